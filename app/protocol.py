@@ -1,0 +1,178 @@
+"""Messages between the page and the server: the one schema.
+
+One JSON object per WebSocket text message, `type` first. Everything that belongs to a generation
+carries the page's `id` for it and a `seq` that counts from 1 within it, so that a page that lost
+its connection resumes with `after` and neither loses nor repeats a token. Field meanings of the
+events are those of `gpu.events`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gpu.events import Accepted, Done, Prefill, Queued, Token, Updated
+from gpu.sampling import SamplingParams
+
+VERSION = 1
+MAX_MESSAGE_BYTES = 64 * 1024
+
+# ---- from the page ---------------------------------------------------------------------------
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_fields=True):
+    """Start a generation. Exactly one of `prompt` (text), `messages` (chat) or `ids`.
+
+    `id` is chosen by the page, unique for it (1 to 64 characters of [A-Za-z0-9_-]).
+    `continue_final`: the last message is the assistant's and the model writes on from its end.
+    """
+
+    id: str
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    ids: list[int] | None = None
+    continue_final: bool = False
+    params: SamplingParams = SamplingParams()
+    capture: bool = True
+
+
+class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The sampling settings to change; those left out stay."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
+
+
+class Update(msgspec.Struct, frozen=True, tag="update", forbid_unknown_fields=True):
+    """Change a running generation; acknowledged by `updated` with the first token it acts on."""
+
+    id: str
+    params: Changes = Changes()
+    capture: bool | None = None
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
+    """End a generation and keep its text."""
+
+    id: str
+
+
+class Resume(msgspec.Struct, frozen=True, tag="resume", forbid_unknown_fields=True):
+    """Send every message of generation `id` with `seq` > `after` again, then go on live."""
+
+    id: str
+    after: int = 0
+
+
+class Count(msgspec.Struct, frozen=True, tag="count", forbid_unknown_fields=True):
+    """How many tokens would this prompt have? Answered by `counted` with the same `request`."""
+
+    request: int
+    prompt: str | None = None
+    messages: list[Message] | None = None
+
+
+FromPage = Generate | Update | Stop | Resume | Count
+
+# ---- to the page -----------------------------------------------------------------------------
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """`chat`: the model has a chat template. `parameters`: how many weights, tied ones once."""
+
+    name: str
+    dtype: str
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    vocab_size: int
+    parameters: int
+    chat: bool
+
+
+class Device(msgspec.Struct, frozen=True):
+    name: str
+    driver: str
+    backend: str
+    kind: str
+    software: bool
+    features: tuple[str, ...]
+    lacks: tuple[str, ...]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """context: tokens of one sequence; active: generations at once; queue: waiting ones at most;
+    the KV cache is `kv_blocks` blocks of `block_tokens` tokens, `kv_block_bytes` each."""
+
+    context: int
+    active: int
+    queue: int
+    message_bytes: int
+    kv_blocks: int
+    block_tokens: int
+    kv_block_bytes: int
+    in_flight: int
+
+
+class MemoryInfo(msgspec.Struct, frozen=True):
+    weights: int
+    kv_cache: int
+    work: int
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """First message of every connection once the engine is ready, and again after a restart."""
+
+    version: int
+    model: ModelInfo
+    device: Device
+    limits: Limits
+    memory: MemoryInfo
+    defaults: SamplingParams
+    dispatches_per_token: int
+
+
+class Status(msgspec.Struct, frozen=True, tag="status"):
+    """The engine's state. `progress` is in [0, 1] while loading; `message` says what happens."""
+
+    state: Literal["loading", "ready", "restarting", "failed"]
+    message: str
+    progress: float | None = None
+
+
+class Generation(msgspec.Struct, frozen=True, tag="event"):
+    """An event of generation `id`."""
+
+    id: str
+    seq: int
+    event: Accepted | Queued | Prefill | Token | Updated | Done
+
+
+class Counted(msgspec.Struct, frozen=True, tag="counted"):
+    request: int
+    tokens: int
+
+
+class Error(msgspec.Struct, frozen=True, tag="error"):
+    """`message` is for people and says what to do. `id`: the generation it is about, "" if none;
+    `param`: the offending field, "" if none."""
+
+    code: str
+    message: str
+    id: str = ""
+    param: str = ""
+
+
+ToPage = Hello | Status | Generation | Counted | Error

@@ -1,0 +1,1 @@
+"""The engine: real checkpoints through WGSL."""

@@ -1,0 +1,150 @@
+"""What a run tells while it goes: plain messages that also travel over the engine's pipe."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gpu.sampling import SamplingParams
+
+Reason = Literal["eos", "stop", "length", "context", "cancelled", "error"]
+
+
+class TokenText(msgspec.Struct, frozen=True):
+    """A token and its piece of text (of the prompt: may hold U+FFFD for part of a character)."""
+
+    id: int
+    text: str
+
+
+class CandidateText(msgspec.Struct, frozen=True):
+    """A candidate of `gpu.step.Candidate` with its text."""
+
+    id: int
+    text: str
+    before: float
+    after: float
+    cut: str
+
+
+class LayerStats(msgspec.Struct, frozen=True):
+    """One layer, one token; fields as in `gpu.step.Captured`. Times are of the whole step, which
+    may have held rows of other sequences; None where the adapter has no in-pass timestamps."""
+
+    residual: float
+    attention: float
+    mlp: float
+    entropy: tuple[float, ...]
+    attention_ms: float | None = None
+    mlp_ms: float | None = None
+
+
+class TokenStats(msgspec.Struct, frozen=True):
+    """What every layer did for one token. `n_rows`: rows in the step the times are of."""
+
+    position: int
+    embedding: float
+    layers: tuple[LayerStats, ...]
+    n_rows: int
+    embed_ms: float | None = None
+    head_ms: float | None = None
+
+
+class StepTimes(msgspec.Struct, frozen=True):
+    """Milliseconds of the step that made a token. `interval` is the time since the token before
+    (since the request for the first)."""
+
+    interval: float
+    gpu: float | None
+    encode: float
+    wait: float
+    read: float
+
+
+class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
+    """The request is valid and waits for a slot. `position` in the queue: 0 starts at once."""
+
+    prompt: tuple[TokenText, ...]
+    params: SamplingParams
+    capture: bool
+    position: int
+    context: int
+
+
+class Queued(msgspec.Struct, frozen=True, tag="queued"):
+    """The place in the queue changed; 0: it starts now."""
+
+    position: int
+
+
+class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
+    """`done` of `total` prompt tokens are in the KV cache; `reused` of them were there already.
+    `stats` has one entry for each prompt token of this chunk when captured."""
+
+    done: int
+    total: int
+    reused: int
+    ms: float
+    gpu_ms: float | None
+    kv_blocks: int
+    stats: tuple[TokenStats, ...] = ()
+
+
+class Token(msgspec.Struct, frozen=True, tag="token"):
+    """One written token. `text` joined over all tokens is the text of the run: a token that ends
+    inside a character has "" and the one that completes it has the whole character. `eos` marks
+    the end-of-sequence token, whose text is "". Statistics in `stats` are those of the step that
+    chose this token, at `stats.position`."""
+
+    index: int
+    id: int
+    text: str
+    logprob: float
+    probability: float
+    rank: int
+    n_kept: int
+    draw: float
+    mass: tuple[float, float, float, float]
+    candidates: tuple[CandidateText, ...]
+    times: StepTimes
+    kv_blocks: int
+    stats: TokenStats | None = None
+    eos: bool = False
+
+
+class Updated(msgspec.Struct, frozen=True, tag="updated"):
+    """Settings changed; the token at `index` is the first they apply to."""
+
+    index: int
+    params: SamplingParams
+    capture: bool
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Names as llama-server's `timings`, which people already parse, then ours. Milliseconds.
+    ttft: request to first token; tpot: mean time between tokens after the first."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_second: float
+    queue_ms: float
+    ttft_ms: float
+    tpot_ms: float
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The run ended. `reason` "error" comes with `message`."""
+
+    reason: Reason
+    prompt_tokens: int
+    completion_tokens: int
+    timings: Timings
+    message: str = ""
+
+
+Event = Accepted | Queued | Prefill | Token | Updated | Done

@@ -1,0 +1,202 @@
+"""One step of the model as data: which rows run, which of them are sampled, what came back.
+
+A row is one token of one sequence, `(slot, position, token)`. Prefill chunks and decode tokens
+of different sequences are rows of the same step. The scheduler makes steps, a runner (WGSL or
+torch) carries them out; neither knows the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.config import ModelConfig
+
+FROM_GPU = -1
+"""A row's token when it is the id its slot sampled last, which the host may not know yet."""
+
+N_CANDIDATES = 20
+"""How many of the most likely tokens a step reports for each sampled row."""
+
+CUTS = ("", "top_k", "top_p", "min_p")
+"""Which filter removed a candidate; "" is kept."""
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One token of one sequence. `token` is an id or `FROM_GPU`."""
+
+    slot: int
+    position: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Choose the token that follows `rows[row]`.
+
+    `index` counts the sampled tokens of the run and is the random generator's counter:
+    the draw depends on (seed, index) alone.
+    """
+
+    row: int
+    slot: int
+    seed: int
+    index: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    rows: tuple[Row, ...]
+    samples: tuple[Sample, ...] = ()
+    capture: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One of the most likely tokens. `before`: probability after penalty and temperature, before
+    the filters; `after`: after the filters (0 when cut); `cut`: an entry of `CUTS`."""
+
+    id: int
+    before: float
+    after: float
+    cut: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The choice for one `Sample`, and how it came about.
+
+    logprob      natural log of the model's own probability (raw logits, temperature 1)
+    probability  of the choice after all filters
+    rank         how many tokens have a larger scaled logit (0: the most likely)
+    n_kept       how many tokens survived the filters
+    draw         the uniform number in [0, 1) that picked the token; 0 when greedy
+    mass         probability (before the filters) kept, and cut by top-k, top-p, min-p; sums to 1
+    candidates   the `N_CANDIDATES` most likely, most likely first
+    """
+
+    id: int
+    logprob: float
+    probability: float
+    rank: int
+    n_kept: int
+    draw: float
+    mass: tuple[float, float, float, float]
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """Statistics of a captured step.
+
+    embedding  (n_rows,)                    norm of the embedding
+    residual   (n_rows, n_layers)           norm of the residual stream after the layer
+    attention  (n_rows, n_layers)           norm of what attention added to it
+    mlp        (n_rows, n_layers)           norm of what the MLP added to it
+    entropy    (n_rows, n_layers, n_heads)  entropy of each head's attention, in bits
+    layer_ms   (n_layers, 2)                GPU time of attention and MLP of each layer for the
+                                            whole step; None without in-pass timestamps
+    embed_ms, head_ms                       GPU time before the layers and after them
+    """
+
+    embedding: Floats
+    residual: Floats
+    attention: Floats
+    mlp: Floats
+    entropy: Floats
+    layer_ms: Floats | None = None
+    embed_ms: float | None = None
+    head_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """`gpu_ms` is the GPU time of the whole step (None where the adapter has no timestamps);
+    `encode_ms`, `wait_ms`, `read_ms` are host time: encoding and submitting, waiting for the GPU,
+    and reading and parsing what came back."""
+
+    samples: tuple[Sampled, ...]
+    captured: Captured | None = None
+    gpu_ms: float | None = None
+    encode_ms: float = 0.0
+    wait_ms: float = 0.0
+    read_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on the device."""
+
+    weights: int
+    kv_cache: int
+    work: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerLimits:
+    """n_slots: sequences at once; context: tokens of one sequence; max_rows, max_samples: of one
+    step; n_blocks blocks of block_tokens tokens are the KV cache of all of them together."""
+
+    n_slots: int
+    context: int
+    max_rows: int
+    max_samples: int
+    n_blocks: int
+    block_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """The device a runner works on, for people. `lacks`: wanted features it does not have."""
+
+    name: str
+    driver: str
+    backend: str
+    kind: str
+    software: bool
+    features: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    limits: dict[str, int] = field(default_factory=dict)
+
+
+class Runner(Protocol):
+    """Carries out steps, in the order they were submitted. Used by one thread only.
+
+    `submit` returns at once; `collect` blocks until that step is done. Steps are collected in the
+    order of their submission, and up to `in_flight` may be submitted before the first is
+    collected. `begin_slot` starts a new sequence in a slot: its tokens so far (the whole prompt,
+    for the repetition penalty). `set_blocks` names the KV blocks that hold its tokens, in order;
+    it may be called again with more blocks as the sequence grows.
+    """
+
+    config: ModelConfig
+    limits: RunnerLimits
+    device: DeviceInfo
+    memory: Memory
+    in_flight: int
+
+    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None: ...
+
+    def set_blocks(self, slot: int, blocks: list[int]) -> None: ...
+
+    def submit(self, step: Step) -> None: ...
+
+    def collect(self) -> StepResult: ...
+
+    def logits(self, step: Step) -> Floats:
+        """float32 (len(step.samples), vocab_size): raw logits of the sampled rows; nothing is
+        drawn. For verification."""
+        ...
+
+    def close(self) -> None: ...
