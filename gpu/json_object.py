@@ -1,0 +1,138 @@
+"""The JSON files of a model folder, read strictly: whatever is wrong is said with file and key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu.errors import ModelError
+
+MAX_BYTES = 256 * 1024**2
+"""Far above the largest real tokenizer.json; keeps a stray file from filling the memory."""
+
+
+class JsonObject:
+    """One JSON object and the place it came from.
+
+    Getters check type and range and raise `ModelError` naming the place, the key, what was
+    expected and what came. A key with the value null counts as absent; an absent key gives
+    `default`, or raises where there is none.
+    """
+
+    def __init__(self, where: str, values: dict[str, Any]) -> None:
+        self.where = where
+        self.values = values
+
+    @classmethod
+    def read(cls, path: Path) -> JsonObject:
+        """Parse the file at `path`, which must hold one JSON object."""
+        values = read_json(path)
+        if not isinstance(values, dict):
+            raise ModelError(f"{path}: expected a JSON object, but got {shown(values)}")
+        return cls(str(path), values)
+
+    @classmethod
+    def read_optional(cls, path: Path) -> JsonObject:
+        """As `read`, but a file that is not there counts as an empty object."""
+        return cls.read(path) if path.exists() else cls(str(path), {})
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def get(self, key: str) -> Any:
+        """The value as it is, None when absent."""
+        return self.values.get(key)
+
+    def error(self, key: str, expected: str) -> ModelError:
+        """The error for a value that is not what `expected` says."""
+        if key not in self:
+            return ModelError(f"{self.where}: {key} is missing; it must be {expected}")
+        return ModelError(
+            f"{self.where}: {key} must be {expected}, but is {shown(self.values[key])}"
+        )
+
+    def integer(self, key: str, least: int, greatest: int, default: int | None = None) -> int:
+        value = self._value(key, default)
+        if type(value) is not int or not least <= value <= greatest:
+            raise self.error(key, f"an integer from {least} to {greatest}")
+        return value
+
+    def number(
+        self, key: str, least: float, greatest: float, default: float | None = None
+    ) -> float:
+        value = self._value(key, default)
+        ok = isinstance(value, int | float) and not isinstance(value, bool)
+        if not ok or not least <= value <= greatest:  # NaN compares false
+            raise self.error(key, f"a number from {least:g} to {greatest:g}")
+        return float(value)
+
+    def boolean(self, key: str, default: bool) -> bool:
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, "true or false")
+        return value
+
+    def string(self, key: str, default: str | None = None) -> str:
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise self.error(key, "a string")
+        return value
+
+    def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
+        value = self._value(key, default)
+        if value not in choices:
+            raise self.error(key, "one of " + ", ".join(choices))
+        return str(value)
+
+    def object(self, key: str) -> JsonObject:
+        """The object under `key`; empty when absent."""
+        value = self._value(key, {})
+        if not isinstance(value, dict):
+            raise self.error(key, "an object")
+        return JsonObject(f"{self.where}: {key}", value)
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self.values.get(key)
+        return default if value is None else value
+
+
+def read_json(path: Path) -> Any:
+    """The parsed contents of a UTF-8 JSON file; `ModelError` when it is missing or not JSON."""
+    try:
+        n_bytes = path.stat().st_size
+        if n_bytes > MAX_BYTES:
+            raise ModelError(f"{path}: has {n_bytes} bytes, but {MAX_BYTES} is the most read")
+        return parse_json(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise ModelError(
+            f"{path}: not found; a model folder holds config.json, tokenizer.json and *.safetensors"
+        ) from None
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def parse_json(data: bytes, where: str) -> Any:
+    """Parse UTF-8 JSON; keys given twice are refused, since one of the two would be lost."""
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_without_duplicates)
+    except RecursionError:
+        raise ModelError(f"{where}: not usable JSON: nested too deeply") from None
+    except ValueError as error:
+        raise ModelError(f"{where}: not valid JSON: {error}") from None
+
+
+def shown(value: Any) -> str:
+    """The value for an error message, short however long it is."""
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"key {shown(key)} is given twice")
+        values[key] = value
+    return values

@@ -1,0 +1,305 @@
+"""Reading config.json and generation_config.json: every spelling, and every refusal by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu.config import GenerationDefaults, ModelConfig, RopeConfig
+from gpu.errors import ModelError
+
+BASE: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 172,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 5,
+    "vocab_size": 512,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def write(folder: Path, changes: dict[str, Any], generation: dict[str, Any] | None = None) -> Path:
+    config = {key: value for key, value in {**BASE, **changes}.items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(config))
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    return folder
+
+
+def read(folder: Path, **changes: Any) -> ModelConfig:
+    return ModelConfig.from_folder(write(folder, changes))
+
+
+def test_what_is_left_out_has_the_defaults_of_the_architecture(tmp_path: Path) -> None:
+    assert read(tmp_path) == ModelConfig(
+        model_type="llama",
+        n_layers=5,
+        n_heads=8,
+        n_kv_heads=8,
+        head_dim=8,
+        hidden_size=64,
+        intermediate_size=172,
+        vocab_size=512,
+        context=2048,
+        rms_norm_eps=1e-5,
+        tie_embeddings=False,
+        attention_bias=False,
+        mlp_bias=False,
+        rope=RopeConfig(theta=10000.0),
+        eos_ids=(),
+        bos_id=None,
+        torch_dtype=None,
+    )
+
+
+def test_everything_given_is_read(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        num_key_value_heads=2,
+        head_dim=20,
+        tie_word_embeddings=True,
+        attention_bias=True,
+        mlp_bias=True,
+        bos_token_id=1,
+        eos_token_id=2,
+        hidden_act="silu",
+        dtype="bfloat16",
+    )
+    assert (config.n_kv_heads, config.head_dim) == (2, 20)
+    assert config.tie_embeddings
+    assert config.attention_bias
+    assert config.mlp_bias
+    assert (config.bos_id, config.eos_ids, config.torch_dtype) == (1, (2,), "bfloat16")
+
+
+def test_null_counts_as_left_out(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(("head_dim", "num_key_value_heads", "rope_scaling", "eos_token_id"))
+    assert read(tmp_path, **nothing) == read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rope"),
+    [
+        ({}, RopeConfig(10000.0)),
+        ({"rope_theta": 5e5}, RopeConfig(5e5)),
+        ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, RopeConfig(5e5)),
+        ({"rope_theta": 2e4, "rope_parameters": {"rope_type": "default"}}, RopeConfig(2e4)),
+        ({"rope_scaling": {"type": "linear", "factor": 4}}, RopeConfig(1e4, "linear", 4.0)),
+        (
+            {"rope_theta": 5e5, "rope_scaling": LLAMA3},
+            RopeConfig(5e5, "llama3", 8.0, 1.0, 4.0, 8192),
+        ),
+        (
+            {"rope_parameters": {"rope_theta": 5e5, **LLAMA3, "factor": 32}},
+            RopeConfig(5e5, "llama3", 32.0, 1.0, 4.0, 8192),
+        ),
+    ],
+)
+def test_old_and_new_rope_spellings(
+    tmp_path: Path, changes: dict[str, Any], rope: RopeConfig
+) -> None:
+    assert read(tmp_path, **changes).rope == rope
+
+
+def test_eos_ids_are_those_of_both_files_generation_first(tmp_path: Path) -> None:
+    write(tmp_path, {"eos_token_id": 2}, {"eos_token_id": [7, 2, 9]})
+    assert ModelConfig.from_folder(tmp_path).eos_ids == (7, 2, 9)
+    write(tmp_path, {"eos_token_id": [4, 5]}, {})
+    assert ModelConfig.from_folder(tmp_path).eos_ids == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: llama"),
+        ({"model_type": ...}, "model_type is missing"),
+        ({"model_type": 3}, "model_type must be a string, but is 3"),
+        ({"hidden_act": "gelu"}, "hidden_act must be one of silu, but is 'gelu'"),
+        ({"quantization_config": {"bits": 4}}, "quantised"),
+        ({"num_attention_heads": "8"}, "num_attention_heads must be an integer .* but is '8'"),
+        ({"num_attention_heads": 8.0}, "num_attention_heads must be an integer"),
+        ({"num_attention_heads": True}, "num_attention_heads must be an integer"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be an integer from 1"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers must be an integer from 1"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be an integer from 1 to 1024"),
+        ({"vocab_size": 10**400}, "vocab_size must be an integer"),
+        ({"hidden_size": ...}, "hidden_size is missing"),
+        ({"intermediate_size": None}, "intermediate_size is missing"),
+        ({"max_position_embeddings": ...}, "max_position_embeddings is missing"),
+        ({"rms_norm_eps": ...}, "rms_norm_eps is missing"),
+        ({"rms_norm_eps": "tiny"}, "rms_norm_eps must be a number"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be a number"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps must be a number"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads must be a divisor"),
+        ({"num_key_value_heads": 16}, "num_key_value_heads must be a divisor"),
+        ({"head_dim": 10}, "head_dim 10 is not supported; it must be a multiple of 4"),
+        ({"head_dim": 2048}, "head_dim must be an integer from 1 to 1024"),
+        ({"hidden_size": 48}, "head_dim 6 is not supported"),
+        ({"hidden_size": 100}, "hidden_size must be a multiple of num_attention_heads"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
+        ({"attention_bias": 1}, "attention_bias must be true or false"),
+        ({"eos_token_id": 512}, "eos_token_id must be an id from 0 to 511"),
+        ({"eos_token_id": [2, -1]}, "eos_token_id must be an id"),
+        ({"eos_token_id": "</s>"}, "eos_token_id must be an id"),
+        ({"bos_token_id": 512}, "bos_token_id must be an integer from 0 to 511"),
+        ({"rope_theta": 0}, "rope_theta must be a number"),
+        ({"rope_theta": -1e4}, "rope_theta must be a number"),
+        ({"rope_scaling": [1]}, r"rope_scaling must be an object, but is \[1\]"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 2}},
+            "type must be one of default, linear, llama3, but is 'yarn'",
+        ),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type must be one of default"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling: factor is missing"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor must be a number"),
+        (
+            {"rope_parameters": {**LLAMA3, "high_freq_factor": 1.0}},
+            "high_freq_factor must be greater than low_freq_factor, which is 1, but is 1.0",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor must be 1",
+        ),
+        (
+            {"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": {"type": "default"}},
+            "both rope_parameters and rope_scaling",
+        ),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        read(tmp_path, **changes)
+    assert "config.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"[]", r"expected a JSON object, but got \[\]"),
+        (b"null", "expected a JSON object, but got null"),
+        (b"\xff\xfe", "not valid JSON"),
+        (b'{"model_type": "llama", "model_type": "llama"}', "'model_type' is given twice"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"vocab_size": 1' + b"0" * 5000 + b"}", "not valid JSON"),
+    ],
+)
+def test_a_file_that_is_not_a_json_object_is_refused(
+    tmp_path: Path, text: bytes, message: str
+) -> None:
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(ModelError, match=message):
+        ModelConfig.from_folder(tmp_path)
+
+
+def test_missing_folder_file_or_a_folder_in_its_place(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="not a folder"):
+        ModelConfig.from_folder(tmp_path / "nowhere")
+    with pytest.raises(ModelError, match=r"config\.json: not found"):
+        ModelConfig.from_folder(tmp_path)
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(ModelError, match="cannot be read"):
+        ModelConfig.from_folder(tmp_path)
+
+
+def test_an_error_stays_short_however_long_the_value(tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        read(tmp_path, hidden_size="9" * 100_000)
+    assert len(str(caught.value)) < 300 + len(str(tmp_path))
+
+
+# ---- RoPE ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head_dim", [8, 12, 64, 100, 128])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"rope_type": "default", "rope_theta": 10000.0},
+        {"rope_type": "default", "rope_theta": 5e5},
+        {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0},
+        {"rope_theta": 5e5, **LLAMA3},
+        {"rope_theta": 5e5, **LLAMA3, "factor": 32.0},
+        {"rope_theta": 1e4, **LLAMA3, "original_max_position_embeddings": 64},
+    ],
+)
+def test_inv_freq_equals_transformers(
+    tmp_path: Path, head_dim: int, parameters: dict[str, Any]
+) -> None:
+    pytest.importorskip("torch")
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    ours = read(tmp_path, head_dim=head_dim, rope_parameters=parameters).rope.inv_freq(head_dim)
+    theirs = LlamaRotaryEmbedding(
+        LlamaConfig(
+            hidden_size=8 * head_dim,
+            num_attention_heads=8,
+            head_dim=head_dim,
+            max_position_embeddings=2048,
+            rope_parameters=dict(parameters),
+        )
+    )
+    assert ours.dtype == np.float64
+    assert ours.shape == (head_dim // 2,)
+    assert theirs.attention_scaling == 1.0
+    # Theirs is float32: the power costs ln(theta) roundings, the blend magnifies one by `factor`.
+    rounding = 2.0**-23
+    rtol = rounding * (np.log(parameters["rope_theta"]) + parameters.get("factor", 1.0))
+    np.testing.assert_allclose(ours, theirs.inv_freq.numpy(), rtol=rtol)
+
+
+def test_llama3_keeps_short_wavelengths_and_stretches_long_ones() -> None:
+    plain = RopeConfig(5e5).inv_freq(128)
+    scaled = RopeConfig(5e5, "llama3", 8.0, 1.0, 4.0, 8192).inv_freq(128)
+    wavelength = 2 * np.pi / plain
+    assert np.array_equal(scaled[wavelength < 2048], plain[wavelength < 2048])
+    np.testing.assert_allclose(scaled[wavelength > 8192], plain[wavelength > 8192] / 8, rtol=1e-15)
+    between = (wavelength > 2048) & (wavelength < 8192)
+    assert between.any()
+    assert np.all((scaled[between] < plain[between]) & (scaled[between] > plain[between] / 8))
+
+
+# ---- recommended sampling settings -----------------------------------------------------------
+
+
+def test_generation_defaults_with_and_without_do_sample(tmp_path: Path) -> None:
+    assert GenerationDefaults.from_folder(tmp_path) == GenerationDefaults()
+    settings = {"temperature": 0.6, "top_k": 50, "top_p": 0.9, "repetition_penalty": 1.1}
+    write(tmp_path, {}, {**settings, "do_sample": True})
+    assert GenerationDefaults.from_folder(tmp_path) == GenerationDefaults(0.6, 50, 0.9, None, 1.1)
+    write(tmp_path, {}, settings)
+    assert GenerationDefaults.from_folder(tmp_path) == GenerationDefaults(repetition_penalty=1.1)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"temperature": -1}, "temperature must be a number from 0 to 10"),
+        ({"top_k": 0.5}, "top_k must be an integer"),
+        ({"top_p": "high"}, "top_p must be a number"),
+        ({"do_sample": "yes"}, "do_sample must be true or false"),
+    ],
+)
+def test_generation_defaults_out_of_range(
+    tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    write(tmp_path, {}, {"do_sample": True, **values})
+    with pytest.raises(ModelError, match=message):
+        GenerationDefaults.from_folder(tmp_path)
