@@ -1,1 +1,41 @@
 """Tokenglass's web product: the playground page, its WebSocket and the OpenAI-shaped API."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from app.config import Settings
+    from app.engines import EngineClient
+    from app.sessions import Keeping
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def version() -> str:
+    """The installed version; "unknown" when run from a checkout that is not installed."""
+    try:
+        return metadata.version("tokenglass")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def create_app(settings: Settings, engine: EngineClient, keeping: Keeping | None = None) -> Flask:
+    """The web application around an engine. It does not start the engine.
+
+    Imports are inside because the engine's process imports this package, and needs no Flask.
+    """
+    from flask import Flask
+
+    from app import live, pages, security
+    from app.sessions import Keeping, Sessions
+
+    app = Flask(__name__, static_folder=ROOT / "static", template_folder=ROOT / "templates")
+    security.register(app, settings)
+    pages.register(app, engine, version())
+    live.register(app, engine, Sessions(engine, keeping or Keeping()))
+    return app

@@ -1,0 +1,85 @@
+"""Every setting of the server: one row each, with its default and its help.
+
+A setting is taken from its flag, else from its environment variable, else from its default.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+Dtype = Literal["f16", "f32"]
+Backend = Literal["wgpu", "torch"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+MIB = 1024 * 1024
+
+
+class SettingsError(ValueError):
+    """Settings that do not go together; the message says what to change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of one server: name, default, and the help that `--help` shows."""
+
+    model: Annotated[
+        Path | None,
+        "Folder with config.json, *.safetensors and tokenizer.json; the bundled model if left out.",
+    ] = None
+    dtype: Annotated[Dtype, "How weights are stored on the device; sums are always f32."] = "f16"
+    backend: Annotated[Backend, "Run the model with WGSL on a GPU, or PyTorch on the CPU."] = "wgpu"
+    adapter: Annotated[
+        str | None, "Which GPU: its number or part of its name, as `tokenglass devices` lists them."
+    ] = None
+    context: Annotated[
+        int | None, "Tokens one text may have, with its prompt; as the model was made if left out."
+    ] = None
+    kv_memory: Annotated[
+        int | None, "MiB for the KV cache of all texts; the engine chooses if left out."
+    ] = None
+    slots: Annotated[int, "Texts written at the same time."] = 4
+    queue: Annotated[int, "Requests that may wait for a slot; more are refused."] = 16
+    host: Annotated[
+        str, "Address to listen on. One that others can reach needs --token as well."
+    ] = "127.0.0.1"
+    port: Annotated[int, "Port to listen on; 0 takes a free one."] = 8000
+    token: Annotated[
+        str | None, "Secret that every request must carry; safer in the environment than as a flag."
+    ] = None
+    allow_host: Annotated[
+        tuple[str, ...], "Another name under which this server may be addressed; may be repeated."
+    ] = ()
+    log_level: Annotated[LogLevel, "How much to log. Prompts and texts are never logged."] = "info"
+
+    def checked(self) -> Settings:
+        """Return self, or raise `SettingsError`."""
+        if not is_loopback(self.host) and not self.token:
+            raise SettingsError(
+                f"--host {self.host} lets other machines in, and without a token they could all "
+                "use this server; give one with --token or TOKENGLASS_TOKEN, or leave --host out"
+            )
+        if self.token is not None and (not self.token or not self.token.isprintable()):
+            raise SettingsError("--token must have at least one character, all printable")
+        return self
+
+    @property
+    def kv_bytes(self) -> int | None:
+        return None if self.kv_memory is None else self.kv_memory * MIB
+
+
+def env_name(setting: str) -> str:
+    """The environment variable of a setting."""
+    return f"TOKENGLASS_{setting.upper()}"
+
+
+def is_loopback(host: str) -> bool:
+    """Is `host` (a name or an address, no port) this machine talking to itself?"""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

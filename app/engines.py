@@ -1,0 +1,208 @@
+"""The engine as the server sees it: a state, a hello, a tokenizer, and runs.
+
+`EngineClient` is what the routes use. `LocalEngine` runs the engine in this process (tests, the
+development server); `app.worker.ProcessEngine` runs it in a process of its own (the product).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from app.protocol import (
+    MAX_MESSAGE_BYTES,
+    VERSION,
+    Device,
+    Hello,
+    Limits,
+    MemoryInfo,
+    ModelInfo,
+    Status,
+)
+from gpu.errors import EngineError
+from gpu.events import Event
+from gpu.sampling import SamplingParams
+
+log = logging.getLogger(__name__)
+
+OnEvent = Callable[[Event], None]
+OnState = Callable[[Status, Hello | None], None]
+Progress = Callable[[float, str], None]
+
+
+class UnavailableError(EngineError):
+    """The engine is loading, restarting or has failed; the message says which."""
+
+    code = "unavailable"
+
+
+class Tokenizer(Protocol):
+    """What the server needs of `gpu.Tokenizer`."""
+
+    eos_ids: Any
+    chat_template: str | None
+
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, ids: list[int]) -> str: ...
+    def piece(self, id: int) -> str: ...
+
+
+class Run(Protocol):
+    """A run of the engine. `update` returns the index of the first token it applies to."""
+
+    def update(self, **changes: Any) -> int: ...
+    def cancel(self) -> None: ...
+
+
+class Engine(Protocol):
+    """What the server needs of `gpu.Engine`."""
+
+    info: Any
+
+    def submit(
+        self, ids: Sequence[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
+    ) -> Run: ...
+    def close(self) -> None: ...
+
+
+Load = Callable[[Progress], Engine]
+
+
+class EngineClient(ABC):
+    """State and listeners are here; subclasses bring the engine.
+
+    Listeners are called on the thread that changed the state and must not block.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._state_lock = threading.Lock()
+        self._status = Status("loading", "starting the engine", 0.0)
+        self._hello: Hello | None = None
+        self._listeners: list[OnState] = []
+
+    @property
+    def status(self) -> Status:
+        return self._status
+
+    @property
+    def hello(self) -> Hello | None:
+        """Set while the engine is ready."""
+        return self._hello
+
+    def listen(self, listener: OnState) -> Callable[[], None]:
+        """Call `listener` with the state now and at every change; returns how to end that."""
+        with self._state_lock:
+            self._listeners.append(listener)
+            listener(self._status, self._hello)
+
+        def unlisten() -> None:
+            with self._state_lock:
+                self._listeners.remove(listener)
+
+        return unlisten
+
+    def require_ready(self) -> Hello:
+        """The hello, or `UnavailableError`."""
+        hello, status = self._hello, self._status
+        if hello is None:
+            raise UnavailableError(unavailable_message(status))
+        return hello
+
+    def _set_state(self, status: Status, hello: Hello | None = None) -> None:
+        with self._state_lock:
+            self._status = status
+            self._hello = hello
+            for listener in self._listeners:
+                listener(status, hello)
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to load; returns at once."""
+
+    @abstractmethod
+    def submit(
+        self, ids: Sequence[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
+    ) -> Run:
+        """Start a run. Raises what `gpu.Engine.submit` raises, and `UnavailableError`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the engine and all runs."""
+
+
+class LocalEngine(EngineClient):
+    """The engine in this process, loaded by a thread."""
+
+    def __init__(self, load: Load, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self._load = load
+        self._engine: Engine | None = None
+        self._thread = threading.Thread(target=self._run_load, name="load", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run_load(self) -> None:
+        try:
+            engine = self._load(lambda done, text: self._set_state(Status("loading", text, done)))
+        except EngineError as error:
+            self._set_state(Status("failed", str(error)))
+            return
+        self._engine = engine
+        self._set_state(Status("ready", "ready"), hello_of(engine.info, self.tokenizer))
+
+    def submit(
+        self, ids: Sequence[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
+    ) -> Run:
+        self.require_ready()
+        assert self._engine is not None
+        return self._engine.submit(ids, params, capture=capture, on_event=on_event)
+
+    def close(self) -> None:
+        self._thread.join()
+        if self._engine is not None:
+            self._engine.close()
+
+
+def unavailable_message(status: Status) -> str:
+    """Why there is no engine, and what to do."""
+    match status.state:
+        case "loading":
+            percent = "" if status.progress is None else f" ({status.progress:.0%})"
+            return f"the model is still loading{percent}; try again in a moment"
+        case "restarting":
+            return "the engine is restarting; try again in a moment"
+        case "failed":
+            return f"the engine has failed: {status.message}; restart the server"
+    return "the engine is not ready; try again in a moment"
+
+
+def hello_of(info: Any, tokenizer: Tokenizer) -> Hello:
+    """The page's first message, from `gpu.EngineInfo`."""
+    return Hello(
+        version=VERSION,
+        model=ModelInfo(
+            chat=tokenizer.chat_template is not None,
+            **{name: getattr(info, name) for name in ModelInfo.__struct_fields__ if name != "chat"},
+        ),
+        device=Device(**{name: getattr(info.device, name) for name in Device.__struct_fields__}),
+        limits=Limits(
+            context=info.limits.context,
+            active=info.limits.n_slots,
+            queue=info.queue,
+            message_bytes=MAX_MESSAGE_BYTES,
+            kv_blocks=info.limits.n_blocks,
+            block_tokens=info.limits.block_tokens,
+            kv_block_bytes=info.memory.kv_cache // max(1, info.limits.n_blocks),
+            in_flight=info.in_flight,
+        ),
+        memory=MemoryInfo(
+            **{name: getattr(info.memory, name) for name in MemoryInfo.__struct_fields__}
+        ),
+        defaults=info.defaults,
+        dispatches_per_token=info.dispatches_per_token,
+    )

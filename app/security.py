@@ -1,0 +1,194 @@
+"""Who may talk to this server: Host, Origin, token, and the headers that fence the page in.
+
+Every request, WebSocket upgrades included, passes `_admit` before any route:
+
+1. The Host header must be an address or name of ours. This is what stops DNS rebinding.
+2. The Origin header, when there is one, must be the origin that the Host header names; `null` is
+   not. A WebSocket must have one, unless it carries the token. Requests from other sites without
+   an Origin (images, scripts, frames) are told by Sec-Fetch-Site; a plain link to `/` works.
+3. With a token, everything but /health needs it: as `Authorization: Bearer`, or in the cookie
+   that `/?token=…` gives a browser. Compared in constant time.
+
+The cookie names the browser session that owns generations. It is signed, per port, SameSite=
+Strict and HttpOnly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+import socket
+from typing import Any
+from urllib.parse import urlsplit
+
+from flask import Flask, Response, g, redirect, request
+from werkzeug.exceptions import Forbidden, Unauthorized
+
+from app.config import Settings, is_loopback
+
+MAX_BODY_BYTES = 1024 * 1024
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
+OPEN_PATHS = frozenset({"/health"})
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self' ws://{host}; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+
+
+class Guard:
+    """The rules for one server; see the module's description."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._token = settings.token.encode() if settings.token else None
+        key = hashlib.sha256(self._token).digest() if self._token else secrets.token_bytes(32)
+        self._cookie_key = key
+        self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.allow_host)}
+        if not is_loopback(settings.host):
+            self._names.add(socket.gethostname().lower())
+
+    # ---- Host and Origin ---------------------------------------------------------------------
+
+    def allows_host(self, header: str) -> bool:
+        """Is this Host header one of ours? The port is not compared: a tunnel may change it.
+
+        A server that only this machine reaches takes loopback addresses and names of its own;
+        one that others reach takes any address, since rebinding needs a name.
+        """
+        match = HOST.fullmatch(header.lower())
+        if match is None:
+            return False
+        host = match.group(1).strip("[]")
+        if host in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return address.is_loopback or not is_loopback(self._settings.host)
+
+    def allows_origin(self, origin: str, host: str) -> bool:
+        """Is this Origin header that of a page we served under this (allowed) Host header?"""
+        parts = urlsplit(origin.lower())
+        return (
+            parts.scheme in ("http", "https")
+            and parts.netloc == host.lower()
+            and origin.lower() == f"{parts.scheme}://{parts.netloc}"
+        )
+
+    # ---- token and cookie --------------------------------------------------------------------
+
+    def is_token(self, given: str) -> bool:
+        return self._token is not None and hmac.compare_digest(given.encode(), self._token)
+
+    def has_token(self) -> bool:
+        """Does the request carry the token as a bearer?"""
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and self.is_token(given.strip())
+
+    @property
+    def needs_token(self) -> bool:
+        return self._token is not None
+
+    def cookie_name(self) -> str:
+        """Browsers share cookies between ports, so the port is in the name."""
+        _, _, port = request.host.rpartition(":")
+        return f"tokenglass_{port if port.isdigit() else 'default'}"
+
+    def new_cookie(self) -> str:
+        session = secrets.token_urlsafe(18)
+        return f"{session}.{self._sign(session)}"
+
+    def session_in(self, cookie: str) -> str | None:
+        """The browser session a cookie names, or None for one that we did not sign."""
+        session, _, signature = cookie.partition(".")
+        good = hmac.compare_digest(signature.encode(), self._sign(session).encode())
+        return session if good else None
+
+    def _sign(self, session: str) -> str:
+        return hmac.new(self._cookie_key, session.encode(), hashlib.sha256).hexdigest()
+
+
+def browser_session() -> str:
+    """Who owns what this request starts: the session in its cookie, else nobody but itself."""
+    return str(g.session or secrets.token_urlsafe(18))
+
+
+def register(app: Flask, settings: Settings) -> None:
+    """Guard every request of `app`, and every answer."""
+    guard = Guard(settings)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+
+    @app.before_request
+    def admit() -> Any:
+        return _admit(guard)
+
+    @app.after_request
+    def fence(response: Response) -> Response:
+        return _fence(guard, response)
+
+
+def _admit(guard: Guard) -> Any:
+    host = request.headers.get("Host", "")
+    if not guard.allows_host(host):
+        raise Forbidden(
+            "this server does not go by the name in the Host header; "
+            "start it with --allow-host NAME to add one"
+        )
+    cookie = request.cookies.get(guard.cookie_name(), "")
+    g.session = guard.session_in(cookie)
+    bearer = guard.has_token()
+    _check_origin(guard, host, bearer)
+    if not guard.needs_token or bearer or g.session or request.path in OPEN_PATHS:
+        return None
+    given = request.args.get("token", "") if request.path == "/" else ""
+    if given and guard.is_token(given):
+        return _with_cookie(guard, redirect("/", code=303))
+    raise Unauthorized(
+        "this server needs its token: send it as `Authorization: Bearer TOKEN`, "
+        "or open /?token=TOKEN in a browser"
+    )
+
+
+def _check_origin(guard: Guard, host: str, bearer: bool) -> None:
+    origin = request.headers.get("Origin")
+    if origin is not None:
+        if not guard.allows_origin(origin, host):
+            raise Forbidden(f"requests from pages of another origin are refused ({origin!r})")
+        return
+    if request.headers.get("Upgrade", "").lower() == "websocket" and not bearer:
+        raise Forbidden("a WebSocket needs an Origin header, or the token")
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    if site in ("none", "same-origin"):
+        return
+    navigates = request.headers.get("Sec-Fetch-Mode") == "navigate"
+    top_level = request.headers.get("Sec-Fetch-Dest") == "document"
+    if not (navigates and top_level and request.method == "GET" and request.path == "/"):
+        raise Forbidden("requests from pages of another site are refused")
+
+
+def _fence(guard: Guard, response: Response) -> Response:
+    host = request.headers.get("Host", "")
+    headers = response.headers
+    headers["Content-Security-Policy"] = (
+        CSP.format(host=host) if guard.allows_host(host) else CSP.replace(" ws://{host}", "")
+    )
+    headers["X-Content-Type-Options"] = "nosniff"
+    headers["Referrer-Policy"] = "no-referrer"
+    headers["Cross-Origin-Opener-Policy"] = "same-origin"
+    headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    if request.path == "/" and response.status_code == 200 and not g.get("session"):
+        _with_cookie(guard, response)
+    return response
+
+
+def _with_cookie(guard: Guard, response: Any) -> Any:
+    response.set_cookie(
+        guard.cookie_name(), guard.new_cookie(), samesite="Strict", httponly=True, path="/"
+    )
+    return response

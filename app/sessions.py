@@ -1,0 +1,241 @@
+"""Generations and who they belong to: start, update, stop, and everything they said so far.
+
+A `LiveRun` keeps its messages, encoded, in a log numbered by `seq`. Connections do not queue
+messages of their own: each reads the log from a cursor, so a page that comes back with `after`
+neither loses nor repeats one, and a slow page costs no memory. Only statistics may go: those of
+old messages when a log grows past its bound, and those of new ones for a page that is behind.
+
+A generation belongs to the browser session (cookie) that started it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from app.engines import EngineClient, Run
+from app.protocol import Generation
+from gpu.errors import EngineError, InvalidRequest
+from gpu.events import Done, Event, Prefill, Token
+from gpu.sampling import SamplingParams
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """How long and how much is kept.
+
+    away_seconds      a generation without a page is cancelled after this time
+    finished_seconds  a finished one can be resumed for this time
+    n_finished        finished ones kept at most, oldest go first
+    finished_bytes    bytes of all finished ones together
+    stats_bytes       statistics kept per generation; the oldest go first, text never
+    """
+
+    away_seconds: float = 60.0
+    finished_seconds: float = 900.0
+    n_finished: int = 64
+    finished_bytes: int = 128 * 1024 * 1024
+    stats_bytes: int = 16 * 1024 * 1024
+
+
+class UnknownGenerationError(EngineError):
+    """This browser session has no generation of that name."""
+
+    code = "unknown_generation"
+
+
+class Entry:
+    """One message: `full` with statistics (None when it has none, or they were dropped)."""
+
+    __slots__ = ("full", "lean")
+
+    def __init__(self, id: str, seq: int, event: Event) -> None:
+        self.lean = msgspec.json.encode(Generation(id, seq, without_stats(event)))
+        has_stats = isinstance(event, Token | Prefill) and bool(event.stats)
+        self.full = msgspec.json.encode(Generation(id, seq, event)) if has_stats else None
+
+
+class LiveRun:
+    """A generation: its log, its followers, its run in the engine. Thread-safe.
+
+    A follower is called, without arguments, when the log has grown.
+    """
+
+    def __init__(self, owner: str, id: str, keeping: Keeping, on_done: Callable[[], None]) -> None:
+        self.owner = owner
+        self.id = id
+        self.finished_at: float | None = None
+        self._keeping = keeping
+        self._on_done = on_done
+        self._lock = threading.Lock()
+        self._log: list[Entry] = []
+        self._followers: list[Callable[[], None]] = []
+        self._run: Run | None = None
+        self._cancelled = False
+        self._away: threading.Timer | None = None
+        self._lean_bytes = 0
+        self._stats_bytes = 0
+        self._next_to_strip = 0
+
+    @property
+    def n_bytes(self) -> int:
+        return self._lean_bytes + self._stats_bytes
+
+    @property
+    def last_seq(self) -> int:
+        return len(self._log)
+
+    def entry(self, seq: int) -> Entry | None:
+        """The message `seq` (from 1), or None when it has not been written yet."""
+        return self._log[seq - 1] if seq <= len(self._log) else None
+
+    def on_event(self, event: Event) -> None:
+        """Take an event of the engine; never blocks for long."""
+        with self._lock:
+            entry = Entry(self.id, len(self._log) + 1, event)
+            self._log.append(entry)
+            self._lean_bytes += len(entry.lean)
+            self._stats_bytes += len(entry.full or b"")
+            self._strip_old_stats()
+            followers = tuple(self._followers)
+            done = isinstance(event, Done)
+            if done:
+                self.finished_at = time.monotonic()
+                self._stop_waiting()
+        for follower in followers:
+            follower()
+        if done:
+            self._on_done()
+
+    def _strip_old_stats(self) -> None:
+        while self._stats_bytes > self._keeping.stats_bytes:
+            entry = self._log[self._next_to_strip]
+            self._stats_bytes -= len(entry.full or b"")
+            entry.full = None
+            self._next_to_strip += 1
+
+    # ---- followers ---------------------------------------------------------------------------
+
+    def follow(self, follower: Callable[[], None]) -> None:
+        with self._lock:
+            self._followers.append(follower)
+            self._stop_waiting()
+
+    def unfollow(self, follower: Callable[[], None]) -> None:
+        """Without a follower, a running generation is cancelled after `away_seconds`."""
+        with self._lock:
+            self._followers.remove(follower)
+            if not self._followers and self.finished_at is None:
+                self._away = threading.Timer(self._keeping.away_seconds, self._leave)
+                self._away.daemon = True
+                self._away.start()
+
+    def _stop_waiting(self) -> None:
+        if self._away is not None:
+            self._away.cancel()
+            self._away = None
+
+    def _leave(self) -> None:
+        with self._lock:
+            if self._followers:
+                return
+        log.info("generation cancelled: its page stayed away")
+        self.cancel()
+
+    # ---- the engine's run --------------------------------------------------------------------
+
+    def started(self, run: Run) -> None:
+        with self._lock:
+            self._run = run
+            cancelled = self._cancelled
+        if cancelled:
+            run.cancel()
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            run = self._run
+        if run is not None and self.finished_at is None:
+            run.cancel()
+
+    def update(self, capture: bool | None, changes: dict[str, Any]) -> None:
+        """Change settings; the engine acknowledges with an `updated` event."""
+        run = self._run
+        if run is None or self.finished_at is not None:
+            raise InvalidRequest("this generation has ended; its settings cannot change any more")
+        run.update(capture=capture, **changes)
+
+
+class Sessions:
+    """All generations of all browser sessions."""
+
+    def __init__(self, engine: EngineClient, keeping: Keeping) -> None:
+        self._engine = engine
+        self._keeping = keeping
+        self._lock = threading.Lock()
+        self._runs: dict[tuple[str, str], LiveRun] = {}
+
+    def start(
+        self, owner: str, id: str, ids: list[int], params: SamplingParams, capture: bool
+    ) -> LiveRun:
+        """Begin a generation. Raises `InvalidRequest` and what `EngineClient.submit` raises."""
+        live = LiveRun(owner, id, self._keeping, self._forget_old)
+        with self._lock:
+            if (owner, id) in self._runs:
+                raise InvalidRequest(f"there is a generation {id!r} already; use a new id", "id")
+            self._runs[owner, id] = live
+        try:
+            live.started(self._engine.submit(ids, params, capture=capture, on_event=live.on_event))
+        except BaseException:
+            with self._lock:
+                del self._runs[owner, id]
+            raise
+        return live
+
+    def get(self, owner: str, id: str) -> LiveRun:
+        """Raises `UnknownGenerationError`, also for a generation of another owner."""
+        live = self._runs.get((owner, id))
+        if live is None:
+            raise UnknownGenerationError(
+                f"there is no generation {id!r} here: it was never started, or it ended too long "
+                "ago to be kept; start it again"
+            )
+        return live
+
+    def _forget_old(self) -> None:
+        """Drop finished generations past the bounds, oldest first."""
+        keeping, now = self._keeping, time.monotonic()
+        with self._lock:
+            finished = sorted(
+                (live.finished_at, key)
+                for key, live in self._runs.items()
+                if live.finished_at is not None
+            )
+            n_left = len(finished)
+            bytes_left = sum(self._runs[key].n_bytes for _, key in finished)
+            for finished_at, key in finished:
+                if (
+                    n_left <= keeping.n_finished
+                    and bytes_left <= keeping.finished_bytes
+                    and now - finished_at <= keeping.finished_seconds
+                ):
+                    break
+                n_left -= 1
+                bytes_left -= self._runs.pop(key).n_bytes
+
+
+def without_stats(event: Event) -> Event:
+    match event:
+        case Token(stats=stats) if stats is not None:
+            return msgspec.structs.replace(event, stats=None)
+        case Prefill(stats=stats) if stats:
+            return msgspec.structs.replace(event, stats=())
+    return event

@@ -1,0 +1,328 @@
+"""An engine without a GPU: the face of `gpu.Engine`, one thread, a settable delay per token.
+
+It tells the story of `fake_tokenizer` (or another `text`), draws from plausible logits, keeps a
+queue, obeys updates and cancels. Errors and the order of events are those of the real engine.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from gpu.errors import ContextExceeded, EngineClosed, InvalidRequest, ModelError, QueueFull
+from gpu.events import (
+    Accepted,
+    Done,
+    Event,
+    Prefill,
+    Queued,
+    Reason,
+    StepTimes,
+    Timings,
+    Token,
+    TokenText,
+    Updated,
+)
+from gpu.sampling import SamplingParams
+from gpu.step import DeviceInfo, Memory, RunnerLimits
+from tests.app import fake_sampler
+from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
+
+BLOCK_TOKENS = 16
+PREFILL_CHUNK = 32
+IN_FLIGHT = 2
+KV_BLOCK_BYTES = 65536
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeOptions:
+    """`delay`: seconds per step. `text`: what greedy decoding tells, again and again unless
+    `ends`. `fail`: a message with which loading fails. `load_seconds`: how long loading takes."""
+
+    delay: float = 0.01
+    n_layers: int = 8
+    n_heads: int = 8
+    context: int = 512
+    n_slots: int = 4
+    queue: int = 16
+    text: str = STORY
+    ends: bool = False
+    fail: str = ""
+    load_seconds: float = 0.0
+
+
+def load(options: FakeOptions, progress: Callable[[float, str], None]) -> FakeEngine:
+    """Used as `functools.partial(load, options)`, which survives a trip to another process."""
+    for tenth in range(10):
+        progress(tenth / 10, f"reading weights {tenth} of 10")
+        time.sleep(options.load_seconds / 10)
+    if options.fail:
+        raise ModelError(options.fail)
+    return FakeEngine(options)
+
+
+def loader(**options: Any) -> Callable[[Callable[[float, str], None]], FakeEngine]:
+    return functools.partial(load, FakeOptions(**options))
+
+
+class FakeRun:
+    """One run; all fields but `pending` and `cancelled` belong to the engine's thread."""
+
+    def __init__(
+        self,
+        engine: FakeEngine,
+        ids: Sequence[int],
+        params: SamplingParams,
+        capture: bool,
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self.engine = engine
+        self.prompt = list(ids)
+        self.params = params
+        self.capture = capture
+        self.on_event = on_event
+        self.cancelled = False
+        self.prefilled = 0
+        self.index = 0
+        self.seen = set(ids)
+        self.undecoded = b""
+        self.text = ""
+        self.held = ""
+        self.submitted = self.last = time.perf_counter()
+        self.started = 0.0
+        self.first = 0.0
+
+    def update(self, *, capture: bool | None = None, **changes: Any) -> int:
+        with self.engine.lock:
+            self.params = self.params.updated(changes)
+            self.capture = self.capture if capture is None else capture
+            index = self.index if self.prefilled < len(self.prompt) else self.index + IN_FLIGHT
+            self.on_event(Updated(index, self.params, self.capture))
+            return index
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def timings(self) -> Timings:
+        now = time.perf_counter()
+        first = self.first or now
+        started = self.started or now
+        prompt_ms = 1000 * (first - started)
+        predicted_ms = 1000 * (now - first)
+        return Timings(
+            cache_n=0,
+            prompt_n=len(self.prompt),
+            prompt_ms=prompt_ms,
+            prompt_per_second=len(self.prompt) / max(1e-9, first - started),
+            predicted_n=self.index,
+            predicted_ms=predicted_ms,
+            predicted_per_second=self.index / max(1e-9, now - first),
+            queue_ms=1000 * (started - self.submitted),
+            ttft_ms=1000 * (first - self.submitted),
+            tpot_ms=predicted_ms / max(1, self.index - 1),
+        )
+
+
+class FakeEngine:
+    """`info`, `submit`, `close` as `gpu.Engine` has them."""
+
+    def __init__(self, options: FakeOptions) -> None:
+        self.options = options
+        self.tokenizer = FakeTokenizer()
+        self.story = self.tokenizer.encode(options.text, add_bos=False)
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.active: list[FakeRun] = []
+        self.waiting: list[FakeRun] = []
+        self.closed = False
+        self.info = self._info()
+        self._thread = threading.Thread(target=self._loop, name="fake engine", daemon=True)
+        self._thread.start()
+
+    def _info(self) -> Any:
+        options = self.options
+        n_blocks = options.n_slots * options.context // BLOCK_TOKENS
+        return SimpleNamespace(
+            name="fake-story",
+            dtype="f16",
+            n_layers=options.n_layers,
+            n_heads=options.n_heads,
+            n_kv_heads=max(1, options.n_heads // 2),
+            head_dim=32,
+            hidden_size=32 * options.n_heads,
+            vocab_size=self.tokenizer.vocab_size,
+            parameters=7_412_736,
+            device=DeviceInfo("Fake device", "no driver", "Vulkan", "CPU", True, ("subgroup",), ()),
+            limits=RunnerLimits(options.n_slots, options.context, 256, 8, n_blocks, BLOCK_TOKENS),
+            memory=Memory(weights=14_825_472, kv_cache=n_blocks * KV_BLOCK_BYTES, work=2_097_152),
+            queue=options.queue,
+            in_flight=IN_FLIGHT,
+            dispatches_per_token=8 * options.n_layers + 5,
+            defaults=SamplingParams(temperature=0.8, top_k=40, top_p=0.95),
+        )
+
+    def submit(
+        self,
+        ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        capture: bool = False,
+        on_event: Callable[[Event], None] = lambda event: None,
+    ) -> FakeRun:
+        params.validate()
+        if not ids:
+            raise InvalidRequest("the prompt must have at least one token", "prompt")
+        for id in ids:
+            if not 0 <= id < self.tokenizer.vocab_size:
+                raise InvalidRequest(
+                    f"token ids go from 0 to {self.tokenizer.vocab_size - 1}, but got {id}", "ids"
+                )
+        if len(ids) >= self.options.context:
+            raise ContextExceeded(len(ids), self.options.context)
+        if params.seed is None:
+            params = SamplingParams(
+                **{**{f: getattr(params, f) for f in params.__struct_fields__}, "seed": 42}
+            )
+        with self.changed:
+            if self.closed:
+                raise EngineClosed("the engine is closed")
+            free = len(self.active) < self.options.n_slots and not self.waiting
+            if not free and len(self.waiting) >= self.options.queue:
+                raise QueueFull(
+                    f"{self.options.queue} requests are waiting already; try again in a moment"
+                )
+            run = FakeRun(self, ids, params, capture, on_event)
+            position = 0 if free else len(self.waiting) + 1
+            (self.active if free else self.waiting).append(run)
+            prompt = tuple(TokenText(id, self.tokenizer.piece(id)) for id in ids)
+            on_event(Accepted(prompt, params, capture, position, self.options.context))
+            self.changed.notify()
+        return run
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self.changed.notify()
+        self._thread.join()
+
+    # ---- the engine's thread -----------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.closed or self.active)
+                if self.closed:
+                    for run in self.active + self.waiting:
+                        self._end(run, "cancelled")
+                    return
+                self._drop_cancelled()
+                for run in list(self.active):
+                    self._step(run)
+            if self.options.delay:
+                time.sleep(self.options.delay)
+
+    def _drop_cancelled(self) -> None:
+        for run in [run for run in self.active + self.waiting if run.cancelled]:
+            self._end(run, "cancelled")
+
+    def _step(self, run: FakeRun) -> None:
+        run.started = run.started or time.perf_counter()
+        if run.prefilled < len(run.prompt):
+            self._prefill(run)
+        else:
+            self._decode(run)
+
+    def _prefill(self, run: FakeRun) -> None:
+        start = run.prefilled
+        run.prefilled = min(len(run.prompt), start + PREFILL_CHUNK)
+        chunk = range(start, run.prefilled)
+        stats = tuple(self._stats(p, run.prompt[p], len(chunk)) for p in chunk if run.capture)
+        done, total = run.prefilled, len(run.prompt)
+        run.on_event(Prefill(done, total, 0, 3.1, 2.6, blocks(done), stats))
+
+    def _decode(self, run: FakeRun) -> None:
+        options, params = self.options, run.params
+        wanted = self.story[run.index % len(self.story)]
+        if options.ends and run.index == len(self.story):
+            wanted = EOS
+        position = len(run.prompt) + run.index - 1
+        raw = fake_sampler.logits(wanted, position, self.tokenizer.vocab_size)
+        assert params.seed is not None
+        chosen = fake_sampler.draw(raw, params, params.seed, run.index, run.seen, self.tokenizer)
+        id = int(str(chosen["id"]))
+        now = time.perf_counter()
+        run.first = run.first or now
+        interval, run.last = 1000 * (now - run.last), now
+        eos = id in self.tokenizer.eos_ids and not params.ignore_eos
+        text, stopped = ("", False) if eos else self._text(run, id)
+        token = Token(
+            index=run.index,
+            text=text,
+            times=StepTimes(interval, max(0.1, 800 * options.delay), 0.4, 0.6, 0.1),
+            kv_blocks=blocks(position + 1),
+            stats=self._stats(position, id, len(self.active)) if run.capture else None,
+            eos=eos,
+            **chosen,  # type: ignore[arg-type]
+        )
+        run.index += 1
+        run.seen.add(id)
+        run.on_event(token)
+        if eos:
+            self._end(run, "eos")
+        elif stopped:
+            self._end(run, "stop")
+        elif run.index >= params.max_tokens:
+            self._end(run, "length")
+        elif len(run.prompt) + run.index >= options.context:
+            self._end(run, "context")
+
+    def _text(self, run: FakeRun, id: int) -> tuple[str, bool]:
+        """The text to show for this token, and whether a stop string ended the run."""
+        run.undecoded += self.tokenizer.bytes_of(id)
+        try:
+            run.held += run.undecoded.decode()
+        except UnicodeDecodeError as error:
+            if len(run.undecoded) < 4 and error.reason == "unexpected end of data":
+                return "", False
+            run.held += run.undecoded.decode("utf-8", "replace")
+        run.undecoded = b""
+        for stop in run.params.stop:
+            at = run.held.find(stop)
+            if at >= 0:
+                return run.held[:at], True
+        keep = max((partial(run.held, stop) for stop in run.params.stop), default=0)
+        if run.index + 1 >= run.params.max_tokens:
+            keep = 0
+        shown, run.held = run.held[: len(run.held) - keep], run.held[len(run.held) - keep :]
+        return shown, False
+
+    def _stats(self, position: int, id: int, n_rows: int) -> Any:
+        return fake_sampler.stats(position, id, self.options.n_layers, self.options.n_heads, n_rows)
+
+    def _end(self, run: FakeRun, reason: Reason) -> None:
+        if run in self.active:
+            self.active.remove(run)
+        else:
+            self.waiting.remove(run)
+        run.on_event(Done(reason, len(run.prompt), run.index, run.timings()))
+        while self.waiting and len(self.active) < self.options.n_slots and not self.closed:
+            self.active.append(self.waiting.pop(0))
+            self.active[-1].on_event(Queued(0))
+        for place, other in enumerate(self.waiting, start=1):
+            other.on_event(Queued(place))
+
+
+def blocks(n_tokens: int) -> int:
+    return -(-n_tokens // BLOCK_TOKENS)
+
+
+def partial(text: str, stop: str) -> int:
+    """How many characters at the end of `text` may be the beginning of `stop`."""
+    return next(
+        (n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0
+    )

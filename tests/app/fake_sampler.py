@@ -1,0 +1,122 @@
+"""Plausible logits and per-layer numbers for the fake engine, and a sampler that really draws.
+
+Everything is a function of its arguments: the same seed and settings give the same text.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.events import CandidateText, LayerStats, TokenStats
+from gpu.sampling import SamplingParams
+from tests.app.fake_tokenizer import FIRST_WORD, FakeTokenizer
+
+N_CANDIDATES = 20
+Floats = npt.NDArray[np.float64]
+
+
+def logits(wanted: int, context: int, vocab_size: int) -> Floats:
+    """(vocab_size,): `wanted` is the most likely, by a margin that changes with the context."""
+    rng = np.random.default_rng([7, context, wanted])
+    values = rng.normal(0.0, 1.6, vocab_size)
+    values[:FIRST_WORD] -= 9.0  # bytes and special tokens are unlikely
+    values[wanted] = values.max() + rng.choice([0.15, 0.8, 2.0, 4.0, 7.0])
+    return values
+
+
+def draw(
+    raw: Floats, params: SamplingParams, seed: int, index: int, seen: set[int], words: FakeTokenizer
+) -> dict[str, object]:
+    """The fields of `gpu.events.Token` that tell how one token was chosen."""
+    scaled = raw.copy()
+    for id in seen:
+        penalty = params.repetition_penalty
+        scaled[id] = scaled[id] / penalty if scaled[id] > 0 else scaled[id] * penalty
+    greedy = params.temperature == 0
+    if not greedy:
+        scaled /= params.temperature
+    before = softmax(scaled)
+    order = np.argsort(-scaled, kind="stable")
+    cut = cuts(before, order, params, greedy)
+    kept = np.array([name == "" for name in cut])
+    mass = tuple(
+        float(sum(before[id] for id, name in zip(order, cut, strict=True) if name == which))
+        for which in ("", "top_k", "top_p", "min_p")
+    )
+    after = np.where(kept, before[order], 0.0)
+    after /= after.sum()
+    uniform = 0.0 if greedy else float(np.random.default_rng([seed % 2**63, index]).random())
+    rank = min(int(np.searchsorted(np.cumsum(after), uniform, side="right")), int(kept.sum()) - 1)
+    chosen = int(order[rank])
+    return {
+        "id": chosen,
+        "logprob": float(math.log(softmax(raw)[chosen])),
+        "probability": float(after[rank]),
+        "rank": rank,
+        "n_kept": int(kept.sum()),
+        "draw": uniform,
+        "mass": mass,
+        "candidates": tuple(
+            CandidateText(
+                int(id), words.piece(int(id)), float(before[id]), float(after[at]), cut[at]
+            )
+            for at, id in enumerate(order[:N_CANDIDATES])
+        ),
+    }
+
+
+def softmax(values: Floats) -> Floats:
+    exps = np.exp(values - values.max())
+    return np.asarray(exps / exps.sum())
+
+
+def cuts(
+    before: Floats, order: npt.NDArray[np.intp], params: SamplingParams, greedy: bool
+) -> list[str]:
+    """For each token in `order`, the filter that removes it; "" is kept."""
+    if greedy:
+        return [""] + ["top_k"] * (len(order) - 1)
+    names: list[str] = []
+    total = 0.0
+    for at, id in enumerate(order):
+        name = ""
+        if params.top_k and at >= params.top_k:
+            name = "top_k"
+        elif params.top_p < 1 and total >= params.top_p and at > 0:
+            name = "top_p"
+        elif before[id] < params.min_p * before[order[0]]:
+            name = "min_p"
+        total += float(before[id])
+        names.append(name)
+    return names
+
+
+def stats(position: int, id: int, n_layers: int, n_heads: int, n_rows: int) -> TokenStats:
+    """What every layer did for one token: norms that grow with depth, entropies with position."""
+    rng = np.random.default_rng([11, position, id])
+    widest = math.log2(position + 2)
+    layers = []
+    for layer in range(n_layers):
+        depth = (layer + 1) / n_layers
+        residual = 4 + 26 * depth**1.4 * float(rng.uniform(0.8, 1.2))
+        layers.append(
+            LayerStats(
+                residual=residual,
+                attention=residual * float(rng.uniform(0.08, 0.35)),
+                mlp=residual * float(rng.uniform(0.15, 0.6)),
+                entropy=tuple((widest * rng.beta(2, 1 + 3 * depth, n_heads)).tolist()),
+                attention_ms=float(rng.uniform(0.10, 0.18)),
+                mlp_ms=float(rng.uniform(0.20, 0.28)),
+            )
+        )
+    return TokenStats(
+        position=position,
+        embedding=float(rng.uniform(0.8, 2.4)),
+        layers=tuple(layers),
+        n_rows=n_rows,
+        embed_ms=0.02,
+        head_ms=float(rng.uniform(0.3, 0.5)),
+    )

@@ -1,0 +1,85 @@
+"""A tokenizer for the fake engine: special tokens, every byte, and the words of one text.
+
+Any text survives encode and decode, and characters outside ASCII take several tokens, so the
+pages and routes meet the same oddities as with a real vocabulary.
+"""
+
+from __future__ import annotations
+
+import re
+
+BOS, EOS, USER, ASSISTANT, SYSTEM, END = range(6)
+SPECIAL = ("<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>")
+FIRST_BYTE = len(SPECIAL)
+FIRST_WORD = FIRST_BYTE + 256
+
+CHAT_TEMPLATE = """\
+{% for message in messages %}
+<|{{ message.role }}|>{{ message.content }}<|end|>
+{%- endfor %}
+{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+
+STORY = (
+    "Once upon a time there was a little fox named Mia. Mia lived in the old forest, under a "
+    'hill with three tall trees. One day she found a small red lamp in the grass. "What is '
+    'this?" she said. The lamp was warm, and it began to glow.\n\n"I am the lamp of the '
+    'forest," said a soft voice. "I show the way to those who are lost." Mia looked at the '
+    "trees and at the long dark path. She was not lost, but her friend Tom the owl was. So she "
+    "took the lamp and went into the dark. The light was golden ✨ and the leaves began to sing. "
+    'Soon she heard a small cry. "Tom!" said Mia. "I am here!" Tom was so happy that he flew '
+    "around the lamp three times. Together they went home, and the café of the badger was still "
+    "open. They had warm milk and cake, and the lamp stood on the table and smiled. 🦊\n\n"
+    'The next day the lamp was gone, but the path was not dark any more. "It is with someone '
+    'who needs it," said Mia. And Tom said that this was how it should be. '
+)
+
+
+class FakeTokenizer:
+    """The face of `gpu.Tokenizer`. `chat_template` is None for a model that only continues."""
+
+    def __init__(self, chat_template: str | None = CHAT_TEMPLATE) -> None:
+        self.chat_template = chat_template
+        self.bos_id = BOS
+        self.eos_ids = frozenset({EOS, END})
+        words = dict.fromkeys(re.findall(r" ?[A-Za-z]+|\n\n", STORY))
+        self._pieces = [text.encode() for text in SPECIAL]
+        self._pieces += [bytes([value]) for value in range(256)]
+        self._pieces += [word.encode() for word in words]
+        self._words = {word: FIRST_WORD + at for at, word in enumerate(words)}
+        self._special = {text: id for id, text in enumerate(SPECIAL)}
+        self._split_special = re.compile("|".join(map(re.escape, SPECIAL)))
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._pieces)
+
+    def encode(
+        self, text: str, *, add_bos: bool | None = None, parse_special: bool = True
+    ) -> list[int]:
+        ids = [BOS] if add_bos or add_bos is None else []
+        if not parse_special:
+            return ids + self._encode_plain(text)
+        at = 0
+        for match in self._split_special.finditer(text):
+            ids += self._encode_plain(text[at : match.start()])
+            ids.append(self._special[match.group()])
+            at = match.end()
+        return ids + self._encode_plain(text[at:])
+
+    def _encode_plain(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for piece in re.findall(r" ?[A-Za-z]+|\n\n|.", text, re.DOTALL):
+            if piece in self._words:
+                ids.append(self._words[piece])
+            else:
+                ids += [FIRST_BYTE + value for value in piece.encode("utf-8", "replace")]
+        return ids
+
+    def bytes_of(self, id: int) -> bytes:
+        return self._pieces[id]
+
+    def decode(self, ids: list[int]) -> str:
+        return b"".join(self._pieces[id] for id in ids).decode("utf-8", "replace")
+
+    def piece(self, id: int) -> str:
+        return self._pieces[id].decode("utf-8", "replace")
