@@ -146,7 +146,8 @@ class Memory:
 @dataclass(frozen=True, slots=True)
 class RunnerLimits:
     """n_slots: sequences at once; context: tokens of one sequence; max_rows, max_samples: of one
-    step; n_blocks blocks of block_tokens tokens are the KV cache of all of them together."""
+    step, max_captured_rows of a captured one; n_blocks blocks of block_tokens tokens (block_bytes
+    each) are the KV cache of all sequences together."""
 
     n_slots: int
     context: int
@@ -154,6 +155,8 @@ class RunnerLimits:
     max_samples: int
     n_blocks: int
     block_tokens: int
+    block_bytes: int
+    max_captured_rows: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Architectures, one file each, written as an ordinary forward pass that records."""

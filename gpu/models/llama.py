@@ -1,0 +1,280 @@
+"""Llama (Touvron et al. 2023) and the models built like it: pre-norm blocks of grouped-query
+attention with rotary positions and a SwiGLU MLP, RMSNorm throughout.
+
+Read it top to bottom like the paper; running it records a plan. Six dispatches a layer:
+
+    qkv        RMSNorm, projections to queries, keys, values
+    rope       rotary positions; keys and values into the cache
+    attention  softmax(q · kᵀ / √d) · v
+    out        projection, added to the residual stream
+    gate_up    RMSNorm, two projections, silu(gate) · up
+    down       projection, added to the residual stream
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu import ops
+from gpu.buffers import Memory, Tensor, padded
+from gpu.config import ModelConfig
+from gpu.kv_cache import KvPools
+from gpu.ops import Batch, Norm
+from gpu.plan import Recorder
+from gpu.weights import Matrix, WeightLoader
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Weights of one block. Biases are None where the model has none."""
+
+    attention_norm: Norm
+    qkv: Matrix  # (n_heads + 2 n_kv_heads) · head_dim × hidden
+    qkv_bias: Tensor | None
+    out: Matrix  # hidden × n_heads · head_dim
+    out_bias: Tensor | None
+    mlp_norm: Norm
+    gate_up: Matrix  # 2 · intermediate × hidden, rows of gate and up in turn
+    gate_up_bias: Tensor | None
+    down: Matrix  # hidden × intermediate
+    down_bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Where the residual stream lies: before layer l, and between its attention and its MLP.
+
+    A plain plan needs two buffers in turn (a dispatch cannot read and write the same one); a
+    captured plan keeps every state for `layer_stats`.
+    """
+
+    before: Callable[[int], Tensor]
+    middle: Callable[[int], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Activations, reused by every layer and every plan: (MAX_ROWS, width) each."""
+
+    stream: Stream
+    qkv: Tensor
+    q: Tensor
+    attended: Tensor
+    gated: Tensor
+
+    @classmethod
+    def make(cls, config: ModelConfig, memory: Memory) -> Workspace:
+        def rows(name: str, width: int) -> Tensor:
+            return memory.zeros(name, (ops.MAX_ROWS, padded(width)))
+
+        q_width = config.n_heads * config.head_dim
+        kv_width = config.n_kv_heads * config.head_dim
+        a, b = rows("stream.a", config.hidden_size), rows("stream.b", config.hidden_size)
+        return cls(
+            Stream(before=lambda layer: a, middle=lambda layer: b),
+            rows("qkv", q_width + 2 * kv_width),
+            rows("q", q_width),
+            rows("attended", q_width),
+            rows("gated", config.intermediate_size),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Where a captured plan leaves its statistics, and the stream it keeps for them."""
+
+    stream: Stream
+    states: Tensor
+    middles: Tensor
+    entropy: Tensor  # (n_layers, rows, n_heads) bits
+    stats: Tensor  # (rows, 1 + 3 · n_layers)
+
+
+class Llama:
+    """Weights on the device and the pass that uses them."""
+
+    def __init__(self, config: ModelConfig, load: WeightLoader, memory: Memory, context: int):
+        self.config = config
+        self.embedding = load.matrix(
+            "embedding", "model.embed_tokens.weight", config.vocab_size, config.hidden_size
+        )
+        self.layers = [_load_layer(config, load, i) for i in range(config.n_layers)]
+        self.norm = _norm(config, load, "norm", "model.norm.weight")
+        self.head = (
+            self.embedding
+            if config.tie_embeddings
+            else load.matrix("head", "lm_head.weight", config.vocab_size, config.hidden_size)
+        )
+        self.rotations = memory.upload("rotations", rotations(config, context), purpose="work")
+
+    def matrices(self) -> list[Matrix]:
+        """Every matrix once, in the order a step reads them."""
+        found = [self.embedding]
+        for layer in self.layers:
+            found += [layer.qkv, layer.out, layer.gate_up, layer.down]
+        return found if self.config.tie_embeddings else [*found, self.head]
+
+    def forward(
+        self,
+        rec: Recorder,
+        batch: Batch,
+        work: Workspace,
+        pools: KvPools,
+        chosen: Tensor,
+        capture: Capture | None = None,
+    ) -> Tensor:
+        """Record the pass up to the last layer; returns the residual stream after it."""
+        stream = capture.stream if capture else work.stream
+        ops.embed(rec, batch, "embed", self.embedding, chosen, stream.before(0))
+        rec.mark("embed")
+        for i in range(self.config.n_layers):
+            self._attention(rec, batch, work, pools, stream, capture, i)
+            rec.mark(f"layer{i:02}.attention")
+            self._mlp(rec, batch, work, stream, i)
+            rec.mark(f"layer{i:02}.mlp")
+        if capture:
+            ops.layer_stats(
+                rec, batch, "stats", self.config, capture.states, capture.middles, capture.stats
+            )
+        return stream.before(self.config.n_layers)
+
+    def logits(self, rec: Recorder, batch: Batch, x: Tensor, out: Tensor) -> None:
+        """Record the output head for the sampled rows: out (n_samples, vocab_size)."""
+        ops.matmul(rec, batch, "head", x, self.head, out, norm=self.norm, gather=True)
+
+    def _attention(
+        self,
+        rec: Recorder,
+        batch: Batch,
+        work: Workspace,
+        pools: KvPools,
+        stream: Stream,
+        capture: Capture | None,
+        i: int,
+    ) -> None:
+        layer, name, config = self.layers[i], f"layer{i:02}.attn", self.config
+        before, after = stream.before(i), stream.middle(i)
+        ops.matmul(
+            rec,
+            batch,
+            f"{name}.qkv",
+            before,
+            layer.qkv,
+            work.qkv,
+            norm=layer.attention_norm,
+            bias=layer.qkv_bias,
+        )
+        ops.rope_kv(rec, batch, f"{name}.rope", config, work.qkv, self.rotations, pools, i, work.q)
+        ops.attention(
+            rec,
+            batch,
+            f"{name}.attention",
+            config,
+            work.q,
+            pools,
+            i,
+            work.attended,
+            capture.entropy if capture else None,
+        )
+        ops.matmul(
+            rec,
+            batch,
+            f"{name}.out",
+            work.attended,
+            layer.out,
+            after,
+            bias=layer.out_bias,
+            residual=before,
+        )
+
+    def _mlp(self, rec: Recorder, batch: Batch, work: Workspace, stream: Stream, i: int) -> None:
+        layer, name = self.layers[i], f"layer{i:02}.mlp"
+        before, after = stream.middle(i), stream.before(i + 1)
+        ops.matmul(
+            rec,
+            batch,
+            f"{name}.gate_up",
+            before,
+            layer.gate_up,
+            work.gated,
+            norm=layer.mlp_norm,
+            bias=layer.gate_up_bias,
+            gated=True,
+        )
+        ops.matmul(
+            rec,
+            batch,
+            f"{name}.down",
+            work.gated,
+            layer.down,
+            after,
+            bias=layer.down_bias,
+            residual=before,
+        )
+
+
+def rotations(
+    config: ModelConfig, context: int
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """(context, head_dim / 2, 2) float32: cosine and sine of position × frequency, computed in
+    double precision, so that long positions keep their accuracy on any GPU."""
+    angles = np.outer(np.arange(context, dtype=np.float64), config.rope.inv_freq(config.head_dim))
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
+
+
+def _norm(config: ModelConfig, load: WeightLoader, name: str, source: str) -> Norm:
+    return Norm(load.vector(name, source, n=config.hidden_size), config.rms_norm_eps)
+
+
+def _load_layer(config: ModelConfig, load: WeightLoader, i: int) -> Layer:
+    name, prefix = f"layer{i:02}", f"model.layers.{i}"
+    attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+    hidden, inner = config.hidden_size, config.intermediate_size
+    q_width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+
+    def bias(label: str, *sources: str, n: int, there: bool, pairs: bool = False) -> Tensor | None:
+        return load.vector(label, *sources, n=n, interleave=pairs) if there else None
+
+    return Layer(
+        attention_norm=_norm(config, load, f"{name}.attn.norm", f"{prefix}.input_layernorm.weight"),
+        qkv=load.stacked(
+            f"{name}.attn.qkv",
+            {
+                f"{attn}.q_proj.weight": q_width,
+                f"{attn}.k_proj.weight": kv_width,
+                f"{attn}.v_proj.weight": kv_width,
+            },
+            hidden,
+        ),
+        qkv_bias=bias(
+            f"{name}.attn.qkv.bias",
+            *(f"{attn}.{p}_proj.bias" for p in "qkv"),
+            n=q_width + 2 * kv_width,
+            there=config.attention_bias,
+        ),
+        out=load.matrix(f"{name}.attn.out", f"{attn}.o_proj.weight", hidden, q_width),
+        out_bias=bias(
+            f"{name}.attn.out.bias", f"{attn}.o_proj.bias", n=hidden, there=config.attention_bias
+        ),
+        mlp_norm=_norm(
+            config, load, f"{name}.mlp.norm", f"{prefix}.post_attention_layernorm.weight"
+        ),
+        gate_up=load.interleaved(
+            f"{name}.mlp.gate_up", f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight", inner, hidden
+        ),
+        gate_up_bias=bias(
+            f"{name}.mlp.gate_up.bias",
+            f"{mlp}.gate_proj.bias",
+            f"{mlp}.up_proj.bias",
+            n=2 * inner,
+            there=config.mlp_bias,
+            pairs=True,
+        ),
+        down=load.matrix(f"{name}.mlp.down", f"{mlp}.down_proj.weight", hidden, inner),
+        down_bias=bias(
+            f"{name}.mlp.down.bias", f"{mlp}.down_proj.bias", n=hidden, there=config.mlp_bias
+        ),
+    )

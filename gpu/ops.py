@@ -1,0 +1,322 @@
+"""The operations models are written with. Each checks shapes and records the dispatches of its
+shader; the shader of the same name says what it computes, `reference` computes it with NumPy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu.buffers import Memory, Tensor, padded
+from gpu.config import ModelConfig
+from gpu.kernels import Number
+from gpu.kv_cache import BLOCK_TOKENS, KvPools
+from gpu.plan import Recorder
+from gpu.step import N_CANDIDATES
+from gpu.weights import Matrix
+
+MAX_ROWS = 128
+MAX_SAMPLES = 8
+RESULT_WORDS = 12 + 4 * N_CANDIDATES
+"""u32 words the sampler reports for each sample; shaders/sample.wgsl writes them."""
+
+MAX_WORKGROUP_BYTES = 16 << 10
+"""Workgroup memory every WebGPU device has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What every op of a step shares: the step's uniform buffer, how many rows and samples the
+    plan is recorded for, and stand-ins for bindings an op does not use."""
+
+    step: Tensor
+    n_rows: int
+    n_samples: int
+    unread: Tensor
+    unwritten: Tensor
+
+    @classmethod
+    def make(cls, memory: Memory, step: Tensor, n_rows: int, n_samples: int) -> Batch:
+        return cls(
+            step, n_rows, n_samples, memory.zeros("unread", (8,)), memory.zeros("unwritten", (8,))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How much of a matrix product one invocation computes, and how many are in a workgroup."""
+
+    m: int
+    n: int
+    workgroup: int
+
+
+def matmul_tile(n_rows: int, n: int, software: bool) -> Tile:
+    """Wide tiles for devices that emulate loads, many invocations for real GPUs. No choice changes
+    a result: every element is summed in the same order."""
+    m = min(8, n_rows)
+    if software:
+        return Tile(m, 8 if n >= 1024 else 4, 8)
+    return Tile(m, 2 if m <= 2 else 4, 64)
+
+
+def embed(
+    rec: Recorder, batch: Batch, label: str, table: Matrix, chosen: Tensor, x: Tensor
+) -> None:
+    """x[row] = table[token of row]."""
+    _expect(x, (table.chunks * 8,), label)
+    workgroup = 64
+    for shard in table.shards:
+        rec.dispatch(
+            label,
+            "embed",
+            {"step": batch.step, "table": shard.tensor, "chosen": chosen, "x": x},
+            (_groups(table.chunks, workgroup), batch.n_rows, 1),
+            {
+                "CHUNKS": table.chunks,
+                "FIRST": shard.first,
+                "COUNT": shard.n_rows,
+                "WORKGROUP": workgroup,
+            },
+            lib={"weight": f"weight_{table.dtype}"},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """RMSNorm of a product's input."""
+
+    gain: Tensor
+    eps: float
+
+
+def matmul(
+    rec: Recorder,
+    batch: Batch,
+    label: str,
+    x: Tensor,
+    weight: Matrix,
+    y: Tensor,
+    *,
+    norm: Norm | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    gated: bool = False,
+    gather: bool = False,
+) -> None:
+    """y = [residual +] act([norm](x) · weightᵀ [+ bias]), a dispatch for each shard.
+
+    `gated`: columns in pairs, silu(even) · odd, half as many in y. `gather`: one row of y for each
+    sample, from its row of x.
+    """
+    _expect(x, (weight.chunks * 8,), label)
+    _expect(y, (padded(weight.n // 2 if gated else weight.n),), label)
+    if residual is not None:
+        _expect(residual, (y.shape[-1],), label)
+    n_rows = batch.n_samples if gather else batch.n_rows
+    constants: dict[str, Number] = {
+        "K": weight.k,
+        "CHUNKS": weight.chunks,
+        "Y_STRIDE": y.shape[-1],
+        "EPS": norm.eps if norm else 0.0,
+        "NORM": norm is not None,
+        "BIAS": bias is not None,
+        "GATED": gated,
+        "RESIDUAL": residual is not None,
+        "GATHER": gather,
+    }
+    for shard in weight.shards:
+        tile = matmul_tile(n_rows, shard.n_rows, rec.device.info.software)
+        rec.dispatch(
+            label,
+            "matmul",
+            {
+                "step": batch.step,
+                "x": x,
+                "weight": shard.tensor,
+                "gain": norm.gain if norm else batch.unread,
+                "bias": bias or batch.unread,
+                "residual": residual or batch.unread,
+                "y": y,
+            },
+            (_groups(shard.n_rows, tile.n * tile.workgroup), _groups(n_rows, tile.m), 1),
+            {**constants, "N": shard.n_rows, "FIRST": shard.first, "WORKGROUP": tile.workgroup},
+            {"const TILE_M": f"{tile.m}u", "const TILE_N": f"{tile.n}u"},
+            {"weight": f"weight_{weight.dtype}"},
+        )
+
+
+def rope_kv(
+    rec: Recorder,
+    batch: Batch,
+    label: str,
+    config: ModelConfig,
+    qkv: Tensor,
+    rotations: Tensor,
+    pools: KvPools,
+    layer: int,
+    q: Tensor,
+) -> None:
+    """Rotate queries and keys, write keys and values into the cache of `layer`."""
+    n_heads = config.n_heads + 2 * config.n_kv_heads
+    _expect(qkv, (padded(n_heads * config.head_dim),), label)
+    _expect(q, (padded(config.n_heads * config.head_dim),), label)
+    _expect(rotations, (config.head_dim // 2, 2), label)
+    workgroup = 64
+    rec.dispatch(
+        label,
+        "rope_kv",
+        {
+            "step": batch.step,
+            "qkv": qkv,
+            "rotations": rotations,
+            "block_tables": pools.tables,
+            "q": q,
+            "k_pool": pools.keys[layer],
+            "v_pool": pools.values[layer],
+        },
+        (_groups(n_heads * config.head_dim // 4, workgroup), batch.n_rows, 1),
+        {
+            "HEAD_DIM": config.head_dim,
+            "N_HEADS": config.n_heads,
+            "QKV_STRIDE": qkv.shape[-1],
+            "Q_STRIDE": q.shape[-1],
+            "WORKGROUP": workgroup,
+            **_paging(config, pools),
+        },
+        lib={"kv": f"kv_{pools.dtype}"},
+    )
+
+
+def attention(
+    rec: Recorder,
+    batch: Batch,
+    label: str,
+    config: ModelConfig,
+    q: Tensor,
+    pools: KvPools,
+    layer: int,
+    out: Tensor,
+    entropy: Tensor | None = None,
+) -> None:
+    """out = softmax(q · kᵀ / √head_dim) · v. `entropy` (n_layers, rows, n_heads), in bits, is
+    filled for this layer when given."""
+    _expect(out, (q.shape[-1],), label)
+    head_vec4s = config.head_dim // 4
+    first = 0
+    if entropy is not None:
+        _expect(entropy, (config.n_heads,), label)
+        first = layer * entropy.shape[-2] * config.n_heads
+    rec.dispatch(
+        label,
+        "attention",
+        {
+            "step": batch.step,
+            "q": q,
+            "k_pool": pools.keys[layer],
+            "v_pool": pools.values[layer],
+            "block_tables": pools.tables,
+            "out": out,
+            "entropy": entropy or batch.unwritten,
+        },
+        (config.n_heads, batch.n_rows, 1),
+        {
+            "N_HEADS": config.n_heads,
+            "Q_STRIDE": q.shape[-1],
+            "SCALE": float(np.float32(config.head_dim**-0.5)),
+            "LANES": attention_lanes(config.head_dim),
+            "CAPTURE": entropy is not None,
+            "ENTROPY_FIRST": first,
+            **_paging(config, pools),
+        },
+        {"const HEAD_VEC4S": f"{head_vec4s}u"},
+        {"kv": f"kv_{pools.dtype}"},
+    )
+
+
+def attention_lanes(head_dim: int) -> int:
+    """Lanes over the keys: 32, fewer when their states do not fit in workgroup memory."""
+    lanes = 32
+    while lanes > 1 and lanes * (head_dim + 3) * 4 > MAX_WORKGROUP_BYTES:
+        lanes //= 2
+    return lanes
+
+
+def layer_stats(
+    rec: Recorder,
+    batch: Batch,
+    label: str,
+    config: ModelConfig,
+    states: Tensor,
+    middles: Tensor,
+    stats: Tensor,
+) -> None:
+    """Norms of the residual stream and its updates: stats (rows, 1 + 3 · n_layers)."""
+    n_stats = 1 + 3 * config.n_layers
+    _expect(stats, (n_stats,), label)
+    workgroup = 32
+    rec.dispatch(
+        label,
+        "layer_stats",
+        {"step": batch.step, "states": states, "middles": middles, "stats": stats},
+        (_groups(n_stats, workgroup), batch.n_rows, 1),
+        {
+            "K": config.hidden_size,
+            "X_STRIDE": padded(config.hidden_size),
+            "STATE_STRIDE": states.shape[-1],
+            "N_LAYERS": config.n_layers,
+            "WORKGROUP": workgroup,
+        },
+    )
+
+
+def sample(
+    rec: Recorder,
+    batch: Batch,
+    label: str,
+    vocab_size: int,
+    logits: Tensor,
+    seen: Tensor,
+    chosen: Tensor,
+    results: Tensor,
+) -> None:
+    """Choose the token that follows each sampled row; logits are scaled in place."""
+    _expect(logits, (padded(vocab_size),), label)
+    _expect(results, (RESULT_WORDS,), label)
+    rec.dispatch(
+        label,
+        "sample",
+        {
+            "step": batch.step,
+            "logits": logits,
+            "seen": seen,
+            "chosen": chosen,
+            "results": results,
+        },
+        (batch.n_samples, 1, 1),
+        {
+            "VOCAB": vocab_size,
+            "VOCAB_STRIDE": padded(vocab_size),
+            "SEEN_WORDS": seen.shape[-1],
+            "LANES": 64,
+        },
+    )
+
+
+def _paging(config: ModelConfig, pools: KvPools) -> dict[str, Number]:
+    return {
+        "BLOCK_TOKENS": BLOCK_TOKENS,
+        "MAX_BLOCKS": pools.shape.max_blocks,
+        "N_KV_HEADS": config.n_kv_heads,
+    }
+
+
+def _groups(n: int, size: int) -> int:
+    """Workgroups of `size` that cover `n`."""
+    return -(-n // size)
+
+
+def _expect(tensor: Tensor, last: tuple[int, ...], label: str) -> None:
+    if tensor.shape[-len(last) :] != last:
+        raise ValueError(f"{label}: {tensor!r} should end in dimensions {list(last)}")

@@ -1,0 +1,5 @@
+// Four consecutive numbers of a cached key or value, stored as float16, two to a word.
+alias Cached = vec2u;
+
+fn pack_cached(v: vec4f) -> Cached { return vec2u(pack2x16float(v.xy), pack2x16float(v.zw)); }
+fn unpack_cached(c: Cached) -> vec4f { return vec4f(unpack2x16float(c.x), unpack2x16float(c.y)); }

@@ -1,0 +1,35 @@
+// What runs in this step; written by the host before each submit. See gpu/step.py.
+const MAX_SAMPLES = 8u;
+const MAX_ROWS = 128u;
+const FROM_GPU = 0xffffffffu; // a row's token: the id its slot sampled last
+
+struct Row {
+  slot: u32,
+  position: u32, // of the token in its sequence
+  token: u32,    // id or FROM_GPU
+  unused: u32,
+}
+
+struct Sample {
+  row: u32,  // index into rows
+  slot: u32,
+  seed_low: u32,
+  seed_high: u32,
+  index: u32, // how many tokens this run has sampled before: the random counter
+  top_k: u32, // 0: off
+  temperature: f32, // 0: greedy
+  top_p: f32,
+  min_p: f32,
+  repetition_penalty: f32,
+  unused_0: u32,
+  unused_1: u32,
+}
+
+struct Step {
+  n_rows: u32,
+  n_samples: u32,
+  unused_0: u32,
+  unused_1: u32,
+  samples: array<Sample, MAX_SAMPLES>,
+  rows: array<Row, MAX_ROWS>,
+}
