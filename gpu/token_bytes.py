@@ -1,0 +1,101 @@
+"""The bytes that each token stands for, read from the decoder of a tokenizer.json.
+
+Text is decoded from bytes and not by the tokenizer's own decoder, because that one only sees whole
+texts: its byte fallback turns a run of byte tokens into U+FFFD when any one of them is wrong, even
+those it had shown before, so what was streamed would not be a prefix of the text. Bytes have no
+such second thoughts, and a token costs the same however long the text is.
+
+Two families are understood, which are those of Llama models: byte-level BPE (GPT-2, Llama 3) and
+SentencePiece with or without byte fallback (Llama 1 and 2). Other decoders are refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gpu.errors import ModelError
+from gpu.json_object import shown
+
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+SUPPORTED = "ByteLevel, Metaspace, or Replace + ByteFallback + Fuse + Strip"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBytes:
+    """What a decoder does with one token.
+
+    byte_level     the token's characters stand for bytes, as in GPT-2
+    byte_fallback  a token "<0xE2>" stands for that byte
+    replacements   (from, to) in a token's text, in order
+    strip          how many spaces are taken from the beginning of a text
+    """
+
+    byte_level: bool = False
+    byte_fallback: bool = False
+    replacements: tuple[tuple[str, str], ...] = ()
+    strip: int = 0
+
+    def of(self, token: str) -> bytes:
+        """The bytes of a token of the model's vocabulary (added tokens are plain text)."""
+        if self.byte_level:
+            try:
+                return bytes(BYTE_OF_CHAR[char] for char in token)
+            except KeyError:
+                return token.encode()
+        if self.byte_fallback and (byte := BYTE_TOKEN.fullmatch(token)):
+            return bytes([int(byte[1], 16)])
+        for old, new in self.replacements:
+            token = token.replace(old, new)
+        return token.encode()
+
+    @classmethod
+    def from_decoder(cls, decoder: dict[str, Any] | None, where: str) -> TokenBytes:
+        """Read the `decoder` of a tokenizer.json; `ModelError` when it does something else."""
+        steps = _flat(decoder)
+        kinds = [step.get("type") for step in steps]
+        if kinds == ["ByteLevel"]:
+            return cls(byte_level=True)
+        if kinds == ["Metaspace"]:
+            strip = 0 if steps[0].get("prepend_scheme") == "never" else 1
+            return cls(replacements=((str(steps[0].get("replacement", "▁")), " "),), strip=strip)
+        replacements: list[tuple[str, str]] = []
+        strip = 0
+        for i, step in enumerate(steps):
+            fused = "Fuse" in kinds[:i]
+            if step["type"] == "Replace" and not fused and "String" in step["pattern"]:
+                replacements.append((step["pattern"]["String"], step["content"]))
+            elif step["type"] == "Strip" and fused and (step["content"], step["stop"]) == (" ", 0):
+                strip += step["start"]
+            elif step["type"] not in ("ByteFallback", "Fuse"):
+                raise _unsupported(step, where)
+        if not replacements:
+            raise _unsupported(decoder, where)
+        return cls(False, "ByteFallback" in kinds, tuple(replacements), strip)
+
+
+def _flat(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if decoder is None:
+        return []
+    if decoder.get("type") != "Sequence":
+        return [decoder]
+    return [step for part in decoder["decoders"] for step in _flat(part)]
+
+
+def _unsupported(decoder: dict[str, Any] | None, where: str) -> ModelError:
+    return ModelError(
+        f"{where}: decoder {shown(decoder)} is not supported here; supported: {SUPPORTED}"
+    )
+
+
+def _byte_of_char() -> dict[str, int]:
+    """GPT-2's table: printable Latin-1 stands for itself, the other bytes for U+0100 and up."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(0x100 + i): byte for i, byte in enumerate(others)
+    }
+
+
+BYTE_OF_CHAR = _byte_of_char()

@@ -1,0 +1,84 @@
+"""Small tokenizers of both families, trained on the spot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers.trainers import BpeTrainer
+
+CORPUS = [
+    "Once upon a time there was a little cat who liked to sit in the sun.",
+    "The cat said: «Привет, мир!» and 你好世界 and こんにちは, then slept — naïve café.",
+    "Emoji: 🙂 🙂 👩‍👩‍👧 🇩🇪 ok? Numbers 1234567890 and\ttabs\r\nand lines.\n\n",
+] * 3
+SPECIALS = ("<|begin|>", "<|im_start|>", "<|im_end|>")
+
+
+def byte_level(vocab_size: int = 400, specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
+    """GPT-2 style: every byte has a token. `vocab_size` at least 256 + len(specials)."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(specials),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def byte_fallback(n_merges: int = 60) -> tokenizers.Tokenizer:
+    """Llama 2 style: "▁" for a space, bytes for what the vocabulary lacks."""
+    trained = tokenizers.Tokenizer(models.BPE())
+    trained.normalizer = normalizers.Replace(" ", "▁")
+    ascii_only = ["".join(c for c in text if c.isascii() and c.isprintable()) for text in CORPUS]
+    trained.train_from_iterator(
+        ascii_only, BpeTrainer(vocab_size=60 + n_merges, show_progress=False)
+    )
+    model = json.loads(trained.to_str())["model"]
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *model["vocab"]]
+    if "▁" not in pieces:
+        pieces.append("▁")
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(
+            vocab={piece: id for id, piece in enumerate(pieces)},
+            merges=[tuple(merge) for merge in model["merges"]],
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    tokenizer.add_special_tokens(
+        [AddedToken(t, normalized=False) for t in ("<unk>", "<s>", "</s>")]
+    )
+    return tokenizer
+
+
+def save(
+    folder: Path, tokenizer: tokenizers.Tokenizer, config: dict[str, Any] | None = None
+) -> Path:
+    """Write tokenizer.json, and tokenizer_config.json when there is a `config`."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    if config is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder

@@ -1,0 +1,357 @@
+"""Encoding, special tokens, and streaming decode against whole texts."""
+
+from __future__ import annotations
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import AddedToken, decoders, models, processors
+
+from gpu.errors import InvalidRequest, ModelError
+from gpu.tokenizer import DecodeStream, Tokenizer
+from tests.gpu import made_tokenizers as made
+
+BYTE_LEVEL = {"bos_token": "<|begin|>", "eos_token": {"content": "<|im_end|>", "special": True}}
+BYTE_FALLBACK = {"bos_token": "<s>", "eos_token": "</s>"}
+TEXTS = [
+    "",
+    " ",
+    "  two spaces first",
+    "Once upon a time",
+    "line\nline\r\n\n\ttab \x00\x07\x1b end ",
+    "naïve café — «Привет» 你好",
+    "🙂👩‍👩‍👧🇩🇪 e\u0301 \u200d\ufeff\u2028",
+    "\U0010ffff\ue000\ufffd",
+]
+
+
+@pytest.fixture(scope="module", params=["byte_level", "byte_fallback"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Tokenizer:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "byte_level":
+        return Tokenizer.load(made.save(folder, made.byte_level(), BYTE_LEVEL))
+    return Tokenizer.load(made.save(folder, made.byte_fallback(), BYTE_FALLBACK))
+
+
+def stream(tokenizer: Tokenizer, prompt: list[int], ids: list[int]) -> list[str]:
+    decode = DecodeStream(tokenizer, prompt)
+    return [decode.push(id) for id in ids] + [decode.flush()]
+
+
+def random_text(rng: random.Random) -> str:
+    ranges = ((0, 0x7F), (0x20, 0x7E), (0x80, 0x7FF), (0x800, 0xD7FF), (0x1F300, 0x1FAFF))
+    pieces = ["▁", "cat ", " the ", "\u200d", "👩‍👩‍👧", "\n\n", "<0x41>", "</s>", "<|im_end|>"]
+    return "".join(
+        rng.choice(pieces) if rng.random() < 0.3 else chr(rng.randint(*rng.choice(ranges)))
+        for _ in range(rng.randrange(40))
+    )
+
+
+# ---- whole texts -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_survives_encoding_and_decoding(tokenizer: Tokenizer, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_random_text_survives_as_plain_text(tokenizer: Tokenizer) -> None:
+    rng = random.Random(1)
+    for _ in range(500):
+        text = random_text(rng).replace("▁", "")  # SentencePiece cannot tell it from a space
+        ids = tokenizer.encode(text, specials=False)
+        assert tokenizer.decode(ids) == text
+        assert not any(tokenizer.is_special(id) for id in ids[1:])
+
+
+def test_decoding_equals_the_library_where_all_bytes_are_text(tokenizer: Tokenizer) -> None:
+    rng = random.Random(2)
+    backend = tokenizer._backend
+    for _ in range(500):
+        ids = tokenizer.encode(random_text(rng))
+        assert tokenizer.decode(ids) == backend.decode(ids)
+
+
+def test_decoding_byte_level_equals_the_library_on_any_ids(tmp_path: Path) -> None:
+    backend = made.byte_level()
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_LEVEL))
+    rng = random.Random(3)
+    for _ in range(2000):
+        ids = [rng.randrange(tokenizer.vocab_size) for _ in range(rng.randrange(12))]
+        assert tokenizer.decode(ids) == backend.decode(ids)
+
+
+# ---- streaming -------------------------------------------------------------------------------
+
+
+def test_streamed_pieces_join_to_the_whole_text(tokenizer: Tokenizer) -> None:
+    rng = random.Random(4)
+    for _ in range(2000):
+        ids = [rng.randrange(tokenizer.vocab_size + 3) for _ in range(rng.randrange(20))]
+        data = b"".join(tokenizer.token_bytes(id) for id in ids)
+        if tokenizer.n_stripped_spaces and data.startswith(b" "):
+            data = data[1:]
+        assert "".join(stream(tokenizer, [], ids)) == data.decode("utf-8", "replace")
+
+
+def test_a_prompt_and_its_continuation_join_to_the_whole_text(tokenizer: Tokenizer) -> None:
+    rng = random.Random(5)
+    for _ in range(2000):
+        ids = [rng.randrange(tokenizer.vocab_size) for _ in range(rng.randrange(20))]
+        cut = rng.randrange(len(ids) + 1)
+        shown = DecodeStream(tokenizer, [])
+        prompt = "".join(shown.push(id) for id in ids[:cut])  # its complete characters
+        rest = "".join(stream(tokenizer, ids[:cut], ids[cut:]))
+        assert prompt + rest == tokenizer.decode(ids)
+
+
+def test_a_piece_is_never_half_a_character(tokenizer: Tokenizer) -> None:
+    rng = random.Random(6)
+    for _ in range(300):
+        text = random_text(rng).replace("\ufffd", "")
+        for piece in stream(tokenizer, [], tokenizer.encode(text, specials=False)):
+            assert "\ufffd" not in piece
+
+
+def test_every_token_has_its_own_text_as_soon_as_it_is_complete(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(made.save(tmp_path, made.byte_fallback(), BYTE_FALLBACK))
+    ids = tokenizer.encode("\n\n🙂\ncat")
+    assert stream(tokenizer, [], ids)[:9] == ["", "", "\n", "\n", "", "", "", "🙂", "\n"]
+
+
+def test_the_space_before_the_first_word_belongs_to_a_continuation_only(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(made.save(tmp_path, made.byte_fallback(), BYTE_FALLBACK))
+    the = tokenizer.encode("the cat", bos=False)
+    assert "".join(stream(tokenizer, [1], the)) == "the cat"
+    assert "".join(stream(tokenizer, tokenizer.encode("to"), the)) == " the cat"
+    assert "".join(stream(tokenizer, [1, 1, 2], the)) == "the cat"
+
+
+def test_a_prompt_that_ends_inside_a_character_is_completed(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a🙈b", bos=False)
+    inside = next(i for i, id in enumerate(ids) if b"\xf0" in tokenizer.token_bytes(id)) + 1
+    assert "".join(stream(tokenizer, ids[:inside], ids[inside:])) == "🙈b"
+
+
+def test_the_cost_of_a_token_does_not_grow_with_the_text(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = tokenizer.encode("the cat sat in the sun " * 400)
+    lookups = 0
+
+    def counted(id: int, of: Any = tokenizer.token_bytes) -> bytes:
+        nonlocal lookups
+        lookups += 1
+        return bytes(of(id))
+
+    monkeypatch.setattr(tokenizer, "token_bytes", counted)
+    decode = DecodeStream(tokenizer, ids)
+    assert lookups < 10  # only the end of the prompt matters
+    for i, id in enumerate(ids):
+        before = lookups
+        decode.push(id)
+        assert lookups == before + 1, f"token {i}"
+
+
+# ---- pieces and special tokens ---------------------------------------------------------------
+
+
+def test_pieces_are_for_people(tokenizer: Tokenizer) -> None:
+    eos = tokenizer.eos_ids[0]
+    assert tokenizer.piece(eos) == tokenizer.eos_token
+    assert tokenizer.is_special(eos)
+    assert tokenizer.piece(tokenizer.vocab_size) == f"<unused {tokenizer.vocab_size}>"
+    assert tokenizer.piece(-1) == "<unused -1>"
+    ids = tokenizer.encode("🙈", bos=False)
+    assert "\ufffd" in tokenizer.piece(ids[-1])
+    assert tokenizer.piece(tokenizer.encode("the cat", bos=False)[-1]).startswith((" ", "cat", "t"))
+    assert not tokenizer.is_special(ids[-1])
+
+
+def test_special_looking_text_is_plain_text_when_asked(tokenizer: Tokenizer) -> None:
+    eos, id = tokenizer.eos_token, tokenizer.eos_ids[0]
+    assert eos is not None
+    text = f"a{eos}b"
+    assert id in tokenizer.encode(text)
+    plain = tokenizer.encode(text, bos=False, specials=False)
+    assert not any(tokenizer.is_special(id) for id in plain)
+    assert tokenizer.decode(plain) == text
+    assert id in tokenizer.encode(text)  # and the switch does not stick
+
+
+def test_threads_do_not_disturb_each_other(tokenizer: Tokenizer) -> None:
+    text = f"the cat {tokenizer.eos_token} " * 50
+    expected = {flag: tokenizer.encode(text, specials=flag) for flag in (True, False)}
+    flags = [i % 2 == 0 for i in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda flag: tokenizer.encode(text, specials=flag), flags))
+    assert all(ids == expected[flag] for flag, ids in zip(flags, got, strict=True))
+
+
+def test_a_vocabulary_that_smuggles_is_refused(tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer(
+        models.Unigram([("<unk>", 0.0), ("</s>", 0.0), ("a", -1.0), ("▁", -1.0)], 0, False)
+    )
+    backend.add_special_tokens(["<unk>", "</s>"])
+    backend.decoder = decoders.Metaspace()
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, {"eos_token": "</s>"}))
+    with pytest.raises(InvalidRequest, match="holds '</s>'"):
+        tokenizer.encode("a</s>", specials=False)
+    assert tokenizer.encode("az", specials=False) == [2, 0]
+    assert tokenizer.encode("a</s>") == [2, 1]
+
+
+def test_a_named_token_is_special_even_if_the_file_does_not_say_so(tmp_path: Path) -> None:
+    backend = made.byte_level()
+    backend.add_tokens([AddedToken("<|end|>", special=False)])
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, {"eos_token": "<|end|>"}))
+    assert tokenizer.is_special(tokenizer.eos_ids[0])
+    assert tokenizer.encode("<|end|>", bos=False) == list(tokenizer.eos_ids)
+    assert tokenizer.eos_ids[0] not in tokenizer.encode("<|end|>", specials=False)
+
+
+def test_added_tokens_that_are_not_special_are_text(tmp_path: Path) -> None:
+    backend = made.byte_level()
+    backend.add_tokens(["<think>", "   ", "é"])
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend))
+    ids = tokenizer.encode("<think>   é", specials=False)
+    assert len(ids) == 3
+    assert stream(tokenizer, [], ids) == ["<think>", "   ", "é", ""]
+
+
+def test_half_a_surrogate_pair_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InvalidRequest, match=r"'\\ud83d' at 2, which is half"):
+        tokenizer.encode("ab\ud83d")
+
+
+# ---- the beginning of a text -----------------------------------------------------------------
+
+
+def test_bos_is_added_as_the_post_processor_says_and_never_twice(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(made.save(tmp_path, made.byte_fallback(), BYTE_FALLBACK))
+    assert tokenizer.encode("the")[0] == 1
+    assert tokenizer.encode("the", bos=False)[0] != 1
+    assert tokenizer.encode("<s>the").count(1) == 1
+    assert tokenizer.encode("") == [1]
+    assert tokenizer.encode("<s>the", specials=False).count(1) == 1
+
+
+def test_no_bos_without_a_post_processor_unless_the_config_says_so(tmp_path: Path) -> None:
+    made.save(tmp_path, made.byte_level(), BYTE_LEVEL)
+    plain = Tokenizer.load(tmp_path).encode("the")
+    made.save(tmp_path, made.byte_level(), {**BYTE_LEVEL, "add_bos_token": True})
+    assert Tokenizer.load(tmp_path).encode("the") == [0, *plain]
+    made.save(tmp_path, made.byte_fallback(), {**BYTE_FALLBACK, "add_bos_token": False})
+    assert 1 not in Tokenizer.load(tmp_path).encode("the")
+
+
+def test_an_eos_that_the_post_processor_adds_is_left_out(tmp_path: Path) -> None:
+    backend = made.byte_fallback()
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
+    assert tokenizer.encode("the")[0] == 1
+    assert 2 not in tokenizer.encode("the")
+
+
+def test_truncation_and_padding_of_the_file_do_not_act(tmp_path: Path) -> None:
+    backend = made.byte_level()
+    backend.enable_truncation(4)
+    backend.enable_padding(length=32)
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend))
+    text = "Once upon a time there was"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode("a")) == 1
+
+
+# ---- what a folder says ----------------------------------------------------------------------
+
+
+def test_names_and_templates_in_every_spelling(tmp_path: Path) -> None:
+    made.save(tmp_path, made.byte_level(), {**BYTE_LEVEL, "chat_template": "one"})
+    tokenizer = Tokenizer.load(tmp_path)
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|begin|>", "<|im_end|>")
+    assert (tokenizer.eos_ids, tokenizer.chat_template) == ((2,), "one")
+    assert tokenizer.vocab_size == 400
+    named = [{"name": "rag", "template": "two"}, {"name": "default", "template": "three"}]
+    made.save(tmp_path, made.byte_level(), {"chat_template": named})
+    tokenizer = Tokenizer.load(tmp_path)
+    assert (tokenizer.bos_token, tokenizer.eos_ids) == (None, ())
+    assert tokenizer.chat_template == "three"
+    made.save(tmp_path, made.byte_level(), {"chat_template": named[:1]})
+    assert Tokenizer.load(tmp_path).chat_template == "two"
+    (tmp_path / "chat_template.jinja").write_text("four é")
+    assert Tokenizer.load(tmp_path).chat_template == "four é"
+
+
+def test_names_may_stand_in_the_older_file(tmp_path: Path) -> None:
+    made.save(tmp_path, made.byte_level(), {"eos_token": "<|im_start|>"})
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(BYTE_LEVEL))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|begin|>", "<|im_start|>")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"eos_token": "</nowhere>"}, "has no token '</nowhere>'"),
+        ({"eos_token": 3}, "eos_token must be a token's text"),
+        ({"bos_token": {"text": "x"}, "add_bos_token": True}, "add_bos_token must be false"),
+        ({"add_bos_token": "yes"}, "add_bos_token must be true or false"),
+        ({"chat_template": 3}, "chat_template must be a template"),
+        ({"chat_template": ["x"]}, "chat_template must be a template"),
+        ({"chat_template": [{"name": "default"}]}, "chat_template must be a template"),
+    ],
+)
+def test_a_config_that_is_wrong_is_refused(
+    tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
+    made.save(tmp_path, made.byte_level(), config)
+    with pytest.raises(ModelError, match=message):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_tokenizer_that_is_missing_or_corrupt_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"tokenizer\.json: not found"):
+        Tokenizer.load(tmp_path)
+    path = made.save(tmp_path, made.byte_level()) / "tokenizer.json"
+    whole = path.read_bytes()
+    for data in (b"", b"{}", b"\xff\x00", b"[]", whole[: len(whole) // 2], b"[" * 10_000):
+        path.write_bytes(data)
+        with pytest.raises(ModelError, match=r"not a usable tokenizer: .+"):
+            Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        None,
+        decoders.WordPiece(),
+        decoders.BPEDecoder(),
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 0, 1)]),
+        decoders.Sequence([decoders.Fuse(), decoders.Replace("▁", " ")]),
+        decoders.Sequence([decoders.Replace(tokenizers.Regex("x+"), " "), decoders.Fuse()]),
+    ],
+)
+def test_a_decoder_that_cannot_be_streamed_is_refused(tmp_path: Path, decoder: Any) -> None:
+    backend = made.byte_fallback()
+    backend.decoder = decoder
+    made.save(tmp_path, backend)
+    with pytest.raises(ModelError, match="is not supported here; supported: ByteLevel"):
+        Tokenizer.load(tmp_path)
+
+
+def test_metaspace_is_sentencepiece_without_bytes(tmp_path: Path) -> None:
+    backend = made.byte_fallback()
+    backend.decoder = decoders.Metaspace()
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
+    assert tokenizer.decode(tokenizer.encode(" the  cat")) == " the  cat"
+    backend.decoder = decoders.Metaspace(prepend_scheme="never")
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
+    assert tokenizer.decode(tokenizer.encode("the cat")) == " the cat"
