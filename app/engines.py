@@ -42,12 +42,14 @@ class UnavailableError(EngineError):
 class Tokenizer(Protocol):
     """What the server needs of `gpu.Tokenizer`."""
 
-    eos_ids: Any
+    bos_token: str | None
+    eos_token: str | None
     chat_template: str | None
 
-    def encode(self, text: str) -> list[int]: ...
-    def decode(self, ids: list[int]) -> str: ...
+    def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
     def piece(self, id: int) -> str: ...
+    def is_special(self, id: int) -> bool: ...
 
 
 class Run(Protocol):
@@ -92,6 +94,11 @@ class EngineClient(ABC):
     def hello(self) -> Hello | None:
         """Set while the engine is ready."""
         return self._hello
+
+    @property
+    def chat(self) -> bool:
+        """Does the model have a chat template?"""
+        return self.tokenizer.chat_template is not None
 
     def listen(self, listener: OnState) -> Callable[[], None]:
         """Call `listener` with the state now and at every change; returns how to end that."""
@@ -153,7 +160,7 @@ class LocalEngine(EngineClient):
             self._set_state(Status("failed", str(error)))
             return
         self._engine = engine
-        self._set_state(Status("ready", "ready"), hello_of(engine.info, self.tokenizer))
+        self._set_state(Status("ready", "ready"), hello_of(engine.info, self.chat))
 
     def submit(
         self, ids: Sequence[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
@@ -181,12 +188,12 @@ def unavailable_message(status: Status) -> str:
     return "the engine is not ready; try again in a moment"
 
 
-def hello_of(info: Any, tokenizer: Tokenizer) -> Hello:
+def hello_of(info: Any, chat: bool) -> Hello:
     """The page's first message, from `gpu.EngineInfo`."""
     return Hello(
         version=VERSION,
         model=ModelInfo(
-            chat=tokenizer.chat_template is not None,
+            chat=chat,
             **{name: getattr(info, name) for name in ModelInfo.__struct_fields__ if name != "chat"},
         ),
         device=Device(**{name: getattr(info.device, name) for name in Device.__struct_fields__}),
@@ -197,7 +204,7 @@ def hello_of(info: Any, tokenizer: Tokenizer) -> Hello:
             message_bytes=MAX_MESSAGE_BYTES,
             kv_blocks=info.limits.n_blocks,
             block_tokens=info.limits.block_tokens,
-            kv_block_bytes=info.memory.kv_cache // max(1, info.limits.n_blocks),
+            kv_block_bytes=info.limits.block_bytes,
             in_flight=info.in_flight,
         ),
         memory=MemoryInfo(

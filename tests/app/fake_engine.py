@@ -134,7 +134,7 @@ class FakeEngine:
     def __init__(self, options: FakeOptions) -> None:
         self.options = options
         self.tokenizer = FakeTokenizer()
-        self.story = self.tokenizer.encode(options.text, add_bos=False)
+        self.story = self.tokenizer.encode(options.text, bos=False)
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.active: list[FakeRun] = []
@@ -158,7 +158,16 @@ class FakeEngine:
             vocab_size=self.tokenizer.vocab_size,
             parameters=7_412_736,
             device=DeviceInfo("Fake device", "no driver", "Vulkan", "CPU", True, ("subgroup",), ()),
-            limits=RunnerLimits(options.n_slots, options.context, 256, 8, n_blocks, BLOCK_TOKENS),
+            limits=RunnerLimits(
+                n_slots=options.n_slots,
+                context=options.context,
+                max_rows=256,
+                max_samples=8,
+                n_blocks=n_blocks,
+                block_tokens=BLOCK_TOKENS,
+                block_bytes=KV_BLOCK_BYTES,
+                max_captured_rows=32,
+            ),
             memory=Memory(weights=14_825_472, kv_cache=n_blocks * KV_BLOCK_BYTES, work=2_097_152),
             queue=options.queue,
             in_flight=IN_FLIGHT,

@@ -7,6 +7,7 @@ pages and routes meet the same oddities as with a real vocabulary.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 BOS, EOS, USER, ASSISTANT, SYSTEM, END = range(6)
 SPECIAL = ("<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>")
@@ -37,10 +38,13 @@ STORY = (
 class FakeTokenizer:
     """The face of `gpu.Tokenizer`. `chat_template` is None for a model that only continues."""
 
+    bos_token: str | None
+    eos_token: str | None
+
     def __init__(self, chat_template: str | None = CHAT_TEMPLATE) -> None:
         self.chat_template = chat_template
-        self.bos_id = BOS
-        self.eos_ids = frozenset({EOS, END})
+        self.bos_token, self.eos_token = SPECIAL[BOS], SPECIAL[EOS]
+        self.eos_ids = (EOS, END)
         words = dict.fromkeys(re.findall(r" ?[A-Za-z]+|\n\n", STORY))
         self._pieces = [text.encode() for text in SPECIAL]
         self._pieces += [bytes([value]) for value in range(256)]
@@ -53,18 +57,15 @@ class FakeTokenizer:
     def vocab_size(self) -> int:
         return len(self._pieces)
 
-    def encode(
-        self, text: str, *, add_bos: bool | None = None, parse_special: bool = True
-    ) -> list[int]:
-        ids = [BOS] if add_bos or add_bos is None else []
-        if not parse_special:
-            return ids + self._encode_plain(text)
+    def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]:
+        ids: list[int] = []
         at = 0
-        for match in self._split_special.finditer(text):
+        for match in self._split_special.finditer(text) if specials else ():
             ids += self._encode_plain(text[at : match.start()])
             ids.append(self._special[match.group()])
             at = match.end()
-        return ids + self._encode_plain(text[at:])
+        ids += self._encode_plain(text[at:])
+        return [BOS, *ids] if bos and ids[:1] != [BOS] else ids
 
     def _encode_plain(self, text: str) -> list[int]:
         ids: list[int] = []
@@ -76,10 +77,13 @@ class FakeTokenizer:
         return ids
 
     def bytes_of(self, id: int) -> bytes:
-        return self._pieces[id]
+        return b"" if self.is_special(id) else self._pieces[id]
 
-    def decode(self, ids: list[int]) -> str:
-        return b"".join(self._pieces[id] for id in ids).decode("utf-8", "replace")
+    def decode(self, ids: Sequence[int]) -> str:
+        return b"".join(self.bytes_of(id) for id in ids).decode("utf-8", "replace")
 
     def piece(self, id: int) -> str:
         return self._pieces[id].decode("utf-8", "replace")
+
+    def is_special(self, id: int) -> bool:
+        return id < FIRST_BYTE

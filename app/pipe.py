@@ -1,0 +1,261 @@
+"""The engine's process, seen from inside: the messages of its pipe and the loop that serves them.
+
+Runs in a process of its own because a validation error of the GPU stack aborts the process, and
+because the web threads must not share an interpreter lock with the token loop. Messages are
+msgpack, one per pipe message, typed on both sides. The process ends when its pipe does, so it
+never outlives the server.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import threading
+from multiprocessing.connection import Connection
+
+import msgspec
+
+from app.engines import Engine, Load, Run, hello_of
+from app.protocol import Hello
+from gpu.errors import (
+    ContextExceeded,
+    DeviceError,
+    EngineClosed,
+    EngineError,
+    InvalidRequest,
+    QueueFull,
+)
+from gpu.events import Done, Event
+from gpu.sampling import SamplingParams
+
+log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 5.0
+"""An engine that does not close within this time is ended by force."""
+EXIT_ENGINE_DEAD = 3
+
+# ---- to the engine ---------------------------------------------------------------------------
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    """Start run `run`; answered by `Answer` or `Refused` with the same `call`."""
+
+    call: int
+    run: int
+    ids: list[int]
+    params: SamplingParams
+    capture: bool
+
+
+class Change(msgspec.Struct, frozen=True, tag="change"):
+    """Change a run's settings; answered like `Submit`."""
+
+    call: int
+    run: int
+    changes: dict[str, int | float]
+    capture: bool | None
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    run: int
+
+
+class Close(msgspec.Struct, frozen=True, tag="close"):
+    """End the runs, the engine and the process."""
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """Not sent: the process tells itself that a run is over and can be forgotten."""
+
+    run: int
+
+
+ToEngine = Submit | Change | Cancel | Close
+
+# ---- from the engine -------------------------------------------------------------------------
+
+
+class Loading(msgspec.Struct, frozen=True, tag="loading"):
+    progress: float
+    message: str
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The engine is loaded. `hello.model.chat` is for the server to fill in."""
+
+    hello: Hello
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The model cannot be loaded; the process ends and another would fail in the same way."""
+
+    message: str
+
+
+class RunEvent(msgspec.Struct, frozen=True, tag="event"):
+    run: int
+    event: Event
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """`index`: the first token that a change affects."""
+
+    call: int
+    index: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """An `EngineError`, to be raised again on the other side by `error_of`."""
+
+    call: int
+    code: str
+    message: str
+    param: str = ""
+    n_prompt: int = 0
+    context: int = 0
+
+
+FromEngine = Loading | Ready | Failed | RunEvent | Answer | Refused
+
+
+def refused(call: int, error: EngineError) -> Refused:
+    match error:
+        case InvalidRequest(param=param):
+            return Refused(call, error.code, str(error), param=param)
+        case ContextExceeded(n_prompt=n_prompt, context=context):
+            return Refused(call, error.code, str(error), n_prompt=n_prompt, context=context)
+    return Refused(call, error.code, str(error))
+
+
+def error_of(message: Refused) -> EngineError:
+    match message.code:
+        case InvalidRequest.code:
+            return InvalidRequest(message.message, message.param)
+        case ContextExceeded.code:
+            return ContextExceeded(message.n_prompt, message.context)
+    kinds = (QueueFull, EngineClosed, DeviceError)
+    kind = next((kind for kind in kinds if kind.code == message.code), EngineError)
+    return kind(message.message)
+
+
+# ---- the process -----------------------------------------------------------------------------
+
+
+def run_engine(pipe: Connection, load: Load, log_level: str) -> None:
+    """The main function of the engine's process: load, then serve the pipe until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the server, which then tells us
+    logging.basicConfig(level=log_level.upper(), format="%(name)s: %(message)s")
+    EngineProcess(pipe).serve(load)
+
+
+class EngineProcess:
+    """Three threads: this one calls the engine, one reads the pipe, one writes it.
+
+    Reading apart notices the server's end even while a model is loading; writing apart lets the
+    engine's thread hand over events without ever waiting for the pipe.
+    """
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._inbox: queue.SimpleQueue[Submit | Change | Cancel | Ended | None] = (
+            queue.SimpleQueue()
+        )
+        self._outbox: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
+        self._runs: dict[int, Run] = {}
+        self._writer = threading.Thread(target=self._write, name="pipe writer", daemon=True)
+
+    def serve(self, load: Load) -> None:
+        threading.Thread(target=self._read, name="pipe reader", daemon=True).start()
+        self._writer.start()
+        engine = self._load(load)
+        if engine is not None:
+            try:
+                self._answer(engine)
+            finally:
+                engine.close()
+        self._flush()
+
+    def _load(self, load: Load) -> Engine | None:
+        try:
+            engine = load(lambda done, text: self._outbox.put(Loading(done, text)))
+        except EngineError as error:
+            self._outbox.put(Failed(str(error)))
+            return None
+        except Exception as error:
+            log.exception("the model could not be loaded")
+            self._outbox.put(Failed(f"{type(error).__name__}: {error}"))
+            return None
+        self._outbox.put(Ready(hello_of(engine.info, chat=False)))
+        return engine
+
+    def _answer(self, engine: Engine) -> None:
+        while (message := self._inbox.get()) is not None:
+            match message:
+                case Cancel(run=number):
+                    if number in self._runs:
+                        self._runs[number].cancel()
+                case Ended(run=number):
+                    self._runs.pop(number, None)
+                case Submit() | Change():
+                    try:
+                        self._outbox.put(self._call(engine, message))
+                    except (DeviceError, EngineClosed) as error:
+                        # The server starts another process when this one ends.
+                        log.error("the engine is dead: %s", error)
+                        self._flush()
+                        os._exit(EXIT_ENGINE_DEAD)
+
+    def _call(self, engine: Engine, message: Submit | Change) -> Answer | Refused:
+        try:
+            if isinstance(message, Submit):
+                self._submit(engine, message)
+                return Answer(message.call, 0)
+            run = self._runs.get(message.run)
+            if run is None:
+                raise InvalidRequest("this run has ended; its settings cannot change any more")
+            index = run.update(capture=message.capture, **message.changes)
+            return Answer(message.call, index)
+        except (DeviceError, EngineClosed):
+            raise
+        except EngineError as error:
+            return refused(message.call, error)
+
+    def _submit(self, engine: Engine, message: Submit) -> None:
+        number = message.run
+
+        def on_event(event: Event) -> None:
+            self._outbox.put(RunEvent(number, event))
+            if isinstance(event, Done):
+                self._inbox.put(Ended(number))
+
+        self._runs[number] = engine.submit(
+            message.ids, message.params, capture=message.capture, on_event=on_event
+        )
+
+    def _flush(self) -> None:
+        self._outbox.put(None)
+        self._writer.join(CLOSE_SECONDS)
+
+    # ---- the pipe's threads ------------------------------------------------------------------
+
+    def _read(self) -> None:
+        decoder = msgspec.msgpack.Decoder(ToEngine)
+        try:
+            while not isinstance(message := decoder.decode(self._pipe.recv_bytes()), Close):
+                self._inbox.put(message)
+        except (EOFError, OSError):
+            log.warning("the server is gone; so goes the engine")
+        # Close in good order, but not for long.
+        self._inbox.put(None)
+        threading.Event().wait(CLOSE_SECONDS)
+        os._exit(1)
+
+    def _write(self) -> None:
+        encoder = msgspec.msgpack.Encoder()
+        try:
+            while (message := self._outbox.get()) is not None:
+                self._pipe.send_bytes(encoder.encode(message))
+        except OSError:
+            return  # the reader notices too, and ends the process

@@ -1,0 +1,295 @@
+"""The engine process, seen from the server: start it, talk to it, start it again when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import multiprocessing
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from app.engines import EngineClient, Load, OnEvent, Tokenizer, UnavailableError
+from app.pipe import (
+    CLOSE_SECONDS,
+    Answer,
+    Cancel,
+    Change,
+    Close,
+    Failed,
+    FromEngine,
+    Loading,
+    Ready,
+    Refused,
+    RunEvent,
+    Submit,
+    ToEngine,
+    error_of,
+    run_engine,
+)
+from app.protocol import Status
+from gpu.events import Done, Event, Timings, Token
+from gpu.sampling import SamplingParams
+
+log = logging.getLogger(__name__)
+
+CALL_SECONDS = 30.0
+MAX_RESTARTS = 3
+RESTART_WINDOW_SECONDS = 60.0
+
+
+class ProcessRun:
+    """A run in the engine's process."""
+
+    def __init__(self, life: _Life, number: int, n_prompt: int, on_event: OnEvent) -> None:
+        self._life = life
+        self._number = number
+        self._n_prompt = n_prompt
+        self._on_event = on_event
+        self._submitted = time.perf_counter()
+        self._tokens: list[float] = []  # when each came, in seconds since the request
+
+    def update(self, *, capture: bool | None = None, **changes: Any) -> int:
+        return self._life.call(lambda call: Change(call, self._number, changes, capture))
+
+    def cancel(self) -> None:
+        self._life.send(Cancel(self._number))
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Token):
+            self._tokens.append(time.perf_counter() - self._submitted)
+        self._on_event(event)
+
+    def lose(self, message: str) -> None:
+        """The process is gone: end with what this side knows."""
+        first, last = (self._tokens[0], self._tokens[-1]) if self._tokens else (0.0, 0.0)
+        n_tokens, seconds = len(self._tokens), last - first
+        timings = Timings(
+            cache_n=0,
+            prompt_n=self._n_prompt,
+            prompt_ms=1000 * first,
+            prompt_per_second=self._n_prompt / first if first else 0.0,
+            predicted_n=n_tokens,
+            predicted_ms=1000 * seconds,
+            predicted_per_second=n_tokens / seconds if seconds else 0.0,
+            queue_ms=0.0,
+            ttft_ms=1000 * first,
+            tpot_ms=1000 * seconds / max(1, n_tokens - 1),
+        )
+        self._on_event(Done("error", self._n_prompt, n_tokens, timings, message))
+
+
+class _Life:
+    """One process, from its start to its end, and the runs and calls that end with it."""
+
+    def __init__(self, load: Load, log_level: str) -> None:
+        context = multiprocessing.get_context("spawn")  # a GPU device does not survive a fork
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(
+            target=run_engine, args=(theirs, load, log_level), name="engine", daemon=True
+        )
+        self._numbers = itertools.count(1)
+        self._sending = threading.Lock()
+        self._lock = threading.Lock()
+        self._alive = True
+        self._calls: dict[int, Future[int]] = {}
+        self._runs: dict[int, ProcessRun] = {}
+        self.process.start()
+        theirs.close()
+
+    # ---- to the engine -----------------------------------------------------------------------
+
+    def submit(
+        self, ids: Sequence[int], params: SamplingParams, capture: bool, on_event: OnEvent
+    ) -> ProcessRun:
+        number = next(self._numbers)
+        run = ProcessRun(self, number, len(ids), on_event)
+        self._register(self._runs, number, run)
+        try:
+            self.call(lambda call: Submit(call, number, list(ids), params, capture))
+        except BaseException:
+            self._runs.pop(number, None)
+            raise
+        return run
+
+    def call(self, message: Callable[[int], ToEngine]) -> int:
+        """Send what `message(call)` makes and wait for the answer, or raise the refusal."""
+        number = next(self._numbers)
+        future: Future[int] = Future()
+        self._register(self._calls, number, future)
+        try:
+            self.send(message(number))
+            return future.result(CALL_SECONDS)
+        except TimeoutError:
+            raise UnavailableError(
+                f"the engine did not answer within {CALL_SECONDS:g} s; try again in a moment"
+            ) from None
+        finally:
+            self._calls.pop(number, None)
+
+    def send(self, message: ToEngine) -> None:
+        """A message for a process that is gone is dropped; `end` answers for it."""
+        encoded = msgspec.msgpack.encode(message)
+        with self._sending, contextlib.suppress(OSError):
+            self._pipe.send_bytes(encoded)
+
+    def _register(self, table: dict[int, Any], number: int, value: Any) -> None:
+        with self._lock:
+            if not self._alive:
+                raise UnavailableError("the engine is restarting; try again in a moment")
+            table[number] = value
+
+    # ---- from the engine ---------------------------------------------------------------------
+
+    def receive(self) -> Iterator[Loading | Ready | Failed]:
+        """Hand events and answers to whom they are for, and yield the rest, until the end."""
+        decoder = msgspec.msgpack.Decoder(FromEngine)
+        while True:
+            try:
+                message = decoder.decode(self._pipe.recv_bytes())
+            except (EOFError, OSError):
+                return
+            match message:
+                case RunEvent(run=number, event=event):
+                    ended = isinstance(event, Done)
+                    run = self._runs.pop(number, None) if ended else self._runs.get(number)
+                    if run is not None:
+                        run.on_event(event)
+                case Answer(call=number, index=index):
+                    if (future := self._calls.get(number)) is not None:
+                        future.set_result(index)
+                case Refused(call=number):
+                    if (future := self._calls.get(number)) is not None:
+                        future.set_exception(error_of(message))
+                case _:
+                    yield message
+
+    def end(self, message: str) -> None:
+        """Reap the process, fail its calls and lose its runs."""
+        self.process.join(CLOSE_SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        with self._lock:
+            self._alive = False
+            calls, runs = list(self._calls.values()), list(self._runs.values())
+            self._runs.clear()
+        for future in calls:
+            if not future.done():
+                future.set_exception(UnavailableError(message))
+        for run in runs:
+            run.lose(message)
+        self._pipe.close()
+
+
+class ProcessEngine(EngineClient):
+    """The engine in a process of its own, restarted when it dies.
+
+    A model that cannot be loaded is not tried again. A process that dies is, up to
+    `MAX_RESTARTS` times within `RESTART_WINDOW_SECONDS`; then the state is `failed`.
+    """
+
+    def __init__(self, load: Load, tokenizer: Tokenizer, log_level: str = "info") -> None:
+        super().__init__(tokenizer)
+        self._load = load
+        self._log_level = log_level
+        self._life: _Life | None = None
+        self._closing = threading.Event()
+        self._deaths: deque[float] = deque()
+        self._thread = threading.Thread(target=self._supervise, name="engine", daemon=True)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine's process, while there is one."""
+        return None if self._life is None else self._life.process.pid
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(
+        self, ids: Sequence[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
+    ) -> ProcessRun:
+        self.require_ready()
+        life = self._life
+        assert life is not None
+        return life.submit(ids, params, capture, on_event)
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._life is not None:
+            self._life.send(Close())
+        self._thread.join(2 * CLOSE_SECONDS)
+
+    # ---- supervision -------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        if hasattr(signal, "pthread_sigmask"):
+            # Inherited by the process: Ctrl+C in the terminal reaches the server alone, even
+            # before the process has set up its own handling.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        while not self._closing.is_set():
+            failure = self._live_once()
+            if failure is not None:
+                self._set_state(Status("failed", failure))
+                return
+
+    def _live_once(self) -> str | None:
+        """One process until its end; the reason when there shall be no other."""
+        life = self._life = _Life(self._load, self._log_level)
+        if self._closing.is_set():
+            life.send(Close())
+        failure = None
+        for message in life.receive():
+            match message:
+                case Loading(progress=progress, message=text):
+                    again = bool(self._deaths)
+                    self._set_state(Status("restarting" if again else "loading", text, progress))
+                case Ready(hello=hello):
+                    model = msgspec.structs.replace(hello.model, chat=self.chat)
+                    self._set_state(
+                        Status("ready", "ready"), msgspec.structs.replace(hello, model=model)
+                    )
+                case Failed(message=text):
+                    failure = text
+        if self._closing.is_set():
+            life.end("the server is shutting down")
+            return None
+        if failure is None:
+            failure = self._mourn(life)
+        life.end(failure or "the engine stopped and is restarting; the text so far is kept")
+        return failure
+
+    def _mourn(self, life: _Life) -> str | None:
+        """Note a death; the reason when there were too many."""
+        life.process.join(CLOSE_SECONDS)
+        how = ending(life.process.exitcode)
+        log.error("the engine's process ended unexpectedly (%s)", how)
+        now = time.monotonic()
+        self._deaths.append(now)
+        recent = sum(now - death <= RESTART_WINDOW_SECONDS for death in self._deaths)
+        if recent > MAX_RESTARTS:
+            return (
+                f"its process ended {recent} times within {RESTART_WINDOW_SECONDS:g} s, "
+                f"the last time by {how}; its messages are in the server's log"
+            )
+        self._set_state(Status("restarting", f"the engine stopped ({how}) and is restarting"))
+        return None
+
+
+def ending(exit_code: int | None) -> str:
+    """How a process ended, for people."""
+    if exit_code is None:
+        return "closing its pipe"
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return f"signal {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"signal {-exit_code}"
