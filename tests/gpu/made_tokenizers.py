@@ -33,6 +33,18 @@ def byte_level(vocab_size: int = 400, specials: tuple[str, ...] = SPECIALS) -> t
     return tokenizer
 
 
+def ascii_level(specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
+    """GPT-2 style, but only printable ASCII without lower-case letters: 72 tokens. For models whose
+    vocabulary is smaller than 256."""
+    alphabet = sorted(c for c in map(chr, range(0x21, 0x7F)) if not c.islower())
+    vocab = {piece: id for id, piece in enumerate([*specials, "Ġ", *alphabet])}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(specials))
+    return tokenizer
+
+
 def byte_fallback(n_merges: int = 60) -> tokenizers.Tokenizer:
     """Llama 2 style: "▁" for a space, bytes for what the vocabulary lacks."""
     trained = tokenizers.Tokenizer(models.BPE())
