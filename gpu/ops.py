@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu.blocks import BLOCK_TOKENS
 from gpu.buffers import Memory, Tensor, padded
 from gpu.config import ModelConfig
 from gpu.kernels import Number
-from gpu.kv_cache import BLOCK_TOKENS, KvPools
+from gpu.kv_cache import KvPools
 from gpu.plan import Recorder
 from gpu.step import N_CANDIDATES
 from gpu.weights import Matrix

@@ -186,8 +186,15 @@ class Runner(Protocol):
     config: ModelConfig
     limits: RunnerLimits
     device: DeviceInfo
-    memory: Memory
     in_flight: int
+
+    @property
+    def memory(self) -> Memory: ...
+
+    @property
+    def dispatches_per_token(self) -> int:
+        """GPU dispatches of a decode step of one sequence; 0 where there are none."""
+        ...
 
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None: ...
 

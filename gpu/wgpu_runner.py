@@ -22,13 +22,14 @@ import numpy.typing as npt
 import wgpu
 
 from gpu import native, ops
+from gpu.blocks import BLOCK_TOKENS, block_bytes, fit
 from gpu.buffers import Memory as DeviceMemory
 from gpu.buffers import Tensor, padded
 from gpu.checkpoint import Checkpoint
 from gpu.config import ModelConfig
 from gpu.device import Device
 from gpu.kernels import Kernels
-from gpu.kv_cache import BLOCK_TOKENS, KvPools, block_bytes, fit
+from gpu.kv_cache import KvPools
 from gpu.models.llama import Capture, Llama, Stream, Workspace
 from gpu.ops import MAX_ROWS, MAX_SAMPLES, RESULT_WORDS, Batch
 from gpu.plan import Plan, Recorder
@@ -188,6 +189,10 @@ class WgpuRunner:
     def memory(self) -> Memory:
         n = self._memory.n_bytes
         return Memory(weights=n["weights"], kv_cache=n["kv_cache"], work=n["work"])
+
+    @property
+    def dispatches_per_token(self) -> int:
+        return len(self.plan_for(1, 1, capture=False).plan.dispatches)
 
     # ---- the runner protocol ----------------------------------------------------------------
 

@@ -1,0 +1,169 @@
+"""Which rows run next: continuous batching with chunked prefill.
+
+Every step takes one row of each sequence that is writing, then fills up with the next piece of the
+oldest prompt that is not in the cache yet (Agrawal et al. 2023, "Sarathi"). Sequences wait in
+order until a slot is free and the KV cache can hold all they may write, so a started run is never
+put back. Host logic only; the engine carries the steps out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from gpu.blocks import BlockAllocator, blocks_for
+from gpu.errors import InvalidRequest
+from gpu.events import Queued
+from gpu.sequence import Sequence
+from gpu.step import Row, RunnerLimits, Sample, Step
+
+PREFILL_MS = 200.0
+"""A prompt's piece should not hold the device longer than this."""
+
+FIRST_CHUNK = 32
+"""Rows of the first piece, before the device's speed is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Prompt tokens first … first + n − 1 of `sequence` are rows row … row + n − 1."""
+
+    sequence: Sequence
+    first: int
+    n: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A step and whose it is: `samplers[i]` gets the step's i-th sample, fed by rows[rows[i]]."""
+
+    step: Step
+    samplers: tuple[Sequence, ...]
+    rows: tuple[int, ...]
+    chunk: Chunk | None
+
+
+class Scheduler:
+    def __init__(self, limits: RunnerLimits) -> None:
+        self.limits = limits
+        self.allocator = BlockAllocator(limits.n_blocks)
+        self.waiting: deque[Sequence] = deque()
+        self.active: list[Sequence] = []
+        self.new_blocks: list[Sequence] = []
+        """Sequences whose block table grew since the engine last wrote them."""
+        self._free_slots = list(range(limits.n_slots - 1, -1, -1))
+        self._reserved: dict[Sequence, int] = {}
+        self._ms_per_row: float | None = None
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a sequence in line; it is told its place."""
+        self.waiting.append(sequence)
+        busy = len(self._free_slots) == 0 or len(self.waiting) > 1
+        sequence.accepted(len(self.waiting) if busy else 0)
+
+    def admit(self) -> list[Sequence]:
+        """Give slots to waiting sequences, in order; returns those that start now."""
+        started = []
+        while self.waiting and self._free_slots and self._can_hold(self.waiting[0]):
+            sequence = self.waiting.popleft()
+            sequence.slot = self._free_slots.pop()
+            self._reserved[sequence] = sequence.max_blocks
+            self.active.append(sequence)
+            started.append(sequence)
+        if started:
+            for position, sequence in enumerate(self.waiting, 1):
+                sequence.emit(Queued(position))
+        return started
+
+    def next_step(self, *, prefill: bool = True) -> Scheduled | None:
+        """The rows that can run now, or None. `prefill` False: only sequences that are writing."""
+        rows: list[Row] = []
+        samples: list[Sample] = []
+        samplers: list[Sequence] = []
+        for sequence in self.active:
+            if sequence.wants_decode and len(samples) < self.limits.max_samples:
+                rows.append(sequence.decode_row())
+                samples.append(sequence.sample(len(rows) - 1))
+                samplers.append(sequence)
+                self._cover(sequence, rows[-1].position)
+        chunk = self._next_chunk(rows, samples, samplers) if prefill else None
+        if not rows:
+            return None
+        capture = any(s.capture for s in samplers) or (chunk is not None and chunk.sequence.capture)
+        step = Step(tuple(rows), tuple(samples), capture)
+        return Scheduled(step, tuple(samplers), tuple(s.row for s in samples), chunk)
+
+    def learn(self, n_rows: int, ms: float) -> None:
+        """A step with `n_rows` rows of a prompt took `ms`: sizes the next pieces. Slow outliers
+        (a pipeline's first use compiles it) count little."""
+        now = ms / n_rows
+        old = self._ms_per_row
+        self._ms_per_row = now if old is None or now < old else 0.7 * old + 0.3 * now
+
+    def release(self, sequence: Sequence) -> None:
+        """A finished sequence gives back its slot and blocks. Steps of it still in flight run
+        before anything that reuses them, because the device keeps the order of submission."""
+        if sequence in self.active:
+            self.active.remove(sequence)
+            self._free_slots.append(sequence.slot)
+            self.allocator.give_back(sequence.blocks)
+            sequence.blocks = []
+            del self._reserved[sequence]
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+            for position, other in enumerate(self.waiting, 1):
+                other.emit(Queued(position))
+
+    def check_max_tokens(self, sequence: Sequence, max_tokens: int) -> None:
+        """May a running sequence write this much? Reserves the blocks, or raises InvalidRequest."""
+        if sequence not in self._reserved:
+            return
+        length = min(sequence.context, len(sequence.prompt) + max_tokens)
+        others = sum(self._reserved.values()) - self._reserved[sequence]
+        free = self.limits.n_blocks - others
+        if blocks_for(length) > free:
+            raise InvalidRequest(
+                f"max_tokens {max_tokens} needs {blocks_for(length)} KV blocks, but other runs "
+                f"leave {free} of {self.limits.n_blocks}; ask for less, or wait for them to end",
+                "max_tokens",
+            )
+        self._reserved[sequence] = max(self._reserved[sequence], blocks_for(length))
+
+    def _can_hold(self, sequence: Sequence) -> bool:
+        return sum(self._reserved.values()) + sequence.max_blocks <= self.limits.n_blocks
+
+    def _next_chunk(
+        self, rows: list[Row], samples: list[Sample], samplers: list[Sequence]
+    ) -> Chunk | None:
+        sequence = next((s for s in self.active if s.prefilling and not s.finished), None)
+        if sequence is None:
+            return None
+        capture = sequence.capture or any(s.capture for s in samplers)
+        first, row = sequence.n_prefilled, len(rows)
+        n = min(len(sequence.prompt) - first, self._chunk_rows(capture) - row)
+        if n < 1:
+            return None
+        rows += sequence.prefill_rows(n)
+        self._cover(sequence, first + n - 1)
+        if not sequence.prefilling and len(samples) < self.limits.max_samples:
+            samples.append(sequence.sample(len(rows) - 1))
+            samplers.append(sequence)
+        return Chunk(sequence, first, n, row)
+
+    def _chunk_rows(self, capture: bool) -> int:
+        most = self.limits.max_captured_rows if capture else self.limits.max_rows
+        wanted = FIRST_CHUNK
+        if self._ms_per_row is not None:
+            wanted = int(PREFILL_MS / max(self._ms_per_row, 1e-6))
+        return max(len(self.active) + 1, min(most, wanted))
+
+    def _cover(self, sequence: Sequence, position: int) -> None:
+        """Take blocks until `position` has one; the reservation made sure there are enough."""
+        missing = blocks_for(position + 1) - len(sequence.blocks)
+        if missing > 0:
+            taken = self.allocator.take(missing)
+            assert taken is not None, "reserved blocks are missing"
+            sequence.blocks += taken
+            if sequence not in self.new_blocks:
+                self.new_blocks.append(sequence)

@@ -1,0 +1,323 @@
+"""One run as the engine sees it: how far it has been submitted, how far it has come back.
+
+The engine submits ahead of what it has read, so a sequence has two ends: `n_submitted` tokens are
+on their way or done, `n_written` have been read. What was computed past a stop is never looked at.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from gpu.blocks import blocks_for
+from gpu.events import (
+    Accepted,
+    CandidateText,
+    Done,
+    Event,
+    LayerStats,
+    Prefill,
+    Reason,
+    StepTimes,
+    Timings,
+    Token,
+    TokenStats,
+    TokenText,
+    Updated,
+)
+from gpu.sampling import SamplingParams
+from gpu.step import FROM_GPU, Captured, Row, Sample, Sampled, StepResult
+from gpu.stopping import StopMatcher
+from gpu.tokenizer import DecodeStream, Tokenizer
+
+SEED_BITS = 32
+"""Seeds the engine draws itself stay exact in every JSON reader."""
+
+GREEDY_BELOW = 1e-4
+"""Smaller temperatures than this cannot be told from greedy, and dividing by them overflows."""
+
+
+class Sequence:
+    """State of one run. All methods are called by the engine's thread."""
+
+    def __init__(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        eos_ids: tuple[int, ...],
+        context: int,
+        *,
+        capture: bool = False,
+        on_event: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        if params.seed is None:
+            seed = secrets.randbits(SEED_BITS)
+            params = msgspec.structs.replace(params, seed=seed)
+        self.prompt = prompt
+        self.params = params
+        self.capture = capture
+        self.context = context
+        self.slot = -1
+        self.blocks: list[int] = []
+        self.n_prefilled = 0  # prompt tokens submitted
+        self.n_submitted = 0  # samples submitted
+        self.n_written = 0  # samples read
+        self.finished = False
+        self._tokenizer = tokenizer
+        self._eos_ids = eos_ids
+        self._on_event = on_event
+        self._decode = DecodeStream(tokenizer, prompt)
+        self._matcher: StopMatcher[Token] = StopMatcher(params.stop)
+        self._clock = _Clock()
+
+    # ---- what to submit ---------------------------------------------------------------------
+
+    @property
+    def prefilling(self) -> bool:
+        return self.n_prefilled < len(self.prompt)
+
+    @property
+    def wants_decode(self) -> bool:
+        """May another token be submitted?"""
+        return (
+            not self.finished
+            and not self.prefilling
+            and self.n_submitted < self.params.max_tokens
+            and self._next_position < self.context
+        )
+
+    @property
+    def _next_position(self) -> int:
+        """Of the row that feeds the next sample."""
+        return len(self.prompt) + self.n_submitted - 1
+
+    @property
+    def max_blocks(self) -> int:
+        """KV blocks this run can fill at most."""
+        return blocks_for(min(self.context, len(self.prompt) + self.params.max_tokens))
+
+    def prefill_rows(self, n: int) -> list[Row]:
+        """The next `n` rows of the prompt."""
+        first = self.n_prefilled
+        self.n_prefilled += n
+        return [Row(self.slot, i, self.prompt[i]) for i in range(first, first + n)]
+
+    def decode_row(self) -> Row:
+        """The row that feeds the next sample: the token sampled last, wherever it is now."""
+        return Row(self.slot, self._next_position, FROM_GPU)
+
+    def sample(self, row: int) -> Sample:
+        """Sample the next token after rows[row] of the step."""
+        p = self.params
+        assert p.seed is not None
+        index = self.n_submitted
+        self.n_submitted += 1
+        return Sample(
+            row=row,
+            slot=self.slot,
+            seed=p.seed,
+            index=index,
+            temperature=p.temperature if p.temperature >= GREEDY_BELOW else 0.0,
+            top_k=p.top_k,
+            top_p=p.top_p,
+            min_p=p.min_p,
+            repetition_penalty=p.repetition_penalty,
+        )
+
+    # ---- what came back ---------------------------------------------------------------------
+
+    def accepted(self, position: int) -> None:
+        """Tell that the run is valid and `position` others are before it."""
+        prompt = tuple(TokenText(id, self._tokenizer.piece(id)) for id in self.prompt)
+        self.emit(Accepted(prompt, self.params, self.capture, position, self.context))
+
+    def started(self) -> None:
+        self._clock.start()
+
+    def prefilled(self, first: int, n: int, first_row: int, result: StepResult) -> None:
+        """Prompt tokens first … first + n − 1 are done; they were rows first_row … of the step."""
+        stats: tuple[TokenStats, ...] = ()
+        if self.capture and result.captured:
+            stats = tuple(_stats(result.captured, first_row + i, first + i) for i in range(n))
+        self.emit(
+            Prefill(
+                done=first + n,
+                total=len(self.prompt),
+                reused=0,
+                ms=self._clock.since_start_ms(),
+                gpu_ms=result.gpu_ms,
+                kv_blocks=blocks_for(first + n),
+                stats=stats,
+            )
+        )
+
+    def wrote(self, sampled: Sampled, row: int, result: StepResult) -> None:
+        """The next token was read; emits what may be shown and ends the run when it must."""
+        if self.finished:
+            return
+        index = self.n_written
+        self.n_written += 1
+        eos = sampled.id in self._eos_ids and not self.params.ignore_eos
+        position = len(self.prompt) + index - 1
+        token = self._token(sampled, index, position, row, result, eos)
+        if eos:
+            self._release(self._matcher.flush())
+            self.emit(token)
+            self.finish("eos")
+            return
+        reason = self._limit_reached(position)
+        text = self._decode.push(sampled.id) + (self._decode.flush() if reason else "")
+        released, stopped = self._matcher.push(token, text)
+        self._release(released)
+        if stopped:
+            self.finish("stop")
+        elif reason:
+            self._release(self._matcher.flush())
+            self.finish(reason)
+
+    def update(self, changes: dict[str, float | int], capture: bool | None) -> int:
+        """Apply to the tokens not submitted yet; returns the index of the first."""
+        self.params = self.params.updated(changes)
+        if capture is not None:
+            self.capture = capture
+        self.emit(Updated(self.n_submitted, self.params, self.capture))
+        if self.n_written >= self.params.max_tokens and not self.finished:
+            self._release(self._matcher.flush())
+            self.finish("length")
+        return self.n_submitted
+
+    def cancel(self) -> None:
+        """End the run; text held back for a stop string is shown."""
+        if not self.finished:
+            self._release(self._matcher.flush())
+            self.finish("cancelled")
+
+    def finish(self, reason: Reason, message: str = "") -> None:
+        if self.finished:
+            return
+        self.finished = True
+        timings = self._clock.timings(len(self.prompt), self.n_written)
+        self.emit(Done(reason, len(self.prompt), self.n_written, timings, message))
+
+    def emit(self, event: Event) -> None:
+        self._on_event(event)
+
+    def _limit_reached(self, position: int) -> Reason | None:
+        """Why no token can follow the one sampled after `position`."""
+        if self.n_written >= self.params.max_tokens:
+            return "length"
+        return "context" if position + 1 >= self.context else None
+
+    def _release(self, tokens: list[tuple[Token, str]]) -> None:
+        for token, text in tokens:
+            self.emit(msgspec.structs.replace(token, text=text))
+
+    def _token(
+        self, s: Sampled, index: int, position: int, row: int, result: StepResult, eos: bool
+    ) -> Token:
+        stats = None
+        if self.capture and result.captured:
+            stats = _stats(result.captured, row, position)
+        piece = self._tokenizer.piece
+        return Token(
+            index=index,
+            id=s.id,
+            text="",
+            logprob=s.logprob,
+            probability=s.probability,
+            rank=s.rank,
+            n_kept=s.n_kept,
+            draw=s.draw,
+            mass=s.mass,
+            candidates=tuple(
+                CandidateText(c.id, piece(c.id), c.before, c.after, c.cut) for c in s.candidates
+            ),
+            times=StepTimes(
+                interval=self._clock.token_ms(),
+                gpu=result.gpu_ms,
+                encode=result.encode_ms,
+                wait=result.wait_ms,
+                read=result.read_ms,
+            ),
+            kv_blocks=blocks_for(position + 1),
+            stats=stats,
+            eos=eos,
+        )
+
+
+@dataclass(slots=True)
+class _Clock:
+    """When the run was asked for, started, wrote its first and latest token (seconds)."""
+
+    asked: float = 0.0
+    began: float | None = None
+    first: float | None = None
+    latest: float | None = None
+
+    def __post_init__(self) -> None:
+        self.asked = time.perf_counter()
+
+    def start(self) -> None:
+        self.began = time.perf_counter()
+
+    def since_start_ms(self) -> float:
+        return (time.perf_counter() - (self.began or self.asked)) * 1e3
+
+    def token_ms(self) -> float:
+        """Milliseconds since the token before (since the request for the first)."""
+        now = time.perf_counter()
+        since = self.latest if self.latest is not None else self.asked
+        self.first = self.first if self.first is not None else now
+        self.latest = now
+        return (now - since) * 1e3
+
+    def timings(self, n_prompt: int, n_written: int) -> Timings:
+        now = time.perf_counter()
+        began = self.began if self.began is not None else now
+        first = self.first if self.first is not None else now
+        latest = self.latest if self.latest is not None else first
+        prompt_ms, predicted_ms = (first - began) * 1e3, (latest - first) * 1e3
+        return Timings(
+            cache_n=0,
+            prompt_n=n_prompt,
+            prompt_ms=prompt_ms,
+            prompt_per_second=n_prompt / max(prompt_ms, 1e-6) * 1e3,
+            predicted_n=n_written,
+            predicted_ms=predicted_ms,
+            predicted_per_second=max(0, n_written - 1) / max(predicted_ms, 1e-6) * 1e3,
+            queue_ms=(began - self.asked) * 1e3,
+            ttft_ms=(first - self.asked) * 1e3,
+            tpot_ms=predicted_ms / max(1, n_written - 1),
+        )
+
+
+def _stats(captured: Captured, row: int, position: int) -> TokenStats:
+    """One row of a captured step."""
+    times = captured.layer_ms
+    norms = np.stack([captured.residual[row], captured.attention[row], captured.mlp[row]], axis=1)
+    return TokenStats(
+        position=position,
+        embedding=float(captured.embedding[row]),
+        layers=tuple(
+            LayerStats(
+                residual=residual,
+                attention=attention,
+                mlp=mlp,
+                entropy=tuple(entropy),
+                attention_ms=None if times is None else float(times[layer, 0]),
+                mlp_ms=None if times is None else float(times[layer, 1]),
+            )
+            for layer, ((residual, attention, mlp), entropy) in enumerate(
+                zip(norms.tolist(), captured.entropy[row].tolist(), strict=True)
+            )
+        ),
+        n_rows=len(captured.embedding),
+        embed_ms=captured.embed_ms,
+        head_ms=captured.head_ms,
+    )
