@@ -21,8 +21,8 @@ from flask_sock import Sock
 from simple_websocket import ConnectionClosed, Server
 from wsproto.utilities import LocalProtocolError
 
-from app.chat import prompt_ids
 from app.engines import EngineClient
+from app.prompts import prompt_ids
 from app.protocol import (
     MAX_MESSAGE_BYTES,
     Count,

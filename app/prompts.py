@@ -1,0 +1,96 @@
+"""From what a person wrote to token ids: plain text, chat messages, or ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from app.chat import free_mark, render
+from app.engines import Tokenizer
+from app.protocol import Message
+from gpu.errors import InvalidRequest
+
+
+def prompt_ids(
+    tokenizer: Tokenizer,
+    prompt: str | None = None,
+    messages: Sequence[Message] | None = None,
+    ids: list[int] | None = None,
+    *,
+    continue_final: bool = False,
+) -> list[int]:
+    """Token ids of exactly one of `prompt`, `messages` and `ids`; else `InvalidRequest`.
+
+    A prompt is what the model reads: the names of special tokens in it are special tokens.
+    In messages they are text, so that nobody can end their turn or begin another's.
+    """
+    if sum(given is not None for given in (prompt, messages, ids)) != 1:
+        raise InvalidRequest("give exactly one of prompt, messages and ids", "prompt")
+    if continue_final and messages is None:
+        raise InvalidRequest("continue_final goes with messages", "continue_final")
+    if messages is not None:
+        return message_ids(tokenizer, messages, continue_final)
+    found = tokenizer.encode(prompt) if prompt is not None else list(ids or ())
+    if not found:
+        raise InvalidRequest(
+            "the prompt is empty, and this model needs at least one token to begin with",
+            "ids" if prompt is None else "prompt",
+        )
+    return found
+
+
+def message_ids(
+    tokenizer: Tokenizer, messages: Sequence[Message], continue_final: bool = False
+) -> list[int]:
+    """Token ids of a conversation, in the model's chat template.
+
+    Contents that name a special token get a mark inside that name before they are rendered, so
+    that the names left whole are the template's own. The text between those is then encoded with
+    special tokens off. Without such contents the rendered text is encoded as it is.
+    """
+    if tokenizer.chat_template is None:
+        raise InvalidRequest(
+            "this model has no chat template, so it can only continue a text; "
+            "send a prompt instead of messages",
+            "messages",
+        )
+    contents = [message.content for message in messages]
+    names = {name for text in contents for name in special_names(tokenizer, text)}
+    mark = free_mark(contents) if names else ""
+    text = render(
+        tokenizer.chat_template,
+        [Message(message.role, marked(message.content, names, mark)) for message in messages],
+        continue_final=continue_final,
+        bos_token=tokenizer.bos_token,
+        eos_token=tokenizer.eos_token,
+    )
+    if not names:
+        return tokenizer.encode(text, bos=False)
+    own = special_names(tokenizer, text)
+    ids: list[int] = []
+    for at, part in enumerate(split(text, own)):
+        plain = at % 2 == 0
+        ids += tokenizer.encode(part.replace(mark, ""), bos=False, specials=not plain)
+    return ids
+
+
+def special_names(tokenizer: Tokenizer, text: str) -> set[str]:
+    """The special tokens whose names stand in `text`."""
+    ids = set(tokenizer.encode(text, bos=False))
+    names = {tokenizer.piece(id) for id in ids if tokenizer.is_special(id)}
+    return {name for name in names if name in text}
+
+
+def marked(text: str, names: set[str], mark: str) -> str:
+    """`text` with a mark after the first character of every name of a special token."""
+    for part in sorted(names, key=len, reverse=True):
+        text = text.replace(part, part[0] + mark + part[1:])
+    return text
+
+
+def split(text: str, names: set[str]) -> list[str]:
+    """`text` cut at `names`: text, name, text, name, … text."""
+    if not names:
+        return [text]
+    longest_first = sorted(names, key=len, reverse=True)
+    return re.split("(" + "|".join(map(re.escape, longest_first)) + ")", text)
