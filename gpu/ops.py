@@ -17,8 +17,6 @@ from gpu.plan import Recorder
 from gpu.step import N_CANDIDATES
 from gpu.weights import Matrix
 
-MAX_ROWS = 128
-MAX_SAMPLES = 8
 RESULT_WORDS = 12 + 4 * N_CANDIDATES
 """u32 words the sampler reports for each sample; shaders/sample.wgsl writes them."""
 

@@ -9,7 +9,6 @@ alone, so later steps keep the GPU busy meanwhile.
 
 from __future__ import annotations
 
-import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -31,10 +30,11 @@ from gpu.device import Device
 from gpu.kernels import Kernels
 from gpu.kv_cache import KvPools
 from gpu.models.llama import Capture, Llama, Stream, Workspace
-from gpu.ops import MAX_ROWS, MAX_SAMPLES, RESULT_WORDS, Batch
+from gpu.ops import RESULT_WORDS, Batch
 from gpu.plan import Plan, Recorder
 from gpu.results import parse_captured, parse_samples
 from gpu.step import Floats, Memory, RunnerLimits, Step, StepResult
+from gpu.step_buffer import MAX_ROWS, MAX_SAMPLES, STEP_BYTES, pack_step
 from gpu.weights import WeightLoader
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -42,12 +42,6 @@ SAMPLE_BUCKETS = (0, 1, 2, 4, 8)
 IN_FLIGHT = 3
 CAPTURE_BYTES = 32 << 20
 """The residual streams that a captured step keeps may take this much in each of two arenas."""
-
-_SAMPLE = struct.Struct("<6I4f8x")
-_ROW = struct.Struct("<3I4x")
-_HEADER = struct.Struct("<2I8x")
-_ROWS_AT = _HEADER.size + MAX_SAMPLES * _SAMPLE.size
-STEP_BYTES = _ROWS_AT + MAX_ROWS * _ROW.size
 
 PlanKey = tuple[int, int, str]
 """(rows bucket, samples bucket, "plain" | "captured" | "logits")"""
@@ -344,28 +338,8 @@ class WgpuRunner:
     # ---- one step ---------------------------------------------------------------------------
 
     def _write_step(self, step: Step) -> None:
-        data = self._step_bytes
-        _HEADER.pack_into(data, 0, len(step.rows), len(step.samples))
-        for i, s in enumerate(step.samples):
-            _SAMPLE.pack_into(
-                data,
-                _HEADER.size + i * _SAMPLE.size,
-                s.row,
-                s.slot,
-                s.seed & 0xFFFFFFFF,
-                s.seed >> 32,
-                s.index,
-                s.top_k,
-                s.temperature,
-                s.top_p,
-                s.min_p,
-                s.repetition_penalty,
-            )
-        at = _ROWS_AT
-        for row in step.rows:
-            _ROW.pack_into(data, at, row.slot, row.position, row.token & 0xFFFFFFFF)
-            at += _ROW.size
-        self.gpu.wgpu.queue.write_buffer(self._step.buffer, 0, data, 0, at)
+        n_bytes = pack_step(step, self._step_bytes)
+        self.gpu.wgpu.queue.write_buffer(self._step.buffer, 0, self._step_bytes, 0, n_bytes)
 
     def _encode(self, recorded: RecordedPlan, readback: native.Readback) -> Any:
         encoder = self.gpu.wgpu.create_command_encoder()

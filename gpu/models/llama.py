@@ -24,6 +24,7 @@ from gpu.config import ModelConfig
 from gpu.kv_cache import KvPools
 from gpu.ops import Batch, Norm
 from gpu.plan import Recorder
+from gpu.step_buffer import MAX_ROWS
 from gpu.weights import Matrix, WeightLoader
 
 
@@ -68,7 +69,7 @@ class Workspace:
     @classmethod
     def make(cls, config: ModelConfig, memory: Memory) -> Workspace:
         def rows(name: str, width: int) -> Tensor:
-            return memory.zeros(name, (ops.MAX_ROWS, padded(width)))
+            return memory.zeros(name, (MAX_ROWS, padded(width)))
 
         q_width = config.n_heads * config.head_dim
         kv_width = config.n_kv_heads * config.head_dim

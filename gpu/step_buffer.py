@@ -1,0 +1,50 @@
+"""A step as the bytes of the uniform buffer that the shaders read; shaders/lib/step.wgsl declares
+the same layout."""
+
+from __future__ import annotations
+
+import struct
+
+from gpu.step import Row, Sample, Step
+
+MAX_ROWS = 128
+MAX_SAMPLES = 8
+
+_HEADER = struct.Struct("<2I8x")
+_SAMPLE = struct.Struct("<6I4f8x")
+_ROW = struct.Struct("<3I4x")
+_ROWS_AT = _HEADER.size + MAX_SAMPLES * _SAMPLE.size
+STEP_BYTES = _ROWS_AT + MAX_ROWS * _ROW.size
+
+
+def pack_step(step: Step, data: bytearray) -> int:
+    """Write `step` to the start of `data` (`STEP_BYTES` long); returns how many bytes count."""
+    _HEADER.pack_into(data, 0, len(step.rows), len(step.samples))
+    for i, sample in enumerate(step.samples):
+        _pack_sample(sample, data, _HEADER.size + i * _SAMPLE.size)
+    at = _ROWS_AT
+    for row in step.rows:
+        _pack_row(row, data, at)
+        at += _ROW.size
+    return at
+
+
+def _pack_sample(s: Sample, data: bytearray, at: int) -> None:
+    _SAMPLE.pack_into(
+        data,
+        at,
+        s.row,
+        s.slot,
+        s.seed & 0xFFFFFFFF,
+        s.seed >> 32,
+        s.index,
+        s.top_k,
+        s.temperature,
+        s.top_p,
+        s.min_p,
+        s.repetition_penalty,
+    )
+
+
+def _pack_row(row: Row, data: bytearray, at: int) -> None:
+    _ROW.pack_into(data, at, row.slot, row.position, row.token & 0xFFFFFFFF)
