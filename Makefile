@@ -1,0 +1,56 @@
+# Two commands: `make run` opens the playground, `make test` checks everything.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PORT ?= 8000
+SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
+
+.PHONY: run test test-slow lint parity bench clean
+
+run: $(VENV)/run.stamp
+	$(BIN)/python -m app.software_device
+	$(BIN)/tokenglass serve --port $(PORT) $(if $(MODEL),--model "$(MODEL)")
+
+test: $(VENV)/test.stamp lint
+	$(BIN)/python -m app.software_device --chromium
+	$(BIN)/python -m pytest -m "not slow"
+	$(MAKE) --no-print-directory parity
+
+# The same numbers on a second, unlike Vulkan driver: the one in Debian's chromium package.
+parity: $(VENV)/test.stamp
+ifeq ($(SWIFTSHADER),)
+	@echo "no second Vulkan driver: Debian's chromium package has one"
+else
+	VK_DRIVER_FILES=$(SWIFTSHADER) VK_ICD_FILENAMES=$(SWIFTSHADER) \
+		$(BIN)/python -m pytest -m "parity and not slow" tests
+endif
+
+test-slow: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/run.stamp
+	$(BIN)/python -m gpu.bench --model $(or $(MODEL),app/tale/model)
+
+$(BIN)/python:
+	@$(PYTHON) -m venv $(VENV) || { \
+		echo "could not make $(VENV): install Python 3.11 or newer and its venv module," \
+		     "on Debian and Ubuntu with: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/run.stamp: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+# torch first and pinned, so that nothing else pulls in a larger build of it.
+$(VENV)/test.stamp: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@ $(VENV)/run.stamp
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache test-results
