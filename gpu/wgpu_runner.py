@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import wgpu
 
 from gpu import native, ops
 from gpu.blocks import BLOCK_TOKENS, block_bytes, fit
@@ -35,6 +34,7 @@ from gpu.plan import Plan, Recorder
 from gpu.results import parse_captured, parse_samples
 from gpu.step import Floats, Memory, RunnerLimits, Step, StepResult
 from gpu.step_buffer import MAX_ROWS, MAX_SAMPLES, STEP_BYTES, pack_step
+from gpu.timestamps import FIRST_MARK, Timestamps
 from gpu.weights import WeightLoader
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -139,7 +139,9 @@ class WgpuRunner:
         self._plans: dict[PlanKey, RecordedPlan] = {}
         self._pending: deque[_InFlight] = deque()
         self._step_bytes = bytearray(STEP_BYTES)
-        self._open_queries()
+        self._timestamps = (
+            Timestamps(device, n_marks=1 + 2 * config.n_layers) if device.has_timestamps else None
+        )
         self._open_readbacks()
 
     @classmethod
@@ -296,8 +298,8 @@ class WgpuRunner:
                 self._results,
             )
         n_queries = 0
-        if self.gpu.has_timestamps and kind != "logits":
-            n_queries = 2
+        if self._timestamps and kind != "logits":
+            n_queries = FIRST_MARK
             if kind == "captured" and self.gpu.has_pass_timestamps:
                 n_queries += len(rec.plan.marks)
         return RecordedPlan(key, rec.plan, capture, n_queries)
@@ -344,8 +346,8 @@ class WgpuRunner:
     def _encode(self, recorded: RecordedPlan, readback: native.Readback) -> Any:
         encoder = self.gpu.wgpu.create_command_encoder()
         compute_pass = (
-            encoder.begin_compute_pass(timestamp_writes=self._pass_timestamps)
-            if recorded.n_queries
+            encoder.begin_compute_pass(timestamp_writes=self._timestamps.pass_writes)
+            if self._timestamps and recorded.n_queries
             else encoder.begin_compute_pass()
         )
         self._replay(recorded, compute_pass)
@@ -358,46 +360,23 @@ class WgpuRunner:
             n = recorded.sample_bytes if tensor is self._results else tensor.n_bytes
             encoder.copy_buffer_to_buffer(tensor.buffer, 0, readback.buffer, at, n)
             at += n
-        if recorded.n_queries:
-            n = recorded.n_queries
-            encoder.resolve_query_set(self._queries, 0, n, self._query_buffer, 0)
-            encoder.copy_buffer_to_buffer(
-                self._query_buffer, 0, readback.buffer, recorded.query_at, 8 * n
-            )
+        if self._timestamps and recorded.n_queries:
+            self._timestamps.copy(encoder, recorded.n_queries, readback.buffer, recorded.query_at)
         return encoder.finish()
 
     def _replay(self, recorded: RecordedPlan, compute_pass: Any) -> None:
-        if self.gpu.checked and recorded.n_queries <= 2:
+        marked = self._timestamps and recorded.n_queries > FIRST_MARK
+        if self.gpu.checked and not marked:
             recorded.plan.encode_checked(compute_pass)
         else:
-            queries = self._queries if recorded.n_queries > 2 else None
-            recorded.plan.encode(compute_pass, queries, 2)
+            queries = self._timestamps.query_set if self._timestamps and marked else None
+            recorded.plan.encode(compute_pass, queries, FIRST_MARK)
 
     def _times(self, recorded: RecordedPlan, data: bytes) -> Floats | None:
         """Milliseconds of begin, end and marks, from the first of them."""
-        if not recorded.n_queries:
+        if not self._timestamps or not recorded.n_queries:
             return None
-        ticks = np.frombuffer(data, np.uint64, recorded.n_queries, recorded.query_at)
-        since: Floats = ((ticks - ticks.min()) * self._tick_ms).astype(np.float32)
-        return since
-
-    def _open_queries(self) -> None:
-        if not self.gpu.has_timestamps:
-            return
-        n_queries = 2 + 1 + 2 * self.config.n_layers
-        device = self.gpu.wgpu
-        self._queries = device.create_query_set(type="timestamp", count=n_queries)
-        self._query_buffer = device.create_buffer(
-            size=8 * n_queries,
-            usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC,
-            label="timestamps",
-        )
-        self._pass_timestamps = {
-            "query_set": self._queries,
-            "beginning_of_pass_write_index": 0,
-            "end_of_pass_write_index": 1,
-        }
-        self._tick_ms = native.timestamp_period_ns(device.queue) / 1e6
+        return self._timestamps.milliseconds(data, recorded.n_queries, recorded.query_at)
 
     def _open_readbacks(self) -> None:
         config, rows = self.config, self.limits.max_captured_rows
