@@ -1,0 +1,357 @@
+"""The engine's thread over a scripted runner: order, stops, settings, queue, failure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tokenizers
+
+from gpu.engine import Engine
+from gpu.errors import ContextExceeded, EngineClosed, EngineError, InvalidRequest, QueueFull
+from gpu.events import Accepted, Done, Event, Prefill, Queued, Token, Updated
+from gpu.sampling import SamplingParams
+from gpu.tokenizer import Tokenizer
+from tests.gpu.scripted_runner import ScriptedRunner, expected
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """Byte b is token b; 0 ends."""
+    folder: Path = tmp_path_factory.mktemp("bytes")
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    byte_of = {c: b for b, c in _byte_alphabet().items()}
+    vocab = {c: byte_of[c] for c in alphabet}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[]))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.save(str(folder / "tokenizer.json"))
+    return Tokenizer.load(folder)
+
+
+def _byte_alphabet() -> dict[int, str]:
+    """GPT-2's printable stand-ins for bytes."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    moved = [b for b in range(256) if b not in kept]
+    return {b: chr(b) for b in kept} | {b: chr(256 + i) for i, b in enumerate(moved)}
+
+
+@pytest.fixture
+def made() -> Iterator[list[Engine]]:
+    engines: list[Engine] = []
+    yield engines
+    for engine in engines:
+        engine.close()
+
+
+def make(
+    made: list[Engine], tokenizer: Tokenizer, runner: ScriptedRunner, queue: int = 2
+) -> Engine:
+    engine = Engine(lambda: runner, tokenizer, queue_size=queue)
+    made.append(engine)
+    return engine
+
+
+class Events:
+    """Collects a run's events; `wait` until it is done."""
+
+    def __init__(self) -> None:
+        self.all: list[Event] = []
+        self._done = threading.Event()
+        self.first_token = threading.Event()
+
+    def __call__(self, event: Event) -> None:
+        self.all.append(event)
+        if isinstance(event, Token):
+            self.first_token.set()
+        if isinstance(event, Done):
+            self._done.set()
+
+    def wait(self) -> list[Event]:
+        assert self._done.wait(20)
+        return self.all
+
+    @property
+    def text(self) -> str:
+        return "".join(e.text for e in self.all if isinstance(e, Token))
+
+    @property
+    def ids(self) -> list[int]:
+        return [e.id for e in self.all if isinstance(e, Token)]
+
+
+def spell(text: str) -> ScriptedRunner:
+    """A runner that writes `text` byte by byte after a one-token prompt, then 0s."""
+    data = text.encode()
+    return ScriptedRunner(lambda ids: data[len(ids) - 1] if len(ids) <= len(data) else 0)
+
+
+def test_writes_what_the_model_says(made, tokenizer):
+    run = make(made, tokenizer, ScriptedRunner()).generate([5, 6], SamplingParams(max_tokens=30))
+    assert [t.id for t in run] == expected([5, 6], 30)
+    assert run.done is not None
+    assert run.done.reason == "length"
+    assert run.done.completion_tokens == 30
+
+
+def test_a_long_prompt_runs_in_pieces_and_reports_them(made, tokenizer):
+    runner = ScriptedRunner(max_rows=16)
+    events = Events()
+    prompt = [1 + i % 200 for i in range(50)]
+    make(made, tokenizer, runner).submit(prompt, SamplingParams(max_tokens=5), on_event=events)
+    done = [e.done for e in events.wait() if isinstance(e, Prefill)]
+    assert done == [16, 32, 48, 50]
+    assert max(len(step.rows) for step in runner.steps) <= 16
+    assert events.ids == expected(prompt, 5)
+
+
+def test_runs_share_steps_and_stay_what_they_are_alone(made, tokenizer):
+    runner = ScriptedRunner(n_slots=2, delay=0.001)
+    engine = make(made, tokenizer, runner)
+    runs = [engine.generate([p, p + 1], SamplingParams(max_tokens=25)) for p in (3, 90)]
+    assert [[t.id for t in run] for run in runs] == [expected([p, p + 1], 25) for p in (3, 90)]
+    assert any(len(step.samples) == 2 for step in runner.steps)
+
+
+def test_eos_ends_and_is_marked(made, tokenizer):
+    events = Events()
+    make(made, tokenizer, spell("hi")).submit([7], SamplingParams(max_tokens=9), on_event=events)
+    last = events.wait()[-1]
+    assert isinstance(last, Done)
+    assert (events.text, last.reason) == ("hi", "eos")
+    assert [e.eos for e in events.all if isinstance(e, Token)] == [False, False, True]
+
+
+def test_what_was_submitted_past_the_end_is_taken_back(made, tokenizer):
+    runner = spell("hi")
+    engine = make(made, tokenizer, runner)
+    list(engine.generate([7], SamplingParams(max_tokens=40)))
+    assert [t.id for t in engine.generate([7], SamplingParams(max_tokens=40))] == [*b"hi", 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "shown"),
+    [
+        ("one two three", ("two",), "one "),
+        ("one two three", ("twx", " th"), "one two"),
+        ("aab", ("ab",), "a"),
+        ("never", ("stop",), "never"),
+        ("ends with sto", ("stop",), "ends with sto"),
+    ],
+)
+def test_stop_strings_are_never_shown_in_part(made, tokenizer, text, stop, shown):
+    events = Events()
+    engine = make(made, tokenizer, spell(text))
+    engine.submit([7], SamplingParams(max_tokens=40, stop=stop), on_event=events)
+    last = events.wait()[-1]
+    assert isinstance(last, Done)
+    assert events.text == shown
+    assert last.reason == ("eos" if shown == text else "stop")
+
+
+def test_half_a_character_is_never_shown(made, tokenizer):
+    events = Events()
+    make(made, tokenizer, spell("a😀é")).submit([7], SamplingParams(max_tokens=20), on_event=events)
+    events.wait()
+    assert [e.text for e in events.all if isinstance(e, Token)] == [
+        "a",
+        "",
+        "",
+        "",
+        "😀",
+        "",
+        "é",
+        "",
+    ]
+
+
+def test_max_tokens_inside_a_character_shows_the_replacement(made, tokenizer):
+    run = make(made, tokenizer, spell("a😀")).generate([7], SamplingParams(max_tokens=3))
+    assert [t.text for t in run] == ["a", "", "�"]
+
+
+def test_a_full_context_ends_the_run(made, tokenizer):
+    runner = ScriptedRunner(context=32)
+    run = make(made, tokenizer, runner).generate([1] * 20, SamplingParams(max_tokens=500))
+    assert [t.id for t in run] == expected([1] * 20, 13)
+    assert run.done is not None
+    assert run.done.reason == "context"
+
+
+def test_cancel_keeps_what_was_written(made, tokenizer):
+    events = Events()
+    engine = make(made, tokenizer, ScriptedRunner(delay=0.005))
+    run = engine.submit([9], SamplingParams(max_tokens=60), on_event=events)
+    assert events.first_token.wait(10)
+    run.cancel()
+    last = events.wait()[-1]
+    assert isinstance(last, Done)
+    assert last.reason == "cancelled"
+    assert events.ids == expected([9], last.completion_tokens)
+    run.cancel()
+
+
+def test_an_update_names_the_first_token_it_acts_on(made, tokenizer):
+    runner = ScriptedRunner(delay=0.005)
+    engine = make(made, tokenizer, runner)
+    events = Events()
+    run = engine.submit([9], SamplingParams(max_tokens=50, temperature=0.5), on_event=events)
+    assert events.first_token.wait(10)
+    index = run.update(temperature=1.5)
+    events.wait()
+    acknowledged = [e for e in events.all if isinstance(e, Updated)]
+    assert [e.index for e in acknowledged] == [index]
+    temperatures = [s.temperature for step in runner.steps for s in step.samples]
+    assert temperatures == [0.5] * index + [1.5] * (50 - index)
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"seed": 4}, "seed"),
+        ({"max_tokens": 0}, "max_tokens"),
+    ],
+)
+def test_a_bad_update_changes_nothing(made, tokenizer, changes, param):
+    engine = make(made, tokenizer, ScriptedRunner(delay=0.002))
+    run = engine.generate([9], SamplingParams(max_tokens=30))
+    with pytest.raises(InvalidRequest) as error:
+        run.update(**changes)
+    assert error.value.param == param
+    assert [t.id for t in run] == expected([9], 30)
+
+
+def test_an_update_after_the_end_says_so(made, tokenizer):
+    run = make(made, tokenizer, ScriptedRunner()).generate([9], SamplingParams(max_tokens=2))
+    list(run)
+    with pytest.raises(InvalidRequest, match="has ended"):
+        run.update(temperature=1.0)
+
+
+def test_lowering_max_tokens_below_what_was_written_ends_the_run(made, tokenizer):
+    engine = make(made, tokenizer, ScriptedRunner(delay=0.005))
+    events = Events()
+    run = engine.submit([9], SamplingParams(max_tokens=60), on_event=events)
+    assert events.first_token.wait(10)
+    run.update(max_tokens=1)
+    last = events.wait()[-1]
+    assert isinstance(last, Done)
+    assert last.reason == "length"
+
+
+def test_more_runs_than_slots_wait_in_order_and_are_told(made, tokenizer):
+    engine = make(made, tokenizer, ScriptedRunner(n_slots=1, delay=0.002), queue=2)
+    events = [Events() for _ in range(3)]
+    for i, sink in enumerate(events):
+        engine.submit([i + 1], SamplingParams(max_tokens=10), on_event=sink)
+    with pytest.raises(QueueFull, match="3 requests"):
+        engine.submit([4], SamplingParams(max_tokens=10), on_event=Events())
+    for sink in events:
+        sink.wait()
+    assert [e.position for s in events for e in s.all if isinstance(e, Accepted)] == [0, 1, 2]
+    assert [e.position for e in events[2].all if isinstance(e, Queued)] == [1]
+    assert [s.ids for s in events] == [expected([i + 1], 10) for i in range(3)]
+
+
+def test_a_waiting_run_can_be_cancelled(made, tokenizer):
+    engine = make(made, tokenizer, ScriptedRunner(n_slots=1, delay=0.002))
+    first, second = Events(), Events()
+    engine.submit([1], SamplingParams(max_tokens=30), on_event=first)
+    engine.submit([2], SamplingParams(max_tokens=30), on_event=second).cancel()
+    last = second.wait()[-1]
+    assert isinstance(last, Done)
+    assert (last.reason, second.ids) == ("cancelled", [])
+    first.wait()
+    assert first.ids == expected([1], 30)
+
+
+def test_runs_wait_until_the_cache_can_hold_them(made, tokenizer):
+    runner = ScriptedRunner(n_slots=2, n_blocks=4, delay=0.001)
+    engine = make(made, tokenizer, runner)
+    runs = [engine.generate([i + 1], SamplingParams(max_tokens=47)) for i in range(2)]
+    assert [[t.id for t in run] for run in runs] == [expected([i + 1], 47) for i in range(2)]
+    assert all(len(step.samples) <= 1 for step in runner.steps)
+
+
+def test_raising_max_tokens_past_the_cache_is_refused_with_the_numbers(made, tokenizer):
+    runner = ScriptedRunner(n_slots=2, n_blocks=4, delay=0.005)
+    engine = make(made, tokenizer, runner)
+    sinks = [Events(), Events()]
+    runs = [
+        engine.submit([i + 1], SamplingParams(max_tokens=30), on_event=sink)
+        for i, sink in enumerate(sinks)
+    ]
+    assert all(sink.first_token.wait(10) for sink in sinks)
+    with pytest.raises(InvalidRequest, match="leave 2 of 4"):
+        runs[0].update(max_tokens=50)
+    for i, sink in enumerate(sinks):
+        sink.wait()
+        assert sink.ids == expected([i + 1], 30)
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [
+        ([], InvalidRequest),
+        ([256], InvalidRequest),
+        ([-1], InvalidRequest),
+        ([1.5], InvalidRequest),
+        ([True], InvalidRequest),
+        ([1] * 64, ContextExceeded),
+    ],
+)
+def test_bad_prompts_are_refused_at_once(made, tokenizer, ids, error):
+    engine = make(made, tokenizer, ScriptedRunner())
+    with pytest.raises(error):
+        engine.submit(ids, SamplingParams())
+    assert [t.id for t in engine.generate([3], SamplingParams(max_tokens=4))] == expected([3], 4)
+
+
+def test_the_same_seed_is_passed_on_and_a_missing_one_is_drawn(made, tokenizer):
+    runner = ScriptedRunner()
+    engine = make(made, tokenizer, runner)
+    events = Events()
+    list(engine.generate([3], SamplingParams(max_tokens=3, seed=2**63)))
+    assert {s.seed for step in runner.steps for s in step.samples} == {2**63}
+    assert [s.index for step in runner.steps for s in step.samples][:3] == [0, 1, 2]
+    engine.submit([3], SamplingParams(max_tokens=3), on_event=events)
+    accepted = events.wait()[0]
+    assert isinstance(accepted, Accepted)
+    assert accepted.params.seed is not None
+
+
+def test_a_failing_device_ends_the_runs_with_the_reason(made, tokenizer):
+    engine = make(made, tokenizer, ScriptedRunner(fail_at=5))
+    run = engine.generate([3], SamplingParams(max_tokens=40))
+    with pytest.raises(EngineError, match="scripted failure"):
+        list(run)
+    engine._thread.join(10)
+    with pytest.raises(EngineClosed, match="scripted failure"):
+        engine.submit([3])
+
+
+def test_close_ends_running_and_waiting_runs(made, tokenizer):
+    runner = ScriptedRunner(n_slots=1, delay=0.005)
+    engine = make(made, tokenizer, runner)
+    events = [Events(), Events()]
+    for sink in events:
+        engine.submit([3], SamplingParams(max_tokens=60), on_event=sink)
+    engine.close()
+    assert runner.closed
+    reasons = [e.reason for s in events for e in s.wait() if isinstance(e, Done)]
+    assert reasons == ["cancelled", "cancelled"]
+    with pytest.raises(EngineClosed):
+        engine.submit([3])
+
+
+def test_loading_errors_reach_the_caller(tokenizer):
+    def fail() -> ScriptedRunner:
+        raise RuntimeError("no such device")
+
+    with pytest.raises(RuntimeError, match="no such device"):
+        Engine(fail, tokenizer)
