@@ -161,7 +161,7 @@ def test_the_draw_never_picks_what_was_cut() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"top_k": 8}, {"top_p": 0.7}, {"min_p": 0.1}, {"temperature": 2.0, "top_k": 12}],
+    [{}, {"top_k": 8}, {"top_p": 0.7}, {"min_p": 0.03}, {"temperature": 2.0, "top_k": 12}],
 )
 def test_many_draws_have_the_right_frequencies(changes: dict[str, Any]) -> None:
     from scipy import stats
