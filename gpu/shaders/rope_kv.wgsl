@@ -29,8 +29,9 @@ override WORKGROUP: u32 = 64u;
 fn rotated(head_at: u32, d: u32, position: u32) -> f32 {
   let half = HEAD_DIM / 2u;
   let rotation = rotations[position * half + d % half];
-  let partner = select(qkv[head_at + d - half], -qkv[head_at + d + half], d < half);
-  return fma(qkv[head_at + d], rotation.x, partner * rotation.y);
+  // Choosing the place, not the value: `select` would load from both, one of them outside.
+  let partner = qkv[head_at + select(d - half, d + half, d < half)];
+  return fma(qkv[head_at + d], rotation.x, select(partner, -partner, d < half) * rotation.y);
 }
 
 @compute @workgroup_size(WORKGROUP)
