@@ -7,6 +7,7 @@ therefore act on the first token not submitted yet, and the caller is told which
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections import deque
@@ -39,6 +40,8 @@ from gpu.tokenizer import Tokenizer
 
 BACKENDS = ("wgpu", "torch")
 DTYPES = ("f16", "f32")
+log = logging.getLogger(__name__)
+
 PREFILL_IN_FLIGHT = 2
 """Steps with a prompt's piece on the device at once: short, so that a cancel acts soon."""
 
@@ -338,8 +341,8 @@ class Engine:
             self._end_all("cancelled", "")
         except Exception as error:
             self._failure = f"the engine failed: {error}"
+            log.exception("the engine failed")
             self._end_all("error", self._failure)
-            raise
         finally:
             self._refuse_waiting()
             runner.close()

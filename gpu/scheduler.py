@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from gpu.blocks import BlockAllocator, blocks_for
 from gpu.errors import InvalidRequest
-from gpu.events import Queued
 from gpu.sequence import Sequence
 from gpu.step import Row, RunnerLimits, Sample, Step
 
@@ -59,8 +58,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Put a sequence in line; it is told its place."""
         self.waiting.append(sequence)
-        busy = len(self._free_slots) == 0 or len(self.waiting) > 1
-        sequence.accepted(len(self.waiting) if busy else 0)
+        sequence.accepted(self._place(len(self.waiting)))
 
     def admit(self) -> list[Sequence]:
         """Give slots to waiting sequences, in order; returns those that start now."""
@@ -72,8 +70,7 @@ class Scheduler:
             self.active.append(sequence)
             started.append(sequence)
         if started:
-            for position, sequence in enumerate(self.waiting, 1):
-                sequence.emit(Queued(position))
+            self._tell_places()
         return started
 
     def next_step(self, *, prefill: bool = True) -> Scheduled | None:
@@ -112,8 +109,7 @@ class Scheduler:
             del self._reserved[sequence]
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-            for position, other in enumerate(self.waiting, 1):
-                other.emit(Queued(position))
+            self._tell_places()
 
     def check_max_tokens(self, sequence: Sequence, max_tokens: int) -> None:
         """May a running sequence write this much? Reserves the blocks, or raises InvalidRequest."""
@@ -129,6 +125,14 @@ class Scheduler:
                 "max_tokens",
             )
         self._reserved[sequence] = max(self._reserved[sequence], blocks_for(length))
+
+    def _place(self, n: int) -> int:
+        """What the n-th in line (from 1) is told: how many slots must become free for it."""
+        return max(0, n - len(self._free_slots))
+
+    def _tell_places(self) -> None:
+        for n, sequence in enumerate(self.waiting, 1):
+            sequence.moved_to(self._place(n))
 
     def _can_hold(self, sequence: Sequence) -> bool:
         return sum(self._reserved.values()) + sequence.max_blocks <= self.limits.n_blocks

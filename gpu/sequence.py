@@ -22,6 +22,7 @@ from gpu.events import (
     Event,
     LayerStats,
     Prefill,
+    Queued,
     Reason,
     StepTimes,
     Timings,
@@ -69,6 +70,7 @@ class Sequence:
         self.n_submitted = 0  # samples submitted
         self.n_written = 0  # samples read
         self.finished = False
+        self._place = 0
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
         self._on_event = on_event
@@ -134,8 +136,15 @@ class Sequence:
 
     def accepted(self, position: int) -> None:
         """Tell that the run is valid and `position` others are before it."""
+        self._place = position
         prompt = tuple(TokenText(id, self._tokenizer.piece(id)) for id in self.prompt)
         self.emit(Accepted(prompt, self.params, self.capture, position, self.context))
+
+    def moved_to(self, position: int) -> None:
+        """Tell a waiting run its place, if it changed."""
+        if position != self._place:
+            self._place = position
+            self.emit(Queued(position))
 
     def started(self) -> None:
         self._clock.start()
