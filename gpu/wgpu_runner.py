@@ -231,7 +231,7 @@ class WgpuRunner:
             )
             if pending.plan.capture
             else None,
-            gpu_ms=times[1] - times[0] if times is not None else None,
+            gpu_ms=float(times[1] - times[0]) if times is not None else None,
             encode_ms=pending.encode_ms,
             wait_ms=(waited - began) * 1e3,
             read_ms=_ms_since(waited),
