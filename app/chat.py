@@ -24,7 +24,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app.protocol import Message
-from gpu.errors import InvalidRequest
+from gpu import InvalidRequest
 
 MAX_TEMPLATE_CHARS = 256 * 1024
 MAX_OUTPUT_CHARS = 4 * 1024 * 1024

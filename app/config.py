@@ -6,9 +6,9 @@ A setting is taken from its flag, else from its environment variable, else from 
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 Dtype = Literal["f16", "f32"]
 Backend = Literal["wgpu", "torch"]
@@ -23,7 +23,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of one server: name, default, and the help that `--help` shows."""
+    """The settings of one server: name, type, help, range where there is one, and default."""
 
     model: Annotated[
         Path | None,
@@ -35,17 +35,21 @@ class Settings:
         str | None, "Which GPU: its number or part of its name, as `tokenglass devices` lists them."
     ] = None
     context: Annotated[
-        int | None, "Tokens one text may have, with its prompt; as the model was made if left out."
+        int | None,
+        "Tokens one text may have, with its prompt; as the model was made if left out.",
+        (2, 2**26),
     ] = None
     kv_memory: Annotated[
-        int | None, "MiB for the KV cache of all texts; the engine chooses if left out."
+        int | None,
+        "MiB for the KV cache of all texts; the engine chooses if left out.",
+        (1, 2**24),
     ] = None
-    slots: Annotated[int, "Texts written at the same time."] = 4
-    queue: Annotated[int, "Requests that may wait for a slot; more are refused."] = 16
+    slots: Annotated[int, "Texts written at the same time.", (1, 256)] = 4
+    queue: Annotated[int, "Requests that may wait for a slot; more are refused.", (0, 4096)] = 16
     host: Annotated[
         str, "Address to listen on. One that others can reach needs --token as well."
     ] = "127.0.0.1"
-    port: Annotated[int, "Port to listen on; 0 takes a free one."] = 8000
+    port: Annotated[int, "Port to listen on; 0 takes a free one.", (0, 65535)] = 8000
     token: Annotated[
         str | None, "Secret that every request must carry; safer in the environment than as a flag."
     ] = None
@@ -70,9 +74,34 @@ class Settings:
         return None if self.kv_memory is None else self.kv_memory * MIB
 
 
-def env_name(setting: str) -> str:
-    """The environment variable of a setting."""
-    return f"TOKENGLASS_{setting.upper()}"
+@dataclass(frozen=True)
+class Row:
+    """One setting as `Settings` declares it. `range`: least and greatest value."""
+
+    name: str
+    type: Any
+    help: str
+    range: tuple[int, int] | None
+    default: Any
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def env(self) -> str:
+        return f"TOKENGLASS_{self.name.upper()}"
+
+
+def rows() -> list[Row]:
+    """All settings, in the order of `--help`."""
+    hints = get_type_hints(Settings, include_extras=True)
+    defaults = {field.name: field.default for field in fields(Settings)}
+    found = []
+    for name, default in defaults.items():
+        type, help, *range = get_args(hints[name])
+        found.append(Row(name, type, help, range[0] if range else None, default))
+    return found
 
 
 def is_loopback(host: str) -> bool:

@@ -22,9 +22,8 @@ from app.protocol import (
     ModelInfo,
     Status,
 )
-from gpu.errors import EngineError
+from gpu import EngineError, EngineInfo, SamplingParams
 from gpu.events import Event
-from gpu.sampling import SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +61,14 @@ class Run(Protocol):
 class Engine(Protocol):
     """What the server needs of `gpu.Engine`."""
 
-    info: Any
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def failure(self) -> str | None: ...
 
     def submit(
-        self, ids: Sequence[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
+        self, ids: list[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
     ) -> Run: ...
     def close(self) -> None: ...
 
@@ -132,7 +135,7 @@ class EngineClient(ABC):
 
     @abstractmethod
     def submit(
-        self, ids: Sequence[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
+        self, ids: list[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
     ) -> Run:
         """Start a run. Raises what `gpu.Engine.submit` raises, and `UnavailableError`."""
 
@@ -163,7 +166,7 @@ class LocalEngine(EngineClient):
         self._set_state(Status("ready", "ready"), hello_of(engine.info, self.chat))
 
     def submit(
-        self, ids: Sequence[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
+        self, ids: list[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
     ) -> Run:
         self.require_ready()
         assert self._engine is not None
@@ -188,8 +191,8 @@ def unavailable_message(status: Status) -> str:
     return "the engine is not ready; try again in a moment"
 
 
-def hello_of(info: Any, chat: bool) -> Hello:
-    """The page's first message, from `gpu.EngineInfo`."""
+def hello_of(info: EngineInfo, chat: bool) -> Hello:
+    """The page's first message."""
     return Hello(
         version=VERSION,
         model=ModelInfo(

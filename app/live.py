@@ -39,7 +39,7 @@ from app.protocol import (
 )
 from app.security import browser_session
 from app.sessions import LiveRun, Sessions
-from gpu.errors import EngineError, InvalidRequest
+from gpu import EngineError, InvalidRequest
 
 log = logging.getLogger(__name__)
 

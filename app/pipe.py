@@ -19,16 +19,16 @@ import msgspec
 
 from app.engines import Engine, Load, Run, hello_of
 from app.protocol import Hello
-from gpu.errors import (
+from gpu import (
     ContextExceeded,
     DeviceError,
     EngineClosed,
     EngineError,
     InvalidRequest,
     QueueFull,
+    SamplingParams,
 )
 from gpu.events import Done, Event
-from gpu.sampling import SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -198,14 +198,13 @@ class EngineProcess:
                         self._runs[number].cancel()
                 case Ended(run=number):
                     self._runs.pop(number, None)
+                    if engine.failure is not None:
+                        self._die(engine.failure)
                 case Submit() | Change():
                     try:
                         self._outbox.put(self._call(engine, message))
                     except (DeviceError, EngineClosed) as error:
-                        # The server starts another process when this one ends.
-                        log.error("the engine is dead: %s", error)
-                        self._flush()
-                        os._exit(EXIT_ENGINE_DEAD)
+                        self._die(str(error))
 
     def _call(self, engine: Engine, message: Submit | Change) -> Answer | Refused:
         try:
@@ -234,6 +233,12 @@ class EngineProcess:
             message.ids, message.params, capture=message.capture, on_event=on_event
         )
 
+    def _die(self, why: str) -> None:
+        """The engine stopped by itself: end, so that the server starts another process."""
+        log.error("%s", why)
+        self._flush()
+        os._exit(EXIT_ENGINE_DEAD)
+
     def _flush(self) -> None:
         self._outbox.put(None)
         self._writer.join(CLOSE_SECONDS)
@@ -259,3 +264,6 @@ class EngineProcess:
                 self._pipe.send_bytes(encoder.encode(message))
         except OSError:
             return  # the reader notices too, and ends the process
+        except Exception:
+            log.exception("an event cannot be sent; ending the engine's process")
+            os._exit(EXIT_ENGINE_DEAD)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from app.chat import free_mark, render
 from app.engines import Tokenizer
 from app.protocol import Message
-from gpu.errors import InvalidRequest
+from gpu import InvalidRequest
 
 
 def prompt_ids(

@@ -21,9 +21,8 @@ import msgspec
 
 from app.engines import EngineClient, Run
 from app.protocol import Generation
-from gpu.errors import EngineError, InvalidRequest
+from gpu import EngineError, InvalidRequest, SamplingParams
 from gpu.events import Done, Event, Prefill, Token
-from gpu.sampling import SamplingParams
 
 log = logging.getLogger(__name__)
 

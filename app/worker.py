@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -35,8 +35,8 @@ from app.pipe import (
     run_engine,
 )
 from app.protocol import Status
+from gpu import SamplingParams
 from gpu.events import Done, Event, Timings, Token
-from gpu.sampling import SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,9 @@ class ProcessRun:
         self._n_prompt = n_prompt
         self._on_event = on_event
         self._submitted = time.perf_counter()
-        self._tokens: list[float] = []  # when each came, in seconds since the request
+        self._n_tokens = 0
+        self._first = 0.0  # when the first and the last token came, in seconds since the request
+        self._last = 0.0
 
     def update(self, *, capture: bool | None = None, **changes: Any) -> int:
         return self._life.call(lambda call: Change(call, self._number, changes, capture))
@@ -64,13 +66,17 @@ class ProcessRun:
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Token):
-            self._tokens.append(time.perf_counter() - self._submitted)
-        self._on_event(event)
+            self._last = time.perf_counter() - self._submitted
+            self._first = self._first or self._last
+            self._n_tokens += 1
+        try:
+            self._on_event(event)
+        except Exception:
+            log.exception("an event could not be handed on")
 
     def lose(self, message: str) -> None:
         """The process is gone: end with what this side knows."""
-        first, last = (self._tokens[0], self._tokens[-1]) if self._tokens else (0.0, 0.0)
-        n_tokens, seconds = len(self._tokens), last - first
+        first, seconds, n_tokens = self._first, self._last - self._first, self._n_tokens
         timings = Timings(
             cache_n=0,
             prompt_n=self._n_prompt,
@@ -83,7 +89,7 @@ class ProcessRun:
             ttft_ms=1000 * first,
             tpot_ms=1000 * seconds / max(1, n_tokens - 1),
         )
-        self._on_event(Done("error", self._n_prompt, n_tokens, timings, message))
+        self.on_event(Done("error", self._n_prompt, n_tokens, timings, message))
 
 
 class _Life:
@@ -107,13 +113,13 @@ class _Life:
     # ---- to the engine -----------------------------------------------------------------------
 
     def submit(
-        self, ids: Sequence[int], params: SamplingParams, capture: bool, on_event: OnEvent
+        self, ids: list[int], params: SamplingParams, capture: bool, on_event: OnEvent
     ) -> ProcessRun:
         number = next(self._numbers)
         run = ProcessRun(self, number, len(ids), on_event)
         self._register(self._runs, number, run)
         try:
-            self.call(lambda call: Submit(call, number, list(ids), params, capture))
+            self.call(lambda call: Submit(call, number, ids, params, capture))
         except BaseException:
             self._runs.pop(number, None)
             raise
@@ -214,7 +220,7 @@ class ProcessEngine(EngineClient):
         self._thread.start()
 
     def submit(
-        self, ids: Sequence[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
+        self, ids: list[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
     ) -> ProcessRun:
         self.require_ready()
         life = self._life

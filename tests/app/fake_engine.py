@@ -11,10 +11,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
-from gpu.errors import ContextExceeded, EngineClosed, InvalidRequest, ModelError, QueueFull
+import msgspec
+
+from gpu import (
+    ContextExceeded,
+    EngineClosed,
+    EngineInfo,
+    InvalidRequest,
+    ModelError,
+    QueueFull,
+    SamplingParams,
+)
 from gpu.events import (
     Accepted,
     Done,
@@ -28,7 +37,6 @@ from gpu.events import (
     TokenText,
     Updated,
 )
-from gpu.sampling import SamplingParams
 from gpu.step import DeviceInfo, Memory, RunnerLimits
 from tests.app import fake_sampler
 from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
@@ -140,14 +148,15 @@ class FakeEngine:
         self.active: list[FakeRun] = []
         self.waiting: list[FakeRun] = []
         self.closed = False
+        self.failure: str | None = None
         self.info = self._info()
         self._thread = threading.Thread(target=self._loop, name="fake engine", daemon=True)
         self._thread.start()
 
-    def _info(self) -> Any:
+    def _info(self) -> EngineInfo:
         options = self.options
         n_blocks = options.n_slots * options.context // BLOCK_TOKENS
-        return SimpleNamespace(
+        return EngineInfo(
             name="fake-story",
             dtype="f16",
             n_layers=options.n_layers,
@@ -185,18 +194,18 @@ class FakeEngine:
     ) -> FakeRun:
         params.validate()
         if not ids:
-            raise InvalidRequest("the prompt must have at least one token", "prompt")
+            raise InvalidRequest("the prompt is empty; give at least one token", "prompt")
         for id in ids:
             if not 0 <= id < self.tokenizer.vocab_size:
                 raise InvalidRequest(
-                    f"token ids go from 0 to {self.tokenizer.vocab_size - 1}, but got {id}", "ids"
+                    f"a token of the prompt is {id}, but ids go from 0 to "
+                    f"{self.tokenizer.vocab_size - 1}",
+                    "prompt",
                 )
         if len(ids) >= self.options.context:
             raise ContextExceeded(len(ids), self.options.context)
         if params.seed is None:
-            params = SamplingParams(
-                **{**{f: getattr(params, f) for f in params.__struct_fields__}, "seed": 42}
-            )
+            params = msgspec.structs.replace(params, seed=42)
         with self.changed:
             if self.closed:
                 raise EngineClosed("the engine is closed")

@@ -1,0 +1,177 @@
+"""The command line: `tokenglass [serve]`, `generate`, `devices`, `version`.
+
+Errors are one line. Exit code 2 is for what the user gave (flags, model folder), 1 for the rest.
+Imports of the server and the engine are inside the commands: the engine's process imports this
+module again, and `--help` should not load a GPU library.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import click
+
+from app import version
+from app.config import Row, Settings, SettingsError, rows
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+ENGINE_SETTINGS = ("model", "dtype", "backend", "adapter", "context", "kv_memory")
+
+
+class DefaultGroup(click.Group):
+    """A group whose command may be left out: then it is `serve`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ("--help", "-h")):
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+
+def _click_type(row: Row) -> Any:
+    kinds = [kind for kind in get_args(row.type) if kind is not type(None)]
+    if get_origin(row.type) is Literal:
+        return click.Choice(get_args(row.type))
+    if row.range is not None:
+        return click.IntRange(*row.range)
+    if row.type is Path or Path in kinds:
+        return click.Path(path_type=Path)
+    return str
+
+
+def settings_options(names: tuple[str, ...] | None = None) -> Callable[[Any], Any]:
+    """Options for the settings (those in `names`): flag, then environment, then default."""
+
+    def decorate(function: Any) -> Any:
+        for row in reversed(rows()):
+            if names is None or row.name in names:
+                multiple = get_origin(row.type) is tuple
+                function = click.option(
+                    row.flag,
+                    type=_click_type(row),
+                    default=row.default,
+                    multiple=multiple,
+                    envvar=row.env,
+                    show_envvar=True,
+                    show_default=row.default not in (None, ()),
+                    help=row.help,
+                )(function)
+        return function
+
+    return decorate
+
+
+class Failure(click.ClickException):
+    """Something went wrong; one line for the terminal, exit code 1."""
+
+
+class BadInput(click.ClickException):
+    """What the user gave cannot be used; one line for the terminal, exit code 2."""
+
+    exit_code = 2
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Turn the errors that users can act on into one line and an exit code."""
+    from gpu import EngineError, InvalidRequest, ModelError
+
+    try:
+        yield
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from None
+    except (ModelError, InvalidRequest) as error:
+        raise BadInput(str(error)) from None
+    except EngineError as error:
+        raise Failure(str(error)) from None
+
+
+def _model_folder(model: Path | None) -> Path:
+    """The folder that was given, or the bundled model's."""
+    if model is not None:
+        return model
+    from app import tale
+
+    return Path(tale.model_dir())
+
+
+@click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Tokenglass: a language model you can see through.
+
+    Without a command, serves the playground; `tokenglass serve --help` lists its settings.
+    """
+
+
+@main.command()
+@settings_options()
+def serve(**values: Any) -> None:
+    """Serve the playground and the API."""
+    from app.server import PortError
+    from app.server import serve as run
+
+    with _errors():
+        settings = Settings(**values).checked()
+        logging.basicConfig(
+            level=settings.log_level.upper(),
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        )
+        try:
+            failure = run(settings, _model_folder(settings.model), click.echo)
+        except PortError as error:
+            raise Failure(str(error)) from None
+    if failure is not None:
+        raise Failure(failure)
+
+
+@main.command()
+@click.argument("prompt")
+@settings_options(ENGINE_SETTINGS)
+@click.option("--chat", is_flag=True, help="Take PROMPT as a message and let the model answer.")
+@click.option("--temperature", type=float, help="0 is greedy.")
+@click.option("--top-k", type=int, help="Keep the k most likely tokens; 0 keeps all.")
+@click.option("--top-p", type=float, help="Keep the likeliest tokens up to this probability.")
+@click.option("--min-p", type=float, help="Drop tokens less likely than this × the likeliest.")
+@click.option("--repetition-penalty", type=float, help="1 changes nothing.")
+@click.option("--seed", type=int, help="The same seed gives the same text.")
+@click.option("--max-tokens", type=int, help="Tokens to write at most.")
+@click.option("--stop", multiple=True, help="Text that ends the run; may be repeated.")
+def generate(prompt: str, chat: bool, **values: Any) -> None:
+    """Write a continuation of PROMPT to the terminal.
+
+    Sampling settings that are left out are those the model's makers recommend.
+    """
+    from app.terminal import write
+
+    settings = Settings(**{name: values.pop(name) for name in ENGINE_SETTINGS})
+    params = {name: value for name, value in values.items() if value not in (None, ())}
+    with _errors():
+        write(settings, _model_folder(settings.model), prompt, params, chat=chat)
+
+
+@main.command()
+def devices() -> None:
+    """List the GPUs that can run a model; their numbers are for --adapter."""
+    import gpu
+
+    with _errors():
+        found = gpu.devices()
+    for number, device in enumerate(found):
+        kind = "software" if device.software else device.kind
+        click.echo(f"{number}  {device.name}  ({device.backend}, {kind}; {device.driver})")
+        if device.lacks:
+            click.echo(f"   runs without {', '.join(device.lacks)}")
+    if not found:
+        raise Failure(
+            "no GPU was found; install a Vulkan driver (Mesa's lavapipe runs on any CPU), "
+            "or use --backend torch"
+        )
+
+
+@main.command(name="version")
+def show_version() -> None:
+    """Show the version."""
+    click.echo(f"tokenglass {version()}")

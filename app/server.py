@@ -1,0 +1,195 @@
+"""Serve HTTP until told to stop: the socket, the threaded server, the engine beside it.
+
+Werkzeug's threaded server is the one that flask-sock can take a WebSocket from without another
+dependency, and threads are what a server of one process and one GPU needs. Its reloader and its
+debugger are never used.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+from app import create_app
+from app.config import Settings
+from app.engines import EngineClient, Progress
+from app.protocol import Hello, Status
+from app.worker import ProcessEngine
+from gpu import Engine, Tokenizer
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 128
+IDLE_SECONDS = 60.0
+"""A client that sends or takes nothing for this long is cut off."""
+
+
+class PortError(OSError):
+    """The address cannot be listened on; the message says why and what to do."""
+
+
+class Handler(WSGIRequestHandler):
+    """Logs requests without their query, which may hold the token, and without colours."""
+
+    timeout = IDLE_SECONDS
+    server_version = "Tokenglass"
+    sys_version = ""
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        path = getattr(self, "path", "-").partition("?")[0]
+        log.debug("%s %s %s", getattr(self, "command", "-"), path, int(code))
+
+    def log(self, type: str, message: str, *args: Any) -> None:
+        log.warning(message, *args)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, or `PortError`."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise PortError(f"--host {host} is not an address of this machine ({error})") from error
+    if sys.platform != "win32":  # there it would let two servers share a port
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise PortError(_why_not(error, host, port)) from error
+    return listener
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"port {port} is in use, perhaps by another Tokenglass; stop that, or take "
+                f"another port with --port (--port 0 finds a free one)"
+            )
+        case errno.EACCES:
+            return f"port {port} needs more rights than you have; take one above 1023 with --port"
+        case errno.EADDRNOTAVAIL:
+            return f"--host {host} is not an address of this machine"
+    return f"cannot listen on {host} port {port}: {error.strerror or error}"
+
+
+def http_server(
+    listener: socket.socket, settings: Settings, engine: EngineClient
+) -> BaseWSGIServer:
+    """The HTTP server on a listening socket, not serving yet."""
+    app = create_app(settings, engine)
+    return make_server(
+        settings.host,
+        listener.getsockname()[1],
+        app,
+        threaded=True,
+        request_handler=Handler,
+        fd=listener.fileno(),
+    )
+
+
+def load_engine(settings: Settings, folder: Path, progress: Progress) -> Engine:
+    """What the engine's process does first."""
+    return Engine.load(
+        folder,
+        dtype=settings.dtype,
+        backend=settings.backend,
+        adapter=settings.adapter,
+        context=settings.context,
+        kv_bytes=settings.kv_bytes,
+        n_slots=settings.slots,
+        queue=settings.queue,
+        progress=progress,
+    )
+
+
+def serve(settings: Settings, folder: Path, tell: Callable[[str], None]) -> str | None:
+    """Serve until Ctrl+C or SIGTERM. Returns why the engine failed to start, or None.
+
+    `tell` gets the lines for the terminal. Raises `PortError`, and `ModelError` for a folder
+    without a usable tokenizer.
+    """
+    tokenizer = Tokenizer.load(folder)
+    with bind(settings.host, settings.port) as listener:
+        engine = ProcessEngine(
+            functools.partial(load_engine, settings, folder), tokenizer, settings.log_level
+        )
+        return run(settings, listener, engine, tell)
+
+
+def run(
+    settings: Settings, listener: socket.socket, engine: EngineClient, tell: Callable[[str], None]
+) -> str | None:
+    """Start `engine`, serve, and end both. See `serve`."""
+    server = http_server(listener, settings, engine)
+    watch = _Watch(server, tell)
+    tell(f"Tokenglass is at {address(settings, server.port)}")
+    try:
+        signal.signal(signal.SIGTERM, _interrupt)
+        engine.listen(watch.on_state)
+        engine.start()
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl+C must not leave orphans
+        engine.close()
+        server.server_close()
+    return watch.failure
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def address(settings: Settings, port: int) -> str:
+    """Where to point a browser."""
+    host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
+        settings.host, settings.host
+    )
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{port}/" + ("?token=TOKEN" if settings.token else "")
+
+
+class _Watch:
+    """Tells the terminal about the engine, and stops the server when it cannot start."""
+
+    def __init__(self, server: BaseWSGIServer, tell: Callable[[str], None]) -> None:
+        self._server = server
+        self._tell = tell
+        self._state = ""
+        self._was_ready = False
+        self.failure: str | None = None
+
+    def on_state(self, status: Status, hello: Hello | None) -> None:
+        if status.state == self._state:
+            return
+        self._state = status.state
+        match status.state:
+            case "loading":
+                self._tell("Loading the model …")
+            case "ready" if hello is not None:
+                self._was_ready = True
+                self._tell(
+                    f"Ready: {hello.model.name} ({hello.model.dtype}) on {hello.device.name}"
+                )
+            case "failed" if not self._was_ready:
+                self.failure = status.message
+                threading.Thread(target=self._server.shutdown, daemon=True).start()
+            case "restarting" | "failed":
+                self._tell(f"The engine is {status.state}: {status.message}")

@@ -1,0 +1,54 @@
+"""`tokenglass generate`: one run, written to the terminal as it comes. The engine is in this
+process, since there is nobody else whom its end could hurt."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from app.config import Settings
+from app.prompts import prompt_ids
+from app.protocol import Message
+from app.server import load_engine
+from gpu import Run
+
+
+def write(
+    settings: Settings, folder: Path, prompt: str, params: dict[str, Any], *, chat: bool
+) -> None:
+    """Write the text to standard output, and seed and speed to standard error.
+
+    Raises `EngineError`s, before anything is written when the request is wrong. Ctrl+C ends the
+    run and keeps what was written.
+    """
+    engine = load_engine(settings, folder, lambda done, message: None)
+    try:
+        if chat:
+            ids = prompt_ids(engine.tokenizer, messages=[Message("user", prompt)])
+        else:
+            ids = prompt_ids(engine.tokenizer, prompt)
+        params.setdefault("seed", secrets.randbits(32))
+        wanted = msgspec.structs.replace(engine.info.defaults, **params)
+        _stream(engine.generate(ids, wanted), wanted.seed)
+    finally:
+        engine.close()
+
+
+def _stream(run: Run, seed: int | None) -> None:
+    n_tokens = 0
+    try:
+        for token in run:
+            click.echo(token.text, nl=False)
+            n_tokens += 1
+    except KeyboardInterrupt:
+        run.cancel()
+    click.echo()
+    if run.done is not None:
+        speed = run.done.timings.predicted_per_second
+        click.echo(
+            f"{n_tokens} tokens, {speed:.1f} per second ({run.done.reason}); seed {seed}", err=True
+        )
