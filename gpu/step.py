@@ -123,8 +123,8 @@ class Captured:
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """`gpu_ms` is the GPU time of the whole step (None where the adapter has no timestamps);
-    `encode_ms`, `wait_ms`, `read_ms` are host time: encoding and submitting, waiting for the GPU,
-    and reading and parsing what came back."""
+    `encode_ms`, `wait_ms`, `read_ms` are host time: encoding, being blocked in the submission (some
+    drivers run the work there) and in waiting for the result, and fetching it."""
 
     samples: tuple[Sampled, ...]
     captured: Captured | None = None

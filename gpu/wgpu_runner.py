@@ -54,6 +54,7 @@ class _InFlight:
     readback: native.Readback
     submission: Any
     encode_ms: float
+    submit_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +209,11 @@ class WgpuRunner:
         readback = self._readbacks.popleft()
         self._write_step(step)
         commands = self._encode(recorded, readback)
+        encoded = time.perf_counter()
         submission = native.submit(self.gpu.wgpu.queue, commands)
         readback.request()
-        self._pending.append(_InFlight(step, recorded, readback, submission, _ms_since(began)))
+        encode_ms, submit_ms = (encoded - began) * 1e3, _ms_since(encoded)
+        self._pending.append(_InFlight(step, recorded, readback, submission, encode_ms, submit_ms))
 
     def collect(self) -> StepResult:
         pending = self._pending.popleft()
@@ -233,7 +236,7 @@ class WgpuRunner:
             else None,
             gpu_ms=float(times[1] - times[0]) if times is not None else None,
             encode_ms=pending.encode_ms,
-            wait_ms=(waited - began) * 1e3,
+            wait_ms=pending.submit_ms + (waited - began) * 1e3,
             read_ms=_ms_since(waited),
         )
 
