@@ -1,0 +1,188 @@
+// What one answer is made of: the generations ("segments") that wrote it, their tokens and marks.
+//
+// "Continue" adds a segment to the same answer, so tokens are numbered through the whole answer and
+// a segment knows the number of its first token. Nothing here touches the page.
+
+import { differences } from "./params.js";
+
+/** @typedef {"sent"|"queued"|"prefill"|"writing"|"done"|"lost"} SegmentState */
+
+/** One generation. `seq` is the last message seen of it; `request` what was asked for. */
+export class Segment {
+  constructor(id, request, base) {
+    this.id = id;
+    this.request = request;
+    this.base = base;
+    this.seq = 0;
+    /** @type {SegmentState} */
+    this.state = "sent";
+    this.accepted = false;
+    this.position = 0;
+    this.prompt = [];
+    this.promptIds = new Set();
+    this.context = 0;
+    this.params = null;
+    this.capture = true;
+    this.prefill = { done: 0, total: 0, reused: 0, ms: 0, gpuMs: null };
+    this.promptStats = [];
+    this.kvBlocks = 0;
+    this.reason = "";
+    this.message = "";
+    this.timings = null;
+    this.nTokens = 0;
+    /** Text of a segment whose tokens are not here (yet, or any more); it stands in their place. */
+    this.plain = null;
+  }
+
+  get running() {
+    return this.state !== "done" && this.state !== "lost";
+  }
+
+  /** Tokens in the context: the prompt and what was written. */
+  get used() {
+    return this.accepted ? Math.max(this.prompt.length + this.nTokens, this.prefill.done) : 0;
+  }
+}
+
+export class Answer {
+  constructor() {
+    /** @type {Segment[]} */
+    this.segments = [];
+    /** `token` events in order, each with `segment`. */
+    this.tokens = [];
+    /** Changes at a token: {index, changes: [{name, from, to}], first: the first token of a drag}. */
+    this.marks = [];
+    /** Grows when tokens or marks changed in another way than by appending. */
+    this.edition = 0;
+  }
+
+  get segment() {
+    return this.segments.at(-1) ?? null;
+  }
+
+  get running() {
+    return this.segment?.running ?? false;
+  }
+
+  /** The text, with the texts of segments whose tokens are gone. */
+  get text() {
+    return this.segments.map((segment) => this.segmentText(segment)).join("");
+  }
+
+  segmentText(segment) {
+    if (segment.plain !== null) return segment.plain;
+    return this.tokens.slice(segment.base, segment.base + segment.nTokens).map((t) => t.text).join("");
+  }
+
+  /** Begin another generation of this answer. */
+  begin(id, request) {
+    const segment = new Segment(id, request, this.tokens.length);
+    this.segments.push(segment);
+    this.edition += 1;
+    return segment;
+  }
+
+  find(id) {
+    return this.segments.find((segment) => segment.id === id) ?? null;
+  }
+
+  /**
+   * Take one event of a segment. Returns false for a message that was seen before, null when one
+   * before it is missing (the caller asks for it again), true when it was taken.
+   */
+  take(segment, seq, event) {
+    if (seq <= segment.seq) return false;
+    if (seq > segment.seq + 1) return null;
+    segment.seq = seq;
+    if (segment.plain !== null) this.#refill(segment);
+    HANDLERS[event.type]?.(this, segment, event);
+    return true;
+  }
+
+  /** The messages of a segment known by its text come again: its tokens take the text's place. */
+  #refill(segment) {
+    segment.plain = null;
+    segment.base = this.tokens.length;
+    this.edition += 1;
+  }
+
+  /** Forget tokens of a segment because its messages are gone; keep the text. */
+  lose(segment, text) {
+    segment.plain = text;
+    segment.state = "lost";
+    this.edition += 1;
+  }
+}
+
+const HANDLERS = {
+  accepted(answer, segment, event) {
+    segment.accepted = true;
+    segment.prompt = event.prompt;
+    segment.promptIds = new Set(event.prompt.map(({ id }) => id));
+    segment.context = event.context;
+    segment.params = event.params;
+    segment.capture = event.capture;
+    segment.prefill.total = event.prompt.length;
+    HANDLERS.queued(answer, segment, event);
+  },
+
+  queued(_answer, segment, { position }) {
+    segment.position = position;
+    segment.state = position > 0 ? "queued" : "prefill";
+  },
+
+  prefill(_answer, segment, event) {
+    const { prefill } = segment;
+    segment.state = "prefill";
+    prefill.done = event.done;
+    prefill.total = event.total;
+    prefill.reused = event.reused;
+    prefill.ms += event.ms;
+    if (event.gpu_ms !== null) prefill.gpuMs = (prefill.gpuMs ?? 0) + event.gpu_ms;
+    segment.kvBlocks = event.kv_blocks;
+    for (const stats of event.stats ?? []) segment.promptStats[stats.position] = stats;
+  },
+
+  token(answer, segment, event) {
+    segment.state = "writing";
+    segment.kvBlocks = event.kv_blocks;
+    segment.nTokens += 1;
+    event.segment = segment;
+    answer.tokens.push(event);
+  },
+
+  updated(answer, segment, event) {
+    const changes = differences(segment.params, event.params);
+    if (segment.capture !== event.capture) {
+      changes.push({ name: "capture", from: segment.capture, to: event.capture });
+    }
+    segment.params = event.params;
+    segment.capture = event.capture;
+    if (changes.length) addMark(answer, segment.base + event.index, changes);
+  },
+
+  done(_answer, segment, event) {
+    segment.state = "done";
+    segment.reason = event.reason;
+    segment.message = event.message ?? "";
+    segment.timings = event.timings;
+  },
+};
+
+/** Marks of one drag (the same settings, few tokens apart) are told once, by the last of them. */
+const SAME_DRAG_TOKENS = 12;
+
+function addMark(answer, index, changes) {
+  const before = answer.marks.at(-1);
+  const names = (list) => list.map(({ name }) => name).join();
+  const sameDrag = before && index - before.index <= SAME_DRAG_TOKENS && names(before.changes) === names(changes);
+  if (sameDrag) {
+    const started = new Map(before.changes.map(({ name, from }) => [name, from]));
+    before.quiet = true;
+    changes = changes.map((change) => ({ ...change, from: started.get(change.name) }));
+    changes = changes.filter(({ from, to }) => from !== to);
+  }
+  if (sameDrag && before.index === index) answer.marks.pop();
+  answer.marks.push({ index, changes, quiet: false });
+  if (index <= answer.tokens.length || sameDrag) answer.edition += 1;
+}

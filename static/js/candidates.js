@@ -1,0 +1,147 @@
+// How one token was chosen: its candidates before and after the filters, and the draw.
+
+import { byId, clamp, el, setText, setVars } from "./dom.js";
+import { count, ordinal, percent, probability, tokenLabel } from "./format.js";
+import { on, state } from "./state.js";
+import { focused, focusedToken, step, view } from "./view.js";
+
+const list = byId("cands");
+const CUT = { top_k: "top-k", top_p: "top-p", min_p: "min-p" };
+const MOST_ROWS = 20;
+const LEAST_ROWS = 6;
+const ROW = 20;
+let nRows = 12;
+
+export function setUpCandidates() {
+  byId("tok-prev").addEventListener("click", () => step(-1));
+  byId("tok-next").addEventListener("click", () => step(1));
+  on("focus tokens hello size", draw);
+  new ResizeObserver(() => {
+    const row = parseFloat(getComputedStyle(list).gridAutoRows) || ROW;
+    nRows = clamp(Math.floor(list.clientHeight / row), LEAST_ROWS, MOST_ROWS);
+    draw();
+  }).observe(list);
+}
+
+function draw() {
+  const token = focusedToken();
+  setText(byId("tok-no"), token ? count(focused() + 1) : "");
+  setText(byId("tok-word"), token ? tokenLabel(token.text || candidateText(token), "part of a character") : "Next token");
+  setText(byId("tok-sub"), token ? `p ${probability(Math.exp(token.logprob))} · ${ordinal(token.rank)} choice` : "");
+  byId("tok-prev").disabled = !token || focused() === 0;
+  byId("tok-next").disabled = !token || focused() === view.answer.tokens.length - 1;
+  drawList(token);
+  drawDraw(token);
+}
+
+const candidateText = (token) => (token.eos ? "end of text" : token.candidates.find(({ id }) => id === token.id)?.text ?? "");
+
+/** The rows to show: the likeliest, and in any case the one that was drawn. */
+function rowsOf(token) {
+  const rows = token.candidates.slice(0, nRows);
+  if (!rows.some(({ id }) => id === token.id)) {
+    const drawn = token.candidates.find(({ id }) => id === token.id)
+      ?? { id: token.id, text: token.text, before: null, after: token.probability, cut: "" };
+    rows.splice(nRows - 1, 1, drawn);
+  }
+  return rows;
+}
+
+function drawList(token) {
+  const rows = token ? rowsOf(token) : [];
+  while (list.children.length < nRows) list.append(emptyRow());
+  while (list.children.length > nRows) list.lastChild.remove();
+  const most = Math.max(1e-9, ...rows.map(({ before, after }) => Math.max(before ?? 0, after)));
+  for (let i = 0; i < nRows; i += 1) drawRow(list.children[i], rows[i], token, most);
+}
+
+function emptyRow() {
+  const row = el("li");
+  const bar = el("span", "b");
+  bar.append(el("i", "b-out"), el("i", "b-in"));
+  row.append(el("span", "w"), bar, el("span", "n"), el("span", "c"));
+  return row;
+}
+
+function drawRow(row, candidate, token, most) {
+  const [word, bar, number, note] = row.children;
+  const drawn = candidate?.id === token?.id;
+  const cut = CUT[candidate?.cut] ?? "";
+  const again = candidate && !cut && penalised(candidate, token);
+  row.className = !candidate ? "" : `${drawn ? "pick-row" : ""}${cut ? " cut" : ""}${again ? " again" : ""}`;
+  bar.hidden = token && !candidate;
+  const text = candidate?.id === token?.id && token?.eos ? "end of text" : candidate?.text;
+  setText(word, candidate ? tokenLabel(text, "–") : "");
+  setText(number, candidate ? percent(candidate.after || candidate.before || 0) : "");
+  setText(note, !candidate ? "" : drawn ? "drawn" : cut || (again ? "penalty" : ""));
+  setVars(bar.children[0], { "--p": (candidate?.before ?? 0) / most });
+  setVars(bar.children[1], { "--q": (candidate?.after ?? 0) / most });
+  bar.children[0].hidden = bar.children[1].hidden = !candidate;
+}
+
+/** Did the repetition penalty act on this candidate? It does on every token in the context. */
+function penalised(candidate, token) {
+  const { segment } = token;
+  const params = paramsAt(token);
+  if (!params || params.repetition_penalty === 1) return false;
+  if (segment.promptIds.has(candidate.id)) return true;
+  const { tokens } = view.answer;
+  for (let i = segment.base; i < segment.base + token.index; i += 1) {
+    if (tokens[i]?.id === candidate.id) return true;
+  }
+  return false;
+}
+
+/** The settings that chose a token: those of its generation, with the changes since taken back. */
+function paramsAt(token) {
+  const { segment } = token;
+  if (!segment.params) return null;
+  const params = { ...segment.params };
+  for (const { index, changes } of view.answer.marks.toReversed()) {
+    if (index <= segment.base + token.index) break;
+    for (const { name, from } of changes) params[name] = from;
+  }
+  return params;
+}
+
+/** Cumulative strip: kept shares in falling order, removed mass hatched, the draw as a tick. */
+function drawDraw(token) {
+  const box = byId("draw");
+  if (!token) return box.replaceChildren();
+  const [kept, topK, topP, minP] = token.mass;
+  const strip = el("div", "strip");
+  let shown = 0;
+  for (const { id, before, cut } of token.candidates) {
+    if (cut || before < 0.0005) continue;
+    shown += before;
+    strip.append(setVars(el("i", id === token.id ? "hit" : ""), { "--f": before }));
+  }
+  if (kept - shown > 0.001) strip.append(setVars(el("i", "rest"), { "--f": kept - shown }));
+  for (const [name, share] of [["min-p", minP], ["top-p", topP], ["top-k", topK]]) {
+    if (share < 0.0005) continue;
+    const gone = setVars(el("i", "gone"), { "--f": share });
+    gone.dataset.cut = name;
+    strip.append(gone);
+  }
+  const at = el("div", "at");
+  const greedy = paramsAt(token)?.temperature === 0;
+  if (!greedy) {
+    strip.append(setVars(el("span", "tick"), { "--u": token.draw * kept }));
+    at.append(setVars(el("span", "", `draw ${token.draw.toFixed(3)}`), { "--u": clamp(token.draw * kept, 0.1, 0.9) }));
+  } else at.append(setVars(el("span", "", "greedy: no draw"), { "--u": 0.15 }));
+  box.replaceChildren(at, strip, masses(token, [["min-p", minP], ["top-p", topP], ["top-k", topK]]));
+  return undefined;
+}
+
+function masses(token, removed) {
+  const line = el("p", "mass");
+  const add = (name, text) => {
+    const span = el("span", "", `${name} `);
+    span.append(el("b", "", text));
+    line.append(span);
+  };
+  const all = state.hello?.model.vocab_size;
+  add(`${count(token.n_kept)} of ${all ? count(all) : "all"} kept`, `${percent(token.mass[0])} %`);
+  for (const [name, share] of removed) add(name, share >= 0.0005 ? `−${percent(share)} %` : share > 0 ? "<0.1 %" : "0");
+  return line;
+}

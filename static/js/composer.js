@@ -1,0 +1,145 @@
+// Where prompts are written: the field, its token count, the context gauge, the mode.
+
+import { byId, setText, setVars } from "./dom.js";
+import { count, plural } from "./format.js";
+import { saveDraft, savedDraft, saveSettings } from "./persist.js";
+import { ask, listenCounted, messagesBefore, newChat, send } from "./session.js";
+import { changed, lastTurn, on, ready, shownAnswer, state } from "./state.js";
+import { goToEnd } from "./transcript.js";
+
+const field = byId("prompt");
+const COUNT_AFTER_MS = 150;
+/** The gauge says so from these shares of the context on. */
+const HIGH = 0.75;
+const FULL = 0.9;
+
+let request = 0;
+let timer = 0;
+
+export function setUpComposer() {
+  field.value = savedDraft();
+  byId("composer").addEventListener("submit", onSubmit);
+  field.addEventListener("input", onInput);
+  field.addEventListener("keydown", onKey);
+  byId("mode").addEventListener("change", ({ target }) => setMode(target.value));
+  for (const button of byId("examples").querySelectorAll("button")) {
+    button.addEventListener("click", () => put(button.textContent));
+  }
+  listenCounted(({ request: answered, tokens }) => {
+    if (answered !== request) return;
+    state.counted = { tokens };
+    changed("counted");
+  });
+  on("line hello turns tokens counted settings", draw);
+  on("hello line turns", countSoon);
+}
+
+/** Write a text into the field, as if it had been typed. */
+export function put(text) {
+  field.value = text;
+  field.focus();
+  field.setSelectionRange(text.length, text.length);
+  onInput();
+}
+
+/** Give a refused prompt back, unless something new is being written. */
+export function giveBack(text) {
+  if (field.value === "") put(text);
+}
+
+function setMode(mode) {
+  if (mode !== state.mode && state.turns.length && !state.active) {
+    // Earlier turns stay: chat turns are the context of a chat, a completion stands alone.
+    state.counted = null;
+  }
+  state.mode = mode;
+  saveSettings();
+  changed("settings", "turns");
+}
+
+function onSubmit(event) {
+  event.preventDefault();
+  const text = state.mode === "chat" ? field.value.trim() : field.value;
+  if (text.trim() === "" || !ready() || state.active) return;
+  if (!ask(text)) return;
+  field.value = "";
+  onInput();
+  goToEnd();
+}
+
+function onKey(event) {
+  if (event.isComposing) return;
+  if (event.key === "Enter" && !event.shiftKey) {
+    event.preventDefault();
+    byId("composer").requestSubmit();
+  } else if (event.key === "ArrowUp" && field.value === "") {
+    const last = state.turns.findLast((turn) => turn.role === "user" || turn.given);
+    if (!last) return;
+    event.preventDefault();
+    put(last.text ?? last.given);
+  }
+}
+
+function onInput() {
+  state.counted = null;
+  saveDraft(field.value);
+  grow();
+  changed("counted");
+  countSoon();
+}
+
+/** Browsers without `field-sizing` need the height told. */
+function grow() {
+  if (CSS.supports("field-sizing", "content")) return;
+  field.style.height = "auto";
+  field.style.height = `${field.scrollHeight}px`;
+}
+
+function countSoon() {
+  clearTimeout(timer);
+  timer = setTimeout(askCount, COUNT_AFTER_MS);
+}
+
+function askCount() {
+  const text = field.value;
+  if (text.trim() === "" || !ready()) return;
+  request += 1;
+  const what = state.mode === "chat" ? { messages: [...messagesBefore(), { role: "user", content: text.trim() }] } : { prompt: text };
+  const message = { type: "count", request, ...what };
+  if (JSON.stringify(message).length * 1.02 < state.hello.limits.message_bytes) send(message);
+}
+
+function draw() {
+  const chat = state.mode === "chat";
+  const mayChat = state.hello?.model.chat ?? true;
+  for (const input of byId("mode").querySelectorAll("input")) {
+    input.checked = input.value === state.mode;
+    input.disabled = input.value === "chat" && !mayChat;
+    input.title = input.disabled ? "This model has no chat template; it continues text." : "";
+  }
+  setText(byId("prompt-label"), chat ? "Message" : "Text to continue");
+  field.placeholder = chat ? "Write a message" : "Write the beginning of a text";
+  const empty = field.value.trim() === "";
+  byId("send").disabled = !ready() || !!state.active || empty;
+  drawCount(empty);
+}
+
+function drawCount(empty) {
+  const { counted } = state;
+  setText(byId("count"), empty ? "" : counted ? plural(counted.tokens, "token") : "…");
+  const context = state.hello?.limits.context ?? 0;
+  const used = !empty && counted ? counted.tokens : shownAnswer(lastTurn())?.segment?.used ?? 0;
+  const share = context ? used / context : 0;
+  const gauge = byId("gauge");
+  gauge.dataset.level = share >= FULL ? "full" : share >= HIGH ? "high" : "";
+  gauge.setAttribute("aria-valuemax", context || 1);
+  gauge.setAttribute("aria-valuenow", Math.min(used, context || 1));
+  gauge.setAttribute("aria-valuetext", `${count(used)} of ${count(context)} tokens`);
+  setVars(gauge, { "--v": Math.min(1, share) });
+  setText(byId("ctx"), context ? `${count(used)} / ${count(context)}` : "");
+}
+
+export function startNewChat() {
+  newChat();
+  field.focus();
+}

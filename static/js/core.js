@@ -1,0 +1,183 @@
+// The core sample: where its columns are, how it scrolls, and what is drawn when.
+
+import { paintColumn, paintProbability } from "./column.js";
+import { drawLabels, drawPaper } from "./corelabels.js";
+import { byId, clamp, setText, setVars } from "./dom.js";
+import { grid, rowTop } from "./grid.js";
+import { partEdges } from "./column.js";
+import { tokenLabel } from "./format.js";
+import { on, state } from "./state.js";
+import { Tape } from "./tape.js";
+import { focused, focusedRow, focusedToken, metric, view } from "./view.js";
+
+const WIDTHS = [1, 2, 3, 4, 6, 8, 10, 12, 16, 20];
+const PROMPT_GAP = 10;
+const MARGIN_COLUMNS = 6;
+/** When the newest column reaches the edge, this part of the plate is blank again. */
+const JUMP = 0.3;
+
+const plot = byId("plot");
+const tapeBox = byId("tape");
+const pane = byId("pane");
+const canvas = byId("sample");
+
+/** Sizes in CSS pixels; `x0` is the first token's column, from the left edge of the tape. */
+export const core = { width: 0, ratio: 1, column: 6, prompt: 3, x0: 0, scroll: 0, scrolledAway: false };
+
+let drawnAnswer = null;
+let drawnEdition = -1;
+let ownScroll = -1;
+
+const tokenTape = new Tape((context, i, x, width) => {
+  const token = view.answer.tokens[i];
+  const gap = width >= 8 * core.ratio ? Math.round(core.ratio) : 0;
+  paintColumn(context, token.stats, x, width - gap, core.ratio, grid.flag + grid.text);
+  paintProbability(context, token.logprob, x, width - gap, core.ratio, grid.flag + grid.text);
+});
+const promptTape = new Tape((context, i, x, width) => {
+  const segment = view.answer.segments[0];
+  paintColumn(context, segment.promptStats[i], x, width, core.ratio, grid.flag + grid.text);
+});
+
+export function setUpCore() {
+  core.wanted = innerWidth < 768 ? 4 : innerWidth >= 1700 ? 8 : 6;
+  on("size theme metric hello", () => resetCore());
+  on("tokens focus size theme metric hello turns", drawCore);
+  plot.addEventListener("scroll", onScroll, { passive: true });
+  new ResizeObserver(() => {
+    resetCore();
+    drawCore();
+  }).observe(plot);
+}
+
+export function zoom(d) {
+  const now = WIDTHS.findIndex((w) => w >= core.wanted);
+  core.wanted = WIDTHS[clamp(now + d, 0, WIDTHS.length - 1)];
+  resetCore();
+  drawCore();
+}
+
+/** Follow the newest column again. */
+export function follow() {
+  core.scrolledAway = false;
+  drawCore();
+}
+
+function resetCore() {
+  core.ratio = devicePixelRatio || 1;
+  core.width = plot.clientWidth;
+  core.column = Math.max(1, Math.round(core.wanted * core.ratio)) / core.ratio;
+  view.parts = state.hello ? metric().parts(state.hello.model, grid.row) : 2;
+  const nPrompt = promptLength();
+  const narrow = core.width < 500 || nPrompt > 400;
+  core.prompt = Math.max(1, Math.round((nPrompt > 1200 ? 1 : narrow ? 2 : 3) * core.ratio)) / core.ratio;
+  const height = Math.round((grid.bottom - grid.flag - grid.text) * core.ratio);
+  tokenTape.reset(core.column * core.ratio, height);
+  promptTape.reset(core.prompt * core.ratio, height);
+  setVars(pane, { "--pane-w": `${core.width}px` });
+}
+
+const promptLength = () => view.answer?.segments[0]?.prompt.length ?? 0;
+
+/** The prompt's columns that may be painted: statistics come in order. */
+const promptDone = () => view.answer?.segments[0]?.prefill.done ?? 0;
+
+function drawCore() {
+  if (!core.width || !state.hello) return;
+  const { answer } = view;
+  if (answer !== drawnAnswer || (answer && answer.edition !== drawnEdition)) {
+    if (answer !== drawnAnswer) core.scrolledAway = false;
+    drawnAnswer = answer;
+    drawnEdition = answer?.edition;
+    resetCore();
+  }
+  const n = answer?.tokens.length ?? 0;
+  const nPrompt = promptLength();
+  core.x0 = nPrompt ? nPrompt * core.prompt + PROMPT_GAP : 0;
+  placeScroll(n);
+  paint(n, nPrompt);
+  placeFocus(n);
+}
+
+/** Keep what matters in view: the focused column if one is chosen, else the newest. */
+function placeScroll(n) {
+  const { width, column, x0 } = core;
+  const head = x0 + n * column;
+  const wanted = Math.max(width, head + width * JUMP + MARGIN_COLUMNS * column);
+  if (Math.abs(tapeBox.offsetWidth - wanted) > 64 * column || tapeBox.offsetWidth < wanted - width * JUMP / 2 || (n === 0 && wanted === width)) {
+    tapeBox.style.width = `${Math.ceil(wanted)}px`;
+  }
+  let scroll = plot.scrollLeft;
+  if (view.hover === null && !core.scrolledAway) {
+    const target = view.pinned === null ? head : x0 + focused() * column;
+    if (target + MARGIN_COLUMNS * column > scroll + width) scroll = target - width * (1 - JUMP);
+    else if (target - column < scroll) scroll = target - width * JUMP;
+  }
+  scroll = Math.round(clamp(scroll, 0, Math.max(0, tapeBox.offsetWidth - width)));
+  if (scroll !== plot.scrollLeft) {
+    ownScroll = scroll;
+    plot.scrollLeft = scroll;
+  }
+  core.scroll = scroll;
+}
+
+function onScroll() {
+  if (plot.scrollLeft === ownScroll) return;
+  ownScroll = -1;
+  const n = view.answer?.tokens.length ?? 0;
+  const head = core.x0 + n * core.column;
+  core.scrolledAway = head > plot.scrollLeft + core.width || head < plot.scrollLeft || view.pinned !== null;
+  drawCore();
+  byId("follow").setAttribute("aria-pressed", String(!core.scrolledAway && view.pinned === null));
+}
+
+function paint(n, nPrompt) {
+  const { ratio, width } = core;
+  const height = pane.clientHeight;
+  const w = Math.round(width * ratio);
+  const h = Math.round(height * ratio);
+  if (canvas.width !== w || canvas.height !== h) Object.assign(canvas, { width: w, height: h });
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  drawPaper(context, core, n);
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  const y = Math.round((grid.flag + grid.text) * ratio);
+  const at = (x) => Math.round((x - core.scroll) * ratio);
+  if (nPrompt) promptTape.draw(context, Math.min(promptDone(), nPrompt), at(0), y, w);
+  if (n) tokenTape.draw(context, n, at(core.x0), y, w);
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  drawLabels(context, core, view.answer);
+}
+
+/** Put the amber frame on the focused column and cell, and the blinking edge after the newest. */
+function placeFocus(n) {
+  const token = focusedToken();
+  const row = focusedRow();
+  const x = core.x0 + focused() * core.column - core.scroll;
+  const visible = token && x > -core.column && x < core.width;
+  const vars = { "--on": visible ? 1 : 0, "--head": `${core.x0 + n * core.column - core.scroll + 1}px` };
+  if (token && row) {
+    const [top, bottom] = partEdges(row.layer, Math.min(row.part, view.parts - 1));
+    Object.assign(vars, {
+      "--x": `${x - 1}px`, "--w": `${core.column + 2}px`,
+      "--y": `${Math.round(top) - 1}px`, "--h": `${Math.max(4, Math.round(bottom - top) + 2)}px`,
+    });
+    setText(byId("hair-n"), String(focused() + 1));
+    setText(byId("hair-word"), tokenLabel(token.text, token.eos ? "end" : "·"));
+  }
+  setVars(pane, vars);
+}
+
+/** The token and row under a point of the plot, or null. */
+export function under(event) {
+  const box = pane.getBoundingClientRect();
+  const x = event.clientX - box.left + core.scroll - core.x0;
+  const index = Math.floor(x / core.column);
+  const y = event.clientY - box.top;
+  if (x < 0 || index >= (view.answer?.tokens.length ?? 0)) return null;
+  const layer = grid.layers - 1 - Math.floor((y - grid.body) / grid.row);
+  if (layer < 0 || layer >= grid.layers) return { index, row: null };
+  const part = clamp(view.parts - 1 - Math.floor(((y - rowTop(layer)) / grid.row) * view.parts), 0, view.parts - 1);
+  return { index, row: { layer, part } };
+}

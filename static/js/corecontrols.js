@@ -1,0 +1,135 @@
+// Around the core: metric buttons, legend, row names, pointing, keys.
+
+import { cellValue, onScale } from "./column.js";
+import { follow, core, under, zoom } from "./core.js";
+import { byId, el, setText, setVars } from "./dom.js";
+import { ordinal, probability, tokenLabel } from "./format.js";
+import { grid, namedEvery, rowTop } from "./grid.js";
+import { METRICS, scales } from "./metrics.js";
+import { changed, on, state } from "./state.js";
+import { focused, focusedRow, focusedToken, metric, pin, point, step, stepRow, view } from "./view.js";
+
+const plot = byId("plot");
+/** PageUp and PageDown move by this many tokens. */
+const PAGE = 20;
+
+export function setUpCoreControls() {
+  for (const [key, { name }] of Object.entries(METRICS)) {
+    const label = el("label");
+    const input = Object.assign(el("input"), { type: "radio", name: "metric", value: key, checked: key === state.metric });
+    input.addEventListener("change", () => setMetric(key));
+    label.append(input, name);
+    byId("metrics").append(label);
+  }
+  byId("wider").addEventListener("click", () => zoom(1));
+  byId("narrower").addEventListener("click", () => zoom(-1));
+  byId("follow").addEventListener("click", () => {
+    pin(null);
+    follow();
+  });
+  plot.addEventListener("pointermove", onMove);
+  plot.addEventListener("pointerleave", () => point(null));
+  plot.addEventListener("click", onClick);
+  plot.addEventListener("keydown", onKey);
+  on("size hello metric theme", drawNames);
+  on("focus tokens metric hello", describe);
+  on("tokens metric hello turns", drawBlank);
+}
+
+export function setMetric(key) {
+  state.metric = key;
+  for (const input of byId("metrics").querySelectorAll("input")) input.checked = input.value === key;
+  changed("metric");
+}
+
+function onMove(event) {
+  if (event.pointerType === "touch") return;
+  const at = under(event);
+  point(at?.index ?? null, at?.row ?? null);
+}
+
+function onClick(event) {
+  const at = under(event);
+  if (at) pin(at.index, at.row);
+}
+
+/** Arrow keys in the core and in the transcript; true when the key was one of theirs. */
+export function moveFocus(key, rows) {
+  const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -PAGE, PageDown: PAGE };
+  if (key in moves) step(moves[key]);
+  else if (key === "Home") pin(0);
+  else if (key === "End") {
+    pin(null);
+    follow();
+  } else if (rows && key === "ArrowUp") stepRow(1);
+  else if (rows && key === "ArrowDown") stepRow(-1);
+  else return false;
+  return true;
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  core.scrolledAway = false;
+  if (moveFocus(event.key, true)) event.preventDefault();
+}
+
+/** The names of the rows, left of the plate. */
+function drawNames() {
+  const narrow = core.width < 500;
+  const names = [];
+  const every = namedEvery();
+  const add = (text, y, layer) => {
+    const name = setVars(el("span", "", text), { "--y": `${y}px` });
+    if (layer !== undefined) name.dataset.layer = layer;
+    names.push(name);
+  };
+  for (let layer = 0; layer < grid.layers; layer += every) {
+    add(narrow || every > 1 ? String(layer) : `layer ${layer}`, rowTop(layer) + grid.row / 2, layer);
+  }
+  add(narrow ? "out" : "output", grid.top + grid.cap / 2);
+  add(narrow ? "emb" : "embed", grid.bottom - grid.cap / 2);
+  add(narrow ? "p" : "probability", grid.top - grid.prob / 2);
+  if (!narrow) add("token", grid.bottom + 17);
+  byId("gutter").replaceChildren(...names);
+  describe();
+}
+
+/** Legend, marked row name, and the slider's words. */
+function describe() {
+  const token = focusedToken();
+  const row = focusedRow();
+  const { what, format, part } = metric();
+  const scale = scales[state.metric];
+  setText(byId("what"), what);
+  setText(byId("lo"), scale ? format(scale.lo) : "");
+  setText(byId("hi"), scale ? format(scale.hi) : "");
+  const value = token && row ? cellValue(token.stats, row) : null;
+  const name = row ? [`layer ${row.layer}`, part(Math.min(row.part, view.parts - 1), view.parts)].filter(Boolean).join(" ") : "";
+  const number = value === null || value === undefined ? "not measured" : format(value);
+  setText(byId("val"), token ? `${name} ${number}` : "");
+  const at = onScale(value);
+  setVars(byId("ramp"), { "--v": at ?? 0, "--on": at === null ? 0 : 1 });
+  for (const label of byId("gutter").children) label.classList.toggle("on", !!token && label.dataset.layer === String(row?.layer));
+  byId("follow").setAttribute("aria-pressed", String(!core.scrolledAway && view.pinned === null));
+  const n = view.answer?.tokens.length ?? 0;
+  plot.setAttribute("aria-valuemin", n ? 1 : 0);
+  plot.setAttribute("aria-valuemax", n);
+  plot.setAttribute("aria-valuenow", focused() + 1);
+  plot.setAttribute("aria-valuetext", token
+    ? `token ${focused() + 1}, “${tokenLabel(token.text, "end of text")}”, probability ${probability(Math.exp(token.logprob))}, ${ordinal(token.rank)} choice, ${name} ${number}`
+    : "No token yet");
+}
+
+/** Say why the plate is blank, when it is. */
+function drawBlank() {
+  const blank = byId("blank");
+  const { answer } = view;
+  let text = answer ? "" : "Every token will leave one column here, from the embedding up to the output.";
+  const newest = answer?.tokens.findLast(({ stats }) => stats);
+  if (answer && answer.tokens.length && !newest) text = "Capture was off, so no layer was measured.";
+  else if (newest && state.metric === "time" && newest.stats.layers[0].attention_ms == null) {
+    text = "This device has no timestamps inside a pass, so no layer has a GPU time.";
+  }
+  setText(blank, text);
+  blank.hidden = text === "";
+}

@@ -1,0 +1,190 @@
+// Everything on the core's plate that is not a measurement: paper, ruler, words, marks.
+
+import { count } from "./format.js";
+import { grid, namedEvery, rowTop } from "./grid.js";
+import { palette } from "./palette.js";
+import { describeChange } from "./params.js";
+import { state } from "./state.js";
+
+const SANS = '"Plex Sans", sans-serif';
+const SERIF = '"Source Serif", serif';
+/** Words of a sentence need this much room to be worth showing. */
+const LEAST_WORDS = 28;
+
+/** Paper that is not exposed yet: the lines of the layers and a faint grid of tokens. */
+export function drawPaper(context, { width, column, x0, scroll }, n) {
+  context.fillStyle = palette.line;
+  for (let layer = 0; layer < grid.layers; layer += namedEvery()) context.fillRect(0, rowTop(layer), width, 1);
+  for (const y of [grid.top, grid.body + grid.layers * grid.row, grid.bottom - 1]) context.fillRect(0, y, width, 1);
+  const left = x0 - scroll;
+  const step = tickStep(column);
+  for (let i = Math.max(step, firstTick(-left, column, step)); left + i * column < width; i += step) {
+    if (i <= n) continue;
+    for (let y = grid.top; y < grid.bottom; y += 6) context.fillRect(Math.round(left + i * column), y, 1, 2);
+  }
+}
+
+const firstTick = (x, column, step) => Math.max(0, Math.floor(x / column / step) * step);
+/** Numbers on the ruler stand at least 90 px apart. */
+const tickStep = (column) => [10, 20, 50, 100, 200].find((step) => step * column >= 90) ?? 500;
+
+/** Ruler, prompt, words of each sentence, changes, joints. */
+export function drawLabels(context, core, answer) {
+  context.textBaseline = "middle";
+  drawRuler(context, core, answer?.tokens.length ?? 0);
+  if (!answer) return;
+  drawPrompt(context, core, answer.segments[0]);
+  drawSentences(context, core, answer);
+  drawMarks(context, core, answer);
+}
+
+function drawRuler(context, { width, column, x0, scroll }, n) {
+  const left = x0 - scroll;
+  const step = tickStep(column);
+  const small = step / 10;
+  context.font = `400 ${grid.small}px ${SANS}`;
+  context.textAlign = "center";
+  for (let i = firstTick(-left, column, small); left + i * column < width; i += small) {
+    const x = left + i * column;
+    if (x < 0) continue;
+    const named = i % step === 0;
+    context.globalAlpha = i <= n ? 1 : 0.45;
+    context.fillStyle = named ? palette["ink-3"] : palette.edge;
+    context.fillRect(Math.round(x), grid.bottom + 2, 1, named ? 6 : 3);
+    context.globalAlpha = 1;
+    context.fillStyle = palette["ink-3"];
+    if (named && i) context.fillText(count(i), x, grid.bottom + 17);
+  }
+  context.textAlign = "start";
+}
+
+/** What was found in the cache is hatched, because it was never computed. */
+function drawPrompt(context, { prompt, scroll }, segment) {
+  if (!segment?.prompt.length) return;
+  const { reused } = segment.prefill;
+  const right = reused * prompt - scroll;
+  if (reused && right > 0) {
+    context.save();
+    context.beginPath();
+    context.rect(-scroll, grid.top + 1, reused * prompt - 2, grid.bottom - grid.top - 2);
+    context.clip();
+    context.strokeStyle = palette.edge;
+    context.globalAlpha = 0.5;
+    context.lineWidth = 1;
+    context.beginPath();
+    const height = grid.bottom - grid.top;
+    for (let x = -scroll - height; x < right; x += 6) {
+      context.moveTo(x, grid.bottom);
+      context.lineTo(x + height, grid.top);
+    }
+    context.stroke();
+    context.restore();
+  }
+  const label = `prompt ${count(segment.prompt.length)}`;
+  context.font = `400 ${grid.small}px ${SANS}`;
+  context.fillStyle = palette["ink-3"];
+  const room = segment.prompt.length * prompt - scroll;
+  if (room > context.measureText(label).width + 4) context.fillText(label, Math.max(0, -scroll), grid.flag + grid.text / 2);
+  if (reused && room > 60 && scroll === 0) context.fillText(`${count(reused)} reused`, 0, grid.bottom + 17);
+}
+
+const endsSentence = /[.?!…][”"')\]]*\s*$|\n\s*$/;
+
+/** Numbers of the tokens that begin a sentence; grows with the answer. */
+const startsOf = new WeakMap();
+function sentenceStarts(answer) {
+  let known = startsOf.get(answer);
+  if (!known || known.edition !== answer.edition) {
+    known = { edition: answer.edition, starts: [0], seen: 1 };
+    startsOf.set(answer, known);
+  }
+  for (; known.seen < answer.tokens.length; known.seen += 1) {
+    const before = answer.tokens[known.seen - 1].text;
+    const now = answer.tokens[known.seen].text;
+    if (endsSentence.test(before) && /^[\s“"'(]*\p{L}/u.test(now)) known.starts.push(known.seen);
+  }
+  return known.starts;
+}
+
+function drawSentences(context, { width, column, x0, scroll }, answer) {
+  const { tokens } = answer;
+  const starts = sentenceStarts(answer);
+  const left = x0 - scroll;
+  context.font = `400 ${grid.words}px ${SERIF}`;
+  for (let k = starts.length - 1; k >= 0; k -= 1) {
+    const from = starts[k];
+    const to = starts[k + 1] ?? tokens.length;
+    const x = left + from * column;
+    const end = Math.min(width, left + (starts[k + 1] ?? tokens.length + 14) * column - 4);
+    if (x > width) continue;
+    if (end < 0) break;
+    if (from) {
+      context.fillStyle = palette.edge;
+      context.fillRect(Math.round(x) - 1, grid.flag + 3, 1, grid.text + grid.prob - 3);
+    }
+    const start = Math.max(from ? x + 5 : x, 0);
+    if (x < -4 || end - start < LEAST_WORDS) continue;
+    context.fillStyle = palette["ink-2"];
+    context.fillText(fitWords(context, tokens, from, to, end - start), start, grid.flag + grid.text / 2);
+  }
+}
+
+/** As many whole words of tokens [from, to) as fit into `room`. */
+function fitWords(context, tokens, from, to, room) {
+  let fits = "";
+  let text = "";
+  for (let i = from; i < to; i += 1) {
+    text += tokens[i].text.replaceAll("\n", " ");
+    const whole = i + 1 >= to || !/^\p{L}/u.test(tokens[i + 1].text);
+    if (!whole) continue;
+    const rest = i + 1 < to ? " …" : "";
+    if (context.measureText(text.trim() + rest).width > room) return fits && `${fits} …`;
+    fits = text.trim();
+  }
+  return fits;
+}
+
+/** Where settings changed, where an answer was continued, where the engine stopped. */
+function drawMarks(context, core, answer) {
+  const { tokens, segments, marks } = answer;
+  const lines = marks.filter(({ index }) => index < tokens.length)
+    .map(({ index, quiet, changes }) => ({ index, quiet: quiet || !changes.length, text: changes.map(describeChange).join(", ") }));
+  for (const [k, segment] of segments.entries()) {
+    if (k && segment.nTokens) lines.push({ index: segment.base, text: "continued" });
+    if (segment.reason === "error") drawBreak(context, core, segment.base + segment.nTokens);
+  }
+  lines.sort((a, b) => a.index - b.index);
+  let free = -Infinity;
+  context.font = `500 ${grid.small}px ${SANS}`;
+  for (const { index, text, quiet } of lines) {
+    const x = Math.round(core.x0 + index * core.column - core.scroll);
+    if (x < 0 || x > core.width) continue;
+    if (quiet) {
+      context.fillStyle = palette["ink-3"];
+      context.fillRect(x, 2, 1, grid.flag + grid.text);
+      continue;
+    }
+    context.fillStyle = palette.plate;
+    context.fillRect(x - 1, grid.top, 3, grid.bottom - grid.top);
+    context.fillStyle = palette.ink;
+    context.fillRect(x, 2, 1, grid.bottom + 6);
+    if (!text || x + 6 < free) continue;
+    context.fillStyle = palette["ink-2"];
+    context.fillText(text, x + 6, grid.flag / 2);
+    free = x + 12 + context.measureText(text).width;
+  }
+}
+
+function drawBreak(context, core, index) {
+  const x = core.x0 + index * core.column - core.scroll;
+  if (x < -10 || x > core.width) return;
+  context.strokeStyle = palette["ink-3"];
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let y = grid.top, k = 0; y < grid.bottom; y += 5, k += 1) context.lineTo(x + 3 + (k & 1) * 4, y);
+  context.stroke();
+  if (state.active) return;
+  context.fillStyle = palette["ink-2"];
+  context.font = `500 ${grid.small}px ${SANS}`;
+  context.fillText(`the engine stopped after token ${count(index)}`, x + 14, rowTop(grid.layers - 2) + grid.row / 2);
+}

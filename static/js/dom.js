@@ -1,0 +1,40 @@
+// Small words for the DOM. Text from the model goes in through `textContent` and text nodes only.
+
+export const byId = (id) => document.getElementById(id);
+
+/** A new element with a class and, if given, text. */
+export function el(tag, className = "", text = null) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== null) node.textContent = text;
+  return node;
+}
+
+/** Set CSS custom properties (allowed under a policy that forbids style attributes). */
+export function setVars(node, values) {
+  for (const name in values) node.style.setProperty(name, values[name]);
+  return node;
+}
+
+/** Set text only when it differs: writing equal text still costs a layout. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Size a canvas to its box in device pixels. Returns [context, width, height] in CSS pixels. */
+export function fitCanvas(canvas) {
+  const { clientWidth: width, clientHeight: height } = canvas;
+  const ratio = devicePixelRatio || 1;
+  const w = Math.round(width * ratio);
+  const h = Math.round(height * ratio);
+  if (canvas.width !== w || canvas.height !== h) {
+    canvas.width = w;
+    canvas.height = h;
+  }
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return [context, width, height];
+}
+
+export const clamp = (value, least, most) => Math.min(most, Math.max(least, value));

@@ -1,0 +1,71 @@
+// Numbers and tokens as people read them.
+
+const grouped = new Intl.NumberFormat("en");
+
+export const count = (n) => grouped.format(n);
+
+/** "1 token", "2 tokens". */
+export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
+
+/** Milliseconds with a unit: "84 ms", "2.95 s", "3 min 20 s". */
+export function duration(ms) {
+  if (ms < 10) return `${ms.toFixed(1)} ms`;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 100_000) return `${(ms / 1000).toFixed(2)} s`;
+  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+}
+
+/** Three significant digits for a figure that stands alone: "24.3", "0.62", "1,240". */
+export function figure(value) {
+  if (!Number.isFinite(value)) return "–";
+  if (value >= 1000) return count(Math.round(value));
+  if (value >= 100) return value.toFixed(0);
+  return value >= 10 ? value.toFixed(1) : value.toFixed(2);
+}
+
+const UNITS = ["B", "KB", "MB", "GB", "TB"];
+
+/** Bytes in decimal units, as device makers count: "8.4 MB". */
+export function bytes(n) {
+  let unit = 0;
+  while (n >= 999.5 && unit < UNITS.length - 1) {
+    n /= 1000;
+    unit += 1;
+  }
+  return `${unit === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)} ${UNITS[unit]}`;
+}
+
+/** How many weights: "3.1 M". */
+export function parameters(n) {
+  if (n >= 1e9) return `${(n / 1e9).toFixed(1)} B`;
+  return n >= 1e6 ? `${(n / 1e6).toFixed(1)} M` : `${(n / 1e3).toFixed(0)} K`;
+}
+
+/** "1st", "2nd", "11th" from a rank that starts at 0. */
+export function ordinal(rank) {
+  const n = rank + 1;
+  const teen = n % 100 > 10 && n % 100 < 14;
+  return `${count(n)}${(!teen && ["th", "st", "nd", "rd"][n % 10]) || "th"}`;
+}
+
+/** A probability: small ones keep a digit that says something. */
+export function probability(p) {
+  if (p >= 0.0995 || p === 0) return p.toFixed(2);
+  return p >= 0.00095 ? p.toFixed(3) : p.toExponential(0);
+}
+
+/** A share in per cent, without the sign. */
+export function percent(share) {
+  const value = 100 * share;
+  if (value === 0) return "0";
+  return value < 0.05 ? "<0.1" : value.toFixed(1);
+}
+
+const CONTROL = { "\n": "↵", "\t": "⇥", "\r": "␍", "\u0000": "␀" };
+
+/** A token's text on one line: line breaks become visible, and so does a lone space. */
+export function tokenLabel(text, fallback = "") {
+  if (text === "") return fallback;
+  const shown = text.replace(/^ (?=\S)/, "").replace(/[\n\t\r\u0000]/g, (c) => CONTROL[c]);
+  return shown.trim() === "" ? "␣".repeat(shown.length) : shown;
+}

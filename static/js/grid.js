@@ -1,0 +1,45 @@
+// The heights that core and layer table share, from tokens.css and the number of layers.
+
+import { clamp } from "./dom.js";
+import { state } from "./state.js";
+
+const LEAST_ROW = 3;
+const GOOD_ROW = 6;
+const MOST_ROW = 72;
+/** Models whose layers do not fit at GOOD_ROW may take this part of the window. */
+const MOST_OF_WINDOW = 0.4;
+/** Below this, a row of the table has no room for words. */
+export const DENSE_BELOW = 20;
+
+/** In CSS pixels, from the top of the plot: see `measureGrid`. */
+export const grid = { flag: 0, text: 0, prob: 0, cap: 0, row: 0, ruler: 0, layers: 8, top: 0, body: 0, bottom: 0 };
+
+/** Read the sizes again; call when the window or the model changed. */
+export function measureGrid() {
+  const root = document.documentElement;
+  root.style.removeProperty("--h-layers");
+  const style = getComputedStyle(root);
+  const px = (name) => parseFloat(style.getPropertyValue(name));
+  const n = state.hello?.model.n_layers ?? 8;
+  let height = px("--h-layers");
+  let row = Math.min(MOST_ROW, Math.floor(height / n));
+  if (row < GOOD_ROW) {
+    row = clamp(Math.floor((innerHeight * MOST_OF_WINDOW) / n), LEAST_ROW, GOOD_ROW);
+    height = Math.max(height, n * row);
+    root.style.setProperty("--h-layers", `${height}px`);
+  }
+  root.style.setProperty("--row", `${row}px`);
+  Object.assign(grid, {
+    flag: px("--h-flag"), text: px("--h-text"), prob: px("--h-prob"), cap: px("--cap"), ruler: px("--h-ruler"),
+    small: px("--t1"), words: px("--t2"), row, layers: n,
+  });
+  grid.top = grid.flag + grid.text + grid.prob;
+  grid.body = grid.top + grid.cap;
+  grid.bottom = grid.body + n * row + grid.cap;
+}
+
+/** Every how manieth layer has its name written beside it: names need 14 px. */
+export const namedEvery = () => [1, 2, 4, 5, 10, 20].find((n) => n * grid.row >= 14) ?? 20;
+
+/** Top of a layer's row. */
+export const rowTop = (layer) => grid.body + (grid.layers - 1 - layer) * grid.row;

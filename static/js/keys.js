@@ -1,0 +1,45 @@
+// Keys that work everywhere on the page.
+
+import { setMetric } from "./corecontrols.js";
+import { byId } from "./dom.js";
+import { METRIC_NAMES } from "./metrics.js";
+import { startNewChat } from "./composer.js";
+import { stop } from "./session.js";
+import { closeSheet } from "./sheets.js";
+import { copyAnswer } from "./statusline.js";
+
+const isTyping = ({ tagName, type }) => tagName === "TEXTAREA" || (tagName === "INPUT" && !["range", "radio", "checkbox"].includes(type));
+
+export function setUpKeys() {
+  for (const [opener, dialog] of [["help-open", "help"], ["about-open", "about"]]) {
+    byId(opener).addEventListener("click", () => byId(dialog).showModal());
+    byId(dialog).addEventListener("click", (event) => {
+      if (event.target === byId(dialog)) byId(dialog).close();
+    });
+  }
+  document.addEventListener("keydown", onKey);
+}
+
+function onKey(event) {
+  if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
+  if (event.key === "Escape") {
+    if (closeSheet() || stop()) event.preventDefault();
+    return;
+  }
+  const command = event.ctrlKey || event.metaKey;
+  const act = command ? COMMANDS[`${event.shiftKey ? "shift " : ""}${event.key.toLowerCase()}`]
+    : event.altKey || isTyping(event.target) ? null : plain(event.key);
+  if (!act) return;
+  event.preventDefault();
+  act();
+}
+
+const help = () => byId("help").showModal();
+
+const COMMANDS = { "shift o": startNewChat, "shift c": copyAnswer, "/": help };
+
+function plain(key) {
+  if (key === "?") return help;
+  const metric = METRIC_NAMES[Number(key) - 1];
+  return metric ? () => setMetric(metric) : null;
+}

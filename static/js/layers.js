@@ -1,0 +1,180 @@
+// The layer table: the core's cross-section at the focused token, with bars on one canvas.
+
+import { byId, el, fitCanvas, setText, setVars } from "./dom.js";
+import { count, duration } from "./format.js";
+import { DENSE_BELOW, grid, namedEvery } from "./grid.js";
+import { scales } from "./metrics.js";
+import { palette } from "./palette.js";
+import { on, state } from "./state.js";
+import { focused, focusedRow, focusedToken, pin, point, view } from "./view.js";
+
+const table = byId("ltab");
+const body = byId("lrows");
+const canvas = byId("bars");
+/** Cells of each row, by layer; "out" and "emb" are the ends. */
+let cells = new Map();
+let dense = false;
+
+export function setUpLayers() {
+  on("hello size", build);
+  on("focus tokens hello size theme", draw);
+  body.addEventListener("pointerover", ({ target }) => onPoint(target, point));
+  body.addEventListener("pointerleave", () => point(null));
+  body.addEventListener("click", ({ target }) => onPoint(target, pin));
+  new ResizeObserver(draw).observe(byId("ltab-box"));
+}
+
+function onPoint(target, act) {
+  const layer = target.closest("tr")?.dataset.layer;
+  if (layer === undefined || !focusedToken()) return;
+  act(focused(), { layer: Number(layer), part: 0 });
+}
+
+/** Rows for the model: output on top, as in the core. */
+function build() {
+  const n = state.hello?.model.n_layers ?? 8;
+  const rowHeight = () => body.rows[1]?.offsetHeight ?? grid.row;
+  cells = new Map();
+  const every = namedEvery();
+  const line = (name, key, className) => {
+    const row = el("tr", className);
+    const head = el("th");
+    head.scope = "row";
+    head.append(el("span", "", name));
+    const parts = Array.from({ length: 5 }, () => el("span"));
+    row.append(head, ...parts.map((part) => {
+      const cell = el("td");
+      cell.append(part);
+      return cell;
+    }));
+    cells.set(key, { row, parts });
+    return row;
+  };
+  const layers = Array.from({ length: n }, (_, layer) => {
+    const row = line(String(layer), layer, layer % every === 0 ? "named" : "");
+    row.dataset.layer = layer;
+    return row;
+  }).reverse();
+  body.replaceChildren(line("out", "out", "end"), ...layers, line("emb", "emb", "end"));
+  dense = rowHeight() < DENSE_BELOW;
+  table.classList.toggle("dense", dense);
+}
+
+const micro = (ms) => (ms === null || ms === undefined ? "" : count(Math.round(ms * 1000)));
+const norm = (value) => (value >= 1000 ? value.toPrecision(2) : value >= 100 ? value.toFixed(0) : value.toFixed(value < 10 ? 2 : 1));
+const bits = (entropy) => {
+  const mean = entropy.reduce((sum, v) => sum + v, 0) / entropy.length;
+  return mean.toFixed(1);
+};
+
+/** ms of a layer, null when not measured. */
+const layerTime = ({ attention_ms: a, mlp_ms: m }) => (a == null || m == null ? null : a + m);
+
+function draw() {
+  const token = focusedToken();
+  const stats = token?.stats ?? null;
+  document.body.toggleAttribute("data-focus", !!token);
+  for (let layer = 0; layer < (state.hello?.model.n_layers ?? 0); layer += 1) {
+    const cell = cells.get(layer);
+    if (!cell) return;
+    const s = stats?.layers[layer];
+    const texts = s
+      ? [(s.attention / s.residual).toFixed(2), (s.mlp / s.residual).toFixed(2), bits(s.entropy), norm(s.residual), micro(layerTime(s))]
+      : ["", "", "", "", ""];
+    texts.forEach((text, i) => setText(cell.parts[i], text));
+    cell.row.classList.toggle("hot", !!token && focusedRow()?.layer === layer);
+  }
+  const end = (key, i, text) => cells.get(key) && setText(cells.get(key).parts[i], text);
+  end("out", 4, micro(stats?.head_ms));
+  end("emb", 4, micro(stats?.embed_ms));
+  end("emb", 3, stats ? norm(stats.embedding) : "");
+  drawBars(stats);
+  drawTotals(token, stats);
+}
+
+/** Bars at the foot of each cell; an entropy mark for each head. */
+function drawBars(stats) {
+  const [context, width] = fitCanvas(canvas);
+  const first = cells.get(0);
+  if (!stats || !width || !first) return;
+  const left = canvas.getBoundingClientRect().left;
+  const boxes = first.parts.map((part) => {
+    const box = part.parentElement.getBoundingClientRect();
+    return { x: box.left - left, width: box.width - 10 };
+  });
+  const scale = { update: scales.update, entropy: scales.entropy, norm: scales.norm, time: scales.time };
+  const top = canvas.getBoundingClientRect().top;
+  for (const [layer, s] of stats.layers.entries()) {
+    const cell = cells.get(layer);
+    if (!cell) return;
+    const box = cell.row.getBoundingClientRect();
+    const foot = box.bottom - top - (dense ? 1 : 3);
+    const height = dense ? Math.max(1, box.height - 3) : 3;
+    const bar = (i, at, colour) => {
+      context.fillStyle = colour;
+      if (at !== null) context.fillRect(boxes[i].x, foot - height, Math.max(1, at * boxes[i].width), height);
+    };
+    bar(0, scale.update.at(s.attention / s.residual), palette.data);
+    bar(1, scale.update.at(s.mlp / s.residual), palette["data-2"]);
+    drawEntropy(context, s.entropy, boxes[2], foot - height, height, dense);
+    bar(3, scale.norm?.at(s.residual) ?? null, palette["data-2"]);
+    const time = layerTime(s);
+    bar(4, time === null || !scale.time ? null : scale.time.at(time / 2), palette.data);
+  }
+}
+
+function drawEntropy(context, entropy, { x, width }, top, height, low) {
+  context.fillStyle = palette.line;
+  if (!low) context.fillRect(x, top + height - 1, width, 1);
+  context.fillStyle = palette.data;
+  context.globalAlpha = entropy.length > 12 ? 0.6 : 0.85;
+  for (const value of entropy) {
+    const tall = low ? height : height + 3;
+    context.fillRect(x + scales.entropy.at(value) * (width - 2), top + height - tall, 2, tall);
+  }
+  context.globalAlpha = 1;
+}
+
+const part = (name, ms) => {
+  const span = el("span", "", `${name} `);
+  span.append(el("b", "", duration(ms)));
+  return span;
+};
+
+/** GPU time of the step, split; the host's share; or why there is none. */
+function drawTotals(token, stats) {
+  const row = focusedRow();
+  const gpu = token?.times.gpu ?? null;
+  const dispatches = state.hello?.dispatches_per_token;
+  setText(byId("lay-sub"), token ? [gpu === null ? "" : `${duration(gpu)} on the GPU`, `${count(dispatches)} dispatches`].filter(Boolean).join(", ") : "");
+  const times = stats?.layers.map(layerTime) ?? [];
+  const measured = times.length > 0 && times.every((t) => t !== null);
+  byId("tsplit").hidden = !measured;
+  const parts = byId("tparts");
+  parts.classList.toggle("plain", !measured);
+  if (measured) {
+    const sum = (name) => stats.layers.reduce((total, layer) => total + layer[name], 0);
+    const ends = (stats.embed_ms ?? 0) + (stats.head_ms ?? 0);
+    const shares = [["attention", sum("attention_ms")], ["MLP", sum("mlp_ms")], ["ends", ends]];
+    shares.forEach(([, ms], i) => setVars(byId("tsplit").children[i], { "--f": Math.max(ms, 1e-6) }));
+    parts.replaceChildren(...shares.map(([name, ms]) => part(name, ms)));
+  } else setText(parts, whyNoTimes(token, stats));
+  const host = byId("thost");
+  if (dense && stats && row) return setText(host, readOut(stats.layers[row.layer], row.layer));
+  if (!token) return host.replaceChildren();
+  const { encode, wait, read } = token.times;
+  const others = stats && stats.n_rows > 1 ? [el("span", "", `${stats.n_rows} rows in the step`)] : [];
+  return host.replaceChildren(part("host: encode", encode), part("wait", wait), part("read", read), ...others.slice(0, grid.row > 30 ? 1 : 0));
+}
+
+function whyNoTimes(token, stats) {
+  if (!token) return "";
+  if (!stats) return "Capture was off for this token, so its layers were not measured.";
+  return "No timestamps inside a pass on this device, so no GPU time per layer.";
+}
+
+/** In a table too dense for words: the focused layer in one line. */
+function readOut(s, layer) {
+  const time = layerTime(s);
+  return `layer ${layer}: attention ${(s.attention / s.residual).toFixed(2)}, MLP ${(s.mlp / s.residual).toFixed(2)}, ${bits(s.entropy)} bit, norm ${norm(s.residual)}${time === null ? "" : `, ${micro(time)} µs`}`;
+}

@@ -1,0 +1,77 @@
+// Puts the page together.
+
+import { setUpAbout } from "./about.js";
+import { setUpCandidates } from "./candidates.js";
+import { giveBack, setUpComposer } from "./composer.js";
+import { setUpCore } from "./core.js";
+import { setUpCoreControls } from "./corecontrols.js";
+import { measureGrid } from "./grid.js";
+import { setUpKeys } from "./keys.js";
+import { setUpLayers } from "./layers.js";
+import { setUpNotice } from "./notice.js";
+import { forget } from "./overhead.js";
+import { PRESETS } from "./params.js";
+import { savedSettings } from "./persist.js";
+import { setUpRibbon } from "./ribbon.js";
+import { setUpRunStrip } from "./runstrip.js";
+import { setUpSampling } from "./sampling.js";
+import { start } from "./session.js";
+import { openNextToken, setUpSheets } from "./sheets.js";
+import { changed, on, state } from "./state.js";
+import { setUpStatusLine } from "./statusline.js";
+import { setUpTheme } from "./theme.js";
+import { setUpTranscript } from "./transcript.js";
+import { view } from "./view.js";
+
+const DEFAULTS = { ...PRESETS.Balanced, max_tokens: 256, seed: "", stop: [] };
+const saved = savedSettings();
+state.settings = { ...DEFAULTS, ...saved?.settings };
+state.capture = saved?.capture ?? true;
+state.mode = saved?.mode ?? "chat";
+
+setUpTheme();
+on("hello size", measureGrid);
+on("hello", onHello);
+setUpTranscript(openNextToken);
+setUpCore();
+setUpCoreControls();
+setUpLayers();
+setUpCandidates();
+setUpRibbon();
+setUpRunStrip();
+setUpSampling();
+setUpSheets();
+setUpAbout();
+measureGrid();
+start(giveBack);
+setUpComposer();
+setUpStatusLine();
+setUpNotice();
+setUpKeys();
+addEventListener("resize", () => changed("size"));
+document.fonts.ready.then(() => changed("size"));
+changed("hello", "settings", "turns", "line", "size");
+
+let known = null;
+
+/** Another model or device: what was measured before does not count for it. */
+function onHello() {
+  const { hello } = state;
+  if (!hello) return;
+  const now = `${hello.model.name} ${hello.device.name}`;
+  if (known && known !== now) forget();
+  known = now;
+  const { n_layers: n } = hello.model;
+  if (!view.row || view.row.layer >= n) view.row = { layer: Math.floor(n * 0.75), part: 1 };
+  if (!saved) adoptDefaults(hello.defaults);
+}
+
+let adopted = false;
+
+/** On the first visit the settings are the server's. */
+function adoptDefaults({ seed: _seed, ignore_eos: _ignored, ...defaults }) {
+  if (adopted || Object.keys(defaults).length === 0) return;
+  adopted = true;
+  Object.assign(state.settings, defaults);
+  changed("settings");
+}

@@ -1,0 +1,100 @@
+// What went wrong or takes long, in words, where the user looks: over the composer.
+
+import { byId, el, setText } from "./dom.js";
+import { count } from "./format.js";
+import { startNewChat } from "./composer.js";
+import { reconnect } from "./session.js";
+import { changed, lastTurn, on, shownAnswer, state } from "./state.js";
+
+let shown = "";
+let cried = "";
+let ticking = 0;
+
+export function setUpNotice() {
+  on("line turns hello settings tokens", draw);
+}
+
+/** The notice of the moment: {tone, head, text, progress, acts} or null. The most urgent wins. */
+function current() {
+  const kept = state.turns.length ? " Your text is kept." : "";
+  if (state.line === "lost") {
+    const seconds = Math.max(0, Math.ceil((state.retryAt - Date.now()) / 1000));
+    return { tone: "bad", head: "The server cannot be reached", text: `${kept} Trying again${seconds ? ` in ${seconds} s` : " now"}.`.trim(), acts: [["Try now", reconnect]] };
+  }
+  const { state: engine, message, progress } = state.engine;
+  if (engine === "loading") return { tone: "wait", head: "The model is loading", text: sentence(message), progress: progress ?? null };
+  if (engine === "restarting") return { tone: "bad", head: "The engine stopped and is restarting", text: `${sentence(message)}${kept}${state.turns.length ? " When it is ready, Continue goes on from here." : ""}`.trim() };
+  if (engine === "failed") return { tone: "bad", head: "The engine has failed", text: sentence(message) };
+  if (state.problem) return problem();
+  const segment = shownAnswer(lastTurn())?.segment;
+  if (segment && !state.active) return ended(segment);
+  return null;
+}
+
+const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "");
+
+const HEADS = {
+  queue_full: "The queue is full", context_exceeded: "The prompt is too long", invalid_request: "The request was refused",
+  unavailable: "The engine is not ready", bad_message: "The request was refused", too_long: "The conversation is too long to send",
+};
+
+function problem() {
+  const dismiss = () => {
+    state.problem = null;
+    changed("turns", "settings");
+  };
+  return { tone: "bad", head: HEADS[state.problem.code] ?? "That did not work", text: sentence(state.problem.message), acts: [["Dismiss", dismiss]] };
+}
+
+/** What to say about a generation that ended in a way that needs words. */
+function ended({ reason, message, context }) {
+  if (reason === "error") {
+    return { tone: "bad", head: "The writing was interrupted", text: `${sentence(message)} Your text is kept; Continue goes on from here.` };
+  }
+  if (reason === "context") {
+    return { tone: "bad", head: "The context is full", text: `All ${count(context)} positions are used, so the model cannot write further.`, acts: [["New chat", startNewChat]] };
+  }
+  return null;
+}
+
+const LINES = { connecting: "Connecting", lost: "Not connected" };
+const ENGINES = { connecting: "Connecting", loading: "Loading", ready: "Connected", restarting: "Restarting", failed: "Failed" };
+
+function draw() {
+  setText(byId("conn"), LINES[state.line] ?? ENGINES[state.engine.state]);
+  document.body.dataset.engine = state.line === "lost" ? "lost" : state.line === "open" ? state.engine.state : "connecting";
+  const notice = current();
+  const box = byId("notice");
+  box.hidden = !notice;
+  clearTimeout(ticking);
+  if (!notice) {
+    shown = cried = "";
+    return;
+  }
+  if (state.line === "lost") ticking = setTimeout(() => changed("line"), 1000);
+  box.dataset.tone = notice.tone;
+  setText(byId("notice-head"), notice.head);
+  setText(byId("notice-text"), notice.text);
+  const bar = byId("notice-progress");
+  bar.hidden = notice.progress === undefined;
+  if (notice.progress != null) bar.value = notice.progress;
+  else bar.removeAttribute("value");
+  if (shown !== notice.head) byId("notice-acts").replaceChildren(...(notice.acts ?? []).map(button));
+  shown = notice.head;
+  cry(notice);
+}
+
+function button([label, action]) {
+  const node = el("button", "text", label);
+  node.type = "button";
+  node.addEventListener("click", action);
+  return node;
+}
+
+/** Alerts are spoken once, not at every tick of a counter. */
+function cry({ tone, head, text }) {
+  const what = tone === "bad" ? `${head}. ${state.line === "lost" ? "" : text}` : "";
+  if (what === cried) return;
+  cried = what;
+  byId("cry").textContent = what;
+}

@@ -1,0 +1,97 @@
+// What survives a reload: the conversation (for this tab) and the settings (for this browser).
+//
+// The tokens of the last answer are not stored; the server sends them again. Their text is, for the
+// case that the server no longer has them.
+
+import { Answer, Segment } from "./answer.js";
+import { state } from "./state.js";
+
+const SESSION = "tokenglass.session";
+const SETTINGS = "tokenglass.settings";
+const SAVE_EVERY_MS = 500;
+const VERSION = 1;
+
+function read(storage, key) {
+  try {
+    const value = JSON.parse(storage().getItem(key));
+    return value?.version === VERSION ? value : null;
+  } catch {
+    return null;
+  }
+}
+
+function write(storage, key, value) {
+  try {
+    storage().setItem(key, JSON.stringify({ version: VERSION, ...value }));
+  } catch {
+    // Full or forbidden: the page works on, it only will not survive a reload.
+  }
+}
+
+const session = () => sessionStorage;
+const local = () => localStorage;
+
+// ---- settings --------------------------------------------------------------------------------
+
+export const savedSettings = () => read(local, SETTINGS);
+
+export function saveSettings() {
+  write(local, SETTINGS, { settings: state.settings, capture: state.capture, mode: state.mode });
+}
+
+// ---- conversation ----------------------------------------------------------------------------
+
+let timer = 0;
+let draft = "";
+
+/** Save within half a second; tokens come faster than storage should be written. */
+export function saveSoon() {
+  timer ||= setTimeout(save, SAVE_EVERY_MS);
+}
+
+export function saveDraft(text) {
+  draft = text;
+  saveSoon();
+}
+
+export function save() {
+  clearTimeout(timer);
+  timer = 0;
+  const turns = state.turns.map((turn) => (turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) }));
+  write(session, SESSION, { turns, mode: state.mode, draft });
+}
+
+const packAnswer = (answer) => ({
+  segments: answer.segments.map((segment) => ({
+    id: segment.id, request: segment.request, text: answer.segmentText(segment), state: segment.state,
+    accepted: segment.accepted, reason: segment.reason, params: segment.params, capture: segment.capture,
+  })),
+});
+
+/** {turns, mode, draft, replay}, or null when nothing was kept. `replay`: segments to ask for again. */
+export function restore() {
+  const kept = read(session, SESSION);
+  if (!kept) return null;
+  draft = kept.draft ?? "";
+  const turns = kept.turns.map((turn) => (turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(unpackAnswer) }));
+  const last = turns.at(-1);
+  const answer = last?.role === "model" ? last.answers[last.shown] : null;
+  const replay = (answer?.segments ?? [])
+    .filter((segment) => segment.state !== "lost")
+    .map((segment) => ({ answer, segment, text: segment.plain, unfinished: segment.unfinished }));
+  return { turns, mode: kept.mode, draft, replay };
+}
+
+function unpackAnswer({ segments }) {
+  const answer = new Answer();
+  for (const kept of segments) {
+    const segment = new Segment(kept.id, kept.request, 0);
+    Object.assign(segment, { reason: kept.reason, params: kept.params, capture: kept.capture, plain: kept.text });
+    segment.unfinished = kept.state !== "done" && kept.state !== "lost";
+    segment.state = kept.state === "lost" ? "lost" : "done";
+    answer.segments.push(segment);
+  }
+  return answer;
+}
+
+export const savedDraft = () => draft;

@@ -1,0 +1,130 @@
+// The run strip: what the whole run took, in time and in memory.
+
+import { byId, fitCanvas, setText, setVars } from "./dom.js";
+import { bytes, count, duration, figure } from "./format.js";
+import { speeds } from "./overhead.js";
+import { palette } from "./palette.js";
+import { saveSettings } from "./persist.js";
+import { pushSettings } from "./session.js";
+import { meanInterval } from "./statusline.js";
+import { changed, on, state } from "./state.js";
+import { view } from "./view.js";
+
+const SPARK_POINTS = 60;
+const SPARK_HEIGHT = 28;
+const KV_ROWS = 4;
+const KV_COLUMNS = 32;
+
+export function setUpRunStrip() {
+  byId("capture").addEventListener("change", ({ target }) => {
+    state.capture = target.checked;
+    saveSettings();
+    pushSettings();
+    changed("settings");
+  });
+  on("tokens turns hello focus", drawFigures);
+  on("tokens turns hello size theme", drawKv);
+  on("hello", drawMemory);
+  on("tokens settings hello", drawCapture);
+  new ResizeObserver(drawKv).observe(byId("kv"));
+}
+
+function drawFigures() {
+  const { answer } = view;
+  const segment = answer?.segment;
+  const first = segment?.timings?.ttft_ms ?? answer?.tokens[segment.base]?.times.interval ?? null;
+  const tpot = segment?.nTokens > 1 ? meanInterval(answer, segment) : NaN;
+  const seconds = first !== null && first >= 10_000;
+  setText(byId("r-ttft"), first === null ? "–" : figure(seconds ? first / 1000 : first));
+  setText(byId("r-ttft-unit"), seconds ? "s" : "ms");
+  setText(byId("r-tpot"), figure(tpot));
+  setText(byId("r-speed"), figure(1000 / tpot));
+  drawTimes(segment, tpot);
+  drawSpark(answer, segment);
+}
+
+function drawTimes(segment, tpot) {
+  const prefill = segment?.prefill.ms ?? 0;
+  const decode = segment?.timings?.predicted_ms ?? (Number.isFinite(tpot) ? tpot * (segment.nTokens - 1) : 0);
+  const any = prefill + decode > 0;
+  setText(byId("r-total"), any ? duration(prefill + decode) : "");
+  const reused = segment?.prefill.reused ? `, ${count(segment.prefill.reused)} reused` : "";
+  setText(byId("r-pre"), any ? `prefill ${duration(prefill)}${reused}` : "prefill");
+  setText(byId("r-dec"), any && decode ? `decode ${duration(decode)}` : "decode");
+  const [pre, dec] = byId("tl").children;
+  setVars(pre, { "--f": any ? Math.max(prefill, (prefill + decode) * 0.012) : 0 });
+  setVars(dec, { "--f": decode });
+}
+
+/** Speed of the last tokens, from nothing to twice their mean. */
+function drawSpark(answer, segment) {
+  const path = byId("spark").firstElementChild;
+  const recent = answer ? answer.tokens.slice(Math.max(segment.base + 1, answer.tokens.length - SPARK_POINTS)) : [];
+  const rates = recent.map(({ times }) => 1000 / Math.max(times.interval, 0.01));
+  if (rates.length < 2) return path.removeAttribute("d");
+  const mean = rates.reduce((sum, r) => sum + r, 0) / rates.length;
+  const y = (rate) => (SPARK_HEIGHT - 1) * (1 - Math.min(1, rate / (2 * mean)));
+  return path.setAttribute("d", rates.map((rate, i) => `${i ? "L" : "M"}${(i * 120) / (SPARK_POINTS - 1)} ${y(rate).toFixed(1)}`).join(""));
+}
+
+/** Each square is a block of the cache (or several, when there are many); those of this run are filled. */
+function drawKv() {
+  const limits = state.hello?.limits;
+  const segment = view.answer?.segment;
+  const [context, width, height] = fitCanvas(byId("kv"));
+  if (!limits || !width) return;
+  const used = segment?.kvBlocks ?? 0;
+  const reused = Math.floor((segment?.prefill.reused ?? 0) / limits.block_tokens);
+  const size = bytes(limits.kv_block_bytes * used);
+  setText(byId("r-kv"), used ? `${count(used)} of ${count(limits.kv_blocks)} blocks, ${size}${reused ? `, ${count(reused)} reused` : ""}` : `0 of ${count(limits.kv_blocks)} blocks`);
+  const perCell = Math.ceil(limits.kv_blocks / (KV_ROWS * KV_COLUMNS));
+  const cells = Math.ceil(limits.kv_blocks / perCell);
+  const columns = Math.max(Math.ceil(cells / KV_ROWS), KV_COLUMNS);
+  const pitchX = width / columns;
+  const pitchY = height / KV_ROWS;
+  const side = Math.min(pitchX, pitchY) - 2;
+  for (let i = 0; i < cells; i += 1) {
+    const x = (i % columns) * pitchX + 0.5;
+    const y = Math.floor(i / columns) * pitchY + 0.5;
+    const filled = Math.min(1, Math.max(0, (used - i * perCell) / perCell));
+    drawBlock(context, x, y, side, filled, (i + 1) * perCell <= reused);
+  }
+}
+
+function drawBlock(context, x, y, side, filled, reused) {
+  context.lineWidth = 0.75;
+  context.globalAlpha = filled ? 1 : 0.6;
+  context.strokeStyle = filled ? palette.data : palette.edge;
+  context.strokeRect(x, y, side, side);
+  context.fillStyle = palette.data;
+  if (!reused) return context.fillRect(x, y, side * filled, side);
+  context.beginPath();
+  context.moveTo(x, y + side);
+  context.lineTo(x + side, y);
+  context.moveTo(x, y + side / 2);
+  context.lineTo(x + side / 2, y);
+  return context.stroke();
+}
+
+function drawMemory() {
+  const memory = state.hello?.memory;
+  if (!memory) return;
+  const { weights, kv_cache: kv, work } = memory;
+  setText(byId("r-mem"), bytes(weights + kv + work));
+  setText(byId("m-w"), `weights ${bytes(weights)}`);
+  setText(byId("m-k"), `KV ${bytes(kv)}`);
+  setText(byId("m-a"), `work ${bytes(work)}`);
+  [weights, kv, work].forEach((size, i) => setVars(byId("mem").children[i], { "--f": size }));
+}
+
+/** What capturing costs, as soon as this session has seen both. */
+function drawCapture() {
+  byId("capture").checked = state.capture;
+  const { on: withIt, off: without } = speeds();
+  const share = withIt && without ? Math.round(100 * (withIt / without - 1)) : 0;
+  const costs = share < 0 ? `costs ${-share} %` : "costs nothing measurable";
+  setText(byId("capture-label"), `${state.capture ? "on" : "off"}${withIt && without ? `, ${costs}` : ""}`);
+  const speed = (value) => (value ? `${figure(value)} tok/s` : "not measured yet");
+  setText(byId("cost-on"), `with ${speed(withIt)}`);
+  setText(byId("cost-off"), `without ${speed(without)}`);
+}

@@ -1,0 +1,44 @@
+// On a phone the instruments are bottom sheets, opened by the tabs.
+
+import { byId } from "./dom.js";
+import { changed } from "./state.js";
+
+const phone = matchMedia("(max-width: 767px)");
+
+export function setUpSheets() {
+  for (const button of document.querySelectorAll("[data-sheet-name]")) {
+    button.addEventListener("click", () => toggle(button.dataset.sheetName));
+  }
+  byId("turns").addEventListener("click", ({ target }) => {
+    if (!target.closest(".tok")) closeSheet();
+  });
+  byId("prompt").addEventListener("focus", closeSheet);
+  phone.addEventListener("change", closeSheet);
+}
+
+const toggle = (name) => (document.body.dataset.open === name ? closeSheet() : openSheet(name));
+
+function openSheet(name) {
+  document.body.dataset.open = name;
+  mark();
+}
+
+/** Close the open sheet; true when there was one. */
+export function closeSheet() {
+  const open = "open" in document.body.dataset;
+  delete document.body.dataset.open;
+  if (open) mark();
+  return open;
+}
+
+/** On a phone, show how the chosen word was chosen. */
+export function openNextToken() {
+  if (phone.matches) openSheet("next");
+}
+
+function mark() {
+  for (const tab of byId("tabs").children) {
+    tab.setAttribute("aria-expanded", String(tab.dataset.sheetName === document.body.dataset.open));
+  }
+  changed("size", "focus");
+}

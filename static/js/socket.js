@@ -1,0 +1,71 @@
+// The line to the server: one WebSocket, opened again with growing patience when it breaks.
+
+const FIRST_WAIT_MS = 250;
+const LONGEST_WAIT_MS = 8000;
+/** A connection that lives this long was a good one: the next wait is short again. */
+const STEADY_MS = 3000;
+
+export class Socket {
+  /** `onMessage(message)`; `onLine(line, retryAt)` with line "connecting", "open" or "lost". */
+  constructor(url, onMessage, onLine) {
+    this.url = url;
+    this.onMessage = onMessage;
+    this.onLine = onLine;
+    this.wait = FIRST_WAIT_MS;
+    this.timer = 0;
+    this.ws = null;
+    addEventListener("online", () => this.retry());
+    addEventListener("pagehide", () => this.ws?.close());
+    addEventListener("pageshow", (event) => event.persisted && this.retry());
+  }
+
+  open() {
+    clearTimeout(this.timer);
+    this.timer = 0;
+    const ws = new WebSocket(this.url);
+    let openedAt = 0;
+    this.ws = ws;
+    ws.onopen = () => {
+      openedAt = performance.now();
+      this.onLine("open", 0);
+    };
+    ws.onmessage = ({ data }) => this.onMessage(JSON.parse(data));
+    ws.onclose = () => {
+      if (this.ws !== ws) return;
+      this.ws = null;
+      if (openedAt && performance.now() - openedAt > STEADY_MS) this.wait = FIRST_WAIT_MS;
+      const pause = this.wait * (0.75 + Math.random() / 2);
+      this.wait = Math.min(LONGEST_WAIT_MS, this.wait * 2);
+      this.timer = setTimeout(() => this.open(), pause);
+      this.onLine("lost", Date.now() + pause);
+    };
+  }
+
+  /** Try again now, if the line is down. */
+  retry() {
+    if (this.ws === null) this.open();
+  }
+
+  /** Send a message; false when the line is down. */
+  send(message) {
+    if (this.ws?.readyState !== WebSocket.OPEN) return false;
+    this.ws.send(encode(message));
+    return true;
+  }
+}
+
+/**
+ * JSON, with `seed` (a string of digits here, because numbers have 53 bits and seeds 64) as a
+ * number. The pattern cannot match inside a string: quotes are escaped there.
+ */
+export function encode(message) {
+  return JSON.stringify(message).replace(/"seed":"(\d+)"/, '"seed":$1');
+}
+
+/** Address of the socket beside this page. */
+export function socketUrl() {
+  const url = new URL("ws", document.baseURI);
+  url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+  url.hash = "";
+  return url.href;
+}

@@ -1,0 +1,115 @@
+// The line over the composer: what is happening, and what can be done about it.
+
+import { byId, setText } from "./dom.js";
+import { count, duration, figure, plural } from "./format.js";
+import { continueAnswer, regenerate, showVersion, stop } from "./session.js";
+import { lastTurn, on, ready, shownAnswer, state } from "./state.js";
+import { startNewChat } from "./composer.js";
+import { goToEnd } from "./transcript.js";
+
+const COPIED_MS = 1500;
+let said = "";
+
+export function setUpStatusLine() {
+  const act = (id, action) => byId(id).addEventListener("click", action);
+  act("stop", stop);
+  act("again", () => {
+    regenerate();
+    goToEnd();
+  });
+  act("more", () => {
+    continueAnswer();
+    goToEnd();
+  });
+  act("copy", copyAnswer);
+  act("new", startNewChat);
+  act("older", () => showVersion(-1));
+  act("newer", () => showVersion(1));
+  on("turns tokens line hello", draw);
+}
+
+/** Copy the last answer, with what it continued. */
+export async function copyAnswer() {
+  const turn = lastTurn();
+  if (!turn) return;
+  const text = (turn.given + shownAnswer(turn).text).trim();
+  let label = "Copied";
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    label = "Not allowed";
+  }
+  setText(byId("copy-label"), label);
+  byId("say").textContent = label === "Copied" ? "Answer copied" : "The browser did not allow copying";
+  setTimeout(() => setText(byId("copy-label"), "Copy"), COPIED_MS);
+}
+
+function draw() {
+  const turn = lastTurn();
+  const answer = shownAnswer(turn);
+  const segment = answer?.segment ?? null;
+  const writing = !!state.active;
+  const idle = ready() && !writing && !!answer;
+  byId("stop").disabled = !writing || state.line !== "open";
+  byId("again").disabled = !idle;
+  byId("more").disabled = !idle || segment?.reason === "context";
+  byId("copy").disabled = !answer || answer.text === "";
+  byId("new").disabled = state.turns.length === 0;
+  const versions = turn?.answers.length ?? 0;
+  byId("versions").hidden = versions < 2;
+  byId("older").disabled = writing || turn?.shown === 0;
+  byId("newer").disabled = writing || turn?.shown === versions - 1;
+  setText(byId("version"), versions > 1 ? `${turn.shown + 1}/${versions}` : "");
+  setText(byId("stats"), segment ? describe(answer, segment) : "");
+  announce(segment);
+}
+
+const REASONS = {
+  eos: "", stop: "stop string", length: "max tokens reached", context: "context full", cancelled: "stopped", error: "stopped by an error",
+};
+
+function describe(answer, segment) {
+  if (state.active === answer) {
+    if (segment.state === "sent") return state.line === "open" ? "Sent" : "Waiting for the connection";
+    if (segment.state === "queued") return `In the queue, place ${segment.position}`;
+    if (segment.nTokens === 0) {
+      const { done, total } = segment.prefill;
+      return `Reading the prompt, ${count(done)} of ${count(total)} tokens`;
+    }
+  }
+  if (segment.plain !== null) return "measurements of this answer are gone, its text is kept";
+  const parts = [plural(answer.tokens.length, "token")];
+  const ttft = segment.timings?.ttft_ms ?? answer.tokens[segment.base]?.times.interval;
+  if (ttft !== undefined && segment.nTokens) parts.push(`TTFT ${duration(ttft)}`);
+  const speed = tokensPerSecond(answer, segment);
+  if (speed) parts.push(`${figure(speed)} tok/s`);
+  const reason = state.active === answer ? "" : REASONS[segment.reason];
+  if (reason) parts.push(reason);
+  return parts.join(" · ");
+}
+
+/** Mean speed of a generation's decode so far, or null. */
+export function tokensPerSecond(answer, segment) {
+  if (segment.nTokens < 2) return null;
+  const tpot = meanInterval(answer, segment);
+  return tpot > 0 ? 1000 / tpot : null;
+}
+
+const sums = new WeakMap();
+
+/** Mean time between tokens after the first, in ms; the server's own figure once it is done. */
+export function meanInterval(answer, segment) {
+  if (segment.timings?.tpot_ms) return segment.timings.tpot_ms;
+  const known = sums.get(segment) ?? { n: 1, sum: 0 };
+  for (; known.n < segment.nTokens; known.n += 1) known.sum += answer.tokens[segment.base + known.n].times.interval;
+  sums.set(segment, known);
+  return known.sum / Math.max(1, known.n - 1);
+}
+
+/** Tell screen readers when writing begins and ends; never the tokens themselves. */
+function announce(segment) {
+  const now = state.active ? (segment?.state === "queued" ? `In the queue, place ${segment.position}` : "Writing") : segment && said ? `Answer complete, ${plural(segment.nTokens, "token")}` : "";
+  if (now === said || (!state.active && !said)) return;
+  said = now;
+  byId("say").textContent = now;
+}

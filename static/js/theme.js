@@ -1,0 +1,38 @@
+// Light, dark, or as the system says. theme-first.js sets the choice before the first paint.
+
+import { byId } from "./dom.js";
+import { readPalette } from "./palette.js";
+import { changed } from "./state.js";
+
+const KEY = "tokenglass.theme";
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const root = document.documentElement;
+/** From each theme to the next; "" is the system's. */
+const NEXT = { "": () => (dark.matches ? "light" : "dark"), light: () => (dark.matches ? "" : "dark"), dark: () => (dark.matches ? "light" : "") };
+
+export function setUpTheme() {
+  byId("theme").addEventListener("click", () => choose(NEXT[root.dataset.theme ?? ""]()));
+  dark.addEventListener("change", apply);
+  apply();
+}
+
+function choose(theme) {
+  if (theme) root.dataset.theme = theme;
+  else delete root.dataset.theme;
+  try {
+    if (theme) localStorage.setItem(KEY, theme);
+    else localStorage.removeItem(KEY);
+  } catch {
+    // Without storage the choice lasts as long as the page.
+  }
+  apply();
+}
+
+function apply() {
+  const theme = root.dataset.theme;
+  const now = theme ?? `as the system, now ${dark.matches ? "dark" : "light"}`;
+  byId("theme").setAttribute("aria-label", `Theme: ${now}`);
+  byId("theme").title = `Theme: ${now}`;
+  readPalette();
+  changed("theme");
+}

@@ -1,0 +1,159 @@
+// The conversation as text: one element per token, appended once per frame.
+
+import { byId, el } from "./dom.js";
+import { tokenLabel } from "./format.js";
+import { moveFocus } from "./corecontrols.js";
+import { describeChange } from "./params.js";
+import { on, shownAnswer, state } from "./state.js";
+import { focused, pin, point, showAnswer, view } from "./view.js";
+
+const log = byId("log");
+const scroller = byId("turns");
+/** The transcript follows the text while its end is this near. */
+const NEAR_END_PX = 40;
+
+/** What is on the page: for each turn {turn, answer, edition, shown, box}. */
+let drawn = [];
+let stick = true;
+const caret = el("span", "caret");
+
+export function setUpTranscript(openNext) {
+  on("turns tokens hello", draw);
+  on("focus tokens", drawFocus);
+  scroller.addEventListener("scroll", () => {
+    stick = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR_END_PX;
+  }, { passive: true });
+  log.addEventListener("pointerover", onOver);
+  log.addEventListener("pointerleave", () => point(null));
+  log.addEventListener("click", (event) => onClick(event, openNext));
+  log.addEventListener("keydown", onKey);
+  log.addEventListener("focusin", ({ target }) => {
+    if (target.matches(".tok")) choose(target);
+  });
+  new ResizeObserver(scrollToEnd).observe(scroller);
+}
+
+/** Show the end of the conversation, wherever it was scrolled to. */
+export function goToEnd() {
+  stick = true;
+  scrollToEnd();
+}
+
+function scrollToEnd() {
+  if (stick) scroller.scrollTop = scroller.scrollHeight;
+}
+
+function draw() {
+  document.body.dataset.phase = state.turns.length ? "talk" : "empty";
+  document.body.toggleAttribute("data-writing", !!state.active);
+  state.turns.forEach(drawTurn);
+  for (const { box } of drawn.splice(state.turns.length)) box.remove();
+  if (state.active) drawn.at(-1)?.text.append(caret);
+  else caret.remove();
+  scrollToEnd();
+}
+
+function drawTurn(turn, i) {
+  let entry = drawn[i];
+  if (entry?.turn !== turn) {
+    const fresh = { turn, ...newTurn(turn), answer: null };
+    if (entry) entry.box.replaceWith(fresh.box);
+    else log.append(fresh.box);
+    entry = drawn[i] = fresh;
+  }
+  if (turn.role === "model") drawAnswer(entry, shownAnswer(turn));
+}
+
+function newTurn(turn) {
+  const box = el("article", `turn ${turn.role === "user" ? "you" : "model"}`);
+  const name = turn.role === "user" ? "You" : turn.mode === "completion" ? "Text" : state.hello?.model.name ?? "Model";
+  const text = el("p", turn.role === "user" ? "said" : "answer", turn.role === "user" ? turn.text : null);
+  box.append(el("h3", "who", name), text);
+  return { box, text };
+}
+
+function drawAnswer(entry, answer) {
+  const { turn, text, box } = entry;
+  if (entry.answer !== answer || entry.edition !== answer.edition) {
+    text.replaceChildren();
+    if (turn.given) text.append(el("span", "given", turn.given));
+    Object.assign(entry, { answer, edition: answer.edition, segment: 0, shown: 0 });
+  }
+  box.setAttribute("aria-busy", String(answer.running && state.active === answer));
+  const fragment = document.createDocumentFragment();
+  for (; entry.segment < answer.segments.length; entry.segment += 1) {
+    const segment = answer.segments[entry.segment];
+    if (segment.plain !== null) fragment.append(el("span", "plain", segment.plain));
+    else for (const end = segment.base + segment.nTokens; entry.shown < end; entry.shown += 1) putToken(fragment, answer, entry.shown);
+    if (segment === answer.segment) break;
+  }
+  text.insertBefore(fragment, caret.parentNode === text ? caret : null);
+}
+
+/** Above these, a word was probable enough to stand without a line. */
+const UNDERLINE = [0.4, 0.2, 0.08];
+
+function putToken(parent, answer, index) {
+  for (const mark of answer.marks) {
+    if (mark.index === index) parent.append(el("span", "mark-change", mark.quiet ? "" : mark.changes.map(describeChange).join(", ")));
+  }
+  const { text, logprob, eos } = answer.tokens[index];
+  const space = /^ +(?=\S)/.exec(text)?.[0] ?? "";
+  if (space) parent.append(space);
+  const node = el("span", eos ? "tok eos" : text === "" ? "tok part" : "tok", text.slice(space.length));
+  const p = Math.exp(logprob);
+  node.dataset.i = index;
+  node.dataset.q = UNDERLINE.filter((bound) => p <= bound).length;
+  node.tabIndex = -1;
+  parent.append(node);
+}
+
+// ---- focus -----------------------------------------------------------------------------------
+
+let lit = null;
+
+/** Light up the token that is looked at. */
+function drawFocus() {
+  const entry = drawn.find(({ answer }) => answer && answer === view.answer);
+  const node = entry?.text.querySelector(`.tok[data-i="${focused()}"]`) ?? null;
+  if (node === lit) return;
+  lit?.classList.remove("on");
+  if (lit) lit.tabIndex = -1;
+  node?.classList.add("on");
+  if (node) node.tabIndex = 0;
+  lit = node;
+}
+
+/** The answer a token's element belongs to. */
+const answerOf = (node) => drawn.find(({ box }) => box.contains(node))?.answer ?? null;
+
+function onOver({ target, pointerType }) {
+  if (pointerType === "touch" || !target.matches(".tok") || answerOf(target) !== view.answer) return;
+  point(Number(target.dataset.i));
+}
+
+function choose(node) {
+  const answer = answerOf(node);
+  if (answer && answer !== view.answer) showAnswer(answer);
+  const index = Number(node.dataset.i);
+  if (view.pinned !== index) pin(index);
+}
+
+function onClick({ target }, openNext) {
+  if (!target.matches(".tok")) return;
+  choose(target);
+  openNext();
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || !event.target.matches(".tok")) return;
+  if (!moveFocus(event.key, false)) return;
+  event.preventDefault();
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    drawFocus();
+    if (lit && lit !== document.activeElement) {
+      lit.focus({ preventScroll: false });
+      byId("say").textContent = `${tokenLabel(view.answer.tokens[focused()].text, "end")}, ${byId("tok-sub").textContent}`;
+    }
+  }));
+}

@@ -1,0 +1,74 @@
+// What is being looked at: an answer, one of its tokens, one row of the core.
+
+import { clamp } from "./dom.js";
+import { METRICS } from "./metrics.js";
+import { changed, state } from "./state.js";
+
+export const view = {
+  /** The answer in the core, or null. */
+  answer: null,
+  /** Token under the pointer, or null. */
+  hover: null,
+  /** Chosen token, or null: the newest is followed. */
+  pinned: null,
+  /** Row of the core: {layer, part}; null until a model is known. */
+  row: null,
+  hoverRow: null,
+  /** Rows of one layer in the core now; the core sets it. */
+  parts: 2,
+};
+
+/** Number of the focused token, -1 when there is none. */
+export function focused() {
+  const n = view.answer?.tokens.length ?? 0;
+  return clamp(view.hover ?? view.pinned ?? n - 1, -1, n - 1);
+}
+
+export const focusedToken = () => view.answer?.tokens[focused()] ?? null;
+export const focusedRow = () => view.hoverRow ?? view.row;
+
+/** Look at another answer, following its newest token. */
+export function showAnswer(answer) {
+  if (view.answer === answer) return;
+  Object.assign(view, { answer, hover: null, hoverRow: null, pinned: null });
+  changed("tokens", "focus");
+}
+
+/** Pointing: look at a token (and row) while the pointer is there; null ends it. */
+export function point(index, row = null) {
+  if (view.hover === index && same(view.hoverRow, row)) return;
+  view.hover = index;
+  view.hoverRow = row;
+  changed("focus");
+}
+
+const same = (a, b) => a === b || (a && b && a.layer === b.layer && a.part === b.part);
+
+/** Choose a token; null follows the newest. */
+export function pin(index, row = null) {
+  view.pinned = index;
+  view.hover = null;
+  if (row) view.row = row;
+  view.hoverRow = null;
+  changed("focus");
+}
+
+/** Move the choice by `d` tokens. */
+export function step(d) {
+  const n = view.answer?.tokens.length ?? 0;
+  if (n === 0) return;
+  pin(clamp((view.pinned ?? n - 1) + d, 0, n - 1));
+}
+
+/** Move the row by `d` (up is 1), over layers and the rows within them. */
+export function stepRow(d) {
+  if (!state.hello || !view.row) return;
+  const last = state.hello.model.n_layers * view.parts - 1;
+  const now = view.row.layer * view.parts + Math.min(view.row.part, view.parts - 1);
+  const next = clamp(now + d, 0, last);
+  view.row = { layer: Math.floor(next / view.parts), part: next % view.parts };
+  view.hoverRow = null;
+  changed("focus");
+}
+
+export const metric = () => METRICS[state.metric];
