@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from app.engines import EngineClient
     from app.sessions import Keeping
 
-ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parent
+
+
+def assets(name: str) -> Path:
+    """The folder `static` or `templates`: in the package when installed, beside it in a checkout."""
+    installed = PACKAGE / name
+    return installed if installed.is_dir() else PACKAGE.parent / name
 
 
 def version() -> str:
@@ -34,7 +40,7 @@ def create_app(settings: Settings, engine: EngineClient, keeping: Keeping | None
     from app import live, pages, security
     from app.sessions import Keeping, Sessions
 
-    app = Flask(__name__, static_folder=ROOT / "static", template_folder=ROOT / "templates")
+    app = Flask(__name__, static_folder=assets("static"), template_folder=assets("templates"))
     security.register(app, settings)
     pages.register(app, engine, version())
     live.register(app, engine, Sessions(engine, keeping or Keeping()))
