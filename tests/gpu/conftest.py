@@ -1,0 +1,55 @@
+"""The device, opened once for the whole run, and the real model. No device is a failure: a suite
+that proves the GPU's numbers must not pass without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu.device import Device
+from gpu.kernels import Kernels
+from tests.gpu.rig import FIGURES, Rig
+
+STORIES = Path(__file__).parents[2].parent / "shared" / "models" / "stories260k"
+
+
+@pytest.fixture(scope="session")
+def device() -> Device:
+    """The best adapter there is, as users get it: trusted shaders, raw replay."""
+    return Device.open()
+
+
+@pytest.fixture(scope="session")
+def checked_device() -> Device:
+    """A device that checks every call and every load."""
+    return Device.open(checked=True)
+
+
+@pytest.fixture(scope="session")
+def kernels(device: Device) -> Kernels:
+    return Kernels(device)
+
+
+@pytest.fixture(scope="session")
+def rig(device: Device, kernels: Kernels) -> Rig:
+    return Rig(device, kernels)
+
+
+@pytest.fixture(scope="session")
+def stories() -> Path:
+    """A small Llama that was trained, with the text it should write."""
+    if not (STORIES / "model.safetensors").exists():
+        pytest.skip("needs the stories260k checkpoint in ../shared/models, beside the checkout")
+    return STORIES
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How close the numbers were, result by result."""
+    if not FIGURES:
+        return
+    terminalreporter.section("largest errors")
+    for name, worst in sorted(FIGURES.items()):
+        terminalreporter.line(
+            f"{name:32} {worst.error:9.2e}  {worst.of_bound:4.0%} of its bound, {worst.n:,} numbers"
+        )

@@ -1,0 +1,212 @@
+"""Runs single ops on a device, between poison.
+
+Inputs hold NaN wherever an op must not look, outputs hold NaN wherever it must write, and guard
+rows behind them must keep every bit. `compare` holds a result to a bound that was worked out from
+the rounding of float32, and remembers the largest error for the report at the end of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.buffers import Memory, Tensor, padded
+from gpu.device import Device
+from gpu.kernels import Kernels
+from gpu.ops import Batch
+from gpu.plan import Recorder
+from gpu.step import Row, Sample, Step
+from gpu.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
+from gpu.weights import Matrix, WeightLoader
+
+ROUNDING = 2.0**-24
+"""Half the distance of float32's neighbours, relative: the error of one operation."""
+DENORMAL = 1e-36
+"""Devices may flush what is smaller than float32's normal range to zero."""
+POISON = 0x7FC0BEEF
+"""A float32 NaN with a payload that shows in a dump."""
+GUARD_ROWS = 3
+
+Array = npt.NDArray[Any]
+
+
+def limited(device: Device, max_binding_bytes: int) -> Device:
+    """The same device, said to bind no more than so many bytes at once: matrices are cut."""
+    limits = {**device.info.limits, "max-storage-buffer-binding-size": max_binding_bytes}
+    return replace(device, info=replace(device.info, limits=limits))
+
+
+def as_kind(device: Device, software: bool) -> Device:
+    """The same device, said to be a software one or a real GPU: ops choose other tiles."""
+    return replace(device, info=replace(device.info, software=software))
+
+
+class Arrays:
+    """What a `WeightLoader` asks of a checkpoint, from arrays."""
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self._arrays = arrays
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._arrays[name].shape
+
+    def read_f32(self, name: str, rows: slice = slice(None)) -> Array:
+        return self._arrays[name][rows].astype(np.float32)
+
+    def read_f16(self, name: str, rows: slice = slice(None)) -> Array:
+        return self._arrays[name][rows].astype(np.float16)
+
+
+class Rig:
+    """One device, and what an op needs around it."""
+
+    def __init__(self, device: Device, kernels: Kernels) -> None:
+        self.device = device
+        self.kernels = kernels
+        self.memory = Memory(device)
+        self.step = self.memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True)
+
+    def batch(
+        self, rows: list[Row], samples: list[Sample] | None = None, *, bucket: int | None = None
+    ) -> Batch:
+        """Write a step and return what ops share; `bucket`: rows the plan is recorded for."""
+        samples = samples or []
+        data = bytearray(STEP_BYTES)
+        pack_step(Step(tuple(rows), tuple(samples)), data)
+        self.memory.write(self.step, np.frombuffer(data, np.uint8))
+        batch = Batch.make(self.memory, self.step, bucket or len(rows), max(1, len(samples)))
+        self.poison(batch.unread)
+        self.poison(batch.unwritten)
+        return batch
+
+    def run(self, record: Callable[[Recorder], None]) -> None:
+        """Record and replay; returns when the queue has the work."""
+        rec = Recorder(self.device, self.kernels)
+        record(rec)
+        encoder = self.device.wgpu.create_command_encoder()
+        compute_pass = encoder.begin_compute_pass()
+        if self.device.checked:
+            rec.plan.encode_checked(compute_pass)
+        else:
+            rec.plan.encode(compute_pass)
+        compute_pass.end()
+        self.device.wgpu.queue.submit([encoder.finish()])
+
+    def poison(self, tensor: Tensor) -> Tensor:
+        self.memory.write(tensor, np.full(tensor.n_bytes // 4, POISON, np.uint32))
+        return tensor
+
+    def input(self, name: str, rows: Array) -> Tensor:
+        """An activation (n_rows, width): zeros in the columns past the width, NaN in rows past the
+        last."""
+        n_rows, width = rows.shape
+        whole = _poisoned(n_rows + GUARD_ROWS, padded(width))
+        whole[:n_rows] = 0
+        whole[:n_rows, :width] = rows
+        return self.memory.upload(name, whole)
+
+    def output(self, name: str, n_rows: int, width: int) -> Output:
+        """Room for a result (n_rows, width), poisoned and guarded."""
+        before = _poisoned(n_rows + GUARD_ROWS, padded(width))
+        before[:, width:] = 0
+        return Output(self.memory, self.memory.upload(name, before), before, n_rows, width)
+
+    def matrix(self, weight: Array, dtype: str, *, max_binding_bytes: int | None = None) -> Matrix:
+        """`weight` (n, k) as a loader would place it; cut into shards of `max_binding_bytes`."""
+        device = limited(self.device, max_binding_bytes) if max_binding_bytes else self.device
+        loader = WeightLoader(Arrays({"w": weight}), Memory(device), dtype)  # type: ignore[arg-type]
+        return loader.matrix("weight", "w", *weight.shape)
+
+    def paired(
+        self, even: Array, odd: Array, dtype: str, *, max_binding_bytes: int | None = None
+    ) -> Matrix:
+        """Two matrices with their rows in turn, as gate and up are placed."""
+        device = limited(self.device, max_binding_bytes) if max_binding_bytes else self.device
+        arrays = Arrays({"even": even, "odd": odd})
+        loader = WeightLoader(arrays, Memory(device), dtype)  # type: ignore[arg-type]
+        return loader.interleaved("weight", "even", "odd", *even.shape)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A poisoned tensor and what it held before."""
+
+    memory: Memory
+    tensor: Tensor
+    before: Array
+    n_rows: int
+    width: int
+
+    def read(self) -> Array:
+        """The result; fails when anything but its rows and columns changed by a bit."""
+        after = self.memory.read(self.tensor)
+        untouched = after.view(np.uint32) == self.before.view(np.uint32)
+        untouched[: self.n_rows, : self.width] = True
+        if not untouched.all():
+            row, column = np.argwhere(~untouched)[0]
+            raise AssertionError(
+                f"{self.tensor!r}: wrote {after[row, column]} to row {row}, column {column}, "
+                f"outside the result of {self.n_rows} rows of {self.width}"
+            )
+        result: Array = after[: self.n_rows, : self.width]
+        return result
+
+
+@dataclass
+class Worst:
+    """The largest error seen of one kind of result, relative to the largest number beside it."""
+
+    error: float = 0.0
+    of_bound: float = 0.0
+    n: int = 0
+
+
+FIGURES: dict[str, Worst] = {}
+"""By name of the result, for the summary at the end of the run."""
+
+
+def compare(result: str, case: object, got: Array, want: Array, bound: Array, seed: int) -> None:
+    """Fail unless |got − want| ≤ bound everywhere. `result` names what is compared."""
+    want, got = np.asarray(want, np.float64), np.asarray(got, np.float64)
+    assert got.shape == want.shape, f"{result} {case}: shape {got.shape} instead of {want.shape}"
+    error = np.abs(got - want)
+    bound = np.broadcast_to(bound, want.shape) + DENORMAL
+    worst = FIGURES.setdefault(result, Worst())
+    wrong = ~(error <= bound)  # a NaN is wrong
+    if wrong.any():
+        size = np.where(np.isnan(error), np.inf, error / bound)
+        at = tuple(int(i) for i in np.unravel_index(np.argmax(size), size.shape))
+        raise AssertionError(
+            f"{result} {case}, shape {want.shape}, seed {seed}: {wrong.sum()} of {wrong.size} "
+            f"numbers outside their bound, the worst at {at}: got {got[at]!r}, expected "
+            f"{want[at]!r}, error {error[at]:.3g}, bound {bound[at]:.3g}; "
+            f"largest error {np.nanmax(error):.3g}"
+        )
+    worst.n += error.size
+    worst.error = max(worst.error, float(error.max() / max(np.abs(want).max(), DENORMAL)))
+    worst.of_bound = max(worst.of_bound, float((error / bound).max()))
+
+
+def rows_at(positions: list[int], slots: list[int] | None = None) -> list[Row]:
+    """Rows of a step; their tokens do not matter."""
+    return [Row(s, p, 0) for s, p in zip(slots or [0] * len(positions), positions, strict=True)]
+
+
+def plain_rows(n: int) -> list[Row]:
+    assert n <= MAX_ROWS
+    return rows_at(list(range(n)))
+
+
+def greedy(row: int, slot: int = 0) -> Sample:
+    return Sample(row, slot, 0, 0, 0.0, 0, 1.0, 0.0, 1.0)
+
+
+def _poisoned(*shape: int) -> npt.NDArray[np.float32]:
+    return np.full(shape, POISON, np.uint32).view(np.float32)

@@ -1,0 +1,263 @@
+"""The matrix product with everything fused into it, against its float64 twin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from gpu import ops, reference
+from gpu.buffers import ITEM_BYTES, padded
+from gpu.plan import Recorder
+from gpu.step import Sample
+from gpu.wgpu_runner import ROW_BUCKETS
+from tests.gpu.rig import ROUNDING, Array, Rig, as_kind, compare, greedy, plain_rows
+
+pytestmark = pytest.mark.parity
+EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product. `bucket`: rows of the plan; `rows`: of the step. `shards`: about how many pieces
+    the weight is cut into. `software`: which kind of device the tile is for. `scale`: of x."""
+
+    k: int
+    n: int
+    dtype: str = "f32"
+    rows: int = 3
+    bucket: int = 4
+    norm: bool = False
+    bias: bool = False
+    residual: bool = False
+    gated: bool = False
+    gather: bool = False
+    shards: int = 1
+    software: bool = True
+    scale: float = 1.0
+    seed: int = 0
+
+    def __str__(self) -> str:
+        flags = [f for f in FLAGS if getattr(self, f)]
+        if self.shards > 1:
+            flags.append(f"{self.shards}shards")
+        if not self.software:
+            flags.append("gpu-tile")
+        if self.scale != 1:
+            flags.append(f"×{self.scale:g}")
+        return "-".join([self.dtype, f"{self.rows}of{self.bucket}x{self.k}x{self.n}", *flags])
+
+
+FLAGS = ("norm", "bias", "residual", "gated", "gather")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The numbers of a case, as stored (float32, or float16 weights)."""
+
+    x: Array
+    weight: Array
+    gain: Array
+    bias: Array
+    residual: Array
+    gathered: Array
+
+    @classmethod
+    def of(cls, case: Case) -> Problem:
+        rng = np.random.default_rng(case.seed)
+
+        def normal(*shape: int) -> Array:
+            return rng.normal(size=shape).astype(np.float32)
+
+        width = case.n // 2 if case.gated else case.n
+        n_out = min(case.rows, 5) if case.gather else case.rows
+        weight = normal(case.n, case.k) / np.sqrt(case.k)
+        return cls(
+            x=normal(case.rows, case.k) * np.float32(case.scale),
+            weight=weight.astype(np.float16 if case.dtype == "f16" else np.float32),
+            gain=rng.uniform(0.5, 1.5, case.k).astype(np.float32),
+            bias=normal(case.n),
+            residual=normal(n_out, width) * 3,
+            gathered=rng.permutation(case.rows)[:n_out],
+        )
+
+
+def compute(rig: Rig, case: Case, problem: Problem) -> Array:
+    """What the device makes of it."""
+    p = problem
+    rig = rig if case.software == rig.device.info.software else _as(rig, case.software)
+    samples: list[Sample] = [greedy(int(row)) for row in p.gathered] if case.gather else []
+    batch = rig.batch(plain_rows(case.rows), samples, bucket=case.bucket)
+    row_bytes = padded(case.k) * ITEM_BYTES[case.dtype]
+    limit = -(-case.n // case.shards) * row_bytes if case.shards > 1 else None
+    matrix = (
+        rig.paired(p.weight[0::2], p.weight[1::2], case.dtype, max_binding_bytes=limit)
+        if case.gated
+        else rig.matrix(p.weight, case.dtype, max_binding_bytes=limit)
+    )
+    assert len(matrix.shards) >= case.shards
+    x = rig.input("x", p.x)
+    y = rig.output("y", *p.residual.shape)
+    gain = rig.memory.upload("gain", np.pad(p.gain, (0, -case.k % 8)))
+
+    def record(rec: Recorder) -> None:
+        ops.matmul(
+            rec,
+            batch,
+            "matmul",
+            x,
+            matrix,
+            y.tensor,
+            norm=ops.Norm(gain, EPS) if case.norm else None,
+            bias=rig.memory.upload("bias", p.bias) if case.bias else None,
+            residual=rig.input("residual", p.residual) if case.residual else None,
+            gated=case.gated,
+            gather=case.gather,
+        )
+
+    rig.run(record)
+    return y.read()
+
+
+def expected(case: Case, p: Problem) -> tuple[Array, Array]:
+    """The float64 result and how far float32 may be from it.
+
+    A float32 dot product of random signs is off by about ROUNDING · ‖a‖ · ‖b‖; eight times that
+    leaves room for the unlucky element of thousands. Products in float16, a lost chunk or a wrong
+    mean are off by hundreds of times that.
+    """
+    f64 = {name: getattr(p, name).astype(np.float64) for name in ("x", "weight", "bias", "gain")}
+    x = f64["x"][p.gathered] if case.gather else f64["x"]
+    wide = replace(case, gated=False, residual=False)
+    before = _reference(wide, p)  # before the activation
+    normed = reference.rms_norm(x, f64["gain"], EPS) if case.norm else x
+    size = np.linalg.norm(normed, axis=1)[:, None] * np.linalg.norm(f64["weight"], axis=1)
+    bound = 8 * ROUNDING * (size + np.abs(f64["bias"]) * case.bias)
+    if case.norm:
+        bound += (8 + np.sqrt(case.k)) * ROUNDING * np.abs(before)
+    if case.gated:
+        gate, up = before[:, 0::2], before[:, 1::2]
+        act = np.abs(reference.silu(gate))
+        bound = bound[:, 0::2] * 1.1 * np.abs(up) + bound[:, 1::2] * act  # |silu′| ≤ 1.1
+        bound += (16 + 4 * np.abs(gate)) * ROUNDING * act * np.abs(up)
+    want = _reference(case, p)
+    if case.residual:
+        bound = bound + 2 * ROUNDING * (np.abs(p.residual) + np.abs(want))
+    return want, bound
+
+
+def _reference(case: Case, p: Problem) -> Array:
+    def given(array: Array, there: bool) -> Array | None:
+        return array.astype(np.float64) if there else None
+
+    return reference.matmul(
+        p.x.astype(np.float64),
+        p.weight.astype(np.float64),
+        gain=given(p.gain, case.norm),
+        eps=EPS,
+        bias=given(p.bias, case.bias),
+        residual=given(p.residual, case.residual),
+        gated=case.gated,
+        rows=p.gathered if case.gather else None,
+    )
+
+
+def _as(rig: Rig, software: bool) -> Rig:
+    return Rig(as_kind(rig.device, software), rig.kernels)
+
+
+def check(rig: Rig, case: Case) -> None:
+    problem = Problem.of(case)
+    want, bound = expected(case, problem)
+    got = compute(rig, case, problem)
+    compare(f"matmul.{case.dtype}", case, got, want, bound, case.seed)
+
+
+# Software tiles are 4 or 8 wide in workgroups of 8 (32 and 64 columns), GPU tiles 2 or 4 wide in
+# workgroups of 64 (128 and 256); chunks are of 8.
+SIZES = [
+    (1, 1), (1, 33), (7, 31), (8, 32), (9, 34), (13, 63), (17, 65), (64, 128), (64, 512),
+    (172, 64), (251, 127), (64, 1023), (64, 1024), (12, 1025), (1031, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize(("k", "n"), SIZES)
+def test_every_size_equals_the_reference(rig: Rig, k: int, n: int, dtype: str) -> None:
+    check(rig, Case(k, n, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("n", [1, 127, 128, 129, 255, 256, 257])
+def test_every_size_equals_the_reference_with_tiles_for_gpus(rig: Rig, n: int, dtype: str) -> None:
+    check(rig, Case(20, n, dtype, rows=1, bucket=1, software=False))
+    check(rig, Case(20, n, dtype, rows=5, bucket=8, software=False))
+
+
+@pytest.mark.parametrize("flags", list(product([False, True], repeat=len(FLAGS))), ids=str)
+def test_every_combination_of_flags(rig: Rig, flags: tuple[bool, ...]) -> None:
+    chosen = dict(zip(FLAGS, flags, strict=True))
+    for dtype in ("f32", "f16"):
+        check(rig, Case(13, 34, dtype, **chosen, seed=1))
+
+
+@pytest.mark.parametrize("software", [True, False], ids=["software-tile", "gpu-tile"])
+@pytest.mark.parametrize("bucket", ROW_BUCKETS)
+def test_every_row_bucket_full_and_not(rig: Rig, bucket: int, software: bool) -> None:
+    for rows in {1, bucket // 2 + 1, bucket - 1 or 1, bucket}:
+        case = Case(24, 37, rows=rows, bucket=bucket, norm=True, residual=True, software=software)
+        check(rig, case)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+@pytest.mark.parametrize("shards", [2, 5])
+def test_a_matrix_cut_into_shards(rig: Rig, shards: int, gated: bool, dtype: str) -> None:
+    check(rig, Case(27, 102, dtype, bias=True, gated=gated, residual=True, shards=shards))
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-3, 1e4, 1e12])
+def test_small_and_large_activations(rig: Rig, scale: float) -> None:
+    check(rig, Case(40, 36, norm=True, scale=scale))
+    check(rig, Case(40, 36, norm=True, gated=True, bias=True, scale=scale))
+
+
+def test_silu_of_gates_that_overflow_exp(rig: Rig) -> None:
+    check(rig, Case(8, 64, gated=True, scale=300.0))
+
+
+STORIES260K = {"qkv": (64, 128), "gate_up": (64, 344), "down": (172, 64), "head": (64, 512)}
+SMOLLM2_135M = {"qkv": (576, 960), "gate_up": (576, 3072), "down": (1536, 576)}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize(("k", "n"), [*STORIES260K.values(), *SMOLLM2_135M.values()], ids=str)
+def test_shapes_of_real_models(rig: Rig, k: int, n: int, dtype: str) -> None:
+    check(rig, Case(k, n, dtype, norm=True, residual=True))
+
+
+def test_the_output_head_of_smollm2_135m(rig: Rig) -> None:
+    check(rig, Case(576, 49152, "f16", rows=2, bucket=2, norm=True, gather=True))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+def test_a_rows_bits_do_not_depend_on_tile_bucket_shards_or_the_rows_beside_it(
+    rig: Rig, gated: bool, dtype: str
+) -> None:
+    whole = Case(
+        100, 1030, dtype, rows=128, bucket=128, norm=True, bias=True, residual=True, gated=gated
+    )
+    problem = Problem.of(whole)
+    together = compute(rig, whole, problem)
+    rng = np.random.default_rng(7)
+    for software, shards in ((True, 1), (False, 1), (True, 3), (False, 3)):
+        for bucket in ROW_BUCKETS:
+            rows = rng.permutation(128)[:bucket]
+            part = replace(problem, x=problem.x[rows], residual=problem.residual[rows])
+            case = replace(whole, rows=bucket, bucket=bucket, software=software, shards=shards)
+            apart = compute(rig, case, part)
+            same = apart.view(np.uint32) == together[rows].view(np.uint32)
+            assert same.all(), f"{case}: row {np.argwhere(~same)[0][0]} differs from 128 rows' own"
