@@ -13,7 +13,8 @@ HEADER_WORDS = 12
 
 def parse_samples(data: bytes, n_samples: int) -> tuple[Sampled, ...]:
     """What shaders/sample.wgsl wrote for the first `n_samples` samples."""
-    words = np.frombuffer(data, np.uint32, n_samples * RESULT_WORDS).reshape(n_samples, -1)
+    words = np.frombuffer(data, np.uint32, n_samples * RESULT_WORDS)
+    words = words.reshape(n_samples, RESULT_WORDS)
     floats = words.view(np.float32)
     return tuple(_sampled(w, f) for w, f in zip(words.tolist(), floats.tolist(), strict=True))
 
