@@ -1,0 +1,287 @@
+"""Llama in PyTorch: float32 on the CPU, written without looking at `gpu.models.llama`'s kernels, so
+that the two can be held against each other."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from gpu.blocks import BLOCK_TOKENS, blocks_for
+from gpu.checkpoint import Checkpoint
+from gpu.config import ModelConfig
+from gpu.errors import ModelError
+from gpu.step import Captured
+
+Progress = Callable[[float, str], None]
+DTYPES = {"f32": torch.float32, "f16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """x → x · weightᵀ + bias; weight (n_out, n_in)."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    attention_norm: torch.Tensor
+    q: Linear
+    k: Linear
+    v: Linear
+    out: Linear
+    mlp_norm: torch.Tensor
+    gate: Linear
+    up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRows:
+    """The rows of a step that belong to one sequence, and the blocks that hold its tokens."""
+
+    which: torch.Tensor  # (n,) places in the step
+    positions: torch.Tensor  # (n,)
+    table: torch.Tensor  # (n_blocks,)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows to run: `ids` and `positions` (n_rows,), and whose they are."""
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    slots: list[SlotRows]
+
+
+class Statistics:
+    """What `Captured` holds, collected while a pass runs. Times are CPU time as it passed."""
+
+    def __init__(self) -> None:
+        self._norms: dict[str, list[torch.Tensor]] = {}
+        self._entropy: list[torch.Tensor] = []
+        self._marks = [time.perf_counter()]
+
+    def add(self, kind: str, x: torch.Tensor) -> None:
+        """Keep the norms of `x` (n_rows, hidden_size)."""
+        self._norms.setdefault(kind, []).append(x.norm(dim=-1))
+
+    def add_entropy(self, weights: list[tuple[torch.Tensor, torch.Tensor]], n_rows: int) -> None:
+        """Keep the entropy of attention weights, given as (places in the step, weights)."""
+        entropy = torch.empty(n_rows, weights[0][1].shape[1])
+        for which, p in weights:
+            entropy[which] = -torch.xlogy(p, p).sum(-1) / math.log(2)
+        self._entropy.append(entropy)
+
+    def mark(self) -> None:
+        """Now ends the embedding, or an attention, or an MLP, or all."""
+        self._marks.append(time.perf_counter())
+
+    def captured(self) -> Captured:
+        spans = np.diff(self._marks).astype(np.float32) * np.float32(1e3)
+        return Captured(
+            embedding=self._norms["embedding"][0].numpy(),
+            residual=torch.stack(self._norms["residual"], 1).numpy(),
+            attention=torch.stack(self._norms["attention"], 1).numpy(),
+            mlp=torch.stack(self._norms["mlp"], 1).numpy(),
+            entropy=torch.stack(self._entropy, 1).numpy(),
+            layer_ms=spans[1:-1].reshape(-1, 2),
+            embed_ms=float(spans[0]),
+            head_ms=float(spans[-1]),
+        )
+
+
+class Unwatched(Statistics):
+    """Keeps nothing: a pass that nobody watches pays nothing."""
+
+    def add(self, kind: str, x: torch.Tensor) -> None:
+        pass
+
+    def add_entropy(self, weights: list[tuple[torch.Tensor, torch.Tensor]], n_rows: int) -> None:
+        pass
+
+    def mark(self) -> None:
+        pass
+
+
+class TorchLlama:
+    """Weights, and the paged KV cache of all sequences: keys and values
+    (n_layers, n_blocks, BLOCK_TOKENS, n_kv_heads, head_dim)."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        dtype: str,
+        n_blocks: int,
+        progress: Progress,
+    ) -> None:
+        self.config = config
+        load = _Loader(checkpoint, dtype, checkpoint.parameters(config.tie_embeddings), progress)
+        hidden, vocab = config.hidden_size, config.vocab_size
+        self.embedding = load.tensor("model.embed_tokens.weight", vocab, hidden)
+        self.layers = [_load_layer(config, load, i) for i in range(config.n_layers)]
+        self.norm = load.tensor("model.norm.weight", hidden)
+        self.head = Linear(
+            self.embedding
+            if config.tie_embeddings
+            else load.tensor("lm_head.weight", vocab, hidden)
+        )
+        self.n_weight_bytes = load.n_bytes
+        pool = (config.n_layers, n_blocks, BLOCK_TOKENS, config.n_kv_heads, config.head_dim)
+        self.keys = torch.zeros(pool, dtype=DTYPES[dtype])
+        self.values = torch.zeros(pool, dtype=DTYPES[dtype])
+        self._inv_freq = torch.from_numpy(config.rope.inv_freq(config.head_dim))
+
+    @torch.inference_mode()
+    def logits(
+        self, batch: Batch, sampled: torch.Tensor, statistics: Statistics | None = None
+    ) -> torch.Tensor:
+        """Run the rows; raw logits (n_sampled, vocab_size) of those at the places `sampled`."""
+        note = statistics or Unwatched()
+        angles = torch.outer(batch.positions.double(), self._inv_freq)[:, None]
+        cos, sin = angles.cos().float(), angles.sin().float()  # (n_rows, 1, head_dim / 2)
+        x = self.embedding[batch.ids]
+        note.add("embedding", x)
+        note.mark()
+        for i, layer in enumerate(self.layers):
+            update = self._attention(i, self._norm(x, layer.attention_norm), batch, cos, sin, note)
+            x = x + update
+            note.add("attention", update)
+            note.mark()
+            update = _swiglu(layer, self._norm(x, layer.mlp_norm))
+            x = x + update
+            note.add("mlp", update)
+            note.add("residual", x)
+            note.mark()
+        return self.head(self._norm(x[sampled], self.norm))
+
+    def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        """RMSNorm (Zhang and Sennrich 2019)."""
+        return x * torch.rsqrt(x.square().mean(-1, True) + self.config.rms_norm_eps) * gain
+
+    def _attention(
+        self,
+        i: int,
+        x: torch.Tensor,
+        batch: Batch,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        note: Statistics,
+    ) -> torch.Tensor:
+        """Grouped-query attention of each row over its own sequence."""
+        layer, config = self.layers[i], self.config
+        q = layer.q(x).view(len(x), config.n_heads, config.head_dim)
+        k = layer.k(x).view(len(x), config.n_kv_heads, config.head_dim)
+        v = layer.v(x).view(k.shape)
+        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        attended = torch.empty_like(q)
+        weights = []
+        for slot in batch.slots:
+            keys, values = self._append(i, slot, k[slot.which], v[slot.which])
+            attended[slot.which], p = _attend(q[slot.which], keys, values, slot.positions)
+            weights.append((slot.which, p))
+        note.add_entropy(weights, len(x))
+        return layer.out(attended.flatten(1))
+
+    def _append(
+        self, i: int, slot: SlotRows, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Put keys and values of new rows into the sequence's blocks; gives those of the whole
+        sequence so far, (n_context, n_kv_heads, head_dim) each."""
+        n_context = int(slot.positions.max()) + 1
+        at = slot.table[slot.positions // BLOCK_TOKENS], slot.positions % BLOCK_TOKENS
+        blocks = slot.table[: blocks_for(n_context)]
+        self.keys[i][at] = k.to(self.keys.dtype)
+        self.values[i][at] = v.to(self.values.dtype)
+        keys, values = (
+            pool[i][blocks].flatten(0, 1)[:n_context].float() for pool in (self.keys, self.values)
+        )
+        return keys, values
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary positions: turn the pairs (j, j + head_dim / 2) of x (n_rows, n_heads, head_dim)."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def _attend(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """softmax(q · kᵀ / √head_dim) · v, each row over the positions up to its own.
+
+    q (n_rows, n_heads, head_dim); keys, values (n_context, n_kv_heads, head_dim); query heads
+    share key heads in groups (Ainslie et al. 2023, "GQA"). Returns (n_rows, n_heads, head_dim)
+    and the weights (n_rows, n_heads, n_context).
+    """
+    n_context, n_kv_heads, head_dim = keys.shape
+    grouped = q.view(len(q), n_kv_heads, -1, head_dim)
+    scores = torch.einsum("rkgd,ckd->rkgc", grouped, keys) / math.sqrt(head_dim)
+    later = torch.arange(n_context) > positions[:, None]
+    weights = scores.masked_fill(later[:, None, None], -math.inf).softmax(-1)
+    attended = torch.einsum("rkgc,ckd->rkgd", weights, values)
+    return attended.reshape(q.shape), weights.flatten(1, 2)
+
+
+def _swiglu(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+    """down(silu(gate(x)) · up(x)) (Shazeer 2020, "GLU Variants Improve Transformer")."""
+    return layer.down(functional.silu(layer.gate(x)) * layer.up(x))
+
+
+# ---- loading ---------------------------------------------------------------------------------
+
+
+class _Loader:
+    """Reads tensors of the shapes that the configuration promises, as float32."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: str, n: int, progress: Progress) -> None:
+        self._checkpoint = checkpoint
+        self._read = checkpoint.read_f16 if dtype == "f16" else checkpoint.read_f32
+        self._n_bytes = 4 * n
+        self._progress = progress
+        self.n_bytes = 0
+
+    def tensor(self, name: str, *shape: int) -> torch.Tensor:
+        found = self._checkpoint.shape(name)
+        if found != shape:
+            raise ModelError(f"tensor {name} has shape {found}, but the config makes it {shape}")
+        data = torch.from_numpy(self._read(name).astype(np.float32, copy=False))
+        self.n_bytes += data.nbytes
+        self._progress(
+            min(1.0, self.n_bytes / self._n_bytes),
+            f"loading weights, {self.n_bytes / 1e6:.0f} of {self._n_bytes / 1e6:.0f} MB",
+        )
+        return data
+
+    def linear(self, name: str, n_out: int, n_in: int, bias: bool) -> Linear:
+        weight = self.tensor(f"{name}.weight", n_out, n_in)
+        return Linear(weight, self.tensor(f"{name}.bias", n_out) if bias else None)
+
+
+def _load_layer(config: ModelConfig, load: _Loader, i: int) -> Layer:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    n_q, n_kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+    layer = f"model.layers.{i}"
+    attn, mlp = f"{layer}.self_attn", f"{layer}.mlp"
+    return Layer(
+        attention_norm=load.tensor(f"{layer}.input_layernorm.weight", hidden),
+        q=load.linear(f"{attn}.q_proj", n_q, hidden, config.attention_bias),
+        k=load.linear(f"{attn}.k_proj", n_kv, hidden, config.attention_bias),
+        v=load.linear(f"{attn}.v_proj", n_kv, hidden, config.attention_bias),
+        out=load.linear(f"{attn}.o_proj", hidden, n_q, config.attention_bias),
+        mlp_norm=load.tensor(f"{layer}.post_attention_layernorm.weight", hidden),
+        gate=load.linear(f"{mlp}.gate_proj", inner, hidden, config.mlp_bias),
+        up=load.linear(f"{mlp}.up_proj", inner, hidden, config.mlp_bias),
+        down=load.linear(f"{mlp}.down_proj", hidden, inner, config.mlp_bias),
+    )

@@ -1,0 +1,154 @@
+"""Carries out steps in PyTorch on the CPU: the engine of last resort, and an oracle in tests.
+
+Steps run in order on one thread of their own, as the queue of a GPU would run them.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gpu.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit
+from gpu.checkpoint import Checkpoint
+from gpu.config import ModelConfig
+from gpu.errors import ModelError
+from gpu.reference_sampler import choose
+from gpu.step import (
+    FROM_GPU,
+    DeviceInfo,
+    Floats,
+    Memory,
+    RunnerLimits,
+    Sample,
+    Sampled,
+    Step,
+    StepResult,
+)
+from gpu.torch_llama import DTYPES, Batch, Progress, SlotRows, Statistics, TorchLlama
+
+MAX_ROWS = 128
+
+
+class TorchRunner:
+    """A model on the CPU. Implements `gpu.step.Runner`; `gpu_ms` is None, as there is no GPU, and
+    the times of a captured step are CPU time."""
+
+    in_flight = 2
+    dispatches_per_token = 0
+
+    def __init__(self, model: TorchLlama, shape: KvShape, dtype: str, n_slots: int) -> None:
+        self.config = model.config
+        self.model = model
+        self.limits = RunnerLimits(
+            n_slots=n_slots,
+            context=shape.context,
+            max_rows=MAX_ROWS,
+            max_samples=MAX_ROWS,
+            n_blocks=shape.n_blocks,
+            block_tokens=BLOCK_TOKENS,
+            block_bytes=block_bytes(model.config, dtype),
+            max_captured_rows=MAX_ROWS,
+        )
+        self.device = DeviceInfo(
+            name=f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)",
+            driver=f"PyTorch {torch.__version__}",
+            backend="torch",
+            kind="CPU",
+            software=True,
+        )
+        kv_bytes = model.keys.nbytes + model.values.nbytes
+        self.memory = Memory(weights=model.n_weight_bytes, kv_cache=kv_bytes, work=0)
+        self._tables = [torch.zeros(0, dtype=torch.int64) for _ in range(n_slots)]
+        self._seen = np.zeros((n_slots, model.config.vocab_size), bool)
+        self._last = np.zeros(n_slots, np.int64)
+        self._thread = ThreadPoolExecutor(1, "torch")
+        self._pending: deque[Future[StepResult]] = deque()
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        dtype: str = "f32",
+        context: int | None = None,
+        kv_bytes: int | None = None,
+        n_slots: int = 4,
+        progress: Progress = lambda fraction, message: None,
+    ) -> TorchRunner:
+        """Load a model folder. `dtype` "f16" rounds weights, keys and values to float16; computing
+        stays float32. Raises ModelError, and DeviceError when `context` does not fit."""
+        if dtype not in DTYPES:
+            raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
+        config = ModelConfig.from_folder(folder)
+        checkpoint = Checkpoint.open(folder)
+        shape = fit(config, dtype, n_slots, context=context, budget_bytes=kv_bytes)
+        model = TorchLlama(config, checkpoint, dtype, shape.n_blocks, progress)
+        return cls(model, shape, dtype, n_slots)
+
+    # ---- the runner protocol ----------------------------------------------------------------
+
+    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
+        self._thread.submit(self._begin_slot, slot, tokens.astype(np.int64))
+
+    def set_blocks(self, slot: int, blocks: list[int]) -> None:
+        self._thread.submit(self._tables.__setitem__, slot, torch.tensor(blocks, dtype=torch.int64))
+
+    def submit(self, step: Step) -> None:
+        self._pending.append(self._thread.submit(self._run, step))
+
+    def collect(self) -> StepResult:
+        began = time.perf_counter()
+        result = self._pending.popleft().result()
+        return replace(result, wait_ms=(time.perf_counter() - began) * 1e3)
+
+    def logits(self, step: Step) -> Floats:
+        return self._thread.submit(self._logits, step, None).result()
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    # ---- on the thread ----------------------------------------------------------------------
+
+    def _begin_slot(self, slot: int, tokens: npt.NDArray[np.int64]) -> None:
+        self._seen[slot] = False
+        self._seen[slot, tokens] = True
+
+    def _run(self, step: Step) -> StepResult:
+        statistics = Statistics() if step.capture else None
+        logits = self._logits(step, statistics)
+        samples = tuple(self._choose(row, s) for row, s in zip(logits, step.samples, strict=True))
+        if statistics is None:
+            return StepResult(samples)
+        statistics.mark()
+        return StepResult(samples, statistics.captured())
+
+    def _logits(self, step: Step, statistics: Statistics | None) -> Floats:
+        sampled = torch.tensor([sample.row for sample in step.samples], dtype=torch.int64)
+        logits: Floats = self.model.logits(self._batch(step), sampled, statistics).numpy()
+        return logits
+
+    def _batch(self, step: Step) -> Batch:
+        ids = [self._last[r.slot] if r.token == FROM_GPU else r.token for r in step.rows]
+        positions = torch.tensor([row.position for row in step.rows])
+        places: dict[int, list[int]] = {}
+        for i, row in enumerate(step.rows):
+            places.setdefault(row.slot, []).append(i)
+        slots = [
+            SlotRows(torch.tensor(which), positions[which], self._tables[slot])
+            for slot, which in places.items()
+        ]
+        return Batch(torch.tensor(ids), positions, slots)
+
+    def _choose(self, logits: Floats, sample: Sample) -> Sampled:
+        sampled = choose(logits, np.flatnonzero(self._seen[sample.slot]), sample)
+        self._last[sample.slot] = sampled.id
+        self._seen[sample.slot, sampled.id] = True
+        return sampled
