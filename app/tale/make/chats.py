@@ -1,0 +1,137 @@
+"""Whole documents to train on: chats of one to several turns, and plain text.
+
+A document is a list of messages, or a plain text. The mix is decided here, in one table.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from app.tale.make import questions
+from app.tale.make.grammar import choose, fill, finish, read_sections
+from app.tale.make.requests import Told, draw_story
+
+MAX_WORDS = 640  # of a chat, so that it stays well inside the context window
+SYSTEM_SHARE = 0.06
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: str  # system, user, assistant
+    content: str
+
+
+Chat = list[Message]
+Document = Chat | str
+
+
+@cache
+def talk() -> dict[str, list[str]]:
+    return read_sections("chats.txt")
+
+
+def say(section: str, rng: random.Random) -> str:
+    """One sentence of small talk; `<country>` is the only slot filled here."""
+    text = choose(rng.choice(talk()[section]), rng)
+    text = text.replace("<country>", rng.choice(talk()["country"]))
+    return " ".join(text.split())
+
+
+def turn(user: str, assistant: str) -> Chat:
+    return [Message("user", user), Message("assistant", assistant)]
+
+
+def story_turn(told: Told) -> Chat:
+    return turn(told.request, told.story)
+
+
+def question_turn(rng: random.Random) -> Chat:
+    topic = rng.choice(list(questions.topics().values()))
+    return turn(questions.ask(topic, rng), questions.answer(topic, rng))
+
+
+def small_talk(rng: random.Random) -> Chat:
+    kind = rng.choice(("hello", "hello", "thanks", "bye", "dislike"))
+    return turn(say(kind, rng), say(f"{kind} answer", rng))
+
+
+def unknown_turn(rng: random.Random) -> Chat:
+    return turn(questions.roughen(say("unknown", rng), rng), say("unknown answer", rng))
+
+
+def about_story(told: Told, rng: random.Random) -> Chat:
+    """A question about the story just told: the hero's name, or what it was about."""
+    hero, thing, name = told.hero.noun, told.thing, told.hero.name
+    if rng.random() < 0.7 and not told.hero.unique:
+        question = say("ask name", rng)
+        answer = say("name answer" if name else "no name answer", rng)
+    else:
+        question, answer = say("ask about", rng), say("about answer", rng)
+        if told.hero.unique:
+            answer = answer.replace("a <C>", "the <C>")
+    called = f" {rng.choice(('called', 'named'))} {name}" if name else ""
+    values = {"C": hero, "T": thing, "name": name or hero, "called": called}
+    question = fill(question, lambda slot, _: values[slot])
+    return turn(question, finish(fill(answer, lambda slot, _: values[slot])))
+
+
+def next_story(rng: random.Random) -> Chat:
+    """Another story: of any kind, or about what the user now names."""
+    told = draw_story(rng)
+    if rng.random() < 0.5:
+        return turn(say("another", rng), told.story)
+    about = f"a {told.hero.noun}" if not told.hero.unique else f"the {told.hero.noun}"
+    if rng.random() < 0.4:
+        about += f" and a {told.thing}"
+    return turn(finish(say("another about", rng).replace("<X>", about)), told.story)
+
+
+def long_chat(rng: random.Random) -> Chat:
+    """Two to five turns in which later ones refer to earlier ones."""
+    chat = small_talk(rng) if rng.random() < 0.2 else []
+    for _ in range(rng.choice((1, 2, 2, 3))):
+        kind = rng.random()
+        if kind < 0.55:
+            told = draw_story(rng)
+            chat += story_turn(told)
+            if rng.random() < 0.65:
+                chat += about_story(told, rng)
+            if rng.random() < 0.4:
+                chat += next_story(rng)
+        elif kind < 0.85:
+            chat += question_turn(rng)
+        else:
+            chat += unknown_turn(rng)
+        if rng.random() < 0.25:
+            chat += turn(say("thanks", rng), say("thanks answer", rng))
+    while sum(len(message.content.split()) for message in chat) > MAX_WORDS:
+        chat = chat[:-2]
+    return chat
+
+
+def plain_story(rng: random.Random) -> str:
+    return draw_story(rng).story
+
+
+# How often each kind of document is drawn. A story is about three times as long as an answer, so
+# by tokens this is roughly 60 % stories on request, 20 % questions, 20 % the rest.
+MIX: tuple[tuple[Callable[[random.Random], Document], float], ...] = (
+    (lambda rng: story_turn(draw_story(rng)), 0.415),
+    (question_turn, 0.40),
+    (long_chat, 0.06),
+    (plain_story, 0.045),
+    (small_talk, 0.03),
+    (unknown_turn, 0.05),
+)
+
+
+def draw_document(rng: random.Random) -> Document:
+    """One training document; a few chats begin with a system prompt."""
+    makers, shares = zip(*MIX, strict=True)
+    document: Document = rng.choices(makers, shares)[0](rng)
+    if isinstance(document, list) and rng.random() < SYSTEM_SHARE:
+        return [Message("system", say("system", rng)), *document]
+    return document
