@@ -1,4 +1,4 @@
-"""The bundled model's network in torch: a Llama-family decoder, small enough to read in one sitting.
+"""The bundled model's network in torch: a small Llama-family decoder, to be read in one go.
 
 Conventions follow the Hugging Face checkpoint layout, so `export.py` only has to name tensors:
 rotary embedding in the rotate-half form, grouped-query attention, SwiGLU, RMSNorm before each
@@ -25,7 +25,7 @@ class TaleConfig:
     n_heads: int = 6
     n_kv_heads: int = 3
     head_dim: int = 32
-    intermediate: int = 512
+    intermediate: int = 384
     max_positions: int = 1024
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
