@@ -410,7 +410,7 @@ class Engine:
         result = runner.collect()
         if chunk := scheduled.chunk:
             ms = result.gpu_ms if result.gpu_ms is not None else result.wait_ms
-            self._scheduler.learn(len(scheduled.step.rows), ms)
+            self._scheduler.learn(scheduled.step, ms)
             if not chunk.sequence.finished:
                 chunk.sequence.prefilled(chunk.first, chunk.n, chunk.row, result)
         for sequence, row, sampled in zip(

@@ -199,14 +199,12 @@ def attention(
     out: Tensor,
     entropy: Tensor | None = None,
 ) -> None:
-    """out = softmax(q · kᵀ / √head_dim) · v. `entropy` (n_layers, rows, n_heads), in bits, is
-    filled for this layer when given."""
+    """out = softmax(q · kᵀ / √head_dim) · v. `entropy` (rows, n_heads), in bits, is
+    filled when given."""
     _expect(out, (q.shape[-1],), label)
     head_vec4s = config.head_dim // 4
-    first = 0
     if entropy is not None:
         _expect(entropy, (config.n_heads,), label)
-        first = layer * entropy.shape[-2] * config.n_heads
     rec.dispatch(
         label,
         "attention",
@@ -226,7 +224,6 @@ def attention(
             "SCALE": float(np.float32(config.head_dim**-0.5)),
             "LANES": attention_lanes(config.head_dim),
             "CAPTURE": entropy is not None,
-            "ENTROPY_FIRST": first,
             **_paging(config, pools),
         },
         {"const HEAD_VEC4S": f"{head_vec4s}u"},

@@ -38,11 +38,17 @@ def _sampled(words: list[int], floats: list[float]) -> Sampled:
 
 
 def parse_captured(
-    data: bytes, config: ModelConfig, bucket: int, n_rows: int, times: Floats | None
+    data: bytes,
+    config: ModelConfig,
+    bucket: int,
+    n_rows: int,
+    entropy_stride: int,
+    times: Floats | None,
 ) -> Captured:
     """Statistics of the first `n_rows` rows of a plan recorded for `bucket` rows.
 
-    data   stats (bucket, 1 + 3 · n_layers), then entropy (n_layers, bucket, n_heads), float32
+    data   stats (bucket, 1 + 3 · n_layers), then entropy (n_layers, entropy_stride), of which the
+           first bucket · n_heads floats of a layer are (bucket, n_heads); float32
     times  milliseconds: begin, end, then the plan's marks: after the embedding, and after each
            layer's attention and MLP; None, or only begin and end, without in-pass timestamps
     """
@@ -50,8 +56,9 @@ def parse_captured(
     n_stats = bucket * (1 + 3 * n_layers)
     stats = np.frombuffer(data, np.float32, n_stats).reshape(bucket, -1)[:n_rows]
     layers = stats[:, 1:].reshape(n_rows, n_layers, 3)
-    entropy = np.frombuffer(data, np.float32, n_layers * bucket * n_heads, n_stats * 4)
-    entropy = entropy.reshape(n_layers, bucket, n_heads)[:, :n_rows].transpose(1, 0, 2)
+    entropy = np.frombuffer(data, np.float32, n_layers * entropy_stride, n_stats * 4)
+    entropy = entropy.reshape(n_layers, entropy_stride)[:, : n_rows * n_heads]
+    entropy = entropy.reshape(n_layers, n_rows, n_heads).transpose(1, 0, 2)
     layer_ms = embed_ms = head_ms = None
     if times is not None and len(times) > 2:
         begin, end, *marks = times.tolist()

@@ -54,6 +54,7 @@ class Scheduler:
         self._free_slots = list(range(limits.n_slots - 1, -1, -1))
         self._reserved: dict[Sequence, int] = {}
         self._ms_per_row: float | None = None
+        self._known_shapes: set[tuple[int, bool, bool]] = set()
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence in line; it is told its place."""
@@ -91,10 +92,14 @@ class Scheduler:
         step = Step(tuple(rows), tuple(samples), capture)
         return Scheduled(step, tuple(samplers), tuple(s.row for s in samples), chunk)
 
-    def learn(self, n_rows: int, ms: float) -> None:
-        """A step with `n_rows` rows of a prompt took `ms`: sizes the next pieces. Slow outliers
-        (a pipeline's first use compiles it) count little."""
-        now = ms / n_rows
+    def learn(self, step: Step, ms: float) -> None:
+        """A step with a piece of a prompt took `ms`: sizes the next pieces. The first step of its
+        shape does not count, because some drivers compile the shaders in it."""
+        shape = (len(step.rows).bit_length(), bool(step.samples), step.capture)
+        if shape not in self._known_shapes:
+            self._known_shapes.add(shape)
+            return
+        now = ms / len(step.rows)
         old = self._ms_per_row
         self._ms_per_row = now if old is None or now < old else 0.7 * old + 0.3 * now
 

@@ -90,7 +90,8 @@ class Capture:
     stream: Stream
     states: Tensor
     middles: Tensor
-    entropy: Tensor  # (n_layers, rows, n_heads) bits
+    entropy: Callable[[int], Tensor]  # of a layer: (rows, n_heads) bits
+    entropies: Tensor  # all of them: (n_layers, at least rows · n_heads)
     stats: Tensor  # (rows, 1 + 3 · n_layers)
 
 
@@ -178,7 +179,7 @@ class Llama:
             pools,
             i,
             work.attended,
-            capture.entropy if capture else None,
+            capture.entropy(i) if capture else None,
         )
         ops.matmul(
             rec,

@@ -8,8 +8,7 @@
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, v_pool, block_tables  see lib/paging.wgsl
 // out           [n_rows][Q_STRIDE / 4] vec4
-// entropy       [n_layers][ENTROPY_ROWS][N_HEADS] −Σ p log2 p in bits, this layer's from
-//               ENTROPY_FIRST on (any writable buffer when not CAPTURE)
+// entropy       [n_rows][N_HEADS] −Σ p log2 p in bits (any writable buffer when not CAPTURE)
 // use: step
 // use: kv
 // use: paging
@@ -20,7 +19,6 @@ override Q_STRIDE: u32;
 override SCALE: f32; // 1 / sqrt(head_dim)
 override LANES: u32 = 32u;
 override CAPTURE: bool = false;
-override ENTROPY_FIRST: u32 = 0u;
 
 const LOWEST = -3.0e38;
 const LOG2_E = 1.4426950408889634;
@@ -101,6 +99,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       let below = lane_maximum[l] - top;
       terms = fma(exp(below), lane_weighted[l] + lane_sum[l] * below, terms);
     }
-    entropy[ENTROPY_FIRST + row * N_HEADS + head] = max(0.0, (log(total) - terms / total) * LOG2_E);
+    entropy[row * N_HEADS + head] = max(0.0, (log(total) - terms / total) * LOG2_E);
   }
 }
