@@ -23,7 +23,10 @@ function current() {
   }
   const { state: engine, message, progress } = state.engine;
   if (engine === "loading") return { tone: "wait", head: "The model is loading", text: sentence(message), progress: progress ?? null };
-  if (engine === "restarting") return { tone: "bad", head: "The engine stopped and is restarting", text: `${sentence(message)}${kept}${state.turns.length ? " When it is ready, Continue goes on from here." : ""}`.trim() };
+  if (engine === "restarting") {
+    const then = kept && `${kept} When it is ready, Continue goes on from here.`;
+    return { tone: "bad", head: "The engine is restarting", text: `${sentence(message)}${then}`.trim(), progress: progress ?? undefined };
+  }
   if (engine === "failed") return { tone: "bad", head: "The engine has failed", text: sentence(message) };
   if (state.problem) return problem();
   const segment = shownAnswer(lastTurn())?.segment;
@@ -49,7 +52,7 @@ function problem() {
 /** What to say about a generation that ended in a way that needs words. */
 function ended({ reason, message, context }) {
   if (reason === "error") {
-    return { tone: "bad", head: "The writing was interrupted", text: `${sentence(message)} Your text is kept; Continue goes on from here.` };
+    return { tone: "bad", head: "The writing was interrupted", text: `${sentence(message)} Continue goes on from here.` };
   }
   if (reason === "context") {
     return { tone: "bad", head: "The context is full", text: `All ${count(context)} positions are used, so the model cannot write further.`, acts: [["New chat", startNewChat]] };

@@ -1,0 +1,106 @@
+"""A browser and servers for it; every test fails on a console error or a broken policy."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import ConsoleMessage, Page
+
+from e2e.playground import Playground
+from e2e.site import Site, fake_site
+
+logging.getLogger("werkzeug").setLevel(logging.WARNING)  # not a line for every file of the page
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
+    """The system's Chromium where there is one (or TOKENGLASS_CHROMIUM), else Playwright's."""
+    path = os.environ.get("TOKENGLASS_CHROMIUM") or shutil.which("chromium")
+    args = [*browser_type_launch_args.get("args", []), "--disable-dev-shm-usage"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        args.append("--no-sandbox")
+    found = {"executable_path": path} if path else {}
+    return {**browser_type_launch_args, **found, "args": args}
+
+
+@pytest.fixture(scope="session")
+def browser_context_args(browser_context_args: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **browser_context_args,
+        "viewport": {"width": 1440, "height": 900},
+        "color_scheme": "light",
+        "reduced_motion": "no-preference",
+    }
+
+
+@pytest.fixture(scope="session")
+def _sites() -> Iterator[dict[tuple[Any, ...], Site]]:
+    sites: dict[tuple[Any, ...], Site] = {}
+    yield sites
+    for site in sites.values():
+        site.close()
+
+
+@pytest.fixture
+def site(_sites: dict[tuple[Any, ...], Site]) -> Callable[..., Site]:
+    """`site(delay=…, …)`: a server with a fake engine of these options, kept for the session."""
+
+    def get(**options: Any) -> Site:
+        key = tuple(sorted(options.items()))
+        if key not in _sites:
+            _sites[key] = fake_site(**options)
+        return _sites[key]
+
+    return get
+
+
+@pytest.fixture
+def own_site() -> Iterator[Callable[..., Site]]:
+    """`own_site(…)`: a server for this test alone, which may break it."""
+    made: list[Site] = []
+
+    def make(**options: Any) -> Site:
+        made.append(fake_site(**options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def allowed_console() -> list[str]:
+    """Patterns of console errors that a test expects; it appends to this list."""
+    return []
+
+
+@pytest.fixture(autouse=True)
+def _clean_console(page: Page, allowed_console: list[str]) -> Iterator[None]:
+    """No console error, no exception and no policy violation, unless the test said so."""
+    problems: list[str] = []
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            problems.append(f"{message.type}: {message.text}")
+
+    page.on("console", on_console)
+    page.on("pageerror", lambda error: problems.append(f"exception: {error}\n{error.stack}"))
+    yield
+    left = [p for p in problems if not any(re.search(allowed, p) for allowed in allowed_console)]
+    assert not left, "the page complained:\n" + "\n".join(left)
+
+
+@pytest.fixture
+def play(page: Page, site: Callable[..., Site]) -> Callable[..., Playground]:
+    """`play(delay=…)`: the page of a fake site, open and ready."""
+
+    def start(**options: Any) -> Playground:
+        return Playground(page, site(**options).url).open()
+
+    return start

@@ -1,0 +1,115 @@
+"""The page, as a test uses it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import Locator, Page, WebSocketRoute, expect
+
+PATIENCE_MS = 15_000
+
+# The text of an answer without the words of change marks.
+TEXT_OF = """(node) => [...node.childNodes].filter((n) => !n.classList?.contains("mark-change"))
+    .map((n) => n.textContent).join("")"""
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
+    """Wait for a truthy value. (Playwright's own wait evaluates a string, which the page's
+    Content-Security-Policy rightly forbids.)"""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"waited {seconds:g} s in vain for {what}")
+
+
+class Playground:
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.sockets: list[WebSocketRoute] = []
+        self.tokens = page.locator(".answer").last.locator(".tok")
+        self.stats = page.get_by_test_id("stats")
+        self.notice = page.get_by_test_id("notice")
+        self.prompt = page.locator("#prompt")
+        self.stop = page.get_by_role("button", name="Stop", exact=True)
+        self.regenerate = page.get_by_role("button", name="Regenerate")
+        self.carry_on = page.get_by_role("button", name="Continue")
+        self.core = page.get_by_role("slider", name="Token in the core sample")
+
+    def open(self, *, ready: bool = True) -> Playground:
+        self.page.goto(self.url)
+        if ready:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self) -> None:
+        expect(self.page.locator("body")).to_have_attribute(
+            "data-engine", "ready", timeout=PATIENCE_MS
+        )
+
+    def route_sockets(self) -> None:
+        """Let the test cut the line: call before `open`."""
+
+        def on_socket(route: WebSocketRoute) -> None:
+            route.connect_to_server()
+            self.sockets.append(route)
+
+        self.page.route_web_socket("**/ws", on_socket)
+
+    def cut(self) -> None:
+        """Break the newest connection."""
+        self.sockets[-1].close(code=3001, reason="cut by the test")
+
+    # ---- acting ------------------------------------------------------------------------------
+
+    def set(self, **boxes: Any) -> None:
+        """Type values into the panel's boxes: seed, max_tokens, or a slider's name."""
+        for name, value in boxes.items():
+            box = self.page.locator(f"#{name}, #n-{name}").first
+            box.fill(str(value))
+            box.press("Enter")
+
+    def slide(self, name: str, value: float) -> None:
+        self.page.locator(f"#s-{name}").fill(str(value))
+
+    def ask(self, text: str = "Tell me a story") -> None:
+        self.prompt.fill(text)
+        self.prompt.press("Enter")
+
+    def wait_tokens(self, n: int) -> None:
+        self.tokens.nth(n - 1).wait_for(state="attached", timeout=PATIENCE_MS)
+
+    def wait_done(self) -> None:
+        expect(self.page.locator("body")).not_to_have_attribute(
+            "data-writing", "", timeout=PATIENCE_MS
+        )
+
+    # ---- reading -----------------------------------------------------------------------------
+
+    @property
+    def answer(self) -> Locator:
+        return self.page.locator(".answer").last
+
+    def text(self) -> str:
+        return str(self.answer.evaluate(TEXT_OF))
+
+    def numbers(self) -> list[int]:
+        """The number of every token in the answer, in reading order."""
+        return [
+            int(n)
+            for n in self.answer.evaluate(
+                "(node) => [...node.querySelectorAll('.tok')].map((t) => t.dataset.i)"
+            )
+        ]
+
+    def overflow(self) -> int:
+        """How far the page is wider than the window, in pixels."""
+        return int(
+            self.page.evaluate(
+                "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+        )

@@ -1,0 +1,212 @@
+"""Lost lines, reloads, restarts, queues: nothing is lost and nothing comes twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from playwright.sync_api import Browser, Page, expect
+
+from e2e.playground import PATIENCE_MS, Playground, until
+from e2e.site import Site
+
+LOST_LINE = "WebSocket connection to"
+N = 80
+
+
+def expected(site: Site, n: int) -> str:
+    """What the fake engine writes for the helper's prompt with the settings of `prepare`."""
+    return "".join(
+        token.text
+        for token in site.reference("Tell me a story", seed=5, max_tokens=n, temperature=1.0)
+    )
+
+
+def prepare(play: Playground, n: int = N) -> None:
+    play.set(temperature="1", top_k="0", top_p="1", min_p="0", repetition_penalty="1")
+    play.set(seed=5, max_tokens=n)
+    play.ask("Tell me a story")
+
+
+def test_a_cut_line_resumes_without_losing_or_repeating(
+    page: Page, site: Callable[..., Site], allowed_console: list[str]
+) -> None:
+    allowed_console.append(LOST_LINE)
+    here = site(delay=0.03)
+    play = Playground(page, here.url)
+    play.route_sockets()
+    play.open()
+    prepare(play)
+    for n in (10, 25):
+        play.wait_tokens(n)
+        play.cut()
+        expect(play.notice).to_contain_text("The server cannot be reached")
+    play.wait_tokens(N)
+    play.wait_done()
+    expect(play.notice).to_be_hidden()
+    assert play.numbers() == list(range(N))
+    assert play.text() == expected(here, N)
+
+
+def test_a_reload_while_writing_goes_on(page: Page, site: Callable[..., Site]) -> None:
+    here = site(delay=0.03)
+    play = Playground(page, here.url).open()
+    prepare(play)
+    play.wait_tokens(15)
+    play.prompt.fill("half a thought")
+    page.reload()
+    play.wait_tokens(N)
+    play.wait_done()
+    assert play.numbers() == list(range(N))
+    assert play.text() == expected(here, N)
+    expect(page.locator(".said")).to_have_text("Tell me a story")
+    expect(play.prompt).to_have_value("half a thought")
+    expect(page.locator("#tok-no")).to_have_text(str(N))
+
+
+def test_a_reload_after_continue_brings_every_part_back(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = Playground(page, site().url).open()
+    prepare(play, 10)
+    play.wait_tokens(10)
+    play.wait_done()
+    play.carry_on.click()
+    play.wait_tokens(20)
+    play.wait_done()
+    text = play.text()
+    page.reload()
+    play.wait_tokens(20)
+    assert play.numbers() == list(range(20))
+    assert play.text() == text
+
+
+def test_a_generation_the_server_forgot_keeps_its_text(
+    page: Page, own_site: Callable[..., Site], allowed_console: list[str]
+) -> None:
+    allowed_console.append(LOST_LINE)
+    first = own_site()
+    play = Playground(page, first.url).open()
+    prepare(play, 10)
+    play.wait_tokens(10)
+    play.wait_done()
+    text = play.text()
+    page.context.clear_cookies()  # another browser session: its generations are not ours
+    page.reload()
+    play.wait_ready()
+    expect(play.stats).to_contain_text("its text is kept")
+    assert play.text() == text
+    play.carry_on.click()
+    play.wait_tokens(10)
+    play.wait_done()
+    assert play.text().startswith(text)
+
+
+def test_a_killed_engine_restarts_and_the_text_goes_on(
+    page: Page, own_site: Callable[..., Site]
+) -> None:
+    here = own_site(process=True, delay=0.03, load_seconds=1.0)
+    play = Playground(page, here.url).open(ready=False)
+    expect(play.notice).to_contain_text("The model is loading")
+    play.wait_ready()
+    prepare(play)
+    play.wait_tokens(10)
+    pid = here.engine.pid  # type: ignore[attr-defined]
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    expect(play.notice).to_contain_text("The engine is restarting")
+    expect(play.notice).to_contain_text("Your text is kept")
+    expect(page.get_by_role("button", name="Send")).to_be_disabled()
+    text = play.text()
+    n = len(play.numbers())
+    assert n >= 10
+    play.wait_ready()
+    expect(play.notice).to_contain_text("The writing was interrupted")
+    play.carry_on.click()
+    play.wait_tokens(n + 5)
+    expect(play.notice).to_be_hidden()
+    assert play.text().startswith(text)
+    play.stop.click()
+    play.wait_done()
+
+
+def test_a_model_that_cannot_be_loaded_says_why(page: Page, own_site: Callable[..., Site]) -> None:
+    here = own_site(fail="model.safetensors has 3 bytes, but its header says 4")
+    play = Playground(page, here.url).open(ready=False)
+    expect(play.notice).to_contain_text("The engine has failed", timeout=PATIENCE_MS)
+    expect(play.notice).to_contain_text("Model.safetensors has 3 bytes")
+    expect(page.get_by_test_id("connection")).to_have_text("Failed")
+
+
+def test_two_pages_write_at_once_and_the_third_waits_in_the_queue(
+    page: Page, browser: Browser, own_site: Callable[..., Site]
+) -> None:
+    here = own_site(delay=0.03, n_slots=2)
+    first = Playground(page, here.url).open()
+    contexts = [browser.new_context() for _ in range(2)]
+    second, third = (Playground(context.new_page(), here.url).open() for context in contexts)
+    for play in (first, second, third):
+        play.set(max_tokens=400)
+        play.ask()
+        if play is not third:
+            play.wait_tokens(3)
+    expect(third.stats).to_have_text("In the queue, place 1")
+    assert third.numbers() == []
+    counts = [len(play.numbers()) for play in (first, second)]
+    until(
+        lambda: all(
+            len(play.numbers()) > n for play, n in zip((first, second), counts, strict=True)
+        ),
+        "both to go on",
+    )
+    first.stop.click()
+    third.wait_tokens(3)
+    for play in (second, third):
+        play.stop.click()
+        play.wait_done()
+    for context in contexts:
+        context.close()
+
+
+def test_a_full_queue_is_told_and_the_prompt_given_back(
+    page: Page, browser: Browser, own_site: Callable[..., Site]
+) -> None:
+    here = own_site(delay=0.05, n_slots=1, queue=0)
+    context = browser.new_context()
+    other = Playground(context.new_page(), here.url).open()
+    other.set(max_tokens=400)
+    other.ask()
+    other.wait_tokens(2)
+    play = Playground(page, here.url).open()
+    play.ask("my careful prompt")
+    expect(play.notice).to_contain_text("The queue is full")
+    expect(play.prompt).to_have_value("my careful prompt")
+    other.stop.click()
+    other.wait_done()
+    context.close()
+    play.prompt.press("Enter")
+    play.wait_tokens(2)
+    expect(play.notice).to_be_hidden()
+
+
+def test_a_prompt_longer_than_the_context_is_refused_in_words(
+    page: Page, own_site: Callable[..., Site]
+) -> None:
+    play = Playground(page, own_site(context=64).url).open()
+    long = "story " * 100
+    play.prompt.fill(long)
+    expect(page.locator("#gauge")).to_have_attribute("data-level", "full")
+    play.prompt.press("Enter")
+    expect(play.notice).to_contain_text("The prompt is too long")
+    expect(play.prompt).to_have_value(long.strip())
+
+
+def test_a_full_context_says_so(page: Page, own_site: Callable[..., Site]) -> None:
+    play = Playground(page, own_site(context=64).url).open()
+    play.set(max_tokens=500)
+    play.ask("A")
+    expect(play.notice).to_contain_text("The context is full", timeout=PATIENCE_MS)
+    expect(play.carry_on).to_be_disabled()
+    play.notice.get_by_role("button", name="New chat").click()
+    expect(page.locator("body")).to_have_attribute("data-phase", "empty")

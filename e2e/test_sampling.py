@@ -1,0 +1,198 @@
+"""Sliders that act while the text is written, and what the page says about each choice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e.playground import Playground, until
+
+ACKNOWLEDGED = """() => {
+  window.acknowledged = [];
+  const send = WebSocket.prototype.send;
+  WebSocket.prototype.send = function (data) {
+    if (!this.heard) {
+      this.heard = true;
+      this.addEventListener("message", ({ data }) => {
+        const { event } = JSON.parse(data);
+        if (event?.type === "updated") window.acknowledged.push(event);
+      });
+    }
+    return send.call(this, data);
+  };
+}"""
+
+
+def test_a_slider_moved_while_writing_marks_the_first_token_it_applied_to(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    page.add_init_script(f"({ACKNOWLEDGED})()")
+    here = play(delay=0.03)
+    here.set(temperature="0.7", max_tokens=200)
+    here.ask()
+    here.wait_tokens(10)
+    here.slide("temperature", 1.2)
+    mark = page.locator(".mark-change")
+    expect(mark).to_have_text("temperature 0.7 → 1.2")
+    acknowledged = page.evaluate("() => window.acknowledged")
+    assert len(acknowledged) == 1
+    assert acknowledged[0]["params"]["temperature"] == 1.2
+    after = mark.evaluate(
+        "(node) => { let n = node.nextSibling; while (!n.dataset) n = n.nextSibling; return n.dataset.i }"
+    )
+    assert int(after) == acknowledged[0]["index"] >= 10
+    expect(page.get_by_text("Changes act at once, within 3 tokens")).to_be_visible()
+    here.stop.click()
+    here.wait_done()
+
+
+def test_a_drag_is_told_once(play: Callable[..., Playground]) -> None:
+    here = play(delay=0.03)
+    here.set(temperature="0.5", max_tokens=200)
+    here.ask()
+    here.wait_tokens(5)
+    for value in (0.6, 0.8, 1.0, 1.3):
+        here.slide("temperature", value)
+        here.page.wait_for_timeout(60)
+    last = here.page.locator(".mark-change").last
+    expect(last).to_have_text("temperature 0.5 → 1.3")
+    assert [t for t in here.page.locator(".mark-change").all_inner_texts() if t] == [
+        "temperature 0.5 → 1.3"
+    ]
+    here.page.keyboard.press("Escape")
+    here.wait_done()
+
+
+def test_presets_set_all_sliders_and_reach_the_request(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play()
+    page.get_by_role("button", name="Greedy").click()
+    expect(page.get_by_role("button", name="Greedy")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#n-temperature")).to_have_value("0.00")
+    expect(page.locator("#s-temperature")).to_have_attribute("aria-valuetext", "0, greedy")
+    here.set(max_tokens=3)
+    here.ask()
+    here.wait_tokens(3)
+    expect(page.get_by_text("greedy: no draw")).to_be_visible()
+    page.locator("#s-temperature").press("ArrowRight")
+    expect(page.locator("#preset-note")).to_have_text("Greedy, edited")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("temperature", "-1", "Temperature must be a number from 0 to 10"),
+        ("temperature", "warm", "Temperature must be a number from 0 to 10"),
+        ("top_k", "1.5", "Top-k must be a whole number from 0"),
+        ("top_p", "1.01", "Top-p must be a number from 0 to 1"),
+        ("repetition_penalty", "0", "Repeat penalty must be a number from 0.1 to 10"),
+        ("max_tokens", "0", "Max tokens must be a whole number from 1"),
+        ("seed", "18446744073709551616", "Seed must be a whole number"),
+    ],
+)
+def test_a_wrong_number_is_marked_where_it_was_typed(
+    page: Page, play: Callable[..., Playground], name: str, value: str, says: str
+) -> None:
+    here = play()
+    box = page.locator(f"#{name}, #n-{name}").first
+    box.fill(value)
+    box.press("Enter")
+    expect(box).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#sampling-hint-text")).to_contain_text(says)
+    box.fill("1")
+    box.press("Enter")
+    expect(box).not_to_have_attribute("aria-invalid", "true")
+    del here
+
+
+def test_a_refusal_of_the_server_marks_the_control(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    """The page's own checks are switched off here, as an older page's might be."""
+    page.add_init_script(
+        "localStorage['tokenglass.settings'] = JSON.stringify({version: 1, capture: true,"
+        " mode: 'chat', settings: {temperature: 99, top_k: 0, top_p: 1, min_p: 0,"
+        " repetition_penalty: 1, max_tokens: 9, seed: '', stop: []}})"
+    )
+    here = play()
+    here.ask("keep me")
+    expect(here.notice).to_contain_text("Temperature must be")
+    expect(page.locator("#n-temperature")).to_have_attribute("aria-invalid", "true")
+    expect(here.prompt).to_have_value("keep me")
+    expect(page.locator("body")).to_have_attribute("data-phase", "empty")
+
+
+def test_stop_strings_end_the_text(play: Callable[..., Playground]) -> None:
+    here = play()
+    here.page.get_by_role("button", name="Greedy").click()
+    here.set(**{"stop-strings": "fox named, never", "max_tokens": 200})
+    here.ask()
+    here.wait_done()
+    until(lambda: "stop string" in here.stats.inner_text(), "the reason")
+    assert "little" in here.text()
+    assert "fox named" not in here.text()
+
+
+def test_candidates_show_what_each_filter_did(page: Page, play: Callable[..., Playground]) -> None:
+    here = play()
+    here.set(temperature="1", top_k="5", top_p="1", min_p="0", max_tokens=4, seed=3)
+    here.ask()
+    here.wait_tokens(4)
+    here.wait_done()
+    rows = page.get_by_test_id("candidates").locator("li:not(:empty)")
+    cut = page.locator(".cands .cut")
+    assert page.locator(".cands .pick-row").count() == 1
+    assert rows.count() - cut.count() == 5, "top-k 5 keeps five"
+    assert set(cut.locator(".c").all_inner_texts()) == {"top-k"}
+    kept = [
+        float(t.replace("<", "")) for t in page.locator(".cands li:not(.cut) .n").all_inner_texts()
+    ]
+    assert abs(sum(kept) - 100) < 0.5
+    expect(page.locator(".mass")).to_contain_text("5 of")
+
+
+def test_a_token_shows_its_numbers_on_hover_and_on_focus(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play()
+    here.set(max_tokens=30, seed=1)
+    here.ask()
+    here.wait_tokens(30)
+    here.wait_done()
+    third = here.tokens.nth(2)
+    third.hover()
+    expect(page.locator("#tok-no")).to_have_text("3")
+    expect(page.get_by_test_id("token-sub")).to_have_text(
+        re.compile(r"p [\d.e-]+ · \d+(st|nd|rd|th) choice")
+    )
+    page.mouse.move(0, 0)
+    expect(page.locator("#tok-no")).to_have_text("30")
+    third.click()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#tok-no")).to_have_text("4")
+    expect(here.tokens.nth(3)).to_be_focused()
+
+
+def test_capture_off_leaves_the_plate_blank_and_measures_the_difference(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play()
+    expect(page.get_by_test_id("cost")).to_contain_text("without not measured yet")
+    here.set(max_tokens=40)
+    here.ask()
+    here.wait_tokens(40)
+    here.wait_done()
+    page.get_by_role("switch").click()
+    here.regenerate.click()
+    expect(page.locator("#version")).to_have_text("2/2")
+    here.wait_tokens(40)
+    here.wait_done()
+    expect(page.get_by_text("Capture was off, so no layer was measured.")).to_be_visible()
+    expect(page.get_by_text("Capture was off for this token")).to_be_visible()
+    expect(page.get_by_test_id("cost")).to_have_text(
+        re.compile(r"with [\d.,]+ tok/s.*without [\d.,]+ tok/s", re.S)
+    )

@@ -1,0 +1,161 @@
+"""Generate, stop, continue, regenerate, copy: the text on the page is the text that was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e.playground import Playground
+from e2e.site import Site
+
+ASK = "Tell me a story"
+
+
+def test_every_token_is_an_element_and_the_text_is_exactly_what_was_written(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    here = site()
+    play = Playground(page, here.url).open()
+    play.set(seed=11, max_tokens=90)
+    play.ask(ASK)
+    play.wait_tokens(90)
+    play.wait_done()
+    params = page.evaluate("() => JSON.parse(localStorage['tokenglass.settings']).settings")
+    written = here.reference(ASK, **{**params, "seed": 11, "stop": tuple(params["stop"])})
+    assert play.text() == "".join(token.text for token in written)
+    assert play.numbers() == list(range(90))
+    expect(play.stats).to_contain_text("90 tokens")
+    expect(play.stats).to_contain_text("max tokens reached")
+
+
+def test_esc_stops_and_keeps_the_text(play: Callable[..., Playground]) -> None:
+    here = play(delay=0.03)
+    here.ask(ASK)
+    here.wait_tokens(8)
+    here.page.keyboard.press("Escape")
+    here.wait_done()
+    text = here.text()
+    assert text
+    expect(here.stats).to_contain_text("stopped")
+    here.page.wait_for_timeout(200)
+    assert here.text() == text
+
+
+def test_continue_writes_on_in_the_same_answer(play: Callable[..., Playground]) -> None:
+    here = play()
+    here.set(max_tokens=12)
+    here.ask(ASK)
+    here.wait_tokens(12)
+    here.wait_done()
+    before = here.text()
+    here.carry_on.click()
+    here.wait_tokens(24)
+    here.wait_done()
+    assert here.text().startswith(before)
+    assert here.numbers() == list(range(24))
+    assert here.page.locator(".turn.model").count() == 1
+
+
+def test_regenerate_keeps_the_older_version(play: Callable[..., Playground]) -> None:
+    here = play()
+    here.set(max_tokens=12)
+    here.ask(ASK)
+    here.wait_tokens(12)
+    here.wait_done()
+    first = here.text()
+    here.regenerate.click()
+    expect(here.page.locator("#version")).to_have_text("2/2")
+    here.wait_tokens(12)
+    here.wait_done()
+    assert here.text() != first, "a seed that was not chosen is drawn anew"
+    here.page.get_by_role("button", name="Previous version").click()
+    expect(here.page.locator("#version")).to_have_text("1/2")
+    assert here.text() == first
+
+
+def test_a_chosen_seed_writes_the_same_again(play: Callable[..., Playground]) -> None:
+    here = play()
+    here.set(max_tokens=12, seed="18446744073709551615")
+    here.ask(ASK)
+    here.wait_tokens(12)
+    here.wait_done()
+    first = here.text()
+    here.regenerate.click()
+    expect(here.page.locator("#version")).to_have_text("2/2")
+    here.wait_tokens(12)
+    here.wait_done()
+    assert here.text() == first
+
+
+def test_a_chat_keeps_its_earlier_turns(play: Callable[..., Playground]) -> None:
+    here = play()
+    here.set(max_tokens=6)
+    here.ask("One")
+    here.wait_tokens(6)
+    here.wait_done()
+    used = here.page.locator("#ctx").inner_text()
+    here.ask("Two")
+    here.wait_tokens(6)
+    here.wait_done()
+    assert here.page.locator(".turn").count() == 4
+    assert int(here.page.locator("#ctx").inner_text().split("/")[0]) > int(used.split("/")[0]) + 6
+    here.page.get_by_role("button", name="New", exact=True).click()
+    expect(here.page.locator("body")).to_have_attribute("data-phase", "empty")
+    expect(here.page.get_by_text("Write a prompt, and watch")).to_be_visible()
+
+
+def test_completion_writes_on_from_the_prompt(play: Callable[..., Playground]) -> None:
+    here = play()
+    here.page.get_by_text("Completion", exact=True).click()
+    here.set(max_tokens=8)
+    here.ask("Once upon a time")
+    here.wait_tokens(8)
+    here.wait_done()
+    assert here.text().startswith("Once upon a time")
+    expect(here.page.locator(".given")).to_have_text("Once upon a time")
+
+
+def test_a_model_without_a_chat_template_only_completes(play: Callable[..., Playground]) -> None:
+    here = play(chat=False)
+    expect(here.page.get_by_role("radio", name="Chat")).to_be_disabled()
+    expect(here.page.get_by_role("radio", name="Completion")).to_be_checked()
+    here.set(max_tokens=4)
+    here.ask("Once")
+    here.wait_tokens(4)
+
+
+def test_examples_fill_the_composer_and_the_count_follows(play: Callable[..., Playground]) -> None:
+    here = play()
+    here.page.get_by_role("button", name="What is a KV cache?").click()
+    expect(here.prompt).to_have_value("What is a KV cache?")
+    expect(here.page.get_by_test_id("count")).to_contain_text("tokens")
+    shown = here.page.get_by_test_id("count").inner_text()
+    here.prompt.fill("What is a KV cache? And why?")
+    expect(here.page.get_by_test_id("count")).not_to_have_text(shown)
+    expect(here.page.get_by_test_id("count")).to_contain_text("tokens")
+
+
+def test_output_that_looks_like_html_is_text(page: Page, own_site: Callable[..., Site]) -> None:
+    evil = '<img src=x onerror="document.title=\'owned\'"><script>document.title="owned"</script>'
+    play = Playground(page, own_site(text=evil).url).open()
+    page.get_by_role("button", name="Greedy").click()
+    play.set(max_tokens=len(evil))
+    play.ask("<b>bold</b>")
+    play.wait_done()
+    play.wait_tokens(20)
+    play.wait_done()
+    assert play.text().startswith("<img src=x onerror=")
+    assert page.locator(".said").inner_text() == "<b>bold</b>"
+    assert page.locator(".log img, .log script, .log b, .cands img").count() == 0
+    assert "owned" not in page.title()
+
+
+@pytest.mark.parametrize("text", ["   ", ""])
+def test_nothing_is_sent_for_an_empty_prompt(play: Callable[..., Playground], text: str) -> None:
+    here = play()
+    here.prompt.fill(text)
+    expect(here.page.get_by_role("button", name="Send")).to_be_disabled()
+    here.prompt.press("Enter")
+    expect(here.page.locator("body")).to_have_attribute("data-phase", "empty")
