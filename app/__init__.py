@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def assets(name: str) -> Path:
-    """The folder `static` or `templates`: in the package when installed, beside it in a checkout."""
+    """The folder `static` or `templates`: in an installed package, beside it in a checkout."""
     installed = PACKAGE / name
     return installed if installed.is_dir() else PACKAGE.parent / name
 
@@ -37,11 +37,14 @@ def create_app(settings: Settings, engine: EngineClient, keeping: Keeping | None
     """
     from flask import Flask
 
-    from app import live, pages, security
+    from app import errors, live, openai, pages, security
     from app.sessions import Keeping, Sessions
 
     app = Flask(__name__, static_folder=assets("static"), template_folder=assets("templates"))
+    app.json.sort_keys = False  # type: ignore[attr-defined]
     security.register(app, settings)
+    errors.register(app)
     pages.register(app, engine, version())
+    openai.register(app, engine)
     live.register(app, engine, Sessions(engine, keeping or Keeping()))
     return app

@@ -8,11 +8,12 @@ it gets is a `LockedSocket`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-import re
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from simple_websocket import ConnectionClosed, Server
 from wsproto.utilities import LocalProtocolError
 
 from app.engines import EngineClient
+from app.inbox import BadMessageError, PendingUpdates, changes_of, decode
 from app.prompts import prompt_ids
 from app.protocol import (
     MAX_MESSAGE_BYTES,
@@ -57,10 +59,6 @@ TRANSPORT_MESSAGE_BYTES = 16 * MAX_MESSAGE_BYTES
 """Past this the transport closes the connection; up to it, too large is answered by an error."""
 POLICY_VIOLATION, TRY_AGAIN_LATER = 1008, 1013
 
-ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-_decoder = msgspec.json.Decoder(FromPage)
-
 
 class LockedSocket:
     """A socket whose `send` sends all or raises, one caller at a time, within `SEND_SECONDS`."""
@@ -79,55 +77,6 @@ class LockedSocket:
         return getattr(self._sock, name)
 
 
-class BadMessageError(ValueError):
-    """A message of the page that cannot be read. `id` and `param`: what it is about, if known."""
-
-    def __init__(self, message: str, id: str = "", param: str = "") -> None:
-        super().__init__(message)
-        self.id = id
-        self.param = param
-
-
-class _Name(msgspec.Struct):
-    id: str = ""
-
-
-def decode(raw: str | bytes) -> FromPage:
-    """A message of the page, or `BadMessageError` saying what is wrong with it."""
-    if isinstance(raw, bytes):
-        raise BadMessageError("messages must be text frames with one JSON object, not binary")
-    if len(raw) > MAX_MESSAGE_BYTES or len(raw.encode()) > MAX_MESSAGE_BYTES:
-        raise BadMessageError(
-            f"a message may have {MAX_MESSAGE_BYTES} bytes at most, but this one has "
-            f"{len(raw.encode())}; shorten the prompt"
-        )
-    try:
-        message: FromPage = _decoder.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadMessageError(
-            f"cannot read this message: {error}", _id_in(raw), _param(error)
-        ) from None
-    id = getattr(message, "id", None)
-    if id is not None and not ID.fullmatch(id):
-        raise BadMessageError("id must be 1 to 64 characters of [A-Za-z0-9_-]", param="id")
-    return message
-
-
-def _id_in(raw: str) -> str:
-    """The id of a message that is otherwise wrong: the error names it."""
-    try:
-        id = msgspec.json.decode(raw, type=_Name).id
-    except (msgspec.DecodeError, RecursionError):
-        return ""
-    return id if ID.fullmatch(id) else ""
-
-
-def _param(error: Exception) -> str:
-    """msgspec ends its messages with the path: "… - at `$.params.top_k`"."""
-    match = re.search(r"at `\$\.(?:params\.)?([\w.]+)", str(error))
-    return match.group(1) if match else ""
-
-
 class Connection:
     """One page. `read` runs on the route's thread, `_write` on a thread of its own."""
 
@@ -141,6 +90,7 @@ class Connection:
         self._lock = threading.Lock()
         self._state: tuple[Status, Hello | None] | None = None
         self._replies: deque[ToPage] = deque()
+        self._updates = PendingUpdates()
         # run -> [the last seq sent, the last seq that was old when the page began to follow]
         self._cursors: dict[LiveRun, list[int]] = {}
 
@@ -151,7 +101,8 @@ class Connection:
         unlisten = self._engine.listen(self._on_state)
         try:
             while True:
-                self._handle(self._ws.receive())
+                raw = self._ws.receive(timeout=self._updates.seconds_left())
+                self._handle(raw)
                 if len(self._ws.input_buffer) > MAX_UNREAD:
                     self._ws.close(POLICY_VIOLATION, "too many messages at once")
         finally:
@@ -165,14 +116,24 @@ class Connection:
 
     # ---- from the page -----------------------------------------------------------------------
 
-    def _handle(self, raw: str | bytes) -> None:
-        id = ""
+    def _handle(self, raw: str | bytes | None) -> None:
+        """Carry out a message; None is only a look at the updates that wait."""
+        message = None
+        if raw is not None:
+            try:
+                message = decode(raw)
+            except BadMessageError as error:
+                self._reply(Error("bad_message", str(error), error.id, error.param))
+                return
+        for update in self._updates.due(before=message):
+            self._guarded(update.id, functools.partial(self._update, update))
+        if message is not None:
+            self._guarded(getattr(message, "id", ""), lambda: self._dispatch(message))
+
+    def _guarded(self, id: str, act: Callable[[], None]) -> None:
+        """Answer what goes wrong with an error about generation `id`."""
         try:
-            message = decode(raw)
-            id = getattr(message, "id", "")
-            self._dispatch(message)
-        except BadMessageError as error:
-            self._reply(Error("bad_message", str(error), error.id, error.param))
+            act()
         except EngineError as error:
             self._reply(Error(error.code, str(error), id, getattr(error, "param", "")))
         except ConnectionClosed:
@@ -185,13 +146,8 @@ class Connection:
         match message:
             case Generate():
                 self._generate(message)
-            case Update(id=id, params=params, capture=capture):
-                changes = {
-                    name: value
-                    for name in params.__struct_fields__
-                    if (value := getattr(params, name)) is not None
-                }
-                self._sessions.get(self._owner, id).update(capture, changes)
+            case Update():
+                self._updates.take(message)
             case Stop(id=id):
                 self._sessions.get(self._owner, id).cancel()
             case Resume(id=id, after=after):
@@ -199,6 +155,10 @@ class Connection:
             case Count(request=number):
                 ids = prompt_ids(self._engine.tokenizer, message.prompt, message.messages)
                 self._reply(Counted(number, len(ids)))
+
+    def _update(self, update: Update) -> None:
+        live = self._sessions.get(self._owner, update.id)
+        live.update(update.capture, changes_of(update))
 
     def _generate(self, message: Generate) -> None:
         self._engine.require_ready()

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from flask import Flask
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from app import create_app
@@ -88,18 +89,11 @@ def _why_not(error: OSError, host: str, port: int) -> str:
     return f"cannot listen on {host} port {port}: {error.strerror or error}"
 
 
-def http_server(
-    listener: socket.socket, settings: Settings, engine: EngineClient
-) -> BaseWSGIServer:
+def http_server(listener: socket.socket, app: Flask) -> BaseWSGIServer:
     """The HTTP server on a listening socket, not serving yet."""
-    app = create_app(settings, engine)
+    host, port = listener.getsockname()[:2]
     return make_server(
-        settings.host,
-        listener.getsockname()[1],
-        app,
-        threaded=True,
-        request_handler=Handler,
-        fd=listener.fileno(),
+        host, port, app, threaded=True, request_handler=Handler, fd=listener.fileno()
     )
 
 
@@ -129,16 +123,14 @@ def serve(settings: Settings, folder: Path, tell: Callable[[str], None]) -> str 
         engine = ProcessEngine(
             functools.partial(load_engine, settings, folder), tokenizer, settings.log_level
         )
-        return run(settings, listener, engine, tell)
+        server = http_server(listener, create_app(settings, engine))
+        tell(f"Tokenglass is at {address(settings, server.port)}")
+        return run(server, engine, tell)
 
 
-def run(
-    settings: Settings, listener: socket.socket, engine: EngineClient, tell: Callable[[str], None]
-) -> str | None:
+def run(server: BaseWSGIServer, engine: EngineClient, tell: Callable[[str], None]) -> str | None:
     """Start `engine`, serve, and end both. See `serve`."""
-    server = http_server(listener, settings, engine)
     watch = _Watch(server, tell)
-    tell(f"Tokenglass is at {address(settings, server.port)}")
     try:
         signal.signal(signal.SIGTERM, _interrupt)
         engine.listen(watch.on_state)

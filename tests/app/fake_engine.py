@@ -301,7 +301,7 @@ class FakeEngine:
 
     def _text(self, run: FakeRun, id: int) -> tuple[str, bool]:
         """The text to show for this token, and whether a stop string ended the run."""
-        run.undecoded += self.tokenizer.bytes_of(id)
+        run.undecoded += self.tokenizer.token_bytes(id)
         try:
             run.held += run.undecoded.decode()
         except UnicodeDecodeError as error:

@@ -1,18 +1,21 @@
 """The real server around the fake engine, for work on the page: `python -m tests.app.fake_server`.
 
-No GPU and no model. `--help` lists what the fake can be made to do.
+No GPU and no model. `--help` lists what the fake can be made to do; with `--process`, kill the
+engine's process to see a restart.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
-from werkzeug.serving import make_server
 
 from app import create_app
 from app.config import Settings
-from app.engines import LocalEngine
+from app.engines import EngineClient, LocalEngine
+from app.server import address, bind, http_server, run
+from app.worker import ProcessEngine
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 
@@ -28,20 +31,28 @@ from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 @click.option("--load-seconds", default=0.0, show_default=True, help="How long loading takes.")
 @click.option("--fail", default="", help="A message with which loading fails.")
 @click.option("--chat/--no-chat", default=True, help="Does the model have a chat template?")
-def main(port: int, chat: bool, **options: Any) -> None:
+@click.option("--process", is_flag=True, help="Run the engine in a process of its own.")
+def main(port: int, chat: bool, process: bool, **options: Any) -> None:
     """Serve the playground with the fake engine on 127.0.0.1."""
     tokenizer = FakeTokenizer(CHAT_TEMPLATE if chat else None)
-    engine = LocalEngine(loader(**options), tokenizer)
-    app = create_app(Settings(port=port), engine)
+    load = loader(**options)
+    engine: EngineClient = LocalEngine(load, tokenizer)
+    if process:
+        engine = ProcessEngine(load, tokenizer)
+        engine.listen(lambda status, hello: _tell_pid(engine) if hello else None)
+    settings = Settings(port=port)
+    app = create_app(settings, engine)
     app.config["TEMPLATES_AUTO_RELOAD"] = True
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 0
-    server = make_server("127.0.0.1", port, app, threaded=True)
-    engine.start()
-    click.echo(f"fake engine on http://127.0.0.1:{server.port}/")
-    try:
-        server.serve_forever()
-    finally:
-        engine.close()
+    with bind(settings.host, settings.port) as listener:
+        server = http_server(listener, app)
+        click.echo(f"fake engine on {address(settings, server.port)}")
+        failure = run(server, engine, click.echo)
+    sys.exit(failure)
+
+
+def _tell_pid(engine: ProcessEngine) -> None:
+    click.echo(f"engine process {engine.pid}")
 
 
 if __name__ == "__main__":

@@ -76,11 +76,11 @@ class FakeTokenizer:
                 ids += [FIRST_BYTE + value for value in piece.encode("utf-8", "replace")]
         return ids
 
-    def bytes_of(self, id: int) -> bytes:
+    def token_bytes(self, id: int) -> bytes:
         return b"" if self.is_special(id) else self._pieces[id]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return b"".join(self.bytes_of(id) for id in ids).decode("utf-8", "replace")
+        return b"".join(self.token_bytes(id) for id in ids).decode("utf-8", "replace")
 
     def piece(self, id: int) -> str:
         return self._pieces[id].decode("utf-8", "replace")

@@ -1,0 +1,302 @@
+"""`/v1/…`: completions, chat completions and models, as OpenAI clients expect them.
+
+A stream is server-sent events, ending with `[DONE]`; comments keep it alive while nothing is
+written. A client that goes away cancels its run, streaming or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import re
+import secrets
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from flask import Flask, Response, jsonify, request
+
+from app.engines import EngineClient, UnavailableError
+from app.errors import body_of_engine_error
+from app.openai_schema import (
+    FINISH_REASONS,
+    ChatLogprobs,
+    ChatRequest,
+    CompletionRequest,
+    ModelNotFoundError,
+    TextLogprobs,
+    check_logprobs,
+    timings,
+    usage,
+)
+from app.prompts import prompt_ids
+from app.protocol import Hello
+from gpu import InvalidRequest, SamplingParams
+from gpu.events import Accepted, Done, Event, Token
+
+PING_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+"""How often to look whether the client is still there."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What differs between the two kinds of completion. `delta` and `whole` make a choice's
+    content from text; `logprobs` is None when not asked for."""
+
+    id: str
+    object: str
+    chunk_object: str
+    model: str
+    delta: Callable[[str], dict[str, Any]]
+    whole: Callable[[str], dict[str, Any]]
+    logprobs: TextLogprobs | ChatLogprobs | None
+    first: dict[str, Any] | None
+    prefix: str = ""
+
+    def chunk(
+        self, content: dict[str, Any], tokens: list[Token], finish: str | None
+    ) -> dict[str, Any]:
+        logprobs = self.logprobs.of(tokens) if self.logprobs is not None and tokens else None
+        choice = {"index": 0, **content, "logprobs": logprobs, "finish_reason": finish}
+        return self._frame(self.chunk_object, [choice])
+
+    def answer(self, text: str, tokens: list[Token], done: Done) -> dict[str, Any]:
+        logprobs = self.logprobs.of(tokens) if self.logprobs is not None else None
+        choice = {
+            "index": 0,
+            **self.whole(text),
+            "logprobs": logprobs,
+            "finish_reason": FINISH_REASONS[done.reason],
+        }
+        return {**self._frame(self.object, [choice]), "usage": usage(done)}
+
+    def _frame(self, object: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": object,
+            "created": int(time.time()),
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+def register(app: Flask, engine: EngineClient) -> None:
+    """Add the `/v1` routes."""
+
+    @app.get("/v1/models")
+    def models() -> Response:
+        model = engine.require_ready().model
+        return jsonify(
+            object="list",
+            data=[
+                {
+                    "id": model.name,
+                    "object": "model",
+                    "created": 0,
+                    "owned_by": "local",
+                    "meta": msgspec.to_builtins(model),
+                }
+            ],
+        )
+
+    @app.post("/v1/completions")
+    def completions() -> Response:
+        hello = engine.require_ready()
+        wanted = _decode(CompletionRequest)
+        _check_model(wanted.model, hello)
+        params = wanted.params(hello.defaults)
+        check_logprobs(wanted.n_top, params, "logprobs")
+        text, given_ids = wanted.text_or_ids()
+        ids = prompt_ids(engine.tokenizer, text, ids=given_ids)
+        echo = ""
+        if wanted.echo:
+            echo = text if text is not None else engine.tokenizer.decode(ids)
+        shape = Shape(
+            id=f"cmpl-{secrets.token_hex(12)}",
+            object="text_completion",
+            chunk_object="text_completion",
+            model=hello.model.name,
+            delta=lambda text: {"text": text},
+            whole=lambda text: {"text": text},
+            logprobs=None
+            if wanted.n_top is None
+            else TextLogprobs(engine.tokenizer, params, wanted.n_top, 0),
+            first={"text": echo} if echo else None,
+            prefix=echo,
+        )
+        return _answer(engine, ids, params, shape, wanted)
+
+    @app.post("/v1/chat/completions")
+    def chat_completions() -> Response:
+        hello = engine.require_ready()
+        wanted = _decode(ChatRequest)
+        _check_model(wanted.model, hello)
+        params = wanted.params(hello.defaults, hello.limits.context)
+        check_logprobs(wanted.n_top, params, "top_logprobs")
+        messages = [message.plain() for message in wanted.messages]
+        ids = prompt_ids(
+            engine.tokenizer, messages=messages, continue_final=wanted.continue_final_message
+        )
+        shape = Shape(
+            id=f"chatcmpl-{secrets.token_hex(12)}",
+            object="chat.completion",
+            chunk_object="chat.completion.chunk",
+            model=hello.model.name,
+            delta=lambda text: {"delta": {"content": text} if text else {}},
+            whole=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
+            logprobs=None
+            if wanted.n_top is None
+            else ChatLogprobs(engine.tokenizer, params, wanted.n_top),
+            first={"delta": {"role": "assistant", "content": ""}},
+        )
+        return _answer(engine, ids, params, shape, wanted)
+
+
+def _decode(kind: type[Any]) -> Any:
+    """The JSON body as `kind`, or `InvalidRequest` saying where it is wrong."""
+    body = request.get_data()
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        field = re.search(r"(?:unknown|required) field `(\w+)`", message)
+        if "unknown field" in message:
+            message = f"{message}; unknown fields are refused, so that none is silently ignored"
+        raise InvalidRequest(message, field.group(1) if field else path.rstrip("`")) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body must be a JSON object: {error}") from None
+
+
+def _check_model(wanted: str | None, hello: Hello) -> None:
+    if wanted is not None and wanted != hello.model.name:
+        raise ModelNotFoundError(
+            f"the model here is {hello.model.name!r}, not {wanted!r}; ask for that, "
+            "or leave model out",
+            "model",
+        )
+
+
+# ---- running ---------------------------------------------------------------------------------
+
+
+def _answer(
+    engine: EngineClient,
+    ids: list[int],
+    params: SamplingParams,
+    shape: Shape,
+    wanted: CompletionRequest | ChatRequest,
+) -> Response:
+    events = _events(engine, ids, params, _client_gone())
+    seed = _accepted(events).params.seed
+    if wanted.stream:
+        with_usage = wanted.stream_options is not None and wanted.stream_options.include_usage
+        stream = _stream(events, shape, with_usage, seed)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return Response(stream, mimetype="text/event-stream", headers=headers)
+    tokens: list[Token] = []
+    for event in events:
+        if isinstance(event, Token):
+            tokens.append(event)
+        elif isinstance(event, Done):
+            if event.reason not in FINISH_REASONS:
+                raise _broken_off(event)
+            text = shape.prefix + "".join(token.text for token in tokens)
+            written = [token for token in tokens if not token.eos]
+            return jsonify(shape.answer(text, written, event) | _tail(event, seed))
+    raise AssertionError("a run ends with Done")
+
+
+def _accepted(events: Iterator[Event | None]) -> Accepted:
+    """Wait for the engine's acceptance: until then, errors can still have a status of their own."""
+    for event in events:
+        if isinstance(event, Accepted):
+            return event
+        if isinstance(event, Done):
+            raise _broken_off(event)
+    raise AssertionError("a run ends with Done")
+
+
+def _broken_off(done: Done) -> UnavailableError:
+    return UnavailableError(done.message or "the run was cancelled; the server is shutting down")
+
+
+def _tail(done: Done, seed: int | None) -> dict[str, Any]:
+    return {"timings": timings(done), "seed": seed}
+
+
+def _stream(
+    events: Iterator[Event | None], shape: Shape, with_usage: bool, seed: int | None
+) -> Iterator[bytes]:
+    extra = {"usage": None} if with_usage else {}
+    try:
+        if shape.first is not None:
+            yield _sse(shape.chunk(shape.first, [], None) | extra)
+        for event in events:
+            if event is None:
+                yield b": still here\n\n"
+            elif isinstance(event, Token) and (event.text or shape.logprobs) and not event.eos:
+                yield _sse(shape.chunk(shape.delta(event.text), [event], None) | extra)
+            elif isinstance(event, Done) and event.reason not in FINISH_REASONS:
+                yield _sse(body_of_engine_error(_broken_off(event)))
+            elif isinstance(event, Done):
+                last = shape.chunk(shape.delta(""), [], FINISH_REASONS[event.reason])
+                yield _sse(last | extra | _tail(event, seed))
+                if with_usage:
+                    yield _sse(last | {"choices": [], "usage": usage(event)})
+        yield b"data: [DONE]\n\n"
+    finally:
+        events.close()  # type: ignore[attr-defined]
+
+
+def _sse(message: dict[str, Any]) -> bytes:
+    return b"data: " + msgspec.json.encode(message) + b"\n\n"
+
+
+def _events(
+    engine: EngineClient, ids: list[int], params: SamplingParams, gone: Callable[[], bool]
+) -> Iterator[Event | None]:
+    """The events of a run to its end; None after every `PING_SECONDS` without one. Closing the
+    iterator cancels the run, and so does the client's leaving."""
+    inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    run = engine.submit(ids, params, capture=False, on_event=inbox.put)
+    spoke = looked = time.monotonic()
+    done = False
+    try:
+        while not done:
+            event: Event | None = None
+            with contextlib.suppress(queue.Empty):
+                event = inbox.get(timeout=LOOK_SECONDS)
+            now = time.monotonic()
+            if now - looked >= LOOK_SECONDS:
+                looked = now
+                if gone():
+                    run.cancel()
+            if event is not None or now - spoke >= PING_SECONDS:
+                spoke = now
+                done = isinstance(event, Done)
+                yield event
+    finally:
+        if not done:
+            run.cancel()
+
+
+def _client_gone() -> Callable[[], bool]:
+    """Whether the client of this request has closed its side. Without the socket: no."""
+    sock = request.environ.get("werkzeug.socket")
+
+    def gone() -> bool:
+        if sock is None:
+            return False
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(sock, selectors.EVENT_READ)
+                return bool(selector.select(0)) and sock.recv(1, socket.MSG_PEEK) == b""
+        except (OSError, ValueError):
+            return True
+
+    return gone

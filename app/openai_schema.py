@@ -1,0 +1,289 @@
+"""Requests and answers of the OpenAI-shaped API, without HTTP.
+
+Fields that would change the answer and are not supported are refused by name, at any value but
+the one that changes nothing. Fields that never change it (`user`, `metadata` …) are accepted and
+ignored. Everything else is unknown and refused. Settings left out are those the model's makers
+recommend, except `max_tokens`: 16 for completions, as that API documents, and what the context
+holds for chat.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import msgspec
+
+from app.engines import Tokenizer
+from app.protocol import Message
+from gpu import InvalidRequest, SamplingParams
+from gpu.events import Done, Token
+
+MAX_LOGPROBS = 20
+COMPLETION_MAX_TOKENS = 16
+LEAST_LOGPROB = -9999.0
+"""Stands for a probability that is zero in float32, as JSON has no infinity."""
+
+FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
+
+
+class ModelNotFoundError(InvalidRequest):
+    """The request names another model than the one that is loaded."""
+
+    code = "model_not_found"
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    def plain(self) -> Message:
+        content = self.content
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        return Message("system" if self.role == "developer" else self.role, text)
+
+
+class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What both kinds of completion take."""
+
+    model: str | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    ignore_eos: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    # Supported only where they change nothing.
+    n: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+
+    # Never change the answer.
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    def _neutral(self) -> dict[str, tuple[Any, ...]]:
+        return {
+            "n": (None, 1),
+            "frequency_penalty": (None, 0),
+            "presence_penalty": (None, 0),
+            "logit_bias": (None, {}),
+        }
+
+    def sampling(self, defaults: SamplingParams, max_tokens: int) -> SamplingParams:
+        """Validated settings; raises `InvalidRequest` naming the field."""
+        for name, neutral in self._neutral().items():
+            value = getattr(self, name)
+            if value not in neutral:
+                raise InvalidRequest(
+                    f"{name} is not supported; leave it out, or send {neutral[-1]!r}", name
+                )
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest("stream_options goes with stream: true", "stream_options")
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return msgspec.structs.replace(
+            defaults, **given, stop=stop, ignore_eos=self.ignore_eos, max_tokens=max_tokens
+        ).validate()
+
+
+class CompletionRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    prompt: str | list[int | str]
+    max_tokens: int | None = None
+    logprobs: int | None = None
+    echo: bool = False
+    suffix: str | None = None
+    best_of: int | None = None
+
+    def _neutral(self) -> dict[str, tuple[Any, ...]]:
+        return {**super()._neutral(), "suffix": (None, ""), "best_of": (None, 1)}
+
+    def params(self, defaults: SamplingParams) -> SamplingParams:
+        most = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        if self.echo and self.logprobs is not None:
+            raise InvalidRequest(
+                "echo and logprobs do not go together here: the prompt's tokens have no "
+                "log-probabilities; leave one out",
+                "echo",
+            )
+        return self.sampling(defaults, most)
+
+    def text_or_ids(self) -> tuple[str | None, list[int] | None]:
+        """The prompt: one text, or token ids."""
+        if isinstance(self.prompt, str):
+            return self.prompt, None
+        if not self.prompt:
+            raise InvalidRequest("the prompt is empty; give at least one token", "prompt")
+        ids = [id for id in self.prompt if isinstance(id, int)]
+        if ids and len(ids) == len(self.prompt):
+            return None, ids
+        if len(self.prompt) == 1:
+            return str(self.prompt[0]), None
+        raise InvalidRequest(
+            "prompt must be one text or one list of token ids; send several prompts as "
+            "several requests",
+            "prompt",
+        )
+
+    @property
+    def n_top(self) -> int | None:
+        return self.logprobs
+
+
+class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    messages: list[ChatMessage]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    continue_final_message: bool = False
+    response_format: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+
+    def _neutral(self) -> dict[str, tuple[Any, ...]]:
+        return {
+            **super()._neutral(),
+            "response_format": (None, {"type": "text"}),
+            "tools": (None, []),
+            "tool_choice": (None, "auto", "none"),
+        }
+
+    def params(self, defaults: SamplingParams, context: int) -> SamplingParams:
+        given = [n for n in (self.max_completion_tokens, self.max_tokens) if n is not None]
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidRequest("top_logprobs goes with logprobs: true", "top_logprobs")
+        return self.sampling(defaults, given[0] if given else context)
+
+    @property
+    def n_top(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+def check_logprobs(n_top: int | None, params: SamplingParams, param: str) -> None:
+    """How many of the likeliest tokens may be asked for."""
+    if n_top is None:
+        return
+    if not 0 <= n_top <= MAX_LOGPROBS:
+        raise InvalidRequest(
+            f"{param} must be an integer from 0 to {MAX_LOGPROBS}, but got {n_top}", param
+        )
+    if n_top > 0 and params.repetition_penalty != 1:
+        raise InvalidRequest(
+            f"{param} above 0 needs repetition_penalty 1: the log-probabilities are the model's "
+            "own, and those of other tokens are known only after the penalty",
+            param,
+        )
+
+
+# ---- answers ---------------------------------------------------------------------------------
+
+
+def top_logprobs(token: Token, params: SamplingParams, n_top: int) -> list[tuple[int, str, float]]:
+    """(id, text, logprob) of the likeliest tokens, as the model has them (temperature 1).
+
+    Candidates come with p = softmax(logits / T), so logprob_i = logprob_c + T (ln p_i − ln p_c)
+    for the chosen token c, whose logprob is known.
+    """
+    temperature = params.temperature or 1.0
+    chosen = token.probability * token.mass[0]
+    for candidate in token.candidates:
+        if candidate.id == token.id:
+            chosen = candidate.before
+
+    def logprob(before: float) -> float:
+        if before <= 0 or chosen <= 0:
+            return LEAST_LOGPROB
+        return min(0.0, token.logprob + temperature * (math.log(before) - math.log(chosen)))
+
+    return [(c.id, c.text, logprob(c.before)) for c in token.candidates[:n_top]]
+
+
+class TextLogprobs:
+    """`logprobs` of /v1/completions: parallel lists, with offsets into the text."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, n_top: int, offset: int):
+        self._tokenizer = tokenizer
+        self._params = params
+        self._n_top = n_top
+        self._offset = offset
+
+    def of(self, tokens: list[Token]) -> dict[str, Any]:
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offset)
+            self._offset += len(token.text)
+        return {
+            "tokens": [self._tokenizer.piece(token.id) for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [self._top(token) for token in tokens] if self._n_top else None,
+            "text_offset": offsets,
+        }
+
+    def _top(self, token: Token) -> dict[str, float]:
+        top: dict[str, float] = {}
+        for _, text, logprob in top_logprobs(token, self._params, self._n_top):
+            top.setdefault(text, logprob)
+        return top
+
+
+class ChatLogprobs:
+    """`logprobs` of /v1/chat/completions: one object per token."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, n_top: int):
+        self._tokenizer = tokenizer
+        self._params = params
+        self._n_top = n_top
+
+    def of(self, tokens: list[Token]) -> dict[str, Any]:
+        return {"content": [self._token(token) for token in tokens], "refusal": None}
+
+    def _token(self, token: Token) -> dict[str, Any]:
+        top = top_logprobs(token, self._params, self._n_top)
+        own = self._entry(token.id, self._tokenizer.piece(token.id), token.logprob)
+        return {**own, "top_logprobs": [self._entry(*entry) for entry in top]}
+
+    def _entry(self, id: int, text: str, logprob: float) -> dict[str, Any]:
+        return {"token": text, "logprob": logprob, "bytes": list(self._tokenizer.token_bytes(id))}
+
+
+def usage(done: Done) -> dict[str, Any]:
+    return {
+        "prompt_tokens": done.prompt_tokens,
+        "completion_tokens": done.completion_tokens,
+        "total_tokens": done.prompt_tokens + done.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": done.timings.cache_n},
+    }
+
+
+def timings(done: Done) -> dict[str, Any]:
+    """llama-server's `timings`, with its per-token fields, and ours."""
+    given: dict[str, Any] = msgspec.to_builtins(done.timings)
+    return {
+        **given,
+        "prompt_per_token_ms": done.timings.prompt_ms / max(1, done.timings.prompt_n),
+        "predicted_per_token_ms": done.timings.predicted_ms / max(1, done.timings.predicted_n),
+    }
