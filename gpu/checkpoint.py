@@ -184,7 +184,7 @@ def _open_file(path: Path) -> dict[str, Tensor]:
         n_bytes = path.stat().st_size
         if n_bytes < 8:
             raise ModelError(f"{path}: has {n_bytes} bytes, too few for a safetensors file")
-        data: Bytes = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+        data: Bytes = np.memmap(path, dtype=np.uint8, mode="r")
     except FileNotFoundError:
         raise ModelError(f"{path}: not found; download all the files of the model") from None
     except OSError as error:

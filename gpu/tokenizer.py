@@ -190,8 +190,7 @@ class DecodeStream:
         n_bytes = 0
         for id in reversed(prompt_ids):
             if n_bytes > max(self._strip, MAX_INCOMPLETE):
-                self._strip = 0  # far enough from the beginning
-                break
+                break  # what lies further back cannot matter
             tail.append(tokenizer.token_bytes(id))
             n_bytes += len(tail[-1])
         for data in reversed(tail):

@@ -260,6 +260,7 @@ def test_shards_are_one_checkpoint(tmp_path: Path, torch: Any) -> None:
         ),
         ({"w": "/etc/passwd"}, "w must be the name of a .safetensors file in the same folder"),
         ({"w": ".."}, "w must be the name of a .safetensors file in the same folder"),
+        ({"w": "here.safetensors/../../outside.safetensors"}, "w must be the name of"),
         ({"w": ""}, "w must be the name of a .safetensors file in the same folder"),
         ({"w": 3}, "w must be a string"),
         ({"w": "zero\0byte"}, "name of a .safetensors file in the same folder"),

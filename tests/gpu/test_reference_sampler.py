@@ -153,6 +153,14 @@ def test_the_draw_is_the_inverse_of_the_cumulative_distribution() -> None:
     assert draw(chances, 1 - 2**-24) == 2
 
 
+def test_ties_are_drawn_and_listed_by_id() -> None:
+    n = 1024  # large enough for NumPy's unstable sorts to show
+    chances = distribution(np.zeros(n), NONE, settings())
+    assert [draw(chances, u) for u in (0.0, 0.25, 0.5, 1 - 1 / n)] == [0, 256, 512, n - 1]
+    listed = choose(np.zeros(n), NONE, settings()).candidates
+    assert [candidate.id for candidate in listed] == list(range(N_CANDIDATES))
+
+
 def test_the_draw_never_picks_what_was_cut() -> None:
     chances = distribution(random_logits(2), NONE, settings(top_k=7, top_p=0.95))
     for u in (0.0, 0.5, 1 - 2**-24):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -184,10 +185,27 @@ def test_special_looking_text_is_plain_text_when_asked(tokenizer: Tokenizer) -> 
     assert id in tokenizer.encode(text)  # and the switch does not stick
 
 
-def test_threads_do_not_disturb_each_other(tokenizer: Tokenizer) -> None:
-    text = f"the cat {tokenizer.eos_token} " * 50
+def test_threads_do_not_disturb_each_other(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow:
+        """Gives other threads every chance to step between the switch and its use."""
+
+        def __init__(self, backend: tokenizers.Tokenizer) -> None:
+            object.__setattr__(self, "backend", backend)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            setattr(self.backend, name, value)
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "encode":
+                time.sleep(0.002)
+            return getattr(self.backend, name)
+
+    text = f"the cat {tokenizer.eos_token} " * 5
     expected = {flag: tokenizer.encode(text, specials=flag) for flag in (True, False)}
-    flags = [i % 2 == 0 for i in range(200)]
+    monkeypatch.setattr(tokenizer, "_backend", Slow(tokenizer._backend))
+    flags = [i % 2 == 0 for i in range(60)]
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda flag: tokenizer.encode(text, specials=flag), flags))
     assert all(ids == expected[flag] for flag, ids in zip(flags, got, strict=True))
@@ -355,3 +373,32 @@ def test_metaspace_is_sentencepiece_without_bytes(tmp_path: Path) -> None:
     backend.decoder = decoders.Metaspace(prepend_scheme="never")
     tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
     assert tokenizer.decode(tokenizer.encode("the cat")) == " the cat"
+
+
+def test_as_many_spaces_are_stripped_as_the_decoder_says(tmp_path: Path) -> None:
+    backend = made.byte_fallback()
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 2, 0)]
+    )
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
+    space = [backend.token_to_id("▁")]
+    cat = tokenizer.encode("cat", bos=False)  # with a space in front
+    for n_spaces in range(4):
+        ids = space * n_spaces + cat
+        assert tokenizer.decode(ids) == backend.decode(ids) == " " * (n_spaces - 1) + "cat"
+        assert "".join(stream(tokenizer, space * n_spaces, cat)) == " " * (n_spaces > 1) + "cat"
+
+
+def test_byte_tokens_are_bytes_only_where_the_decoder_says_so(tmp_path: Path) -> None:
+    backend = made.byte_fallback()
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
+    ids = [backend.token_to_id("<0x41>")]
+    assert tokenizer.decode(ids) == backend.decode(ids) == "<0x41>"
+
+
+def test_a_byte_level_vocabulary_may_hold_plain_text(tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, "日本": 1, "Ġ": 2}, merges=[]))
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend))
+    assert tokenizer.decode([0, 2, 1]) == backend.decode([0, 2, 1]) == "a 日本"

@@ -103,8 +103,11 @@ def test_float16_weights_barely_change_a_trained_model(load: Any) -> None:
     golden = json.loads((STORIES / "golden.json").read_text())[0]
     ids = (golden["prompt_ids"] + golden["greedy_ids"])[:128]
     logs = []
-    for dtype in ("f32", "f16"):
-        runner = load(STORIES, dtype=dtype)
+    runners = [load(STORIES, dtype=dtype) for dtype in ("f32", "f16")]
+    whole, rounded = (runner.model.embedding for runner in runners)
+    assert rounded.equal(whole.half().float())
+    assert not rounded.equal(whole)
+    for runner in runners:
         runner.set_blocks(0, scattered_blocks(runner, len(ids)))
         logits = all_logits(runner, ids).astype(np.float64)
         logs.append(logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True))
