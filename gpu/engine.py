@@ -1,31 +1,26 @@
-"""The engine: one thread that owns the device, runs steps and tells each run what happens.
+"""The engine's face: load a model, start runs, change them while they write.
 
-Callers only put commands in a queue. The thread submits steps ahead of the ones it reads
-(`Runner.in_flight`), so the device does not wait for Python between tokens; changed settings
-therefore act on the first token not submitted yet, and the caller is told which one that is.
+Callers only put commands in a queue (see `gpu.engine_thread`). Steps are submitted ahead of the
+ones that are read, so changed settings act on the first token that is not submitted yet, and the
+caller is told which one that is.
 """
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from gpu.checkpoint import Checkpoint
 from gpu.config import GenerationDefaults, ModelConfig
+from gpu.engine_thread import Cancel, EngineThread, Logits, Start, Update
 from gpu.errors import (
     ContextExceeded,
     DeviceError,
-    EngineClosed,
     EngineError,
     InvalidRequest,
     ModelError,
@@ -33,17 +28,12 @@ from gpu.errors import (
 )
 from gpu.events import Done, Event, Token
 from gpu.sampling import SamplingParams
-from gpu.scheduler import Scheduled, Scheduler
 from gpu.sequence import Sequence
-from gpu.step import DeviceInfo, Floats, Memory, Row, Runner, RunnerLimits, Sample, Step
+from gpu.step import DeviceInfo, Floats, Memory, Runner, RunnerLimits
 from gpu.tokenizer import Tokenizer
 
 BACKENDS = ("wgpu", "torch")
 DTYPES = ("f16", "f32")
-log = logging.getLogger(__name__)
-
-PREFILL_IN_FLIGHT = 2
-"""Steps with a prompt's piece on the device at once: short, so that a cancel acts soon."""
 
 Progress = Callable[[float, str], None]
 
@@ -71,66 +61,55 @@ class EngineInfo(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """A request on its way. Iterating yields its tokens until it ends."""
+    """A request on its way. Iterating yields its tokens until it ends; then `done` says how."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineThread, sequence: Sequence, events: Events) -> None:
         self._engine = engine
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.sequence: Sequence | None = None
-        self.done: Done | None = None
+        self._sequence = sequence
+        self._events = events
+
+    @property
+    def done(self) -> Done | None:
+        return self._events.done
 
     def update(self, *, capture: bool | None = None, **changes: Any) -> int:
         """Change sampling settings from the next token that is not submitted yet on; returns its
         index. Raises InvalidRequest for a bad value, and when the run has ended."""
-        return int(self._engine.call(_Update(self, changes, capture)))
+        return int(self._engine.post(Update(self._sequence, changes, capture)).result())
 
     def cancel(self) -> None:
         """End the run; what was written stays. Nothing happens when it has ended already."""
-        self._engine.post(_Cancel(self))
+        self._engine.post(Cancel(self._sequence))
 
     def __iter__(self) -> Iterator[Token]:
-        while self.done is None:
-            event = self._events.get()
+        while self.done is None or not self._events.queue.empty():
+            event = self._events.queue.get()
             if isinstance(event, Token):
                 yield event
-            elif isinstance(event, Done):
-                self.done = event
         if self.done.reason == "error":
             raise EngineError(self.done.message)
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    run: Run
-    sequence: Sequence
+class Events:
+    """Where a run's events go: to the caller's function, or into a queue to iterate."""
 
+    def __init__(
+        self, on_event: Callable[[Event], None] | None, on_done: Callable[[], None]
+    ) -> None:
+        self.queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.done: Done | None = None
+        self._sink = on_event or self.queue.put
+        self._on_done = on_done
 
-@dataclass(frozen=True, slots=True)
-class _Update:
-    run: Run
-    changes: dict[str, Any]
-    capture: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Cancel:
-    run: Run
-
-
-@dataclass(frozen=True, slots=True)
-class _Logits:
-    ids: list[int]
-
-
-class _Close:
-    pass
-
-
-_Command = _Start | _Update | _Cancel | _Logits | _Close
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Done):
+            self.done = event
+            self._on_done()
+        self._sink(event)
 
 
 class Engine:
-    """A loaded model. `load` opens one; `submit` and `generate` may be called by any thread."""
+    """A loaded model. `load` opens one; every method may be called by any thread."""
 
     def __init__(
         self,
@@ -142,21 +121,15 @@ class Engine:
         parameters: int = 0,
         defaults: SamplingParams | None = None,
         queue_size: int = 16,
+        warm_up: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
-        self._commands: queue.Queue[tuple[_Command, Future[Any]]] = queue.Queue()
-        self._in_flight: deque[Scheduled] = deque()
         self._alive = 0
         self._lock = threading.Lock()
-        self._failure: str | None = None
         self._queue_size = queue_size
-        ready: Future[Runner] = Future()
-        self._thread = threading.Thread(
-            target=self._main, args=(make_runner, ready), name="tokenglass engine", daemon=True
-        )
-        self._thread.start()
-        self._runner = ready.result()
-        self.config = self._runner.config
+        self._thread = EngineThread(make_runner, warm_up=warm_up)
+        self._limits = self._thread.runner.limits
+        self.config = self._thread.runner.config
         self._eos_ids = self.config.eos_ids or tokenizer.eos_ids
         self.info = self._describe(name, dtype, parameters, defaults or SamplingParams())
 
@@ -165,6 +138,7 @@ class Engine:
         cls,
         path: str | Path,
         *,
+        name: str | None = None,
         dtype: str = "f16",
         backend: str = "wgpu",
         adapter: str | None = None,
@@ -172,13 +146,17 @@ class Engine:
         kv_bytes: int | None = None,
         n_slots: int = 4,
         queue: int = 16,
+        warm_up: bool = False,
         progress: Progress = lambda fraction, message: None,
     ) -> Engine:
         """Load a model folder (config.json, *.safetensors, tokenizer.json).
 
+        name      what to call the model; its folder's name if not given
+        warm_up   compile what the first requests will need while there are none
+        progress  gets a fraction and a message, also from the engine's thread
+
         Raises ModelError for a folder that cannot be run and DeviceError for a device that cannot
-        run it, before anything is half loaded. `progress` gets a fraction and a message, also from
-        the engine's thread.
+        run it, before anything is half loaded.
         """
         folder = Path(path)
         _check_choice("dtype", dtype, DTYPES)
@@ -187,26 +165,29 @@ class Engine:
         config = ModelConfig.from_folder(folder)
         tokenizer = Tokenizer.load(folder)
         parameters = Checkpoint.open(folder).parameters(config.tie_embeddings)
-        return cls(
-            lambda: _open_runner(
+
+        def make_runner() -> Runner:
+            return _open_runner(
                 backend,
                 folder,
                 adapter,
-                progress,
+                progress=progress,
                 dtype=dtype,
                 context=context,
                 kv_bytes=kv_bytes,
                 n_slots=n_slots,
-            ),
+            )
+
+        return cls(
+            make_runner,
             tokenizer,
-            name=folder.resolve().name,
+            name=name or folder.resolve().name,
             dtype=dtype,
             parameters=parameters,
             defaults=_defaults(GenerationDefaults.from_folder(folder)),
             queue_size=queue,
+            warm_up=warm_up,
         )
-
-    # ---- for callers ------------------------------------------------------------------------
 
     def submit(
         self,
@@ -223,37 +204,25 @@ class Engine:
         """
         params = (params or self.info.defaults).validate()
         self._check_ids(ids)
-        if len(ids) >= self._runner.limits.context:
-            raise ContextExceeded(len(ids), self._runner.limits.context)
-        with self._lock:
-            most = self._runner.limits.n_slots + self._queue_size
-            if self._alive >= most:
-                raise QueueFull(
-                    f"{self._alive} requests are running or waiting, which is the most this "
-                    "server takes; try again in a moment"
-                )
-            self._alive += 1
-        run = Run(self)
-        sink = on_event or run._events.put
-
-        def tell(event: Event) -> None:
-            sink(event)
-            if isinstance(event, Done):
-                run.done = event if on_event else None
-                with self._lock:
-                    self._alive -= 1
-
-        run.sequence = Sequence(
+        if len(ids) >= self._limits.context:
+            raise ContextExceeded(len(ids), self._limits.context)
+        events = Events(on_event, self._one_less)
+        sequence = Sequence(
             list(ids),
             params,
             self.tokenizer,
             self._eos_ids,
-            self._runner.limits.context,
+            self._limits.context,
             capture=capture,
-            on_event=tell,
+            on_event=events,
         )
-        self.post(_Start(run, run.sequence))
-        return run
+        self._one_more()
+        try:
+            self._thread.post(Start(sequence))
+        except EngineError:
+            self._one_less()
+            raise
+        return Run(self._thread, sequence, events)
 
     def generate(
         self, ids: list[int], params: SamplingParams | None = None, *, capture: bool = False
@@ -262,35 +231,36 @@ class Engine:
         return self.submit(ids, params, capture=capture)
 
     def logits(self, ids: list[int]) -> Floats:
-        """float32 (len(ids), vocab_size): the raw logits after every token. For verification; runs
-        when nothing else does."""
+        """float32 (len(ids), vocab_size): the raw logits after every token. For verification;
+        other runs wait meanwhile."""
         self._check_ids(ids)
-        if len(ids) > self._runner.limits.context:
-            raise ContextExceeded(len(ids), self._runner.limits.context)
-        result: Floats = self.call(_Logits(list(ids)))
+        if len(ids) > self._limits.context:
+            raise ContextExceeded(len(ids), self._limits.context)
+        result: Floats = self._thread.post(Logits(list(ids))).result()
         return result
 
     def close(self) -> None:
         """End all runs and let go of the device. Safe to call twice."""
-        if self._thread.is_alive():
-            self._commands.put((_Close(), Future()))
-            self._thread.join()
+        self._thread.close()
 
     @property
     def failure(self) -> str | None:
         """Why the engine stopped by itself; None while it has not."""
-        return self._failure
+        return self._thread.failure
 
-    def post(self, command: Any) -> Future[Any]:
-        """Queue a command for the engine's thread. Raises EngineClosed when there is none."""
-        if not self._thread.is_alive():
-            raise EngineClosed(self._failure or "the engine was closed; load it again")
-        future: Future[Any] = Future()
-        self._commands.put((command, future))
-        return future
+    def _one_more(self) -> None:
+        most = self._limits.n_slots + self._queue_size
+        with self._lock:
+            if self._alive >= most:
+                raise QueueFull(
+                    f"{self._alive} requests are running or waiting, which is the most this "
+                    "server takes; try again in a moment"
+                )
+            self._alive += 1
 
-    def call(self, command: Any) -> Any:
-        return self.post(command).result()
+    def _one_less(self) -> None:
+        with self._lock:
+            self._alive -= 1
 
     def _check_ids(self, ids: list[int]) -> None:
         if not ids:
@@ -305,7 +275,7 @@ class Engine:
     def _describe(
         self, name: str, dtype: str, parameters: int, defaults: SamplingParams
     ) -> EngineInfo:
-        config, runner = self.config, self._runner
+        config, runner = self.config, self._thread.runner
         return EngineInfo(
             name=name,
             dtype=dtype,
@@ -325,149 +295,8 @@ class Engine:
             defaults=defaults,
         )
 
-    # ---- the engine's thread ----------------------------------------------------------------
 
-    def _main(self, make_runner: Callable[[], Runner], ready: Future[Runner]) -> None:
-        try:
-            runner = make_runner()
-        except BaseException as error:
-            ready.set_exception(error)
-            return
-        self._scheduler = Scheduler(runner.limits)
-        ready.set_result(runner)
-        try:
-            while self._obey(runner):
-                self._advance(runner)
-            self._end_all("cancelled", "")
-        except Exception as error:
-            self._failure = f"the engine failed: {error}"
-            log.exception("the engine failed")
-            self._end_all("error", self._failure)
-        finally:
-            self._refuse_waiting()
-            runner.close()
-
-    def _obey(self, runner: Runner) -> bool:
-        """Carry out the commands that wait; False: close. Sleeps when there is nothing to do."""
-        scheduler = self._scheduler
-        while True:
-            idle = not (self._in_flight or scheduler.active or scheduler.waiting)
-            try:
-                command, future = self._commands.get(block=idle)
-            except queue.Empty:
-                return True
-            if isinstance(command, _Close):
-                return False
-            try:
-                future.set_result(self._carry_out(runner, command))
-            except EngineError as error:
-                future.set_exception(error)
-
-    def _carry_out(self, runner: Runner, command: _Command) -> Any:
-        match command:
-            case _Start(sequence=sequence):
-                self._scheduler.add(sequence)
-            case _Cancel(run=run) if run.sequence is not None:
-                run.sequence.cancel()
-                self._scheduler.release(run.sequence)
-            case _Update(run=run, changes=changes, capture=capture):
-                return self._update(run, changes, capture)
-            case _Logits(ids=ids):
-                return self._logits(runner, ids)
-        return None
-
-    def _update(self, run: Run, changes: dict[str, Any], capture: bool | None) -> int:
-        sequence = run.sequence
-        if sequence is None or sequence.finished:
-            raise InvalidRequest("this run has ended; settings act on the next one", "id")
-        checked = sequence.params.updated(changes)
-        self._scheduler.check_max_tokens(sequence, checked.max_tokens)
-        index = sequence.update(changes, capture)
-        if sequence.finished:
-            self._scheduler.release(sequence)
-        return index
-
-    def _advance(self, runner: Runner) -> None:
-        """Submit while there is room, then read the oldest step."""
-        for sequence in self._scheduler.admit():
-            runner.begin_slot(sequence.slot, np.array(sequence.prompt, np.uint32))
-            sequence.started()
-        while len(self._in_flight) < runner.in_flight:
-            room = sum(s.chunk is not None for s in self._in_flight) < PREFILL_IN_FLIGHT
-            scheduled = self._scheduler.next_step(prefill=room)
-            if scheduled is None:
-                break
-            for sequence in self._scheduler.new_blocks:
-                runner.set_blocks(sequence.slot, sequence.blocks)
-            self._scheduler.new_blocks.clear()
-            runner.submit(scheduled.step)
-            self._in_flight.append(scheduled)
-        if self._in_flight:
-            self._collect(runner)
-
-    def _collect(self, runner: Runner) -> None:
-        scheduled = self._in_flight.popleft()
-        result = runner.collect()
-        if chunk := scheduled.chunk:
-            ms = result.gpu_ms if result.gpu_ms is not None else result.wait_ms
-            self._scheduler.learn(scheduled.step, ms)
-            if not chunk.sequence.finished:
-                chunk.sequence.prefilled(chunk.first, chunk.n, chunk.row, result)
-        for sequence, row, sampled in zip(
-            scheduled.samplers, scheduled.rows, result.samples, strict=True
-        ):
-            if not sequence.finished:
-                sequence.wrote(sampled, row, result)
-                if sequence.finished:
-                    self._scheduler.release(sequence)
-
-    def _drain(self, runner: Runner) -> None:
-        while self._in_flight:
-            self._collect(runner)
-
-    def _logits(self, runner: Runner, ids: list[int]) -> Floats:
-        """Runs the ids through blocks borrowed from the cache, a few rows at a time."""
-        self._drain(runner)
-        scheduler, limits = self._scheduler, runner.limits
-        blocks = scheduler.allocator.take(-(-len(ids) // limits.block_tokens))
-        slots = {s.slot for s in scheduler.active}
-        slot = next((s for s in range(limits.n_slots) if s not in slots), None)
-        if blocks is None or slot is None:
-            if blocks:
-                scheduler.allocator.give_back(blocks)
-            raise QueueFull("no KV cache is free for verification; wait for the runs to end")
-        runner.set_blocks(slot, blocks)
-        try:
-            parts = [
-                runner.logits(_verification_step(slot, ids, first, limits.max_samples))
-                for first in range(0, len(ids), limits.max_samples)
-            ]
-        finally:
-            scheduler.allocator.give_back(blocks)
-        return np.concatenate(parts)
-
-    def _end_all(self, reason: Any, message: str) -> None:
-        for sequence in [*self._scheduler.active, *self._scheduler.waiting]:
-            sequence.finish(reason, message)
-
-    def _refuse_waiting(self) -> None:
-        """Commands that came after the end."""
-        while not self._commands.empty():
-            command, future = self._commands.get()
-            if isinstance(command, _Start):
-                command.sequence.finish("error", self._failure or "the engine was closed")
-            future.set_exception(EngineClosed(self._failure or "the engine was closed"))
-
-
-def _verification_step(slot: int, ids: list[int], first: int, n: int) -> Step:
-    rows = tuple(Row(slot, first + i, id) for i, id in enumerate(ids[first : first + n]))
-    samples = tuple(Sample(i, slot, 0, 0, 0.0, 0, 1.0, 0.0, 1.0) for i in range(len(rows)))
-    return Step(rows, samples)
-
-
-def _open_runner(
-    backend: str, folder: Path, adapter: str | None, progress: Progress, **options: Any
-) -> Runner:
+def _open_runner(backend: str, folder: Path, adapter: str | None, **options: Any) -> Runner:
     """Imported here, so that neither backend needs the other's packages."""
     if backend == "torch":
         try:
@@ -477,15 +306,15 @@ def _open_runner(
                 f"--backend torch needs PyTorch ({error}); install it with "
                 "`pip install 'tokenglass[torch]'`"
             ) from error
-        runner: Runner = TorchRunner.load(folder, progress=progress, **options)
+        runner: Runner = TorchRunner.load(folder, **options)
         return runner
     from gpu.wgpu_runner import WgpuRunner
 
-    return WgpuRunner.load(folder, adapter=adapter, progress=progress, **options)
+    return WgpuRunner.load(folder, adapter=adapter, **options)
 
 
 def _defaults(recommended: GenerationDefaults) -> SamplingParams:
-    """The recommended settings over ours; those out of range are left out by `validate`."""
+    """The recommended settings over ours."""
     values = {
         name: value
         for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")

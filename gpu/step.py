@@ -7,6 +7,7 @@ torch) carries them out; neither knows the other.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -207,6 +208,11 @@ class Runner(Protocol):
     def logits(self, step: Step) -> Floats:
         """float32 (len(step.samples), vocab_size): raw logits of the sampled rows; nothing is
         drawn. For verification."""
+        ...
+
+    def warm_up(self) -> Iterator[None]:
+        """Make ready, one plan at a time, what the first steps will need. May be left half done;
+        must not be advanced while steps are in flight."""
         ...
 
     def close(self) -> None: ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -111,6 +112,10 @@ class TorchRunner:
 
     def logits(self, step: Step) -> Floats:
         return self._thread.submit(self._logits, step, None).result()
+
+    def warm_up(self) -> Iterator[None]:
+        """Nothing is compiled here."""
+        return iter(())
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)

@@ -36,6 +36,17 @@ from gpu.timestamps import FIRST_MARK, Timestamps
 from gpu.weights import WeightLoader
 
 IN_FLIGHT = 3
+WARM_UP = (
+    ("captured", 1),
+    ("captured", 8),
+    ("plain", 1),
+    ("plain", 8),
+    ("captured", 2),
+    ("captured", 4),
+    ("plain", 2),
+    ("plain", 4),
+)
+"""Kinds and rows of the plans worth compiling early: tiles grow with the rows, up to 8."""
 
 
 @dataclass(slots=True)
@@ -194,14 +205,16 @@ class WgpuRunner:
     def logits(self, step: Step) -> Floats:
         assert not self._pending, "collect the steps in flight first"
         recorded = self.plans.plan(len(step.rows), len(step.samples), "logits")
-        self._write_step(step)
-        encoder = self.gpu.wgpu.create_command_encoder()
-        compute_pass = encoder.begin_compute_pass()
-        self._replay(recorded, compute_pass)
-        compute_pass.end()
-        self.gpu.wgpu.queue.submit([encoder.finish()])
+        self._run_alone(recorded, step)
         logits = self._memory.read(self._tensors.logits)
         return np.ascontiguousarray(logits[: len(step.samples), : self.config.vocab_size])
+
+    def warm_up(self) -> Iterator[None]:
+        """Replays each plan for no rows: its shaders return at once, but drivers that compile at
+        first use have done it by then. Plans with other buckets share the same kernels."""
+        for kind, n in WARM_UP:
+            self._run_alone(self.plans.plan(n, min(n, self.limits.n_slots), kind), Step(()))
+            yield
 
     def close(self) -> None:
         while self._pending:
@@ -217,6 +230,16 @@ class WgpuRunner:
     def _write_step(self, step: Step) -> None:
         n_bytes = pack_step(step, self._step_bytes)
         self.gpu.wgpu.queue.write_buffer(self._tensors.step.buffer, 0, self._step_bytes, 0, n_bytes)
+
+    def _run_alone(self, recorded: RecordedPlan, step: Step) -> None:
+        """Run a step without reading its results, and wait for it."""
+        self._write_step(step)
+        encoder = self.gpu.wgpu.create_command_encoder()
+        compute_pass = encoder.begin_compute_pass()
+        recorded.plan.encode(compute_pass)
+        compute_pass.end()
+        self.gpu.wgpu.queue.submit([encoder.finish()])
+        native.wait(self.gpu.wgpu)
 
     def _encode(self, recorded: RecordedPlan, readback: native.Readback) -> Any:
         encoder = self.gpu.wgpu.create_command_encoder()

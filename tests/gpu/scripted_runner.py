@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,7 @@ class ScriptedRunner:
         self.in_flight = 3
         self.steps: list[Step] = []
         self.closed = False
+        self.warmed = 0
         self._script = script
         self._delay = delay
         self._fail_at = fail_at
@@ -107,6 +108,11 @@ class ScriptedRunner:
 
     def logits(self, step: Step) -> Floats:
         return np.zeros((len(step.samples), self.config.vocab_size), np.float32)
+
+    def warm_up(self) -> Iterator[None]:
+        for _ in range(3):
+            self.warmed += 1
+            yield
 
     def close(self) -> None:
         self.closed = True

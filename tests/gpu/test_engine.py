@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -347,6 +348,17 @@ def test_close_ends_running_and_waiting_runs(made, tokenizer):
     assert reasons == ["cancelled", "cancelled"]
     with pytest.raises(EngineClosed):
         engine.submit([3])
+
+
+def test_warms_up_while_idle_and_serves_all_the_same(tokenizer):
+    runner = ScriptedRunner()
+    engine = Engine(lambda: runner, tokenizer, warm_up=True)
+    deadline = time.monotonic() + 10
+    while runner.warmed < 3 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert [t.id for t in engine.generate([3], SamplingParams(max_tokens=4))] == expected([3], 4)
+    engine.close()
+    assert runner.warmed == 3
 
 
 def test_loading_errors_reach_the_caller(tokenizer):
