@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.buffers import Memory, Tensor, padded
+from gpu.config import ModelConfig, RopeConfig
 from gpu.device import Device
 from gpu.kernels import Kernels
 from gpu.ops import Batch
@@ -112,9 +113,9 @@ class Rig:
         whole[:n_rows, :width] = rows
         return self.memory.upload(name, whole)
 
-    def output(self, name: str, n_rows: int, width: int) -> Output:
-        """Room for a result (n_rows, width), poisoned and guarded."""
-        before = _poisoned(n_rows + GUARD_ROWS, padded(width))
+    def output(self, name: str, n_rows: int, width: int, stride: int | None = None) -> Output:
+        """Room for a result (n_rows, width), poisoned and guarded; rows lie `stride` apart."""
+        before = _poisoned(n_rows + GUARD_ROWS, stride or padded(width))
         before[:, width:] = 0
         return Output(self.memory, self.memory.upload(name, before), before, n_rows, width)
 
@@ -192,6 +193,30 @@ def compare(result: str, case: object, got: Array, want: Array, bound: Array, se
     worst.n += error.size
     worst.error = max(worst.error, float(error.max() / max(np.abs(want).max(), DENORMAL)))
     worst.of_bound = max(worst.of_bound, float((error / bound).max()))
+
+
+def llama_config(**changes: Any) -> ModelConfig:
+    """A configuration for ops that ask for one; only what they read matters."""
+    config = ModelConfig(
+        model_type="llama",
+        n_layers=1,
+        n_heads=1,
+        n_kv_heads=1,
+        head_dim=8,
+        hidden_size=8,
+        intermediate_size=8,
+        vocab_size=8,
+        context=512,
+        rms_norm_eps=1e-5,
+        tie_embeddings=False,
+        attention_bias=False,
+        mlp_bias=False,
+        rope=RopeConfig(),
+        eos_ids=(),
+        bos_id=None,
+        torch_dtype=None,
+    )
+    return replace(config, **changes)
 
 
 def rows_at(positions: list[int], slots: list[int] | None = None) -> list[Row]:

@@ -1,0 +1,44 @@
+"""Norms of the residual stream against their float64 twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu import ops, reference
+from gpu.buffers import Tensor, padded
+from tests.gpu.rig import ROUNDING, Array, Rig, compare, llama_config, plain_rows
+
+pytestmark = pytest.mark.parity
+
+
+def arena(rig: Rig, name: str, states: Array, bucket: int) -> Tensor:
+    """States one after the other, each of `bucket` padded rows and a gap; NaN where none is."""
+    n, n_rows, k = states.shape
+    stride = -(-bucket * padded(k) // 64) * 64
+    whole = np.full((n, stride), np.nan, np.float32)
+    rows = whole[:, : n_rows * padded(k)].reshape(n, n_rows, padded(k))
+    rows[:] = 0
+    rows[:, :, :k] = states
+    whole[:, : rows[0].size] = rows.reshape(n, -1)
+    return rig.memory.upload(name, whole)
+
+
+# 32 norms to a workgroup: 1 + 3 · layers is 31, 34 and 64 for 10, 11 and 21 layers.
+@pytest.mark.parametrize("n_layers", [1, 5, 10, 11, 21])
+@pytest.mark.parametrize("k", [1, 13, 64, 576])
+def test_norms_equal_the_reference(rig: Rig, n_layers: int, k: int) -> None:
+    seed = n_layers * 1000 + k
+    rng = np.random.default_rng(seed)
+    n_rows, bucket = 3, 4
+    states = rng.normal(size=(n_layers + 1, n_rows, k)).astype(np.float32)
+    middles = rng.normal(size=(n_layers, n_rows, k)).astype(np.float32)
+    config = llama_config(n_layers=n_layers, hidden_size=k)
+    n_stats = 1 + 3 * n_layers
+    stats = rig.output("stats", n_rows, n_stats, stride=n_stats)
+    batch = rig.batch(plain_rows(n_rows), bucket=bucket)
+    tensors = arena(rig, "states", states, bucket), arena(rig, "middles", middles, bucket)
+    rig.run(lambda rec: ops.layer_stats(rec, batch, "stats", config, *tensors, stats.tensor))
+    want = reference.layer_stats(states.astype(np.float64), middles.astype(np.float64))
+    bound = (8 + 4 * np.sqrt(k)) * ROUNDING * want
+    compare("layer_stats", f"{n_layers} layers of {k}", stats.read(), want, bound, seed)
