@@ -108,6 +108,7 @@ def load_engine(settings: Settings, folder: Path, progress: Progress) -> Engine:
         kv_bytes=settings.kv_bytes,
         n_slots=settings.slots,
         queue=settings.queue,
+        warm_up=True,
         progress=progress,
     )
 
