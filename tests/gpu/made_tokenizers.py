@@ -33,6 +33,30 @@ def byte_level(vocab_size: int = 400, specials: tuple[str, ...] = SPECIALS) -> t
     return tokenizer
 
 
+def llama3() -> tokenizers.Tokenizer:
+    """Built as Llama 3's: a pattern of its own, whole words taken from the vocabulary before any
+    merge (`ignore_merges`), and the end of a turn in that vocabulary."""
+    model = json.loads(byte_level(500, specials=()).to_str())["model"]
+    vocab = {**model["vocab"], "<|eot_id|>": len(model["vocab"])}
+    merges = [tuple(merge) for merge in model["merges"]]
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))
+    pattern = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|begin_of_text|>", "<|eot_id|>"])
+    begin = "<|begin_of_text|>"
+    template = processors.TemplateProcessing(
+        single=f"{begin} $A", special_tokens=[(begin, tokenizer.token_to_id(begin))]
+    )
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(), template])
+    return tokenizer
+
+
 def ascii_level(specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
     """GPT-2 style, but only printable ASCII without lower-case letters: 72 tokens. For models whose
     vocabulary is smaller than 256."""

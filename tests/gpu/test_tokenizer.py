@@ -31,12 +31,18 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["byte_level", "byte_fallback"])
+LLAMA3 = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
+FAMILIES = {
+    "byte_level": (made.byte_level, BYTE_LEVEL),
+    "llama3": (made.llama3, LLAMA3),
+    "byte_fallback": (made.byte_fallback, BYTE_FALLBACK),
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
 def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Tokenizer:
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "byte_level":
-        return Tokenizer.load(made.save(folder, made.byte_level(), BYTE_LEVEL))
-    return Tokenizer.load(made.save(folder, made.byte_fallback(), BYTE_FALLBACK))
+    make, config = FAMILIES[request.param]
+    return Tokenizer.load(made.save(tmp_path_factory.mktemp(request.param), make(), config))
 
 
 def stream(tokenizer: Tokenizer, prompt: list[int], ids: list[int]) -> list[str]:
@@ -257,6 +263,16 @@ def test_bos_is_added_as_the_post_processor_says_and_never_twice(tmp_path: Path)
     assert tokenizer.encode("<s>the").count(1) == 1
     assert tokenizer.encode("") == [1]
     assert tokenizer.encode("<s>the", specials=False).count(1) == 1
+
+
+def test_bos_of_a_llama3_tokenizer(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(made.save(tmp_path, made.llama3(), LLAMA3))
+    bos, *rest = tokenizer.encode("the cat")
+    assert tokenizer.piece(bos) == "<|begin_of_text|>"
+    assert tokenizer.encode("the cat", bos=False) == rest
+    assert tokenizer.encode("<|begin_of_text|>the cat") == [bos, *rest]
+    made.save(tmp_path, made.llama3(), {})  # the post-processor knows it even if no name is given
+    assert Tokenizer.load(tmp_path).encode("the cat") == [bos, *rest]
 
 
 def test_no_bos_without_a_post_processor_unless_the_config_says_so(tmp_path: Path) -> None:
