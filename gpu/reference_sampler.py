@@ -51,6 +51,7 @@ def uniform(seed: int, index: int) -> float:
 class Distribution:
     """What the settings make of one row of logits. Arrays are (vocab_size,).
 
+    order   all ids, most likely first, ties by id
     scaled  logits after repetition penalty and temperature (greedy: temperature 1)
     before  their softmax
     cut     index into `CUTS`: the first filter that removed the token, 0 if none did
@@ -59,6 +60,7 @@ class Distribution:
     mass    probability (`before`) kept, and cut by top-k, top-p, min-p; greedy: all of it is kept
     """
 
+    order: npt.NDArray[np.intp]
     scaled: Doubles
     before: Doubles
     cut: npt.NDArray[np.int8]
@@ -66,39 +68,39 @@ class Distribution:
     after: Doubles
     mass: tuple[float, float, float, float]
 
-    @property
-    def order(self) -> npt.NDArray[np.intp]:
-        """All ids, most likely first, ties by id."""
-        return np.argsort(-self.scaled, kind="stable")
-
 
 def distribution(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Distribution:
     """Apply the settings of `sample` to `logits` (vocab_size,). `seen`: ids in the context so far,
     in any order, for the repetition penalty."""
     scaled = _scaled(logits, seen, sample)
+    order = np.argsort(-scaled, kind="stable")
     before = _softmax(scaled)
     cut = np.zeros(len(scaled), np.int8)
     if sample.temperature == 0:
         kept = np.arange(len(scaled)) == np.argmax(scaled)
         return Distribution(
-            scaled, before, cut, kept, kept.astype(np.float64), (1.0, 0.0, 0.0, 0.0)
+            order, scaled, before, cut, kept, kept.astype(np.float64), (1.0, 0.0, 0.0, 0.0)
         )
     if 0 < sample.top_k < len(scaled):
-        cut[scaled < np.partition(scaled, -sample.top_k)[-sample.top_k]] = 1
+        cut[scaled < scaled[order[sample.top_k - 1]]] = 1
     if sample.top_p < 1:
-        cut[(cut == 0) & (scaled < _top_p_threshold(scaled, before, cut == 0, sample.top_p))] = 2
+        left = order[cut[order] == 0]
+        cumulative = np.cumsum(before[left])
+        place = np.searchsorted(cumulative, sample.top_p * cumulative[-1], side="left")
+        cut[(cut == 0) & (scaled < scaled[left[place]])] = 2
     if sample.min_p > 0:
         cut[(cut == 0) & (scaled < scaled.max() + np.log(sample.min_p))] = 3
     kept = cut == 0
     mass, by_top_k, by_top_p, by_min_p = (float(before[cut == i].sum()) for i in range(len(CUTS)))
     after = np.where(kept, before / mass, 0.0)
-    return Distribution(scaled, before, cut, kept, after, (mass, by_top_k, by_top_p, by_min_p))
+    return Distribution(
+        order, scaled, before, cut, kept, after, (mass, by_top_k, by_top_p, by_min_p)
+    )
 
 
 def draw(chances: Distribution, u: float) -> int:
     """The survivor at which the cumulative probability, most likely first, passes `u`."""
-    order = chances.order
-    survivors = order[chances.kept[order]]
+    survivors = chances.order[chances.kept[chances.order]]
     cumulative = np.cumsum(chances.after[survivors])
     place = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
     return int(survivors[place])
@@ -132,17 +134,6 @@ def _scaled(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Doubl
     penalty = sample.repetition_penalty
     scaled[ids] = np.where(scaled[ids] > 0, scaled[ids] / penalty, scaled[ids] * penalty)
     return scaled / (sample.temperature or 1.0)
-
-
-def _top_p_threshold(
-    scaled: Doubles, before: Doubles, left: npt.NDArray[np.bool_], top_p: float
-) -> float:
-    """The largest scaled logit t such that the tokens ≥ t hold `top_p` of the mass that is left."""
-    order = np.argsort(-scaled, kind="stable")
-    order = order[left[order]]
-    cumulative = np.cumsum(before[order])
-    place = int(np.searchsorted(cumulative, top_p * cumulative[-1], side="left"))
-    return float(scaled[order[place]])
 
 
 def _softmax(values: Doubles) -> Doubles:
