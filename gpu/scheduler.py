@@ -19,7 +19,7 @@ from gpu.step import Row, RunnerLimits, Sample, Step
 PREFILL_MS = 200.0
 """A prompt's piece should not hold the device longer than this."""
 
-FIRST_CHUNK = 32
+FIRST_CHUNK = 16
 """Rows of the first piece, before the device's speed is known."""
 
 
