@@ -1,0 +1,86 @@
+"""`pip install .` gives a command that works away from the checkout: the wheel is built, installed
+in an empty environment, started in an empty folder, and streams a token of the bundled model."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The installed `tokenglass`."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", folder, ROOT)
+    (wheel,) = folder.glob("*.whl")
+    run(sys.executable, "-m", "venv", folder / "venv")
+    run(folder / "venv/bin/python", "-m", "pip", "install", "--quiet", wheel)
+    return folder / "venv/bin/tokenglass"
+
+
+def run(*command: object) -> str:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def address(command: Path, tmp_path: Path) -> Iterator[str]:
+    """Of a server started in an empty folder, once it is ready."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    server = subprocess.Popen(
+        [str(command), "serve", "--port", "0"], cwd=tmp_path, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert server.stdout is not None
+    lines = []
+    try:
+        for line in server.stdout:
+            lines.append(line)
+            if "Ready" in line:
+                break
+        else:
+            pytest.fail(f"the server ended: {''.join(lines)}")
+        found = re.search(r"http://127\.0\.0\.1:\d+", "".join(lines))
+        assert found, lines
+        yield found[0]
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def test_the_wheel_has_no_torch_and_streams_a_token(command: Path, address: str) -> None:
+    installed = run(command.parent / "python", "-m", "pip", "list")
+    assert not re.search(r"^torch\b", installed, re.MULTILINE)
+    body = json.dumps({"prompt": "Once upon a time", "max_tokens": 3, "stream": True}).encode()
+    request = urllib.request.Request(
+        f"{address}/v1/completions", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        lines = [line.decode().strip() for line in answer if line.strip()]
+    assert lines[-1] == "data: [DONE]"
+    texts = [json.loads(line[6:])["choices"][0]["text"] for line in lines[:-1]]
+    assert "".join(texts)
+
+
+def test_the_page_and_its_files_are_served(address: str) -> None:
+    with urllib.request.urlopen(f"{address}/", timeout=20) as answer:
+        page = answer.read().decode()
+    for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', page):
+        with urllib.request.urlopen(address + path, timeout=20) as answer:
+            assert answer.status == 200, path
+    assert "/static/" in page
