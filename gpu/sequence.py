@@ -7,9 +7,7 @@ on their way or done, `n_written` have been read. What was computed past a stop 
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -25,12 +23,12 @@ from gpu.events import (
     Queued,
     Reason,
     StepTimes,
-    Timings,
     Token,
     TokenStats,
     TokenText,
     Updated,
 )
+from gpu.run_clock import RunClock
 from gpu.sampling import SamplingParams
 from gpu.step import FROM_GPU, Captured, Row, Sample, Sampled, StepResult
 from gpu.stopping import StopMatcher
@@ -76,7 +74,7 @@ class Sequence:
         self._on_event = on_event
         self._decode = DecodeStream(tokenizer, prompt)
         self._matcher: StopMatcher[Token] = StopMatcher(params.stop)
-        self._clock = _Clock()
+        self._clock = RunClock()
 
     # ---- what to submit ---------------------------------------------------------------------
 
@@ -257,52 +255,6 @@ class Sequence:
             kv_blocks=blocks_for(position + 1),
             stats=stats,
             eos=eos,
-        )
-
-
-@dataclass(slots=True)
-class _Clock:
-    """When the run was asked for, started, wrote its first and latest token (seconds)."""
-
-    asked: float = 0.0
-    began: float | None = None
-    first: float | None = None
-    latest: float | None = None
-
-    def __post_init__(self) -> None:
-        self.asked = time.perf_counter()
-
-    def start(self) -> None:
-        self.began = time.perf_counter()
-
-    def since_start_ms(self) -> float:
-        return (time.perf_counter() - (self.began or self.asked)) * 1e3
-
-    def token_ms(self) -> float:
-        """Milliseconds since the token before (since the request for the first)."""
-        now = time.perf_counter()
-        since = self.latest if self.latest is not None else self.asked
-        self.first = self.first if self.first is not None else now
-        self.latest = now
-        return (now - since) * 1e3
-
-    def timings(self, n_prompt: int, n_written: int) -> Timings:
-        now = time.perf_counter()
-        began = self.began if self.began is not None else now
-        first = self.first if self.first is not None else now
-        latest = self.latest if self.latest is not None else first
-        prompt_ms, predicted_ms = (first - began) * 1e3, (latest - first) * 1e3
-        return Timings(
-            cache_n=0,
-            prompt_n=n_prompt,
-            prompt_ms=prompt_ms,
-            prompt_per_second=n_prompt / max(prompt_ms, 1e-6) * 1e3,
-            predicted_n=n_written,
-            predicted_ms=predicted_ms,
-            predicted_per_second=max(0, n_written - 1) / max(predicted_ms, 1e-6) * 1e3,
-            queue_ms=(began - self.asked) * 1e3,
-            ttft_ms=(first - self.asked) * 1e3,
-            tpot_ms=predicted_ms / max(1, n_written - 1),
         )
 
 
