@@ -22,7 +22,7 @@ from typing import Any
 from flask import Flask
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-from app import create_app
+from app import create_app, tale
 from app.config import Settings
 from app.engines import EngineClient, Progress
 from app.protocol import Hello, Status
@@ -101,6 +101,7 @@ def load_engine(settings: Settings, folder: Path, progress: Progress) -> Engine:
     """What the engine's process does first."""
     return Engine.load(
         folder,
+        name=tale.NAME if folder == tale.model_dir() else None,
         dtype=settings.dtype,
         backend=settings.backend,
         adapter=settings.adapter,
@@ -159,6 +160,15 @@ def address(settings: Settings, port: int) -> str:
     return f"http://{host}:{port}/" + ("?token=TOKEN" if settings.token else "")
 
 
+def _kv_cache(hello: Hello) -> str:
+    limits = hello.limits
+    return (
+        f"KV cache: {hello.memory.kv_cache / 1e6:.1f} MB, {limits.kv_blocks} blocks of "
+        f"{limits.block_tokens} tokens; up to {limits.context} tokens for each of "
+        f"{limits.active} at once"
+    )
+
+
 class _Watch:
     """Tells the terminal about the engine, and stops the server when it cannot start."""
 
@@ -181,6 +191,7 @@ class _Watch:
                 self._tell(
                     f"Ready: {hello.model.name} ({hello.model.dtype}) on {hello.device.name}"
                 )
+                self._tell(_kv_cache(hello))
             case "failed" if not self._was_ready:
                 self.failure = status.message
                 threading.Thread(target=self._server.shutdown, daemon=True).start()

@@ -130,7 +130,7 @@ class Engine:
         self._thread = EngineThread(make_runner, warm_up=warm_up)
         self._limits = self._thread.runner.limits
         self.config = self._thread.runner.config
-        self._eos_ids = self.config.eos_ids or tokenizer.eos_ids
+        self._eos_ids = tuple(dict.fromkeys((*self.config.eos_ids, *tokenizer.eos_ids)))
         self.info = self._describe(name, dtype, parameters, defaults or SamplingParams())
 
     @classmethod

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+NAME = "tale-3m"
+"""What the model is called: about three million parameters."""
+
 
 def model_dir() -> Path:
     """The folder with the model's files, in a checkout and in an installed package alike."""
