@@ -48,7 +48,7 @@ class Site:
         self.engine.close()
 
     def reference(self, prompt: str, *, chat: bool = True, **params: Any) -> list[Token]:
-        """The tokens the fake engine writes for one chat message (or a plain prompt), undisturbed."""
+        """The tokens the fake engine writes for one chat message (or a prompt), undisturbed."""
         messages = [Message("user", prompt)] if chat else None
         ids = prompt_ids(self.engine.tokenizer, None if chat else prompt, messages)
         engine = FakeEngine(FakeOptions(**{**vars(self.options), "delay": 0.0}))

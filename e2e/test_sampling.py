@@ -41,7 +41,7 @@ def test_a_slider_moved_while_writing_marks_the_first_token_it_applied_to(
     assert len(acknowledged) == 1
     assert acknowledged[0]["params"]["temperature"] == 1.2
     after = mark.evaluate(
-        "(node) => { let n = node.nextSibling; while (!n.dataset) n = n.nextSibling; return n.dataset.i }"
+        "(node) => node.parentNode.querySelector('.mark-change ~ .tok').dataset.i"
     )
     assert int(after) == acknowledged[0]["index"] >= 10
     expect(page.get_by_text("Changes act at once, within 3 tokens")).to_be_visible()

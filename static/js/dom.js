@@ -37,4 +37,10 @@ export function fitCanvas(canvas) {
   return [context, width, height];
 }
 
+/** Divide a `.split` bar in proportion to three numbers. */
+export function splitBar(node, [first, second, third]) {
+  const all = first + second + third || 1;
+  setVars(node, { "--a": first / all, "--b": (first + second) / all });
+}
+
 export const clamp = (value, least, most) => Math.min(most, Math.max(least, value));

@@ -1,6 +1,6 @@
 // The layer table: the core's cross-section at the focused token, with bars on one canvas.
 
-import { byId, el, fitCanvas, setText, setVars } from "./dom.js";
+import { byId, el, fitCanvas, setText, splitBar } from "./dom.js";
 import { count, duration } from "./format.js";
 import { DENSE_BELOW, grid, namedEvery } from "./grid.js";
 import { scales } from "./metrics.js";
@@ -156,7 +156,7 @@ function drawTotals(token, stats) {
     const sum = (name) => stats.layers.reduce((total, layer) => total + layer[name], 0);
     const ends = (stats.embed_ms ?? 0) + (stats.head_ms ?? 0);
     const shares = [["attention", sum("attention_ms")], ["MLP", sum("mlp_ms")], ["ends", ends]];
-    shares.forEach(([, ms], i) => setVars(byId("tsplit").children[i], { "--f": Math.max(ms, 1e-6) }));
+    splitBar(byId("tsplit"), shares.map(([, ms]) => ms));
     parts.replaceChildren(...shares.map(([name, ms]) => part(name, ms)));
   } else setText(parts, whyNoTimes(token, stats));
   const host = byId("thost");

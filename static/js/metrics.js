@@ -6,8 +6,8 @@
 
 /** Entropy past this is off the scale (a head that looks at 256 tokens alike). */
 const MOST_BITS = 8;
-/** Updates are compared by ratio: 2 % and 4 % of the stream differ as much as 40 % and 80 %. */
-const UPDATE_RANGE = [0.02, 1];
+/** Updates are compared by ratio: 5 % and 10 % of the stream differ as much as 50 % and 100 %. */
+const UPDATE_RANGE = [0.05, 1];
 
 /** A scale from `lo` to `hi`, linear or by ratio. */
 class Scale {
@@ -91,28 +91,26 @@ export class Scales {
     this.norm = null;
   }
 
-  /** Look at the statistics of a token; true when they settled a scale. */
-  settle(stats) {
-    let settled = false;
-    if (!this.norm) {
-      const norms = stats.layers.map(({ residual }) => residual).filter((v) => v > 0);
-      if (norms.length) {
-        const least = Math.min(stats.embedding || Infinity, ...norms);
-        this.norm = new Scale(round125(least / 2, -1), round125(Math.max(...norms) * 2, 1), true);
-        settled = true;
-      }
+  /** Look at the statistics of some tokens; true when they settled a scale. */
+  settle(tokens) {
+    const norms = this.norm ? [] : numbers(tokens, ({ residual }) => [residual]);
+    if (norms.length) {
+      // By ratio. The very first token of a text may be far off (an attention sink), so not the largest.
+      const hi = round125(norms[Math.floor(norms.length * 0.9)] * 1.5, 1);
+      this.norm = new Scale(Math.min(round125(norms[0] / 1.2, -1), hi / 10), hi, true);
     }
     // A prefill step computes many tokens at once; the scale is for steps that write one.
-    if (!this.time && stats.n_rows <= 2) {
-      const times = stats.layers.flatMap((l) => [l.attention_ms, l.mlp_ms]).filter((v) => v > 0);
-      if (times.length) {
-        times.sort((a, b) => a - b);
-        this.time = new Scale(0, round125(times[Math.floor(times.length * 0.9)] * 1.5, 1));
-        settled = true;
-      }
-    }
-    return settled;
+    const steps = tokens.filter(({ n_rows: rows }) => rows <= 2);
+    const times = this.time ? [] : numbers(steps, (l) => [l.attention_ms, l.mlp_ms]);
+    if (times.length) this.time = new Scale(0, round125(times[times.length >> 1] * 2.5, 1));
+    return norms.length + times.length > 0;
   }
+}
+
+/** Positive numbers of all layers of some tokens, in rising order. */
+function numbers(tokens, pick) {
+  const all = tokens.flatMap(({ layers }) => layers.flatMap(pick));
+  return all.filter((value) => value > 0).sort((a, b) => a - b);
 }
 
 /** The scales of the model that is loaded; replaced when a `hello` names another one. */

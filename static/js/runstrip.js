@@ -1,6 +1,6 @@
 // The run strip: what the whole run took, in time and in memory.
 
-import { byId, fitCanvas, setText, setVars } from "./dom.js";
+import { byId, fitCanvas, setText, splitBar } from "./dom.js";
 import { bytes, count, duration, figure } from "./format.js";
 import { speeds } from "./overhead.js";
 import { palette } from "./palette.js";
@@ -10,6 +10,8 @@ import { meanInterval } from "./statusline.js";
 import { changed, on, state } from "./state.js";
 import { view } from "./view.js";
 
+/** A prefill too short to be seen is drawn this wide. */
+const LEAST_SHARE = 0.012;
 const SPARK_POINTS = 60;
 const SPARK_HEIGHT = 28;
 const KV_ROWS = 4;
@@ -51,9 +53,8 @@ function drawTimes(segment, tpot) {
   const reused = segment?.prefill.reused ? `, ${count(segment.prefill.reused)} reused` : "";
   setText(byId("r-pre"), any ? `prefill ${duration(prefill)}${reused}` : "prefill");
   setText(byId("r-dec"), any && decode ? `decode ${duration(decode)}` : "decode");
-  const [pre, dec] = byId("tl").children;
-  setVars(pre, { "--f": any ? Math.max(prefill, (prefill + decode) * 0.012) : 0 });
-  setVars(dec, { "--f": decode });
+  byId("tl").toggleAttribute("data-any", any);
+  splitBar(byId("tl"), any ? [Math.max(prefill, (prefill + decode) * LEAST_SHARE), decode, 0] : [0, 1, 0]);
 }
 
 /** Speed of the last tokens, from nothing to twice their mean. */
@@ -114,7 +115,8 @@ function drawMemory() {
   setText(byId("m-w"), `weights ${bytes(weights)}`);
   setText(byId("m-k"), `KV ${bytes(kv)}`);
   setText(byId("m-a"), `work ${bytes(work)}`);
-  [weights, kv, work].forEach((size, i) => setVars(byId("mem").children[i], { "--f": size }));
+  byId("mem").dataset.any = "";
+  splitBar(byId("mem"), [weights, kv, work]);
 }
 
 /** What capturing costs, as soon as this session has seen both. */

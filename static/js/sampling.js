@@ -85,7 +85,7 @@ function set(values) {
   changed("settings");
 }
 
-/** Does a slider's setting do anything? A setting that is off is drawn pale. */
+/** Show the settings; a slider whose setting does nothing is drawn pale. */
 function draw() {
   const { settings } = state;
   if (!settings) return;
@@ -94,6 +94,7 @@ function draw() {
     const value = settings[name];
     const share = clamp((value - slider.from) / (slider.to - slider.from), 0, 1);
     range.value = value;
+    rail.classList.toggle("off", value === slider.off);
     setVars(range, { "--v": share });
     range.setAttribute("aria-valuetext", value === slider.off ? slider.offText : writeNumber(value, slider));
     showBox(box, writeNumber(value, slider), refused === name);

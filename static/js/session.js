@@ -208,7 +208,7 @@ const HANDLERS = {
     if (taken === null) socket.send({ type: "resume", id, after: segment.seq });
     if (!taken) return;
     if (event.type === "token") onToken(answer, event);
-    if (event.type === "prefill" && event.stats?.some((stats) => scales.settle(stats))) changed("metric");
+    if (event.type === "prefill" && scales.settle(event.stats ?? [])) changed("metric");
     if (event.type === "done") onDone(answer, segment);
     saveSoon();
     changed("tokens");
@@ -249,7 +249,7 @@ function whose(id) {
 
 function onToken(answer, token) {
   note(token);
-  if (token.stats && scales.settle(token.stats)) changed("metric");
+  if (token.stats && scales.settle([token.stats])) changed("metric");
   if (answer === view.answer) changed("focus");
 }
 

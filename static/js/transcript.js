@@ -20,8 +20,10 @@ const caret = el("span", "caret");
 export function setUpTranscript(openNext) {
   on("turns tokens hello", draw);
   on("focus tokens", drawFocus);
-  scroller.addEventListener("scroll", () => {
-    stick = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR_END_PX;
+  scroller.addEventListener("scroll", onScroll, { passive: true });
+  // A smooth scroll upwards begins within NEAR_END_PX: whoever turns the wheel is let go at once.
+  scroller.addEventListener("wheel", ({ deltaY }) => {
+    if (deltaY < 0) stick = false;
   }, { passive: true });
   log.addEventListener("pointerover", onOver);
   log.addEventListener("pointerleave", () => point(null));
@@ -33,6 +35,16 @@ export function setUpTranscript(openNext) {
   new ResizeObserver(scrollToEnd).observe(scroller);
 }
 
+let last = { top: 0, height: 0 };
+
+/** Scrolling up lets go, reaching the end takes hold again; text that became shorter is neither. */
+function onScroll() {
+  const { scrollTop: top, scrollHeight: height, clientHeight } = scroller;
+  if (height - top - clientHeight < NEAR_END_PX) stick ||= top > last.top;
+  if (top < last.top - 1 && height >= last.height) stick = false;
+  last = { top, height };
+}
+
 /** Show the end of the conversation, wherever it was scrolled to. */
 export function goToEnd() {
   stick = true;
@@ -40,7 +52,7 @@ export function goToEnd() {
 }
 
 function scrollToEnd() {
-  if (stick) scroller.scrollTop = scroller.scrollHeight;
+  if (stick && state.turns.length) scroller.scrollTop = scroller.scrollHeight;
 }
 
 function draw() {

@@ -1,0 +1,330 @@
+"""Layout, themes, sizes, accessibility, keyboard: what can be measured of how the page looks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from e2e.playground import Playground
+from e2e.site import Site
+
+WATCH_SHIFTS = """
+window.shifts = [];
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) {
+    if (!entry.hadRecentInput) {
+      window.shifts.push([entry.value, ...entry.sources.map((s) => s.node?.outerHTML?.slice(0, 80))]);
+    }
+  }
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
+ROWS = """() => {
+  const plot = document.querySelector("#plot").getBoundingClientRect();
+  const names = [...document.querySelectorAll("#gutter [data-layer]")];
+  return names.map((name) => {
+    const label = name.getBoundingClientRect();
+    const row = document.querySelector(`#lrows [data-layer="${name.dataset.layer}"]`);
+    const box = row.getBoundingClientRect();
+    return [Number(name.dataset.layer), (label.top + label.bottom) / 2, (box.top + box.bottom) / 2];
+  });
+}"""
+
+# How much of the core's plate is painted in colours of the map: pixels that are neither paper nor
+# lines, in the band of the layers.
+PAINTED = """() => {
+  const canvas = document.querySelector("#sample");
+  const ratio = canvas.width / canvas.clientWidth;
+  let last = 0;
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  for (const share of [0.45, 0.5, 0.55]) {
+    const row = data.subarray(Math.round(canvas.height * share) * canvas.width * 4);
+    for (let x = 0; x < canvas.width; x += 1) {
+      if (row[4 * x + 3] === 255 && row[4 * x] + row[4 * x + 1] + row[4 * x + 2] < 600) last = Math.max(last, x);
+    }
+  }
+  return last / ratio;
+}"""
+
+
+def violations(page: Page) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{v['id']}: {n['html'][:120]} {n.get('failureSummary', '')[:200]}"
+        for v in found
+        for n in v["nodes"]
+    ]
+
+
+def open_page(page: Page, here: Site, **media: Any) -> Playground:
+    page.emulate_media(**media)
+    return Playground(page, here.url).open()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)], ids=["desktop", "phone"])
+def test_axe_finds_nothing_in_any_state(
+    page: Page, site: Callable[..., Site], theme: str, size: tuple[int, int]
+) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    play = open_page(page, site(delay=0.03), color_scheme=theme)
+    found = {"idle": violations(page)}
+    phone = size[0] < 768
+    if not phone:
+        play.set(max_tokens=120)
+    play.ask()
+    play.wait_tokens(10)
+    found["streaming"] = violations(page)
+    if phone:
+        for name in ("Core", "Layers", "Next token", "Sampling", "Run"):
+            page.locator("#tabs").get_by_role("button", name=name).click()
+            found[name] = violations(page)
+        page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    play.wait_done()
+    found["done"] = violations(page)
+    page.get_by_role("button", name="Help and shortcuts").click()
+    found["help"] = violations(page)
+    page.keyboard.press("Escape")
+    page.get_by_test_id("about-open").click()
+    found["about"] = violations(page)
+    assert {state: v for state, v in found.items() if v} == {}
+
+
+def test_axe_finds_nothing_in_errors(page: Page, own_site: Callable[..., Site]) -> None:
+    play = Playground(page, own_site(fail="no such folder").url).open(ready=False)
+    expect(play.notice).to_contain_text("The engine has failed")
+    page.locator("#n-temperature").fill("hot")
+    page.locator("#n-temperature").press("Enter")
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("width", [360, 390, 600, 768, 1024, 1280, 1360, 1440, 1920, 3840])
+def test_nothing_is_wider_than_the_window(
+    page: Page, site: Callable[..., Site], width: int
+) -> None:
+    height = {360: 640, 3840: 2160}.get(width, 900)
+    page.set_viewport_size({"width": width, "height": height})
+    play = open_page(page, site())
+    assert play.overflow() <= 0
+    play.ask("x" * 300)
+    play.wait_tokens(20)
+    assert play.overflow() <= 0
+    if width < 768:
+        for name in ("Core", "Layers", "Next token", "Sampling", "Run"):
+            page.locator("#tabs").get_by_role("button", name=name).click()
+            assert play.overflow() <= 0, name
+            sheet = page.locator(".sheet:visible")
+            assert sheet.evaluate("(n) => n.scrollWidth - n.clientWidth") <= 0, name
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+
+
+@pytest.mark.parametrize("options", [{}, {"n_layers": 30, "n_heads": 9}, {"n_layers": 80}])
+@pytest.mark.parametrize("height", [840, 1080])
+def test_table_rows_stand_on_core_rows(
+    page: Page, site: Callable[..., Site], options: dict[str, int], height: int
+) -> None:
+    page.set_viewport_size({"width": 1440, "height": height})
+    play = open_page(page, site(**options))
+    play.ask()
+    play.wait_tokens(5)
+    rows = page.evaluate(ROWS)
+    assert len(rows) >= 4
+    for layer, name, row in rows:
+        assert abs(name - row) <= 1, f"layer {layer}"
+    page.keyboard.press("Escape")
+    play.wait_done()
+
+
+def test_the_transcript_stands_on_the_gutter_of_the_core(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play()
+    here.ask()
+    here.wait_tokens(2)
+
+    def left(selector: str) -> float:
+        return float(page.locator(selector).first.evaluate("(n) => n.getBoundingClientRect().left"))
+
+    assert left(".answer") == left("#plot") == left(".field")
+
+
+def test_nothing_moves_while_text_streams(page: Page, site: Callable[..., Site]) -> None:
+    page.add_init_script(WATCH_SHIFTS)
+    play = open_page(page, site(delay=0.01))
+    play.set(max_tokens=250)
+    play.ask()
+    play.wait_tokens(3)
+    page.evaluate("() => { window.shifts.length = 0 }")
+    play.wait_tokens(250)
+    play.wait_done()
+    shifts = page.evaluate("() => window.shifts")
+    assert sum(shift[0] for shift in shifts) < 0.001, shifts
+
+
+def test_the_core_grows_by_one_column_per_token_and_follows(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = open_page(page, site())
+    play.set(max_tokens=40)
+    play.ask()
+    play.wait_tokens(40)
+    play.wait_done()
+    page.wait_for_timeout(50)
+    painted = page.evaluate(PAINTED)
+    box = page.locator(".hair").evaluate("(n) => n.getBoundingClientRect().right")
+    left = page.locator("#plot").evaluate("(n) => n.getBoundingClientRect().left")
+    assert abs(painted - (box - left)) <= 3, "the newest column is under the amber frame"
+
+
+def test_a_long_core_scrolls_and_can_be_followed_again(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = open_page(page, site(delay=0.005, context=1024))
+    play.set(max_tokens=500)
+    play.ask()
+    play.wait_tokens(220)
+    follow = page.get_by_role("button", name="Follow")
+    assert int(page.locator("#plot").evaluate("(n) => n.scrollLeft")) > 0
+    page.locator("#plot").hover()
+    page.mouse.wheel(-4000, 0)
+    expect(follow).to_have_attribute("aria-pressed", "false")
+    page.mouse.move(5, 5)
+    at = page.locator("#plot").evaluate("(n) => n.scrollLeft")
+    play.wait_tokens(260)
+    assert page.locator("#plot").evaluate("(n) => n.scrollLeft") == at, "it stays where it was put"
+    follow.click()
+    expect(follow).to_have_attribute("aria-pressed", "true")
+    assert page.locator("#plot").evaluate("(n) => n.scrollLeft") > at
+    page.keyboard.press("Escape")
+    play.wait_done()
+
+
+def test_the_transcript_does_not_pull_back_a_reader(page: Page, site: Callable[..., Site]) -> None:
+    play = open_page(page, site(delay=0.005, context=1024))
+    play.set(max_tokens=600)
+    play.ask()
+    play.wait_tokens(200)
+    turns = page.locator("#turns")
+    turns.hover()
+    page.mouse.wheel(0, -2000)
+    play.wait_tokens(260)
+    assert turns.evaluate("(n) => n.scrollTop") == 0
+    page.mouse.wheel(0, 20000)
+    play.wait_tokens(330)
+    assert turns.evaluate("(n) => n.scrollHeight - n.scrollTop - n.clientHeight") < 60
+    page.keyboard.press("Escape")
+    play.wait_done()
+
+
+def test_everything_with_the_keyboard(page: Page, site: Callable[..., Site]) -> None:
+    play = open_page(page, site(delay=0.02))
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to the prompt")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(play.prompt).to_be_focused()
+    page.keyboard.type("A story")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("please")
+    expect(play.prompt).to_have_value("A story\nplease")
+    page.keyboard.press("Enter")
+    play.wait_tokens(12)
+    page.keyboard.press("Escape")
+    play.wait_done()
+    page.keyboard.press("ArrowUp")
+    expect(play.prompt).to_have_value("A story\nplease")
+    play.core.focus()
+    last = len(play.numbers())
+    page.keyboard.press("ArrowLeft")
+    expect(play.core).to_have_attribute("aria-valuenow", str(last - 1))
+    page.keyboard.press("Home")
+    expect(play.core).to_have_attribute("aria-valuenow", "1")
+    before = play.core.get_attribute("aria-valuetext")
+    page.keyboard.press("ArrowUp")
+    expect(play.core).not_to_have_attribute("aria-valuetext", before or "")
+    page.keyboard.press("3")
+    expect(page.get_by_role("radio", name="Attention entropy")).to_be_checked()
+    expect(play.core).to_have_attribute("aria-valuetext", re.compile(r"bit$"))
+    page.keyboard.press("End")
+    expect(play.core).to_have_attribute("aria-valuenow", str(last))
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.locator("#s-temperature").focus()
+    page.keyboard.press("Home")
+    expect(page.locator("#n-temperature")).to_have_value("0.00")
+    page.keyboard.press("Control+Shift+O")
+    expect(page.locator("body")).to_have_attribute("data-phase", "empty")
+    expect(play.prompt).to_be_focused()
+
+
+def test_the_theme_follows_the_system_until_it_is_chosen(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    open_page(page, site(), color_scheme="dark")
+    ground = "() => getComputedStyle(document.documentElement).backgroundColor"
+    dark = page.evaluate(ground)
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(ground)
+    assert dark != light
+    page.locator("#theme").click()
+    assert page.evaluate(ground) == dark
+    page.reload()
+    assert page.evaluate(ground) == dark
+    page.locator("#theme").click()
+    assert page.evaluate(ground) == light
+
+
+def test_reduced_motion_stops_the_blinking(page: Page, site: Callable[..., Site]) -> None:
+    play = open_page(page, site(delay=0.03), reduced_motion="reduce")
+    play.ask()
+    play.wait_tokens(3)
+    running = "() => document.getAnimations().filter((a) => a.playState === 'running').length"
+    assert page.evaluate(running) == 0
+    page.keyboard.press("Escape")
+    play.wait_done()
+
+
+def test_tokens_are_in_no_live_region_and_progress_is_told(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = open_page(page, site(delay=0.02))
+    play.set(max_tokens=15)
+    play.ask()
+    play.wait_tokens(3)
+    inside = "(n) => !!n.closest('[aria-live], [role=status], [role=log], [role=alert]')"
+    assert not play.tokens.first.evaluate(inside)
+    expect(page.locator("#say")).to_have_text("Writing")
+    expect(page.locator("#say")).to_have_text("Answer complete, 15 tokens")
+
+
+def test_a_phone_opens_how_a_word_was_chosen(page: Page, site: Callable[..., Site]) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    play = open_page(page, site())
+    play.ask()
+    play.wait_tokens(10)
+    play.tokens.nth(3).click()
+    expect(page.locator(".next")).to_be_visible()
+    expect(page.locator("#tok-no")).to_have_text("4")
+    page.keyboard.press("Escape")
+    expect(page.locator(".next")).to_be_hidden()
+    page.get_by_role("button", name="Open the core sample").click()
+    expect(play.core).to_be_visible()
+
+
+def test_the_transcript_follows_the_text(page: Page, site: Callable[..., Site]) -> None:
+    play = open_page(page, site(context=1024))
+    play.set(max_tokens=250)
+    play.ask()
+    play.wait_tokens(250)
+    play.wait_done()
+    end = page.locator("#turns").evaluate("(n) => n.scrollHeight - n.scrollTop - n.clientHeight")
+    assert abs(end) <= 1
+    expect(play.tokens.last).to_be_in_viewport()
