@@ -18,7 +18,8 @@ window.shifts = [];
 new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) {
     if (!entry.hadRecentInput) {
-      window.shifts.push([entry.value, ...entry.sources.map((s) => s.node?.outerHTML?.slice(0, 80))]);
+      const moved = entry.sources.map((source) => source.node?.outerHTML?.slice(0, 80));
+      window.shifts.push([entry.value, ...moved]);
     }
   }
 }).observe({ type: "layout-shift", buffered: true });
@@ -45,7 +46,8 @@ PAINTED = """() => {
   for (const share of [0.45, 0.5, 0.55]) {
     const row = data.subarray(Math.round(canvas.height * share) * canvas.width * 4);
     for (let x = 0; x < canvas.width; x += 1) {
-      if (row[4 * x + 3] === 255 && row[4 * x] + row[4 * x + 1] + row[4 * x + 2] < 600) last = Math.max(last, x);
+      const light = row[4 * x] + row[4 * x + 1] + row[4 * x + 2];
+      if (row[4 * x + 3] === 255 && light < 600) last = Math.max(last, x);
     }
   }
   return last / ratio;

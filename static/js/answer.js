@@ -69,6 +69,10 @@ export class Answer {
     return this.segments.map((segment) => this.segmentText(segment)).join("");
   }
 
+  get empty() {
+    return !this.segments.some(({ plain, nTokens }) => plain || nTokens);
+  }
+
   segmentText(segment) {
     if (segment.plain !== null) return segment.plain;
     return this.tokens.slice(segment.base, segment.base + segment.nTokens).map((t) => t.text).join("");

@@ -22,7 +22,9 @@ const pane = byId("pane");
 const canvas = byId("sample");
 
 /** Sizes in CSS pixels; `x0` is the first token's column, from the left edge of the tape. */
-export const core = { width: 0, ratio: 1, column: 6, prompt: 3, x0: 0, scroll: 0, scrolledAway: false };
+export const core = {
+  width: 0, height: 0, tape: 0, ratio: 1, wanted: 6, column: 6, prompt: 3, x0: 0, scroll: 0, scrolledAway: false,
+};
 
 let drawnAnswer = null;
 let drawnEdition = -1;
@@ -40,7 +42,7 @@ const promptTape = new Tape((context, i, x, width) => {
 });
 
 export function setUpCore() {
-  core.wanted = innerWidth < 768 ? 4 : innerWidth >= 1700 ? 8 : 6;
+  core.wanted = innerWidth < 768 ? 4 : innerWidth < 1700 ? 6 : innerWidth < 2400 ? 8 : 12;
   on("size theme metric hello", () => resetCore());
   on("tokens focus size theme metric hello turns", drawCore);
   plot.addEventListener("scroll", onScroll, { passive: true });
@@ -66,6 +68,8 @@ export function follow() {
 function resetCore() {
   core.ratio = devicePixelRatio || 1;
   core.width = plot.clientWidth;
+  core.height = pane.clientHeight;
+  core.scroll = plot.scrollLeft;
   core.column = Math.max(1, Math.round(core.wanted * core.ratio)) / core.ratio;
   view.parts = state.hello ? metric().parts(state.hello.model, grid.row) : 2;
   const nPrompt = promptLength();
@@ -83,7 +87,7 @@ const promptLength = () => view.answer?.segments[0]?.prompt.length ?? 0;
 const promptDone = () => view.answer?.segments[0]?.prefill.done ?? 0;
 
 function drawCore() {
-  if (!core.width || !state.hello) return;
+  if (!core.width) return;
   const { answer } = view;
   if (answer !== drawnAnswer || (answer && answer.edition !== drawnEdition)) {
     if (answer !== drawnAnswer) core.scrolledAway = false;
@@ -103,37 +107,38 @@ function drawCore() {
 function placeScroll(n) {
   const { width, column, x0 } = core;
   const head = x0 + n * column;
-  const wanted = Math.max(width, head + width * JUMP + MARGIN_COLUMNS * column);
-  if (Math.abs(tapeBox.offsetWidth - wanted) > 64 * column || tapeBox.offsetWidth < wanted - width * JUMP / 2 || (n === 0 && wanted === width)) {
-    tapeBox.style.width = `${Math.ceil(wanted)}px`;
+  const least = Math.max(width, head + MARGIN_COLUMNS * column);
+  const wanted = Math.ceil(Math.max(width, head + width * JUMP));
+  if (core.tape < least || core.tape > wanted) {
+    core.tape = wanted;
+    tapeBox.style.width = `${wanted}px`;
   }
-  let scroll = plot.scrollLeft;
+  let { scroll } = core;
   if (view.hover === null && !core.scrolledAway) {
     const target = view.pinned === null ? head : x0 + focused() * column;
     if (target + MARGIN_COLUMNS * column > scroll + width) scroll = target - width * (1 - JUMP);
     else if (target - column < scroll) scroll = target - width * JUMP;
   }
-  scroll = Math.round(clamp(scroll, 0, Math.max(0, tapeBox.offsetWidth - width)));
-  if (scroll !== plot.scrollLeft) {
-    ownScroll = scroll;
-    plot.scrollLeft = scroll;
-  }
-  core.scroll = scroll;
+  scroll = Math.round(clamp(scroll, 0, core.tape - width));
+  if (scroll === core.scroll) return;
+  core.scroll = ownScroll = scroll;
+  plot.scrollLeft = scroll;
 }
 
 function onScroll() {
-  if (plot.scrollLeft === ownScroll) return;
+  const { scrollLeft } = plot;
+  if (Math.abs(scrollLeft - ownScroll) < 1) return;
   ownScroll = -1;
+  core.scroll = scrollLeft;
   const n = view.answer?.tokens.length ?? 0;
   const head = core.x0 + n * core.column;
-  core.scrolledAway = head > plot.scrollLeft + core.width || head < plot.scrollLeft || view.pinned !== null;
+  core.scrolledAway = head > scrollLeft + core.width || head < scrollLeft || view.pinned !== null;
   drawCore();
   byId("follow").setAttribute("aria-pressed", String(!core.scrolledAway && view.pinned === null));
 }
 
 function paint(n, nPrompt) {
-  const { ratio, width } = core;
-  const height = pane.clientHeight;
+  const { ratio, width, height } = core;
   const w = Math.round(width * ratio);
   const h = Math.round(height * ratio);
   if (canvas.width !== w || canvas.height !== h) Object.assign(canvas, { width: w, height: h });

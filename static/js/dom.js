@@ -21,9 +21,24 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Sizes of boxes as a ResizeObserver told them: asking the DOM in a frame costs a layout. */
+const sizes = new WeakMap();
+const watcher = new ResizeObserver((entries) => {
+  for (const { target } of entries) sizes.set(target, [target.clientWidth, target.clientHeight]);
+});
+
+/** [width, height] of an element in CSS pixels, without asking for a layout after the first time. */
+export function sizeOf(node) {
+  if (!sizes.has(node)) {
+    sizes.set(node, [node.clientWidth, node.clientHeight]);
+    watcher.observe(node);
+  }
+  return sizes.get(node);
+}
+
 /** Size a canvas to its box in device pixels. Returns [context, width, height] in CSS pixels. */
 export function fitCanvas(canvas) {
-  const { clientWidth: width, clientHeight: height } = canvas;
+  const [width, height] = sizeOf(canvas);
   const ratio = devicePixelRatio || 1;
   const w = Math.round(width * ratio);
   const h = Math.round(height * ratio);

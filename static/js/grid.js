@@ -8,8 +8,8 @@ const GOOD_ROW = 6;
 const MOST_ROW = 72;
 /** Models whose layers do not fit at GOOD_ROW may take this part of the window. */
 const MOST_OF_WINDOW = 0.4;
-/** Below this, a row of the table has no room for words. */
-export const DENSE_BELOW = 20;
+/** A row of the table lower than this many times its type has no room for words. */
+const LEAST_LINES = 1.6;
 
 /** In CSS pixels, from the top of the plot: see `measureGrid`. */
 export const grid = { flag: 0, text: 0, prob: 0, cap: 0, row: 0, ruler: 0, layers: 8, top: 0, body: 0, bottom: 0 };
@@ -37,6 +37,9 @@ export function measureGrid() {
   grid.body = grid.top + grid.cap;
   grid.bottom = grid.body + n * row + grid.cap;
 }
+
+/** Is a row of this height too low for words? */
+export const isDense = (height) => height < LEAST_LINES * grid.words;
 
 /** Every how manieth layer has its name written beside it: names need 14 px. */
 export const namedEvery = () => [1, 2, 4, 5, 10, 20].find((n) => n * grid.row >= 14) ?? 20;

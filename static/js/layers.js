@@ -2,7 +2,7 @@
 
 import { byId, el, fitCanvas, setText, splitBar } from "./dom.js";
 import { count, duration } from "./format.js";
-import { DENSE_BELOW, grid, namedEvery } from "./grid.js";
+import { grid, isDense, namedEvery } from "./grid.js";
 import { scales } from "./metrics.js";
 import { palette } from "./palette.js";
 import { on, state } from "./state.js";
@@ -11,9 +11,13 @@ import { focused, focusedRow, focusedToken, pin, point, view } from "./view.js";
 const table = byId("ltab");
 const body = byId("lrows");
 const canvas = byId("bars");
+/** Free room at the right of a cell's bar. */
+const CELL_GAP = 10;
 /** Cells of each row, by layer; "out" and "emb" are the ends. */
 let cells = new Map();
 let dense = false;
+/** Where the cells are on the canvas: {boxes: [{x, width}] by column, feet: y by layer, height}. */
+let places = null;
 
 export function setUpLayers() {
   on("hello size", build);
@@ -21,7 +25,10 @@ export function setUpLayers() {
   body.addEventListener("pointerover", ({ target }) => onPoint(target, point));
   body.addEventListener("pointerleave", () => point(null));
   body.addEventListener("click", ({ target }) => onPoint(target, pin));
-  new ResizeObserver(draw).observe(byId("ltab-box"));
+  new ResizeObserver(() => {
+    places = null;
+    draw();
+  }).observe(byId("ltab-box"));
 }
 
 function onPoint(target, act) {
@@ -56,8 +63,21 @@ function build() {
     return row;
   }).reverse();
   body.replaceChildren(line("out", "out", "end"), ...layers, line("emb", "emb", "end"));
-  dense = rowHeight() < DENSE_BELOW;
+  dense = isDense(rowHeight());
   table.classList.toggle("dense", dense);
+  places = null;
+}
+
+/** Measured once after each change of size: asking in every frame would cost a layout. */
+function findPlaces() {
+  const origin = canvas.getBoundingClientRect();
+  const first = cells.get(0);
+  const boxes = first.parts.map((part) => {
+    const box = part.parentElement.getBoundingClientRect();
+    return { x: box.left - origin.left, width: box.width - CELL_GAP };
+  });
+  const feet = Array.from({ length: cells.size - 2 }, (_, layer) => cells.get(layer).row.getBoundingClientRect().bottom - origin.top);
+  return { boxes, feet, height: first.row.offsetHeight };
 }
 
 const micro = (ms) => (ms === null || ms === undefined ? "" : count(Math.round(ms * 1000)));
@@ -95,31 +115,22 @@ function draw() {
 /** Bars at the foot of each cell; an entropy mark for each head. */
 function drawBars(stats) {
   const [context, width] = fitCanvas(canvas);
-  const first = cells.get(0);
-  if (!stats || !width || !first) return;
-  const left = canvas.getBoundingClientRect().left;
-  const boxes = first.parts.map((part) => {
-    const box = part.parentElement.getBoundingClientRect();
-    return { x: box.left - left, width: box.width - 10 };
-  });
-  const scale = { update: scales.update, entropy: scales.entropy, norm: scales.norm, time: scales.time };
-  const top = canvas.getBoundingClientRect().top;
+  if (!stats || !width || cells.size - 2 !== stats.layers.length) return;
+  places ??= findPlaces();
+  const { boxes, feet, height: row } = places;
+  const height = dense ? Math.max(1, row - 3) : 3;
   for (const [layer, s] of stats.layers.entries()) {
-    const cell = cells.get(layer);
-    if (!cell) return;
-    const box = cell.row.getBoundingClientRect();
-    const foot = box.bottom - top - (dense ? 1 : 3);
-    const height = dense ? Math.max(1, box.height - 3) : 3;
+    const top = feet[layer] - (dense ? 1 : 3) - height;
     const bar = (i, at, colour) => {
       context.fillStyle = colour;
-      if (at !== null) context.fillRect(boxes[i].x, foot - height, Math.max(1, at * boxes[i].width), height);
+      if (at !== null) context.fillRect(boxes[i].x, top, Math.max(1, at * boxes[i].width), height);
     };
-    bar(0, scale.update.at(s.attention / s.residual), palette.data);
-    bar(1, scale.update.at(s.mlp / s.residual), palette["data-2"]);
-    drawEntropy(context, s.entropy, boxes[2], foot - height, height, dense);
-    bar(3, scale.norm?.at(s.residual) ?? null, palette["data-2"]);
+    bar(0, scales.update.at(s.attention / s.residual), palette.data);
+    bar(1, scales.update.at(s.mlp / s.residual), palette["data-2"]);
+    drawEntropy(context, s.entropy, boxes[2], top, height, dense);
+    bar(3, scales.norm?.at(s.residual) ?? null, palette["data-2"]);
     const time = layerTime(s);
-    bar(4, time === null || !scale.time ? null : scale.time.at(time / 2), palette.data);
+    bar(4, time === null || !scales.time ? null : scales.time.at(time / 2), palette.data);
   }
 }
 

@@ -20,7 +20,7 @@ import { openNextToken, setUpSheets } from "./sheets.js";
 import { changed, on, state } from "./state.js";
 import { setUpStatusLine } from "./statusline.js";
 import { setUpTheme } from "./theme.js";
-import { setUpTranscript } from "./transcript.js";
+import { setUpFollowing, setUpTranscript } from "./transcript.js";
 import { view } from "./view.js";
 
 const DEFAULTS = { ...PRESETS.Balanced, max_tokens: 256, seed: "", stop: [] };
@@ -48,6 +48,7 @@ setUpComposer();
 setUpStatusLine();
 setUpNotice();
 setUpKeys();
+setUpFollowing();
 addEventListener("resize", () => changed("size"));
 document.fonts.ready.then(() => changed("size"));
 changed("hello", "settings", "turns", "line", "size");

@@ -1,7 +1,7 @@
 // On a phone: the newest columns of the core as a ribbon over the composer.
 
 import { cellValue, onScale } from "./column.js";
-import { byId, fitCanvas } from "./dom.js";
+import { byId, fitCanvas, sizeOf } from "./dom.js";
 import { grid } from "./grid.js";
 import { palette, shade } from "./palette.js";
 import { on } from "./state.js";
@@ -19,7 +19,7 @@ export function setUpRibbon() {
 
 function draw() {
   const canvas = byId("ribbon");
-  if (!canvas.clientWidth) return;
+  if (!sizeOf(canvas)[0]) return;
   const [context, width, height] = fitCanvas(canvas);
   const tokens = view.answer?.tokens ?? [];
   const from = Math.max(0, tokens.length - Math.floor((width - BLANK) / COLUMN));

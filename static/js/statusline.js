@@ -53,7 +53,7 @@ function draw() {
   byId("stop").disabled = !writing || state.line !== "open";
   byId("again").disabled = !idle;
   byId("more").disabled = !idle || segment?.reason === "context";
-  byId("copy").disabled = !answer || answer.text === "";
+  byId("copy").disabled = !answer || answer.empty;
   byId("new").disabled = state.turns.length === 0;
   const versions = turn?.answers.length ?? 0;
   byId("versions").hidden = versions < 2;
@@ -79,11 +79,11 @@ function describe(answer, segment) {
   }
   if (segment.plain !== null) return "measurements of this answer are gone, its text is kept";
   const parts = [plural(answer.tokens.length, "token")];
+  const reason = state.active === answer ? "" : REASONS[segment.reason];
   const ttft = segment.timings?.ttft_ms ?? answer.tokens[segment.base]?.times.interval;
-  if (ttft !== undefined && segment.nTokens) parts.push(`TTFT ${duration(ttft)}`);
+  if (ttft !== undefined && segment.nTokens && !reason) parts.push(`TTFT ${duration(ttft)}`);
   const speed = tokensPerSecond(answer, segment);
   if (speed) parts.push(`${figure(speed)} tok/s`);
-  const reason = state.active === answer ? "" : REASONS[segment.reason];
   if (reason) parts.push(reason);
   return parts.join(" · ");
 }

@@ -45,6 +45,11 @@ function onScroll() {
   last = { top, height };
 }
 
+/** Keep the end of the text in view. Set up last: scrolling asks for the layout of the frame. */
+export function setUpFollowing() {
+  on("turns tokens hello", scrollToEnd);
+}
+
 /** Show the end of the conversation, wherever it was scrolled to. */
 export function goToEnd() {
   stick = true;
@@ -62,7 +67,6 @@ function draw() {
   for (const { box } of drawn.splice(state.turns.length)) box.remove();
   if (state.active) drawn.at(-1)?.text.append(caret);
   else caret.remove();
-  scrollToEnd();
 }
 
 function drawTurn(turn, i) {
