@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -159,3 +160,32 @@ def test_nothing_is_sent_for_an_empty_prompt(play: Callable[..., Playground], te
     expect(here.page.get_by_role("button", name="Send")).to_be_disabled()
     here.prompt.press("Enter")
     expect(here.page.locator("body")).to_have_attribute("data-phase", "empty")
+
+
+def test_a_long_prompt_shows_how_far_it_was_read(play: Callable[..., Playground]) -> None:
+    here = play(delay=0.05, context=1024)
+    here.set(max_tokens=4)
+    here.ask("x" * 400)
+    expect(here.stats).to_have_text(re.compile(r"Reading the prompt, \d+ of 4\d\d tokens"))
+    here.wait_tokens(4)
+    here.wait_done()
+
+
+def test_an_earlier_answer_can_be_looked_at_again(play: Callable[..., Playground]) -> None:
+    here = play()
+    here.set(max_tokens=6)
+    here.ask("One")
+    here.wait_tokens(6)
+    here.wait_done()
+    here.set(max_tokens=9)
+    here.ask("Two")
+    here.wait_tokens(9)
+    here.wait_done()
+    expect(here.core).to_have_attribute("aria-valuemax", "9")
+    here.page.locator(".answer").first.locator(".tok").nth(2).click()
+    expect(here.core).to_have_attribute("aria-valuemax", "6")
+    expect(here.core).to_have_attribute("aria-valuenow", "3")
+    here.ask("Three")
+    here.wait_tokens(9)
+    here.wait_done()
+    expect(here.core).to_have_attribute("aria-valuemax", "9")

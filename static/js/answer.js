@@ -22,7 +22,7 @@ export class Segment {
     this.promptIds = new Set();
     this.context = 0;
     this.params = null;
-    this.capture = true;
+    this.capture = request?.capture ?? true;
     this.prefill = { done: 0, total: 0, reused: 0, ms: 0, gpuMs: null };
     this.promptStats = [];
     this.kvBlocks = 0;
@@ -50,9 +50,12 @@ export class Answer {
     this.segments = [];
     /** `token` events in order, each with `segment`. */
     this.tokens = [];
-    /** Changes at a token: {index, changes: [{name, from, to}], first: the first token of a drag}. */
+    /**
+     * Where settings changed: {index, changes, told}, both [{name, from, to}]. `changes` is what the
+     * token at `index` saw; `told` is what people read: a whole drag at its last mark, else nothing.
+     */
     this.marks = [];
-    /** Grows when tokens or marks changed in another way than by appending. */
+    /** Grows when tokens changed in another way than by appending. */
     this.edition = 0;
   }
 
@@ -118,6 +121,7 @@ export class Answer {
   }
 }
 
+/** What each event changes: (answer, segment, event). */
 const HANDLERS = {
   accepted(answer, segment, event) {
     segment.accepted = true;
@@ -175,18 +179,27 @@ const HANDLERS = {
 
 /** Marks of one drag (the same settings, few tokens apart) are told once, by the last of them. */
 const SAME_DRAG_TOKENS = 12;
+const names = (changes) => changes.map(({ name }) => name).join();
 
 function addMark(answer, index, changes) {
   const before = answer.marks.at(-1);
-  const names = (list) => list.map(({ name }) => name).join();
   const sameDrag = before && index - before.index <= SAME_DRAG_TOKENS && names(before.changes) === names(changes);
+  const mark = { index, changes, told: changes };
   if (sameDrag) {
-    const started = new Map(before.changes.map(({ name, from }) => [name, from]));
-    before.quiet = true;
-    changes = changes.map((change) => ({ ...change, from: started.get(change.name) }));
-    changes = changes.filter(({ from, to }) => from !== to);
+    mark.told = since(before.told.length ? before.told : before.changes, changes);
+    before.told = [];
   }
-  if (sameDrag && before.index === index) answer.marks.pop();
-  answer.marks.push({ index, changes, quiet: false });
-  if (index <= answer.tokens.length || sameDrag) answer.edition += 1;
+  if (before?.index === index) {
+    mark.changes = since(before.changes, changes);
+    answer.marks.pop();
+  }
+  answer.marks.push(mark);
+}
+
+/** Two changes after each other as one. */
+function since(earlier, later) {
+  const started = new Map(earlier.map(({ name, from }) => [name, from]));
+  const untouched = earlier.filter(({ name }) => !later.some((change) => change.name === name));
+  const joined = later.map((change) => ({ ...change, from: started.get(change.name) ?? change.from }));
+  return [...untouched, ...joined].filter(({ from, to }) => from !== to);
 }

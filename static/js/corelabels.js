@@ -148,7 +148,7 @@ function fitWords(context, tokens, from, to, room) {
 function drawMarks(context, core, answer) {
   const { tokens, segments, marks } = answer;
   const lines = marks.filter(({ index }) => index < tokens.length)
-    .map(({ index, quiet, changes }) => ({ index, quiet: quiet || !changes.length, text: changes.map(describeChange).join(", ") }));
+    .map(({ index, told }) => ({ index, quiet: !told.length, text: told.map(describeChange).join(", ") }));
   for (const [k, segment] of segments.entries()) {
     if (k && segment.nTokens) lines.push({ index: segment.base, text: "continued" });
     if (segment.reason === "error") drawBreak(context, core, segment.base + segment.nTokens);

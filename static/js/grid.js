@@ -5,9 +5,9 @@ import { state } from "./state.js";
 
 const LEAST_ROW = 3;
 const GOOD_ROW = 6;
-const MOST_ROW = 72;
+const MOST_ROW = 100;
 /** Models whose layers do not fit at GOOD_ROW may take this part of the window. */
-const MOST_OF_WINDOW = 0.4;
+const MOST_OF_WINDOW = 0.3;
 /** A row of the table lower than this many times its type has no room for words. */
 const LEAST_LINES = 1.6;
 

@@ -46,7 +46,7 @@ export function messagesBefore(end = state.turns.length) {
   for (const turn of state.turns.slice(0, end)) {
     if (turn.mode === "completion") continue;
     if (turn.role === "user") messages.push({ role: "user", content: turn.text });
-    else if (shownAnswer(turn)?.text) messages.push({ role: "assistant", content: shownAnswer(turn).text });
+    else messages.push({ role: "assistant", content: shownAnswer(turn).text });
   }
   return messages;
 }
@@ -73,7 +73,7 @@ export function regenerate() {
   const request = turn.mode === "chat" ? { messages: messagesBefore(state.turns.length - 1) } : { prompt: turn.given };
   turn.answers.push(new Answer());
   turn.shown = turn.answers.length - 1;
-  begin(shownAnswer(turn), request);
+  if (!begin(shownAnswer(turn), request)) dropVersion(turn);
 }
 
 /** Write on from the end of the last answer. */
@@ -164,7 +164,7 @@ function sendUpdate() {
   const segment = state.active?.segment;
   if (!segment?.running) return;
   const wanted = { ...state.settings, capture: state.capture };
-  if (asked?.id !== segment.id) asked = { id: segment.id, ...segment.request.params, capture: segment.request.capture };
+  if (asked?.id !== segment.id) asked = { id: segment.id, ...(segment.params ?? segment.request.params), capture: segment.capture };
   const params = Object.fromEntries(differences(asked, wanted).map(({ name, to }) => [name, to]));
   const message = { type: "update", id: segment.id, params };
   if (asked.capture !== wanted.capture) message.capture = wanted.capture;
@@ -269,17 +269,21 @@ function onRejected(answer, message) {
   if (answer.segments.length > 1) {
     answer.segments.pop();
     answer.edition += 1;
-  } else if (turn.answers.length > 1) {
-    turn.answers.splice(turn.answers.indexOf(answer), 1);
-    turn.shown = turn.answers.length - 1;
-    showAnswer(shownAnswer(turn));
-  } else {
+  } else if (turn.answers.length > 1) dropVersion(turn);
+  else {
     const { messages, prompt } = segment.request;
     dropTurn();
     giveBack(prompt ?? messages.at(-1).content, message);
   }
   save();
   changed("turns", "tokens", "settings");
+}
+
+/** Take back the newest version of an answer. */
+function dropVersion(turn) {
+  turn.answers.pop();
+  turn.shown = turn.answers.length - 1;
+  showAnswer(shownAnswer(turn));
 }
 
 function dropTurn() {

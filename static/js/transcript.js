@@ -1,6 +1,6 @@
 // The conversation as text: one element per token, appended once per frame.
 
-import { byId, el } from "./dom.js";
+import { byId, el, setText } from "./dom.js";
 import { tokenLabel } from "./format.js";
 import { moveFocus } from "./corecontrols.js";
 import { describeChange } from "./params.js";
@@ -93,7 +93,7 @@ function drawAnswer(entry, answer) {
   if (entry.answer !== answer || entry.edition !== answer.edition) {
     text.replaceChildren();
     if (turn.given) text.append(el("span", "given", turn.given));
-    Object.assign(entry, { answer, edition: answer.edition, segment: 0, shown: 0 });
+    Object.assign(entry, { answer, edition: answer.edition, segment: 0, shown: 0, marked: 0 });
   }
   box.setAttribute("aria-busy", String(answer.running && state.active === answer));
   const fragment = document.createDocumentFragment();
@@ -104,15 +104,14 @@ function drawAnswer(entry, answer) {
     if (segment === answer.segment) break;
   }
   text.insertBefore(fragment, caret.parentNode === text ? caret : null);
+  drawMarks(entry, answer);
 }
 
 /** Above these, a word was probable enough to stand without a line. */
 const UNDERLINE = [0.4, 0.2, 0.08];
 
 function putToken(parent, answer, index) {
-  for (const mark of answer.marks) {
-    if (mark.index === index) parent.append(el("span", "mark-change", mark.quiet ? "" : mark.changes.map(describeChange).join(", ")));
-  }
+  if (index && answer.tokens[index].segment.base === index) parent.append(el("span", "mark-change", "continued"));
   const { text, logprob, eos } = answer.tokens[index];
   const space = /^ +(?=\S)/.exec(text)?.[0] ?? "";
   if (space) parent.append(space);
@@ -122,6 +121,25 @@ function putToken(parent, answer, index) {
   node.dataset.q = UNDERLINE.filter((bound) => p <= bound).length;
   node.tabIndex = -1;
   parent.append(node);
+}
+
+/** Change marks stand before the first token they applied to; those of a drag lose their words. */
+function drawMarks(entry, answer) {
+  const { text } = entry;
+  for (; entry.marked < answer.marks.length; entry.marked += 1) {
+    const { index, told } = answer.marks[entry.marked];
+    const token = text.querySelector(`.tok[data-i="${index}"]`);
+    if (!token) break;
+    let mark = text.querySelector(`.mark-change[data-at="${index}"]`);
+    if (!mark) {
+      mark = el("span", "mark-change");
+      mark.dataset.at = index;
+      const { previousSibling: space } = token;
+      text.insertBefore(mark, space?.nodeType === Node.TEXT_NODE ? space : token);
+    }
+    setText(mark, told.map(describeChange).join(", "));
+  }
+  entry.marked = Math.max(0, entry.marked - 2); // the last ones may still change
 }
 
 // ---- focus -----------------------------------------------------------------------------------

@@ -1,0 +1,160 @@
+"""The page's pure modules, called in the browser they run in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from e2e.site import Site, fake_site
+from gpu.sampling import RANGES
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def loaded(browser: Browser, _sites: dict[tuple[Any, ...], Site]) -> Iterator[Page]:
+    """One page for all tests here: they call functions and leave it as it was."""
+    page = browser.new_page()
+    page.goto(_sites.setdefault((), _sites.get(()) or fake_site()).url)
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def call(loaded: Page) -> Call:
+    """`call(module, function, *arguments)`"""
+
+    def run(module: str, name: str, *arguments: Any) -> Any:
+        return loaded.evaluate(
+            "async ([module, name, args]) =>"
+            " (await import(`/static/js/${module}.js`))[name](...args)",
+            [module, name, list(arguments)],
+        )
+
+    return run
+
+
+def test_ranges_are_those_of_the_server(loaded: Page) -> None:
+    ranges = loaded.evaluate(
+        "async () => { const { SLIDERS, MAX_TOKENS } = await import('/static/js/params.js');"
+        " return [...SLIDERS, MAX_TOKENS].map((s) => [s.name, s.least, s.most]); }"
+    )
+    assert {name: (least, most) for name, least, most in ranges} == {
+        name: (least, most) for name, (least, most, _) in RANGES.items() if name != "seed"
+    }
+
+
+def test_stop_strings_are_read_and_written(call: Call) -> None:
+    for text, stops in {
+        "": [],
+        "The end": ["The end"],
+        "a, b ,c": ["a", "b", "c"],
+        r"\n\n, end": ["\n\n", "end"],
+        r"one\, two, \\": ["one, two", "\\"],
+        ", ,": [],
+    }.items():
+        assert call("params", "parseStops", text) == {"value": stops}
+        assert call("params", "parseStops", call("params", "writeStops", stops)) == {"value": stops}
+    assert "error" in call("params", "parseStops", ",".join("abcdefghijklmnopq"))
+    assert "error" in call("params", "parseStops", "x" * 257)
+
+
+def test_seeds_have_64_bits_on_the_wire(call: Call) -> None:
+    text = '{"seed":"1"} and \\"seed\\":\\"2\\"'
+    message = {"type": "generate", "prompt": text, "params": {"seed": "18446744073709551615"}}
+    encoded = call("socket", "encode", message)
+    assert '"params":{"seed":18446744073709551615}' in encoded
+    assert json.loads(encoded)["prompt"] == text
+
+
+def test_numbers_are_written_for_people(call: Call) -> None:
+    cases = [
+        ("duration", [9.3], "9.3 ms"),
+        ("duration", [840], "840 ms"),
+        ("duration", [2950], "2.95 s"),
+        ("duration", [200_000], "3 min 20 s"),
+        ("bytes", [65536], "65.5 KB"),
+        ("bytes", [999_700], "1.0 MB"),
+        ("bytes", [8_400_000], "8.4 MB"),
+        ("ordinal", [0], "1st"),
+        ("ordinal", [10], "11th"),
+        ("ordinal", [21], "22nd"),
+        ("ordinal", [111], "112th"),
+        ("percent", [0.00001], "<0.1"),
+        ("percent", [0.275], "27.5"),
+        ("tokenLabel", [" the"], "the"),
+        ("tokenLabel", ["\n\n"], "↵↵"),
+        ("tokenLabel", [" "], "␣"),
+        ("tokenLabel", ["", "end"], "end"),
+    ]
+    for name, arguments, expected in cases:
+        assert call("format", name, *arguments) == expected, (name, arguments)
+
+
+def test_scales_are_rounded_outwards(call: Call) -> None:
+    for value, up, down in [(3, 5, 2), (0.5, 0.5, 0.5), (71, 100, 50), (0.013, 0.02, 0.01)]:
+        assert call("metrics", "round125", value, 1) == pytest.approx(up)
+        assert call("metrics", "round125", value, -1) == pytest.approx(down)
+
+
+EVENTS = """async (events) => {
+  const { Answer } = await import("/static/js/answer.js");
+  const answer = new Answer();
+  const segment = answer.begin("a", { capture: true, params: {} });
+  const taken = events.map(([seq, event]) => answer.take(segment, seq, event));
+  return { taken, text: answer.text, marks: answer.marks, state: segment.state };
+}"""
+
+PARAMS = {
+    "temperature": 0.7,
+    "top_k": 0,
+    "top_p": 1,
+    "min_p": 0,
+    "repetition_penalty": 1,
+    "max_tokens": 9,
+}
+ACCEPTED = {
+    "type": "accepted",
+    "prompt": [],
+    "params": PARAMS,
+    "capture": True,
+    "position": 0,
+    "context": 64,
+}
+
+
+def token(index: int, text: str) -> dict[str, Any]:
+    return {"type": "token", "index": index, "text": text, "kv_blocks": 1}
+
+
+def updated(index: int, temperature: float) -> dict[str, Any]:
+    params = {**PARAMS, "temperature": temperature}
+    return {"type": "updated", "index": index, "params": params, "capture": True}
+
+
+def test_messages_seen_before_are_dropped_and_gaps_are_noticed(loaded: Page) -> None:
+    events = [
+        [1, ACCEPTED],
+        [2, token(0, "A")],
+        [2, token(0, "A")],
+        [4, token(2, "C")],
+        [3, token(1, "B")],
+    ]
+    result = loaded.evaluate(EVENTS, events)
+    assert result["taken"] == [True, True, False, None, True]
+    assert result["text"] == "AB"
+    assert result["state"] == "writing"
+
+
+def test_marks_tell_a_drag_once_and_keep_what_each_token_saw(loaded: Page) -> None:
+    events = [[1, ACCEPTED], [2, updated(5, 0.9)], [3, updated(8, 1.2)], [4, updated(40, 1.3)]]
+    marks = loaded.evaluate(EVENTS, events)["marks"]
+    told = [[(c["from"], c["to"]) for c in mark["told"]] for mark in marks]
+    seen = [[(c["from"], c["to"]) for c in mark["changes"]] for mark in marks]
+    assert [mark["index"] for mark in marks] == [5, 8, 40]
+    assert told == [[], [(0.7, 1.2)], [(1.2, 1.3)]]
+    assert seen == [[(0.7, 0.9)], [(0.9, 1.2)], [(1.2, 1.3)]]
