@@ -46,5 +46,6 @@ def create_app(settings: Settings, engine: EngineClient, keeping: Keeping | None
     errors.register(app)
     pages.register(app, engine, version())
     openai.register(app, engine)
-    live.register(app, engine, Sessions(engine, keeping or Keeping()))
+    sessions = app.extensions["tokenglass_sessions"] = Sessions(engine, keeping or Keeping())
+    live.register(app, engine, sessions)
     return app

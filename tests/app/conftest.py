@@ -1,0 +1,109 @@
+"""A real server on a free port around the fake engine."""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from app import create_app
+from app.config import Settings
+from app.engines import EngineClient, LocalEngine
+from app.server import bind, http_server
+from app.sessions import Keeping
+from app.worker import ProcessEngine
+from tests.app.fake_engine import loader
+from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
+from tests.app.page import Page
+
+
+@dataclass
+class Site:
+    """A running server and the pages that were opened on it."""
+
+    port: int
+    app: Flask
+    engine: EngineClient
+    pages: list[Page] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def cookie(self) -> str:
+        """A new browser session."""
+        with urllib.request.urlopen(f"{self.url}/") as response:
+            return str(response.headers["Set-Cookie"]).partition(";")[0]
+
+    def page(self, **options: Any) -> Page:
+        """A page that has read its hello."""
+        page = Page(self.port, **options)
+        self.pages.append(page)
+        page.until("status", state="ready")
+        return page
+
+
+StartSite = Callable[..., Site]
+
+
+@pytest.fixture
+def start_site() -> Iterator[StartSite]:
+    """Start servers; keywords are those of `FakeOptions`, and `process`, `keeping`, `settings`,
+    `chat_template`, `wait`."""
+    sites: list[tuple[Site, Any, threading.Thread]] = []
+
+    def start(
+        *,
+        process: bool = False,
+        keeping: Keeping | None = None,
+        settings: Settings | None = None,
+        chat_template: str | None = CHAT_TEMPLATE,
+        wait: bool = True,
+        **options: Any,
+    ) -> Site:
+        tokenizer = FakeTokenizer(chat_template)
+        load = loader(**{"delay": 0.002, **options})
+        engine: EngineClient = (
+            ProcessEngine(load, tokenizer) if process else LocalEngine(load, tokenizer)
+        )
+        app = create_app(settings or Settings(port=0), engine, keeping)
+        ready = threading.Event()
+        engine.listen(lambda status, hello: ready.set() if hello else None)
+        engine.start()
+        listener = bind("127.0.0.1", 0)
+        server = http_server(listener, app)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        listener.close()
+        site = Site(server.port, app, engine)
+        sites.append((site, server, thread))
+        if wait:
+            assert ready.wait(20), engine.status
+        return site
+
+    yield start
+    for site, server, thread in sites:
+        for page in site.pages:
+            if page.connected:
+                page.vanish()
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+        site.engine.close()
+
+
+@pytest.fixture
+def site(start_site: StartSite) -> Site:
+    return start_site()
+
+
+@pytest.fixture
+def http(site: Site) -> FlaskClient:
+    """Plain requests to the application around the fake engine, as curl would send them."""
+    return site.app.test_client()

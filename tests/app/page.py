@@ -1,0 +1,75 @@
+"""A page for tests: a WebSocket client that behaves like a browser's, and can misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from simple_websocket import Client
+
+
+class Page(Client):
+    """Sends a browser's Host and Origin; `messages` holds everything that was received."""
+
+    def __init__(self, port: int, cookie: str = "", origin: str | None = "own", **options: Any):
+        headers = {}
+        if origin is not None:
+            headers["Origin"] = f"http://127.0.0.1:{port}" if origin == "own" else origin
+        if cookie:
+            headers["Cookie"] = cookie
+        headers |= options.pop("headers", {})
+        self.messages: list[dict[str, Any]] = []
+        options.setdefault("thread_class", functools.partial(threading.Thread, daemon=True))
+        super().__init__(f"ws://127.0.0.1:{port}/ws", headers=headers, **options)
+
+    def handshake(self) -> None:
+        self.host = f"{self.host}:{self.port}"  # simple-websocket leaves the port out of Host
+        super().handshake()
+        self._handle_events()  # messages that came in one packet with the handshake
+
+    def tell(self, type: str, **fields: Any) -> None:
+        self.send(json.dumps({"type": type, **fields}))
+
+    def next(self, timeout: float = 10.0) -> dict[str, Any]:
+        raw = self.receive(timeout)
+        assert raw is not None, f"nothing came within {timeout} s; before: {self.messages[-3:]}"
+        message: dict[str, Any] = json.loads(raw)
+        self.messages.append(message)
+        return message
+
+    def until(self, type: str, timeout: float = 10.0, **fields: Any) -> dict[str, Any]:
+        """The next message of a type (an event's own type counts) with these fields."""
+        end = time.monotonic() + timeout
+        while True:
+            message = self.next(max(0.01, end - time.monotonic()))
+            body = message["event"] if message["type"] == "event" else message
+            known = {**message, **body}
+            if type in (message["type"], body["type"]) and fields.items() <= known.items():
+                return known
+
+    def events(self, id: str) -> Iterator[dict[str, Any]]:
+        """The messages of a generation that were received so far."""
+        return (m for m in self.messages if m["type"] == "event" and m["id"] == id)
+
+    def text(self, id: str) -> str:
+        return "".join(m["event"].get("text", "") for m in self.events(id))
+
+    def vanish(self) -> None:
+        """Break the connection without a word, as a closed laptop does."""
+        self.connected = False
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+
+class LateReader(threading.Thread):
+    """As `thread_class` of a `Page`: reads nothing until it is told to."""
+
+    def start(self) -> None:
+        self.daemon = True
+        self.start_reading = super().start

@@ -1,0 +1,269 @@
+"""Host, Origin, token, cookie and headers, on HTTP and on the WebSocket's upgrade."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+import pytest
+from flask.testing import FlaskClient
+from simple_websocket import ConnectionError as RefusedError
+
+from app.config import Settings
+from app.security import MAX_BODY_BYTES, Guard
+from tests.app.conftest import Site, StartSite
+from tests.app.page import Page
+
+OUR_HOSTS = [
+    "localhost",
+    "localhost:8000",
+    "LOCALHOST:8000",
+    "127.0.0.1",
+    "127.0.0.1:9999",
+    "127.8.9.10",
+    "[::1]",
+    "[::1]:8000",
+]
+FOREIGN_HOSTS = [
+    "evil.example",
+    "evil.example:8000",
+    "127.0.0.1.evil.example",
+    "127.evil.example",
+    "localhost.evil.example",
+    "localhost.",
+    "xlocalhost",
+    "10.0.0.1",
+    "0.0.0.0",
+    "[::ffff:6.6.6.6]",
+    "[::ffff:6.6.6.6]:5000",
+    "localhost:port",
+    "localhost:8000:8000",
+    "local host",
+    "localhost@evil.example",
+    "evil.example#localhost",
+    "",
+]
+
+
+@pytest.mark.parametrize("host", OUR_HOSTS)
+def test_our_hosts_are_served(http: FlaskClient, host: str) -> None:
+    assert http.get("/health", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/static/css/base.css", "/nothing"])
+def test_foreign_hosts_are_refused_everywhere(http: FlaskClient, host: str, path: str) -> None:
+    response = http.get(path, environ_overrides={"HTTP_HOST": host})
+    assert response.status_code in (400, 403)
+    assert "tokenglass_" not in response.headers.get("Set-Cookie", "")
+
+
+def test_names_can_be_added() -> None:
+    guard = Guard(Settings(allow_host=("Box.lan",)))
+    assert guard.allows_host("box.lan:8000")
+    assert not guard.allows_host("other.lan:8000")
+
+
+def test_a_server_for_others_takes_any_address_but_not_any_name() -> None:
+    guard = Guard(Settings(host="0.0.0.0", token="t"))
+    assert guard.allows_host("192.168.1.5:8000")
+    assert guard.allows_host(socket.gethostname())
+    assert not guard.allows_host("evil.example")
+
+
+FOREIGN_ORIGINS = [
+    "null",
+    "http://evil.example",
+    "http://localhost:3000",
+    "http://localhost.evil.example",
+    "http://127.0.0.1",
+    "file://localhost",
+    "localhost",
+    "http://localhost/",
+    "http://localhost@evil.example",
+    "http://user@localhost",
+    "",
+]
+
+
+@pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
+@pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("POST", "/v1/completions")])
+def test_foreign_origins_are_refused(
+    http: FlaskClient, origin: str, method: str, path: str
+) -> None:
+    response = http.open(path, method=method, headers={"Origin": origin}, json={"prompt": "a"})
+    assert response.status_code == 403
+    assert response.json is not None
+    assert "origin" in response.json["error"]["message"]
+
+
+def test_our_origin_and_none_are_served(http: FlaskClient) -> None:
+    body = {"prompt": "a", "max_tokens": 1}
+    assert http.post("/v1/completions", json=body).status_code == 200
+    own = {"Origin": "http://localhost"}
+    assert http.post("/v1/completions", json=body, headers=own).status_code == 200
+
+
+@pytest.mark.parametrize("site_header", ["cross-site", "same-site"])
+def test_other_sites_may_link_to_the_page_and_embed_nothing(
+    http: FlaskClient, site_header: str
+) -> None:
+    link = {
+        "Sec-Fetch-Site": site_header,
+        "Sec-Fetch-Mode": "navigate",
+        "Sec-Fetch-Dest": "document",
+    }
+    image = {"Sec-Fetch-Site": site_header, "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+    frame = {**link, "Sec-Fetch-Dest": "iframe"}
+    assert http.get("/", headers=link).status_code == 200
+    assert http.get("/", headers=image).status_code == 403
+    assert http.get("/", headers=frame).status_code == 403
+    assert http.get("/v1/models", headers=link).status_code == 403
+
+
+@pytest.mark.parametrize("origin", [*FOREIGN_ORIGINS, None])
+def test_a_websocket_needs_our_origin(site: Site, origin: str | None) -> None:
+    with pytest.raises(RefusedError) as refusal:
+        Page(site.port, origin=origin)
+    assert refusal.value.status_code == 403
+
+
+def test_a_websocket_of_a_foreign_host_is_refused(site: Site) -> None:
+    with socket.create_connection(("127.0.0.1", site.port)) as sock:
+        sock.sendall(
+            b"GET /ws HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\n"
+            b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        assert sock.recv(100).startswith(b"HTTP/1.1 403 ")
+
+
+def test_a_plain_request_for_the_websocket_is_not_served(http: FlaskClient) -> None:
+    assert http.get("/ws").status_code in (400, 404)
+
+
+# ---- token -----------------------------------------------------------------------------------
+
+TOKEN = "correct horse"
+
+
+@pytest.fixture
+def locked(start_site: StartSite) -> Site:
+    return start_site(settings=Settings(port=0, token=TOKEN))
+
+
+def paths(site: Site) -> list[str]:
+    """Every path of the application, so that a new route is covered on the day it is added."""
+    return [rule.rule.replace("<path:filename>", "css") for rule in site.app.url_map.iter_rules()]
+
+
+def test_the_token_is_needed_on_every_route_but_health(locked: Site) -> None:
+    client = locked.app.test_client()
+    assert client.get("/health").status_code == 200
+    others = [path for path in paths(locked) if path != "/health"]
+    assert {"/", "/ws", "/v1/completions", "/v1/models", "/static/css"} <= set(others)
+    for path in [*others, "/unknown", "/health/", "/health/x"]:
+        for method in ("GET", "POST", "OPTIONS"):
+            response = client.open(path, method=method)
+            assert response.status_code == 401, (method, path)
+            assert response.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        TOKEN,
+        f"Basic {TOKEN}",
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        f"Bearer {TOKEN}x",
+        "Bearer é",
+    ],
+)
+def test_a_wrong_token_is_refused(locked: Site, header: str) -> None:
+    response = locked.app.test_client().get("/v1/models", headers={"Authorization": header})
+    assert response.status_code == 401
+
+
+def test_the_token_opens_the_api(locked: Site) -> None:
+    client = locked.app.test_client()
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    assert client.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_the_token_in_the_address_becomes_a_cookie(locked: Site) -> None:
+    client = locked.app.test_client()
+    assert client.get("/?token=wrong").status_code == 401
+    assert client.get(f"/v1/models?token={TOKEN}").status_code == 401
+    response = client.get("/", query_string={"token": TOKEN})
+    assert (response.status_code, response.headers["Location"]) == (303, "/")
+    cookie = response.headers["Set-Cookie"]
+    assert TOKEN not in cookie
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert client.get("/").status_code == 200
+    assert client.get("/v1/models").status_code == 200
+
+
+def test_a_websocket_needs_the_token_too(locked: Site) -> None:
+    with pytest.raises(RefusedError) as refusal:
+        Page(locked.port)
+    assert refusal.value.status_code == 401
+    authorized = {"Authorization": f"Bearer {TOKEN}"}
+    locked.page(headers=authorized)
+    locked.page(headers=authorized, origin=None)
+
+
+def test_a_cookie_of_another_server_opens_nothing(locked: Site, start_site: StartSite) -> None:
+    other = start_site().cookie()
+    name, _, value = other.partition("=")
+    client = locked.app.test_client()
+    client.set_cookie("tokenglass_default", value)
+    assert name.startswith("tokenglass_")
+    assert client.get("/").status_code == 401
+
+
+# ---- headers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/unknown"])
+def test_every_answer_is_fenced(http: FlaskClient, path: str) -> None:
+    headers = http.get(path, headers={"Host": "localhost:8000"}).headers
+    csp = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in csp
+    assert "connect-src 'self' ws://localhost:8000;" in csp
+    assert "unsafe" not in csp
+    assert "*" not in csp
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cross-Origin-Opener-Policy"] == "same-origin"
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_a_refusal_is_fenced_and_repeats_nothing_of_a_foreign_host(http: FlaskClient) -> None:
+    response = http.get("/", headers={"Host": "evil.example"})
+    assert "evil" not in str(response.headers)
+    assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+
+
+def test_the_page_needs_nothing_that_the_policy_forbids(http: FlaskClient) -> None:
+    page = http.get("/").text
+    assert not re.search(r"<style|\sstyle=|\son\w+=", page)
+    assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", page))
+    assert not re.search(r"""(?:src|href)=["'](?:https?:)?//""", page)
+
+
+def test_the_cookie_is_per_port_and_kept(http: FlaskClient) -> None:
+    first = http.get("/", headers={"Host": "localhost:8000"}).headers["Set-Cookie"]
+    assert first.startswith("tokenglass_8000=")
+    again = http.get("/", headers={"Host": "localhost:8000"})
+    assert "Set-Cookie" not in again.headers
+    other = http.get("/", headers={"Host": "localhost:9000"}).headers["Set-Cookie"]
+    assert other.startswith("tokenglass_9000=")
+
+
+def test_a_body_past_the_bound_is_refused(http: FlaskClient) -> None:
+    response = http.post("/v1/completions", data=b"x" * (MAX_BODY_BYTES + 1))
+    assert response.status_code == 413

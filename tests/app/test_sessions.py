@@ -1,0 +1,212 @@
+"""What is kept of a generation, for whom, and for how long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.engines import LocalEngine
+from app.protocol import Generation
+from app.sessions import Keeping, LiveRun, Sessions, UnknownGenerationError
+from gpu import InvalidRequest, QueueFull, SamplingParams
+from gpu.events import Done, Event, Timings, Token, Updated
+from tests.app.fake_engine import FakeOptions, load
+from tests.app.fake_tokenizer import FakeTokenizer
+
+IDS = [0, 262]
+
+
+class ScriptedEngine(LocalEngine):
+    """Keeps what is submitted, and lets the test say what happens."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda progress: load(FakeOptions(), progress), FakeTokenizer())
+        self.tells: list[Callable[[Event], None]] = []
+        self.cancelled: list[int] = []
+        self.refuse: Exception | None = None
+
+    def submit(self, ids: Any, params: Any, *, capture: bool, on_event: Any) -> Any:
+        if self.refuse is not None:
+            raise self.refuse
+        number = len(self.tells)
+        self.tells.append(on_event)
+        engine = self
+
+        class Run:
+            def update(self, **changes: Any) -> int:
+                on_event(Updated(3, SamplingParams(), True))
+                return 3
+
+            def cancel(self) -> None:
+                engine.cancelled.append(number)
+
+        return Run()
+
+
+def done() -> Done:
+    return Done("length", 2, 1, Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+
+
+def tokens(n: int) -> list[Token]:
+    """Tokens with statistics, as the fake engine makes them."""
+    found: list[Token] = []
+    ended = threading.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Token):
+            found.append(event)
+        elif isinstance(event, Done):
+            ended.set()
+
+    engine = load(FakeOptions(delay=0), lambda done, message: None)
+    engine.submit(IDS, SamplingParams(max_tokens=n), capture=True, on_event=on_event)
+    assert ended.wait(20)
+    engine.close()
+    return found
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+def start(sessions: Sessions, id: str, owner: str = "me") -> LiveRun:
+    return sessions.start(owner, id, IDS, SamplingParams(), True)
+
+
+def read(live: LiveRun, lean: bool = False) -> list[Generation]:
+    entries = [live.entry(seq) for seq in range(1, live.last_seq + 1)]
+    return [
+        msgspec.json.decode(e.lean if lean else e.full or e.lean, type=Generation)
+        for e in entries
+        if e is not None
+    ]
+
+
+def test_the_log_is_numbered_from_one_and_holds_every_event(engine: ScriptedEngine) -> None:
+    live = start(Sessions(engine, Keeping()), "a")
+    events = [*tokens(5), done()]
+    for event in events:
+        engine.tells[0](event)
+    found = read(live)
+    assert [message.seq for message in found] == [1, 2, 3, 4, 5, 6]
+    assert {message.id for message in found} == {"a"}
+    assert [message.event for message in found] == events
+    assert live.entry(7) is None
+
+
+def test_a_lean_message_lacks_the_statistics_alone(engine: ScriptedEngine) -> None:
+    live = start(Sessions(engine, Keeping()), "a")
+    for event in tokens(3):
+        engine.tells[0](event)
+    for full, lean in zip(read(live), read(live, lean=True), strict=True):
+        assert isinstance(full.event, Token)
+        assert full.event.stats is not None
+        assert lean.event == msgspec.structs.replace(full.event, stats=None)
+
+
+def test_old_statistics_go_before_anything_else(engine: ScriptedEngine) -> None:
+    some = tokens(12)
+    live = start(Sessions(engine, Keeping(stats_bytes=12_000)), "a")
+    for event in some:
+        engine.tells[0](event)
+    found = [message.event for message in read(live)]
+    assert [event.text for event in found if isinstance(event, Token)] == [t.text for t in some]
+    has = [event.stats is not None for event in found if isinstance(event, Token)]
+    assert has == sorted(has), "the oldest go first"
+    assert 0 < sum(has) < 12
+    kept = sum(len(e.full or b"") for e in map(live.entry, range(1, 13)) if e is not None)
+    assert kept <= 12_000
+
+
+def test_finished_generations_are_bounded_in_number(engine: ScriptedEngine) -> None:
+    sessions = Sessions(engine, Keeping(n_finished=2))
+    for number in range(4):
+        start(sessions, f"g{number}")
+        engine.tells[number](done())
+    for gone in ("g0", "g1"):
+        with pytest.raises(UnknownGenerationError, match="start it again"):
+            sessions.get("me", gone)
+    assert sessions.get("me", "g3").finished_at is not None
+
+
+def test_finished_generations_are_bounded_in_bytes(engine: ScriptedEngine) -> None:
+    sessions = Sessions(engine, Keeping(finished_bytes=40_000))
+    some = tokens(4)
+    for number in range(5):
+        start(sessions, f"g{number}")
+        for event in [*some, done()]:
+            engine.tells[number](event)
+    kept = [live for live in sessions._runs.values() if live.finished_at is not None]
+    assert 0 < len(kept) < 5
+    assert sum(live.n_bytes for live in kept) <= 40_000
+    assert sessions.get("me", "g4")
+
+
+def test_running_generations_are_never_forgotten(engine: ScriptedEngine) -> None:
+    sessions = Sessions(engine, Keeping(n_finished=0, finished_bytes=0, finished_seconds=0))
+    running = start(sessions, "running")
+    start(sessions, "finished")
+    engine.tells[1](done())
+    assert sessions.get("me", "running") is running
+    with pytest.raises(UnknownGenerationError):
+        sessions.get("me", "finished")
+
+
+def test_ids_are_per_owner(engine: ScriptedEngine) -> None:
+    sessions = Sessions(engine, Keeping())
+    mine, yours = start(sessions, "a", "me"), start(sessions, "a", "you")
+    assert sessions.get("me", "a") is mine
+    assert sessions.get("you", "a") is yours
+    with pytest.raises(InvalidRequest, match="already"):
+        start(sessions, "a", "me")
+
+
+def test_a_refused_start_leaves_nothing_behind(engine: ScriptedEngine) -> None:
+    sessions = Sessions(engine, Keeping())
+    engine.refuse = QueueFull("full")
+    with pytest.raises(QueueFull):
+        start(sessions, "a")
+    engine.refuse = None
+    start(sessions, "a")
+
+
+def test_a_finished_generation_takes_no_update(engine: ScriptedEngine) -> None:
+    live = start(Sessions(engine, Keeping()), "a")
+    live.update(None, {"temperature": 1.0})
+    engine.tells[0](done())
+    with pytest.raises(InvalidRequest, match="ended"):
+        live.update(None, {"temperature": 1.0})
+    live.cancel()
+    assert engine.cancelled == []
+
+
+def test_a_stop_that_comes_before_the_run_is_known_is_kept(engine: ScriptedEngine) -> None:
+    live = LiveRun("me", "a", Keeping(), lambda: None)
+    live.cancel()
+    run = engine.submit(IDS, SamplingParams(), capture=False, on_event=live.on_event)
+    live.started(run)
+    assert engine.cancelled == [0]
+
+
+def test_followers_are_told_and_their_absence_cancels(engine: ScriptedEngine) -> None:
+    live = start(Sessions(engine, Keeping(away_seconds=0.05)), "a")
+    grown = threading.Event()
+    live.follow(grown.set)
+    engine.tells[0](tokens(1)[0])
+    assert grown.is_set()
+    live.unfollow(grown.set)
+    live.follow(grown.set)
+    assert not threading.Event().wait(0.15)
+    assert engine.cancelled == [], "somebody came back in time"
+    live.unfollow(grown.set)
+    deadline = threading.Event()
+    for _ in range(100):
+        if engine.cancelled:
+            break
+        deadline.wait(0.02)
+    assert engine.cancelled == [0]
