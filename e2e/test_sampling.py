@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
+from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
 from e2e.playground import Playground, until
+from e2e.site import Site
+from tests.app.fake_engine import FakeEngine, FakeOptions
 
 ACKNOWLEDGED = """() => {
   window.acknowledged = [];
@@ -194,3 +198,30 @@ def test_capture_off_leaves_the_plate_blank_and_measures_the_difference(
     expect(page.get_by_test_id("cost")).to_have_text(
         re.compile(r"with [\d.,]+ tok/s.*without [\d.,]+ tok/s", re.S)
     )
+
+
+class NoTimestamps(FakeEngine):
+    """A device that cannot take the time inside a pass, or of the whole step."""
+
+    def _stats(self, position: int, id: int, n_rows: int) -> Any:
+        stats = super()._stats(position, id, n_rows)
+        layers = tuple(replace(layer, attention_ms=None, mlp_ms=None) for layer in stats.layers)
+        return replace(stats, layers=layers, embed_ms=None, head_ms=None)
+
+
+def test_a_device_without_timestamps_is_told_and_nothing_is_made_up(
+    page: Page, own_site: Callable[..., Site]
+) -> None:
+    here = Playground(page, own_site(load=lambda _progress: NoTimestamps(FakeOptions())).url).open()
+    here.set(max_tokens=8)
+    here.ask()
+    here.wait_tokens(8)
+    here.wait_done()
+    expect(page.locator("#totals")).to_contain_text("No timestamps inside a pass on this device")
+    first = page.locator("#lrows tr:not(.end)").first.locator("td")
+    assert first.nth(0).inner_text() != ""
+    assert first.nth(4).inner_text() == ""
+    page.get_by_text("GPU time", exact=True).click()
+    expect(page.locator("#blank")).to_contain_text("This device has no timestamps inside a pass")
+    expect(page.locator("#val")).to_contain_text("not measured")
+    expect(page.locator("#hi")).to_have_text("")

@@ -1,7 +1,7 @@
 // The run strip: what the whole run took, in time and in memory.
 
 import { byId, fitCanvas, setText, splitBar } from "./dom.js";
-import { bytes, count, duration, figure } from "./format.js";
+import { bytes, count, duration, figure, plural } from "./format.js";
 import { speeds } from "./overhead.js";
 import { palette } from "./palette.js";
 import { saveSettings } from "./persist.js";
@@ -50,8 +50,8 @@ function drawTimes(segment, tpot) {
   const decode = segment?.timings?.predicted_ms ?? (Number.isFinite(tpot) ? tpot * (segment.nTokens - 1) : 0);
   const any = prefill + decode > 0;
   setText(byId("r-total"), any ? duration(prefill + decode) : "");
-  const reused = segment?.prefill.reused ? `, ${count(segment.prefill.reused)} reused` : "";
-  setText(byId("r-pre"), any ? `prefill ${duration(prefill)}${reused}` : "prefill");
+  const reused = segment?.prefill.reused ? ` (${count(segment.prefill.reused)} reused)` : "";
+  setText(byId("r-pre"), any ? `prefill ${plural(segment.prefill.total, "token")}${reused}, ${duration(prefill)}` : "prefill");
   setText(byId("r-dec"), any && decode ? `decode ${duration(decode)}` : "decode");
   byId("tl").toggleAttribute("data-any", any);
   splitBar(byId("tl"), any ? [Math.max(prefill, (prefill + decode) * LEAST_SHARE), decode, 0] : [0, 1, 0]);
@@ -124,8 +124,9 @@ function drawCapture() {
   byId("capture").checked = state.capture;
   const { on: withIt, off: without } = speeds();
   const share = withIt && without ? Math.round(100 * (withIt / without - 1)) : 0;
-  const costs = share < 0 ? `costs ${-share} %` : "costs nothing measurable";
-  setText(byId("capture-label"), `${state.capture ? "on" : "off"}${withIt && without ? `, ${costs}` : ""}`);
+  const cost = share < 0 ? `${-share} %` : "nothing";
+  const known = !withIt || !without ? "" : state.capture ? `, costs ${cost}` : `, would cost ${cost}`;
+  setText(byId("capture-label"), `${state.capture ? "on" : "off"}${known}`);
   const speed = (value) => (value ? `${figure(value)} tok/s` : "not measured yet");
   setText(byId("cost-on"), `with ${speed(withIt)}`);
   setText(byId("cost-off"), `without ${speed(without)}`);

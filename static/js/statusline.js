@@ -81,7 +81,8 @@ function describe(answer, segment) {
   const parts = [plural(answer.tokens.length, "token")];
   const reason = state.active === answer ? "" : REASONS[segment.reason];
   const ttft = segment.timings?.ttft_ms ?? answer.tokens[segment.base]?.times.interval;
-  if (ttft !== undefined && segment.nTokens && !reason) parts.push(`TTFT ${duration(ttft)}`);
+  const room = !reason && lastTurn().answers.length < 2;
+  if (ttft !== undefined && segment.nTokens && room) parts.push(`TTFT ${duration(ttft)}`);
   const speed = tokensPerSecond(answer, segment);
   if (speed) parts.push(`${figure(speed)} tok/s`);
   if (reason) parts.push(reason);
