@@ -26,7 +26,7 @@ _BINDING = re.compile(
     r"\s*(\w+)\s*:"
 )
 _USE = re.compile(r"^// use: (\w+)\s*$", re.MULTILINE)
-_OVERRIDE = re.compile(r"^override\s+(\w+)\s*:", re.MULTILINE)
+_OVERRIDE = re.compile(r"^override\s+(\w+)\s*:.*\n", re.MULTILINE)
 
 Number = bool | int | float
 
@@ -60,7 +60,13 @@ def compose(name: str, prelude: Mapping[str, str], lib: Mapping[str, str] | None
         parts.append(source)
 
     add(read_shader(name))
-    return "\n".join(parts)
+    return _overrides_first("\n".join(parts))
+
+
+def _overrides_first(source: str) -> str:
+    """naga 29 ends the process when an override stands behind an array whose length is one."""
+    overrides = "".join(match[0] for match in _OVERRIDE.finditer(source))
+    return overrides + _OVERRIDE.sub("", source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import numpy as np
 from gpu.blocks import BLOCK_TOKENS
 from gpu.buffers import Memory, Tensor, padded
 from gpu.config import ModelConfig
+from gpu.errors import DeviceError
 from gpu.kernels import Number
 from gpu.kv_cache import KvPools
 from gpu.plan import Recorder
@@ -295,8 +296,26 @@ def sample(
             "VOCAB": vocab_size,
             "VOCAB_STRIDE": padded(vocab_size),
             "SEEN_WORDS": seen.shape[-1],
-            "LANES": 64,
+            "LANES": sample_lanes(vocab_size, rec.device.info.software),
         },
+    )
+
+
+def sample_lanes(vocab_size: int, software: bool) -> int:
+    """Lanes over the vocabulary: on a real GPU as many as workgroup memory holds.
+
+    Mesa's software device ends all loops of a shader after 65,535 rounds in all, without a word.
+    The sampler walks a lane's share up to 80 times, four tokens a round, so 2048 tokens are safe.
+    Raises DeviceError when a software device would need more lanes than it is sure to have.
+    """
+    if not software:
+        return 128
+    for lanes in (64, 128, 256):
+        if vocab_size <= 2048 * lanes:
+            return lanes
+    raise DeviceError(
+        f"a vocabulary of {vocab_size:,} tokens needs a real GPU; software devices sample from "
+        f"{2048 * lanes:,} at most"
     )
 
 

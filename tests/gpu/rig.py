@@ -162,7 +162,8 @@ class Output:
 
 @dataclass
 class Worst:
-    """The largest error seen of one kind of result, relative to the largest number beside it."""
+    """The largest error seen of one kind of result, relative to the largest number beside it where
+    that is above 1."""
 
     error: float = 0.0
     of_bound: float = 0.0
@@ -191,7 +192,7 @@ def compare(result: str, case: object, got: Array, want: Array, bound: Array, se
             f"largest error {np.nanmax(error):.3g}"
         )
     worst.n += error.size
-    worst.error = max(worst.error, float(error.max() / max(np.abs(want).max(), DENORMAL)))
+    worst.error = max(worst.error, float(error.max() / max(np.abs(want).max(), 1.0)))
     worst.of_bound = max(worst.of_bound, float((error / bound).max()))
 
 

@@ -1,0 +1,91 @@
+"""Runs the sampling shader alone, as often as wanted on one recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpu import ops
+from gpu.buffers import padded
+from gpu.ops import RESULT_WORDS
+from gpu.plan import Recorder
+from gpu.results import parse_samples
+from gpu.step import Sample, Sampled
+from gpu.step_buffer import MAX_SAMPLES
+from tests.gpu.rig import Array, Rig, plain_rows
+
+N_SLOTS = MAX_SAMPLES + 1
+"""One more than a step uses: its tokens and its choice must stay as they were."""
+UNCHOSEN = 0xDEAD
+
+
+def settings(**changes: Any) -> Sample:
+    """Settings of one draw, as the device stores them; by default nothing is filtered."""
+    plain = Sample(
+        row=0, slot=0, seed=0, index=0, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0,
+        repetition_penalty=1.0,
+    )  # fmt: skip
+    floats = ("temperature", "top_p", "min_p", "repetition_penalty")
+    stored = {k: float(np.float32(v)) if k in floats else v for k, v in changes.items()}
+    return replace(plain, **stored)
+
+
+class SamplerRig:
+    """The sampler for vocabularies of one size, recorded for every number of samples."""
+
+    def __init__(self, rig: Rig, vocab_size: int) -> None:
+        self.rig, self.vocab_size = rig, vocab_size
+        memory = rig.memory
+        self._logits = memory.zeros("logits", (MAX_SAMPLES, padded(vocab_size)))
+        self._seen = memory.zeros("seen", (N_SLOTS, -(-vocab_size // 32)), "u32")
+        self._chosen = memory.zeros("chosen", (N_SLOTS,), "u32")
+        self._results = memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32")
+
+    def choose(
+        self, logits: Array, samples: Sequence[Sample], seen: Sequence[Sequence[int]] = ()
+    ) -> tuple[Sampled, ...]:
+        """What the device chooses for up to 8 rows of float32 logits (n, vocab_size), each in a
+        slot of its own where the ids `seen` are in the context. Checks what is left in buffers."""
+        n = len(samples)
+        samples = [replace(s, slot=i) for i, s in enumerate(samples)]
+        seen = [*seen, *([()] * (N_SLOTS - len(seen)))]
+        memory = self.rig.memory
+        self._upload(logits, seen)
+        batch = self.rig.batch(plain_rows(1), samples)
+        self.rig.run(lambda rec: self._record(rec, batch))
+        results = memory.read(self._results)
+        assert np.isnan(results.view(np.float32)[n:]).all(), "wrote past the step's samples"
+        sampled = parse_samples(results.tobytes(), n)
+        self._check_left(sampled, seen)
+        return sampled
+
+    def _record(self, rec: Recorder, batch: ops.Batch) -> None:
+        ops.sample(
+            rec, batch, "sample", self.vocab_size, self._logits, self._seen, self._chosen,
+            self._results,
+        )  # fmt: skip
+
+    def _upload(self, logits: Array, seen: Sequence[Sequence[int]]) -> None:
+        memory = self.rig.memory
+        whole = np.zeros(self._logits.shape, np.float32)
+        whole[: len(logits), : self.vocab_size] = logits
+        memory.write(self._logits, whole)
+        memory.write(self._seen, np.concatenate([self._bits(ids) for ids in seen]))
+        memory.write(self._chosen, np.full(N_SLOTS, UNCHOSEN, np.uint32))
+        self.rig.poison(self._results)
+
+    def _bits(self, ids: Sequence[int]) -> Array:
+        bits = np.zeros(self._seen.shape[1] * 32, np.uint8)
+        bits[list(ids)] = 1
+        return np.packbits(bits, bitorder="little").view(np.uint32)
+
+    def _check_left(self, sampled: Sequence[Sampled], seen: Sequence[Sequence[int]]) -> None:
+        """The next step reads the choice; the next penalty counts it."""
+        ids = [s.id for s in sampled]
+        chosen = self.rig.memory.read(self._chosen).tolist()
+        assert chosen == ids + [UNCHOSEN] * (N_SLOTS - len(ids))
+        wanted = [self._bits([*before, *ids[i : i + 1]]) for i, before in enumerate(seen)]
+        assert np.array_equal(self.rig.memory.read(self._seen), np.stack(wanted))
