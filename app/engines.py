@@ -174,7 +174,8 @@ class LocalEngine(EngineClient):
         return self._engine.submit(ids, params, capture=capture, on_event=on_event)
 
     def close(self) -> None:
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         if self._engine is not None:
             self._engine.close()
 

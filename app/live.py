@@ -57,7 +57,7 @@ SEND_SECONDS = 20.0
 """A page that takes nothing for this long is cut off; it can come back and resume."""
 TRANSPORT_MESSAGE_BYTES = 16 * MAX_MESSAGE_BYTES
 """Past this the transport closes the connection; up to it, too large is answered by an error."""
-POLICY_VIOLATION, TRY_AGAIN_LATER = 1008, 1013
+TRY_AGAIN_LATER = 1013
 
 
 class LockedSocket:
@@ -104,7 +104,7 @@ class Connection:
                 raw = self._ws.receive(timeout=self._updates.seconds_left())
                 self._handle(raw)
                 if len(self._ws.input_buffer) > MAX_UNREAD:
-                    self._ws.close(POLICY_VIOLATION, "too many messages at once")
+                    self._hang_up()
         finally:
             unlisten()
             self._closed = True
@@ -200,7 +200,7 @@ class Connection:
             too_many = len(self._replies) > MAX_REPLIES
         self._wake.set()
         if too_many:
-            self._ws.close(POLICY_VIOLATION, "too many unread answers")
+            self._hang_up()
 
     def _write(self) -> None:
         try:
@@ -215,7 +215,7 @@ class Connection:
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """End the reading side as well, which may wait in `recv`."""
+        """End both directions at once: reading may wait in `recv`, writing in `send`."""
         with contextlib.suppress(OSError):
             self._ws.sock.shutdown(socket.SHUT_RDWR)
 

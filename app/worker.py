@@ -231,7 +231,8 @@ class ProcessEngine(EngineClient):
         self._closing.set()
         if self._life is not None:
             self._life.send(Close())
-        self._thread.join(2 * CLOSE_SECONDS)
+        if self._thread.ident is not None:
+            self._thread.join(2 * CLOSE_SECONDS)
 
     # ---- supervision -------------------------------------------------------------------------
 

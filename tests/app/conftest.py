@@ -73,18 +73,16 @@ def start_site() -> Iterator[StartSite]:
             ProcessEngine(load, tokenizer) if process else LocalEngine(load, tokenizer)
         )
         app = create_app(settings or Settings(port=0), engine, keeping)
-        ready = threading.Event()
-        engine.listen(lambda status, hello: ready.set() if hello else None)
         engine.start()
         listener = bind("127.0.0.1", 0)
         server = http_server(listener, app)
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         listener.close()
         site = Site(server.port, app, engine)
         sites.append((site, server, thread))
         if wait:
-            assert ready.wait(20), engine.status
+            wait_ready(engine)
         return site
 
     yield start
@@ -104,6 +102,16 @@ def site(start_site: StartSite) -> Site:
 
 
 @pytest.fixture
-def http(site: Site) -> FlaskClient:
-    """Plain requests to the application around the fake engine, as curl would send them."""
-    return site.app.test_client()
+def http() -> Iterator[FlaskClient]:
+    """Plain requests to the application around the fake engine, without a socket."""
+    engine = LocalEngine(loader(delay=0.002), FakeTokenizer())
+    engine.start()
+    wait_ready(engine)
+    yield create_app(Settings(port=0), engine).test_client()
+    engine.close()
+
+
+def wait_ready(engine: EngineClient) -> None:
+    ready = threading.Event()
+    engine.listen(lambda status, hello: ready.set() if hello else None)
+    assert ready.wait(20), engine.status

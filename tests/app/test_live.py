@@ -423,7 +423,7 @@ def test_requests_beyond_the_slots_wait_and_know_their_place(start_site: StartSi
 def test_a_flood_that_is_not_read_is_cut_off(site: Site) -> None:
     page = Page(site.port, thread_class=LateReader)
     site.pages.append(page)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 15
     with pytest.raises((ConnectionClosed, OSError)):  # noqa: PT012
         while time.monotonic() < deadline:
             page.send("{")

@@ -1,0 +1,197 @@
+"""Chat templates: as `transformers` renders them, in a sandbox, within bounds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from app.chat import MAX_OUTPUT_CHARS, MAX_TEMPLATE_CHARS, free_mark, render
+from app.protocol import Message
+from gpu import InvalidRequest
+from tests.app.fake_tokenizer import CHAT_TEMPLATE
+
+CONVERSATION = [
+    Message("system", "You are <b>kind</b> & brief."),
+    Message("user", 'What is "café" in Ω? 🦊'),
+    Message("assistant", "  A place.  "),
+    Message("user", "Thanks\n\n"),
+]
+
+CHATML = """\
+{%- for message in messages %}
+    {%- if loop.first and message.role != 'system' %}
+        {{- '<|im_start|>system\\nHelp.<|im_end|>\\n' }}
+    {%- endif %}
+    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+LLAMA_2 = """\
+{% if messages[0]['role'] == 'system' %}
+{% set loop_messages = messages[1:] %}
+{% set system_message = messages[0]['content'] %}
+{% else %}
+{% set loop_messages = messages %}
+{% set system_message = false %}
+{% endif %}
+{% for message in loop_messages %}
+{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+{{ raise_exception('Roles must alternate user/assistant') }}
+{% endif %}
+{% if loop.index0 == 0 and system_message %}
+{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}
+{% else %}
+{% set content = message['content'] %}
+{% endif %}
+{% if message['role'] == 'user' %}
+{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}
+{% else %}
+{{ ' ' + content.strip() + ' ' + eos_token }}
+{% endif %}
+{% endfor %}
+"""
+ODDITIES = """\
+{% set ns = namespace(n=0) %}
+{%- macro shown(m, indent) -%}
+{{ ' ' * indent }}{{ m | tojson }} {{ m.content | tojson(indent=2) }}
+{%- endmacro %}
+{% for message in messages if message.role != 'system' %}
+    {% set ns.n = ns.n + 1 %}
+    {% if ns.n > 2 %}{% break %}{% endif %}
+    {% generation %}{{ shown(message, 2 ** 2) }}{% endgeneration %}
+
+{% endfor %}
+{{ ns.n }} {{ missing }} {{ tools is none }} {{ strftime_now('%%') }} {{ messages | length }}
+"""
+TEMPLATES = {"chatml": CHATML, "llama 2": LLAMA_2, "oddities": ODDITIES, "ours": CHAT_TEMPLATE}
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def plain(messages: list[Message]) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in messages]
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+@pytest.mark.parametrize("prompt", [True, False])
+def test_it_renders_as_transformers_does(template: str, prompt: bool) -> None:
+    (expected,), _ = render_jinja_template(
+        [plain(CONVERSATION)], chat_template=template, add_generation_prompt=prompt, **TOKENS
+    )
+    assert render(template, CONVERSATION, add_generation_prompt=prompt, **TOKENS) == expected
+
+
+@pytest.mark.parametrize(
+    "template", [CHATML, LLAMA_2, CHAT_TEMPLATE], ids=["chatml", "llama", "ours"]
+)
+@pytest.mark.parametrize("begun", ["Once upon", "Once upon a ", "  x", "y\n", "{{ 1 }}"])
+def test_it_continues_as_transformers_does(template: str, begun: str) -> None:
+    messages = [Message("user", "Hi"), Message("assistant", begun)]
+    (expected,), _ = render_jinja_template(
+        [plain(messages)], chat_template=template, continue_final_message=True, **TOKENS
+    )
+    assert render(template, messages, continue_final=True, **TOKENS) == expected
+
+
+def test_a_final_message_that_the_template_drops_cannot_be_continued() -> None:
+    messages = [Message("user", "Hi"), Message("assistant", "Ho")]
+    with pytest.raises(InvalidRequest, match="leaves out the last message"):
+        render("{{ messages[0].content }}", messages, continue_final=True)
+
+
+REFUSED = {
+    "says no": ("{{ raise_exception('only two roles') }}", "only two roles"),
+    "does not parse": ("{% if %}", "Expected an expression"),
+    "include": ("{% include 'x' %}", "no loader"),
+    "import": ("{% import 'os' as os %}", "no loader"),
+    "subclasses": ("{{ ().__class__.__base__.__subclasses__() }}", "unsafe"),
+    "cycler": ("{{ cycler.__init__.__globals__ }}", "unsafe"),
+    "changes a list": ("{{ messages.append(1) }}", "unsafe"),
+    "changes a message": ("{{ messages[0].update(role='x') }}", "unsafe"),
+    "large text": ("{{ 'a' * 10**9 }}", "too large"),
+    "large list": ("{{ [0] * 10**9 }}", "too large"),
+    "large power": ("{{ 9 ** 9 ** 9 }}", "too large"),
+    "large range": ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
+    "lorem ipsum": ("{{ lipsum(n=10**7) }}", "lipsum"),
+    "large output": (
+        "{% for i in range(99999) %}{{ 'abcdefghijklmnopqrstuvwxyz' * 20 }}{% endfor %}",
+        "more than",
+    ),
+    "division": ("{{ 1 / 0 }}", "ZeroDivisionError"),
+    "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+}
+
+
+@pytest.mark.parametrize(("template", "reason"), REFUSED.values(), ids=REFUSED)
+def test_a_template_that_misbehaves_is_refused(template: str, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason) as refusal:
+        render(template, CONVERSATION)
+    assert refusal.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__ }}",
+        "{{ raise_exception.__globals__ }}",
+        "{{ '{0.__class__}'.format(messages) }}",
+        "{{ messages | attr('__class__') }}",
+        "{{ messages | map(attribute='__class__') | join }}",
+        "{{ strftime_now.__closure__ }}",
+    ],
+)
+def test_a_template_sees_nothing_of_python(template: str) -> None:
+    assert render(template, CONVERSATION) == ""
+
+
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+def test_a_template_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.chat.MAX_SECONDS", 0.3)
+    begun = time.monotonic()
+    with pytest.raises(InvalidRequest, match="longer than"):
+        render(ENDLESS, CONVERSATION)
+    assert time.monotonic() - begun < 3
+    assert render("{{ messages[0].role }}", CONVERSATION) == "system"
+
+
+def test_a_slow_template_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.chat.MAX_SECONDS", 0.5)
+    failures: list[InvalidRequest] = []
+
+    def slow() -> None:
+        try:
+            render(ENDLESS, CONVERSATION)
+        except InvalidRequest as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    for _ in range(5):
+        assert render("{{ messages[1].role }}", CONVERSATION) == "user"
+    thread.join(10)
+    assert len(failures) == 1
+
+
+def test_a_tracer_is_put_back() -> None:
+    before = sys.gettrace()
+    render("{{ 1 }}", CONVERSATION)
+    assert sys.gettrace() is before
+
+
+def test_the_bounds_are_the_bounds() -> None:
+    assert len(render("{{ 'a' * 4194304 }}", CONVERSATION)) == MAX_OUTPUT_CHARS
+    with pytest.raises(InvalidRequest, match="characters"):
+        render("x" * (MAX_TEMPLATE_CHARS + 1), CONVERSATION)
+
+
+def test_marks_are_not_in_the_texts() -> None:
+    assert free_mark(["\ufdd0\ufdd1", "\ufdd3"]) == "\ufdd2"
+    with pytest.raises(InvalidRequest, match="noncharacter"):
+        free_mark(["".join(chr(code) for code in range(0xFDD0, 0xFDF0))])

@@ -1,0 +1,207 @@
+"""Settings and the command line."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import app.server
+from app.cli import main
+from app.config import Settings, SettingsError, is_loopback, rows
+from app.server import PortError, address, bind
+from gpu import DeviceError, DeviceInfo
+from tests.app.fake_tokenizer import FakeTokenizer
+
+
+def run(*args: str, env: dict[str, str] | None = None) -> Result:
+    result = CliRunner().invoke(main, args, env=env, catch_exceptions=False)
+    assert "Traceback" not in result.output
+    return result
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings that `serve` was called with; nothing is served."""
+    found: list[Settings] = []
+
+    def serve(settings: Settings, folder: Path, tell: Any) -> None:
+        found.append(settings)
+
+    monkeypatch.setattr(app.server, "serve", serve)
+    return found
+
+
+def test_every_setting_is_documented_in_help() -> None:
+    text = re.sub(r"\s+", " ", run("serve", "--help").output)
+    for row in rows():
+        assert row.flag in text
+        assert row.help in text
+        assert f"env var: {row.env}" in text
+        if row.default not in (None, ()):
+            assert f"default: {row.default}" in text
+
+
+def test_every_setting_has_a_row() -> None:
+    assert {row.name for row in rows()} == set(Settings.__dataclass_fields__)
+    assert all(len(row.help) > 20 for row in rows())
+
+
+VALUES: dict[str, tuple[list[str], Any]] = {
+    "model": (["folder"], Path("folder")),
+    "dtype": (["f32"], "f32"),
+    "backend": (["torch"], "torch"),
+    "adapter": (["llvm"], "llvm"),
+    "context": (["128"], 128),
+    "kv_memory": (["64"], 64),
+    "slots": (["2"], 2),
+    "queue": (["0"], 0),
+    "host": (["localhost"], "localhost"),
+    "port": (["0"], 0),
+    "token": (["secret"], "secret"),
+    "allow_host": (["a.lan", "b.lan"], ("a.lan", "b.lan")),
+    "log_level": (["debug"], "debug"),
+}
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
+def test_flag_goes_before_environment_goes_before_default(served: list[Settings], row: Any) -> None:
+    given, value = VALUES[row.name]
+    flags = [part for text in given for part in (row.flag, text)]
+    environment = {row.env: " ".join(given)}
+    assert run("serve").exit_code == 0
+    assert run("serve", env=environment).exit_code == 0
+    assert run("serve", *flags).exit_code == 0
+    assert run("serve", *flags, env={row.env: "1" if row.name != "dtype" else "f16"}).exit_code == 0
+    assert [getattr(settings, row.name) for settings in served] == [
+        row.default,
+        value,
+        value,
+        value,
+    ]
+
+
+def test_serve_is_what_is_meant_without_a_command(served: list[Settings]) -> None:
+    assert run().exit_code == 0
+    assert run("--port", "0").exit_code == 0
+    assert [settings.port for settings in served] == [8000, 0]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--port", "99999"],
+        ["--port", "x"],
+        ["--dtype", "q4"],
+        ["--slots", "0"],
+        ["--context", "1"],
+        ["--queue", "-1"],
+        ["--nonsense"],
+        ["nonsense"],
+        ["--host", "0.0.0.0"],
+        ["--host", "192.168.1.7"],
+        ["--token", ""],
+        ["--token", "a\nb"],
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(served: list[Settings], args: list[str]) -> None:
+    result = run(*args)
+    assert result.exit_code == 2
+    assert result.output.count("Error: ") == 1
+    assert not served
+
+
+def test_others_may_come_in_with_a_token_only() -> None:
+    with pytest.raises(SettingsError, match="--token"):
+        Settings(host="0.0.0.0").checked()
+    assert Settings(host="0.0.0.0", token="secret").checked()
+    assert Settings(host="::1").checked()
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("127.0.0.1.evil.example", False),
+    ],
+)
+def test_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["generate", "Once"]])
+def test_a_bad_model_folder_is_one_line_and_exit_code_2(tmp_path: Path, command: list[str]) -> None:
+    result = run(*command, "--model", str(tmp_path))
+    assert result.exit_code == 2
+    assert result.output.startswith("Error: ")
+    assert result.output.count("\n") == 1
+    assert str(tmp_path) in result.output
+
+
+def test_a_port_in_use_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.server, "Tokenizer", type("T", (), {"load": lambda _: FakeTokenizer()}))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run("serve", "--port", str(port), "--model", str(tmp_path))
+    assert result.exit_code == 1
+    assert f"port {port} is in use" in result.output
+    assert "--port" in result.output
+
+
+def test_an_address_that_is_not_ours() -> None:
+    with pytest.raises(PortError, match="not an address of this machine"):
+        bind("192.0.2.1", 0)
+    with pytest.raises(PortError, match="not an address"):
+        bind("no.such.host.invalid", 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (Settings(), "http://127.0.0.1:80/"),
+        (Settings(host="::1"), "http://[::1]:80/"),
+        (Settings(host="0.0.0.0", token="s"), f"http://{socket.gethostname()}:80/?token=TOKEN"),
+    ],
+)
+def test_the_address_can_be_opened(settings: Settings, expected: str) -> None:
+    assert address(settings, 80) == expected
+
+
+def test_version() -> None:
+    assert run("version").output.startswith("tokenglass ")
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = DeviceInfo("Card", "driver 1", "Vulkan", "GPU", False, (), ("shader-f16",), {})
+    slow = DeviceInfo("llvmpipe", "Mesa", "Vulkan", "CPU", True, (), (), {})
+    monkeypatch.setattr("gpu.devices", lambda: [fast, slow])
+    lines = run("devices").output.splitlines()
+    assert lines[0].startswith("0  Card")
+    assert "shader-f16" in lines[1]
+    assert lines[2].startswith("1  llvmpipe")
+    assert "software" in lines[2]
+    monkeypatch.setattr("gpu.devices", list)
+    result = run("devices")
+    assert (result.exit_code, "Vulkan" in result.output) == (1, True)
+
+
+def test_a_device_error_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise DeviceError("no adapter; install a driver")
+
+    monkeypatch.setattr("gpu.devices", fail)
+    result = run("devices")
+    assert result.exit_code == 1
+    assert result.output == "Error: no adapter; install a driver\n"

@@ -1,0 +1,104 @@
+"""Reading the page's messages, and merging the updates of a slider."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app import inbox
+from app.inbox import UPDATE_SECONDS, BadMessageError, PendingUpdates, changes_of, decode
+from app.protocol import MAX_MESSAGE_BYTES, Changes, Stop, Update
+from gpu import InvalidRequest
+
+
+class Clock:
+    """Time that moves when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(inbox, "time", clock)
+    return clock
+
+
+def update(id: str = "a", capture: bool | None = None, **changes: Any) -> Update:
+    return Update(id, Changes(**changes), capture)
+
+
+def test_a_message_of_exactly_the_greatest_size_is_read() -> None:
+    empty = json.dumps({"type": "generate", "id": "a", "prompt": ""})
+    room = MAX_MESSAGE_BYTES - len(empty)
+    fits = json.dumps({"type": "generate", "id": "a", "prompt": "x" * room})
+    assert len(fits) == MAX_MESSAGE_BYTES
+    decode(fits)
+    with pytest.raises(BadMessageError, match=f"{MAX_MESSAGE_BYTES} bytes at most"):
+        decode(fits + " ")
+
+
+def test_a_bad_message_says_where_and_for_whom() -> None:
+    with pytest.raises(BadMessageError) as error:
+        decode('{"type":"update","id":"a-1","params":{"top_k":"many"}}')
+    assert (error.value.id, error.value.param) == ("a-1", "top_k")
+    with pytest.raises(BadMessageError) as error:
+        decode('{"type":"stop","id":"<script>","x":1}')
+    assert error.value.id == ""
+
+
+@pytest.mark.parametrize("id", ["", "a b", "a/b", "é", "a\n", "x" * 65])
+def test_ids_are_plain(id: str) -> None:
+    with pytest.raises(BadMessageError) as error:
+        decode(json.dumps({"type": "stop", "id": id}))
+    assert error.value.param == "id"
+
+
+def test_the_first_update_is_due_at_once(clock: Clock) -> None:
+    pending = PendingUpdates()
+    assert pending.seconds_left() is None
+    pending.take(update(temperature=0.5))
+    assert pending.seconds_left() == 0
+    assert [changes_of(u) for u in pending.due(None)] == [{"temperature": 0.5}]
+    assert pending.due(None) == []
+
+
+def test_updates_that_follow_soon_are_merged(clock: Clock) -> None:
+    pending = PendingUpdates()
+    pending.take(update(temperature=0.1))
+    pending.due(None)
+    pending.take(update(temperature=0.2, top_k=5, capture=True))
+    pending.take(update(temperature=0.3))
+    pending.take(update(id="b", top_p=0.5))
+    assert pending.due(update()) == []
+    assert pending.seconds_left() == pytest.approx(UPDATE_SECONDS)
+    clock.now += UPDATE_SECONDS
+    first, second = pending.due(None)
+    assert (changes_of(first), first.capture) == ({"temperature": 0.3, "top_k": 5}, True)
+    assert (second.id, changes_of(second)) == ("b", {"top_p": 0.5})
+
+
+def test_a_message_of_another_kind_overtakes_no_update(clock: Clock) -> None:
+    pending = PendingUpdates()
+    pending.take(update(temperature=0.1))
+    pending.due(None)
+    pending.take(update(temperature=0.2))
+    assert [changes_of(u) for u in pending.due(Stop("a"))] == [{"temperature": 0.2}]
+
+
+def test_zero_is_a_value(clock: Clock) -> None:
+    assert changes_of(update(temperature=0.0, top_k=0)) == {"temperature": 0.0, "top_k": 0}
+
+
+def test_a_value_out_of_range_is_not_merged(clock: Clock) -> None:
+    pending = PendingUpdates()
+    pending.take(update(top_k=5))
+    with pytest.raises(InvalidRequest):
+        pending.take(update(top_p=2.0))
+    assert [changes_of(u) for u in pending.due(None)] == [{"top_k": 5}]

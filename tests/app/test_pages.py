@@ -1,0 +1,66 @@
+"""The page, its files and the health check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from app import assets
+from tests.app.conftest import StartSite
+
+
+def test_the_page_is_served_and_not_kept(http: FlaskClient) -> None:
+    response = http.get("/")
+    assert response.status_code == 200
+    assert response.mimetype == "text/html"
+    assert response.headers["Cache-Control"] == "no-cache"
+    assert "Tokenglass" in response.text
+
+
+def static_files() -> list[str]:
+    root = assets("static")
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("name", static_files())
+def test_a_file_is_checked_by_its_tag(http: FlaskClient, name: str) -> None:
+    first = http.get(f"/static/{name}")
+    assert first.status_code == 200
+    assert "no-cache" in first.headers["Cache-Control"]
+    again = http.get(f"/static/{name}", headers={"If-None-Match": first.headers["ETag"]})
+    assert again.status_code == 304
+    if Path(name).suffix == ".js":
+        assert first.mimetype == "text/javascript"
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../app/config.py", "/static/%2e%2e/app/config.py", "/static/%2fetc%2fpasswd"]
+)
+def test_nothing_else_is_a_file(http: FlaskClient, path: str) -> None:
+    assert http.get(path, follow_redirects=True).status_code == 404
+
+
+def test_health(http: FlaskClient) -> None:
+    response = http.get("/health")
+    assert (response.status_code, response.json) == (200, {"status": "ok"})
+
+
+def test_health_while_loading(start_site: StartSite) -> None:
+    response = start_site(load_seconds=1.0, wait=False).app.test_client().get("/health")
+    assert response.status_code == 503
+    assert response.json is not None
+    assert response.json["status"] == "loading"
+    assert 0 <= response.json["progress"] < 1
+    assert "loading" in response.json["error"]["message"]
+
+
+def test_health_of_a_failed_engine(start_site: StartSite) -> None:
+    site = start_site(fail="no such GPU", wait=False)
+    site.engine.close()
+    response = site.app.test_client().get("/health")
+    assert response.status_code == 503
+    assert response.json is not None
+    assert response.json["status"] == "failed"
+    assert "no such GPU" in response.json["error"]["message"]

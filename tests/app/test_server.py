@@ -1,0 +1,104 @@
+"""A server as a process: how it starts, what it says, and that nothing outlives it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.app.test_worker import wait_gone
+
+StartServer = Callable[..., "Server"]
+
+
+class Server:
+    """`python -m tests.app.fake_server`, read line by line."""
+
+    def __init__(self, *args: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.app.fake_server", "--process", "--port", "0", *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def line(self, pattern: str) -> str:
+        """The first group of the next line that has it."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if found := re.search(pattern, line):
+                return found.group(1)
+        raise AssertionError(f"no line with {pattern!r}; errors: {self.errors()}")
+
+    def errors(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+
+@pytest.fixture
+def start_server() -> Iterator[StartServer]:
+    servers: list[Server] = []
+
+    def start(*args: str) -> Server:
+        servers.append(Server(*args))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.process.kill()
+        server.process.communicate()
+
+
+def test_it_says_where_it_is_before_the_model_is_loaded(start_server: StartServer) -> None:
+    server = start_server("--load-seconds", "3")
+    url = server.line("(http://127.0.0.1:[0-9]+/)")
+    server.line("(Loading)")
+    with pytest.raises(urllib.error.HTTPError) as health:
+        urllib.request.urlopen(f"{url}health")
+    assert health.value.code == 503
+    assert b"Tokenglass" in urllib.request.urlopen(url).read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_cleanly_and_takes_the_engine_along(
+    start_server: StartServer, number: signal.Signals
+) -> None:
+    server = start_server()
+    engine = int(server.line("engine process ([0-9]+)"))
+    server.line("(Ready)")
+    if number == signal.SIGINT:  # a terminal sends it to all processes of the group
+        os.killpg(server.process.pid, number)
+    else:
+        server.process.send_signal(number)
+    assert server.process.wait(10) == 0
+    wait_gone(engine)
+    assert server.errors() == ""
+
+
+def test_ctrl_c_while_loading(start_server: StartServer) -> None:
+    server = start_server("--load-seconds", "2")
+    server.line("(Loading)")
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(10) == 0
+    assert server.errors() == ""
+
+
+def test_the_engine_does_not_outlive_a_killed_server(start_server: StartServer) -> None:
+    server = start_server()
+    engine = int(server.line("engine process ([0-9]+)"))
+    server.process.kill()
+    wait_gone(engine)
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server(start_server: StartServer) -> None:
+    server = start_server("--fail", "model.safetensors: cut off")
+    assert server.process.wait(20) == 1
+    assert server.errors() == "model.safetensors: cut off\n"
