@@ -14,7 +14,30 @@ from functools import cache
 from app.tale.make.grammar import read_sections
 
 HELD_OUT_ONE_IN = 50
+MORE_SHARE = 0.22  # of characters and of things come from the long lists of rarer words
+INVENTED_SHARE = 0.08  # are words that do not exist: only copying can get them right
+INVENTED_NAME_SHARE = 0.12
 RARE_SHARE = 0.1  # a rare word is kept this often when drawn
+
+
+# Letters of invented words; several of a kind make a letter likelier.
+ONSETS = (
+    *"bcdfghjklmnprstvwz",
+    "bl",
+    "br",
+    "ch",
+    "cl",
+    "dr",
+    "fl",
+    "fr",
+    "gl",
+    "gr",
+    "pl",
+    "pr",
+    "sk",
+)
+NUCLEI = (*"aeiouaeiou", "ai", "ea", "ee", "oa", "oo", "ou")
+CODAS = ("", "", "", *"bdklmnprstx", "ck", "ll", "ng", "nk", "rt", "sh", "st")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +99,37 @@ def by_prefix(prefix: str) -> dict[str, str]:
     }
 
 
+def kind_of(noun: str) -> str:
+    """A character's kind; rarer and invented ones walk."""
+    return characters().get(noun, "walk")
+
+
+def thing_kind(thing: str) -> str:
+    """A thing's kind; rarer and invented ones fit the plots that take anything."""
+    return things().get(thing, "other")
+
+
+def invent_word(rng: random.Random) -> str:
+    """A word of two or three syllables that sounds like English and means nothing."""
+    n_syllables = rng.choice((1, 2, 2, 2, 3))
+    syllables = (
+        rng.choice(ONSETS) + rng.choice(NUCLEI) + rng.choice(CODAS) for _ in range(n_syllables)
+    )
+    return "".join(syllables)
+
+
+def draw_noun(sort: str, rng: random.Random, *, invented: bool = True) -> str:
+    """A noun of a sort ("characters" or "things"): mostly common, sometimes rarer or invented."""
+    words = lexicon()
+    share = rng.random()
+    if share < INVENTED_SHARE and invented:
+        return invent_word(rng)
+    if share < INVENTED_SHARE + MORE_SHARE:
+        return rng.choice(words[f"more {sort}"])
+    known = characters() if sort == "characters" else things()
+    return draw_common(list(known), words[f"rare {sort}"], rng)
+
+
 def characters() -> dict[str, str]:
     return by_prefix("character")
 
@@ -110,11 +164,13 @@ def draw_character(
     """A character; its name (if it gets one) and its pronoun agree with the noun."""
     words = lexicon()
     noun = noun or draw_common(list(characters()), words["rare characters"], rng)
-    kind = characters()[noun]
+    kind = kind_of(noun)
     she: bool | None = True if noun in words["she"] else False if noun in words["he"] else None
     name: str | None = None
     if kind != "unique" and rng.random() < named:
         name = rng.choice(words["names"])
+        if not helper and rng.random() < INVENTED_NAME_SHARE:
+            name = invent_word(rng).capitalize()
         while she is not None and (name in words["her names"]) != she:
             name = rng.choice(words["names"])
     if she is None:

@@ -12,6 +12,7 @@ from functools import cache
 
 from app.tale.make import questions
 from app.tale.make.grammar import choose, fill, finish, read_sections
+from app.tale.make.minis import draw_mini, draw_repetition
 from app.tale.make.requests import Told, draw_story
 
 MAX_WORDS = 640  # of a chat, so that it stays well inside the context window
@@ -118,7 +119,8 @@ def plain_story(rng: random.Random) -> str:
 
 # How often each kind of document is drawn. A story is about three times as long as an answer, so
 # by tokens this is roughly 60 % stories on request, 20 % questions, 20 % the rest.
-MIX: tuple[tuple[Callable[[random.Random], Document], float], ...] = (
+Mix = tuple[tuple[Callable[[random.Random], Document], float], ...]
+MIX: Mix = (
     (lambda rng: story_turn(draw_story(rng)), 0.415),
     (question_turn, 0.40),
     (long_chat, 0.06),
@@ -128,9 +130,20 @@ MIX: tuple[tuple[Callable[[random.Random], Document], float], ...] = (
 )
 
 
-def draw_document(rng: random.Random) -> Document:
+# The first part of training: the exercises in copying make up about two thirds of the tokens
+# to learn, until looking up a word of the request has become a habit.
+FIRST_MIX: Mix = (
+    (lambda rng: turn(*draw_mini(rng)), 0.60),
+    (lambda rng: turn(*draw_repetition(rng)), 0.15),
+    (lambda rng: story_turn(draw_story(rng)), 0.12),
+    (question_turn, 0.11),
+    (unknown_turn, 0.02),
+)
+
+
+def draw_document(rng: random.Random, mix: Mix = MIX) -> Document:
     """One training document; a few chats begin with a system prompt."""
-    makers, shares = zip(*MIX, strict=True)
+    makers, shares = zip(*mix, strict=True)
     document: Document = rng.choices(makers, shares)[0](rng)
     if isinstance(document, list) and rng.random() < SYSTEM_SHARE:
         return [Message("system", say("system", rng)), *document]

@@ -58,6 +58,7 @@ def export(model: Tale, folder: Path) -> None:
     }
     partial = folder / "model.safetensors.partial"
     save_file(tensors, partial, metadata={"format": "pt"})
+    partial.chmod(0o644)  # safetensors writes for the owner alone
     os.replace(partial, folder / "model.safetensors")
     for name, content in (
         ("config.json", hf_config(model.config)),

@@ -61,10 +61,9 @@ def third_person(verb: str) -> str:
 
 def draw_pair(rng: random.Random, *, held_out: bool) -> tuple[str, str]:
     """A character and a thing, from the training pairs or from the held-out ones."""
-    words = casting.lexicon()
     while True:
-        noun = casting.draw_common(list(casting.characters()), words["rare characters"], rng)
-        thing = casting.draw_common(list(casting.things()), words["rare things"], rng)
+        noun = casting.draw_noun("characters", rng, invented=not held_out)
+        thing = casting.draw_noun("things", rng, invented=not held_out)
         if casting.is_held_out(noun, thing) == held_out:
             return noun, thing
 
@@ -81,6 +80,11 @@ def draw_story(rng: random.Random, *, held_out: bool = False) -> Told:
     noun, thing = draw_pair(rng, held_out=held_out)
     if not held_out and rng.random() < 0.04:
         return _why(noun, thing, rng)
+    return story_about(noun, thing, rng, held_out=held_out)
+
+
+def story_about(noun: str, thing: str, rng: random.Random, *, held_out: bool = False) -> Told:
+    """A request that names some of noun, thing, name, place and mood, and its story."""
     hero = casting.draw_character(rng, noun=noun)
     plot = draw_plot(thing, rng)
     shape = (

@@ -33,7 +33,7 @@ class Plot:
     beats: tuple[str, ...]
 
     def fits(self, thing: str) -> bool:
-        return not self.kinds or casting.things()[thing] in self.kinds
+        return not self.kinds or casting.thing_kind(thing) in self.kinds
 
 
 @dataclass(frozen=True, slots=True)

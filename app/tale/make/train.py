@@ -24,13 +24,14 @@ from torch import Tensor
 
 from app.tale import model_dir
 from app.tale.make import corpus
-from app.tale.make.export import export
+from app.tale.make.export import export, load
 from app.tale.make.model import Tale, TaleConfig
 from app.tale.make.packing import PADDING, Batch, batches
 from app.tale.make.tokenizer import VOCAB_SIZE
 
 WARM_UP, DECAY_FROM = 0.02, 0.45  # shares of the time
 FIRST_EXPORT, EXPORT_EVERY = 180.0, 300.0  # seconds
+EMBEDDING_RATE, FINAL_NORM_RATE = 5e-2, 1e-4  # as their sizes: see Tale.reset
 HELD_OUT_BATCHES = 3
 HELD_OUT_SEED = 987_001  # never used for training streams
 
@@ -55,9 +56,10 @@ def optimizers(model: Tale, name: str) -> list[torch.optim.Optimizer]:
     """AdamW for everything, or Muon for the matrices inside the layers and AdamW for the rest."""
     inner = [p for n, p in model.named_parameters() if p.dim() == 2 and "layers" in n]
     matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "layers" not in n]
-    vectors = [p for p in model.parameters() if p.dim() == 1]
+    vectors = [p for n, p in model.named_parameters() if p.dim() == 1 and "layers" in n]
     groups = [
-        {"params": matrices, "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": 0.0, "lr": EMBEDDING_RATE},
+        {"params": [model.norm.weight], "weight_decay": 0.0, "lr": FINAL_NORM_RATE},
         {"params": vectors, "weight_decay": 0.0},
     ]
     if name == "muon":
@@ -140,6 +142,8 @@ def train(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     options.run.mkdir(parents=True, exist_ok=True)
     model = Tale(TaleConfig(vocab_size=VOCAB_SIZE))
+    if options.init is not None:
+        model.load_state_dict(load(options.init).state_dict())
     for layer in model.layers:
         layer.compile(dynamic=False)  # 17 % faster here; one compilation per row length
     steppers = optimizers(model, options.optimizer)
@@ -147,12 +151,14 @@ def train(options: argparse.Namespace) -> None:
     held_out_stream = corpus.build(600, HELD_OUT_SEED, n_processes=1)
     held_out = list(islice(batches(held_out_stream, options.batch, 0), HELD_OUT_BATCHES))
     source = endless(corpus.load(options.stream), options.batch)
+    first = source if options.first is None else endless(corpus.load(options.first), options.batch)
     with (options.run / "log.jsonl").open("w", encoding="utf-8") as log:
         progress = Progress(options.minutes, log)
         next_report, next_export = 0.0, FIRST_EXPORT
         while progress.elapsed() < options.minutes * 60:
             set_rates(steppers, peaks, progress.rate())
-            batch = next(source)
+            at_first = progress.elapsed() < options.first_minutes * 60
+            batch = next(first if at_first else source)
             progress.count(batch, train_step(model, steppers, batch))
             if progress.elapsed() >= next_report:
                 next_report = progress.elapsed() + options.report
@@ -169,12 +175,15 @@ def train(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--stream", type=Path, required=True, help="folder made by corpus --out")
+    parser.add_argument("--first", type=Path, help="folder of the stream of the first minutes")
+    parser.add_argument("--first-minutes", type=float, default=12.0)
     parser.add_argument("--run", type=Path, required=True, help="folder for the log and weights")
     parser.add_argument("--minutes", type=float, default=75.0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=3840, help="tokens per step, padding included")
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
     parser.add_argument("--report", type=float, default=90.0, help="seconds between reports")
+    parser.add_argument("--init", type=Path, help="go on from the export in this folder")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trial", action="store_true", help="export nothing")
     train(parser.parse_args())
