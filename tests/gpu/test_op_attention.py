@@ -142,6 +142,11 @@ def test_a_long_context(rig: Rig, dtype: str) -> None:
     check(rig, Case((9, 3, 64), ((0, 1023),), dtype))
 
 
+def test_a_very_long_context(rig: Rig) -> None:
+    """A device that ends loops early, as Mesa's software device does, would show."""
+    check(rig, Case((1, 1, 64), ((0, 32_767),)))
+
+
 def test_a_prompt_attends_only_to_what_came_before(rig: Rig) -> None:
     check(rig, Case((2, 1, 8), tuple((0, position) for position in range(100)), bucket=128))
 

@@ -11,8 +11,8 @@ import pytest
 from gpu import ops, reference
 from gpu.buffers import ITEM_BYTES, padded
 from gpu.plan import Recorder
+from gpu.plan_book import ROW_BUCKETS
 from gpu.step import Sample
-from gpu.wgpu_runner import ROW_BUCKETS
 from tests.gpu.rig import ROUNDING, Array, Rig, as_kind, compare, greedy, plain_rows
 
 pytestmark = pytest.mark.parity
@@ -236,6 +236,11 @@ SMOLLM2_135M = {"qkv": (576, 960), "gate_up": (576, 3072), "down": (1536, 576)}
 @pytest.mark.parametrize(("k", "n"), [*STORIES260K.values(), *SMOLLM2_135M.values()], ids=str)
 def test_shapes_of_real_models(rig: Rig, k: int, n: int, dtype: str) -> None:
     check(rig, Case(k, n, dtype, norm=True, residual=True))
+
+
+def test_the_widest_mlp_of_any_llama(rig: Rig) -> None:
+    """A device that ends loops early, as Mesa's software device does, would show."""
+    check(rig, Case(53_248, 16, "f16", rows=8, bucket=8, residual=True))
 
 
 def test_the_output_head_of_smollm2_135m(rig: Rig) -> None:
