@@ -20,9 +20,10 @@ import msgspec
 from flask import Flask, request
 from flask_sock import Sock
 from simple_websocket import ConnectionClosed, Server
-from wsproto.utilities import LocalProtocolError
+from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from app.engines import EngineClient
+from app.errors import body_of
 from app.inbox import BadMessageError, PendingUpdates, changes_of, decode
 from app.prompts import prompt_ids
 from app.protocol import (
@@ -265,6 +266,7 @@ def register(app: Flask, engine: EngineClient, sessions: Sessions) -> None:
         "ping_interval": 25,
         "max_message_size": TRANSPORT_MESSAGE_BYTES,
     }
+    app.register_error_handler(RemoteProtocolError, _bad_handshake)
     slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     @app.before_request
@@ -284,3 +286,7 @@ def register(app: Flask, engine: EngineClient, sessions: Sessions) -> None:
             Connection(ws, browser_session(), engine, sessions).serve()
         finally:
             slots.release()
+
+
+def _bad_handshake(error: RemoteProtocolError) -> tuple[Any, int]:
+    return body_of(f"not a WebSocket handshake: {error}", 400), 400

@@ -5,7 +5,8 @@ Every request, WebSocket upgrades included, passes `_admit` before any route:
 1. The Host header must be an address or name of ours. This is what stops DNS rebinding.
 2. The Origin header, when there is one, must be the origin that the Host header names; `null` is
    not. A WebSocket must have one, unless it carries the token. Requests from other sites without
-   an Origin (images, scripts, frames) are told by Sec-Fetch-Site; a plain link to `/` works.
+   an Origin (images, scripts, frames) are told by Sec-Fetch-Site; a plain link to `/` works: the
+   browser, which withholds the cookie then, is sent to `/` again from here, and brings it.
 3. With a token, everything but /health needs it: as `Authorization: Bearer`, or in the cookie
    that `/?token=…` gives a browser. Compared in constant time.
 
@@ -140,15 +141,20 @@ def _admit(guard: Guard) -> Any:
             "this server does not go by the name in the Host header; "
             "start it with --allow-host NAME to add one"
         )
-    cookie = request.cookies.get(guard.cookie_name(), "")
-    g.session = guard.session_in(cookie)
     bearer = guard.has_token()
     _check_origin(guard, host, bearer)
+    g.session = guard.session_in(request.cookies.get(guard.cookie_name(), ""))
+    g.new_session = False
+    opens_page = request.method == "GET" and request.path == "/"
+    if opens_page and not g.session:
+        if guard.is_token(request.args.get("token", "")):
+            g.new_session = True
+            return redirect("/", code=303)
+        if _from_other_site():
+            return Response(headers={"Refresh": "0; url=/"})
     if not guard.needs_token or bearer or g.session or request.path in OPEN_PATHS:
+        g.new_session = opens_page and not g.session
         return None
-    given = request.args.get("token", "") if request.path == "/" else ""
-    if given and guard.is_token(given):
-        return _with_cookie(guard, redirect("/", code=303))
     raise Unauthorized(
         "this server needs its token: send it as `Authorization: Bearer TOKEN`, "
         "or open /?token=TOKEN in a browser"
@@ -163,13 +169,16 @@ def _check_origin(guard: Guard, host: str, bearer: bool) -> None:
         return
     if request.headers.get("Upgrade", "").lower() == "websocket" and not bearer:
         raise Forbidden("a WebSocket needs an Origin header, or the token")
-    site = request.headers.get("Sec-Fetch-Site", "none")
-    if site in ("none", "same-origin"):
+    if not _from_other_site():
         return
     navigates = request.headers.get("Sec-Fetch-Mode") == "navigate"
     top_level = request.headers.get("Sec-Fetch-Dest") == "document"
     if not (navigates and top_level and request.method == "GET" and request.path == "/"):
         raise Forbidden("requests from pages of another site are refused")
+
+
+def _from_other_site() -> bool:
+    return request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
 
 
 def _fence(guard: Guard, response: Response) -> Response:
@@ -182,13 +191,8 @@ def _fence(guard: Guard, response: Response) -> Response:
     headers["Referrer-Policy"] = "no-referrer"
     headers["Cross-Origin-Opener-Policy"] = "same-origin"
     headers["Cross-Origin-Resource-Policy"] = "same-origin"
-    if request.path == "/" and response.status_code == 200 and not g.get("session"):
-        _with_cookie(guard, response)
-    return response
-
-
-def _with_cookie(guard: Guard, response: Any) -> Any:
-    response.set_cookie(
-        guard.cookie_name(), guard.new_cookie(), samesite="Strict", httponly=True, path="/"
-    )
+    if g.get("new_session") and response.status_code < 400:
+        response.set_cookie(
+            guard.cookie_name(), guard.new_cookie(), samesite="Strict", httponly=True, path="/"
+        )
     return response

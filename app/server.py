@@ -49,7 +49,7 @@ class Handler(WSGIRequestHandler):
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         path = getattr(self, "path", "-").partition("?")[0]
-        log.debug("%s %s %s", getattr(self, "command", "-"), path, int(code))
+        log.debug("%s %s %s", getattr(self, "command", "-"), path, getattr(code, "value", code))
 
     def log(self, type: str, message: str, *args: Any) -> None:
         log.warning(message, *args)

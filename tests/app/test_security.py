@@ -104,21 +104,37 @@ def test_our_origin_and_none_are_served(http: FlaskClient) -> None:
     assert http.post("/v1/completions", json=body, headers=own).status_code == 200
 
 
+LINK = {
+    "Sec-Fetch-Site": "cross-site",
+    "Sec-Fetch-Mode": "navigate",
+    "Sec-Fetch-Dest": "document",
+}
+OWN = {**LINK, "Sec-Fetch-Site": "same-origin"}
+
+
 @pytest.mark.parametrize("site_header", ["cross-site", "same-site"])
 def test_other_sites_may_link_to_the_page_and_embed_nothing(
     http: FlaskClient, site_header: str
 ) -> None:
-    link = {
-        "Sec-Fetch-Site": site_header,
-        "Sec-Fetch-Mode": "navigate",
-        "Sec-Fetch-Dest": "document",
-    }
+    link = {**LINK, "Sec-Fetch-Site": site_header}
     image = {"Sec-Fetch-Site": site_header, "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
     frame = {**link, "Sec-Fetch-Dest": "iframe"}
     assert http.get("/", headers=link).status_code == 200
     assert http.get("/", headers=image).status_code == 403
     assert http.get("/", headers=frame).status_code == 403
+    assert http.post("/", headers=link).status_code == 403
     assert http.get("/v1/models", headers=link).status_code == 403
+
+
+def test_a_link_does_not_replace_the_session_it_cannot_see(http: FlaskClient) -> None:
+    """A browser withholds a strict cookie from a link, so the page is asked for once more."""
+    first = http.get("/", headers=LINK)
+    assert first.headers["Refresh"] == "0; url=/"
+    assert "Set-Cookie" not in first.headers
+    assert first.data == b""
+    again = http.get("/", headers=OWN)
+    assert "Refresh" not in again.headers
+    assert "Tokenglass" in again.text
 
 
 @pytest.mark.parametrize("origin", [*FOREIGN_ORIGINS, None])
@@ -205,6 +221,24 @@ def test_the_token_in_the_address_becomes_a_cookie(locked: Site) -> None:
     assert "SameSite=Strict" in cookie
     assert client.get("/").status_code == 200
     assert client.get("/v1/models").status_code == 200
+
+
+def test_a_link_to_a_locked_page_gives_nothing_away(locked: Site) -> None:
+    client = locked.app.test_client()
+    response = client.get("/", headers=LINK)
+    assert response.data == b""
+    assert "Set-Cookie" not in response.headers
+    assert client.get("/", headers=OWN).status_code == 401
+    arrival = client.get("/", query_string={"token": TOKEN}, headers=LINK)
+    assert arrival.status_code == 303
+    assert client.get("/", headers=OWN).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/unknown"])
+def test_a_refused_request_never_gets_a_cookie(locked: Site, path: str) -> None:
+    client = locked.app.test_client()
+    for headers in ({}, LINK, OWN, {"Host": "evil.example"}, {"Origin": "null"}):
+        assert "Set-Cookie" not in client.get(path, headers=headers).headers
 
 
 def test_a_websocket_needs_the_token_too(locked: Site) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from app.config import Settings
+from app.server import PortError, address, bind, http_server
+from tests.app.conftest import Site, StartSite
 from tests.app.test_worker import wait_gone
 
 StartServer = Callable[..., "Server"]
@@ -102,3 +107,42 @@ def test_a_model_that_cannot_be_loaded_ends_the_server(start_server: StartServer
     server = start_server("--fail", "model.safetensors: cut off")
     assert server.process.wait(20) == 1
     assert server.errors() == "model.safetensors: cut off\n"
+
+
+def test_it_listens_on_ipv6_too(start_site: StartSite) -> None:
+    try:
+        listener = bind("::1", 0)
+    except PortError:
+        pytest.skip("this machine has no IPv6")
+    with listener:
+        app = start_site().app
+        server = http_server(listener, app)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = address(Settings(host="::1"), server.port)
+        assert urllib.request.urlopen(f"{url}health").status == 200
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{",
+        b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+        b"Connection: Upgrade\r\nOrigin: http://localhost\r\n\r\n",
+    ],
+)
+def test_bytes_that_are_no_request_hurt_nobody(site: Site, data: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", site.port), timeout=10) as sock:
+        sock.sendall(data)
+        sock.shutdown(socket.SHUT_WR)
+        answer = sock.recv(12)
+    assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.1 5")), answer
+    assert urllib.request.urlopen(f"{site.url}/health").status == 200

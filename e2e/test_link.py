@@ -1,0 +1,32 @@
+"""What stands on how browsers treat a SameSite=Strict cookie: they withhold it from links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import Page
+
+from e2e.site import Site
+
+
+def test_a_link_on_another_site_opens_the_page_with_its_session(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    url = site().url
+    page.goto(url)
+    (cookie,) = page.context.cookies(url)
+    page.goto(f"data:text/html,<a href='{url}'>there</a>")
+    page.click("a")
+    page.wait_for_url(url)
+    page.wait_for_function("document.title.includes('Tokenglass')")
+    assert page.context.cookies(url) == [cookie], "the link must not replace the session"
+
+
+def test_a_first_visit_by_a_link_gets_a_session(page: Page, site: Callable[..., Site]) -> None:
+    url = site().url
+    page.goto(f"data:text/html,<a href='{url}'>there</a>")
+    page.click("a")
+    page.wait_for_function("document.title.includes('Tokenglass')")
+    (cookie,) = page.context.cookies(url)
+    assert re.fullmatch(r"tokenglass_[0-9]+", str(cookie.get("name")))
