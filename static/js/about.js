@@ -16,27 +16,43 @@ function draw() {
   setText(byId("device-name"), `${device.name} · ${device.backend}`);
   setText(byId("device-note"), device.software ? "software device" : "");
   document.title = `${model.name} · Tokenglass`;
-  byId("facts").replaceChildren(...facts(hello).map(([name, value]) => {
-    const row = el("div");
-    row.append(el("dt", "", name), el("dd", "", value));
-    return row;
-  }));
+  byId("facts").replaceChildren(
+    ...facts(hello).map(([name, value]) => {
+      const row = el("div");
+      row.append(el("dt", "", name), el("dd", "", value));
+      return row;
+    }),
+  );
 }
 
 function facts({ model, device, limits, memory, dispatches_per_token: dispatches }) {
   return [
     ["Model", `${model.name}, ${parameters(model.parameters)} weights, ${model.dtype}`],
     ["Layers", `${model.n_layers} of width ${count(model.hidden_size)}`],
-    ["Attention", `${model.n_heads} heads of ${model.head_dim}, ${model.n_kv_heads} for keys and values`],
+    [
+      "Attention",
+      `${model.n_heads} heads of ${model.head_dim}, ${model.n_kv_heads} for keys and values`,
+    ],
     ["Vocabulary", `${count(model.vocab_size)} tokens`],
     ["Chat", model.chat ? "has a chat template" : "no chat template; it continues text"],
     ["Context", `${count(limits.context)} tokens`],
-    ["Device", device.software ? `${device.name} (emulated on the processor: results are exact, speed is not typical)` : device.name],
+    [
+      "Device",
+      device.software
+        ? `${device.name} (emulated on the processor: results are exact, speed is not typical)`
+        : device.name,
+    ],
     ["Driver", `${device.driver || "unknown"}, ${device.backend}, ${device.kind}`],
     ["Has", device.features.join(", ") || "no optional feature"],
     ["Lacks", device.lacks.join(", ") || "nothing that is wanted"],
-    ["KV cache", `${count(limits.kv_blocks)} blocks of ${limits.block_tokens} tokens, ${bytes(limits.kv_block_bytes)} each`],
-    ["Memory", `${bytes(memory.weights)} weights, ${bytes(memory.kv_cache)} KV cache, ${bytes(memory.work)} work`],
+    [
+      "KV cache",
+      `${count(limits.kv_blocks)} blocks of ${limits.block_tokens} tokens, ${bytes(limits.kv_block_bytes)} each`,
+    ],
+    [
+      "Memory",
+      `${bytes(memory.weights)} weights, ${bytes(memory.kv_cache)} KV cache, ${bytes(memory.work)} work`,
+    ],
     ["Per token", `${count(dispatches)} dispatches`],
     ["At once", `${limits.active} generations; ${limits.queue} may wait`],
   ];

@@ -78,7 +78,10 @@ export class Answer {
 
   segmentText(segment) {
     if (segment.plain !== null) return segment.plain;
-    return this.tokens.slice(segment.base, segment.base + segment.nTokens).map((t) => t.text).join("");
+    return this.tokens
+      .slice(segment.base, segment.base + segment.nTokens)
+      .map((t) => t.text)
+      .join("");
   }
 
   /** Begin another generation of this answer. */
@@ -183,7 +186,8 @@ const names = (changes) => changes.map(({ name }) => name).join();
 
 function addMark(answer, index, changes) {
   const before = answer.marks.at(-1);
-  const sameDrag = before && index - before.index <= SAME_DRAG_TOKENS && names(before.changes) === names(changes);
+  const sameDrag =
+    before && index - before.index <= SAME_DRAG_TOKENS && names(before.changes) === names(changes);
   const mark = { index, changes, told: changes };
   if (sameDrag) {
     mark.told = since(before.told.length ? before.told : before.changes, changes);
@@ -200,6 +204,9 @@ function addMark(answer, index, changes) {
 function since(earlier, later) {
   const started = new Map(earlier.map(({ name, from }) => [name, from]));
   const untouched = earlier.filter(({ name }) => !later.some((change) => change.name === name));
-  const joined = later.map((change) => ({ ...change, from: started.get(change.name) ?? change.from }));
+  const joined = later.map((change) => ({
+    ...change,
+    from: started.get(change.name) ?? change.from,
+  }));
   return [...untouched, ...joined].filter(({ from, to }) => from !== to);
 }

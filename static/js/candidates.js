@@ -26,22 +26,34 @@ export function setUpCandidates() {
 function draw() {
   const token = focusedToken();
   setText(byId("tok-no"), token ? count(focused() + 1) : "");
-  setText(byId("tok-word"), token ? tokenLabel(token.text || candidateText(token), "part of a character") : "Next token");
-  setText(byId("tok-sub"), token ? `p ${probability(Math.exp(token.logprob))} · ${ordinal(token.rank)} choice` : "");
+  setText(
+    byId("tok-word"),
+    token ? tokenLabel(token.text || candidateText(token), "part of a character") : "Next token",
+  );
+  setText(
+    byId("tok-sub"),
+    token ? `p ${probability(Math.exp(token.logprob))} · ${ordinal(token.rank)} choice` : "",
+  );
   byId("tok-prev").disabled = !token || focused() === 0;
   byId("tok-next").disabled = !token || focused() === view.answer.tokens.length - 1;
   drawList(token);
   drawDraw(token);
 }
 
-const candidateText = (token) => (token.eos ? "end of text" : token.candidates.find(({ id }) => id === token.id)?.text ?? "");
+const candidateText = (token) =>
+  token.eos ? "end of text" : (token.candidates.find(({ id }) => id === token.id)?.text ?? "");
 
 /** The rows to show: the likeliest, and in any case the one that was drawn. */
 function rowsOf(token) {
   const rows = token.candidates.slice(0, nRows);
   if (!rows.some(({ id }) => id === token.id)) {
-    const drawn = token.candidates.find(({ id }) => id === token.id)
-      ?? { id: token.id, text: token.text, before: null, after: token.probability, cut: "" };
+    const drawn = token.candidates.find(({ id }) => id === token.id) ?? {
+      id: token.id,
+      text: token.text,
+      before: null,
+      after: token.probability,
+      cut: "",
+    };
     rows.splice(nRows - 1, 1, drawn);
   }
   return rows;
@@ -68,7 +80,9 @@ function drawRow(row, candidate, token, most) {
   const drawn = candidate?.id === token?.id;
   const cut = CUT[candidate?.cut] ?? "";
   const again = candidate && !cut && penalised(candidate, token);
-  row.className = !candidate ? "" : `${drawn ? "pick-row" : ""}${cut ? " cut" : ""}${again ? " again" : ""}`;
+  row.className = !candidate
+    ? ""
+    : `${drawn ? "pick-row" : ""}${cut ? " cut" : ""}${again ? " again" : ""}`;
   bar.hidden = token && !candidate;
   const text = candidate?.id === token?.id && token?.eos ? "end of text" : candidate?.text;
   setText(word, candidate ? tokenLabel(text, "–") : "");
@@ -117,7 +131,11 @@ function drawDraw(token) {
     strip.append(setVars(el("i", id === token.id ? "hit" : ""), { "--f": before }));
   }
   if (kept - shown > 0.001) strip.append(setVars(el("i", "rest"), { "--f": kept - shown }));
-  for (const [name, share] of [["min-p", minP], ["top-p", topP], ["top-k", topK]]) {
+  for (const [name, share] of [
+    ["min-p", minP],
+    ["top-p", topP],
+    ["top-k", topK],
+  ]) {
     if (share < 0.0005) continue;
     const gone = setVars(el("i", "gone"), { "--f": share });
     gone.dataset.cut = name;
@@ -127,9 +145,21 @@ function drawDraw(token) {
   const greedy = paramsAt(token)?.temperature === 0;
   if (!greedy) {
     strip.append(setVars(el("span", "tick"), { "--u": token.draw * kept }));
-    at.append(setVars(el("span", "", `draw ${token.draw.toFixed(3)}`), { "--u": clamp(token.draw * kept, 0.1, 0.9) }));
+    at.append(
+      setVars(el("span", "", `draw ${token.draw.toFixed(3)}`), {
+        "--u": clamp(token.draw * kept, 0.1, 0.9),
+      }),
+    );
   } else at.append(setVars(el("span", "", "greedy: no draw"), { "--u": 0.15 }));
-  box.replaceChildren(at, strip, masses(token, [["min-p", minP], ["top-p", topP], ["top-k", topK]]));
+  box.replaceChildren(
+    at,
+    strip,
+    masses(token, [
+      ["min-p", minP],
+      ["top-p", topP],
+      ["top-k", topK],
+    ]),
+  );
   return undefined;
 }
 
@@ -142,6 +172,7 @@ function masses(token, removed) {
   };
   const all = state.hello?.model.vocab_size;
   add(`${count(token.n_kept)} of ${all ? count(all) : "all"} kept`, `${percent(token.mass[0])} %`);
-  for (const [name, share] of removed) add(name, share >= 0.0005 ? `−${percent(share)} %` : share > 0 ? "<0.1 %" : "0");
+  for (const [name, share] of removed)
+    add(name, share >= 0.0005 ? `−${percent(share)} %` : share > 0 ? "<0.1 %" : "0");
   return line;
 }

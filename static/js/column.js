@@ -40,7 +40,8 @@ export function paintColumn(context, stats, x, width, ratio, y0 = 0) {
     context.fillRect(x, a, width, Math.max(1, Math.round((bottom - y0) * ratio) - a));
   };
   for (let layer = 0; layer < grid.layers; layer += 1) {
-    for (let part = 0; part < view.parts; part += 1) fill(cellValue(stats, { layer, part }), ...partEdges(layer, part));
+    for (let part = 0; part < view.parts; part += 1)
+      fill(cellValue(stats, { layer, part }), ...partEdges(layer, part));
   }
   fill(metric().edge(stats, "output"), grid.top + 1, grid.body);
   fill(metric().edge(stats, "embed"), grid.bottom - grid.cap + 1, grid.bottom - 1);
@@ -51,5 +52,10 @@ export function paintProbability(context, logprob, x, width, ratio, y0 = 0) {
   const height = Math.max(1, Math.round(Math.exp(logprob) * (grid.prob - 4) * ratio));
   const inset = width > 3 * ratio ? Math.round(ratio) : 0;
   context.fillStyle = palette["ink-2"];
-  context.fillRect(x + inset, Math.round((grid.top - 1 - y0) * ratio) - height, Math.max(1, width - 2 * inset), height);
+  context.fillRect(
+    x + inset,
+    Math.round((grid.top - 1 - y0) * ratio) - height,
+    Math.max(1, width - 2 * inset),
+    height,
+  );
 }

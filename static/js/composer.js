@@ -2,8 +2,10 @@
 
 import { byId, setText, setVars } from "./dom.js";
 import { count, plural } from "./format.js";
+import { listenCounted } from "./inbox.js";
+import { send } from "./line.js";
 import { saveDraft, savedDraft, saveSettings } from "./persist.js";
-import { ask, listenCounted, messagesBefore, newChat, send } from "./session.js";
+import { ask, messagesBefore, newChat } from "./session.js";
 import { changed, lastTurn, on, ready, shownAnswer, state } from "./state.js";
 import { goToEnd } from "./transcript.js";
 
@@ -44,7 +46,7 @@ export function put(text) {
 
 /** Give a refused prompt back, unless something new is being written. */
 export function giveBack(text) {
-  if (field.value === "") put(text);
+  if (text && field.value === "") put(text);
 }
 
 function setMode(mode) {
@@ -104,7 +106,10 @@ function askCount() {
   const text = field.value;
   if (text.trim() === "" || !ready()) return;
   request += 1;
-  const what = state.mode === "chat" ? { messages: [...messagesBefore(), { role: "user", content: text.trim() }] } : { prompt: text };
+  const what =
+    state.mode === "chat"
+      ? { messages: [...messagesBefore(), { role: "user", content: text.trim() }] }
+      : { prompt: text };
   const message = { type: "count", request, ...what };
   if (JSON.stringify(message).length * 1.02 < state.hello.limits.message_bytes) send(message);
 }
@@ -128,7 +133,7 @@ function drawCount(empty) {
   const { counted } = state;
   setText(byId("count"), empty ? "" : counted ? plural(counted.tokens, "token") : "…");
   const context = state.hello?.limits.context ?? 0;
-  const used = !empty && counted ? counted.tokens : shownAnswer(lastTurn())?.segment?.used ?? 0;
+  const used = !empty && counted ? counted.tokens : (shownAnswer(lastTurn())?.segment?.used ?? 0);
   const share = context ? used / context : 0;
   const gauge = byId("gauge");
   gauge.dataset.level = share >= FULL ? "full" : share >= HIGH ? "high" : "";

@@ -23,7 +23,16 @@ const canvas = byId("sample");
 
 /** Sizes in CSS pixels; `x0` is the first token's column, from the left edge of the tape. */
 export const core = {
-  width: 0, height: 0, tape: 0, ratio: 1, wanted: 6, column: 6, prompt: 3, x0: 0, scroll: 0, scrolledAway: false,
+  width: 0,
+  height: 0,
+  tape: 0,
+  ratio: 1,
+  wanted: 6,
+  column: 6,
+  prompt: 3,
+  x0: 0,
+  scroll: 0,
+  scrolledAway: false,
 };
 
 let drawnAnswer = null;
@@ -74,7 +83,8 @@ function resetCore() {
   view.parts = state.hello ? metric().parts(state.hello.model, grid.row) : 2;
   const nPrompt = promptLength();
   const narrow = core.width < 500 || nPrompt > 400;
-  core.prompt = Math.max(1, Math.round((nPrompt > 1200 ? 1 : narrow ? 2 : 3) * core.ratio)) / core.ratio;
+  core.prompt =
+    Math.max(1, Math.round((nPrompt > 1200 ? 1 : narrow ? 2 : 3) * core.ratio)) / core.ratio;
   const height = Math.round((grid.bottom - grid.flag - grid.text) * core.ratio);
   tokenTape.reset(core.column * core.ratio, height);
   promptTape.reset(core.prompt * core.ratio, height);
@@ -161,12 +171,17 @@ function placeFocus(n) {
   const row = focusedRow();
   const x = core.x0 + focused() * core.column - core.scroll;
   const visible = token && x > -core.column && x < core.width;
-  const vars = { "--on": visible ? 1 : 0, "--head": `${core.x0 + n * core.column - core.scroll + 1}px` };
+  const vars = {
+    "--on": visible ? 1 : 0,
+    "--head": `${core.x0 + n * core.column - core.scroll + 1}px`,
+  };
   if (token && row) {
     const [top, bottom] = partEdges(row.layer, Math.min(row.part, view.parts - 1));
     Object.assign(vars, {
-      "--x": `${x - 1}px`, "--w": `${core.column + 2}px`,
-      "--y": `${Math.round(top) - 1}px`, "--h": `${Math.max(4, Math.round(bottom - top) + 2)}px`,
+      "--x": `${x - 1}px`,
+      "--w": `${core.column + 2}px`,
+      "--y": `${Math.round(top) - 1}px`,
+      "--h": `${Math.max(4, Math.round(bottom - top) + 2)}px`,
     });
     setText(byId("hair-n"), String(focused() + 1));
     setText(byId("hair-word"), tokenLabel(token.text, token.eos ? "end" : "·"));
@@ -183,6 +198,10 @@ export function under(event) {
   if (x < 0 || index >= (view.answer?.tokens.length ?? 0)) return null;
   const layer = grid.layers - 1 - Math.floor((y - grid.body) / grid.row);
   if (layer < 0 || layer >= grid.layers) return { index, row: null };
-  const part = clamp(view.parts - 1 - Math.floor(((y - rowTop(layer)) / grid.row) * view.parts), 0, view.parts - 1);
+  const part = clamp(
+    view.parts - 1 - Math.floor(((y - rowTop(layer)) / grid.row) * view.parts),
+    0,
+    view.parts - 1,
+  );
   return { index, row: { layer, part } };
 }

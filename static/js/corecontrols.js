@@ -7,7 +7,17 @@ import { ordinal, probability, tokenLabel } from "./format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
 import { METRICS, scales } from "./metrics.js";
 import { changed, on, state } from "./state.js";
-import { focused, focusedRow, focusedToken, metric, pin, point, step, stepRow, view } from "./view.js";
+import {
+  focused,
+  focusedRow,
+  focusedToken,
+  metric,
+  pin,
+  point,
+  step,
+  stepRow,
+  view,
+} from "./view.js";
 
 const plot = byId("plot");
 /** PageUp and PageDown move by this many tokens. */
@@ -16,7 +26,12 @@ const PAGE = 20;
 export function setUpCoreControls() {
   for (const [key, { name }] of Object.entries(METRICS)) {
     const label = el("label");
-    const input = Object.assign(el("input"), { type: "radio", name: "metric", value: key, checked: key === state.metric });
+    const input = Object.assign(el("input"), {
+      type: "radio",
+      name: "metric",
+      value: key,
+      checked: key === state.metric,
+    });
     input.addEventListener("change", () => setMetric(key));
     label.append(input, name);
     byId("metrics").append(label);
@@ -38,7 +53,8 @@ export function setUpCoreControls() {
 
 export function setMetric(key) {
   state.metric = key;
-  for (const input of byId("metrics").querySelectorAll("input")) input.checked = input.value === key;
+  for (const input of byId("metrics").querySelectorAll("input"))
+    input.checked = input.value === key;
   changed("metric");
 }
 
@@ -84,7 +100,11 @@ function drawNames() {
     names.push(name);
   };
   for (let layer = 0; layer < grid.layers; layer += every) {
-    add(narrow || every > 1 ? String(layer) : `layer ${layer}`, rowTop(layer) + grid.row / 2, layer);
+    add(
+      narrow || every > 1 ? String(layer) : `layer ${layer}`,
+      rowTop(layer) + grid.row / 2,
+      layer,
+    );
   }
   add(narrow ? "out" : "output", grid.top + grid.cap / 2);
   add(narrow ? "emb" : "embed", grid.bottom - grid.cap / 2);
@@ -104,29 +124,44 @@ function describe() {
   setText(byId("lo"), scale ? format(scale.lo) : "");
   setText(byId("hi"), scale ? format(scale.hi) : "");
   const value = token && row ? cellValue(token.stats, row) : null;
-  const name = row ? [`layer ${row.layer}`, part(Math.min(row.part, view.parts - 1), view.parts)].filter(Boolean).join(" ") : "";
+  const name = row
+    ? [`layer ${row.layer}`, part(Math.min(row.part, view.parts - 1), view.parts)]
+        .filter(Boolean)
+        .join(" ")
+    : "";
   const number = value === null || value === undefined ? "not measured" : format(value);
   setText(byId("val"), token ? `${name} ${number}` : "");
   const at = onScale(value);
   setVars(byId("ramp"), { "--v": at ?? 0, "--on": at === null ? 0 : 1 });
-  for (const label of byId("gutter").children) label.classList.toggle("on", !!token && label.dataset.layer === String(row?.layer));
+  for (const label of byId("gutter").children)
+    label.classList.toggle("on", !!token && label.dataset.layer === String(row?.layer));
   byId("follow").setAttribute("aria-pressed", String(!core.scrolledAway && view.pinned === null));
   const n = view.answer?.tokens.length ?? 0;
   plot.setAttribute("aria-valuemin", n ? 1 : 0);
   plot.setAttribute("aria-valuemax", n);
   plot.setAttribute("aria-valuenow", focused() + 1);
-  plot.setAttribute("aria-valuetext", token
-    ? `token ${focused() + 1}, “${tokenLabel(token.text, "end of text")}”, probability ${probability(Math.exp(token.logprob))}, ${ordinal(token.rank)} choice, ${name} ${number}`
-    : "No token yet");
+  plot.setAttribute("aria-valuetext", token ? inWords(token, `${name} ${number}`) : "No token yet");
 }
+
+const inWords = (token, cell) =>
+  [
+    `token ${focused() + 1}`,
+    `“${tokenLabel(token.text, "end of text")}”`,
+    `probability ${probability(Math.exp(token.logprob))}`,
+    `${ordinal(token.rank)} choice`,
+    cell,
+  ].join(", ");
 
 /** Say why the plate is blank, when it is. */
 function drawBlank() {
   const blank = byId("blank");
   const { answer } = view;
-  let text = answer ? "" : "Every token will leave one column here, from the embedding up to the output.";
+  let text = answer
+    ? ""
+    : "Every token will leave one column here, from the embedding up to the output.";
   const newest = answer?.tokens.findLast(({ stats }) => stats);
-  if (answer && answer.tokens.length && !newest) text = "Capture was off, so no layer was measured.";
+  if (answer && answer.tokens.length && !newest)
+    text = "Capture was off, so no layer was measured.";
   else if (newest && state.metric === "time" && newest.stats.layers[0].attention_ms == null) {
     text = "This device has no timestamps inside a pass, so no layer has a GPU time.";
   }

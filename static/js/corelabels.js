@@ -14,13 +14,20 @@ const LEAST_WORDS = 28;
 /** Paper that is not exposed yet: the lines of the layers and a faint grid of tokens. */
 export function drawPaper(context, { width, column, x0, scroll }, n) {
   context.fillStyle = palette.line;
-  for (let layer = 0; layer < grid.layers; layer += namedEvery()) context.fillRect(0, rowTop(layer), width, 1);
-  for (const y of [grid.top, grid.body + grid.layers * grid.row, grid.bottom - 1]) context.fillRect(0, y, width, 1);
+  for (let layer = 0; layer < grid.layers; layer += namedEvery())
+    context.fillRect(0, rowTop(layer), width, 1);
+  for (const y of [grid.top, grid.body + grid.layers * grid.row, grid.bottom - 1])
+    context.fillRect(0, y, width, 1);
   const left = x0 - scroll;
   const step = tickStep(column);
-  for (let i = Math.max(step, firstTick(-left, column, step)); left + i * column < width; i += step) {
+  for (
+    let i = Math.max(step, firstTick(-left, column, step));
+    left + i * column < width;
+    i += step
+  ) {
     if (i <= n) continue;
-    for (let y = grid.top; y < grid.bottom; y += 6) context.fillRect(Math.round(left + i * column), y, 1, 2);
+    for (let y = grid.top; y < grid.bottom; y += 6)
+      context.fillRect(Math.round(left + i * column), y, 1, 2);
   }
 }
 
@@ -84,8 +91,10 @@ function drawPrompt(context, { prompt, scroll }, segment) {
   context.font = `400 ${grid.small}px ${SANS}`;
   context.fillStyle = palette["ink-3"];
   const room = segment.prompt.length * prompt - scroll;
-  if (room > context.measureText(label).width + 4) context.fillText(label, Math.max(0, -scroll), grid.flag + grid.text / 2);
-  if (reused && room > 60 && scroll === 0) context.fillText(`${count(reused)} reused`, 0, grid.bottom + 17);
+  if (room > context.measureText(label).width + 4)
+    context.fillText(label, Math.max(0, -scroll), grid.flag + grid.text / 2);
+  if (reused && room > 60 && scroll === 0)
+    context.fillText(`${count(reused)} reused`, 0, grid.bottom + 17);
 }
 
 const endsSentence = /[.?!…][”"')\]]*\s*$|\n\s*$/;
@@ -125,7 +134,11 @@ function drawSentences(context, { width, column, x0, scroll }, answer) {
     const start = Math.max(from ? x + 5 : x, 0);
     if (x < -4 || end - start < LEAST_WORDS) continue;
     context.fillStyle = palette["ink-2"];
-    context.fillText(fitWords(context, tokens, from, to, end - start), start, grid.flag + grid.text / 2);
+    context.fillText(
+      fitWords(context, tokens, from, to, end - start),
+      start,
+      grid.flag + grid.text / 2,
+    );
   }
 }
 
@@ -147,8 +160,13 @@ function fitWords(context, tokens, from, to, room) {
 /** Where settings changed, where an answer was continued, where the engine stopped. */
 function drawMarks(context, core, answer) {
   const { tokens, segments, marks } = answer;
-  const lines = marks.filter(({ index }) => index < tokens.length)
-    .map(({ index, told }) => ({ index, quiet: !told.length, text: told.map(describeChange).join(", ") }));
+  const lines = marks
+    .filter(({ index }) => index < tokens.length)
+    .map(({ index, told }) => ({
+      index,
+      quiet: !told.length,
+      text: told.map(describeChange).join(", "),
+    }));
   for (const [k, segment] of segments.entries()) {
     if (k && segment.nTokens) lines.push({ index: segment.base, text: "continued" });
     if (segment.reason === "error") drawBreak(context, core, segment.base + segment.nTokens);
@@ -181,10 +199,15 @@ function drawBreak(context, core, index) {
   context.strokeStyle = palette["ink-3"];
   context.lineWidth = 1;
   context.beginPath();
-  for (let y = grid.top, k = 0; y < grid.bottom; y += 5, k += 1) context.lineTo(x + 3 + (k & 1) * 4, y);
+  for (let y = grid.top, k = 0; y < grid.bottom; y += 5, k += 1)
+    context.lineTo(x + 3 + (k & 1) * 4, y);
   context.stroke();
   if (state.active) return;
   context.fillStyle = palette["ink-2"];
   context.font = `500 ${grid.small}px ${SANS}`;
-  context.fillText(`the engine stopped after token ${count(index)}`, x + 14, rowTop(grid.layers - 2) + grid.row / 2);
+  context.fillText(
+    `the engine stopped after token ${count(index)}`,
+    x + 14,
+    rowTop(grid.layers - 2) + grid.row / 2,
+  );
 }

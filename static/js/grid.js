@@ -12,7 +12,18 @@ const MOST_OF_WINDOW = 0.3;
 const LEAST_LINES = 1.6;
 
 /** In CSS pixels, from the top of the plot: see `measureGrid`. */
-export const grid = { flag: 0, text: 0, prob: 0, cap: 0, row: 0, ruler: 0, layers: 8, top: 0, body: 0, bottom: 0 };
+export const grid = {
+  flag: 0,
+  text: 0,
+  prob: 0,
+  cap: 0,
+  row: 0,
+  ruler: 0,
+  layers: 8,
+  top: 0,
+  body: 0,
+  bottom: 0,
+};
 
 /** Read the sizes again; call when the window or the model changed. */
 export function measureGrid() {
@@ -30,8 +41,15 @@ export function measureGrid() {
   }
   root.style.setProperty("--row", `${row}px`);
   Object.assign(grid, {
-    flag: px("--h-flag"), text: px("--h-text"), prob: px("--h-prob"), cap: px("--cap"), ruler: px("--h-ruler"),
-    small: px("--t1"), words: px("--t2"), row, layers: n,
+    flag: px("--h-flag"),
+    text: px("--h-text"),
+    prob: px("--h-prob"),
+    cap: px("--cap"),
+    ruler: px("--h-ruler"),
+    small: px("--t1"),
+    words: px("--t2"),
+    row,
+    layers: n,
   });
   grid.top = grid.flag + grid.text + grid.prob;
   grid.body = grid.top + grid.cap;

@@ -8,10 +8,14 @@ import { stop } from "./session.js";
 import { closeSheet } from "./sheets.js";
 import { copyAnswer } from "./statusline.js";
 
-const isTyping = ({ tagName, type }) => tagName === "TEXTAREA" || (tagName === "INPUT" && !["range", "radio", "checkbox"].includes(type));
+const isTyping = ({ tagName, type }) =>
+  tagName === "TEXTAREA" || (tagName === "INPUT" && !["range", "radio", "checkbox"].includes(type));
 
 export function setUpKeys() {
-  for (const [opener, dialog] of [["help-open", "help"], ["about-open", "about"]]) {
+  for (const [opener, dialog] of [
+    ["help-open", "help"],
+    ["about-open", "about"],
+  ]) {
     byId(opener).addEventListener("click", () => byId(dialog).showModal());
     byId(dialog).addEventListener("click", (event) => {
       if (event.target === byId(dialog)) byId(dialog).close();
@@ -27,8 +31,11 @@ function onKey(event) {
     return;
   }
   const command = event.ctrlKey || event.metaKey;
-  const act = command ? COMMANDS[`${event.shiftKey ? "shift " : ""}${event.key.toLowerCase()}`]
-    : event.altKey || isTyping(event.target) ? null : plain(event.key);
+  const act = command
+    ? COMMANDS[`${event.shiftKey ? "shift " : ""}${event.key.toLowerCase()}`]
+    : event.altKey || isTyping(event.target)
+      ? null
+      : plain(event.key);
   if (!act) return;
   event.preventDefault();
   act();

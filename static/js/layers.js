@@ -6,7 +6,7 @@ import { grid, isDense, namedEvery } from "./grid.js";
 import { scales } from "./metrics.js";
 import { palette } from "./palette.js";
 import { on, state } from "./state.js";
-import { focused, focusedRow, focusedToken, pin, point, view } from "./view.js";
+import { focused, focusedRow, focusedToken, pin, point } from "./view.js";
 
 const table = byId("ltab");
 const body = byId("lrows");
@@ -49,11 +49,14 @@ function build() {
     head.scope = "row";
     head.append(el("span", "", name));
     const parts = Array.from({ length: 5 }, () => el("span"));
-    row.append(head, ...parts.map((part) => {
-      const cell = el("td");
-      cell.append(part);
-      return cell;
-    }));
+    row.append(
+      head,
+      ...parts.map((part) => {
+        const cell = el("td");
+        cell.append(part);
+        return cell;
+      }),
+    );
     cells.set(key, { row, parts });
     return row;
   };
@@ -76,12 +79,20 @@ function findPlaces() {
     const box = part.parentElement.getBoundingClientRect();
     return { x: box.left - origin.left, width: box.width - CELL_GAP };
   });
-  const feet = Array.from({ length: cells.size - 2 }, (_, layer) => cells.get(layer).row.getBoundingClientRect().bottom - origin.top);
+  const feet = Array.from(
+    { length: cells.size - 2 },
+    (_, layer) => cells.get(layer).row.getBoundingClientRect().bottom - origin.top,
+  );
   return { boxes, feet, height: first.row.offsetHeight };
 }
 
 const micro = (ms) => (ms === null || ms === undefined ? "" : count(Math.round(ms * 1000)));
-const norm = (value) => (value >= 1000 ? value.toPrecision(2) : value >= 100 ? value.toFixed(0) : value.toFixed(value < 10 ? 2 : 1));
+const norm = (value) =>
+  value >= 1000
+    ? value.toPrecision(2)
+    : value >= 100
+      ? value.toFixed(0)
+      : value.toFixed(value < 10 ? 2 : 1);
 const bits = (entropy) => {
   const mean = entropy.reduce((sum, v) => sum + v, 0) / entropy.length;
   return mean.toFixed(1);
@@ -99,7 +110,13 @@ function draw() {
     if (!cell) return;
     const s = stats?.layers[layer];
     const texts = s
-      ? [(s.attention / s.residual).toFixed(2), (s.mlp / s.residual).toFixed(2), bits(s.entropy), norm(s.residual), micro(layerTime(s))]
+      ? [
+          (s.attention / s.residual).toFixed(2),
+          (s.mlp / s.residual).toFixed(2),
+          bits(s.entropy),
+          norm(s.residual),
+          micro(layerTime(s)),
+        ]
       : ["", "", "", "", ""];
     texts.forEach((text, i) => setText(cell.parts[i], text));
     cell.row.classList.toggle("hot", !!token && focusedRow()?.layer === layer);
@@ -157,7 +174,14 @@ function drawTotals(token, stats) {
   const row = focusedRow();
   const gpu = token?.times.gpu ?? null;
   const dispatches = state.hello?.dispatches_per_token;
-  setText(byId("lay-sub"), token ? [gpu === null ? "" : `${duration(gpu)} on the GPU`, `${count(dispatches)} dispatches`].filter(Boolean).join(", ") : "");
+  setText(
+    byId("lay-sub"),
+    token
+      ? [gpu === null ? "" : `${duration(gpu)} on the GPU`, `${count(dispatches)} dispatches`]
+          .filter(Boolean)
+          .join(", ")
+      : "",
+  );
   const times = stats?.layers.map(layerTime) ?? [];
   const measured = times.length > 0 && times.every((t) => t !== null);
   byId("tsplit").hidden = !measured;
@@ -166,16 +190,29 @@ function drawTotals(token, stats) {
   if (measured) {
     const sum = (name) => stats.layers.reduce((total, layer) => total + layer[name], 0);
     const ends = (stats.embed_ms ?? 0) + (stats.head_ms ?? 0);
-    const shares = [["attention", sum("attention_ms")], ["MLP", sum("mlp_ms")], ["ends", ends]];
-    splitBar(byId("tsplit"), shares.map(([, ms]) => ms));
+    const shares = [
+      ["attention", sum("attention_ms")],
+      ["MLP", sum("mlp_ms")],
+      ["ends", ends],
+    ];
+    splitBar(
+      byId("tsplit"),
+      shares.map(([, ms]) => ms),
+    );
     parts.replaceChildren(...shares.map(([name, ms]) => part(name, ms)));
   } else setText(parts, whyNoTimes(token, stats));
   const host = byId("thost");
   if (dense && stats && row) return setText(host, readOut(stats.layers[row.layer], row.layer));
   if (!token) return host.replaceChildren();
   const { encode, wait, read } = token.times;
-  const others = stats && stats.n_rows > 1 ? [el("span", "", `${stats.n_rows} rows in the step`)] : [];
-  return host.replaceChildren(part("host: encode", encode), part("wait", wait), part("read", read), ...others.slice(0, grid.row > 30 ? 1 : 0));
+  const others =
+    stats && stats.n_rows > 1 ? [el("span", "", `${stats.n_rows} rows in the step`)] : [];
+  return host.replaceChildren(
+    part("host: encode", encode),
+    part("wait", wait),
+    part("read", read),
+    ...others.slice(0, grid.row > 30 ? 1 : 0),
+  );
 }
 
 function whyNoTimes(token, stats) {
@@ -187,5 +224,12 @@ function whyNoTimes(token, stats) {
 /** In a table too dense for words: the focused layer in one line. */
 function readOut(s, layer) {
   const time = layerTime(s);
-  return `layer ${layer}: attention ${(s.attention / s.residual).toFixed(2)}, MLP ${(s.mlp / s.residual).toFixed(2)}, ${bits(s.entropy)} bit, norm ${norm(s.residual)}${time === null ? "" : `, ${micro(time)} µs`}`;
+  const parts = [
+    `attention ${(s.attention / s.residual).toFixed(2)}`,
+    `MLP ${(s.mlp / s.residual).toFixed(2)}`,
+    `${bits(s.entropy)} bit`,
+    `norm ${norm(s.residual)}`,
+  ];
+  if (time !== null) parts.push(`${micro(time)} µs`);
+  return `layer ${layer}: ${parts.join(", ")}`;
 }

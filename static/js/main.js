@@ -6,16 +6,16 @@ import { giveBack, setUpComposer } from "./composer.js";
 import { setUpCore } from "./core.js";
 import { setUpCoreControls } from "./corecontrols.js";
 import { measureGrid } from "./grid.js";
+import { start } from "./inbox.js";
 import { setUpKeys } from "./keys.js";
 import { setUpLayers } from "./layers.js";
 import { setUpNotice } from "./notice.js";
 import { forget } from "./overhead.js";
-import { PRESETS } from "./params.js";
+import { LIVE, PRESETS } from "./params.js";
 import { savedSettings } from "./persist.js";
 import { setUpRibbon } from "./ribbon.js";
 import { setUpRunStrip } from "./runstrip.js";
 import { setUpSampling } from "./sampling.js";
-import { start } from "./session.js";
 import { openNextToken, setUpSheets } from "./sheets.js";
 import { changed, on, state } from "./state.js";
 import { setUpStatusLine } from "./statusline.js";
@@ -69,10 +69,10 @@ function onHello() {
 
 let adopted = false;
 
-/** On the first visit the settings are the server's. */
-function adoptDefaults({ seed: _seed, ignore_eos: _ignored, ...defaults }) {
-  if (adopted || Object.keys(defaults).length === 0) return;
+/** On the first visit the settings are the server's (but for the seed, which the page draws). */
+function adoptDefaults(defaults) {
+  if (adopted) return;
   adopted = true;
-  Object.assign(state.settings, defaults);
+  for (const name of [...LIVE, "stop"]) state.settings[name] = defaults[name];
   changed("settings");
 }

@@ -30,7 +30,8 @@ class Scale {
 export function round125(value, direction) {
   const power = 10 ** Math.floor(Math.log10(value));
   const steps = direction > 0 ? [1, 2, 5, 10] : [10, 5, 2, 1];
-  const fits = (step) => (direction > 0 ? step * power >= value * 0.999 : step * power <= value * 1.001);
+  const fits = (step) =>
+    direction > 0 ? step * power >= value * 0.999 : step * power <= value * 1.001;
   return power * steps.find(fits);
 }
 
@@ -44,15 +45,18 @@ const plainNumber = (value) => (value >= 100 ? value.toFixed(0) : value.toPrecis
  */
 export const METRICS = {
   update: {
-    name: "Update", what: "relative update",
+    name: "Update",
+    what: "relative update",
     parts: () => 2,
     part: (i) => (i ? "MLP" : "attention"),
-    value: (layer, i) => (layer.residual > 0 ? (i ? layer.mlp : layer.attention) / layer.residual : null),
+    value: (layer, i) =>
+      layer.residual > 0 ? (i ? layer.mlp : layer.attention) / layer.residual : null,
     edge: () => null,
     format: (value) => value.toFixed(2),
   },
   time: {
-    name: "GPU time", what: "time on the GPU",
+    name: "GPU time",
+    what: "time on the GPU",
     parts: () => 2,
     part: (i) => (i ? "MLP" : "attention"),
     value: (layer, i) => (i ? layer.mlp_ms : layer.attention_ms) ?? null,
@@ -60,7 +64,8 @@ export const METRICS = {
     format: ms,
   },
   entropy: {
-    name: "Attention entropy", what: "spread of attention",
+    name: "Attention entropy",
+    what: "spread of attention",
     parts: (model, row) => (row / model.n_heads >= 2 ? model.n_heads : 1),
     part: (i, parts) => (parts > 1 ? `head ${i}` : "all heads"),
     value: (layer, i, parts) => (parts > 1 ? layer.entropy[i] : mean(layer.entropy)),
@@ -68,7 +73,8 @@ export const METRICS = {
     format: (value) => `${value.toFixed(1)} bit`,
   },
   norm: {
-    name: "Residual norm", what: "length of the stream",
+    name: "Residual norm",
+    what: "length of the stream",
     parts: () => 1,
     part: () => "",
     value: (layer) => layer.residual,

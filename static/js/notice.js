@@ -3,7 +3,7 @@
 import { byId, el, setText } from "./dom.js";
 import { count } from "./format.js";
 import { startNewChat } from "./composer.js";
-import { reconnect } from "./session.js";
+import { reconnect } from "./line.js";
 import { changed, lastTurn, on, shownAnswer, state } from "./state.js";
 
 let shown = "";
@@ -19,26 +19,49 @@ function current() {
   const kept = state.turns.length ? " Your text is kept." : "";
   if (state.line === "lost") {
     const seconds = Math.max(0, Math.ceil((state.retryAt - Date.now()) / 1000));
-    return { tone: "bad", head: "The server cannot be reached", text: `${kept} Trying again${seconds ? ` in ${seconds} s` : " now"}.`.trim(), acts: [["Try now", reconnect]] };
+    const text = `${kept} Trying again ${seconds ? `in ${seconds} s` : "now"}.`.trim();
+    return {
+      tone: "bad",
+      head: "The server cannot be reached",
+      text,
+      acts: [["Try now", reconnect]],
+    };
   }
   const { state: engine, message, progress } = state.engine;
-  if (engine === "loading") return { tone: "wait", head: "The model is loading", text: sentence(message), progress: progress ?? null };
+  if (engine === "loading")
+    return {
+      tone: "wait",
+      head: "The model is loading",
+      text: sentence(message),
+      progress: progress ?? null,
+    };
   if (engine === "restarting") {
     const then = kept && `${kept} When it is ready, Continue goes on from here.`;
-    return { tone: "bad", head: "The engine is restarting", text: `${sentence(message)}${then}`.trim(), progress: progress ?? undefined };
+    return {
+      tone: "bad",
+      head: "The engine is restarting",
+      text: `${sentence(message)}${then}`.trim(),
+      progress: progress ?? undefined,
+    };
   }
-  if (engine === "failed") return { tone: "bad", head: "The engine has failed", text: sentence(message) };
+  if (engine === "failed")
+    return { tone: "bad", head: "The engine has failed", text: sentence(message) };
   if (state.problem) return problem();
   const segment = shownAnswer(lastTurn())?.segment;
   if (segment && !state.active) return ended(segment);
   return null;
 }
 
-const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "");
+const sentence = (text) =>
+  text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "";
 
 const HEADS = {
-  queue_full: "The queue is full", context_exceeded: "The prompt is too long", invalid_request: "The request was refused",
-  unavailable: "The engine is not ready", bad_message: "The request was refused", too_long: "The conversation is too long to send",
+  queue_full: "The queue is full",
+  context_exceeded: "The prompt is too long",
+  invalid_request: "The request was refused",
+  unavailable: "The engine is not ready",
+  bad_message: "The request was refused",
+  too_long: "The conversation is too long to send",
 };
 
 function problem() {
@@ -46,26 +69,47 @@ function problem() {
     state.problem = null;
     changed("turns", "settings");
   };
-  return { tone: "bad", head: HEADS[state.problem.code] ?? "That did not work", text: sentence(state.problem.message), acts: [["Dismiss", dismiss]] };
+  return {
+    tone: "bad",
+    head: HEADS[state.problem.code] ?? "That did not work",
+    text: sentence(state.problem.message),
+    acts: [["Dismiss", dismiss]],
+  };
 }
 
 /** What to say about a generation that ended in a way that needs words. */
 function ended({ reason, message, context }) {
   if (reason === "error") {
-    return { tone: "bad", head: "The writing was interrupted", text: `${sentence(message)} Continue goes on from here.` };
+    return {
+      tone: "bad",
+      head: "The writing was interrupted",
+      text: `${sentence(message)} Continue goes on from here.`,
+    };
   }
   if (reason === "context") {
-    return { tone: "bad", head: "The context is full", text: `All ${count(context)} positions are used, so the model cannot write further.`, acts: [["New chat", startNewChat]] };
+    return {
+      tone: "bad",
+      head: "The context is full",
+      text: `All ${count(context)} positions are used, so the model cannot write further.`,
+      acts: [["New chat", startNewChat]],
+    };
   }
   return null;
 }
 
 const LINES = { connecting: "Connecting", lost: "Not connected" };
-const ENGINES = { connecting: "Connecting", loading: "Loading", ready: "Connected", restarting: "Restarting", failed: "Failed" };
+const ENGINES = {
+  connecting: "Connecting",
+  loading: "Loading",
+  ready: "Connected",
+  restarting: "Restarting",
+  failed: "Failed",
+};
 
 function draw() {
   setText(byId("conn"), LINES[state.line] ?? ENGINES[state.engine.state]);
-  document.body.dataset.engine = state.line === "lost" ? "lost" : state.line === "open" ? state.engine.state : "connecting";
+  document.body.dataset.engine =
+    state.line === "lost" ? "lost" : state.line === "open" ? state.engine.state : "connecting";
   const notice = current();
   const box = byId("notice");
   box.hidden = !notice;
@@ -82,7 +126,8 @@ function draw() {
   bar.hidden = notice.progress === undefined;
   if (notice.progress != null) bar.value = notice.progress;
   else bar.removeAttribute("value");
-  if (shown !== notice.head) byId("notice-acts").replaceChildren(...(notice.acts ?? []).map(button));
+  if (shown !== notice.head)
+    byId("notice-acts").replaceChildren(...(notice.acts ?? []).map(button));
   shown = notice.head;
   cry(notice);
 }

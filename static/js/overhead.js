@@ -24,7 +24,8 @@ function median(values) {
 
 /** Tokens per second with capture and without (medians; null: not seen often enough yet). */
 export function speeds() {
-  const speed = (values) => (values.length >= NEEDED ? 1000 / Math.max(1e-3, median(values)) : null);
+  const speed = (values) =>
+    values.length >= NEEDED ? 1000 / Math.max(1e-3, median(values)) : null;
   return { on: speed(intervals.on), off: speed(intervals.off) };
 }
 

@@ -14,7 +14,11 @@ export function readPalette() {
   probe ??= document.body.appendChild(document.createElement("i"));
   probe.className = "vh";
   for (const name of NAMES) palette[name] = resolve(name);
-  const stops = Array.from({ length: STOPS }, (_, i) => resolve(`m${i}`).match(/[\d.]+/g).map(Number));
+  const stops = Array.from({ length: STOPS }, (_, i) =>
+    resolve(`m${i}`)
+      .match(/[\d.]+/g)
+      .map(Number),
+  );
   palette.map = Array.from({ length: STEPS }, (_, n) => {
     const at = (n / (STEPS - 1)) * (STOPS - 1);
     const k = Math.min(STOPS - 2, Math.floor(at));

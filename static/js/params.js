@@ -9,13 +9,70 @@ const MAX_STOP_CHARS = 256;
  * the slider's part of it, where the useful values are.
  */
 export const SLIDERS = [
-  { name: "temperature", label: "temperature", least: 0, most: 10, from: 0, to: 2, step: 0.05, off: 0, offText: "0, greedy" },
-  { name: "top_k", label: "top-k", least: 0, most: 2 ** 31 - 1, from: 0, to: 100, step: 1, integer: true, off: 0, offText: "0, all tokens" },
-  { name: "top_p", label: "top-p", least: 0, most: 1, from: 0, to: 1, step: 0.01, off: 1, offText: "1, all tokens" },
-  { name: "min_p", label: "min-p", least: 0, most: 1, from: 0, to: 0.5, step: 0.01, off: 0, offText: "0, all tokens" },
-  { name: "repetition_penalty", label: "repeat penalty", least: 0.1, most: 10, from: 1, to: 2, step: 0.05, off: 1, offText: "1, none" },
+  {
+    name: "temperature",
+    label: "temperature",
+    least: 0,
+    most: 10,
+    from: 0,
+    to: 2,
+    step: 0.05,
+    off: 0,
+    offText: "0, greedy",
+  },
+  {
+    name: "top_k",
+    label: "top-k",
+    least: 0,
+    most: 2 ** 31 - 1,
+    from: 0,
+    to: 100,
+    step: 1,
+    integer: true,
+    off: 0,
+    offText: "0, all tokens",
+  },
+  {
+    name: "top_p",
+    label: "top-p",
+    least: 0,
+    most: 1,
+    from: 0,
+    to: 1,
+    step: 0.01,
+    off: 1,
+    offText: "1, all tokens",
+  },
+  {
+    name: "min_p",
+    label: "min-p",
+    least: 0,
+    most: 1,
+    from: 0,
+    to: 0.5,
+    step: 0.01,
+    off: 0,
+    offText: "0, all tokens",
+  },
+  {
+    name: "repetition_penalty",
+    label: "repeat penalty",
+    least: 0.1,
+    most: 10,
+    from: 1,
+    to: 2,
+    step: 0.05,
+    off: 1,
+    offText: "1, none",
+  },
 ];
-export const MAX_TOKENS = { name: "max_tokens", label: "max tokens", least: 1, most: 2 ** 31 - 1, integer: true };
+export const MAX_TOKENS = {
+  name: "max_tokens",
+  label: "max tokens",
+  least: 1,
+  most: 2 ** 31 - 1,
+  integer: true,
+};
 
 /** Settings that may change while the text is written. */
 export const LIVE = [...SLIDERS.map(({ name }) => name), "max_tokens"];
@@ -40,7 +97,11 @@ export function parseNumber(text, { label, least, most, integer = false }) {
   const kind = integer ? "a whole number" : "a number";
   const trimmed = text.trim().replace(",", ".");
   const value = Number(trimmed);
-  const ok = NUMBER.test(trimmed) && value >= least && value <= most && !(integer && !Number.isInteger(value));
+  const ok =
+    NUMBER.test(trimmed) &&
+    value >= least &&
+    value <= most &&
+    !(integer && !Number.isInteger(value));
   if (ok) return { value };
   return { error: `${label} must be ${kind} from ${least} to ${most.toLocaleString("en")}` };
 }
@@ -49,7 +110,8 @@ export function parseNumber(text, { label, least, most, integer = false }) {
 export function parseSeed(text) {
   const trimmed = text.trim();
   if (trimmed === "") return { value: "" };
-  if (/^\d{1,20}$/.test(trimmed) && BigInt(trimmed) <= MAX_SEED) return { value: String(BigInt(trimmed)) };
+  if (/^\d{1,20}$/.test(trimmed) && BigInt(trimmed) <= MAX_SEED)
+    return { value: String(BigInt(trimmed)) };
   return { error: "seed must be a whole number from 0 to 2⁶⁴ − 1, or empty for a random one" };
 }
 
@@ -66,7 +128,7 @@ export function parseStops(text) {
   let current = "";
   for (let i = 0; i < text.length; i += 1) {
     const c = text[i];
-    if (c === "," ) {
+    if (c === ",") {
       value.push(current);
       current = "";
     } else if (c === "\\" && text[i + 1] in ESCAPES) {
@@ -74,9 +136,13 @@ export function parseStops(text) {
     } else current += c;
   }
   value.push(current);
-  const stops = value.map((s) => (s.trim() === "" && !/[\n\t\r]/.test(s) ? "" : s.replace(/^ +| +$/g, ""))).filter((s) => s !== "");
-  if (stops.length > MAX_STOP_STRINGS) return { error: `there may be ${MAX_STOP_STRINGS} stop strings at most` };
-  if (stops.some((s) => s.length > MAX_STOP_CHARS)) return { error: `a stop string may have ${MAX_STOP_CHARS} characters at most` };
+  const stops = value
+    .map((s) => (s.trim() === "" && !/[\n\t\r]/.test(s) ? "" : s.replace(/^ +| +$/g, "")))
+    .filter((s) => s !== "");
+  if (stops.length > MAX_STOP_STRINGS)
+    return { error: `there may be ${MAX_STOP_STRINGS} stop strings at most` };
+  if (stops.some((s) => s.length > MAX_STOP_CHARS))
+    return { error: `a stop string may have ${MAX_STOP_CHARS} characters at most` };
   return { value: stops };
 }
 
@@ -89,16 +155,28 @@ export function writeStops(stops) {
 /** A value as its box shows it. */
 export function writeNumber(value, { integer = false }) {
   if (integer) return String(value);
-  return Number.isInteger(value * 100) || value.toFixed(2) === String(value) ? value.toFixed(2) : String(value);
+  return Number.isInteger(value * 100) || value.toFixed(2) === String(value)
+    ? value.toFixed(2)
+    : String(value);
 }
 
 /** Which live settings differ: [{name, from, to}]. */
 export function differences(before, after) {
-  return LIVE.filter((name) => before[name] !== after[name]).map((name) => ({ name, from: before[name], to: after[name] }));
+  return LIVE.filter((name) => before[name] !== after[name]).map((name) => ({
+    name,
+    from: before[name],
+    to: after[name],
+  }));
 }
 
-const NAMES = { ...Object.fromEntries(SLIDERS.map(({ name, label }) => [name, label])), max_tokens: "max tokens", capture: "capture" };
-const short = (value) => (typeof value === "boolean" ? (value ? "on" : "off") : String(Number(value.toPrecision(6))));
+const NAMES = {
+  ...Object.fromEntries(SLIDERS.map(({ name, label }) => [name, label])),
+  max_tokens: "max tokens",
+  capture: "capture",
+};
+const short = (value) =>
+  typeof value === "boolean" ? (value ? "on" : "off") : String(Number(value.toPrecision(6)));
 
 /** "temperature 0.7 → 1.2" */
-export const describeChange = ({ name, from, to }) => `${NAMES[name]} ${short(from)} → ${short(to)}`;
+export const describeChange = ({ name, from, to }) =>
+  `${NAMES[name]} ${short(from)} → ${short(to)}`;

@@ -57,14 +57,22 @@ export function saveDraft(text) {
 export function save() {
   clearTimeout(timer);
   timer = 0;
-  const turns = state.turns.map((turn) => (turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) }));
+  const turns = state.turns.map((turn) =>
+    turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) },
+  );
   write(session, SESSION, { turns, mode: state.mode, draft });
 }
 
 const packAnswer = (answer) => ({
   segments: answer.segments.map((segment) => ({
-    id: segment.id, request: segment.request, text: answer.segmentText(segment), state: segment.state,
-    accepted: segment.accepted, reason: segment.reason, params: segment.params, capture: segment.capture,
+    id: segment.id,
+    request: segment.request,
+    text: answer.segmentText(segment),
+    state: segment.state,
+    accepted: segment.accepted,
+    reason: segment.reason,
+    params: segment.params,
+    capture: segment.capture,
   })),
 });
 
@@ -73,7 +81,9 @@ export function restore() {
   const kept = read(session, SESSION);
   if (!kept) return null;
   draft = kept.draft ?? "";
-  const turns = kept.turns.map((turn) => (turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(unpackAnswer) }));
+  const turns = kept.turns.map((turn) =>
+    turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(unpackAnswer) },
+  );
   const last = turns.at(-1);
   const answer = last?.role === "model" ? last.answers[last.shown] : null;
   const replay = (answer?.segments ?? [])
@@ -86,7 +96,12 @@ function unpackAnswer({ segments }) {
   const answer = new Answer();
   for (const kept of segments) {
     const segment = new Segment(kept.id, kept.request, 0);
-    Object.assign(segment, { reason: kept.reason, params: kept.params, capture: kept.capture, plain: kept.text });
+    Object.assign(segment, {
+      reason: kept.reason,
+      params: kept.params,
+      capture: kept.capture,
+      plain: kept.text,
+    });
     segment.unfinished = kept.state !== "done" && kept.state !== "lost";
     segment.state = kept.state === "lost" ? "lost" : "done";
     answer.segments.push(segment);

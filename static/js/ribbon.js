@@ -45,6 +45,7 @@ function draw() {
   }
   context.fillStyle = palette.ink;
   for (const { index } of view.answer?.marks ?? []) {
-    if (index >= from && index < tokens.length) context.fillRect((index - from) * COLUMN, 0, 1, height);
+    if (index >= from && index < tokens.length)
+      context.fillRect((index - from) * COLUMN, 0, 1, height);
   }
 }

@@ -5,9 +5,9 @@ import { bytes, count, duration, figure, plural } from "./format.js";
 import { speeds } from "./overhead.js";
 import { palette } from "./palette.js";
 import { saveSettings } from "./persist.js";
-import { pushSettings } from "./session.js";
 import { meanInterval } from "./statusline.js";
 import { changed, on, state } from "./state.js";
+import { pushSettings } from "./updates.js";
 import { view } from "./view.js";
 
 /** A prefill too short to be seen is drawn this wide. */
@@ -47,25 +47,41 @@ function drawFigures() {
 
 function drawTimes(segment, tpot) {
   const prefill = segment?.prefill.ms ?? 0;
-  const decode = segment?.timings?.predicted_ms ?? (Number.isFinite(tpot) ? tpot * (segment.nTokens - 1) : 0);
+  const decode =
+    segment?.timings?.predicted_ms ?? (Number.isFinite(tpot) ? tpot * (segment.nTokens - 1) : 0);
   const any = prefill + decode > 0;
   setText(byId("r-total"), any ? duration(prefill + decode) : "");
   const reused = segment?.prefill.reused ? ` (${count(segment.prefill.reused)} reused)` : "";
-  setText(byId("r-pre"), any ? `prefill ${plural(segment.prefill.total, "token")}${reused}, ${duration(prefill)}` : "prefill");
+  setText(
+    byId("r-pre"),
+    any
+      ? `prefill ${plural(segment.prefill.total, "token")}${reused}, ${duration(prefill)}`
+      : "prefill",
+  );
   setText(byId("r-dec"), any && decode ? `decode ${duration(decode)}` : "decode");
   byId("tl").toggleAttribute("data-any", any);
-  splitBar(byId("tl"), any ? [Math.max(prefill, (prefill + decode) * LEAST_SHARE), decode, 0] : [0, 1, 0]);
+  splitBar(
+    byId("tl"),
+    any ? [Math.max(prefill, (prefill + decode) * LEAST_SHARE), decode, 0] : [0, 1, 0],
+  );
 }
 
 /** Speed of the last tokens, from nothing to twice their mean. */
 function drawSpark(answer, segment) {
   const path = byId("spark").firstElementChild;
-  const recent = answer ? answer.tokens.slice(Math.max(segment.base + 1, answer.tokens.length - SPARK_POINTS)) : [];
+  const recent = answer
+    ? answer.tokens.slice(Math.max(segment.base + 1, answer.tokens.length - SPARK_POINTS))
+    : [];
   const rates = recent.map(({ times }) => 1000 / Math.max(times.interval, 0.01));
   if (rates.length < 2) return path.removeAttribute("d");
   const mean = rates.reduce((sum, r) => sum + r, 0) / rates.length;
   const y = (rate) => (SPARK_HEIGHT - 1) * (1 - Math.min(1, rate / (2 * mean)));
-  return path.setAttribute("d", rates.map((rate, i) => `${i ? "L" : "M"}${(i * 120) / (SPARK_POINTS - 1)} ${y(rate).toFixed(1)}`).join(""));
+  return path.setAttribute(
+    "d",
+    rates
+      .map((rate, i) => `${i ? "L" : "M"}${(i * 120) / (SPARK_POINTS - 1)} ${y(rate).toFixed(1)}`)
+      .join(""),
+  );
 }
 
 /** Each square is a block of the cache (or several, when there are many); those of this run are filled. */
@@ -77,7 +93,10 @@ function drawKv() {
   const used = segment?.kvBlocks ?? 0;
   const reused = Math.floor((segment?.prefill.reused ?? 0) / limits.block_tokens);
   const size = bytes(limits.kv_block_bytes * used);
-  setText(byId("r-kv"), used ? `${count(used)} of ${count(limits.kv_blocks)} blocks, ${size}${reused ? `, ${count(reused)} reused` : ""}` : `0 of ${count(limits.kv_blocks)} blocks`);
+  const words = [`${count(used)} of ${count(limits.kv_blocks)} blocks`];
+  if (used) words.push(size);
+  if (reused) words.push(`${count(reused)} reused`);
+  setText(byId("r-kv"), words.join(", "));
   const perCell = Math.ceil(limits.kv_blocks / (KV_ROWS * KV_COLUMNS));
   const cells = Math.ceil(limits.kv_blocks / perCell);
   const columns = Math.max(Math.ceil(cells / KV_ROWS), KV_COLUMNS);
@@ -125,7 +144,8 @@ function drawCapture() {
   const { on: withIt, off: without } = speeds();
   const share = withIt && without ? Math.round(100 * (withIt / without - 1)) : 0;
   const cost = share < 0 ? `${-share} %` : "nothing";
-  const known = !withIt || !without ? "" : state.capture ? `, costs ${cost}` : `, would cost ${cost}`;
+  const known =
+    !withIt || !without ? "" : state.capture ? `, costs ${cost}` : `, would cost ${cost}`;
   setText(byId("capture-label"), `${state.capture ? "on" : "off"}${known}`);
   const speed = (value) => (value ? `${figure(value)} tok/s` : "not measured yet");
   setText(byId("cost-on"), `with ${speed(withIt)}`);

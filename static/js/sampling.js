@@ -2,11 +2,20 @@
 
 import { byId, clamp, el, setText, setVars } from "./dom.js";
 import {
-  drawSeed, MAX_TOKENS, parseNumber, parseSeed, parseStops, PRESETS, presetOf, SLIDERS, writeNumber, writeStops,
+  drawSeed,
+  MAX_TOKENS,
+  parseNumber,
+  parseSeed,
+  parseStops,
+  PRESETS,
+  presetOf,
+  SLIDERS,
+  writeNumber,
+  writeStops,
 } from "./params.js";
 import { saveSettings } from "./persist.js";
-import { pushSettings } from "./session.js";
 import { changed, on, state } from "./state.js";
+import { pushSettings } from "./updates.js";
 
 /** name → {range, box, rail, slider} */
 const controls = new Map();
@@ -38,8 +47,18 @@ function newSlider(slider) {
   const row = el("div", "sl");
   const text = el("label", "", label);
   const rail = el("span", "rail");
-  const range = Object.assign(el("input"), { type: "range", id: `s-${name}`, min: from, max: to, step });
-  const box = Object.assign(el("input"), { id: `n-${name}`, inputMode: "decimal", autocomplete: "off" });
+  const range = Object.assign(el("input"), {
+    type: "range",
+    id: `s-${name}`,
+    min: from,
+    max: to,
+    step,
+  });
+  const box = Object.assign(el("input"), {
+    id: `n-${name}`,
+    inputMode: "decimal",
+    autocomplete: "off",
+  });
   text.htmlFor = range.id;
   box.setAttribute("aria-label", `${label}, value`);
   box.setAttribute("aria-describedby", "sampling-hint-text");
@@ -96,11 +115,17 @@ function draw() {
     range.value = value;
     rail.classList.toggle("off", value === slider.off);
     setVars(range, { "--v": share });
-    range.setAttribute("aria-valuetext", value === slider.off ? slider.offText : writeNumber(value, slider));
+    range.setAttribute(
+      "aria-valuetext",
+      value === slider.off ? slider.offText : writeNumber(value, slider),
+    );
     showBox(box, writeNumber(value, slider), refused === name);
     const was = state.active?.segment.request.params[name];
     const moved = was !== undefined && was !== value;
-    setVars(rail, { "--was-on": moved ? 1 : 0, "--was": moved ? clamp((was - slider.from) / (slider.to - slider.from), 0, 1) : 0 });
+    setVars(rail, {
+      "--was-on": moved ? 1 : 0,
+      "--was": moved ? clamp((was - slider.from) / (slider.to - slider.from), 0, 1) : 0,
+    });
   }
   showBox(byId("max_tokens"), String(settings.max_tokens), refused === "max_tokens");
   showBox(byId("seed"), settings.seed, refused === "seed");
@@ -121,12 +146,23 @@ function showBox(box, text, refused) {
 function drawPresets() {
   const name = presetOf(state.settings);
   if (name) lastPreset = name;
-  for (const button of byId("presets").children) button.setAttribute("aria-pressed", String(button.textContent === name));
-  setText(byId("preset-note"), name ? "" : asServed() ? "The server’s defaults" : lastPreset ? `${lastPreset}, edited` : "Own settings");
+  for (const button of byId("presets").children)
+    button.setAttribute("aria-pressed", String(button.textContent === name));
+  setText(
+    byId("preset-note"),
+    name
+      ? ""
+      : asServed()
+        ? "The server’s defaults"
+        : lastPreset
+          ? `${lastPreset}, edited`
+          : "Own settings",
+  );
 }
 
 /** Are these the settings that the server proposes? */
-const asServed = () => SLIDERS.every(({ name }) => state.settings[name] === state.hello?.defaults[name]);
+const asServed = () =>
+  SLIDERS.every(({ name }) => state.settings[name] === state.hello?.defaults[name]);
 
 /** One line under the sliders: an error, or when a change acts. */
 function drawHint() {

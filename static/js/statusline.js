@@ -33,15 +33,29 @@ export async function copyAnswer() {
   const turn = lastTurn();
   if (!turn) return;
   const text = (turn.given + shownAnswer(turn).text).trim();
-  let label = "Copied";
+  const label = (await toClipboard(text)) ? "Copied" : "Not allowed";
+  setText(byId("copy-label"), label);
+  byId("say").textContent =
+    label === "Copied" ? "Answer copied" : "The browser did not allow copying";
+  setTimeout(() => setText(byId("copy-label"), "Copy"), COPIED_MS);
+}
+
+/** Browsers give the clipboard to pages of this machine or over https only; others select and copy. */
+async function toClipboard(text) {
   try {
     await navigator.clipboard.writeText(text);
+    return true;
   } catch {
-    label = "Not allowed";
+    const { activeElement } = document;
+    const carrier = document.body.appendChild(document.createElement("textarea"));
+    carrier.className = "vh";
+    carrier.value = text;
+    carrier.select();
+    const copied = document.execCommand("copy");
+    carrier.remove();
+    activeElement?.focus();
+    return copied;
   }
-  setText(byId("copy-label"), label);
-  byId("say").textContent = label === "Copied" ? "Answer copied" : "The browser did not allow copying";
-  setTimeout(() => setText(byId("copy-label"), "Copy"), COPIED_MS);
 }
 
 function draw() {
@@ -65,12 +79,18 @@ function draw() {
 }
 
 const REASONS = {
-  eos: "", stop: "stop string", length: "max tokens reached", context: "context full", cancelled: "stopped", error: "stopped by an error",
+  eos: "",
+  stop: "stop string",
+  length: "max tokens reached",
+  context: "context full",
+  cancelled: "stopped",
+  error: "stopped by an error",
 };
 
 function describe(answer, segment) {
   if (state.active === answer) {
-    if (segment.state === "sent") return state.line === "open" ? "Sent" : "Waiting for the connection";
+    if (segment.state === "sent")
+      return state.line === "open" ? "Sent" : "Waiting for the connection";
     if (segment.state === "queued") return `In the queue, place ${segment.position}`;
     if (segment.nTokens === 0) {
       const { done, total } = segment.prefill;
@@ -102,14 +122,18 @@ const sums = new WeakMap();
 export function meanInterval(answer, segment) {
   if (segment.timings?.tpot_ms) return segment.timings.tpot_ms;
   const known = sums.get(segment) ?? { n: 1, sum: 0 };
-  for (; known.n < segment.nTokens; known.n += 1) known.sum += answer.tokens[segment.base + known.n].times.interval;
+  for (; known.n < segment.nTokens; known.n += 1)
+    known.sum += answer.tokens[segment.base + known.n].times.interval;
   sums.set(segment, known);
   return known.sum / Math.max(1, known.n - 1);
 }
 
 /** Tell screen readers when writing begins and ends; never the tokens themselves. */
 function announce(segment) {
-  const now = state.active ? (segment?.state === "queued" ? `In the queue, place ${segment.position}` : "Writing") : segment && said ? `Answer complete, ${plural(segment.nTokens, "token")}` : "";
+  let now = "";
+  if (state.active)
+    now = segment?.state === "queued" ? `In the queue, place ${segment.position}` : "Writing";
+  else if (segment && said) now = `Answer complete, ${plural(segment.nTokens, "token")}`;
   if (now === said || (!state.active && !said)) return;
   said = now;
   byId("say").textContent = now;

@@ -32,12 +32,18 @@ export class Tape {
   /** The tile with its columns painted up to `end`. */
   #tile(i, end) {
     let tile = this.tiles.get(i);
-    if (tile) this.tiles.delete(i); // put back below: the map is in order of use
+    if (tile)
+      this.tiles.delete(i); // put back below: the map is in order of use
     else tile = this.#fresh(i);
     this.tiles.set(i, tile);
     if (this.tiles.size > MOST_TILES) this.tiles.delete(this.tiles.keys().next().value);
     for (; tile.painted < end; tile.painted += 1) {
-      this.paint(tile.context, tile.painted, (tile.painted - i * TILE_COLUMNS) * this.width, this.width);
+      this.paint(
+        tile.context,
+        tile.painted,
+        (tile.painted - i * TILE_COLUMNS) * this.width,
+        this.width,
+      );
     }
     return tile.canvas;
   }

@@ -8,7 +8,11 @@ const KEY = "tokenglass.theme";
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const root = document.documentElement;
 /** From each theme to the next; "" is the system's. */
-const NEXT = { "": () => (dark.matches ? "light" : "dark"), light: () => (dark.matches ? "" : "dark"), dark: () => (dark.matches ? "light" : "") };
+const NEXT = {
+  "": () => (dark.matches ? "light" : "dark"),
+  light: () => (dark.matches ? "" : "dark"),
+  dark: () => (dark.matches ? "light" : ""),
+};
 
 export function setUpTheme() {
   byId("theme").addEventListener("click", () => choose(NEXT[root.dataset.theme ?? ""]()));

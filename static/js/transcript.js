@@ -13,7 +13,7 @@ const scroller = byId("turns");
 const NEAR_END_PX = 40;
 
 /** What is on the page: for each turn {turn, answer, edition, shown, box}. */
-let drawn = [];
+const drawn = [];
 let stick = true;
 const caret = el("span", "caret");
 
@@ -22,9 +22,13 @@ export function setUpTranscript(openNext) {
   on("focus tokens", drawFocus);
   scroller.addEventListener("scroll", onScroll, { passive: true });
   // A smooth scroll upwards begins within NEAR_END_PX: whoever turns the wheel is let go at once.
-  scroller.addEventListener("wheel", ({ deltaY }) => {
-    if (deltaY < 0) stick = false;
-  }, { passive: true });
+  scroller.addEventListener(
+    "wheel",
+    ({ deltaY }) => {
+      if (deltaY < 0) stick = false;
+    },
+    { passive: true },
+  );
   log.addEventListener("pointerover", onOver);
   log.addEventListener("pointerleave", () => point(null));
   log.addEventListener("click", (event) => onClick(event, openNext));
@@ -82,8 +86,17 @@ function drawTurn(turn, i) {
 
 function newTurn(turn) {
   const box = el("article", `turn ${turn.role === "user" ? "you" : "model"}`);
-  const name = turn.role === "user" ? "You" : turn.mode === "completion" ? "Text" : state.hello?.model.name ?? "Model";
-  const text = el("p", turn.role === "user" ? "said" : "answer", turn.role === "user" ? turn.text : null);
+  const name =
+    turn.role === "user"
+      ? "You"
+      : turn.mode === "completion"
+        ? "Text"
+        : (state.hello?.model.name ?? "Model");
+  const text = el(
+    "p",
+    turn.role === "user" ? "said" : "answer",
+    turn.role === "user" ? turn.text : null,
+  );
   box.append(el("h3", "who", name), text);
   return { box, text };
 }
@@ -100,7 +113,9 @@ function drawAnswer(entry, answer) {
   for (; entry.segment < answer.segments.length; entry.segment += 1) {
     const segment = answer.segments[entry.segment];
     if (segment.plain !== null) fragment.append(el("span", "plain", segment.plain));
-    else for (const end = segment.base + segment.nTokens; entry.shown < end; entry.shown += 1) putToken(fragment, answer, entry.shown);
+    else
+      for (const end = segment.base + segment.nTokens; entry.shown < end; entry.shown += 1)
+        putToken(fragment, answer, entry.shown);
     if (segment === answer.segment) break;
   }
   text.insertBefore(fragment, caret.parentNode === text ? caret : null);
@@ -111,11 +126,16 @@ function drawAnswer(entry, answer) {
 const UNDERLINE = [0.4, 0.2, 0.08];
 
 function putToken(parent, answer, index) {
-  if (index && answer.tokens[index].segment.base === index) parent.append(el("span", "mark-change", "continued"));
+  if (index && answer.tokens[index].segment.base === index)
+    parent.append(el("span", "mark-change", "continued"));
   const { text, logprob, eos } = answer.tokens[index];
   const space = /^ +(?=\S)/.exec(text)?.[0] ?? "";
   if (space) parent.append(space);
-  const node = el("span", eos ? "tok eos" : text === "" ? "tok part" : "tok", text.slice(space.length));
+  const node = el(
+    "span",
+    eos ? "tok eos" : text === "" ? "tok part" : "tok",
+    text.slice(space.length),
+  );
   const p = Math.exp(logprob);
   node.dataset.i = index;
   node.dataset.q = UNDERLINE.filter((bound) => p <= bound).length;
@@ -162,7 +182,8 @@ function drawFocus() {
 const answerOf = (node) => drawn.find(({ box }) => box.contains(node))?.answer ?? null;
 
 function onOver({ target, pointerType }) {
-  if (pointerType === "touch" || !target.matches(".tok") || answerOf(target) !== view.answer) return;
+  if (pointerType === "touch" || !target.matches(".tok") || answerOf(target) !== view.answer)
+    return;
   point(Number(target.dataset.i));
 }
 
@@ -183,11 +204,14 @@ function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || !event.target.matches(".tok")) return;
   if (!moveFocus(event.key, false)) return;
   event.preventDefault();
-  requestAnimationFrame(() => requestAnimationFrame(() => {
-    drawFocus();
-    if (lit && lit !== document.activeElement) {
-      lit.focus({ preventScroll: false });
-      byId("say").textContent = `${tokenLabel(view.answer.tokens[focused()].text, "end")}, ${byId("tok-sub").textContent}`;
-    }
-  }));
+  requestAnimationFrame(() =>
+    requestAnimationFrame(() => {
+      drawFocus();
+      if (lit && lit !== document.activeElement) {
+        lit.focus({ preventScroll: false });
+        byId("say").textContent =
+          `${tokenLabel(view.answer.tokens[focused()].text, "end")}, ${byId("tok-sub").textContent}`;
+      }
+    }),
+  );
 }
