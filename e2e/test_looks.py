@@ -337,3 +337,24 @@ def test_the_transcript_follows_the_text(page: Page, site: Callable[..., Site]) 
     end = page.locator("#turns").evaluate("(n) => n.scrollHeight - n.scrollTop - n.clientHeight")
     assert abs(end) <= 1
     expect(play.tokens.last).to_be_in_viewport()
+
+
+def test_a_token_of_the_prompt_can_be_looked_at(page: Page, site: Callable[..., Site]) -> None:
+    play = open_page(page, site())
+    play.set(max_tokens=12)
+    play.ask("Tell")
+    play.wait_tokens(12)
+    play.wait_done()
+    page.locator("#plot").hover(position={"x": 4, "y": 200})
+    expect(page.locator("#tok-no")).to_have_text("prompt 2")
+    expect(page.locator("#tok-word")).to_have_text("T")
+    expect(page.get_by_test_id("token-sub")).to_have_text("given, not chosen")
+    cells = page.locator("#lrows tr:not(.end)").first.locator("td")
+    assert float(cells.first.inner_text()) > 0
+    page.mouse.move(5, 5)
+    expect(page.locator("#tok-no")).to_have_text("12")
+    play.core.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowLeft")
+    expect(play.core).to_have_attribute("aria-valuenow", "0")
+    expect(play.core).to_have_attribute("aria-valuetext", re.compile(r"^prompt \d+, "))

@@ -3,7 +3,7 @@
 import { byId, clamp, el, setText, setVars } from "./dom.js";
 import { count, ordinal, percent, probability, tokenLabel } from "./format.js";
 import { on, state } from "./state.js";
-import { focused, focusedToken, step, view } from "./view.js";
+import { focused, focusedToken, numberOf, promptLength, step, view, written } from "./view.js";
 
 const list = byId("cands");
 const CUT = { top_k: "top-k", top_p: "top-p", min_p: "min-p" };
@@ -25,23 +25,26 @@ export function setUpCandidates() {
 
 function draw() {
   const token = focusedToken();
-  setText(byId("tok-no"), token ? count(focused() + 1) : "");
-  setText(
-    byId("tok-word"),
-    token ? tokenLabel(token.text || candidateText(token), "part of a character") : "Next token",
-  );
-  setText(
-    byId("tok-sub"),
-    token ? `p ${probability(Math.exp(token.logprob))} · ${ordinal(token.rank)} choice` : "",
-  );
-  byId("tok-prev").disabled = !token || focused() === 0;
-  byId("tok-next").disabled = !token || focused() === view.answer.tokens.length - 1;
-  drawList(token);
-  drawDraw(token);
+  setText(byId("tok-no"), token ? numberOf(token) : "");
+  setText(byId("tok-word"), token ? wordOf(token) : "Next token");
+  setText(byId("tok-sub"), token ? howChosen(token) : "");
+  byId("tok-prev").disabled = !token || focused() === -promptLength();
+  byId("tok-next").disabled = !token || focused() === written() - 1;
+  const chosen = token?.prompt ? null : token;
+  drawList(chosen);
+  drawDraw(chosen);
 }
 
-const candidateText = (token) =>
-  token.eos ? "end of text" : (token.candidates.find(({ id }) => id === token.id)?.text ?? "");
+function wordOf(token) {
+  if (token.eos) return "end of text";
+  const own = token.candidates?.find(({ id }) => id === token.id)?.text;
+  return tokenLabel(token.text || own || "", "part of a character");
+}
+
+function howChosen(token) {
+  if (token.prompt) return token.reused ? "given, found in cache" : "given, not chosen";
+  return `p ${probability(Math.exp(token.logprob))} · ${ordinal(token.rank)} choice`;
+}
 
 /** The rows to show: the likeliest, and in any case the one that was drawn. */
 function rowsOf(token) {
@@ -83,7 +86,7 @@ function drawRow(row, candidate, token, most) {
   row.className = !candidate
     ? ""
     : `${drawn ? "pick-row" : ""}${cut ? " cut" : ""}${again ? " again" : ""}`;
-  bar.hidden = token && !candidate;
+  bar.hidden = !candidate && focusedToken() !== null;
   const text = candidate?.id === token?.id && token?.eos ? "end of text" : candidate?.text;
   setText(word, candidate ? tokenLabel(text, "–") : "");
   setText(number, candidate ? percent(candidate.after || candidate.before || 0) : "");

@@ -8,7 +8,16 @@ import { partEdges } from "./column.js";
 import { tokenLabel } from "./format.js";
 import { on, state } from "./state.js";
 import { Tape } from "./tape.js";
-import { focused, focusedRow, focusedToken, metric, view } from "./view.js";
+import {
+  focused,
+  focusedRow,
+  focusedToken,
+  metric,
+  numberOf,
+  promptLength,
+  view,
+  written,
+} from "./view.js";
 
 const WIDTHS = [1, 2, 3, 4, 6, 8, 10, 12, 16, 20];
 const PROMPT_GAP = 10;
@@ -91,8 +100,6 @@ function resetCore() {
   setVars(pane, { "--pane-w": `${core.width}px` });
 }
 
-const promptLength = () => view.answer?.segments[0]?.prompt.length ?? 0;
-
 /** The prompt's columns that may be painted: statistics come in order. */
 const promptDone = () => view.answer?.segments[0]?.prefill.done ?? 0;
 
@@ -125,7 +132,7 @@ function placeScroll(n) {
   }
   let { scroll } = core;
   if (view.hover === null && !core.scrolledAway) {
-    const target = view.pinned === null ? head : x0 + focused() * column;
+    const target = view.pinned === null ? head : columnOf(focused()).x;
     if (target + MARGIN_COLUMNS * column > scroll + width) scroll = target - width * (1 - JUMP);
     else if (target - column < scroll) scroll = target - width * JUMP;
   }
@@ -169,8 +176,9 @@ function paint(n, nPrompt) {
 function placeFocus(n) {
   const token = focusedToken();
   const row = focusedRow();
-  const x = core.x0 + focused() * core.column - core.scroll;
-  const visible = token && x > -core.column && x < core.width;
+  const place = token ? columnOf(focused()) : { x: 0, width: 0 };
+  const x = place.x - core.scroll;
+  const visible = token && x > -place.width && x < core.width;
   const vars = {
     "--on": visible ? 1 : 0,
     "--head": `${core.x0 + n * core.column - core.scroll + 1}px`,
@@ -179,29 +187,40 @@ function placeFocus(n) {
     const [top, bottom] = partEdges(row.layer, Math.min(row.part, view.parts - 1));
     Object.assign(vars, {
       "--x": `${x - 1}px`,
-      "--w": `${core.column + 2}px`,
+      "--w": `${place.width + 2}px`,
       "--y": `${Math.round(top) - 1}px`,
       "--h": `${Math.max(4, Math.round(bottom - top) + 2)}px`,
     });
-    setText(byId("hair-n"), String(focused() + 1));
+    setText(byId("hair-n"), numberOf(token));
     setText(byId("hair-word"), tokenLabel(token.text, token.eos ? "end" : "·"));
   }
   setVars(pane, vars);
 }
 
+/** Where a token's column is on the tape: {x, width}. */
+function columnOf(index) {
+  if (index >= 0) return { x: core.x0 + index * core.column, width: core.column };
+  return { x: (promptLength() + index) * core.prompt, width: core.prompt };
+}
+
+/** Number of the token at `x` of the tape, or null. */
+function indexAt(x) {
+  if (x >= core.x0) {
+    const index = Math.floor((x - core.x0) / core.column);
+    return index < written() ? index : null;
+  }
+  const index = Math.floor(x / core.prompt) - promptLength();
+  return index < 0 ? index : null;
+}
+
 /** The token and row under a point of the plot, or null. */
 export function under(event) {
   const box = pane.getBoundingClientRect();
-  const x = event.clientX - box.left + core.scroll - core.x0;
-  const index = Math.floor(x / core.column);
+  const index = indexAt(event.clientX - box.left + core.scroll);
   const y = event.clientY - box.top;
-  if (x < 0 || index >= (view.answer?.tokens.length ?? 0)) return null;
+  if (index === null) return null;
   const layer = grid.layers - 1 - Math.floor((y - grid.body) / grid.row);
   if (layer < 0 || layer >= grid.layers) return { index, row: null };
-  const part = clamp(
-    view.parts - 1 - Math.floor(((y - rowTop(layer)) / grid.row) * view.parts),
-    0,
-    view.parts - 1,
-  );
-  return { index, row: { layer, part } };
+  const part = view.parts - 1 - Math.floor(((y - rowTop(layer)) / grid.row) * view.parts);
+  return { index, row: { layer, part: clamp(part, 0, view.parts - 1) } };
 }

@@ -12,11 +12,14 @@ import {
   focusedRow,
   focusedToken,
   metric,
+  numberOf,
   pin,
   point,
+  promptLength,
   step,
   stepRow,
   view,
+  written,
 } from "./view.js";
 
 const plot = byId("plot");
@@ -136,19 +139,19 @@ function describe() {
   for (const label of byId("gutter").children)
     label.classList.toggle("on", !!token && label.dataset.layer === String(row?.layer));
   byId("follow").setAttribute("aria-pressed", String(!core.scrolledAway && view.pinned === null));
-  const n = view.answer?.tokens.length ?? 0;
-  plot.setAttribute("aria-valuemin", n ? 1 : 0);
-  plot.setAttribute("aria-valuemax", n);
-  plot.setAttribute("aria-valuenow", focused() + 1);
+  plot.setAttribute("aria-valuemin", 1 - promptLength());
+  plot.setAttribute("aria-valuemax", Math.max(1, written()));
+  plot.setAttribute("aria-valuenow", (focused() ?? 0) + 1);
   plot.setAttribute("aria-valuetext", token ? inWords(token, `${name} ${number}`) : "No token yet");
 }
 
 const inWords = (token, cell) =>
   [
-    `token ${focused() + 1}`,
+    token.prompt ? numberOf(token) : `token ${numberOf(token)}`,
     `“${tokenLabel(token.text, "end of text")}”`,
-    `probability ${probability(Math.exp(token.logprob))}`,
-    `${ordinal(token.rank)} choice`,
+    ...(token.prompt
+      ? []
+      : [`probability ${probability(Math.exp(token.logprob))}`, `${ordinal(token.rank)} choice`]),
     cell,
   ].join(", ");
 

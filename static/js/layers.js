@@ -1,7 +1,7 @@
 // The layer table: the core's cross-section at the focused token, with bars on one canvas.
 
-import { byId, el, fitCanvas, setText, splitBar } from "./dom.js";
-import { count, duration } from "./format.js";
+import { byId, el, fitCanvas, setText } from "./dom.js";
+import { count } from "./format.js";
 import { grid, isDense, namedEvery } from "./grid.js";
 import { scales } from "./metrics.js";
 import { palette } from "./palette.js";
@@ -104,6 +104,7 @@ const layerTime = ({ attention_ms: a, mlp_ms: m }) => (a == null || m == null ? 
 function draw() {
   const token = focusedToken();
   const stats = token?.stats ?? null;
+  const row = focusedRow();
   document.body.toggleAttribute("data-focus", !!token);
   for (let layer = 0; layer < (state.hello?.model.n_layers ?? 0); layer += 1) {
     const cell = cells.get(layer);
@@ -119,14 +120,17 @@ function draw() {
         ]
       : ["", "", "", "", ""];
     texts.forEach((text, i) => setText(cell.parts[i], text));
-    cell.row.classList.toggle("hot", !!token && focusedRow()?.layer === layer);
+    cell.row.classList.toggle("hot", !!token && row?.layer === layer);
   }
   const end = (key, i, text) => cells.get(key) && setText(cells.get(key).parts[i], text);
   end("out", 4, micro(stats?.head_ms));
   end("emb", 4, micro(stats?.embed_ms));
   end("emb", 3, stats ? norm(stats.embedding) : "");
   drawBars(stats);
-  drawTotals(token, stats);
+  setText(
+    byId("layer-line"),
+    dense && stats && row ? readOut(stats.layers[row.layer], row.layer) : "",
+  );
 }
 
 /** Bars at the foot of each cell; an entropy mark for each head. */
@@ -161,64 +165,6 @@ function drawEntropy(context, entropy, { x, width }, top, height, low) {
     context.fillRect(x + scales.entropy.at(value) * (width - 2), top + height - tall, 2, tall);
   }
   context.globalAlpha = 1;
-}
-
-const part = (name, ms) => {
-  const span = el("span", "", `${name} `);
-  span.append(el("b", "", duration(ms)));
-  return span;
-};
-
-/** GPU time of the step, split; the host's share; or why there is none. */
-function drawTotals(token, stats) {
-  const row = focusedRow();
-  const gpu = token?.times.gpu ?? null;
-  const dispatches = state.hello?.dispatches_per_token;
-  setText(
-    byId("lay-sub"),
-    token
-      ? [gpu === null ? "" : `${duration(gpu)} on the GPU`, `${count(dispatches)} dispatches`]
-          .filter(Boolean)
-          .join(", ")
-      : "",
-  );
-  const times = stats?.layers.map(layerTime) ?? [];
-  const measured = times.length > 0 && times.every((t) => t !== null);
-  byId("tsplit").hidden = !measured;
-  const parts = byId("tparts");
-  parts.classList.toggle("plain", !measured);
-  if (measured) {
-    const sum = (name) => stats.layers.reduce((total, layer) => total + layer[name], 0);
-    const ends = (stats.embed_ms ?? 0) + (stats.head_ms ?? 0);
-    const shares = [
-      ["attention", sum("attention_ms")],
-      ["MLP", sum("mlp_ms")],
-      ["ends", ends],
-    ];
-    splitBar(
-      byId("tsplit"),
-      shares.map(([, ms]) => ms),
-    );
-    parts.replaceChildren(...shares.map(([name, ms]) => part(name, ms)));
-  } else setText(parts, whyNoTimes(token, stats));
-  const host = byId("thost");
-  if (dense && stats && row) return setText(host, readOut(stats.layers[row.layer], row.layer));
-  if (!token) return host.replaceChildren();
-  const { encode, wait, read } = token.times;
-  const others =
-    stats && stats.n_rows > 1 ? [el("span", "", `${stats.n_rows} rows in the step`)] : [];
-  return host.replaceChildren(
-    part("host: encode", encode),
-    part("wait", wait),
-    part("read", read),
-    ...others.slice(0, grid.row > 30 ? 1 : 0),
-  );
-}
-
-function whyNoTimes(token, stats) {
-  if (!token) return "";
-  if (!stats) return "Capture was off for this token, so its layers were not measured.";
-  return "No timestamps inside a pass on this device, so no GPU time per layer.";
 }
 
 /** In a table too dense for words: the focused layer in one line. */

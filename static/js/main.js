@@ -20,6 +20,7 @@ import { openNextToken, setUpSheets } from "./sheets.js";
 import { changed, on, state } from "./state.js";
 import { setUpStatusLine } from "./statusline.js";
 import { setUpTheme } from "./theme.js";
+import { setUpTotals } from "./totals.js";
 import { setUpFollowing, setUpTranscript } from "./transcript.js";
 import { view } from "./view.js";
 
@@ -36,6 +37,7 @@ setUpTranscript(openNextToken);
 setUpCore();
 setUpCoreControls();
 setUpLayers();
+setUpTotals();
 setUpCandidates();
 setUpRibbon();
 setUpRunStrip();

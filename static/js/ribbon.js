@@ -38,14 +38,14 @@ function draw() {
     context.fillStyle = palette["ink-2"];
     context.fillRect(x + 1, PROBABILITY - 2 - bar, COLUMN - 2, bar);
   }
-  const x = (focused() - from) * COLUMN;
-  if (focused() >= from && tokens.length) {
+  const index = focused() ?? -1;
+  const x = (index - from) * COLUMN;
+  if (index >= from && tokens.length) {
     context.strokeStyle = palette.lamp;
     context.strokeRect(x - 0.5, 0.5, COLUMN + 1, height - 1);
   }
   context.fillStyle = palette.ink;
-  for (const { index } of view.answer?.marks ?? []) {
-    if (index >= from && index < tokens.length)
-      context.fillRect((index - from) * COLUMN, 0, 1, height);
+  for (const { index: at } of view.answer?.marks ?? []) {
+    if (at >= from && at < tokens.length) context.fillRect((at - from) * COLUMN, 0, 1, height);
   }
 }

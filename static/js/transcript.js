@@ -1,7 +1,6 @@
 // The conversation as text: one element per token, appended once per frame.
 
 import { byId, el, setText } from "./dom.js";
-import { tokenLabel } from "./format.js";
 import { moveFocus } from "./corecontrols.js";
 import { describeChange } from "./params.js";
 import { on, shownAnswer, state } from "./state.js";
@@ -209,8 +208,7 @@ function onKey(event) {
       drawFocus();
       if (lit && lit !== document.activeElement) {
         lit.focus({ preventScroll: false });
-        byId("say").textContent =
-          `${tokenLabel(view.answer.tokens[focused()].text, "end")}, ${byId("tok-sub").textContent}`;
+        byId("say").textContent = byId("plot").getAttribute("aria-valuetext");
       }
     }),
   );

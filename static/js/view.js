@@ -1,6 +1,7 @@
 // What is being looked at: an answer, one of its tokens, one row of the core.
 
 import { clamp } from "./dom.js";
+import { count } from "./format.js";
 import { METRICS } from "./metrics.js";
 import { changed, state } from "./state.js";
 
@@ -18,13 +19,32 @@ export const view = {
   parts: 2,
 };
 
-/** Number of the focused token, -1 when there is none. */
+/** How many tokens were written, and how many lie before them: those have the numbers −n … −1. */
+export const written = () => view.answer?.tokens.length ?? 0;
+export const promptLength = () => view.answer?.segments[0]?.prompt.length ?? 0;
+
+/** Number of the focused token, null when there is none. */
 export function focused() {
-  const n = view.answer?.tokens.length ?? 0;
-  return clamp(view.hover ?? view.pinned ?? n - 1, -1, n - 1);
+  const wanted = view.hover ?? view.pinned ?? (written() ? written() - 1 : null);
+  if (wanted === null || written() + promptLength() === 0) return null;
+  return clamp(wanted, -promptLength(), Math.max(written() - 1, -1));
 }
 
-export const focusedToken = () => view.answer?.tokens[focused()] ?? null;
+/** The focused token: a `token` event, or a token of the prompt (`prompt` is its number from 1). */
+export function focusedToken() {
+  const index = focused();
+  if (index === null) return null;
+  return index < 0 ? promptToken(promptLength() + index) : view.answer.tokens[index];
+}
+
+function promptToken(at) {
+  const { prompt, promptStats, prefill } = view.answer.segments[0];
+  const stats = promptStats[at] ?? null;
+  return { ...prompt[at], prompt: at + 1, reused: at < prefill.reused, stats };
+}
+
+/** The token's number as people count: "72", "prompt 3". */
+export const numberOf = (token) => (token.prompt ? `prompt ${token.prompt}` : count(focused() + 1));
 export const focusedRow = () => view.hoverRow ?? view.row;
 
 /** Look at another answer, following its newest token. */
@@ -53,11 +73,11 @@ export function pin(index, row = null) {
   changed("focus");
 }
 
-/** Move the choice by `d` tokens. */
+/** Move the choice by `d` tokens, into the prompt as well. */
 export function step(d) {
-  const n = view.answer?.tokens.length ?? 0;
-  if (n === 0) return;
-  pin(clamp((view.pinned ?? n - 1) + d, 0, n - 1));
+  if (written() + promptLength() === 0) return;
+  const now = view.pinned ?? written() - 1;
+  pin(clamp(now + d, -promptLength(), Math.max(written() - 1, -1)));
 }
 
 /** Move the row by `d` (up is 1), over layers and the rows within them. */
