@@ -18,6 +18,7 @@ import click
 from app import version
 from app.config import Row, Settings, SettingsError, rows
 
+INTERRUPTED = 130
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ENGINE_SETTINGS = ("model", "dtype", "backend", "adapter", "context", "kv_memory")
 
@@ -149,7 +150,9 @@ def generate(prompt: str, chat: bool, **values: Any) -> None:
     settings = Settings(**{name: values.pop(name) for name in ENGINE_SETTINGS})
     params = {name: value for name, value in values.items() if value not in (None, ())}
     with _errors():
-        write(settings, _model_folder(settings.model), prompt, params, chat=chat)
+        whole = write(settings, _model_folder(settings.model), prompt, params, chat=chat)
+    if not whole:
+        raise click.exceptions.Exit(INTERRUPTED)
 
 
 @main.command()

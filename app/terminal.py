@@ -19,11 +19,11 @@ from gpu import Run
 
 def write(
     settings: Settings, folder: Path, prompt: str, params: dict[str, Any], *, chat: bool
-) -> None:
+) -> bool:
     """Write the text to standard output, and seed and speed to standard error.
 
-    Raises `EngineError`s, before anything is written when the request is wrong. Ctrl+C ends the
-    run and keeps what was written.
+    False when Ctrl+C ended it; what was written stays. Raises `EngineError`s, before anything is
+    written when the request is wrong.
     """
     engine = load_engine(settings, folder, lambda done, message: None)
     try:
@@ -33,12 +33,12 @@ def write(
             ids = prompt_ids(engine.tokenizer, prompt)
         params.setdefault("seed", secrets.randbits(32))
         wanted = msgspec.structs.replace(engine.info.defaults, **params)
-        _stream(engine.generate(ids, wanted), wanted.seed)
+        return _stream(engine.generate(ids, wanted), wanted.seed)
     finally:
         engine.close()
 
 
-def _stream(run: Run, seed: int | None) -> None:
+def _stream(run: Run, seed: int | None) -> bool:
     n_tokens = 0
     try:
         for token in run:
@@ -47,8 +47,9 @@ def _stream(run: Run, seed: int | None) -> None:
     except KeyboardInterrupt:
         run.cancel()
     click.echo()
-    if run.done is not None:
-        speed = run.done.timings.predicted_per_second
-        click.echo(
-            f"{n_tokens} tokens, {speed:.1f} per second ({run.done.reason}); seed {seed}", err=True
-        )
+    if run.done is None:
+        return False
+    speed = run.done.timings.predicted_per_second
+    how = f"{speed:.1f} per second, seed {seed}, ended by {run.done.reason}"
+    click.echo(f"{n_tokens} tokens, {how}", err=True)
+    return True

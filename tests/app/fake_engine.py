@@ -7,9 +7,10 @@ queue, obeys updates and cancels. Errors and the order of events are those of th
 from __future__ import annotations
 
 import functools
+import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,8 +137,28 @@ class FakeRun:
         )
 
 
+class Generated:
+    """A run whose tokens are iterated."""
+
+    def __init__(self, engine: FakeEngine, ids: list[int], params: SamplingParams) -> None:
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._run = engine.submit(ids, params, on_event=self._events.put)
+        self.done: Done | None = None
+
+    def cancel(self) -> None:
+        self._run.cancel()
+
+    def __iter__(self) -> Iterator[Token]:
+        while self.done is None:
+            event = self._events.get()
+            if isinstance(event, Token):
+                yield event
+            elif isinstance(event, Done):
+                self.done = event
+
+
 class FakeEngine:
-    """`info`, `submit`, `close` as `gpu.Engine` has them."""
+    """`info`, `submit`, `generate`, `close` as `gpu.Engine` has them."""
 
     def __init__(self, options: FakeOptions) -> None:
         self.options = options
@@ -221,6 +242,9 @@ class FakeEngine:
             on_event(Accepted(prompt, params, capture, position, self.options.context))
             self.changed.notify()
         return run
+
+    def generate(self, ids: list[int], params: SamplingParams) -> Generated:
+        return Generated(self, ids, params)
 
     def close(self) -> None:
         with self.changed:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from simple_websocket import ConnectionClosed
 
-from app.live import STATS_BACKLOG
+from app.live import STATS_BACKLOG, TRY_AGAIN_LATER
 from app.protocol import MAX_MESSAGE_BYTES
 from app.sessions import Keeping
 from tests.app.conftest import Site, StartSite
@@ -430,3 +430,25 @@ def test_a_flood_that_is_not_read_is_cut_off(site: Site) -> None:
     other = site.page()
     other.tell("generate", id="a", prompt="Once", params={"max_tokens": 2})
     other.until("done")
+
+
+def test_more_pages_than_the_server_takes(
+    start_site: StartSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.live.MAX_CONNECTIONS", 2)
+    site = start_site()
+    first, _ = site.page(), site.page()
+    third = Page(site.port)
+    with pytest.raises(ConnectionClosed) as closed:
+        third.receive(5)
+    assert closed.value.reason == TRY_AGAIN_LATER
+    first.vanish()
+    deadline = time.monotonic() + 5
+    while True:
+        page = Page(site.port)
+        try:
+            page.until("hello", timeout=2)
+            break
+        except ConnectionClosed:
+            assert time.monotonic() < deadline, "a page that left still counts"
+            time.sleep(0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -58,7 +59,8 @@ def start_server() -> Iterator[StartServer]:
 
     yield start
     for server in servers:
-        server.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.process.pid, signal.SIGKILL)
         server.process.communicate()
 
 

@@ -1,0 +1,112 @@
+"""`tokenglass generate`, with the fake engine in place of the real one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from app.cli import main
+from gpu import DeviceError
+from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_tokenizer import STORY
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeEngine]]:
+    """The engines that were loaded, which all must have been closed."""
+    made: list[FakeEngine] = []
+
+    def load(*_: Any) -> FakeEngine:
+        made.append(FakeEngine(FakeOptions(delay=0)))
+        return made[-1]
+
+    monkeypatch.setattr("app.terminal.load_engine", load)
+    yield made
+    assert made
+    assert all(engine.closed for engine in made)
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(main, ["generate", *args], catch_exceptions=False)
+
+
+def test_it_writes_the_text_and_what_to_repeat_it_with(engines: list[FakeEngine]) -> None:
+    result = run("Once", "--temperature", "0", "--max-tokens", "60")
+    assert result.exit_code == 0
+    assert STORY.startswith(result.stdout.rstrip("\n"))
+    assert len(result.stdout) > 100
+    assert re.search(r"60 tokens, [0-9.]+ per second, seed [0-9]+, ended by length", result.stderr)
+
+
+def test_the_seed_repeats_it(engines: list[FakeEngine]) -> None:
+    first = run("Once", "--temperature", "2", "--max-tokens", "30")
+    found = re.search(r"seed ([0-9]+)", first.stderr)
+    assert found is not None
+    again = run("Once", "--temperature", "2", "--max-tokens", "30", "--seed", found.group(1))
+    assert again.stdout == first.stdout
+
+
+def test_chat_and_stop(engines: list[FakeEngine]) -> None:
+    result = run("Tell me a story", "--chat", "--temperature", "0", "--stop", " there")
+    assert result.stdout == "Once upon a time\n"
+    assert "ended by stop" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["--temperature", "-1"], ["--top-p", "nan"], ["--seed", "-5"], ["--max-tokens", "0"]],
+)
+def test_a_value_out_of_range_is_one_line_and_exit_code_2(
+    engines: list[FakeEngine], args: list[str]
+) -> None:
+    result = run("Once", *args)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"Error: {args[0].strip('-').replace('-', '_')} must be")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_device_error_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise DeviceError("no adapter; install a driver")
+
+    monkeypatch.setattr("app.terminal.load_engine", fail)
+    result = run("Once")
+    assert (result.exit_code, result.stderr) == (1, "Error: no adapter; install a driver\n")
+
+
+class Interrupted(FakeEngine):
+    """The user presses Ctrl+C at the fifth token."""
+
+    def generate(self, ids: Any, params: Any) -> Any:
+        run = super().generate(ids, params)
+        tokens = iter(run)
+
+        class Run:
+            done = None
+            cancelled = False
+
+            def cancel(self) -> None:
+                self.cancelled = True
+                run.cancel()
+
+            def __iter__(self) -> Any:
+                for number, token in enumerate(tokens):
+                    if number == 5:
+                        raise KeyboardInterrupt
+                    yield token
+
+        return Run()
+
+
+def test_ctrl_c_keeps_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Interrupted(FakeOptions(delay=0))
+    monkeypatch.setattr("app.terminal.load_engine", lambda *_: engine)
+    result = run("Once", "--temperature", "0", "--max-tokens", "400")
+    assert result.stdout == "Once upon a time there\n"
+    assert result.exit_code == 130
+    assert engine.closed
