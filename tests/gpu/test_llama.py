@@ -1,0 +1,112 @@
+"""The whole model on the GPU against transformers, for every shape of `random_llama`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpu.device import Device
+from gpu.step import Floats
+from tests.gpu import driving, random_llama
+from tests.gpu.rig import compare, limited
+
+pytestmark = pytest.mark.parity
+
+OF_THE_LARGEST_LOGIT = 2e-4
+N_TOKENS = 45
+
+
+def check_logits(result: str, got: Floats, want: Floats) -> None:
+    """Within the bound everywhere, and the same most likely token wherever it leads by more."""
+    bound = OF_THE_LARGEST_LOGIT * np.abs(want).max()
+    compare(result, "logits", got, want, np.array(bound), seed=0)
+    second, first = np.sort(want, axis=1)[:, -2:].T
+    clear = first - second > 2 * bound
+    assert clear.mean() > 0.8, "too few positions have a clear winner"
+    assert np.array_equal(got.argmax(1)[clear], want.argmax(1)[clear])
+
+
+def mean_kl(want: Floats, got: Floats) -> float:
+    """Σ p log(p / q), p the softmax of `want`, q of `got`, in nats, mean over positions."""
+    log_p, log_q = (log_softmax(x.astype(np.float64)) for x in (want, got))
+    return float((np.exp(log_p) * (log_p - log_q)).sum(1).mean())
+
+
+def log_softmax(x: Floats) -> Floats:
+    shifted = x - x.max(1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("name", random_llama.NAMES)
+def test_logits_and_statistics_equal_transformers(device: Device, name: str) -> None:
+    ids = random_llama.ids(name, N_TOKENS)
+    runner = driving.load(device, random_llama.folder(name))
+    oracle = random_llama.reference(name)
+    check_logits("llama.logits.f32", driving.all_logits(runner, ids), oracle.logits(ids))
+
+    want = oracle.captured(ids)
+    parts = driving.captured(runner, ids, chunk=17)
+    for field in ("embedding", "residual", "attention", "mlp"):
+        got = np.concatenate([getattr(part, field) for part in parts])
+        expected = getattr(want, field)
+        compare(f"llama.{field}_norm", name, got, expected, 1e-4 * expected, seed=0)
+    entropy = np.concatenate([part.entropy for part in parts])
+    compare("llama.entropy_bits", name, entropy, want.entropy, np.array(1e-3), seed=0)
+
+
+@pytest.mark.parametrize("name", random_llama.NAMES[::2])
+def test_half_precision_storage_changes_little(device: Device, name: str) -> None:
+    ids = random_llama.ids(name, 24)
+    runner = driving.load(device, random_llama.folder(name), "f16")
+    kl = mean_kl(random_llama.reference(name).logits(ids), driving.all_logits(runner, ids))
+    compare("llama.kl.f16", name, np.array([kl]), np.zeros(1), np.array(1e-4), seed=0)
+
+
+def stories_text(stories: Path) -> list[dict[str, list[int]]]:
+    cases: list[dict[str, list[int]]] = json.loads((stories / "golden.json").read_text())
+    return cases
+
+
+def test_a_trained_model_equals_transformers(device: Device, stories: Path) -> None:
+    oracle = random_llama.Reference(stories)
+    runners = {dtype: driving.load(device, stories, dtype) for dtype in ("f32", "f16")}
+    for case in stories_text(stories):
+        ids = (case["prompt_ids"] + case["greedy_ids"])[:200]
+        want = oracle.logits(ids)
+        check_logits("stories260k.logits.f32", driving.all_logits(runners["f32"], ids), want)
+        kl = mean_kl(want, driving.all_logits(runners["f16"], ids))
+        compare("stories260k.kl.f16", "text", np.array([kl]), np.zeros(1), np.array(1e-5), seed=0)
+
+
+@pytest.mark.parametrize("capture", [False, True], ids=["plain", "captured"])
+def test_a_trained_model_writes_its_golden_text(
+    device: Device, stories: Path, capture: bool
+) -> None:
+    runner = driving.load(device, stories)
+    for case in stories_text(stories):
+        sampled = driving.generate(runner, case["prompt_ids"], 256, capture=capture)
+        assert [s.id for s in sampled] == case["greedy_ids"][:256]
+
+
+@pytest.mark.parametrize(
+    ("name", "max_binding_bytes", "cut"),
+    [
+        ("head80_theta", 620_000, {"embedding", "attn.qkv", "mlp.gate_up", "head"}),
+        ("vocab50000_tied", 2 << 20, {"embedding"}),
+    ],
+)
+def test_a_model_whose_matrices_are_cut_into_shards(
+    device: Device, name: str, max_binding_bytes: int, cut: set[str]
+) -> None:
+    runner = driving.load(limited(device, max_binding_bytes), random_llama.folder(name))
+    matrices = runner.model.matrices()
+    found = {m.name.removeprefix("layer00.") for m in matrices if len(m.shards) > 1}
+    assert {n for n in found if not n.startswith("layer")} == cut
+    ids = random_llama.ids(name, 20)
+    whole = driving.load(device, random_llama.folder(name))
+    got = driving.all_logits(runner, ids)
+    assert np.array_equal(got.view("u4"), driving.all_logits(whole, ids).view("u4"))
+    check_logits("llama.logits.f32", got, random_llama.reference(name).logits(ids))

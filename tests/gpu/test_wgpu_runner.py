@@ -1,0 +1,190 @@
+"""What a step's result may not depend on: chunks, neighbours, slots, blocks, who feeds the ids,
+whether somebody watches. And what a step may not cost: dispatches, objects, memory."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import wgpu
+
+from gpu.device import Device
+from gpu.step import FROM_GPU, Row, Step
+from gpu.wgpu_runner import WgpuRunner
+from tests.gpu import driving, random_llama
+from tests.gpu.driving import GREEDY, counted
+from tests.gpu.sampler_rig import settings
+
+pytestmark = pytest.mark.parity
+
+SEEDED = settings(temperature=0.9, top_k=50, top_p=0.95, repetition_penalty=1.1, seed=2**40 + 3)
+NAMES = ("derived_head", "head80_theta")
+CASES = [(name, dtype) for name in NAMES for dtype in ("f32", "f16")]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))
+def model(request: pytest.FixtureRequest, device: Device) -> tuple[str, WgpuRunner]:
+    name, dtype = request.param
+    return name, driving.load(device, random_llama.folder(name), dtype)
+
+
+def test_a_prompt_in_chunks_leaves_the_same_bits(model: tuple[str, WgpuRunner]) -> None:
+    name, runner = model
+    ids = random_llama.ids(name, 100)
+    seen = []
+    for chunk in (128, 33, 16, 7, 1):
+        driving.begin(runner, 0, ids, len(ids))
+        seen.append(driving.last_logits(runner, ids, chunk=chunk).view(np.uint32))
+    for other in seen[1:]:
+        assert np.array_equal(seen[0], other)
+
+
+def test_a_sequence_in_a_batch_gets_what_it_gets_alone(model: tuple[str, WgpuRunner]) -> None:
+    """Three sequences of unlike lengths, their blocks interleaved and in falling order, decoding in
+    the same steps as a prompt being read."""
+    name, runner = model
+    prompts = [random_llama.ids(name, n, seed=n) for n in (5, 40, 17)]
+    samples = [replace(SEEDED, seed=i) for i in range(2)] + [GREEDY]
+    n = 20
+    alone = [
+        driving.generate(runner, prompt, n, slot=1, sample=sample)
+        for prompt, sample in zip(prompts, samples, strict=True)
+    ]
+    late = random_llama.ids(name, n, seed=99)  # read in slot 3, a token a step
+    for slot, prompt in enumerate(prompts):
+        blocks = range(18 - slot, -1, -4)
+        driving.begin(runner, slot, prompt, len(prompt) + n, blocks)
+        driving.prefill(runner, prompt[:-1], slot=slot, chunk=9)
+    driving.begin(runner, 3, late, n, [19, 23])
+    together: list[list[object]] = [[], [], []]
+    for i in range(n):
+        rows = [Row(s, len(p) - 1 + i, FROM_GPU if i else p[-1]) for s, p in enumerate(prompts)]
+        rows.insert(1, Row(3, i, late[i]))
+        drawn = [counted(samples[s], (0, 2, 3)[s], s, i) for s in (2, 0, 1)]
+        runner.submit(Step(tuple(rows), tuple(drawn)))
+        for s, sampled in zip((2, 0, 1), runner.collect().samples, strict=True):
+            together[s].append(sampled)
+    assert together == alone
+
+
+def test_ids_stay_on_the_gpu_or_come_from_the_host(model: tuple[str, WgpuRunner]) -> None:
+    name, runner = model
+    prompt = random_llama.ids(name, 9)
+    for sample in (GREEDY, SEEDED):
+        kept = driving.generate(runner, prompt, 40, sample=sample)
+        fed = driving.generate(runner, prompt, 40, sample=sample, from_gpu=False)
+        assert kept == fed
+
+
+def test_watching_changes_nothing(model: tuple[str, WgpuRunner]) -> None:
+    name, runner = model
+    prompt = random_llama.ids(name, 9)
+    for sample in (GREEDY, SEEDED):
+        plain = driving.generate(runner, prompt, 40, sample=sample)
+        assert driving.generate(runner, prompt, 40, sample=sample, capture=True) == plain
+
+
+def test_a_seed_gives_the_same_text_and_another_gives_another(
+    model: tuple[str, WgpuRunner],
+) -> None:
+    name, runner = model
+    prompt = random_llama.ids(name, 9)
+    texts = [
+        [s.id for s in driving.generate(runner, prompt, 20, sample=replace(SEEDED, seed=seed))]
+        for seed in (1, 1, 2)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_steps_in_flight_are_collected_in_their_order(model: tuple[str, WgpuRunner]) -> None:
+    name, runner = model
+    ids = random_llama.ids(name, 3)
+    driving.begin(runner, 0, ids, 3)
+    steps = [Step((Row(0, i, id),), (counted(GREEDY, 0, 0, i),)) for i, id in enumerate(ids)]
+    one_by_one = []
+    for step in steps:
+        runner.submit(step)
+        one_by_one += runner.collect().samples
+    driving.begin(runner, 0, ids, 3)
+    for step in steps:
+        runner.submit(step)
+    assert len(steps) == runner.in_flight
+    assert [runner.collect().samples[0] for _ in steps] == one_by_one
+
+
+def test_times_of_a_captured_step(model: tuple[str, WgpuRunner]) -> None:
+    name, runner = model
+    if not runner.gpu.has_pass_timestamps:
+        pytest.skip(f"{runner.device.name} takes no timestamps inside a pass")
+    ids = random_llama.ids(name, 30)
+    driving.captured(runner, ids, chunk=30)  # the first run of a pipeline compiles it
+    driving.begin(runner, 0, ids, len(ids))
+    rows = tuple(Row(0, i, id) for i, id in enumerate(ids))
+    runner.submit(Step(rows, (counted(GREEDY, 29, 0, 0),), capture=True))
+    result = runner.collect()
+    captured = result.captured
+    assert captured is not None
+    assert captured.layer_ms is not None
+    assert captured.embed_ms is not None
+    assert captured.head_ms is not None
+    assert result.gpu_ms is not None
+    parts = [captured.embed_ms, *captured.layer_ms.ravel().tolist(), captured.head_ms]
+    assert captured.layer_ms.shape == (runner.config.n_layers, 2)
+    assert min(parts) >= 0
+    assert min(captured.layer_ms.ravel()) > 0
+    assert sum(parts) == pytest.approx(result.gpu_ms, rel=1e-3)
+
+
+def test_how_many_dispatches_a_token_takes(model: tuple[str, WgpuRunner]) -> None:
+    _, runner = model
+    labels = [d.label for d in runner.plan_for(1, 1, capture=False).plan.dispatches]
+    for layer in range(runner.config.n_layers):
+        assert sum(label.startswith(f"layer{layer:02}.") for label in labels) <= 7
+    assert [label for label in labels if not label.startswith("layer")] == [
+        "embed", "head", "sample",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("capture", [False, True], ids=["plain", "captured"])
+def test_no_step_leaves_anything_behind(model: tuple[str, WgpuRunner], capture: bool) -> None:
+    name, runner = model
+    prompt = random_llama.ids(name, 9)
+    driving.generate(runner, prompt, 100, capture=capture)
+    before, kilobytes = live_objects(), peak_kilobytes()
+    driving.generate(runner, prompt, 200, capture=capture)
+    assert live_objects() == before
+    assert peak_kilobytes() - kilobytes < 2048, "memory grows with every token"
+
+
+def test_no_step_creates_more_than_its_commands(
+    model: tuple[str, WgpuRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WebGPU wants a new encoder, pass and command buffer each time; nothing else may be made."""
+    name, runner = model
+    prompt = random_llama.ids(name, 9)
+    driving.generate(runner, prompt, 20)
+
+    def forbidden(*_args: object, **_named: object) -> None:
+        raise AssertionError("a step creates GPU objects")
+
+    device = type(runner.gpu.wgpu)
+    makers = [m for m in dir(device) if m.startswith("create_") and m != "create_command_encoder"]
+    assert {"create_buffer", "create_bind_group", "create_compute_pipeline"} <= set(makers)
+    for maker in makers:
+        monkeypatch.setattr(device, maker, forbidden)
+    driving.generate(runner, prompt, 20)
+
+
+def live_objects() -> dict[str, int]:
+    """GPU objects by kind: those wgpu-py holds, and those alive in the native library."""
+    counts = {k: int(v["count"]) for k, v in wgpu.diagnostics.object_counts.get_dict().items()}
+    native = wgpu.diagnostics.wgpu_native_counts.get_dict()
+    return counts | {f"native {k}": int(v["count"]) for k, v in native.items()}
+
+
+def peak_kilobytes() -> int:
+    resource = pytest.importorskip("resource", reason="needs getrusage, which Windows lacks")
+    peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak // 1024 if sys.platform == "darwin" else peak
