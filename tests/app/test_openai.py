@@ -185,9 +185,9 @@ def test_text_arrives_while_it_is_written(start_site: StartSite) -> None:
     connection.request("POST", "/v1/completions", json.dumps(body))
     response = connection.getresponse()
     assert response.read1(50).startswith(b"data: ")
-    assert time.monotonic() - begun < 0.6
+    first = time.monotonic() - begun
     response.read()
-    assert time.monotonic() - begun > 0.9
+    assert first < time.monotonic() - begun - 0.5
 
 
 @pytest.mark.parametrize("stream", [True, False])
