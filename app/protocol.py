@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from gpu import SamplingParams
 from gpu.events import Accepted, Done, Prefill, Queued, Token, Updated
-from gpu.sampling import SamplingParams
 
 VERSION = 1
 MAX_MESSAGE_BYTES = 64 * 1024

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gpu.blocks import blocks_for
+from gpu.buffers import Memory
 from gpu.config import ModelConfig
 from gpu.device import Device
 from gpu.errors import EngineError
@@ -107,11 +108,9 @@ def _greedy(row: int, index: int) -> Sample:
 
 def copy_bandwidth(device: Device) -> float:
     """Bytes per second of a large buffer-to-buffer copy, read and written bytes both counted."""
-    import wgpu
-
-    gpu, usage = device.wgpu, wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
-    n = min(COPY_BYTES, device.max_binding_bytes)
-    source, target = (gpu.create_buffer(size=n, usage=usage) for _ in range(2))
+    gpu, memory = device.wgpu, Memory(device)
+    n = min(COPY_BYTES, device.max_binding_bytes) // 4 * 4
+    source, target = (memory.zeros(name, (n // 4,)).buffer for name in ("source", "target"))
     times = []
     for _ in range(COPY_REPEATS):
         encoder = gpu.create_command_encoder()
