@@ -1,0 +1,162 @@
+"""Which room may open which door. The lists below are the architecture; the README draws it.
+
+Rooms are listed below those they need, so no two can need each other. An import inside a function
+counts like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# room: rooms of gpu it may open
+GPU = {
+    "errors": "",
+    "stopping": "",
+    "reference": "",
+    "json_object": "errors",
+    "token_bytes": "errors json_object",
+    "tokenizer": "errors json_object token_bytes",
+    "sampling": "errors",
+    "events": "sampling",
+    "run_clock": "events",
+    "config": "errors json_object sampling",
+    "checkpoint": "errors json_object",
+    "blocks": "config errors",
+    "step": "config",
+    "step_buffer": "step",
+    "reference_sampler": "step",
+    "native": "errors",
+    "device": "errors step",
+    "timestamps": "device native step",
+    "buffers": "device errors",
+    "kernels": "device errors native",
+    "plan": "buffers device kernels native",
+    "weights": "buffers checkpoint errors",
+    "kv_cache": "blocks buffers config",
+    "ops": "blocks buffers config errors kernels kv_cache plan step weights",
+    "results": "config ops step",
+    "models.llama": "buffers config kv_cache ops plan step_buffer weights",
+    "plan_book": "buffers config device kernels kv_cache models.llama ops plan step_buffer"
+    " timestamps",
+    "wgpu_runner": "blocks buffers checkpoint config device kv_cache models.llama native plan_book"
+    " results step step_buffer timestamps weights",
+    "torch_llama": "blocks checkpoint config errors step",
+    "torch_runner": "blocks checkpoint config errors reference_sampler step torch_llama",
+    "sequence": "blocks events run_clock sampling step stopping tokenizer",
+    "scheduler": "blocks errors sequence step",
+    "engine_thread": "errors events scheduler sequence step",
+    "engine": "checkpoint config engine_thread errors events sampling sequence step tokenizer"
+    " torch_runner wgpu_runner",
+    "bench": "blocks buffers config device errors step torch_runner wgpu_runner",
+    "models": "",
+    "": "config device engine errors sampling step tokenizer",
+}  # fmt: skip
+
+APP_MAY_OPEN = {"gpu", "gpu.events"}
+"""The engine's face, and the messages of a run."""
+
+# package: who may import it; a name ending in a dot stands for every room below it
+OUTSIDE = {
+    "wgpu": {"gpu.buffers", "gpu.device", "gpu.kernels", "gpu.native", "gpu.timestamps"},
+    "torch": {"gpu.torch_llama", "gpu.torch_runner", "app.tale.make."},
+    "tokenizers": {"gpu.tokenizer", "app.tale.make."},
+    "safetensors": {"app.tale.make."},
+    "matplotlib": {"app.tale.make."},
+    "flask": {"app."},
+    "werkzeug": {"app."},
+    "jinja2": {"app."},
+    "click": {"app."},
+}
+NOT_AT_RUN_TIME = ("transformers", "scipy", "pytest", "playwright")
+
+
+def rooms(package: str) -> dict[str, Path]:
+    """Module name to file, of every module in a package."""
+    found = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Every module a file imports, with the line; `from gpu import x` counts as gpu.x when that is
+    a room."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: import by the whole name"
+            module = node.module or ""
+            for alias in node.names:
+                inner = f"{module}.{alias.name}"
+                yield (inner if inner in ROOMS else module, node.lineno)
+
+
+ROOMS = rooms("gpu") | rooms("app")
+
+
+def test_every_room_of_the_engine_is_on_the_list() -> None:
+    assert {f"gpu.{room}".rstrip(".") for room in GPU} == set(rooms("gpu"))
+
+
+def test_rooms_are_listed_below_those_they_need() -> None:
+    above: set[str] = set()
+    for room, needs in GPU.items():
+        assert set(needs.split()) <= above, f"{room} needs rooms that are listed below it"
+        above.add(room)
+
+
+@pytest.mark.parametrize("room", GPU)
+def test_a_room_opens_only_the_doors_on_its_list(room: str) -> None:
+    name = f"gpu.{room}".rstrip(".")
+    allowed = {f"gpu.{need}" for need in GPU[room].split()}
+    for module, line in imports(ROOMS[name]):
+        if module.partition(".")[0] == "gpu":
+            assert module in allowed, f"{ROOMS[name]}:{line}: {name} may not open {module}"
+
+
+def test_the_engine_knows_nothing_of_the_app() -> None:
+    for name, path in rooms("gpu").items():
+        for module, line in imports(path):
+            assert module.partition(".")[0] != "app", f"{path}:{line}: {name} imports {module}"
+
+
+def test_the_app_knows_only_the_engines_face() -> None:
+    for name, path in rooms("app").items():
+        for module, line in imports(path):
+            if module.partition(".")[0] == "gpu":
+                assert module in APP_MAY_OPEN, f"{path}:{line}: {name} imports {module}"
+
+
+@pytest.mark.parametrize("package", OUTSIDE)
+def test_a_library_is_used_only_where_it_belongs(package: str) -> None:
+    for name, path in ROOMS.items():
+        for module, line in imports(path):
+            if module.partition(".")[0] == package:
+                at_home = any(
+                    name == home or (home.endswith(".") and f"{name}.".startswith(home))
+                    for home in OUTSIDE[package]
+                )
+                assert at_home, f"{path}:{line}: {name} imports {module}"
+
+
+def test_what_only_tests_need_is_not_imported() -> None:
+    for path in ROOMS.values():
+        for module, line in imports(path):
+            assert module.partition(".")[0] not in NOT_AT_RUN_TIME, f"{path}:{line}: {module}"
+
+
+@pytest.mark.parametrize("package", ["gpu", "app"])
+def test_importing_a_package_loads_neither_torch_nor_a_gpu_driver(package: str) -> None:
+    code = f"import sys, {package}; print([m for m in ('torch', 'wgpu') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "[]\n", done.stderr
