@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Callable
 
 import msgspec
-import numpy as np
 
 from gpu.blocks import blocks_for
 from gpu.events import (
@@ -18,7 +17,6 @@ from gpu.events import (
     CandidateText,
     Done,
     Event,
-    LayerStats,
     Prefill,
     Queued,
     Reason,
@@ -30,8 +28,9 @@ from gpu.events import (
 )
 from gpu.run_clock import RunClock
 from gpu.sampling import SamplingParams
-from gpu.step import FROM_GPU, Captured, Row, Sample, Sampled, StepResult
+from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
 from gpu.stopping import StopMatcher
+from gpu.token_stats import token_stats
 from gpu.tokenizer import DecodeStream, Tokenizer
 
 SEED_BITS = 32
@@ -151,7 +150,7 @@ class Sequence:
         """Prompt tokens first … first + n − 1 are done; they were rows first_row … of the step."""
         stats: tuple[TokenStats, ...] = ()
         if self.capture and result.captured:
-            stats = tuple(_stats(result.captured, first_row + i, first + i) for i in range(n))
+            stats = tuple(token_stats(result.captured, first_row + i, first + i) for i in range(n))
         self.emit(
             Prefill(
                 done=first + n,
@@ -230,7 +229,7 @@ class Sequence:
     ) -> Token:
         stats = None
         if self.capture and result.captured:
-            stats = _stats(result.captured, row, position)
+            stats = token_stats(result.captured, row, position)
         piece = self._tokenizer.piece
         return Token(
             index=index,
@@ -256,29 +255,3 @@ class Sequence:
             stats=stats,
             eos=eos,
         )
-
-
-def _stats(captured: Captured, row: int, position: int) -> TokenStats:
-    """One row of a captured step."""
-    times = captured.layer_ms
-    norms = np.stack([captured.residual[row], captured.attention[row], captured.mlp[row]], axis=1)
-    return TokenStats(
-        position=position,
-        embedding=float(captured.embedding[row]),
-        layers=tuple(
-            LayerStats(
-                residual=residual,
-                attention=attention,
-                mlp=mlp,
-                entropy=tuple(entropy),
-                attention_ms=None if times is None else float(times[layer, 0]),
-                mlp_ms=None if times is None else float(times[layer, 1]),
-            )
-            for layer, ((residual, attention, mlp), entropy) in enumerate(
-                zip(norms.tolist(), captured.entropy[row].tolist(), strict=True)
-            )
-        ),
-        n_rows=len(captured.embedding),
-        embed_ms=captured.embed_ms,
-        head_ms=captured.head_ms,
-    )

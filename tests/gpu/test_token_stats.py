@@ -1,0 +1,55 @@
+"""What is told of a captured step is what was captured, to six digits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu.step import Captured
+from gpu.token_stats import significant, token_stats
+
+RNG = np.random.default_rng(5)
+
+
+def captured(times: bool) -> Captured:
+    """Three rows, two layers, four heads."""
+
+    def numbers(*shape: int) -> np.ndarray:
+        return RNG.uniform(1e-4, 300.0, shape).astype(np.float32)
+
+    return Captured(
+        embedding=numbers(3),
+        residual=numbers(3, 2),
+        attention=numbers(3, 2),
+        mlp=numbers(3, 2),
+        entropy=numbers(3, 2, 4),
+        layer_ms=numbers(2, 2) if times else None,
+        embed_ms=0.5 if times else None,
+        head_ms=1.5 if times else None,
+    )
+
+
+@pytest.mark.parametrize("times", [True, False])
+@pytest.mark.parametrize("row", [0, 2])
+def test_every_number_is_the_rows(times: bool, row: int) -> None:
+    step = captured(times)
+    stats = token_stats(step, row, position=17)
+    assert stats.position == 17
+    assert stats.n_rows == 3
+    assert stats.embedding == pytest.approx(step.embedding[row], rel=5e-6)
+    for layer, told in enumerate(stats.layers):
+        assert told.residual == pytest.approx(step.residual[row, layer], rel=5e-6)
+        assert told.attention == pytest.approx(step.attention[row, layer], rel=5e-6)
+        assert told.mlp == pytest.approx(step.mlp[row, layer], rel=5e-6)
+        assert told.entropy == pytest.approx(tuple(step.entropy[row, layer]), rel=5e-6)
+        if step.layer_ms is None:
+            assert (told.attention_ms, told.mlp_ms) == (None, None)
+        else:
+            assert (told.attention_ms, told.mlp_ms) == pytest.approx(
+                tuple(step.layer_ms[layer]), rel=5e-6
+            )
+
+
+def test_numbers_are_short_and_zero_stays_zero() -> None:
+    values = np.array([0.0, 1 / 3, 12345.678, 1e-20], np.float32)
+    assert [repr(v) for v in significant(values)] == ["0.0", "0.333333", "12345.7", "1e-20"]
