@@ -50,7 +50,8 @@ GPU = {
     " results step step_buffer timestamps weights",
     "torch_llama": "blocks checkpoint config errors step",
     "torch_runner": "blocks checkpoint config errors reference_sampler step torch_llama",
-    "sequence": "blocks events run_clock sampling step stopping tokenizer",
+    "token_stats": "events step",
+    "sequence": "blocks events run_clock sampling step stopping token_stats tokenizer",
     "scheduler": "blocks errors sequence step",
     "engine_thread": "errors events scheduler sequence step",
     "engine": "checkpoint config engine_thread errors events sampling sequence step tokenizer"
