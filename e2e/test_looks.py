@@ -274,6 +274,20 @@ def test_everything_with_the_keyboard(page: Page, site: Callable[..., Site]) -> 
     expect(play.prompt).to_be_focused()
 
 
+def test_a_laptop_shows_everything_without_scrolling(page: Page, site: Callable[..., Site]) -> None:
+    page.set_viewport_size({"width": 1366, "height": 720})
+    play = open_page(page, site())
+    play.set(max_tokens=20)
+    play.ask()
+    play.wait_tokens(20)
+    play.wait_done()
+    assert page.evaluate("() => document.documentElement.scrollHeight") <= 720
+    for selector in ("#seed", "#send", "#capture", ".mass"):
+        expect(page.locator(selector)).to_be_in_viewport(ratio=1)
+    sampling = page.locator(".sampling")
+    assert sampling.evaluate("(n) => n.scrollHeight - n.clientHeight") <= 1
+
+
 def test_the_theme_follows_the_system_until_it_is_chosen(
     page: Page, site: Callable[..., Site]
 ) -> None:

@@ -189,3 +189,18 @@ def test_an_earlier_answer_can_be_looked_at_again(play: Callable[..., Playground
     here.wait_tokens(9)
     here.wait_done()
     expect(here.core).to_have_attribute("aria-valuemax", "9")
+
+
+def test_copy_takes_the_text_without_marks(page: Page, site: Callable[..., Site]) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    play = Playground(page, site(delay=0.03).url).open()
+    play.set(max_tokens=40)
+    play.ask(ASK)
+    play.wait_tokens(5)
+    play.slide("temperature", 1.5)
+    expect(page.locator(".mark-change")).to_be_visible()
+    page.keyboard.press("Escape")
+    play.wait_done()
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("() => navigator.clipboard.readText()") == play.text().strip()

@@ -11,6 +11,8 @@ import { focused, focusedRow, focusedToken, pin, point } from "./view.js";
 const table = byId("ltab");
 const body = byId("lrows");
 const canvas = byId("bars");
+/** Rows this high have room for entropy marks taller than the bars. */
+const TALL_MARKS_FROM = 24;
 /** Free room at the right of a cell's bar. */
 const CELL_GAP = 10;
 /** Cells of each row, by layer; "out" and "emb" are the ends. */
@@ -148,20 +150,20 @@ function drawBars(stats) {
     };
     bar(0, scales.update.at(s.attention / s.residual), palette.data);
     bar(1, scales.update.at(s.mlp / s.residual), palette["data-2"]);
-    drawEntropy(context, s.entropy, boxes[2], top, height, dense);
+    drawEntropy(context, s.entropy, boxes[2], top, height, row);
     bar(3, scales.norm?.at(s.residual) ?? null, palette["data-2"]);
     const time = layerTime(s);
     bar(4, time === null || !scales.time ? null : scales.time.at(time / 2), palette.data);
   }
 }
 
-function drawEntropy(context, entropy, { x, width }, top, height, low) {
+function drawEntropy(context, entropy, { x, width }, top, height, row) {
+  const tall = row < TALL_MARKS_FROM ? height : height + 3;
   context.fillStyle = palette.line;
-  if (!low) context.fillRect(x, top + height - 1, width, 1);
+  if (!dense) context.fillRect(x, top + height - 1, width, 1);
   context.fillStyle = palette.data;
   context.globalAlpha = entropy.length > 12 ? 0.6 : 0.85;
   for (const value of entropy) {
-    const tall = low ? height : height + 3;
     context.fillRect(x + scales.entropy.at(value) * (width - 2), top + height - tall, 2, tall);
   }
   context.globalAlpha = 1;

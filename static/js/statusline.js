@@ -102,9 +102,9 @@ function describe(answer, segment) {
   const reason = state.active === answer ? "" : REASONS[segment.reason];
   const ttft = segment.timings?.ttft_ms ?? answer.tokens[segment.base]?.times.interval;
   const room = !reason && lastTurn().answers.length < 2;
-  if (ttft !== undefined && segment.nTokens && room) parts.push(`TTFT ${duration(ttft)}`);
   const speed = tokensPerSecond(answer, segment);
   if (speed) parts.push(`${figure(speed)} tok/s`);
+  if (ttft !== undefined && segment.nTokens && room) parts.push(`TTFT ${duration(ttft)}`);
   if (reason) parts.push(reason);
   return parts.join(" · ");
 }

@@ -175,6 +175,7 @@ function drawFocus() {
   node?.classList.add("on");
   if (node) node.tabIndex = 0;
   lit = node;
+  if (view.pinned !== null && view.hover === null) node?.scrollIntoView({ block: "nearest" });
 }
 
 /** The answer a token's element belongs to. */
