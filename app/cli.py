@@ -88,6 +88,10 @@ def _errors() -> Iterator[None]:
         raise BadInput(str(error)) from None
     except EngineError as error:
         raise Failure(str(error)) from None
+    except BrokenPipeError:  # the reader has enough; click ends quietly
+        raise
+    except OSError as error:
+        raise Failure(f"the text cannot be written: {error.strerror or error}") from None
 
 
 def _model_folder(model: Path | None) -> Path:
