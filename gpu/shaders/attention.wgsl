@@ -83,7 +83,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var top = LOWEST;
   for (var l = 0u; l < n_lanes; l++) { top = max(top, lane_maximum[l]); }
   var total = 0.0;
-  for (var l = 0u; l < n_lanes; l++) { total = fma(lane_sum[l], exp(lane_maximum[l] - top), total); }
+  for (var l = 0u; l < n_lanes; l++) {
+    total = fma(lane_sum[l], exp(lane_maximum[l] - top), total);
+  }
   for (var i = lane; i < HEAD_VEC4S; i += LANES) {
     var merged = vec4f();
     for (var l = 0u; l < n_lanes; l++) {

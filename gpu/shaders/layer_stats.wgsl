@@ -1,6 +1,6 @@
 // Norms of the residual stream and of what each layer added to it, for every row of a captured
-// step. The stream's states lie in two arenas, because a dispatch may not read and write one buffer:
-// states[l] before layer l (N_LAYERS + 1 of them, the last after the final layer),
+// step. The stream's states lie in two arenas, because a dispatch may not read and write the same
+// buffer: states[l] before layer l (N_LAYERS + 1 of them, the last after the final layer),
 // middles[l] after its attention.
 //
 // states   [N_LAYERS + 1][STATE_STRIDE]   each [rows][X_STRIDE]

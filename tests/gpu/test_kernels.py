@@ -1,0 +1,174 @@
+"""The shaders as files: one name for one thing, one order of sections, every variant compiles."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import resources
+
+import pytest
+
+from gpu import kernels, ops, reference, reference_sampler, step, step_buffer
+from gpu.device import Device
+from gpu.errors import DeviceError
+from gpu.kernels import Kernels, bindings_of, compose, read_shader, shader_names
+from tests.gpu import variants
+
+FOLDER = resources.files("gpu") / "shaders"
+LIB = sorted(f.name.removesuffix(".wgsl") for f in (FOLDER / "lib").iterdir())
+TWINS = {name: getattr(reference, name, None) for name in shader_names()}
+TWINS["sample"] = reference_sampler.choose
+MAX_STORAGE_BUFFERS = 8
+MAX_INVOCATIONS = 256
+MAX_WORKGROUP_BYTES = 16384
+"""What every WebGPU device has."""
+
+SECTIONS = (
+    r"^// ",
+    r"^override ",
+    r"^const |^struct ",
+    r"^@group",
+    r"^var<workgroup>",
+    r"^@compute",
+)
+
+
+def constant(source: str, name: str) -> int:
+    found = re.search(rf"^const {name} = (0x[0-9a-f]+|\d+)u;", source, re.MULTILINE)
+    assert found, f"no constant {name}"
+    return int(found[1], 0)
+
+
+@pytest.mark.parametrize("name", shader_names())
+def test_a_shader_has_an_op_and_a_twin_of_its_name(name: str) -> None:
+    op, twin = getattr(ops, name), TWINS[name]
+    assert inspect.isfunction(op)
+    assert op.__doc__
+    assert twin is not None, f"gpu/reference.py has no {name}"
+    assert twin.__doc__
+
+
+def test_every_op_has_a_shader() -> None:
+    recording = [
+        name
+        for name, function in inspect.getmembers(ops, inspect.isfunction)
+        if function.__module__ == ops.__name__ and "rec" in inspect.signature(function).parameters
+    ]
+    assert recording == shader_names()
+
+
+@pytest.mark.parametrize("name", [*shader_names(), *(f"lib/{name}" for name in LIB)])
+def test_a_shader_says_first_what_it_is_for(name: str) -> None:
+    lines = read_shader(name).splitlines()
+    assert re.match(r"// \S.{10,}", lines[0]), f"{name}.wgsl should begin with its purpose"
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("name", shader_names())
+def test_a_shaders_sections_are_in_order(name: str) -> None:
+    source = read_shader(name)
+    places = [match.start() for s in SECTIONS if (match := re.search(s, source, re.MULTILINE))]
+    assert places == sorted(places)
+    assert len(re.findall("^@compute", source, re.MULTILINE)) == 1
+    assert re.search(r"^@compute.*\nfn main\(", source, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", shader_names())
+def test_a_shader_describes_its_bindings_and_writes_the_last(name: str) -> None:
+    source = read_shader(name)
+    header = source[: source.index("// use:")]
+    bindings = bindings_of(source)
+    kinds = [b.kind for b in bindings]
+    assert [b.index for b in bindings] == list(range(len(bindings)))
+    assert kinds == sorted(kinds, key=["uniform", "read-only-storage", "storage"].index)
+    assert len([k for k in kinds if k != "uniform"]) <= MAX_STORAGE_BUFFERS
+    for binding in bindings:
+        if binding.kind != "uniform":
+            assert re.search(rf"^// .*\b{binding.name}\b", header, re.MULTILINE), binding.name
+
+
+def test_every_file_of_the_library_is_used() -> None:
+    used = set()
+    for name in (*shader_names(), *(f"lib/{name}" for name in LIB)):
+        used |= set(re.findall(r"^// use: (\w+)", read_shader(name), re.MULTILINE))
+    assert {name.removesuffix("_f32").removesuffix("_f16") for name in LIB} == used
+
+
+def test_host_and_shaders_agree_on_their_numbers() -> None:
+    layout, sample = read_shader("lib/step"), compose("sample", {})
+    assert constant(layout, "MAX_ROWS") == step_buffer.MAX_ROWS
+    assert constant(layout, "MAX_SAMPLES") == step_buffer.MAX_SAMPLES
+    assert constant(layout, "FROM_GPU") == step.FROM_GPU & 0xFFFFFFFF
+    assert constant(sample, "N_CANDIDATES") == step.N_CANDIDATES
+    words = constant(sample, "HEADER_WORDS") + constant(sample, "CANDIDATE_WORDS") * 20
+    assert words == ops.RESULT_WORDS
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("software", [True, False], ids=["for-software", "for-gpus"])
+def test_every_variant_that_models_ask_for_compiles(device: Device, software: bool) -> None:
+    found = variants.recorded(device, software=software)
+    assert {kernel.name for kernel in found} == set(shader_names())
+    for kernel in found:
+        invocations = kernel.constants.get("WORKGROUP") or kernel.constants["LANES"]
+        assert invocations <= MAX_INVOCATIONS
+
+
+@pytest.mark.parametrize("head_dim", [4, 64, 128, 256, 1024])
+def test_attention_fits_the_workgroup_memory_every_device_has(head_dim: int) -> None:
+    lanes = ops.attention_lanes(head_dim)
+    assert 1 <= lanes * (head_dim + 3) * 4 <= MAX_WORKGROUP_BYTES
+
+
+def test_a_kernel_is_compiled_once(device: Device) -> None:
+    kernels_ = Kernels(device)
+    first = kernels_.get("embed", {"CHUNKS": 1, "COUNT": 1}, lib={"weight": "weight_f32"})
+    again = kernels_.get("embed", {"COUNT": 1, "CHUNKS": 1}, lib={"weight": "weight_f32"})
+    other = kernels_.get("embed", {"CHUNKS": 1, "COUNT": 1}, lib={"weight": "weight_f16"})
+    assert first is again
+    assert first is not other
+    assert len(kernels_) == 2
+
+
+def test_overrides_come_first_because_naga_dies_otherwise() -> None:
+    lines = [
+        line
+        for line in compose("sample", {"const ANY": "1u"}).splitlines()
+        if line and not line.startswith("//")
+    ]
+    overrides = [i for i, line in enumerate(lines) if line.startswith("override ")]
+    assert overrides == list(range(len(overrides)))
+    assert len(overrides) == 4
+
+
+# ---- what goes wrong, said well ------------------------------------------------------------------
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+    """Shaders are read with `old` replaced."""
+    read = kernels.read_shader
+    monkeypatch.setattr(kernels, "read_shader", lambda name: read(name).replace(old, new))
+
+
+def test_a_shader_that_does_not_compile_is_named_with_the_line(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch, "let row = id.y;", "let row = id.nothing;")
+    with pytest.raises(DeviceError) as caught:
+        Kernels(device).get("embed", {"CHUNKS": 1, "COUNT": 1}, lib={"weight": "weight_f32"})
+    message = str(caught.value)
+    assert message.startswith("embed.wgsl does not compile")
+    assert re.search(r"\d+ │ +let row = id\.nothing;", message)
+
+
+def test_a_pipeline_that_cannot_be_made_is_named_with_its_constants(device: Device) -> None:
+    with pytest.raises(
+        DeviceError, match=r"(?s)embed\.wgsl with {'CHUNKS': 3} failed.*COUNT"
+    ) as caught:
+        Kernels(device).get("embed", {"CHUNKS": 3}, lib={"weight": "weight_f32"})
+    assert "COUNT" in str(caught.value)
+
+
+def test_an_unknown_override_is_refused(device: Device) -> None:
+    with pytest.raises(ValueError, match=r"embed\.wgsl has no override named COUNTS"):
+        Kernels(device).get("embed", {"COUNTS": 1}, lib={"weight": "weight_f32"})

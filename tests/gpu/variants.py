@@ -1,0 +1,34 @@
+"""Every specialisation of every shader that plans of unlike models ask for."""
+
+from __future__ import annotations
+
+from gpu.device import Device
+from gpu.kernels import Kernel
+from gpu.plan_book import ROW_BUCKETS, SAMPLE_BUCKETS
+from gpu.wgpu_runner import WgpuRunner
+from tests.gpu import driving, random_llama
+from tests.gpu.rig import as_kind
+
+NAMES = ("odd172_bias", "head128_llama3", "derived_head")
+
+
+def recorded(device: Device, *, software: bool) -> list[Kernel]:
+    """Kernels of plain, captured and logits plans in all buckets, weights in both dtypes, as for a
+    software device or a real GPU. Recording compiles them."""
+    found: dict[tuple[str, str], Kernel] = {}
+    for name in NAMES:
+        for dtype in ("f32", "f16"):
+            runner = driving.load(as_kind(device, software), random_llama.folder(name), dtype)
+            found |= {(k.source, repr(k.constants)): k for k in _kernels(runner)}
+    return sorted(found.values(), key=lambda kernel: kernel.name)
+
+
+def _kernels(runner: WgpuRunner) -> list[Kernel]:
+    plans = [
+        runner.plans.plan(n_rows, n_samples, kind).plan
+        for n_rows in ROW_BUCKETS
+        for n_samples in SAMPLE_BUCKETS
+        if n_samples <= n_rows
+        for kind in ("plain", "captured", "logits")
+    ]
+    return [dispatch.kernel for plan in plans for dispatch in plan.dispatches]
