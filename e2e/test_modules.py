@@ -106,7 +106,9 @@ EVENTS = """async (events) => {
   const answer = new Answer();
   const segment = answer.begin("a", { capture: true, params: {} });
   const taken = events.map(([seq, event]) => answer.take(segment, seq, event));
-  return { taken, text: answer.text, marks: answer.marks, state: segment.state };
+  const marks = answer.marks.map(({ index, changes, told }) => ({ index, changes, told }));
+  const warmth = answer.tokens.map((token) => answer.settingsAt(token).temperature);
+  return { taken, text: answer.text, marks, warmth, state: segment.state };
 }"""
 
 PARAMS = {
@@ -158,3 +160,17 @@ def test_marks_tell_a_drag_once_and_keep_what_each_token_saw(loaded: Page) -> No
     assert [mark["index"] for mark in marks] == [5, 8, 40]
     assert told == [[], [(0.7, 1.2)], [(1.2, 1.3)]]
     assert seen == [[(0.7, 0.9)], [(0.9, 1.2)], [(1.2, 1.3)]]
+
+
+def test_every_token_knows_the_settings_it_was_chosen_with(loaded: Page) -> None:
+    events = [
+        [1, ACCEPTED],
+        [2, token(0, "A")],
+        [3, updated(2, 0.9)],
+        [4, token(1, "B")],
+        [5, token(2, "C")],
+        [6, updated(4, 1.2)],
+        [7, token(3, "D")],
+        [8, token(4, "E")],
+    ]
+    assert loaded.evaluate(EVENTS, events)["warmth"] == [0.7, 0.7, 0.9, 0.9, 1.2]

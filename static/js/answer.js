@@ -51,7 +51,7 @@ export class Answer {
     /** `token` events in order, each with `segment`. */
     this.tokens = [];
     /**
-     * Where settings changed: {index, changes, told}, both [{name, from, to}]. `changes` is what the
+     * Where settings changed: {segment, index, changes, told}, the last two [{name, from, to}]. `changes` is what the
      * token at `index` saw; `told` is what people read: a whole drag at its last mark, else nothing.
      */
     this.marks = [];
@@ -94,6 +94,17 @@ export class Answer {
 
   find(id) {
     return this.segments.find((segment) => segment.id === id) ?? null;
+  }
+
+  /** The settings (and `capture`) that acted on a token: the newest, with later changes taken back. */
+  settingsAt({ segment, index }) {
+    const settings = { ...segment.params, capture: segment.capture };
+    for (const mark of this.marks.toReversed()) {
+      if (mark.segment !== segment) continue;
+      if (mark.index <= segment.base + index) break;
+      for (const { name, from } of mark.changes) settings[name] = from;
+    }
+    return settings;
   }
 
   /**
@@ -169,7 +180,7 @@ const HANDLERS = {
     }
     segment.params = event.params;
     segment.capture = event.capture;
-    if (changes.length) addMark(answer, segment.base + event.index, changes);
+    if (changes.length) addMark(answer, segment, segment.base + event.index, changes);
   },
 
   done(_answer, segment, event) {
@@ -184,11 +195,12 @@ const HANDLERS = {
 const SAME_DRAG_TOKENS = 12;
 const names = (changes) => changes.map(({ name }) => name).join();
 
-function addMark(answer, index, changes) {
-  const before = answer.marks.at(-1);
+function addMark(answer, segment, index, changes) {
+  const last = answer.marks.at(-1);
+  const before = last?.segment === segment ? last : null;
   const sameDrag =
     before && index - before.index <= SAME_DRAG_TOKENS && names(before.changes) === names(changes);
-  const mark = { index, changes, told: changes };
+  const mark = { segment, index, changes, told: changes };
   if (sameDrag) {
     mark.told = since(before.told.length ? before.told : before.changes, changes);
     before.told = [];

@@ -31,6 +31,7 @@ function draw() {
   byId("tok-prev").disabled = !token || focused() === -promptLength();
   byId("tok-next").disabled = !token || focused() === written() - 1;
   const chosen = token?.prompt ? null : token;
+  document.body.toggleAttribute("data-chosen", chosen !== null);
   drawList(chosen);
   drawDraw(chosen);
 }
@@ -99,26 +100,13 @@ function drawRow(row, candidate, token, most) {
 /** Did the repetition penalty act on this candidate? It does on every token in the context. */
 function penalised(candidate, token) {
   const { segment } = token;
-  const params = paramsAt(token);
-  if (!params || params.repetition_penalty === 1) return false;
+  if (view.answer.settingsAt(token).repetition_penalty === 1) return false;
   if (segment.promptIds.has(candidate.id)) return true;
   const { tokens } = view.answer;
   for (let i = segment.base; i < segment.base + token.index; i += 1) {
     if (tokens[i]?.id === candidate.id) return true;
   }
   return false;
-}
-
-/** The settings that chose a token: those of its generation, with the changes since taken back. */
-function paramsAt(token) {
-  const { segment } = token;
-  if (!segment.params) return null;
-  const params = { ...segment.params };
-  for (const { index, changes } of view.answer.marks.toReversed()) {
-    if (index <= segment.base + token.index) break;
-    for (const { name, from } of changes) params[name] = from;
-  }
-  return params;
 }
 
 /** Cumulative strip: kept shares in falling order, removed mass hatched, the draw as a tick. */
@@ -145,7 +133,7 @@ function drawDraw(token) {
     strip.append(gone);
   }
   const at = el("div", "at");
-  const greedy = paramsAt(token)?.temperature === 0;
+  const greedy = view.answer.settingsAt(token).temperature === 0;
   if (!greedy) {
     strip.append(setVars(el("span", "tick"), { "--u": token.draw * kept }));
     at.append(

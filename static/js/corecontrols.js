@@ -158,16 +158,24 @@ const inWords = (token, cell) =>
 /** Say why the plate is blank, when it is. */
 function drawBlank() {
   const blank = byId("blank");
-  const { answer } = view;
-  let text = answer
-    ? ""
-    : "Every token will leave one column here, from the embedding up to the output.";
-  const newest = answer?.tokens.findLast(({ stats }) => stats);
-  if (answer && answer.tokens.length && !newest)
-    text = "Capture was off, so no layer was measured.";
-  else if (newest && state.metric === "time" && newest.stats.layers[0].attention_ms == null) {
-    text = "This device has no timestamps inside a pass, so no layer has a GPU time.";
-  }
+  const text = whyBlank(view.answer);
   setText(blank, text);
   blank.hidden = text === "";
+}
+
+function whyBlank(answer) {
+  if (!answer)
+    return "Every token will leave one column here, from the embedding up to the output.";
+  const newest = answer.tokens.findLast(({ stats }) => stats);
+  const last = answer.tokens.at(-1);
+  const gone = answer.segments.some(({ state: its }) => its === "lost");
+  if (newest) {
+    const untimed = state.metric === "time" && newest.stats.layers[0].attention_ms == null;
+    return untimed
+      ? "This device has no timestamps inside a pass, so no layer has a GPU time."
+      : "";
+  }
+  if (gone || (last && answer.settingsAt(last).capture))
+    return "The measurements of this answer are gone; its text is kept.";
+  return last ? "Capture was off, so no layer was measured." : "";
 }

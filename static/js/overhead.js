@@ -6,12 +6,15 @@ const NEEDED = 12;
 const intervals = { on: [], off: [] };
 let before = null;
 
-/** Take the interval of a token. The first of a generation and those around a switch do not count. */
+/**
+ * Take the interval of a token. The first of a generation and those around a switch do not count,
+ * nor does one that was captured but came without statistics because the page was behind.
+ */
 export function note(token) {
-  const which = token.stats ? "on" : "off";
+  const which = token.stats ? "on" : token.segment.capture ? "" : "off";
   const steady = before?.segment === token.segment && before.which === which && token.index > 1;
   before = { segment: token.segment, which };
-  if (!steady) return;
+  if (!steady || !which) return;
   intervals[which].push(token.times.interval);
   if (intervals[which].length > KEPT) intervals[which].shift();
 }

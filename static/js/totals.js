@@ -3,7 +3,7 @@
 import { byId, el, setText, splitBar } from "./dom.js";
 import { count, duration } from "./format.js";
 import { on, state } from "./state.js";
-import { focusedToken } from "./view.js";
+import { focusedToken, view } from "./view.js";
 
 export function setUpTotals() {
   on("focus tokens hello", draw);
@@ -45,7 +45,12 @@ function drawGpu(token, stats) {
 function whyNot(token, stats) {
   if (stats) return "No timestamps inside a pass on this device, so no GPU time per layer.";
   if (token.reused) return "Found in the KV cache, so its layers were not computed again.";
-  return "Capture was off for this token, so its layers were not measured.";
+  const { capture } = token.prompt
+    ? view.answer.segments[0].request
+    : view.answer.settingsAt(token);
+  return capture
+    ? "This page was behind, so the measurements of this token were dropped."
+    : "Capture was off for this token, so its layers were not measured.";
 }
 
 /** The host's share of the step; a prompt's tokens share theirs with the whole chunk. */

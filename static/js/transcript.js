@@ -3,7 +3,7 @@
 import { byId, el, setText } from "./dom.js";
 import { moveFocus } from "./corecontrols.js";
 import { describeChange } from "./params.js";
-import { on, shownAnswer, state } from "./state.js";
+import { lastTurn, on, shownAnswer, state } from "./state.js";
 import { focused, pin, point, showAnswer, view } from "./view.js";
 
 const log = byId("log");
@@ -68,7 +68,8 @@ function draw() {
   document.body.toggleAttribute("data-writing", !!state.active);
   state.turns.forEach(drawTurn);
   for (const { box } of drawn.splice(state.turns.length)) box.remove();
-  if (state.active) drawn.at(-1)?.text.append(caret);
+  // It stays, unseen, after the last word: without it a final line break would fold away.
+  if (lastTurn()) drawn.at(-1).text.append(caret);
   else caret.remove();
 }
 

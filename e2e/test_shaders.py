@@ -1,0 +1,104 @@
+"""The shaders compile in a browser too: Tint is a second opinion on WGSL, stricter than naga.
+
+Every specialisation that plans of unlike models ask for is compiled by Chromium's WebGPU, on a
+device with no more than the limits that every device has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Route
+
+from gpu.device import Device
+from gpu.kernels import Kernel, compose
+from tests.gpu import variants
+
+SITE = "http://127.0.0.1:1/"
+"""WebGPU wants a page of a secure origin; nobody listens there, the browser is given a page."""
+
+OPEN_DEVICE = """async () => {
+  const adapter = await navigator.gpu?.requestAdapter();
+  if (!adapter) return null;
+  window.device = await adapter.requestDevice();
+  return adapter.info.vendor;
+}"""
+
+COMPILE = """async (variants) => {
+  const compile = async ({ code, constants }) => {
+    const module = device.createShaderModule({ code });
+    const { messages } = await module.getCompilationInfo();
+    const found = messages.map((m) => `${m.type} in line ${m.lineNum}: ${m.message}`);
+    if (found.length) return found;
+    const compute = { module, entryPoint: "main", constants };
+    try {
+      await device.createComputePipelineAsync({ layout: "auto", compute });
+    } catch (error) {
+      return [String(error)];
+    }
+    return [];
+  };
+  return Promise.all(variants.map(compile));
+}"""
+
+
+@pytest.fixture(scope="module")
+def page(
+    launch_browser: Callable[..., Browser], browser_type_launch_args: dict[str, Any]
+) -> Iterator[Page]:
+    """A page with an open WebGPU device in `window.device`."""
+    args = [*browser_type_launch_args["args"], "--enable-unsafe-webgpu"]
+    browser = launch_browser(args=args)
+    page = browser.new_page()
+    page.route(SITE, _answer)
+    page.goto(SITE)
+    vendor = page.evaluate(OPEN_DEVICE)
+    assert vendor is not None, "this browser has no WebGPU adapter; Debian's chromium has one"
+    yield page
+    browser.close()
+
+
+def _answer(route: Route) -> None:
+    route.fulfill(body="<!doctype html><title>shaders</title>", content_type="text/html")
+
+
+def compile_all(page: Page, kernels: list[tuple[str, str, dict[str, float]]]) -> list[list[str]]:
+    """What the browser has to say about each (name, source, constants): nothing, if it is well."""
+    found: list[list[str]] = page.evaluate(
+        COMPILE, [{"code": code, "constants": constants} for _, code, constants in kernels]
+    )
+    return found
+
+
+def as_numbers(kernel: Kernel) -> dict[str, float]:
+    return {name: float(value) for name, value in kernel.constants.items()}
+
+
+@pytest.mark.parametrize("software", [True, False], ids=["for-software", "for-gpus"])
+def test_every_variant_compiles_in_the_browser(page: Page, software: bool) -> None:
+    kernels = [
+        (kernel.name, kernel.source, as_numbers(kernel))
+        for kernel in variants.recorded(Device.open(), software=software)
+    ]
+    said = compile_all(page, kernels)
+    wrong = [
+        f"{name}.wgsl with {constants}: {line}"
+        for (name, _, constants), lines in zip(kernels, said, strict=True)
+        for line in lines
+    ]
+    assert len(kernels) > 50
+    assert not wrong, "\n".join(wrong[:20])
+
+
+def test_the_browser_notices_what_naga_lets_pass(page: Page, allowed_console: list[str]) -> None:
+    """A barrier behind a branch that may differ between lanes, and constants left unset."""
+    allowed_console += ["must only be called from uniform control flow", "Missing overridable"]
+    source = compose("attention", {"const HEAD_VEC4S": "2u"}, {"kv": "kv_f32"})
+    barrier = "workgroupBarrier();"
+    assert barrier in source
+    uneven = source.replace(barrier, f"if (lane > 3u) {{ {barrier} }}")
+    said = compile_all(page, [("uneven", uneven, {}), ("unset", source, {"LANES": 32})])
+    assert "uniform control flow" in said[0][0]
+    assert said[1]
