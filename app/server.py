@@ -27,7 +27,7 @@ from app.config import Settings
 from app.engines import EngineClient, Progress
 from app.protocol import Hello, Status
 from app.worker import ProcessEngine
-from gpu import Engine, Tokenizer
+from gpu import Engine, ModelConfig, Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +118,9 @@ def serve(settings: Settings, folder: Path, tell: Callable[[str], None]) -> str 
     """Serve until Ctrl+C or SIGTERM. Returns why the engine failed to start, or None.
 
     `tell` gets the lines for the terminal. Raises `PortError`, and `ModelError` for a folder
-    without a usable tokenizer.
+    whose config or tokenizer cannot be used.
     """
+    ModelConfig.from_folder(folder)  # what cannot be run is refused before a port is opened
     tokenizer = Tokenizer.load(folder)
     with bind(settings.host, settings.port) as listener:
         engine = ProcessEngine(
