@@ -159,7 +159,7 @@ const HANDLERS = {
     prefill.done = event.done;
     prefill.total = event.total;
     prefill.reused = event.reused;
-    prefill.ms += event.ms;
+    prefill.ms = event.ms; // since the start, unlike gpu_ms, which is of this chunk
     if (event.gpu_ms !== null) prefill.gpuMs = (prefill.gpuMs ?? 0) + event.gpu_ms;
     segment.kvBlocks = event.kv_blocks;
     for (const stats of event.stats ?? []) segment.promptStats[stats.position] = stats;

@@ -1,10 +1,9 @@
 // The core sample: where its columns are, how it scrolls, and what is drawn when.
 
-import { paintColumn, paintProbability } from "./column.js";
+import { paintColumn, paintProbability, partEdges } from "./column.js";
 import { drawLabels, drawPaper } from "./corelabels.js";
 import { byId, clamp, setText, setVars } from "./dom.js";
 import { grid, rowTop } from "./grid.js";
-import { partEdges } from "./column.js";
 import { tokenLabel } from "./format.js";
 import { on, state } from "./state.js";
 import { Tape } from "./tape.js";
@@ -44,8 +43,8 @@ export const core = {
   scrolledAway: false,
 };
 
-let drawnAnswer = null;
-let drawnEdition = -1;
+/** What the tapes were made for. */
+let drawn = { answer: null, edition: 0, prompt: 0 };
 let ownScroll = -1;
 
 const tokenTape = new Tape((context, i, x, width) => {
@@ -90,14 +89,17 @@ function resetCore() {
   core.scroll = plot.scrollLeft;
   core.column = Math.max(1, Math.round(core.wanted * core.ratio)) / core.ratio;
   view.parts = state.hello ? metric().parts(state.hello.model, grid.row) : 2;
-  const nPrompt = promptLength();
-  const narrow = core.width < 500 || nPrompt > 400;
-  core.prompt =
-    Math.max(1, Math.round((nPrompt > 1200 ? 1 : narrow ? 2 : 3) * core.ratio)) / core.ratio;
+  core.prompt = Math.max(1, Math.round(promptWidth() * core.ratio)) / core.ratio;
   const height = Math.round((grid.bottom - grid.flag - grid.text) * core.ratio);
   tokenTape.reset(core.column * core.ratio, height);
   promptTape.reset(core.prompt * core.ratio, height);
   setVars(pane, { "--pane-w": `${core.width}px` });
+}
+
+/** Columns of the prompt are narrow, and narrower for a long one. */
+function promptWidth() {
+  if (promptLength() > 1200) return 1;
+  return promptLength() > 400 || core.width < 500 ? 2 : 3;
 }
 
 /** The prompt's columns that may be painted: statistics come in order. */
@@ -106,10 +108,10 @@ const promptDone = () => view.answer?.segments[0]?.prefill.done ?? 0;
 function drawCore() {
   if (!core.width) return;
   const { answer } = view;
-  if (answer !== drawnAnswer || (answer && answer.edition !== drawnEdition)) {
-    if (answer !== drawnAnswer) core.scrolledAway = false;
-    drawnAnswer = answer;
-    drawnEdition = answer?.edition;
+  const now = { answer, edition: answer?.edition ?? 0, prompt: promptLength() };
+  if (answer !== drawn.answer) core.scrolledAway = false;
+  if (Object.keys(now).some((key) => now[key] !== drawn[key])) {
+    drawn = now;
     resetCore();
   }
   const n = answer?.tokens.length ?? 0;
@@ -122,8 +124,8 @@ function drawCore() {
 
 /** Keep what matters in view: the focused column if one is chosen, else the newest. */
 function placeScroll(n) {
-  const { width, column, x0 } = core;
-  const head = x0 + n * column;
+  const { width, column } = core;
+  const head = frontOf(n);
   const least = Math.max(width, head + MARGIN_COLUMNS * column);
   const wanted = Math.ceil(Math.max(width, head + width * JUMP));
   if (core.tape < least || core.tape > wanted) {
@@ -148,7 +150,7 @@ function onScroll() {
   ownScroll = -1;
   core.scroll = scrollLeft;
   const n = view.answer?.tokens.length ?? 0;
-  const head = core.x0 + n * core.column;
+  const head = frontOf(n);
   core.scrolledAway = head > scrollLeft + core.width || head < scrollLeft || view.pinned !== null;
   drawCore();
   byId("follow").setAttribute("aria-pressed", String(!core.scrolledAway && view.pinned === null));
@@ -181,7 +183,7 @@ function placeFocus(n) {
   const visible = token && x > -place.width && x < core.width;
   const vars = {
     "--on": visible ? 1 : 0,
-    "--head": `${core.x0 + n * core.column - core.scroll + 1}px`,
+    "--head": `${frontOf(n) - core.scroll + 1}px`,
   };
   if (token && row) {
     const [top, bottom] = partEdges(row.layer, Math.min(row.part, view.parts - 1));
@@ -196,6 +198,9 @@ function placeFocus(n) {
   }
   setVars(pane, vars);
 }
+
+/** Where the next column will be: after the newest token, or in the prompt while that is read. */
+const frontOf = (n) => (n ? core.x0 + n * core.column : promptDone() * core.prompt);
 
 /** Where a token's column is on the tape: {x, width}. */
 function columnOf(index) {

@@ -46,7 +46,7 @@ function drawFigures() {
 }
 
 function drawTimes(segment, tpot) {
-  const prefill = segment?.prefill.ms ?? 0;
+  const prefill = segment?.timings?.prompt_ms ?? segment?.prefill.ms ?? 0;
   const decode =
     segment?.timings?.predicted_ms ?? (Number.isFinite(tpot) ? tpot * (segment.nTokens - 1) : 0);
   const any = prefill + decode > 0;
