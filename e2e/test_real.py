@@ -4,59 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from app import tale
 from e2e.playground import Playground
+from tests.serving import serving
 
-LOAD_SECONDS = 180
 ASK = "Tell me a story about a fox who finds a lantern"
-
-pytestmark = pytest.mark.skipif(
-    not (tale.model_dir() / "model.safetensors").exists(),
-    reason="no bundled model in this checkout",
-)
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A server as a user starts it, on a free port; its output is shown when a test fails."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "app", "serve", "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert server.stdout is not None
-    lines: list[str] = []
-    ready = threading.Event()
-
-    def read() -> None:
-        for line in server.stdout or ():
-            lines.append(line)
-            print(line, end="")
-            if line.startswith("Ready"):
-                ready.set()
-        ready.set()
-
-    threading.Thread(target=read, daemon=True).start()
-    ready.wait(LOAD_SECONDS)
-    found = re.search(r"http://[\d.]+:\d+/", "".join(lines))
-    assert server.poll() is None, "the server did not start:\n" + "".join(lines)
-    assert found, "the server did not say where it is:\n" + "".join(lines)
-    yield found.group()
-    server.terminate()
-    try:
-        server.wait(20)
-    except subprocess.TimeoutExpired:
-        server.kill()
+    with serving() as address:
+        yield address
 
 
 def test_the_page_shows_the_text_that_the_api_gives(page: Page, url: str) -> None:

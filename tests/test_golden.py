@@ -7,19 +7,15 @@ the 256 tokens that transformers (float32, greedy) continues each with.
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu import Engine, SamplingParams
+from tests.serving import ROOT, serving
 
-ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT.parent / "shared/models/stories260k"
 pytestmark = [
     pytest.mark.parity,
@@ -76,31 +72,15 @@ def test_a_seed_means_the_same_text_beside_other_runs(engine: Engine) -> None:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Of the real server with the real engine process."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "app", "serve", "--port", "0", "--dtype", "f32", "--model", FOLDER],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert server.stdout is not None
-    lines = []
-    try:
-        for line in server.stdout:
-            lines.append(line)
-            if "Ready" in line:
-                break
-        found = re.search(r"http://127\.0\.0\.1:\d+", "".join(lines))
-        assert found, "".join(lines)
-        yield found[0]
-    finally:
-        server.terminate()
-        server.wait(20)
+    with serving("--dtype", "f32", "--model", FOLDER) as address:
+        yield address
 
 
 def test_over_http(address: str, engine: Engine) -> None:
     for case in cases():
         body = {"prompt": case["prompt_ids"], "max_tokens": 256, "temperature": 0}
         request = urllib.request.Request(
-            f"{address}/v1/completions",
+            f"{address}v1/completions",
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.serving import ROOT, serving
+
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -40,27 +41,9 @@ def run(*command: object) -> str:
 
 @pytest.fixture
 def address(command: Path, tmp_path: Path) -> Iterator[str]:
-    """Of a server started in an empty folder, once it is ready."""
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    server = subprocess.Popen(
-        [str(command), "serve", "--port", "0"], cwd=tmp_path, env=environment,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert server.stdout is not None
-    lines = []
-    try:
-        for line in server.stdout:
-            lines.append(line)
-            if "Ready" in line:
-                break
-        else:
-            pytest.fail(f"the server ended: {''.join(lines)}")
-        found = re.search(r"http://127\.0\.0\.1:\d+", "".join(lines))
-        assert found, lines
-        yield found[0]
-    finally:
-        server.terminate()
-        server.wait(20)
+    """Of a server started in an empty folder."""
+    with serving(command=[command], cwd=tmp_path) as address:
+        yield address
 
 
 def test_the_wheel_has_no_torch_and_streams_a_token(command: Path, address: str) -> None:
@@ -68,7 +51,7 @@ def test_the_wheel_has_no_torch_and_streams_a_token(command: Path, address: str)
     assert not re.search(r"^torch\b", installed, re.MULTILINE)
     body = json.dumps({"prompt": "Once upon a time", "max_tokens": 3, "stream": True}).encode()
     request = urllib.request.Request(
-        f"{address}/v1/completions", body, {"Content-Type": "application/json"}
+        f"{address}v1/completions", body, {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=120) as answer:
         lines = [line.decode().strip() for line in answer if line.strip()]
@@ -78,9 +61,9 @@ def test_the_wheel_has_no_torch_and_streams_a_token(command: Path, address: str)
 
 
 def test_the_page_and_its_files_are_served(address: str) -> None:
-    with urllib.request.urlopen(f"{address}/", timeout=20) as answer:
+    with urllib.request.urlopen(address, timeout=20) as answer:
         page = answer.read().decode()
     for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', page):
-        with urllib.request.urlopen(address + path, timeout=20) as answer:
+        with urllib.request.urlopen(address.rstrip("/") + path, timeout=20) as answer:
             assert answer.status == 200, path
     assert "/static/" in page
