@@ -270,7 +270,7 @@ class ProcessEngine(EngineClient):
             return None
         if failure is None:
             failure = self._mourn(life)
-        life.end(failure or "the engine stopped and is restarting; the text so far is kept")
+        life.end(failure or "the engine stopped; the text so far is kept")
         return failure
 
     def _mourn(self, life: _Life) -> str | None:

@@ -80,6 +80,7 @@ class Queued(msgspec.Struct, frozen=True, tag="queued"):
 
 class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
     """`done` of `total` prompt tokens are in the KV cache; `reused` of them were there already.
+    `ms` counts from the start of the run, `gpu_ms` is of this chunk's step alone.
     `stats` has one entry for each prompt token of this chunk when captured."""
 
     done: int
