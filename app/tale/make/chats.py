@@ -141,6 +141,18 @@ FIRST_MIX: Mix = (
 )
 
 
+# The last minutes: questions, which are many and short, in the hundred ways they are asked.
+LAST_MIX: Mix = (
+    (lambda rng: story_turn(draw_story(rng)), 0.25),
+    (question_turn, 0.62),
+    (long_chat, 0.03),
+    (plain_story, 0.02),
+    (small_talk, 0.03),
+    (unknown_turn, 0.05),
+)
+MIXES = {"first": FIRST_MIX, "main": MIX, "last": LAST_MIX}
+
+
 def draw_document(rng: random.Random, mix: Mix = MIX) -> Document:
     """One training document; a few chats begin with a system prompt."""
     makers, shares = zip(*mix, strict=True)

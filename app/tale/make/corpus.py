@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from app.tale import model_dir
-from app.tale.make.chats import FIRST_MIX, MIX, Document, draw_document
+from app.tale.make.chats import MIXES, Document, draw_document
 
 ENDOFTEXT, IM_START, IM_END = 0, 1, 2  # ids, in the order of tokenizer.SPECIALS
 BEGIN_MARK_SHARE = 0.5  # plain text is met with and without a mark before it
@@ -54,25 +54,32 @@ def encode(document: Document, tokenizer: Tokenizer, rng: random.Random) -> list
     return tokens
 
 
-def _chunk(task: tuple[int, int, bool]) -> tuple[list[int], list[bool], list[int]]:
-    seed, n_documents, first = task
-    mix = FIRST_MIX if first else MIX
+def stream_of(encoded: list[list[tuple[int, bool]]]) -> Stream:
+    return Stream(
+        np.array([token for tokens in encoded for token, _ in tokens], dtype=np.uint16),
+        np.array([counts for tokens in encoded for _, counts in tokens], dtype=np.bool_),
+        np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+    )
+
+
+def _chunk(task: tuple[int, int, str]) -> tuple[list[int], list[bool], list[int]]:
+    seed, n_documents, mix = task
     rng = random.Random(seed)
     tokenizer = Tokenizer.from_file(str(model_dir() / "tokenizer.json"))
     ids: list[int] = []
     counts: list[bool] = []
     lengths: list[int] = []
     for _ in range(n_documents):
-        tokens = encode(draw_document(rng, mix), tokenizer, rng)
+        tokens = encode(draw_document(rng, MIXES[mix]), tokenizer, rng)
         ids += [token for token, _ in tokens]
         counts += [count for _, count in tokens]
         lengths.append(len(tokens))
     return ids, counts, lengths
 
 
-def build(n_documents: int, seed: int, n_processes: int = 2, *, first: bool = False) -> Stream:
+def build(n_documents: int, seed: int, n_processes: int = 2, mix: str = "main") -> Stream:
     """The stream of `n_documents` documents; the same seed gives the same stream."""
-    tasks = [(seed * 100_003 + i, CHUNK, first) for i in range(-(-n_documents // CHUNK))]
+    tasks = [(seed * 100_003 + i, CHUNK, mix) for i in range(-(-n_documents // CHUNK))]
     with Pool(n_processes) as pool:
         parts = pool.map(_chunk, tasks, chunksize=1)
     lengths = np.concatenate([np.array(part[2], dtype=np.int64) for part in parts])
@@ -108,13 +115,13 @@ def main() -> None:
     parser.add_argument("--preview", type=int, default=0, help="print this many documents")
     parser.add_argument("--documents", type=int, default=0, help="make a stream of this many")
     parser.add_argument("--out", type=Path, help="folder for the stream")
-    parser.add_argument("--first", action="store_true", help="the mix of the first part")
+    parser.add_argument("--mix", choices=sorted(MIXES), default="main", help="of documents")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     for text in preview(options.preview, options.seed):
         print(text, end="\n\n")
     if options.documents and options.out:
-        stream = build(options.documents, options.seed, first=options.first)
+        stream = build(options.documents, options.seed, mix=options.mix)
         save(stream, options.out)
         print(f"{len(stream.starts) - 1} documents, {len(stream.ids)} tokens → {options.out}")
 

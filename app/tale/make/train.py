@@ -156,7 +156,7 @@ def train(options: argparse.Namespace) -> None:
         progress = Progress(options.minutes, log)
         next_report, next_export = 0.0, FIRST_EXPORT
         while progress.elapsed() < options.minutes * 60:
-            set_rates(steppers, peaks, progress.rate())
+            set_rates(steppers, peaks, progress.rate() * options.peak)
             at_first = progress.elapsed() < options.first_minutes * 60
             batch = next(first if at_first else source)
             progress.count(batch, train_step(model, steppers, batch))
@@ -182,6 +182,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=3840, help="tokens per step, padding included")
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
+    parser.add_argument("--peak", type=float, default=1.0, help="factor on the learning rates")
     parser.add_argument("--report", type=float, default=90.0, help="seconds between reports")
     parser.add_argument("--init", type=Path, help="go on from the export in this folder")
     parser.add_argument("--seed", type=int, default=1)

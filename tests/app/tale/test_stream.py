@@ -23,11 +23,7 @@ def small_stream(n_documents: int = 300) -> Stream:
     rng = random.Random(4)
     tokenizer = Tokenizer.from_file(str(model_dir() / "tokenizer.json"))
     encoded = [corpus.encode(draw_document(rng), tokenizer, rng) for _ in range(n_documents)]
-    return Stream(
-        np.array([token for tokens in encoded for token, _ in tokens], dtype=np.uint16),
-        np.array([counts for tokens in encoded for _, counts in tokens], dtype=np.bool_),
-        np.cumsum([0, *map(len, encoded)], dtype=np.int64),
-    )
+    return corpus.stream_of(encoded)
 
 
 def test_the_same_seed_gives_the_same_documents() -> None:
