@@ -16,7 +16,8 @@ STORIES = Path(__file__).parents[2].parent / "shared" / "models" / "stories260k"
 
 @pytest.fixture(scope="session")
 def device() -> Device:
-    """The best adapter there is, as users get it: trusted shaders, raw replay."""
+    """The best adapter there is, as users get it: trusted shaders and raw replay, unless
+    TOKENGLASS_CHECKED is set."""
     return Device.open()
 
 
