@@ -96,7 +96,8 @@ def choose_adapter(wanted: str | None) -> wgpu.GPUAdapter:
 @dataclass(frozen=True, slots=True)
 class Device:
     """An open device. `checked`: shaders keep their bounds checks and calls go through wgpu-py's
-    public API, which reports errors where they happen (slower; for tests and debugging)."""
+    public API, which reports errors where they happen (slower; for tests and debugging, and not for
+    matrices of more than 6,000 columns on Mesa's software device, which ends long loops early)."""
 
     wgpu: Any
     info: DeviceInfo
