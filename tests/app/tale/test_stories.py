@@ -37,7 +37,7 @@ def test_the_request_names_what_is_asked(told: list[Told]) -> None:
 
 def test_articles_agree(told: list[Told]) -> None:
     wrong = re.compile(r"\b[Aa] (?:[aeio]\w+|u(?!ni|se)\w+)|\b[Aa]n (?![aeiou]|hour|honest)\w+")
-    allowed = {"a one"}
+    allowed = {"a one", "a ukulele"}
     found = {m.group(0) for t in told for m in wrong.finditer(t.story + t.request)}
     assert {f for f in found if f.lower() not in allowed} == set()
 
