@@ -103,9 +103,10 @@ def draw(chances: Distribution, u: float) -> int:
     survivors = chances.order[chances.kept[chances.order]]
     cumulative = np.cumsum(chances.after[survivors])
     place = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
-    return int(survivors[place])
+    return int(survivors[min(place, len(survivors) - 1)])  # past the end when logits are NaN
 
 
+@np.errstate(invalid="ignore")  # logits that are not numbers show in the log-probability
 def choose(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Sampled:
     """Choose a token and tell how: the twin of shaders/sample.wgsl. Arguments as `distribution`."""
     chances = distribution(logits, seen, sample)

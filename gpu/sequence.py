@@ -6,6 +6,7 @@ on their way or done, `n_written` have been read. What was computed past a stop 
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 
@@ -38,6 +39,11 @@ SEED_BITS = 32
 
 GREEDY_BELOW = 1e-4
 """Smaller temperatures than this cannot be told from greedy, and dividing by them overflows."""
+
+NOT_A_NUMBER = (
+    "the model's output is not a number: its activations or weights are too large for how they are "
+    "stored; load it with dtype f32, and if that does not help, check the weights"
+)
 
 
 class Sequence:
@@ -166,6 +172,10 @@ class Sequence:
     def wrote(self, sampled: Sampled, row: int, result: StepResult) -> None:
         """The next token was read; emits what may be shown and ends the run when it must."""
         if self.finished:
+            return
+        if not math.isfinite(sampled.logprob):
+            self._release(self._matcher.flush())
+            self.finish("error", NOT_A_NUMBER)
             return
         index = self.n_written
         self.n_written += 1
