@@ -99,6 +99,7 @@ def test_host_and_shaders_agree_on_their_numbers() -> None:
     assert constant(layout, "MAX_ROWS") == step_buffer.MAX_ROWS
     assert constant(layout, "MAX_SAMPLES") == step_buffer.MAX_SAMPLES
     assert constant(layout, "FROM_GPU") == step.FROM_GPU & 0xFFFFFFFF
+    assert reference.FROM_GPU == step.FROM_GPU
     assert constant(sample, "N_CANDIDATES") == step.N_CANDIDATES
     words = constant(sample, "HEADER_WORDS") + constant(sample, "CANDIDATE_WORDS") * 20
     assert words == ops.RESULT_WORDS
