@@ -70,7 +70,6 @@ OUTSIDE = {
     "torch": {"gpu.torch_llama", "gpu.torch_runner", "app.tale.make."},
     "tokenizers": {"gpu.tokenizer", "app.tale.make."},
     "safetensors": {"app.tale.make."},
-    "matplotlib": {"app.tale.make."},
     "flask": {"app."},
     "werkzeug": {"app."},
     "jinja2": {"app."},
