@@ -15,7 +15,6 @@ from app.cli import main
 from app.config import Settings, SettingsError, is_loopback, rows
 from app.server import PortError, address, bind
 from gpu import DeviceError, DeviceInfo
-from tests.app.fake_tokenizer import FakeTokenizer
 
 
 def run(*args: str, env: dict[str, str] | None = None) -> Result:
@@ -148,13 +147,10 @@ def test_a_bad_model_folder_is_one_line_and_exit_code_2(tmp_path: Path, command:
     assert str(tmp_path) in result.output
 
 
-def test_a_port_in_use_is_named_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app.server, "Tokenizer", type("T", (), {"load": lambda _: FakeTokenizer()}))
+def test_a_port_in_use_is_named_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        result = run("serve", "--port", str(port), "--model", str(tmp_path))
+        result = run("serve", "--port", str(port))
     assert result.exit_code == 1
     assert f"port {port} is in use" in result.output
     assert "--port" in result.output

@@ -447,5 +447,5 @@ def test_an_engine_that_dies_ends_a_stream_with_an_error(start_site: StartSite) 
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     last = response.read().decode().split("\n\n")[-3:]
-    assert "stopped and is restarting" in last[0]
+    assert "the engine stopped; the text so far is kept" in last[0]
     assert last[1:] == ["data: [DONE]", ""]
