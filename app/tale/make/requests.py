@@ -88,7 +88,7 @@ def story_about(noun: str, thing: str, rng: random.Random, *, held_out: bool = F
     hero = casting.draw_character(rng, noun=noun)
     plot = draw_plot(thing, rng)
     shape = (
-        "both" if held_out else rng.choices(("both", "hero", "thing", "none"), (70, 16, 10, 4))[0]
+        "both" if held_out else rng.choices(("both", "hero", "thing", "none"), (67, 16, 10, 7))[0]
     )
     place = _draw_place(hero, rng) if rng.random() < 0.1 and shape != "none" else None
     mood, ask = _draw_ask(rng, held_out=held_out)
@@ -100,6 +100,8 @@ def story_about(noun: str, thing: str, rng: random.Random, *, held_out: bool = F
         about += f" {spot.phrase}"
         asked.append(place)
     request = finish(f"{ask} {about}{choose(rng.choice(forms()['end']), rng)}")
+    if shape == "none" and mood is None and rng.random() < 0.7:
+        request = finish(choose(rng.choice(forms()["ask bare"]), rng))
     if rng.random() < 0.15:
         request = request.lower()
     return Told(request, tell(wish, rng), tuple(word.lower() for word in asked), hero, thing)
