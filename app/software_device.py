@@ -57,7 +57,7 @@ def install_command(packages: Sequence[str]) -> list[str]:
 
 def privilege() -> list[str] | None:
     """What to put before a command that needs root; None when there is no way."""
-    if os.geteuid() == 0:
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
         return []
     if (
         shutil.which("sudo")
