@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.playground import Playground
+from e2e.playground import Playground, until
 from e2e.site import Site
 
 ASK = "Tell me a story"
@@ -98,10 +98,12 @@ def test_a_chat_keeps_its_earlier_turns(play: Callable[..., Playground]) -> None
     here.wait_done()
     used = here.page.locator("#ctx").inner_text()
     here.ask("Two")
+    expect(here.page.locator(".turn")).to_have_count(4)
     here.wait_tokens(6)
     here.wait_done()
-    assert here.page.locator(".turn").count() == 4
-    assert int(here.page.locator("#ctx").inner_text().split("/")[0]) > int(used.split("/")[0]) + 6
+    context = here.page.locator("#ctx")
+    before = int(used.split("/")[0])
+    until(lambda: int(context.inner_text().split("/")[0]) > before + 6, "a longer context")
     here.page.get_by_role("button", name="New", exact=True).click()
     expect(here.page.locator("body")).to_have_attribute("data-phase", "empty")
     expect(here.page.get_by_text("Write a prompt, and watch")).to_be_visible()
