@@ -70,17 +70,15 @@ class ScriptedRunner:
         self._ids: dict[int, list[int]] = {}
         self._blocks: dict[int, list[int]] = {}
         self._chosen: dict[int, int] = {}
+        self._cells: dict[tuple[int, int], tuple[int, int]] = {}
+        self._kept: list[list[int]] = []  # keeps ids of lists unique
 
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
         self._ids[slot] = []
+        self._kept.append(self._ids[slot])
         self._blocks[slot] = []
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
-        owned = {
-            b for s, other in self._blocks.items() if s != slot for b in other if s in self._ids
-        }
-        live = {row.slot for step in self.steps[-1:] for row in step.rows}
-        assert not owned & set(blocks) or slot not in live, "two slots share a block"
         self._blocks[slot] = list(blocks)
 
     def submit(self, step: Step) -> None:
@@ -93,6 +91,7 @@ class ScriptedRunner:
             ids = self._ids[row.slot]
             assert row.position == len(ids), f"position {row.position} after {len(ids)} ids"
             assert row.position < 16 * len(self._blocks[row.slot]), "no block for this position"
+            self._write(row.slot, row.position)
             ids.append(self._chosen[row.slot] if row.token == FROM_GPU else row.token)
             after.append(list(ids))
         sampled = []
@@ -101,6 +100,14 @@ class ScriptedRunner:
             self._chosen[sample.slot] = id
             sampled.append(_sampled(id))
         self._pending.append(StepResult(tuple(sampled)))
+
+    def _write(self, slot: int, position: int) -> None:
+        """Occupy the cell of a position; all earlier ones must still be this sequence's."""
+        blocks, owner = self._blocks[slot], id(self._ids[slot])
+        self._cells[blocks[position // 16], position % 16] = (owner, position)
+        for p in range(position):
+            held = self._cells.get((blocks[p // 16], p % 16))
+            assert held == (owner, p), f"position {p} of slot {slot} was overwritten"
 
     def collect(self) -> StepResult:
         time.sleep(self._delay)
