@@ -29,6 +29,7 @@ GPU = {
     "run_clock": "events",
     "config": "errors json_object sampling",
     "checkpoint": "errors json_object",
+    "shapes": "checkpoint config",
     "blocks": "config errors",
     "step": "config",
     "step_buffer": "step",
