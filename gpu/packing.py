@@ -35,12 +35,20 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a block is stored. `block_words`: words of its weights. `grid_bytes`: of its scale and
-    minimum, where it has them."""
+    """How a block is stored, and what goes with it.
+
+    block_words  words of its weights
+    grid_bytes   bytes of its scale and minimum, where it has them
+    vocabulary   the format of the embedding and output matrices of such a model: four bits are too
+                 few there, where a token has one row to itself and errors go straight to its logit
+    kv           the type of the keys and values of such a model
+    """
 
     name: str
     block_words: int
     grid_bytes: int
+    vocabulary: str
+    kv: str
 
     @property
     def bits_per_weight(self) -> float:
@@ -51,10 +59,10 @@ class Format:
 FORMATS = {
     format.name: format
     for format in (
-        Format("f32", block_words=32, grid_bytes=0),
-        Format("f16", block_words=16, grid_bytes=0),
-        Format("q8", block_words=8, grid_bytes=2),
-        Format("q4", block_words=4, grid_bytes=4),
+        Format("f32", block_words=32, grid_bytes=0, vocabulary="f32", kv="f32"),
+        Format("f16", block_words=16, grid_bytes=0, vocabulary="f16", kv="f16"),
+        Format("q8", block_words=8, grid_bytes=2, vocabulary="q8", kv="f16"),
+        Format("q4", block_words=4, grid_bytes=4, vocabulary="q8", kv="f16"),
     )
 }
 
@@ -65,14 +73,17 @@ def row_words(dtype: str, k: int) -> int:
     return format.block_words * blocks + _grid_words(format, blocks)
 
 
-def pack(dtype: str, rows: npt.NDArray[Any]) -> U32:
-    """float32 or float16 (n, k) → uint32 (n, row_words).
+def pack(dtype: str, rows: npt.NDArray[Any], name: str = "the matrix") -> U32:
+    """float32 or float16 (n, k), all finite → uint32 (n, row_words).
 
-    Raises ModelError for weights that the format cannot hold.
+    Raises ModelError with `name` for weights that the format cannot hold.
     """
     n, k = rows.shape
     packed = np.zeros((n, row_words(dtype, k)), np.uint32)
-    _PACKERS[dtype](rows, packed)
+    try:
+        _PACKERS[dtype](rows, packed)
+    except OverflowError as error:
+        raise ModelError(f"{name} cannot be stored as {dtype}: {error}; use dtype f32") from error
     return packed
 
 
@@ -92,7 +103,7 @@ def _pack_f16(rows: npt.NDArray[Any], packed: U32) -> None:
     with np.errstate(over="ignore"):
         halves = rows.astype(np.float16, copy=False)
     if np.isinf(halves).any():
-        raise ModelError(f"weights reach {np.abs(rows).max():g}, more than float16 holds; use f32")
+        raise OverflowError(f"it holds {np.abs(rows).max():g}, but float16 ends at 65504")
     packed.view(np.float16)[:, : rows.shape[1]] = halves
 
 

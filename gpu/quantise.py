@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpu.errors import ModelError
-
 SLAB_BLOCKS = 2048
 """Blocks worked on at a time: 256 KiB for each intermediate array."""
 RANGES = (1.0, 0.94, 0.88, 0.8)
@@ -30,7 +28,7 @@ SMALLEST_NORMAL, SMALLEST = np.float32(2.0**-14), np.float32(2.0**-24)
 def to_bytes(blocks: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], F16]:
     """weight ≈ q · scale, q in -127 … 127, scale the largest weight / 127 in float16.
 
-    blocks (n, width) → q (n, width), scale (n,). Raises ModelError when a scale overflows.
+    blocks (n, width) → q (n, width), scale (n,). Raises OverflowError for a scale beyond float16.
     """
     q = np.empty(blocks.shape, np.int8)
     scales = np.empty(len(blocks), np.float16)
@@ -51,8 +49,8 @@ def to_nibbles(blocks: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], F16, F1
     integers by least squares, and again, from several starts; the best is kept (the search is that
     of llama.cpp's `make_qkx2_quants`, without its weighting).
 
-    blocks (n, width) → q (n, width), scale (n,), minimum (n,). Raises ModelError when a scale or
-    minimum overflows float16.
+    blocks (n, width) → q (n, width), scale (n,), minimum (n,). Raises OverflowError for a scale or
+    minimum beyond float16.
     """
     q = np.empty(blocks.shape, np.uint8)
     scales, minima = np.empty(len(blocks), np.float16), np.empty(len(blocks), np.float16)
@@ -117,11 +115,8 @@ def _not_too_small(scale: F32) -> F32:
 def _float16(x: F32) -> F16:
     with np.errstate(over="ignore"):
         half = x.astype(np.float16)
-    if not np.isfinite(half).all():
-        raise ModelError(
-            f"weights reach {np.abs(x).max():g}, which is too large for the float16 scales of "
-            "quantised weights; use f32"
-        )
+    if np.isinf(half).any():
+        raise OverflowError(f"a block needs a scale of {np.abs(x).max():g}, float16 ends at 65504")
     return half
 
 

@@ -16,10 +16,11 @@ from gpu.blocks import BLOCK_TOKENS, blocks_for
 from gpu.checkpoint import Checkpoint
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
-from gpu.step import Captured
+from gpu.packing import FORMATS, pack, unpack
+from gpu.step import Captured, Floats
 
 Progress = Callable[[float, str], None]
-DTYPES = {"f32": torch.float32, "f16": torch.float16}
+KV_DTYPES = {"f32": torch.float32, "f16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +130,18 @@ class TorchLlama:
         self.config = config
         load = _Loader(checkpoint, dtype, checkpoint.parameters(config.tie_embeddings), progress)
         hidden, vocab = config.hidden_size, config.vocab_size
-        self.embedding = load.tensor("model.embed_tokens.weight", vocab, hidden)
+        self.embedding = load.vocabulary("model.embed_tokens.weight", vocab, hidden)
         self.layers = [_load_layer(config, load, i) for i in range(config.n_layers)]
-        self.norm = load.tensor("model.norm.weight", hidden)
+        self.norm = load.vector("model.norm.weight", hidden)
         self.head = Linear(
             self.embedding
             if config.tie_embeddings
-            else load.tensor("lm_head.weight", vocab, hidden)
+            else load.vocabulary("lm_head.weight", vocab, hidden)
         )
         self.n_weight_bytes = load.n_bytes
         pool = (config.n_layers, n_blocks, BLOCK_TOKENS, config.n_kv_heads, config.head_dim)
-        self.keys = torch.zeros(pool, dtype=DTYPES[dtype])
-        self.values = torch.zeros(pool, dtype=DTYPES[dtype])
+        self.keys = torch.zeros(pool, dtype=KV_DTYPES[FORMATS[dtype].kv])
+        self.values = torch.zeros_like(self.keys)
         self._inv_freq = torch.from_numpy(config.rope.inv_freq(config.head_dim))
 
     @torch.inference_mode()
@@ -243,20 +244,39 @@ def _swiglu(layer: Layer, x: torch.Tensor) -> torch.Tensor:
 
 
 class _Loader:
-    """Reads tensors of the shapes that the configuration promises, as float32."""
+    """Reads tensors of the shapes that the configuration promises, as float32. Matrices go through
+    the packing of `dtype` and back, so that they hold the numbers that the shaders compute with."""
 
     def __init__(self, checkpoint: Checkpoint, dtype: str, n: int, progress: Progress) -> None:
         self._checkpoint = checkpoint
-        self._read = checkpoint.read_f16 if dtype == "f16" else checkpoint.read_f32
+        self._dtype = dtype
         self._n_bytes = 4 * n
         self._progress = progress
         self.n_bytes = 0
 
-    def tensor(self, name: str, *shape: int) -> torch.Tensor:
+    def vector(self, name: str, n: int) -> torch.Tensor:
+        return self._done(self._read(name, (n,)))
+
+    def matrix(self, name: str, n_out: int, n_in: int) -> torch.Tensor:
+        return self._done(_packed_and_back(self._dtype, self._read(name, (n_out, n_in)), name))
+
+    def vocabulary(self, name: str, n: int, width: int) -> torch.Tensor:
+        """An embedding or output matrix."""
+        dtype = FORMATS[self._dtype].vocabulary
+        return self._done(_packed_and_back(dtype, self._read(name, (n, width)), name))
+
+    def linear(self, name: str, n_out: int, n_in: int, bias: bool) -> Linear:
+        weight = self.matrix(f"{name}.weight", n_out, n_in)
+        return Linear(weight, self.vector(f"{name}.bias", n_out) if bias else None)
+
+    def _read(self, name: str, shape: tuple[int, ...]) -> Floats:
         found = self._checkpoint.shape(name)
         if found != shape:
             raise ModelError(f"tensor {name} has shape {found}, but the config makes it {shape}")
-        data = torch.from_numpy(self._read(name).astype(np.float32, copy=False))
+        return self._checkpoint.read_f32(name)
+
+    def _done(self, values: Floats) -> torch.Tensor:
+        data = torch.from_numpy(values)
         self.n_bytes += data.nbytes
         self._progress(
             min(1.0, self.n_bytes / self._n_bytes),
@@ -264,9 +284,11 @@ class _Loader:
         )
         return data
 
-    def linear(self, name: str, n_out: int, n_in: int, bias: bool) -> Linear:
-        weight = self.tensor(f"{name}.weight", n_out, n_in)
-        return Linear(weight, self.tensor(f"{name}.bias", n_out) if bias else None)
+
+def _packed_and_back(dtype: str, rows: Floats, name: str) -> Floats:
+    if dtype == "f32":
+        return rows
+    return unpack(dtype, pack(dtype, rows, name), rows.shape[1])
 
 
 def _load_layer(config: ModelConfig, load: _Loader, i: int) -> Layer:
@@ -275,12 +297,12 @@ def _load_layer(config: ModelConfig, load: _Loader, i: int) -> Layer:
     layer = f"model.layers.{i}"
     attn, mlp = f"{layer}.self_attn", f"{layer}.mlp"
     return Layer(
-        attention_norm=load.tensor(f"{layer}.input_layernorm.weight", hidden),
+        attention_norm=load.vector(f"{layer}.input_layernorm.weight", hidden),
         q=load.linear(f"{attn}.q_proj", n_q, hidden, config.attention_bias),
         k=load.linear(f"{attn}.k_proj", n_kv, hidden, config.attention_bias),
         v=load.linear(f"{attn}.v_proj", n_kv, hidden, config.attention_bias),
         out=load.linear(f"{attn}.o_proj", hidden, n_q, config.attention_bias),
-        mlp_norm=load.tensor(f"{layer}.post_attention_layernorm.weight", hidden),
+        mlp_norm=load.vector(f"{layer}.post_attention_layernorm.weight", hidden),
         gate=load.linear(f"{mlp}.gate_proj", inner, hidden, config.mlp_bias),
         up=load.linear(f"{mlp}.up_proj", inner, hidden, config.mlp_bias),
         down=load.linear(f"{mlp}.down_proj", hidden, inner, config.mlp_bias),

@@ -21,6 +21,7 @@ from gpu.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit
 from gpu.checkpoint import Checkpoint
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
+from gpu.packing import FORMATS
 from gpu.reference_sampler import choose
 from gpu.step import (
     FROM_GPU,
@@ -33,7 +34,7 @@ from gpu.step import (
     Step,
     StepResult,
 )
-from gpu.torch_llama import DTYPES, Batch, Progress, SlotRows, Statistics, TorchLlama
+from gpu.torch_llama import Batch, Progress, SlotRows, Statistics, TorchLlama
 
 MAX_ROWS = 128
 
@@ -55,7 +56,7 @@ class TorchRunner:
             max_samples=MAX_ROWS,
             n_blocks=shape.n_blocks,
             block_tokens=BLOCK_TOKENS,
-            block_bytes=block_bytes(model.config, dtype),
+            block_bytes=block_bytes(model.config, FORMATS[dtype].kv),
             max_captured_rows=MAX_ROWS,
         )
         self.device = DeviceInfo(
@@ -84,13 +85,14 @@ class TorchRunner:
         n_slots: int = 4,
         progress: Progress = lambda fraction, message: None,
     ) -> TorchRunner:
-        """Load a model folder. `dtype` "f16" rounds weights, keys and values to float16; computing
-        stays float32. Raises ModelError, and DeviceError when `context` does not fit."""
-        if dtype not in DTYPES:
-            raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
+        """Load a model folder. `dtype`, of `gpu.packing.FORMATS`, says how far weights, keys and
+        values are rounded; they are kept as float32 and computing stays float32. Raises ModelError,
+        and DeviceError when `context` does not fit."""
+        if dtype not in FORMATS:
+            raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
-        shape = fit(config, dtype, n_slots, context=context, budget_bytes=kv_bytes)
+        shape = fit(config, FORMATS[dtype].kv, n_slots, context=context, budget_bytes=kv_bytes)
         model = TorchLlama(config, checkpoint, dtype, shape.n_blocks, progress)
         return cls(model, shape, dtype, n_slots)
 
