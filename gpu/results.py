@@ -6,7 +6,7 @@ import numpy as np
 
 from gpu.config import ModelConfig
 from gpu.ops import RESULT_WORDS
-from gpu.step import CUTS, N_CANDIDATES, Candidate, Captured, Floats, Sampled
+from gpu.step import CUTS, N_CANDIDATES, Candidate, Captured, Sampled, Times
 
 HEADER_WORDS = 12
 
@@ -43,7 +43,7 @@ def parse_captured(
     bucket: int,
     n_rows: int,
     entropy_stride: int,
-    times: Floats | None,
+    times: Times | None,
 ) -> Captured:
     """Statistics of the first `n_rows` rows of a plan recorded for `bucket` rows.
 

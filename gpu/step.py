@@ -26,6 +26,8 @@ CUTS = ("", "top_k", "top_p", "min_p")
 """Which filter removed a candidate; "" is kept."""
 
 Floats = npt.NDArray[np.float32]
+Times = npt.NDArray[np.float64]
+"""Milliseconds of a clock that runs on from step to step: float32 would lose them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +125,15 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`gpu_ms` is the GPU time of the whole step (None where the adapter has no timestamps);
-    `encode_ms`, `wait_ms`, `read_ms` are host time: encoding, being blocked in the submission (some
-    drivers run the work there) and in waiting for the result, and fetching it."""
+    """`gpu_ms` is the GPU time of the whole step and `gpu_began_ms` when it began by the device's
+    clock (None where the adapter has no timestamps); `encode_ms`, `wait_ms`, `read_ms` are host
+    time: encoding, being blocked in the submission (some drivers run the work there) and in waiting
+    for the result, and fetching it."""
 
     samples: tuple[Sampled, ...]
     captured: Captured | None = None
     gpu_ms: float | None = None
+    gpu_began_ms: float | None = None
     encode_ms: float = 0.0
     wait_ms: float = 0.0
     read_ms: float = 0.0

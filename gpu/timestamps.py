@@ -9,7 +9,7 @@ import wgpu
 
 from gpu import native
 from gpu.device import Device
-from gpu.step import Floats
+from gpu.step import Times
 
 FIRST_MARK = 2
 """Queries 0 and 1 are the begin and the end of the pass; a plan's marks follow."""
@@ -39,8 +39,7 @@ class Timestamps:
         encoder.resolve_query_set(self.query_set, 0, n, self._resolved, 0)
         encoder.copy_buffer_to_buffer(self._resolved, 0, to, at, 8 * n)
 
-    def milliseconds(self, data: bytes, n: int, at: int) -> Floats:
-        """The `n` times that `copy` left at `at`, in ms since the first of them."""
-        ticks = np.frombuffer(data, np.uint64, n, at)
-        since: Floats = ((ticks - ticks.min()) * self._tick_ms).astype(np.float32)
-        return since
+    def milliseconds(self, data: bytes, n: int, at: int) -> Times:
+        """The `n` times that `copy` left at `at`, in ms of the device's own clock."""
+        times: Times = np.frombuffer(data, np.uint64, n, at).astype(np.float64) * self._tick_ms
+        return times

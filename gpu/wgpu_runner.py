@@ -30,7 +30,7 @@ from gpu.kv_cache import KvPools
 from gpu.models.llama import Llama
 from gpu.plan_book import PlanBook, RecordedPlan, StepTensors
 from gpu.results import parse_captured, parse_samples
-from gpu.step import Captured, Floats, Memory, RunnerLimits, Step, StepResult
+from gpu.step import Captured, Floats, Memory, RunnerLimits, Step, StepResult, Times
 from gpu.step_buffer import MAX_ROWS, MAX_SAMPLES, STEP_BYTES, pack_step
 from gpu.timestamps import FIRST_MARK, Timestamps
 from gpu.weights import WeightLoader
@@ -92,9 +92,9 @@ class WgpuRunner:
         self.model = Llama(
             config, WeightLoader(checkpoint, memory, dtype, on_bytes), memory, shape.context
         )
-        self._pools = KvPools(config, shape, dtype, n_slots, memory)
+        self.pools = KvPools(config, shape, dtype, n_slots, memory)
         self._tensors = StepTensors.make(config, n_slots, memory)
-        self.plans = PlanBook(device, self.model, self._pools, self._tensors, memory)
+        self.plans = PlanBook(device, self.model, self.pools, self._tensors, memory)
         self.limits = RunnerLimits(
             n_slots=n_slots,
             context=shape.context,
@@ -171,7 +171,7 @@ class WgpuRunner:
         self._memory.write(self._tensors.seen, words, at=slot * width * 4)
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
-        self._pools.set_blocks(slot, blocks)
+        self.pools.set_blocks(slot, blocks)
 
     def submit(self, step: Step) -> None:
         began = time.perf_counter()
@@ -197,6 +197,7 @@ class WgpuRunner:
             samples=parse_samples(data, len(pending.step.samples)),
             captured=self._captured(pending, data, times),
             gpu_ms=float(times[1] - times[0]) if times is not None else None,
+            gpu_began_ms=float(times[0]) if times is not None else None,
             encode_ms=pending.encode_ms,
             wait_ms=pending.submit_ms + (waited - began) * 1e3,
             read_ms=_ms_since(waited),
@@ -273,7 +274,7 @@ class WgpuRunner:
             queries = self._timestamps.query_set if self._timestamps and marked else None
             recorded.plan.encode(compute_pass, queries, FIRST_MARK)
 
-    def _captured(self, pending: _InFlight, data: bytes, times: Floats | None) -> Captured | None:
+    def _captured(self, pending: _InFlight, data: bytes, times: Times | None) -> Captured | None:
         recorded = pending.plan
         if recorded.capture is None:
             return None
@@ -286,8 +287,8 @@ class WgpuRunner:
             times=times,
         )
 
-    def _times(self, recorded: RecordedPlan, data: bytes) -> Floats | None:
-        """Milliseconds of begin, end and marks, from the first of them."""
+    def _times(self, recorded: RecordedPlan, data: bytes) -> Times | None:
+        """Milliseconds of begin, end and marks by the device's clock."""
         if not self._timestamps or not recorded.n_queries:
             return None
         return self._timestamps.milliseconds(data, recorded.n_queries, recorded.query_at)

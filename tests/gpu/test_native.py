@@ -112,5 +112,4 @@ def test_timestamps_rise_from_the_begin_of_a_pass_to_its_end(device: Device) -> 
     native.wait(device.wgpu, native.submit(device.wgpu.queue, encoder.finish()))
     readback.request()
     begin, end, *marks = stamps.milliseconds(readback.read(40), 5, 0)
-    assert begin == 0
-    assert 0 <= marks[0] <= marks[1] <= marks[2] <= end < 1000
+    assert begin <= marks[0] <= marks[1] <= marks[2] <= end < begin + 1000
