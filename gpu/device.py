@@ -6,6 +6,7 @@ out: it reports compute shaders it cannot run well.
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())  # silences Mesa
 import wgpu
 from wgpu.backends.wgpu_native import extras
 
+from gpu import native
 from gpu.errors import DeviceError
 from gpu.step import DeviceInfo
 
@@ -41,6 +43,13 @@ NO_ADAPTER = (
     "Ubuntu; or run with --backend torch"
 )
 
+SLOW_CALLS = (
+    "wgpu-py %s is not a version whose native calls are known here (%s): steps cost more host time "
+    "and are not timed; `pip install 'wgpu~=0.32.0'` brings both back"
+)
+
+log = logging.getLogger(__name__)
+
 _instance_configured = False
 
 
@@ -62,14 +71,15 @@ def list_devices() -> list[DeviceInfo]:
 def describe(adapter: wgpu.GPUAdapter) -> DeviceInfo:
     info = adapter.info
     kind = info["adapter_type"]
+    there = {f for f in WANTED_FEATURES if f in adapter.features and not _needs_native(f)}
     return DeviceInfo(
         name=info["device"] or info["vendor"] or "unnamed adapter",
         driver=info["description"] or "unknown driver",
         backend=info["backend_type"],
         kind=KIND_NAMES.get(kind, kind),
         software=kind == "CPU",
-        features=tuple(f for f in WANTED_FEATURES if f in adapter.features),
-        lacks=tuple(f for f in WANTED_FEATURES if f not in adapter.features),
+        features=tuple(f for f in WANTED_FEATURES if f in there),
+        lacks=tuple(f for f in WANTED_FEATURES if f not in there),
         limits={name: int(adapter.limits[name]) for name in WANTED_LIMITS},
     )
 
@@ -119,6 +129,9 @@ class Device:
             raise DeviceError(f"{info.name} could not be opened: {error}") from error
         if checked is None:
             checked = bool(os.environ.get("TOKENGLASS_CHECKED"))
+        if native.UNAVAILABLE:
+            log.warning(SLOW_CALLS, wgpu.__version__, native.UNAVAILABLE)
+            checked = True
         return cls(device, info, checked)
 
     @property
@@ -142,6 +155,12 @@ class Device:
 
     def close(self) -> None:
         self.wgpu.destroy()
+
+
+def _needs_native(feature: str) -> bool:
+    """Is a feature of no use without native calls? Timestamps count in ticks of a length that only
+    those can tell."""
+    return bool(native.UNAVAILABLE) and feature.startswith("timestamp-query")
 
 
 def _rank(adapter: wgpu.GPUAdapter) -> int:

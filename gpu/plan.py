@@ -2,9 +2,9 @@
 
 WebGPU's command buffers cannot be submitted twice, and each call from Python costs microseconds.
 So a model runs once per shape with a `Recorder`, which compiles what is missing, builds the bind
-groups and appends `Dispatch`es to a `Plan`. Replaying a plan only walks its prebuilt handles into
-one compute pass. Nothing else is created per step than the encoder, its pass and the command
-buffer that WebGPU demands.
+groups and appends `Dispatch`es to a `Plan`. Replaying a plan (`gpu.commands`) only walks its
+prebuilt handles into one compute pass. Nothing else is created per step than the encoder, its pass
+and the command buffer that WebGPU demands.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu import native
 from gpu.buffers import Tensor
+from gpu.commands import PassDispatch
 from gpu.device import Device
 from gpu.kernels import Kernel, Kernels, Number
 
@@ -46,32 +46,14 @@ class Plan:
 
     dispatches: list[Dispatch] = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
-    _segments: list[list[native.RawDispatch]] | None = None
 
-    def segments(self) -> list[list[native.RawDispatch]]:
-        """Raw handles, cut at the marks: one more segment than marks."""
-        if self._segments is None:
-            raw = [
-                native.raw_dispatch(d.kernel.pipeline, d.bind_group, d.grid)
-                for d in self.dispatches
-            ]
-            cuts = [0, *(at for at, _ in self.marks), len(raw)]
-            self._segments = [raw[a:b] for a, b in itertools.pairwise(cuts)]
-        return self._segments
-
-    def encode(self, compute_pass: Any, query_set: Any | None = None, first_query: int = 0) -> None:
-        """Fill a pass; with a query set, write a timestamp at each mark from `first_query` on."""
-        for i, segment in enumerate(self.segments()):
-            if i and query_set is not None:
-                native.write_timestamp(compute_pass, query_set, first_query + i - 1)
-            native.encode_dispatches(compute_pass, segment)
-
-    def encode_checked(self, compute_pass: Any) -> None:
-        """The same through the public API, which reports errors at the call that causes them."""
-        for dispatch in self.dispatches:
-            compute_pass.set_pipeline(dispatch.kernel.pipeline)
-            compute_pass.set_bind_group(0, dispatch.bind_group)
-            compute_pass.dispatch_workgroups(*dispatch.grid)
+    def segments(self) -> tuple[tuple[PassDispatch, ...], ...]:
+        """The dispatches, cut at the marks: one more segment than marks."""
+        cuts = [0, *(at for at, _ in self.marks), len(self.dispatches)]
+        return tuple(
+            tuple((d.kernel.pipeline, d.bind_group, *d.grid) for d in self.dispatches[a:b])
+            for a, b in itertools.pairwise(cuts)
+        )
 
 
 class Recorder:

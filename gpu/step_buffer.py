@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from gpu.step import Row, Sample, Step
+from gpu.step import Step
 
 MAX_ROWS = 128
 MAX_SAMPLES = 8
@@ -20,31 +20,25 @@ STEP_BYTES = _ROWS_AT + MAX_ROWS * _ROW.size
 def pack_step(step: Step, data: bytearray) -> int:
     """Write `step` to the start of `data` (`STEP_BYTES` long); returns how many bytes count."""
     _HEADER.pack_into(data, 0, len(step.rows), len(step.samples))
-    for i, sample in enumerate(step.samples):
-        _pack_sample(sample, data, _HEADER.size + i * _SAMPLE.size)
+    at = _HEADER.size
+    for s in step.samples:
+        _SAMPLE.pack_into(
+            data,
+            at,
+            s.row,
+            s.slot,
+            s.seed & 0xFFFFFFFF,
+            s.seed >> 32,
+            s.index,
+            s.top_k,
+            s.temperature,
+            s.top_p,
+            s.min_p,
+            s.repetition_penalty,
+        )
+        at += _SAMPLE.size
     at = _ROWS_AT
     for row in step.rows:
-        _pack_row(row, data, at)
+        _ROW.pack_into(data, at, row.slot, row.position, row.token & 0xFFFFFFFF)
         at += _ROW.size
     return at
-
-
-def _pack_sample(s: Sample, data: bytearray, at: int) -> None:
-    _SAMPLE.pack_into(
-        data,
-        at,
-        s.row,
-        s.slot,
-        s.seed & 0xFFFFFFFF,
-        s.seed >> 32,
-        s.index,
-        s.top_k,
-        s.temperature,
-        s.top_p,
-        s.min_p,
-        s.repetition_penalty,
-    )
-
-
-def _pack_row(row: Row, data: bytearray, at: int) -> None:
-    _ROW.pack_into(data, at, row.slot, row.position, row.token & 0xFFFFFFFF)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import wgpu
 
 from gpu import native
+from gpu.commands import Timing
 from gpu.device import Device
 from gpu.step import Times
 
@@ -21,25 +20,19 @@ class Timestamps:
 
     def __init__(self, device: Device, n_marks: int) -> None:
         n = FIRST_MARK + n_marks
-        self.query_set = device.wgpu.create_query_set(type="timestamp", count=n)
-        self.pass_writes = {
-            "query_set": self.query_set,
-            "beginning_of_pass_write_index": 0,
-            "end_of_pass_write_index": 1,
-        }
+        self._query_set = device.wgpu.create_query_set(type="timestamp", count=n)
         self._resolved = device.wgpu.create_buffer(
             size=8 * n,
             usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC,
             label="timestamps",
         )
-        self._tick_ms = native.timestamp_period_ns(device.wgpu.queue) / 1e6
+        self._tick_ms = native.timestamp_period_ns(device.wgpu) / 1e6
 
-    def copy(self, encoder: Any, n: int, to: Any, at: int) -> None:
-        """Have the first `n` times copied to buffer `to`, `at` bytes from its start."""
-        encoder.resolve_query_set(self.query_set, 0, n, self._resolved, 0)
-        encoder.copy_buffer_to_buffer(self._resolved, 0, to, at, 8 * n)
+    def timing(self, n: int, at: int) -> Timing:
+        """Have a step leave its first `n` times in its readback, `at` bytes from the start."""
+        return Timing(self._query_set, n, self._resolved, at)
 
     def milliseconds(self, data: bytes, n: int, at: int) -> Times:
-        """The `n` times that `copy` left at `at`, in ms of the device's own clock."""
+        """The `n` times that a step left at `at`, in ms of the device's own clock."""
         times: Times = np.frombuffer(data, np.uint64, n, at).astype(np.float64) * self._tick_ms
         return times

@@ -37,12 +37,14 @@ GPU = {
     "divergence": "step",
     "step_buffer": "step",
     "reference_sampler": "step",
-    "native": "errors",
-    "device": "errors step",
-    "timestamps": "device native step",
+    "commands": "",
+    "native": "commands errors",
+    "device": "errors native step",
+    "calls": "commands device errors native",
+    "timestamps": "commands device native step",
     "buffers": "device errors",
     "kernels": "device errors native",
-    "plan": "buffers device kernels native",
+    "plan": "buffers commands device kernels",
     "weights": "buffers checkpoint errors packing",
     "kv_cache": "blocks buffers config",
     "ops": "blocks buffers config errors kernels kv_cache plan step weights",
@@ -50,8 +52,9 @@ GPU = {
     "models.llama": "buffers config kv_cache ops plan step_buffer weights",
     "plan_book": "buffers config device kernels kv_cache models.llama ops plan step_buffer"
     " timestamps",
-    "wgpu_runner": "blocks buffers checkpoint config device kv_cache models.llama native plan_book"
-    " results step step_buffer timestamps weights",
+    "step_queue": "calls commands device plan_book step step_buffer timestamps",
+    "wgpu_runner": "blocks buffers checkpoint config device kv_cache models.llama plan_book results"
+    " step step_buffer step_queue weights",
     "torch_llama": "blocks checkpoint config errors packing step",
     "torch_runner": "blocks checkpoint config errors packing reference_sampler step torch_llama",
     "token_stats": "events step",
@@ -70,7 +73,14 @@ APP_MAY_OPEN = {"gpu", "gpu.events"}
 
 # package: who may import it; a name ending in a dot stands for every room below it
 OUTSIDE = {
-    "wgpu": {"gpu.buffers", "gpu.device", "gpu.kernels", "gpu.native", "gpu.timestamps"},
+    "wgpu": {
+        "gpu.buffers",
+        "gpu.calls",
+        "gpu.device",
+        "gpu.kernels",
+        "gpu.native",
+        "gpu.timestamps",
+    },
     "torch": {"gpu.torch_llama", "gpu.torch_runner", "app.tale.make."},
     "tokenizers": {"gpu.tokenizer", "app.tale.make."},
     "safetensors": {"app.tale.make."},

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.buffers import Memory, Tensor, padded
+from gpu.calls import open_calls
+from gpu.commands import StepCommands
 from gpu.config import ModelConfig, RopeConfig
 from gpu.device import Device
 from gpu.kernels import Kernels
@@ -71,6 +73,7 @@ class Rig:
     def __init__(self, device: Device, kernels: Kernels) -> None:
         self.device = device
         self.kernels = kernels
+        self.calls = open_calls(device)
         self.memory = Memory(device)
         self.step = self.memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True)
 
@@ -91,14 +94,8 @@ class Rig:
         """Record and replay; returns when the queue has the work."""
         rec = Recorder(self.device, self.kernels)
         record(rec)
-        encoder = self.device.wgpu.create_command_encoder()
-        compute_pass = encoder.begin_compute_pass()
-        if self.device.checked:
-            rec.plan.encode_checked(compute_pass)
-        else:
-            rec.plan.encode(compute_pass)
-        compute_pass.end()
-        self.device.wgpu.queue.submit([encoder.finish()])
+        commands = self.calls.prepare(StepCommands(rec.plan.segments()))
+        self.calls.submit(self.calls.encode(commands))
 
     def poison(self, tensor: Tensor) -> Tensor:
         self.memory.write(tensor, np.full(tensor.n_bytes // 4, POISON, np.uint32))

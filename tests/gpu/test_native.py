@@ -1,23 +1,33 @@
-"""The raw calls of the hot loop do what the public API does."""
+"""The raw calls of the hot loop do what the public API does, which stands in for them."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import wgpu.backends.wgpu_native as wgpu_native
 
 from gpu import native
 from gpu.buffers import Memory, Tensor
+from gpu.calls import open_calls
+from gpu.commands import Calls, Copy, Readback, StepCommands
 from gpu.device import Device
 from gpu.errors import DeviceError
-from gpu.native import Readback
+from gpu.native import NativeReadback
 from gpu.step import Sampled
 from gpu.timestamps import Timestamps
 from tests.gpu import driving, random_llama
 from tests.gpu.sampler_rig import settings
 
 pytestmark = pytest.mark.parity
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("capture", [False, True], ids=["plain", "captured"])
@@ -44,72 +54,140 @@ def memory(device: Device) -> Memory:
     return Memory(device)
 
 
-def copy_to(readback: Readback, device: Device, tensor: Tensor) -> object:
-    """Submit a copy of a tensor into the readback buffer; returns the submission."""
-    encoder = device.wgpu.create_command_encoder()
-    encoder.copy_buffer_to_buffer(tensor.buffer, 0, readback.buffer, 0, tensor.n_bytes)
-    submission = native.submit(device.wgpu.queue, encoder.finish())
-    readback.request()
-    return submission
+@pytest.fixture(params=["native", "public"])
+def calls(request: pytest.FixtureRequest, device: Device) -> Calls:
+    return open_calls(replace(device, checked=request.param == "public"))
 
 
-def test_a_readback_is_used_again_and_again(device: Device, memory: Memory) -> None:
-    readback = Readback(device.wgpu, 64, "readback")
+def submit_copy(calls: Calls, tensor: Tensor, readback: Readback) -> None:
+    """Submit a copy of a tensor into the readback buffer."""
+    commands = StepCommands(((),), (Copy(tensor.buffer, tensor.n_bytes, 0),))
+    calls.submit(calls.encode(calls.prepare(commands), readback), readback)
+
+
+def test_a_readback_is_used_again_and_again(calls: Calls, memory: Memory) -> None:
+    readback = calls.readback(64, "readback")
     for n in range(5):
         wanted = np.arange(n, n + 16, dtype=np.uint32)
-        submission = copy_to(readback, device, memory.upload("source", wanted))
-        native.wait(device.wgpu, submission)
+        submit_copy(calls, memory.upload("source", wanted), readback)
+        readback.wait()
         assert readback.read(64) == wanted.tobytes()
 
 
-def test_the_first_bytes_of_a_readback_are_enough(device: Device, memory: Memory) -> None:
-    readback = Readback(device.wgpu, 64, "readback")
-    source = memory.upload("source", np.arange(16, dtype=np.uint32))
-    native.wait(device.wgpu, copy_to(readback, device, source))
+def test_the_first_bytes_of_a_readback_are_enough(calls: Calls, memory: Memory) -> None:
+    readback = calls.readback(64, "readback")
+    submit_copy(calls, memory.upload("source", np.arange(16, dtype=np.uint32)), readback)
+    readback.wait()
     assert readback.read(8) == b"\0\0\0\0\1\0\0\0"
 
 
-def test_several_readbacks_are_in_flight_at_once(device: Device, memory: Memory) -> None:
-    readbacks = [Readback(device.wgpu, 64, f"readback{i}") for i in range(3)]
-    sources = [
-        memory.upload(f"source{i}", np.full(16, i, np.uint32)) for i in range(len(readbacks))
-    ]
-    submissions = [
-        copy_to(readback, device, source)
-        for readback, source in zip(readbacks, sources, strict=True)
-    ]
-    for i, (readback, submission) in enumerate(zip(readbacks, submissions, strict=True)):
-        native.wait(device.wgpu, submission)
+def test_several_readbacks_are_in_flight_at_once(calls: Calls, memory: Memory) -> None:
+    readbacks = [calls.readback(64, f"readback{i}") for i in range(3)]
+    for i, readback in enumerate(readbacks):
+        submit_copy(calls, memory.upload(f"source{i}", np.full(16, i, np.uint32)), readback)
+    for i, readback in enumerate(readbacks):
+        readback.wait()
         assert readback.read(4) == bytes([i, 0, 0, 0])
 
 
-def test_reading_without_waiting_waits(device: Device, memory: Memory) -> None:
-    readback = Readback(device.wgpu, 64, "readback")
-    copy_to(readback, device, memory.upload("source", np.full(16, 9, np.uint32)))
+def test_reading_without_waiting_waits(calls: Calls, memory: Memory) -> None:
+    readback = calls.readback(64, "readback")
+    submit_copy(calls, memory.upload("source", np.full(16, 9, np.uint32)), readback)
     assert readback.read(4) == b"\x09\0\0\0"
 
 
-def test_a_lost_device_is_an_error_a_person_can_act_on() -> None:
-    own = Device.open()  # not the one the other tests share
-    readback = Readback(own.wgpu, 64, "readback")
+def test_what_is_written_is_what_the_next_commands_see(calls: Calls, memory: Memory) -> None:
+    tensor = memory.zeros("numbers", (4,), "u32")
+    data = bytearray(16)
+    write = calls.writer(tensor.buffer, data)
+    readback = calls.readback(16, "readback")
+    for byte in (1, 2):
+        data[:] = bytes([byte]) * 16
+        write(8)
+        submit_copy(calls, tensor, readback)
+        readback.wait()
+        assert readback.read(16) == bytes([byte]) * 8 + bytes(8)
+
+
+@pytest.mark.parametrize("checked", [False, True], ids=["native", "public"])
+def test_a_lost_device_is_an_error_a_person_can_act_on(checked: bool) -> None:
+    own = Device.open(checked=checked)  # not the one the other tests share
+    calls = open_calls(own)
+    readback = calls.readback(64, "readback")
+    submit_copy(calls, Memory(own).zeros("source", (16,)), readback)
+    readback.wait()
+    readback.read(4)
     own.close()
-    readback.request()
+    if isinstance(readback, NativeReadback):
+        readback.request(submission=0)
     with pytest.raises(DeviceError, match="the device was probably lost: restart the engine"):
         readback.read(4)
 
 
-def test_timestamps_rise_from_the_begin_of_a_pass_to_its_end(device: Device) -> None:
+def test_timestamps_rise_from_the_begin_of_a_pass_to_its_end(calls: Calls, device: Device) -> None:
     if not device.has_pass_timestamps:
         pytest.skip(f"{device.info.name} takes no timestamps inside a pass")
     stamps = Timestamps(device, n_marks=3)
-    readback = Readback(device.wgpu, 40, "readback")
-    encoder = device.wgpu.create_command_encoder()
-    compute_pass = encoder.begin_compute_pass(timestamp_writes=stamps.pass_writes)
-    for mark in range(3):
-        native.write_timestamp(compute_pass, stamps.query_set, 2 + mark)
-    compute_pass.end()
-    stamps.copy(encoder, 5, readback.buffer, 0)
-    native.wait(device.wgpu, native.submit(device.wgpu.queue, encoder.finish()))
-    readback.request()
+    readback = calls.readback(40, "readback")
+    timing = stamps.timing(5, 0)
+    commands = calls.prepare(StepCommands(((), (), (), ()), (), timing, first_mark=2))
+    calls.submit(calls.encode(commands, readback), readback)
     begin, end, *marks = stamps.milliseconds(readback.read(40), 5, 0)
     assert begin <= marks[0] <= marks[1] <= marks[2] <= end < begin + 1000
+
+
+# ---- without the internals ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["wgpuQueueSubmitForIndex", "wgpuDeviceCreateShaderModuleTrusted"])
+def test_a_native_function_that_is_gone_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kept = {n: getattr(wgpu_native.lib, n) for n in native.SIGNATURES if n != name}
+    monkeypatch.setattr(wgpu_native, "lib", SimpleNamespace(**kept))
+    assert native.missing_internals() == f"wgpu-native has no {name}"
+
+
+def test_a_native_function_that_changed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = {n: getattr(wgpu_native.lib, n) for n in native.SIGNATURES}
+    functions["wgpuDevicePoll"] = functions["wgpuBufferUnmap"]
+    monkeypatch.setattr(wgpu_native, "lib", SimpleNamespace(**functions))
+    assert native.missing_internals() == (
+        "wgpuDevicePoll is void(*)(struct WGPUBufferImpl *) instead of "
+        "uint32_t(*)(struct WGPUDeviceImpl *, uint32_t, uint64_t *)"
+    )
+
+
+def test_a_helper_of_wgpu_py_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(wgpu_native._api, "new_struct_p")
+    assert native.missing_internals() == "wgpu-py has no new_struct_p"
+
+
+GENERATE = """
+import json, logging, sys
+import wgpu.backends.wgpu_native as wgpu_native
+if sys.argv[2] == "without":
+    wgpu_native.lib = object()  # no native function is where this project looks for it
+logging.basicConfig(format="%(message)s")
+from gpu import Engine, SamplingParams
+engine = Engine.load(sys.argv[1], dtype="f32")
+params = SamplingParams(temperature=0.9, seed=5, max_tokens=20, ignore_eos=True)
+tokens = list(engine.generate([3, 5, 7], params, capture=True))
+engine.close()
+print(json.dumps([[t.id, t.logprob, t.times.gpu is not None] for t in tokens]))
+"""
+
+
+def test_a_generation_without_the_internals_is_the_same_and_says_so() -> None:
+    """In processes of their own, because the internals are looked for on import."""
+    folder = random_llama.folder("derived_head")
+    outputs = []
+    for internals in ("with", "without"):
+        command = [sys.executable, "-c", GENERATE, str(folder), internals]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+        assert done.returncode == 0, done.stderr
+        outputs.append((json.loads(done.stdout), done.stderr))
+    (raw, _), (public, warning) = outputs
+    assert [token[:2] for token in public] == [token[:2] for token in raw]
+    assert not any(timed for *_, timed in public)
+    assert "native calls are known here (wgpu-native has no wgpuDeviceCreateCommandEnc" in warning

@@ -70,7 +70,7 @@ def test_a_plan_is_cut_at_its_marks(rec: Recorder, memory: Memory) -> None:
     record_embed(rec, tensors)
     assert [len(segment) for segment in rec.plan.segments()] == [1, 1, 1]
     assert rec.plan.marks == [(1, "first"), (2, "second")]
-    assert Plan().segments() == [[]]
+    assert Plan().segments() == ((),)
 
 
 def test_a_dispatch_says_what_it_is(rec: Recorder, memory: Memory) -> None:

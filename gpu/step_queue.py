@@ -1,0 +1,130 @@
+"""Steps on their way through the device: encoded, submitted, read behind.
+
+Submitting writes one uniform buffer, replays a recorded plan into one compute pass, copies the
+results to a readback buffer and submits once. Collecting waits for that submission alone, so later
+steps keep the GPU busy meanwhile. What a step needs is made once: a ring of lanes (a readback
+buffer and what is known of the step in it), and each plan's commands.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from gpu.calls import open_calls
+from gpu.commands import Copy, StepCommands
+from gpu.device import Device
+from gpu.plan_book import PlanKey, RecordedPlan, StepTensors
+from gpu.step import Step, Times
+from gpu.step_buffer import STEP_BYTES, pack_step
+from gpu.timestamps import FIRST_MARK, Timestamps
+
+NOTHING = Step(())
+
+
+class Lane:
+    """A readback buffer and the step whose results it gets."""
+
+    __slots__ = ("encode_ms", "readback", "recorded", "step", "submit_ms")
+
+    recorded: RecordedPlan
+
+    def __init__(self, readback: Any) -> None:
+        self.readback = readback
+        self.step = NOTHING
+        self.encode_ms = 0.0
+        self.submit_ms = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What came back of a step: its lane (valid until the next submission), the bytes of its
+    results, its GPU times in ms by the device's clock (begin, end, marks), and how long the host
+    waited and read."""
+
+    lane: Lane
+    data: bytes
+    times: Times | None
+    wait_ms: float
+    read_ms: float
+
+
+class StepQueue:
+    """Up to `depth` steps in flight on one device. Used by one thread."""
+
+    def __init__(
+        self, device: Device, tensors: StepTensors, depth: int, result_bytes: int, n_marks: int
+    ) -> None:
+        self._tensors = tensors
+        self._calls = open_calls(device)
+        self._step_bytes = bytearray(STEP_BYTES)
+        self._write = self._calls.writer(tensors.step.buffer, self._step_bytes)
+        self._timestamps = Timestamps(device, n_marks) if device.has_timestamps else None
+        self._prepared: dict[PlanKey, Any] = {}
+        self._free = deque(
+            Lane(self._calls.readback(result_bytes, f"readback{i}")) for i in range(depth)
+        )
+        self._in_flight: deque[Lane] = deque()
+
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
+    def submit(self, recorded: RecordedPlan, step: Step) -> None:
+        """Raises IndexError when `depth` steps are in flight already."""
+        began = time.perf_counter()
+        lane = self._free.popleft()
+        self._write(pack_step(step, self._step_bytes))
+        commands = self._calls.encode(self._prepare(recorded), lane.readback)
+        encoded = time.perf_counter()
+        self._calls.submit(commands, lane.readback)
+        lane.recorded, lane.step = recorded, step
+        lane.encode_ms = (encoded - began) * 1e3
+        lane.submit_ms = (time.perf_counter() - encoded) * 1e3
+        self._in_flight.append(lane)
+
+    def collect(self) -> Collected:
+        """The oldest step's results; blocks until it is done."""
+        lane = self._in_flight.popleft()
+        began = time.perf_counter()
+        lane.readback.wait()
+        waited = time.perf_counter()
+        recorded = lane.recorded
+        data = lane.readback.read(recorded.n_bytes)
+        self._free.append(lane)
+        times = None
+        if self._timestamps and recorded.n_queries:
+            times = self._timestamps.milliseconds(data, recorded.n_queries, recorded.query_at)
+        read_ms = (time.perf_counter() - waited) * 1e3
+        return Collected(lane, data, times, lane.submit_ms + (waited - began) * 1e3, read_ms)
+
+    def run(self, recorded: RecordedPlan, step: Step) -> None:
+        """Run a step without reading its results, and wait for everything submitted."""
+        self._write(pack_step(step, self._step_bytes))
+        self._calls.submit(self._calls.encode(self._prepare(recorded)))
+        self._calls.wait()
+
+    def _prepare(self, recorded: RecordedPlan) -> Any:
+        prepared = self._prepared.get(recorded.key)
+        if prepared is None:
+            prepared = self._calls.prepare(self._commands(recorded))
+            self._prepared[recorded.key] = prepared
+        return prepared
+
+    def _commands(self, recorded: RecordedPlan) -> StepCommands:
+        copies, at = [], recorded.sample_bytes
+        if at:
+            copies.append(Copy(self._tensors.results.buffer, at, 0))
+        if capture := recorded.capture:
+            for tensor in (capture.stats, capture.entropies):
+                copies.append(Copy(tensor.buffer, tensor.n_bytes, at))
+                at += tensor.n_bytes
+        if self._timestamps is None or not recorded.n_queries:
+            return StepCommands(recorded.plan.segments(), tuple(copies))
+        return StepCommands(
+            recorded.plan.segments(),
+            tuple(copies),
+            self._timestamps.timing(recorded.n_queries, recorded.query_at),
+            FIRST_MARK if recorded.n_queries > FIRST_MARK else None,
+        )
