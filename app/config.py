@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-Dtype = Literal["f16", "f32"]
+Dtype = Literal["f32", "f16", "q8", "q4"]
 Backend = Literal["wgpu", "torch"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -29,7 +29,9 @@ class Settings:
         Path | None,
         "Folder with config.json, *.safetensors and tokenizer.json; the bundled model if left out.",
     ] = None
-    dtype: Annotated[Dtype, "How weights are stored on the device; sums are always f32."] = "f16"
+    dtype: Annotated[
+        Dtype, "How weights are stored on the device, the number is bits; sums are always f32."
+    ] = "f16"
     backend: Annotated[Backend, "Run the model with WGSL on a GPU, or PyTorch on the CPU."] = "wgpu"
     adapter: Annotated[
         str | None, "Which GPU: its number or part of its name, as `tokenglass devices` lists them."

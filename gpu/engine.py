@@ -27,13 +27,14 @@ from gpu.errors import (
     QueueFull,
 )
 from gpu.events import Done, Event, Token
+from gpu.packing import FORMATS
 from gpu.sampling import SamplingParams
 from gpu.sequence import Sequence
 from gpu.step import DeviceInfo, Floats, Memory, Runner, RunnerLimits
 from gpu.tokenizer import Tokenizer
 
 BACKENDS = ("wgpu", "torch")
-DTYPES = ("f16", "f32")
+DTYPES = tuple(FORMATS)
 
 Progress = Callable[[float, str], None]
 

@@ -14,15 +14,16 @@ import numpy.typing as npt
 
 SLAB_BLOCKS = 2048
 """Blocks worked on at a time: 256 KiB for each intermediate array."""
-RANGES = (1.0, 0.94, 0.88, 0.8)
+RANGES = (1.0, 0.88)
 """Parts of a block's range, about its middle, from which the search for a grid starts."""
-ROUNDS = 2
+ROUNDS = 3
 """How often a grid is refitted to the integers it gave."""
 
 F16 = npt.NDArray[np.float16]
 F32 = npt.NDArray[np.float32]
+LARGEST = np.float32(65504)
 SMALLEST_NORMAL, SMALLEST = np.float32(2.0**-14), np.float32(2.0**-24)
-"""Of float16; below the first, numbers are whole multiples of the second."""
+"""float16 numbers; below the smallest normal one, numbers are whole multiples of the smallest."""
 
 
 def to_bytes(blocks: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], F16]:
@@ -33,96 +34,107 @@ def to_bytes(blocks: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], F16]:
     q = np.empty(blocks.shape, np.int8)
     scales = np.empty(len(blocks), np.float16)
     for slab in _slabs(len(blocks)):
-        w = np.ascontiguousarray(blocks[slab].T, np.float32)
-        scale = np.maximum(w.max(0), -w.min(0)) / np.float32(127)
-        scale = _not_too_small(scale)
-        scales[slab] = _float16(scale)
-        rounded = np.rint(w * _inverse(scales[slab].astype(np.float32)))
-        q[slab] = rounded.astype(np.int8).T
+        w = _columns(blocks[slab])
+        largest = np.maximum(w.max(0), -w.min(0))
+        scale = _float16(_not_too_small(largest / np.float32(127)))
+        w *= _inverse(scale.astype(np.float32))
+        n = len(q[slab])
+        q[slab], scales[slab] = np.rint(w, out=w).astype(np.int8).T[:n], scale[:n]
     return q, scales
 
 
 def to_nibbles(blocks: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], F16, F16]:
-    """weight ≈ q · scale + minimum, q in 0 … 15, with about the least squared error.
+    """weight ≈ q · scale + minimum, q in 0 … 15, with nearly the least squared error.
 
-    Lloyd's iteration on an even grid: round the weights to it, fit scale and minimum to the
-    integers by least squares, and again, from several starts; the best is kept (the search is that
-    of llama.cpp's `make_qkx2_quants`, without its weighting).
+    Rounds the weights to a grid, fits scale and minimum to the integers by least squares, and so on
+    (Lloyd's iteration, held to even grids), from several starts, and keeps the best. llama.cpp's
+    `make_qkx2_quants` fits once from more starts, and weights the errors.
 
-    blocks (n, width) → q (n, width), scale (n,), minimum (n,). Raises OverflowError for a scale or
-    minimum beyond float16.
+    blocks (n, width) → q (n, width), scale (n,), minimum (n,). Raises OverflowError for weights
+    beyond float16.
     """
     q = np.empty(blocks.shape, np.uint8)
     scales, minima = np.empty(len(blocks), np.float16), np.empty(len(blocks), np.float16)
     for slab in _slabs(len(blocks)):
-        w = np.ascontiguousarray(blocks[slab].T, np.float32)
-        scale, minimum = _best_grid(w)
-        scales[slab], minima[slab] = scale, minimum
-        q[slab] = _round_to(w, scale, minimum, np.empty_like(w)).astype(np.uint8).T
+        w = _columns(blocks[slab])
+        low, high = w.min(0), w.max(0)
+        _float16(np.maximum(high, -low))
+        # From the middle of its block a weight has all its digits for what tells it from others.
+        middle = (low + high) / 2
+        w -= middle
+        scale, minimum = _best_grid(w, middle, (high - low) / 2)
+        integers = _integers(w, scale, minimum, np.empty_like(w)).astype(np.uint8)
+        n = len(q[slab])
+        q[slab], scales[slab], minima[slab] = integers.T[:n], scale[:n], (minimum + middle)[:n]
     return q, scales, minima
 
 
-def _best_grid(w: F32) -> tuple[F32, F32]:
-    """Scale and minimum (n,), both float16 numbers, for blocks w (width, n)."""
-    low, high = w.min(0), w.max(0)
-    w_sum = w.sum(0)
+def _best_grid(w: F32, middle: F32, reach: F32) -> tuple[F32, F32]:
+    """Scale and minimum (n,) for w (width, n), which lies in ± reach (n,). Scale and middle +
+    minimum are float16 numbers."""
+    n, w_sum = np.float32(len(w)), w.sum(0)
     q, product = np.empty_like(w), np.empty_like(w)
-    best = _rounded((high - low) / np.float32(15), low)
-    least = np.full(w.shape[1], np.inf, np.float32)
+    least, best = np.full_like(middle, np.inf), np.zeros((2, len(middle)), np.float32)
     for part in RANGES:
-        cut = (high - low) * np.float32((1 - part) / 2)
-        scale, minimum = _rounded((high - low) * np.float32(part / 15), low + cut)
+        scale = _not_too_small(reach * np.float32(part / 7.5))
+        minimum = reach * np.float32(-part)
         for _ in range(ROUNDS):
-            _round_to(w, scale, minimum, q)
-            q_sum, q_square = q.sum(0), np.multiply(q, q, out=product).sum(0)
+            _integers(w, scale, minimum, q)
+            q_sum, q_square = q.sum(0), np.einsum("ij,ij->j", q, q)
             q_w = np.multiply(q, w, out=product).sum(0)
-            n = np.float32(len(w))
-            spread = n * q_square - q_sum * q_sum
-            fitted = (n * q_w - q_sum * w_sum) * _inverse(spread)
-            scale, minimum = _rounded(fitted, (w_sum - fitted * q_sum) / n)
-            # Σ (w - scale q - minimum)² - Σ w²
-            error = scale * (scale * q_square - 2 * q_w + 2 * minimum * q_sum)
+            slope = (n * q_w - q_sum * w_sum) * _inverse(n * q_square - q_sum * q_sum)
+            start = (w_sum - slope * q_sum) / n
+            scale = _float16(_not_too_small(slope)).astype(np.float32)
+            minimum = _nearest_float16(start + middle) - middle
+            # Σ (q scale + minimum - w)² - Σ w²
+            error = scale * (scale * q_square + 2 * (minimum * q_sum - q_w))
             error += minimum * (n * minimum - 2 * w_sum)
-            better = error < least
-            least = np.where(better, error, least)
-            best = np.where(better, scale, best[0]), np.where(better, minimum, best[1])
-    return best
+            np.copyto(best, (scale, minimum), where=error < least)
+            np.minimum(least, error, out=least)
+    return best[0], best[1]
 
 
-def _round_to(w: F32, scale: F32, minimum: F32, out: F32) -> F32:
-    """The integers 0 … 15 nearest to the weights."""
+def _integers(w: F32, scale: F32, minimum: F32, out: F32) -> F32:
+    """The q in 0 … 15 for which q · scale + minimum is nearest to the weights."""
     np.subtract(w, minimum, out=out)
     np.multiply(out, _inverse(scale), out=out)
     np.rint(out, out=out)
-    np.maximum(out, 0, out=out)
-    return np.minimum(out, 15, out=out)
+    return np.clip(out, 0, 15, out=out)
 
 
-def _rounded(scale: F32, minimum: F32) -> tuple[F32, F32]:
-    """Both as float16 numbers."""
-    return (
-        _float16(_not_too_small(scale)).astype(np.float32),
-        _float16(minimum).astype(np.float32),
-    )
+def _nearest_float16(x: F32) -> F32:
+    """Numbers a little beyond float16 become its last."""
+    return np.clip(x, -LARGEST, LARGEST).astype(np.float16).astype(np.float32)
 
 
 def _not_too_small(scale: F32) -> F32:
     """Scales that float16 holds with few digits or none, rounded up: the grid still reaches the
     largest weight."""
-    return np.where(scale < SMALLEST_NORMAL, np.ceil(scale / SMALLEST) * SMALLEST, scale)
+    digits = np.ceil(np.minimum(scale, SMALLEST_NORMAL) / SMALLEST)
+    return np.maximum(scale, digits * SMALLEST)
 
 
 def _float16(x: F32) -> F16:
     with np.errstate(over="ignore"):
         half = x.astype(np.float16)
     if np.isinf(half).any():
-        raise OverflowError(f"a block needs a scale of {np.abs(x).max():g}, float16 ends at 65504")
+        raise OverflowError(f"a block needs {x.max():g} in float16, which ends at 65504")
     return half
 
 
 def _inverse(x: F32) -> F32:
     """1 / x, and 0 for 0."""
     return np.divide(1, x, out=np.zeros_like(x), where=x != 0)
+
+
+def _columns(blocks: npt.NDArray[Any]) -> F32:
+    """Blocks (n, width) as columns of an array of their own, (width, n), never fewer than two:
+    NumPy adds up a single column in another order, and a block's numbers would depend on how many
+    there are."""
+    n, width = blocks.shape
+    w = np.zeros((width, max(2, n)), np.float32)
+    w[:, :n] = blocks.T
+    return w
 
 
 def _slabs(n: int) -> list[slice]:

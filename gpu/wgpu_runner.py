@@ -20,6 +20,7 @@ from gpu.config import ModelConfig
 from gpu.device import Device
 from gpu.kv_cache import KvPools
 from gpu.models.llama import Llama
+from gpu.packing import FORMATS
 from gpu.plan_book import PlanBook, RecordedPlan, StepTensors
 from gpu.results import parse_captured, parse_samples
 from gpu.step import Captured, Floats, Memory, RunnerLimits, Step, StepResult
@@ -63,9 +64,10 @@ class WgpuRunner:
         self.gpu = device
         self.device = device.info
         self._memory = memory = DeviceMemory(device)
+        kv = FORMATS[dtype].kv
         shape = fit(
             config,
-            dtype,
+            kv,
             n_slots,
             context=context,
             budget_bytes=kv_bytes,
@@ -74,7 +76,7 @@ class WgpuRunner:
         self.model = Llama(
             config, WeightLoader(checkpoint, memory, dtype, on_bytes), memory, shape.context
         )
-        self.pools = KvPools(config, shape, dtype, n_slots, memory)
+        self.pools = KvPools(config, shape, kv, n_slots, memory)
         self._tensors = StepTensors.make(config, n_slots, memory)
         self.plans = PlanBook(device, self.model, self.pools, self._tensors, memory)
         self.limits = RunnerLimits(
@@ -84,7 +86,7 @@ class WgpuRunner:
             max_samples=MAX_SAMPLES,
             n_blocks=shape.n_blocks,
             block_tokens=BLOCK_TOKENS,
-            block_bytes=block_bytes(config, dtype),
+            block_bytes=block_bytes(config, kv),
             max_captured_rows=self.plans.max_captured_rows,
         )
         self._queue = StepQueue(
@@ -112,7 +114,7 @@ class WgpuRunner:
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
         device = Device.open(adapter, checked=checked)
-        total = checkpoint.parameters(config.tie_embeddings) * (4 if dtype == "f32" else 2)
+        total = checkpoint.parameters(config.tie_embeddings) * (2 if dtype == "f16" else 4)
         read = 0
 
         def on_bytes(n: int) -> None:

@@ -53,16 +53,16 @@ GPU = {
     "plan_book": "buffers config device kernels kv_cache models.llama ops plan step_buffer"
     " timestamps",
     "step_queue": "calls commands device plan_book step step_buffer timestamps",
-    "wgpu_runner": "blocks buffers checkpoint config device kv_cache models.llama plan_book results"
-    " step step_buffer step_queue weights",
+    "wgpu_runner": "blocks buffers checkpoint config device kv_cache models.llama packing plan_book"
+    " results step step_buffer step_queue weights",
     "torch_llama": "blocks checkpoint config errors packing step",
     "torch_runner": "blocks checkpoint config errors packing reference_sampler step torch_llama",
     "token_stats": "events step",
     "sequence": "blocks events run_clock sampling step stopping token_stats tokenizer",
     "scheduler": "blocks errors sequence step",
     "engine_thread": "errors events scheduler sequence step",
-    "engine": "checkpoint config engine_thread errors events sampling sequence step tokenizer"
-    " torch_runner wgpu_runner",
+    "engine": "checkpoint config engine_thread errors events packing sampling sequence step"
+    " tokenizer torch_runner wgpu_runner",
     "bench": "blocks buffers config device errors step torch_runner wgpu_runner",
     "models": "",
     "": "config device engine errors sampling step tokenizer",

@@ -95,7 +95,7 @@ def test_serve_is_what_is_meant_without_a_command(served: list[Settings]) -> Non
     [
         ["--port", "99999"],
         ["--port", "x"],
-        ["--dtype", "q4"],
+        ["--dtype", "q5"],
         ["--slots", "0"],
         ["--context", "1"],
         ["--queue", "-1"],

@@ -250,8 +250,10 @@ def test_limits_memory_and_progress(load: Any) -> None:
 
 def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     folder = random_llama.folder(GQA)
-    with pytest.raises(ModelError, match="dtype 'q8' is not supported; supported: f32, f16"):
-        TorchRunner.load(folder, dtype="q8")
+    with pytest.raises(
+        ModelError, match="dtype 'q5' is not supported; supported: f32, f16, q8, q4"
+    ):
+        TorchRunner.load(folder, dtype="q5")
     with pytest.raises(DeviceError, match="context of 100000"):
         TorchRunner.load(folder, context=100_000)
     config = json.loads((folder / "config.json").read_text())
