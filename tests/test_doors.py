@@ -33,6 +33,7 @@ GPU = {
     "quantise": "",
     "packing": "errors quantise",
     "blocks": "config errors",
+    "attention_cut": "config",
     "step": "config",
     "divergence": "step",
     "step_buffer": "step",
@@ -47,7 +48,7 @@ GPU = {
     "plan": "buffers commands device kernels",
     "weights": "buffers checkpoint errors packing",
     "kv_cache": "blocks buffers config",
-    "ops": "blocks buffers config errors kernels kv_cache plan step weights",
+    "ops": "attention_cut blocks buffers config errors kernels kv_cache plan step weights",
     "results": "config ops step",
     "models.llama": "buffers config kv_cache ops plan step_buffer weights",
     "plan_book": "buffers config device kernels kv_cache models.llama ops plan step_buffer"
@@ -63,7 +64,31 @@ GPU = {
     "engine_thread": "errors events scheduler sequence step",
     "engine": "checkpoint config engine_thread errors events packing sampling sequence step"
     " tokenizer torch_runner wgpu_runner",
-    "bench": "blocks buffers config device errors step torch_runner wgpu_runner",
+    "bench": "",
+    "bench.contestants": "blocks step",
+    "bench.subject": "blocks checkpoint config device packing shapes wgpu_runner",
+    "bench.bandwidth": "buffers device wgpu_runner",
+    "bench.context": "bench.bandwidth bench.contestants blocks step wgpu_runner",
+    "bench.quality": "bench.contestants blocks divergence step step_buffer",
+    "bench.floor": "bench.contestants blocks buffers calls commands kv_cache ops plan step"
+    " step_buffer wgpu_runner",
+    "bench.report": "bench.bandwidth bench.contestants bench.context bench.quality step"
+    " wgpu_runner",
+    "bench.table": "",
+    "bench.peers.peer": "bench.contestants",
+    "bench.peers.torch": "bench.contestants bench.peers.peer bench.subject blocks packing step"
+    " torch_llama torch_runner",
+    "bench.peers.gguf_file": "bench.peers.peer bench.subject config packing",
+    "bench.peers.onnx_file": "bench.peers.peer bench.subject config",
+    "bench.peers.llama_cpp": "bench.peers.gguf_file bench.peers.peer bench.subject",
+    "bench.peers.onnxruntime": "bench.peers.onnx_file bench.peers.peer bench.subject",
+    "bench.peers.scripts": "",
+    "bench.peers.scripts.run_llama_cpp": "",
+    "bench.peers.scripts.run_onnxruntime": "",
+    "bench.peers": "bench.peers.llama_cpp bench.peers.onnxruntime bench.peers.peer"
+    " bench.peers.torch bench.subject",
+    "bench.__main__": "bench bench.contestants bench.context bench.floor bench.peers bench.quality"
+    " bench.report bench.subject device errors packing shapes wgpu_runner",
     "models": "",
     "": "config device engine errors sampling step tokenizer",
 }  # fmt: skip
@@ -84,6 +109,10 @@ OUTSIDE = {
     "torch": {"gpu.torch_llama", "gpu.torch_runner", "app.tale.make."},
     "tokenizers": {"gpu.tokenizer", "app.tale.make."},
     "safetensors": {"app.tale.make."},
+    "gguf": {"gpu.bench.peers.gguf_file"},
+    "onnx": {"gpu.bench.peers.onnx_file"},
+    "llama_cpp": {"gpu.bench.peers.scripts.run_llama_cpp"},
+    "onnxruntime": {"gpu.bench.peers.scripts.run_onnxruntime"},
     "flask": {"app."},
     "werkzeug": {"app."},
     "jinja2": {"app."},

@@ -1,0 +1,145 @@
+"""`python -m gpu.bench`: parse what to compare, run it in turns, print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu.bench import __doc__ as purpose
+from gpu.bench import context, quality
+from gpu.bench.contestants import Contestant, Figures, RunnerContestant
+from gpu.bench.floor import Floor
+from gpu.bench.peers import PEERS, PeerMissing
+from gpu.bench.report import Report
+from gpu.bench.subject import Subject
+from gpu.device import Device
+from gpu.errors import EngineError
+from gpu.packing import FORMATS
+from gpu.shapes import SHAPES
+from gpu.wgpu_runner import WgpuRunner
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        with ExitStack() as stack:
+            report = measure(args, stack)
+            result = report.as_json()
+    except EngineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join([*report.lines(result), ""]))
+    line = json.dumps(result)
+    if args.append:
+        with args.append.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    print(line)
+    return 0
+
+
+def measure(args: argparse.Namespace, stack: ExitStack) -> Report:
+    """Load and run everything that `args` name; peers end with `stack`."""
+    subject = Subject.from_shape(args.shape) if args.shape else Subject.from_folder(args.model)
+    n_tokens = min(args.tokens, subject.config.context // 2)
+    n_prompt = min(args.prompt, subject.config.context - n_tokens)
+    contexts = [n for n in args.context if n + context.STEPS <= subject.config.context]
+    longest = max(n_prompt + n_tokens, *(n + context.STEPS for n in contexts), 0)
+    device = Device.open(args.adapter)
+    runner = subject.runner(device, args.dtype, longest)
+    report = Report(
+        subject.name, args.dtype, n_prompt, n_tokens, RunnerContestant("tokenglass", runner), []
+    )
+    report.others = _others(args, runner)
+    for name in args.peer:
+        try:
+            peer = PEERS[name](subject, args.dtype, n_prompt + n_tokens, _pythons(args).get(name))
+        except PeerMissing as missing:
+            report.missing[name] = str(missing)
+            continue
+        stack.callback(peer.close)
+        report.others = [*report.others, peer]
+        report.peer_devices[name] = peer.device
+    prompt = np.random.default_rng(0).integers(0, subject.config.vocab_size, n_prompt).tolist()
+    _in_turns([report.own, *report.others], prompt, n_tokens, args.repeat)
+    if contexts:
+        report.contexts = context.measure(runner, contexts, args.repeat)
+    if args.kl:
+        exact = subject.runner(device, "f32", n_prompt)
+        report.quality = quality.compare(exact, runner, prompt)
+    return report
+
+
+def _others(args: argparse.Namespace, runner: WgpuRunner) -> list[Contestant]:
+    found: list[Contestant] = []
+    if args.capture:
+        found.append(RunnerContestant("captured", runner, capture=True))
+    if args.floor:
+        found.append(Floor(runner))
+    return found
+
+
+def _in_turns(contestants: list[Contestant], prompt: list[int], n_tokens: int, repeat: int) -> None:
+    for contestant in contestants:
+        contestant.run(prompt, n_tokens)  # records and compiles
+        contestant.figures = Figures()
+    for _ in range(repeat):
+        for contestant in contestants:
+            contestant.run(prompt, n_tokens)
+
+
+def _pythons(args: argparse.Namespace) -> dict[str, str]:
+    return dict(args.peer_python)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, found, program = text.partition("=")
+    if not found or name not in PEERS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} should be PEER=PROGRAM, with a peer of {', '.join(PEERS)}"
+        )
+    return name, program
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gpu.bench", description=(purpose or "").split("\n")[0]
+    )
+    add: Callable[..., Any] = parser.add_argument
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--model", type=Path, help="a model folder")
+    what.add_argument("--shape", choices=SHAPES, help="random weights of a well-known shape")
+    add("--dtype", choices=tuple(FORMATS), default="f16")
+    add("--adapter", help="index or part of the name, see `tokenglass devices`")
+    add("--prompt", type=int, default=128, help="prompt tokens")
+    add("--tokens", type=int, default=64, help="decode steps")
+    add("--repeat", type=int, default=5)
+    add("--floor", action="store_true", help="also measure the bare dispatches")
+    add("--capture", action="store_true", help="also measure captured plans")
+    add("--context", type=_numbers, default=[], help="also decode after so many tokens: 128,1024,…")
+    add("--kl", action="store_true", help="also compare the logits with f32 weights")
+    add("--peer", action="append", default=[], choices=tuple(PEERS), help="also measure")
+    add(
+        "--peer-python",
+        action="append",
+        default=[],
+        type=_pair,
+        metavar="PEER=PROGRAM",
+        help="the Python that has the peer installed (default: this one)",
+    )
+    add("--append", type=Path, metavar="FILE", help="also add the JSON line to this file")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

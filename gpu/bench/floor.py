@@ -1,0 +1,198 @@
+"""The floor: what the device takes for the bare work of a step, without anything a model adds.
+
+A plan of the same matrix products over the same weight buffers with every fusion off (no norm,
+bias, residual or gate), one dispatch a layer that reads the step's keys and values once, and the
+output head. Each waits for the one before it, as in the model. No embedding, rotary positions,
+softmax, sampler, or results to read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gpu import ops
+from gpu.bench.contestants import Figures, decode_steps, greedy
+from gpu.blocks import BLOCK_TOKENS, ITEM_BYTES, blocks_for
+from gpu.buffers import Memory, Tensor, padded
+from gpu.calls import open_calls
+from gpu.commands import Readback, StepCommands
+from gpu.kv_cache import KvPools
+from gpu.ops import Batch
+from gpu.plan import Plan, Recorder
+from gpu.step import Row, Step
+from gpu.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
+from gpu.wgpu_runner import WgpuRunner
+
+TOUCH_WORKGROUP = 64
+
+PlanKey = tuple[int, int, int]
+"""(rows, samples, tokens of context)"""
+
+
+class Floor:
+    """Replays the bare dispatches of `runner`'s model, as many steps in flight."""
+
+    name = "floor"
+
+    def __init__(self, runner: WgpuRunner) -> None:
+        self.figures = Figures()
+        self._runner = runner
+        self._activations = Activations.make(runner, Memory(runner.gpu))
+        self._plans: dict[PlanKey, Plan] = {}
+        self._commands: dict[PlanKey, Any] = {}
+        self._calls = open_calls(runner.gpu)
+        self._step_bytes = bytearray(STEP_BYTES)
+        self._write = self._calls.writer(self._activations.batch.step.buffer, self._step_bytes)
+        self._done = [self._calls.readback(16, f"floor{i}") for i in range(runner.in_flight)]
+
+    def run(self, prompt: list[int], n_tokens: int) -> None:
+        n_prompt = len(prompt)
+        self._runner.set_blocks(0, list(range(blocks_for(n_prompt + n_tokens))))
+        began = time.perf_counter()
+        self._replay(_prefill_steps(n_prompt), n_prompt)
+        prefilled = time.perf_counter()
+        middle = decode_steps(n_prompt + n_tokens // 2, 1)
+        self._replay(middle * n_tokens, n_prompt + n_tokens)
+        self.figures.decode_tok_s.append(n_tokens / (time.perf_counter() - prefilled))
+        self.figures.prefill_tok_s.append(n_prompt / (prefilled - began))
+
+    def plan(self, n_rows: int, n_samples: int, context: int) -> Plan:
+        """The bare plan for so many rows and samples, reading a cache of `context` tokens."""
+        key = (n_rows, n_samples, context)
+        if key not in self._plans:
+            self._plans[key] = self._record(*key)
+        return self._plans[key]
+
+    def _record(self, n_rows: int, n_samples: int, context: int) -> Plan:
+        runner, to, model = self._runner, self._activations, self._runner.model
+        batch = replace(to.batch, n_rows=n_rows, n_samples=n_samples)
+        rec = Recorder(runner.gpu, runner.plans.kernels)
+        for i, layer in enumerate(model.layers):
+            name = f"layer{i:02}"
+            ops.matmul(rec, batch, f"{name}.attn.qkv", to.before, layer.qkv, to.qkv)
+            touch_kv(
+                rec, batch, f"{name}.attn.touch", to.qkv, runner.pools, i, context, to.attended
+            )
+            ops.matmul(rec, batch, f"{name}.attn.out", to.attended, layer.out, to.middle)
+            ops.matmul(rec, batch, f"{name}.mlp.gate_up", to.middle, layer.gate_up, to.gate_up)
+            ops.matmul(rec, batch, f"{name}.mlp.down", to.gated, layer.down, to.before)
+        if n_samples:
+            ops.matmul(rec, batch, "head", to.before, model.head, to.logits, gather=True)
+        return rec.plan
+
+    def _replay(self, steps: Sequence[Step], context: int) -> None:
+        """Run `steps`, as deep in flight as the runner; returns when all is done. A step that is
+        the one before it again is not written again."""
+        depth, before = len(self._done), None
+        for i, step in enumerate(steps):
+            done = self._done[i % depth]
+            if i >= depth:
+                _finish(done)
+            if step is not before:
+                self._write(pack_step(step, self._step_bytes))
+            commands = self._prepared((len(step.rows), len(step.samples), context))
+            self._calls.submit(self._calls.encode(commands, done), done)
+            before = step
+        for i in range(max(0, len(steps) - depth), len(steps)):
+            _finish(self._done[i % depth])
+
+    def _prepared(self, key: PlanKey) -> Any:
+        if key not in self._commands:
+            plan = self.plan(*key)
+            self._commands[key] = self._calls.prepare(StepCommands(plan.segments()))
+        return self._commands[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """(MAX_ROWS, width) each; `gated` is the first half of `gate_up`'s memory, because `down` reads
+    rows half as wide as those a product without its gate writes."""
+
+    batch: Batch
+    before: Tensor
+    middle: Tensor
+    qkv: Tensor
+    attended: Tensor
+    gate_up: Tensor
+    gated: Tensor
+    logits: Tensor
+
+    @classmethod
+    def make(cls, runner: WgpuRunner, memory: Memory) -> Activations:
+        config = runner.config
+
+        def rows(name: str, width: int) -> Tensor:
+            return memory.zeros(f"floor.{name}", (MAX_ROWS, padded(width)))
+
+        step = memory.zeros("floor.step", (STEP_BYTES // 4,), "u32", uniform=True)
+        q_width = config.n_heads * config.head_dim
+        kv_width = config.n_kv_heads * config.head_dim
+        gate_up = rows("gate_up", 2 * config.intermediate_size)
+        return cls(
+            batch=Batch.make(memory, step, 1, 1),
+            before=rows("before", config.hidden_size),
+            middle=rows("middle", config.hidden_size),
+            qkv=rows("qkv", q_width + 2 * kv_width),
+            attended=rows("attended", q_width),
+            gate_up=gate_up,
+            gated=replace(gate_up, shape=(MAX_ROWS, padded(config.intermediate_size))),
+            logits=memory.zeros("floor.logits", (1, padded(config.vocab_size))),
+        )
+
+
+def _prefill_steps(n_prompt: int) -> list[Step]:
+    steps = []
+    for first in range(0, n_prompt, MAX_ROWS):
+        rows = tuple(Row(0, i, 0) for i in range(first, min(first + MAX_ROWS, n_prompt)))
+        last = rows[-1].position == n_prompt - 1
+        steps.append(Step(rows, (greedy(len(rows) - 1, 0),) if last else ()))
+    return steps
+
+
+def _finish(done: Readback) -> None:
+    """Wait for the submission and make its readback ready for another."""
+    done.wait()
+    done.read(4)
+
+
+def touch_kv(
+    rec: Recorder,
+    batch: Batch,
+    label: str,
+    q: Tensor,
+    pools: KvPools,
+    layer: int,
+    context: int,
+    out: Tensor,
+) -> None:
+    """Read the keys and values that the last row's sequence has in `layer`, up to the block of its
+    position. Workgroups for a cache of `context` tokens, as far as `out` has room for them."""
+    keys = pools.keys[layer]
+    block_vec4s = int(np.prod(keys.shape[1:])) * ITEM_BYTES[pools.dtype] // 16
+    wanted = blocks_for(context) * block_vec4s // (4 * TOUCH_WORKGROUP)
+    groups = max(1, min(wanted, int(np.prod(out.shape)) // TOUCH_WORKGROUP))
+    rec.dispatch(
+        label,
+        "bench/touch_kv",
+        {
+            "step": batch.step,
+            "q": q,
+            "k_pool": keys,
+            "v_pool": pools.values[layer],
+            "block_tables": pools.tables,
+            "out": out,
+        },
+        (groups, 1, 1),
+        {
+            "BLOCK_VEC4S": block_vec4s,
+            "BLOCK_TOKENS": BLOCK_TOKENS,
+            "MAX_BLOCKS": pools.shape.max_blocks,
+            "GROUPS": groups,
+            "WORKGROUP": TOUCH_WORKGROUP,
+        },
+    )

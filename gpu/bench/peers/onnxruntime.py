@@ -1,0 +1,19 @@
+"""onnxruntime's WebGPU provider, on an ONNX graph of the same weights."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from gpu.bench.peers import onnx_file
+from gpu.bench.peers.peer import ChildPeer
+from gpu.bench.subject import Subject
+
+
+def start(subject: Subject, dtype: str, context: int, python: str | None) -> ChildPeer:
+    """Refuses a silent fall-back to the CPU."""
+    folder = tempfile.TemporaryDirectory(prefix="tokenglass-onnx-")
+    path = Path(folder.name) / "model.onnx"
+    onnx_file.write(subject, dtype, path, context)
+    script = Path(__file__).parent / "scripts" / "run_onnxruntime.py"
+    return ChildPeer("onnxruntime", script, [str(path), "WebGpuExecutionProvider"], python, folder)

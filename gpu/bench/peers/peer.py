@@ -1,0 +1,97 @@
+"""What a peer is, and how one that lives in a process of its own is talked to.
+
+Each child script stands alone: it may be run by another Python that has only the peer and NumPy.
+It answers one JSON object a line: first `{"device": …}` when its model is loaded, or
+`{"missing": reason}`; then, for each request `{"prompt": [id, …], "tokens": n}`,
+`{"prefill_s": …, "decode_s": …}`, and for `{"logits": [id, …]}` the logits after every token.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpu.bench.contestants import Figures
+
+
+class PeerMissing(Exception):
+    """The peer cannot run here; the message says what to do about it."""
+
+
+class Peer(Protocol):
+    """A contestant that is another engine. `device`: what it says it runs on."""
+
+    name: str
+    figures: Figures
+    device: str
+
+    def run(self, prompt: list[int], n_tokens: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ChildPeer:
+    """A peer run by a child script on model files in `folder`, which it deletes when closed."""
+
+    def __init__(
+        self,
+        name: str,
+        script: Path,
+        arguments: list[str],
+        python: str | None,
+        folder: tempfile.TemporaryDirectory[str],
+    ) -> None:
+        self.name = name
+        self.figures = Figures()
+        self._folder = folder
+        self._child = subprocess.Popen(
+            [python or sys.executable, str(script), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(Path(folder.name) / "log").open("w", encoding="utf-8"),
+            text=True,
+        )
+        try:
+            ready = self._answer()
+            if "missing" in ready:
+                raise PeerMissing(ready["missing"])
+        except PeerMissing:
+            self.close()
+            raise
+        self.device: str = ready["device"]
+
+    def run(self, prompt: list[int], n_tokens: int) -> None:
+        took = self._ask({"prompt": prompt, "tokens": n_tokens})
+        self.figures.prefill_tok_s.append(len(prompt) / took["prefill_s"])
+        self.figures.decode_tok_s.append(n_tokens / took["decode_s"])
+
+    def logits(self, ids: list[int]) -> list[list[float]]:
+        """(len(ids), vocab_size): after every token. To check that it runs the same model."""
+        found: list[list[float]] = self._ask({"logits": ids})["logits"]
+        return found
+
+    def close(self) -> None:
+        assert self._child.stdin
+        self._child.stdin.close()
+        self._child.wait()
+        self._folder.cleanup()
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._child.stdin
+        self._child.stdin.write(json.dumps(request) + "\n")
+        self._child.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._child.stdout
+        line = self._child.stdout.readline()
+        if not line:
+            log = (Path(self._folder.name) / "log").read_text("utf-8", "replace")
+            said = log.strip().splitlines()[-1:] or ["nothing"]
+            raise PeerMissing(f"ended with status {self._child.wait()}, saying: {said[0]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer

@@ -1,0 +1,114 @@
+"""Runs a GGUF file with llama-cpp-python and times it; see gpu/bench/peers/peer.py for what it
+reads and writes. Uses the library's plain C interface: the high-level class wants a vocabulary.
+
+    python run_llama_cpp.py model.gguf CONTEXT
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+from typing import Any
+
+MISSING = "not installed (pip install llama-cpp-python, built with CMAKE_ARGS=-DGGML_VULKAN=ON)"
+
+
+class Model:
+    """One sequence in one context."""
+
+    def __init__(self, api: Any, path: str, n_context: int) -> None:
+        self.api = api
+        self.said: list[str] = []
+        # Kept, or ctypes would free it.
+        self._log = api.llama_log_callback(lambda _level, text, _data: self._note(text))
+        api.llama_log_set(self._log, ctypes.c_void_p(0))
+        api.llama_backend_init()
+        params = api.llama_model_default_params()
+        params.n_gpu_layers = 999
+        self.model = api.llama_model_load_from_file(path.encode(), params)
+        settings = api.llama_context_default_params()
+        settings.n_ctx = settings.n_batch = n_context
+        settings.n_threads = settings.n_threads_batch = os.cpu_count() or 1
+        self.context = api.llama_init_from_model(self.model, settings) if self.model else None
+        if not self.context:
+            raise SystemExit("llama.cpp could not load the model: " + "".join(self.said[-3:]))
+        self.n_vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
+        self.greedy = api.llama_sampler_init_greedy()
+        self.batch = api.llama_batch_init(n_context, 0, 1)
+
+    def device(self) -> str:
+        """The line of its log that names the GPU it used; else it ran on the CPU."""
+        used = [line.strip() for line in self.said if "using device" in line]
+        return used[0].partition("using device ")[2] if used else "CPU"
+
+    def begin(self) -> None:
+        self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
+
+    def run(self, ids: list[int], first: int, every: bool = False) -> None:
+        """Run tokens at positions from `first` on; logits of the last one, or of `every` one."""
+        batch = self.batch
+        batch.n_tokens = len(ids)
+        for i, id in enumerate(ids):
+            batch.token[i], batch.pos[i] = id, first + i
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+            batch.logits[i] = every or i + 1 == len(ids)
+        if status := self.api.llama_decode(self.context, batch):
+            raise SystemExit(f"llama_decode failed with {status}: " + "".join(self.said[-3:]))
+
+    def choose(self) -> int:
+        id: int = self.api.llama_sampler_sample(self.greedy, self.context, -1)
+        return id
+
+    def logits(self, i: int) -> list[float]:
+        found: list[float] = self.api.llama_get_logits_ith(self.context, i)[: self.n_vocab]
+        return found
+
+    def _note(self, text: bytes) -> None:
+        self.said.append(text.decode(errors="replace"))
+
+
+def timed(model: Model, prompt: list[int], n_tokens: int) -> dict[str, float]:
+    model.begin()
+    began = time.perf_counter()
+    model.run(prompt, 0)
+    id = model.choose()
+    prefilled = time.perf_counter()
+    for i in range(n_tokens):
+        model.run([id], len(prompt) + i)
+        id = model.choose()
+    return {"prefill_s": prefilled - began, "decode_s": time.perf_counter() - prefilled}
+
+
+def answer(model: Model, request: dict[str, Any]) -> dict[str, Any]:
+    if "logits" not in request:
+        return timed(model, request["prompt"], request["tokens"])
+    model.begin()
+    model.run(request["logits"], 0, every=True)
+    return {"logits": [model.logits(i) for i in range(len(request["logits"]))]}
+
+
+def main(path: str, n_context: str) -> None:
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the library prints must not mix with the answers
+
+    def say(message: dict[str, Any]) -> None:
+        print(json.dumps(message), file=out, flush=True)
+
+    # Otherwise software devices, which call themselves CPUs, are passed over.
+    os.environ.setdefault("GGML_VK_VISIBLE_DEVICES", "0")
+    try:
+        import llama_cpp
+    except ModuleNotFoundError:
+        say({"missing": MISSING})
+        return
+    model = Model(llama_cpp, path, int(n_context))
+    say({"device": f"{model.device()}, llama-cpp-python {llama_cpp.__version__}"})
+    for line in sys.stdin:
+        say(answer(model, json.loads(line)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,37 @@
+"""The same engine in PyTorch on the CPU (`--backend torch`), eager."""
+
+from __future__ import annotations
+
+from gpu.bench.contestants import RunnerContestant
+from gpu.bench.peers.peer import Peer, PeerMissing
+from gpu.bench.subject import Subject
+from gpu.blocks import block_bytes, blocks_for, fit
+from gpu.packing import FORMATS
+from gpu.step import Runner
+
+
+class TorchPeer(RunnerContestant):
+    """Runs in this process: it implements the engine's own runner protocol."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__("torch", runner)
+        self.device = f"{runner.device.name}, {runner.device.driver}"
+
+    def close(self) -> None:
+        self.runner.close()
+
+
+def start(subject: Subject, dtype: str, context: int, python: str | None) -> Peer:
+    """Weights rounded as `dtype` says, arithmetic in float32."""
+    try:
+        from gpu.torch_llama import TorchLlama
+        from gpu.torch_runner import TorchRunner
+    except ModuleNotFoundError:
+        raise PeerMissing("not installed (pip install torch)") from None
+    config, kv = subject.config, FORMATS[dtype].kv
+    budget = blocks_for(context) * block_bytes(config, kv)
+    shape = fit(config, kv, 1, context=context, budget_bytes=budget)
+    model = TorchLlama(
+        config, subject.checkpoint, dtype, shape.n_blocks, lambda fraction, message: None
+    )
+    return TorchPeer(TorchRunner(model, shape, dtype, n_slots=1))

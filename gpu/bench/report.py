@@ -1,0 +1,165 @@
+"""What was measured, as a table for people and as one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu.bench.bandwidth import copy_bandwidth, kv_bytes, weight_bytes
+from gpu.bench.contestants import Contestant, RunnerContestant
+from gpu.bench.context import AtContext, lines
+from gpu.bench.quality import Quality
+from gpu.step import DeviceInfo
+from gpu.wgpu_runner import WgpuRunner
+
+NOT_PEERS = ("tokenglass", "captured", "floor")
+
+
+@dataclass(slots=True)
+class Report:
+    """`own` and `others` after their repetitions; `missing`: peers that were asked for and cannot
+    run, with the reason; `peer_devices`: what each peer says it ran on."""
+
+    model: str
+    dtype: str
+    n_prompt: int
+    n_tokens: int
+    own: RunnerContestant
+    others: Sequence[Contestant]
+    peer_devices: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    contexts: list[AtContext] = field(default_factory=list)
+    quality: Quality | None = None
+
+    @property
+    def runner(self) -> WgpuRunner:
+        assert isinstance(self.own.runner, WgpuRunner)
+        return self.own.runner
+
+    def as_json(self) -> dict[str, Any]:
+        figures, runner = self.own.figures, self.runner
+        step_ms = 1e3 / _known(figures.median("decode_tok_s"))
+        n_bytes = weight_bytes(runner) + kv_bytes(runner, self.n_prompt + self.n_tokens // 2)
+        bandwidth = copy_bandwidth(runner.gpu)
+        peers = [c for c in self.others if c.name not in NOT_PEERS]
+        return {
+            "model": self.model,
+            "dtype": self.dtype,
+            "device": device_name(runner.device),
+            "prompt": self.n_prompt,
+            "tokens": self.n_tokens,
+            "prefill_tok_s": _rounded(figures.median("prefill_tok_s"), 1),
+            "decode_tok_s": _rounded(figures.median("decode_tok_s"), 2),
+            "prefill_over_floor": self._over_floor("prefill_tok_s"),
+            "decode_over_floor": self._over_floor("decode_tok_s"),
+            "step_ms": round(step_ms, 3),
+            "encode_ms": _rounded(figures.median("encode_ms"), 3),
+            "host_us_per_dispatch": round(
+                _known(figures.median("encode_ms")) * 1e3 / runner.dispatches_per_token, 2
+            ),
+            "gpu_ms": _rounded(figures.median("gpu_ms"), 3),
+            "gpu_gap_share": _rounded(figures.median("gpu_gap_share"), 4),
+            "wait_ms": _rounded(figures.median("wait_ms"), 3),
+            "readback_ms": _rounded(figures.median("read_ms"), 3),
+            "dispatches_per_token": runner.dispatches_per_token,
+            "dispatches_per_layer": dispatches_per_layer(runner),
+            "bytes_per_token": n_bytes,
+            "copy_gb_s": round(bandwidth / 1e9, 2),
+            "bandwidth_share": round(n_bytes / (step_ms / 1e3) / bandwidth, 3),
+            "contestants": {c.name: _speeds(c) for c in (self.own, *self.others)},
+            "peers": self._ratios(peers)["decode"],
+            "peers_prefill": self._ratios(peers)["prefill"],
+            "peer_devices": self.peer_devices,
+            "peers_missing": self.missing,
+            "contexts": [at.as_json() for at in self.contexts],
+            "kl": self.quality and self.quality.kl,
+            "same_top": self.quality and self.quality.same_top,
+        }
+
+    def lines(self, result: dict[str, Any]) -> list[str]:
+        """`result` of `as_json` for people."""
+        rows = [
+            f"{result['device']}",
+            f"{self.model}, {self.dtype}, prompt {self.n_prompt}, {self.n_tokens} tokens",
+            "",
+            f"{'':16}{'prefill tok/s':>14}{'decode tok/s':>14}",
+        ]
+        for c in (self.own, *self.others):
+            prefill, decode = c.figures.median("prefill_tok_s"), c.figures.median("decode_tok_s")
+            rows.append(
+                f"{c.name:16}{_known(prefill):14.1f}{_known(decode):14.2f}"
+                f"  {self.peer_devices.get(c.name, '')}".rstrip()
+            )
+        rows += [f"{name}: {reason}" for name, reason in self.missing.items()]
+        rows += ["", *_step_lines(result)]
+        if self.contexts:
+            rows += ["", *lines(self.contexts)]
+        if self.quality:
+            rows += ["", f"against f32: {self.quality}"]
+        return rows
+
+    def _over_floor(self, name: str) -> float | None:
+        """How many times the floor's time."""
+        floors = [c for c in self.others if c.name == "floor"]
+        if not floors:
+            return None
+        own, floor = self.own.figures.median(name), floors[0].figures.median(name)
+        return round(_known(floor) / _known(own), 3)
+
+    def _ratios(self, others: Sequence[Contestant]) -> dict[str, dict[str, float]]:
+        """Our speed over theirs by name."""
+        return {
+            kind: {
+                c.name: round(
+                    _known(self.own.figures.median(f"{kind}_tok_s"))
+                    / _known(c.figures.median(f"{kind}_tok_s")),
+                    2,
+                )
+                for c in others
+            }
+            for kind in ("decode", "prefill")
+        }
+
+
+def device_name(info: DeviceInfo) -> str:
+    return f"{info.name}, {info.driver}, {info.backend}"
+
+
+def dispatches_per_layer(runner: WgpuRunner) -> int:
+    plan = runner.plan_for(1, 1, capture=False).plan
+    return sum(d.label.startswith("layer00.") for d in plan.dispatches)
+
+
+def _step_lines(result: dict[str, Any]) -> list[str]:
+    rows = [
+        f"decode step {result['step_ms']} ms: encoding {result['encode_ms']} ms "
+        f"({result['host_us_per_dispatch']} µs a dispatch), GPU {result['gpu_ms']} ms, "
+        f"blocked on the GPU {result['wait_ms']} ms, readback {result['readback_ms']} ms",
+        f"{result['dispatches_per_token']} dispatches per token "
+        f"({result['dispatches_per_layer']} a layer), {result['bytes_per_token'] / 1e6:.1f} MB "
+        f"per token at {result['bandwidth_share']:.0%} of the {result['copy_gb_s']} GB/s a copy "
+        "reaches",
+    ]
+    if result["gpu_gap_share"] is not None:
+        rows.append(f"between steps the GPU idles {result['gpu_gap_share']:.1%} of the time")
+    if result["decode_over_floor"] is not None:
+        rows.append(
+            f"decode takes {result['decode_over_floor']} times its floor, prefill "
+            f"{result['prefill_over_floor']} times"
+        )
+    return rows
+
+
+def _speeds(contestant: Contestant) -> dict[str, float]:
+    names = ("prefill_tok_s", "decode_tok_s")
+    return {name: round(_known(contestant.figures.median(name)), 2) for name in names}
+
+
+def _known(value: float | None) -> float:
+    assert value is not None, "every repetition notes this figure"
+    return value
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,53 @@
+"""What is measured: a model folder, or random weights in the shape of a well-known model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from gpu.blocks import block_bytes, blocks_for
+from gpu.checkpoint import Checkpoint
+from gpu.config import ModelConfig
+from gpu.device import Device
+from gpu.packing import FORMATS
+from gpu.shapes import SHAPES, RandomCheckpoint
+from gpu.wgpu_runner import WgpuRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model under the name it is reported by."""
+
+    name: str
+    config: ModelConfig
+    checkpoint: Checkpoint
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Subject:
+        """Raises ModelError when the folder holds no model that can be run."""
+        return cls(
+            folder.resolve().parent.name if folder.name == "model" else folder.resolve().name,
+            ModelConfig.from_folder(folder),
+            Checkpoint.open(folder),
+        )
+
+    @classmethod
+    def from_shape(cls, name: str) -> Subject:
+        """`name`: one of `gpu.shapes.SHAPES`."""
+        config = SHAPES[name]
+        # It has every method of a checkpoint, though not its type.
+        return cls(name, config, cast(Checkpoint, RandomCheckpoint(config)))
+
+    def runner(self, device: Device, dtype: str, context: int) -> WgpuRunner:
+        """One slot with room for exactly `context` tokens. Raises DeviceError when the device
+        cannot hold them."""
+        return WgpuRunner(
+            device,
+            self.config,
+            self.checkpoint,
+            dtype=dtype,
+            context=context,
+            kv_bytes=blocks_for(context) * block_bytes(self.config, FORMATS[dtype].kv),
+            n_slots=1,
+        )

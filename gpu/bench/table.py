@@ -1,0 +1,104 @@
+"""Rewrites the README's table of measurements from the benchmark's JSON lines.
+
+python -m gpu.bench.table build/bench.jsonl README.md
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
+NONE = "–"
+
+Result = dict[str, Any]
+
+
+def table(results: Sequence[Result]) -> str:
+    """Markdown: the device, a row for each result, then decoding at each context of those that
+    measured it."""
+    peers = list(dict.fromkeys(name for result in results for name in result["peers"]))
+    head = [
+        "model",
+        "weights",
+        "prefill tokens/s",
+        "decode tokens/s",
+        "× floor, prefill",
+        "× floor, decode",
+        *(f"{name}, decode" for name in peers),
+    ]
+    lines = [f"On {device}:" for device in dict.fromkeys(r["device"] for r in results)]
+    lines += ["", *_markdown(head, [_row(result, peers) for result in results])]
+    with_contexts = [result for result in results if result["contexts"]]
+    if with_contexts:
+        lines += [
+            "",
+            "A decode step by context (milliseconds; growth of its time and its bytes):",
+            "",
+        ]
+        lines += _contexts(with_contexts)
+    return "\n".join(lines)
+
+
+def rewritten(text: str, results: Sequence[Result]) -> str:
+    """`text` with a new table between its markers. Raises ValueError when they are not there."""
+    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    if len(pattern.findall(text)) != 1:
+        raise ValueError(f"expected one {BEGIN} … {END} to put the table between")
+    return pattern.sub(lambda _: f"{BEGIN}\n{table(results)}\n{END}", text)
+
+
+def _row(result: Result, peers: Sequence[str]) -> list[str]:
+    """Speeds of the peers as how many times theirs ours is."""
+    ratios = [result["peers"].get(name) for name in peers]
+    return [
+        result["model"],
+        result["dtype"],
+        _speed(result["prefill_tok_s"]),
+        _speed(result["decode_tok_s"]),
+        _times(result["prefill_over_floor"]),
+        _times(result["decode_over_floor"]),
+        *(_times(ratio) for ratio in ratios),
+    ]
+
+
+def _contexts(results: Sequence[Result]) -> list[str]:
+    sizes = sorted({at["context"] for result in results for at in result["contexts"]})
+    rows = []
+    for result in results:
+        at = {entry["context"]: entry for entry in result["contexts"]}
+        cells = [_context(at[size]) if size in at else NONE for size in sizes]
+        rows.append([result["model"], result["dtype"], *cells])
+    return _markdown(["model", "weights", *(f"{size:,}" for size in sizes)], rows)
+
+
+def _context(at: Result) -> str:
+    return f"{at['step_ms']:.1f} ({at['time_growth']:.2f}, {at['bytes_growth']:.2f})"
+
+
+def _speed(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _times(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def main(results: str, readme: str) -> None:
+    lines = Path(results).read_text("utf-8").splitlines()
+    path = Path(readme)
+    text = rewritten(path.read_text("utf-8"), [json.loads(line) for line in lines])
+    path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
