@@ -44,6 +44,7 @@ class Handler(WSGIRequestHandler):
     """Logs requests without their query, which may hold the token, and without colours."""
 
     timeout = IDLE_SECONDS
+    disable_nagle_algorithm = True  # a token is a small packet, and must not wait for the next
     server_version = "Tokenglass"
     sys_version = ""
 

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 
 from app import create_app
 from app.config import Settings
-from app.engines import EngineClient, LocalEngine
+from app.engines import EngineClient, Load, LocalEngine
 from app.server import bind, http_server
 from app.sessions import Keeping
 from app.worker import ProcessEngine
@@ -54,12 +54,13 @@ StartSite = Callable[..., Site]
 
 @pytest.fixture
 def start_site() -> Iterator[StartSite]:
-    """Start servers; keywords are those of `FakeOptions`, and `process`, `keeping`, `settings`,
-    `chat_template`, `wait`."""
+    """Start servers; keywords are those of `FakeOptions`, and `load` in their place, `process`,
+    `keeping`, `settings`, `chat_template`, `wait`."""
     sites: list[tuple[Site, Any, threading.Thread]] = []
 
     def start(
         *,
+        load: Load | None = None,
         process: bool = False,
         keeping: Keeping | None = None,
         settings: Settings | None = None,
@@ -68,7 +69,7 @@ def start_site() -> Iterator[StartSite]:
         **options: Any,
     ) -> Site:
         tokenizer = FakeTokenizer(chat_template)
-        load = loader(**{"delay": 0.002, **options})
+        load = load or loader(**{"delay": 0.002, **options})
         engine: EngineClient = (
             ProcessEngine(load, tokenizer) if process else LocalEngine(load, tokenizer)
         )

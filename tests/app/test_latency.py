@@ -1,0 +1,68 @@
+"""A token reaches the page's socket soon after the engine had it: nothing on the way polls, batches
+or waits for a packet to be acknowledged."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.live import LockedSocket
+from gpu import SamplingParams
+from gpu.events import Event, Token
+from tests.app.conftest import StartSite
+from tests.app.fake_engine import FakeEngine, FakeOptions, FakeRun
+
+N_TOKENS = 120
+MEDIAN_MS = 5.0
+"""On a quiet machine it is under 1 ms, about half of it in this test's own client."""
+
+
+class Stamping(FakeEngine):
+    """Tells for every token when it was ready: milliseconds of the clock that processes share."""
+
+    def submit(
+        self, ids: Sequence[int], params: SamplingParams, *, capture: bool, on_event: Any
+    ) -> FakeRun:
+        def stamped(event: Event) -> None:
+            if isinstance(event, Token):
+                times = msgspec.structs.replace(event.times, interval=time.monotonic() * 1e3)
+                event = msgspec.structs.replace(event, times=times)
+            on_event(event)
+
+        return super().submit(ids, params, capture=capture, on_event=stamped)
+
+
+def load(progress: object) -> Stamping:
+    return Stamping(FakeOptions(delay=0.008))
+
+
+def test_a_token_is_at_the_page_within_milliseconds(start_site: StartSite) -> None:
+    page = start_site(process=True, load=load).page()
+    page.tell("generate", id="a", prompt="Once", params={"max_tokens": N_TOKENS})
+    latencies = []
+    for index in range(N_TOKENS):
+        token = page.until("token", index=index)
+        latencies.append(time.monotonic() * 1e3 - token["times"]["interval"])
+    assert 0 < statistics.median(latencies) < MEDIAN_MS, latencies
+
+
+def test_small_packets_do_not_wait_for_acknowledgements(
+    start_site: StartSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nagle's algorithm holds a token back until the one before is acknowledged: up to 40 ms."""
+    sockets = []
+
+    class Seen(LockedSocket):
+        def __init__(self, sock: socket.socket) -> None:
+            super().__init__(sock)
+            sockets.append(sock)
+
+    monkeypatch.setattr("app.live.LockedSocket", Seen)
+    start_site().page()
+    assert [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for s in sockets] == [1]
