@@ -34,8 +34,18 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(VENV)/run.stamp
-	$(BIN)/python -m gpu.bench --model $(or $(MODEL),app/tale/model)
+# About ten minutes. Each run adds a line of JSON; the README's table is made of them.
+BENCH := $(BIN)/python -m gpu.bench --floor --append build/bench.jsonl
+
+bench: $(VENV)/test.stamp
+	mkdir -p build && rm -f build/bench.jsonl
+	for dtype in f16 q8 q4; do \
+		$(BENCH) --model app/tale/model --dtype $$dtype --capture --kl --peer torch \
+			--context 128,512,1000 && \
+		$(BENCH) --shape smol135 --dtype $$dtype --tokens 32 --repeat 3 --peer torch \
+			--context 128,1024,4096,8192 || exit 1; \
+	done
+	$(BIN)/python -m gpu.bench.table build/bench.jsonl README.md
 
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { \

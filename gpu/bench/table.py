@@ -27,9 +27,10 @@ def table(results: Sequence[Result]) -> str:
         "weights",
         "prefill tokens/s",
         "decode tokens/s",
+        "captured",
         "× floor, prefill",
         "× floor, decode",
-        *(f"{name}, decode" for name in peers),
+        *(f"× {name}, decode" for name in peers),
     ]
     lines = [f"On {device}:" for device in dict.fromkeys(r["device"] for r in results)]
     lines += ["", *_markdown(head, [_row(result, peers) for result in results])]
@@ -53,13 +54,15 @@ def rewritten(text: str, results: Sequence[Result]) -> str:
 
 
 def _row(result: Result, peers: Sequence[str]) -> list[str]:
-    """Speeds of the peers as how many times theirs ours is."""
+    """Time as so many times the floor's; speed as so many times a peer's."""
+    captured = result["contestants"].get("captured")
     ratios = [result["peers"].get(name) for name in peers]
     return [
         result["model"],
         result["dtype"],
         _speed(result["prefill_tok_s"]),
         _speed(result["decode_tok_s"]),
+        _speed(captured["decode_tok_s"]) if captured else NONE,
         _times(result["prefill_over_floor"]),
         _times(result["decode_over_floor"]),
         *(_times(ratio) for ratio in ratios),

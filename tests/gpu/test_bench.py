@@ -1,0 +1,192 @@
+"""The benchmark: what it prints, what its floor does, what it writes into the README."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu.bench import table
+from gpu.bench.__main__ import main
+from gpu.bench.contestants import gpu_gap_share
+from gpu.bench.floor import Floor, touch_kv
+from gpu.bench.subject import Subject
+from gpu.blocks import BLOCK_TOKENS, KvShape
+from gpu.device import Device
+from gpu.kv_cache import KvPools
+from gpu.plan import Dispatch, Plan
+from gpu.step import Row, StepResult
+from tests.gpu.rig import Rig, llama_config
+
+KEYS = {
+    "model", "dtype", "device", "prompt", "tokens", "decode_tok_s", "prefill_tok_s",
+    "decode_over_floor", "prefill_over_floor", "dispatches_per_token", "dispatches_per_layer",
+    "step_ms", "encode_ms", "gpu_ms", "wait_ms", "readback_ms", "host_us_per_dispatch",
+    "gpu_gap_share", "bytes_per_token", "copy_gb_s", "bandwidth_share", "contestants", "peers",
+    "peers_prefill", "peer_devices", "peers_missing", "contexts", "kl", "same_top",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """One small run of everything that needs no other engine: the JSON, and what was appended."""
+    path = tmp_path_factory.mktemp("bench") / "results.jsonl"
+    path.write_text("before\n", "utf-8")
+    arguments = "--shape tiny --prompt 16 --tokens 4 --repeat 1 --floor --capture --kl --peer torch"
+    with pytest.MonkeyPatch.context() as patch:
+        printed: list[str] = []
+        patch.setattr("builtins.print", lambda line: printed.append(line))
+        code = main([*arguments.split(), "--context", "64,16", "--append", str(path)])
+    assert code == 0
+    return json.loads(printed[-1]), path.read_text("utf-8")
+
+
+def test_the_last_line_has_every_figure(result: tuple[dict[str, Any], str]) -> None:
+    found, appended = result
+    assert set(found) == KEYS
+    assert (found["model"], found["dtype"]) == ("tiny", "f16")
+    assert appended == f"before\n{json.dumps(found)}\n"
+    assert {name for name, value in found.items() if value is None} <= {"gpu_gap_share", "gpu_ms"}
+
+
+def test_the_figures_fit_together(result: tuple[dict[str, Any], str]) -> None:
+    found, _ = result
+    speeds = found["contestants"]
+    assert set(speeds) == {"tokenglass", "captured", "floor", "torch"}
+    assert set(found["peers"]) == set(found["peers_prefill"]) == {"torch"}
+    own, floor, torch = (speeds[name]["decode_tok_s"] for name in ("tokenglass", "floor", "torch"))
+    assert found["decode_tok_s"] == pytest.approx(own, rel=0.01)
+    assert found["decode_over_floor"] == pytest.approx(floor / own, rel=0.01)
+    assert found["peers"]["torch"] == pytest.approx(own / torch, abs=0.01)
+    assert found["step_ms"] == pytest.approx(1e3 / own, rel=0.01)
+    assert 0 <= found["gpu_gap_share"] < 1
+    assert found["dispatches_per_layer"] <= 6
+    assert 0 < found["kl"] < 1e-5
+    assert found["same_top"] > 0.9
+
+
+def test_contexts_are_told_with_the_bytes_they_read(result: tuple[dict[str, Any], str]) -> None:
+    short, long = result[0]["contexts"]
+    assert (short["context"], long["context"]) == (16, 64)
+    assert (short["time_growth"], short["bytes_growth"]) == (1, 1)
+    per_token = 6 * 2 * 4 * 32 * 2  # layers, keys and values, heads, head_dim, bytes
+    assert (short["kv_bytes"], long["kv_bytes"]) == (16 * per_token, 64 * per_token)
+    weights = short["weight_bytes"]
+    growth = (weights + long["kv_bytes"]) / (weights + short["kv_bytes"])
+    assert long["bytes_growth"] == pytest.approx(growth, abs=1e-3)
+
+
+def test_a_model_folder_that_is_none_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--model", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+# ---- the floor -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f32", "q4"])
+@pytest.mark.parametrize("n_rows", [1, 128])
+def test_the_floor_has_the_products_and_bytes_of_the_model(
+    device: Device, dtype: str, n_rows: int
+) -> None:
+    runner = Subject.from_shape("tiny").runner(device, dtype, 160)
+    real = runner.plan_for(n_rows, 1, capture=False).plan
+    bare = Floor(runner).plan(n_rows, 1, 160)
+    assert [_product(d) for d in _products(bare)] == [_product(d) for d in _products(real)]
+    for dispatch in _products(bare):
+        fusions = ("NORM", "BIAS", "GATED", "RESIDUAL")
+        assert not any(dispatch.kernel.constants[name] for name in fusions)
+    touched = [d for d in bare.dispatches if d.kernel.name == "bench/touch_kv"]
+    caches = [(d.tensors["k_pool"], d.tensors["v_pool"]) for d in touched]
+    assert caches == list(zip(runner.pools.keys, runner.pools.values, strict=True))
+    assert len(bare.dispatches) == len(_products(bare)) + len(touched)
+
+
+def _products(plan: Plan) -> list[Dispatch]:
+    return [d for d in plan.dispatches if d.kernel.name == "matmul"]
+
+
+def _product(dispatch: Dispatch) -> tuple[object, ...]:
+    """What a product reads and how it is cut."""
+    return (
+        dispatch.label,
+        dispatch.tensors["weight"],
+        dispatch.tensors["weight"].n_bytes,
+        (dispatch.grid),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("position", [0, 15, 16, 150])
+def test_touching_reads_every_block_of_the_sequence_once(
+    rig: Rig, dtype: str, position: int
+) -> None:
+    """Each word counts into the sum of exactly one invocation."""
+    config = llama_config(n_layers=1, n_heads=6, n_kv_heads=3, head_dim=20)
+    pools = KvPools(config, KvShape(n_blocks=30, context=256), dtype, 2, rig.memory)
+    rng = np.random.default_rng(position)
+    words = []
+    for pool in (pools.keys[0], pools.values[0]):
+        data = rng.integers(0, 1 << 32, pool.n_bytes // 4, dtype=np.uint32)
+        rig.memory.write(pool, data)
+        words.append(data.reshape(30, -1))
+    table_ = rng.permutation(30)[:16]
+    pools.set_blocks(1, table_.tolist())
+    batch = rig.batch([Row(1, position, 0)])
+    q, out = rig.input("q", np.full((1, 8), 0.5)), rig.output("out", 4, 128)
+    rig.run(lambda rec: touch_kv(rec, batch, "touch", q, pools, 0, 160, out.tensor))
+    got = rig.memory.read(out.tensor).reshape(-1)
+    n_written = int(np.isfinite(got).sum())
+    assert n_written % 64 == 0
+    blocks = table_[: position // BLOCK_TOKENS + 1]
+    touched = sum(w[blocks].reshape(-1, 4).astype(np.uint64).sum(1) for w in words)
+    sums = np.zeros(n_written, np.uint64)
+    np.add.at(sums, np.arange(len(touched)) % n_written, touched)
+    np.testing.assert_array_equal(got[:n_written], 0.5 + (sums % 256).astype(np.float32))
+
+
+def test_the_gap_is_what_the_device_idles_between_steps() -> None:
+    spans = [(100.0, 3.0), (103.0, 2.0), (107.0, 1.0)]  # 2 of 8 ms between the last two
+    results = [StepResult((), gpu_began_ms=began, gpu_ms=ms) for began, ms in spans]
+    assert gpu_gap_share(results) == pytest.approx(2 / 8)
+    assert gpu_gap_share([StepResult((), gpu_ms=1.0)] * 3) is None
+
+
+# ---- the README's table ----------------------------------------------------------------------
+
+RESULT = {
+    "model": "tiny", "dtype": "q4", "device": "a device", "prefill_tok_s": 1234.5,
+    "decode_tok_s": 98.76, "prefill_over_floor": 1.2, "decode_over_floor": None,
+    "contestants": {"captured": {"decode_tok_s": 77.7}}, "peers": {"torch": 2.5}, "contexts": [
+        {"context": 1024, "step_ms": 10.04, "time_growth": 1.5, "bytes_growth": 1.75}
+    ],
+}  # fmt: skip
+
+
+def test_the_table_stands_between_its_markers() -> None:
+    before = "# Title\n<!-- bench -->\nold | rows\n<!-- /bench -->\nAfter\n"
+    plain = RESULT | {"dtype": "f16", "contestants": {}, "peers": {}, "contexts": []}
+    text = table.rewritten(before, [RESULT, plain])
+    assert text.startswith("# Title\n<!-- bench -->\nOn a device:\n")
+    assert text.endswith("\n<!-- /bench -->\nAfter\n")
+    assert "| tiny | q4 | 1,234 | 98.8 | 77.7 | 1.20 | – | 2.50 |\n" in text
+    assert "| tiny | f16 | 1,234 | 98.8 | – | 1.20 | – | – |\n" in text
+    assert "| model | weights | 1,024 |\n" in text
+    assert "| tiny | q4 | 10.0 (1.50, 1.75) |\n" in text
+    assert "old" not in text
+    assert table.rewritten(text, [RESULT, plain]) == text
+
+
+def test_a_readme_without_markers_is_left_alone() -> None:
+    with pytest.raises(ValueError, match="expected one <!-- bench -->"):
+        table.rewritten("# Title\n", [RESULT])
+
+
+def test_the_readme_has_a_place_for_the_table() -> None:
+    readme = Path(__file__).parents[2] / "README.md"
+    assert table.rewritten(readme.read_text("utf-8"), [RESULT]).count("| tiny | q4 |") == 2

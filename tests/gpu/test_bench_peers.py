@@ -1,0 +1,210 @@
+"""The files the benchmark writes for other engines hold the model's weights, and an engine that is
+not there is named."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from gpu.bench import quality
+from gpu.bench.peers import PEERS, PeerMissing, gguf_file, onnx_file
+from gpu.bench.peers.peer import ChildPeer
+from gpu.bench.subject import Subject
+from gpu.device import Device
+from gpu.reference import rotate
+from tests.gpu import random_llama
+
+NAMES = ("head128_llama3", "odd100_tied", "tiny")
+PYTHONS = dict(
+    pair.split("=", 1) for pair in os.environ.get("TOKENGLASS_PEER_PYTHONS", "").split() if pair
+)
+"""Where the engines are installed, e.g. "llama.cpp=/opt/llama/bin/python"; else in this Python."""
+
+HALF = 2.0**-11
+SMALLEST = 2.0**-24
+"""What float16 rounds by, relative, and at least."""
+ROUNDING = {"f32": 0.0, "f16": HALF, "q8": 1 / 127 + HALF, "q4": 1 / 8 + HALF}
+"""Of a weight, relative to the largest of its block: a step of the grid, where its end is clipped,
+and the rounding of its scale."""
+
+
+def subject(name: str) -> Subject:
+    return Subject.from_folder(random_llama.folder(name))
+
+
+def close(got: Any, want: Any, dtype: str) -> None:
+    """Equal but for rounding; blocks of 32 round by their largest weight."""
+    error = np.abs(got - want)
+    largest = np.abs(want)
+    if dtype in ("q8", "q4"):
+        width = -(-want.shape[-1] // 32) * 32
+        padded = np.pad(largest, ((0, 0), (0, width - want.shape[-1])))
+        blocks = padded.reshape(len(want), -1, 32).max(-1)
+        largest = np.repeat(blocks, 32, axis=1)[:, : want.shape[-1]]
+    assert (error <= ROUNDING[dtype] * largest + SMALLEST * (dtype != "f32")).all()
+
+
+# ---- GGUF ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
+@pytest.mark.parametrize("name", [*NAMES, "head100_all_bias"])
+def test_a_gguf_file_holds_every_weight(name: str, dtype: str, tmp_path: Path) -> None:
+    model = subject(name)
+    gguf_file.write(model, dtype, tmp_path / "model.gguf")
+    tensors = {t.name: t for t in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
+    entries = list(gguf_file.entries(model))
+    used = {entry.source for entry in entries}
+    tied = {"lm_head.weight"} if model.config.tie_embeddings else set()
+    assert used == set(model.checkpoint.names()) - tied
+    for entry in entries:
+        tensor = tensors.pop(entry.name)
+        got = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        want = model.checkpoint.read_f32(entry.source)
+        if entry.heads:
+            want = gguf_file.interleaved(want, entry.heads)
+        exact = tensor.tensor_type.name == "F32"
+        kinds = {"Q8_0": "q8", "Q4_0": "q4", "F16": "f16"}
+        assert want.ndim == 2 or exact
+        close(got.reshape(want.shape), want, "f32" if exact else kinds[tensor.tensor_type.name])
+    assert set(tensors) == ({"rope_freqs.weight"} if name == "head128_llama3" else set())
+
+
+def test_a_gguf_file_says_what_the_model_is(tmp_path: Path) -> None:
+    model = subject("head128_llama3")
+    gguf_file.write(model, "f16", tmp_path / "model.gguf")
+    fields = gguf.GGUFReader(tmp_path / "model.gguf").fields
+    config = model.config
+    found = {name: field.contents() for name, field in fields.items()}
+    assert found["general.architecture"] == "llama"
+    assert found["llama.attention.head_count_kv"] == config.n_kv_heads
+    assert found["llama.rope.freq_base"] == config.rope.theta
+    assert found["llama.attention.layer_norm_rms_epsilon"] == pytest.approx(config.rms_norm_eps)
+    assert found["llama.vocab_size"] == config.vocab_size
+
+
+def test_neighbours_turn_in_a_gguf_file_where_halves_turn_here() -> None:
+    """Rotary positions commute with the reordering of rows."""
+    rng = np.random.default_rng(0)
+    heads, head_dim = 3, 8
+    q = rng.normal(size=(heads * head_dim, 1))
+    angles = rng.normal(size=head_dim // 2)
+    rotations = np.stack([np.cos(angles), np.sin(angles)], -1)
+    ours = rotate(q.reshape(heads, head_dim), rotations)
+    pairs = gguf_file.interleaved(q, heads).reshape(heads, -1, 2)
+    turns = np.exp(1j * angles)
+    turned = (pairs[..., 0] + 1j * pairs[..., 1]) * turns
+    theirs = np.stack([turned.real, turned.imag], -1).reshape(heads, head_dim)
+    again = gguf_file.interleaved(ours.reshape(-1, 1), heads).reshape(heads, head_dim)
+    np.testing.assert_allclose(theirs, again, atol=1e-12)
+
+
+# ---- ONNX ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_onnx_graph_holds_every_weight(name: str, dtype: str, tmp_path: Path) -> None:
+    model = subject(name)
+    onnx_file.write(model, dtype, tmp_path / "model.onnx", context=64)
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    weights = {w.name: numpy_helper.to_array(w, str(tmp_path)) for w in graph.initializer}
+    read, config = model.checkpoint.read_f32, model.config
+    head = "model.embed_tokens.weight" if config.tie_embeddings else "lm_head.weight"
+    close(_product(weights, "logits", config.hidden_size), read(head), dtype)
+    for i in range(config.n_layers):
+        prefix = f"model.layers.{i}"
+        qkv = np.concatenate([read(f"{prefix}.self_attn.{p}_proj.weight") for p in "qkv"])
+        close(_product(weights, f"{prefix}.self_attn.qkv", config.hidden_size), qkv, dtype)
+        down = read(f"{prefix}.mlp.down_proj.weight")
+        close(_product(weights, f"{prefix}.mlp.down", config.intermediate_size), down, dtype)
+        gain = weights[f"{prefix}.input_layernorm.weight"]
+        close(gain, read(f"{prefix}.input_layernorm.weight"), "f16")
+    assert len([n for n in graph.node if n.op_type == "GroupQueryAttention"]) == config.n_layers
+    assert len(graph.output) == 1 + 2 * config.n_layers
+
+
+def _product(weights: dict[str, Any], name: str, k: int) -> Any:
+    """The matrix (n, k) of a product, as float32."""
+    stored = weights[f"{name}.weight"]
+    if stored.dtype != np.uint8:
+        return stored.T.astype(np.float32)
+    n, blocks, n_bytes = stored.shape
+    if n_bytes == 16:
+        stored = np.stack([stored & 15, stored >> 4], -1).reshape(n, blocks, 32)
+    scales = weights[f"{name}.scales"].reshape(n, blocks, 1).astype(np.float32)
+    middle = 8 if n_bytes == 16 else 128
+    return ((stored.astype(np.float32) - middle) * scales).reshape(n, -1)[:, :k]
+
+
+def test_models_with_biases_are_not_written_as_onnx(tmp_path: Path) -> None:
+    with pytest.raises(PeerMissing, match="biases"):
+        onnx_file.write(subject("head100_all_bias"), "f32", tmp_path / "model.onnx", context=64)
+
+
+# ---- engines ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("peer", ["llama.cpp", "onnxruntime"])
+def test_an_engine_that_is_not_installed_is_named(peer: str, tmp_path: Path) -> None:
+    for package in (Path(np.__file__).parent, Path(np.__file__).parents[1] / "numpy.libs"):
+        if package.exists():
+            (tmp_path / package.name).symlink_to(package)
+    bare = tmp_path / "python"  # which has NumPy alone
+    bare.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec "{sys.executable}" -S "$@"\n', "utf-8"
+    )
+    bare.chmod(0o755)
+    with pytest.raises(PeerMissing, match=r"not installed \(pip install"):
+        PEERS[peer](subject("tiny"), "f16", 16, str(bare))
+
+
+def test_an_engine_that_fails_is_quoted(tmp_path: Path) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text("raise SystemExit('no such luck')\n", "utf-8")
+    folder = tempfile.TemporaryDirectory()
+    with pytest.raises(PeerMissing, match="ended with status 1, saying: no such luck"):
+        ChildPeer("peer", script, [], None, folder)
+    assert not Path(folder.name).exists()
+
+
+def test_an_engine_in_a_process_of_its_own_is_timed(tmp_path: Path) -> None:
+    script = tmp_path / "answers.py"
+    script.write_text(
+        "import json, sys\n"
+        "print(json.dumps({'device': 'a device'}), flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    assert json.loads(line) == {'prompt': [1, 2, 3, 4], 'tokens': 6}\n"
+        "    print(json.dumps({'prefill_s': 2, 'decode_s': 3}), flush=True)\n",
+        "utf-8",
+    )
+    peer = ChildPeer("peer", script, [], None, tempfile.TemporaryDirectory())
+    peer.run([1, 2, 3, 4], 6)
+    peer.close()
+    assert peer.device == "a device"
+    assert (peer.figures.prefill_tok_s, peer.figures.decode_tok_s) == ([2], [2])
+
+
+@pytest.mark.parametrize("peer", ["llama.cpp", "onnxruntime"])
+def test_an_engine_computes_the_same_model(device: Device, peer: str) -> None:
+    model = subject("head128_llama3")
+    ids = random_llama.ids("head128_llama3", 24)
+    try:
+        engine = PEERS[peer](model, "f32", 64, PYTHONS.get(peer))
+    except PeerMissing as missing:
+        pytest.skip(f"{peer}: {missing}")
+    assert isinstance(engine, ChildPeer)
+    theirs = np.array(engine.logits(ids), np.float32)
+    engine.close()
+    ours = quality.all_logits(model.runner(device, "f32", 64), ids)
+    # llama.cpp keeps keys and values in float16.
+    assert np.abs(theirs - ours).max() <= 1e-2 * np.abs(ours).max()
