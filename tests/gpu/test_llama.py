@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gpu.device import Device
+from gpu.divergence import mean_kl
 from gpu.step import Floats
 from tests.gpu import driving, random_llama
 from tests.gpu.rig import compare, limited
@@ -27,17 +28,6 @@ def check_logits(result: str, got: Floats, want: Floats) -> None:
     clear = first - second > 2 * bound
     assert clear.mean() > 0.8, "too few positions have a clear winner"
     assert np.array_equal(got.argmax(1)[clear], want.argmax(1)[clear])
-
-
-def mean_kl(want: Floats, got: Floats) -> float:
-    """Σ p log(p / q), p the softmax of `want`, q of `got`, in nats, mean over positions."""
-    log_p, log_q = (log_softmax(x.astype(np.float64)) for x in (want, got))
-    return float((np.exp(log_p) * (log_p - log_q)).sum(1).mean())
-
-
-def log_softmax(x: Floats) -> Floats:
-    shifted = x - x.max(1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
 
 
 @pytest.mark.parametrize("name", random_llama.NAMES)
