@@ -75,7 +75,7 @@ GPU = {
     "bench.report": "bench.bandwidth bench.contestants bench.context bench.quality step"
     " wgpu_runner",
     "bench.table": "",
-    "bench.peers.peer": "bench.contestants",
+    "bench.peers.peer": "bench.contestants errors",
     "bench.peers.torch": "bench.contestants bench.peers.peer bench.subject blocks packing step"
     " torch_llama torch_runner",
     "bench.peers.gguf_file": "bench.peers.peer bench.subject config packing",

@@ -49,17 +49,17 @@ def measure(args: argparse.Namespace, stack: ExitStack) -> Report:
     subject = Subject.from_shape(args.shape) if args.shape else Subject.from_folder(args.model)
     n_tokens = min(args.tokens, subject.config.context // 2)
     n_prompt = min(args.prompt, subject.config.context - n_tokens)
-    contexts = [n for n in args.context if n + context.STEPS <= subject.config.context]
-    longest = max(n_prompt + n_tokens, *(n + context.STEPS for n in contexts), 0)
+    longest = max(n_prompt + n_tokens, *(n + context.STEPS for n in args.context), 0)
     device = Device.open(args.adapter)
     runner = subject.runner(device, args.dtype, longest)
     report = Report(
         subject.name, args.dtype, n_prompt, n_tokens, RunnerContestant("tokenglass", runner), []
     )
     report.others = _others(args, runner)
+    pythons = dict(args.peer_python)
     for name in args.peer:
         try:
-            peer = PEERS[name](subject, args.dtype, n_prompt + n_tokens, _pythons(args).get(name))
+            peer = PEERS[name](subject, args.dtype, n_prompt + n_tokens, pythons.get(name))
         except PeerMissing as missing:
             report.missing[name] = str(missing)
             continue
@@ -68,8 +68,8 @@ def measure(args: argparse.Namespace, stack: ExitStack) -> Report:
         report.peer_devices[name] = peer.device
     prompt = np.random.default_rng(0).integers(0, subject.config.vocab_size, n_prompt).tolist()
     _in_turns([report.own, *report.others], prompt, n_tokens, args.repeat)
-    if contexts:
-        report.contexts = context.measure(runner, contexts, args.repeat)
+    if args.context:
+        report.contexts = context.measure(runner, args.context, args.repeat)
     if args.kl:
         exact = subject.runner(device, "f32", n_prompt)
         report.quality = quality.compare(exact, runner, prompt)
@@ -92,10 +92,6 @@ def _in_turns(contestants: list[Contestant], prompt: list[int], n_tokens: int, r
     for _ in range(repeat):
         for contestant in contestants:
             contestant.run(prompt, n_tokens)
-
-
-def _pythons(args: argparse.Namespace) -> dict[str, str]:
-    return dict(args.peer_python)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -26,11 +26,9 @@ class Subject:
     @classmethod
     def from_folder(cls, folder: Path) -> Subject:
         """Raises ModelError when the folder holds no model that can be run."""
-        return cls(
-            folder.resolve().parent.name if folder.name == "model" else folder.resolve().name,
-            ModelConfig.from_folder(folder),
-            Checkpoint.open(folder),
-        )
+        where = folder.resolve()
+        name = where.parent.name if where.name == "model" else where.name  # …/tale/model: tale
+        return cls(name, ModelConfig.from_folder(folder), Checkpoint.open(folder))
 
     @classmethod
     def from_shape(cls, name: str) -> Subject:

@@ -86,6 +86,13 @@ def test_a_model_folder_that_is_none_is_an_error(
     assert capsys.readouterr().err.startswith("error: ")
 
 
+def test_a_context_the_model_was_not_made_for_is_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--shape", "tiny", "--context", "16,20000"]) == 2
+    assert "a context of 20008 tokens was asked for" in capsys.readouterr().err
+
+
 # ---- the floor -------------------------------------------------------------------------------
 
 

@@ -172,7 +172,7 @@ def test_an_engine_that_fails_is_quoted(tmp_path: Path) -> None:
     script = tmp_path / "fails.py"
     script.write_text("raise SystemExit('no such luck')\n", "utf-8")
     folder = tempfile.TemporaryDirectory()
-    with pytest.raises(PeerMissing, match="ended with status 1, saying: no such luck"):
+    with pytest.raises(PeerMissing, match="peer's process ended with status 1: no such luck"):
         ChildPeer("peer", script, [], None, folder)
     assert not Path(folder.name).exists()
 
@@ -189,6 +189,8 @@ def test_an_engine_in_a_process_of_its_own_is_timed(tmp_path: Path) -> None:
     )
     peer = ChildPeer("peer", script, [], None, tempfile.TemporaryDirectory())
     peer.run([1, 2, 3, 4], 6)
+    with pytest.raises(PeerMissing, match="AssertionError"):
+        peer.run([1], 6)
     peer.close()
     assert peer.device == "a device"
     assert (peer.figures.prefill_tok_s, peer.figures.decode_tok_s) == ([2], [2])

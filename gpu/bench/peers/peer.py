@@ -12,13 +12,15 @@ import json
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from gpu.bench.contestants import Figures
+from gpu.errors import EngineError
 
 
-class PeerMissing(Exception):
+class PeerMissing(EngineError):
     """The peer cannot run here; the message says what to do about it."""
 
 
@@ -76,14 +78,16 @@ class ChildPeer:
 
     def close(self) -> None:
         assert self._child.stdin
-        self._child.stdin.close()
+        with suppress(BrokenPipeError):
+            self._child.stdin.close()
         self._child.wait()
         self._folder.cleanup()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._child.stdin
-        self._child.stdin.write(json.dumps(request) + "\n")
-        self._child.stdin.flush()
+        with suppress(BrokenPipeError):  # the lack of an answer will say more
+            self._child.stdin.write(json.dumps(request) + "\n")
+            self._child.stdin.flush()
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
@@ -92,6 +96,7 @@ class ChildPeer:
         if not line:
             log = (Path(self._folder.name) / "log").read_text("utf-8", "replace")
             said = log.strip().splitlines()[-1:] or ["nothing"]
-            raise PeerMissing(f"ended with status {self._child.wait()}, saying: {said[0]}")
+            status = self._child.wait()
+            raise PeerMissing(f"{self.name}'s process ended with status {status}: {said[0]}")
         answer: dict[str, Any] = json.loads(line)
         return answer
