@@ -1,0 +1,183 @@
+"""Quantised models: how far each format of the weights takes a trained model from float32, and the
+GPU's numbers against PyTorch on the same quantised weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from app.tale import model_dir
+from gpu.buffers import Memory
+from gpu.device import Device
+from gpu.divergence import mean_kl, same_top
+from gpu.packing import FORMATS, unpack
+from gpu.step import Floats
+from gpu.tokenizer import Tokenizer
+from gpu.torch_runner import TorchRunner
+from gpu.weights import Matrix
+from tests.gpu import driving, random_llama
+from tests.gpu.rig import compare
+
+MOST_KL = {"f16": 1e-5, "q8": 5e-4, "q4": 5e-2}
+"""Of the texts of stories260k, in nats; the bundled model must stay within half of it."""
+LEAST_SAME_TOP = {"f16": 0.998, "q8": 0.99, "q4": 0.9}
+"""Share of positions whose most likely token stays so."""
+KL_BETWEEN_ENGINES = 1e-5
+
+
+class Torch:
+    """Models opened for one test."""
+
+    def __init__(self) -> None:
+        self._opened: list[TorchRunner] = []
+
+    def open(self, folder: Path, dtype: str) -> TorchRunner:
+        self._opened.append(TorchRunner.load(folder, dtype=dtype))
+        return self._opened[-1]
+
+    def logits(self, folder: Path, dtype: str, texts: list[list[int]]) -> Floats:
+        """float32 (all tokens of the texts, vocab_size)."""
+        runner = self.open(folder, dtype)
+        return np.concatenate([driving.all_logits(runner, ids) for ids in texts])
+
+    def close(self) -> None:
+        for runner in self._opened:
+            runner.close()
+
+
+@pytest.fixture
+def torch() -> Iterator[Torch]:
+    opened = Torch()
+    yield opened
+    opened.close()
+
+
+def golden_texts(stories: Path) -> list[list[int]]:
+    """What stories260k writes after three prompts."""
+    cases = json.loads((stories / "golden.json").read_text())
+    return [case["prompt_ids"] + case["greedy_ids"] for case in cases]
+
+
+def bundled_texts() -> list[list[int]]:
+    """Stories and answers of the bundled model, with what was asked."""
+    tokenizer = Tokenizer.load(model_dir())
+    found: dict[str, Any] = json.loads((model_dir() / "evaluation.json").read_text("utf-8"))
+    said = [(s["request"], s["story"]) for s in found["stories"]["samples"]]
+    said += [(s["question"], s["answer"]) for s in found["questions"]["samples"]]
+    return [
+        tokenizer.encode(
+            f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n{told}<|im_end|>"
+        )
+        for asked, told in said
+    ]
+
+
+# ---- the formats against float32 -------------------------------------------------------------
+
+
+def check_formats(
+    torch: Torch, name: str, folder: Path, texts: list[list[int]], share: float
+) -> None:
+    whole = torch.logits(folder, "f32", texts)
+    last = 0.0
+    for dtype, most in MOST_KL.items():
+        rounded = torch.logits(folder, dtype, texts)
+        kl = mean_kl(whole, rounded)
+        compare(f"{name}.kl.{dtype}", "texts", *numbers(kl, share * most))
+        assert kl > last, "fewer bits should cost more"
+        assert same_top(whole, rounded) >= LEAST_SAME_TOP[dtype]
+        last = kl
+
+
+def numbers(got: float, bound: float) -> tuple[Floats, Floats, Floats, int]:
+    """A number that should be near 0, as `compare` takes it."""
+    return np.array([got]), np.zeros(1), np.array(bound), 0
+
+
+def test_a_trained_model_changes_little(torch: Torch, stories: Path) -> None:
+    check_formats(torch, "stories260k", stories, golden_texts(stories), 1.0)
+
+
+def test_the_bundled_model_changes_less(torch: Torch) -> None:
+    check_formats(torch, "bundled", model_dir(), bundled_texts(), 0.5)
+
+
+# ---- the GPU against PyTorch -----------------------------------------------------------------
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(("name", "dtype"), [
+    *((name, "q4") for name in random_llama.NAMES),
+    *((name, "q8") for name in random_llama.NAMES[::3]),
+])  # fmt: skip
+def test_both_engines_compute_with_the_same_weights(
+    device: Device, torch: Torch, name: str, dtype: str
+) -> None:
+    folder, ids = random_llama.folder(name), random_llama.ids(name, 19)
+    want = torch.logits(folder, dtype, [ids])
+    got = driving.all_logits(driving.load(device, folder, dtype), ids)
+    compare(f"engines.kl.{dtype}", name, *numbers(mean_kl(want, got), KL_BETWEEN_ENGINES))
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
+def test_both_engines_are_equal_on_a_trained_model(
+    device: Device, torch: Torch, stories: Path, dtype: str
+) -> None:
+    ids = golden_texts(stories)[0][:150]
+    want = torch.logits(stories, dtype, [ids])
+    got = driving.all_logits(driving.load(device, stories, dtype), ids)
+    compare(f"engines.kl.{dtype}", "stories", *numbers(mean_kl(want, got), KL_BETWEEN_ENGINES))
+    second, first = np.sort(want, axis=1)[:, -2:].T
+    clear = first - second > 1e-2
+    assert clear.mean() > 0.95, "too few positions have a clear winner"
+    assert np.array_equal(got.argmax(1)[clear], want.argmax(1)[clear])
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("dtype", ["q8", "q4"])
+def test_each_token_written_is_the_most_likely_one_in_pytorch(
+    device: Device, torch: Torch, stories: Path, dtype: str
+) -> None:
+    """Greedy text, a token at a time on the GPU, judged by PyTorch's logits of the same text."""
+    runner = driving.load(device, stories, dtype)
+    prompts = [case["prompt_ids"] for case in json.loads((stories / "golden.json").read_text())]
+    for prompt in prompts:
+        written = [sampled.id for sampled in driving.generate(runner, prompt, 64)]
+        logits = torch.logits(stories, dtype, [prompt + written])[len(prompt) - 1 : -1]
+        behind = logits.max(1) - logits[np.arange(len(written)), written]
+        compare(f"greedy.behind.{dtype}", "stories", behind, np.zeros(64), np.array(1e-3), seed=0)
+        assert (behind == 0).mean() > 0.95
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("name", random_llama.NAMES[:2])
+def test_both_engines_hold_the_same_numbers(
+    device: Device, torch: Torch, name: str, dtype: str
+) -> None:
+    """The GPU's matrices, some made of several of the checkpoint's, unpacked."""
+    folder = random_llama.folder(name)
+    theirs = torch.open(folder, dtype).model
+    ours = driving.load(device, folder, dtype).model
+    check_matrix(device, ours.embedding, theirs.embedding.numpy())
+    check_matrix(device, ours.head, theirs.head.weight.numpy())
+    for a, b in zip(ours.layers, theirs.layers, strict=True):
+        q, k, v, out, gate, up, down = (
+            linear.weight.numpy() for linear in (b.q, b.k, b.v, b.out, b.gate, b.up, b.down)
+        )
+        check_matrix(device, a.qkv, np.concatenate([q, k, v]))
+        check_matrix(device, a.out, out)
+        check_matrix(device, a.gate_up, np.stack([gate, up], axis=1).reshape(-1, up.shape[1]))
+        check_matrix(device, a.down, down)
+
+
+def check_matrix(device: Device, matrix: Matrix, want: Floats) -> None:
+    packed = np.concatenate([Memory(device).read(shard.tensor) for shard in matrix.shards])
+    assert np.array_equal(unpack(matrix.dtype, packed, matrix.k), want), matrix.name
