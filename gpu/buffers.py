@@ -14,6 +14,8 @@ from gpu.device import Device
 from gpu.errors import DeviceError
 
 Purpose = Literal["weights", "kv_cache", "work"]
+BLOCK = 32
+"""Columns of activations and weights come in blocks of so many, padded with zeros."""
 UPLOAD_BYTES = 8 << 20
 """Uploads go in pieces of this size, so that the driver's staging memory stays small."""
 
@@ -21,7 +23,7 @@ UPLOAD_BYTES = 8 << 20
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A range of a buffer: `n_bytes` from `offset`. `shape` and `dtype` say what it holds and are
-    checked by ops; the last dimension of an activation is its stride in floats (a multiple of 8)
+    checked by ops; the last dimension of an activation is its stride in floats (a multiple of 32)
     and columns past the logical width hold zeros."""
 
     name: str
@@ -99,5 +101,5 @@ class Memory:
 
 
 def padded(width: int) -> int:
-    """`width` rounded up to the 8 floats that shaders read at a time."""
-    return -(-width // 8) * 8
+    """`width` rounded up to whole blocks of the 32 floats that products read at a time."""
+    return -(-width // BLOCK) * BLOCK

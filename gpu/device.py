@@ -19,7 +19,9 @@ from wgpu.backends.wgpu_native import extras
 
 from gpu import native
 from gpu.errors import DeviceError
+from gpu.lanes import can_trade
 from gpu.step import DeviceInfo
+from gpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning
 
 BACKENDS = ("Vulkan", "Metal", "DX12")
 KIND_ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
@@ -28,7 +30,7 @@ KIND_NAMES = {
     "IntegratedGPU": "integrated GPU",
     "CPU": "software device",
 }
-WANTED_FEATURES = ("timestamp-query", "timestamp-query-inside-passes")
+WANTED_FEATURES = ("timestamp-query", "timestamp-query-inside-passes", "subgroup")
 WANTED_LIMITS = (
     "max-buffer-size",
     "max-storage-buffer-binding-size",
@@ -112,6 +114,7 @@ class Device:
     wgpu: Any
     info: DeviceInfo
     checked: bool
+    tuning: Tuning
 
     @classmethod
     def open(cls, adapter: str | None = None, *, checked: bool | None = None) -> Device:
@@ -132,7 +135,7 @@ class Device:
         if native.UNAVAILABLE:
             log.warning(SLOW_CALLS, wgpu.__version__, native.UNAVAILABLE)
             checked = True
-        return cls(device, info, checked)
+        return cls(device, info, checked, _tuning(device, info))
 
     @property
     def has_timestamps(self) -> bool:
@@ -155,6 +158,13 @@ class Device:
 
     def close(self) -> None:
         self.wgpu.destroy()
+
+
+def _tuning(device: wgpu.GPUDevice, info: DeviceInfo) -> Tuning:
+    """What is likely to be best, unmeasured."""
+    if not info.software:
+        return GPU
+    return SOFTWARE if can_trade(device) else SOFTWARE_LOADS
 
 
 def _needs_native(feature: str) -> bool:

@@ -43,38 +43,23 @@ class Batch:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """How much of a matrix product one invocation computes, and how many are in a workgroup."""
-
-    m: int
-    n: int
-    workgroup: int
-
-
-def matmul_tile(n_rows: int, n: int, software: bool) -> Tile:
-    """Wide tiles for devices that emulate loads, many invocations for real GPUs. No choice changes
-    a result: every element is summed in the same order."""
-    m = min(8, n_rows)
-    if software:
-        return Tile(m, 8 if n >= 1024 else 4, 8)
-    return Tile(m, 2 if m <= 2 else 4, 64)
-
-
 def embed(
     rec: Recorder, batch: Batch, label: str, table: Matrix, chosen: Tensor, x: Tensor
 ) -> None:
-    """x[row] = table[token of row]."""
-    _expect(x, (table.chunks * 8,), label)
+    """x[row] = table[token of row]. The table's format must hold zero exactly: it fills the padding
+    of x."""
+    if table.dtype == "q4":
+        raise ValueError(f"{label}: a table in q4 would leave its minimum in the padding of x")
+    _expect(x, (padded(table.k),), label)
     workgroup = 64
     for shard in table.shards:
         rec.dispatch(
             label,
             "embed",
             {"step": batch.step, "table": shard.tensor, "chosen": chosen, "x": x},
-            (_groups(table.chunks, workgroup), batch.n_rows, 1),
+            (_groups(table.row_loads, workgroup), batch.n_rows, 1),
             {
-                "CHUNKS": table.chunks,
+                "BLOCKS": table.blocks,
                 "FIRST": shard.first,
                 "COUNT": shard.n_rows,
                 "WORKGROUP": workgroup,
@@ -110,14 +95,14 @@ def matmul(
     `gated`: columns in pairs, silu(even) · odd, half as many in y. `gather`: one row of y for each
     sample, from its row of x.
     """
-    _expect(x, (weight.chunks * 8,), label)
+    _expect(x, (padded(weight.k),), label)
     _expect(y, (padded(weight.n // 2 if gated else weight.n),), label)
     if residual is not None:
         _expect(residual, (y.shape[-1],), label)
     n_rows = batch.n_samples if gather else batch.n_rows
     constants: dict[str, Number] = {
         "K": weight.k,
-        "CHUNKS": weight.chunks,
+        "BLOCKS": weight.blocks,
         "Y_STRIDE": y.shape[-1],
         "EPS": norm.eps if norm else 0.0,
         "NORM": norm is not None,
@@ -127,7 +112,7 @@ def matmul(
         "GATHER": gather,
     }
     for shard in weight.shards:
-        tile = matmul_tile(n_rows, shard.n_rows, rec.device.info.software)
+        tile = rec.device.tuning.tile(n_rows, shard.n_rows, weight.blocks)
         rec.dispatch(
             label,
             "matmul",

@@ -1,8 +1,7 @@
 """Checkpoint matrices on the device: packed, padded, sharded.
 
-A matrix is stored row by row, each row padded with zeros to whole chunks of eight weights, because
-that is what the shaders load at a time. What exceeds the largest binding of the device is cut into
-shards of whole rows.
+A matrix is stored row by row, each row padded with zeros to whole blocks of 32 weights, packed as
+`gpu.packing` says. What exceeds the largest binding of the device is cut into shards of whole rows.
 """
 
 from __future__ import annotations
@@ -17,15 +16,13 @@ import numpy.typing as npt
 from gpu.buffers import Memory, Tensor, padded
 from gpu.checkpoint import Checkpoint
 from gpu.errors import ModelError
-
-DTYPES = {"f32": 4, "f16": 2}
-"""Storage types of weights and their bytes."""
+from gpu.packing import BLOCK, FORMATS, pack, row_words
 
 UPLOAD_ROWS_BYTES = 16 << 20
 """About how much of a matrix is on the host at a time while loading."""
 
 Rows = Callable[[slice], npt.NDArray[Any]]
-"""Gives rows of a matrix as float32 or float16."""
+"""Gives rows of a matrix as float32, or float16 where that is how they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +46,14 @@ class Matrix:
     sources: tuple[str, ...]
 
     @property
-    def chunks(self) -> int:
-        """Chunks of eight weights in a row."""
-        return padded(self.k) // 8
+    def blocks(self) -> int:
+        """Blocks of 32 weights in a row."""
+        return padded(self.k) // BLOCK
+
+    @property
+    def row_loads(self) -> int:
+        """Loads of 16 bytes that hold the weights of a row."""
+        return self.blocks * FORMATS[self.dtype].block_words // 4
 
     @property
     def n_bytes(self) -> int:
@@ -72,8 +74,8 @@ class WeightLoader:
         dtype: str,
         on_bytes: Callable[[int], None] = lambda n: None,
     ) -> None:
-        if dtype not in DTYPES:
-            raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
+        if dtype not in FORMATS:
+            raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
         self.checkpoint = checkpoint
         self.memory = memory
         self.dtype = dtype
@@ -82,7 +84,16 @@ class WeightLoader:
     def matrix(self, name: str, source: str, n: int, k: int) -> Matrix:
         """One checkpoint tensor (n, k)."""
         self._expect(source, (n, k))
-        return self._upload(name, n, k, (source,), lambda rows: self._rows(source, rows), 1)
+        return self._upload(name, n, k, (source,), lambda rows: self._rows(source, rows))
+
+    def vocabulary(self, name: str, source: str, n: int, k: int) -> Matrix:
+        """An embedding or output matrix: as `matrix`, but 8 bits where others have 4, because
+        errors here are not averaged out by later layers."""
+        self._expect(source, (n, k))
+        dtype = FORMATS[self.dtype].vocabulary
+        return self._upload(
+            name, n, k, (source,), lambda rows: self._rows(source, rows), dtype=dtype
+        )
 
     def stacked(self, name: str, sources: dict[str, int], k: int) -> Matrix:
         """Tensors (n_i, k) one below the other, e.g. query, key and value projections."""
@@ -98,7 +109,7 @@ class WeightLoader:
                 start += n
             return np.concatenate(parts)
 
-        return self._upload(name, sum(sources.values()), k, tuple(sources), rows, 1)
+        return self._upload(name, sum(sources.values()), k, tuple(sources), rows)
 
     def interleaved(self, name: str, even: str, odd: str, n: int, k: int) -> Matrix:
         """Two tensors (n, k) as one (2n, k): rows of `even` and `odd` in turn (gate and up)."""
@@ -135,29 +146,36 @@ class WeightLoader:
             raise ModelError(f"{source} has shape {found}, but the config makes it {shape}")
 
     def _rows(self, source: str, rows: slice) -> npt.NDArray[Any]:
-        read = self.checkpoint.read_f32 if self.dtype == "f32" else self.checkpoint.read_f16
+        read = self.checkpoint.read_f16 if self.dtype == "f16" else self.checkpoint.read_f32
         data: npt.NDArray[Any] = read(source, rows)
         self._on_bytes(data.nbytes)
         return data
 
     def _upload(
-        self, name: str, n: int, k: int, sources: tuple[str, ...], rows: Rows, multiple: int
+        self,
+        name: str,
+        n: int,
+        k: int,
+        sources: tuple[str, ...],
+        rows: Rows,
+        multiple: int = 1,
+        dtype: str | None = None,
     ) -> Matrix:
-        width = padded(k)
-        row_bytes = width * DTYPES[self.dtype]
-        limit = self.memory.device.max_binding_bytes // row_bytes // multiple * multiple
+        """Shards hold multiples of `multiple` rows."""
+        dtype = dtype or self.dtype
+        words = row_words(dtype, k)
+        limit = self.memory.device.max_binding_bytes // (4 * words) // multiple * multiple
         shards = []
         for first, n_shard in _pieces(n, limit):
             tag = name if n <= limit else f"{name}[{first}:{first + n_shard}]"
-            tensor = self.memory.zeros(tag, (n_shard, width), self.dtype, purpose="weights")
-            step = max(multiple, UPLOAD_ROWS_BYTES // row_bytes // multiple * multiple)
+            tensor = self.memory.zeros(tag, (n_shard, words), "u32", purpose="weights")
+            step = max(multiple, UPLOAD_ROWS_BYTES // (4 * k) // multiple * multiple)
             for start, count in _pieces(n_shard, step):
                 data = rows(slice(first + start, first + start + count))
-                if width != k:
-                    data = np.pad(data, ((0, 0), (0, width - k)))
-                self.memory.write(tensor, data, at=start * row_bytes)
+                packed = pack(dtype, data, " + ".join(sources))
+                self.memory.write(tensor, packed, at=start * 4 * words)
             shards.append(Shard(tensor, first, n_shard))
-        return Matrix(name, n, k, self.dtype, tuple(shards), sources)
+        return Matrix(name, n, k, dtype, tuple(shards), sources)
 
 
 def _pieces(n: int, size: int) -> Iterator[tuple[int, int]]:

@@ -100,7 +100,7 @@ class Llama:
 
     def __init__(self, config: ModelConfig, load: WeightLoader, memory: Memory, context: int):
         self.config = config
-        self.embedding = load.matrix(
+        self.embedding = load.vocabulary(
             "embedding", "model.embed_tokens.weight", config.vocab_size, config.hidden_size
         )
         self.layers = [_load_layer(config, load, i) for i in range(config.n_layers)]
@@ -108,7 +108,7 @@ class Llama:
         self.head = (
             self.embedding
             if config.tie_embeddings
-            else load.matrix("head", "lm_head.weight", config.vocab_size, config.hidden_size)
+            else load.vocabulary("head", "lm_head.weight", config.vocab_size, config.hidden_size)
         )
         self.rotations = memory.upload("rotations", rotations(config, context), purpose="work")
 

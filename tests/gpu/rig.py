@@ -24,6 +24,7 @@ from gpu.ops import Batch
 from gpu.plan import Recorder
 from gpu.step import Row, Sample, Step
 from gpu.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
+from gpu.tiling import GPU
 from gpu.weights import Matrix, WeightLoader
 
 ROUNDING = 2.0**-24
@@ -45,7 +46,8 @@ def limited(device: Device, max_binding_bytes: int) -> Device:
 
 def as_kind(device: Device, software: bool) -> Device:
     """The same device, said to be a software one or a real GPU: ops choose other tiles."""
-    return replace(device, info=replace(device.info, software=software))
+    tuning = device.tuning if software else GPU
+    return replace(device, info=replace(device.info, software=software), tuning=tuning)
 
 
 class Arrays:

@@ -1,5 +1,9 @@
-// Eight consecutive weights of a row, stored as float16, two to a word, the first in the low half.
-alias Weights = vec4u;
+// A matrix of float16, two to a word, the first in the low half; see lib/weights.wgsl.
+alias Packed = vec4u;
+const BLOCK_PACKED = 4u;
+const GRIDS_PACKED = 0u;
 
-fn unpack_low(w: Weights) -> vec4f { return vec4f(unpack2x16float(w.x), unpack2x16float(w.y)); }
-fn unpack_high(w: Weights) -> vec4f { return vec4f(unpack2x16float(w.z), unpack2x16float(w.w)); }
+fn grid_of(packed: Packed, block: u32) -> vec2f { return vec2f(); }
+fn four_of(packed: Packed, i: u32, grid: vec2f) -> vec4f {
+  return vec4f(unpack2x16float(packed[2u * i]), unpack2x16float(packed[2u * i + 1u]));
+}

@@ -1,0 +1,107 @@
+// A tile of x · weightᵀ with the RMSNorm of x folded in: TILE_M rows × TILE_N columns.
+//
+//   norm   x[k] · gain[k] / sqrt(mean(x²) + EPS)      RMSNorm (Zhang & Sennrich 2019)
+//
+// The mean of squares is summed in the same loop as the product and applied after it, so the norm
+// costs no pass of its own. STRANDS lanes share a tile, each summing every STRANDS-th block of k;
+// the strands are added up in order. Within a strand every output is one chain of fused
+// multiply-adds and every mean of squares eight of them: a row's bits depend on STRANDS alone, not
+// on the tile or on the rows beside it.
+//
+// A block of x is eight fours (vec4) a row. The file that stands in for `x_tile` says how a lane
+// comes by those of the tile's rows: by loading all of them, or by loading one and trading.
+//
+// x       [rows][8 · BLOCKS] vec4; columns past K are zero
+// weight  [N] rows of one shard, see lib/weights.wgsl
+// gain    [8 · BLOCKS] vec4 (any buffer when not NORM)
+//
+// The shader that uses this says of which row of x a row of the result is made: `source_row`.
+// use: weights
+// use: x_tile
+// use: fma4
+// prelude: const TILE_M (1, 2, 4, 8 or 16), const TILE_N, const STRANDS, const COLUMNS
+override K: u32;
+override N: u32;
+override EPS: f32 = 0.0;
+override NORM: bool = false;
+
+const WORKGROUP = STRANDS * COLUMNS; // COLUMNS tiles side by side
+
+@group(0) @binding(1) var<storage, read> x: array<vec4f>;
+@group(0) @binding(2) var<storage, read> weight: array<Packed>;
+@group(0) @binding(3) var<storage, read> gain: array<vec4f>;
+
+var<private> sums: array<f32, TILE_M * TILE_N>;
+var<private> packed: array<Packed, TILE_N>;
+var<private> packed_at: array<u32, TILE_N>; // where in the weight their row begins
+var<private> grid: array<vec2f, TILE_N>;
+
+const JOINED = select(TILE_N + 1u, 0u, STRANDS == 1u); // what a lane adds to a row: sums, squares
+var<workgroup> joined: array<f32, max(1u, WORKGROUP * JOINED)>;
+
+// Leaves the tile from row `first_m` and column `first_n` on in `sums` of the lanes of strand 0. Rows
+// and columns past the edge repeat the last one. `lane`: of the workgroup.
+fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
+  begin_rows(first_m, n_rows, lane);
+  for (var j = 0u; j < TILE_N; j++) { packed_at[j] = min(first_n + j, N - 1u) * row_packed(); }
+
+  for (var block = lane % STRANDS; block < BLOCKS; block += STRANDS) {
+    if (GRIDS_PACKED > 0u) {
+      for (var j = 0u; j < TILE_N; j++) {
+        grid[j] = grid_of(weight[packed_at[j] + grid_at(block)], block);
+      }
+    }
+    add_block(block, lane);
+  }
+  var totals = array<f32, TILE_M>();
+  if (NORM) { totals = total_squares(); }
+  if (STRANDS > 1u) { join_strands(&totals, lane); }
+  if (NORM) {
+    for (var i = 0u; i < TILE_M; i++) {
+      let scale = 1.0 / sqrt(totals[i] / f32(K) + EPS);
+      for (var j = 0u; j < TILE_N; j++) { sums[i * TILE_N + j] *= scale; }
+    }
+  }
+}
+
+// Adds the products of four columns of x with four weights of each column of the tile.
+fn add_four(block: u32, four: u32, lane: u32) {
+  if (four % PACKED_FOURS == 0u) {
+    for (var j = 0u; j < TILE_N; j++) {
+      packed[j] = weight[packed_at[j] + block * BLOCK_PACKED + four / PACKED_FOURS];
+    }
+  }
+  var w = array<vec4f, TILE_N>();
+  for (var j = 0u; j < TILE_N; j++) { w[j] = four_of(packed[j], four % PACKED_FOURS, grid[j]); }
+  for (var h = 0u; h < TILE_M; h += TILE_ROWS) {
+    let rows = rows_of(h, block, four, lane);
+    for (var i = 0u; i < TILE_ROWS; i++) {
+      for (var j = 0u; j < TILE_N; j++) {
+        let s = (h + i) * TILE_N + j;
+        sums[s] = dot_add(rows[i], w[j], sums[s]);
+      }
+    }
+  }
+}
+
+// Adds up what the strands have, in their order, a row of the tile at a time.
+fn join_strands(totals: ptr<function, array<f32, TILE_M>>, lane: u32) {
+  let column = lane / STRANDS;
+  let strand = lane % STRANDS;
+  let stride = COLUMNS * JOINED;
+  for (var i = 0u; i < TILE_M; i++) {
+    let mine = strand * stride + column * JOINED;
+    for (var j = 0u; j < TILE_N; j++) { joined[mine + j] = sums[i * TILE_N + j]; }
+    joined[mine + TILE_N] = (*totals)[i];
+    workgroupBarrier();
+    for (var o = lane; o < stride; o += WORKGROUP) {
+      var total = 0.0;
+      for (var s = 0u; s < STRANDS; s++) { total += joined[s * stride + o]; }
+      joined[o] = total;
+    }
+    workgroupBarrier();
+    for (var j = 0u; j < TILE_N; j++) { sums[i * TILE_N + j] = joined[column * JOINED + j]; }
+    (*totals)[i] = joined[column * JOINED + TILE_N];
+    workgroupBarrier();
+  }
+}
