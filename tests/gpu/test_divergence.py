@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from gpu.divergence import mean_kl, same_top
+from gpu.step import Floats
 
 
-def logits(*rows: list[float]) -> np.ndarray:
+def logits(*rows: list[float]) -> Floats:
     """Logits whose softmax is each row."""
     return np.log(np.array(rows, np.float32))
 
@@ -55,7 +57,9 @@ def test_share_of_positions_with_the_same_most_likely_token() -> None:
 
 @pytest.mark.parametrize("measure", [mean_kl, same_top])
 @pytest.mark.parametrize("shapes", [((2, 3), (2, 4)), ((3,), (3,)), ((0, 3), (0, 3))])
-def test_shapes_that_cannot_be_compared_are_refused(measure, shapes) -> None:  # type: ignore[no-untyped-def]
+def test_shapes_that_cannot_be_compared_are_refused(
+    measure: Callable[[Floats, Floats], float], shapes: tuple[tuple[int, ...], ...]
+) -> None:
     reference, other = (np.zeros(shape, np.float32) for shape in shapes)
     with pytest.raises(ValueError, match="of the same positions"):
         measure(reference, other)
