@@ -40,9 +40,13 @@ class Model:
         self.batch = api.llama_batch_init(n_context, 0, 1)
 
     def device(self) -> str:
-        """The line of its log that names the GPU it used; else it ran on the CPU."""
+        """The GPU its log names, and how many layers it says it put there; else the CPU."""
         used = [line.strip() for line in self.said if "using device" in line]
-        return used[0].partition("using device ")[2] if used else "CPU"
+        if not used:
+            return "CPU"
+        offloaded = [line.strip() for line in self.said if "layers to GPU" in line]
+        placed = [line.rpartition(": ")[2] for line in (used[0], *offloaded[-1:])]
+        return ", ".join(text.removeprefix("using device ") for text in placed)
 
     def begin(self) -> None:
         self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
