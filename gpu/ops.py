@@ -125,10 +125,10 @@ def matmul(
                 "residual": residual or batch.unread,
                 "y": y,
             },
-            (_groups(shard.n_rows, tile.n * tile.workgroup), _groups(n_rows, tile.m), 1),
-            {**constants, "N": shard.n_rows, "FIRST": shard.first, "WORKGROUP": tile.workgroup},
-            {"const TILE_M": f"{tile.m}u", "const TILE_N": f"{tile.n}u"},
-            {"weight": f"weight_{weight.dtype}"},
+            (_groups(shard.n_rows, tile.n * tile.columns), _groups(n_rows, tile.m), 1),
+            {**constants, "N": shard.n_rows, "FIRST": shard.first},
+            tile.prelude,
+            {"weight": f"weight_{weight.dtype}", "x_tile": tile.x_tile},
         )
 
 
