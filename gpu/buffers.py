@@ -17,7 +17,8 @@ Purpose = Literal["weights", "kv_cache", "work"]
 BLOCK = 32
 """Columns of activations and weights come in blocks of so many, padded with zeros."""
 UPLOAD_BYTES = 8 << 20
-"""Uploads go in pieces of this size, so that the driver's staging memory stays small."""
+"""Uploads go in pieces of this size and wait once as much is staged, so that the staging memory
+stays small: nothing leaves it before a submission, and drivers keep what they once had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Memory:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.n_bytes: Counter[Purpose] = Counter()
+        self._n_staged = 0
 
     def zeros(
         self,
@@ -91,6 +93,10 @@ class Memory:
         for start in range(0, data.nbytes, UPLOAD_BYTES):
             piece = data[start : start + UPLOAD_BYTES]
             queue.write_buffer(tensor.buffer, tensor.offset + at + start, piece)
+            self._n_staged += piece.nbytes
+            if self._n_staged >= UPLOAD_BYTES:
+                self._n_staged = 0
+                queue.read_buffer(tensor.buffer, 0, 4)  # submits what is staged, and waits
 
     def read(self, tensor: Tensor) -> npt.NDArray[Any]:
         """The tensor's contents. Creates a staging buffer and waits: for tests and inspection."""

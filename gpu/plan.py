@@ -38,6 +38,10 @@ class Dispatch:
         """Bytes of all bound tensors, each counted once: an upper bound of what it touches."""
         return sum({t.name: t.n_bytes for t in self.tensors.values()}.values())
 
+    @property
+    def in_pass(self) -> PassDispatch:
+        return (self.kernel.pipeline, self.bind_group, *self.grid)
+
 
 @dataclass(slots=True)
 class Plan:
@@ -51,8 +55,7 @@ class Plan:
         """The dispatches, cut at the marks: one more segment than marks."""
         cuts = [0, *(at for at, _ in self.marks), len(self.dispatches)]
         return tuple(
-            tuple((d.kernel.pipeline, d.bind_group, *d.grid) for d in self.dispatches[a:b])
-            for a, b in itertools.pairwise(cuts)
+            tuple(d.in_pass for d in self.dispatches[a:b]) for a, b in itertools.pairwise(cuts)
         )
 
 

@@ -7,6 +7,7 @@ costs nothing while nobody looks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu import ops
@@ -23,8 +24,10 @@ from gpu.timestamps import FIRST_MARK
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 SAMPLE_BUCKETS = (0, 1, 2, 4, 8)
-CAPTURE_BYTES = 32 << 20
-"""The residual streams that a captured step keeps may take this much in each of two arenas."""
+CAPTURE_BYTES = (1 << 20, 32 << 20)
+CAPTURE_SHARE = 0.02
+"""The residual streams that a captured step keeps take this share of the weights and the KV cache
+in each of two arenas, but not less or more than `CAPTURE_BYTES`."""
 
 ALIGNED_FLOATS = 64
 """Parts of an arena that are bound alone begin at multiples of 256 bytes, the coarsest offset
@@ -101,14 +104,17 @@ class PlanBook:
         self._work = Workspace.make(model.config, memory)
         self._shared = Batch.make(memory, tensors.step, 1, 1)
         self._captures: dict[int, Capture] = {}
+        self._arenas: dict[str, Tensor] = {}
         self._plans: dict[PlanKey, RecordedPlan] = {}
 
     @property
     def max_captured_rows(self) -> int:
-        """The largest bucket whose residual streams fit in `CAPTURE_BYTES`."""
-        config = self._model.config
+        """The largest bucket whose residual streams fit in an arena."""
+        config, n_bytes = self._model.config, self._memory.n_bytes
         row = (config.n_layers + 1) * padded(config.hidden_size) * 4
-        limit = min(CAPTURE_BYTES, self._device.max_binding_bytes) // row
+        least, most = CAPTURE_BYTES
+        share = CAPTURE_SHARE * (n_bytes["weights"] + n_bytes["kv_cache"])
+        limit = int(min(max(least, share), most, self._device.max_binding_bytes)) // row
         return max(b for b in ROW_BUCKETS if b <= max(1, limit))
 
     @property
@@ -119,6 +125,11 @@ class PlanBook:
         captured = rows * (1 + 3 * config.n_layers) + entropies
         queries = FIRST_MARK + 1 + 2 * config.n_layers
         return -(-(MAX_SAMPLES * RESULT_WORDS + captured) * 4 // 8) * 8 + 8 * queries
+
+    @property
+    def recorded(self) -> Mapping[PlanKey, RecordedPlan]:
+        """The plans so far."""
+        return self._plans
 
     def plan(self, n_rows: int, n_samples: int, kind: str) -> RecordedPlan:
         """The plan that a step of this size replays."""
@@ -162,12 +173,12 @@ class PlanBook:
 
     def _make_capture(self, n_rows: int) -> Capture:
         """Two arenas for the stream, because an op reads one state of it and writes the next, and
-        no dispatch may read and write one buffer."""
+        no dispatch may read and write one buffer. All buckets share them."""
         config = self._model.config
         n_layers, width = config.n_layers, padded(config.hidden_size)
-        states = self._arena("capture.states", n_layers + 1, n_rows * width)
-        middles = self._arena("capture.middles", n_layers, n_rows * width)
-        entropies = self._arena("capture.entropy", n_layers, n_rows * config.n_heads)
+        states = self._arena("capture.states", n_layers + 1, n_rows, width)
+        middles = self._arena("capture.middles", n_layers, n_rows, width)
+        entropies = self._arena("capture.entropy", n_layers, n_rows, config.n_heads)
         return Capture(
             stream=Stream(
                 lambda i: _part(states, i, (n_rows, width)),
@@ -180,8 +191,15 @@ class PlanBook:
             stats=self._memory.zeros("capture.stats", (n_rows, 1 + 3 * n_layers)),
         )
 
-    def _arena(self, name: str, n_parts: int, n_floats: int) -> Tensor:
-        return self._memory.zeros(name, (n_parts, _aligned(n_floats)))
+    def _arena(self, name: str, n_parts: int, n_rows: int, width: int) -> Tensor:
+        """(n_parts, n_rows · width, rounded up), at the beginning of a buffer with room for the
+        largest bucket: steps of any size use it in turn."""
+        if name not in self._arenas:
+            shape = (n_parts, _aligned(self.max_captured_rows * width))
+            self._arenas[name] = self._memory.zeros(name, shape)
+        part = _aligned(n_rows * width)
+        buffer = self._arenas[name].buffer
+        return Tensor(name, buffer, (n_parts, part), "f32", n_parts * part * 4)
 
 
 def _part(arena: Tensor, i: int, shape: tuple[int, int]) -> Tensor:

@@ -13,9 +13,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from gpu.buffers import Memory
 from gpu.calls import open_calls
-from gpu.commands import Copy, StepCommands
-from gpu.device import Device
+from gpu.commands import Copy, PassDispatch, StepCommands
 from gpu.plan_book import PlanKey, RecordedPlan, StepTensors
 from gpu.step import Step, Times
 from gpu.step_buffer import STEP_BYTES, pack_step
@@ -55,8 +55,9 @@ class StepQueue:
     """Up to `depth` steps in flight on one device. Used by one thread."""
 
     def __init__(
-        self, device: Device, tensors: StepTensors, depth: int, result_bytes: int, n_marks: int
+        self, memory: Memory, tensors: StepTensors, depth: int, result_bytes: int, n_marks: int
     ) -> None:
+        device = memory.device
         self._tensors = tensors
         self._calls = open_calls(device)
         self._step_bytes = bytearray(STEP_BYTES)
@@ -67,6 +68,8 @@ class StepQueue:
             Lane(self._calls.readback(result_bytes, f"readback{i}")) for i in range(depth)
         )
         self._in_flight: deque[Lane] = deque()
+        n_times = self._timestamps.n_bytes if self._timestamps else 0
+        memory.n_bytes["work"] += depth * result_bytes + n_times
 
     def __len__(self) -> int:
         return len(self._in_flight)
@@ -101,8 +104,16 @@ class StepQueue:
 
     def run(self, recorded: RecordedPlan, step: Step) -> None:
         """Run a step without reading its results, and wait for everything submitted."""
+        self._run(self._prepare(recorded), step)
+
+    def warm(self, dispatch: PassDispatch) -> None:
+        """Run one dispatch of a plan for no rows: its shader returns at once, but drivers that
+        compile at first use have done it by then."""
+        self._run(self._calls.prepare(StepCommands(((dispatch,),))), NOTHING)
+
+    def _run(self, prepared: Any, step: Step) -> None:
         self._write(pack_step(step, self._step_bytes))
-        self._calls.submit(self._calls.encode(self._prepare(recorded)))
+        self._calls.submit(self._calls.encode(prepared))
         self._calls.wait()
 
     def _prepare(self, recorded: RecordedPlan) -> Any:

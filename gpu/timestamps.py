@@ -20,9 +20,10 @@ class Timestamps:
 
     def __init__(self, device: Device, n_marks: int) -> None:
         n = FIRST_MARK + n_marks
+        self.n_bytes = 8 * n
         self._query_set = device.wgpu.create_query_set(type="timestamp", count=n)
         self._resolved = device.wgpu.create_buffer(
-            size=8 * n,
+            size=self.n_bytes,
             usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC,
             label="timestamps",
         )

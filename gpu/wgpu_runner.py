@@ -29,17 +29,11 @@ from gpu.step_queue import Collected, StepQueue
 from gpu.weights import WeightLoader
 
 IN_FLIGHT = 3
-WARM_UP = (
-    ("captured", 1),
-    ("captured", 8),
-    ("plain", 1),
-    ("plain", 8),
-    ("captured", 2),
-    ("captured", 4),
-    ("plain", 2),
-    ("plain", 4),
+WARM_UP = tuple(
+    (kind, rows) for some in ((16, 1), (8, 4, 2)) for kind in ("captured", "plain") for rows in some
 )
-"""Kinds and rows of the plans worth compiling early: tiles grow with the rows, up to 8."""
+"""Kinds and rows of the plans worth compiling early, in the order that most first requests need
+them: a prompt's first piece, a token, then what other prompts end with and runs together."""
 
 
 class WgpuRunner:
@@ -90,7 +84,7 @@ class WgpuRunner:
             max_captured_rows=self.plans.max_captured_rows,
         )
         self._queue = StepQueue(
-            device,
+            memory,
             self._tensors,
             IN_FLIGHT,
             self.plans.max_result_bytes,
@@ -179,11 +173,17 @@ class WgpuRunner:
         return np.ascontiguousarray(logits[: len(step.samples), : self.config.vocab_size])
 
     def warm_up(self) -> Iterator[None]:
-        """Replays each plan for no rows: its shaders return at once, but drivers that compile at
-        first use have done it by then. Plans with other buckets share the same kernels."""
-        for kind, n in WARM_UP:
-            self._queue.run(self.plans.plan(n, min(n, self.limits.n_slots), kind), Step(()))
-            yield
+        """Compiles one kernel at a time, so that a request which comes meanwhile waits for no other
+        than its own. Plans with other buckets share the same kernels."""
+        warm = set()
+        for kind, rows in WARM_UP:
+            n = min(rows, self.plans.max_captured_rows) if kind == "captured" else rows
+            recorded = self.plans.plan(n, min(n, self.limits.n_slots), kind)
+            for dispatch in recorded.plan.dispatches:
+                if id(dispatch.kernel) not in warm:
+                    warm.add(id(dispatch.kernel))
+                    self._queue.warm(dispatch.in_pass)
+                    yield
 
     def close(self) -> None:
         while self._queue:

@@ -187,6 +187,21 @@ def test_no_step_creates_more_than_its_commands(
     driving.generate(runner, prompt, 20)
 
 
+def test_warming_up_compiles_all_that_a_conversation_needs_kernel_by_kernel(
+    model: tuple[str, WgpuRunner],
+) -> None:
+    name, shared = model
+    runner = driving.load(shared.gpu, random_llama.folder(name), shared.dtype)
+    n_steps = sum(1 for _ in runner.warm_up())
+    n_kernels = len(runner.plans.kernels)
+    assert n_steps == n_kernels
+    for capture in (False, True):
+        prompt = random_llama.ids(name, 30)
+        driving.captured(runner, prompt, chunk=16)
+        driving.generate(runner, prompt, 5, capture=capture)
+    assert len(runner.plans.kernels) == n_kernels
+
+
 def live_objects() -> dict[str, int]:
     """GPU objects by kind: those wgpu-py holds, and those alive in the native library."""
     gc.collect()  # those of earlier tests

@@ -1,0 +1,100 @@
+"""What a model may take: GPU bytes beyond weights and KV cache, and what is made for each token."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+import wgpu
+
+from gpu.blocks import block_bytes, blocks_for
+from gpu.buffers import UPLOAD_BYTES, Memory
+from gpu.device import Device
+from gpu.packing import FORMATS
+from gpu.shapes import SHAPES, RandomCheckpoint
+from gpu.wgpu_runner import WgpuRunner
+from tests.gpu import driving, random_llama
+from tests.gpu.test_wgpu_runner import live_objects, resident_bytes
+
+pytestmark = pytest.mark.parity
+
+CONTEXT = 2048
+MOST_WORK = 0.10
+"""Of weights and KV cache: everything else on the device."""
+
+
+def allocated() -> int:
+    """Bytes of all buffers of this process, those included that nobody counts."""
+    gc.collect()
+    return int(wgpu.diagnostics.object_counts.get_dict()["Buffer"]["resource_mem"])
+
+
+def record_all(runner: WgpuRunner) -> None:
+    """The plans of the smallest and the largest steps; those between share their memory."""
+    limits = runner.limits
+    for kind, most in (("plain", limits.max_rows), ("captured", limits.max_captured_rows)):
+        for n_rows in (1, most):
+            runner.plans.plan(n_rows, min(n_rows, limits.max_samples), kind)
+
+
+@pytest.mark.parametrize("dtype", sorted(FORMATS))
+def test_all_but_weights_and_cache_is_little(device: Device, dtype: str) -> None:
+    """SmolLM2-135M's shape with the KV cache of one conversation: as little as is of use, so that
+    the bound is tight. What is counted is what there is."""
+    config = SHAPES["smol135"]
+    kv_bytes = blocks_for(CONTEXT) * block_bytes(config, FORMATS[dtype].kv)
+    checkpoint: Any = RandomCheckpoint(config)
+    before = allocated()
+    runner = WgpuRunner(device, config, checkpoint, dtype=dtype, context=CONTEXT, kv_bytes=kv_bytes)
+    record_all(runner)
+    memory = runner.memory
+    assert allocated() - before == memory.weights + memory.kv_cache + memory.work
+    assert memory.work <= MOST_WORK * (memory.weights + memory.kv_cache), memory
+
+
+def test_captured_steps_of_all_sizes_share_their_memory(device: Device) -> None:
+    runner = driving.load(device, random_llama.folder("derived_head"))
+    limits = runner.limits
+    runner.plans.plan(limits.max_captured_rows, 1, "captured")
+    before = runner.memory.work
+    for n_rows in (1, 2, 4, 8, 16):
+        runner.plans.plan(n_rows, 1, "captured")
+    stats = sum((1 + 3 * runner.config.n_layers) * n * 4 for n in (1, 2, 4, 8, 16))
+    assert runner.memory.work - before == stats
+
+
+def test_weights_are_not_on_the_host_twice(device: Device) -> None:
+    """What the driver stages has to leave before the next comes: it keeps the memory for good."""
+    if not device.info.software:
+        pytest.skip("only a software device's memory is the process's own")
+    memory = Memory(device)
+    weights = [memory.zeros(f"w{i}", (UPLOAD_BYTES // 4,), purpose="weights") for i in range(16)]
+    before = resident_bytes()
+    for weight in weights:
+        memory.write(weight, np.ones(UPLOAD_BYTES // 4, np.float32))
+    device.wgpu.queue.read_buffer(weights[-1].buffer, 0, 4)
+    assert resident_bytes() - before < 1.25 * len(weights) * UPLOAD_BYTES
+
+
+@pytest.mark.parametrize("capture", [False, True], ids=["plain", "captured"])
+def test_fifty_tokens_leave_nothing_behind(device: Device, capture: bool) -> None:
+    """No plan, no dispatch, no byte, no GPU object and no Python object, while the context grows
+    over several blocks."""
+    runner = driving.load(device, random_llama.folder("derived_head"))
+    prompt = random_llama.ids("derived_head", 9)
+    driving.generate(runner, prompt, 60, capture=capture)
+    before, python_before = everything(runner), len(gc.get_objects())
+    driving.generate(runner, prompt, 60, capture=capture)
+    assert everything(runner) == before
+    assert len(gc.get_objects()) - python_before < 10
+
+
+def everything(runner: WgpuRunner) -> dict[str, Any]:
+    """What a runner has made so far; collects garbage."""
+    return {
+        "dispatches": {key: len(p.plan.dispatches) for key, p in runner.plans.recorded.items()},
+        "bytes": runner.memory,
+        "GPU objects": live_objects(),
+    }
