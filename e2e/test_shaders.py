@@ -6,6 +6,7 @@ device with no more than the limits that every device has.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,13 +17,15 @@ from gpu.device import Device
 from gpu.kernels import Kernel, compose
 from tests.gpu import variants
 
+NEEDS = re.compile(r"^// needs: (\w+)$", re.MULTILINE)
 SITE = "http://127.0.0.1:1/"
 """WebGPU wants a page of a secure origin; nobody listens there, the browser is given a page."""
 
 OPEN_DEVICE = """async () => {
   const adapter = await navigator.gpu?.requestAdapter();
   if (!adapter) return null;
-  window.device = await adapter.requestDevice();
+  const requiredFeatures = ["subgroups"].filter((name) => adapter.features.has(name));
+  window.device = await adapter.requestDevice({ requiredFeatures });
   return adapter.info.vendor;
 }"""
 
@@ -67,9 +70,15 @@ def _answer(route: Route) -> None:
 def compile_all(page: Page, kernels: list[tuple[str, str, dict[str, float]]]) -> list[list[str]]:
     """What the browser has to say about each (name, source, constants): nothing, if it is well."""
     found: list[list[str]] = page.evaluate(
-        COMPILE, [{"code": code, "constants": constants} for _, code, constants in kernels]
+        COMPILE,
+        [{"code": enabled(code), "constants": constants} for _, code, constants in kernels],
     )
     return found
+
+
+def enabled(code: str) -> str:
+    """Browsers want what naga refuses: a line for each feature that a shader needs."""
+    return "".join(f"enable {name};\n" for name in sorted(set(NEEDS.findall(code)))) + code
 
 
 def as_numbers(kernel: Kernel) -> dict[str, float]:
@@ -96,10 +105,12 @@ def test_every_variant_compiles_in_the_browser(page: Page) -> None:
 def test_the_browser_notices_what_naga_lets_pass(page: Page, allowed_console: list[str]) -> None:
     """A barrier behind a branch that may differ between lanes, and constants left unset."""
     allowed_console += ["must only be called from uniform control flow", "Missing overridable"]
-    source = compose("attention", {"const HEAD_VEC4S": "2u"}, {"kv": "kv_f32"})
+    names = ("HEAD_VEC4S", "GROUP", "HEADS", "ROWS", "LANES", "PARTS", "FEW_ROWS")
+    prelude = {f"const {name}": "4u" for name in names}
+    source = compose("attention", prelude, {"kv": "kv_f32", "four": "four_loads"})
     barrier = "workgroupBarrier();"
     assert barrier in source
     uneven = source.replace(barrier, f"if (lane > 3u) {{ {barrier} }}")
-    said = compile_all(page, [("uneven", uneven, {}), ("unset", source, {"LANES": 32})])
+    said = compile_all(page, [("uneven", uneven, {}), ("unset", source, {"SPLIT": 32})])
     assert "uniform control flow" in said[0][0]
     assert said[1]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu.attention_cut import FEW_ROWS, AttentionCut
 from gpu.blocks import BLOCK_TOKENS
 from gpu.buffers import Memory, Tensor, padded
 from gpu.config import ModelConfig
@@ -21,20 +22,46 @@ from gpu.weights import Matrix
 RESULT_WORDS = 12 + 4 * N_CANDIDATES
 """u32 words the sampler reports for each sample; shaders/sample.wgsl writes them."""
 
-MAX_WORKGROUP_BYTES = 16 << 10
-"""Workgroup memory every WebGPU device has."""
+STATE_FLOATS = 3
+"""Of a head's State in shaders/lib/softmax_state.wgsl: maximum, sum, weighted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """What the splits of long contexts leave, for a step of few rows whose attention is spread over
+    `n` workgroups a row.
+
+    values  (≥ n · FEW_ROWS, padded query width)
+    states  (≥ n · FEW_ROWS, n_heads, STATE_FLOATS)
+    """
+
+    n: int
+    values: Tensor
+    states: Tensor
+
+    @classmethod
+    def make(cls, config: ModelConfig, n: int, memory: Memory) -> Splits:
+        """Room for `n` splits."""
+        rows, width = n * FEW_ROWS, padded(config.n_heads * config.head_dim)
+        return cls(
+            n,
+            memory.zeros("attention.values", (rows, width)),
+            memory.zeros("attention.states", (rows, config.n_heads, STATE_FLOATS)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What every op of a step shares: the step's uniform buffer, how many rows and samples the
-    plan is recorded for, and stand-ins for bindings an op does not use."""
+    plan is recorded for, stand-ins for bindings an op does not use, and the splits of long contexts
+    (None: every workgroup of attention walks its whole context)."""
 
     step: Tensor
     n_rows: int
     n_samples: int
     unread: Tensor
     unwritten: Tensor
+    splits: Splits | None = None
 
     @classmethod
     def make(cls, memory: Memory, step: Tensor, n_rows: int, n_samples: int) -> Batch:
@@ -186,11 +213,17 @@ def attention(
     entropy: Tensor | None = None,
 ) -> None:
     """out = softmax(q · kᵀ / √head_dim) · v. `entropy` (rows, n_heads), in bits, is
-    filled when given."""
+    filled when given. Splits of `batch.splits` are put together by a second dispatch."""
     _expect(out, (q.shape[-1],), label)
-    head_vec4s = config.head_dim // 4
     if entropy is not None:
         _expect(entropy, (config.n_heads,), label)
+    cut = attention_cut(rec, config, pools.dtype, batch.n_rows)
+    group = config.n_heads // config.n_kv_heads
+    splits = batch.splits
+    if splits is not None:
+        _expect(splits.values, (q.shape[-1],), label)
+        _expect(splits.states, (config.n_heads, STATE_FLOATS), label)
+    into, heads_out = (out, entropy) if splits is None else (splits.values, splits.states)
     rec.dispatch(
         label,
         "attention",
@@ -200,29 +233,80 @@ def attention(
             "k_pool": pools.keys[layer],
             "v_pool": pools.values[layer],
             "block_tables": pools.tables,
-            "out": out,
-            "entropy": entropy or batch.unwritten,
+            "out": into,
+            "heads_out": heads_out or batch.unwritten,
         },
-        (config.n_heads, batch.n_rows, 1),
+        (
+            config.n_kv_heads * _groups(group, cut.heads),
+            _groups(batch.n_rows, cut.rows),
+            splits.n if splits else 1,
+        ),
         {
             "N_HEADS": config.n_heads,
             "Q_STRIDE": q.shape[-1],
-            "SCALE": float(np.float32(config.head_dim**-0.5)),
-            "LANES": attention_lanes(config.head_dim),
+            "SCALE": float(np.float32(np.log2(np.e) * config.head_dim**-0.5)),
+            "SPLIT": cut.split,
+            "PARTIAL": splits is not None,
             "CAPTURE": entropy is not None,
             **_paging(config, pools),
         },
-        {"const HEAD_VEC4S": f"{head_vec4s}u"},
-        {"kv": f"kv_{pools.dtype}"},
+        {
+            "const HEAD_VEC4S": f"{config.head_dim // 4}u",
+            "const GROUP": f"{group}u",
+            "const HEADS": f"{cut.heads}u",
+            "const ROWS": f"{cut.rows}u",
+            "const LANES": f"{cut.lanes}u",
+            "const PARTS": f"{cut.parts}u",
+            "const FEW_ROWS": f"{FEW_ROWS}u",
+        },
+        {
+            "kv": "kv_f16x8" if cut.chunk == 8 else f"kv_{pools.dtype}",
+            "four": "four_lanes" if cut.trade else "four_loads",
+        },
+    )
+    if splits is not None:
+        _merge_splits(rec, batch, f"{label}.merge", config, splits, cut.split, out, entropy)
+
+
+def _merge_splits(
+    rec: Recorder,
+    batch: Batch,
+    label: str,
+    config: ModelConfig,
+    splits: Splits,
+    split: int,
+    out: Tensor,
+    entropy: Tensor | None,
+) -> None:
+    workgroup = 64
+    rec.dispatch(
+        label,
+        "attention_merge",
+        {
+            "step": batch.step,
+            "values": splits.values,
+            "states": splits.states,
+            "out": out,
+            "entropy": entropy or batch.unwritten,
+        },
+        (_groups(config.n_heads * config.head_dim // 4, workgroup), batch.n_rows, 1),
+        {
+            "N_HEADS": config.n_heads,
+            "HEAD_VEC4S": config.head_dim // 4,
+            "Q_STRIDE": out.shape[-1],
+            "SPLIT": split,
+            "CAPTURE": entropy is not None,
+            "WORKGROUP": workgroup,
+        },
+        {"const FEW_ROWS": f"{FEW_ROWS}u"},
     )
 
 
-def attention_lanes(head_dim: int) -> int:
-    """Lanes over the keys: 32, fewer when their states do not fit in workgroup memory."""
-    lanes = 32
-    while lanes > 1 and lanes * (head_dim + 3) * 4 > MAX_WORKGROUP_BYTES:
-        lanes //= 2
-    return lanes
+def attention_cut(rec: Recorder, config: ModelConfig, kv_dtype: str, n_rows: int) -> AttentionCut:
+    """Software devices emulate loads, so lanes trade what they loaded where they can."""
+    info = rec.device.info
+    trade = info.software and "subgroup" in info.features
+    return AttentionCut.of(config, kv_dtype, n_rows, software=info.software, trade=trade)
 
 
 def layer_stats(

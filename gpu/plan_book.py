@@ -1,23 +1,24 @@
 """The plans of one model, each recorded the first time its shape is needed.
 
-Rows and samples are rounded up to a bucket, so a handful of plans serves every step. A captured
-plan is another recording of the same pass, which keeps the residual stream and times itself: it
-costs nothing while nobody looks.
+Rows, samples and the splits of the longest context are rounded up to a bucket, so a handful of
+plans serves every step. A captured plan is another recording of the same pass, which keeps the
+residual stream and times itself: it costs nothing while nobody looks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu import ops
+from gpu.attention_cut import FEW_ROWS, split_of
 from gpu.buffers import Memory, Tensor, padded
 from gpu.config import ModelConfig
 from gpu.device import Device
 from gpu.kernels import Kernels
 from gpu.kv_cache import KvPools
 from gpu.models.llama import Capture, Llama, Stream, Workspace
-from gpu.ops import RESULT_WORDS, Batch
+from gpu.ops import RESULT_WORDS, Batch, Splits
 from gpu.plan import Plan, Recorder
 from gpu.step_buffer import MAX_SAMPLES, STEP_BYTES
 from gpu.timestamps import FIRST_MARK
@@ -33,8 +34,8 @@ ALIGNED_FLOATS = 64
 """Parts of an arena that are bound alone begin at multiples of 256 bytes, the coarsest offset
 alignment of any device."""
 
-PlanKey = tuple[int, int, str]
-"""(rows bucket, samples bucket, "plain" | "captured" | "logits")"""
+PlanKey = tuple[int, int, int, str]
+"""(rows bucket, samples bucket, splits bucket, "plain" | "captured" | "logits")"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,9 @@ class PlanBook:
         self._memory = memory
         self._work = Workspace.make(model.config, memory)
         self._shared = Batch.make(memory, tensors.step, 1, 1)
+        self._split = split_of(device.info.software)
+        most = _power_of_two(-(-pools.shape.context // self._split))
+        self._splits = Splits.make(model.config, most, memory) if most > 1 else None
         self._captures: dict[int, Capture] = {}
         self._arenas: dict[str, Tensor] = {}
         self._plans: dict[PlanKey, RecordedPlan] = {}
@@ -131,17 +135,20 @@ class PlanBook:
         """The plans so far."""
         return self._plans
 
-    def plan(self, n_rows: int, n_samples: int, kind: str) -> RecordedPlan:
-        """The plan that a step of this size replays."""
-        key = (_bucket(n_rows, ROW_BUCKETS), _bucket(n_samples, SAMPLE_BUCKETS), kind)
+    def plan(self, n_rows: int, n_samples: int, kind: str, context: int = 1) -> RecordedPlan:
+        """The plan that a step of this size replays; `context`: tokens of its longest sequence."""
+        rows = _bucket(n_rows, ROW_BUCKETS)
+        splits = _power_of_two(-(-context // self._split)) if rows <= FEW_ROWS else 1
+        key = (rows, _bucket(n_samples, SAMPLE_BUCKETS), splits, kind)
         if key not in self._plans:
             self._plans[key] = self._record(key)
         return self._plans[key]
 
     def _record(self, key: PlanKey) -> RecordedPlan:
-        n_rows, n_samples, kind = key
-        model, tensors, shared = self._model, self._tensors, self._shared
-        batch = Batch(tensors.step, n_rows, n_samples, shared.unread, shared.unwritten)
+        n_rows, n_samples, n_splits, kind = key
+        model, tensors = self._model, self._tensors
+        splits = replace(self._splits, n=n_splits) if self._splits and n_splits > 1 else None
+        batch = replace(self._shared, n_rows=n_rows, n_samples=n_samples, splits=splits)
         rec = Recorder(self._device, self.kernels)
         capture = self._capture(n_rows) if kind == "captured" else None
         x = model.forward(rec, batch, self._work, self._pools, tensors.chosen, capture)
@@ -210,6 +217,11 @@ def _part(arena: Tensor, i: int, shape: tuple[int, int]) -> Tensor:
 
 def _aligned(n_floats: int) -> int:
     return -(-n_floats // ALIGNED_FLOATS) * ALIGNED_FLOATS
+
+
+def _power_of_two(n: int) -> int:
+    """`n` rounded up to a power of two."""
+    return 1 << (n - 1).bit_length()
 
 
 def _bucket(n: int, buckets: tuple[int, ...]) -> int:

@@ -64,6 +64,11 @@ class Step:
     samples: tuple[Sample, ...] = ()
     capture: bool = False
 
+    @property
+    def context(self) -> int:
+        """Tokens of the longest sequence, up to its last row here."""
+        return max((row.position for row in self.rows), default=0) + 1
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:

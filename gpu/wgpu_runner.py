@@ -1,8 +1,8 @@
 """A model on a GPU: its weights, its KV cache, its plans, and the queue its steps go through.
 
-A plan is recorded the first time its shape is needed (rows and samples rounded up to a bucket,
-captured or not). `gpu.step_queue` replays it; here a step is matched to its plan, and the bytes
-that come back become a result.
+A plan is recorded the first time its shape is needed (rows, samples and splits of the longest
+context rounded up to a bucket, captured or not). `gpu.step_queue` replays it; here a step is
+matched to its plan, and the bytes that come back become a result.
 """
 
 from __future__ import annotations
@@ -29,11 +29,23 @@ from gpu.step_queue import Collected, StepQueue
 from gpu.weights import WeightLoader
 
 IN_FLIGHT = 3
-WARM_UP = tuple(
-    (kind, rows) for some in ((16, 1), (8, 4, 2)) for kind in ("captured", "plain") for rows in some
+WARM_UP = (
+    ("captured", 16, False),
+    ("captured", 1, False),
+    ("plain", 16, False),
+    ("plain", 1, False),
+    ("captured", 8, False),
+    ("captured", 4, False),
+    ("captured", 2, False),
+    ("plain", 8, False),
+    ("plain", 4, False),
+    ("plain", 2, False),
+    ("captured", 1, True),
+    ("plain", 1, True),
 )
-"""Kinds and rows of the plans worth compiling early, in the order that most first requests need
-them: a prompt's first piece, a token, then what other prompts end with and runs together."""
+"""Kinds and rows of the plans worth compiling early, and whether for a long context, in the order
+that most first requests need them: a prompt's first piece, a token, then what other prompts end
+with and runs together (tiles grow with the rows, up to 16), then long contexts, which are split."""
 
 
 class WgpuRunner:
@@ -150,7 +162,8 @@ class WgpuRunner:
         self.pools.set_blocks(slot, blocks)
 
     def submit(self, step: Step) -> None:
-        self._queue.submit(self.plan_for(len(step.rows), len(step.samples), step.capture), step)
+        n_rows, n_samples = len(step.rows), len(step.samples)
+        self._queue.submit(self.plan_for(n_rows, n_samples, step.capture, step.context), step)
 
     def collect(self) -> StepResult:
         done = self._queue.collect()
@@ -167,7 +180,7 @@ class WgpuRunner:
 
     def logits(self, step: Step) -> Floats:
         assert not self._queue, "collect the steps in flight first"
-        recorded = self.plans.plan(len(step.rows), len(step.samples), "logits")
+        recorded = self.plans.plan(len(step.rows), len(step.samples), "logits", step.context)
         self._queue.run(recorded, step)
         logits = self._memory.read(self._tensors.logits)
         return np.ascontiguousarray(logits[: len(step.samples), : self.config.vocab_size])
@@ -175,10 +188,11 @@ class WgpuRunner:
     def warm_up(self) -> Iterator[None]:
         """Compiles one kernel at a time, so that a request which comes meanwhile waits for no other
         than its own. Plans with other buckets share the same kernels."""
-        warm = set()
-        for kind, rows in WARM_UP:
-            n = min(rows, self.plans.max_captured_rows) if kind == "captured" else rows
-            recorded = self.plans.plan(n, min(n, self.limits.n_slots), kind)
+        limits, warm = self.limits, set()
+        for kind, n, long in WARM_UP:
+            rows = min(n, limits.max_captured_rows) if kind == "captured" else n
+            context = limits.context if long else 1
+            recorded = self.plans.plan(rows, min(rows, limits.n_slots), kind, context)
             for dispatch in recorded.plan.dispatches:
                 if id(dispatch.kernel) not in warm:
                     warm.add(id(dispatch.kernel))
@@ -190,9 +204,12 @@ class WgpuRunner:
             self._queue.collect()
         self.gpu.close()
 
-    def plan_for(self, n_rows: int, n_samples: int, capture: bool) -> RecordedPlan:
-        """The plan that a step of this size replays; recorded now if it is the first."""
-        return self.plans.plan(n_rows, n_samples, "captured" if capture else "plain")
+    def plan_for(
+        self, n_rows: int, n_samples: int, capture: bool, context: int = 1
+    ) -> RecordedPlan:
+        """The plan that a step of this size replays, recorded now if it is the first; `context`:
+        tokens of its longest sequence."""
+        return self.plans.plan(n_rows, n_samples, "captured" if capture else "plain", context)
 
     def _captured(self, done: Collected) -> Captured | None:
         lane = done.lane

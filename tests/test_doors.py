@@ -53,9 +53,9 @@ GPU = {
     "ops": "attention_cut blocks buffers config errors kernels kv_cache plan step weights",
     "results": "config ops step",
     "models.llama": "buffers config kv_cache ops plan step_buffer weights",
-    "plan_book": "buffers config device kernels kv_cache models.llama ops plan step_buffer"
-    " timestamps",
-    "step_queue": "buffers calls commands plan_book step step_buffer timestamps",
+    "plan_book": "attention_cut buffers config device kernels kv_cache models.llama ops plan"
+    " step_buffer timestamps",
+    "step_queue": "buffers calls commands kv_cache plan_book step step_buffer timestamps",
     "wgpu_runner": "blocks buffers checkpoint config device kv_cache models.llama packing plan_book"
     " results step step_buffer step_queue weights",
     "torch_llama": "blocks checkpoint config errors packing step",

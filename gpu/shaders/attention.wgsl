@@ -1,27 +1,40 @@
-// out = softmax(q · kᵀ · SCALE) · v over the positions up to the row's own.
+// out = softmax(q · kᵀ / √head_dim) · v over the positions up to the row's own, for heads that share
+// keys and values in groups (Ainslie et al. 2023); scores stay on chip (Dao et al. 2022).
 //
-// One workgroup for each (head, row). Lane l takes the keys l, l + LANES, l + 2·LANES … and keeps
-// its own running softmax (maximum, sum, weighted values; Milakov & Gimelshein 2018, "Online
-// normalizer calculation for softmax"); the lanes are merged once at the end, in lane order. The
-// result depends on the position and LANES alone, not on what else is in the step.
+// One workgroup reads each key and value once for QUERIES queries: HEADS heads of a group in ROWS
+// rows that follow each other. It walks the context in rounds, see lib/attention_round.wgsl. A context
+// is cut in splits of SPLIT keys. PARTIAL: a workgroup takes one split and leaves its state and
+// values for attention_merge; else it takes one split after the other and merges them itself, in
+// the same order with the same operations. The order of every sum depends on LANES, PARTS and SPLIT
+// alone, not on what else is in the step.
 //
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, v_pool, block_tables  see lib/paging.wgsl
-// out           [n_rows][Q_STRIDE / 4] vec4
-// entropy       [n_rows][N_HEADS] −Σ p log2 p in bits (any writable buffer when not CAPTURE)
+// out           [n_rows][Q_STRIDE / 4] vec4; PARTIAL: [n_splits][FEW_ROWS][Q_STRIDE / 4]
+// heads_out     [n_rows][N_HEADS] entropy in bits (untouched when not CAPTURE);
+//               PARTIAL: [n_splits][FEW_ROWS][N_HEADS] State
 // use: step
 // use: kv
 // use: paging
 // use: fma4
-// prelude: const HEAD_VEC4S (head_dim / 4)
+// use: softmax_state
+// use: attention_round
+// prelude: const HEAD_VEC4S (head_dim / 4), GROUP (heads that share keys), HEADS, ROWS, LANES,
+// PARTS (sums of a value, of every PARTS-th four keys), FEW_ROWS (most rows of a step that is split)
 override N_HEADS: u32;
 override Q_STRIDE: u32;
-override SCALE: f32; // 1 / sqrt(head_dim)
-override LANES: u32 = 32u;
+override SCALE: f32; // log2(e) / √head_dim
+override SPLIT: u32; // keys, whole rounds
+override PARTIAL: bool;
 override CAPTURE: bool = false;
 
-const LOWEST = -3.0e38;
-const LOG2_E = 1.4426950408889634;
+const QUERIES = ROWS * HEADS;
+const GROUP_PARTS = (GROUP + HEADS - 1u) / HEADS; // workgroups that share a group's heads
+const FOURS = (QUERIES + 3u) / 4u;
+const CHUNKS = HEAD_VEC4S / CACHED_VEC4S; // loads of a key
+const ROUND = 4u * LANES; // keys
+alias Places = array<u32, FOURS * PLACES>; // of queries in q
+alias Keys = array<array<u32, 4>, FOURS>;  // how many each query may see
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> q: array<vec4f>;
@@ -29,78 +42,158 @@ const LOG2_E = 1.4426950408889634;
 @group(0) @binding(3) var<storage, read> v_pool: array<Cached>;
 @group(0) @binding(4) var<storage, read> block_tables: array<u32>;
 @group(0) @binding(5) var<storage, read_write> out: array<vec4f>;
-@group(0) @binding(6) var<storage, read_write> entropy: array<f32>;
+@group(0) @binding(6) var<storage, read_write> heads_out: array<f32>;
 
-var<workgroup> lane_maximum: array<f32, LANES>;
-var<workgroup> lane_sum: array<f32, LANES>;
-var<workgroup> lane_weighted: array<f32, LANES>; // Σ exp(s − maximum) · (s − maximum)
-var<workgroup> lane_values: array<vec4f, LANES * HEAD_VEC4S>;
+// [query][four keys]: 2^(score − maximum), and what they add to State.weighted
+var<workgroup> shares: array<vec4f, 4u * FOURS * LANES>;
+var<workgroup> terms: array<f32, 4u * FOURS * LANES>;
+var<workgroup> of_lanes: array<f32, 4u * FOURS * LANES>; // [query][lane] maxima, at last sums
+var<workgroup> maxima: array<f32, 4u * FOURS>;
+var<workgroup> finished: array<State, QUERIES>; // of the splits before
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let head = group.x;
-  let row = group.y;
-  if (row >= step.n_rows) { return; }
-  let n_keys = step.rows[row].position + 1u;
-  let table = step.rows[row].slot * MAX_BLOCKS;
-  let kv_head = head / (N_HEADS / N_KV_HEADS);
-  let q_at = row * (Q_STRIDE / 4u) + head * HEAD_VEC4S;
-
-  var query: array<vec4f, HEAD_VEC4S>;
-  for (var i = 0u; i < HEAD_VEC4S; i++) { query[i] = q[q_at + i] * SCALE; }
-
-  var maximum = LOWEST;
-  var sum = 0.0;
-  var weighted = 0.0;
-  var values: array<vec4f, HEAD_VEC4S>;
-  for (var key = lane; key < n_keys; key += LANES) {
-    let at = cached_at(block_tables[table + key / BLOCK_TOKENS], key, kv_head, HEAD_VEC4S);
-    var score = 0.0;
-    for (var i = 0u; i < HEAD_VEC4S; i++) {
-      score = dot_add(query[i], unpack_cached(k_pool[at + i]), score);
+  let part = group.x % GROUP_PARTS;
+  var run = Run();
+  run.kv_head = group.x / GROUP_PARTS;
+  run.head = run.kv_head * GROUP + part * HEADS;
+  run.n_heads = min(HEADS, GROUP - part * HEADS);
+  let end = min((group.y + 1u) * ROWS, step.n_rows);
+  for (var row = group.y * ROWS; row < end; row += run.n) {
+    run.first = row;
+    run.n = 1u;
+    run.last = step.rows[row].position;
+    let slot = step.rows[row].slot;
+    run.table = slot * MAX_BLOCKS;
+    while (row + run.n < end && step.rows[row + run.n].slot == slot) {
+      run.last = max(run.last, step.rows[row + run.n].position);
+      run.n++;
     }
-    let new_maximum = max(maximum, score);
-    let shrink = exp(maximum - new_maximum);
-    let share = exp(score - new_maximum);
-    if (CAPTURE) {
-      // The old terms' (s − maximum) all move by maximum − new_maximum.
-      let moved = select(0.0, sum * (maximum - new_maximum), sum > 0.0);
-      weighted = fma(shrink, weighted + moved, share * (score - new_maximum));
-    }
-    maximum = new_maximum;
-    sum = fma(sum, shrink, share);
-    for (var i = 0u; i < HEAD_VEC4S; i++) {
-      values[i] = fma(vec4f(share), unpack_cached(v_pool[at + i]), values[i] * shrink);
+    if (PARTIAL) {
+      if (group.z * SPLIT <= run.last) { attend(run, group.z, lane); }
+    } else {
+      for (var split = 0u; split * SPLIT <= run.last; split++) { attend(run, split, lane); }
     }
   }
-  lane_maximum[lane] = maximum;
-  lane_sum[lane] = sum;
-  lane_weighted[lane] = weighted;
-  for (var i = 0u; i < HEAD_VEC4S; i++) { lane_values[lane * HEAD_VEC4S + i] = values[i]; }
+}
+
+// One split of a run's context, from its first key to the run's last.
+fn attend(run: Run, split: u32, lane: u32) {
+  var at = Places();
+  for (var i = 0u; i < FOURS * PLACES; i++) { at[i] = query_at(run, query_of(i, lane)); }
+  var n_keys = Keys();
+  var sums = Sums();
+  for (var f = 0u; f < FOURS; f++) {
+    for (var j = 0u; j < 4u; j++) {
+      let row = (f * 4u + j) / HEADS;
+      let position = step.rows[run.first + min(row, run.n - 1u)].position;
+      n_keys[f][j] = select(0u, position + 1u, row < run.n);
+      sums.tops[f][j] = LOWEST;
+      sums.sums[f][j] = 0.0;
+      sums.weighted[f][j] = 0.0;
+      for (var v = 0u; v < CACHED_VEC4S; v++) { sums.values[f][j][v] = vec4f(); }
+    }
+  }
+  let end = min(run.last + 1u, (split + 1u) * SPLIT);
+  for (var first = split * SPLIT; first < end; first += ROUND) {
+    weigh_round(run, first, lane, &at, &n_keys, &sums);
+    add_round(run, first, lane, &sums);
+  }
+  finish(run, split, lane, &sums);
+}
+
+// Where query i begins in q; that of a real one where there is none.
+fn query_at(run: Run, i: u32) -> u32 {
+  let row = run.first + min(i / HEADS, run.n - 1u);
+  let head = run.head + min(i % HEADS, run.n_heads - 1u);
+  return row * (Q_STRIDE / 4u) + head * HEAD_VEC4S;
+}
+
+// Puts the parts of a split together and merges it with the splits before, or leaves it to merge.
+fn finish(run: Run, split: u32, lane: u32, sums: ptr<function, Sums>) {
   workgroupBarrier();
+  for (var f = 0u; f < FOURS; f++) {
+    for (var j = 0u; j < 4u; j++) {
+      let i = f * 4u + j;
+      if (lane == 0u) { maxima[i] = (*sums).tops[f][j]; }
+      of_lanes[i * LANES + lane] = (*sums).sums[f][j];
+      if (CAPTURE) { terms[i * LANES + lane] = (*sums).weighted[f][j]; }
+    }
+  }
+  for (var v = 0u; v < CACHED_VEC4S; v++) {
+    for (var f = 0u; f < FOURS; f++) {
+      for (var j = 0u; j < 4u; j++) {
+        shares[(f * 4u + j) * LANES + lane] = (*sums).values[f][j][v];
+      }
+    }
+    workgroupBarrier();
+    for (var n = lane; n < QUERIES * CHUNKS; n += LANES) {
+      let i = n / CHUNKS;
+      let chunk = n % CHUNKS;
+      if (has_keys(run, i, split)) {
+        var total = vec4f();
+        for (var part = 0u; part < PARTS; part++) {
+          total += shares[i * LANES + part * CHUNKS + chunk];
+        }
+        leave_values(run, split, i, chunk * CACHED_VEC4S + v, total);
+      }
+    }
+    workgroupBarrier();
+  }
+  for (var i = lane; i < QUERIES; i += LANES) {
+    if (has_keys(run, i, split)) { leave_state(run, split, i); }
+  }
+  workgroupBarrier();
+}
 
-  let n_lanes = min(LANES, n_keys); // lanes that had a key
-  var top = LOWEST;
-  for (var l = 0u; l < n_lanes; l++) { top = max(top, lane_maximum[l]); }
-  var total = 0.0;
-  for (var l = 0u; l < n_lanes; l++) {
-    total = fma(lane_sum[l], exp(lane_maximum[l] - top), total);
+// Is query i one of the run's, with keys in this split?
+fn has_keys(run: Run, i: u32, split: u32) -> bool {
+  let row = i / HEADS;
+  return row < run.n && i % HEADS < run.n_heads
+    && step.rows[run.first + row].position >= split * SPLIT;
+}
+
+fn state_of(i: u32) -> State {
+  var state = State(maxima[i], 0.0, 0.0);
+  for (var part = 0u; part < PARTS; part++) {
+    state.sum += of_lanes[i * LANES + part * CHUNKS];
+    if (CAPTURE) { state.weighted += terms[i * LANES + part * CHUNKS]; }
   }
-  for (var i = lane; i < HEAD_VEC4S; i += LANES) {
-    var merged = vec4f();
-    for (var l = 0u; l < n_lanes; l++) {
-      let share = exp(lane_maximum[l] - top);
-      merged = fma(vec4f(share), lane_values[l * HEAD_VEC4S + i], merged);
-    }
-    out[q_at + i] = merged / total;
+  return state;
+}
+
+fn leave_values(run: Run, split: u32, i: u32, d: u32, total: vec4f) {
+  let row = run.first + i / HEADS;
+  let at = (run.head + i % HEADS) * HEAD_VEC4S + d;
+  if (PARTIAL) {
+    out[(split * FEW_ROWS + row) * (Q_STRIDE / 4u) + at] = total;
+    return;
   }
-  if (CAPTURE && lane == 0u) {
-    // H = log(total) − Σ exp(s − top) · (s − top) / total
-    var terms = 0.0;
-    for (var l = 0u; l < n_lanes; l++) {
-      let below = lane_maximum[l] - top;
-      terms = fma(exp(below), lane_weighted[l] + lane_sum[l] * below, terms);
-    }
-    entropy[row * N_HEADS + head] = max(0.0, (log(total) - terms / total) * LOG2_E);
+  let place = row * (Q_STRIDE / 4u) + at;
+  var state = state_of(i);
+  var v = total;
+  if (split > 0u) {
+    v = merged_values(finished[i], out[place], state, total);
+    state = merged(finished[i], state);
+  }
+  if (step.rows[row].position / SPLIT == split) { v /= state.sum; }
+  out[place] = v;
+}
+
+fn leave_state(run: Run, split: u32, i: u32) {
+  let row = run.first + i / HEADS;
+  let head = run.head + i % HEADS;
+  var state = state_of(i);
+  if (PARTIAL) {
+    let at = ((split * FEW_ROWS + row) * N_HEADS + head) * 3u;
+    heads_out[at] = state.maximum;
+    heads_out[at + 1u] = state.sum;
+    heads_out[at + 2u] = state.weighted;
+    return;
+  }
+  if (split > 0u) { state = merged(finished[i], state); }
+  finished[i] = state;
+  if (CAPTURE && step.rows[row].position / SPLIT == split) {
+    heads_out[row * N_HEADS + head] = entropy_bits(state);
   }
 }

@@ -74,6 +74,7 @@ SHAPES = (
     Shape("deep_shards", 4, 1, 24, 60, 68, 260, n_layers=12, tied=True, shards=True),
     Shape("head80_theta", 5, 5, 80, 205, 401, 1537, rope={"rope_theta": 1e6}, eps=1e-3),
     Shape("gqa6_wide", 12, 2, 48, 132, 1030, 640, n_layers=1, context=100, dtype="bfloat16"),
+    Shape("long_context", 6, 2, 16, 48, 64, 300, context=1300, tied=True),
 )
 NAMES = tuple(shape.name for shape in SHAPES)
 _BY_NAME = {shape.name: shape for shape in SHAPES}

@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from gpu import ops, reference
+from gpu.attention_cut import FEW_ROWS, AttentionCut, split_of
 from gpu.config import ModelConfig
+from gpu.device import Device
+from gpu.kernels import Kernels
+from gpu.ops import Splits
 from tests.gpu.cache import LAYER, Cache, Rows
-from tests.gpu.rig import ROUNDING, Array, Rig, compare, llama_config
+from tests.gpu.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config
 
 pytestmark = pytest.mark.parity
 LOG2_E = 1 / np.log(2)
+KINDS = ("trading", "loading", "gpu")
+"""A software device whose lanes trade what they load, one whose lanes cannot, a real GPU."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cut_rig(request: pytest.FixtureRequest, device: Device) -> Rig:
+    """The device, taken for each kind in turn: attention is cut in other ways."""
+    kind = as_kind(device, software=request.param != "gpu")
+    if request.param == "loading":
+        features = tuple(f for f in kind.info.features if f != "subgroup")
+        kind = replace(kind, info=replace(kind.info, features=features))
+    elif request.param == "trading" and "subgroup" not in kind.info.features:
+        pytest.skip(f"{kind.info.name} has no subgroups")
+    return Rig(kind, Kernels(kind))
 
 
 @dataclass(frozen=True)
 class Case:
-    """`heads`: n_heads, n_kv_heads, head_dim; `rows`: (slot, position) of each; `sharpness`: how
-    large scores get."""
+    """`heads`: n_heads, n_kv_heads, head_dim; `rows`: (slot, position) of each; `splits` of the
+    plan; `sharpness`: how large scores get."""
 
     heads: tuple[int, int, int]
     rows: tuple[tuple[int, int], ...]
     dtype: str = "f32"
     bucket: int = 0
+    splits: int = 1
     capture: bool = True
     sharpness: float = 1.0
     seed: int = 0
 
     def __str__(self) -> str:
         n_heads, n_kv_heads, head_dim = self.heads
-        return f"{self.dtype}-{n_heads}/{n_kv_heads}x{head_dim}-{self.rows}-×{self.sharpness:g}"
+        cut = f"{self.dtype}-{n_heads}/{n_kv_heads}x{head_dim}-{self.splits} splits"
+        return f"{cut}-{self.rows}-×{self.sharpness:g}"
 
 
 def attend(rig: Rig, case: Case, cache: Cache, q: Array) -> tuple[Array, Array | None]:
@@ -41,6 +61,11 @@ def attend(rig: Rig, case: Case, cache: Cache, q: Array) -> tuple[Array, Array |
     rows = Rows.of(*case.rows)
     n_rows = len(case.rows)
     batch = rig.batch(rows.step, bucket=case.bucket or n_rows)
+    if case.splits > 1:
+        splits = Splits.make(config, case.splits, rig.memory)
+        rig.poison(splits.values)
+        rig.poison(splits.states)
+        batch = replace(batch, splits=splits)
     queries, out = rig.input("q", q), rig.output("out", n_rows, n_heads * head_dim)
     entropy = rig.output("entropy", n_rows, n_heads, stride=n_heads) if case.capture else None
     into = entropy.tensor if entropy else None
@@ -108,20 +133,26 @@ def bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
     return (ROUNDING * out).reshape(len(q), -1), ROUNDING * entropy
 
 
-# 32 lanes walk the keys (16 when head_dim is 128), blocks hold 16.
-POSITIONS = [(0,), (1,), (14, 15, 16), (30, 31, 32), (33, 47, 48), (63, 64, 65), (200, 0, 7)]
+# Blocks hold 16 keys, rounds 32 or more, splits 256 or 512.
+POSITIONS = [
+    (0,), (1,), (14, 15, 16), (30, 31, 32), (33, 47, 48), (63, 64, 65), (127, 128, 0), (200, 0, 7),
+    (254, 255, 256), (510, 511, 512), (1022, 1023, 1024), (767, 768, 3),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("positions", POSITIONS, ids=str)
-def test_positions_around_lanes_and_blocks(
-    rig: Rig, positions: tuple[int, ...], dtype: str
+def test_positions_around_rounds_blocks_and_splits(
+    cut_rig: Rig, positions: tuple[int, ...]
 ) -> None:
     rows = tuple((slot, position) for slot, position in enumerate(positions))
-    check(rig, Case((8, 4, 8), rows, dtype, seed=sum(positions)))
+    for dtype, splits in (("f32", 1), ("f16", 8)):
+        check(cut_rig, Case((8, 4, 8), rows, dtype, splits=splits, seed=sum(positions)))
 
 
-HEADS = [(1, 1, 4), (8, 8, 8), (5, 1, 12), (9, 3, 64), (4, 2, 100), (6, 2, 128)]
+HEADS = [
+    (1, 1, 4), (8, 8, 8), (5, 1, 12), (9, 3, 64), (4, 2, 100), (6, 2, 128), (8, 1, 16), (13, 1, 8),
+    (32, 2, 20), (3, 3, 80),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
@@ -131,6 +162,32 @@ def test_heads_in_groups_of_every_width(rig: Rig, heads: tuple[int, int, int], d
     check(rig, Case(heads, rows, dtype, bucket=8, capture=heads[2] != 12, seed=heads[2]))
 
 
+@pytest.mark.parametrize("heads", [(9, 3, 64), (13, 1, 8), (3, 3, 80)], ids=str)
+def test_groups_in_every_cut(cut_rig: Rig, heads: tuple[int, int, int]) -> None:
+    rows = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32))
+    check(cut_rig, Case(heads, rows, "f16", bucket=2 * FEW_ROWS, seed=heads[2]))
+
+
+def test_cuts_fit_what_every_device_has() -> None:
+    """16 KiB of workgroup memory and 256 lanes; whole rounds in a split, whole loads in a key."""
+    for n_heads, n_kv_heads, head_dim in (*HEADS, (32, 8, 64), (64, 1, 256)):
+        config = config_of((n_heads, n_kv_heads, head_dim))
+        for dtype in ("f32", "f16"):
+            for software, trade in ((True, True), (True, False), (False, False)):
+                few, many = (
+                    AttentionCut.of(config, dtype, n, software=software, trade=trade)
+                    for n in (FEW_ROWS, FEW_ROWS + 1)
+                )
+                assert replace(many, rows=few.rows) == few
+                for cut in (few, many):
+                    fours = -(-cut.rows * cut.heads // 4)
+                    assert 4 * fours * (cut.lanes * (16 + 4 + 4) + 4 + 12) <= 16 << 10
+                    assert cut.lanes <= 256
+                    assert cut.split % (4 * cut.lanes) == 0
+                    assert cut.parts * head_dim // cut.chunk <= cut.lanes
+                    assert head_dim % cut.chunk == 0
+
+
 @pytest.mark.parametrize("sharpness", [0.0, 1e-3, 30.0, 1e4])
 def test_from_flat_attention_to_one_key(rig: Rig, sharpness: float) -> None:
     check(rig, Case((4, 2, 16), ((0, 99), (1, 5), (0, 40)), sharpness=sharpness))
@@ -138,8 +195,9 @@ def test_from_flat_attention_to_one_key(rig: Rig, sharpness: float) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_a_long_context(rig: Rig, dtype: str) -> None:
-    check(rig, Case((8, 4, 8), ((0, 2047), (1, 1500)), dtype))
-    check(rig, Case((9, 3, 64), ((0, 1023),), dtype))
+    check(rig, Case((8, 4, 8), ((0, 2047), (1, 1500)), dtype, splits=8))
+    for splits in (1, 32):
+        check(rig, Case((9, 3, 64), ((0, 8190),), dtype, splits=splits))
 
 
 def test_a_very_long_context(rig: Rig) -> None:
@@ -147,8 +205,23 @@ def test_a_very_long_context(rig: Rig) -> None:
     check(rig, Case((1, 1, 64), ((0, 32_767),)))
 
 
-def test_a_prompt_attends_only_to_what_came_before(rig: Rig) -> None:
-    check(rig, Case((2, 1, 8), tuple((0, position) for position in range(100)), bucket=128))
+@pytest.mark.parametrize("heads", [(2, 1, 8), (8, 1, 16)], ids=str)
+def test_a_prompt_attends_only_to_what_came_before(
+    cut_rig: Rig, heads: tuple[int, int, int]
+) -> None:
+    check(cut_rig, Case(heads, tuple((0, position) for position in range(100)), bucket=128))
+
+
+def test_a_prompt_that_goes_on_over_the_edge_of_a_split(cut_rig: Rig) -> None:
+    edge = split_of(cut_rig.device.info.software)
+    rows = tuple((0, position) for position in range(edge - 20, edge + 20))
+    check(cut_rig, Case((6, 2, 16), rows, "f16", bucket=64))
+
+
+def test_prompts_and_decoding_sequences_in_one_step(cut_rig: Rig) -> None:
+    """Workgroups of several rows meet several sequences."""
+    rows = ((2, 40), *((0, i) for i in range(33, 42)), (1, 0), (3, 700), *((1, i) for i in (5, 3)))
+    check(cut_rig, Case((6, 3, 32), rows, "f16", bucket=32))
 
 
 def test_entropy_of_equal_scores_is_the_log_of_their_number(rig: Rig) -> None:
@@ -160,26 +233,34 @@ def test_entropy_of_equal_scores_is_the_log_of_their_number(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
-@pytest.mark.parametrize("heads", [(8, 4, 8), (6, 2, 128)], ids=str)
-def test_a_rows_bits_do_not_depend_on_its_block_numbers_or_the_rows_beside_it(
-    rig: Rig, heads: tuple[int, int, int], dtype: str
+@pytest.mark.parametrize("heads", [(8, 4, 8), (13, 1, 16)], ids=str)
+def test_a_rows_bits_do_not_depend_on_its_block_numbers_its_plan_or_the_rows_beside_it(
+    cut_rig: Rig, heads: tuple[int, int, int], dtype: str
 ) -> None:
     n_heads, _, head_dim = heads
     config = config_of(heads)
-    q = np.random.default_rng(5).normal(size=(3, n_heads * head_dim)).astype(np.float32)
-    lengths = {0: 90, 1: 33}
-    rows = ((0, 89), (1, 32), (0, 17))
+    lengths = {0: 1100, 1: 33}
+    rows = ((0, 1099), (1, 32), (0, 517), (0, 518), (0, 17), (1, 31), (0, 255), (0, 511), (0, 1097))
+    q = np.random.default_rng(5).normal(size=(len(rows), n_heads * head_dim)).astype(np.float32)
     seen = []
-    for seed in range(3):  # the same contents in other blocks
-        cache = Cache.scattered(rig, config, dtype, 2, 90, seed=seed)
-        cache.fill(rig, lengths, np.random.default_rng(9))
+    for seed in range(2):  # the same contents in other blocks
+        cache = Cache.scattered(cut_rig, config, dtype, 2, 1100, seed=seed)
+        cache.fill(cut_rig, lengths, np.random.default_rng(9))
         for capture in (False, True):
-            out, _ = attend(rig, Case(heads, rows, dtype, 8, capture), cache, q)
-            seen.append(out)
-            alone = [
-                attend(rig, Case(heads, (row,), dtype, capture=capture), cache, q[i : i + 1])[0][0]
-                for i, row in enumerate(rows)
-            ]
-            seen.append(np.array(alone))
-    for other in seen[1:]:
-        assert np.array_equal(seen[0].view(np.uint32), other.view(np.uint32))
+            out, entropy = attend(cut_rig, Case(heads, rows, dtype, 16, capture=capture), cache, q)
+            seen.append((out, entropy))
+            for splits in (1, 8):
+                alone = [
+                    attend(
+                        cut_rig, Case(heads, (row,), dtype, 0, splits, capture), cache, q[i : i + 1]
+                    )
+                    for i, row in enumerate(rows)
+                ]
+                entropies = np.concatenate([e for _, e in alone]) if capture else None
+                seen.append((np.concatenate([out for out, _ in alone]), entropies))
+    outs = [out.view(np.uint32) for out, _ in seen]
+    entropies = [entropy.view(np.uint32) for _, entropy in seen if entropy is not None]
+    assert len(entropies) == len(outs) // 2
+    for found in (outs, entropies):
+        for other in found[1:]:
+            assert np.array_equal(found[0], other)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import wgpu
 
+from gpu.attention_cut import split_of
 from gpu.device import Device
 from gpu.step import FROM_GPU, Row, Step
 from gpu.wgpu_runner import WgpuRunner
@@ -41,6 +42,39 @@ def test_a_prompt_in_chunks_leaves_the_same_bits(model: tuple[str, WgpuRunner]) 
         seen.append(driving.last_logits(runner, ids, chunk=chunk).view(np.uint32))
     for other in seen[1:]:
         assert np.array_equal(seen[0], other)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_a_context_of_several_splits_leaves_the_same_bits(device: Device, dtype: str) -> None:
+    """Steps of many rows walk the splits in one workgroup, steps of few rows in one each."""
+    runner = driving.load(device, random_llama.folder("long_context"), dtype)
+    ids = random_llama.ids("long_context", 1290)
+    seen = []
+    for chunk in (128, 7):
+        driving.begin(runner, 0, ids, len(ids))
+        seen.append(driving.last_logits(runner, ids, chunk=chunk).view(np.uint32))
+    assert np.array_equal(seen[0], seen[1])
+    entropies = [
+        np.concatenate([part.entropy for part in driving.captured(runner, ids, chunk)])
+        for chunk in (100, 5)
+    ]
+    assert np.array_equal(entropies[0].view(np.uint32), entropies[1].view(np.uint32))
+
+
+def test_only_few_rows_with_a_long_context_are_split(device: Device) -> None:
+    runner = driving.load(device, random_llama.folder("long_context"))
+    split = split_of(device.info.software)
+
+    def grids(n_rows: int, context: int) -> dict[str, tuple[int, int, int]]:
+        plan = runner.plan_for(n_rows, 1, capture=False, context=context).plan
+        return {d.label: d.grid for d in plan.dispatches if d.label.startswith("layer00.attn.att")}
+
+    attention, merge = "layer00.attn.attention", "layer00.attn.attention.merge"
+    assert set(grids(1, split)) == {attention}
+    assert grids(8, split + 1).keys() == {attention, merge}
+    assert grids(1, split + 1)[attention][2] == 2
+    assert grids(1, 2 * split + 1)[attention][2] == 4
+    assert set(grids(16, 1300)) == {attention}
 
 
 def test_a_sequence_in_a_batch_gets_what_it_gets_alone(model: tuple[str, WgpuRunner]) -> None:

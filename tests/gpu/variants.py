@@ -9,7 +9,7 @@ from gpu.wgpu_runner import WgpuRunner
 from tests.gpu import driving, random_llama
 from tests.gpu.rig import as_kind
 
-NAMES = ("odd172_bias", "head128_llama3", "derived_head")
+NAMES = ("odd172_bias", "head128_llama3", "derived_head", "long_context")
 
 
 def recorded(device: Device, *, software: bool) -> list[Kernel]:
@@ -25,10 +25,11 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
 
 def _kernels(runner: WgpuRunner) -> list[Kernel]:
     plans = [
-        runner.plans.plan(n_rows, n_samples, kind).plan
+        runner.plans.plan(n_rows, n_samples, kind, context).plan
         for n_rows in ROW_BUCKETS
         for n_samples in SAMPLE_BUCKETS
         if n_samples <= n_rows
         for kind in ("plain", "captured", "logits")
+        for context in (1, runner.limits.context)
     ]
     return [dispatch.kernel for plan in plans for dispatch in plan.dispatches]

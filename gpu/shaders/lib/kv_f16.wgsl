@@ -1,5 +1,9 @@
 // Four consecutive numbers of a cached key or value, stored as float16, two to a word.
 alias Cached = vec2u;
+alias Numbers = array<vec4f, 1>;
+const CACHED_VEC4S = 1u;
 
 fn pack_cached(v: vec4f) -> Cached { return vec2u(pack2x16float(v.xy), pack2x16float(v.zw)); }
-fn unpack_cached(c: Cached) -> vec4f { return vec4f(unpack2x16float(c.x), unpack2x16float(c.y)); }
+fn unpack_cached(c: Cached) -> Numbers {
+  return Numbers(vec4f(unpack2x16float(c.x), unpack2x16float(c.y)));
+}

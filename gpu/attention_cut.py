@@ -1,0 +1,60 @@
+"""How attention is cut: what one workgroup of shaders/attention.wgsl serves.
+
+The order of a row's sums depends on `lanes`, `parts` and `split`, so those follow from the shape of
+the heads and the kind of device alone. How many queries share a workgroup changes no bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu.config import ModelConfig
+
+FEW_ROWS = 8
+"""Rows of a step that is taken for decoding: each row's splits are workgroups of their own. Larger
+steps have workgroups enough, and would need much memory for what splits leave."""
+
+WORKGROUP_BYTES = 15 << 10
+"""Workgroup memory for what lanes leave; every WebGPU device has 16 KiB."""
+QUERY_BYTES = 24
+"""What each lane leaves for each query: four shares, a term of the entropy, a maximum."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCut:
+    """`rows` × `heads` queries of a workgroup of `lanes`; values of a key are added by `parts`
+    groups of lanes; `split` keys are walked at most before the sums are set down. `chunk`:
+    numbers of a key that one load brings. `trade`: lanes hand each other what they loaded."""
+
+    rows: int
+    heads: int
+    lanes: int
+    parts: int
+    split: int
+    chunk: int
+    trade: bool
+
+    @classmethod
+    def of(
+        cls, config: ModelConfig, kv_dtype: str, n_rows: int, *, software: bool, trade: bool
+    ) -> AttentionCut:
+        """For a plan of `n_rows` rows. `trade` asks for the feature "subgroup"."""
+        chunk = 8 if kv_dtype == "f16" and config.head_dim % 8 == 0 else 4
+        chunks = config.head_dim // chunk
+        lanes = max(8 if software else 64, 1 << (chunks - 1).bit_length())
+        whole_quads = chunks % 4 == 0 or not trade
+        parts = 1 << ((lanes // chunks).bit_length() - 1) if whole_quads else 1
+        most = min(12 if software else 8, WORKGROUP_BYTES // (QUERY_BYTES * lanes) // 4 * 4)
+        group = config.n_heads // config.n_kv_heads
+        heads = -(-group // -(-group // most))
+        rows = max(1, most // heads) if n_rows > FEW_ROWS else 1
+        return cls(rows, heads, lanes, parts, split_of(software), chunk, trade)
+
+    def n_splits(self, n_keys: int) -> int:
+        return -(-n_keys // self.split)
+
+
+def split_of(software: bool) -> int:
+    """Keys of a split: short ones keep a GPU's many cores busy, on a software device they only cost
+    dispatches."""
+    return 512 if software else 256

@@ -1,0 +1,51 @@
+// out = the splits of attention put together, in their order.
+//
+// values   [n_splits][FEW_ROWS][Q_STRIDE / 4] vec4
+// states   [n_splits][FEW_ROWS][N_HEADS] State
+// out      [n_rows][Q_STRIDE / 4] vec4
+// entropy  [n_rows][N_HEADS] bits (untouched when not CAPTURE)
+// use: step
+// use: softmax_state
+// prelude: const FEW_ROWS (most rows of a step that is split)
+override N_HEADS: u32;
+override HEAD_VEC4S: u32; // head_dim / 4
+override Q_STRIDE: u32;
+override SPLIT: u32;
+override CAPTURE: bool = false;
+override WORKGROUP: u32 = 64u;
+
+@group(0) @binding(0) var<uniform> step: Step;
+@group(0) @binding(1) var<storage, read> values: array<vec4f>;
+@group(0) @binding(2) var<storage, read> states: array<f32>;
+@group(0) @binding(3) var<storage, read_write> out: array<vec4f>;
+@group(0) @binding(4) var<storage, read_write> entropy: array<f32>;
+
+fn state_of(split: u32, row: u32, head: u32) -> State {
+  let at = ((split * FEW_ROWS + row) * N_HEADS + head) * 3u;
+  return State(states[at], states[at + 1u], states[at + 2u]);
+}
+
+fn values_of(split: u32, row: u32, column: u32) -> vec4f {
+  return values[(split * FEW_ROWS + row) * (Q_STRIDE / 4u) + column];
+}
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(global_invocation_id) id: vec3u) {
+  let column = id.x;
+  let row = id.y;
+  if (column >= N_HEADS * HEAD_VEC4S || row >= step.n_rows) { return; }
+  let head = column / HEAD_VEC4S;
+  let n_splits = step.rows[row].position / SPLIT + 1u;
+
+  var state = state_of(0u, row, head);
+  var v = values_of(0u, row, column);
+  for (var split = 1u; split < n_splits; split++) {
+    let next = state_of(split, row, head);
+    v = merged_values(state, v, next, values_of(split, row, column));
+    state = merged(state, next);
+  }
+  out[row * (Q_STRIDE / 4u) + column] = v / state.sum;
+  if (CAPTURE && column % HEAD_VEC4S == 0u) {
+    entropy[row * N_HEADS + head] = entropy_bits(state);
+  }
+}
