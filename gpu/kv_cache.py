@@ -14,6 +14,7 @@ class KvPools:
 
     keys, values  one pool for each layer: [n_blocks][n_kv_heads][BLOCK_TOKENS][head_dim]
     tables        (n_slots, max_blocks) u32
+    blocks        what the tables hold, by slot
     """
 
     def __init__(
@@ -30,9 +31,11 @@ class KvPools:
 
         self.keys = [make(layer, "keys") for layer in range(config.n_layers)]
         self.values = [make(layer, "values") for layer in range(config.n_layers)]
+        self.blocks: list[list[int]] = [[] for _ in range(n_slots)]
         self.tables = memory.zeros("kv.tables", (n_slots, shape.max_blocks), "u32")
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         """Write a slot's block table; takes effect for the steps submitted after it."""
+        self.blocks[slot] = blocks
         row = slot * self.shape.max_blocks * ITEM_BYTES["u32"]
         self._memory.write(self.tables, np.array(blocks, np.uint32), at=row)

@@ -15,8 +15,9 @@ from gpu.config import ModelConfig
 from gpu.errors import DeviceError
 from gpu.kernels import Number
 from gpu.kv_cache import KvPools
-from gpu.plan import Recorder
+from gpu.plan import Grid, Recorder
 from gpu.step import N_CANDIDATES
+from gpu.tiling import Tile
 from gpu.weights import Matrix
 
 RESULT_WORDS = 12 + 4 * N_CANDIDATES
@@ -152,53 +153,74 @@ def matmul(
                 "residual": residual or batch.unread,
                 "y": y,
             },
-            (_groups(shard.n_rows, tile.n * tile.columns), _groups(n_rows, tile.m), 1),
+            _tiles(tile, shard.n_rows, n_rows),
             {**constants, "N": shard.n_rows, "FIRST": shard.first},
             tile.prelude,
             {"weight": f"weight_{weight.dtype}", "x_tile": tile.x_tile},
         )
 
 
-def rope_kv(
+def qkv(
     rec: Recorder,
     batch: Batch,
     label: str,
     config: ModelConfig,
-    qkv: Tensor,
+    x: Tensor,
+    weight: Matrix,
     rotations: Tensor,
     pools: KvPools,
     layer: int,
     q: Tensor,
+    *,
+    norm: Norm,
+    bias: Tensor | None = None,
 ) -> None:
-    """Rotate queries and keys, write keys and values into the cache of `layer`."""
+    """Project [norm](x) to queries, keys and values, turn queries and keys by their rows' positions
+    and write keys and values into the cache of `layer`. `weight` and `bias` are in the order of
+    `WeightLoader.heads`; rotations (context, head_dim / 2, 2)."""
     n_heads = config.n_heads + 2 * config.n_kv_heads
-    _expect(qkv, (padded(n_heads * config.head_dim),), label)
+    if weight.n != n_heads * config.head_dim:
+        raise ValueError(f"{label}: {weight.n} rows are not {n_heads} heads of {config.head_dim}")
+    _expect(x, (padded(weight.k),), label)
     _expect(q, (padded(config.n_heads * config.head_dim),), label)
     _expect(rotations, (config.head_dim // 2, 2), label)
-    workgroup = 64
-    rec.dispatch(
-        label,
-        "rope_kv",
-        {
-            "step": batch.step,
-            "qkv": qkv,
-            "rotations": rotations,
-            "block_tables": pools.tables,
-            "q": q,
-            "k_pool": pools.keys[layer],
-            "v_pool": pools.values[layer],
-        },
-        (_groups(n_heads * config.head_dim // 4, workgroup), batch.n_rows, 1),
-        {
-            "HEAD_DIM": config.head_dim,
-            "N_HEADS": config.n_heads,
-            "QKV_STRIDE": qkv.shape[-1],
-            "Q_STRIDE": q.shape[-1],
-            "WORKGROUP": workgroup,
-            **_paging(config, pools),
-        },
-        lib={"kv": f"kv_{pools.dtype}"},
-    )
+    for shard in weight.shards:
+        tile = rec.device.tuning.tile(batch.n_rows, shard.n_rows, weight.blocks, fours=True)
+        rec.dispatch(
+            label,
+            "qkv",
+            {
+                "step": batch.step,
+                "x": x,
+                "weight": shard.tensor,
+                "gain": norm.gain,
+                "bias": bias or batch.unread,
+                "rotations": rotations,
+                "q": q,
+                "k_pool": pools.keys[layer],
+                "v_pool": pools.values[layer],
+            },
+            _tiles(tile, shard.n_rows, batch.n_rows),
+            {
+                "K": weight.k,
+                "BLOCKS": weight.blocks,
+                "N": shard.n_rows,
+                "FIRST": shard.first,
+                "EPS": norm.eps,
+                "NORM": True,
+                "BIAS": bias is not None,
+                "HEAD_DIM": config.head_dim,
+                "N_HEADS": config.n_heads,
+                "Q_STRIDE": q.shape[-1],
+                **_paging(config, pools),
+            },
+            tile.prelude,
+            {
+                "weight": f"weight_{weight.dtype}",
+                "x_tile": tile.x_tile,
+                "kv_pair": f"kv_pair_{pools.dtype}",
+            },
+        )
 
 
 def attention(
@@ -319,20 +341,17 @@ def layer_stats(
     stats: Tensor,
 ) -> None:
     """Norms of the residual stream and its updates: stats (rows, 1 + 3 · n_layers)."""
-    n_stats = 1 + 3 * config.n_layers
-    _expect(stats, (n_stats,), label)
-    workgroup = 32
+    _expect(stats, (1 + 3 * config.n_layers,), label)
     rec.dispatch(
         label,
         "layer_stats",
         {"step": batch.step, "states": states, "middles": middles, "stats": stats},
-        (_groups(n_stats, workgroup), batch.n_rows, 1),
+        (config.n_layers, batch.n_rows, 1),
         {
-            "K": config.hidden_size,
             "X_STRIDE": padded(config.hidden_size),
             "STATE_STRIDE": states.shape[-1],
             "N_LAYERS": config.n_layers,
-            "WORKGROUP": workgroup,
+            "LANES": 8 if rec.device.info.software else 64,
         },
     )
 
@@ -394,6 +413,11 @@ def _paging(config: ModelConfig, pools: KvPools) -> dict[str, Number]:
         "MAX_BLOCKS": pools.shape.max_blocks,
         "N_KV_HEADS": config.n_kv_heads,
     }
+
+
+def _tiles(tile: Tile, n: int, n_rows: int) -> Grid:
+    """Workgroups whose tiles cover `n_rows` rows of `n` columns."""
+    return (_groups(n, tile.n * tile.columns), _groups(n_rows, tile.m), 1)
 
 
 def _groups(n: int, size: int) -> int:

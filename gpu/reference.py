@@ -71,8 +71,9 @@ def rotate(x: Array, rotations: Array) -> Array:
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
 
 
-def rope_kv(
-    qkv: Array,
+def qkv(
+    x: Array,
+    weight: Array,
     rotations: Array,
     slots: Ids,
     positions: Ids,
@@ -80,14 +81,20 @@ def rope_kv(
     keys: Array,
     values: Array,
     n_heads: int,
+    *,
+    gain: Array,
+    eps: float,
+    bias: Array | None = None,
 ) -> Array:
     """Rotated queries (n_rows, n_heads, head_dim); rotated keys and values go into `keys` and
-    `values` in place. qkv (n_rows, n_heads + 2 · n_kv_heads, head_dim)."""
-    _, n_kv_heads, block_tokens, _ = keys.shape
-    turned = rotate(qkv, rotations[positions][:, None])
+    `values` in place. x (n_rows, k), weight ((n_heads + 2 · n_kv_heads) · head_dim, k): the heads
+    of queries, keys, values; rotations (context, head_dim / 2, 2)."""
+    _, n_kv_heads, block_tokens, head_dim = keys.shape
+    heads = matmul(x, weight, gain=gain, eps=eps, bias=bias).reshape(len(x), -1, head_dim)
+    turned = rotate(heads, rotations[positions][:, None])
     blocks = tables[slots, positions // block_tokens]
     keys[blocks, :, positions % block_tokens] = turned[:, n_heads : n_heads + n_kv_heads]
-    values[blocks, :, positions % block_tokens] = qkv[:, n_heads + n_kv_heads :]
+    values[blocks, :, positions % block_tokens] = heads[:, n_heads + n_kv_heads :]
     return turned[:, :n_heads]
 
 

@@ -4,7 +4,9 @@ the same layout."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
+from gpu.blocks import BLOCK_TOKENS
 from gpu.step import Step
 
 MAX_ROWS = 128
@@ -12,13 +14,14 @@ MAX_SAMPLES = 8
 
 _HEADER = struct.Struct("<2I8x")
 _SAMPLE = struct.Struct("<6I4f8x")
-_ROW = struct.Struct("<3I4x")
+_ROW = struct.Struct("<4I")
 _ROWS_AT = _HEADER.size + MAX_SAMPLES * _SAMPLE.size
 STEP_BYTES = _ROWS_AT + MAX_ROWS * _ROW.size
 
 
-def pack_step(step: Step, data: bytearray) -> int:
-    """Write `step` to the start of `data` (`STEP_BYTES` long); returns how many bytes count."""
+def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]]) -> int:
+    """Write `step` to the start of `data` (`STEP_BYTES` long); returns how many bytes count.
+    `tables`: the KV blocks of each slot, in order."""
     _HEADER.pack_into(data, 0, len(step.rows), len(step.samples))
     at = _HEADER.size
     for s in step.samples:
@@ -39,6 +42,8 @@ def pack_step(step: Step, data: bytearray) -> int:
         at += _SAMPLE.size
     at = _ROWS_AT
     for row in step.rows:
-        _ROW.pack_into(data, at, row.slot, row.position, row.token & 0xFFFFFFFF)
+        slot, position = row.slot, row.position
+        block = tables[slot][position // BLOCK_TOKENS]
+        _ROW.pack_into(data, at, slot, position, row.token & 0xFFFFFFFF, block)
         at += _ROW.size
     return at

@@ -16,6 +16,7 @@ from typing import Any
 from gpu.buffers import Memory
 from gpu.calls import open_calls
 from gpu.commands import Copy, PassDispatch, StepCommands
+from gpu.kv_cache import KvPools
 from gpu.plan_book import PlanKey, RecordedPlan, StepTensors
 from gpu.step import Step, Times
 from gpu.step_buffer import STEP_BYTES, pack_step
@@ -55,10 +56,17 @@ class StepQueue:
     """Up to `depth` steps in flight on one device. Used by one thread."""
 
     def __init__(
-        self, memory: Memory, tensors: StepTensors, depth: int, result_bytes: int, n_marks: int
+        self,
+        memory: Memory,
+        tensors: StepTensors,
+        pools: KvPools,
+        depth: int,
+        result_bytes: int,
+        n_marks: int,
     ) -> None:
         device = memory.device
         self._tensors = tensors
+        self._blocks = pools.blocks
         self._calls = open_calls(device)
         self._step_bytes = bytearray(STEP_BYTES)
         self._write = self._calls.writer(tensors.step.buffer, self._step_bytes)
@@ -78,7 +86,7 @@ class StepQueue:
         """Raises IndexError when `depth` steps are in flight already."""
         began = time.perf_counter()
         lane = self._free.popleft()
-        self._write(pack_step(step, self._step_bytes))
+        self._write(pack_step(step, self._step_bytes, self._blocks))
         commands = self._calls.encode(self._prepare(recorded), lane.readback)
         encoded = time.perf_counter()
         self._calls.submit(commands, lane.readback)
@@ -112,7 +120,7 @@ class StepQueue:
         self._run(self._calls.prepare(StepCommands(((dispatch,),))), NOTHING)
 
     def _run(self, prepared: Any, step: Step) -> None:
-        self._write(pack_step(step, self._step_bytes))
+        self._write(pack_step(step, self._step_bytes, self._blocks))
         self._calls.submit(self._calls.encode(prepared))
         self._calls.wait()
 

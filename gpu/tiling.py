@@ -58,10 +58,11 @@ class Tuning:
     strands: int
     workgroup: int
 
-    def tile(self, n_rows: int, n: int, blocks: int) -> Tile:
-        """For a step of `n_rows` rows times a matrix of `n` rows of `blocks` blocks of 32."""
+    def tile(self, n_rows: int, n: int, blocks: int, *, fours: bool = False) -> Tile:
+        """For a step of `n_rows` rows times a matrix of `n` rows of `blocks` blocks of 32; `fours`:
+        its columns belong together in fours."""
         m = max(size for size in M_SIZES if size <= max(1, min(n_rows, self.max_m)))
-        columns = self.few_n if m <= 2 else self.many_n
+        columns = max(self.few_n if m <= 2 else self.many_n, 4 if fours else 2)
         if self.trade:
             return Tile(m, _even(n, columns), 1, TRADING_LANES, trade=True)
         strands = even_strands(blocks, self.strands)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gpu.buffers import Memory, Tensor, padded
 from gpu.checkpoint import Checkpoint
+from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.packing import BLOCK, FORMATS, pack, row_words
 
@@ -95,21 +96,41 @@ class WeightLoader:
             name, n, k, (source,), lambda rows: self._rows(source, rows), dtype=dtype
         )
 
-    def stacked(self, name: str, sources: dict[str, int], k: int) -> Matrix:
-        """Tensors (n_i, k) one below the other, e.g. query, key and value projections."""
-        for source, n in sources.items():
-            self._expect(source, (n, k))
+    def heads(self, name: str, q: str, k: str, v: str, config: ModelConfig) -> Matrix:
+        """The projections to queries, keys and values, one below the other; the rows of each query
+        and key head in `rotary_order`."""
+        head_dim, width = config.head_dim, config.hidden_size
+        sources = {q: config.n_heads, k: config.n_kv_heads, v: config.n_kv_heads}
+        for source, n_heads in sources.items():
+            self._expect(source, (n_heads * head_dim, width))
+        order = rotary_order(head_dim)
 
         def rows(wanted: slice) -> npt.NDArray[Any]:
-            parts, start = [], 0
-            for source, n in sources.items():
-                a, b = max(wanted.start, start), min(wanted.stop, start + n)
-                if a < b:
-                    parts.append(self._rows(source, slice(a - start, b - start)))
-                start += n
+            parts, first = [], 0
+            for source, n_heads in sources.items():
+                start = max(wanted.start - first, 0)
+                stop = min(wanted.stop - first, n_heads * head_dim)
+                if start < stop:
+                    part = self._rows(source, slice(start, stop)).reshape(-1, head_dim, width)
+                    parts.append((part if source == v else part[:, order]).reshape(-1, width))
+                first += n_heads * head_dim
             return np.concatenate(parts)
 
-        return self._upload(name, sum(sources.values()), k, tuple(sources), rows)
+        n = sum(sources.values()) * head_dim
+        return self._upload(name, n, width, tuple(sources), rows, multiple=head_dim)
+
+    def head_biases(self, name: str, q: str, k: str, v: str, config: ModelConfig) -> Tensor:
+        """The biases of `heads`, in its order, as float32."""
+        head_dim, order = config.head_dim, rotary_order(config.head_dim)
+        parts = []
+        for source, n_heads in (
+            (q, config.n_heads),
+            (k, config.n_kv_heads),
+            (v, config.n_kv_heads),
+        ):
+            part = self._vector(source, n_heads * head_dim).reshape(n_heads, head_dim)
+            parts.append((part if source == v else part[:, order]).reshape(-1))
+        return self.memory.upload(name, np.concatenate(parts))
 
     def interleaved(self, name: str, even: str, odd: str, n: int, k: int) -> Matrix:
         """Two tensors (n, k) as one (2n, k): rows of `even` and `odd` in turn (gate and up)."""
@@ -123,20 +144,19 @@ class WeightLoader:
 
         return self._upload(name, 2 * n, k, (even, odd), rows, 2)
 
-    def vector(self, name: str, *sources: str, n: int, interleave: bool = False) -> Tensor:
-        """Vectors of `n` numbers in all, one after the other or in turn, as float32, padded with
-        zeros to a multiple of 8."""
-        parts = [self.checkpoint.read_f32(source) for source in sources]
-        for source, part in zip(sources, parts, strict=True):
-            if part.ndim != 1:
-                raise ModelError(f"{source} should have one dimension, but has {part.ndim}")
-            self._on_bytes(part.nbytes)
-        data = np.stack(parts, axis=1).reshape(-1) if interleave else np.concatenate(parts)
-        if data.size != n:
-            raise ModelError(f"{' + '.join(sources)} should hold {n} numbers, but hold {data.size}")
+    def vector(self, name: str, *sources: str, n: int) -> Tensor:
+        """`n` numbers as float32, padded with zeros to whole blocks; those of several sources in
+        turn (gate and up)."""
+        parts = [self._vector(source, n // len(sources)) for source in sources]
         whole = np.zeros(padded(n), np.float32)
-        whole[:n] = data
+        whole[:n] = np.stack(parts, axis=1).reshape(-1)
         return self.memory.upload(name, whole)
+
+    def _vector(self, source: str, n: int) -> npt.NDArray[np.float32]:
+        self._expect(source, (n,))
+        data = self.checkpoint.read_f32(source)
+        self._on_bytes(data.nbytes)
+        return data
 
     def _expect(self, source: str, shape: tuple[int, ...]) -> None:
         if source not in self.checkpoint:
@@ -176,6 +196,13 @@ class WeightLoader:
                 self.memory.write(tensor, packed, at=start * 4 * words)
             shards.append(Shard(tensor, first, n_shard))
         return Matrix(name, n, k, dtype, tuple(shards), sources)
+
+
+def rotary_order(head_dim: int) -> npt.NDArray[np.intp]:
+    """(head_dim,): which row of a head comes where: (d, d + 1, d + half, d + half + 1) for even d
+    below half, so that one invocation holds both halves of two rotary pairs."""
+    d = np.arange(0, head_dim // 2, 2)
+    return np.stack([d, d + 1, d + head_dim // 2, d + head_dim // 2 + 1], axis=1).reshape(-1)
 
 
 def _pieces(n: int, size: int) -> Iterator[tuple[int, int]]:

@@ -98,6 +98,7 @@ class WgpuRunner:
         self._queue = StepQueue(
             memory,
             self._tensors,
+            self.pools,
             IN_FLIGHT,
             self.plans.max_result_bytes,
             n_marks=1 + 2 * config.n_layers,

@@ -46,6 +46,7 @@ class Floor:
         self._plans: dict[PlanKey, Plan] = {}
         self._commands: dict[PlanKey, Any] = {}
         self._calls = open_calls(runner.gpu)
+        self._blocks = runner.pools.blocks
         self._step_bytes = bytearray(STEP_BYTES)
         self._write = self._calls.writer(self._activations.batch.step.buffer, self._step_bytes)
         self._done = [self._calls.readback(16, f"floor{i}") for i in range(runner.in_flight)]
@@ -94,7 +95,7 @@ class Floor:
             if i >= depth:
                 _finish(done)
             if step is not before:
-                self._write(pack_step(step, self._step_bytes))
+                self._write(pack_step(step, self._step_bytes, self._blocks))
             commands = self._prepared((len(step.rows), len(step.samples), context))
             self._calls.submit(self._calls.encode(commands, done), done)
             before = step

@@ -1,11 +1,11 @@
 """Llama (Touvron et al. 2023) and the models built like it: pre-norm blocks of grouped-query
 attention with rotary positions and a SwiGLU MLP, RMSNorm throughout.
 
-Read it top to bottom like the paper; running it records a plan. Six dispatches a layer:
+Read it top to bottom like the paper; running it records a plan. Five dispatches a layer:
 
-    qkv        RMSNorm, projections to queries, keys, values
-    rope       rotary positions; keys and values into the cache
-    attention  softmax(q · kᵀ / √d) · v
+    qkv        RMSNorm, projections to queries, keys, values; rotary positions; keys and values
+               into the cache
+    attention  softmax(q · kᵀ / √d) · v (of long contexts in splits, put together by a sixth)
     out        projection, added to the residual stream
     gate_up    RMSNorm, two projections, silu(gate) · up
     down       projection, added to the residual stream
@@ -33,7 +33,7 @@ class Layer:
     """Weights of one block. Biases are None where the model has none."""
 
     attention_norm: Norm
-    qkv: Matrix  # (n_heads + 2 n_kv_heads) · head_dim × hidden
+    qkv: Matrix  # (n_heads + 2 n_kv_heads) · head_dim × hidden, see WeightLoader.heads
     qkv_bias: Tensor | None
     out: Matrix  # hidden × n_heads · head_dim
     out_bias: Tensor | None
@@ -61,7 +61,6 @@ class Workspace:
     """Activations, reused by every layer and every plan: (MAX_ROWS, width) each."""
 
     stream: Stream
-    qkv: Tensor
     q: Tensor
     attended: Tensor
     gated: Tensor
@@ -72,11 +71,9 @@ class Workspace:
             return memory.zeros(name, (MAX_ROWS, padded(width)))
 
         q_width = config.n_heads * config.head_dim
-        kv_width = config.n_kv_heads * config.head_dim
         a, b = rows("stream.a", config.hidden_size), rows("stream.b", config.hidden_size)
         return cls(
             Stream(before=lambda layer: a, middle=lambda layer: b),
-            rows("qkv", q_width + 2 * kv_width),
             rows("q", q_width),
             rows("attended", q_width),
             rows("gated", config.intermediate_size),
@@ -159,17 +156,20 @@ class Llama:
     ) -> None:
         layer, name, config = self.layers[i], f"layer{i:02}.attn", self.config
         before, after = stream.before(i), stream.middle(i)
-        ops.matmul(
+        ops.qkv(
             rec,
             batch,
             f"{name}.qkv",
+            config,
             before,
             layer.qkv,
-            work.qkv,
+            self.rotations,
+            pools,
+            i,
+            work.q,
             norm=layer.attention_norm,
             bias=layer.qkv_bias,
         )
-        ops.rope_kv(rec, batch, f"{name}.rope", config, work.qkv, self.rotations, pools, i, work.q)
         ops.attention(
             rec,
             batch,
@@ -235,28 +235,20 @@ def _load_layer(config: ModelConfig, load: WeightLoader, i: int) -> Layer:
     name, prefix = f"layer{i:02}", f"model.layers.{i}"
     attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
     hidden, inner = config.hidden_size, config.intermediate_size
-    q_width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+    q_width = config.n_heads * config.head_dim
 
-    def bias(label: str, *sources: str, n: int, there: bool, pairs: bool = False) -> Tensor | None:
-        return load.vector(label, *sources, n=n, interleave=pairs) if there else None
+    def bias(label: str, *sources: str, n: int, there: bool) -> Tensor | None:
+        return load.vector(label, *sources, n=n) if there else None
 
+    q, k, v = (f"{attn}.{p}_proj" for p in "qkv")
     return Layer(
         attention_norm=_norm(config, load, f"{name}.attn.norm", f"{prefix}.input_layernorm.weight"),
-        qkv=load.stacked(
-            f"{name}.attn.qkv",
-            {
-                f"{attn}.q_proj.weight": q_width,
-                f"{attn}.k_proj.weight": kv_width,
-                f"{attn}.v_proj.weight": kv_width,
-            },
-            hidden,
-        ),
-        qkv_bias=bias(
-            f"{name}.attn.qkv.bias",
-            *(f"{attn}.{p}_proj.bias" for p in "qkv"),
-            n=q_width + 2 * kv_width,
-            there=config.attention_bias,
-        ),
+        qkv=load.heads(f"{name}.attn.qkv", f"{q}.weight", f"{k}.weight", f"{v}.weight", config),
+        qkv_bias=load.head_biases(
+            f"{name}.attn.qkv.bias", f"{q}.bias", f"{k}.bias", f"{v}.bias", config
+        )
+        if config.attention_bias
+        else None,
         out=load.matrix(f"{name}.attn.out", f"{attn}.o_proj.weight", hidden, q_width),
         out_bias=bias(
             f"{name}.attn.out.bias", f"{attn}.o_proj.bias", n=hidden, there=config.attention_bias
@@ -273,7 +265,6 @@ def _load_layer(config: ModelConfig, load: WeightLoader, i: int) -> Layer:
             f"{mlp}.up_proj.bias",
             n=2 * inner,
             there=config.mlp_bias,
-            pairs=True,
         ),
         down=load.matrix(f"{name}.mlp.down", f"{mlp}.down_proj.weight", hidden, inner),
         down_bias=bias(

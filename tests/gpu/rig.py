@@ -7,7 +7,7 @@ the rounding of float32, and remembers the largest error for the report at the e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,12 +80,20 @@ class Rig:
         self.step = self.memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True)
 
     def batch(
-        self, rows: list[Row], samples: list[Sample] | None = None, *, bucket: int | None = None
+        self,
+        rows: list[Row],
+        samples: list[Sample] | None = None,
+        *,
+        bucket: int | None = None,
+        blocks: Sequence[Sequence[int]] | None = None,
     ) -> Batch:
-        """Write a step and return what ops share; `bucket`: rows the plan is recorded for."""
+        """Write a step and return what ops share; `bucket`: rows the plan is recorded for;
+        `blocks`: of each slot, for ops that write to the cache."""
         samples = samples or []
         data = bytearray(STEP_BYTES)
-        pack_step(Step(tuple(rows), tuple(samples)), data)
+        n_slots = 1 + max((row.slot for row in rows), default=0)
+        tables = blocks or [range(1 << 20)] * n_slots
+        pack_step(Step(tuple(rows), tuple(samples)), data, tables)
         self.memory.write(self.step, np.frombuffer(data, np.uint8))
         batch = Batch.make(self.memory, self.step, bucket or len(rows), max(1, len(samples)))
         self.poison(batch.unread)
@@ -132,6 +140,20 @@ class Rig:
         arrays = Arrays({"even": even, "odd": odd})
         loader = WeightLoader(arrays, Memory(device), dtype)  # type: ignore[arg-type]
         return loader.interleaved("weight", "even", "odd", *even.shape)
+
+    def heads(
+        self, weight: Array, bias: Array, config: ModelConfig, dtype: str, limit: int | None = None
+    ) -> tuple[Matrix, Tensor]:
+        """Query, key and value projections, one below the other, as a model's are placed."""
+        device = limited(self.device, limit) if limit else self.device
+        at = np.cumsum([config.n_heads, config.n_kv_heads]) * config.head_dim
+        arrays = dict(zip("qkv", np.split(weight, at), strict=True))
+        arrays |= dict(zip(("bq", "bk", "bv"), np.split(bias, at), strict=True))
+        loader = WeightLoader(Arrays(arrays), Memory(device), dtype)  # type: ignore[arg-type]
+        return (
+            loader.heads("qkv", "q", "k", "v", config),
+            loader.head_biases("bias", "bq", "bk", "bv", config),
+        )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ struct Row {
   slot: u32,
   position: u32, // of the token in its sequence
   token: u32,    // id or FROM_GPU
-  unused: u32,
+  block: u32,    // of the KV cache, where the position lies
 }
 
 struct Sample {

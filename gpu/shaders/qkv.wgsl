@@ -1,0 +1,88 @@
+// Queries, keys and values of every row: heads of [norm](x) · weightᵀ [+ bias], queries and keys
+// turned by the row's position (RoPE, Su et al. 2021; halves paired as Hugging Face does), keys and
+// values left in the paged cache.
+//
+//   out[d]        = in[d] · cos − in[d + half] · sin     d < half
+//   out[d + half] = in[d + half] · cos + in[d] · sin
+//
+// The weight holds the query heads, the key heads, the value heads. Within query and key heads its
+// rows come in fours (d, d + 1, d + half, d + half + 1), so that a tile holds what is turned
+// together (gpu.weights, `rotary_order`).
+//
+// x, weight, gain  see lib/product.wgsl; the shard is rows FIRST .. FIRST + N - 1 of the weight
+// bias       [rows of the weight / 4] vec4 in the same order (any buffer when not BIAS)
+// rotations  [context][HEAD_DIM / 4] vec4: (cos, sin) of two pairs
+// q          [rows][Q_STRIDE / 2] pairs
+// k_pool, v_pool  see lib/paging.wgsl, as pairs
+// use: step
+// use: product
+// use: paging
+// use: kv_pair
+override FIRST: u32 = 0u;
+override BIAS: bool = false;
+override HEAD_DIM: u32;
+override N_HEADS: u32;
+override Q_STRIDE: u32;
+
+@group(0) @binding(0) var<uniform> step: Step;
+@group(0) @binding(4) var<storage, read> bias: array<vec4f>;
+@group(0) @binding(5) var<storage, read> rotations: array<vec4f>;
+@group(0) @binding(6) var<storage, read_write> q: array<vec2f>;
+@group(0) @binding(7) var<storage, read_write> k_pool: array<Pair>;
+@group(0) @binding(8) var<storage, read_write> v_pool: array<Pair>;
+
+fn source_row(row: u32) -> u32 { return row; }
+
+// (a, b) turned by (cos, sin).
+fn turned(a: f32, b: f32, rotation: vec2f) -> vec2f {
+  return vec2f(fma(a, rotation.x, -b * rotation.y), fma(b, rotation.x, a * rotation.y));
+}
+
+// Keeps four numbers of head `head` of a row, the d-th to d + 3rd of those of its weight rows.
+fn keep(row: u32, head: u32, d: u32, four: vec4f) {
+  let position = step.rows[row].position;
+  if (head < N_HEADS + N_KV_HEADS) {
+    let rotation = rotations[position * (HEAD_DIM / 4u) + d / 4u];
+    let first = turned(four.x, four.z, rotation.xy);
+    let second = turned(four.y, four.w, rotation.zw);
+    let low = vec2f(first.x, second.x);
+    let high = vec2f(first.y, second.y);
+    if (head < N_HEADS) {
+      let at = row * (Q_STRIDE / 2u) + head * (HEAD_DIM / 2u) + d / 4u;
+      q[at] = low;
+      q[at + HEAD_DIM / 4u] = high;
+    } else {
+      let kv_head = head - N_HEADS;
+      let at = 2u * cached_at(step.rows[row].block, position, kv_head, HEAD_DIM / 4u) + d / 4u;
+      k_pool[at] = pair_of(low);
+      k_pool[at + HEAD_DIM / 4u] = pair_of(high);
+    }
+  } else {
+    let kv_head = head - N_HEADS - N_KV_HEADS;
+    let at = 2u * cached_at(step.rows[row].block, position, kv_head, HEAD_DIM / 4u) + d / 2u;
+    v_pool[at] = pair_of(four.xy);
+    v_pool[at + 1u] = pair_of(four.zw);
+  }
+}
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let first_m = group.y * TILE_M;
+  let first_n = (group.x * COLUMNS + lane / STRANDS) * TILE_N;
+  if (first_m >= step.n_rows) { return; } // the whole workgroup: the others trade and meet
+
+  product(first_m, first_n, step.n_rows, lane);
+  if (lane % STRANDS != 0u) { return; }
+  for (var i = 0u; i < TILE_M; i++) {
+    let row = first_m + i;
+    if (row >= step.n_rows) { break; }
+    for (var j = 0u; j < TILE_N; j += 4u) {
+      if (first_n + j >= N) { break; }
+      let column = FIRST + first_n + j;
+      let s = i * TILE_N + j;
+      var four = vec4f(sums[s], sums[s + 1u], sums[s + 2u], sums[s + 3u]);
+      if (BIAS) { four += bias[column / 4u]; }
+      keep(row, column / HEAD_DIM, column % HEAD_DIM, four);
+    }
+  }
+}
