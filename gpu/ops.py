@@ -12,16 +12,11 @@ from gpu.attention_cut import FEW_ROWS, AttentionCut
 from gpu.blocks import BLOCK_TOKENS
 from gpu.buffers import Memory, Tensor, padded
 from gpu.config import ModelConfig
-from gpu.errors import DeviceError
 from gpu.kernels import Number
 from gpu.kv_cache import KvPools
 from gpu.plan import Grid, Recorder
-from gpu.step import N_CANDIDATES
 from gpu.tiling import Tile
 from gpu.weights import Matrix
-
-RESULT_WORDS = 12 + 4 * N_CANDIDATES
-"""u32 words the sampler reports for each sample; shaders/sample.wgsl writes them."""
 
 STATE_FLOATS = 3
 """Of a head's State in shaders/lib/softmax_state.wgsl: maximum, sum, weighted."""
@@ -353,57 +348,6 @@ def layer_stats(
             "N_LAYERS": config.n_layers,
             "LANES": 8 if rec.device.info.software else 64,
         },
-    )
-
-
-def sample(
-    rec: Recorder,
-    batch: Batch,
-    label: str,
-    vocab_size: int,
-    logits: Tensor,
-    seen: Tensor,
-    chosen: Tensor,
-    results: Tensor,
-) -> None:
-    """Choose the token that follows each sampled row; logits are scaled in place."""
-    _expect(logits, (padded(vocab_size),), label)
-    _expect(results, (RESULT_WORDS,), label)
-    rec.dispatch(
-        label,
-        "sample",
-        {
-            "step": batch.step,
-            "logits": logits,
-            "seen": seen,
-            "chosen": chosen,
-            "results": results,
-        },
-        (batch.n_samples, 1, 1),
-        {
-            "VOCAB": vocab_size,
-            "VOCAB_STRIDE": padded(vocab_size),
-            "SEEN_WORDS": seen.shape[-1],
-            "LANES": sample_lanes(vocab_size, rec.device.info.software),
-        },
-    )
-
-
-def sample_lanes(vocab_size: int, software: bool) -> int:
-    """Lanes over the vocabulary: on a real GPU as many as workgroup memory holds.
-
-    Mesa's software device ends all loops of a shader after 65,535 rounds in all, without a word.
-    The sampler walks a lane's share up to 80 times, four tokens a round, so 2048 tokens are safe.
-    Raises DeviceError when a software device would need more lanes than it is sure to have.
-    """
-    if not software:
-        return 128
-    for lanes in (64, 128, 256):
-        if vocab_size <= 2048 * lanes:
-            return lanes
-    raise DeviceError(
-        f"a vocabulary of {vocab_size:,} tokens needs a real GPU; software devices sample from "
-        f"{2048 * lanes:,} at most"
     )
 
 

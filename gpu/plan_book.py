@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpu import ops
+from gpu import sampling_ops
 from gpu.attention_cut import FEW_ROWS, split_of
 from gpu.buffers import Memory, Tensor, padded
 from gpu.config import ModelConfig
@@ -18,8 +18,9 @@ from gpu.device import Device
 from gpu.kernels import Kernels
 from gpu.kv_cache import KvPools
 from gpu.models.llama import Capture, Llama, Stream, Workspace
-from gpu.ops import RESULT_WORDS, Batch, Splits
+from gpu.ops import Batch, Splits
 from gpu.plan import Plan, Recorder
+from gpu.sampling_ops import RESULT_WORDS
 from gpu.step_buffer import MAX_SAMPLES, STEP_BYTES
 from gpu.timestamps import FIRST_MARK
 
@@ -70,13 +71,14 @@ class StepTensors:
 
     step     uniform, see gpu.step_buffer      chosen   (n_slots,) u32
     seen     (n_slots, vocab_size / 32) u32    logits   (MAX_SAMPLES, padded vocab_size)
-    results  (MAX_SAMPLES, RESULT_WORDS) u32
+    keys     see gpu.sampling_ops              results  (MAX_SAMPLES, RESULT_WORDS) u32
     """
 
     step: Tensor
     chosen: Tensor
     seen: Tensor
     logits: Tensor
+    keys: Tensor
     results: Tensor
 
     @classmethod
@@ -86,6 +88,7 @@ class StepTensors:
             memory.zeros("chosen", (n_slots,), "u32"),
             memory.zeros("seen", (n_slots, -(-config.vocab_size // 32)), "u32"),
             memory.zeros("logits", (MAX_SAMPLES, padded(config.vocab_size))),
+            sampling_ops.keys_tensor(memory, MAX_SAMPLES, config.vocab_size),
             memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32"),
         )
 
@@ -155,17 +158,15 @@ class PlanBook:
         if n_samples:
             model.logits(rec, batch, x, tensors.logits)
         if n_samples and kind != "logits":
-            ops.sample(
-                rec,
-                batch,
-                "sample",
-                model.config.vocab_size,
-                tensors.logits,
-                tensors.seen,
-                tensors.chosen,
-                tensors.results,
-            )
+            self._sample(rec, batch)
         return RecordedPlan(key, rec.plan, capture, self._n_queries(kind, rec.plan))
+
+    def _sample(self, rec: Recorder, batch: Batch) -> None:
+        vocab, t = self._model.config.vocab_size, self._tensors
+        sampling_ops.sample_keys(rec, batch, "sample.keys", vocab, t.logits, t.seen, t.keys)
+        sampling_ops.sample(
+            rec, batch, "sample", vocab, t.logits, t.keys, t.seen, t.chosen, t.results
+        )
 
     def _n_queries(self, kind: str, plan: Plan) -> int:
         if kind == "logits" or not self._device.has_timestamps:

@@ -69,10 +69,20 @@ class Distribution:
     mass: tuple[float, float, float, float]
 
 
+def scale(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Doubles:
+    """Logits (vocab_size,) after repetition penalty and temperature (greedy: temperature 1): what
+    shaders/sample_keys.wgsl ranks tokens by. `seen`: ids in the context so far, in any order."""
+    scaled = np.array(logits, np.float64)
+    ids = np.unique(np.asarray(seen, np.int64))
+    penalty = sample.repetition_penalty
+    scaled[ids] = np.where(scaled[ids] > 0, scaled[ids] / penalty, scaled[ids] * penalty)
+    return scaled / (sample.temperature or 1.0)
+
+
 def distribution(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Distribution:
     """Apply the settings of `sample` to `logits` (vocab_size,). `seen`: ids in the context so far,
     in any order, for the repetition penalty."""
-    scaled = _scaled(logits, seen, sample)
+    scaled = scale(logits, seen, sample)
     order = np.argsort(-scaled, kind="stable")
     before = _softmax(scaled)
     cut = np.zeros(len(scaled), np.int8)
@@ -127,14 +137,6 @@ def choose(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Sample
             for i in chances.order[:N_CANDIDATES]
         ),
     )
-
-
-def _scaled(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Doubles:
-    scaled = np.array(logits, np.float64)
-    ids = np.unique(np.asarray(seen, np.int64))
-    penalty = sample.repetition_penalty
-    scaled[ids] = np.where(scaled[ids] > 0, scaled[ids] / penalty, scaled[ids] * penalty)
-    return scaled / (sample.temperature or 1.0)
 
 
 def _softmax(values: Doubles) -> Doubles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpu.config import ModelConfig
-from gpu.ops import RESULT_WORDS
+from gpu.sampling_ops import RESULT_WORDS
 from gpu.step import CUTS, N_CANDIDATES, Candidate, Captured, Sampled, Times
 
 HEADER_WORDS = 12

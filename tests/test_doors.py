@@ -51,10 +51,11 @@ GPU = {
     "weights": "buffers checkpoint config errors packing",
     "kv_cache": "blocks buffers config",
     "ops": "attention_cut blocks buffers config errors kernels kv_cache plan step tiling weights",
-    "results": "config ops step",
+    "sampling_ops": "buffers errors kernels ops plan step",
+    "results": "config sampling_ops step",
     "models.llama": "buffers config kv_cache ops plan step_buffer weights",
     "plan_book": "attention_cut buffers config device kernels kv_cache models.llama ops plan"
-    " step_buffer timestamps",
+    " sampling_ops step_buffer timestamps",
     "step_queue": "buffers calls commands kv_cache plan_book step step_buffer timestamps",
     "wgpu_runner": "blocks buffers checkpoint config device kv_cache models.llama packing plan_book"
     " results step step_buffer step_queue weights",

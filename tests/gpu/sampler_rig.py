@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gpu import ops
+from gpu import sampling_ops
 from gpu.buffers import padded
-from gpu.ops import RESULT_WORDS
+from gpu.ops import Batch
 from gpu.plan import Recorder
 from gpu.results import parse_samples
+from gpu.sampling_ops import RESULT_WORDS
 from gpu.step import Sample, Sampled
 from gpu.step_buffer import MAX_SAMPLES
 from tests.gpu.rig import Array, Rig, plain_rows
@@ -40,6 +41,7 @@ class SamplerRig:
         self.rig, self.vocab_size = rig, vocab_size
         memory = rig.memory
         self._logits = memory.zeros("logits", (MAX_SAMPLES, padded(vocab_size)))
+        self._keys = sampling_ops.keys_tensor(memory, MAX_SAMPLES, vocab_size)
         self._seen = memory.zeros("seen", (N_SLOTS, -(-vocab_size // 32)), "u32")
         self._chosen = memory.zeros("chosen", (N_SLOTS,), "u32")
         self._results = memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32")
@@ -60,21 +62,32 @@ class SamplerRig:
         assert np.isnan(results.view(np.float32)[n:]).all(), "wrote past the step's samples"
         sampled = parse_samples(results.tobytes(), n)
         self._check_left(sampled, seen)
+        left = memory.read(self._logits)[:n, : self.vocab_size].view(np.uint32)
+        assert np.array_equal(left, logits.view(np.uint32)), "the raw logits changed"
         return sampled
 
-    def _record(self, rec: Recorder, batch: ops.Batch) -> None:
-        ops.sample(
-            rec, batch, "sample", self.vocab_size, self._logits, self._seen, self._chosen,
+    def keys(self) -> Array:
+        """What the first half of the sampler left, (MAX_SAMPLES, keys and summaries)."""
+        return self.rig.memory.read(self._keys)
+
+    def _record(self, rec: Recorder, batch: Batch) -> None:
+        vocab = self.vocab_size
+        sampling_ops.sample_keys(
+            rec, batch, "sample.keys", vocab, self._logits, self._seen, self._keys
+        )
+        sampling_ops.sample(
+            rec, batch, "sample", vocab, self._logits, self._keys, self._seen, self._chosen,
             self._results,
         )  # fmt: skip
 
     def _upload(self, logits: Array, seen: Sequence[Sequence[int]]) -> None:
         memory = self.rig.memory
-        whole = np.zeros(self._logits.shape, np.float32)
+        whole = np.full(self._logits.shape, np.nan, np.float32)
         whole[: len(logits), : self.vocab_size] = logits
         memory.write(self._logits, whole)
         memory.write(self._seen, np.concatenate([self._bits(ids) for ids in seen]))
         memory.write(self._chosen, np.full(N_SLOTS, UNCHOSEN, np.uint32))
+        self.rig.poison(self._keys)
         self.rig.poison(self._results)
 
     def _bits(self, ids: Sequence[int]) -> Array:

@@ -8,7 +8,7 @@ from importlib import resources
 
 import pytest
 
-from gpu import kernels, ops, reference, reference_sampler, step, step_buffer
+from gpu import kernels, ops, reference, reference_sampler, sampling_ops, step, step_buffer
 from gpu.device import Device
 from gpu.errors import DeviceError
 from gpu.kernels import Kernels, bindings_of, compose, read_shader, shader_names
@@ -17,7 +17,13 @@ from tests.gpu import variants
 FOLDER = resources.files("gpu") / "shaders"
 LIB = sorted(f.name.removesuffix(".wgsl") for f in (FOLDER / "lib").iterdir())
 TWINS = {name: getattr(reference, name, None) for name in shader_names()}
-TWINS["sample"] = reference_sampler.choose
+TWINS |= {"sample_keys": reference_sampler.scale, "sample": reference_sampler.choose}
+OPS = {
+    name: function
+    for module in (ops, sampling_ops)
+    for name, function in inspect.getmembers(module, inspect.isfunction)
+    if function.__module__ == module.__name__ and "rec" in inspect.signature(function).parameters
+}
 MAX_STORAGE_BUFFERS = 8
 MAX_INVOCATIONS = 256
 MAX_WORKGROUP_BYTES = 16384
@@ -41,7 +47,7 @@ def constant(source: str, name: str) -> int:
 
 @pytest.mark.parametrize("name", shader_names())
 def test_a_shader_has_an_op_and_a_twin_of_its_name(name: str) -> None:
-    op, twin = getattr(ops, name), TWINS[name]
+    op, twin = OPS[name], TWINS[name]
     assert inspect.isfunction(op)
     assert op.__doc__
     assert twin is not None, f"gpu/reference.py has no {name}"
@@ -49,12 +55,7 @@ def test_a_shader_has_an_op_and_a_twin_of_its_name(name: str) -> None:
 
 
 def test_every_op_has_a_shader() -> None:
-    recording = [
-        name
-        for name, function in inspect.getmembers(ops, inspect.isfunction)
-        if function.__module__ == ops.__name__ and "rec" in inspect.signature(function).parameters
-    ]
-    assert recording == shader_names()
+    assert sorted(OPS) == shader_names()
 
 
 @pytest.mark.parametrize("name", [*shader_names(), *(f"lib/{name}" for name in LIB)])
@@ -102,7 +103,7 @@ def test_host_and_shaders_agree_on_their_numbers() -> None:
     assert reference.FROM_GPU == step.FROM_GPU
     assert constant(sample, "N_CANDIDATES") == step.N_CANDIDATES
     words = constant(sample, "HEADER_WORDS") + constant(sample, "CANDIDATE_WORDS") * 20
-    assert words == ops.RESULT_WORDS
+    assert words == sampling_ops.RESULT_WORDS
 
 
 @pytest.mark.parity
@@ -111,8 +112,8 @@ def test_every_variant_that_models_ask_for_compiles(device: Device, software: bo
     found = variants.recorded(device, software=software)
     assert {kernel.name for kernel in found} == set(shader_names())
     for kernel in found:
-        invocations = kernel.constants.get("WORKGROUP") or kernel.constants["LANES"]
-        assert invocations <= MAX_INVOCATIONS
+        sizes = [kernel.constants.get(name) for name in ("WORKGROUP", "LANES", "SLICE_LANES")]
+        assert 1 <= max(size or 0 for size in sizes) <= MAX_INVOCATIONS
 
 
 @pytest.mark.parametrize("head_dim", [4, 64, 128, 256, 1024])
@@ -139,7 +140,7 @@ def test_overrides_come_first_because_naga_dies_otherwise() -> None:
     ]
     overrides = [i for i, line in enumerate(lines) if line.startswith("override ")]
     assert overrides == list(range(len(overrides)))
-    assert len(overrides) == 4
+    assert len(overrides) == 7
 
 
 # ---- what goes wrong, said well ------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu import ops
+from gpu import ops, sampling_ops
 from gpu.buffers import Memory, Tensor
 from gpu.device import Device
 from gpu.errors import DeviceError
@@ -93,7 +93,8 @@ def test_ops_refuse_tensors_of_the_wrong_width(rig: Rig) -> None:
         lambda rec: ops.matmul(rec, batch, "layer03.attn.qkv", x, matrix, y, residual=wide),
         lambda rec: ops.embed(rec, batch, "layer03.attn.qkv", matrix, y, wide),
         lambda rec: ops.layer_stats(rec, batch, "layer03.attn.qkv", config, x, x, wide),
-        lambda rec: ops.sample(rec, batch, "layer03.attn.qkv", 99, wide, y, y, y),
+        lambda rec: sampling_ops.sample_keys(rec, batch, "layer03.attn.qkv", 99, wide, y, y),
+        lambda rec: sampling_ops.sample(rec, batch, "layer03.attn.qkv", 99, wide, y, y, y, y),
     ]
     for record in wrong:
         with pytest.raises(

@@ -1,43 +1,85 @@
-// The most likely tokens of a row, for people to see.
-// use: ranking
+// The most likely tokens of a row, sorted: the window in which nearly every question is answered,
+// and the list that people see.
+// use: totals
+// use: window
 const N_CANDIDATES = 20u;
 
-var<workgroup> n_listed: atomic<u32>;
-var<workgroup> listed_ids: array<u32, N_CANDIDATES>;
-var<workgroup> listed_keys: array<u32, N_CANDIDATES>;
+var<workgroup> shared_part: vec3u;
 
-// Lists the n most likely tokens, in no order yet; ties at the end by id.
-fn list_candidates(n: u32) {
-  let last = search(0u, false, f32(n), false);
-  let ties = standing_of(last.key);
-  let n_tied = n - ties.n_above; // of them as many are listed
-  var last_id = NO_ID;
-  if (n_tied < ties.n_equal) { last_id = nth_tied(last.key, n_tied - 1u); }
-  if (lane == 0u) { atomicStore(&n_listed, 0u); }
-  workgroupBarrier();
-  for (var chunk = lane; chunk * 4u < VOCAB; chunk += LANES) {
-    let four = logits[first + chunk];
-    for (var j = 0u; j < 4u; j++) {
-      let id = chunk * 4u + j;
-      let key = key_of(four[j]);
-      let listed = key > last.key || (key == last.key && id <= last_id);
-      if (listed && id < VOCAB) {
-        let at = atomicAdd(&n_listed, 1u);
-        listed_ids[at] = id;
-        listed_keys[at] = key;
-      }
+// The id of the n-th token with this key, counted from 0 by rising id; there must be that many.
+// Each round counts in LANES parts of what is left.
+fn nth_tied(row: Quads, key: u32, n: u32) -> u32 {
+  var part = vec3u(0u, row.n, n); // from this quad to before that one; how many to skip
+  while (part.y - part.x > 1u) {
+    let size = (part.y - part.x + LANES - 1u) / LANES;
+    let begin = part.x + lane * size;
+    var count = vec4f();
+    for (var quad = begin; quad < min(begin + size, part.y); quad++) {
+      count += select(vec4f(), vec4f(1.0), keys[row.first + quad] == vec4u(key));
     }
+    partials[lane] = count;
+    workgroupBarrier();
+    if (lane == 0u) { shared_part = pick_tied_part(part, size); }
+    part = workgroupUniformLoad(&shared_part);
   }
-  workgroupBarrier();
+  let four = keys[row.first + part.x];
+  var left = part.z;
+  for (var j = 0u; j < 4u; j++) {
+    if (four[j] != key) { continue; }
+    if (left == 0u) { return part.x * 4u + j; }
+    left--;
+  }
+  return NO_ID;
 }
 
-fn place_of(candidate: u32, n: u32) -> u32 {
-  var place = 0u;
-  for (var other = 0u; other < n; other++) {
-    let ahead = listed_keys[other] > listed_keys[candidate]
-      || (listed_keys[other] == listed_keys[candidate]
-          && listed_ids[other] < listed_ids[candidate]);
-    place += select(0u, 1u, ahead);
+fn pick_tied_part(part: vec3u, size: u32) -> vec3u {
+  var left = part.z;
+  var l = 0u;
+  for (; l + 1u < LANES; l++) {
+    let count = u32(dot(partials[l], vec4f(1.0)));
+    if (count > left) { break; }
+    left -= count;
   }
-  return place;
+  let begin = part.x + l * size;
+  return vec3u(begin, min(begin + size, part.y), left);
+}
+
+// The window of the most likely tokens, about `need` of them or somewhat more.
+//
+// At least as many tokens reach a key as strips do, and few more; they lie in those strips. Where
+// this finds too few tokens, or more than a window holds, the row itself is searched.
+fn first_window(row: Quads, summaries: Quads, ends: Extremes, need: u32) -> Window {
+  let listed = min(N_CANDIDATES, VOCAB);
+  let high = min(ends.greatest, NO_KEY - 1u) + 1u;
+  var low = 1u;
+  if (VOCAB > CAPACITY) {
+    let all = Span(ends.least, high, strips(), 0u, 0.0);
+    low = narrow(summaries, all, Query(false, false, f32(need)), need / 2u).low;
+  }
+  let n = collect_from_strips(row, summaries, Wanted(low, high, NO_ID));
+  var found = Found(n, n, low);
+  if (n > CAPACITY || n < listed) {
+    found = find_listed(row, Span(select(1u, low, n > CAPACITY), high, VOCAB, 0u, 0.0), listed);
+  }
+  sort(0u, found.n);
+  return Window(0u, found.n_whole, 0u, found.low, add_up(0u, found.n_whole, 0.0));
+}
+
+// Entries collected, of which the first are all tokens whose keys reach `low`.
+struct Found {
+  n: u32,
+  n_whole: u32,
+  low: u32,
+}
+
+// Collects the most likely tokens down to the last that is listed, and as many more as a window
+// holds. Too many that tie with the last listed are collected only as far as they are listed.
+fn find_listed(row: Quads, all: Span, listed: u32) -> Found {
+  let enough = CAPACITY - N_CANDIDATES;
+  let span = narrow(row, all, Query(false, false, f32(listed)), enough);
+  let tied = span.n > enough;
+  var last_id = NO_ID;
+  if (tied) { last_id = nth_tied(row, span.low, listed - span.n_above - 1u); }
+  let n = collect(row, Wanted(span.low, all.high, last_id), 0u);
+  return Found(n, select(n, span.n_above, tied), select(span.low, span.low + 1u, tied));
 }

@@ -1,186 +1,163 @@
-// Order statistics of one row of logits without sorting it: thresholds, totals, ties.
+// Thresholds on a row of keys without sorting it: the range of keys that holds a wanted count or
+// mass is narrowed to a sixteenth by each walk over the row.
 //
-// Logits map to integer keys of the same order. `search` finds the largest key whose tokens at or
-// above it reach a count or a mass, four bits at a time, from a histogram of the keys that share
-// the bits found so far. Every sum is made in one fixed order (by lane, then over the lanes), so
-// its bits do not depend on what else runs. Every result is the same in all lanes, and known to be:
-// barriers may stand behind a branch on it.
+// A walk compares every key with sixteen pivots and adds up, in registers, how many keys reach each
+// and what their tokens weigh. Every sum is made in one fixed order (by lane, then over the lanes),
+// so its bits do not depend on what else runs. Every result is the same in all lanes, and known to
+// be: barriers may stand behind a branch on it.
 //
-// Four tokens are read at a time, the last ones with `id < VOCAB` in hand: what lies behind the row
-// is no token.
-//
-// The shader that uses this declares `logits: array<vec4f>` and sets `lane`, `first` and `top`.
+// The shader that uses this declares `keys: array<vec4u>` and sets `lane` and `top`.
+// use: keys
 override VOCAB: u32;
 override LANES: u32 = 64u;
 
-const LOWEST = -3.4e38;
-const BINS = 16u;
-const NO_ID = 0xffffffffu;
+const PIVOTS = 16u;
+const FINITE = 1e30;
+const NO_KEY = 0xffffffffu;
 
 var<private> lane: u32;
-var<private> first: u32; // where the row begins in `logits`
-var<private> top: f32;   // the largest logit
+var<private> top: f32; // the largest scaled logit
 
-var<workgroup> bins: array<f32, LANES * BINS>;
-var<workgroup> bin_totals: array<f32, BINS>;
-var<workgroup> lane_values: array<vec4f, LANES>;
+var<workgroup> partials: array<vec4f, LANES * 4>; // by lane, of the pivots
+var<workgroup> pivot_keys: array<u32, PIVOTS>;
+var<workgroup> pivot_masses: array<f32, PIVOTS>;
+var<workgroup> pivot_counts: array<f32, PIVOTS>;
 var<workgroup> shared_sum: vec4f;
-var<workgroup> shared_found: Found;
-var<workgroup> shared_standing: Standing;
-var<workgroup> n_above: atomic<u32>;
-var<workgroup> n_equal: atomic<u32>;
-var<workgroup> first_id: atomic<u32>;
+var<workgroup> shared_span: Span;
 
-// Order-preserving: a < b exactly when key_of(a) < key_of(b).
-fn key_of(v: f32) -> u32 {
-  let bits = bitcast<u32>(v);
-  return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);
+// Some quads of `keys`: a row's tokens, or the greatest keys of its strips.
+struct Quads {
+  first: u32,
+  n: u32,
+  are_tokens: bool, // and weigh something
 }
 
-fn logit_of(key: u32) -> f32 {
-  return bitcast<f32>(select(~key, key & 0x7fffffffu, (key & 0x80000000u) != 0u));
+// Keys from `low` up to, but not including, `high`.
+struct Span {
+  low: u32,
+  high: u32,
+  n: u32,          // how many are in the row
+  n_above: u32,    // how many reach `high`
+  mass_above: f32, // of these
+}
+
+// The place in falling order where the count, or the mass, reaches what is wanted, or exceeds it.
+struct Query {
+  by_mass: bool,
+  beyond: bool,
+  wanted: f32,
+}
+
+fn reaches(query: Query, count: f32, mass: f32) -> bool {
+  let total = select(count, mass, query.by_mass);
+  return total > query.wanted || (total == query.wanted && !query.beyond);
 }
 
 // Unnormalised probability: 1 for the most likely token.
-fn mass_of(v: f32) -> f32 { return exp(v - top); }
+fn masses_of(four: vec4u) -> vec4f { return exp(logits_of(four) - top); }
 
-fn sum_lanes(value: vec4f) -> vec4f {
-  lane_values[lane] = value;
+fn mass_of(key: u32) -> f32 { return masses_of(vec4u(key)).x; }
+
+// Pivots 4q to 4q + 3: even steps of the logit while that spreads tokens well, else of the key.
+fn pivots(span: Span, round: u32, q: u32) -> vec4u {
+  let i = vec4u(0u, 1u, 2u, 3u) + 4u * q;
+  let low = logit_of(span.low);
+  let high = logit_of(span.high);
+  let width = span.high - span.low;
+  var by_key = span.low + (width / PIVOTS) * i + ((width % PIVOTS) * i) / PIVOTS;
+  if (round < 3u && low > -FINITE && high < FINITE) {
+    let even = keys_of(mix(vec4f(low), vec4f(high), vec4f(i) / f32(PIVOTS)));
+    by_key = clamp(even, vec4u(span.low), vec4u(span.high - 1u));
+  }
+  return select(by_key, vec4u(span.low), i == vec4u());
+}
+
+// `amount`, for each pivot that `key` reaches.
+fn at_pivots(key: u32, amount: f32, p: array<vec4u, 4>) -> mat4x4f {
+  let k = vec4u(key);
+  let a = vec4f(amount);
+  let none = vec4f();
+  return mat4x4f(select(none, a, k >= p[0]), select(none, a, k >= p[1]),
+                 select(none, a, k >= p[2]), select(none, a, k >= p[3]));
+}
+
+// Sums over all lanes; lane q < 4 is given those of pivots 4q to 4q + 3.
+fn sum_pivots(mine: mat4x4f) -> vec4f {
+  for (var q = 0u; q < 4u; q++) { partials[lane * 4u + q] = mine[q]; }
+  workgroupBarrier();
+  var total = vec4f();
+  if (lane < 4u) {
+    for (var l = 0u; l < LANES; l++) { total += partials[l * 4u + lane]; }
+  }
+  workgroupBarrier();
+  return total;
+}
+
+fn sum_lanes(mine: vec4f) -> vec4f {
+  partials[lane] = mine;
   workgroupBarrier();
   if (lane == 0u) {
     var total = vec4f();
-    for (var l = 0u; l < LANES; l++) { total += lane_values[l]; }
+    for (var l = 0u; l < LANES; l++) { total += partials[l]; }
     shared_sum = total;
   }
   return workgroupUniformLoad(&shared_sum);
 }
 
-fn max_lanes(value: f32) -> f32 {
-  lane_values[lane].x = value;
-  workgroupBarrier();
-  if (lane == 0u) {
-    var greatest = LOWEST;
-    for (var l = 0u; l < LANES; l++) { greatest = max(greatest, lane_values[l].x); }
-    shared_sum.x = greatest;
+// Fills the arrays of pivots: how many keys of the row reach each, and the mass of their tokens.
+fn tally(row: Quads, span: Span, round: u32) {
+  let p = array<vec4u, 4>(pivots(span, round, 0u), pivots(span, round, 1u),
+                          pivots(span, round, 2u), pivots(span, round, 3u));
+  var counts = mat4x4f();
+  var masses = mat4x4f();
+  for (var quad = lane; quad < row.n; quad += LANES) {
+    let four = keys[row.first + quad];
+    counts += at_pivots(four.x, 1.0, p) + at_pivots(four.y, 1.0, p)
+            + at_pivots(four.z, 1.0, p) + at_pivots(four.w, 1.0, p);
+    if (row.are_tokens) {
+      let m = masses_of(four);
+      masses += at_pivots(four.x, m.x, p) + at_pivots(four.y, m.y, p)
+              + at_pivots(four.z, m.z, p) + at_pivots(four.w, m.w, p);
+    }
   }
-  return workgroupUniformLoad(&shared_sum).x;
-}
-
-// Lets the compiler see that a value is the same in all lanes.
-fn of_first_lane(value: f32) -> f32 {
-  if (lane == 0u) { shared_sum.x = value; }
-  return workgroupUniformLoad(&shared_sum).x;
-}
-
-struct Found {
-  key: u32,   // the threshold
-  above: f32, // total of the tokens with a larger key
-}
-
-// The largest key t >= floor with total(keys >= t) >= wanted (> wanted when `beyond`), counting
-// tokens, or their mass. When rounding leaves the whole total short of `wanted`, the smallest key.
-fn search(floor: u32, by_mass: bool, wanted: f32, beyond: bool) -> Found {
-  var found = Found(0u, 0.0);
-  for (var shift = 28i; shift >= 0i; shift -= 4i) {
-    fill_bins(floor, by_mass, found.key, u32(shift));
-    if (lane == 0u) { shared_found = pick_bin(found, u32(shift), wanted, beyond); }
-    found = workgroupUniformLoad(&shared_found);
-  }
-  return found;
-}
-
-// Totals by the four bits at `shift`, of the tokens whose higher bits are those of `key`.
-fn fill_bins(floor: u32, by_mass: bool, key: u32, shift: u32) {
-  for (var b = 0u; b < BINS; b++) { bins[lane * BINS + b] = 0.0; }
-  for (var chunk = lane; chunk * 4u < VOCAB; chunk += LANES) {
-    let four = logits[first + chunk];
+  let n = sum_pivots(counts);
+  var mass = vec4f();
+  if (row.are_tokens) { mass = sum_pivots(masses); }
+  if (lane < 4u) {
     for (var j = 0u; j < 4u; j++) {
-      let k = key_of(four[j]);
-      // Shifting by 32 is undefined, so the first round shifts twice.
-      let matches = k >= floor && (((k ^ key) >> shift) >> 4u) == 0u;
-      if (matches && chunk * 4u + j < VOCAB) {
-        bins[lane * BINS + ((k >> shift) & 15u)] += select(1.0, mass_of(four[j]), by_mass);
-      }
+      pivot_keys[lane * 4u + j] = pivots(span, round, lane)[j];
+      pivot_counts[lane * 4u + j] = n[j];
+      pivot_masses[lane * 4u + j] = mass[j];
     }
   }
   workgroupBarrier();
-  for (var b = lane; b < BINS; b += LANES) {
-    var total = 0.0;
-    for (var l = 0u; l < LANES; l++) { total += bins[l * BINS + b]; }
-    bin_totals[b] = total;
-  }
-  workgroupBarrier();
 }
 
-// From the top, the bin that reaches `wanted`; the last that holds anything if none does.
-fn pick_bin(before: Found, shift: u32, wanted: f32, beyond: bool) -> Found {
-  var found = before;
-  var reached = before.above;
-  for (var i = 0u; i < BINS; i++) {
-    let b = BINS - 1u - i;
-    if (bin_totals[b] == 0.0) { continue; }
-    found = Found(before.key | (b << shift), reached);
-    reached += bin_totals[b];
-    if (reached > wanted || (reached == wanted && !beyond)) { break; }
+// From the top, the part between two pivots where the query is answered; if that is nowhere, the
+// last that adds anything; an empty one if none does.
+fn pick_part(span: Span, query: Query) -> Span {
+  var picked = Span(span.low, span.high, 0u, span.n_above, span.mass_above);
+  var part = picked;
+  for (var i = PIVOTS; i > 0u; i--) {
+    let count = pivot_counts[i - 1u];
+    let mass = pivot_masses[i - 1u];
+    part.low = pivot_keys[i - 1u];
+    part.n = u32(count) - part.n_above;
+    let adds = part.n > 0u && (mass > part.mass_above || !query.by_mass);
+    if (adds) { picked = part; }
+    if (adds && reaches(query, count, mass)) { break; }
+    part = Span(0u, part.low, 0u, u32(count), mass);
   }
-  return found;
+  return picked;
 }
 
-// Where a key stands among the others.
-struct Standing {
-  n_above: u32,  // tokens with a larger key
-  n_equal: u32,  // tokens with this key
-  first_id: u32, // the lowest of their ids; NO_ID when there is none
-}
-
-fn standing_of(key: u32) -> Standing {
-  if (lane == 0u) {
-    atomicStore(&n_above, 0u);
-    atomicStore(&n_equal, 0u);
-    atomicStore(&first_id, NO_ID);
+// Narrows a span until it holds at most `enough` keys, or all that it holds are equal.
+fn narrow(row: Quads, start: Span, query: Query, enough: u32) -> Span {
+  var span = start;
+  for (var round = 0u; span.n > enough && span.high - span.low > 1u; round++) {
+    tally(row, span, round);
+    if (lane == 0u) { shared_span = pick_part(span, query); }
+    span = workgroupUniformLoad(&shared_span);
   }
-  workgroupBarrier();
-  var mine = Standing(0u, 0u, NO_ID);
-  for (var chunk = lane; chunk * 4u < VOCAB; chunk += LANES) {
-    let four = logits[first + chunk];
-    for (var j = 0u; j < 4u; j++) {
-      let id = chunk * 4u + j;
-      let k = key_of(four[j]);
-      if (k < key || id >= VOCAB) { continue; }
-      mine.n_above += select(0u, 1u, k > key);
-      mine.n_equal += select(0u, 1u, k == key);
-      mine.first_id = min(mine.first_id, select(NO_ID, id, k == key));
-    }
-  }
-  atomicAdd(&n_above, mine.n_above);
-  atomicAdd(&n_equal, mine.n_equal);
-  atomicMin(&first_id, mine.first_id);
-  workgroupBarrier();
-  if (lane == 0u) {
-    shared_standing = Standing(atomicLoad(&n_above), atomicLoad(&n_equal), atomicLoad(&first_id));
-  }
-  return workgroupUniformLoad(&shared_standing);
-}
-
-// How many tokens up to `last` have this key.
-fn n_tied_up_to(key: u32, last: u32) -> u32 {
-  var n = 0u;
-  for (var chunk = lane; chunk * 4u <= last; chunk += LANES) {
-    let four = logits[first + chunk];
-    for (var j = 0u; j < 4u; j++) {
-      n += select(0u, 1u, key_of(four[j]) == key && chunk * 4u + j <= last);
-    }
-  }
-  return u32(sum_lanes(vec4f(f32(n))).x);
-}
-
-// The id of the n-th token with this key, counted from 0 by rising id; there must be that many.
-fn nth_tied(key: u32, n: u32) -> u32 {
-  var low = 0u;
-  var high = VOCAB - 1u;
-  while (low < high) {
-    let middle = (low + high) / 2u;
-    if (n_tied_up_to(key, middle) > n) { high = middle; } else { low = middle + 1u; }
-  }
-  return low;
+  return span;
 }

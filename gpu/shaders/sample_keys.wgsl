@@ -1,0 +1,84 @@
+// First half of sampling, over slices of the vocabulary: repetition penalty and temperature; leaves
+// the keys of the scaled logits and a summary of each strip, from which `sample` knows where the
+// most likely tokens are and what all tokens weigh without reading them again.
+//
+// logits  [n_samples][LOGIT_QUADS] vec4  raw
+// seen    [n_slots][SEEN_WORDS] bit set: the token is in the slot's context
+// keys    [n_samples][row_quads()] vec4  see lib/keys.wgsl
+// use: step
+// use: keys
+override VOCAB: u32;
+override LOGIT_QUADS: u32;
+override SEEN_WORDS: u32;
+
+const LEAST_TEMPERATURE = 1e-30; // as good as greedy, and logits stay finite
+
+@group(0) @binding(0) var<uniform> step: Step;
+@group(0) @binding(1) var<storage, read> logits: array<vec4f>;
+@group(0) @binding(2) var<storage, read> seen: array<u32>;
+@group(0) @binding(3) var<storage, read_write> keys: array<vec4u>;
+
+var<workgroup> summaries: array<u32, SLICE_LANES * 4>; // by part, by strip
+
+// Σ exp of logits as mass · exp(top), where top is the largest of them.
+struct Sum {
+  top: f32,
+  mass: f32,
+}
+
+fn add(sum: Sum, four: vec4f) -> Sum {
+  let top = max(sum.top, max(max(four.x, four.y), max(four.z, four.w)));
+  return Sum(top, sum.mass * exp(sum.top - top) + dot(exp(four - top), vec4f(1.0)));
+}
+
+fn penalised(four: vec4f, quad: u32, sample: Sample) -> vec4f {
+  let bits = seen[sample.slot * SEEN_WORDS + quad / 8u] >> (quad % 8u * 4u);
+  let was_seen = (vec4u(bits) & vec4u(1u, 2u, 4u, 8u)) != vec4u();
+  let penalty = sample.repetition_penalty;
+  return select(four, select(four * penalty, four / penalty, four > vec4f()), was_seen);
+}
+
+// Leaves the slice's summaries behind its keys. A quad of them is of four strips, so lanes swap.
+fn write_summaries(row: u32, slice: u32, lane: u32, summary: vec4u) {
+  for (var part = 0u; part < 4u; part++) { summaries[part * SLICE_LANES + lane] = summary[part]; }
+  workgroupBarrier();
+  let quads = SLICE_LANES / 4u;
+  let at = row + token_quads() + lane / quads * (strips() / 4u) + slice * quads + lane % quads;
+  let four = lane * 4u;
+  keys[at] =
+    vec4u(summaries[four], summaries[four + 1u], summaries[four + 2u], summaries[four + 3u]);
+}
+
+@compute @workgroup_size(SLICE_LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  if (group.y >= step.n_samples) { return; }
+  let sample = step.samples[group.y];
+  let divisor = select(max(sample.temperature, LEAST_TEMPERATURE), 1.0, sample.temperature == 0.0);
+  let row = group.y * row_quads();
+  let strip = group.x * SLICE_LANES + lane;
+
+  let unscaled = sample.repetition_penalty == 1.0 && divisor == 1.0;
+  var greatest = vec4u();
+  var raw = Sum(LOWEST, 0.0);
+  var scaled = Sum(LOWEST, 0.0);
+  for (var i = 0u; i < STRIP_QUADS; i++) {
+    let quad = strip_quad(strip, i);
+    let is_token = vec4u(quad * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(VOCAB);
+    var found = vec4u();
+    if (quad * 4u < VOCAB) {
+      var four = select(vec4f(LOWEST), logits[group.y * LOGIT_QUADS + quad], is_token);
+      raw = add(raw, four);
+      if (sample.repetition_penalty != 1.0) { four = penalised(four, quad, sample); }
+      four /= divisor;
+      four = select(four, vec4f(), four == vec4f()); // −0 ties with 0
+      if (!unscaled) { scaled = add(scaled, select(vec4f(LOWEST), four, is_token)); }
+      found = select(vec4u(), keys_of(four), is_token);
+    }
+    greatest = max(greatest, found);
+    keys[row + quad] = found;
+  }
+  if (unscaled) { scaled = raw; }
+  let most = max(max(greatest.x, greatest.y), max(greatest.z, greatest.w));
+  let bits = bitcast<vec3u>(vec3f(scaled.mass, raw.top, raw.mass));
+  write_summaries(row, group.x, lane, vec4u(most, bits));
+}

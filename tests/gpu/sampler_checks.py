@@ -1,0 +1,123 @@
+"""Holds what a sampler chose to `gpu.reference_sampler`.
+
+Float32 may put a token on the other side of a threshold only when it lies within rounding of it.
+`check` works out how many tokens can survive then, nearly always one number, and holds the device
+to it; as survivors are always the most likely tokens, their number says which they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpu import reference_sampler as reference
+from gpu.step import N_CANDIDATES, Sample, Sampled
+from tests.gpu.rig import ROUNDING, Array, compare
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the reference makes of one draw, and how far float32 may be from it."""
+
+    logits: Array
+    seen: Sequence[int]
+    sample: Sample
+
+    @property
+    def case(self) -> str:
+        return f"{len(self.logits)} tokens, {self.sample}"
+
+    def result(self, name: str) -> str:
+        """For the summary: float32 knows masses of logits in the thousands to few digits."""
+        return f"sample.{name}" + (".extreme" if np.abs(self.logits).max() > 100 else "")
+
+    @property
+    def sum_error(self) -> float:
+        """Relative error of a float32 sum of positive numbers, by 64 lanes and then over them."""
+        return ROUNDING * (48 + 4 * math.sqrt(len(self.logits) / 64))
+
+    def mass_error(self, d: reference.Distribution) -> Array:
+        """Relative error of each mass exp(scaled − top): of exp, and of scaling if there was."""
+        s = self.sample
+        scaling = 0 if s.temperature in (0, 1) and s.repetition_penalty == 1 else 16
+        return ROUNDING * (16 + 8 * (d.scaled.max() - d.scaled) + scaling * np.abs(d.scaled))
+
+    def distribution(self, **changes: float) -> reference.Distribution:
+        sample = replace(self.sample, **changes)
+        return reference.distribution(self.logits, self.seen, sample)
+
+    def may_be_kept(self, d: reference.Distribution) -> range:
+        """How many tokens may survive once masses and thresholds are rounded."""
+        s = self.sample
+        if s.temperature == 0:
+            return range(1, 2)
+        slack = 2 * float(d.before @ self.mass_error(d)) + 2 * self.sum_error
+        height = slack + 4 * ROUNDING * np.abs(d.scaled).max()  # of the threshold of min-p
+        counts = []
+        for way in (-1, 1):
+            top_p = s.top_p * (1 + way * slack) if s.top_p < 1 else 1.0
+            moved = self.distribution(
+                top_p=top_p, min_p=min(1.0, s.min_p * math.exp(-way * height))
+            )
+            counts.append(int(np.count_nonzero(moved.kept)))
+        return range(min(counts), max(counts) + 1)
+
+    def may_be_drawn(self, d: reference.Distribution, u: float) -> list[int]:
+        """The survivors whose share of [0, 1) comes within rounding of u."""
+        if self.sample.temperature == 0:
+            return [reference.draw(d, 0.0)]
+        slack = 2 * float(d.after @ self.mass_error(d)) + 2 * self.sum_error
+        order = [int(id) for id in d.order if d.kept[id]]
+        ends = [reference.draw(d, min(max(at, 0.0), 1 - 2.0**-53)) for at in (u - slack, u + slack)]
+        return order[order.index(ends[0]) : order.index(ends[1]) + 1]
+
+
+def check(got: Sampled, logits: Array, seen: Sequence[int], sample: Sample) -> bool:
+    """Hold one draw to the reference; tells whether rounding left no choice at all."""
+    e = Expected(logits.astype(np.float64), seen, sample)
+    d = e.distribution()
+    kept = e.may_be_kept(d)
+    assert got.n_kept in kept, f"{e.case}: {got.n_kept} kept, not {np.count_nonzero(d.kept)}"
+    check_candidates(got, e, d, decided=len(kept) == 1)
+    check_logprob(got, e)
+    assert got.rank == np.count_nonzero(d.scaled > d.scaled[got.id]), f"{e.case}: rank"
+    if got.n_kept != np.count_nonzero(d.kept):
+        return False
+    error = float(d.before @ e.mass_error(d)) + e.sum_error
+    compare(e.result("mass"), e.case, np.array(got.mass), np.array(d.mass), 4 * error, sample.seed)
+    u = 0.0 if sample.temperature == 0 else reference.uniform(sample.seed, sample.index)
+    assert got.draw == u, f"{e.case}: the draw was {got.draw}, not {u}"
+    drawn = e.may_be_drawn(d, u)
+    assert got.id in drawn, f"{e.case}: chose {got.id}, not {reference.draw(d, u)}"
+    probability = d.after[[got.id]]
+    bound = (e.mass_error(d)[got.id] + 2 * error) * probability
+    compare(e.result("after"), e.case, np.array([got.probability]), probability, bound, sample.seed)
+    return len(kept) == len(drawn) == 1
+
+
+def check_candidates(got: Sampled, e: Expected, d: reference.Distribution, decided: bool) -> None:
+    """The most likely tokens, ties by id, with what the filters did to each."""
+    ids = d.order[:N_CANDIDATES]
+    assert [c.id for c in got.candidates] == ids.tolist(), f"{e.case}: candidates"
+    bound = e.mass_error(d)[ids] + float(d.before @ e.mass_error(d)) + e.sum_error
+    before = np.array([c.before for c in got.candidates])
+    compare(e.result("before"), e.case, before, d.before[ids], bound * d.before[ids], e.sample.seed)
+    if decided:
+        cuts = [reference.CUTS[i] for i in d.cut[ids]]
+        assert [c.cut for c in got.candidates] == cuts, f"{e.case}: cuts"
+        after = np.array([c.after for c in got.candidates])
+        compare(
+            e.result("after"), e.case, after, d.after[ids], 2 * bound * d.after[ids], e.sample.seed
+        )
+
+
+def check_logprob(got: Sampled, e: Expected) -> None:
+    """The raw logit is won back from the scaled one; log Σ exp is as good as its terms."""
+    top = e.logits.max()
+    want = e.logits[got.id] - top - np.log(np.exp(e.logits - top).sum())
+    size = np.abs(e.logits).max() + math.log(len(e.logits)) + 1
+    bound = 16 * ROUNDING * size + e.sum_error
+    compare(e.result("logprob"), e.case, np.array([got.logprob]), np.array([want]), bound, 0)

@@ -1,0 +1,93 @@
+"""The first half of the sampler: the keys it leaves, and what it says of each strip of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu import reference_sampler as reference
+from gpu.sampling_ops import SLICE_LANES, slices, strip_quads
+from gpu.step import Sample
+from tests.gpu.rig import ROUNDING, Array, Rig, compare
+from tests.gpu.sampler_rig import SamplerRig, settings
+
+pytestmark = pytest.mark.parity
+
+# Whole slices of every width of strip, one token more and one less; no whole quad; large ones.
+VOCABS = (1, 2, 31, 255, 256, 257, 8191, 8192, 8193, 16_385, 32_771, 49_152, 128_256)
+
+
+def logits_of_keys(keys: Array) -> Array:
+    bits = np.where(keys >> 31, keys & 0x7FFFFFFF, ~keys)
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def left(sampler: SamplerRig, logits: Array, sample: Sample, seen: list[int]) -> Array:
+    """The row of keys, keys first, then four summaries of each strip; behind another sample's."""
+    sampler.choose(np.stack([logits[::-1], logits]), [settings(), sample], [[], seen])
+    return sampler.keys()[1]
+
+
+def by_strip(keys: Array, vocab: int) -> Array:
+    """Keys as (strips, tokens of a strip)."""
+    parts = keys.reshape(slices(vocab), strip_quads(vocab), SLICE_LANES, 4)
+    return parts.transpose(0, 2, 1, 3).reshape(-1, strip_quads(vocab) * 4)
+
+
+@pytest.mark.parametrize("vocab", VOCABS)
+@pytest.mark.parametrize(
+    "sample",
+    [settings(), settings(temperature=0.0), settings(temperature=0.7, repetition_penalty=1.3)],
+    ids=["plain", "greedy", "scaled"],
+)
+def test_keys_are_the_scaled_logits_and_summaries_those_of_their_strips(
+    rig: Rig, vocab: int, sample: Sample
+) -> None:
+    rng = np.random.default_rng(vocab)
+    logits = rng.normal(0, 3, vocab).astype(np.float32)
+    if vocab > 2:
+        logits[rng.permutation(vocab)[:3]] = [0.0, -0.0, -np.inf]
+    seen = rng.integers(0, vocab, vocab // 3).tolist()
+    row = left(SamplerRig(rig, vocab), logits, sample, seen)
+
+    strips = slices(vocab) * SLICE_LANES
+    keys, summaries = np.split(row, [4 * strips * strip_quads(vocab)])
+    assert not keys[vocab:].any(), "a key behind the vocabulary"
+    scaled = logits_of_keys(keys[:vocab])
+    assert np.array_equal(
+        np.argsort(scaled, kind="stable"), np.argsort(keys[:vocab], kind="stable")
+    )
+    want = reference.scale(logits, seen, sample)
+    finite = np.isfinite(want)
+    assert np.array_equal(scaled[~finite], want[~finite])
+    case, want = f"{vocab} tokens, {sample}", want[finite]
+    compare("sample_keys.scaled", case, scaled[finite], want, 8 * ROUNDING * np.abs(want), vocab)
+
+    greatest, *rest = summaries.reshape(4, strips)
+    assert np.array_equal(greatest, by_strip(keys, vocab).max(1))
+    mass, raw_top, raw_mass = (part.view(np.float32).astype(np.float64) for part in rest)
+    used = np.isfinite(logits_of_keys(greatest)) & (greatest > 0)
+    tops = logits_of_keys(greatest[used]).astype(np.float64)
+    check_mass(f"{case}, scaled", scaled, tops, mass[used])
+    check_mass(f"{case}, raw", logits, raw_top[used], raw_mass[used])
+
+
+def check_mass(case: str, logits: Array, tops: Array, masses: Array) -> None:
+    """log Σ exp by way of the strips; a strip's top is its largest, so its mass is 1 or more."""
+    assert (masses >= 1).all()
+    assert (masses <= 4 * 8 * (1 + 64 * ROUNDING)).all()
+    assert tops.max() == logits.max()
+    want = np.exp(logits.astype(np.float64) - tops.max()).sum()
+    got = (masses * np.exp(tops - tops.max())).sum()
+    compare("sample_keys.mass", case, np.array([got]), np.array([want]), 256 * ROUNDING * want, 0)
+
+
+def test_a_key_of_every_kind_of_number_keeps_its_place(rig: Rig) -> None:
+    """Zeros of both signs tie; nothing has the key of no token, whatever its bits."""
+    rising = [-np.inf, -3.4e38, -1.0, -1e-30, -0.0, 0.0, 1e-30, 1.0, 3.4e38, np.inf]
+    logits = np.array([*rising, np.nan, 0.0], np.float32)
+    logits.view(np.uint32)[-1] = 0xFFFFFFFF
+    keys = left(SamplerRig(rig, len(logits)), logits, settings(), [])[: len(logits)]
+    assert keys[4] == keys[5]
+    assert (np.diff(np.delete(keys[: len(rising)], 4).astype(np.int64)) > 0).all()
+    assert keys.min() >= 1
