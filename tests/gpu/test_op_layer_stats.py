@@ -7,7 +7,9 @@ import pytest
 
 from gpu import ops, reference
 from gpu.buffers import Tensor, padded
-from tests.gpu.rig import ROUNDING, Array, Rig, compare, llama_config, plain_rows
+from gpu.device import Device
+from gpu.kernels import Kernels
+from tests.gpu.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config, plain_rows
 
 pytestmark = pytest.mark.parity
 
@@ -24,10 +26,14 @@ def arena(rig: Rig, name: str, states: Array, bucket: int) -> Tensor:
     return rig.memory.upload(name, whole)
 
 
-# 32 norms to a workgroup: 1 + 3 · layers is 31, 34 and 64 for 10, 11 and 21 layers.
-@pytest.mark.parametrize("n_layers", [1, 5, 10, 11, 21])
-@pytest.mark.parametrize("k", [1, 13, 64, 576])
-def test_norms_equal_the_reference(rig: Rig, n_layers: int, k: int) -> None:
+# 8 lanes or 64 take four numbers at a time.
+@pytest.mark.parametrize("software", [True, False], ids=["software", "gpu"])
+@pytest.mark.parametrize("n_layers", [1, 5, 21])
+@pytest.mark.parametrize("k", [1, 13, 64, 260, 576])
+def test_norms_equal_the_reference(
+    device: Device, kernels: Kernels, n_layers: int, k: int, software: bool
+) -> None:
+    rig = Rig(as_kind(device, software), kernels)
     seed = n_layers * 1000 + k
     rng = np.random.default_rng(seed)
     n_rows, bucket = 3, 4
