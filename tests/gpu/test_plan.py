@@ -27,12 +27,12 @@ def rec(device: Device) -> Recorder:
 
 def embed_tensors(memory: Memory) -> dict[str, Tensor]:
     step = memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True)
-    floats = {name: memory.zeros(name, (8,)) for name in ("table", "x")}
+    floats = {name: memory.zeros(name, (32,)) for name in ("table", "x")}
     return {"step": step, "chosen": memory.zeros("chosen", (8,), "u32"), **floats}
 
 
 def record_embed(rec: Recorder, tensors: dict[str, Tensor], grid: Grid = (1, 1, 1)) -> None:
-    constants = {"CHUNKS": 1, "COUNT": 1}
+    constants = {"BLOCKS": 1, "COUNT": 1}
     rec.dispatch("here", "embed", tensors, grid, constants, lib={"weight": "weight_f32"})
 
 
@@ -46,7 +46,7 @@ def test_tensors_must_be_those_the_shader_binds(rec: Recorder, memory: Memory) -
 def test_a_buffer_cannot_be_written_and_read_at_once(rec: Recorder, memory: Memory) -> None:
     tensors = embed_tensors(memory)
     tensors["table"] = tensors["x"]
-    with pytest.raises(ValueError, match=r"here: x f32\[8\] is written and bound again as"):
+    with pytest.raises(ValueError, match=r"here: x f32\[32\] is written and bound again as"):
         record_embed(rec, tensors)
 
 
@@ -78,13 +78,13 @@ def test_a_dispatch_says_what_it_is(rec: Recorder, memory: Memory) -> None:
     record_embed(rec, tensors)
     (dispatch,) = rec.plan.dispatches
     assert (dispatch.label, dispatch.kernel.name, dispatch.grid) == ("here", "embed", (1, 1, 1))
-    assert dispatch.n_bytes == STEP_BYTES + 3 * 32
+    assert dispatch.n_bytes == STEP_BYTES + 2 * 128 + 32
 
 
 def test_ops_refuse_tensors_of_the_wrong_width(rig: Rig) -> None:
     batch = rig.batch(plain_rows(1))
     matrix = rig.matrix(np.ones((4, 20), np.float32), "f32")
-    x, y = rig.memory.zeros("x", (1, 24)), rig.memory.zeros("y", (1, 8))
+    x, y = rig.memory.zeros("x", (1, 32)), rig.memory.zeros("y", (1, 32))
     wide = rig.memory.zeros("wide", (1, 16))
     config = llama_config(n_layers=1)
     wrong = [
