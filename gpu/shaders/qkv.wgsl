@@ -73,6 +73,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 
   product(first_m, first_n, step.n_rows, lane);
   if (lane % STRANDS != 0u) { return; }
+  // A copy for the loop to pick from: drivers keep what is indexed by a variable in memory.
+  var found = sums;
   for (var i = 0u; i < TILE_M; i++) {
     let row = first_m + i;
     if (row >= step.n_rows) { break; }
@@ -80,7 +82,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       if (first_n + j >= N) { break; }
       let column = FIRST + first_n + j;
       let s = i * TILE_N + j;
-      var four = vec4f(sums[s], sums[s + 1u], sums[s + 2u], sums[s + 3u]);
+      var four = vec4f(found[s], found[s + 1u], found[s + 2u], found[s + 3u]);
       if (BIAS) { four += bias[column / 4u]; }
       keep(row, column / HEAD_DIM, column % HEAD_DIM, four);
     }

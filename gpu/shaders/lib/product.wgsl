@@ -45,7 +45,7 @@ fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   begin_rows(first_m, n_rows, lane);
   for (var j = 0u; j < TILE_N; j++) { packed_at[j] = min(first_n + j, N - 1u) * row_packed(); }
 
-  for (var block = lane % STRANDS; block < BLOCKS; block += STRANDS) {
+  for (var block = first_block(lane); block < BLOCKS; block += STRANDS) {
     if (GRIDS_PACKED > 0u) {
       for (var j = 0u; j < TILE_N; j++) {
         grid[j] = grid_of(weight[packed_at[j] + grid_at(block)], block);

@@ -10,6 +10,8 @@ fn begin_rows(first_m: u32, n_rows: u32, lane: u32) {
   }
 }
 
+fn first_block(lane: u32) -> u32 { return lane % STRANDS; }
+
 fn add_block(block: u32, lane: u32) {
   for (var four = 0u; four < BLOCK_FOURS; four++) { add_four(block, four, lane); }
 }
