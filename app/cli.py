@@ -11,12 +11,15 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
 from app import version
 from app.config import Row, Settings, SettingsError, rows
+
+if TYPE_CHECKING:
+    from gpu import DeviceInfo, Probed
 
 INTERRUPTED = 130
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -160,22 +163,66 @@ def generate(prompt: str, chat: bool, **values: Any) -> None:
 
 
 @main.command()
-def devices() -> None:
-    """List the GPUs that can run a model; their numbers are for --adapter."""
+@click.option("--probe", is_flag=True, help="Measure which kernels are fastest, and remember it.")
+@settings_options(("adapter",))
+def devices(probe: bool, adapter: str | None) -> None:
+    """List the GPUs that can run a model; their numbers are for --adapter.
+
+    With --probe, their kernels are measured (3 s each at most) and a table is printed; --adapter
+    limits that to one.
+    """
     import gpu
 
     with _errors():
         found = gpu.devices()
-    for number, device in enumerate(found):
-        kind = "software" if device.software else device.kind
-        click.echo(f"{number}  {device.name}  ({device.backend}, {kind}; {device.driver})")
-        if device.lacks:
-            click.echo(f"   runs without {', '.join(device.lacks)}")
-    if not found:
-        raise Failure(
-            "no GPU was found; install a Vulkan driver (Mesa's lavapipe runs on any CPU), "
-            "or use --backend torch"
-        )
+        if not found:
+            raise Failure(
+                "no GPU was found; install a Vulkan driver (Mesa's lavapipe runs on any CPU), "
+                "or use --backend torch"
+            )
+        if probe and adapter:
+            _show_probed(adapter, gpu.probe_device(adapter))
+            return
+        for number, device in enumerate(found):
+            if probe:
+                _probe_or_say(str(number), device)
+            else:
+                _show_device(str(number), device)
+                how = "measured" if gpu.is_tuned(device) else "default; --probe measures them"
+                click.echo(f"   kernels: {how}")
+
+
+def _probe_or_say(which: str, device: DeviceInfo) -> None:
+    """One of several: where it cannot be measured, the others still can."""
+    from gpu import DeviceError, probe_device
+
+    try:
+        _show_probed(which, probe_device(which))
+    except DeviceError as error:
+        _show_device(which, device)
+        click.echo(f"   cannot be measured: {error}")
+
+
+def _show_device(which: str, device: DeviceInfo) -> None:
+    kind = "software" if device.software else device.kind
+    click.echo(f"{which}  {device.name}  ({device.backend}, {kind}; {device.driver})")
+    if device.lacks:
+        click.echo(f"   runs without {', '.join(device.lacks)}")
+
+
+def _show_probed(which: str, probed: Probed) -> None:
+    _show_device(which, probed.device)
+    width = max(len(row.name) for row in probed.rows)
+    click.echo(f"   {'kernels':{width}}  decode Gweights/s  prefill GFLOP/s")
+    for row in probed.rows:
+        figures = f"{row.decode_gweights:17.2f}  {row.prefill_gflops:15.1f}"
+        click.echo(f"   {row.name:{width}}  {figures}{'  chosen' if row.chosen else ''}")
+    for fault in probed.faults:
+        click.echo(f"   left out: {fault}")
+    if probed.n_left:
+        click.echo(f"   {probed.n_left} more were not reached in time")
+    if not probed.kept:
+        click.echo("   not remembered: the cache folder (TOKENGLASS_CACHE) cannot be written")
 
 
 @main.command(name="version")

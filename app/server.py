@@ -111,6 +111,7 @@ def load_engine(settings: Settings, folder: Path, progress: Progress) -> Engine:
         n_slots=settings.slots,
         queue=settings.queue,
         warm_up=True,
+        probe=True,
         progress=progress,
     )
 

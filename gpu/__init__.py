@@ -19,6 +19,7 @@ from gpu.errors import (
     ModelError,
     QueueFull,
 )
+from gpu.probed import Probed, ProbedRow
 from gpu.sampling import SamplingParams
 from gpu.step import DeviceInfo
 from gpu.tokenizer import DecodeStream, Tokenizer
@@ -36,11 +37,15 @@ __all__ = [
     "InvalidRequest",
     "ModelConfig",
     "ModelError",
+    "Probed",
+    "ProbedRow",
     "QueueFull",
     "Run",
     "SamplingParams",
     "Tokenizer",
     "devices",
+    "is_tuned",
+    "probe_device",
 ]
 
 
@@ -49,3 +54,18 @@ def devices() -> list[DeviceInfo]:
     from gpu.device import list_devices
 
     return list_devices()
+
+
+def is_tuned(device: DeviceInfo) -> bool:
+    """Was the best cut of products measured on this adapter, and is it used from now on?"""
+    from gpu.probe import kept_tuning
+
+    return kept_tuning(device) is not None
+
+
+def probe_device(adapter: str | None = None) -> Probed:
+    """Measure how products are best cut on an adapter, for 3 s at most, and remember it for engines
+    that load with `probe`. Raises DeviceError when the adapter cannot be opened."""
+    from gpu.probe import probe_adapter
+
+    return probe_adapter(adapter)

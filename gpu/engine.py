@@ -148,12 +148,15 @@ class Engine:
         n_slots: int = 4,
         queue: int = 16,
         warm_up: bool = False,
+        probe: bool = False,
         progress: Progress = lambda fraction, message: None,
     ) -> Engine:
         """Load a model folder (config.json, *.safetensors, tokenizer.json).
 
         name      what to call the model; its folder's name if not given
         warm_up   compile what the first requests will need while there are none
+        probe     run the kernels that are fastest on the adapter: measured now (3 s at most) if
+                  they never were, then kept in the user's cache folder
         progress  gets a fraction and a message, also from the engine's thread
 
         Raises ModelError for a folder that cannot be run and DeviceError for a device that cannot
@@ -172,6 +175,7 @@ class Engine:
                 backend,
                 folder,
                 adapter,
+                probe,
                 progress=progress,
                 dtype=dtype,
                 context=context,
@@ -297,7 +301,9 @@ class Engine:
         )
 
 
-def _open_runner(backend: str, folder: Path, adapter: str | None, **options: Any) -> Runner:
+def _open_runner(
+    backend: str, folder: Path, adapter: str | None, probe: bool, **options: Any
+) -> Runner:
     """Imported here, so that neither backend needs the other's packages."""
     if backend == "torch":
         try:
@@ -311,7 +317,7 @@ def _open_runner(backend: str, folder: Path, adapter: str | None, **options: Any
         return runner
     from gpu.wgpu_runner import WgpuRunner
 
-    return WgpuRunner.load(folder, adapter=adapter, **options)
+    return WgpuRunner.load(folder, adapter=adapter, probe=probe, **options)
 
 
 def _defaults(recommended: GenerationDefaults) -> SamplingParams:

@@ -8,7 +8,8 @@ therefore depends on the matrix alone, never on how many rows a step has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import astuple, dataclass
 
 M_SIZES = (1, 2, 4, 8, 16)
 TRADING_LANES = 8
@@ -58,6 +59,11 @@ class Tuning:
     strands: int
     workgroup: int
 
+    def __str__(self) -> str:
+        """For people: rows × columns of small tiles and of the largest, and how lanes share."""
+        lanes = "trading" if self.trade else f"strands {self.strands}, lanes {self.workgroup}"
+        return f"1×{self.few_n}, {self.max_m}×{self.many_n}, {lanes}"
+
     def tile(self, n_rows: int, n: int, blocks: int, *, fours: bool = False) -> Tile:
         """For a step of `n_rows` rows times a matrix of `n` rows of `blocks` blocks of 32; `fours`:
         its columns belong together in fours."""
@@ -67,6 +73,10 @@ class Tuning:
             return Tile(m, _even(n, columns), 1, TRADING_LANES, trade=True)
         strands = even_strands(blocks, self.strands)
         return Tile(m, columns, strands, max(1, self.workgroup // strands), trade=False)
+
+    def changes(self, other: Tuning) -> int:
+        """How many of the settings differ."""
+        return sum(a != b for a, b in zip(astuple(self), astuple(other), strict=True))
 
 
 def even_strands(blocks: int, most: int) -> int:
@@ -87,3 +97,24 @@ def _even(n: int, columns: int) -> int:
 SOFTWARE = Tuning(trade=True, max_m=16, few_n=8, many_n=4, strands=1, workgroup=8)
 SOFTWARE_LOADS = Tuning(trade=False, max_m=8, few_n=8, many_n=8, strands=1, workgroup=8)
 GPU = Tuning(trade=False, max_m=8, few_n=2, many_n=4, strands=16, workgroup=64)
+
+
+def candidates(default: Tuning) -> tuple[Tuning, ...]:
+    """What may be best on an adapter for which `default` (one of the above) is likely to be: that
+    first, then by how many settings differ."""
+    if default == GPU:
+        grid = itertools.product((4, 8), (2, 4), (4, 8), (8, 16, 32), (64, 128, 256))
+        found = [Tuning(False, *cut) for cut in grid]
+    else:
+        found = [
+            Tuning(trade, max_m, few_n, many_n, strands=1, workgroup=8)
+            for trade in ((True, False) if default.trade else (False,))
+            for max_m, many_n in _SOFTWARE_TILES[trade]
+            for few_n in (4, 8)
+        ]
+    return tuple(sorted(found, key=default.changes))
+
+
+_SOFTWARE_TILES = {True: ((16, 4), (8, 4), (8, 8)), False: ((8, 4), (8, 8))}
+"""By `trade`: the largest tiles that may be best. Compiling larger ones takes Mesa's software
+device from 4 seconds (16 × 4 without trading) to minutes (16 × 8)."""

@@ -22,6 +22,7 @@ from gpu.kv_cache import KvPools
 from gpu.models.llama import Llama
 from gpu.packing import FORMATS
 from gpu.plan_book import PlanBook, RecordedPlan, StepTensors
+from gpu.probe import tuned
 from gpu.results import parse_captured, parse_samples
 from gpu.step import Captured, Floats, Memory, RunnerLimits, Step, StepResult
 from gpu.step_buffer import MAX_ROWS, MAX_SAMPLES
@@ -115,12 +116,16 @@ class WgpuRunner:
         kv_bytes: int | None = None,
         n_slots: int = 4,
         checked: bool | None = None,
+        probe: bool = False,
         progress: Callable[[float, str], None] = lambda fraction, message: None,
     ) -> WgpuRunner:
-        """Open the adapter and load a model folder. Raises ModelError and DeviceError."""
+        """Open the adapter and load a model folder; `probe`: cut products as was measured to be
+        best there, measuring it now if it never was. Raises ModelError and DeviceError."""
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
         device = Device.open(adapter, checked=checked)
+        if probe:
+            device = tuned(device, progress)
         total = checkpoint.parameters(config.tie_embeddings) * (2 if dtype == "f16" else 4)
         read = 0
 

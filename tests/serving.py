@@ -25,6 +25,7 @@ def serving(
     """The address, ending in "/", of `command serve --port 0 options` once its engine is ready.
     What the server prints is shown when a test fails."""
     environment = {k: v for k, v in os.environ.items() if cwd == ROOT or k != "PYTHONPATH"}
+    environment["TOKENGLASS_CACHE"] = os.devnull  # no place to keep tunings: none is measured
     server = subprocess.Popen(
         [*map(str, command), "serve", "--port", "0", *map(str, options)],
         cwd=cwd,

@@ -25,7 +25,7 @@ def generate(stdout: int | Path, **environment: str) -> subprocess.CompletedProc
             text=True,
             timeout=120,
             cwd=Path(__file__).parent.parent,
-            env={**os.environ, **environment},
+            env={**os.environ, "TOKENGLASS_CACHE": os.devnull, **environment},
         )
 
 

@@ -42,6 +42,8 @@ GPU = {
     "native": "commands errors",
     "tiling": "",
     "lanes": "tiling",
+    "tuning_cache": "tiling",
+    "probed": "step tiling",
     "device": "errors lanes native step tiling",
     "calls": "commands device errors native",
     "timestamps": "commands device native step",
@@ -51,6 +53,9 @@ GPU = {
     "weights": "buffers checkpoint config errors packing",
     "kv_cache": "blocks buffers config",
     "ops": "attention_cut blocks buffers config errors kernels kv_cache plan step tiling weights",
+    "product_timer": "buffers calls commands device errors kernels ops packing plan step"
+    " step_buffer tiling timestamps weights",
+    "probe": "device kernels probed product_timer step tiling tuning_cache",
     "sampling_ops": "buffers errors kernels ops plan step",
     "results": "config sampling_ops step",
     "models.llama": "buffers config kv_cache ops plan step_buffer weights",
@@ -58,7 +63,7 @@ GPU = {
     " sampling_ops step_buffer timestamps",
     "step_queue": "buffers calls commands kv_cache plan_book step step_buffer timestamps",
     "wgpu_runner": "blocks buffers checkpoint config device kv_cache models.llama packing plan_book"
-    " results step step_buffer step_queue weights",
+    " probe results step step_buffer step_queue weights",
     "torch_llama": "blocks checkpoint config errors packing step",
     "torch_runner": "blocks checkpoint config errors packing reference_sampler step torch_llama",
     "token_stats": "events step",
@@ -91,9 +96,9 @@ GPU = {
     "bench.peers": "bench.peers.llama_cpp bench.peers.onnxruntime bench.peers.peer"
     " bench.peers.torch bench.subject",
     "bench.__main__": "bench bench.contestants bench.context bench.floor bench.peers bench.quality"
-    " bench.report bench.subject device errors packing shapes wgpu_runner",
+    " bench.report bench.subject device errors packing probe shapes wgpu_runner",
     "models": "",
-    "": "config device engine errors sampling step tokenizer",
+    "": "config device engine errors probe probed sampling step tokenizer",
 }  # fmt: skip
 
 APP_MAY_OPEN = {"gpu", "gpu.events"}

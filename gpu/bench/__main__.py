@@ -22,6 +22,7 @@ from gpu.bench.subject import Subject
 from gpu.device import Device
 from gpu.errors import EngineError
 from gpu.packing import FORMATS
+from gpu.probe import tuned
 from gpu.shapes import SHAPES
 from gpu.wgpu_runner import WgpuRunner
 
@@ -51,6 +52,8 @@ def measure(args: argparse.Namespace, stack: ExitStack) -> Report:
     n_prompt = min(args.prompt, subject.config.context - n_tokens)
     longest = max(n_prompt + n_tokens, *(n + context.STEPS for n in args.context), 0)
     device = Device.open(args.adapter)
+    if args.probe:
+        device = tuned(device)
     runner = subject.runner(device, args.dtype, longest)
     report = Report(
         subject.name, args.dtype, n_prompt, n_tokens, RunnerContestant("tokenglass", runner), []
@@ -117,6 +120,11 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--shape", choices=SHAPES, help="random weights of a well-known shape")
     add("--dtype", choices=tuple(FORMATS), default="f16")
     add("--adapter", help="index or part of the name, see `tokenglass devices`")
+    add(
+        "--probe",
+        action="store_true",
+        help="use the kernels measured for the adapter, measuring them now if they never were",
+    )
     add("--prompt", type=int, default=128, help="prompt tokens")
     add("--tokens", type=int, default=64, help="decode steps")
     add("--repeat", type=int, default=5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import app.server
 from app.cli import main
 from app.config import Settings, SettingsError, is_loopback, rows
 from app.server import PortError, address, bind
-from gpu import DeviceError, DeviceInfo
+from gpu import DeviceError, DeviceInfo, Probed, ProbedRow
 
 
 def run(*args: str, env: dict[str, str] | None = None) -> Result:
@@ -183,14 +184,76 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = DeviceInfo("Card", "driver 1", "Vulkan", "GPU", False, (), ("shader-f16",), {})
     slow = DeviceInfo("llvmpipe", "Mesa", "Vulkan", "CPU", True, (), (), {})
     monkeypatch.setattr("gpu.devices", lambda: [fast, slow])
+    monkeypatch.setattr("gpu.is_tuned", lambda device: device is fast)
     lines = run("devices").output.splitlines()
     assert lines[0].startswith("0  Card")
     assert "shader-f16" in lines[1]
-    assert lines[2].startswith("1  llvmpipe")
-    assert "software" in lines[2]
+    assert lines[2] == "   kernels: measured"
+    assert lines[3].startswith("1  llvmpipe")
+    assert "software" in lines[3]
+    assert lines[4].startswith("   kernels: default")
     monkeypatch.setattr("gpu.devices", list)
     result = run("devices")
     assert (result.exit_code, "Vulkan" in result.output) == (1, True)
+
+
+CARD = DeviceInfo("Card", "driver 1", "Vulkan", "GPU", False, (), (), {})
+
+
+def probed(**changes: Any) -> Probed:
+    """What a probe of `CARD` found: two candidates, the second chosen."""
+    rows = (ProbedRow("1×2, 8×4", 10.0, 1234.5, False), ProbedRow("1×4, 8×8", 20.25, 2000.0, True))
+    return replace(Probed(CARD, rows, (), 0, None, True), **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The adapters that were measured, of three, the second of which cannot be opened."""
+    which: list[str] = []
+
+    def fake(adapter: str) -> Probed:
+        which.append(adapter)
+        if adapter == "1":
+            raise DeviceError("Card could not be opened: it is busy")
+        return probed(n_left=3, faults=("1×2, 4×4: 7 of 9 results are wrong",), kept=False)
+
+    monkeypatch.setattr("gpu.devices", lambda: 3 * [CARD])
+    monkeypatch.setattr("gpu.probe_device", fake)
+    return which
+
+
+def test_devices_are_measured_and_the_table_is_shown(probes: list[str]) -> None:
+    result = run("devices", "--probe")
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert probes == ["0", "1", "2"]
+    assert lines[0].startswith("0  Card")
+    assert [line.split() for line in lines[2:4]] == [
+        ["1×2,", "8×4", "10.00", "1234.5"],
+        ["1×4,", "8×8", "20.25", "2000.0", "chosen"],
+    ]
+    assert len(lines[2]) + len("  chosen") == len(lines[3])
+    assert lines[4] == "   left out: 1×2, 4×4: 7 of 9 results are wrong"
+    assert lines[5] == "   3 more were not reached in time"
+    assert "cannot be written" in lines[6]
+    assert lines[7].startswith("1  Card")
+    assert lines[8] == "   cannot be measured: Card could not be opened: it is busy"
+    assert lines[9].startswith("2  Card")
+
+
+def test_one_device_is_measured_when_it_is_named(probes: list[str]) -> None:
+    assert run("devices", "--probe", "--adapter", "radeon").exit_code == 0
+    assert probes == ["radeon"]
+    assert run("devices", "--probe", "--adapter", "1").exit_code == 1
+
+
+def test_the_server_loads_with_the_kernels_measured_for_the_adapter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("gpu.Engine.load", lambda folder, **options: asked.update(options))
+    app.server.load_engine(Settings(), tmp_path, lambda fraction, message: None)
+    assert asked["probe"] is True
 
 
 def test_a_device_error_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
