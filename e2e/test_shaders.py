@@ -1,7 +1,8 @@
 """The shaders compile in a browser too: Tint is a second opinion on WGSL, stricter than naga.
 
-Every specialisation that plans of unlike models ask for is compiled by Chromium's WebGPU, on a
-device with no more than the limits that every device has.
+Every source that plans of unlike models ask for is compiled by Chromium's WebGPU, on a device with
+no more than the limits that every device has, and made a pipeline with the constants that switch
+most of it on. (naga compiles every set of constants whenever a plan is recorded.)
 """
 
 from __future__ import annotations
@@ -85,14 +86,20 @@ def as_numbers(kernel: Kernel) -> dict[str, float]:
     return {name: float(value) for name, value in kernel.constants.items()}
 
 
+def n_switched_on(kernel: Kernel) -> int:
+    """How many of its yes-or-no constants are yes."""
+    return sum(value is True for value in kernel.constants.values())
+
+
 def test_every_variant_compiles_in_the_browser(page: Page) -> None:
     device = Device.open()
-    kernels = {
-        (kernel.name, kernel.source, repr(as_numbers(kernel))): kernel
+    recorded = [
+        kernel
         for software in (True, False)
         for kernel in variants.recorded(device, software=software)
-    }.values()
-    assert len(kernels) > 200
+    ]
+    kernels = {k.source: k for k in sorted(recorded, key=n_switched_on)}.values()
+    assert len(kernels) > 80
     said = compile_all(page, [(k.name, k.source, as_numbers(k)) for k in kernels])
     wrong = [
         f"{kernel.name}.wgsl with {dict(kernel.constants)}: {line}"

@@ -9,15 +9,21 @@ from gpu.wgpu_runner import WgpuRunner
 from tests.gpu import driving, random_llama
 from tests.gpu.rig import as_kind
 
-NAMES = ("odd172_bias", "head128_llama3", "derived_head", "long_context")
+MODELS = {
+    "odd172_bias": ("f32", "q4"),
+    "head128_llama3": ("f16",),
+    "derived_head": ("q8",),
+    "long_context": ("f16",),
+}
+"""Models of unlike shapes, and the formats of their weights."""
 
 
 def recorded(device: Device, *, software: bool) -> list[Kernel]:
-    """Kernels of plain, captured and logits plans in all buckets, weights in both dtypes, as for a
-    software device or a real GPU. Recording compiles them."""
+    """Kernels of plain, captured and logits plans in all buckets, weights in every format, as for a
+    software device or a real GPU."""
     found: dict[tuple[str, str], Kernel] = {}
-    for name in NAMES:
-        for dtype in ("f32", "f16"):
+    for name, dtypes in MODELS.items():
+        for dtype in dtypes:
             runner = driving.load(as_kind(device, software), random_llama.folder(name), dtype)
             found |= {(k.source, repr(k.constants)): k for k in _kernels(runner)}
     return sorted(found.values(), key=lambda kernel: kernel.name)
