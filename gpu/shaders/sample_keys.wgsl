@@ -11,6 +11,7 @@ override VOCAB: u32;
 override LOGIT_QUADS: u32;
 override SEEN_WORDS: u32;
 
+const LOWEST = -3.4e38; // still finite: what is no token weighs exp(LOWEST − top) = 0
 const LEAST_TEMPERATURE = 1e-30; // as good as greedy, and logits stay finite
 
 @group(0) @binding(0) var<uniform> step: Step;

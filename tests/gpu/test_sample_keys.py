@@ -83,11 +83,11 @@ def check_mass(case: str, logits: Array, tops: Array, masses: Array) -> None:
 
 
 def test_a_key_of_every_kind_of_number_keeps_its_place(rig: Rig) -> None:
-    """Zeros of both signs tie; nothing has the key of no token, whatever its bits."""
+    """Zeros of both signs tie; nothing has a key that stands for no token, whatever its bits."""
     rising = [-np.inf, -3.4e38, -1.0, -1e-30, -0.0, 0.0, 1e-30, 1.0, 3.4e38, np.inf]
-    logits = np.array([*rising, np.nan, 0.0], np.float32)
-    logits.view(np.uint32)[-1] = 0xFFFFFFFF
+    logits = np.array([*rising, np.nan, 0.0, 0.0], np.float32)
+    logits.view(np.uint32)[-2:] = [0xFFFFFFFF, 0x7FFFFFFF]
     keys = left(SamplerRig(rig, len(logits)), logits, settings(), [])[: len(logits)]
     assert keys[4] == keys[5]
     assert (np.diff(np.delete(keys[: len(rising)], 4).astype(np.int64)) > 0).all()
-    assert keys.min() >= 1
+    assert 1 <= keys.min() <= keys.max() < 0xFFFFFFFF

@@ -170,10 +170,12 @@ def test_the_smallest_temperatures_choose_among_the_most_likely(
 def test_logits_that_are_not_numbers_are_reported_and_harm_nothing(
     sampler: SamplerFor, vocab: int, temperature: float, odd: float
 ) -> None:
-    logits = np.stack([np.full(vocab, odd), np.where(np.arange(vocab) == 5, odd, 1.0)])
+    everywhere, once = np.full(vocab, odd), np.where(np.arange(vocab) == 5, odd, 1.0)
+    masked = np.full(vocab, -np.inf)
+    logits = np.stack([everywhere, once, masked]).astype(np.float32)
     for changes in ({}, {"top_p": 0.5}, {"top_p": 0.5, "top_k": 5, "min_p": 0.5}):
-        sample = settings(temperature=temperature, **changes)
-        sampled = sampler(vocab).choose(logits.astype(np.float32), [sample, sample])
+        samples = [settings(temperature=temperature, **changes)] * 3
+        sampled = sampler(vocab).choose(logits, samples)
         for one in sampled:
             assert not np.isfinite(one.logprob)
             assert 0 <= one.id < vocab

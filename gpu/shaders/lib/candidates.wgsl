@@ -4,44 +4,47 @@
 // use: window
 const N_CANDIDATES = 20u;
 
-var<workgroup> shared_part: vec3u;
+var<workgroup> shared_part: vec2u;
 
 // The id of the n-th token with this key, counted from 0 by rising id; there must be that many.
 // Each round counts in LANES parts of what is left.
 fn nth_tied(row: Quads, key: u32, n: u32) -> u32 {
-  var part = vec3u(0u, row.n, n); // from this quad to before that one; how many to skip
-  while (part.y - part.x > 1u) {
-    let size = (part.y - part.x + LANES - 1u) / LANES;
-    let begin = part.x + lane * size;
+  var begin = 0u;
+  var end = row.n;
+  var left = n; // to skip before it
+  while (end - begin > 1u) {
+    let size = (end - begin + LANES - 1u) / LANES;
+    let mine = begin + lane * size;
     var count = vec4f();
-    for (var quad = begin; quad < min(begin + size, part.y); quad++) {
+    for (var quad = mine; quad < min(mine + size, end); quad++) {
       count += select(vec4f(), vec4f(1.0), keys[row.first + quad] == vec4u(key));
     }
     partials[lane] = count;
     workgroupBarrier();
-    if (lane == 0u) { shared_part = pick_tied_part(part, size); }
-    part = workgroupUniformLoad(&shared_part);
+    if (lane == 0u) { shared_part = pick_tied_part(left); }
+    let part = workgroupUniformLoad(&shared_part);
+    begin = min(begin + part.x * size, end - 1u); // ends even if there are not that many
+    end = min(begin + size, end);
+    left = part.y;
   }
-  let four = keys[row.first + part.x];
-  var left = part.z;
+  let four = keys[row.first + begin];
   for (var j = 0u; j < 4u; j++) {
     if (four[j] != key) { continue; }
-    if (left == 0u) { return part.x * 4u + j; }
+    if (left == 0u) { return begin * 4u + j; }
     left--;
   }
   return NO_ID;
 }
 
-fn pick_tied_part(part: vec3u, size: u32) -> vec3u {
-  var left = part.z;
-  var l = 0u;
-  for (; l + 1u < LANES; l++) {
+// The part in which the n-th lies, and how many to skip there.
+fn pick_tied_part(n: u32) -> vec2u {
+  var left = n;
+  for (var l = 0u; l < LANES - 1u; l++) {
     let count = u32(dot(partials[l], vec4f(1.0)));
-    if (count > left) { break; }
+    if (count > left) { return vec2u(l, left); }
     left -= count;
   }
-  let begin = part.x + l * size;
-  return vec3u(begin, min(begin + size, part.y), left);
+  return vec2u(LANES - 1u, left);
 }
 
 // The window of the most likely tokens, about `need` of them or somewhat more.
@@ -50,7 +53,7 @@ fn pick_tied_part(part: vec3u, size: u32) -> vec3u {
 // this finds too few tokens, or more than a window holds, the row itself is searched.
 fn first_window(row: Quads, summaries: Quads, ends: Extremes, need: u32) -> Window {
   let listed = min(N_CANDIDATES, VOCAB);
-  let high = min(ends.greatest, NO_KEY - 1u) + 1u;
+  let high = ends.greatest + 1u;
   var low = 1u;
   if (VOCAB > CAPACITY) {
     let all = Span(ends.least, high, strips(), 0u, 0.0);

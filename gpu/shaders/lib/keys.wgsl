@@ -8,13 +8,13 @@ override SLICES: u32;
 override STRIP_QUADS: u32;
 override SLICE_LANES: u32;
 
-const LOWEST = -3.4e38;
+const NO_KEY = 0xffffffffu;
 
-// Order-preserving: a < b exactly when its key is smaller. A key of 0 is no token.
+// Order-preserving: a < b exactly when its key is smaller. 0 and NO_KEY are no logit's key.
 fn keys_of(v: vec4f) -> vec4u {
   let bits = bitcast<vec4u>(v);
   let keys = select(bits | vec4u(0x80000000u), ~bits, (bits & vec4u(0x80000000u)) != vec4u());
-  return max(keys, vec4u(1u));
+  return clamp(keys, vec4u(1u), vec4u(NO_KEY - 1u));
 }
 
 fn key_of(v: f32) -> u32 { return keys_of(vec4f(v)).x; }

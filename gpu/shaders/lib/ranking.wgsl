@@ -12,8 +12,7 @@ override VOCAB: u32;
 override LANES: u32 = 64u;
 
 const PIVOTS = 16u;
-const FINITE = 1e30;
-const NO_KEY = 0xffffffffu;
+const FINITE = 1e30; // logits closer to 0 can be divided evenly
 
 var<private> lane: u32;
 var<private> top: f32; // the largest scaled logit

@@ -35,12 +35,13 @@ fn next_window(row: Quads, span: Span) -> Window {
   return Window(CAPACITY, n, span.n_above, span.low, mass);
 }
 
-// A key below which tokens are so light that all together they cannot matter to the query.
+// A key below which tokens are so light that all together they cannot matter to the query. It
+// leaves two keys at least, so that how many tokens have them is counted.
 fn lightest(span: Span, greatest: u32, kept: Kept, query: Query) -> u32 {
   let light = kept.mass - query.wanted;
-  if (!query.by_mass || light < 1e-4 * kept.mass) { return span.low; }
+  if (!query.by_mass || !(light > 1e-4 * kept.mass)) { return span.low; } // also when it is NaN
   let key = key_of(logit_of(greatest) + log(light / f32(VOCAB)) - 1.0);
-  return clamp(key, span.low, span.high - 1u);
+  return max(span.low, min(key, span.high - 2u));
 }
 
 // Among more equal tokens than a window holds. Only a draw asks for one of them.
@@ -52,7 +53,10 @@ fn place_of_tied(row: Quads, span: Span, query: Query) -> Place {
     id = nth_tied(row, span.low, min(u32(share), span.n - 1u));
   }
   let mass_through = span.mass_above + mass * f32(span.n);
-  return Place(span.low, id, span.n_above, span.n_above + span.n, mass_through);
+  if (lane == 0u) {
+    shared_place = Place(span.low, id, span.n_above, span.n_above + span.n, mass_through);
+  }
+  return workgroupUniformLoad(&shared_place);
 }
 
 // What is kept of tokens that reach `floor`.

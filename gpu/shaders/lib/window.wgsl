@@ -2,7 +2,7 @@
 // workgroup memory, where a count or a mass is found by bisection.
 // use: ranking
 const CAPACITY = 256u; // entries of a window; LANES times four at most
-const WINDOWS = 2u;
+const WINDOWS = 2u; // that of the most likely tokens, and another below it
 const NO_ID = 0xffffffffu;
 
 var<workgroup> entries: array<vec2u, CAPACITY * WINDOWS>; // key, id
@@ -68,14 +68,15 @@ fn end_collecting() -> u32 {
   return workgroupUniformLoad(&shared_n);
 }
 
-// From the whole row, in no order.
+// From the whole row, in no order; how many were kept.
 fn collect(row: Quads, wanted: Wanted, base: u32) -> u32 {
   begin_collecting();
   for (var quad = lane; quad < row.n; quad += LANES) { collect_quad(row, quad, wanted, base); }
-  return end_collecting();
+  return min(end_collecting(), CAPACITY);
 }
 
-// The same, only from strips that can hold such a token; CAPACITY + 1 if these are too many.
+// From strips that can hold such a token; how many there were, or CAPACITY + 1 if the strips alone
+// are too many.
 fn collect_from_strips(row: Quads, summaries: Quads, wanted: Wanted) -> u32 {
   begin_collecting();
   for (var quad = lane; quad < summaries.n; quad += LANES) {
