@@ -46,18 +46,20 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 
   product(first_m, first_n, n_rows, lane);
   if (lane % STRANDS != 0u) { return; }
+  // A copy for the loop to pick from: drivers keep what is indexed by a variable in memory.
+  var found = sums;
   for (var i = 0u; i < TILE_M; i++) {
     let row = first_m + i;
     if (row >= n_rows) { break; }
     for (var j = 0u; j < TILE_N; j++) {
       let column = first_n + j;
       if (column >= N) { break; }
-      var value = sums[i * TILE_N + j];
+      var value = found[i * TILE_N + j];
       if (BIAS) { value += bias[FIRST + column]; }
       if (!GATED) {
         store(row, FIRST + column, value);
       } else if (j % 2u == 1u) {
-        var gate = sums[i * TILE_N + j - 1u];
+        var gate = found[i * TILE_N + j - 1u];
         if (BIAS) { gate += bias[FIRST + column - 1u]; }
         store(row, (FIRST + column) / 2u, silu(gate) * value);
       }

@@ -259,23 +259,22 @@ def test_the_output_head_of_smollm2_135m(rig: Rig) -> None:
     check(rig, Case(576, 49152, "f16", rows=2, bucket=2, norm=True, gather=True))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+@pytest.mark.parametrize(("dtype", "gated"), [("f32", True), ("q4", False)])
+@pytest.mark.parametrize("tuning", TUNINGS)
 def test_a_rows_bits_do_not_depend_on_tile_bucket_shards_or_the_rows_beside_it(
-    rig: Rig, gated: bool, dtype: str
+    rig: Rig, tuning: str, dtype: str, gated: bool
 ) -> None:
     whole = Case(
-        300, 1030, dtype, rows=128, bucket=128, norm=True, bias=True, residual=True, gated=gated
-    )
+        300, 270, dtype, rows=128, bucket=128, norm=True, bias=True, residual=True, gated=gated,
+        tuning=tuning,
+    )  # fmt: skip
     problem = Problem.of(whole)
+    together = compute(rig, whole, problem)
     rng = np.random.default_rng(7)
-    for tuning, shards in product(TUNINGS, (1, 3)):
-        case = replace(whole, tuning=tuning)
-        together = compute(rig, case, problem)
-        for bucket in ROW_BUCKETS:
-            rows = rng.permutation(128)[:bucket]
-            part = replace(problem, x=problem.x[rows], residual=problem.residual[rows])
-            case = replace(case, rows=bucket, bucket=bucket, shards=shards)
-            apart = compute(rig, case, part)
-            same = apart.view(np.uint32) == together[rows].view(np.uint32)
-            assert same.all(), f"{case}: row {np.argwhere(~same)[0][0]} differs from 128 rows' own"
+    for bucket in ROW_BUCKETS:
+        rows = rng.permutation(128)[:bucket]
+        part = replace(problem, x=problem.x[rows], residual=problem.residual[rows])
+        case = replace(whole, rows=bucket, bucket=bucket, shards=3 if bucket in (2, 16) else 1)
+        apart = compute(rig, case, part)
+        same = apart.view(np.uint32) == together[rows].view(np.uint32)
+        assert same.all(), f"{case}: row {np.argwhere(~same)[0][0]} differs from 128 rows' own"
