@@ -15,6 +15,7 @@ from gpu.config import ModelConfig
 from gpu.kernels import Number
 from gpu.kv_cache import KvPools
 from gpu.plan import Grid, Recorder
+from gpu.step import DeviceInfo
 from gpu.tiling import Tile
 from gpu.weights import Matrix
 
@@ -234,7 +235,7 @@ def attention(
     _expect(out, (q.shape[-1],), label)
     if entropy is not None:
         _expect(entropy, (config.n_heads,), label)
-    cut = attention_cut(rec, config, pools.dtype, batch.n_rows)
+    cut = attention_cut(rec.device.info, config, pools.dtype, batch.n_rows)
     group = config.n_heads // config.n_kv_heads
     splits = batch.splits
     if splits is not None:
@@ -282,10 +283,10 @@ def attention(
         },
     )
     if splits is not None:
-        _merge_splits(rec, batch, f"{label}.merge", config, splits, cut.split, out, entropy)
+        attention_merge(rec, batch, f"{label}.merge", config, splits, cut.split, out, entropy)
 
 
-def _merge_splits(
+def attention_merge(
     rec: Recorder,
     batch: Batch,
     label: str,
@@ -295,6 +296,7 @@ def _merge_splits(
     out: Tensor,
     entropy: Tensor | None,
 ) -> None:
+    """out = what the splits of `split` keys left, put together in their order."""
     workgroup = 64
     rec.dispatch(
         label,
@@ -319,9 +321,10 @@ def _merge_splits(
     )
 
 
-def attention_cut(rec: Recorder, config: ModelConfig, kv_dtype: str, n_rows: int) -> AttentionCut:
+def attention_cut(
+    info: DeviceInfo, config: ModelConfig, kv_dtype: str, n_rows: int
+) -> AttentionCut:
     """Software devices emulate loads, so lanes trade what they loaded where they can."""
-    info = rec.device.info
     trade = info.software and "subgroup" in info.features
     return AttentionCut.of(config, kv_dtype, n_rows, software=info.software, trade=trade)
 

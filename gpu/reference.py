@@ -116,6 +116,18 @@ def attention(
     return out, entropy
 
 
+def attention_merge(values: Array, states: Array) -> tuple[Array, Array]:
+    """Attention and its entropy in bits from splits of the keys: values (n_splits, n_rows, n_heads,
+    head_dim), states (n_splits, n_rows, n_heads, 3) of each split's greatest score g in bits,
+    Σ 2^(s - g) and Σ 2^(s - g) · (s - g)."""
+    greatest, sums, weighted = np.moveaxis(states, -1, 0)
+    drop = greatest - greatest.max(axis=0)
+    total = (np.exp2(drop) * sums).sum(axis=0)
+    out = (np.exp2(drop)[..., None] * values).sum(axis=0) / total[..., None]
+    terms = (np.exp2(drop) * (weighted + sums * drop)).sum(axis=0)
+    return out, np.maximum(0.0, np.log2(total) - terms / total)
+
+
 def gather(pool: Array, table: Ids, n_tokens: int) -> Array:
     """The first `n_tokens` tokens of a sequence: (n_tokens, n_kv_heads, head_dim)."""
     block_tokens = pool.shape[2]

@@ -1,12 +1,12 @@
-// out = softmax(q · kᵀ / √head_dim) · v over the positions up to the row's own, for heads that share
-// keys and values in groups (Ainslie et al. 2023); scores stay on chip (Dao et al. 2022).
+// out = softmax(q · kᵀ / √head_dim) · v over the positions up to the row's own, for heads that
+// share keys and values in groups (Ainslie et al. 2023); scores stay on chip (Dao et al. 2022).
 //
 // One workgroup reads each key and value once for QUERIES queries: HEADS heads of a group in ROWS
-// rows that follow each other. It walks the context in rounds, see lib/attention_round.wgsl. A context
-// is cut in splits of SPLIT keys. PARTIAL: a workgroup takes one split and leaves its state and
-// values for attention_merge; else it takes one split after the other and merges them itself, in
-// the same order with the same operations. The order of every sum depends on LANES, PARTS and SPLIT
-// alone, not on what else is in the step.
+// rows that follow each other. It walks the context in rounds, see lib/attention_round.wgsl. A
+// context is cut in splits of SPLIT keys. PARTIAL: a workgroup takes one split and leaves its
+// state and values for attention_merge; else it takes one split after the other and merges them
+// itself, in the same order with the same operations. The order of every sum depends on LANES,
+// PARTS and SPLIT alone, not on what else is in the step.
 //
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, v_pool, block_tables  see lib/paging.wgsl
@@ -20,7 +20,8 @@
 // use: softmax_state
 // use: attention_round
 // prelude: const HEAD_VEC4S (head_dim / 4), GROUP (heads that share keys), HEADS, ROWS, LANES,
-// PARTS (sums of a value, of every PARTS-th four keys), FEW_ROWS (most rows of a step that is split)
+// PARTS (sums of a value, of every PARTS-th four keys), FEW_ROWS (most rows of a step that is
+// split)
 override N_HEADS: u32;
 override Q_STRIDE: u32;
 override SCALE: f32; // log2(e) / √head_dim

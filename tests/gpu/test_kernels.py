@@ -11,7 +11,7 @@ import pytest
 from gpu import kernels, ops, reference, reference_sampler, sampling_ops, step, step_buffer
 from gpu.device import Device
 from gpu.errors import DeviceError
-from gpu.kernels import Kernels, bindings_of, compose, read_shader, shader_names
+from gpu.kernels import Kernel, Kernels, bindings_of, compose, read_shader, shader_names
 from tests.gpu import variants
 
 FOLDER = resources.files("gpu") / "shaders"
@@ -26,8 +26,17 @@ OPS = {
 }
 MAX_STORAGE_BUFFERS = 8
 MAX_INVOCATIONS = 256
-MAX_WORKGROUP_BYTES = 16384
 """What every WebGPU device has."""
+
+STAND_INS = {
+    "weight": ("f32", "f16", "q8", "q4"),
+    "kv": ("f32", "f16", "f16x8"),
+    "kv_pair": ("f32", "f16"),
+    "x_tile": ("lanes", "loads"),
+    "four": ("lanes", "loads"),
+}
+"""Names that shaders use, and the endings of the files that stand in for them."""
+ANY = {name: f"{name}_{endings[0]}" for name, endings in STAND_INS.items()}
 
 SECTIONS = (
     r"^// ",
@@ -76,8 +85,8 @@ def test_a_shaders_sections_are_in_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", shader_names())
 def test_a_shader_describes_its_bindings_and_writes_the_last(name: str) -> None:
-    source = read_shader(name)
-    header = source[: source.index("// use:")]
+    source = compose(name, {}, ANY)
+    header = "\n".join(line for line in source.splitlines() if line.startswith("//"))
     bindings = bindings_of(source)
     kinds = [b.kind for b in bindings]
     assert [b.index for b in bindings] == list(range(len(bindings)))
@@ -92,7 +101,8 @@ def test_every_file_of_the_library_is_used() -> None:
     used = set()
     for name in (*shader_names(), *(f"lib/{name}" for name in LIB)):
         used |= set(re.findall(r"^// use: (\w+)", read_shader(name), re.MULTILINE))
-    assert {name.removesuffix("_f32").removesuffix("_f16") for name in LIB} == used
+    files = {f"{name}_{ending}" for name in STAND_INS for ending in STAND_INS[name]}
+    assert set(LIB) == (used - set(STAND_INS)) | files
 
 
 def test_host_and_shaders_agree_on_their_numbers() -> None:
@@ -112,21 +122,25 @@ def test_every_variant_that_models_ask_for_compiles(device: Device, software: bo
     found = variants.recorded(device, software=software)
     assert {kernel.name for kernel in found} == set(shader_names())
     for kernel in found:
-        sizes = [kernel.constants.get(name) for name in ("WORKGROUP", "LANES", "SLICE_LANES")]
-        assert 1 <= max(size or 0 for size in sizes) <= MAX_INVOCATIONS
+        assert 1 <= workgroup_size(kernel) <= MAX_INVOCATIONS
 
 
-@pytest.mark.parametrize("head_dim", [4, 64, 128, 256, 1024])
-def test_attention_fits_the_workgroup_memory_every_device_has(head_dim: int) -> None:
-    lanes = ops.attention_lanes(head_dim)
-    assert 1 <= lanes * (head_dim + 3) * 4 <= MAX_WORKGROUP_BYTES
+def workgroup_size(kernel: Kernel) -> int:
+    """Invocations of a workgroup: an override, or a constant of the source."""
+    name = re.search(r"@workgroup_size\((\w+)\)", kernel.source)
+    assert name
+    if name[1] in kernel.constants:
+        return int(kernel.constants[name[1]])
+    if name[1] == "WORKGROUP":
+        return constant(kernel.source, "STRANDS") * constant(kernel.source, "COLUMNS")
+    return constant(kernel.source, name[1])
 
 
 def test_a_kernel_is_compiled_once(device: Device) -> None:
     kernels_ = Kernels(device)
-    first = kernels_.get("embed", {"CHUNKS": 1, "COUNT": 1}, lib={"weight": "weight_f32"})
-    again = kernels_.get("embed", {"COUNT": 1, "CHUNKS": 1}, lib={"weight": "weight_f32"})
-    other = kernels_.get("embed", {"CHUNKS": 1, "COUNT": 1}, lib={"weight": "weight_f16"})
+    first = kernels_.get("embed", {"BLOCKS": 1, "COUNT": 1}, lib={"weight": "weight_f32"})
+    again = kernels_.get("embed", {"COUNT": 1, "BLOCKS": 1}, lib={"weight": "weight_f32"})
+    other = kernels_.get("embed", {"BLOCKS": 1, "COUNT": 1}, lib={"weight": "weight_f16"})
     assert first is again
     assert first is not other
     assert len(kernels_) == 2
@@ -157,7 +171,7 @@ def test_a_shader_that_does_not_compile_is_named_with_the_line(
 ) -> None:
     broken(monkeypatch, "let row = id.y;", "let row = id.nothing;")
     with pytest.raises(DeviceError) as caught:
-        Kernels(device).get("embed", {"CHUNKS": 1, "COUNT": 1}, lib={"weight": "weight_f32"})
+        Kernels(device).get("embed", {"BLOCKS": 1, "COUNT": 1}, lib={"weight": "weight_f32"})
     message = str(caught.value)
     assert message.startswith("embed.wgsl does not compile")
     assert re.search(r"\d+ │ +let row = id\.nothing;", message)
@@ -165,9 +179,9 @@ def test_a_shader_that_does_not_compile_is_named_with_the_line(
 
 def test_a_pipeline_that_cannot_be_made_is_named_with_its_constants(device: Device) -> None:
     with pytest.raises(
-        DeviceError, match=r"(?s)embed\.wgsl with {'CHUNKS': 3} failed.*COUNT"
+        DeviceError, match=r"(?s)embed\.wgsl with {'BLOCKS': 3} failed.*COUNT"
     ) as caught:
-        Kernels(device).get("embed", {"CHUNKS": 3}, lib={"weight": "weight_f32"})
+        Kernels(device).get("embed", {"BLOCKS": 3}, lib={"weight": "weight_f32"})
     assert "COUNT" in str(caught.value)
 
 

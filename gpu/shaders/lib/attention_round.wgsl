@@ -1,6 +1,7 @@
-// One round of attention.wgsl: 4 · LANES keys for QUERIES queries. A lane scores four keys, then adds
-// values for one chunk of dimensions, of every PARTS-th four keys. Arrays are nested in fours, as
-// the loops over them are, so that drivers unroll the loops and keep the arrays in registers.
+// One round of attention.wgsl: 4 · LANES keys for QUERIES queries. A lane scores four keys, then
+// adds values for one chunk of dimensions, of every PARTS-th four keys. Arrays are nested in
+// fours, as the loops over them are, so that drivers unroll the loops and keep the arrays in
+// registers.
 // use: four
 
 struct Run { // rows of one sequence
@@ -22,7 +23,8 @@ struct Sums { // of a split so far, for this lane's chunk of dimensions
 
 // Where the key of a position begins in the pools.
 fn key_at(run: Run, position: u32) -> u32 {
-  return cached_at(block_tables[run.table + position / BLOCK_TOKENS], position, run.kv_head, CHUNKS);
+  let block = block_tables[run.table + position / BLOCK_TOKENS];
+  return cached_at(block, position, run.kv_head, CHUNKS);
 }
 
 fn score_keys(run: Run, key: u32, at: ptr<function, Places>) -> array<array<vec4f, 4>, FOURS> {
@@ -50,7 +52,8 @@ fn score_keys(run: Run, key: u32, at: ptr<function, Places>) -> array<array<vec4
 }
 
 // Scores this lane's keys, leaves their shares, moves the tops.
-fn weigh_round(run: Run, first: u32, lane: u32, at: ptr<function, Places>, n_keys: ptr<function, Keys>,
+fn weigh_round(run: Run, first: u32, lane: u32, at: ptr<function, Places>,
+               n_keys: ptr<function, Keys>,
                before: ptr<function, Sums>) {
   let key = first + 4u * lane;
   let keys = vec4u(key, key + 1u, key + 2u, key + 3u);

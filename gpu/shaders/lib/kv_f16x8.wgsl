@@ -1,5 +1,5 @@
-// Eight consecutive numbers of a cached key or value, stored as float16, two to a word: the pools of
-// kv_f16 with half as many loads, for heads of a multiple of eight numbers.
+// Eight consecutive numbers of a cached key or value, stored as float16, two to a word: the pools
+// of kv_f16 with half as many loads, for heads of a multiple of eight numbers.
 alias Cached = vec4u;
 alias Numbers = array<vec4f, 2>;
 const CACHED_VEC4S = 2u;

@@ -39,8 +39,8 @@ var<private> grid: array<vec2f, TILE_N>;
 const JOINED = select(TILE_N + 1u, 0u, STRANDS == 1u); // what a lane adds to a row: sums, squares
 var<workgroup> joined: array<f32, max(1u, WORKGROUP * JOINED)>;
 
-// Leaves the tile from row `first_m` and column `first_n` on in `sums` of the lanes of strand 0. Rows
-// and columns past the edge repeat the last one. `lane`: of the workgroup.
+// Leaves the tile from row `first_m` and column `first_n` on in `sums` of the lanes of strand 0.
+// Rows and columns past the edge repeat the last one. `lane`: of the workgroup.
 fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   begin_rows(first_m, n_rows, lane);
   for (var j = 0u; j < TILE_N; j++) { packed_at[j] = min(first_n + j, N - 1u) * row_packed(); }

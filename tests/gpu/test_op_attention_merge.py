@@ -1,0 +1,57 @@
+"""Splits of attention put together, against their float64 twin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpu import ops, reference
+from gpu.attention_cut import FEW_ROWS
+from gpu.buffers import padded
+from gpu.ops import STATE_FLOATS, Splits
+from tests.gpu.rig import POISON, ROUNDING, Rig, compare, llama_config, rows_at
+
+pytestmark = pytest.mark.parity
+SPLIT = 16
+
+
+@pytest.mark.parametrize("heads", [(1, 4), (3, 20), (9, 64)], ids=str)
+@pytest.mark.parametrize("n_splits", [1, 2, 5])
+def test_splits_are_put_together_in_their_order(
+    rig: Rig, n_splits: int, heads: tuple[int, int]
+) -> None:
+    n_heads, head_dim = heads
+    config = llama_config(n_heads=n_heads, head_dim=head_dim)
+    rng = np.random.default_rng(n_splits)
+    rows = rows_at([n_splits * SPLIT - 1] * 3)
+    shape = (n_splits, FEW_ROWS, n_heads)
+    states = np.empty((*shape, STATE_FLOATS), np.float32)
+    states[..., 0] = rng.normal(size=shape) * 10
+    states[..., 1] = rng.uniform(1, SPLIT, shape)
+    states[..., 2] = -rng.uniform(0, 3, shape) * states[..., 1]
+    values = rng.normal(size=(*shape, head_dim)).astype(np.float32)
+    width = n_heads * head_dim
+    whole = np.full((n_splits, FEW_ROWS, padded(width)), POISON, np.uint32).view(np.float32)
+    whole[..., :width] = values.reshape(n_splits, FEW_ROWS, width)
+    splits = Splits(
+        n_splits,
+        replace(rig.memory.upload("values", whole), shape=(n_splits * FEW_ROWS, padded(width))),
+        rig.memory.upload("states", states),
+    )
+    out, bits = rig.output("out", 3, width), rig.output("entropy", 3, n_heads, stride=n_heads)
+    batch = rig.batch(rows)
+    rig.run(
+        lambda rec: ops.attention_merge(
+            rec, batch, "merge", config, splits, SPLIT, out.tensor, bits.tensor
+        )
+    )
+    exact = states[:, :3].astype(np.float64)
+    want, entropy = reference.attention_merge(values[:, :3].astype(np.float64), exact)
+    # Each power of two is off by about its exponent's rounding, at most 60 bits here.
+    error = 64 * (n_splits + 4) * ROUNDING
+    largest = np.abs(values).max() * n_splits / exact[..., 1].min()
+    case = f"{n_splits}x{n_heads}x{head_dim}"
+    compare("attention_merge.out", case, out.read(), want.reshape(3, -1), error * largest, 0)
+    compare("attention_merge.entropy", case, bits.read(), entropy, error * 10, 0)
