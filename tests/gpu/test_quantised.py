@@ -21,7 +21,7 @@ from gpu.packing import FORMATS, unpack
 from gpu.step import Floats
 from gpu.tokenizer import Tokenizer
 from gpu.torch_runner import TorchRunner
-from gpu.weights import Matrix
+from gpu.weights import Matrix, rotary_order
 from tests.gpu import driving, random_llama
 from tests.gpu.rig import compare
 
@@ -172,10 +172,17 @@ def test_both_engines_hold_the_same_numbers(
         q, k, v, out, gate, up, down = (
             linear.weight.numpy() for linear in (b.q, b.k, b.v, b.out, b.gate, b.up, b.down)
         )
+        q, k = (in_rotary_order(heads, ours.config.head_dim) for heads in (q, k))
         check_matrix(device, a.qkv, np.concatenate([q, k, v]))
         check_matrix(device, a.out, out)
         check_matrix(device, a.gate_up, np.stack([gate, up], axis=1).reshape(-1, up.shape[1]))
         check_matrix(device, a.down, down)
+
+
+def in_rotary_order(heads: Floats, head_dim: int) -> Floats:
+    """Rows of query or key heads as the device holds them."""
+    ordered: Floats = heads.reshape(-1, head_dim, heads.shape[1])[:, rotary_order(head_dim)]
+    return ordered.reshape(heads.shape)
 
 
 def check_matrix(device: Device, matrix: Matrix, want: Floats) -> None:
