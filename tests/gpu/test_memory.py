@@ -18,8 +18,6 @@ from gpu.wgpu_runner import WgpuRunner
 from tests.gpu import driving, random_llama
 from tests.gpu.test_wgpu_runner import live_objects, resident_bytes
 
-pytestmark = pytest.mark.parity
-
 CONTEXT = 2048
 MOST_WORK = 0.10
 """Of weights and KV cache: everything else on the device."""

@@ -44,11 +44,10 @@ def test_a_prompt_in_chunks_leaves_the_same_bits(model: tuple[str, WgpuRunner]) 
         assert np.array_equal(seen[0], other)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
-def test_a_context_of_several_splits_leaves_the_same_bits(device: Device, dtype: str) -> None:
+def test_a_context_of_several_splits_leaves_the_same_bits(device: Device) -> None:
     """Steps of many rows walk the splits in one workgroup, steps of few rows in one each."""
-    runner = driving.load(device, random_llama.folder("long_context"), dtype)
-    ids = random_llama.ids("long_context", 1290)
+    runner = driving.load(device, random_llama.folder("long_context"), "f16")
+    ids = random_llama.ids("long_context", split_of(device.info.software) + 70)
     seen = []
     for chunk in (128, 7):
         driving.begin(runner, 0, ids, len(ids))
