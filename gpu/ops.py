@@ -74,7 +74,7 @@ def embed(
     of x."""
     if table.dtype == "q4":
         raise ValueError(f"{label}: a table in q4 would leave its minimum in the padding of x")
-    _expect(x, (padded(table.k),), label)
+    expect_shape(x, (padded(table.k),), label)
     workgroup = 64
     for shard in table.shards:
         rec.dispatch(
@@ -119,10 +119,10 @@ def matmul(
     `gated`: columns in pairs, silu(even) · odd, half as many in y. `gather`: one row of y for each
     sample, from its row of x.
     """
-    _expect(x, (padded(weight.k),), label)
-    _expect(y, (padded(weight.n // 2 if gated else weight.n),), label)
+    expect_shape(x, (padded(weight.k),), label)
+    expect_shape(y, (padded(weight.n // 2 if gated else weight.n),), label)
     if residual is not None:
-        _expect(residual, (y.shape[-1],), label)
+        expect_shape(residual, (y.shape[-1],), label)
     n_rows = batch.n_samples if gather else batch.n_rows
     constants: dict[str, Number] = {
         "K": weight.k,
@@ -177,9 +177,9 @@ def qkv(
     n_heads = config.n_heads + 2 * config.n_kv_heads
     if weight.n != n_heads * config.head_dim:
         raise ValueError(f"{label}: {weight.n} rows are not {n_heads} heads of {config.head_dim}")
-    _expect(x, (padded(weight.k),), label)
-    _expect(q, (padded(config.n_heads * config.head_dim),), label)
-    _expect(rotations, (config.head_dim // 2, 2), label)
+    expect_shape(x, (padded(weight.k),), label)
+    expect_shape(q, (padded(config.n_heads * config.head_dim),), label)
+    expect_shape(rotations, (config.head_dim // 2, 2), label)
     for shard in weight.shards:
         tile = rec.device.tuning.tile(batch.n_rows, shard.n_rows, weight.blocks, fours=True)
         rec.dispatch(
@@ -232,15 +232,15 @@ def attention(
 ) -> None:
     """out = softmax(q · kᵀ / √head_dim) · v. `entropy` (rows, n_heads), in bits, is
     filled when given. Splits of `batch.splits` are put together by a second dispatch."""
-    _expect(out, (q.shape[-1],), label)
+    expect_shape(out, (q.shape[-1],), label)
     if entropy is not None:
-        _expect(entropy, (config.n_heads,), label)
+        expect_shape(entropy, (config.n_heads,), label)
     cut = attention_cut(rec.device.info, config, pools.dtype, batch.n_rows)
     group = config.n_heads // config.n_kv_heads
     splits = batch.splits
     if splits is not None:
-        _expect(splits.values, (q.shape[-1],), label)
-        _expect(splits.states, (config.n_heads, STATE_FLOATS), label)
+        expect_shape(splits.values, (q.shape[-1],), label)
+        expect_shape(splits.states, (config.n_heads, STATE_FLOATS), label)
     into, heads_out = (out, entropy) if splits is None else (splits.values, splits.states)
     rec.dispatch(
         label,
@@ -339,7 +339,7 @@ def layer_stats(
     stats: Tensor,
 ) -> None:
     """Norms of the residual stream and its updates: stats (rows, 1 + 3 · n_layers)."""
-    _expect(stats, (1 + 3 * config.n_layers,), label)
+    expect_shape(stats, (1 + 3 * config.n_layers,), label)
     rec.dispatch(
         label,
         "layer_stats",
@@ -372,6 +372,7 @@ def _groups(n: int, size: int) -> int:
     return -(-n // size)
 
 
-def _expect(tensor: Tensor, last: tuple[int, ...], label: str) -> None:
+def expect_shape(tensor: Tensor, last: tuple[int, ...], label: str) -> None:
+    """Raises ValueError when the last dimensions of `tensor` are not `last`."""
     if tensor.shape[-len(last) :] != last:
         raise ValueError(f"{label}: {tensor!r} should end in dimensions {list(last)}")

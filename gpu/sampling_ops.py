@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu.buffers import Memory, Tensor, padded
 from gpu.errors import DeviceError
 from gpu.kernels import Number
-from gpu.ops import Batch
+from gpu.ops import Batch, expect_shape
 from gpu.plan import Recorder
 from gpu.step import N_CANDIDATES
 
@@ -49,7 +49,7 @@ def sample_keys(
     keys: Tensor,
 ) -> None:
     """Scale each sampled row by penalty and temperature; leave its keys and their summaries."""
-    _expect(logits, padded(vocab_size), label)
+    expect_shape(logits, (padded(vocab_size),), label)
     rec.dispatch(
         label,
         "sample_keys",
@@ -75,8 +75,8 @@ def sample(
     results: Tensor,
 ) -> None:
     """Choose the token that follows each sampled row, of the keys that `sample_keys` left."""
-    _expect(logits, padded(vocab_size), label)
-    _expect(results, RESULT_WORDS, label)
+    expect_shape(logits, (padded(vocab_size),), label)
+    expect_shape(results, (RESULT_WORDS,), label)
     rec.dispatch(
         label,
         "sample",
@@ -124,8 +124,3 @@ def _layout(vocab_size: int) -> dict[str, Number]:
         "STRIP_QUADS": strip_quads(vocab_size),
         "SLICE_LANES": SLICE_LANES,
     }
-
-
-def _expect(tensor: Tensor, last: int, label: str) -> None:
-    if tensor.shape[-1] != last:
-        raise ValueError(f"{label}: {tensor!r} should end in dimensions [{last}]")

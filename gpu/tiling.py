@@ -2,8 +2,8 @@
 
 Devices want opposite things. A software device emulates loads lane by lane and wants each of them
 used often: wide tiles, rows traded between lanes. A GPU wants many lanes with short sums. Which
-cut is best on an adapter is measured (`gpu.probe`); none changes a result but by `strands`, which
-therefore depends on the matrix alone, never on how many rows a step has.
+cut is best on an adapter is measured (`gpu.probe`). The order of a sum depends on `strands` and
+`trade` alone, and these on the adapter and the matrix, never on how many rows a step has.
 """
 
 from __future__ import annotations
