@@ -14,9 +14,8 @@ from gpu.buffers import Memory, Tensor, padded
 from gpu.config import ModelConfig
 from gpu.kernels import Number
 from gpu.kv_cache import KvPools
-from gpu.plan import Grid, Recorder
+from gpu.plan import Recorder
 from gpu.step import DeviceInfo
-from gpu.tiling import Tile
 from gpu.weights import Matrix
 
 STATE_FLOATS = 3
@@ -123,37 +122,29 @@ def matmul(
     expect_shape(y, (padded(weight.n // 2 if gated else weight.n),), label)
     if residual is not None:
         expect_shape(residual, (y.shape[-1],), label)
-    n_rows = batch.n_samples if gather else batch.n_rows
-    constants: dict[str, Number] = {
-        "K": weight.k,
-        "BLOCKS": weight.blocks,
-        "Y_STRIDE": y.shape[-1],
-        "EPS": norm.eps if norm else 0.0,
-        "NORM": norm is not None,
-        "BIAS": bias is not None,
-        "GATED": gated,
-        "RESIDUAL": residual is not None,
-        "GATHER": gather,
-    }
-    for shard in weight.shards:
-        tile = rec.device.tuning.tile(n_rows, shard.n_rows, weight.blocks)
-        rec.dispatch(
-            label,
-            "matmul",
-            {
-                "step": batch.step,
-                "x": x,
-                "weight": shard.tensor,
-                "gain": norm.gain if norm else batch.unread,
-                "bias": bias or batch.unread,
-                "residual": residual or batch.unread,
-                "y": y,
-            },
-            _tiles(tile, shard.n_rows, n_rows),
-            {**constants, "N": shard.n_rows, "FIRST": shard.first},
-            tile.prelude,
-            {"weight": f"weight_{weight.dtype}", "x_tile": tile.x_tile},
-        )
+    _record_product(
+        rec,
+        "matmul",
+        label,
+        weight,
+        norm,
+        batch.n_samples if gather else batch.n_rows,
+        {
+            "step": batch.step,
+            "x": x,
+            "gain": norm.gain if norm else batch.unread,
+            "bias": bias or batch.unread,
+            "residual": residual or batch.unread,
+            "y": y,
+        },
+        {
+            "Y_STRIDE": y.shape[-1],
+            "BIAS": bias is not None,
+            "GATED": gated,
+            "RESIDUAL": residual is not None,
+            "GATHER": gather,
+        },
+    )
 
 
 def qkv(
@@ -180,42 +171,68 @@ def qkv(
     expect_shape(x, (padded(weight.k),), label)
     expect_shape(q, (padded(config.n_heads * config.head_dim),), label)
     expect_shape(rotations, (config.head_dim // 2, 2), label)
+    _record_product(
+        rec,
+        "qkv",
+        label,
+        weight,
+        norm,
+        batch.n_rows,
+        {
+            "step": batch.step,
+            "x": x,
+            "gain": norm.gain,
+            "bias": bias or batch.unread,
+            "rotations": rotations,
+            "q": q,
+            "k_pool": pools.keys[layer],
+            "v_pool": pools.values[layer],
+        },
+        {
+            "BIAS": bias is not None,
+            "HEAD_DIM": config.head_dim,
+            "N_HEADS": config.n_heads,
+            "Q_STRIDE": q.shape[-1],
+            **_paging(config, pools),
+        },
+        {"kv_pair": f"kv_pair_{pools.dtype}"},
+        fours=True,
+    )
+
+
+def _record_product(
+    rec: Recorder,
+    shader: str,
+    label: str,
+    weight: Matrix,
+    norm: Norm | None,
+    n_rows: int,
+    tensors: dict[str, Tensor],
+    constants: dict[str, Number],
+    lib: dict[str, str] | None = None,
+    *,
+    fours: bool = False,
+) -> None:
+    """A dispatch for each shard of what uses shaders/lib/product.wgsl. `fours`: columns belong
+    together in fours."""
+    shared: dict[str, Number] = {
+        "K": weight.k,
+        "BLOCKS": weight.blocks,
+        "EPS": norm.eps if norm else 0.0,
+        "NORM": norm is not None,
+        **constants,
+    }
     for shard in weight.shards:
-        tile = rec.device.tuning.tile(batch.n_rows, shard.n_rows, weight.blocks, fours=True)
+        tile = rec.device.tuning.tile(n_rows, shard.n_rows, weight.blocks, fours=fours)
+        grid = (_groups(shard.n_rows, tile.n * tile.columns), _groups(n_rows, tile.m), 1)
         rec.dispatch(
             label,
-            "qkv",
-            {
-                "step": batch.step,
-                "x": x,
-                "weight": shard.tensor,
-                "gain": norm.gain,
-                "bias": bias or batch.unread,
-                "rotations": rotations,
-                "q": q,
-                "k_pool": pools.keys[layer],
-                "v_pool": pools.values[layer],
-            },
-            _tiles(tile, shard.n_rows, batch.n_rows),
-            {
-                "K": weight.k,
-                "BLOCKS": weight.blocks,
-                "N": shard.n_rows,
-                "FIRST": shard.first,
-                "EPS": norm.eps,
-                "NORM": True,
-                "BIAS": bias is not None,
-                "HEAD_DIM": config.head_dim,
-                "N_HEADS": config.n_heads,
-                "Q_STRIDE": q.shape[-1],
-                **_paging(config, pools),
-            },
+            shader,
+            {**tensors, "weight": shard.tensor},
+            grid,
+            {**shared, "N": shard.n_rows, "FIRST": shard.first},
             tile.prelude,
-            {
-                "weight": f"weight_{weight.dtype}",
-                "x_tile": tile.x_tile,
-                "kv_pair": f"kv_pair_{pools.dtype}",
-            },
+            {"weight": f"weight_{weight.dtype}", "x_tile": tile.x_tile, **(lib or {})},
         )
 
 
@@ -360,11 +377,6 @@ def _paging(config: ModelConfig, pools: KvPools) -> dict[str, Number]:
         "MAX_BLOCKS": pools.shape.max_blocks,
         "N_KV_HEADS": config.n_kv_heads,
     }
-
-
-def _tiles(tile: Tile, n: int, n_rows: int) -> Grid:
-    """Workgroups whose tiles cover `n_rows` rows of `n` columns."""
-    return (_groups(n, tile.n * tile.columns), _groups(n_rows, tile.m), 1)
 
 
 def _groups(n: int, size: int) -> int:

@@ -52,7 +52,7 @@ GPU = {
     "plan": "buffers commands device kernels",
     "weights": "buffers checkpoint config errors packing",
     "kv_cache": "blocks buffers config",
-    "ops": "attention_cut blocks buffers config errors kernels kv_cache plan step tiling weights",
+    "ops": "attention_cut blocks buffers config errors kernels kv_cache plan step weights",
     "product_timer": "buffers calls commands device errors kernels ops packing plan step"
     " step_buffer tiling timestamps weights",
     "probe": "device kernels probed product_timer step tiling tuning_cache",

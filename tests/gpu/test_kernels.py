@@ -22,7 +22,9 @@ OPS = {
     name: function
     for module in (ops, sampling_ops)
     for name, function in inspect.getmembers(module, inspect.isfunction)
-    if function.__module__ == module.__name__ and "rec" in inspect.signature(function).parameters
+    if function.__module__ == module.__name__
+    and "rec" in inspect.signature(function).parameters
+    and not name.startswith("_")
 }
 MAX_STORAGE_BUFFERS = 8
 MAX_INVOCATIONS = 256
