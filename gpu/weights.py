@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gpu.buffers import Memory, Tensor, padded
 from gpu.checkpoint import Checkpoint
 from gpu.config import ModelConfig
-from gpu.errors import ModelError
+from gpu.errors import DeviceError, ModelError
 from gpu.packing import BLOCK, FORMATS, pack, row_words
 
 UPLOAD_ROWS_BYTES = 16 << 20
@@ -184,7 +184,13 @@ class WeightLoader:
         """Shards hold multiples of `multiple` rows."""
         dtype = dtype or self.dtype
         words = row_words(dtype, k)
-        limit = self.memory.device.max_binding_bytes // (4 * words) // multiple * multiple
+        bound = self.memory.device.max_binding_bytes
+        limit = bound // (4 * words) // multiple * multiple
+        if limit == 0:
+            raise DeviceError(
+                f"{name}: {multiple} rows that belong together take {4 * words * multiple:,} "
+                f"bytes, but this device binds {bound:,} at most; a smaller --dtype needs less"
+            )
         shards = []
         for first, n_shard in _pieces(n, limit):
             tag = name if n <= limit else f"{name}[{first}:{first + n_shard}]"

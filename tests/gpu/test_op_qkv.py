@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gpu import ops, reference
+from gpu.errors import DeviceError
 from gpu.models.llama import rotations
 from gpu.packing import FORMATS, pack, row_words, unpack
 from gpu.plan import Recorder
@@ -156,3 +157,10 @@ def test_a_far_position_keeps_its_accuracy(rig: Rig) -> None:
     bound = np.full(4, ROUNDING)
     compare("rotations.cos", "far", turns[-1, :, 0], np.cos(angles)[0], bound, 0)
     compare("rotations.sin", "far", turns[-1, :, 1], np.sin(angles)[0], bound, 0)
+
+
+def test_a_head_too_wide_for_any_binding_is_refused_by_its_bytes(rig: Rig) -> None:
+    config = llama_config(head_dim=64, hidden_size=64)
+    weight = np.zeros((3 * 64, 64), np.float32)
+    with pytest.raises(DeviceError, match=r"64 rows .* take 16,384 bytes, .* binds 8,192 at most"):
+        rig.heads(weight, weight[:, 0], config, "f32", 8192)
