@@ -26,6 +26,7 @@ GPU = {
     "tokenizer": "errors json_object token_bytes",
     "sampling": "errors",
     "events": "sampling",
+    "inspection": "sampling",
     "run_clock": "events",
     "config": "errors json_object sampling",
     "checkpoint": "errors json_object",

@@ -1,0 +1,133 @@
+"""Questions about a run, asked while it goes or later, and their answers: plain messages.
+
+A row's bits do not depend on the rows beside it, so any token of a run can be computed again and
+gives the very same numbers. A question names token ids; the engine finds their keys and values in
+the cache, computes the rows in question again through a plan that keeps more, and answers with
+arrays. The plans that write text are untouched.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gpu.sampling import SamplingParams
+
+ArrayType = Literal["f32", "u32"]
+NUMPY_TYPES: dict[ArrayType, type[np.generic]] = {"f32": np.float32, "u32": np.uint32}
+
+
+class _Question(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    """`ids`: the tokens so far, prompt first."""
+
+
+class AttentionFrom(_Question, frozen=True, tag="attention_from"):
+    """What did the token at `position` look at?
+
+    weights  f32 (n_layers, n_heads, position + 1): softmax weights, each row sums to 1
+    """
+
+    ids: list[int]
+    position: int
+
+
+class AttentionTo(_Question, frozen=True, tag="attention_to"):
+    """Which of the tokens at `position` and after it looked at it?
+
+    weights  f32 (len(ids) − position, n_layers, n_heads)
+    """
+
+    ids: list[int]
+    position: int
+
+
+class LogitLens(_Question, frozen=True, tag="logit_lens"):
+    """What would the model say after every layer at `position`, if the output head read the
+    residual stream there (nostalgebraist 2020, "interpreting GPT: the logit lens")?
+
+    `chosen` is the token whose rank is followed. Stages: the embedding, then after each layer.
+
+    ids            u32 (n_layers + 1, top): most likely first
+    probabilities  f32 (n_layers + 1, top)
+    entropy        f32 (n_layers + 1,): bits
+    rank           u32 (n_layers + 1,): tokens more likely than `chosen`
+    probability    f32 (n_layers + 1,): of `chosen`
+    """
+
+    ids: list[int]
+    position: int
+    chosen: int
+    top: int = 5
+
+
+class Waterfall(_Question, frozen=True, tag="waterfall"):
+    """How do settings make a distribution of the logits at `position`, stage by stage? The draw
+    is that of token `index` of a run. See `gpu.waterfall` for the arrays."""
+
+    ids: list[int]
+    position: int
+    params: SamplingParams
+    index: int
+    top: int = 40
+
+
+class Losses(_Question, frozen=True, tag="losses"):
+    """How surprising is each token, given those before it (teacher forcing)?
+
+    logprob        f32 (n − 1,): natural log of the probability of ids[i + 1] after ids[: i + 1]
+    rank           u32 (n − 1,): tokens more likely than it
+    entropy        f32 (n − 1,): of the distribution, in bits
+    top_ids        u32 (n − 1, top): what the model would rather have said
+    top_logprobs   f32 (n − 1, top)
+    """
+
+    ids: list[int]
+    top: int = 5
+
+
+class Profile(_Question, frozen=True, tag="profile"):
+    """Where does the time of one step go? `n_rows` tokens after `context` others.
+
+    ms  f32 (n_dispatches,): GPU time of each dispatch of the plan, median over `repeat` steps
+    info["dispatches"] describes them, see `gpu.plan_view`
+    """
+
+    n_rows: int = 1
+    context: int = 1
+    repeat: int = 5
+
+
+Question = AttentionFrom | AttentionTo | LogitLens | Waterfall | Losses | Profile
+
+
+class Array(msgspec.Struct, frozen=True):
+    """A dense array, little-endian, last dimension fastest."""
+
+    name: str
+    dtype: ArrayType
+    shape: tuple[int, ...]
+    data: bytes
+
+    @classmethod
+    def of(cls, name: str, values: npt.NDArray[Any]) -> Array:
+        """`values` as 32-bit numbers: whole ones as u32, others as f32."""
+        dtype: ArrayType = "u32" if values.dtype.kind in "iu" else "f32"
+        kept = np.ascontiguousarray(values, dtype=np.dtype(NUMPY_TYPES[dtype]).newbyteorder("<"))
+        return cls(name, dtype, kept.shape, kept.tobytes())
+
+    def numpy(self) -> npt.NDArray[Any]:
+        kind = np.dtype(NUMPY_TYPES[self.dtype]).newbyteorder("<")
+        return np.frombuffer(self.data, kind).reshape(self.shape)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """`info`: what is not an array, as JSON values. `reused` of it: tokens found in the cache."""
+
+    info: dict[str, Any]
+    arrays: tuple[Array, ...]
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return next(a for a in self.arrays if a.name == name).numpy()
