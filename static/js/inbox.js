@@ -1,5 +1,6 @@
 // What the server says, and what that changes.
 
+import { loseAll, settle } from "./inspect.js";
 import { connect, send } from "./line.js";
 import { freshScales, scales } from "./metrics.js";
 import { note } from "./overhead.js";
@@ -29,7 +30,10 @@ export function start(onRefused) {
 function onLine(line, retryAt) {
   state.line = line;
   state.retryAt = retryAt;
-  if (line !== "open") pauseReplay();
+  if (line !== "open") {
+    pauseReplay();
+    loseAll();
+  }
   changed("line");
 }
 
@@ -65,7 +69,11 @@ const HANDLERS = {
     changed("tokens");
   },
 
+  answer: settle,
+  tokenized: settle,
+
   error(message) {
+    if (typeof message.request === "number") return settle(message);
     const { answer, segment } = whose(message.id) ?? {};
     if (message.code === "unknown_generation" && segment) return onForgotten(answer, segment);
     if (message.id && !segment) return undefined; // of a generation this page let go

@@ -1,5 +1,7 @@
 // The line to the server: one WebSocket, opened again with growing patience when it breaks.
 
+import { decodeFrame } from "./frames.js";
+
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 8000;
 /** A connection that lives this long was a good one: the next wait is short again. */
@@ -23,13 +25,15 @@ export class Socket {
     clearTimeout(this.timer);
     this.timer = 0;
     const ws = new WebSocket(this.url);
+    ws.binaryType = "arraybuffer";
     let openedAt = 0;
     this.ws = ws;
     ws.onopen = () => {
       openedAt = performance.now();
       this.onLine("open", 0);
     };
-    ws.onmessage = ({ data }) => this.onMessage(JSON.parse(data));
+    ws.onmessage = ({ data }) =>
+      this.onMessage(typeof data === "string" ? JSON.parse(data) : decodeFrame(data));
     ws.onclose = () => {
       if (this.ws !== ws) return;
       this.ws = null;

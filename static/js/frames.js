@@ -1,0 +1,24 @@
+// Binary frames of the server: an answer's numbers, which JSON would make long and slow to read.
+//
+//   u32 little-endian   bytes of the header
+//   header              JSON, spaces at its end: {type, request, kind, info, arrays}
+//   arrays              little-endian, each at its `offset` from the frame's start, a multiple of 8
+
+const LENGTH_BYTES = 4;
+const KINDS = { f32: Float32Array, u32: Uint32Array };
+const text = new TextDecoder();
+
+/**
+ * The message in a frame: its header, with `arrays` {name: {shape, values}}. `values` are views on
+ * `buffer` and copy nothing, so what is kept of one keeps the whole frame.
+ */
+export function decodeFrame(buffer) {
+  const length = new DataView(buffer).getUint32(0, true);
+  const header = JSON.parse(text.decode(new Uint8Array(buffer, LENGTH_BYTES, length)));
+  const arrays = {};
+  for (const { name, dtype, shape, offset } of header.arrays) {
+    const size = shape.reduce((product, n) => product * n, 1);
+    arrays[name] = { shape, values: new KINDS[dtype](buffer, offset, size) };
+  }
+  return { ...header, arrays };
+}
