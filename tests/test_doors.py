@@ -51,6 +51,7 @@ GPU = {
     "buffers": "device errors",
     "kernels": "device errors native",
     "plan": "buffers commands device kernels",
+    "peaks": "buffers calls commands device errors kernels plan",
     "weights": "buffers checkpoint config errors packing",
     "kv_cache": "blocks buffers config",
     "ops": "attention_cut blocks buffers config errors kernels kv_cache plan step weights",
