@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from gpu.softmax import log_softmax
 from gpu.step import Floats
 
 
 def mean_kl(reference: Floats, logits: Floats) -> float:
     """Kullback-Leibler divergence Σ p log(p / q) in nats, the mean over positions; p is the softmax
     of `reference` (n_positions, vocab_size), q that of `logits`. Computed in float64."""
-    log_p, log_q = (_log_softmax(x) for x in _pair(reference, logits))
+    log_p, log_q = (log_softmax(x) for x in _pair(reference, logits))
     return float((np.exp(log_p) * (log_p - log_q)).sum(1).mean())
 
 
@@ -30,9 +28,3 @@ def _pair(reference: Floats, logits: Floats) -> tuple[Floats, Floats]:
             f"{reference.shape} and {logits.shape}"
         )
     return reference, logits
-
-
-def _log_softmax(x: Floats) -> npt.NDArray[Any]:
-    shifted = x.astype(np.float64) - x.max(1, keepdims=True)
-    normalised: npt.NDArray[Any] = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    return normalised

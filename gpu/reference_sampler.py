@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gpu.softmax import Doubles, log_softmax, softmax
 from gpu.step import CUTS, N_CANDIDATES, Candidate, Sample, Sampled
-
-Doubles = npt.NDArray[np.float64]
 
 WORD = 0xFFFFFFFF
 PHILOX_M = (0xD2511F53, 0xCD9E8D57)
@@ -84,7 +83,7 @@ def distribution(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> 
     in any order, for the repetition penalty."""
     scaled = scale(logits, seen, sample)
     order = np.argsort(-scaled, kind="stable")
-    before = _softmax(scaled)
+    before = softmax(scaled)
     cut = np.zeros(len(scaled), np.int8)
     if sample.temperature == 0:
         kept = np.arange(len(scaled)) == np.argmax(scaled)
@@ -124,7 +123,7 @@ def choose(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Sample
     id = draw(chances, u)
     return Sampled(
         id=id,
-        logprob=float(_log_softmax(np.asarray(logits, np.float64))[id]),
+        logprob=float(log_softmax(logits)[id]),
         probability=float(chances.after[id]),
         rank=int(np.count_nonzero(chances.scaled > chances.scaled[id])),
         n_kept=int(np.count_nonzero(chances.kept)),
@@ -137,15 +136,3 @@ def choose(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Sample
             for i in chances.order[:N_CANDIDATES]
         ),
     )
-
-
-def _softmax(values: Doubles) -> Doubles:
-    shares = np.exp(values - values.max())
-    normalised: Doubles = shares / shares.sum()
-    return normalised
-
-
-def _log_softmax(values: Doubles) -> Doubles:
-    shifted = values - values.max()
-    normalised: Doubles = shifted - np.log(np.exp(shifted).sum())
-    return normalised

@@ -33,12 +33,17 @@ GPU = {
     "shapes": "checkpoint config",
     "quantise": "",
     "packing": "errors quantise",
+    "inventory": "checkpoint config errors packing",
+    "tensor_summary": "checkpoint errors json_object",
     "blocks": "config errors",
     "attention_cut": "config",
     "step": "config",
-    "divergence": "step",
+    "softmax": "",
+    "divergence": "softmax step",
     "step_buffer": "blocks step",
-    "reference_sampler": "step",
+    "reference_sampler": "softmax step",
+    "waterfall": "inspection reference_sampler softmax step",
+    "readings": "inspection softmax step",
     "commands": "",
     "native": "commands errors",
     "tiling": "",
@@ -100,7 +105,7 @@ GPU = {
     "bench.__main__": "bench bench.contestants bench.context bench.floor bench.peers bench.quality"
     " bench.report bench.subject device errors packing probe shapes wgpu_runner",
     "models": "",
-    "": "config device engine errors probe probed sampling step tokenizer",
+    "": "config device engine errors inventory probe probed sampling step tensor_summary tokenizer",
 }  # fmt: skip
 
 APP_MAY_OPEN = {"gpu", "gpu.events"}
