@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,21 @@ NOT_PARAMETERS = "rotary_emb.inv_freq"
 Bytes = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
 F16 = npt.NDArray[np.float16]
+
+Progress = Callable[[float, str], None]
+"""Told the share that is done, from 0 to 1, and what is being done."""
+
+
+class WeightSource(Protocol):
+    """What loading a model asks of a checkpoint; see `Checkpoint`, which is one."""
+
+    def __contains__(self, name: object) -> bool: ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def read_f32(self, name: str, rows: slice | None = None) -> F32: ...
+
+    def read_f16(self, name: str, rows: slice | None = None) -> F16: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +157,19 @@ class Checkpoint:
             )
         data = tensor.data.reshape(*tensor.shape, BITS[tensor.dtype] // 8)
         return tensor, data[rows] if rows is not None and tensor.shape else data
+
+
+def loading(progress: Progress, n_bytes: int) -> Callable[[int], None]:
+    """A function that is told of every piece of `n_bytes` as it was read, and tells `progress`."""
+    read = 0
+
+    def on_bytes(n: int) -> None:
+        nonlocal read
+        read += n
+        message = f"loading weights, {read / 1e6:.0f} of {n_bytes / 1e6:.0f} MB"
+        progress(min(1.0, read / n_bytes), message)
+
+    return on_bytes
 
 
 def _to_f32(tensor: Tensor, data: Bytes) -> F32:

@@ -4,7 +4,6 @@ of a checkpoint without any file."""
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 
@@ -50,10 +49,8 @@ SHAPES = {
 
 
 class RandomCheckpoint:
-    """Stands in for `gpu.checkpoint.Checkpoint`: every tensor of a Llama of this shape, normally
-    distributed with deviation 1/sqrt(columns), norm gains 1. The same numbers at every call."""
-
-    folder = Path()
+    """A `gpu.checkpoint.WeightSource`: every tensor of a Llama of this shape, normally distributed
+    with deviation 1/sqrt(columns), norm gains 1. The same numbers at every call."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._shapes = _tensor_shapes(config)
@@ -69,9 +66,6 @@ class RandomCheckpoint:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._shapes[name]
-
-    def dtype(self, name: str) -> str:
-        return "F32"
 
     def parameters(self, tie_embeddings: bool = False) -> int:
         return sum(math.prod(shape) for shape in self._shapes.values())

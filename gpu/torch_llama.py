@@ -13,13 +13,12 @@ import torch
 from torch.nn import functional
 
 from gpu.blocks import BLOCK_TOKENS, blocks_for
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint import WeightSource
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.packing import FORMATS, pack, unpack
 from gpu.step import Captured, Floats
 
-Progress = Callable[[float, str], None]
 KV_DTYPES = {"f32": torch.float32, "f16": torch.float16}
 
 
@@ -122,13 +121,13 @@ class TorchLlama:
     def __init__(
         self,
         config: ModelConfig,
-        checkpoint: Checkpoint,
+        checkpoint: WeightSource,
         dtype: str,
         n_blocks: int,
-        progress: Progress,
+        on_bytes: Callable[[int], None] = lambda n: None,
     ) -> None:
         self.config = config
-        load = _Loader(checkpoint, dtype, checkpoint.parameters(config.tie_embeddings), progress)
+        load = _Loader(checkpoint, dtype, on_bytes)
         hidden, vocab = config.hidden_size, config.vocab_size
         self.embedding = load.vocabulary("model.embed_tokens.weight", vocab, hidden)
         self.layers = [_load_layer(config, load, i) for i in range(config.n_layers)]
@@ -247,11 +246,12 @@ class _Loader:
     """Reads tensors of the shapes that the configuration promises, as float32. Matrices go through
     the packing of `dtype` and back, so that they hold the numbers that the shaders compute with."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: str, n: int, progress: Progress) -> None:
+    def __init__(
+        self, checkpoint: WeightSource, dtype: str, on_bytes: Callable[[int], None]
+    ) -> None:
         self._checkpoint = checkpoint
         self._dtype = dtype
-        self._n_bytes = 4 * n
-        self._progress = progress
+        self._on_bytes = on_bytes
         self.n_bytes = 0
 
     def vector(self, name: str, n: int) -> torch.Tensor:
@@ -278,10 +278,7 @@ class _Loader:
     def _done(self, values: Floats) -> torch.Tensor:
         data = torch.from_numpy(values)
         self.n_bytes += data.nbytes
-        self._progress(
-            min(1.0, self.n_bytes / self._n_bytes),
-            f"loading weights, {self.n_bytes / 1e6:.0f} of {self._n_bytes / 1e6:.0f} MB",
-        )
+        self._on_bytes(data.nbytes)
         return data
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from gpu.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint import Checkpoint, Progress, loading
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.packing import FORMATS
@@ -34,7 +34,7 @@ from gpu.step import (
     Step,
     StepResult,
 )
-from gpu.torch_llama import Batch, Progress, SlotRows, Statistics, TorchLlama
+from gpu.torch_llama import Batch, SlotRows, Statistics, TorchLlama
 
 MAX_ROWS = 128
 
@@ -93,7 +93,8 @@ class TorchRunner:
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
         shape = fit(config, FORMATS[dtype].kv, n_slots, context=context, budget_bytes=kv_bytes)
-        model = TorchLlama(config, checkpoint, dtype, shape.n_blocks, progress)
+        on_bytes = loading(progress, 4 * checkpoint.parameters(config.tie_embeddings))
+        model = TorchLlama(config, checkpoint, dtype, shape.n_blocks, on_bytes)
         return cls(model, shape, dtype, n_slots)
 
     # ---- the runner protocol ----------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.buffers import Memory, Tensor, padded
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint import WeightSource
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError, ModelError
 from gpu.packing import BLOCK, FORMATS, pack, row_words
@@ -70,7 +70,7 @@ class WeightLoader:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: WeightSource,
         memory: Memory,
         dtype: str,
         on_bytes: Callable[[int], None] = lambda n: None,

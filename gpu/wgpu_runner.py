@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gpu.blocks import BLOCK_TOKENS, block_bytes, fit
 from gpu.buffers import Memory as DeviceMemory
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint import Checkpoint, Progress, WeightSource, loading
 from gpu.config import ModelConfig
 from gpu.device import Device
 from gpu.kv_cache import KvPools
@@ -58,7 +58,7 @@ class WgpuRunner:
         self,
         device: Device,
         config: ModelConfig,
-        checkpoint: Checkpoint,
+        checkpoint: WeightSource,
         *,
         dtype: str = "f16",
         context: int | None = None,
@@ -117,7 +117,7 @@ class WgpuRunner:
         n_slots: int = 4,
         checked: bool | None = None,
         probe: bool = False,
-        progress: Callable[[float, str], None] = lambda fraction, message: None,
+        progress: Progress = lambda fraction, message: None,
     ) -> WgpuRunner:
         """Open the adapter and load a model folder; `probe`: cut products as was measured to be
         best there, measuring it now if it never was. Raises ModelError and DeviceError."""
@@ -126,15 +126,7 @@ class WgpuRunner:
         device = Device.open(adapter, checked=checked)
         if probe:
             device = tuned(device, progress)
-        total = checkpoint.parameters(config.tie_embeddings) * (2 if dtype == "f16" else 4)
-        read = 0
-
-        def on_bytes(n: int) -> None:
-            nonlocal read
-            read += n
-            message = f"loading weights, {read / 1e6:.0f} of {total / 1e6:.0f} MB"
-            progress(min(1.0, read / total), message)
-
+        n_bytes = checkpoint.parameters(config.tie_embeddings) * (2 if dtype == "f16" else 4)
         return cls(
             device,
             config,
@@ -143,7 +135,7 @@ class WgpuRunner:
             context=context,
             kv_bytes=kv_bytes,
             n_slots=n_slots,
-            on_bytes=on_bytes,
+            on_bytes=loading(progress, n_bytes),
         )
 
     @property

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from gpu.blocks import block_bytes, blocks_for
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint import Checkpoint, WeightSource
 from gpu.config import ModelConfig
 from gpu.device import Device
 from gpu.packing import FORMATS
@@ -21,7 +20,7 @@ class Subject:
 
     name: str
     config: ModelConfig
-    checkpoint: Checkpoint
+    checkpoint: WeightSource
 
     @classmethod
     def from_folder(cls, folder: Path) -> Subject:
@@ -34,8 +33,7 @@ class Subject:
     def from_shape(cls, name: str) -> Subject:
         """`name`: one of `gpu.shapes.SHAPES`."""
         config = SHAPES[name]
-        # It has every method of a checkpoint, though not its type.
-        return cls(name, config, cast(Checkpoint, RandomCheckpoint(config)))
+        return cls(name, config, RandomCheckpoint(config))
 
     def runner(self, device: Device, dtype: str, context: int) -> WgpuRunner:
         """One slot with room for exactly `context` tokens. Raises DeviceError when the device

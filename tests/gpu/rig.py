@@ -51,22 +51,22 @@ def as_kind(device: Device, software: bool) -> Device:
 
 
 class Arrays:
-    """What a `WeightLoader` asks of a checkpoint, from arrays."""
+    """A `WeightSource` of arrays."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self._arrays = arrays
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self._arrays
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._arrays[name].shape
 
-    def read_f32(self, name: str, rows: slice = slice(None)) -> Array:
-        return self._arrays[name][rows].astype(np.float32)
+    def read_f32(self, name: str, rows: slice | None = None) -> Array:
+        return self._arrays[name][rows or slice(None)].astype(np.float32)
 
-    def read_f16(self, name: str, rows: slice = slice(None)) -> Array:
-        return self._arrays[name][rows].astype(np.float16)
+    def read_f16(self, name: str, rows: slice | None = None) -> Array:
+        return self._arrays[name][rows or slice(None)].astype(np.float16)
 
 
 class Rig:
@@ -129,7 +129,7 @@ class Rig:
     def matrix(self, weight: Array, dtype: str, *, max_binding_bytes: int | None = None) -> Matrix:
         """`weight` (n, k) as a loader would place it; cut into shards of `max_binding_bytes`."""
         device = limited(self.device, max_binding_bytes) if max_binding_bytes else self.device
-        loader = WeightLoader(Arrays({"w": weight}), Memory(device), dtype)  # type: ignore[arg-type]
+        loader = WeightLoader(Arrays({"w": weight}), Memory(device), dtype)
         return loader.matrix("weight", "w", *weight.shape)
 
     def paired(
@@ -138,7 +138,7 @@ class Rig:
         """Two matrices with their rows in turn, as gate and up are placed."""
         device = limited(self.device, max_binding_bytes) if max_binding_bytes else self.device
         arrays = Arrays({"even": even, "odd": odd})
-        loader = WeightLoader(arrays, Memory(device), dtype)  # type: ignore[arg-type]
+        loader = WeightLoader(arrays, Memory(device), dtype)
         return loader.interleaved("weight", "even", "odd", *even.shape)
 
     def heads(
@@ -149,7 +149,7 @@ class Rig:
         at = np.cumsum([config.n_heads, config.n_kv_heads]) * config.head_dim
         arrays = dict(zip("qkv", np.split(weight, at), strict=True))
         arrays |= dict(zip(("bq", "bk", "bv"), np.split(bias, at), strict=True))
-        loader = WeightLoader(Arrays(arrays), Memory(device), dtype)  # type: ignore[arg-type]
+        loader = WeightLoader(Arrays(arrays), Memory(device), dtype)
         return (
             loader.heads("qkv", "q", "k", "v", config),
             loader.head_biases("bias", "bq", "bk", "bv", config),

@@ -43,7 +43,7 @@ def test_all_but_weights_and_cache_is_little(device: Device, dtype: str) -> None
     the bound is tight. What is counted is what there is."""
     config = SHAPES["smol135"]
     kv_bytes = blocks_for(CONTEXT) * block_bytes(config, FORMATS[dtype].kv)
-    checkpoint: Any = RandomCheckpoint(config)
+    checkpoint = RandomCheckpoint(config)
     before = allocated()
     runner = WgpuRunner(device, config, checkpoint, dtype=dtype, context=CONTEXT, kv_bytes=kv_bytes)
     record_all(runner)
