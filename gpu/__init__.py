@@ -19,9 +19,11 @@ from gpu.errors import (
     ModelError,
     QueueFull,
 )
+from gpu.inventory import Inventory, RopeTable, TensorEntry
 from gpu.probed import Probed, ProbedRow
 from gpu.sampling import SamplingParams
 from gpu.step import DeviceInfo
+from gpu.tensor_summary import Outlier, TensorSummary
 from gpu.tokenizer import DecodeStream, Tokenizer
 
 __all__ = [
@@ -35,13 +37,18 @@ __all__ = [
     "EngineInfo",
     "GenerationDefaults",
     "InvalidRequest",
+    "Inventory",
     "ModelConfig",
     "ModelError",
+    "Outlier",
     "Probed",
     "ProbedRow",
     "QueueFull",
+    "RopeTable",
     "Run",
     "SamplingParams",
+    "TensorEntry",
+    "TensorSummary",
     "Tokenizer",
     "devices",
     "is_tuned",

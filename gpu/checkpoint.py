@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -107,6 +107,10 @@ class Checkpoint:
         """As safetensors names it: "F32", "BF16", …"""
         return self._tensor(name).dtype
 
+    def n_bytes(self, name: str) -> int:
+        """In the file."""
+        return len(self._tensor(name).data)
+
     def parameters(self, tie_embeddings: bool = False) -> int:
         """How many weights there are; a tied output matrix that was saved too is not counted."""
         return sum(
@@ -141,6 +145,14 @@ class Checkpoint:
                 "load this model with dtype f32"
             )
         return values
+
+    def pieces(self, name: str, n: int) -> Iterator[F32]:
+        """All values of a tensor as float32, in the order of the file, at most `n` at a time; also
+        those that are not finite. Raises `ModelError` as `read_f32` does for name and dtype."""
+        tensor, data = self._rows(name, None)
+        values = data.reshape(-1, data.shape[-1])
+        for start in range(0, len(values), n):
+            yield _to_f32(tensor, values[start : start + n])
 
     def _tensor(self, name: str) -> Tensor:
         tensor = self._tensors.get(name)
