@@ -2,6 +2,7 @@
 
 import { setMetric } from "./corecontrols.js";
 import { byId } from "./dom.js";
+import { closeLook, toggleLook } from "./look.js";
 import { METRIC_NAMES } from "./metrics.js";
 import { startNewChat } from "./composer.js";
 import { stop } from "./session.js";
@@ -27,7 +28,7 @@ export function setUpKeys() {
 function onKey(event) {
   if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape") {
-    if (closeSheet() || stop()) event.preventDefault();
+    if (closeSheet() || closeLook() || stop()) event.preventDefault();
     return;
   }
   const command = event.ctrlKey || event.metaKey;
@@ -43,10 +44,16 @@ function onKey(event) {
 
 const help = () => byId("help").showModal();
 
-const COMMANDS = { "shift o": startNewChat, "shift c": copyAnswer, "/": help };
+function newChat() {
+  closeLook();
+  startNewChat();
+}
+
+const COMMANDS = { "shift o": newChat, "shift c": copyAnswer, "/": help };
 
 function plain(key) {
   if (key === "?") return help;
+  if (key === "l" || key === "L") return toggleLook;
   const metric = METRIC_NAMES[Number(key) - 1];
   return metric ? () => setMetric(metric) : null;
 }

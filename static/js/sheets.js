@@ -37,7 +37,7 @@ export function openNextToken() {
 }
 
 function mark() {
-  for (const tab of byId("tabs").children) {
+  for (const tab of document.querySelectorAll("#tabs [data-sheet-name]")) {
     tab.setAttribute("aria-expanded", String(tab.dataset.sheetName === document.body.dataset.open));
   }
   changed("size", "focus");

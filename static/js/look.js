@@ -1,0 +1,87 @@
+// Look closer: instruments that open over the bench and show the focused token, or the run.
+//
+// An instrument is an object. The frame opens and closes it, tells it what is looked at, and gives
+// it the header, the states, the table and the files.
+//
+//   name    one word; the address is #look=<name>
+//   tab     what its tab says
+//   title   what its header says
+//   what    what is seen, in one sentence
+//   needs   what there must be: "run" (an answer), "token" (a focused token) or "nothing"
+//   asks    true when it asks the engine, which must then be ready
+//   setUp(root)     called once, before the first `show`: build the picture in `root`
+//   show(context)   draw what is looked at (look/context.js). Returns, or promises, where the
+//                   numbers come from: "Measured on this run." Called again in the frame after
+//                   anything changed, and never while it still works on an answer. Throws Missing
+//                   with a sentence when there is nothing to see.
+//   hide()          let go of timers and requests; optional
+//   table()         the numbers of the last `show`: {columns: [name | {name, format}], rows: [[…]]}
+//
+// A picture drawn on a canvas is fitted to its box in every `show`. To be shown again after an
+// instrument's own controls changed: changed("look").
+
+import { byId } from "./dom.js";
+import { changed, on } from "./state.js";
+import { present, refresh, setUpPanel } from "./look/panel.js";
+import { drawTabs, reachedTab, setUpTabs } from "./look/tabs.js";
+
+/** In the order of their tabs. */
+const INSTRUMENTS = [];
+
+const TOPICS = "hello line turns tokens focus settings counted size theme look";
+const HASH = /^#look=([a-z]+)$/;
+
+let open = null;
+let last = null;
+/** What had the keyboard before the panel took it. */
+let opener = null;
+
+export function setUpLook() {
+  byId("look-bar").hidden = byId("look-sheet").hidden = INSTRUMENTS.length === 0;
+  setUpPanel(() => closeLook());
+  setUpTabs(INSTRUMENTS, (instrument) => (open === instrument ? closeLook() : openLook(instrument)));
+  byId("look-sheet").addEventListener("click", toggleLook);
+  on(TOPICS, refresh);
+  addEventListener("hashchange", followHash);
+  followHash();
+}
+
+function openLook(instrument) {
+  open = last = instrument;
+  history.replaceState(null, "", `#look=${instrument.name}`);
+  draw();
+}
+
+/** Close the panel; true when it was open. */
+export function closeLook() {
+  if (!open) return false;
+  const within = byId("look").contains(document.activeElement);
+  open = null;
+  if (HASH.test(location.hash)) history.replaceState(null, "", location.pathname + location.search);
+  draw();
+  if (within) (opener?.isConnected ? opener : reachedTab())?.focus();
+  opener = null;
+  return true;
+}
+
+/** Open the instrument that was open last, or close it; by keyboard. */
+export function toggleLook() {
+  if (closeLook() || INSTRUMENTS.length === 0) return;
+  opener = document.activeElement;
+  openLook(last ?? INSTRUMENTS[0]);
+  byId("look").focus({ preventScroll: true });
+}
+
+function followHash() {
+  const wanted = INSTRUMENTS.find(({ name }) => name === HASH.exec(location.hash)?.[1]);
+  if (wanted) openLook(wanted);
+  else if (closeLook()) document.querySelector(":target")?.focus();
+}
+
+function draw() {
+  document.body.toggleAttribute("data-look", !!open);
+  byId("look-sheet").setAttribute("aria-expanded", String(!!open));
+  drawTabs(open, last ?? INSTRUMENTS[0]);
+  present(open);
+  changed("size");
+}

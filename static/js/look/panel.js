@@ -1,0 +1,181 @@
+// The panel an instrument is shown in: its header, its states, its numbers as a table, its files.
+
+import { byId, setText } from "../dom.js";
+import { ready, state } from "../state.js";
+import { contextNow, Missing } from "./context.js";
+import { save } from "./save.js";
+import { drawTable } from "./table.js";
+
+/** What takes longer than this is said to take time. */
+const BUSY_AFTER_MS = 200;
+
+const panel = byId("look");
+const roots = new Map();
+
+/** The instrument on show and what became of it. */
+let shown = null;
+let source = "";
+let asTable = false;
+let pending = false;
+let again = false;
+let leaving = new AbortController();
+let busyTimer = 0;
+
+export function setUpPanel(close) {
+  byId("look-close").addEventListener("click", close);
+  byId("look-table").addEventListener("click", () => showTable(!asTable));
+  for (const button of byId("look-save").querySelectorAll("button"))
+    button.addEventListener("click", () => saveAs(button.dataset.kind));
+}
+
+/** Show another instrument, or null for none. */
+export function present(instrument) {
+  if (shown === instrument) return;
+  leave();
+  shown = instrument;
+  panel.hidden = !instrument;
+  if (!instrument) return;
+  setText(byId("look-title"), instrument.title);
+  setText(byId("look-what"), instrument.what);
+  for (const [other, root] of roots) root.hidden = other !== instrument;
+  if (!roots.has(instrument)) setUpInstrument(instrument);
+  tell("");
+  say("");
+  refresh();
+}
+
+function setUpInstrument(instrument) {
+  const root = document.createElement("div");
+  root.className = `instrument ${instrument.name}`;
+  roots.set(instrument, root);
+  byId("look-body").append(root);
+  instrument.setUp(root);
+  new ResizeObserver(refresh).observe(root);
+}
+
+function leave() {
+  if (!shown) return;
+  leaving.abort();
+  leaving = new AbortController();
+  notBusy();
+  pending = again = false;
+  shown.hide?.();
+}
+
+/** Show what is looked at now. While an instrument works on an answer, the newest request waits. */
+export async function refresh() {
+  if (!shown) return;
+  if (pending) {
+    again = true;
+    return;
+  }
+  const { signal } = leaving;
+  pending = true;
+  again = false;
+  try {
+    const from = showNow(signal);
+    const known = from instanceof Promise ? await patiently(from, signal) : from;
+    if (!signal.aborted) done(known);
+  } catch (error) {
+    if (!signal.aborted) failed(error);
+  }
+  if (signal.aborted) return;
+  pending = false;
+  if (again) refresh();
+}
+
+function showNow(signal) {
+  const reason = whyNot(shown);
+  if (reason) throw new Missing(reason);
+  return shown.show(contextNow(signal));
+}
+
+/** Wait for an answer of the engine, and say so when it takes long. */
+async function patiently(answer, signal) {
+  panel.setAttribute("aria-busy", "true");
+  busyTimer = setTimeout(() => tell("Computing …"), BUSY_AFTER_MS);
+  try {
+    return await answer;
+  } finally {
+    if (!signal.aborted) notBusy();
+  }
+}
+
+function notBusy() {
+  clearTimeout(busyTimer);
+  panel.removeAttribute("aria-busy");
+}
+
+/** Why the instrument cannot be shown now, or "". */
+function whyNot({ needs, asks }) {
+  if (!state.hello) return state.engine.message || "Connecting to the server.";
+  const { answer, token } = contextNow();
+  if (needs !== "nothing" && !answer?.segment)
+    return "Nothing has been run yet. Send a prompt, then look closer.";
+  if (needs === "token" && !token) return "No token yet. The prompt is being read.";
+  if (asks && !ready())
+    return state.line === "open"
+      ? "The engine is not ready. This goes on by itself when it is."
+      : "The server cannot be reached. This goes on by itself when it can.";
+  return "";
+}
+
+function done(from) {
+  say("");
+  tell(from ?? "");
+  if (asTable) drawNumbers();
+}
+
+function failed(error) {
+  const expected = error instanceof Missing;
+  tell("");
+  say(expected ? error.message : `This could not be shown: ${error.message}`, !expected);
+}
+
+/** Where the numbers come from, under the picture. */
+function tell(text) {
+  source = text;
+  setText(byId("look-source"), text);
+}
+
+/** In the place of the picture: why there is none. */
+function say(text, bad = false) {
+  const box = byId("look-say");
+  setText(box, text);
+  box.hidden = !text;
+  box.dataset.tone = bad ? "bad" : "";
+  panel.toggleAttribute("data-nothing", !!text);
+  for (const button of panel.querySelectorAll("[data-kind], #look-table")) button.disabled = !!text;
+}
+
+// ---- the same as numbers ---------------------------------------------------------------------
+
+function showTable(wanted) {
+  asTable = wanted;
+  byId("look-table").setAttribute("aria-pressed", String(asTable));
+  panel.toggleAttribute("data-table", asTable);
+  if (asTable) drawNumbers();
+}
+
+function drawNumbers() {
+  const box = byId("look-numbers");
+  const { scrollTop } = box;
+  box.replaceChildren(drawTable(shown.table(), shown.title));
+  box.scrollTop = scrollTop;
+}
+
+function saveAs(kind) {
+  const { hello } = state;
+  const about = {
+    instrument: shown.name,
+    title: shown.title,
+    source,
+    model: `${hello.model.name} ${hello.model.dtype}`,
+    device: hello.device.name,
+  };
+  const lines = [
+    `${shown.title} · ${about.model} · ${about.device}`,
+    `${shown.what} ${source}`.trim(),
+  ];
+  save(kind, { numbers: () => shown.table(), about, root: roots.get(shown), lines });
+}

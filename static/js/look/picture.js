@@ -1,0 +1,166 @@
+// A PNG of a part of the page: its boxes, hairlines, words, canvases and drawings, painted again.
+//
+// Browsers have no way to photograph an element, so this paints what instruments are made of:
+// background and border colours, text where it was set, canvases, and SVG with the styles it has.
+
+const MARGIN = 24;
+const HEAD = 52;
+const MOST_SIDE = 8192;
+
+/** A PNG blob of `root`, all of it, under lines of text (the first one strong). */
+export async function paint(root, lines) {
+  const origin = root.getBoundingClientRect();
+  const width = Math.max(root.scrollWidth, 480) + 2 * MARGIN;
+  const height = root.scrollHeight + HEAD + 2 * MARGIN;
+  const ratio = Math.min(2, MOST_SIDE / Math.max(width, height));
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  context.fillStyle = groundOf(root);
+  context.fillRect(0, 0, width, height);
+  paintLines(context, root, lines);
+  context.translate(
+    MARGIN - origin.left + root.scrollLeft,
+    MARGIN + HEAD - origin.top + root.scrollTop,
+  );
+  await paintElement(context, root);
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}
+
+function groundOf(node) {
+  for (let box = node; box; box = box.parentElement) {
+    const colour = getComputedStyle(box).backgroundColor;
+    if (!isClear(colour)) return colour;
+  }
+  return "white";
+}
+
+const isClear = (colour) => /^rgba\(.*, 0\)$/.test(colour) || colour === "transparent";
+
+function paintLines(context, root, lines) {
+  const style = getComputedStyle(root);
+  context.fillStyle = style.color;
+  context.textBaseline = "alphabetic";
+  lines.forEach((text, i) => {
+    context.font = `${i ? 400 : 600} ${i ? 12 : 15}px ${style.fontFamily}`;
+    context.fillText(text, MARGIN, MARGIN + 12 + 20 * i);
+  });
+}
+
+async function paintElement(context, node) {
+  const style = getComputedStyle(node);
+  if (style.display === "none" || style.visibility === "hidden" || node.matches(".vh")) return;
+  const box = node.getBoundingClientRect();
+  context.save();
+  context.globalAlpha *= Number(style.opacity);
+  if (node.matches("svg")) await paintSvg(context, node, box);
+  else {
+    paintBox(context, style, box);
+    if (node.matches("canvas")) {
+      if (node.width && node.height) context.drawImage(node, box.x, box.y, box.width, box.height);
+    } else if (node.matches("textarea, input:not([type=radio], [type=checkbox], [type=range])"))
+      paintField(context, style, box, node.value);
+    else
+      for (const child of node.childNodes) {
+        if (child.nodeType === Node.ELEMENT_NODE) await paintElement(context, child);
+        if (child.nodeType === Node.TEXT_NODE) paintText(context, style, child);
+      }
+  }
+  context.restore();
+}
+
+function paintBox(context, style, { x, y, width, height }) {
+  if (!isClear(style.backgroundColor)) {
+    context.fillStyle = style.backgroundColor;
+    context.fillRect(x, y, width, height);
+  }
+  const side = (name, ...rect) => {
+    if (style[`border${name}Style`] === "none" || isClear(style[`border${name}Color`])) return;
+    context.fillStyle = style[`border${name}Color`];
+    context.fillRect(...rect);
+  };
+  const edge = (name) => parseFloat(style[`border${name}Width`]);
+  if (edge("Top")) side("Top", x, y, width, edge("Top"));
+  if (edge("Bottom")) side("Bottom", x, y + height - edge("Bottom"), width, edge("Bottom"));
+  if (edge("Left")) side("Left", x, y, edge("Left"), height);
+  if (edge("Right")) side("Right", x + width - edge("Right"), y, edge("Right"), height);
+}
+
+function setFont(context, style) {
+  context.font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  context.fillStyle = style.color;
+}
+
+/** Text, line by line as it was broken. */
+function paintText(context, style, node) {
+  if (node.data.trim() === "") return;
+  setFont(context, style);
+  const range = document.createRange();
+  let line = null;
+  const flush = () => {
+    if (line && line.text.trim() !== "") putText(context, line.text, line.box);
+  };
+  for (let i = 0; i < node.data.length; i += 1) {
+    range.setStart(node, i);
+    range.setEnd(node, i + 1);
+    const box = range.getClientRects()[0];
+    if (!box) continue;
+    if (line && Math.abs(box.top - line.box.top) < 2) line.text += node.data[i];
+    else {
+      flush();
+      line = { text: node.data[i], box };
+    }
+  }
+  flush();
+}
+
+function putText(context, text, { x, y, height }) {
+  const { fontBoundingBoxAscent: up, fontBoundingBoxDescent: down } = context.measureText(text);
+  context.fillText(text, x, y + (height - up - down) / 2 + up);
+}
+
+/** What was typed has no text node; it is broken at spaces here. */
+function paintField(context, style, { x, y, width }, value) {
+  setFont(context, style);
+  const left = x + parseFloat(style.paddingLeft);
+  const room = width - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+  const height = parseFloat(style.lineHeight) || 1.4 * parseFloat(style.fontSize);
+  let top = y + parseFloat(style.paddingTop);
+  for (const paragraph of value.split("\n")) {
+    let line = "";
+    for (const word of paragraph.split(/(?<= )/)) {
+      if (line && context.measureText(line + word).width > room) {
+        putText(context, line, { x: left, y: top, height });
+        top += height;
+        line = "";
+      }
+      line += word;
+    }
+    putText(context, line, { x: left, y: top, height });
+    top += height;
+  }
+}
+
+const SVG_STYLES = "fill stroke stroke-width stroke-dasharray opacity font text-anchor color".split(
+  " ",
+);
+
+/** A drawing keeps its look outside the page only with its styles written into it. */
+async function paintSvg(context, node, box) {
+  const copy = node.cloneNode(true);
+  const from = [node, ...node.querySelectorAll("*")];
+  [copy, ...copy.querySelectorAll("*")].forEach((element, i) => {
+    const style = getComputedStyle(from[i]);
+    for (const name of SVG_STYLES) element.setAttribute(name, style.getPropertyValue(name));
+  });
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.setAttribute("width", box.width);
+  copy.setAttribute("height", box.height);
+  const image = new Image();
+  const text = new XMLSerializer().serializeToString(copy);
+  image.src = `data:image/svg+xml,${encodeURIComponent(text)}`;
+  await image.decode();
+  context.drawImage(image, box.x, box.y, box.width, box.height);
+}

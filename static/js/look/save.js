@@ -1,0 +1,35 @@
+// What an instrument shows, as a file: CSV and JSON of its numbers, PNG of its picture.
+
+import { el } from "../dom.js";
+import { paint } from "./picture.js";
+import { nameOf } from "./table.js";
+
+/** Comma-separated values as RFC 4180 has them: CRLF, quotes where they are needed. */
+export function csv({ columns, rows }) {
+  const field = (value) => {
+    const text = String(value ?? "");
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  const line = (values) => `${values.map(field).join(",")}\r\n`;
+  return line(columns.map(nameOf)) + rows.map(line).join("");
+}
+
+/** The numbers with what they are and what they were measured on. */
+export function json({ columns, rows }, about) {
+  return `${JSON.stringify({ ...about, columns: columns.map(nameOf), rows }, null, 1)}\n`;
+}
+
+/** Save as a file of the user; `kind` is "csv", "json" or "png". `about`: {instrument, …}. */
+export async function save(kind, { numbers, about, root, lines }) {
+  const blob = {
+    csv: () => new Blob([csv(numbers())], { type: "text/csv" }),
+    json: () => new Blob([json(numbers(), about)], { type: "application/json" }),
+    png: () => paint(root, lines),
+  };
+  const url = URL.createObjectURL(await blob[kind]());
+  const link = el("a");
+  link.href = url;
+  link.download = `tokenglass-${about.instrument}.${kind}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}

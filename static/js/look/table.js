@@ -1,0 +1,48 @@
+// The numbers behind a picture, as an HTML table.
+
+import { el } from "../dom.js";
+import { count } from "../format.js";
+
+/** A table longer than this is shown in part; files hold all of it. */
+const MOST_ROWS = 400;
+const exact = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
+
+/** @typedef {{columns: (string | {name: string, format: Function})[], rows: any[][]}} Numbers */
+
+export const nameOf = (column) => column.name ?? column;
+
+/** The table of `numbers`, captioned with the instrument's title. */
+export function drawTable({ columns, rows }, caption) {
+  const table = el("table", "numbers");
+  const foot = el("caption", "vh", caption);
+  const head = table.createTHead().insertRow();
+  const numeric = columns.map((_, i) => rows.some((row) => typeof row[i] === "number"));
+  columns.forEach((column, i) => {
+    const cell = el("th", numeric[i] ? "n" : "", nameOf(column));
+    cell.scope = "col";
+    head.append(cell);
+  });
+  const body = table.createTBody();
+  for (const row of rows.slice(0, MOST_ROWS)) {
+    const line = body.insertRow();
+    row.forEach((value, i) => {
+      const cell = line.insertCell();
+      cell.textContent = written(value, columns[i]);
+      if (numeric[i]) cell.className = "n";
+    });
+  }
+  table.prepend(foot);
+  const box = document.createDocumentFragment();
+  box.append(table);
+  if (rows.length > MOST_ROWS) {
+    const rest = `The first ${count(MOST_ROWS)} of ${count(rows.length)} rows; a file has all.`;
+    box.append(el("p", "sub", rest));
+  }
+  return box;
+}
+
+function written(value, column) {
+  if (value === null || value === undefined) return "";
+  if (column.format) return column.format(value);
+  return typeof value === "number" ? exact.format(value) : String(value);
+}
