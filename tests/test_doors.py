@@ -97,11 +97,14 @@ GPU = {
     "bench.peers.onnx_file": "bench.peers.peer bench.subject config",
     "bench.peers.llama_cpp": "bench.peers.gguf_file bench.peers.peer bench.subject",
     "bench.peers.onnxruntime": "bench.peers.onnx_file bench.peers.peer bench.subject",
+    "bench.peers.hf_folder": "bench.subject checkpoint config",
+    "bench.peers.transformers": "bench.peers.hf_folder bench.peers.peer bench.subject",
     "bench.peers.scripts": "",
     "bench.peers.scripts.run_llama_cpp": "",
     "bench.peers.scripts.run_onnxruntime": "",
+    "bench.peers.scripts.run_transformers": "",
     "bench.peers": "bench.peers.llama_cpp bench.peers.onnxruntime bench.peers.peer"
-    " bench.peers.torch bench.subject",
+    " bench.peers.torch bench.peers.transformers bench.subject",
     "bench.__main__": "bench bench.contestants bench.context bench.floor bench.peers bench.quality"
     " bench.report bench.subject device errors packing probe shapes wgpu_runner",
     "models": "",
@@ -122,7 +125,13 @@ OUTSIDE = {
         "gpu.native",
         "gpu.timestamps",
     },
-    "torch": {"gpu.torch_llama", "gpu.torch_runner", "app.tale.make."},
+    "torch": {
+        "gpu.torch_llama",
+        "gpu.torch_runner",
+        "gpu.bench.peers.scripts.run_transformers",
+        "app.tale.make.",
+    },
+    "transformers": {"gpu.bench.peers.scripts.run_transformers"},
     "tokenizers": {"gpu.tokenizer", "app.tale.make."},
     "safetensors": {"app.tale.make."},
     "gguf": {"gpu.bench.peers.gguf_file"},
@@ -134,7 +143,7 @@ OUTSIDE = {
     "jinja2": {"app."},
     "click": {"app."},
 }
-NOT_AT_RUN_TIME = ("transformers", "scipy", "pytest", "playwright")
+NOT_AT_RUN_TIME = ("scipy", "pytest", "playwright")
 
 
 def rooms(package: str) -> dict[str, Path]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu.blocks import block_bytes, blocks_for
-from gpu.checkpoint import Checkpoint, WeightSource
+from gpu.checkpoint import Checkpoint
 from gpu.config import ModelConfig
 from gpu.device import Device
 from gpu.packing import FORMATS
@@ -20,7 +20,7 @@ class Subject:
 
     name: str
     config: ModelConfig
-    checkpoint: WeightSource
+    checkpoint: Checkpoint | RandomCheckpoint
 
     @classmethod
     def from_folder(cls, folder: Path) -> Subject:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import pytest
 from onnx import numpy_helper
 
 from gpu.bench import quality
-from gpu.bench.peers import PEERS, PeerMissing, gguf_file, onnx_file
+from gpu.bench.peers import PEERS, PeerMissing, gguf_file, hf_folder, onnx_file
 from gpu.bench.peers.peer import ChildPeer
 from gpu.bench.subject import Subject
 from gpu.checkpoint import Checkpoint
+from gpu.config import ModelConfig
 from gpu.device import Device
 from gpu.reference import rotate
 from tests.gpu import random_llama
@@ -66,7 +68,7 @@ def test_a_gguf_file_holds_every_weight(name: str, dtype: str, tmp_path: Path) -
     entries = list(gguf_file.entries(model))
     used = {entry.source for entry in entries}
     tied = {"lm_head.weight"} if model.config.tie_embeddings else set()
-    assert used == set(Checkpoint.open(random_llama.folder(name)).names()) - tied
+    assert used == set(model.checkpoint.names()) - tied
     for entry in entries:
         tensor = tensors.pop(entry.name)
         got = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
@@ -152,10 +154,43 @@ def test_models_with_biases_are_not_written_as_onnx(tmp_path: Path) -> None:
         onnx_file.write(subject("head100_all_bias"), "f32", tmp_path / "model.onnx", context=64)
 
 
+# ---- Hugging Face ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f32", "q4"])
+@pytest.mark.parametrize("name", [*NAMES, "llama3_old_shards", "linear_old", "head100_all_bias"])
+def test_a_hugging_face_folder_is_the_model(name: str, dtype: str, tmp_path: Path) -> None:
+    model = subject(name)
+    hf_folder.write(model, dtype, tmp_path)
+    config = ModelConfig.from_folder(tmp_path)
+    assert config == replace(model.config, torch_dtype=None)
+    written = Checkpoint.open(tmp_path)
+    assert set(written.names()) == set(model.checkpoint.names())
+    for tensor in written.names():
+        want = model.checkpoint.read_f32(tensor)
+        assert written.dtype(tensor) == ("F32" if dtype == "f32" else "F16")
+        close(written.read_f32(tensor), want, "f32" if dtype == "f32" else "f16")
+
+
+def test_a_large_matrix_is_written_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Subject.from_shape("tiny")
+    monkeypatch.setattr(hf_folder, "ROWS_BYTES", 7 * 4 * model.config.hidden_size)
+    hf_folder.write(model, "f32", tmp_path)
+    written = Checkpoint.open(tmp_path)
+    for tensor in written.names():
+        np.testing.assert_array_equal(
+            written.read_f32(tensor), model.checkpoint.read_f32(tensor), tensor
+        )
+
+
 # ---- engines ---------------------------------------------------------------------------------
 
+CHILDREN = ["llama.cpp", "onnxruntime", "transformers"]
 
-@pytest.mark.parametrize("peer", ["llama.cpp", "onnxruntime"])
+
+@pytest.mark.parametrize("peer", CHILDREN)
 def test_an_engine_that_is_not_installed_is_named(peer: str, tmp_path: Path) -> None:
     for package in (Path(np.__file__).parent, Path(np.__file__).parents[1] / "numpy.libs"):
         if package.exists():
@@ -197,7 +232,16 @@ def test_an_engine_in_a_process_of_its_own_is_timed(tmp_path: Path) -> None:
     assert (peer.figures.prefill_tok_s, peer.figures.decode_tok_s) == ([2], [2])
 
 
-@pytest.mark.parametrize("peer", ["llama.cpp", "onnxruntime"])
+@pytest.mark.slow
+def test_torch_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    with pytest.raises(PeerMissing, match=r"compiled does not run here: .*/nowhere/c\+\+"):
+        PEERS["torch-compiled"](subject("tiny"), "f32", 16, None)
+
+
+@pytest.mark.parametrize(
+    "peer", [*CHILDREN, pytest.param("torch-compiled", marks=pytest.mark.slow)]
+)
 def test_an_engine_computes_the_same_model(device: Device, peer: str) -> None:
     model = subject("head128_llama3")
     ids = random_llama.ids("head128_llama3", 24)
@@ -206,6 +250,7 @@ def test_an_engine_computes_the_same_model(device: Device, peer: str) -> None:
     except PeerMissing as missing:
         pytest.skip(f"{peer}: {missing}")
     assert isinstance(engine, ChildPeer)
+    engine.run(ids, 8)  # nothing of it is left in the cache
     theirs = np.array(engine.logits(ids), np.float32)
     engine.close()
     ours = quality.all_logits(model.runner(device, "f32", 64), ids)

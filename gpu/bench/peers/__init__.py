@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpu.bench.peers import llama_cpp, onnxruntime, torch
+from gpu.bench.peers import llama_cpp, onnxruntime, torch, transformers
 from gpu.bench.peers.peer import Peer, PeerMissing
 from gpu.bench.subject import Subject
 
@@ -15,6 +15,8 @@ Raises PeerMissing with what to install when it cannot run here."""
 
 PEERS: dict[str, Start] = {
     "torch": torch.start,
+    "transformers": transformers.eager,
+    "torch-compiled": transformers.compiled,
     "llama.cpp": llama_cpp.start,
     "onnxruntime": onnxruntime.start,
 }
