@@ -48,15 +48,19 @@ class Tokenizer:
         self._specials = frozenset(id for id, token in added.items() if token.special)
         self._added = frozenset(added)
         self._prefix = self._find_prefix(config, bos_id)
+        backend.post_processor = None  # it would only trim spaces from offsets now
         state = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
         self._token_bytes = TokenBytes.from_decoder(state, where)
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
-        """Read a model folder; `ModelError` says which file is wrong and how."""
+        """Read a model folder (or a tokenizer.json by another name, with the files beside it);
+        `ModelError` says which file is wrong and how."""
         folder = Path(folder)
         path = folder / "tokenizer.json"
+        if folder.is_file():
+            folder, path = folder.parent, folder
         if not path.is_file():
             raise ModelError(f"{path}: not found; the model needs a tokenizer in this format")
         try:
@@ -78,22 +82,18 @@ class Tokenizer:
         specials  text such as "<|im_end|>" becomes that special token; False keeps it plain text,
                   so that what a user writes cannot end their turn or begin another
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                f"the text must be Unicode, but has {text[error.start]!r} at {error.start}, "
-                "which is half of a surrogate pair"
-            ) from None
-        with self._lock:
-            self._backend.encode_special_tokens = not specials
-            ids = self._backend.encode(text, add_special_tokens=False).ids
-        if not specials:
-            self._check_plain(ids)
-        n_prefix = len(self._prefix)
-        if bos and tuple(ids[:n_prefix]) != self._prefix:
-            return [*self._prefix, *ids]
-        return ids
+        ids = self._encode(text, specials).ids
+        return [*self._missing_prefix(ids), *ids] if bos else ids
+
+    def encode_with_offsets(
+        self, text: str, bos: bool = True, specials: bool = True
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of `encode`, and of each the first character of `text` it holds a part of and
+        the one after the last. Tokens that share a character overlap; one that holds none (what
+        `bos` adds) is empty."""
+        encoding = self._encode(text, specials)
+        prefix = self._missing_prefix(encoding.ids) if bos else ()
+        return [*prefix, *encoding.ids], [(0, 0)] * len(prefix) + encoding.offsets
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of a whole sequence, without special tokens; U+FFFD for bytes that are not text."""
@@ -132,6 +132,25 @@ class Tokenizer:
     def n_stripped_spaces(self) -> int:
         """How many spaces a decoded text loses at its beginning (SentencePiece adds one)."""
         return self._token_bytes.strip
+
+    def _encode(self, text: str, specials: bool) -> tokenizers.Encoding:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"the text must be Unicode, but has {text[error.start]!r} at {error.start}, "
+                "which is half of a surrogate pair"
+            ) from None
+        with self._lock:
+            self._backend.encode_special_tokens = not specials
+            encoding = self._backend.encode(text, add_special_tokens=False)
+        if not specials:
+            self._check_plain(encoding.ids)
+        return encoding
+
+    def _missing_prefix(self, ids: list[int]) -> tuple[int, ...]:
+        """What must come before `ids` so that they begin as every text does."""
+        return () if tuple(ids[: len(self._prefix)]) == self._prefix else self._prefix
 
     def _token(self, id: int) -> str | None:
         return self._backend.id_to_token(id) if 0 <= id < self.vocab_size else None

@@ -93,6 +93,44 @@ def test_decoding_byte_level_equals_the_library_on_any_ids(tmp_path: Path) -> No
         assert tokenizer.decode(ids) == backend.decode(ids)
 
 
+@pytest.mark.parametrize("specials", [True, False])
+def test_offsets_say_which_characters_a_token_holds(tokenizer: Tokenizer, specials: bool) -> None:
+    rng = random.Random(7)
+    added = b" " * tokenizer.n_stripped_spaces  # what SentencePiece puts before a text
+    for _ in range(500):
+        text = random_text(rng).replace("▁", "")
+        ids, offsets = tokenizer.encode_with_offsets(text, bos=False, specials=specials)
+        assert ids == tokenizer.encode(text, bos=False, specials=specials)
+        assert len(offsets) == len(ids)
+        for id, (start, end) in zip(ids, offsets, strict=True):
+            assert 0 <= start <= end <= len(text)
+            if tokenizer.is_special(id):
+                assert tokenizer.piece(id) == text[start:end]
+            else:
+                data = tokenizer.token_bytes(id)
+                assert data in added + text[start:end].encode()
+                assert text[start + 1 : max(0, end - 1)].encode() in data
+        seen = {i for start, end in offsets for i in range(start, end)}
+        assert seen == set(range(len(text)))
+
+
+def test_what_begins_every_text_holds_no_character(tokenizer: Tokenizer) -> None:
+    ids, offsets = tokenizer.encode_with_offsets("Once")
+    n = len(ids) - len(tokenizer.encode("Once", bos=False))
+    assert ids == tokenizer.encode("Once")
+    assert offsets[:n] == [(0, 0)] * n
+    assert offsets[-1][1] == len("Once")
+
+
+def test_a_tokenizer_can_be_loaded_by_its_file(tmp_path: Path) -> None:
+    made.save(tmp_path, made.byte_fallback(), BYTE_FALLBACK)
+    (tmp_path / "tokenizer.json").rename(tmp_path / "other.json")
+    tokenizer = Tokenizer.load(tmp_path / "other.json")
+    assert tokenizer.bos_token == "<s>"
+    with pytest.raises(ModelError, match=r"tokenizer\.json: not found"):
+        Tokenizer.load(tmp_path)
+
+
 # ---- streaming -------------------------------------------------------------------------------
 
 
