@@ -88,10 +88,21 @@ class Losses(_Question, frozen=True, tag="losses"):
     top: int = 5
 
 
+class PlanView(_Question, frozen=True, tag="plan"):
+    """What does a step of `n_rows` tokens after `context` others run on the device? No arrays.
+
+    info  the plan, as `gpu.plan_view.ListedPlan` says; {} for an engine without one
+    """
+
+    n_rows: int = 1
+    context: int = 1
+
+
 class Profile(_Question, frozen=True, tag="profile"):
     """Where does the time of one step go? `n_rows` tokens after `context` others.
 
-    ms  f32 (n_dispatches,): GPU time of each dispatch of the plan, median over `repeat` steps
+    ms  f32 (n_dispatches,): GPU time of each dispatch of the plan, median over `repeat` steps; no
+        array where the device has no clock
     info["dispatches"] describes them, see `gpu.plan_view`
     """
 
@@ -100,7 +111,7 @@ class Profile(_Question, frozen=True, tag="profile"):
     repeat: int = 5
 
 
-Question = AttentionFrom | AttentionTo | LogitLens | Waterfall | Losses | Profile
+Question = AttentionFrom | AttentionTo | LogitLens | Waterfall | Losses | PlanView | Profile
 
 
 class Array(msgspec.Struct, frozen=True):

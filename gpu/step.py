@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -217,6 +217,19 @@ class Runner(Protocol):
     def logits(self, step: Step) -> Floats:
         """float32 (len(step.samples), vocab_size): raw logits of the sampled rows; nothing is
         drawn. For verification."""
+        ...
+
+    def profile(self, step: Step, repeat: int) -> Floats | None:
+        """float32 (n_dispatches,): milliseconds of GPU time of each dispatch of a step's plan, the
+        median of `repeat` runs; None where there is no plan or no clock. The step really runs:
+        its rows and samples must be those of a lent slot. No steps may be in flight. Raises
+        InvalidRequest for a `repeat` out of range."""
+        ...
+
+    def list_plan(self, n_rows: int, context: int) -> dict[str, Any] | None:
+        """The plan of a step of `n_rows` rows after `context` tokens with one sample, as JSON
+        values: see `gpu.plan_view.ListedPlan`; None where there is none. Raises InvalidRequest for
+        what no step can be."""
         ...
 
     def warm_up(self) -> Iterator[None]:

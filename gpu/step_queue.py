@@ -13,9 +13,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gpu.buffers import Memory
 from gpu.calls import open_calls
 from gpu.commands import Copy, PassDispatch, StepCommands
+from gpu.dispatch_timer import DispatchTimer
 from gpu.kv_cache import KvPools
 from gpu.plan_book import PlanKey, RecordedPlan, StepTensors
 from gpu.step import Step, Times
@@ -64,7 +67,7 @@ class StepQueue:
         result_bytes: int,
         n_marks: int,
     ) -> None:
-        device = memory.device
+        self._device = device = memory.device
         self._tensors = tensors
         self._blocks = pools.blocks
         self._calls = open_calls(device)
@@ -113,6 +116,16 @@ class StepQueue:
     def run(self, recorded: RecordedPlan, step: Step) -> None:
         """Run a step without reading its results, and wait for everything submitted."""
         self._run(self._prepare(recorded), step)
+
+    def dispatch_times(self, recorded: RecordedPlan, step: Step, repeat: int) -> Times | None:
+        """(repeat, n_dispatches) ms of each dispatch on the GPU, in `repeat` runs of a step after
+        one that is not counted; None where the device has no clock. No steps may be in flight."""
+        if self._timestamps is None:
+            return None
+        timer = DispatchTimer(self._device, self._calls, recorded.plan)
+        self._write(pack_step(step, self._step_bytes, self._blocks))
+        timer.run()  # the first run of a pipeline compiles it
+        return np.stack([timer.run() for _ in range(repeat)])
 
     def warm(self, dispatch: PassDispatch) -> None:
         """Run one dispatch of a plan for no rows: its shader returns at once, but drivers that

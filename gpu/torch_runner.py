@@ -116,6 +116,12 @@ class TorchRunner:
     def logits(self, step: Step) -> Floats:
         return self._thread.submit(self._logits, step, None).result()
 
+    def profile(self, step: Step, repeat: int) -> None:
+        """There are no dispatches to time."""
+
+    def list_plan(self, n_rows: int, context: int) -> None:
+        """There is no plan."""
+
     def warm_up(self) -> Iterator[None]:
         """Nothing is compiled here."""
         return iter(())

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,10 +20,13 @@ from gpu.buffers import Memory as DeviceMemory
 from gpu.checkpoint import Checkpoint, Progress, WeightSource, loading
 from gpu.config import ModelConfig
 from gpu.device import Device
+from gpu.errors import InvalidRequest
 from gpu.kv_cache import KvPools
 from gpu.models.llama import Llama
 from gpu.packing import FORMATS
 from gpu.plan_book import PlanBook, RecordedPlan, StepTensors
+from gpu.plan_cost import StepSize
+from gpu.plan_view import listed
 from gpu.probe import tuned
 from gpu.results import parse_captured, parse_samples
 from gpu.step import Captured, Floats, Memory, RunnerLimits, Step, StepResult
@@ -30,6 +35,7 @@ from gpu.step_queue import Collected, StepQueue
 from gpu.weights import WeightLoader
 
 IN_FLIGHT = 3
+MAX_REPEAT = 100
 WARM_UP = (
     ("captured", 16, False),
     ("captured", 1, False),
@@ -182,6 +188,22 @@ class WgpuRunner:
         self._queue.run(recorded, step)
         logits = self._memory.read(self._tensors.logits)
         return np.ascontiguousarray(logits[: len(step.samples), : self.config.vocab_size])
+
+    def profile(self, step: Step, repeat: int) -> Floats | None:
+        assert not self._queue, "collect the steps in flight first"
+        if not 1 <= repeat <= MAX_REPEAT:
+            raise InvalidRequest(f"repeat is {repeat}, expected 1 to {MAX_REPEAT}", "repeat")
+        recorded = self.plan_for(len(step.rows), len(step.samples), step.capture, step.context)
+        times = self._queue.dispatch_times(recorded, step, repeat)
+        if times is None or not times.any():  # drivers without a working clock leave zeros
+            return None
+        return np.median(times, axis=0).astype(np.float32)
+
+    def list_plan(self, n_rows: int, context: int) -> dict[str, Any] | None:
+        size = StepSize.checked(n_rows, context, self.limits)
+        recorded = self.plan_for(size.n_rows, size.n_samples, False, size.n_keys)
+        plan: dict[str, Any] = msgspec.to_builtins(listed(recorded, size))
+        return plan
 
     def warm_up(self) -> Iterator[None]:
         """Compiles one kernel at a time, so that a request which comes meanwhile waits for no other

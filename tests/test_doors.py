@@ -68,9 +68,14 @@ GPU = {
     "models.llama": "buffers config kv_cache ops plan step_buffer weights",
     "plan_book": "attention_cut buffers config device kernels kv_cache models.llama ops plan"
     " sampling_ops step_buffer timestamps",
-    "step_queue": "buffers calls commands kv_cache plan_book step step_buffer timestamps",
-    "wgpu_runner": "blocks buffers checkpoint config device kv_cache models.llama packing plan_book"
-    " probe results step step_buffer step_queue weights",
+    "plan_cost": "errors plan step",
+    "kernel_source": "kernels",
+    "plan_view": "buffers kernel_source kernels plan plan_book plan_cost step",
+    "dispatch_timer": "commands device plan step timestamps",
+    "step_queue": "buffers calls commands dispatch_timer kv_cache plan_book step step_buffer"
+    " timestamps",
+    "wgpu_runner": "blocks buffers checkpoint config device errors kv_cache models.llama packing"
+    " plan_book plan_cost plan_view probe results step step_buffer step_queue weights",
     "torch_llama": "blocks checkpoint config errors packing step",
     "torch_runner": "blocks checkpoint config errors packing reference_sampler step torch_llama",
     "token_stats": "events step",

@@ -1,0 +1,368 @@
+"""A plan as data: what is listed is what is replayed, its sources compile and compute the same, and
+its costs are those of the model's arithmetic, worked out here another way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from gpu.attention_cut import FEW_ROWS, split_of
+from gpu.commands import StepCommands
+from gpu.device import Device
+from gpu.errors import InvalidRequest
+from gpu.inventory import Inventory
+from gpu.kernel_source import filled_source, workgroup_size
+from gpu.kernels import Kernel
+from gpu.plan_cost import COSTS, Cost, StepSize, cost_of, plan_cost
+from gpu.plan_view import ListedPlan, PlanDispatch, listed, step_cost
+from gpu.step import Row, Step
+from gpu.wgpu_runner import WgpuRunner
+from tests.gpu import driving, random_llama
+from tests.gpu.driving import GREEDY
+from tests.gpu.rig import Rig, limited
+
+MODELS = (("gqa8", "f32"), ("odd100_tied", "f16"), ("head100_all_bias", "q8"), ("odd36", "q4"))
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=lambda case: "-".join(case))
+def runner(request: pytest.FixtureRequest, device: Device) -> WgpuRunner:
+    name, dtype = request.param
+    return driving.load(device, random_llama.folder(name), dtype)
+
+
+def view(runner: WgpuRunner, n_rows: int, context: int) -> ListedPlan:
+    plan = runner.list_plan(n_rows, context)
+    assert plan is not None
+    return msgspec.convert(plan, ListedPlan)
+
+
+# ---- what is listed --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_rows", [1, 3])
+def test_the_list_is_the_plan(runner: WgpuRunner, n_rows: int) -> None:
+    plan, found = runner.plan_for(n_rows, 1, capture=False, context=40 + n_rows).plan, view(
+        runner, n_rows, 40
+    )  # fmt: skip
+    assert found.recorded_rows >= n_rows
+    for wanted, got in zip(plan.dispatches, found.dispatches, strict=True):
+        assert (got.label, got.op, got.grid) == (wanted.label, wanted.kernel.name, wanted.grid)
+        kernel = found.kernels[got.kernel]
+        assert (kernel.op, kernel.constants) == (got.op, wanted.kernel.constants)
+        assert {b.name: b.tensor for b in got.bindings} == {
+            name: tensor.name for name, tensor in wanted.tensors.items()
+        }
+        assert got.bound_bytes == wanted.n_bytes
+
+
+def test_layers_and_kernels_of_dispatches(runner: WgpuRunner) -> None:
+    found, n_layers = view(runner, 1, 1), runner.config.n_layers
+    layers = [dispatch.layer for dispatch in found.dispatches]
+    assert layers[0] is layers[-1] is None
+    assert [layer for layer in layers if layer is not None] == sorted(5 * list(range(n_layers)))
+    first_uses = list(dict.fromkeys(dispatch.kernel for dispatch in found.dispatches))
+    assert first_uses == list(range(len(found.kernels)))
+
+
+def test_what_a_dispatch_does_with_its_bindings(device: Device) -> None:
+    plain = driving.load(device, random_llama.folder("gqa8"), "f32")
+    biased = driving.load(device, random_llama.folder("head100_all_bias"), "f32")
+
+    def access(runner: WgpuRunner, label: str) -> dict[str, str]:
+        dispatch = next(d for d in view(runner, 1, 1).dispatches if d.label == label)
+        return {binding.name: binding.access for binding in dispatch.bindings}
+
+    down = {"step": "uniform", "x": "read", "weight": "read", "residual": "read"}
+    assert access(biased, "layer00.attn.out") == {
+        **down, "gain": "unused", "bias": "read", "y": "read_write",
+    }  # fmt: skip
+    assert access(plain, "layer00.attn.out")["bias"] == "unused"
+    assert access(plain, "layer00.mlp.gate_up")["gain"] == "read"
+    assert access(plain, "layer00.attn.attention")["heads_out"] == "unused"
+
+
+def test_workgroups_have_the_size_that_their_cut_says(runner: WgpuRunner) -> None:
+    plan = runner.plan_for(1, 1, capture=True, context=1).plan
+    sizes = {d.kernel.name: workgroup_size(d.kernel) for d in plan.dispatches}
+    weight = runner.model.layers[0].down
+    tile = runner.gpu.tuning.tile(1, weight.n, weight.blocks)
+    assert sizes["matmul"] == (tile.strands * tile.columns, 1, 1)
+    assert sizes["embed"] == (64, 1, 1)
+    for dispatch in plan.dispatches:
+        lanes = dispatch.kernel.constants.get("LANES")
+        if lanes is not None:
+            assert workgroup_size(dispatch.kernel) == (lanes, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "size"),
+    [
+        ("@workgroup_size(64)", (64, 1, 1)),
+        ("@workgroup_size(8u, 4, 2i)", (8, 4, 2)),
+        ("const A: u32 = 3u;\nconst B = A * 4u;\n@workgroup_size(B + 1u, A)", (13, 3, 1)),
+        ("override A: u32;\nconst B = (A - 1u) % 4u;\n@workgroup_size(B, A / 3u)", (2, 2, 1)),
+        ("override A: u32 = 5u;\n@workgroup_size(A, 1)", (5, 1, 1)),
+    ],
+)
+def test_sizes_are_worked_out(source: str, size: tuple[int, int, int]) -> None:
+    constants = {"A": 7} if "override A: u32;" in source else {}
+    assert workgroup_size(made_kernel(source, constants)) == size
+
+
+@pytest.mark.parametrize("source", ["fn main() {}", "@workgroup_size(X)"])
+def test_a_size_that_cannot_be_worked_out(source: str) -> None:
+    with pytest.raises(ValueError, match=r"no @workgroup_size|X is no whole number"):
+        workgroup_size(made_kernel(source, {}))
+
+
+def made_kernel(source: str, constants: dict[str, Any]) -> Kernel:
+    return Kernel("made", None, None, (), source, constants)
+
+
+def test_values_are_put_in_as_their_types() -> None:
+    source = "\n".join(
+        f"override {declared};"
+        for declared in (
+            "A: u32",
+            "B: bool = false",
+            "C: f32",
+            "D: i32",
+            "E: u32 = 2u * A",
+            "F:f32=1.5",
+        )
+    )
+    filled = filled_source(made_kernel(source, {"A": 3, "B": True, "C": 0.1, "D": -4}))
+    assert filled.splitlines() == [
+        "const A: u32 = 3u;",
+        "const B: bool = true;",
+        f"const C: f32 = {float(np.float32(0.1))}f;",
+        "const D: i32 = -4i;",
+        "const E: u32 = 2u * A;",
+        "const F: f32 = 1.5;",
+    ]
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("n_rows", [1, 2])
+def test_filled_sources_compute_the_same_bits(rig: Rig, runner: WgpuRunner, n_rows: int) -> None:
+    """The plan is run again with pipelines made of the sources that are shown, no constants."""
+    ids = [i * 7 % runner.config.vocab_size for i in range(n_rows)]
+    driving.begin(runner, 0, ids, n_rows)
+    step = Step(
+        tuple(Row(0, i, id) for i, id in enumerate(ids)), (replace(GREEDY, row=n_rows - 1),)
+    )
+    wanted = runner.logits(step)
+    plan = runner.plans.plan(n_rows, 1, "logits", step.context).plan
+
+    @cache
+    def pipeline(source: str, layout: Any) -> Any:
+        device = rig.device.wgpu
+        return device.create_compute_pipeline(
+            layout=device.create_pipeline_layout(bind_group_layouts=[layout]),
+            compute={"module": device.create_shader_module(code=source), "entry_point": "main"},
+        )
+
+    again = tuple(
+        (pipeline(filled_source(d.kernel), d.kernel.layout), d.bind_group, *d.grid)
+        for d in plan.dispatches
+    )
+    logits = plan.dispatches[-1].tensors["y"]
+    rig.poison(logits)
+    rig.calls.submit(rig.calls.encode(rig.calls.prepare(StepCommands((again,)))))
+    got = rig.memory.read(logits)[:1, : runner.config.vocab_size]
+    assert np.array_equal(got.view(np.uint32), wanted.view(np.uint32))
+
+
+# ---- what it costs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capture", [False, True], ids=["plain", "captured"])
+@pytest.mark.parametrize("n_tokens", [1, 1300])
+def test_every_op_of_a_plan_has_a_formula(device: Device, capture: bool, n_tokens: int) -> None:
+    runner = driving.load(device, random_llama.folder("long_context"), "f16")
+    ops = {d.kernel.name for d in runner.plan_for(1, 1, capture, n_tokens).plan.dispatches}
+    assert ops <= set(COSTS)
+
+
+def test_an_op_without_a_formula_is_shown_without_a_cost(
+    runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = view(runner, 1, 1)
+    monkeypatch.delitem(COSTS, "embed")
+    after = view(runner, 1, 1)
+    assert (after.dispatches[0].n_bytes, after.dispatches[0].flops) == (None, None)
+    assert before.n_bytes - after.n_bytes == before.dispatches[0].n_bytes
+
+
+def test_sums_are_those_of_the_dispatches(runner: WgpuRunner) -> None:
+    for n_rows, context in ((1, 0), (1, 200), (2, 100)):
+        found = view(runner, n_rows, context)
+        assert found.n_bytes == sum(d.n_bytes or 0 for d in found.dispatches)
+        assert found.flops == sum(d.flops or 0 for d in found.dispatches)
+        assert step_cost(runner, n_rows, context) == (found.flops, found.n_bytes)
+
+
+def by_op(found: ListedPlan) -> dict[str, list[PlanDispatch]]:
+    ops: dict[str, list[PlanDispatch]] = {}
+    for dispatch in found.dispatches:
+        ops.setdefault(dispatch.op, []).append(dispatch)
+    return ops
+
+
+@pytest.mark.parametrize("n_rows", [1, 20])
+def test_products_cost_what_their_weights_say(device: Device, n_rows: int) -> None:
+    """Of a model with biases everywhere: two operations a weight and row, four a number for each of
+    the norms, one for each bias and each number of the residual stream, five for each gate, three
+    for each number turned. The output head runs for one row."""
+    runner = driving.load(device, random_llama.folder("head100_all_bias"), "q8")
+    c = runner.config
+    ops = by_op(view(runner, n_rows, 3))
+    q, kv = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
+    hidden, inner = c.hidden_size, c.intermediate_size
+    qkv = 2 * hidden * (q + 2 * kv) + (q + 2 * kv) + 4 * hidden + 3 * (q + kv)
+    out = 2 * q * hidden + hidden + hidden
+    gate_up = 2 * hidden * 2 * inner + 2 * inner + 4 * hidden + 5 * inner
+    down = 2 * inner * hidden + hidden + hidden
+    head = 2 * hidden * c.vocab_size + 4 * hidden
+    assert [d.flops for d in ops["qkv"]] == [n_rows * qkv] * c.n_layers
+    assert [d.flops for d in ops["matmul"]] == c.n_layers * [
+        n_rows * out, n_rows * gate_up, n_rows * down,
+    ] + [head]  # fmt: skip
+    layer = runner.model.layers[0]
+    item = {"f32": 4, "f16": 2}[runner.pools.dtype]
+    assert ops["qkv"][0].n_bytes == layer.qkv.n_bytes + 4 * (hidden + q + 2 * kv) + n_rows * (
+        4 * hidden + 4 * c.head_dim + 4 * q + item * 2 * kv
+    )
+    assert [d.n_bytes for d in ops["matmul"][:3]] == [
+        layer.out.n_bytes + 4 * hidden + n_rows * 4 * (q + hidden + hidden),
+        layer.gate_up.n_bytes + 4 * (hidden + 2 * inner) + n_rows * 4 * (hidden + inner),
+        layer.down.n_bytes + 4 * hidden + n_rows * 4 * (inner + hidden + hidden),
+    ]
+    assert ops["matmul"][-1].n_bytes == runner.model.head.n_bytes + 4 * (
+        hidden + hidden + c.vocab_size
+    )
+
+
+@pytest.mark.parametrize(("n_rows", "n_before"), [(1, 0), (1, 77), (8, 30), (20, 3), (128, 100)])
+def test_attention_costs_a_score_for_each_key_a_row_sees(
+    runner: WgpuRunner, n_rows: int, n_before: int
+) -> None:
+    c, size = runner.config, StepSize(n_rows, 1, n_before)
+    plan = runner.plan_for(1, 1, capture=False).plan
+    costs = {cost_of(d, size) for d in plan.dispatches if d.kernel.name == "attention"}
+    item = {"f32": 4, "f16": 2}[runner.pools.dtype]
+    flops, read = 0, set()
+    for row in range(n_rows):
+        for key in range(n_before + row + 1):
+            flops += c.n_heads * (2 * c.head_dim + 5 + 2 * c.head_dim)
+            read.add(key)
+        flops += c.n_heads * c.head_dim
+    cached = len(read) * 2 * c.n_kv_heads * c.head_dim * item
+    blocks = 4 * len({key // 16 for key in read})
+    q_and_out = n_rows * 2 * c.n_heads * c.head_dim * 4
+    assert costs == {Cost(flops, cached + blocks + q_and_out)}
+
+
+def test_a_longer_context_costs_its_keys_and_values(runner: WgpuRunner) -> None:
+    """A block more: its bytes, and its entry in the block table for every layer."""
+    (_, before), (_, after) = (step_cost(runner, 1, context) for context in (31, 47))
+    assert after - before == runner.limits.block_bytes + 4 * runner.config.n_layers
+
+
+@pytest.mark.parametrize("n_rows", [1, FEW_ROWS])
+def test_splits_cost_their_partial_sums(device: Device, n_rows: int) -> None:
+    runner = driving.load(device, random_llama.folder("long_context"), "f16")
+    c, split = runner.config, split_of(device.info.software)
+    context = 2 * split - 3
+    found = by_op(view(runner, n_rows, context))
+    splits = [(context + row) // split + 1 for row in range(n_rows)]
+    assert set(splits) == ({2} if n_rows == 1 else {2, 3})
+    width = c.n_heads * c.head_dim
+    left = sum(splits) * (4 * width + 12 * c.n_heads)
+    cached = (context + n_rows) * runner.limits.block_bytes // 16 // c.n_layers
+    table = 4 * -(-(context + n_rows) // 16)
+    assert {d.n_bytes for d in found["attention"]} == {cached + table + n_rows * 4 * width + left}
+    merge = found["attention_merge"]
+    assert {d.n_bytes for d in merge} == {left + n_rows * 4 * width}
+    assert {d.flops for d in merge} == {sum(width * (3 * (n - 1) + 1) for n in splits)}
+
+
+@pytest.mark.parametrize(("name", "dtype"), MODELS)
+def test_a_decode_step_reads_the_weights_that_the_inventory_says(
+    device: Device, name: str, dtype: str
+) -> None:
+    """The products and one row of the table; norms and biases are float32 and padded there."""
+    runner = driving.load(device, random_llama.folder(name), dtype)
+    ops = by_op(view(runner, 1, 0))
+    weights = sum(
+        binding.n_bytes
+        for dispatch in ops["qkv"] + ops["matmul"]
+        for binding in dispatch.bindings
+        if binding.name == "weight"
+    )
+    row = runner.model.embedding.n_bytes // runner.model.embedding.n
+    inventory = Inventory.from_folder(random_llama.folder(name), dtype)
+    matrices = [tensor for tensor in inventory.tensors if len(tensor.shape) == 2]
+    assert sum(tensor.token_bytes or 0 for tensor in matrices) == weights + row
+    x = 4 * -(-runner.config.hidden_size // 32) * 32
+    assert ops["embed"][0].n_bytes == row + x
+
+
+@pytest.mark.parametrize(
+    ("name", "max_binding_bytes"), [("head80_theta", 620_000), ("vocab50000_tied", 2 << 20)]
+)
+def test_shards_cost_together_what_the_whole_costs(
+    device: Device, name: str, max_binding_bytes: int
+) -> None:
+    folder = random_llama.folder(name)
+    whole = driving.load(device, folder)
+    cut = driving.load(limited(device, max_binding_bytes), folder)
+    assert any(len(matrix.shards) > 1 for matrix in cut.model.matrices())
+    assert step_cost(cut, 2, 5) == step_cost(whole, 2, 5)
+
+
+def test_statistics_and_sampling_cost_what_they_read(device: Device) -> None:
+    runner = driving.load(device, random_llama.folder("gqa6_wide"), "f16")
+    c, size = runner.config, StepSize(3, 2, 4)
+    recorded = runner.plan_for(3, 2, capture=True, context=size.n_keys)
+    costs = {d.label: cost_of(d, size) for d in recorded.plan.dispatches}
+    width = 160  # 132 rounded up to whole blocks of 32
+    states, stats = (2 * c.n_layers + 1) * width, 1 + 3 * c.n_layers
+    assert costs["stats"] == Cost(3 * c.n_layers * width * 10, 3 * 4 * (states + stats))
+    strips = 3 * 64  # slices of 64 strips of 4 tokens cover 640
+    keys, seen = 4 * strips + 4 * strips, 20
+    assert costs["sample.keys"] == Cost(2 * 8 * 640, 2 * 4 * (640 + seen + keys))
+    assert costs["sample"] == Cost(2 * 4 * strips, 2 * (16 * strips + 4 * (12 + 4 * 20)))
+    found = listed(recorded, size)
+    assert plan_cost(recorded.plan, size) == Cost(found.flops, found.n_bytes)
+
+
+# ---- what cannot be asked --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_before", "param"),
+    [
+        (0, 1, "n_rows"),
+        (129, 1, "n_rows"),
+        (1, -1, "context"),
+        (1, 512, "context"),
+        (9, 504, "context"),
+    ],
+)
+def test_a_step_that_cannot_be(device: Device, n_rows: int, n_before: int, param: str) -> None:
+    runner = driving.load(device, random_llama.folder("odd36"))
+    for ask in (runner.list_plan, lambda n, c: step_cost(runner, n, c)):
+        with pytest.raises(InvalidRequest, match=f"^{param} is ") as caught:
+            ask(n_rows, n_before)
+        assert caught.value.param == param
+
+
+def test_a_plan_can_be_sent(runner: WgpuRunner) -> None:
+    plan = runner.list_plan(2, 9)
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=ListedPlan) == view(runner, 2, 9)
