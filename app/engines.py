@@ -10,6 +10,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from app.protocol import (
@@ -24,6 +25,7 @@ from app.protocol import (
 )
 from gpu import EngineError, EngineInfo, SamplingParams
 from gpu.events import Event
+from gpu.inspection import Answer, Question
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ class Engine(Protocol):
     def submit(
         self, ids: list[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
     ) -> Run: ...
+    def inspect(self, question: Question) -> Future[Answer]: ...
     def close(self) -> None: ...
 
 
@@ -141,6 +144,11 @@ class EngineClient(ABC):
         """Start a run. Raises what `gpu.Engine.submit` raises, and `UnavailableError`."""
 
     @abstractmethod
+    def inspect(self, question: Question) -> Future[Answer]:
+        """Ask about a run. Refusals are raised, or come through the future, whose callbacks run on
+        a thread that must not be blocked. Do not cancel it: the engine would trip over that."""
+
+    @abstractmethod
     def close(self) -> None:
         """End the engine and all runs."""
 
@@ -172,6 +180,11 @@ class LocalEngine(EngineClient):
         self.require_ready()
         assert self._engine is not None
         return self._engine.submit(ids, params, capture=capture, on_event=on_event)
+
+    def inspect(self, question: Question) -> Future[Answer]:
+        self.require_ready()
+        assert self._engine is not None
+        return self._engine.inspect(question)
 
     def close(self) -> None:
         if self._thread.ident is not None:

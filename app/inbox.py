@@ -19,16 +19,23 @@ _decoder = msgspec.json.Decoder(FromPage)
 
 
 class BadMessageError(ValueError):
-    """A message of the page that cannot be read. `id` and `param`: what it is about, if known."""
+    """A message of the page that cannot be read. `id`, `param`, `request`: what it is about, if
+    known."""
 
-    def __init__(self, message: str, id: str = "", param: str = "") -> None:
+    def __init__(
+        self, message: str, id: str = "", param: str = "", request: int | None = None
+    ) -> None:
         super().__init__(message)
         self.id = id
         self.param = param
+        self.request = request
 
 
 class _Name(msgspec.Struct):
+    """What an error about a message names."""
+
     id: str = ""
+    request: int | None = None
 
 
 def decode(raw: str | bytes) -> FromPage:
@@ -36,15 +43,19 @@ def decode(raw: str | bytes) -> FromPage:
     if isinstance(raw, bytes):
         raise BadMessageError("messages must be text frames with one JSON object, not binary")
     if len(raw) > MAX_MESSAGE_BYTES or len(raw.encode()) > MAX_MESSAGE_BYTES:
+        name = _name_in(raw)
         raise BadMessageError(
             f"a message may have {MAX_MESSAGE_BYTES} bytes at most, but this one has "
-            f"{len(raw.encode())}; shorten the prompt"
+            f"{len(raw.encode())}; send less text, or fewer tokens",
+            name.id,
+            request=name.request,
         )
     try:
         message: FromPage = _decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError) as error:
+        name = _name_in(raw)
         raise BadMessageError(
-            f"cannot read this message: {error}", _id_in(raw), _param(error)
+            f"cannot read this message: {error}", name.id, _param(error), name.request
         ) from None
     id = getattr(message, "id", None)
     if id is not None and not ID.fullmatch(id):
@@ -52,18 +63,18 @@ def decode(raw: str | bytes) -> FromPage:
     return message
 
 
-def _id_in(raw: str) -> str:
-    """The id of a message that is otherwise wrong: the error names it."""
+def _name_in(raw: str) -> _Name:
+    """What a message is called that is otherwise wrong: the error names it."""
     try:
-        id = msgspec.json.decode(raw, type=_Name).id
+        name = msgspec.json.decode(raw, type=_Name)
     except (msgspec.DecodeError, RecursionError):
-        return ""
-    return id if ID.fullmatch(id) else ""
+        return _Name()
+    return name if ID.fullmatch(name.id) else _Name(request=name.request)
 
 
 def _param(error: Exception) -> str:
     """msgspec ends its messages with the path: "… - at `$.params.top_k`"."""
-    match = re.search(r"at `\$\.(?:params\.)?([\w.]+)", str(error))
+    match = re.search(r"at `\$\.(?:question\.)?(?:params\.)?([\w.]+)", str(error))
     return match.group(1) if match else ""
 
 

@@ -13,6 +13,7 @@ import os
 import queue
 import signal
 import threading
+from concurrent.futures import Future
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -29,18 +30,20 @@ from gpu import (
     SamplingParams,
 )
 from gpu.events import Done, Event
+from gpu.inspection import Answer, Question
 
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
 """An engine that does not close within this time is ended by force."""
 EXIT_ENGINE_DEAD = 3
+MISTAKE = "the engine made a mistake; see the server's log"
 
 # ---- to the engine ---------------------------------------------------------------------------
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Start run `run`; answered by `Answer` or `Refused` with the same `call`."""
+    """Start run `run`; answered by `Agreed` or `Refused` with the same `call`."""
 
     call: int
     run: int
@@ -62,17 +65,32 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     run: int
 
 
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """A question about a run, answered by `Answered` or `Refused` when the engine gets to it."""
+
+    call: int
+    question: Question
+
+
 class Close(msgspec.Struct, frozen=True, tag="close"):
     """End the runs, the engine and the process."""
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
+ToEngine = Submit | Change | Cancel | Ask | Close
+
+
+class Ended(msgspec.Struct, frozen=True):
     """Not sent: the process tells itself that a run is over and can be forgotten."""
 
     run: int
 
 
-ToEngine = Submit | Change | Cancel | Close
+class Failing(msgspec.Struct, frozen=True):
+    """Not sent: the process tells itself that something went wrong; the engine may have ended."""
+
+
+Inside = Submit | Change | Cancel | Ask | Ended | Failing
+"""What the process's main thread is given to do."""
 
 # ---- from the engine -------------------------------------------------------------------------
 
@@ -99,11 +117,16 @@ class RunEvent(msgspec.Struct, frozen=True, tag="event"):
     event: Event
 
 
-class Answer(msgspec.Struct, frozen=True, tag="answer"):
+class Agreed(msgspec.Struct, frozen=True, tag="agreed"):
     """`index`: the first token that a change affects."""
 
     call: int
     index: int
+
+
+class Answered(msgspec.Struct, frozen=True, tag="answered"):
+    call: int
+    answer: Answer
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -117,7 +140,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     context: int = 0
 
 
-FromEngine = Loading | Ready | Failed | RunEvent | Answer | Refused
+FromEngine = Loading | Ready | Failed | RunEvent | Agreed | Answered | Refused
 
 
 def refused(call: int, error: EngineError) -> Refused:
@@ -159,9 +182,7 @@ class EngineProcess:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._inbox: queue.SimpleQueue[Submit | Change | Cancel | Ended | None] = (
-            queue.SimpleQueue()
-        )
+        self._inbox: queue.SimpleQueue[Inside | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
         self._runs: dict[int, Run] = {}
         self._writer = threading.Thread(target=self._write, name="pipe writer", daemon=True)
@@ -172,7 +193,7 @@ class EngineProcess:
         engine = self._load(load)
         if engine is not None:
             try:
-                self._answer(engine)
+                self._serve_inbox(engine)
             finally:
                 engine.close()
         self._flush()
@@ -190,32 +211,35 @@ class EngineProcess:
         self._outbox.put(Ready(hello_of(engine.info, chat=False)))
         return engine
 
-    def _answer(self, engine: Engine) -> None:
+    def _serve_inbox(self, engine: Engine) -> None:
         while (message := self._inbox.get()) is not None:
             match message:
                 case Cancel(run=number):
                     if number in self._runs:
                         self._runs[number].cancel()
-                case Ended(run=number):
-                    self._runs.pop(number, None)
+                case Ended() | Failing():
+                    if isinstance(message, Ended):
+                        self._runs.pop(message.run, None)
                     if engine.failure is not None:
                         self._die(engine.failure)
+                case Ask():
+                    self._ask(engine, message)
                 case Submit() | Change():
                     try:
                         self._outbox.put(self._call(engine, message))
                     except (DeviceError, EngineClosed) as error:
                         self._die(str(error))
 
-    def _call(self, engine: Engine, message: Submit | Change) -> Answer | Refused:
+    def _call(self, engine: Engine, message: Submit | Change) -> Agreed | Refused:
         try:
             if isinstance(message, Submit):
                 self._submit(engine, message)
-                return Answer(message.call, 0)
+                return Agreed(message.call, 0)
             run = self._runs.get(message.run)
             if run is None:
                 raise InvalidRequest("this run has ended; its settings cannot change any more")
             index = run.update(capture=message.capture, **message.changes)
-            return Answer(message.call, index)
+            return Agreed(message.call, index)
         except (DeviceError, EngineClosed):
             raise
         except EngineError as error:
@@ -232,6 +256,29 @@ class EngineProcess:
         self._runs[number] = engine.submit(
             message.ids, message.params, capture=message.capture, on_event=on_event
         )
+
+    def _ask(self, engine: Engine, message: Ask) -> None:
+        """The answer goes from the engine's thread to the writer's, which encodes it."""
+
+        def answered(future: Future[Answer]) -> None:
+            error = future.exception()
+            if error is None:
+                self._outbox.put(Answered(message.call, future.result()))
+            else:
+                self._refuse(message.call, error)
+
+        try:
+            engine.inspect(message.question).add_done_callback(answered)
+        except Exception as error:
+            self._refuse(message.call, error)
+
+    def _refuse(self, call: int, error: BaseException) -> None:
+        if isinstance(error, EngineError):
+            self._outbox.put(refused(call, error))
+        else:
+            log.error("a question could not be answered", exc_info=error)
+            self._outbox.put(Refused(call, EngineError.code, MISTAKE))
+        self._inbox.put(Failing())
 
     def _die(self, why: str) -> None:
         """The engine stopped by itself: end, so that the server starts another process."""
@@ -261,9 +308,20 @@ class EngineProcess:
         encoder = msgspec.msgpack.Encoder()
         try:
             while (message := self._outbox.get()) is not None:
-                self._pipe.send_bytes(encoder.encode(message))
+                self._pipe.send_bytes(_encoded(encoder, message))
         except OSError:
             return  # the reader notices too, and ends the process
         except Exception:
             log.exception("an event cannot be sent; ending the engine's process")
             os._exit(EXIT_ENGINE_DEAD)
+
+
+def _encoded(encoder: msgspec.msgpack.Encoder, message: FromEngine) -> bytes:
+    """A message in msgpack. An answer that cannot be encoded spoils nothing but itself."""
+    try:
+        return encoder.encode(message)
+    except TypeError:
+        if not isinstance(message, Answered):
+            raise
+        log.exception("an answer cannot be sent")
+        return encoder.encode(Refused(message.call, EngineError.code, MISTAKE))

@@ -3,7 +3,8 @@
 One JSON object per WebSocket text message, `type` first. Everything that belongs to a generation
 carries the page's `id` for it and a `seq` that counts from 1 within it, so that a page that lost
 its connection resumes with `after` and neither loses nor repeats a token. Field meanings of the
-events are those of `gpu.events`.
+events are those of `gpu.events`. What is asked and answered once carries the page's `request`, a
+number of its choice. The answer to `inspect` is a binary frame, see `app.frames`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Literal
 
 import msgspec
 
-from gpu import SamplingParams
+from gpu import EngineError, SamplingParams
 from gpu.events import Accepted, Done, Prefill, Queued, Token, Updated
+from gpu.inspection import Question
 
 VERSION = 1
 MAX_MESSAGE_BYTES = 64 * 1024
@@ -82,7 +84,14 @@ class Count(msgspec.Struct, frozen=True, tag="count", forbid_unknown_fields=True
     messages: list[Message] | None = None
 
 
-FromPage = Generate | Update | Stop | Resume | Count
+class Inspect(msgspec.Struct, frozen=True, tag="inspect", forbid_unknown_fields=True):
+    """Ask about a run; answered by a binary frame with the same `request`, or an error."""
+
+    request: int
+    question: Question
+
+
+FromPage = Generate | Update | Stop | Resume | Count | Inspect
 
 # ---- to the page -----------------------------------------------------------------------------
 
@@ -167,12 +176,17 @@ class Counted(msgspec.Struct, frozen=True, tag="counted"):
 
 class Error(msgspec.Struct, frozen=True, tag="error"):
     """`message` is for people and says what to do. `id`: the generation it is about, "" if none;
-    `param`: the offending field, "" if none."""
+    `param`: the offending field, "" if none; `request`: what was asked, None if nothing was."""
 
     code: str
     message: str
     id: str = ""
     param: str = ""
+    request: int | None = None
+
+    @classmethod
+    def of(cls, error: EngineError, id: str = "", request: int | None = None) -> Error:
+        return cls(error.code, str(error), id, getattr(error, "param", ""), request)
 
 
 ToPage = Hello | Status | Generation | Counted | Error

@@ -19,7 +19,9 @@ import msgspec
 from app.engines import EngineClient, Load, OnEvent, Tokenizer, UnavailableError
 from app.pipe import (
     CLOSE_SECONDS,
-    Answer,
+    Agreed,
+    Answered,
+    Ask,
     Cancel,
     Change,
     Close,
@@ -35,8 +37,9 @@ from app.pipe import (
     run_engine,
 )
 from app.protocol import Status
-from gpu import SamplingParams
+from gpu import InvalidRequest, SamplingParams
 from gpu.events import Done, Event, Timings, Token
+from gpu.inspection import Answer, Question
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +108,7 @@ class _Life:
         self._sending = threading.Lock()
         self._lock = threading.Lock()
         self._alive = True
-        self._calls: dict[int, Future[int]] = {}
+        self._calls: dict[int, Future[Any]] = {}
         self._runs: dict[int, ProcessRun] = {}
         self.process.start()
         theirs.close()
@@ -140,9 +143,24 @@ class _Life:
         finally:
             self._calls.pop(number, None)
 
+    def ask(self, question: Question) -> Future[Answer]:
+        """The answer comes on the thread that reads the pipe."""
+        number = next(self._numbers)
+        future: Future[Answer] = Future()
+        self._register(self._calls, number, future)
+        try:
+            self.send(Ask(number, question))
+        except BaseException:
+            self._calls.pop(number, None)
+            raise
+        return future
+
     def send(self, message: ToEngine) -> None:
         """A message for a process that is gone is dropped; `end` answers for it."""
-        encoded = msgspec.msgpack.encode(message)
+        try:
+            encoded = msgspec.msgpack.encode(message)
+        except OverflowError:
+            raise InvalidRequest("a number in the request has more than 64 bits") from None
         with self._sending, contextlib.suppress(OSError):
             self._pipe.send_bytes(encoded)
 
@@ -168,11 +186,11 @@ class _Life:
                     run = self._runs.pop(number, None) if ended else self._runs.get(number)
                     if run is not None:
                         run.on_event(event)
-                case Answer(call=number, index=index):
-                    if (future := self._calls.get(number)) is not None:
-                        future.set_result(index)
+                case Agreed(call=number, index=result) | Answered(call=number, answer=result):
+                    if (future := self._calls.pop(number, None)) is not None:
+                        future.set_result(result)
                 case Refused(call=number):
-                    if (future := self._calls.get(number)) is not None:
+                    if (future := self._calls.pop(number, None)) is not None:
                         future.set_exception(error_of(message))
                 case _:
                     yield message
@@ -186,10 +204,10 @@ class _Life:
         with self._lock:
             self._alive = False
             calls, runs = list(self._calls.values()), list(self._runs.values())
+            self._calls.clear()
             self._runs.clear()
         for future in calls:
-            if not future.done():
-                future.set_exception(UnavailableError(message))
+            future.set_exception(UnavailableError(message))
         for run in runs:
             run.lose(message)
         self._pipe.close()
@@ -226,6 +244,12 @@ class ProcessEngine(EngineClient):
         life = self._life
         assert life is not None
         return life.submit(ids, params, capture, on_event)
+
+    def inspect(self, question: Question) -> Future[Answer]:
+        self.require_ready()
+        life = self._life
+        assert life is not None
+        return life.ask(question)
 
     def close(self) -> None:
         self._closing.set()

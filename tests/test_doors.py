@@ -116,8 +116,8 @@ GPU = {
     "": "config device engine errors inventory probe probed sampling step tensor_summary tokenizer",
 }  # fmt: skip
 
-APP_MAY_OPEN = {"gpu", "gpu.events"}
-"""The engine's face, and the messages of a run."""
+APP_MAY_OPEN = {"gpu", "gpu.events", "gpu.inspection"}
+"""The engine's face, the messages of a run, and what may be asked about one."""
 
 # package: who may import it; a name ending in a dot stands for every room below it
 OUTSIDE = {

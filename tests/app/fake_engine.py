@@ -10,7 +10,9 @@ import functools
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +40,9 @@ from gpu.events import (
     TokenText,
     Updated,
 )
+from gpu.inspection import Answer, Question
 from gpu.step import DeviceInfo, Memory, RunnerLimits
-from tests.app import fake_sampler
+from tests.app import fake_inspection, fake_sampler
 from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
 
 BLOCK_TOKENS = 16
@@ -51,7 +54,8 @@ KV_BLOCK_BYTES = 65536
 @dataclass(frozen=True, kw_only=True)
 class FakeOptions:
     """`delay`: seconds per step. `text`: what greedy decoding tells, again and again unless
-    `ends`. `fail`: a message with which loading fails. `load_seconds`: how long loading takes."""
+    `ends`. `fail`: a message with which loading fails. `load_seconds`: how long loading takes.
+    `ask_seconds`: how long a question about a run takes."""
 
     delay: float = 0.01
     n_layers: int = 8
@@ -63,6 +67,7 @@ class FakeOptions:
     ends: bool = False
     fail: str = ""
     load_seconds: float = 0.0
+    ask_seconds: float = 0.0
 
 
 def load(options: FakeOptions, progress: Callable[[float, str], None]) -> FakeEngine:
@@ -168,6 +173,7 @@ class FakeEngine:
         self.changed = threading.Condition(self.lock)
         self.active: list[FakeRun] = []
         self.waiting: list[FakeRun] = []
+        self.asked: deque[tuple[Question, Future[Answer]]] = deque()
         self.closed = False
         self.failure: str | None = None
         self.info = self._info()
@@ -246,6 +252,15 @@ class FakeEngine:
     def generate(self, ids: list[int], params: SamplingParams) -> Generated:
         return Generated(self, ids, params)
 
+    def inspect(self, question: Question) -> Future[Answer]:
+        future: Future[Answer] = Future()
+        with self.changed:
+            if self.closed:
+                raise EngineClosed("the engine is closed")
+            self.asked.append((question, future))
+            self.changed.notify()
+        return future
+
     def close(self) -> None:
         with self.changed:
             self.closed = True
@@ -257,16 +272,28 @@ class FakeEngine:
     def _loop(self) -> None:
         while True:
             with self.changed:
-                self.changed.wait_for(lambda: self.closed or self.active)
+                self.changed.wait_for(lambda: self.closed or self.active or self.asked)
                 if self.closed:
                     for run in self.active + self.waiting:
                         self._end(run, "cancelled")
+                    for _, future in self.asked:
+                        future.set_exception(EngineClosed("the engine is closed"))
                     return
                 self._drop_cancelled()
                 for run in list(self.active):
                     self._step(run)
+                asked = self.asked.popleft() if self.asked else None
+            if asked is not None:
+                self._answer(*asked)
             if self.options.delay:
                 time.sleep(self.options.delay)
+
+    def _answer(self, question: Question, future: Future[Answer]) -> None:
+        time.sleep(self.options.ask_seconds)
+        try:
+            future.set_result(fake_inspection.answer(question, self.info))
+        except Exception as error:
+            future.set_exception(error)
 
     def _drop_cancelled(self) -> None:
         for run in [run for run in self.active + self.waiting if run.cancelled]:

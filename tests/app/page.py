@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from simple_websocket import Client
 
 
@@ -39,7 +42,7 @@ class Page(Client):
     def next(self, timeout: float = 10.0) -> dict[str, Any]:
         raw = self.receive(timeout)
         assert raw is not None, f"nothing came within {timeout} s; before: {self.messages[-3:]}"
-        message: dict[str, Any] = json.loads(raw)
+        message = decode_frame(raw) if isinstance(raw, bytes) else json.loads(raw)
         self.messages.append(message)
         return message
 
@@ -65,6 +68,19 @@ class Page(Client):
         self.connected = False
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
+
+
+def decode_frame(frame: bytes) -> dict[str, Any]:
+    """A binary message, with `arrays` as {name: array}; reads what `app.frames` describes."""
+    (length,) = struct.unpack_from("<I", frame)
+    message: dict[str, Any] = json.loads(frame[4 : 4 + length])
+    arrays = {}
+    for array in message["arrays"]:
+        dtype = {"f32": "<f4", "u32": "<u4"}[array["dtype"]]
+        n = math.prod(array["shape"])
+        values = np.frombuffer(frame, dtype, n, array["offset"])
+        arrays[array["name"]] = values.reshape(array["shape"])
+    return {**message, "arrays": arrays}
 
 
 class LateReader(threading.Thread):

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.live import LockedSocket
+from app.outgoing import LockedSocket
 from gpu import SamplingParams
 from gpu.events import Event, Token
 from tests.app.conftest import StartSite

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from simple_websocket import ConnectionClosed
 
-from app.live import STATS_BACKLOG, TRY_AGAIN_LATER
+from app.live import TRY_AGAIN_LATER
+from app.outgoing import STATS_BACKLOG
 from app.protocol import MAX_MESSAGE_BYTES
 from app.sessions import Keeping
 from tests.app.conftest import Site, StartSite

@@ -1,0 +1,172 @@
+"""What goes to one page: a thread that writes it, and the bounds on what may wait.
+
+Everything sent goes through this thread, because simple-websocket's `send` has no lock; its own
+thread also writes (pongs), which is why the socket it gets is a `LockedSocket`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from simple_websocket import ConnectionClosed, Server
+from wsproto.utilities import LocalProtocolError
+
+from app.frames import Frame
+from app.protocol import Hello, Status, ToPage
+from app.sessions import LiveRun
+from gpu import InvalidRequest
+
+MAX_REPLIES = 1000
+"""Answers that wait to be sent; a page that asks this much and does not read is cut off."""
+STATS_BACKLOG = 32
+"""A page that is this many messages behind gets them without statistics until it has caught up."""
+SEND_SECONDS = 20.0
+"""A page that does not take `SEND_BYTES` within this time is cut off; it can come back and
+resume."""
+SEND_BYTES = 1024 * 1024
+
+
+class LockedSocket:
+    """A socket whose `send` sends all or raises, one caller at a time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(SEND_SECONDS)
+        self._sock = sock
+        self._lock = threading.Lock()
+
+    def send(self, data: bytes) -> int:
+        view = memoryview(data)
+        with self._lock:
+            for at in range(0, len(view), SEND_BYTES):
+                self._sock.sendall(view[at : at + SEND_BYTES])
+        return len(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+class Outgoing:
+    """`_write` runs on a thread of its own; everything public may be called by any."""
+
+    def __init__(self, ws: Server) -> None:
+        self._ws = ws
+        self._wake = threading.Event()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._state: tuple[Status, Hello | None] | None = None
+        self._replies: deque[tuple[ToPage | Frame, Callable[[], None]]] = deque()
+        # run -> [the last seq sent, the last seq that was old when the page began to follow]
+        self._cursors: dict[LiveRun, list[int]] = {}
+
+    def start(self) -> None:
+        threading.Thread(target=self._write, name="ws writer", daemon=True).start()
+
+    def close(self) -> None:
+        """The page is gone: what waits is dropped, and nobody is followed any more."""
+        self._closed = True
+        self._wake.set()
+        with self._lock:
+            self._replies.clear()
+            followed = list(self._cursors)
+        for live in followed:
+            self._unfollow(live)
+
+    def hang_up(self) -> None:
+        """End both directions at once: reading may wait in `recv`, writing in `send`."""
+        with contextlib.suppress(OSError):
+            self._ws.sock.shutdown(socket.SHUT_RDWR)
+
+    def state(self, status: Status, hello: Hello | None) -> None:
+        """Tell the engine's state; only the latest that waits is sent."""
+        with self._lock:
+            self._state = (status, hello)
+        self._wake.set()
+
+    def reply(self, message: ToPage | Frame, sent: Callable[[], None] = lambda: None) -> None:
+        """Send a message, and call `sent` when that is done. Frames are encoded by the writer."""
+        with self._lock:
+            if self._closed:
+                return
+            self._replies.append((message, sent))
+            too_many = len(self._replies) > MAX_REPLIES
+        self._wake.set()
+        if too_many:
+            self.hang_up()
+
+    def follow(self, live: LiveRun, after: int) -> None:
+        """Send the messages of a generation whose seq is greater than `after`, old ones and new."""
+        if not 0 <= after <= live.last_seq:
+            raise InvalidRequest(
+                f"after must be from 0 to {live.last_seq}, the last seq of this generation, "
+                f"but got {after}",
+                "after",
+            )
+        with self._lock:
+            known = live in self._cursors
+            self._cursors[live] = [after, live.last_seq]
+        if not known:
+            live.follow(self._wake.set)
+        self._wake.set()
+
+    # ---- the writer's thread -----------------------------------------------------------------
+
+    def _write(self) -> None:
+        try:
+            while not self._closed:
+                self._wake.wait()
+                self._wake.clear()
+                while not self._closed and self._send_some():
+                    pass
+        except (ConnectionClosed, LocalProtocolError, OSError):
+            pass
+        finally:
+            self.hang_up()
+
+    def _send_some(self) -> bool:
+        """Send what waits, at most one message of each generation; False when nothing waited."""
+        with self._lock:
+            state, self._state = self._state, None
+            replies = [self._replies.popleft() for _ in range(len(self._replies))]
+            cursors = list(self._cursors.items())
+        if state is not None:
+            status, hello = state
+            if hello is not None:
+                self._send(msgspec.json.encode(hello))
+            self._send(msgspec.json.encode(status))
+        for message, sent in replies:
+            if isinstance(message, Frame):
+                self._ws.send(message.encode())
+            else:
+                self._send(msgspec.json.encode(message))
+            sent()
+        told = state is not None or bool(replies)
+        for live, cursor in cursors:
+            told |= self._send_next(live, cursor)
+        return told
+
+    def _send_next(self, live: LiveRun, cursor: list[int]) -> bool:
+        seq = cursor[0] + 1
+        entry = live.entry(seq)
+        if entry is None:
+            return False
+        behind = live.last_seq - seq >= STATS_BACKLOG and seq > cursor[1]
+        cursor[0] = seq
+        self._send(entry.lean if behind else entry.full or entry.lean)
+        if live.finished_at is not None and seq == live.last_seq:
+            self._unfollow(live)
+        return True
+
+    def _unfollow(self, live: LiveRun) -> None:
+        with self._lock:
+            known = self._cursors.pop(live, None) is not None
+        if known:
+            live.unfollow(self._wake.set)
+
+    def _send(self, encoded: bytes) -> None:
+        self._ws.send(encoded.decode())

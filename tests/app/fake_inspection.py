@@ -1,0 +1,98 @@
+"""Answers of the fake engine to questions about a run: of the real engine's shapes, and the same
+for the same question. The logits are drawn; what is read from them is the engine's own reading."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gpu import EngineInfo, InvalidRequest, SamplingParams
+from gpu.inspection import (
+    Answer,
+    Array,
+    AttentionFrom,
+    AttentionTo,
+    LogitLens,
+    Losses,
+    Profile,
+    Question,
+    Waterfall,
+)
+from gpu.readings import lens_reading
+from gpu.softmax import entropy, log_softmax
+from gpu.step import Sample
+from gpu.waterfall import waterfall
+
+
+def answer(question: Question, info: EngineInfo) -> Answer:
+    """Raises `InvalidRequest` as the real engine does."""
+    _check(question, info)
+    rng = np.random.default_rng(zlib.crc32(msgspec.json.encode(question)))
+    found = _answer(question, info, rng)
+    reused = max(0, len(getattr(question, "ids", ())) - 1)
+    return Answer({**found.info, "reused": reused}, found.arrays)
+
+
+def _check(question: Question, info: EngineInfo) -> None:
+    ids = getattr(question, "ids", [0])
+    if not ids or not all(0 <= id < info.vocab_size for id in ids):
+        raise InvalidRequest(f"ids must be from 0 to {info.vocab_size - 1}", "ids")
+    if not 0 <= getattr(question, "position", 0) < len(ids):
+        raise InvalidRequest(f"position must be from 0 to {len(ids) - 1}", "position")
+    if not 1 <= getattr(question, "top", 1) <= 100:
+        raise InvalidRequest("top must be from 1 to 100", "top")
+
+
+def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> Answer:
+    vocab = info.vocab_size
+    match question:
+        case AttentionFrom(position=position):
+            shares = rng.dirichlet([0.3] * (position + 1), (info.n_layers, info.n_heads))
+            return Answer({}, (Array.of("weights", shares),))
+        case AttentionTo(ids=ids, position=position):
+            shape = (len(ids) - position, info.n_layers, info.n_heads)
+            return Answer({}, (Array.of("weights", rng.beta(0.3, 3.0, shape)),))
+        case LogitLens(chosen=chosen, top=top):
+            sharper = np.linspace(0.5, 4, info.n_layers + 1)[:, None]
+            logits = _logits(rng, info.n_layers + 1, vocab) * sharper.astype(np.float32)
+            return lens_reading(logits, chosen, top)
+        case Waterfall(ids=ids, params=params, index=index, top=top):
+            # The same whatever the settings, as it would be with a model.
+            rng = np.random.default_rng(ids)
+            return waterfall(_logits(rng, 1, vocab)[0], ids, _sample(params, index), top)
+        case Losses(ids=ids, top=top):
+            return _losses(_logits(rng, len(ids) - 1, vocab), ids[1:], top)
+        case Profile(n_rows=n_rows):
+            ms = rng.gamma(2.0, 0.05 * n_rows, info.dispatches_per_token)
+            return Answer({}, (Array.of("ms", ms),))
+    return Answer({}, ())  # the plan's: this engine has none
+
+
+def _losses(logits: npt.NDArray[np.float32], ids: list[int], top: int) -> Answer:
+    logs = log_softmax(logits)
+    own = np.take_along_axis(logs, np.array(ids, int)[:, None], 1)
+    best = np.argsort(-logs, axis=1, kind="stable")[:, :top]
+    arrays = {
+        "logprob": own[:, 0],
+        "rank": (logs > own).sum(1),
+        "entropy": entropy(np.exp(logs)),
+        "top_ids": best,
+        "top_logprobs": np.take_along_axis(logs, best, 1),
+    }
+    mean = -float(own.mean())
+    info = {"mean_loss": mean, "perplexity": float(np.exp(mean))}
+    return Answer(info, tuple(Array.of(name, values) for name, values in arrays.items()))
+
+
+def _logits(rng: np.random.Generator, n: int, vocab_size: int) -> npt.NDArray[np.float32]:
+    return rng.normal(0.0, 3.0, (n, vocab_size)).astype(np.float32)
+
+
+def _sample(params: SamplingParams, index: int) -> Sample:
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    settings: dict[str, Any] = {name: getattr(params, name) for name in names}
+    return Sample(0, 0, params.seed or 0, index, **settings)
