@@ -37,7 +37,7 @@ def create_app(settings: Settings, engine: EngineClient, keeping: Keeping | None
     """
     from flask import Flask
 
-    from app import errors, live, openai, pages, security
+    from app import errors, live, openai, pages, security, tale, weights
     from app.sessions import Keeping, Sessions
 
     app = Flask(__name__, static_folder=assets("static"), template_folder=assets("templates"))
@@ -46,6 +46,7 @@ def create_app(settings: Settings, engine: EngineClient, keeping: Keeping | None
     errors.register(app)
     pages.register(app, engine, version())
     openai.register(app, engine)
+    weights.register(app, engine, settings.model or tale.model_dir())
     sessions = app.extensions["tokenglass_sessions"] = Sessions(engine, keeping or Keeping())
     live.register(app, engine, sessions)
     return app

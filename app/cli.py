@@ -1,4 +1,4 @@
-"""The command line: `tokenglass [serve]`, `generate`, `devices`, `version`.
+"""The command line: `tokenglass [serve]`, `generate`, `devices`, `weights`, `version`.
 
 Errors are one line. Exit code 2 is for what the user gave (flags, model folder), 1 for the rest.
 Imports of the server and the engine are inside the commands: the engine's process imports this
@@ -190,6 +190,23 @@ def devices(probe: bool, adapter: str | None) -> None:
                 _show_device(str(number), device)
                 how = "measured" if gpu.is_tuned(device) else "default; --probe measures them"
                 click.echo(f"   kernels: {how}")
+
+
+@main.command()
+@click.argument("model", type=click.Path(path_type=Path), required=False)
+@settings_options(("dtype",))
+def weights(model: Path | None, dtype: str) -> None:
+    """List the tensors of MODEL, a model's folder; of the bundled model if left out.
+
+    Only headers are read, and no GPU is needed: sizes on the device are those that loading it with
+    this --dtype would take.
+    """
+    from app.weights_table import weight_lines
+    from gpu import Inventory
+
+    with _errors():
+        for line in weight_lines(Inventory.from_folder(_model_folder(model), dtype)):
+            click.echo(line)
 
 
 def _probe_or_say(which: str, device: DeviceInfo) -> None:

@@ -11,7 +11,7 @@ after c tokens that are in the cache already, K inputs, N outputs, heads of d nu
       bias, residual + rN each                          themselves
       gated          + 5rN / 2                          half as many y
       qkv            + 3r for each number turned        rotations; new keys and values
-    attention        Σ keys seen · heads · (4d + 5)     keys and values of c + r tokens; block table;
+    attention        Σ keys seen · heads · (4d + 5)     keys, values of c + r tokens; block table;
                      + r · heads · d                    q, out
     attention_merge  heads · d · (3 splits − 2) a row   what the splits left; out
     layer_stats      10 a number and layer              both arenas

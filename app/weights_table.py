@@ -1,0 +1,62 @@
+"""The inventory of a model's weights as lines for a terminal."""
+
+from __future__ import annotations
+
+from gpu import Inventory, RopeTable, TensorEntry
+
+HEADINGS = ("tensor", "shape", "saved", "parameters", "share", "bytes", "stored", "read by")
+TO_THE_RIGHT = (3, 4, 5)
+
+
+def weight_lines(inventory: Inventory) -> list[str]:
+    """A heading, a line for each tensor, and the sums."""
+    rows = [HEADINGS, *(_row(tensor) for tensor in inventory.tensors)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+    lines = [_line(row, widths) for row in rows]
+    return [*lines, "", _sums(inventory), _rope(inventory.rope)]
+
+
+def _line(row: tuple[str, ...], widths: list[int]) -> str:
+    cells = [
+        cell.rjust(width) if i in TO_THE_RIGHT else cell.ljust(width)
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return "  ".join(cells).rstrip()
+
+
+def _row(tensor: TensorEntry) -> tuple[str, ...]:
+    if tensor.tied_to is not None:
+        stored = f"= {tensor.tied_to}"
+    elif tensor.device_dtype is not None:
+        stored = f"{tensor.device_dtype}, {tensor.device_bytes:,}"
+    else:
+        stored = "not read" if tensor.kind == "unused" else ""
+    return (
+        tensor.name,
+        "×".join(map(str, tensor.shape)) or "scalar",
+        tensor.dtype,
+        f"{tensor.parameters:,}",
+        f"{tensor.share:.2%}",
+        f"{tensor.n_bytes:,}",
+        stored,
+        ", ".join(tensor.read_by),
+    )
+
+
+def _sums(inventory: Inventory) -> str:
+    sums = f"{inventory.parameters:,} parameters, {inventory.n_bytes:,} bytes in the files"
+    if inventory.dtype is None:
+        return sums
+    return (
+        f"{sums}; stored as {inventory.dtype} {inventory.device_bytes:,} bytes, of which a decode "
+        f"token reads {inventory.token_bytes:,}"
+    )
+
+
+def _rope(rope: RopeTable) -> str:
+    shortest, longest = min(rope.wavelength), max(rope.wavelength)
+    scaling = "" if rope.scaling == "default" else f", {rope.scaling} scaling × {rope.factor:g}"
+    return (
+        f"rotary positions: theta {rope.theta:,.0f}{scaling}, {len(rope.wavelength)} pairs of "
+        f"dimensions, a turn every {shortest:,.1f} to {longest:,.0f} tokens"
+    )

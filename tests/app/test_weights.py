@@ -1,0 +1,194 @@
+"""`/api/weights` and `tokenglass weights`: what the model's files say, nothing of other files."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from flask.testing import FlaskClient
+
+from app import create_app, tale
+from app.cli import main
+from app.config import Settings
+from app.weights_table import HEADINGS, weight_lines
+from gpu import Inventory, TensorSummary
+from tests.app.conftest import StartSite
+from tests.gpu import random_llama
+
+FOLDER = tale.model_dir()
+NAME = "model.layers.3.mlp.down_proj.weight"
+
+
+def test_the_inventory_of_the_running_model(http: FlaskClient) -> None:
+    response = http.get("/api/weights")
+    assert response.status_code == 200
+    assert response.mimetype == "application/json"
+    assert response.json is not None
+    assert response.json.pop("model") == "fake-story"
+    assert msgspec.convert(response.json, Inventory) == Inventory.from_folder(FOLDER, "f16")
+
+
+def test_one_tensor(http: FlaskClient) -> None:
+    response = http.get(f"/api/weights/{NAME}")
+    assert response.status_code == 200
+    summary = msgspec.json.decode(response.data, type=TensorSummary)
+    assert summary == TensorSummary.from_folder(FOLDER, NAME)
+    assert sum(summary.counts) == summary.n == 192 * 384
+
+
+def test_the_folder_is_that_of_the_settings(start_site: StartSite) -> None:
+    folder = random_llama.folder("tiny")
+    site = start_site(settings=Settings(port=0, model=folder))
+    client = site.app.test_client()
+    found = client.get("/api/weights").json
+    assert found is not None
+    assert found["parameters"] == Inventory.from_folder(folder).parameters
+    assert client.get("/api/weights/model.norm.weight").status_code == 200
+    assert client.get(f"/api/weights/{NAME}").status_code == 400
+
+
+def test_pytorch_has_no_formats_of_the_engine(start_site: StartSite) -> None:
+    site = start_site()
+    hello = site.engine.require_ready()
+    device = msgspec.structs.replace(hello.device, backend="torch")
+    site.engine._hello = msgspec.structs.replace(hello, device=device)
+    found = site.app.test_client().get("/api/weights").json
+    assert found is not None
+    assert (found["dtype"], found["device_bytes"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nothing",
+        "config.json",
+        "../config.json",
+        "%2e%2e/config.json",
+        "%2e%2e%2f%2e%2e%2fconfig.json",
+        "/etc/passwd",
+        "%00",
+    ],
+)
+def test_what_is_no_tensor_is_no_file_either(http: FlaskClient, name: str) -> None:
+    response = http.get(f"/api/weights/{name}", follow_redirects=True)
+    assert response.status_code in (400, 404)
+    assert response.json is not None
+    if response.status_code == 400:
+        assert response.json["error"]["param"] == "name"
+        assert "the checkpoint has no tensor" in response.json["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/api/weights", f"/api/weights/{NAME}"])
+@pytest.mark.parametrize("model", ["/etc", "..", str(FOLDER), "", "tale-3m"])
+def test_no_other_model_can_be_asked_for(http: FlaskClient, path: str, model: str) -> None:
+    response = http.get(path, query_string={"model": model})
+    assert response.status_code == 404
+    assert response.json is not None
+    assert response.json["error"]["param"] == "model"
+    assert http.get(path, query_string={"model": "fake-story"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/api/weights", f"/api/weights/{NAME}"])
+def test_while_the_model_is_loading(start_site: StartSite, path: str) -> None:
+    response = start_site(load_seconds=5.0, wait=False).app.test_client().get(path)
+    assert response.status_code == 503
+    assert "Retry-After" in response.headers
+
+
+@pytest.mark.parametrize("path", ["/api/weights", f"/api/weights/{NAME}"])
+def test_it_is_guarded_like_every_route(start_site: StartSite, path: str) -> None:
+    client = start_site(settings=Settings(port=0, token="secret")).app.test_client()
+    assert client.get(path).status_code == 401
+    assert client.get(path, headers={"Authorization": "Bearer secret"}).status_code == 200
+    foreign = {"Authorization": "Bearer secret", "Origin": "http://evil.example"}
+    assert client.get(path, headers=foreign).status_code == 403
+    assert client.get(path, environ_overrides={"HTTP_HOST": "evil.example"}).status_code == 403
+    assert client.post(path, headers={"Authorization": "Bearer secret"}).status_code == 405
+
+
+def test_a_model_whose_files_are_gone(start_site: StartSite, tmp_path: Path) -> None:
+    site = start_site(settings=Settings(port=0, model=tmp_path))
+    response = site.app.test_client().get("/api/weights")
+    assert response.status_code == 500
+    assert response.json is not None
+    assert "config.json" in response.json["error"]["message"]
+
+
+def test_tensors_are_read_one_at_a_time(
+    start_site: StartSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = create_app(Settings(port=0), start_site().engine)
+    summary, running, most = TensorSummary.from_folder(FOLDER, "model.norm.weight"), [], []
+
+    def slow(*_: Any) -> TensorSummary:
+        running.append(None)
+        most.append(len(running))
+        time.sleep(0.05)
+        running.pop()
+        return summary
+
+    monkeypatch.setattr(TensorSummary, "from_folder", slow)
+    threads = [
+        threading.Thread(target=lambda: app.test_client().get(f"/api/weights/{NAME}"))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1, 1]
+
+
+# ---- the command -----------------------------------------------------------------------------
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(main, ["weights", *args], catch_exceptions=False)
+
+
+def test_the_command_lists_the_bundled_model() -> None:
+    result = run()
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines == weight_lines(Inventory.from_folder(FOLDER, "f16"))
+    assert lines[0].split() == " ".join(HEADINGS).split()
+    down = next(line for line in lines if line.startswith(NAME))
+    assert re.split(r"\s{2,}", down) == [
+        NAME, "192×384", "F16", "73,728", "2.14%", "147,456", "f16, 147,456", "layer03.mlp.down",
+    ]  # fmt: skip
+    head = next(line for line in lines if line.startswith("lm_head.weight"))
+    assert "= model.embed_tokens.weight" in head
+    assert "3,443,904 parameters, 6,887,808 bytes in the files" in lines[-2]
+    assert lines[-1].endswith("16 pairs of dimensions, a turn every 6.3 to 35,333 tokens")
+
+
+def test_the_command_for_a_model_and_a_storage_type() -> None:
+    folder = random_llama.folder("llama3_old_shards")
+    inventory = Inventory.from_folder(folder, "q4")
+    result = run(str(folder), "--dtype", "q4")
+    lines = result.stdout.splitlines()
+    assert lines == weight_lines(inventory)
+    assert f"stored as q4 {inventory.device_bytes:,} bytes" in lines[-2]
+    assert "llama3 scaling × 8" in lines[-1]
+    assert sum(line.startswith("model.") for line in lines) + 1 == len(inventory.tensors)
+
+
+def test_columns_are_aligned() -> None:
+    lines = run().stdout.splitlines()
+    column = lines[0].index("stored")
+    for line in lines[1:-3]:
+        assert line[column - 2 : column] == "  "
+        assert line[column] != " "
+
+
+@pytest.mark.parametrize("folder", ["/nowhere", __file__])
+def test_a_folder_that_is_no_model(folder: str) -> None:
+    result = run(folder)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {folder}: not a folder")
