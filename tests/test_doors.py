@@ -87,12 +87,12 @@ GPU = {
     "bench": "",
     "bench.contestants": "blocks step",
     "bench.subject": "blocks checkpoint config device packing shapes wgpu_runner",
-    "bench.bandwidth": "buffers device wgpu_runner",
-    "bench.context": "bench.bandwidth bench.contestants blocks step wgpu_runner",
-    "bench.quality": "bench.contestants blocks divergence step step_buffer",
+    "bench.work": "wgpu_runner",
+    "bench.context": "bench.contestants bench.work blocks step wgpu_runner",
+    "bench.quality": "bench.contestants blocks config divergence step step_buffer",
     "bench.floor": "bench.contestants blocks buffers calls commands kv_cache ops plan step"
     " step_buffer wgpu_runner",
-    "bench.report": "bench.bandwidth bench.contestants bench.context bench.quality step"
+    "bench.report": "bench.contestants bench.context bench.quality bench.work peaks step"
     " wgpu_runner",
     "bench.table": "",
     "bench.peers.peer": "bench.contestants errors",

@@ -7,8 +7,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpu.bench.bandwidth import kv_bytes, weight_bytes
 from gpu.bench.contestants import decode_steps, in_flight
+from gpu.bench.work import kv_bytes, weight_bytes
 from gpu.blocks import blocks_for
 from gpu.step import StepResult
 from gpu.wgpu_runner import WgpuRunner

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu.bench.bandwidth import copy_bandwidth, kv_bytes, weight_bytes
 from gpu.bench.contestants import Contestant, RunnerContestant
 from gpu.bench.context import AtContext, lines
 from gpu.bench.quality import Quality
+from gpu.bench.work import kv_bytes, prefill_flops, weight_bytes
+from gpu.peaks import measure_peaks
 from gpu.step import DeviceInfo
 from gpu.wgpu_runner import WgpuRunner
 
@@ -41,7 +42,8 @@ class Report:
         figures, runner = self.own.figures, self.runner
         step_ms = 1e3 / _known(figures.median("decode_tok_s"))
         n_bytes = weight_bytes(runner) + kv_bytes(runner, self.n_prompt + self.n_tokens // 2)
-        bandwidth = copy_bandwidth(runner.gpu)
+        peaks = measure_peaks(runner.gpu)
+        prefill_s = self.n_prompt / _known(figures.median("prefill_tok_s"))
         peers = [c for c in self.others if c.name not in NOT_PEERS]
         return {
             "model": self.model,
@@ -65,8 +67,12 @@ class Report:
             "dispatches_per_token": runner.dispatches_per_token,
             "dispatches_per_layer": dispatches_per_layer(runner),
             "bytes_per_token": n_bytes,
-            "copy_gb_s": round(bandwidth / 1e9, 2),
-            "bandwidth_share": round(n_bytes / (step_ms / 1e3) / bandwidth, 3),
+            "copy_gb_s": round(peaks.bytes_per_s / 1e9, 2),
+            "bandwidth_share": round(n_bytes / (step_ms / 1e3) / peaks.bytes_per_s, 3),
+            "fma_gflop_s": round(peaks.flops_per_s / 1e9, 1),
+            "prefill_fma_share": round(
+                prefill_flops(runner, self.n_prompt) / prefill_s / peaks.flops_per_s, 3
+            ),
             "contestants": {c.name: _speeds(c) for c in (self.own, *self.others)},
             "peers": self._ratios(peers)["decode"],
             "peers_prefill": self._ratios(peers)["prefill"],
@@ -96,7 +102,7 @@ class Report:
         if self.contexts:
             rows += ["", *lines(self.contexts)]
         if self.quality:
-            rows += ["", f"against f32: {self.quality}"]
+            rows += ["", f"against f32, on texts of its own: {self.quality}"]
         return rows
 
     def _over_floor(self, name: str) -> float | None:
@@ -140,6 +146,8 @@ def _step_lines(result: dict[str, Any]) -> list[str]:
         f"({result['dispatches_per_layer']} a layer), {result['bytes_per_token'] / 1e6:.1f} MB "
         f"per token at {result['bandwidth_share']:.0%} of the {result['copy_gb_s']} GB/s a copy "
         "reaches",
+        f"prefill at {result['prefill_fma_share']:.0%} of the {result['fma_gflop_s']} GFLOP/s that "
+        "float32 multiply-adds in registers reach",
     ]
     if result["gpu_gap_share"] is not None:
         rows.append(f"between steps the GPU idles {result['gpu_gap_share']:.1%} of the time")

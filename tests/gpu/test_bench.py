@@ -14,6 +14,7 @@ from gpu.bench.__main__ import main
 from gpu.bench.contestants import gpu_gap_share
 from gpu.bench.floor import Floor, touch_kv
 from gpu.bench.subject import Subject
+from gpu.bench.work import prefill_flops
 from gpu.blocks import BLOCK_TOKENS, KvShape
 from gpu.device import Device
 from gpu.kv_cache import KvPools
@@ -25,8 +26,9 @@ KEYS = {
     "model", "dtype", "device", "prompt", "tokens", "decode_tok_s", "prefill_tok_s",
     "decode_over_floor", "prefill_over_floor", "dispatches_per_token", "dispatches_per_layer",
     "step_ms", "encode_ms", "gpu_ms", "wait_ms", "readback_ms", "host_us_per_dispatch",
-    "gpu_gap_share", "bytes_per_token", "copy_gb_s", "bandwidth_share", "contestants", "peers",
-    "peers_prefill", "peer_devices", "peers_missing", "contexts", "kl", "same_top",
+    "gpu_gap_share", "bytes_per_token", "copy_gb_s", "bandwidth_share", "fma_gflop_s",
+    "prefill_fma_share", "contestants", "peers", "peers_prefill", "peer_devices", "peers_missing",
+    "contexts", "kl", "same_top",
 }  # fmt: skip
 
 
@@ -60,9 +62,10 @@ def test_the_figures_fit_together(result: tuple[dict[str, Any], str]) -> None:
     own, floor, torch = (speeds[name]["decode_tok_s"] for name in ("tokenglass", "floor", "torch"))
     assert found["decode_tok_s"] == pytest.approx(own, rel=0.01)
     assert found["decode_over_floor"] == pytest.approx(floor / own, rel=0.01)
-    assert found["peers"]["torch"] == pytest.approx(own / torch, abs=0.01)
+    assert found["peers"]["torch"] == pytest.approx(own / torch, rel=0.01, abs=0.01)
     assert found["step_ms"] == pytest.approx(1e3 / own, rel=0.01)
     assert 0 <= found["gpu_gap_share"] < 1
+    assert 0 < found["prefill_fma_share"] < 1
     assert found["dispatches_per_layer"] <= 6
     assert 0 < found["kl"] < 1e-5
     assert found["same_top"] > 0.9
@@ -91,6 +94,16 @@ def test_a_context_the_model_was_not_made_for_is_an_error(
 ) -> None:
     assert main(["--shape", "tiny", "--context", "16,20000"]) == 2
     assert "a context of 20008 tokens was asked for" in capsys.readouterr().err
+
+
+def test_the_operations_of_a_prompt_are_those_of_its_multiplications(device: Device) -> None:
+    """Counted one by one for a small model: queries 8 × 32, keys and values 4 × 32 wide."""
+    runner = Subject.from_shape("tiny").runner(device, "f32", 32)
+    hidden, inner, vocab, layers = 256, 768, 4096, 6
+    products = hidden * (256 + 128 + 128) + 256 * hidden + 3 * hidden * inner
+    keys_seen = 1 + 2 + 3 + 4 + 5
+    flops = 2 * (layers * (5 * products + 2 * 256 * keys_seen) + hidden * vocab)
+    assert prefill_flops(runner, 5) == flops
 
 
 # ---- the floor -------------------------------------------------------------------------------

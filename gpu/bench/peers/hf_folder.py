@@ -1,4 +1,4 @@
-"""A model as a Hugging Face folder: config.json and model.safetensors, as transformers reads them."""
+"""A model as a Hugging Face folder, as transformers reads it: config.json, model.safetensors."""
 
 from __future__ import annotations
 
