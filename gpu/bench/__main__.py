@@ -75,7 +75,7 @@ def measure(args: argparse.Namespace, stack: ExitStack) -> Report:
         report.contexts = context.measure(runner, args.context, args.repeat)
     if args.kl:
         exact = subject.runner(device, "f32", n_prompt)
-        report.quality = quality.compare(exact, runner, prompt)
+        report.quality = quality.compare(exact, runner, quality.own_texts(exact, n_prompt))
     return report
 
 
@@ -131,7 +131,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--floor", action="store_true", help="also measure the bare dispatches")
     add("--capture", action="store_true", help="also measure captured plans")
     add("--context", type=_numbers, default=[], help="also decode after so many tokens: 128,1024,…")
-    add("--kl", action="store_true", help="also compare the logits with f32 weights")
+    add(
+        "--kl",
+        action="store_true",
+        help="also compare the logits with those of f32 weights, on texts of the model's own",
+    )
     add("--peer", action="append", default=[], choices=tuple(PEERS), help="also measure")
     add(
         "--peer-python",

@@ -1,17 +1,30 @@
-"""What a storage type of the weights costs: its logits against those of float32 weights."""
+"""What a storage type of the weights costs: its logits against those of float32 weights, on texts
+that the model itself writes with float32 weights.
+
+On random ids a trained model is out of its depth: its logits are far from anything it learned, and
+so are the differences between two roundings of it. Text of its own is text as it knows it, needs no
+file, and is the same at every run on a device: BOS (or what lies between documents, or token 0),
+continued at temperature 1 without filters; where a text ends, another begins.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpu.bench.contestants import greedy
+from gpu.bench.contestants import greedy, in_flight
 from gpu.blocks import blocks_for
+from gpu.config import ModelConfig
 from gpu.divergence import mean_kl, same_top
-from gpu.step import Floats, Row, Runner, Step
+from gpu.step import FROM_GPU, Floats, Row, Runner, Step
 from gpu.step_buffer import MAX_SAMPLES
+
+Texts = list[list[int]]
+
+PIECE = 32
+"""Tokens written before looking whether the text has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +39,20 @@ class Quality:
         return f"mean KL {self.kl:.2e} nats, the same first choice at {self.same_top:.1%}"
 
 
-def compare(reference: Runner, runner: Runner, prompt: Sequence[int]) -> Quality:
+def compare(reference: Runner, runner: Runner, texts: Texts) -> Quality:
     """Both models on the same tokens."""
-    want, got = all_logits(reference, prompt), all_logits(runner, prompt)
+    want, got = (
+        np.concatenate([all_logits(model, text) for text in texts]) for model in (reference, runner)
+    )
     return Quality(float(mean_kl(want, got)), float(same_top(want, got)))
+
+
+def own_texts(runner: Runner, n_tokens: int) -> Texts:
+    """Texts of the model, `n_tokens` together; the random draws of the first have seed 0."""
+    texts: Texts = []
+    while (left := n_tokens - sum(map(len, texts))) > 0:
+        texts.append(_own_text(runner, left, seed=len(texts)))
+    return texts
 
 
 def all_logits(runner: Runner, prompt: Sequence[int]) -> Floats:
@@ -43,3 +66,35 @@ def all_logits(runner: Runner, prompt: Sequence[int]) -> Floats:
         samples = tuple(greedy(i, first + i) for i in range(len(ids)))
         parts.append(runner.logits(Step(rows, samples)))
     return np.concatenate(parts)
+
+
+def _own_text(runner: Runner, most: int, seed: int) -> list[int]:
+    """Up to `most` tokens, without the one that ends the text."""
+    config = runner.config
+    text = [_first_token(config)]
+    runner.begin_slot(0, np.array(text, np.uint32))
+    runner.set_blocks(0, list(range(blocks_for(most))))
+    while len(text) < most:
+        n = min(PIECE, most - len(text))
+        for result in in_flight(runner, _next_steps(len(text) - 1, n, text[0], seed)):
+            if (id := result.samples[0].id) in config.eos_ids:
+                return text
+            text.append(id)
+    return text
+
+
+def _next_steps(first: int, n: int, begin: int, seed: int) -> list[Step]:
+    """Steps of the positions from `first` on; `begin` is the token at 0."""
+    return [
+        Step(
+            (Row(0, i, FROM_GPU if i else begin),),
+            (replace(greedy(0, i), seed=seed, temperature=1.0),),
+        )
+        for i in range(first, first + n)
+    ]
+
+
+def _first_token(config: ModelConfig) -> int:
+    """Of the tokens that end texts the lowest id: what ends turns of a chat is added later to a
+    vocabulary than what lies between documents."""
+    return config.bos_id if config.bos_id is not None else min(config.eos_ids, default=0)
