@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from app.engines import Tokenizer
+from app.pieces import with_pieces
 from gpu.inspection import Answer
 
 ALIGN = 8
@@ -29,12 +31,15 @@ class Frame:
     request: int
     kind: str
     answer: Answer
+    tokenizer: Tokenizer
 
     def encode(self) -> bytes:
-        """The whole frame; the arrays are copied once."""
+        """The whole frame; the arrays are copied once. What takes long is done here, by whom the
+        page's other messages wait for anyway."""
+        info = with_pieces(self.answer, self.tokenizer).info
         start = 0
         while True:  # the offsets' digits are part of the header that the offsets come after
-            header = msgspec.json.encode(self._header(start))
+            header = msgspec.json.encode(self._header(info, start))
             needed = _aligned(LENGTH_BYTES + len(header))
             if needed <= start:
                 break
@@ -45,7 +50,7 @@ class Frame:
             parts += [array.data, bytes(-len(array.data) % ALIGN)]
         return b"".join(parts)
 
-    def _header(self, start: int) -> dict[str, Any]:
+    def _header(self, info: dict[str, Any], start: int) -> dict[str, Any]:
         arrays = []
         for array in self.answer.arrays:
             arrays.append(
@@ -56,7 +61,7 @@ class Frame:
             "type": "answer",
             "request": self.request,
             "kind": self.kind,
-            "info": self.answer.info,
+            "info": info,
             "arrays": arrays,
         }
 

@@ -45,7 +45,8 @@ class Questions:
         def answered(future: Future[Answer]) -> None:
             error = future.exception()
             if error is None:
-                self._reply(Frame(number, kind, future.result()), self._less)
+                frame = Frame(number, kind, future.result(), self._engine.tokenizer)
+                self._reply(frame, self._less)
             else:
                 self._reply(error_about(error, request=number), self._less)
 

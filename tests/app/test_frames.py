@@ -11,11 +11,12 @@ import pytest
 
 from app.frames import ALIGN, Frame
 from gpu.inspection import Answer, Array
+from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.page import decode_frame
 
 ARRAYS: dict[str, Any] = {
     "weights": np.arange(30, dtype=np.float64).reshape(2, 3, 5) / 7,
-    "ids": np.array([0, 1, 2**32 - 1], np.int64),
+    "counts": np.array([0, 1, 2**32 - 1], np.int64),
     "one": np.array([0.1], np.float32),
     "none": np.empty((0, 4), np.float32),
     "last": np.array([np.inf, -0.0, np.finfo(np.float32).tiny], np.float32),
@@ -24,7 +25,7 @@ ARRAYS: dict[str, Any] = {
 
 def frame(info: dict[str, Any], names: tuple[str, ...] = tuple(ARRAYS)) -> bytes:
     arrays = tuple(Array.of(name, np.asarray(ARRAYS[name])) for name in names)
-    return Frame(7, "attention_from", Answer(info, arrays)).encode()
+    return Frame(7, "attention_from", Answer(info, arrays), FakeTokenizer()).encode()
 
 
 def header_of(encoded: bytes) -> tuple[dict[str, Any], int]:
