@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from app.config import Settings
     from app.engines import EngineClient
     from app.sessions import Keeping
+    from app.tokenizing import Compared
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -30,8 +31,14 @@ def version() -> str:
         return "unknown"
 
 
-def create_app(settings: Settings, engine: EngineClient, keeping: Keeping | None = None) -> Flask:
-    """The web application around an engine. It does not start the engine.
+def create_app(
+    settings: Settings,
+    engine: EngineClient,
+    keeping: Keeping | None = None,
+    compare: Compared | None = None,
+) -> Flask:
+    """The web application around an engine. It does not start the engine. `compare`: the tokenizer
+    that the model's is compared with, bytes if not given.
 
     Imports are inside because the engine's process imports this package, and needs no Flask.
     """
@@ -39,6 +46,7 @@ def create_app(settings: Settings, engine: EngineClient, keeping: Keeping | None
 
     from app import errors, live, openai, pages, security, tale, weights
     from app.sessions import Keeping, Sessions
+    from app.tokenizing import BYTES, Tokenizing
 
     app = Flask(__name__, static_folder=assets("static"), template_folder=assets("templates"))
     app.json.sort_keys = False  # type: ignore[attr-defined]
@@ -48,5 +56,5 @@ def create_app(settings: Settings, engine: EngineClient, keeping: Keeping | None
     openai.register(app, engine)
     weights.register(app, engine, settings.model or tale.model_dir())
     sessions = app.extensions["tokenglass_sessions"] = Sessions(engine, keeping or Keeping())
-    live.register(app, engine, sessions)
+    live.register(app, engine, sessions, Tokenizing(engine, compare or BYTES))
     return app

@@ -58,6 +58,11 @@ class Settings:
     allow_host: Annotated[
         tuple[str, ...], "Another name under which this server may be addressed; may be repeated."
     ] = ()
+    compare_tokenizer: Annotated[
+        Path | None,
+        "A tokenizer.json or a model's folder: the page shows how else a text could be cut into "
+        "tokens. The bundled model's if left out.",
+    ] = None
     log_level: Annotated[LogLevel, "How much to log. Prompts and texts are never logged."] = "info"
 
     def checked(self) -> Settings:

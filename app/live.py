@@ -28,11 +28,13 @@ from app.protocol import (
     Inspect,
     Resume,
     Stop,
+    Tokenize,
     Update,
 )
 from app.questions import Questions, error_about
 from app.security import browser_session
 from app.sessions import Sessions
+from app.tokenizing import Tokenizing
 
 PATH = "/ws"
 MAX_CONNECTIONS = 64
@@ -46,11 +48,19 @@ TRY_AGAIN_LATER = 1013
 class Connection:
     """One page, read on the route's thread."""
 
-    def __init__(self, ws: Server, owner: str, engine: EngineClient, sessions: Sessions) -> None:
+    def __init__(
+        self,
+        ws: Server,
+        owner: str,
+        engine: EngineClient,
+        sessions: Sessions,
+        tokenizing: Tokenizing,
+    ) -> None:
         self._ws = ws
         self._owner = owner
         self._engine = engine
         self._sessions = sessions
+        self._tokenizing = tokenizing
         self._out = Outgoing(ws)
         self._questions = Questions(engine, self._out.reply)
         self._updates = PendingUpdates()
@@ -110,6 +120,8 @@ class Connection:
                 self._out.reply(Counted(number, len(ids)))
             case Inspect():
                 self._questions.inspect(message)
+            case Tokenize():
+                self._questions.answer(lambda: self._tokenizing.of(message))
 
     def _update(self, update: Update) -> None:
         live = self._sessions.get(self._owner, update.id)
@@ -129,7 +141,7 @@ class Connection:
         self._out.follow(live, after=0)
 
 
-def register(app: Flask, engine: EngineClient, sessions: Sessions) -> None:
+def register(app: Flask, engine: EngineClient, sessions: Sessions, tokenizing: Tokenizing) -> None:
     """Add the WebSocket route."""
     app.config["SOCK_SERVER_OPTIONS"] = {
         "ping_interval": 25,
@@ -152,7 +164,7 @@ def register(app: Flask, engine: EngineClient, sessions: Sessions) -> None:
             ws.close(TRY_AGAIN_LATER, f"more than {MAX_CONNECTIONS} pages are open; close some")
             return
         try:
-            Connection(ws, browser_session(), engine, sessions).serve()
+            Connection(ws, browser_session(), engine, sessions, tokenizing).serve()
         finally:
             slots.release()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from app.chat import free_mark, render
 from app.engines import Tokenizer
@@ -42,36 +43,67 @@ def prompt_ids(
 def message_ids(
     tokenizer: Tokenizer, messages: Sequence[Message], continue_final: bool = False
 ) -> list[int]:
-    """Token ids of a conversation, in the model's chat template.
+    """Token ids of a conversation, in the model's chat template; `InvalidRequest` if it has none,
+    or one that does not take these messages."""
+    ids: list[int] = []
+    for part in rendered_parts(tokenizer, messages, continue_final).parts:
+        ids += tokenizer.encode(part.text, bos=False, specials=part.specials)
+    return ids
+
+
+class Part(NamedTuple):
+    """A piece of a rendered conversation. `specials`: names of special tokens in it are those."""
+
+    text: str
+    specials: bool
+
+
+class Parts(NamedTuple):
+    """A rendered conversation, to be encoded part by part. `names`: the special tokens whose names
+    stand in contents; `mark`: what was put into those names, "" if there are none."""
+
+    parts: list[Part]
+    names: set[str]
+    mark: str
+
+
+def rendered_parts(
+    tokenizer: Tokenizer, messages: Sequence[Message], continue_final: bool = False
+) -> Parts:
+    """What the chat template makes of a conversation. Raises `InvalidRequest`.
 
     Contents that name a special token get a mark inside that name before they are rendered, so
     that the names left whole are the template's own. The text between those is then encoded with
     special tokens off. Without such contents the rendered text is encoded as it is.
     """
+    contents = [message.content for message in messages]
+    names = {name for text in contents for name in special_names(tokenizer, text)}
+    mark = free_mark(contents) if names else ""
+    marked_messages = [Message(m.role, marked(m.content, names, mark)) for m in messages]
+    text = rendered(tokenizer, marked_messages, continue_final)
+    if not names:
+        return Parts([Part(text, True)], names, mark)
+    own = special_names(tokenizer, text)
+    pieces = split(text, own)
+    parts = [Part(piece.replace(mark, ""), at % 2 == 1) for at, piece in enumerate(pieces)]
+    return Parts(parts, names, mark)
+
+
+def rendered(tokenizer: Tokenizer, messages: Sequence[Message], continue_final: bool) -> str:
+    """The chat template's text; `InvalidRequest` if there is none, or it takes them not."""
     if tokenizer.chat_template is None:
         raise InvalidRequest(
             "this model has no chat template, so it can only continue a text; "
             "send a prompt instead of messages",
             "messages",
         )
-    contents = [message.content for message in messages]
-    names = {name for text in contents for name in special_names(tokenizer, text)}
-    mark = free_mark(contents) if names else ""
-    text = render(
+    return render(
         tokenizer.chat_template,
-        [Message(message.role, marked(message.content, names, mark)) for message in messages],
+        messages,
         continue_final=continue_final,
         bos_token=tokenizer.bos_token,
         eos_token=tokenizer.eos_token,
     )
-    if not names:
-        return tokenizer.encode(text, bos=False)
-    own = special_names(tokenizer, text)
-    ids: list[int] = []
-    for at, part in enumerate(split(text, own)):
-        plain = at % 2 == 0
-        ids += tokenizer.encode(part.replace(mark, ""), bos=False, specials=not plain)
-    return ids
 
 
 def special_names(tokenizer: Tokenizer, text: str) -> set[str]:

@@ -91,7 +91,19 @@ class Inspect(msgspec.Struct, frozen=True, tag="inspect", forbid_unknown_fields=
     question: Question
 
 
-FromPage = Generate | Update | Stop | Resume | Count | Inspect
+class Tokenize(msgspec.Struct, frozen=True, tag="tokenize", forbid_unknown_fields=True):
+    """How is this cut into tokens? Exactly one of `prompt` and `messages` (what `generate` would
+    read) and `text` (plain: no token is added, and names of special tokens are text). Answered by
+    `tokenized` with the same `request`."""
+
+    request: int
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    text: str | None = None
+    continue_final: bool = False
+
+
+FromPage = Generate | Update | Stop | Resume | Count | Inspect | Tokenize
 
 # ---- to the page -----------------------------------------------------------------------------
 
@@ -174,6 +186,58 @@ class Counted(msgspec.Struct, frozen=True, tag="counted"):
     tokens: int
 
 
+class Piece(msgspec.Struct, frozen=True):
+    """A token of a text. `text` is for people (may hold U+FFFD for part of a character), `bytes`
+    in hexadecimal what it adds to the text: nothing if it is special."""
+
+    id: int
+    text: str
+    bytes: str
+    special: bool
+
+
+class PromptPiece(Piece, frozen=True):
+    """A token of a prompt. `message`: index of the message it holds a character of, and `role` that
+    message's; None and "" for the chat template's own, and where there are no messages."""
+
+    role: str = ""
+    message: int | None = None
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A plain text as one tokenizer cuts it. `name`: of the tokenizer, or the model it belongs to,
+    "" while that is loading. `tokens_per_word` is None for a text without words."""
+
+    name: str
+    n_tokens: int
+    tokens_per_word: float | None
+    tokens: list[Piece]
+
+
+class Tokenized(msgspec.Struct, frozen=True, tag="tokenized"):
+    """rendered  the prompt or text; of messages, what the chat template makes of them
+    tokens    of it, as the engine gets them
+    unplaced  indexes of messages that the template rewrites or leaves out, so that it cannot be
+              said which tokens are theirs
+
+    The rest is of what was written without a template: the prompt, the text, or the contents of
+    the messages with a line break between them. Words are what white space divides.
+
+    plain     as the model's tokenizer cuts it
+    compare   as another does
+    """
+
+    request: int
+    rendered: str
+    tokens: list[PromptPiece]
+    unplaced: list[int]
+    n_chars: int
+    n_bytes: int
+    n_words: int
+    plain: Cut
+    compare: Cut
+
+
 class Error(msgspec.Struct, frozen=True, tag="error"):
     """`message` is for people and says what to do. `id`: the generation it is about, "" if none;
     `param`: the offending field, "" if none; `request`: what was asked, None if nothing was."""
@@ -189,4 +253,4 @@ class Error(msgspec.Struct, frozen=True, tag="error"):
         return cls(error.code, str(error), id, getattr(error, "param", ""), request)
 
 
-ToPage = Hello | Status | Generation | Counted | Error
+ToPage = Hello | Status | Generation | Counted | Tokenized | Error

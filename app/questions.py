@@ -58,6 +58,16 @@ class Questions:
             raise
         future.add_done_callback(answered)
 
+    def answer(self, work: Callable[[], ToPage]) -> None:
+        """Reply with what `work` gives at once. Raises `QueueFull`, and what it raises."""
+        self._more()
+        try:
+            message = work()
+        except BaseException:
+            self._less()
+            raise
+        self._reply(message, self._less)
+
     def _more(self) -> None:
         with self._lock:
             if self._n_under_way >= MAX_UNDER_WAY:

@@ -26,6 +26,7 @@ from app import create_app, tale
 from app.config import Settings
 from app.engines import EngineClient, Progress
 from app.protocol import Hello, Status
+from app.tokenizing import compared
 from app.worker import ProcessEngine
 from gpu import Engine, ModelConfig, Tokenizer
 
@@ -120,15 +121,16 @@ def serve(settings: Settings, folder: Path, tell: Callable[[str], None]) -> str 
     """Serve until Ctrl+C or SIGTERM. Returns why the engine failed to start, or None.
 
     `tell` gets the lines for the terminal. Raises `PortError`, and `ModelError` for a folder
-    whose config or tokenizer cannot be used.
+    whose config or tokenizer (or the one to compare with) cannot be used.
     """
     ModelConfig.from_folder(folder)  # what cannot be run is refused before a port is opened
     tokenizer = Tokenizer.load(folder)
+    compare = compared(settings.compare_tokenizer, folder)
     with bind(settings.host, settings.port) as listener:
         engine = ProcessEngine(
             functools.partial(load_engine, settings, folder), tokenizer, settings.log_level
         )
-        server = http_server(listener, create_app(settings, engine))
+        server = http_server(listener, create_app(settings, engine, compare=compare))
         tell(f"Tokenglass is at {address(settings, server.port)}")
         return run(server, engine, tell)
 

@@ -17,6 +17,7 @@ from app.config import Settings
 from app.engines import EngineClient, Load, LocalEngine
 from app.server import bind, http_server
 from app.sessions import Keeping
+from app.tokenizing import Compared
 from app.worker import ProcessEngine
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
@@ -55,7 +56,7 @@ StartSite = Callable[..., Site]
 @pytest.fixture
 def start_site() -> Iterator[StartSite]:
     """Start servers; keywords are those of `FakeOptions`, and `load` in their place, `process`,
-    `keeping`, `settings`, `chat_template`, `wait`."""
+    `keeping`, `settings`, `chat_template`, `compare`, `wait`."""
     sites: list[tuple[Site, Any, threading.Thread]] = []
 
     def start(
@@ -65,6 +66,7 @@ def start_site() -> Iterator[StartSite]:
         keeping: Keeping | None = None,
         settings: Settings | None = None,
         chat_template: str | None = CHAT_TEMPLATE,
+        compare: Compared | None = None,
         wait: bool = True,
         **options: Any,
     ) -> Site:
@@ -73,7 +75,7 @@ def start_site() -> Iterator[StartSite]:
         engine: EngineClient = (
             ProcessEngine(load, tokenizer) if process else LocalEngine(load, tokenizer)
         )
-        app = create_app(settings or Settings(port=0), engine, keeping)
+        app = create_app(settings or Settings(port=0), engine, keeping, compare)
         engine.start()
         listener = bind("127.0.0.1", 0)
         server = http_server(listener, app)

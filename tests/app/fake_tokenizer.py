@@ -7,7 +7,7 @@ pages and routes meet the same oddities as with a real vocabulary.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 BOS, EOS, USER, ASSISTANT, SYSTEM, END = range(6)
 SPECIAL = ("<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>")
@@ -58,23 +58,28 @@ class FakeTokenizer:
         return len(self._pieces)
 
     def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]:
-        ids: list[int] = []
+        return self.encode_with_offsets(text, bos, specials)[0]
+
+    def encode_with_offsets(
+        self, text: str, bos: bool = True, specials: bool = True
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        found: list[tuple[int, tuple[int, int]]] = []
         at = 0
         for match in self._split_special.finditer(text) if specials else ():
-            ids += self._encode_plain(text[at : match.start()])
-            ids.append(self._special[match.group()])
+            found += self._plain(text, at, match.start())
+            found.append((self._special[match.group()], match.span()))
             at = match.end()
-        ids += self._encode_plain(text[at:])
-        return [BOS, *ids] if bos and ids[:1] != [BOS] else ids
+        found += self._plain(text, at, len(text))
+        if bos and (not found or found[0][0] != BOS):
+            found.insert(0, (BOS, (0, 0)))
+        return [id for id, _ in found], [span for _, span in found]
 
-    def _encode_plain(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for piece in re.findall(r" ?[A-Za-z]+|\n\n|.", text, re.DOTALL):
-            if piece in self._words:
-                ids.append(self._words[piece])
-            else:
-                ids += [FIRST_BYTE + value for value in piece.encode("utf-8", "replace")]
-        return ids
+    def _plain(self, text: str, start: int, end: int) -> Iterator[tuple[int, tuple[int, int]]]:
+        for match in re.compile(r" ?[A-Za-z]+|\n\n|.", re.DOTALL).finditer(text, start, end):
+            word = self._words.get(match.group())
+            data = match.group().encode("utf-8", "replace")
+            for id in (FIRST_BYTE + value for value in data) if word is None else (word,):
+                yield id, match.span()
 
     def token_bytes(self, id: int) -> bytes:
         return b"" if self.is_special(id) else self._pieces[id]

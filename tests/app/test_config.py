@@ -64,6 +64,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "port": (["0"], 0),
     "token": (["secret"], "secret"),
     "allow_host": (["a.lan", "b.lan"], ("a.lan", "b.lan")),
+    "compare_tokenizer": (["folder"], Path("folder")),
     "log_level": (["debug"], "debug"),
 }
 
