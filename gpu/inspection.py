@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gpu.sampling import SamplingParams
 
 ArrayType = Literal["f32", "u32"]
+MAX_REPEAT = 100
 NUMPY_TYPES: dict[ArrayType, type[np.generic]] = {"f32": np.float32, "u32": np.uint32}
 
 
@@ -99,7 +100,8 @@ class PlanView(_Question, frozen=True, tag="plan"):
 
 
 class Profile(_Question, frozen=True, tag="profile"):
-    """Where does the time of one step go? `n_rows` tokens after `context` others.
+    """Where does the time of one step go? `n_rows` tokens after `context` others, `repeat` from 1 to
+    `MAX_REPEAT`.
 
     ms  f32 (n_dispatches,): GPU time of each dispatch of the plan, median over `repeat` steps; no
         array where the device has no clock

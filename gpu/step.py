@@ -222,8 +222,7 @@ class Runner(Protocol):
     def profile(self, step: Step, repeat: int) -> Floats | None:
         """float32 (n_dispatches,): milliseconds of GPU time of each dispatch of a step's plan, the
         median of `repeat` runs; None where there is no plan or no clock. The step really runs:
-        its rows and samples must be those of a lent slot. No steps may be in flight. Raises
-        InvalidRequest for a `repeat` out of range."""
+        its rows and samples must be those of a lent slot. No steps may be in flight."""
         ...
 
     def list_plan(self, n_rows: int, context: int) -> dict[str, Any] | None:

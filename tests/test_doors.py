@@ -44,6 +44,7 @@ GPU = {
     "reference_sampler": "softmax step",
     "waterfall": "inspection reference_sampler softmax step",
     "readings": "inspection softmax step",
+    "plan_questions": "errors inspection step",
     "commands": "",
     "native": "commands errors",
     "tiling": "",
@@ -74,7 +75,7 @@ GPU = {
     "dispatch_timer": "commands device plan step timestamps",
     "step_queue": "buffers calls commands dispatch_timer kv_cache plan_book step step_buffer"
     " timestamps",
-    "wgpu_runner": "blocks buffers checkpoint config device errors kv_cache models.llama packing"
+    "wgpu_runner": "blocks buffers checkpoint config device kv_cache models.llama packing"
     " plan_book plan_cost plan_view probe results step step_buffer step_queue weights",
     "torch_llama": "blocks checkpoint config errors packing step",
     "torch_runner": "blocks checkpoint config errors packing reference_sampler step torch_llama",

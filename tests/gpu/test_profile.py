@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gpu.device import Device
-from gpu.errors import InvalidRequest
 from gpu.step import Row, Step
 from gpu.wgpu_runner import WgpuRunner
 from tests.gpu import driving, random_llama
@@ -125,12 +124,6 @@ def test_without_a_clock_there_are_no_times(device: Device) -> None:
     runner = driving.load(blind, random_llama.folder("tiny"))
     driving.begin(runner, 0, [1], 1)
     assert runner.profile(Step((Row(0, 0, 1),), (GREEDY,)), 1) is None
-
-
-@pytest.mark.parametrize("repeat", [0, -1, 101])
-def test_a_repeat_out_of_range(runner: WgpuRunner, repeat: int) -> None:
-    with pytest.raises(InvalidRequest, match=f"repeat is {repeat}, expected 1 to 100"):
-        runner.profile(last_rows(begin(runner, 0, 3), 1), repeat)
 
 
 def test_steps_in_flight_must_be_collected_first(runner: WgpuRunner) -> None:

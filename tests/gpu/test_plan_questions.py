@@ -1,0 +1,128 @@
+"""Questions about a step's plan, answered in pieces with a slot that is lent for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu.device import Device
+from gpu.errors import InvalidRequest
+from gpu.inspection import Answer, PlanView, Profile
+from gpu.plan_questions import Pieces, plan_answer, profile_answer
+from gpu.step import Floats, Step
+from tests.gpu import driving, random_llama
+
+SLOT = 4
+
+
+class Runner:
+    """Tells how it was asked, and times that count up from run to run."""
+
+    def __init__(self, n_dispatches: int = 3, clock: bool = True) -> None:
+        self.dispatches = [{"label": f"d{i}"} for i in range(n_dispatches)]
+        self.clock = clock
+        self.steps: list[Step] = []
+        self.lent: list[int] = []
+
+    def list_plan(self, n_rows: int, context: int) -> dict[str, Any] | None:
+        return {"dispatches": self.dispatches, "n_rows": n_rows, "context": context}
+
+    def profile(self, step: Step, repeat: int) -> Floats | None:
+        assert repeat == 1
+        self.steps.append(step)
+        wild = np.array([3, 1, 2, 50, 4])[len(self.steps) - 1]
+        return np.full(len(self.dispatches), wild, np.float32) if self.clock else None
+
+    @contextmanager
+    def lend(self, n_tokens: int) -> Iterator[int]:
+        self.lent.append(n_tokens)
+        yield SLOT
+        self.lent.append(0)
+
+
+def answer(pieces: Pieces) -> tuple[Answer, int]:
+    """What the pieces give, and how often they let others go first."""
+    n = 0
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as done:
+            return done.value, n
+        n += 1
+
+
+def asked(runner: Any, question: Profile) -> tuple[Answer, int]:
+    return answer(profile_answer(runner, question, runner.lend))
+
+
+def test_a_profile_is_the_median_of_its_runs() -> None:
+    runner = Runner()
+    found, n_pieces = asked(runner, Profile(n_rows=2, context=7, repeat=5))
+    assert found["ms"].tolist() == [3, 3, 3]
+    assert found.info == {"dispatches": runner.dispatches}
+    assert n_pieces == 5
+    assert runner.lent == [9, 0] * 5, "a slot for nine tokens, given back after each run"
+
+
+def test_the_rows_are_those_after_the_context() -> None:
+    runner = Runner()
+    asked(runner, Profile(n_rows=3, context=5, repeat=1))
+    (step,) = runner.steps
+    assert [(row.slot, row.position) for row in step.rows] == [(SLOT, 5), (SLOT, 6), (SLOT, 7)]
+    assert [(sample.row, sample.slot) for sample in step.samples] == [(2, SLOT)]
+
+
+def test_without_a_clock_there_is_no_array_and_no_second_run() -> None:
+    runner = Runner(clock=False)
+    found, _ = asked(runner, Profile(repeat=5))
+    assert found.arrays == ()
+    assert found.info == {"dispatches": runner.dispatches}
+    assert len(runner.steps) == 1
+    assert runner.lent[-1] == 0
+
+
+@pytest.mark.parametrize("repeat", [0, 101, -1])
+def test_a_repeat_out_of_range(repeat: int) -> None:
+    runner = Runner()
+    with pytest.raises(InvalidRequest, match=f"repeat is {repeat}, expected 1 to 100") as caught:
+        asked(runner, Profile(repeat=repeat))
+    assert caught.value.param == "repeat"
+    assert runner.lent == []
+
+
+def test_an_engine_without_a_plan() -> None:
+    from gpu.torch_runner import TorchRunner
+
+    runner = TorchRunner.load(random_llama.folder("tiny"))
+    assert answer(plan_answer(runner, PlanView()))[0] == Answer({}, ())
+
+    @contextmanager
+    def lend(n_tokens: int) -> Iterator[int]:
+        yield 0
+
+    found, _ = answer(profile_answer(runner, Profile(), lend))
+    assert found == Answer({"dispatches": []}, ())
+
+
+def test_a_real_plan_and_its_times(device: Device) -> None:
+    runner = driving.load(device, random_llama.folder("derived_head"))
+
+    @contextmanager
+    def lend(n_tokens: int) -> Iterator[int]:
+        driving.begin(runner, 0, [0], n_tokens)
+        yield 0
+
+    plan, _ = answer(plan_answer(runner, PlanView(n_rows=1, context=20)))
+    assert plan.info == runner.list_plan(1, 20)
+    assert plan.arrays == ()
+    found, _ = answer(profile_answer(runner, Profile(1, 20, repeat=2), lend))
+    assert found.info["dispatches"] == plan.info["dispatches"]
+    if device.has_timestamps:
+        assert found["ms"].shape == (len(plan.info["dispatches"]),)
+        assert found["ms"].sum() > 0
+    with pytest.raises(InvalidRequest, match=r"^n_rows is 0"):
+        answer(plan_answer(runner, PlanView(n_rows=0)))
