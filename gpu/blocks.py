@@ -1,4 +1,4 @@
-"""How the KV cache is cut into blocks, and which of them are free. Host logic only.
+"""How the KV cache is cut into blocks. Host logic only.
 
 Keys and values live in fixed blocks of `BLOCK_TOKENS` tokens (Kwon et al. 2023, "Efficient Memory
 Management for Large Language Model Serving with PagedAttention"). A block table names the blocks of
@@ -75,24 +75,3 @@ def fit(
         )
     context = min(wanted, held)
     return KvShape(min(affordable, n_slots * blocks_for(context)), context)
-
-
-class BlockAllocator:
-    """Hands out blocks of the pool. Freed blocks are reused last-in first-out."""
-
-    def __init__(self, n_blocks: int) -> None:
-        self.n_blocks = n_blocks
-        self._free = list(range(n_blocks - 1, -1, -1))
-
-    @property
-    def n_free(self) -> int:
-        return len(self._free)
-
-    def take(self, n: int) -> list[int] | None:
-        """`n` blocks, or None when there are fewer."""
-        if n > len(self._free):
-            return None
-        return [self._free.pop() for _ in range(n)]
-
-    def give_back(self, blocks: list[int]) -> None:
-        self._free.extend(reversed(blocks))

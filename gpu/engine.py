@@ -123,12 +123,13 @@ class Engine:
         defaults: SamplingParams | None = None,
         queue_size: int = 16,
         warm_up: bool = False,
+        prefix_cache: bool = True,
     ) -> None:
         self.tokenizer = tokenizer
         self._alive = 0
         self._lock = threading.Lock()
         self._queue_size = queue_size
-        self._thread = EngineThread(make_runner, warm_up=warm_up)
+        self._thread = EngineThread(make_runner, warm_up=warm_up, prefix_cache=prefix_cache)
         self._limits = self._thread.runner.limits
         self.config = self._thread.runner.config
         self._eos_ids = tuple(dict.fromkeys((*self.config.eos_ids, *tokenizer.eos_ids)))
@@ -147,17 +148,20 @@ class Engine:
         kv_bytes: int | None = None,
         n_slots: int = 4,
         queue: int = 16,
+        prefix_cache: bool = True,
         warm_up: bool = False,
         probe: bool = False,
         progress: Progress = lambda fraction, message: None,
     ) -> Engine:
         """Load a model folder (config.json, *.safetensors, tokenizer.json).
 
-        name      what to call the model; its folder's name if not given
-        warm_up   compile what the first requests will need while there are none
-        probe     run the kernels that are fastest on the adapter: measured now (3 s at most) if
-                  they never were, then kept in the user's cache folder
-        progress  gets a fraction and a message, also from the engine's thread
+        name          what to call the model; its folder's name if not given
+        prefix_cache  keep what was computed: a prompt that begins like an earlier text is computed
+                      from where they part
+        warm_up       compile what the first requests will need while there are none
+        probe         run the kernels that are fastest on the adapter: measured now (3 s at most) if
+                      they never were, then kept in the user's cache folder
+        progress      gets a fraction and a message, also from the engine's thread
 
         Raises ModelError for a folder that cannot be run and DeviceError for a device that cannot
         run it, before anything is half loaded.
@@ -192,6 +196,7 @@ class Engine:
             defaults=_defaults(GenerationDefaults.from_folder(folder)),
             queue_size=queue,
             warm_up=warm_up,
+            prefix_cache=prefix_cache,
         )
 
     def submit(

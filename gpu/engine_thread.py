@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,9 +68,17 @@ Command = Start | Update | Cancel | Logits | Close
 
 
 class EngineThread:
-    """Runs until closed or until the device fails. `warm_up`: compile plans while idle."""
+    """Runs until closed or until the device fails. `warm_up`: compile plans while idle;
+    `prefix_cache`: compute no prefix twice."""
 
-    def __init__(self, make_runner: Callable[[], Runner], *, warm_up: bool = False) -> None:
+    def __init__(
+        self,
+        make_runner: Callable[[], Runner],
+        *,
+        warm_up: bool = False,
+        prefix_cache: bool = True,
+    ) -> None:
+        self._prefix_cache = prefix_cache
         self.failure: str | None = None
         self._commands: queue.Queue[tuple[Command, Future[Any]]] = queue.Queue()
         self._in_flight: deque[Scheduled] = deque()
@@ -111,7 +120,7 @@ class EngineThread:
         except BaseException as error:
             ready.set_exception(error)
             return
-        self._scheduler = Scheduler(runner.limits)
+        self._scheduler = Scheduler(runner.limits, prefix_cache=self._prefix_cache)
         self._warm_up = runner.warm_up() if warm_up else None
         ready.set_result(runner)
         try:
@@ -174,6 +183,7 @@ class EngineThread:
         for sequence in self._scheduler.admit():
             runner.begin_slot(sequence.slot, np.array(sequence.prompt, np.uint32))
             sequence.started()
+        self._settle_kv(runner)
         while len(self._in_flight) < runner.in_flight and self._submit(runner):
             pass
         if self._in_flight:
@@ -185,14 +195,22 @@ class EngineThread:
         """Submit the next step; False: there is none now."""
         room = sum(s.chunk is not None for s in self._in_flight) < PREFILL_IN_FLIGHT
         scheduled = self._scheduler.next_step(prefill=room)
+        self._settle_kv(runner)
         if scheduled is None:
             return False
-        for sequence in self._scheduler.new_blocks:
-            runner.set_blocks(sequence.slot, sequence.blocks)
-        self._scheduler.new_blocks.clear()
         runner.submit(scheduled.step)
         self._in_flight.append(scheduled)
         return True
+
+    def _settle_kv(self, runner: Runner) -> None:
+        """Give the device the blocks that were decided on, before anything else is decided."""
+        kv = self._scheduler.kv
+        for source, destination in kv.copies:
+            runner.copy_block(source, destination)
+        kv.copies.clear()
+        for sequence in kv.grown:
+            runner.set_blocks(sequence.slot, sequence.blocks)
+        kv.grown.clear()
 
     def _collect(self, runner: Runner) -> None:
         scheduled = self._in_flight.popleft()
@@ -211,26 +229,34 @@ class EngineThread:
                     self._scheduler.release(sequence)
 
     def _logits(self, runner: Runner, ids: list[int]) -> Floats:
-        """Runs the ids through blocks borrowed from the cache, a few rows at a time."""
+        """Runs all the ids, a few rows at a time, through borrowed blocks."""
+        n = runner.limits.max_samples
+        with self._borrowed(runner, ids, first=0) as slot:
+            return np.concatenate(
+                [
+                    runner.logits(_verification_step(slot, first, ids[first : first + n]))
+                    for first in range(0, len(ids), n)
+                ]
+            )
+
+    @contextmanager
+    def _borrowed(self, runner: Runner, ids: list[int], first: int) -> Iterator[int]:
+        """A slot for `ids`, to compute rows of from `first` on at the latest, with no steps in
+        flight. What is computed can be found by later runs, unless an error ends it."""
         while self._in_flight:
             self._collect(runner)
-        scheduler, limits = self._scheduler, runner.limits
-        taken = {s.slot for s in scheduler.active}
-        slot = next((s for s in range(limits.n_slots) if s not in taken), None)
-        blocks = scheduler.allocator.take(-(-len(ids) // limits.block_tokens))
-        if slot is None or blocks is None:
-            scheduler.allocator.give_back(blocks or [])
+        scheduler, n_computed = self._scheduler, 0
+        borrowed = scheduler.borrow(ids, first)
+        if borrowed is None:
             raise QueueFull("no KV cache is free for verification; wait for the runs to end")
-        runner.set_blocks(slot, blocks)
-        n = limits.max_samples
         try:
-            parts = [
-                runner.logits(_verification_step(slot, first, ids[first : first + n]))
-                for first in range(0, len(ids), n)
-            ]
+            for source, destination in borrowed.copies:
+                runner.copy_block(source, destination)
+            runner.set_blocks(borrowed.slot, borrowed.blocks)
+            yield borrowed.slot
+            n_computed = len(ids)
         finally:
-            scheduler.allocator.give_back(blocks)
-        return np.concatenate(parts)
+            scheduler.return_(borrowed, n_computed)
 
     def _end_all(self, reason: Reason, message: str) -> None:
         for sequence in [*self._scheduler.active, *self._scheduler.waiting]:

@@ -123,8 +123,9 @@ class Updated(msgspec.Struct, frozen=True, tag="updated"):
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Names as llama-server's `timings`, which people already parse, then ours. Milliseconds.
-    ttft: request to first token; tpot: mean time between tokens after the first."""
+    """Names and meaning as llama-server's `timings`, which people already parse, then ours.
+    Milliseconds. cache_n: prompt tokens found in the KV cache; prompt_n: those computed; ttft:
+    request to first token; tpot: mean time between tokens after the first."""
 
     cache_n: int
     prompt_n: int

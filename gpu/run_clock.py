@@ -34,17 +34,18 @@ class RunClock:
         self.latest = now
         return (now - since) * 1e3
 
-    def timings(self, n_prompt: int, n_written: int) -> Timings:
+    def timings(self, n_reused: int, n_computed: int, n_written: int) -> Timings:
+        """Now, at the end: prompt tokens found in the KV cache and computed, tokens written."""
         now = time.perf_counter()
         began = self.began if self.began is not None else now
         first = self.first if self.first is not None else now
         latest = self.latest if self.latest is not None else first
         prompt_ms, predicted_ms = (first - began) * 1e3, (latest - first) * 1e3
         return Timings(
-            cache_n=0,
-            prompt_n=n_prompt,
+            cache_n=n_reused,
+            prompt_n=n_computed,
             prompt_ms=prompt_ms,
-            prompt_per_second=n_prompt / max(prompt_ms, 1e-6) * 1e3,
+            prompt_per_second=n_computed / max(prompt_ms, 1e-6) * 1e3,
             predicted_n=n_written,
             predicted_ms=predicted_ms,
             predicted_per_second=max(0, n_written - 1) / max(predicted_ms, 1e-6) * 1e3,

@@ -3,7 +3,8 @@
 Every step takes one row of each sequence that is writing, then fills up with the next piece of the
 oldest prompt that is not in the cache yet (Agrawal et al. 2023, "Sarathi"). Sequences wait in
 order until a slot is free and the KV cache can hold all they may write, so a started run is never
-put back. Host logic only; the engine carries the steps out.
+put back; what of a prompt is in the cache already is not computed again (`gpu.kv_manager`). Host
+logic only; the engine carries the steps out.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from gpu.blocks import BlockAllocator, blocks_for
-from gpu.errors import InvalidRequest
+from gpu.kv_manager import Borrowed, KvManager
+from gpu.kv_state import KvState
 from gpu.sequence import Sequence
 from gpu.step import Row, RunnerLimits, Sample, Step
 
@@ -44,15 +45,15 @@ class Scheduled:
 
 
 class Scheduler:
-    def __init__(self, limits: RunnerLimits) -> None:
+    """`prefix_cache` False: the prompts of runs are computed whole."""
+
+    def __init__(self, limits: RunnerLimits, *, prefix_cache: bool = True) -> None:
         self.limits = limits
-        self.allocator = BlockAllocator(limits.n_blocks)
+        self.kv = KvManager(limits.n_blocks, prefix_cache=prefix_cache)
         self.waiting: deque[Sequence] = deque()
         self.active: list[Sequence] = []
-        self.new_blocks: list[Sequence] = []
-        """Sequences whose block table grew since the engine last wrote them."""
         self._free_slots = list(range(limits.n_slots - 1, -1, -1))
-        self._reserved: dict[Sequence, int] = {}
+        self._without_room: Sequence | None = None  # first in line, until blocks may be free
         self._ms_per_row: float | None = None
         self._known_shapes: set[tuple[int, bool, bool]] = set()
 
@@ -64,10 +65,12 @@ class Scheduler:
     def admit(self) -> list[Sequence]:
         """Give slots to waiting sequences, in order; returns those that start now."""
         started = []
-        while self.waiting and self._free_slots and self._can_hold(self.waiting[0]):
+        while self.waiting and self._free_slots and self.waiting[0] is not self._without_room:
+            if not self.kv.admit(self.waiting[0]):
+                self._without_room = self.waiting[0]
+                break
             sequence = self.waiting.popleft()
             sequence.slot = self._free_slots.pop()
-            self._reserved[sequence] = sequence.max_blocks
             self.active.append(sequence)
             started.append(sequence)
         if started:
@@ -84,7 +87,7 @@ class Scheduler:
                 rows.append(sequence.decode_row())
                 samples.append(sequence.sample(len(rows) - 1))
                 samplers.append(sequence)
-                self._cover(sequence, rows[-1].position)
+                self.kv.cover(sequence, rows[-1].position)
         chunk = self._next_chunk(rows, samples, samplers) if prefill else None
         if not rows:
             return None
@@ -106,30 +109,37 @@ class Scheduler:
     def release(self, sequence: Sequence) -> None:
         """A finished sequence gives back its slot and blocks. Steps of it still in flight run
         before anything that reuses them, because the device keeps the order of submission."""
+        self._without_room = None
         if sequence in self.active:
             self.active.remove(sequence)
             self._free_slots.append(sequence.slot)
-            self.allocator.give_back(sequence.blocks)
-            sequence.blocks = []
-            del self._reserved[sequence]
+            self.kv.release(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
             self._tell_places()
 
     def check_max_tokens(self, sequence: Sequence, max_tokens: int) -> None:
-        """May a running sequence write this much? Reserves the blocks, or raises InvalidRequest."""
-        if sequence not in self._reserved:
-            return
-        length = min(sequence.context, len(sequence.prompt) + max_tokens)
-        others = sum(self._reserved.values()) - self._reserved[sequence]
-        free = self.limits.n_blocks - others
-        if blocks_for(length) > free:
-            raise InvalidRequest(
-                f"max_tokens {max_tokens} needs {blocks_for(length)} KV blocks, but other runs "
-                f"leave {free} of {self.limits.n_blocks}; ask for less, or wait for them to end",
-                "max_tokens",
-            )
-        self._reserved[sequence] = max(self._reserved[sequence], blocks_for(length))
+        """May a sequence write this much? Raises InvalidRequest when it runs and the KV cache
+        cannot hold it beside the other runs."""
+        if sequence in self.active:
+            self.kv.check_max_tokens(sequence, max_tokens)
+        self._without_room = None
+
+    def borrow(self, ids: list[int], first: int | None = None) -> Borrowed | None:
+        """The slot for inspections and blocks for `ids`, what is known of their beginning in place;
+        None when too few blocks are free. Whoever borrows computes the rows from `n_reused` on;
+        rows from `first` on (the last alone, if not given) are never found ones. To be returned
+        before the next step is made."""
+        most = len(ids) - 1 if first is None else first
+        return self.kv.borrow(self.limits.inspection_slot, ids, most)
+
+    def return_(self, borrowed: Borrowed, n_computed: int = 0) -> None:
+        """Give back what was borrowed; its first `n_computed` tokens can be found from now on."""
+        self.kv.return_(borrowed, n_computed)
+
+    def kv_state(self) -> KvState:
+        """What every KV block holds now, and how much was found so far."""
+        return self.kv.state()
 
     def _place(self, n: int) -> int:
         """What the n-th in line (from 1) is told: how many slots must become free for it."""
@@ -139,9 +149,6 @@ class Scheduler:
         for n, sequence in enumerate(self.waiting, 1):
             sequence.moved_to(self._place(n))
 
-    def _can_hold(self, sequence: Sequence) -> bool:
-        return sum(self._reserved.values()) + sequence.max_blocks <= self.limits.n_blocks
-
     def _next_chunk(
         self, rows: list[Row], samples: list[Sample], samplers: list[Sequence]
     ) -> Chunk | None:
@@ -149,13 +156,21 @@ class Scheduler:
         if sequence is None:
             return None
         capture = sequence.capture or any(s.capture for s in samplers)
-        first, row = sequence.n_prefilled, len(rows)
-        n = min(len(sequence.prompt) - first, self._chunk_rows(capture) - row)
+        row = len(rows)
+        room = self._chunk_rows(capture) - row
+        if room < 1:
+            return None
+        if sequence.n_prefilled == sequence.n_reused:
+            self.kv.find_more(sequence)
+        first = sequence.n_prefilled
+        # the last token waits for a step that can sample it: its row is not made twice
+        last = len(sequence.prompt) - (len(samples) == self.limits.max_samples)
+        n = min(last - first, room)
         if n < 1:
             return None
         rows += sequence.prefill_rows(n)
-        self._cover(sequence, first + n - 1)
-        if not sequence.prefilling and len(samples) < self.limits.max_samples:
+        self.kv.cover(sequence, first + n - 1)
+        if not sequence.prefilling:
             samples.append(sequence.sample(len(rows) - 1))
             samplers.append(sequence)
         return Chunk(sequence, first, n, row)
@@ -166,13 +181,3 @@ class Scheduler:
         if self._ms_per_row is not None:
             wanted = int(PREFILL_MS / max(self._ms_per_row, 1e-6))
         return max(len(self.active) + 1, min(most, wanted))
-
-    def _cover(self, sequence: Sequence, position: int) -> None:
-        """Take blocks until `position` has one; the reservation made sure there are enough."""
-        missing = blocks_for(position + 1) - len(sequence.blocks)
-        if missing > 0:
-            taken = self.allocator.take(missing)
-            assert taken is not None, "reserved blocks are missing"
-            sequence.blocks += taken
-            if sequence not in self.new_blocks:
-                self.new_blocks.append(sequence)

@@ -27,6 +27,7 @@ from gpu.events import (
     TokenText,
     Updated,
 )
+from gpu.prefix_cache import Chain
 from gpu.run_clock import RunClock
 from gpu.sampling import SamplingParams
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
@@ -44,6 +45,22 @@ NOT_A_NUMBER = (
     "the model's output is not a number: its activations or weights are too large for how they are "
     "stored; load it with dtype f32, and if that does not help, check the weights"
 )
+
+
+def sample_of(params: SamplingParams, *, row: int, slot: int, index: int) -> Sample:
+    """The draw of token `index` of a run with these settings, which name a seed."""
+    assert params.seed is not None
+    return Sample(
+        row=row,
+        slot=slot,
+        seed=params.seed,
+        index=index,
+        temperature=params.temperature if params.temperature >= GREEDY_BELOW else 0.0,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+    )
 
 
 class Sequence:
@@ -64,12 +81,15 @@ class Sequence:
             seed = secrets.randbits(SEED_BITS)
             params = msgspec.structs.replace(params, seed=seed)
         self.prompt = prompt
+        self.ids = list(prompt)  # the prompt and every token read since
+        self.chain = Chain()  # of ids
         self.params = params
         self.capture = capture
         self.context = context
         self.slot = -1
         self.blocks: list[int] = []
-        self.n_prefilled = 0  # prompt tokens submitted
+        self.n_reused = 0  # prompt tokens found in the KV cache
+        self.n_prefilled = 0  # prompt tokens found or submitted
         self.n_submitted = 0  # samples submitted
         self.n_written = 0  # samples read
         self.finished = False
@@ -107,6 +127,18 @@ class Sequence:
         """KV blocks this run can fill at most."""
         return blocks_for(min(self.context, len(self.prompt) + self.params.max_tokens))
 
+    @property
+    def n_computed(self) -> int:
+        """How many of `ids`, from the first on, have keys and values on the device or on their way.
+        Rows past a stop were submitted too, but their tokens are not in `ids`."""
+        if self.n_submitted == 0:
+            return self.n_prefilled
+        return min(self._next_position, len(self.ids))
+
+    def begin_after(self, n: int) -> None:
+        """The first `n` prompt tokens were found in the KV cache. Before any row was made."""
+        self.n_reused = self.n_prefilled = n
+
     def prefill_rows(self, n: int) -> list[Row]:
         """The next `n` rows of the prompt."""
         first = self.n_prefilled
@@ -119,21 +151,9 @@ class Sequence:
 
     def sample(self, row: int) -> Sample:
         """Sample the next token after rows[row] of the step."""
-        p = self.params
-        assert p.seed is not None
         index = self.n_submitted
         self.n_submitted += 1
-        return Sample(
-            row=row,
-            slot=self.slot,
-            seed=p.seed,
-            index=index,
-            temperature=p.temperature if p.temperature >= GREEDY_BELOW else 0.0,
-            top_k=p.top_k,
-            top_p=p.top_p,
-            min_p=p.min_p,
-            repetition_penalty=p.repetition_penalty,
-        )
+        return sample_of(self.params, row=row, slot=self.slot, index=index)
 
     # ---- what came back ---------------------------------------------------------------------
 
@@ -161,7 +181,7 @@ class Sequence:
             Prefill(
                 done=first + n,
                 total=len(self.prompt),
-                reused=0,
+                reused=self.n_reused,
                 ms=self._clock.since_start_ms(),
                 gpu_ms=result.gpu_ms,
                 kv_blocks=blocks_for(first + n),
@@ -179,6 +199,7 @@ class Sequence:
             return
         index = self.n_written
         self.n_written += 1
+        self.ids.append(sampled.id)
         eos = sampled.id in self._eos_ids and not self.params.ignore_eos
         position = len(self.prompt) + index - 1
         token = self._token(sampled, index, position, row, result, eos)
@@ -218,7 +239,8 @@ class Sequence:
         if self.finished:
             return
         self.finished = True
-        timings = self._clock.timings(len(self.prompt), self.n_written)
+        n_computed = self.n_prefilled - self.n_reused
+        timings = self._clock.timings(self.n_reused, n_computed, self.n_written)
         self.emit(Done(reason, len(self.prompt), self.n_written, timings, message))
 
     def emit(self, event: Event) -> None:

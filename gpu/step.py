@@ -168,6 +168,12 @@ class RunnerLimits:
     block_bytes: int
     max_captured_rows: int
 
+    @property
+    def inspection_slot(self) -> int:
+        """A slot after those that write, with a block table like theirs: for computing tokens again
+        while all others are taken."""
+        return self.n_slots
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
@@ -190,7 +196,8 @@ class Runner(Protocol):
     order of their submission, and up to `in_flight` may be submitted before the first is
     collected. `begin_slot` starts a new sequence in a slot: its tokens so far (the whole prompt,
     for the repetition penalty). `set_blocks` names the KV blocks that hold its tokens, in order;
-    it may be called again with more blocks as the sequence grows.
+    it may be called again with more blocks as the sequence grows. `copy_block` copies the keys and
+    values of one block, all layers, for the steps submitted after it, from those before it.
     """
 
     config: ModelConfig
@@ -209,6 +216,8 @@ class Runner(Protocol):
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None: ...
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None: ...
+
+    def copy_block(self, source: int, destination: int) -> None: ...
 
     def submit(self, step: Step) -> None: ...
 

@@ -166,6 +166,11 @@ class TorchLlama:
             note.mark()
         return self.head(self._norm(x[sampled], self.norm))
 
+    def copy_block(self, source: int, destination: int) -> None:
+        """Keys and values of a block, all layers."""
+        for pool in (self.keys, self.values):
+            pool[:, destination] = pool[:, source]
+
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
         """RMSNorm (Zhang and Sennrich 2019)."""
         return x * torch.rsqrt(x.square().mean(-1, True) + self.config.rms_norm_eps) * gain

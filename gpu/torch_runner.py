@@ -68,9 +68,10 @@ class TorchRunner:
         )
         kv_bytes = model.keys.nbytes + model.values.nbytes
         self.memory = Memory(weights=model.n_weight_bytes, kv_cache=kv_bytes, work=0)
-        self._tables = [torch.zeros(0, dtype=torch.int64) for _ in range(n_slots)]
-        self._seen = np.zeros((n_slots, model.config.vocab_size), bool)
-        self._last = np.zeros(n_slots, np.int64)
+        n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
+        self._tables = [torch.zeros(0, dtype=torch.int64) for _ in range(n_tables)]
+        self._seen = np.zeros((n_tables, model.config.vocab_size), bool)
+        self._last = np.zeros(n_tables, np.int64)
         self._thread = ThreadPoolExecutor(1, "torch")
         self._pending: deque[Future[StepResult]] = deque()
 
@@ -104,6 +105,9 @@ class TorchRunner:
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         self._thread.submit(self._tables.__setitem__, slot, torch.tensor(blocks, dtype=torch.int64))
+
+    def copy_block(self, source: int, destination: int) -> None:
+        self._thread.submit(self.model.copy_block, source, destination)
 
     def submit(self, step: Step) -> None:
         self._pending.append(self._thread.submit(self._run, step))

@@ -87,8 +87,9 @@ class WgpuRunner:
         self.model = Llama(
             config, WeightLoader(checkpoint, memory, dtype, on_bytes), memory, shape.context
         )
-        self.pools = KvPools(config, shape, kv, n_slots, memory)
-        self._tensors = StepTensors.make(config, n_slots, memory)
+        n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
+        self.pools = KvPools(config, shape, kv, n_tables, memory)
+        self._tensors = StepTensors.make(config, n_tables, memory)
         self.plans = PlanBook(device, self.model, self.pools, self._tensors, memory)
         self.limits = RunnerLimits(
             n_slots=n_slots,
@@ -162,6 +163,9 @@ class WgpuRunner:
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         self.pools.set_blocks(slot, blocks)
+
+    def copy_block(self, source: int, destination: int) -> None:
+        self.pools.copy_block(source, destination)
 
     def submit(self, step: Step) -> None:
         n_rows, n_samples = len(step.rows), len(step.samples)

@@ -1,15 +1,18 @@
 """A runner without a model: the next token is a fixed function of the sequence's ids, so that a
-test knows what any interleaving must give. It checks what a real device could not: that every
-position of a sequence is written exactly once, in order, into a block its slot owns."""
+test knows what any interleaving must give. Those ids are read from the blocks that the slot's table
+names, as attention would. It checks what a real device could not: that every position of a sequence
+is written exactly once, in order, and that all cells before it hold the same sequence."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import tokenizers
 
 from gpu.config import ModelConfig, RopeConfig
 from gpu.step import (
@@ -23,6 +26,7 @@ from gpu.step import (
     Step,
     StepResult,
 )
+from gpu.tokenizer import Tokenizer
 
 CONFIG = ModelConfig(
     model_type="llama", n_layers=1, n_heads=1, n_kv_heads=1, head_dim=4, hidden_size=4,
@@ -48,12 +52,14 @@ class ScriptedRunner:
         context: int = 64,
         n_blocks: int = 8,
         max_rows: int = 16,
+        max_samples: int = 8,
         delay: float = 0.0,
         fail_at: int | None = None,
     ) -> None:
         self.config = CONFIG
         self.limits = RunnerLimits(
-            n_slots=n_slots, context=context, max_rows=max_rows, max_samples=8, n_blocks=n_blocks,
+            n_slots=n_slots, context=context, max_rows=max_rows, max_samples=max_samples,
+            n_blocks=n_blocks,
             block_tokens=16, block_bytes=1, max_captured_rows=max_rows,
         )  # fmt: skip
         self.device = DeviceInfo("script", "none", "none", "test", True)
@@ -67,33 +73,40 @@ class ScriptedRunner:
         self._delay = delay
         self._fail_at = fail_at
         self._pending: deque[StepResult] = deque()
-        self._ids: dict[int, list[int]] = {}
-        self._blocks: dict[int, list[int]] = {}
+        self.copied: list[tuple[int, int]] = []
+        self._next: dict[int, int | None] = {}  # position of a slot's next row; None: any
+        self.tables: dict[int, list[int]] = {}
         self._chosen: dict[int, int] = {}
-        self._cells: dict[tuple[int, int], tuple[int, int]] = {}
-        self._kept: list[list[int]] = []  # keeps ids of lists unique
+        # (block, cell): ids up to this one, as keys and values depend on all of them
+        self.cells: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
-        self._ids[slot] = []
-        self._kept.append(self._ids[slot])
-        self._blocks[slot] = []
+        self._next[slot] = None
+        self.tables[slot] = []
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
-        self._blocks[slot] = list(blocks)
+        self.tables[slot] = list(blocks)
+
+    def copy_block(self, source: int, destination: int) -> None:
+        self.copied.append((source, destination))
+        for cell in range(16):
+            self.cells.pop((destination, cell), None)
+            if (source, cell) in self.cells:
+                self.cells[destination, cell] = self.cells[source, cell]
 
     def submit(self, step: Step) -> None:
         assert len(self._pending) < self.in_flight
         if self._fail_at is not None and len(self.steps) >= self._fail_at:
             raise RuntimeError("scripted failure")
+        assert len(step.rows) <= self.limits.max_rows
+        assert len(step.samples) <= self.limits.max_samples
         self.steps.append(step)
         after: list[list[int]] = []
         for row in step.rows:
-            ids = self._ids[row.slot]
-            assert row.position == len(ids), f"position {row.position} after {len(ids)} ids"
-            assert row.position < 16 * len(self._blocks[row.slot]), "no block for this position"
-            self._write(row.slot, row.position)
-            ids.append(self._chosen[row.slot] if row.token == FROM_GPU else row.token)
-            after.append(list(ids))
+            assert self._next[row.slot] in (None, row.position), f"{row} is out of order"
+            self._next[row.slot] = row.position + 1
+            token = self._chosen[row.slot] if row.token == FROM_GPU else row.token
+            after.append(self._feed(row.slot, row.position, token))
         sampled = []
         for sample in step.samples:
             id = self._script(after[sample.row])
@@ -101,20 +114,31 @@ class ScriptedRunner:
             sampled.append(_sampled(id))
         self._pending.append(StepResult(tuple(sampled)))
 
-    def _write(self, slot: int, position: int) -> None:
-        """Occupy the cell of a position; all earlier ones must still be this sequence's."""
-        blocks, owner = self._blocks[slot], id(self._ids[slot])
-        self._cells[blocks[position // 16], position % 16] = (owner, position)
+    def _feed(self, slot: int, position: int, token: int) -> list[int]:
+        """Write a token into its cell; gives all ids up to it, as the slot's blocks hold them."""
+        blocks = self.tables[slot]
+        assert position < 16 * len(blocks), "no block for this position"
+        before = self.cells[blocks[(position - 1) // 16], (position - 1) % 16] if position else ()
         for p in range(position):
-            held = self._cells.get((blocks[p // 16], p % 16))
-            assert held == (owner, p), f"position {p} of slot {slot} was overwritten"
+            held = self.cells.get((blocks[p // 16], p % 16))
+            assert held == before[: p + 1], f"position {p} of slot {slot} holds another text"
+        ids = (*before, token)
+        assert len(ids) == position + 1, f"position {position} after {len(ids) - 1} ids"
+        self.cells[blocks[position // 16], position % 16] = ids
+        return list(ids)
 
     def collect(self) -> StepResult:
         time.sleep(self._delay)
         return self._pending.popleft()
 
     def logits(self, step: Step) -> Floats:
-        return np.zeros((len(step.samples), self.config.vocab_size), np.float32)
+        """1 for the token that the script says, after the ids that the slot's blocks hold."""
+        assert not self._pending, "collect the steps in flight first"
+        after = [self._feed(row.slot, row.position, row.token) for row in step.rows]
+        logits = np.zeros((len(step.samples), self.config.vocab_size), np.float32)
+        for i, sample in enumerate(step.samples):
+            logits[i, self._script(after[sample.row])] = 1
+        return logits
 
     def warm_up(self) -> Iterator[None]:
         for _ in range(3):
@@ -135,3 +159,22 @@ def expected(prompt: list[int], n: int, script: Script = arithmetic) -> list[int
     for _ in range(n):
         ids.append(script(ids))
     return ids[len(prompt) :]
+
+
+def byte_tokenizer(folder: Path) -> Tokenizer:
+    """Byte b is token b; 0 ends. Written to `folder`."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    byte_of = {c: b for b, c in _byte_alphabet().items()}
+    vocab = {c: byte_of[c] for c in alphabet}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[]))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.save(str(folder / "tokenizer.json"))
+    return Tokenizer.load(folder)
+
+
+def _byte_alphabet() -> dict[int, str]:
+    """GPT-2's printable stand-ins for bytes."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    moved = [b for b in range(256) if b not in kept]
+    return {b: chr(b) for b in kept} | {b: chr(256 + i) for i, b in enumerate(moved)}

@@ -5,38 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import tokenizers
 
 from gpu.engine import Engine
 from gpu.errors import ContextExceeded, EngineClosed, EngineError, InvalidRequest, QueueFull
 from gpu.events import Accepted, Done, Event, Prefill, Queued, Token, Updated
 from gpu.sampling import SamplingParams
 from gpu.tokenizer import Tokenizer
-from tests.gpu.scripted_runner import ScriptedRunner, expected
+from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Byte b is token b; 0 ends."""
-    folder: Path = tmp_path_factory.mktemp("bytes")
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    byte_of = {c: b for b, c in _byte_alphabet().items()}
-    vocab = {c: byte_of[c] for c in alphabet}
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[]))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    backend.save(str(folder / "tokenizer.json"))
-    return Tokenizer.load(folder)
-
-
-def _byte_alphabet() -> dict[int, str]:
-    """GPT-2's printable stand-ins for bytes."""
-    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    moved = [b for b in range(256) if b not in kept]
-    return {b: chr(b) for b in kept} | {b: chr(256 + i) for i, b in enumerate(moved)}
+    return byte_tokenizer(tmp_path_factory.mktemp("bytes"))
 
 
 @pytest.fixture
@@ -48,9 +30,13 @@ def made() -> Iterator[list[Engine]]:
 
 
 def make(
-    made: list[Engine], tokenizer: Tokenizer, runner: ScriptedRunner, queue: int = 2
+    made: list[Engine],
+    tokenizer: Tokenizer,
+    runner: ScriptedRunner,
+    queue: int = 2,
+    prefix_cache: bool = True,
 ) -> Engine:
-    engine = Engine(lambda: runner, tokenizer, queue_size=queue)
+    engine = Engine(lambda: runner, tokenizer, queue_size=queue, prefix_cache=prefix_cache)
     made.append(engine)
     return engine
 
@@ -106,6 +92,35 @@ def test_a_long_prompt_runs_in_pieces_and_reports_them(made, tokenizer):
     assert done == [16, 32, 48, 50]
     assert max(len(step.rows) for step in runner.steps) <= 16
     assert events.ids == expected(prompt, 5)
+
+
+@pytest.mark.parametrize(("prefix_cache", "n_found"), [(True, 49), (False, 0)])
+def test_what_was_found_of_a_prompt_is_told(made, tokenizer, prefix_cache, n_found):
+    engine = make(made, tokenizer, ScriptedRunner(), prefix_cache=prefix_cache)
+    prompt, told = [1 + i % 200 for i in range(50)], []
+    for _ in range(2):
+        events = Events()
+        engine.submit(prompt, SamplingParams(max_tokens=5), on_event=events)
+        pieces = [e for e in events.wait() if isinstance(e, Prefill)]
+        done = events.all[-1]
+        assert isinstance(done, Done)
+        assert events.ids == expected(prompt, 5)
+        assert (done.prompt_tokens, pieces[-1].done, pieces[-1].total) == (50, 50, 50)
+        told.append(({p.reused for p in pieces}, done.timings.cache_n, done.timings.prompt_n))
+    assert told == [({0}, 0, 50), ({n_found}, n_found, 50 - n_found)]
+
+
+def test_a_prompt_cancelled_in_the_queue_was_neither_found_nor_computed(made, tokenizer):
+    engine = make(made, tokenizer, ScriptedRunner(n_slots=1, delay=0.002))
+    first, second = Events(), Events()
+    engine.submit([1, 2, 3], SamplingParams(max_tokens=30), on_event=first)
+    engine.submit([1, 2, 3], SamplingParams(max_tokens=30), on_event=second).cancel()
+    done = second.wait()[-1]
+    assert isinstance(done, Done)
+    timings = done.timings
+    assert (timings.cache_n, timings.prompt_n, timings.prompt_per_second) == (0, 0, 0)
+    assert done.prompt_tokens == 3
+    first.wait()
 
 
 def test_runs_share_steps_and_stay_what_they_are_alone(made, tokenizer):
@@ -311,6 +326,30 @@ def test_bad_prompts_are_refused_at_once(made, tokenizer, ids, error):
     with pytest.raises(error):
         engine.submit(ids, SamplingParams())
     assert [t.id for t in engine.generate([3], SamplingParams(max_tokens=4))] == expected([3], 4)
+
+
+def test_logits_are_computed_while_every_slot_writes(made, tokenizer):
+    runner = ScriptedRunner(n_slots=1, n_blocks=5, delay=0.002)
+    engine = make(made, tokenizer, runner)
+    events = Events()
+    engine.submit([9] * 20, SamplingParams(max_tokens=40), on_event=events)
+    assert events.first_token.wait(10)
+    ids = [9] * 20 + expected([9] * 20, 1)
+    logits = engine.logits(ids)
+    assert logits.argmax(-1).tolist() == [expected(ids[: i + 1], 1)[0] for i in range(21)]
+    events.wait()
+    assert events.ids == expected([9] * 20, 40)
+
+
+def test_logits_are_refused_while_runs_have_every_block(made, tokenizer):
+    engine = make(made, tokenizer, ScriptedRunner(n_slots=1, n_blocks=4, delay=0.005))
+    events = Events()
+    engine.submit([9] * 45, SamplingParams(max_tokens=17), on_event=events)
+    assert events.first_token.wait(10)
+    with pytest.raises(QueueFull, match="no KV cache is free"):
+        engine.logits([1] * 33)
+    events.wait()
+    assert engine.logits([1] * 33).shape == (33, 256)
 
 
 def test_the_same_seed_is_passed_on_and_a_missing_one_is_drawn(made, tokenizer):

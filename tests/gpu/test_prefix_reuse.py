@@ -1,0 +1,303 @@
+"""What is found in the KV cache is what would be computed: the same bits, on a GPU; on the CPU the
+same up to rounding, as PyTorch sums a product of few rows in another order than one of many."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from gpu.blocks import block_bytes, blocks_for
+from gpu.checkpoint import Checkpoint
+from gpu.config import ModelConfig
+from gpu.device import Device
+from gpu.engine import Engine
+from gpu.events import Done, Event, Prefill, Token, TokenStats
+from gpu.packing import FORMATS
+from gpu.sampling import SamplingParams
+from gpu.scheduler import Scheduler
+from gpu.step import Floats, Row, Runner, Step
+from gpu.tokenizer import Tokenizer
+from gpu.torch_runner import TorchRunner
+from gpu.wgpu_runner import WgpuRunner
+from tests.gpu import driving, random_llama
+from tests.gpu.rig import greedy
+from tests.gpu.test_wgpu_runner import live_objects
+
+NAME = "derived_head"
+N_BLOCKS = 24
+SMALL = 8  # blocks of the longest text
+
+
+@pytest.fixture(scope="module", params=["wgpu-f16", "torch-f32"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def runner(kind: str, device: Device) -> Iterator[Runner]:
+    """One for each kind: compiling takes longer than all that is tested."""
+    backend, dtype = kind.split("-")
+    folder = random_llama.folder(NAME)
+    config = ModelConfig.from_folder(folder)
+    room: dict[str, Any] = {
+        "dtype": dtype,
+        "n_slots": 3,
+        "context": 16 * SMALL,
+        "kv_bytes": N_BLOCKS * block_bytes(config, FORMATS[dtype].kv),
+    }
+    if backend == "torch":
+        torch = TorchRunner.load(folder, **room)
+        yield torch
+        torch.close()
+    else:
+        yield WgpuRunner(device, config, Checkpoint.open(folder), **room)
+
+
+@pytest.fixture
+def use(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """An engine on the runner, for one `with` at a time, whose cache begins empty."""
+    tokenizer = Tokenizer.load(random_llama.folder(NAME))
+    monkeypatch.setattr(runner, "close", lambda: None)
+    whole = runner.limits
+
+    @contextmanager
+    def opened(*, prefix_cache: bool, n_blocks: int = N_BLOCKS) -> Iterator[Engine]:
+        runner.limits = replace(whole, n_blocks=min(n_blocks, whole.n_blocks))
+        engine = Engine(lambda: runner, tokenizer, prefix_cache=prefix_cache)
+        yield engine
+        engine.close()
+        runner.limits = whole
+
+    return opened
+
+
+def prompt_of(n: int, seed: int = 0) -> list[int]:
+    return [int(id) for id in random_llama.ids(NAME, n, seed=seed)]
+
+
+def params(n: int, seed: int | None = None) -> SamplingParams:
+    """Greedy without a seed."""
+    if seed is None:
+        return SamplingParams(temperature=0, max_tokens=n, ignore_eos=True)
+    return SamplingParams(
+        temperature=0.9,
+        top_p=0.95,
+        repetition_penalty=1.2,
+        seed=seed,
+        max_tokens=n,
+        ignore_eos=True,
+    )
+
+
+class Written:
+    """A run's events; waits for its end."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.some = threading.Event()
+        self._done = threading.Event()
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, Token) and event.index >= 3:
+            self.some.set()
+        if isinstance(event, Done):
+            self._done.set()
+
+    def wait(self) -> Written:
+        assert self._done.wait(60)
+        return self
+
+    @property
+    def tokens(self) -> list[Token]:
+        return [event for event in self.events if isinstance(event, Token)]
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in self.tokens]
+
+    @property
+    def reused(self) -> int:
+        return max(event.reused for event in self.events if isinstance(event, Prefill))
+
+
+def write(engine: Engine, ids: list[int], wanted: SamplingParams, capture: bool = False) -> Written:
+    written = Written()
+    engine.submit(ids, wanted, capture=capture, on_event=written)
+    return written.wait()
+
+
+def timeless(token: Token) -> list[Any]:
+    """All of a token but times, which no two runs share."""
+    stats = token.stats
+    kept = msgspec.structs.replace(token, times=None, stats=None)  # type: ignore[arg-type]
+    return [kept, None if stats is None else numbers(stats)]
+
+
+def numbers(stats: TokenStats) -> list[float]:
+    layers = [(s.residual, s.attention, s.mlp, *s.entropy) for s in stats.layers]
+    return [stats.embedding, *(value for layer in layers for value in layer)]
+
+
+def assert_same(kind: str, some: list[Token], others: list[Token]) -> None:
+    assert [token.id for token in some] == [token.id for token in others]
+    if kind.startswith("wgpu"):
+        assert [timeless(token) for token in some] == [timeless(token) for token in others]
+        return
+    for a, b in zip(some, others, strict=True):
+        assert a.logprob == pytest.approx(b.logprob, abs=1e-4)
+        assert a.n_kept == b.n_kept
+        if a.stats is not None and b.stats is not None:
+            assert numbers(a.stats) == pytest.approx(numbers(b.stats), rel=1e-4, abs=1e-4)
+
+
+def conversation(engine: Engine, capture: bool) -> list[Written]:
+    """A prompt, its continuation, the next turn, a branch inside a block, an edited turn, a prompt
+    of full blocks, and the first prompt again with another seed."""
+    prompt = prompt_of(40)
+    written: list[Written] = []
+
+    def more(ids: list[int], wanted: SamplingParams) -> list[int]:
+        written.append(write(engine, ids, wanted, capture))
+        return ids + written[-1].ids
+
+    text = more(prompt, params(21))
+    text = more(text, params(9))
+    text = more([*text, *prompt_of(13, seed=5)], params(9, seed=3))
+    more([*prompt[:25], *prompt_of(4, seed=6)], params(9))
+    more([*text[:50], *prompt_of(9, seed=7)], params(9, seed=8))
+    more(prompt[:32], params(9))
+    more(prompt, params(21, seed=9))
+    return written
+
+
+@pytest.mark.parametrize("capture", [False, True], ids=["plain", "captured"])
+def test_a_conversation_is_the_same_with_and_without(
+    kind: str, use: Callable[..., Any], capture: bool
+) -> None:
+    """Every token, with its candidates and statistics."""
+    with use(prefix_cache=False) as engine:
+        fresh = conversation(engine, capture)
+    with use(prefix_cache=True) as engine:
+        found = conversation(engine, capture)
+    for some, others in zip(found, fresh, strict=True):
+        assert_same(kind, some.tokens, others.tokens)
+    assert [run.reused for run in fresh] == [0] * 7
+    assert [run.reused for run in found] == [0, 60, 69, 25, 50, 31, 39]
+
+
+def test_cancelling_one_run_leaves_those_that_share_its_prompt(
+    kind: str, use: Callable[..., Any]
+) -> None:
+    prompt, branch = prompt_of(45), [*prompt_of(40), *prompt_of(5, seed=9)]
+    settings = [params(60, seed=seed) for seed in (1, 2, 3)]
+    with use(prefix_cache=True) as engine:
+        written = [Written() for _ in settings]
+        runs = [
+            engine.submit(prompt, wanted, on_event=sink)
+            for wanted, sink in zip(settings, written, strict=True)
+        ]
+        assert written[0].some.wait(60)
+        runs[0].cancel()
+        late = write(engine, branch, params(20))
+        for sink in written:
+            sink.wait()
+    assert [sink.reused for sink in (*written, late)] == [0, 44, 44, 40]
+    with use(prefix_cache=False) as engine:
+        for wanted, sink in zip(settings[1:], written[1:], strict=True):
+            assert_same(kind, sink.tokens, write(engine, prompt, wanted).tokens)
+        assert_same(kind, late.tokens, write(engine, branch, params(20)).tokens)
+
+
+def test_a_full_cache_writes_the_same(kind: str, use: Callable[..., Any]) -> None:
+    """Few blocks, for texts of three and four: most of what comes again was forgotten in part."""
+    texts = [prompt_of(n, seed=n) for n in (37, 30, 45)]
+    texts += [texts[2], *texts, [*texts[0][:20], *texts[1][:9]]]
+    with use(prefix_cache=True, n_blocks=SMALL) as engine:
+        found = [write(engine, text, params(11)) for text in texts]
+    with use(prefix_cache=False, n_blocks=SMALL) as engine:
+        for text, run in zip(texts, found, strict=True):
+            assert_same(kind, run.tokens, write(engine, text, params(11)).tokens)
+    reused = [run.reused for run in found]
+    assert reused[:4] == [0, 0, 0, 44]
+    assert 0 < sum(reused[4:]) < sum(len(text) - 1 for text in texts[4:])
+
+
+# ---- by hand ---------------------------------------------------------------------------------
+
+
+def logits_of(runner: Runner, slot: int, ids: list[int], first: int) -> Floats:
+    """After each of ids[first:], a few rows at a time."""
+    n, parts = runner.limits.max_samples, []
+    for at in range(first, len(ids), n):
+        part = ids[at : at + n]
+        rows = tuple(Row(slot, at + i, id) for i, id in enumerate(part))
+        parts.append(runner.logits(Step(rows, tuple(greedy(i, slot) for i in range(len(part))))))
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("n_shared", [16, 31, 32, 40, 63])
+def test_logits_after_a_found_prefix_are_those_of_a_fresh_one(
+    kind: str, runner: Runner, n_shared: int
+) -> None:
+    """In borrowed blocks, in the slot for inspections, while another text goes on in its own."""
+    scheduler = Scheduler(runner.limits)
+    first, other = prompt_of(64), [*prompt_of(64)[:n_shared], *prompt_of(20, seed=4)]
+    for ids, n_found in ((first, 0), (other, n_shared)):
+        borrowed = scheduler.borrow(ids)
+        assert borrowed is not None
+        assert borrowed.n_reused == n_found
+        assert bool(borrowed.copies) == (n_found % 16 > 0)
+        for source, destination in borrowed.copies:
+            runner.copy_block(source, destination)
+        runner.set_blocks(borrowed.slot, borrowed.blocks)
+        got = logits_of(runner, borrowed.slot, ids, n_found)
+        scheduler.return_(borrowed, len(ids))
+    fresh_blocks = [b for b in range(N_BLOCKS) if scheduler.kv.pool.held(b) is None]
+    runner.set_blocks(0, fresh_blocks[: blocks_for(len(other))])
+    fresh = logits_of(runner, 0, other, 0)[n_shared:]
+    if kind.startswith("wgpu"):
+        assert np.array_equal(got.view(np.uint32), fresh.view(np.uint32))
+    else:
+        assert np.abs(got - fresh).max() <= 1e-5 * np.abs(fresh).max()
+
+
+def test_a_block_is_copied_in_the_order_of_what_is_submitted(runner: Runner) -> None:
+    """What was submitted before the copy is in it, what comes after is not: exactly, everywhere."""
+    ids, later = prompt_of(16), prompt_of(16, seed=1)
+    driving.begin(runner, 0, ids, 16, [3])
+    whole = tuple(Row(0, i, id) for i, id in enumerate(ids))
+    runner.submit(Step(whole, (greedy(15),)))
+    runner.copy_block(3, 7)
+    runner.submit(Step(tuple(Row(0, i, id) for i, id in enumerate(later)), (greedy(15),)))
+    runner.collect()
+    runner.collect()
+    row = Step((Row(0, 16, 5),), (greedy(0),))
+    got = {}
+    for block in (3, 7):
+        runner.set_blocks(0, [block, 9])
+        got[block] = runner.logits(row)
+    for block, text in ((3, later), (7, ids)):
+        driving.begin(runner, 0, text, 17, [20, 21])
+        driving.prefill(runner, text)
+        assert np.array_equal(runner.logits(row), got[block])
+    assert not np.array_equal(got[3], got[7])
+
+
+def test_copying_blocks_makes_nothing_that_stays(kind: str, runner: Runner) -> None:
+    if kind.startswith("torch"):
+        pytest.skip("there are no GPU objects")
+    runner.copy_block(0, 1)
+    driving.generate(runner, prompt_of(5), 3)
+    before = live_objects()
+    for i in range(50):
+        runner.copy_block(i % N_BLOCKS, (i + 1) % N_BLOCKS)
+    driving.generate(runner, prompt_of(5), 3)
+    assert live_objects() == before
