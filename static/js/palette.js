@@ -1,6 +1,7 @@
 // Colours for canvases: the custom properties of tokens.css, resolved for the theme of the moment.
 
-const NAMES = ["plate", "side", "ink", "ink-2", "ink-3", "line", "edge", "lamp", "data", "data-2"];
+const NAMES =
+  "ground plate side ink ink-2 ink-3 line edge lamp lamp-wash data data-2 bad good".split(" ");
 const STOPS = 9;
 const STEPS = 64;
 

@@ -46,3 +46,10 @@ export function sequenceOf({ answer, token, index }) {
     position: index < 0 ? length + index : length + index - segment.base,
   };
 }
+
+/** Number of the token at `position` of a generation's sequence; null where it cannot be looked at. */
+export function indexAt({ answer, segment }, position) {
+  const { length } = segment.prompt;
+  if (position >= length) return segment.base + position - length;
+  return segment === answer.segments[0] ? position - length : null;
+}

@@ -50,6 +50,11 @@ function setUpInstrument(instrument) {
   roots.set(instrument, root);
   byId("look-body").append(root);
   instrument.setUp(root);
+  if (!root.querySelector("button, input, textarea, [tabindex]")) {
+    root.tabIndex = 0; // whoever scrolls by keyboard has to get there
+    root.setAttribute("role", "group");
+    root.setAttribute("aria-label", instrument.title);
+  }
   new ResizeObserver(refresh).observe(root);
 }
 
@@ -126,10 +131,12 @@ function done(from) {
   if (asTable) drawNumbers();
 }
 
+/** `error`: a Missing, what the server answered ({code, message}), or a mistake of the page. */
 function failed(error) {
-  const expected = error instanceof Missing;
+  const missing = error instanceof Missing || error.code === "lost";
   tell("");
-  say(expected ? error.message : `This could not be shown: ${error.message}`, !expected);
+  say(missing ? error.message : `This could not be shown: ${error.message}`, !missing);
+  if (error instanceof Error && !missing) reportError(error);
 }
 
 /** Where the numbers come from, under the picture. */

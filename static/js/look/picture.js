@@ -4,14 +4,16 @@
 // background and border colours, text where it was set, canvases, and SVG with the styles it has.
 
 const MARGIN = 24;
-const HEAD = 52;
+const LINE = 20;
 const MOST_SIDE = 8192;
 
 /** A PNG blob of `root`, all of it, under lines of text (the first one strong). */
 export async function paint(root, lines) {
   const origin = root.getBoundingClientRect();
-  const width = Math.max(root.scrollWidth, 480) + 2 * MARGIN;
-  const height = root.scrollHeight + HEAD + 2 * MARGIN;
+  const width = Math.max(root.scrollWidth, 480);
+  const head = broken(root, lines, width - 2 * MARGIN);
+  const top = MARGIN + head.length * LINE + 12;
+  const height = top + root.scrollHeight + MARGIN;
   const ratio = Math.min(2, MOST_SIDE / Math.max(width, height));
   const canvas = document.createElement("canvas");
   canvas.width = Math.round(width * ratio);
@@ -20,12 +22,13 @@ export async function paint(root, lines) {
   context.scale(ratio, ratio);
   context.fillStyle = groundOf(root);
   context.fillRect(0, 0, width, height);
-  paintLines(context, root, lines);
-  context.translate(
-    MARGIN - origin.left + root.scrollLeft,
-    MARGIN + HEAD - origin.top + root.scrollTop,
-  );
-  await paintElement(context, root);
+  context.fillStyle = getComputedStyle(root).color;
+  head.forEach(({ font, text }, i) => {
+    context.font = font;
+    context.fillText(text, MARGIN, MARGIN + 12 + LINE * i);
+  });
+  context.translate(root.scrollLeft - origin.left, top - origin.top + root.scrollTop);
+  await paintInside(context, root, getComputedStyle(root));
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
@@ -39,13 +42,19 @@ function groundOf(node) {
 
 const isClear = (colour) => /^rgba\(.*, 0\)$/.test(colour) || colour === "transparent";
 
-function paintLines(context, root, lines) {
-  const style = getComputedStyle(root);
-  context.fillStyle = style.color;
-  context.textBaseline = "alphabetic";
-  lines.forEach((text, i) => {
-    context.font = `${i ? 400 : 600} ${i ? 12 : 15}px ${style.fontFamily}`;
-    context.fillText(text, MARGIN, MARGIN + 12 + 20 * i);
+/** `lines` broken at spaces to fit into `room`, with their fonts. */
+function broken(root, lines, room) {
+  const context = document.createElement("canvas").getContext("2d");
+  const { fontFamily } = getComputedStyle(root);
+  return lines.flatMap((line, i) => {
+    const font = `${i ? 400 : 600} ${i ? 12 : 15}px ${fontFamily}`;
+    context.font = font;
+    const rows = [""];
+    for (const word of line.split(/(?<= )/)) {
+      if (context.measureText(rows.at(-1) + word).width > room) rows.push("");
+      rows[rows.length - 1] += word;
+    }
+    return rows.map((text) => ({ font, text }));
   });
 }
 
@@ -58,17 +67,28 @@ async function paintElement(context, node) {
   if (node.matches("svg")) await paintSvg(context, node, box);
   else {
     paintBox(context, style, box);
+    if (style.overflow !== "visible") clip(context, box);
     if (node.matches("canvas")) {
       if (node.width && node.height) context.drawImage(node, box.x, box.y, box.width, box.height);
     } else if (node.matches("textarea, input:not([type=radio], [type=checkbox], [type=range])"))
       paintField(context, style, box, node.value);
-    else
-      for (const child of node.childNodes) {
-        if (child.nodeType === Node.ELEMENT_NODE) await paintElement(context, child);
-        if (child.nodeType === Node.TEXT_NODE) paintText(context, style, child);
-      }
+    else await paintInside(context, node, style);
   }
   context.restore();
+}
+
+async function paintInside(context, node, style) {
+  for (const child of node.childNodes) {
+    if (child.nodeType === Node.ELEMENT_NODE) await paintElement(context, child);
+    if (child.nodeType === Node.TEXT_NODE) paintText(context, style, child);
+  }
+}
+
+/** What is scrolled out of sight stays out of the picture. */
+function clip(context, { x, y, width, height }) {
+  context.beginPath();
+  context.rect(x, y, width, height);
+  context.clip();
 }
 
 function paintBox(context, style, { x, y, width, height }) {

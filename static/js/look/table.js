@@ -25,9 +25,9 @@ export function drawTable({ columns, rows }, caption) {
   const body = table.createTBody();
   for (const row of rows.slice(0, MOST_ROWS)) {
     const line = body.insertRow();
-    row.forEach((value, i) => {
+    columns.forEach((column, i) => {
       const cell = line.insertCell();
-      cell.textContent = written(value, columns[i]);
+      cell.textContent = written(row[i], column);
       if (numeric[i]) cell.className = "n";
     });
   }

@@ -1,0 +1,53 @@
+// Drawing words that charts on canvases share.
+
+import { grid } from "../grid.js";
+import { round125 } from "../metrics.js";
+import { palette } from "../palette.js";
+
+export const SANS = '"Plex Sans", sans-serif';
+export const SERIF = '"Source Serif", serif';
+
+/** Numbers 0, s, 2s … up to `most`, at least `apart` px of `room` px apart. */
+export function ticks(most, room, apart) {
+  if (!(most > 0) || room <= 0) return [];
+  const step = round125((most * apart) / room, 1);
+  return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step);
+}
+
+/** Small words on the chart. `align` as canvases have it; `weight` 400 to 600. */
+export function label(context, text, x, y, { colour = "ink-3", align = "start", weight = 400 } = {}) {
+  context.font = `${weight} ${grid.small}px ${SANS}`;
+  context.fillStyle = palette[colour];
+  context.textAlign = align;
+  context.textBaseline = "middle";
+  context.fillText(text, x, y);
+  context.textAlign = "start";
+}
+
+/** A line that stands or lies on whole pixels. */
+export function rule(context, x, y, width, height, colour = "line") {
+  context.fillStyle = palette[colour];
+  context.fillRect(Math.round(x), Math.round(y), Math.max(1, width), Math.max(1, height));
+}
+
+/** Slanting lines inside what is clipped now: for what was not computed or not kept. */
+export function hatch(context, x, y, width, height) {
+  context.strokeStyle = palette.edge;
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let at = x - height; at < x + width; at += 6) {
+    context.moveTo(at, y + height);
+    context.lineTo(at + height, y);
+  }
+  context.stroke();
+}
+
+/** Draw with a clip and undo it. */
+export function clipped(context, path, draw) {
+  context.save();
+  context.beginPath();
+  path();
+  context.clip();
+  draw();
+  context.restore();
+}
