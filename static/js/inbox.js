@@ -1,5 +1,6 @@
 // What the server says, and what that changes.
 
+import { stampReceived } from "./clock.js";
 import { loseAll, settle } from "./inspect.js";
 import { connect, send } from "./line.js";
 import { freshScales, scales } from "./metrics.js";
@@ -59,6 +60,7 @@ const HANDLERS = {
   event({ id, seq, event }) {
     const { answer, segment } = whose(id) ?? {};
     if (!segment) return;
+    stampReceived(event);
     const taken = answer.take(segment, seq, event);
     if (taken === null) send({ type: "resume", id, after: segment.seq });
     if (!taken) return;

@@ -24,10 +24,11 @@ import { byId } from "./dom.js";
 import { cache } from "./look/cache.js";
 import { changed, on } from "./state.js";
 import { present, refresh, setUpPanel } from "./look/panel.js";
+import { timeline } from "./look/timeline.js";
 import { drawTabs, reachedTab, setUpTabs } from "./look/tabs.js";
 
 /** In the order of their tabs. */
-const INSTRUMENTS = [cache];
+const INSTRUMENTS = [timeline, cache];
 
 const TOPICS = "hello line turns tokens focus settings counted size theme look";
 const HASH = /^#look=([a-z]+)$/;

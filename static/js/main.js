@@ -2,6 +2,7 @@
 
 import { setUpAbout } from "./about.js";
 import { setUpCandidates } from "./candidates.js";
+import { setUpClock } from "./clock.js";
 import { giveBack, setUpComposer } from "./composer.js";
 import { setUpCore } from "./core.js";
 import { setUpCoreControls } from "./corecontrols.js";
@@ -53,6 +54,7 @@ setUpNotice();
 setUpKeys();
 setUpLook();
 setUpFollowing();
+setUpClock();
 addEventListener("resize", () => changed("size"));
 document.fonts.ready.then(() => changed("size"));
 changed("hello", "settings", "turns", "line", "size");

@@ -93,7 +93,7 @@ function begin(answer, request) {
     changed("turns");
     return false;
   }
-  answer.begin(full.id, full);
+  answer.begin(full.id, full).sentAt = performance.now();
   state.active = answer;
   showAnswer(answer);
   view.pinned = null;

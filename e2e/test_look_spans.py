@@ -1,0 +1,125 @@
+"""The arithmetic behind the timeline and the files, called in the browser it runs in."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from e2e.site import Site, fake_site
+
+MEASURE = """async ([segment, tokens, inFlight]) =>
+  (await import("/static/js/look/spans.js")).measure(segment, tokens, inFlight)"""
+CALL = """async ([module, name, args]) =>
+  (await import(`/static/js/look/${module}.js`))[name](...args)"""
+
+
+@pytest.fixture(scope="module")
+def loaded(browser: Browser, _sites: dict[tuple[Any, ...], Site]) -> Iterator[Page]:
+    page = browser.new_page()
+    page.goto(_sites.setdefault((), _sites.get(()) or fake_site()).url)
+    yield page
+    page.close()
+
+
+def call(page: Page, module: str, name: str, *arguments: Any) -> Any:
+    return page.evaluate(CALL, [module, name, list(arguments)])
+
+
+def segment(**fields: Any) -> dict[str, Any]:
+    chunk = {"done": 8, "reused": 0, "ms": 6.0, "gpuMs": 4.0, "receivedAt": 1033.0}
+    return {"sentAt": 1000.0, "chunks": [chunk], "timings": {"queue_ms": 2.0}, **fields}
+
+
+def token(interval: float, received: float | None, drawn: float | None = None) -> dict[str, Any]:
+    times = {"interval": interval, "gpu": 3.0, "encode": 0.5, "wait": 2.0, "read": 0.25}
+    return {"times": times, "receivedAt": received, "drawnAt": drawn}
+
+
+TOKENS = [token(10.0, 1030.0, 1036.0), token(5.0, 1033.0, 1036.0), token(5.0, 1040.0, 1041.0)]
+"""Read 10, 15 and 20 ms after the engine took the request; the second was the fastest to come:
+1033 − 1000 − 15 is 18, so 18 ms after sending is the engine's zero."""
+
+
+def test_clocks_are_laid_so_that_the_fastest_token_took_no_time(loaded: Page) -> None:
+    measured = loaded.evaluate(MEASURE, [segment(), TOKENS, 1])
+    steps = measured["steps"]
+    assert measured["live"] is True
+    assert [step["at"] for step in steps] == [28.0, 33.0, 38.0]
+    assert [step["socket"] for step in steps] == [2.0, 0.0, 2.0]
+    assert [step["page"] for step in steps] == [6.0, 3.0, 1.0]
+    assert measured["end"] == 41.0
+
+
+def test_a_chunk_of_the_prompt_may_be_the_fastest_message(loaded: Page) -> None:
+    chunk = {"done": 8, "reused": 0, "ms": 6.0, "gpuMs": 4.0, "receivedAt": 1012.0}
+    measured = loaded.evaluate(MEASURE, [segment(chunks=[chunk]), TOKENS, 1])
+    assert measured["steps"][0]["at"] == 1012 - 1000 - 2 - 6 + 10
+
+
+def spans(measured: dict[str, Any], lane: str) -> list[tuple[str, float, float]]:
+    return [(s["part"], s["from"], s["to"]) for s in measured["spans"] if s["lane"] == lane]
+
+
+def test_every_part_is_where_its_clock_says(loaded: Page) -> None:
+    measured = loaded.evaluate(MEASURE, [segment(), TOKENS, 1])
+    assert spans(measured, "request") == [
+        ("sending", 0, 18),
+        ("queue", 18, 20),
+        ("prefill", 20, 26),
+        ("first sample", 26, 28),
+        ("decode", 28, 38),
+    ]
+    assert spans(measured, "GPU")[0] == ("prefill", 22, 26)
+    assert spans(measured, "GPU")[1] == ("decode", 24.75, 27.75)
+    host = spans(measured, "host")
+    assert host[:2] == [("wait", 25.75, 27.75), ("read", 27.75, 28)]
+    assert host[2:5] == [("encode", 28, 28.5), ("wait", 30.75, 32.75), ("read", 32.75, 33)]
+    assert spans(measured, "socket") == [("socket", 28, 30), ("socket", 33, 33), ("socket", 38, 40)]
+    assert spans(measured, "page") == [("draw", 30, 36), ("draw", 33, 36), ("draw", 40, 41)]
+
+
+def test_steps_in_flight_are_encoded_that_much_earlier(loaded: Page) -> None:
+    measured = loaded.evaluate(MEASURE, [segment(), TOKENS, 2])
+    encodes = [span for span in spans(measured, "host") if span[0] == "encode"]
+    assert encodes == [("encode", 28, 28.5)], "the third step, when the first token was read"
+
+
+def test_after_a_reload_the_engines_clock_stands_alone(loaded: Page) -> None:
+    measured = loaded.evaluate(MEASURE, [segment(sentAt=None), TOKENS, 1])
+    assert measured["live"] is False
+    assert [step["at"] for step in measured["steps"]] == [10.0, 15.0, 20.0]
+    assert {step["socket"] for step in measured["steps"]} == {None}
+    assert spans(measured, "socket") == spans(measured, "page") == []
+
+
+def test_nothing_came_yet(loaded: Page) -> None:
+    measured = loaded.evaluate(MEASURE, [segment(chunks=[], timings=None), [], 1])
+    assert (measured["spans"], measured["steps"], measured["end"]) == ([], [], 0)
+
+
+def test_quantiles_are_values_that_were_measured(loaded: Page) -> None:
+    values = [1, 2, 3, 4, 5, 6, 7, 8, 9, 100]
+    for share, expected in [(0, 1), (0.5, 5), (0.51, 6), (0.95, 100), (1, 100)]:
+        assert call(loaded, "spans", "quantile", values, share) == expected
+
+
+def test_a_histogram_holds_every_value(loaded: Page) -> None:
+    values = sorted([*range(1, 100), 5000])
+    bins = call(loaded, "spans", "histogram", values, 20)
+    assert sum(bins["counts"]) == 100
+    assert bins["width"] == pytest.approx(1.1 * 99 / 20)
+    assert bins["counts"][-1] == 1, "what is beyond goes into the last"
+    assert bins["counts"][0] == 5, "1 to 5"
+
+
+def test_csv_is_read_back_as_it_was(loaded: Page) -> None:
+    rows = [["plain", 1.5, None], ['with "quotes"', 0, "a,b"], ["line\nbreak", -2, "\r\n"]]
+    text = call(loaded, "save", "csv", {"columns": ["a", {"name": "b, c"}, "d"], "rows": rows})
+    read = list(csv.reader(io.StringIO(text, newline="")))
+    assert read[0] == ["a", "b, c", "d"]
+    assert read[1:] == [["" if v is None else str(v) for v in row] for row in rows]

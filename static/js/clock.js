@@ -1,0 +1,20 @@
+// When messages came and when they were drawn, by this browser's clock (ms, performance.now).
+
+import { on } from "./state.js";
+
+/** Messages that came and wait for their frame. */
+const waiting = [];
+
+/** Write into an event when it came (`receivedAt`); the frame that draws it adds `drawnAt`. */
+export function stampReceived(event) {
+  event.receivedAt = performance.now();
+  waiting.push(event);
+}
+
+/** Set up last: an event is drawn when all who draw have done so. */
+export function setUpClock() {
+  on("tokens", () => {
+    const drawnAt = performance.now();
+    for (const event of waiting.splice(0)) event.drawnAt = drawnAt;
+  });
+}

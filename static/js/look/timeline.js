@@ -1,0 +1,151 @@
+// The timeline of a request: what the host, the GPU, the line and this page did, and when.
+
+import { moveFocus } from "../corecontrols.js";
+import { el, setText } from "../dom.js";
+import { count, duration, figure, plural, tokenLabel } from "../format.js";
+import { numberOf, pin, point } from "../view.js";
+import { Missing } from "./context.js";
+import { Histogram } from "./histogram.js";
+import { intervalsOf, measure, quantile } from "./spans.js";
+import { COLOURS, StepChart } from "./stepchart.js";
+
+let readout = null;
+let figures = null;
+let chart = null;
+let bars = null;
+/** What was shown last: {segment, tokens, measured}. */
+let now = null;
+
+export const timeline = {
+  name: "timeline",
+  tab: "Timeline",
+  title: "Timeline",
+  what: "This request from sending it to its words on the page, step by step.",
+  needs: "run",
+
+  setUp(root) {
+    readout = root.appendChild(el("p", "tl-readout"));
+    chart = new StepChart(root, { look, choose, move });
+    const below = root.appendChild(el("div", "tl-below"));
+    figures = below.appendChild(el("dl", "tl-figures"));
+    bars = new Histogram(below);
+  },
+
+  show({ answer, token, index, hello }) {
+    const segment = token?.segment ?? (token ? answer.segments[0] : answer.segment);
+    if (!segment.accepted) throw new Missing("The measurements of this answer are gone.");
+    const tokens = answer.tokens.slice(segment.base, segment.base + segment.nTokens);
+    const measured = measure(segment, tokens, hello.limits.in_flight);
+    now = { segment, tokens, measured };
+    const at = token && !token.prompt ? index - segment.base : null;
+    chart.draw(measured, tokens, at, segment.running);
+    const sorted = intervalsOf(tokens);
+    bars.draw(sorted, at > 0 ? tokens[at].times.interval : null);
+    drawFigures(segment, tokens, measured, sorted);
+    drawReadout(token, at);
+    chart.describe(readout.textContent, at === null ? 0 : at + 1, tokens.length);
+    return measured.live
+      ? "Engine’s clock: queue, prefill, host. GPU’s: lengths only. This browser’s: socket, draw. " +
+          "Laid on each other so that the fastest token took no time to come here."
+      : "Engine’s clock: queue, prefill, host. GPU’s: lengths only. The page was loaded again " +
+          "since, so when tokens came and were drawn is not known.";
+  },
+
+  table() {
+    const { segment, tokens, measured } = now;
+    const parts = measured.spans
+      .filter(({ index }) => index === null)
+      .map(({ lane, part, from, to }) => [
+        lane === "GPU" ? `${part} on the GPU` : part,
+        null,
+        "",
+        from,
+        to - from,
+        ...PARTS.map(() => null),
+      ]);
+    const steps = measured.steps.map((step, i) => [
+      i ? "step" : "first token",
+      segment.base + i + 1,
+      tokens[i].text,
+      step.at - step.interval,
+      step.interval,
+      ...PARTS.map(([, part]) => step[part]),
+    ]);
+    return { columns: COLUMNS, rows: [...parts, ...steps] };
+  },
+};
+
+/** Parts of a step: what they are called, and their field in `measure`. */
+const PARTS = [
+  ["encode", "encode"],
+  ["GPU", "gpu"],
+  ["wait", "wait"],
+  ["read", "read"],
+  ["to the page", "socket"],
+  ["draw", "page"],
+];
+const COLUMNS = [
+  "part",
+  { name: "token", format: count },
+  "text",
+  "from, ms",
+  "length, ms",
+  ...PARTS.map(([name]) => `${name}, ms`),
+];
+
+// ---- what is looked at -----------------------------------------------------------------------
+
+const look = (step) => point(step === null ? null : now.segment.base + step);
+const choose = (step) => pin(step === null ? null : now.segment.base + step);
+const move = (key) => moveFocus(key, false);
+
+function drawReadout(token, at) {
+  const step = at === null ? null : now.measured.steps[at];
+  if (!step) {
+    const { done, total, reused } = now.segment.prefill;
+    const found = reused ? `, ${count(reused)} of them found in the cache` : "";
+    setText(readout, `Prompt: ${count(done)} of ${plural(total, "token")} read${found}.`);
+    return;
+  }
+  const word = el("b", "", `${numberOf(token)} ${tokenLabel(token.text, token.eos ? "end" : "·")}`);
+  const since = at ? "after the one before" : "after the engine took the request";
+  readout.replaceChildren(word, el("span", "", `${duration(step.interval)} ${since}`));
+  for (const [name, part] of PARTS) {
+    if (step[part] === null) continue;
+    const box = el("span", "", `${name} ${duration(step[part])}`);
+    const swatch = el("i");
+    swatch.style.setProperty("--swatch", `var(--${COLOURS[part]})`);
+    box.prepend(swatch);
+    readout.append(box);
+  }
+}
+
+function drawFigures(segment, tokens, { steps }, sorted) {
+  const ms = (value) => (Number.isFinite(value) ? duration(value) : "–");
+  const median = (part) => {
+    const known = steps.map((step) => step[part]).filter((value) => value !== null);
+    return quantile(known.sort((a, b) => a - b), 0.5);
+  };
+  const mean = sorted.reduce((sum, value) => sum + value, 0) / sorted.length;
+  const rows = [
+    ["TTFT", ms(segment.timings?.ttft_ms ?? tokens[0]?.times.interval)],
+    ["TPOT", ms(segment.timings?.tpot_ms || mean)],
+    ["p50", ms(quantile(sorted, 0.5))],
+    ["p95", ms(quantile(sorted, 0.95))],
+    ["to the page, p50", ms(median("socket"))],
+    ["draw, p50", ms(median("page"))],
+  ];
+  if (figures.children.length !== rows.length)
+    figures.replaceChildren(
+      ...rows.map(() => {
+        const row = el("div");
+        row.append(el("dt"), el("dd"));
+        return row;
+      }),
+    );
+  rows.forEach(([name, value], i) => {
+    const [term, text] = figures.children[i].children;
+    setText(term, name);
+    setText(text, value);
+  });
+}
