@@ -25,10 +25,11 @@ import { cache } from "./look/cache.js";
 import { changed, on } from "./state.js";
 import { present, refresh, setUpPanel } from "./look/panel.js";
 import { timeline } from "./look/timeline.js";
+import { tokens } from "./look/tokens.js";
 import { drawTabs, reachedTab, setUpTabs } from "./look/tabs.js";
 
 /** In the order of their tabs. */
-const INSTRUMENTS = [timeline, cache];
+const INSTRUMENTS = [tokens, timeline, cache];
 
 const TOPICS = "hello line turns tokens focus settings counted size theme look";
 const HASH = /^#look=([a-z]+)$/;

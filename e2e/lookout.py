@@ -1,0 +1,73 @@
+"""The panel of instruments as a test uses it, and what came over the line to compare it with."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+from playwright.sync_api import Locator, Page, WebSocket, expect
+
+
+class Wire:
+    """Every JSON message of the page's WebSockets, both ways. Make it before the page is opened."""
+
+    def __init__(self, page: Page) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
+
+        def on_socket(ws: WebSocket) -> None:
+            ws.on("framesent", lambda frame: self._take(self.sent, frame))
+            ws.on("framereceived", lambda frame: self._take(self.received, frame))
+
+        page.on("websocket", on_socket)
+
+    @staticmethod
+    def _take(log: list[dict[str, Any]], frame: str | bytes) -> None:
+        if isinstance(frame, str):
+            log.append(json.loads(frame))
+
+    def last(self, type: str) -> dict[str, Any]:
+        return next(m for m in reversed(self.received) if m["type"] == type)
+
+    def events(self, type: str) -> list[dict[str, Any]]:
+        found = [m["event"] for m in self.received if m["type"] == "event"]
+        return [event for event in found if event["type"] == type]
+
+
+class Lookout:
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.panel = page.get_by_test_id("look")
+        self.source = page.get_by_test_id("look-source")
+        self.message = page.locator("#look-say")
+
+    def tab(self, name: str) -> Locator:
+        return self.page.get_by_role("tab", name=name)
+
+    def open(self, name: str) -> Lookout:
+        self.page.evaluate("(name) => { location.hash = `look=${name}` }", name)
+        expect(self.panel).to_be_visible()
+        return self
+
+    def table(self) -> list[dict[str, str]]:
+        """The rows of the table, by the names of its columns, as text."""
+        button = self.panel.get_by_role("button", name="Table")
+        if button.get_attribute("aria-pressed") == "false":
+            button.click()
+        table = self.panel.get_by_role("table")
+        expect(table).to_be_visible()
+        names, *rows = table.evaluate(
+            "(table) => [...table.rows].map((row) => [...row.cells].map((c) => c.textContent))"
+        )
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def save(self, kind: str) -> bytes:
+        with self.page.expect_download() as download:
+            self.panel.get_by_role("button", name=kind).click()
+        with open(download.value.path(), "rb") as file:
+            return file.read()
+
+    def csv(self) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(self.save("CSV").decode(), newline="")))

@@ -1,0 +1,230 @@
+"""Numbers of the instruments: those of the engine's events, and nothing else."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e.lookout import Lookout, Wire
+from e2e.playground import Playground
+from e2e.site import Site
+from tests.app.fake_tokenizer import FakeTokenizer
+
+ASK = "Tell me a story about a fox"
+N = 40
+
+
+@pytest.fixture
+def run(page: Page, site: Callable[..., Site]) -> tuple[Playground, Lookout, Wire]:
+    """A page that wrote `N` tokens, and all that came over its line."""
+    wire = Wire(page)
+    play = Playground(page, site().url).open()
+    play.set(max_tokens=N, seed=7)
+    play.ask(ASK)
+    play.wait_tokens(N)
+    play.wait_done()
+    return play, Lookout(page), wire
+
+
+def nearest_rank(values: list[float], share: float) -> float:
+    return sorted(values)[math.ceil(share * len(values)) - 1]
+
+
+def number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def milliseconds(text: str) -> float:
+    """Of a duration as the page writes it."""
+    value, unit = text.split()
+    return float(value) * {"ms": 1, "s": 1000}[unit]
+
+
+def test_the_timeline_has_the_times_of_every_token(
+    run: tuple[Playground, Lookout, Wire],
+) -> None:
+    _, look, wire = run
+    look.open("timeline")
+    events = wire.events("token")
+    rows = [row for row in look.csv() if row["token"]]
+    assert [int(row["token"]) for row in rows] == list(range(1, N + 1))
+    assert [row["text"] for row in rows] == [event["text"] for event in events]
+    for row, event in zip(rows, events, strict=True):
+        times = event["times"]
+        assert float(row["length, ms"]) == times["interval"]
+        assert float(row["GPU, ms"]) == times["gpu"]
+        assert float(row["encode, ms"]) == times["encode"]
+        assert float(row["wait, ms"]) == times["wait"]
+        assert float(row["read, ms"]) == times["read"]
+        assert float(row["to the page, ms"]) >= 0
+        assert float(row["draw, ms"]) >= 0
+    assert min(float(row["to the page, ms"]) for row in rows) < 1, "the fastest took no time"
+
+
+def test_the_timeline_has_the_parts_of_the_request_without_gaps(
+    run: tuple[Playground, Lookout, Wire],
+) -> None:
+    _, look, wire = run
+    look.open("timeline")
+    rows = look.csv()
+    timings = wire.events("done")[0]["timings"]
+    length = {row["part"]: float(row["length, ms"]) for row in rows if not row["token"]}
+    parts = [row for row in rows if not row["token"] and "GPU" not in row["part"]]
+    assert [row["part"] for row in parts][-3:] == ["prefill", "first sample", "decode"]
+    at = 0.0
+    for row in parts:
+        assert float(row["from, ms"]) == pytest.approx(at, abs=1e-6)
+        at += float(row["length, ms"])
+    intervals = [event["times"]["interval"] for event in wire.events("token")]
+    assert length["decode"] == pytest.approx(sum(intervals[1:]))
+    prefill = wire.events("prefill")
+    assert length["prefill"] == pytest.approx(prefill[-1]["ms"])
+    assert length.get("queue", 0.0) == pytest.approx(timings["queue_ms"])
+    on_gpu = [row for row in rows if row["part"] == "prefill on the GPU"]
+    assert len(on_gpu) == len(prefill)
+
+
+def test_the_figures_of_the_timeline_are_those_of_its_intervals(
+    run: tuple[Playground, Lookout, Wire],
+) -> None:
+    _, look, wire = run
+    look.open("timeline")
+    intervals = [event["times"]["interval"] for event in wire.events("token")][1:]
+    timings = wire.events("done")[0]["timings"]
+    expected = {
+        "TTFT": timings["ttft_ms"],
+        "TPOT": timings["tpot_ms"],
+        "p50": nearest_rank(intervals, 0.5),
+        "p95": nearest_rank(intervals, 0.95),
+    }
+    figures = look.panel.locator(".tl-figures")
+    for name, value in expected.items():
+        row = figures.locator("div").filter(has=look.page.get_by_text(name, exact=True))
+        assert milliseconds(row.locator("dd").inner_text()) == pytest.approx(value, abs=0.51)
+
+
+def test_the_cache_counts_what_the_engine_counted(run: tuple[Playground, Lookout, Wire]) -> None:
+    _, look, wire = run
+    look.open("cache")
+    hello = wire.last("hello")
+    limits, model = hello["limits"], hello["model"]
+    kept = len(wire.events("accepted")[0]["prompt"]) + N - 1  # the last one was not fed back
+    per_token = limits["kv_block_bytes"] / limits["block_tokens"]
+    rows = {row["kept"]: row for row in look.csv()}
+    here = rows["as here"]
+    assert float(here["bytes now"]) == kept * per_token
+    assert float(here["bytes when full"]) == limits["context"] * per_token
+    grouped = model["n_heads"] / model["n_kv_heads"]
+    assert float(rows["not grouped"]["bytes now"]) == kept * per_token * grouped
+    assert float(rows["one head"]["bytes now"]) == kept * per_token / model["n_kv_heads"]
+    assert here["how"].endswith("f16")
+    assert float(rows["q8"]["bytes now"]) == kept * per_token * 8.5 / 16
+    assert float(rows["q4"]["bytes now"]) == kept * per_token * 5 / 16
+    window = limits["context"] // 4
+    assert rows["window"]["how"] == f"the last {window} tokens"
+    assert float(rows["window"]["bytes now"]) == min(kept, window) * per_token
+    assert float(rows["window"]["bytes when full"]) == window * per_token
+
+
+def test_the_list_of_the_cache_says_what_its_table_says(
+    run: tuple[Playground, Lookout, Wire],
+) -> None:
+    _, look, _ = run
+    look.open("cache")
+    seen = look.panel.locator(".kv-ways li").evaluate_all(
+        "(rows) => rows.map((row) => [...row.children].map((c) => c.innerText))"
+    )
+    table = look.table()
+    assert len(seen) == len(table) + 1  # its head
+    units = {"B": 1, "KB": 1e3, "MB": 1e6}
+    for (name, _, now, full), row in zip(seen[1:], table, strict=True):
+        assert name.split("\n") == [row["kept"], row["how"]]
+        for text, column in ((now, "bytes now"), (full, "bytes when full")):
+            value, unit = text.split()
+            assert float(value) * units[unit] == pytest.approx(number(row[column]), rel=0.06)
+
+
+def test_a_prompt_is_cut_as_the_run_read_it(run: tuple[Playground, Lookout, Wire]) -> None:
+    play, look, wire = run
+    look.open("tokens")
+    prompt = wire.events("accepted")[0]["prompt"]
+    expect(look.source).to_contain_text(f"the same {len(prompt)} ids as this run read")
+    own = look.panel.locator(".tk-row:not(.other) .pc")
+    assert own.locator(".id").all_inner_texts() == [str(token["id"]) for token in prompt]
+    roles = look.panel.locator(".tk-row:not(.other) h3").all_inner_texts()
+    assert roles == ["template", "user", "template"]
+    typed = look.panel.locator("#look-draft")
+    expect(typed).to_have_value(ASK)
+    own.nth(1).hover()
+    text = re.compile(f"^prompt 2, “{re.escape(prompt[1]['text'])}”")
+    expect(play.core).to_have_attribute("aria-valuetext", text)
+
+
+def test_tokens_and_their_counts_are_those_of_the_tokenizers(
+    run: tuple[Playground, Lookout, Wire],
+) -> None:
+    _, look, wire = run
+    look.open("tokens")
+    expect(look.source).to_contain_text("Computed again")
+    answer: dict[str, Any] = wire.last("tokenized")
+    rows = look.csv()
+    cut = [row for row in rows if row["tokenizer"] == "fake-story"]
+    other = [row for row in rows if row["tokenizer"] == answer["compare"]["name"]]
+    assert len(cut) + len(other) == len(rows)
+    plain = FakeTokenizer().encode(ASK, bos=False)
+    assert [int(row["id"]) for row in cut if row["role"] == "user"] == plain
+    assert bytes.fromhex("".join(row["bytes"] for row in cut if row["role"])) == ASK.encode()
+    assert bytes.fromhex("".join(row["bytes"] for row in other)) == ASK.encode()
+    counts = look.panel.locator(".tk-counts div").all_inner_texts()
+    said = dict(text.split("\n") for text in counts)
+    assert said["tokens, with the template"] == str(len(cut))
+    words = len(ASK.split())
+    assert said["tokens of the text alone"] == (f"{len(plain)}, {len(plain) / words:.2f} a word")
+    assert said["words"] == str(words)
+    assert said["characters, bytes"] == f"{len(ASK)}, {len(ASK.encode())}"
+
+
+def test_a_draft_is_cut_as_it_is_typed_and_sent_from_the_panel(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = Playground(page, site().url).open()
+    play.set(max_tokens=5)
+    look = Lookout(page).open("tokens")
+    field = look.panel.locator("#look-draft")
+    expect(look.panel.locator(".tk-detail")).to_contain_text("Type a prompt")
+    field.fill("Über")
+    pieces = look.panel.locator(".tk-row", has_text="user").locator(".pc")
+    expect(pieces.first).to_be_visible()
+    first = pieces.count()
+    expect(play.prompt).to_have_value("Über")
+    field.fill("Über den Wolken")
+    expect(pieces).not_to_have_count(first)
+    pieces.first.focus()
+    page.keyboard.press("End")
+    expect(look.panel.locator(".tk-detail")).to_contain_text("byte")
+    field.press("Enter")
+    play.wait_tokens(5)
+    expect(look.source).to_contain_text("ids as this run read")
+    expect(look.panel.get_by_role("radio", name="Last request")).to_be_checked()
+    expect(look.panel).to_be_visible()
+
+
+def test_pointing_at_the_cache_looks_at_that_token(run: tuple[Playground, Lookout, Wire]) -> None:
+    play, look, wire = run
+    look.open("cache")
+    chart = look.panel.locator(".kv-chart")
+    box = chart.bounding_box()
+    assert box is not None
+    chart.hover(position={"x": 100, "y": box["height"] / 2})
+    first = play.core.get_attribute("aria-valuetext") or ""
+    assert first.startswith("prompt ")
+    chart.click(position={"x": 100, "y": box["height"] / 2})
+    play.core.focus()
+    look.page.keyboard.press("End")
+    expect(play.core).to_have_attribute("aria-valuenow", str(N))
+    assert wire.events("token")

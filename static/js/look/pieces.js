@@ -1,0 +1,142 @@
+// Tokens as pieces of text with their ids, in rows by who wrote them.
+
+import { el, setText } from "../dom.js";
+import { count, plural } from "../format.js";
+
+/** More pieces than this are not drawn; the table and the files have all. */
+const MOST_PIECES = 3000;
+const HINT = "Point at a piece, or move among them with the arrow keys.";
+
+export class Pieces {
+  /** `onLook(i)`: a piece of the prompt is looked at, null: none is. */
+  constructor(list, detail, onLook) {
+    this.list = list;
+    this.detail = detail;
+    this.onLook = onLook;
+    this.cut = undefined;
+    /** In reading order: {node, token, i, own}; `own`: of the prompt, not of the other tokenizer. */
+    this.all = [];
+    this.marked = null;
+    list.addEventListener("pointerover", ({ target }) => this.#look(target.closest("li")));
+    list.addEventListener("pointerleave", () => this.#look(null));
+    list.addEventListener("focusin", ({ target }) => this.#look(target.closest("li")));
+    list.addEventListener("focusout", () => this.#look(null));
+    list.addEventListener("keydown", (event) => this.#onKey(event));
+  }
+
+  /** Draw what `tokenize` answered, or nothing. */
+  draw(cut) {
+    if (cut === this.cut) return;
+    this.cut = cut;
+    this.all = [];
+    this.marked = null;
+    const rows = cut ? [...this.#prompt(cut), ...this.#other(cut)] : [];
+    this.list.replaceChildren(...rows);
+    if (this.all.length) this.all[0].node.tabIndex = 0;
+    setText(this.detail, cut ? HINT : "Type a prompt: its pieces stand here as the model will read them.");
+  }
+
+  /** Mark the piece of the token that the core looks at; null for none. */
+  mark(i) {
+    const piece = i === null ? null : this.all.find((one) => one.own && one.i === i);
+    if (piece === this.marked) return;
+    this.marked?.node.classList.remove("on");
+    piece?.node.classList.add("on");
+    this.marked = piece ?? null;
+    this.#describe(piece);
+  }
+
+  /** Rows of the prompt: tokens of one message, or of the template between messages. */
+  #prompt({ tokens }) {
+    const rows = [];
+    const chat = tokens.some(({ role }) => role);
+    tokens.slice(0, MOST_PIECES).forEach((token, i) => {
+      const before = tokens[i - 1];
+      if (!before || before.role !== token.role || before.message !== token.message)
+        rows.push(row(token.role || (chat ? "template" : "prompt")));
+      this.#add(rows.at(-1).list, token, i, true);
+    });
+    if (tokens.length > MOST_PIECES) {
+      const rest = row("…");
+      rest.list.append(el("li", "sub", `and ${count(tokens.length - MOST_PIECES)} more`));
+      rows.push(rest);
+    }
+    return rows.map(({ box }) => box);
+  }
+
+  /** The same text as the other tokenizer cuts it. */
+  #other({ compare }) {
+    const { box, list } = row(compare.name);
+    box.classList.add("other");
+    compare.tokens.slice(0, MOST_PIECES).forEach((token, i) => this.#add(list, token, i, false));
+    return [box];
+  }
+
+  #add(list, token, i, own) {
+    const node = el("li", token.special ? "pc special" : "pc");
+    node.append(face(token), el("span", "id", String(token.id)));
+    node.tabIndex = -1;
+    list.append(node);
+    this.all.push({ node, token, i, own });
+  }
+
+  #look(node) {
+    const piece = node ? this.all.find((one) => one.node === node) : null;
+    this.onLook(piece?.own ? piece.i : null);
+    this.#describe(piece ?? this.marked);
+  }
+
+  #describe(piece) {
+    setText(this.detail, piece ? describe(piece) : HINT);
+  }
+
+  #onKey(event) {
+    const at = this.all.findIndex(({ node }) => node === event.target);
+    if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    const last = this.all.length - 1;
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: last }[event.key];
+    if (to === undefined || to < 0 || to > last) return;
+    event.preventDefault();
+    event.target.tabIndex = -1;
+    this.all[to].node.tabIndex = 0;
+    this.all[to].node.focus();
+  }
+}
+
+function row(name) {
+  const box = el("section", "tk-row");
+  const list = el("ol");
+  list.setAttribute("aria-label", `Tokens: ${name}`);
+  box.append(el("h3", "", name), list);
+  return { box, list };
+}
+
+const UNSEEN = { "\n": "↵", "\t": "⇥", "\r": "␍", " ": "·" };
+
+/** The text of a piece with what cannot be seen made visible; bytes where it is no text alone. */
+function face({ text, bytes }) {
+  const node = el("span", "t");
+  if (text.includes("\uFFFD") && bytes) {
+    node.className = "t raw";
+    node.textContent = pairs(bytes);
+    return node;
+  }
+  for (const part of text.split(/([\n\t\r]|^ +| +$)/)) {
+    if (part === "") continue;
+    const unseen = /^[\n\t\r ]+$/.test(part);
+    const shown = unseen ? part.replace(/./gs, (c) => UNSEEN[c]) : part;
+    node.append(unseen ? el("i", "", shown) : shown);
+  }
+  return node;
+}
+
+const pairs = (hex) => hex.replace(/..(?!$)/g, "$& ");
+
+function describe({ token, i, own }) {
+  const { id, text, bytes, special, role } = token;
+  const parts = [`token ${count(i + 1)}`, `id ${count(id)}`, JSON.stringify(text)];
+  if (special) parts.push("special: stands for itself, adds no text");
+  else parts.push(`${plural(bytes.length / 2, "byte")}: ${pairs(bytes)}`);
+  if (own && role) parts.push(role);
+  return parts.join(" · ");
+}

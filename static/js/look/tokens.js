@@ -1,0 +1,227 @@
+// How a prompt is cut into tokens: as the model reads it, and as another tokenizer would.
+
+import { byId, el } from "../dom.js";
+import { count } from "../format.js";
+import { latest, tokenize } from "../inspect.js";
+import { messagesBefore } from "../session.js";
+import { changed, lastTurn, shownAnswer, state } from "../state.js";
+import { point, view } from "../view.js";
+import { Missing } from "./context.js";
+import { Pieces } from "./pieces.js";
+
+const TYPED_AFTER_MS = 120;
+/** A question may grow by this much when it is written as JSON. */
+const JSON_GROWTH = 1.02;
+const composer = byId("prompt");
+
+const COLUMNS = ["tokenizer", "token", "id", "text", "bytes", "special", "role"].map((name) =>
+  name === "id" || name === "token" ? { name, format: count } : name,
+);
+
+/** Which prompt is shown: "draft" or "last". */
+let wanted = "draft";
+let source = null;
+let answer = null;
+/** The question that `answer` answers, as JSON. */
+let answered = "";
+let field = null;
+let counts = null;
+let pieces = null;
+let choices = null;
+
+export const tokens = {
+  name: "tokens",
+  tab: "Tokens",
+  title: "Tokens",
+  what: "What becomes of a prompt: the chat template around it, and the pieces the model reads.",
+  needs: "nothing",
+
+  setUp(root) {
+    root.append(buildTyped(), buildCut());
+  },
+
+  async show({ signal, index }) {
+    source = sourceNow();
+    drawTyped();
+    if (!source.question) {
+      answer = null;
+      answered = "";
+      drawCut(null);
+      return "";
+    }
+    const question = JSON.stringify(source.question);
+    if (question !== answered) {
+      if (question.length * JSON_GROWTH > state.hello.limits.message_bytes)
+        throw new Missing("This prompt is longer than a message to the server may be.");
+      if (source.draft) await pause(TYPED_AFTER_MS, signal);
+      answer = await latest("tokens", source.question, tokenize);
+      answered = question;
+    }
+    drawCut(answer);
+    pieces.mark(source.run && index < 0 ? source.run.prompt.length + index : null);
+    return provenance();
+  },
+
+  table() {
+    const of = (name, list) =>
+      list.map(({ id, text, bytes, special, role }, i) => [
+        name,
+        i + 1,
+        id,
+        text,
+        bytes,
+        special ? "yes" : "",
+        role ?? "",
+      ]);
+    return {
+      columns: COLUMNS,
+      rows: answer
+        ? [
+            ...of(answer.plain.name, answer.tokens),
+            ...of(answer.compare.name, answer.compare.tokens),
+          ]
+        : [],
+    };
+  },
+};
+
+const pause = (ms, signal) =>
+  new Promise((resolve) => {
+    setTimeout(resolve, ms);
+    signal.addEventListener("abort", resolve);
+  });
+
+// ---- which prompt ----------------------------------------------------------------------------
+
+/** {draft, text, question, run}: `run` is the generation that read it, while it is in the core. */
+function sourceNow() {
+  const last = requestOf(lastTurn());
+  const draft = composer.value;
+  if (last && (wanted === "last" || draft.trim() === "")) return last;
+  const text = state.mode === "chat" ? draft.trim() : draft;
+  const question =
+    draft.trim() === ""
+      ? null
+      : state.mode === "chat"
+        ? { messages: [...messagesBefore(), { role: "user", content: text }] }
+        : { prompt: text };
+  return { draft: true, text: draft, question, run: null };
+}
+
+function requestOf(turn) {
+  const shown = shownAnswer(turn);
+  const segment = shown?.segment;
+  if (!segment?.request) return null;
+  const { messages, prompt, continue_final } = segment.request;
+  const question = messages ? { messages, continue_final: !!continue_final } : { prompt };
+  const first = shown.segments[0] === segment && view.answer === shown && segment.accepted;
+  return {
+    draft: false,
+    text: messages ? messages.at(-1).content : prompt,
+    question,
+    run: first ? segment : null,
+  };
+}
+
+function provenance() {
+  if (source.draft) return "Computed by the server's tokenizer from the draft in the composer.";
+  const same =
+    source.run?.prompt.length === answer.tokens.length &&
+    source.run.prompt.every(({ id }, i) => id === answer.tokens[i].id);
+  return same
+    ? `Computed again by the server's tokenizer: the same ${count(answer.tokens.length)} ids as this run read.`
+    : "Computed again by the server's tokenizer from the last request.";
+}
+
+// ---- as typed --------------------------------------------------------------------------------
+
+function buildTyped() {
+  const box = el("div", "tk-typed");
+  choices = el("fieldset", "seg");
+  choices.append(el("legend", "vh", "Which prompt"));
+  for (const [value, text] of [
+    ["draft", "Draft"],
+    ["last", "Last request"],
+  ]) {
+    const choice = el("label", "", text);
+    const input = el("input");
+    Object.assign(input, { type: "radio", name: "look-prompt", value });
+    choice.prepend(input);
+    choices.append(choice);
+  }
+  choices.addEventListener("change", ({ target }) => {
+    wanted = target.value;
+    changed("look");
+  });
+  field = el("textarea");
+  field.id = "look-draft";
+  field.setAttribute("aria-label", "Prompt");
+  field.addEventListener("input", onType);
+  field.addEventListener("keydown", onKey);
+  counts = el("dl", "tk-counts");
+  box.append(choices, field, counts);
+  return box;
+}
+
+/** The draft here is the composer's: what is typed in one stands in the other. */
+function onType() {
+  wanted = "draft";
+  composer.value = field.value;
+  composer.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+function onKey(event) {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  byId("composer").requestSubmit();
+}
+
+function drawTyped() {
+  const { draft, text } = source;
+  for (const input of choices.querySelectorAll("input")) {
+    input.checked = input.value === (draft ? "draft" : "last");
+    input.disabled = input.value === "last" && !requestOf(lastTurn());
+  }
+  if (field.value !== text) field.value = text;
+  field.readOnly = !draft && composer.value !== "";
+  field.placeholder = byId("prompt").placeholder;
+}
+
+// ---- as cut ----------------------------------------------------------------------------------
+
+function buildCut() {
+  const box = el("div", "tk-cut");
+  const list = box.appendChild(el("div", "tk-list"));
+  const detail = box.appendChild(el("p", "tk-detail"));
+  pieces = new Pieces(list, detail, onLook);
+  return box;
+}
+
+/** A piece of the run's prompt is a column of the core. */
+function onLook(i) {
+  if (source?.run) point(i === null ? null : i - source.run.prompt.length);
+}
+
+function drawCut(cut) {
+  pieces.draw(cut);
+  const rows = cut ? figures(cut) : [];
+  counts.replaceChildren(
+    ...rows.map(([name, value]) => {
+      const row = el("div");
+      row.append(el("dt", "", name), el("dd", "", value));
+      return row;
+    }),
+  );
+}
+
+function figures({ tokens: all, plain, compare, n_chars, n_bytes, n_words }) {
+  const perWord = ({ n_tokens: n, tokens_per_word: each }) =>
+    each === null ? count(n) : `${count(n)}, ${each.toFixed(2)} a word`;
+  return [
+    [all.some(({ role }) => role) ? "tokens, with the template" : "tokens", count(all.length)],
+    ["tokens of the text alone", perWord(plain)],
+    [`${compare.name}, of the text alone`, perWord(compare)],
+    ["words", count(n_words)],
+    ["characters, bytes", `${count(n_chars)}, ${count(n_bytes)}`],
+  ];
+}
