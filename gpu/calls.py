@@ -38,6 +38,9 @@ class PublicCalls:
         return PublicReadback(self._device, size, label)
 
     def encode(self, commands: StepCommands, to: PublicReadback | None = None) -> Any:
+        return self.finish(self.record(commands, to))
+
+    def record(self, commands: StepCommands, to: PublicReadback | None = None) -> Any:
         encoder = self._device.create_command_encoder()
         timing = commands.timing
         compute_pass = encoder.begin_compute_pass(timestamp_writes=timing and _pass_writes(timing))
@@ -52,6 +55,9 @@ class PublicCalls:
         compute_pass.end()
         if to is not None:
             _encode_copies(encoder, commands, to.buffer)
+        return encoder
+
+    def finish(self, encoder: Any) -> Any:
         return encoder.finish()
 
     def submit(self, command_buffer: Any, to: PublicReadback | None = None) -> None:

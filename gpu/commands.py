@@ -81,7 +81,16 @@ class Calls(Protocol):
 
     def encode(self, prepared: Any, to: Any | None = None) -> Any:
         """A command buffer; its copies go to the readback `to`, which only commands without copies
-        may leave out."""
+        may leave out. It is `record`, then `finish`."""
+        ...
+
+    def record(self, prepared: Any, to: Any | None = None) -> Any:
+        """An encoder that has been given all commands: one call after another from Python."""
+        ...
+
+    def finish(self, encoder: Any) -> Any:
+        """Its command buffer: one call, in which wgpu checks what was recorded and the driver
+        translates it."""
         ...
 
     def submit(self, command_buffer: Any, to: Any | None = None) -> None:

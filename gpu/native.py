@@ -166,14 +166,20 @@ class NativeCalls:
         return NativeReadback(self._wgpu, size, label)
 
     def encode(self, prepared: Prepared, to: NativeReadback | None = None) -> Any:
+        return self.finish(self.record(prepared, to))
+
+    def record(self, prepared: Prepared, to: NativeReadback | None = None) -> Any:
         encoder = _create_encoder(self._device, self._encoder_descriptor)
         compute_pass = _begin_pass(encoder, prepared.pass_descriptor)
         _encode_segments(compute_pass, prepared)
         _end_pass(compute_pass)
+        lib.wgpuComputePassEncoderRelease(compute_pass)
         if to is not None:
             _encode_copies(encoder, prepared, to.handle)
+        return encoder
+
+    def finish(self, encoder: Any) -> Any:
         command_buffer = _finish(encoder, self._buffer_descriptor)
-        lib.wgpuComputePassEncoderRelease(compute_pass)
         lib.wgpuCommandEncoderRelease(encoder)
         return command_buffer
 

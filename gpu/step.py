@@ -132,8 +132,9 @@ class Captured:
 class StepResult:
     """`gpu_ms` is the GPU time of the whole step and `gpu_began_ms` when it began by the device's
     clock (None where the adapter has no timestamps); `encode_ms`, `wait_ms`, `read_ms` are host
-    time: encoding, being blocked in the submission (some drivers run the work there) and in waiting
-    for the result, and fetching it."""
+    time: encoding (of it `finish_ms` in the one native call that ends it), being blocked in the
+    submission (`submit_ms`; some drivers run the work there) and in waiting for the result, and
+    fetching it."""
 
     samples: tuple[Sampled, ...]
     captured: Captured | None = None
@@ -142,6 +143,8 @@ class StepResult:
     encode_ms: float = 0.0
     wait_ms: float = 0.0
     read_ms: float = 0.0
+    finish_ms: float = 0.0
+    submit_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ NOTHING = Step(())
 class Lane:
     """A readback buffer and the step whose results it gets."""
 
-    __slots__ = ("encode_ms", "readback", "recorded", "step", "submit_ms")
+    __slots__ = ("encode_ms", "finish_ms", "readback", "recorded", "step", "submit_ms")
 
     recorded: RecordedPlan
 
@@ -39,6 +39,7 @@ class Lane:
         self.readback = readback
         self.step = NOTHING
         self.encode_ms = 0.0
+        self.finish_ms = 0.0
         self.submit_ms = 0.0
 
 
@@ -90,11 +91,14 @@ class StepQueue:
         began = time.perf_counter()
         lane = self._free.popleft()
         self._write(pack_step(step, self._step_bytes, self._blocks))
-        commands = self._calls.encode(self._prepare(recorded), lane.readback)
+        encoder = self._calls.record(self._prepare(recorded), lane.readback)
+        walked = time.perf_counter()
+        commands = self._calls.finish(encoder)
         encoded = time.perf_counter()
         self._calls.submit(commands, lane.readback)
         lane.recorded, lane.step = recorded, step
         lane.encode_ms = (encoded - began) * 1e3
+        lane.finish_ms = (encoded - walked) * 1e3
         lane.submit_ms = (time.perf_counter() - encoded) * 1e3
         self._in_flight.append(lane)
 

@@ -182,6 +182,8 @@ class WgpuRunner:
             encode_ms=lane.encode_ms,
             wait_ms=done.wait_ms,
             read_ms=done.read_ms,
+            finish_ms=lane.finish_ms,
+            submit_ms=lane.submit_ms,
         )
 
     def logits(self, step: Step) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 from gpu.blocks import blocks_for
 from gpu.step import FROM_GPU, Row, Runner, Sample, Step, StepResult
 
-STEP_TIMES = ("encode_ms", "gpu_ms", "wait_ms", "read_ms")
+STEP_TIMES = ("encode_ms", "finish_ms", "submit_ms", "gpu_ms", "wait_ms", "read_ms")
 
 
 @dataclass(slots=True)
@@ -25,6 +25,8 @@ class Figures:
     prefill_tok_s: list[float] = field(default_factory=list)
     decode_tok_s: list[float] = field(default_factory=list)
     encode_ms: list[float] = field(default_factory=list)
+    finish_ms: list[float] = field(default_factory=list)
+    submit_ms: list[float] = field(default_factory=list)
     gpu_ms: list[float] = field(default_factory=list)
     wait_ms: list[float] = field(default_factory=list)
     read_ms: list[float] = field(default_factory=list)

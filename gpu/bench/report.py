@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu.bench.contestants import Contestant, RunnerContestant
+from gpu.bench.contestants import Contestant, Figures, RunnerContestant
 from gpu.bench.context import AtContext, lines
 from gpu.bench.quality import Quality
 from gpu.bench.work import kv_bytes, prefill_flops, weight_bytes
@@ -40,10 +40,6 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         figures, runner = self.own.figures, self.runner
-        step_ms = 1e3 / _known(figures.median("decode_tok_s"))
-        n_bytes = weight_bytes(runner) + kv_bytes(runner, self.n_prompt + self.n_tokens // 2)
-        peaks = measure_peaks(runner.gpu)
-        prefill_s = self.n_prompt / _known(figures.median("prefill_tok_s"))
         peers = [c for c in self.others if c.name not in NOT_PEERS]
         return {
             "model": self.model,
@@ -55,24 +51,8 @@ class Report:
             "decode_tok_s": _rounded(figures.median("decode_tok_s"), 2),
             "prefill_over_floor": self._over_floor("prefill_tok_s"),
             "decode_over_floor": self._over_floor("decode_tok_s"),
-            "step_ms": round(step_ms, 3),
-            "encode_ms": _rounded(figures.median("encode_ms"), 3),
-            "host_us_per_dispatch": round(
-                _known(figures.median("encode_ms")) * 1e3 / runner.dispatches_per_token, 2
-            ),
-            "gpu_ms": _rounded(figures.median("gpu_ms"), 3),
-            "gpu_gap_share": _rounded(figures.median("gpu_gap_share"), 4),
-            "wait_ms": _rounded(figures.median("wait_ms"), 3),
-            "readback_ms": _rounded(figures.median("read_ms"), 3),
-            "dispatches_per_token": runner.dispatches_per_token,
-            "dispatches_per_layer": dispatches_per_layer(runner),
-            "bytes_per_token": n_bytes,
-            "copy_gb_s": round(peaks.bytes_per_s / 1e9, 2),
-            "bandwidth_share": round(n_bytes / (step_ms / 1e3) / peaks.bytes_per_s, 3),
-            "fma_gflop_s": round(peaks.flops_per_s / 1e9, 1),
-            "prefill_fma_share": round(
-                prefill_flops(runner, self.n_prompt) / prefill_s / peaks.flops_per_s, 3
-            ),
+            **_step_times(figures, runner),
+            **self._beside_peaks(),
             "contestants": {c.name: _speeds(c) for c in (self.own, *self.others)},
             "peers": self._ratios(peers)["decode"],
             "peers_prefill": self._ratios(peers)["prefill"],
@@ -104,6 +84,22 @@ class Report:
         if self.quality:
             rows += ["", f"against f32, on texts of its own: {self.quality}"]
         return rows
+
+    def _beside_peaks(self) -> dict[str, Any]:
+        """What decoding reads and prefill computes, beside what the device reaches."""
+        runner, figures = self.runner, self.own.figures
+        peaks = measure_peaks(runner.gpu)
+        n_bytes = weight_bytes(runner) + kv_bytes(runner, self.n_prompt + self.n_tokens // 2)
+        bytes_per_s = n_bytes * _known(figures.median("decode_tok_s"))
+        flops = prefill_flops(runner, self.n_prompt)
+        flops_per_s = flops / self.n_prompt * _known(figures.median("prefill_tok_s"))
+        return {
+            "bytes_per_token": n_bytes,
+            "copy_gb_s": round(peaks.bytes_per_s / 1e9, 2),
+            "bandwidth_share": round(bytes_per_s / peaks.bytes_per_s, 3),
+            "fma_gflop_s": round(peaks.flops_per_s / 1e9, 1),
+            "prefill_fma_share": round(flops_per_s / peaks.flops_per_s, 3),
+        }
 
     def _over_floor(self, name: str) -> float | None:
         """How many times the floor's time."""
@@ -137,11 +133,35 @@ def dispatches_per_layer(runner: WgpuRunner) -> int:
     return sum(d.label.startswith("layer00.") for d in plan.dispatches)
 
 
+def _step_times(figures: Figures, runner: WgpuRunner) -> dict[str, Any]:
+    """Of a decode step. What the host needs for a dispatch is told apart: `host_us_per_dispatch` in
+    Python (the step's buffer, then call after call), `host_finish_us_per_dispatch` in the one
+    native call that ends the command buffer. The submission is in `wait_ms`, because some drivers
+    block there until the device takes it."""
+    n = runner.dispatches_per_token
+    encode_ms, finish_ms = (_known(figures.median(name)) for name in ("encode_ms", "finish_ms"))
+    return {
+        "step_ms": round(1e3 / _known(figures.median("decode_tok_s")), 3),
+        "encode_ms": round(encode_ms, 3),
+        "host_us_per_dispatch": round((encode_ms - finish_ms) * 1e3 / n, 2),
+        "host_finish_us_per_dispatch": round(finish_ms * 1e3 / n, 2),
+        "gpu_ms": _rounded(figures.median("gpu_ms"), 3),
+        "gpu_gap_share": _rounded(figures.median("gpu_gap_share"), 4),
+        "wait_ms": _rounded(figures.median("wait_ms"), 3),
+        "submit_ms": _rounded(figures.median("submit_ms"), 3),
+        "readback_ms": _rounded(figures.median("read_ms"), 3),
+        "dispatches_per_token": n,
+        "dispatches_per_layer": dispatches_per_layer(runner),
+    }
+
+
 def _step_lines(result: dict[str, Any]) -> list[str]:
     rows = [
-        f"decode step {result['step_ms']} ms: encoding {result['encode_ms']} ms "
-        f"({result['host_us_per_dispatch']} µs a dispatch), GPU {result['gpu_ms']} ms, "
-        f"blocked on the GPU {result['wait_ms']} ms, readback {result['readback_ms']} ms",
+        f"decode step {result['step_ms']} ms: encoding {result['encode_ms']} ms (a dispatch "
+        f"{result['host_us_per_dispatch']} µs in Python, {result['host_finish_us_per_dispatch']} µs"
+        f" in the native finish), GPU {result['gpu_ms']} ms, blocked on the GPU "
+        f"{result['wait_ms']} ms ({result['submit_ms']} ms of them in the submission), readback "
+        f"{result['readback_ms']} ms",
         f"{result['dispatches_per_token']} dispatches per token "
         f"({result['dispatches_per_layer']} a layer), {result['bytes_per_token'] / 1e6:.1f} MB "
         f"per token at {result['bandwidth_share']:.0%} of the {result['copy_gb_s']} GB/s a copy "

@@ -26,9 +26,9 @@ KEYS = {
     "model", "dtype", "device", "prompt", "tokens", "decode_tok_s", "prefill_tok_s",
     "decode_over_floor", "prefill_over_floor", "dispatches_per_token", "dispatches_per_layer",
     "step_ms", "encode_ms", "gpu_ms", "wait_ms", "readback_ms", "host_us_per_dispatch",
-    "gpu_gap_share", "bytes_per_token", "copy_gb_s", "bandwidth_share", "fma_gflop_s",
-    "prefill_fma_share", "contestants", "peers", "peers_prefill", "peer_devices", "peers_missing",
-    "contexts", "kl", "same_top",
+    "host_finish_us_per_dispatch", "submit_ms", "gpu_gap_share", "bytes_per_token", "copy_gb_s",
+    "bandwidth_share", "fma_gflop_s", "prefill_fma_share", "contestants", "peers",
+    "peers_prefill", "peer_devices", "peers_missing", "contexts", "kl", "same_top",
 }  # fmt: skip
 
 
@@ -64,6 +64,12 @@ def test_the_figures_fit_together(result: tuple[dict[str, Any], str]) -> None:
     assert found["decode_over_floor"] == pytest.approx(floor / own, rel=0.01)
     assert found["peers"]["torch"] == pytest.approx(own / torch, rel=0.01, abs=0.01)
     assert found["step_ms"] == pytest.approx(1e3 / own, rel=0.01)
+    host_us = found["host_us_per_dispatch"] + found["host_finish_us_per_dispatch"]
+    assert host_us * found["dispatches_per_token"] / 1e3 == pytest.approx(
+        found["encode_ms"], abs=2e-3
+    )
+    assert min(found["host_us_per_dispatch"], found["host_finish_us_per_dispatch"]) > 0
+    assert 0 <= found["submit_ms"] <= found["wait_ms"]
     assert 0 <= found["gpu_gap_share"] < 1
     assert 0 < found["prefill_fma_share"] < 1
     assert found["dispatches_per_layer"] <= 6
