@@ -193,7 +193,7 @@ def qkv(
             "HEAD_DIM": config.head_dim,
             "N_HEADS": config.n_heads,
             "Q_STRIDE": q.shape[-1],
-            **_paging(config, pools),
+            **paging(config, pools),
         },
         {"kv_pair": f"kv_pair_{pools.dtype}"},
         fours=True,
@@ -279,11 +279,11 @@ def attention(
         {
             "N_HEADS": config.n_heads,
             "Q_STRIDE": q.shape[-1],
-            "SCALE": float(np.float32(np.log2(np.e) * config.head_dim**-0.5)),
+            "SCALE": score_scale(config),
             "SPLIT": cut.split,
             "PARTIAL": splits is not None,
             "CAPTURE": entropy is not None,
-            **_paging(config, pools),
+            **paging(config, pools),
         },
         {
             "const HEAD_VEC4S": f"{config.head_dim // 4}u",
@@ -301,6 +301,11 @@ def attention(
     )
     if splits is not None:
         attention_merge(rec, batch, f"{label}.merge", config, splits, cut.split, out, entropy)
+
+
+def score_scale(config: ModelConfig) -> float:
+    """What makes q · k a score in bits: log2(e) / √head_dim."""
+    return float(np.float32(np.log2(np.e) * config.head_dim**-0.5))
 
 
 def attention_merge(
@@ -371,7 +376,8 @@ def layer_stats(
     )
 
 
-def _paging(config: ModelConfig, pools: KvPools) -> dict[str, Number]:
+def paging(config: ModelConfig, pools: KvPools) -> dict[str, Number]:
+    """The constants of shaders/lib/paging.wgsl."""
     return {
         "BLOCK_TOKENS": BLOCK_TOKENS,
         "MAX_BLOCKS": pools.shape.max_blocks,

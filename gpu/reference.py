@@ -116,6 +116,22 @@ def attention(
     return out, entropy
 
 
+def attention_weights(
+    q: Array, keys: Array, slots: Ids, positions: Ids, tables: Ids, first: int, n: int
+) -> Array:
+    """(n_rows, n_heads, n): the weights that `attention` gives the keys at positions first …
+    first + n − 1; 0 after each row's own."""
+    n_rows, n_heads, head_dim = q.shape
+    weights = np.zeros((n_rows, n_heads, first + n))
+    for row in range(n_rows):
+        k = gather(keys, tables[slots[row]], positions[row] + 1)
+        there = min(len(k), first + n)
+        for head in range(n_heads):
+            scores = k[:, head * k.shape[1] // n_heads] @ q[row, head] / np.sqrt(head_dim)
+            weights[row, head, :there] = softmax(scores)[:there]
+    return weights[:, :, first:]
+
+
 def attention_merge(values: Array, states: Array) -> tuple[Array, Array]:
     """Attention and its entropy in bits from splits of the keys: values (n_splits, n_rows, n_heads,
     head_dim), states (n_splits, n_rows, n_heads, 3) of each split's greatest score g in bits,

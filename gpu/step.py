@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.config import ModelConfig
+from gpu.errors import InvalidRequest
 
 FROM_GPU = -1
 """A row's token when it is the id its slot sampled last, which the host may not know yet."""
@@ -129,6 +130,49 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What `Runner.inspect` keeps of a step.
+
+    keys    (first, n): attention weights of every row to the keys at positions first … first+n−1
+    states  the residual stream of every row
+    lens    the logits that every state of the stream would give, of the row of step.samples[0]
+    """
+
+    keys: tuple[int, int] | None = None
+    lens: bool = False
+    states: bool = False
+
+    def expect(self, step: Step, context: int) -> None:
+        """Raises InvalidRequest when a step has not what is asked of it."""
+        if self.keys is not None:
+            first, n = self.keys
+            if first < 0 or n < 1 or first + n > context:
+                raise InvalidRequest(
+                    f"attention weights of {n} keys from position {first} on were asked for; ask "
+                    f"for one key or more of the positions 0 to {context - 1}",
+                    "keys",
+                )
+        if self.lens and not step.samples:
+            raise InvalidRequest("a lens needs a sample in the step, to name its row", "lens")
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What was kept of a step, float32; None is what was not asked for.
+
+    attention  (n_rows, n_layers, n_heads, n_keys)      softmax weights; 0 for keys after the row
+    lens       (n_layers + 1, vocab_size)               final norm and output head applied to the
+                                                        residual stream before layer 0, … after the
+                                                        last; the last row is the model's own logits
+    states     (n_rows, n_layers + 1, hidden_size)      that residual stream
+    """
+
+    attention: Floats | None = None
+    lens: Floats | None = None
+    states: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """`gpu_ms` is the GPU time of the whole step and `gpu_began_ms` when it began by the device's
     clock (None where the adapter has no timestamps); `encode_ms`, `wait_ms`, `read_ms` are host
@@ -229,6 +273,12 @@ class Runner(Protocol):
     def logits(self, step: Step) -> Floats:
         """float32 (len(step.samples), vocab_size): raw logits of the sampled rows; nothing is
         drawn. For verification."""
+        ...
+
+    def inspect(self, step: Step, look: Look) -> Inspected:
+        """Run a step and give what a look keeps of it; nothing is drawn, and no steps may be in
+        flight. Rows may be computed again: they leave the same keys and values. Raises
+        InvalidRequest for a look that the step or the device cannot give."""
         ...
 
     def profile(self, step: Step, repeat: int) -> Floats | None:

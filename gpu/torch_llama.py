@@ -4,11 +4,9 @@ that the two can be held against each other."""
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -17,7 +15,8 @@ from gpu.checkpoint import WeightSource
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.packing import FORMATS, pack, unpack
-from gpu.step import Captured, Floats
+from gpu.step import Floats
+from gpu.torch_statistics import UNWATCHED, Watcher
 
 KV_DTYPES = {"f32": torch.float32, "f16": torch.float16}
 
@@ -64,56 +63,6 @@ class Batch:
     slots: list[SlotRows]
 
 
-class Statistics:
-    """What `Captured` holds, collected while a pass runs. Times are CPU time as it passed."""
-
-    def __init__(self) -> None:
-        self._norms: dict[str, list[torch.Tensor]] = {}
-        self._entropy: list[torch.Tensor] = []
-        self._marks = [time.perf_counter()]
-
-    def add(self, kind: str, x: torch.Tensor) -> None:
-        """Keep the norms of `x` (n_rows, hidden_size)."""
-        self._norms.setdefault(kind, []).append(x.norm(dim=-1))
-
-    def add_entropy(self, weights: list[tuple[torch.Tensor, torch.Tensor]], n_rows: int) -> None:
-        """Keep the entropy of attention weights, given as (places in the step, weights)."""
-        entropy = torch.empty(n_rows, weights[0][1].shape[1])
-        for which, p in weights:
-            entropy[which] = -torch.xlogy(p, p).sum(-1) / math.log(2)
-        self._entropy.append(entropy)
-
-    def mark(self) -> None:
-        """Now ends the embedding, or an attention, or an MLP, or all."""
-        self._marks.append(time.perf_counter())
-
-    def captured(self) -> Captured:
-        spans = np.diff(self._marks).astype(np.float32) * np.float32(1e3)
-        return Captured(
-            embedding=self._norms["embedding"][0].numpy(),
-            residual=torch.stack(self._norms["residual"], 1).numpy(),
-            attention=torch.stack(self._norms["attention"], 1).numpy(),
-            mlp=torch.stack(self._norms["mlp"], 1).numpy(),
-            entropy=torch.stack(self._entropy, 1).numpy(),
-            layer_ms=spans[1:-1].reshape(-1, 2),
-            embed_ms=float(spans[0]),
-            head_ms=float(spans[-1]),
-        )
-
-
-class Unwatched(Statistics):
-    """Keeps nothing: a pass that nobody watches pays nothing."""
-
-    def add(self, kind: str, x: torch.Tensor) -> None:
-        pass
-
-    def add_entropy(self, weights: list[tuple[torch.Tensor, torch.Tensor]], n_rows: int) -> None:
-        pass
-
-    def mark(self) -> None:
-        pass
-
-
 class TorchLlama:
     """Weights, and the paged KV cache of all sequences: keys and values
     (n_layers, n_blocks, BLOCK_TOKENS, n_kv_heads, head_dim)."""
@@ -145,26 +94,32 @@ class TorchLlama:
 
     @torch.inference_mode()
     def logits(
-        self, batch: Batch, sampled: torch.Tensor, statistics: Statistics | None = None
+        self, batch: Batch, sampled: torch.Tensor, watcher: Watcher = UNWATCHED
     ) -> torch.Tensor:
         """Run the rows; raw logits (n_sampled, vocab_size) of those at the places `sampled`."""
-        note = statistics or Unwatched()
         angles = torch.outer(batch.positions.double(), self._inv_freq)[:, None]
         cos, sin = angles.cos().float(), angles.sin().float()  # (n_rows, 1, head_dim / 2)
         x = self.embedding[batch.ids]
-        note.add("embedding", x)
-        note.mark()
+        watcher.add("embedding", x)
+        watcher.mark()
         for i, layer in enumerate(self.layers):
-            update = self._attention(i, self._norm(x, layer.attention_norm), batch, cos, sin, note)
+            update = self._attention(
+                i, self._norm(x, layer.attention_norm), batch, cos, sin, watcher
+            )
             x = x + update
-            note.add("attention", update)
-            note.mark()
+            watcher.add("attention", update)
+            watcher.mark()
             update = _swiglu(layer, self._norm(x, layer.mlp_norm))
             x = x + update
-            note.add("mlp", update)
-            note.add("residual", x)
-            note.mark()
-        return self.head(self._norm(x[sampled], self.norm))
+            watcher.add("mlp", update)
+            watcher.add("residual", x)
+            watcher.mark()
+        return self.read_out(x[sampled])
+
+    @torch.inference_mode()
+    def read_out(self, x: torch.Tensor) -> torch.Tensor:
+        """Final norm and output head: logits (n, vocab_size) of states (n, hidden_size)."""
+        return self.head(self._norm(x, self.norm))
 
     def copy_block(self, source: int, destination: int) -> None:
         """Keys and values of a block, all layers."""
@@ -182,7 +137,7 @@ class TorchLlama:
         batch: Batch,
         cos: torch.Tensor,
         sin: torch.Tensor,
-        note: Statistics,
+        watcher: Watcher,
     ) -> torch.Tensor:
         """Grouped-query attention of each row over its own sequence."""
         layer, config = self.layers[i], self.config
@@ -196,7 +151,7 @@ class TorchLlama:
             keys, values = self._append(i, slot, k[slot.which], v[slot.which])
             attended[slot.which], p = _attend(q[slot.which], keys, values, slot.positions)
             weights.append((slot.which, p))
-        note.add_entropy(weights, len(x))
+        watcher.add_weights(weights, len(x))
         return layer.out(attended.flatten(1))
 
     def _append(

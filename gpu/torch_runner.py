@@ -27,6 +27,8 @@ from gpu.step import (
     FROM_GPU,
     DeviceInfo,
     Floats,
+    Inspected,
+    Look,
     Memory,
     RunnerLimits,
     Sample,
@@ -34,7 +36,8 @@ from gpu.step import (
     Step,
     StepResult,
 )
-from gpu.torch_llama import Batch, SlotRows, Statistics, TorchLlama
+from gpu.torch_llama import Batch, SlotRows, TorchLlama
+from gpu.torch_statistics import UNWATCHED, Kept, Statistics, Watcher
 
 MAX_ROWS = 128
 
@@ -118,7 +121,11 @@ class TorchRunner:
         return replace(result, wait_ms=(time.perf_counter() - began) * 1e3)
 
     def logits(self, step: Step) -> Floats:
-        return self._thread.submit(self._logits, step, None).result()
+        return self._thread.submit(self._logits, step).result()
+
+    def inspect(self, step: Step, look: Look) -> Inspected:
+        look.expect(step, self.limits.context)
+        return self._thread.submit(self._inspect, step, look).result()
 
     def profile(self, step: Step, repeat: int) -> None:
         """There are no dispatches to time."""
@@ -141,17 +148,27 @@ class TorchRunner:
 
     def _run(self, step: Step) -> StepResult:
         statistics = Statistics() if step.capture else None
-        logits = self._logits(step, statistics)
+        logits = self._logits(step, statistics or UNWATCHED)
         samples = tuple(self._choose(row, s) for row, s in zip(logits, step.samples, strict=True))
         if statistics is None:
             return StepResult(samples)
         statistics.mark()
         return StepResult(samples, statistics.captured())
 
-    def _logits(self, step: Step, statistics: Statistics | None) -> Floats:
+    def _logits(self, step: Step, watcher: Watcher = UNWATCHED) -> Floats:
         sampled = torch.tensor([sample.row for sample in step.samples], dtype=torch.int64)
-        logits: Floats = self.model.logits(self._batch(step), sampled, statistics).numpy()
+        logits: Floats = self.model.logits(self._batch(step), sampled, watcher).numpy()
         return logits
+
+    def _inspect(self, step: Step, look: Look) -> Inspected:
+        kept = Kept(look.keys)
+        self._logits(step, kept)
+        lens = self.model.read_out(kept.states[step.samples[0].row]) if look.lens else None
+        return Inspected(
+            attention=kept.attention.numpy() if look.keys is not None else None,
+            lens=lens.numpy() if lens is not None else None,
+            states=kept.states.numpy() if look.states else None,
+        )
 
     def _batch(self, step: Step) -> Batch:
         ids = [self._last[r.slot] if r.token == FROM_GPU else r.token for r in step.rows]

@@ -21,6 +21,7 @@ from gpu.checkpoint import Checkpoint, Progress, WeightSource, loading
 from gpu.config import ModelConfig
 from gpu.device import Device
 from gpu.kv_cache import KvPools
+from gpu.look_passes import LookPasses
 from gpu.models.llama import Llama
 from gpu.packing import FORMATS
 from gpu.plan_book import PlanBook, RecordedPlan, StepTensors
@@ -28,7 +29,16 @@ from gpu.plan_cost import StepSize
 from gpu.plan_view import listed
 from gpu.probe import tuned
 from gpu.results import parse_captured, parse_samples
-from gpu.step import Captured, Floats, Memory, RunnerLimits, Step, StepResult
+from gpu.step import (
+    Captured,
+    Floats,
+    Inspected,
+    Look,
+    Memory,
+    RunnerLimits,
+    Step,
+    StepResult,
+)
 from gpu.step_buffer import MAX_ROWS, MAX_SAMPLES
 from gpu.step_queue import Collected, StepQueue
 from gpu.weights import WeightLoader
@@ -109,6 +119,7 @@ class WgpuRunner:
             self.plans.max_result_bytes,
             n_marks=1 + 2 * config.n_layers,
         )
+        self._looks = LookPasses(config, self.plans, self._queue, self._tensors, memory)
 
     @classmethod
     def load(
@@ -206,6 +217,11 @@ class WgpuRunner:
         recorded = self.plan_for(size.n_rows, size.n_samples, False, size.n_keys)
         plan: dict[str, Any] = msgspec.to_builtins(listed(recorded, size))
         return plan
+
+    def inspect(self, step: Step, look: Look) -> Inspected:
+        assert not self._queue, "collect the steps in flight first"
+        look.expect(step, self.limits.context)
+        return self._looks.run(step, look)
 
     def warm_up(self) -> Iterator[None]:
         """Compiles one kernel at a time, so that a request which comes meanwhile waits for no other

@@ -40,7 +40,7 @@ GPU = {
     "block_pool": "blocks prefix_cache",
     "kv_state": "",
     "attention_cut": "config",
-    "step": "config",
+    "step": "config errors",
     "softmax": "",
     "divergence": "softmax step",
     "step_buffer": "blocks step",
@@ -69,19 +69,26 @@ GPU = {
     "probe": "device kernels probed product_timer step tiling tuning_cache",
     "sampling_ops": "buffers errors kernels ops plan step",
     "results": "config sampling_ops step",
-    "models.llama": "buffers config kv_cache ops plan step_buffer weights",
-    "plan_book": "attention_cut buffers config device kernels kv_cache models.llama ops plan"
-    " sampling_ops step_buffer timestamps",
+    "inspection_ops": "buffers config errors kv_cache ops plan",
+    "workspace": "buffers config step_buffer",
+    "arenas": "buffers config step_buffer workspace",
+    "models.llama": "buffers config inspection_ops kv_cache ops plan weights workspace",
+    "plan_book": "arenas attention_cut buffers config device kernels kv_cache models.llama ops plan"
+    " sampling_ops step_buffer timestamps workspace",
     "plan_cost": "errors plan step",
     "kernel_source": "kernels",
     "plan_view": "buffers kernel_source kernels plan plan_book plan_cost step",
     "dispatch_timer": "commands device plan step timestamps",
     "step_queue": "buffers calls commands dispatch_timer kv_cache plan_book step step_buffer"
     " timestamps",
-    "wgpu_runner": "blocks buffers checkpoint config device kv_cache models.llama packing"
-    " plan_book plan_cost plan_view probe results step step_buffer step_queue weights",
-    "torch_llama": "blocks checkpoint config errors packing step",
-    "torch_runner": "blocks checkpoint config errors packing reference_sampler step torch_llama",
+    "look_passes": "buffers config errors plan_book step step_buffer step_queue workspace",
+    "wgpu_runner": "blocks buffers checkpoint config device kv_cache look_passes"
+    " models.llama packing plan_book plan_cost plan_view probe results step step_buffer step_queue"
+    " weights",
+    "torch_statistics": "step",
+    "torch_llama": "blocks checkpoint config errors packing step torch_statistics",
+    "torch_runner": "blocks checkpoint config errors packing reference_sampler step torch_llama"
+    " torch_statistics",
     "token_stats": "events step",
     "sequence": "blocks events prefix_cache run_clock sampling step stopping token_stats tokenizer",
     "kv_manager": "block_pool blocks errors kv_state prefix_cache sequence",
@@ -138,6 +145,7 @@ OUTSIDE = {
     "torch": {
         "gpu.torch_llama",
         "gpu.torch_runner",
+        "gpu.torch_statistics",
         "gpu.bench.peers.scripts.run_transformers",
         "app.tale.make.",
     },

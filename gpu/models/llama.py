@@ -13,19 +13,18 @@ Read it top to bottom like the paper; running it records a plan. Five dispatches
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpu import ops
-from gpu.buffers import Memory, Tensor, padded
+from gpu import inspection_ops, ops
+from gpu.buffers import Memory, Tensor
 from gpu.config import ModelConfig
 from gpu.kv_cache import KvPools
 from gpu.ops import Batch, Norm
 from gpu.plan import Recorder
-from gpu.step_buffer import MAX_ROWS
 from gpu.weights import Matrix, WeightLoader
+from gpu.workspace import NONE, Instruments, Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,54 +41,6 @@ class Layer:
     gate_up_bias: Tensor | None
     down: Matrix  # hidden × intermediate
     down_bias: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Where the residual stream lies: before layer l, and between its attention and its MLP.
-
-    A plain plan needs two buffers in turn (a dispatch cannot read and write the same one); a
-    captured plan keeps every state for `layer_stats`.
-    """
-
-    before: Callable[[int], Tensor]
-    middle: Callable[[int], Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """Activations, reused by every layer and every plan: (MAX_ROWS, width) each."""
-
-    stream: Stream
-    q: Tensor
-    attended: Tensor
-    gated: Tensor
-
-    @classmethod
-    def make(cls, config: ModelConfig, memory: Memory) -> Workspace:
-        def rows(name: str, width: int) -> Tensor:
-            return memory.zeros(name, (MAX_ROWS, padded(width)))
-
-        q_width = config.n_heads * config.head_dim
-        a, b = rows("stream.a", config.hidden_size), rows("stream.b", config.hidden_size)
-        return cls(
-            Stream(before=lambda layer: a, middle=lambda layer: b),
-            rows("q", q_width),
-            rows("attended", q_width),
-            rows("gated", config.intermediate_size),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """Where a captured plan leaves its statistics, and the stream it keeps for them."""
-
-    stream: Stream
-    states: Tensor
-    middles: Tensor
-    entropy: Callable[[int], Tensor]  # of a layer: (rows, n_heads) bits
-    entropies: Tensor  # all of them: (n_layers, at least rows · n_heads)
-    stats: Tensor  # (rows, 1 + 3 · n_layers)
 
 
 class Llama:
@@ -123,22 +74,25 @@ class Llama:
         work: Workspace,
         pools: KvPools,
         chosen: Tensor,
-        capture: Capture | None = None,
+        instruments: Instruments = NONE,
     ) -> Tensor:
-        """Record the pass up to the last layer; returns the residual stream after it."""
-        stream = capture.stream if capture else work.stream
-        ops.embed(rec, batch, "embed", self.embedding, chosen, stream.before(0))
+        """Record the pass up to the last layer; returns the residual stream after it. Instruments
+        add dispatches, they change none."""
+        states, capture = instruments.states, instruments.capture
+        if states:
+            work = replace(work, stream=states.stream)
+        ops.embed(rec, batch, "embed", self.embedding, chosen, work.stream.before(0))
         rec.mark("embed")
         for i in range(self.config.n_layers):
-            self._attention(rec, batch, work, pools, stream, capture, i)
+            self._attention(rec, batch, work, pools, instruments, i)
             rec.mark(f"layer{i:02}.attention")
-            self._mlp(rec, batch, work, stream, i)
+            self._mlp(rec, batch, work, i)
             rec.mark(f"layer{i:02}.mlp")
-        if capture:
+        if states and capture:
             ops.layer_stats(
-                rec, batch, "stats", self.config, capture.states, capture.middles, capture.stats
+                rec, batch, "stats", self.config, states.states, states.middles, capture.stats
             )
-        return stream.before(self.config.n_layers)
+        return work.stream.before(self.config.n_layers)
 
     def logits(self, rec: Recorder, batch: Batch, x: Tensor, out: Tensor) -> None:
         """Record the output head for the sampled rows: out (n_samples, vocab_size)."""
@@ -150,12 +104,12 @@ class Llama:
         batch: Batch,
         work: Workspace,
         pools: KvPools,
-        stream: Stream,
-        capture: Capture | None,
+        instruments: Instruments,
         i: int,
     ) -> None:
         layer, name, config = self.layers[i], f"layer{i:02}.attn", self.config
-        before, after = stream.before(i), stream.middle(i)
+        before, after = work.stream.before(i), work.stream.middle(i)
+        weights, capture = instruments.weights, instruments.capture
         ops.qkv(
             rec,
             batch,
@@ -170,6 +124,11 @@ class Llama:
             norm=layer.attention_norm,
             bias=layer.qkv_bias,
         )
+        if weights:
+            inspection_ops.attention_weights(
+                rec, batch, f"{name}.weights", config, work.q, pools, i, weights.keys,
+                weights.layer(i),
+            )  # fmt: skip
         ops.attention(
             rec,
             batch,
@@ -192,9 +151,9 @@ class Llama:
             residual=before,
         )
 
-    def _mlp(self, rec: Recorder, batch: Batch, work: Workspace, stream: Stream, i: int) -> None:
+    def _mlp(self, rec: Recorder, batch: Batch, work: Workspace, i: int) -> None:
         layer, name = self.layers[i], f"layer{i:02}.mlp"
-        before, after = stream.middle(i), stream.before(i + 1)
+        before, after = work.stream.middle(i), work.stream.before(i + 1)
         ops.matmul(
             rec,
             batch,

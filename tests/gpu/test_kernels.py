@@ -8,7 +8,16 @@ from importlib import resources
 
 import pytest
 
-from gpu import kernels, ops, reference, reference_sampler, sampling_ops, step, step_buffer
+from gpu import (
+    inspection_ops,
+    kernels,
+    ops,
+    reference,
+    reference_sampler,
+    sampling_ops,
+    step,
+    step_buffer,
+)
 from gpu.device import Device
 from gpu.errors import DeviceError
 from gpu.kernels import Kernel, Kernels, bindings_of, compose, read_shader, shader_names
@@ -20,7 +29,7 @@ TWINS = {name: getattr(reference, name, None) for name in shader_names()}
 TWINS |= {"sample_keys": reference_sampler.scale, "sample": reference_sampler.choose}
 OPS = {
     name: function
-    for module in (ops, sampling_ops)
+    for module in (ops, sampling_ops, inspection_ops)
     for name, function in inspect.getmembers(module, inspect.isfunction)
     if function.__module__ == module.__name__
     and "rec" in inspect.signature(function).parameters

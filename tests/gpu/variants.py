@@ -17,10 +17,13 @@ MODELS = {
 }
 """Models of unlike shapes, and the formats of their weights."""
 
+LOOKS = ("weights",)
+"""Kinds of plans whose own kernels are the same in all buckets."""
+
 
 def recorded(device: Device, *, software: bool) -> list[Kernel]:
-    """Kernels of plain, captured and logits plans in all buckets, weights in every format, as for a
-    software device or a real GPU."""
+    """Kernels of plans of every kind in all buckets, weights in every format, as for a software
+    device or a real GPU."""
     found: dict[tuple[str, str], Kernel] = {}
     for name, dtypes in MODELS.items():
         for dtype in dtypes:
@@ -38,4 +41,5 @@ def _kernels(runner: WgpuRunner) -> list[Kernel]:
         for kind in ("plain", "captured", "logits")
         for context in (1, runner.limits.context)
     ]
+    plans += [runner.plans.plan(1, 0, kind).plan for kind in LOOKS]
     return [dispatch.kernel for plan in plans for dispatch in plan.dispatches]

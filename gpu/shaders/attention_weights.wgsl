@@ -1,0 +1,74 @@
+// weights = softmax(q · kᵀ / √head_dim) over the positions up to each row's own, for a range of the
+// keys: what attention.wgsl weighs values with and does not keep. Scores have the bits of its own.
+//
+// One workgroup for each (head, row), lanes over the keys. It walks all keys for the sum and then
+// those of the range for their shares.
+//
+// q             [n_rows][Q_STRIDE / 4] vec4
+// k_pool, block_tables  see lib/paging.wgsl
+// weights       [n_rows][N_HEADS][range.n]; 0 for keys after the row's position
+// use: step
+// use: kv
+// use: paging
+// use: fma4
+// use: softmax_state
+override N_HEADS: u32;
+override HEAD_VEC4S: u32; // head_dim / 4
+override GROUP: u32;      // heads that share keys
+override Q_STRIDE: u32;
+override SCALE: f32; // log2(e) / √head_dim
+override LANES: u32; // a power of two
+
+struct Range {
+  first: u32, // position of the first key
+  n: u32,
+}
+
+@group(0) @binding(0) var<uniform> step: Step;
+@group(0) @binding(1) var<uniform> range: Range;
+@group(0) @binding(2) var<storage, read> q: array<vec4f>;
+@group(0) @binding(3) var<storage, read> k_pool: array<Cached>;
+@group(0) @binding(4) var<storage, read> block_tables: array<u32>;
+@group(0) @binding(5) var<storage, read_write> weights: array<f32>;
+
+var<workgroup> of_lanes: array<State, LANES>;
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let head = group.x;
+  let row = group.y;
+  if (row >= step.n_rows) { return; }
+  let position = step.rows[row].position;
+
+  var state = State(LOWEST, 0.0, 0.0);
+  for (var key = lane; key <= position; key += LANES) {
+    state = merged(state, State(score(row, head, key), 1.0, 0.0));
+  }
+  of_lanes[lane] = state;
+  workgroupBarrier();
+  for (var half = LANES / 2u; half > 0u; half /= 2u) {
+    if (lane < half) { of_lanes[lane] = merged(of_lanes[lane], of_lanes[lane + half]); }
+    workgroupBarrier();
+  }
+  let all = of_lanes[0];
+
+  let at = (row * N_HEADS + head) * range.n;
+  for (var i = lane; i < range.n; i += LANES) {
+    let key = range.first + i;
+    var weight = 0.0;
+    if (key <= position) { weight = exp2(score(row, head, key) - all.maximum) / all.sum; }
+    weights[at + i] = weight;
+  }
+}
+
+// In bits, so that weights are powers of two.
+fn score(row: u32, head: u32, key: u32) -> f32 {
+  let block = block_tables[step.rows[row].slot * MAX_BLOCKS + key / BLOCK_TOKENS];
+  let k_at = cached_at(block, key, head / GROUP, HEAD_VEC4S);
+  let q_at = row * (Q_STRIDE / 4u) + head * HEAD_VEC4S;
+  var sum = 0.0;
+  for (var d = 0u; d < HEAD_VEC4S; d++) {
+    sum = dot_add(q[q_at + d], unpack_cached(k_pool[k_at + d])[0], sum);
+  }
+  return sum * SCALE;
+}

@@ -1,0 +1,98 @@
+"""What is kept of a pass in PyTorch while it runs."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import torch
+
+from gpu.step import Captured
+
+SlotWeights = tuple[torch.Tensor, torch.Tensor]
+"""Places of a sequence's rows in the step (n,), their attention weights (n, n_heads, n_context)."""
+
+
+class Watcher:
+    """Is told what happens in a pass and keeps nothing: a pass that nobody watches pays nothing."""
+
+    def add(self, kind: str, x: torch.Tensor) -> None:
+        """`x` (n_rows, hidden_size) is the "embedding", what "attention" or "mlp" added to the
+        residual stream, or "residual", the stream after a layer."""
+
+    def add_weights(self, weights: list[SlotWeights], n_rows: int) -> None:
+        """Attention weights of a layer."""
+
+    def mark(self) -> None:
+        """Now ends the embedding, or an attention, or an MLP, or all."""
+
+
+UNWATCHED = Watcher()
+
+
+class Statistics(Watcher):
+    """Keeps what `Captured` holds. Times are CPU time as it passed."""
+
+    def __init__(self) -> None:
+        self._norms: dict[str, list[torch.Tensor]] = {}
+        self._entropy: list[torch.Tensor] = []
+        self._marks = [time.perf_counter()]
+
+    def add(self, kind: str, x: torch.Tensor) -> None:
+        self._norms.setdefault(kind, []).append(x.norm(dim=-1))
+
+    def add_weights(self, weights: list[SlotWeights], n_rows: int) -> None:
+        entropy = torch.empty(n_rows, weights[0][1].shape[1])
+        for which, p in weights:
+            entropy[which] = -torch.xlogy(p, p).sum(-1) / math.log(2)
+        self._entropy.append(entropy)
+
+    def mark(self) -> None:
+        self._marks.append(time.perf_counter())
+
+    def captured(self) -> Captured:
+        spans = np.diff(self._marks).astype(np.float32) * np.float32(1e3)
+        return Captured(
+            embedding=self._norms["embedding"][0].numpy(),
+            residual=torch.stack(self._norms["residual"], 1).numpy(),
+            attention=torch.stack(self._norms["attention"], 1).numpy(),
+            mlp=torch.stack(self._norms["mlp"], 1).numpy(),
+            entropy=torch.stack(self._entropy, 1).numpy(),
+            layer_ms=spans[1:-1].reshape(-1, 2),
+            embed_ms=float(spans[0]),
+            head_ms=float(spans[-1]),
+        )
+
+
+class Kept(Watcher):
+    """Keeps what `Inspected` is made of. `keys`: (first, n) of those whose weights are kept."""
+
+    def __init__(self, keys: tuple[int, int] | None) -> None:
+        self._keys = keys
+        self._states: list[torch.Tensor] = []
+        self._attention: list[torch.Tensor] = []
+
+    def add(self, kind: str, x: torch.Tensor) -> None:
+        if kind in ("embedding", "residual"):
+            self._states.append(x)
+
+    def add_weights(self, weights: list[SlotWeights], n_rows: int) -> None:
+        if self._keys is None:
+            return
+        first, n = self._keys
+        kept = torch.zeros(n_rows, weights[0][1].shape[1], n)
+        for which, p in weights:
+            there = p[..., first : first + n]
+            kept[which, :, : there.shape[-1]] = there
+        self._attention.append(kept)
+
+    @property
+    def states(self) -> torch.Tensor:
+        """(n_rows, n_layers + 1, hidden_size)"""
+        return torch.stack(self._states, 1)
+
+    @property
+    def attention(self) -> torch.Tensor:
+        """(n_rows, n_layers, n_heads, n)"""
+        return torch.stack(self._attention, 1)
