@@ -36,6 +36,8 @@ class DefaultGroup(click.Group):
 
 
 def _click_type(row: Row) -> Any:
+    if row.type is bool:
+        return bool
     kinds = [kind for kind in get_args(row.type) if kind is not type(None)]
     if get_origin(row.type) is Literal:
         return click.Choice(get_args(row.type))
@@ -54,7 +56,7 @@ def settings_options(names: tuple[str, ...] | None = None) -> Callable[[Any], An
             if names is None or row.name in names:
                 multiple = get_origin(row.type) is tuple
                 function = click.option(
-                    row.flag,
+                    f"{row.flag}/{row.no_flag}" if row.no_flag else row.flag,
                     type=_click_type(row),
                     default=row.default,
                     multiple=multiple,

@@ -47,6 +47,11 @@ class Settings:
         (1, 2**24),
     ] = None
     slots: Annotated[int, "Texts written at the same time.", (1, 256)] = 4
+    prefix_cache: Annotated[
+        bool,
+        "Keep what was computed, and begin a prompt that starts like an earlier text from where "
+        "they part.",
+    ] = True
     queue: Annotated[int, "Requests that may wait for a slot; more are refused.", (0, 4096)] = 16
     host: Annotated[
         str, "Address to listen on. One that others can reach needs --token as well."
@@ -94,6 +99,11 @@ class Row:
     @property
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def no_flag(self) -> str | None:
+        """Switches off what can only be on or off."""
+        return f"--no-{self.name.replace('_', '-')}" if self.type is bool else None
 
     @property
     def env(self) -> str:

@@ -111,6 +111,7 @@ def load_engine(settings: Settings, folder: Path, progress: Progress) -> Engine:
         kv_bytes=settings.kv_bytes,
         n_slots=settings.slots,
         queue=settings.queue,
+        prefix_cache=settings.prefix_cache,
         warm_up=True,
         probe=True,
         progress=progress,

@@ -38,7 +38,7 @@ from app.pipe import (
 )
 from app.protocol import Status
 from gpu import InvalidRequest, SamplingParams
-from gpu.events import Done, Event, Timings, Token
+from gpu.events import Done, Event, Prefill, Timings, Token
 from gpu.inspection import Answer, Question
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class ProcessRun:
         self._n_prompt = n_prompt
         self._on_event = on_event
         self._submitted = time.perf_counter()
+        self._n_reused = self._n_computed = 0  # of the prompt's tokens
         self._n_tokens = 0
         self._first = 0.0  # when the first and the last token came, in seconds since the request
         self._last = 0.0
@@ -68,6 +69,8 @@ class ProcessRun:
         self._life.send(Cancel(self._number))
 
     def on_event(self, event: Event) -> None:
+        if isinstance(event, Prefill):
+            self._n_reused, self._n_computed = event.reused, event.done - event.reused
         if isinstance(event, Token):
             self._last = time.perf_counter() - self._submitted
             self._first = self._first or self._last
@@ -81,10 +84,10 @@ class ProcessRun:
         """The process is gone: end with what this side knows."""
         first, seconds, n_tokens = self._first, self._last - self._first, self._n_tokens
         timings = Timings(
-            cache_n=0,
-            prompt_n=self._n_prompt,
+            cache_n=self._n_reused,
+            prompt_n=self._n_computed,
             prompt_ms=1000 * first,
-            prompt_per_second=self._n_prompt / first if first else 0.0,
+            prompt_per_second=self._n_computed / first if first else 0.0,
             predicted_n=n_tokens,
             predicted_ms=1000 * seconds,
             predicted_per_second=n_tokens / seconds if seconds else 0.0,

@@ -41,9 +41,11 @@ def test_every_setting_is_documented_in_help() -> None:
     for row in rows():
         assert row.flag in text
         assert row.help in text
+        assert row.no_flag is None or f"{row.flag} / {row.no_flag}" in text
         assert f"env var: {row.env}" in text
         if row.default not in (None, ()):
-            assert f"default: {row.default}" in text
+            shown = row.flag.removeprefix("--") if row.type is bool else row.default
+            assert f"default: {shown}" in text
 
 
 def test_every_setting_has_a_row() -> None:
@@ -59,6 +61,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "context": (["128"], 128),
     "kv_memory": (["64"], 64),
     "slots": (["2"], 2),
+    "prefix_cache": (["false"], False),
     "queue": (["0"], 0),
     "host": (["localhost"], "localhost"),
     "port": (["0"], 0),
@@ -73,6 +76,8 @@ VALUES: dict[str, tuple[list[str], Any]] = {
 def test_flag_goes_before_environment_goes_before_default(served: list[Settings], row: Any) -> None:
     given, value = VALUES[row.name]
     flags = [part for text in given for part in (row.flag, text)]
+    if row.no_flag:
+        flags = [row.no_flag]
     environment = {row.env: " ".join(given)}
     assert run("serve").exit_code == 0
     assert run("serve", env=environment).exit_code == 0

@@ -158,7 +158,7 @@ def test_refusals_come_through_the_pipe(start_engine: StartEngine) -> None:
 
 
 def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngine) -> None:
-    engine = start_engine(delay=0.01)
+    engine = start_engine(delay=0.01, reused=1)
     states: list[str] = []
     engine.listen(lambda status, hello: states.append(status.state))
     wait_for(engine, "ready")
@@ -176,6 +176,7 @@ def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngin
         assert done.reason == "error"
         assert done.message == "the engine stopped; the text so far is kept"
         assert done.completion_tokens == sum(isinstance(event, Token) for event in found) > 0
+        assert (done.timings.cache_n, done.timings.prompt_n) == (1, len(IDS) - 1)
     wait_for(engine, "ready")
     assert engine.pid != pid
     assert [s for s, t in zip(states, [*states[1:], ""], strict=True) if s != t] == [
