@@ -2,8 +2,7 @@
 
 import { byId, setText, setVars } from "./dom.js";
 import { count, plural } from "./format.js";
-import { listenCounted } from "./inbox.js";
-import { send } from "./line.js";
+import { count as countTokens, latest } from "./inspect.js";
 import { saveDraft, savedDraft, saveSettings } from "./persist.js";
 import { ask, messagesBefore, newChat } from "./session.js";
 import { changed, lastTurn, on, ready, shownAnswer, state } from "./state.js";
@@ -15,7 +14,6 @@ const COUNT_AFTER_MS = 150;
 const HIGH = 0.75;
 const FULL = 0.9;
 
-let request = 0;
 let timer = 0;
 
 export function setUpComposer() {
@@ -27,11 +25,6 @@ export function setUpComposer() {
   for (const button of byId("examples").querySelectorAll("button")) {
     button.addEventListener("click", () => put(button.textContent));
   }
-  listenCounted(({ request: answered, tokens }) => {
-    if (answered !== request) return;
-    state.counted = { tokens };
-    changed("counted");
-  });
   on("line hello turns tokens counted settings", draw);
   on("hello line turns", countSoon);
 }
@@ -105,13 +98,23 @@ function countSoon() {
 function askCount() {
   const text = field.value;
   if (text.trim() === "" || !ready()) return;
-  request += 1;
   const what =
     state.mode === "chat"
       ? { messages: [...messagesBefore(), { role: "user", content: text.trim() }] }
       : { prompt: text };
-  const message = { type: "count", request, ...what };
-  if (JSON.stringify(message).length * 1.02 < state.hello.limits.message_bytes) send(message);
+  if (JSON.stringify(what).length * 1.02 >= state.hello.limits.message_bytes) return;
+  latest("count", what, countTokens).then(onCounted, onNotCounted);
+}
+
+function onCounted({ tokens }) {
+  state.counted = { tokens };
+  changed("counted");
+}
+
+function onNotCounted(error) {
+  if (error.code === "lost") return; // said elsewhere, and asked again when it is back
+  state.problem = error;
+  changed("turns", "settings");
 }
 
 function draw() {

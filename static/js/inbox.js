@@ -72,6 +72,7 @@ const HANDLERS = {
   },
 
   answer: settle,
+  counted: settle,
   tokenized: settle,
 
   error(message) {
@@ -87,15 +88,8 @@ const HANDLERS = {
   },
 };
 
-let onCounted = () => {};
-/** Who hears the answers to `count`. */
-export function listenCounted(listener) {
-  onCounted = listener;
-}
-
 function onMessage(message) {
-  if (message.type === "counted") onCounted(message);
-  else HANDLERS[message.type]?.(message);
+  HANDLERS[message.type]?.(message);
 }
 
 function whose(id) {

@@ -19,6 +19,9 @@ export const inspect = (question) => ask("inspect", { question });
  */
 export const tokenize = (what) => ask("tokenize", what);
 
+/** How many tokens `what` has, a `prompt` or `messages`: {tokens}. Rejects as `inspect` does. */
+export const count = (what) => ask("count", what);
+
 function ask(type, fields) {
   last += 1;
   const request = last;

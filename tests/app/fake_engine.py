@@ -55,7 +55,6 @@ KV_BLOCK_BYTES = 65536
 class FakeOptions:
     """`delay`: seconds per step. `text`: what greedy decoding tells, again and again unless
     `ends`. `fail`: a message with which loading fails. `load_seconds`: how long loading takes.
-    `reused`: how many tokens of a longer prompt are found in the cache.
     `ask_seconds`: how long a question about a run takes."""
 
     delay: float = 0.01
@@ -68,7 +67,6 @@ class FakeOptions:
     ends: bool = False
     fail: str = ""
     load_seconds: float = 0.0
-    reused: int = 0
     ask_seconds: float = 0.0
 
 
@@ -103,8 +101,7 @@ class FakeRun:
         self.capture = capture
         self.on_event = on_event
         self.cancelled = False
-        self.reused = min(engine.options.reused, len(self.prompt) - 1)
-        self.prefilled = self.reused
+        self.prefilled = 0
         self.index = 0
         self.seen = set(ids)
         self.undecoded = b""
@@ -132,10 +129,10 @@ class FakeRun:
         prompt_ms = 1000 * (first - started)
         predicted_ms = 1000 * (now - first)
         return Timings(
-            cache_n=self.reused,
-            prompt_n=self.prefilled - self.reused,
+            cache_n=0,
+            prompt_n=len(self.prompt),
             prompt_ms=prompt_ms,
-            prompt_per_second=(self.prefilled - self.reused) / max(1e-9, first - started),
+            prompt_per_second=len(self.prompt) / max(1e-9, first - started),
             predicted_n=self.index,
             predicted_ms=predicted_ms,
             predicted_per_second=self.index / max(1e-9, now - first),
@@ -179,40 +176,9 @@ class FakeEngine:
         self.asked: deque[tuple[Question, Future[Answer]]] = deque()
         self.closed = False
         self.failure: str | None = None
-        self.info = self._info()
+        self.info = info_of(options)
         self._thread = threading.Thread(target=self._loop, name="fake engine", daemon=True)
         self._thread.start()
-
-    def _info(self) -> EngineInfo:
-        options = self.options
-        n_blocks = options.n_slots * options.context // BLOCK_TOKENS
-        return EngineInfo(
-            name="fake-story",
-            dtype="f16",
-            n_layers=options.n_layers,
-            n_heads=options.n_heads,
-            n_kv_heads=max(1, options.n_heads // 2),
-            head_dim=32,
-            hidden_size=32 * options.n_heads,
-            vocab_size=self.tokenizer.vocab_size,
-            parameters=7_412_736,
-            device=DeviceInfo("Fake device", "no driver", "Vulkan", "CPU", True, ("subgroup",), ()),
-            limits=RunnerLimits(
-                n_slots=options.n_slots,
-                context=options.context,
-                max_rows=256,
-                max_samples=8,
-                n_blocks=n_blocks,
-                block_tokens=BLOCK_TOKENS,
-                block_bytes=KV_BLOCK_BYTES,
-                max_captured_rows=32,
-            ),
-            memory=Memory(weights=14_825_472, kv_cache=n_blocks * KV_BLOCK_BYTES, work=2_097_152),
-            queue=options.queue,
-            in_flight=IN_FLIGHT,
-            dispatches_per_token=8 * options.n_layers + 5,
-            defaults=SamplingParams(temperature=0.8, top_k=40, top_p=0.95),
-        )
 
     def submit(
         self,
@@ -315,7 +281,7 @@ class FakeEngine:
         chunk = range(start, run.prefilled)
         stats = tuple(self._stats(p, run.prompt[p], len(chunk)) for p in chunk if run.capture)
         done, total = run.prefilled, len(run.prompt)
-        run.on_event(Prefill(done, total, run.reused, 3.1, 2.6, blocks(done), stats))
+        run.on_event(Prefill(done, total, 0, 3.1, 2.6, blocks(done), stats))
 
     def _decode(self, run: FakeRun) -> None:
         options, params = self.options, run.params
@@ -387,6 +353,38 @@ class FakeEngine:
             self.active[-1].on_event(Queued(0))
         for place, other in enumerate(self.waiting, start=1):
             other.on_event(Queued(place))
+
+
+def info_of(options: FakeOptions) -> EngineInfo:
+    """What an engine with these options says of itself."""
+    n_blocks = options.n_slots * options.context // BLOCK_TOKENS
+    return EngineInfo(
+        name="fake-story",
+        dtype="f16",
+        n_layers=options.n_layers,
+        n_heads=options.n_heads,
+        n_kv_heads=max(1, options.n_heads // 2),
+        head_dim=32,
+        hidden_size=32 * options.n_heads,
+        vocab_size=FakeTokenizer().vocab_size,
+        parameters=7_412_736,
+        device=DeviceInfo("Fake device", "no driver", "Vulkan", "CPU", True, ("subgroup",), ()),
+        limits=RunnerLimits(
+            n_slots=options.n_slots,
+            context=options.context,
+            max_rows=256,
+            max_samples=8,
+            n_blocks=n_blocks,
+            block_tokens=BLOCK_TOKENS,
+            block_bytes=KV_BLOCK_BYTES,
+            max_captured_rows=32,
+        ),
+        memory=Memory(weights=14_825_472, kv_cache=n_blocks * KV_BLOCK_BYTES, work=2_097_152),
+        queue=options.queue,
+        in_flight=IN_FLIGHT,
+        dispatches_per_token=8 * options.n_layers + 5,
+        defaults=SamplingParams(temperature=0.8, top_k=40, top_p=0.95),
+    )
 
 
 def blocks(n_tokens: int) -> int:

@@ -19,24 +19,16 @@ from app.pipe import Ask
 from app.protocol import MAX_MESSAGE_BYTES, Inspect
 from app.questions import MAX_UNDER_WAY
 from app.worker import ProcessEngine
-from gpu import DeviceError, EngineError, EngineInfo, InvalidRequest, SamplingParams
+from gpu import DeviceError, EngineError, InvalidRequest, SamplingParams
 from gpu.inspection import Answer, Array, AttentionFrom, Losses, Question, Waterfall
 from tests.app import fake_inspection
 from tests.app.conftest import Site, StartSite
-from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_engine import FakeEngine, FakeOptions, info_of
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.page import LateReader, Page
 
 IDS = [0, 262, 263, 264, 265]
-
-
-def fake_info() -> EngineInfo:
-    engine = FakeEngine(FakeOptions())
-    engine.close()
-    return engine.info
-
-
-INFO = fake_info()
+INFO = info_of(FakeOptions())
 QUESTIONS: dict[str, dict[str, Any]] = {
     "attention_from": {"ids": IDS, "position": 3},
     "attention_to": {"ids": IDS, "position": 1},
