@@ -55,6 +55,7 @@ KV_BLOCK_BYTES = 65536
 class FakeOptions:
     """`delay`: seconds per step. `text`: what greedy decoding tells, again and again unless
     `ends`. `fail`: a message with which loading fails. `load_seconds`: how long loading takes.
+    `reused`: how many tokens of a longer prompt are found in the cache.
     `ask_seconds`: how long a question about a run takes."""
 
     delay: float = 0.01
@@ -67,6 +68,7 @@ class FakeOptions:
     ends: bool = False
     fail: str = ""
     load_seconds: float = 0.0
+    reused: int = 0
     ask_seconds: float = 0.0
 
 
@@ -101,7 +103,8 @@ class FakeRun:
         self.capture = capture
         self.on_event = on_event
         self.cancelled = False
-        self.prefilled = 0
+        self.reused = min(engine.options.reused, len(self.prompt) - 1)
+        self.prefilled = self.reused
         self.index = 0
         self.seen = set(ids)
         self.undecoded = b""
@@ -129,10 +132,10 @@ class FakeRun:
         prompt_ms = 1000 * (first - started)
         predicted_ms = 1000 * (now - first)
         return Timings(
-            cache_n=0,
-            prompt_n=len(self.prompt),
+            cache_n=self.reused,
+            prompt_n=self.prefilled - self.reused,
             prompt_ms=prompt_ms,
-            prompt_per_second=len(self.prompt) / max(1e-9, first - started),
+            prompt_per_second=(self.prefilled - self.reused) / max(1e-9, first - started),
             predicted_n=self.index,
             predicted_ms=predicted_ms,
             predicted_per_second=self.index / max(1e-9, now - first),
@@ -281,7 +284,7 @@ class FakeEngine:
         chunk = range(start, run.prefilled)
         stats = tuple(self._stats(p, run.prompt[p], len(chunk)) for p in chunk if run.capture)
         done, total = run.prefilled, len(run.prompt)
-        run.on_event(Prefill(done, total, 0, 3.1, 2.6, blocks(done), stats))
+        run.on_event(Prefill(done, total, run.reused, 3.1, 2.6, blocks(done), stats))
 
     def _decode(self, run: FakeRun) -> None:
         options, params = self.options, run.params
