@@ -20,6 +20,8 @@ from gpu.step import (
     Candidate,
     DeviceInfo,
     Floats,
+    Inspected,
+    Look,
     Memory,
     RunnerLimits,
     Sampled,
@@ -139,6 +141,27 @@ class ScriptedRunner:
         for i, sample in enumerate(step.samples):
             logits[i, self._script(after[sample.row])] = 1
         return logits
+
+    def inspect(self, step: Step, look: Look) -> Inspected:
+        """Each row attends evenly; every state says what the script says and holds the row's id."""
+        look.expect(step, self.limits.context)
+        attention = lens = states = None
+        n_layers, n_heads = self.config.n_layers, self.config.n_heads
+        lines = self.logits(step)
+        if look.keys is not None:
+            first, n = look.keys
+            keys = np.arange(first, first + n)
+            seen = np.array([keys <= row.position for row in step.rows])
+            shares = seen / np.array([[row.position + 1] for row in step.rows])
+            shape = (len(step.rows), n_layers, n_heads, len(keys))
+            attention = np.broadcast_to(shares[:, None, None], shape).astype(np.float32)
+        if look.lens:
+            lens = np.repeat(lines[:1], n_layers + 1, axis=0)
+        if look.states:
+            ids = np.array([row.token for row in step.rows], np.float32)
+            shape = (len(step.rows), n_layers + 1, self.config.hidden_size)
+            states = np.broadcast_to(ids[:, None, None], shape).copy()
+        return Inspected(attention, lens, states)
 
     def warm_up(self) -> Iterator[None]:
         for _ in range(3):
