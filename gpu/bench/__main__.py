@@ -74,8 +74,8 @@ def measure(args: argparse.Namespace, stack: ExitStack) -> Report:
     if args.context:
         report.contexts = context.measure(runner, args.context, args.repeat)
     if args.kl:
-        exact = subject.runner(device, "f32", n_prompt)
-        report.quality = quality.compare(exact, runner, quality.own_texts(exact, n_prompt))
+        exact = subject.runner(device, "f32", min(longest, args.kl))
+        report.quality = quality.compare(exact, runner, quality.own_texts(exact, args.kl))
     return report
 
 
@@ -133,8 +133,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--context", type=_numbers, default=[], help="also decode after so many tokens: 128,1024,…")
     add(
         "--kl",
-        action="store_true",
-        help="also compare the logits with those of f32 weights, on texts of the model's own",
+        type=int,
+        nargs="?",
+        const=quality.N_TOKENS,
+        metavar="TOKENS",
+        help="also compare the logits with those of f32 weights, on so many tokens (default: "
+        f"{quality.N_TOKENS}) of texts that the model writes itself",
     )
     add("--peer", action="append", default=[], choices=tuple(PEERS), help="also measure")
     add(

@@ -4,7 +4,8 @@ that the model itself writes with float32 weights.
 On random ids a trained model is out of its depth: its logits are far from anything it learned, and
 so are the differences between two roundings of it. Text of its own is text as it knows it, needs no
 file, and is the same at every run on a device: BOS (or what lies between documents, or token 0),
-continued at temperature 1 without filters; where a text ends, another begins.
+continued at temperature 1 without filters; where a text ends or the context is full, another one
+begins.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from gpu.step_buffer import MAX_SAMPLES
 
 Texts = list[list[int]]
 
+N_TOKENS = 512
+"""A few texts: a mean over one short text is the figure of that text."""
 PIECE = 32
 """Tokens written before looking whether the text has ended."""
 
@@ -51,7 +54,8 @@ def own_texts(runner: Runner, n_tokens: int) -> Texts:
     """Texts of the model, `n_tokens` together; the random draws of the first have seed 0."""
     texts: Texts = []
     while (left := n_tokens - sum(map(len, texts))) > 0:
-        texts.append(_own_text(runner, left, seed=len(texts)))
+        most = min(left, runner.limits.context)
+        texts.append(_own_text(runner, most, seed=len(texts)))
     return texts
 
 

@@ -37,7 +37,9 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], st
     """One small run of everything that needs no other engine: the JSON, and what was appended."""
     path = tmp_path_factory.mktemp("bench") / "results.jsonl"
     path.write_text("before\n", "utf-8")
-    arguments = "--shape tiny --prompt 16 --tokens 4 --repeat 1 --floor --capture --kl --peer torch"
+    arguments = (
+        "--shape tiny --prompt 16 --tokens 4 --repeat 1 --floor --capture --kl 64 --peer torch"
+    )
     with pytest.MonkeyPatch.context() as patch:
         printed: list[str] = []
         patch.setattr("builtins.print", lambda line: printed.append(line))

@@ -55,6 +55,11 @@ def test_a_text_is_the_same_at_every_run(tale: WgpuRunner) -> None:
     ][:24]
 
 
+def test_another_text_begins_where_the_context_is_full(device: Device) -> None:
+    runner = Subject.from_folder(TALE).runner(device, "f32", 48)
+    assert [len(text) for text in quality.own_texts(runner, 100)] == [48, 48, 4]
+
+
 def test_another_text_begins_where_one_ends(device: Device) -> None:
     """A model made to end soon: one in eight of its tokens ends a text."""
     subject = Subject.from_folder(random_llama.folder("head128_llama3"))
