@@ -34,7 +34,7 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# About ten minutes. Each run adds a line of JSON; the README's table is made of them.
+# About five minutes on two cores. Each run adds a line of JSON; the README's table is made of them.
 BENCH := $(BIN)/python -m gpu.bench --floor --append build/bench.jsonl
 
 bench: $(VENV)/test.stamp
