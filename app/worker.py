@@ -2,218 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import logging
-import multiprocessing
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any
 
 import msgspec
 
-from app.engines import EngineClient, Load, OnEvent, Tokenizer, UnavailableError
-from app.pipe import (
-    CLOSE_SECONDS,
-    Agreed,
-    Answered,
-    Ask,
-    Cancel,
-    Change,
-    Close,
-    Failed,
-    FromEngine,
-    Loading,
-    Ready,
-    Refused,
-    RunEvent,
-    Submit,
-    ToEngine,
-    error_of,
-    run_engine,
-)
+from app.engines import EngineClient, Load, OnEvent, Tokenizer
+from app.life import Life, ProcessRun
+from app.pipe import CLOSE_SECONDS, Close, Failed, Loading, Ready
 from app.protocol import Status
-from gpu import InvalidRequest, SamplingParams
-from gpu.events import Done, Event, Prefill, Timings, Token
+from gpu import SamplingParams
 from gpu.inspection import Answer, Question
 
 log = logging.getLogger(__name__)
 
-CALL_SECONDS = 30.0
 MAX_RESTARTS = 3
 RESTART_WINDOW_SECONDS = 60.0
-
-
-class ProcessRun:
-    """A run in the engine's process."""
-
-    def __init__(self, life: _Life, number: int, n_prompt: int, on_event: OnEvent) -> None:
-        self._life = life
-        self._number = number
-        self._n_prompt = n_prompt
-        self._on_event = on_event
-        self._submitted = time.perf_counter()
-        self._n_reused = self._n_computed = 0  # of the prompt's tokens
-        self._n_tokens = 0
-        self._first = 0.0  # when the first and the last token came, in seconds since the request
-        self._last = 0.0
-
-    def update(self, *, capture: bool | None = None, **changes: Any) -> int:
-        return self._life.call(lambda call: Change(call, self._number, changes, capture))
-
-    def cancel(self) -> None:
-        self._life.send(Cancel(self._number))
-
-    def on_event(self, event: Event) -> None:
-        if isinstance(event, Prefill):
-            self._n_reused, self._n_computed = event.reused, event.done - event.reused
-        if isinstance(event, Token):
-            self._last = time.perf_counter() - self._submitted
-            self._first = self._first or self._last
-            self._n_tokens += 1
-        try:
-            self._on_event(event)
-        except Exception:
-            log.exception("an event could not be handed on")
-
-    def lose(self, message: str) -> None:
-        """The process is gone: end with what this side knows."""
-        first, seconds, n_tokens = self._first, self._last - self._first, self._n_tokens
-        timings = Timings(
-            cache_n=self._n_reused,
-            prompt_n=self._n_computed,
-            prompt_ms=1000 * first,
-            prompt_per_second=self._n_computed / first if first else 0.0,
-            predicted_n=n_tokens,
-            predicted_ms=1000 * seconds,
-            predicted_per_second=n_tokens / seconds if seconds else 0.0,
-            queue_ms=0.0,
-            ttft_ms=1000 * first,
-            tpot_ms=1000 * seconds / max(1, n_tokens - 1),
-        )
-        self.on_event(Done("error", self._n_prompt, n_tokens, timings, message))
-
-
-class _Life:
-    """One process, from its start to its end, and the runs and calls that end with it."""
-
-    def __init__(self, load: Load, log_level: str) -> None:
-        context = multiprocessing.get_context("spawn")  # a GPU device does not survive a fork
-        self._pipe, theirs = context.Pipe()
-        self.process = context.Process(
-            target=run_engine, args=(theirs, load, log_level), name="engine", daemon=True
-        )
-        self._numbers = itertools.count(1)
-        self._sending = threading.Lock()
-        self._lock = threading.Lock()
-        self._alive = True
-        self._calls: dict[int, Future[Any]] = {}
-        self._runs: dict[int, ProcessRun] = {}
-        self.process.start()
-        theirs.close()
-
-    # ---- to the engine -----------------------------------------------------------------------
-
-    def submit(
-        self, ids: list[int], params: SamplingParams, capture: bool, on_event: OnEvent
-    ) -> ProcessRun:
-        number = next(self._numbers)
-        run = ProcessRun(self, number, len(ids), on_event)
-        self._register(self._runs, number, run)
-        try:
-            self.call(lambda call: Submit(call, number, ids, params, capture))
-        except BaseException:
-            self._runs.pop(number, None)
-            raise
-        return run
-
-    def call(self, message: Callable[[int], ToEngine]) -> int:
-        """Send what `message(call)` makes and wait for the answer, or raise the refusal."""
-        number = next(self._numbers)
-        future: Future[int] = Future()
-        self._register(self._calls, number, future)
-        try:
-            self.send(message(number))
-            return future.result(CALL_SECONDS)
-        except TimeoutError:
-            raise UnavailableError(
-                f"the engine did not answer within {CALL_SECONDS:g} s; try again in a moment"
-            ) from None
-        finally:
-            self._calls.pop(number, None)
-
-    def ask(self, question: Question) -> Future[Answer]:
-        """The answer comes on the thread that reads the pipe."""
-        number = next(self._numbers)
-        future: Future[Answer] = Future()
-        self._register(self._calls, number, future)
-        try:
-            self.send(Ask(number, question))
-        except BaseException:
-            self._calls.pop(number, None)
-            raise
-        return future
-
-    def send(self, message: ToEngine) -> None:
-        """A message for a process that is gone is dropped; `end` answers for it."""
-        try:
-            encoded = msgspec.msgpack.encode(message)
-        except OverflowError:
-            raise InvalidRequest("a number in the request has more than 64 bits") from None
-        with self._sending, contextlib.suppress(OSError):
-            self._pipe.send_bytes(encoded)
-
-    def _register(self, table: dict[int, Any], number: int, value: Any) -> None:
-        with self._lock:
-            if not self._alive:
-                raise UnavailableError("the engine is restarting; try again in a moment")
-            table[number] = value
-
-    # ---- from the engine ---------------------------------------------------------------------
-
-    def receive(self) -> Iterator[Loading | Ready | Failed]:
-        """Hand events and answers to whom they are for, and yield the rest, until the end."""
-        decoder = msgspec.msgpack.Decoder(FromEngine)
-        while True:
-            try:
-                message = decoder.decode(self._pipe.recv_bytes())
-            except (EOFError, OSError):
-                return
-            match message:
-                case RunEvent(run=number, event=event):
-                    ended = isinstance(event, Done)
-                    run = self._runs.pop(number, None) if ended else self._runs.get(number)
-                    if run is not None:
-                        run.on_event(event)
-                case Agreed(call=number, index=result) | Answered(call=number, answer=result):
-                    if (future := self._calls.pop(number, None)) is not None:
-                        future.set_result(result)
-                case Refused(call=number):
-                    if (future := self._calls.pop(number, None)) is not None:
-                        future.set_exception(error_of(message))
-                case _:
-                    yield message
-
-    def end(self, message: str) -> None:
-        """Reap the process, fail its calls and lose its runs."""
-        self.process.join(CLOSE_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        with self._lock:
-            self._alive = False
-            calls, runs = list(self._calls.values()), list(self._runs.values())
-            self._calls.clear()
-            self._runs.clear()
-        for future in calls:
-            future.set_exception(UnavailableError(message))
-        for run in runs:
-            run.lose(message)
-        self._pipe.close()
 
 
 class ProcessEngine(EngineClient):
@@ -227,7 +35,7 @@ class ProcessEngine(EngineClient):
         super().__init__(tokenizer)
         self._load = load
         self._log_level = log_level
-        self._life: _Life | None = None
+        self._life: Life | None = None
         self._closing = threading.Event()
         self._deaths: deque[float] = deque()
         self._thread = threading.Thread(target=self._supervise, name="engine", daemon=True)
@@ -276,7 +84,7 @@ class ProcessEngine(EngineClient):
 
     def _live_once(self) -> str | None:
         """One process until its end; the reason when there shall be no other."""
-        life = self._life = _Life(self._load, self._log_level)
+        life = self._life = Life(self._load, self._log_level)
         if self._closing.is_set():
             life.send(Close())
         failure = None
@@ -300,7 +108,7 @@ class ProcessEngine(EngineClient):
         life.end(failure or "the engine stopped; the text so far is kept")
         return failure
 
-    def _mourn(self, life: _Life) -> str | None:
+    def _mourn(self, life: Life) -> str | None:
         """Note a death; the reason when there were too many."""
         life.process.join(CLOSE_SECONDS)
         how = ending(life.process.exitcode)
