@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import msgspec
 
 from gpu.checkpoint import Checkpoint
 from gpu.config import GenerationDefaults, ModelConfig
-from gpu.engine_thread import Cancel, EngineThread, Logits, Start, Update
+from gpu.engine_thread import Cancel, EngineThread, Inspect, Logits, Start, Update
 from gpu.errors import (
     ContextExceeded,
     DeviceError,
@@ -27,6 +28,7 @@ from gpu.errors import (
     QueueFull,
 )
 from gpu.events import Done, Event, Token
+from gpu.inspection import Answer, Question
 from gpu.packing import FORMATS
 from gpu.sampling import SamplingParams
 from gpu.sequence import Sequence
@@ -248,6 +250,15 @@ class Engine:
             raise ContextExceeded(len(ids), self._limits.context)
         result: Floats = self._thread.post(Logits(list(ids))).result()
         return result
+
+    def inspect(self, question: Question) -> Future[Answer]:
+        """Ask about tokens of a run, see `gpu.inspection`; runs go on meanwhile, between pieces of
+        the work. The answer's info["ms"] is how long that took. The future raises InvalidRequest
+        for a question that cannot be answered and QueueFull while the KV cache has no room for it.
+
+        Raises EngineClosed.
+        """
+        return self._thread.post(Inspect(question))
 
     def close(self) -> None:
         """End all runs and let go of the device. Safe to call twice."""

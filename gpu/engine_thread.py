@@ -13,17 +13,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpu.errors import EngineClosed, InvalidRequest, QueueFull
+from gpu.errors import EngineClosed, InvalidRequest
 from gpu.events import Reason
+from gpu.inspection import Question
+from gpu.inspector import Inspector
 from gpu.scheduler import Scheduled, Scheduler
 from gpu.sequence import Sequence
-from gpu.step import Floats, Row, Runner, Sample, Step
+from gpu.step import Runner
+from gpu.turns import Turns, timed
 
 PREFILL_IN_FLIGHT = 2
 """Steps with a prompt's piece on the device at once: few, so that a cancel acts soon."""
@@ -60,11 +62,18 @@ class Logits:
 
 
 @dataclass(frozen=True, slots=True)
+class Inspect:
+    """The answer is that of the question."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     pass
 
 
-Command = Start | Update | Cancel | Logits | Close
+Command = Start | Update | Cancel | Logits | Inspect | Close
 
 
 class EngineThread:
@@ -82,6 +91,7 @@ class EngineThread:
         self.failure: str | None = None
         self._commands: queue.Queue[tuple[Command, Future[Any]]] = queue.Queue()
         self._in_flight: deque[Scheduled] = deque()
+        self._inspections = Turns()
         self._warm_up: Iterator[None] | None = None
         ready: Future[Runner] = Future()
         self._thread = threading.Thread(
@@ -121,6 +131,7 @@ class EngineThread:
             ready.set_exception(error)
             return
         self._scheduler = Scheduler(runner.limits, prefix_cache=self._prefix_cache)
+        self._inspector = Inspector(runner, self._scheduler)
         self._warm_up = runner.warm_up() if warm_up else None
         ready.set_result(runner)
         try:
@@ -145,28 +156,34 @@ class EngineThread:
             if isinstance(command, Close):
                 return False
             try:
-                future.set_result(self._carry_out(runner, command))
+                self._carry_out(command, future)
             except Exception as error:
                 future.set_exception(error)
 
     def _idle(self) -> bool:
         """Is there nothing to do but wait for a command?"""
         scheduler = self._scheduler
-        busy = self._in_flight or scheduler.active or scheduler.waiting
+        busy = self._in_flight or scheduler.active or scheduler.waiting or self._inspections
         return not busy and self._warm_up is None
 
-    def _carry_out(self, runner: Runner, command: Command) -> Any:
+    def _carry_out(self, command: Command, done: Future[Any]) -> None:
+        """`done` gets the answer, of a question when it has been worked out."""
         match command:
+            case Inspect(question):
+                self._inspections.add(timed(self._inspector.start(question)), done)
+                return
+            case Logits(ids):
+                self._inspections.add(self._inspector.logits(ids), done)
+                return
+            case Update(sequence, changes, capture):
+                done.set_result(self._update(sequence, changes, capture))
+                return
             case Start(sequence):
                 self._scheduler.add(sequence)
             case Cancel(sequence):
                 sequence.cancel()
                 self._scheduler.release(sequence)
-            case Update(sequence, changes, capture):
-                return self._update(sequence, changes, capture)
-            case Logits(ids):
-                return self._logits(runner, ids)
-        return None
+        done.set_result(None)
 
     def _update(self, sequence: Sequence, changes: dict[str, Any], capture: bool | None) -> int:
         if sequence.finished:
@@ -179,7 +196,12 @@ class EngineThread:
         return index
 
     def _advance(self, runner: Runner) -> None:
-        """Submit while there is room, then read the oldest step, or warm up if there is none."""
+        """Submit while there is room, then read the oldest step, or warm up if there is none.
+        Questions are worked on in between, a piece for each time round."""
+        if self._inspections:
+            while self._in_flight:
+                self._collect(runner)
+            self._inspections.advance()
         for sequence in self._scheduler.admit():
             runner.begin_slot(sequence.slot, np.array(sequence.prompt, np.uint32))
             sequence.started()
@@ -228,36 +250,6 @@ class EngineThread:
                 if sequence.finished:
                     self._scheduler.release(sequence)
 
-    def _logits(self, runner: Runner, ids: list[int]) -> Floats:
-        """Runs all the ids, a few rows at a time, through borrowed blocks."""
-        n = runner.limits.max_samples
-        with self._borrowed(runner, ids, first=0) as slot:
-            return np.concatenate(
-                [
-                    runner.logits(_verification_step(slot, first, ids[first : first + n]))
-                    for first in range(0, len(ids), n)
-                ]
-            )
-
-    @contextmanager
-    def _borrowed(self, runner: Runner, ids: list[int], first: int) -> Iterator[int]:
-        """A slot for `ids`, to compute rows of from `first` on at the latest, with no steps in
-        flight. What is computed can be found by later runs, unless an error ends it."""
-        while self._in_flight:
-            self._collect(runner)
-        scheduler, n_computed = self._scheduler, 0
-        borrowed = scheduler.borrow(ids, first)
-        if borrowed is None:
-            raise QueueFull("no KV cache is free for verification; wait for the runs to end")
-        try:
-            for source, destination in borrowed.copies:
-                runner.copy_block(source, destination)
-            runner.set_blocks(borrowed.slot, borrowed.blocks)
-            yield borrowed.slot
-            n_computed = len(ids)
-        finally:
-            scheduler.return_(borrowed, n_computed)
-
     def _end_all(self, reason: Reason, message: str) -> None:
         for sequence in [*self._scheduler.active, *self._scheduler.waiting]:
             sequence.finish(reason, message)
@@ -265,15 +257,9 @@ class EngineThread:
     def _refuse_waiting(self) -> None:
         """Commands that came after the end."""
         message = self.failure or CLOSED
+        self._inspections.refuse(EngineClosed(message))
         while not self._commands.empty():
             command, future = self._commands.get()
             if isinstance(command, Start):
                 command.sequence.finish("error", message)
             future.set_exception(EngineClosed(message))
-
-
-def _verification_step(slot: int, first: int, ids: list[int]) -> Step:
-    """Rows for ids at positions first, first + 1 …, every one of them sampled."""
-    rows = tuple(Row(slot, first + i, id) for i, id in enumerate(ids))
-    samples = tuple(Sample(i, slot, 0, 0, 0.0, 0, 1.0, 0.0, 1.0) for i in range(len(rows)))
-    return Step(rows, samples)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,35 +29,37 @@ def lens_reading(logits: Floats, chosen: int, top: int) -> Answer:
     return Answer({"chosen": chosen}, tuple(Array.of(n, v) for n, v in arrays.items()))
 
 
-def loss_reading(pieces: Iterable[Floats], ids: Sequence[int], top: int) -> Answer:
-    """`pieces` of the logits (n, vocab_size) after each of `ids`, in order, with or without the
-    last one's; arrays as `gpu.inspection.Losses`. info: mean loss in nats and its exponential, the
-    perplexity (Jelinek et al. 1977)."""
-    parts = []
-    at = 1
-    for piece in pieces:
-        wanted = np.asarray(ids[at : at + len(piece)], np.intp)
-        if len(wanted):
-            parts.append(_losses(log_softmax(piece[: len(wanted)]), wanted, top))
-        at += len(piece)
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    mean = -float(arrays["logprob"].mean())
-    info = {"mean_loss": mean, "perplexity": float(np.exp(mean))}
-    return Answer(info, tuple(Array.of(n, v) for n, v in arrays.items()))
+class LossReading:
+    """How surprising the tokens of a text are: filled a piece at a time, in order."""
 
+    def __init__(self, top: int) -> None:
+        self._top = top
+        self._parts: list[dict[str, npt.NDArray[Any]]] = []
 
-def _losses(
-    logs: Doubles, ids: npt.NDArray[np.intp], top: int
-) -> dict[str, npt.NDArray[np.generic]]:
-    logprob = np.take_along_axis(logs, ids[:, None], -1)
-    best = most_likely(logs, top)
-    return {
-        "logprob": logprob[:, 0],
-        "rank": (logs > logprob).sum(-1),
-        "entropy": entropy(np.exp(logs)),
-        "top_ids": best,
-        "top_logprobs": np.take_along_axis(logs, best, -1),
-    }
+    def add(self, logits: Floats, followed_by: Sequence[int]) -> None:
+        """`logits` (n, vocab_size) after tokens of the text; `followed_by`: the tokens that came
+        there, n of them."""
+        logs = log_softmax(logits)
+        logprob = np.take_along_axis(logs, np.asarray(followed_by, np.intp)[:, None], -1)
+        best = most_likely(logs, self._top)
+        self._parts.append(
+            {
+                "logprob": logprob[:, 0],
+                "rank": (logs > logprob).sum(-1),
+                "entropy": entropy(np.exp(logs)),
+                "top_ids": best,
+                "top_logprobs": np.take_along_axis(logs, best, -1),
+            }
+        )
+
+    def answer(self) -> Answer:
+        """Arrays as `gpu.inspection.Losses`. info: the mean loss in nats and its exponential, the
+        perplexity (Jelinek et al. 1977)."""
+        names = self._parts[0]
+        arrays = {name: np.concatenate([part[name] for part in self._parts]) for name in names}
+        mean = -float(arrays["logprob"].mean())
+        info = {"mean_loss": mean, "perplexity": float(np.exp(mean))}
+        return Answer(info, tuple(Array.of(n, v) for n, v in arrays.items()))
 
 
 def most_likely(values: Doubles, top: int) -> npt.NDArray[np.intp]:

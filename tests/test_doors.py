@@ -77,7 +77,8 @@ GPU = {
     " sampling_ops step_buffer timestamps workspace",
     "plan_cost": "errors plan step",
     "kernel_source": "kernels",
-    "plan_view": "buffers kernel_source kernels plan plan_book plan_cost step",
+    "listed_plan": "",
+    "plan_view": "buffers kernel_source kernels listed_plan plan plan_book plan_cost step",
     "dispatch_timer": "commands device plan step timestamps",
     "step_queue": "buffers calls commands dispatch_timer kv_cache plan_book step step_buffer"
     " timestamps",
@@ -93,9 +94,11 @@ GPU = {
     "sequence": "blocks events prefix_cache run_clock sampling step stopping token_stats tokenizer",
     "kv_manager": "block_pool blocks errors kv_state prefix_cache sequence",
     "scheduler": "kv_manager kv_state sequence step",
-    "engine_thread": "errors events scheduler sequence step",
-    "engine": "checkpoint config engine_thread errors events packing sampling sequence step"
-    " tokenizer torch_runner wgpu_runner",
+    "turns": "errors inspection",
+    "inspector": "errors inspection plan_questions readings scheduler sequence step waterfall",
+    "engine_thread": "errors events inspection inspector scheduler sequence step turns",
+    "engine": "checkpoint config engine_thread errors events inspection packing sampling sequence"
+    " step tokenizer torch_runner wgpu_runner",
     "bench": "",
     "bench.contestants": "blocks step",
     "bench.subject": "blocks checkpoint config device packing shapes wgpu_runner",

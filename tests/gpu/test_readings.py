@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpu.readings import lens_reading, loss_reading
+from gpu.readings import LossReading, lens_reading
 
 VOCAB = 97
 
@@ -28,10 +28,13 @@ def test_the_lens_reads_every_layer(logits: np.ndarray) -> None:
     np.testing.assert_allclose(answer["entropy"], entropy.numpy(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("cut", [1, 3, 6, 7])
+@pytest.mark.parametrize("cut", [1, 3, 5])
 def test_losses_do_not_depend_on_the_pieces(logits: np.ndarray, cut: int) -> None:
     ids = [4, 90, 0, 13, 13, 96, 2]
-    answer = loss_reading([logits[:cut], logits[cut:]], ids, top=2)
+    reading = LossReading(top=2)
+    reading.add(logits[:cut], ids[1 : cut + 1])
+    reading.add(logits[cut:-1], ids[cut + 1 :])
+    answer = reading.answer()
     want = torch.nn.functional.cross_entropy(
         torch.tensor(logits[:-1], dtype=torch.float64), torch.tensor(ids[1:]), reduction="none"
     )

@@ -1,0 +1,223 @@
+"""Questions about a run, through the engine's face, on both backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu.engine import Engine
+from gpu.errors import EngineClosed, InvalidRequest, QueueFull
+from gpu.events import Token
+from gpu.inspection import (
+    AttentionFrom,
+    AttentionTo,
+    LogitLens,
+    Losses,
+    PlanView,
+    Profile,
+    Question,
+    Waterfall,
+)
+from gpu.inspector import PIECE_ROWS
+from gpu.sampling import SamplingParams
+
+MODEL = Path(__file__).parents[2] / "app" / "tale" / "model"
+PARAMS = SamplingParams(
+    seed=3,
+    temperature=0.9,
+    top_k=40,
+    top_p=0.97,
+    min_p=0.01,
+    repetition_penalty=1.1,
+    max_tokens=24,
+    ignore_eos=True,
+)
+
+
+DTYPES = {"wgpu": "f16", "torch": "f32"}
+
+
+def load(backend: str, **options: Any) -> Engine:
+    return Engine.load(MODEL, backend=backend, dtype=DTYPES[backend], **options)
+
+
+@pytest.fixture(scope="module", params=["wgpu", "torch"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    opened = load(request.param, context=256, n_slots=2)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def rounding(engine: Engine) -> float:
+    """How far a row computed again may be off: nothing on the GPU. PyTorch's sums depend on how
+    many rows are computed at once."""
+    return 1e-5 if engine.info.device.backend == "torch" else 0.0
+
+
+@pytest.fixture(scope="module")
+def prompt(engine: Engine) -> list[int]:
+    return engine.tokenizer.encode("Once upon a time there was a fox who found a lantern and")
+
+
+@pytest.fixture(scope="module")
+def written(engine: Engine, prompt: list[int]) -> list[Token]:
+    return list(engine.generate(prompt, PARAMS))
+
+
+@pytest.fixture(scope="module")
+def ids(prompt: list[int], written: list[Token]) -> list[int]:
+    return prompt + [token.id for token in written]
+
+
+def test_attention_from_and_to_are_one_matrix(
+    engine: Engine, ids: list[int], rounding: float
+) -> None:
+    n = len(ids)
+    rows = [engine.inspect(AttentionFrom(ids, i)).result()["weights"] for i in range(n)]
+    for i, weights in enumerate(rows):
+        assert weights.shape == (engine.config.n_layers, engine.config.n_heads, i + 1)
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    for position in (0, 5, n - 1):
+        to = engine.inspect(AttentionTo(ids, position)).result()["weights"]
+        assert to.shape == (n - position, engine.config.n_layers, engine.config.n_heads)
+        column = np.stack([rows[i][..., position] for i in range(position, n)])
+        np.testing.assert_allclose(to, column, rtol=0, atol=rounding)
+
+
+def test_the_lens_ends_at_what_was_written(
+    engine: Engine, prompt: list[int], written: list[Token], ids: list[int]
+) -> None:
+    for i in (0, 7, len(written) - 1):
+        question = LogitLens(ids, len(prompt) + i - 1, chosen=written[i].id, top=3)
+        answer = engine.inspect(question).result()
+        stages = engine.config.n_layers + 1
+        assert answer["ids"].shape == answer["probabilities"].shape == (stages, 3)
+        assert answer["rank"].shape == answer["entropy"].shape == (stages,)
+        last = answer["probability"][-1]
+        np.testing.assert_allclose(np.log(last), written[i].logprob, atol=1e-5)
+
+
+def test_the_waterfall_draws_what_was_drawn(
+    engine: Engine, prompt: list[int], written: list[Token], ids: list[int]
+) -> None:
+    for i, token in enumerate(written):
+        question = Waterfall(ids, len(prompt) + i - 1, PARAMS, index=i)
+        answer = engine.inspect(question).result()
+        assert answer.info["chosen"] == token.id
+        assert answer.info["draw"] == token.draw
+        stages = {stage["name"]: stage for stage in answer.info["stages"]}
+        assert stages["min_p"]["n_kept"] == token.n_kept
+        removed = [stages[name]["removed"] for name in ("top_k", "top_p", "min_p")]
+        np.testing.assert_allclose(removed, token.mass[1:], atol=1e-4)
+
+
+def test_losses_are_those_of_the_run(
+    engine: Engine, prompt: list[int], written: list[Token], ids: list[int]
+) -> None:
+    answer = engine.inspect(Losses(ids, top=2)).result()
+    assert answer["logprob"].shape == (len(ids) - 1,)
+    assert answer["top_ids"].shape == (len(ids) - 1, 2)
+    own = answer["logprob"][len(prompt) - 1 :]
+    np.testing.assert_allclose(own, [token.logprob for token in written], atol=1e-5)
+    assert answer.info["perplexity"] == pytest.approx(np.exp(-answer["logprob"].mean()), rel=1e-5)
+
+
+def test_a_long_text_that_nobody_wrote_is_worked_through_in_pieces(engine: Engine) -> None:
+    ids = np.random.default_rng(0).integers(0, engine.config.vocab_size, 4 * PIECE_ROWS + 3)
+    text = ids.tolist()
+    answer = engine.inspect(LogitLens(text, len(text) - 1, chosen=1)).result()
+    logits = engine.logits(text)[-1].astype(np.float64)
+    shares = np.exp(logits - logits.max())
+    want = shares[1] / shares.sum()
+    np.testing.assert_allclose(answer["probability"][-1], want, rtol=1e-3)
+
+
+def test_asking_changes_nothing_of_a_run(
+    engine: Engine, prompt: list[int], written: list[Token], ids: list[int]
+) -> None:
+    asked = []
+
+    def ask_once(_: object = None) -> None:
+        if len(asked) < 3:
+            asked.append(engine.inspect(AttentionTo(ids, 0)))
+
+    run = engine.generate(prompt, PARAMS)
+    ids_now = []
+    for token in run:
+        ask_once()
+        ids_now.append(token.id)
+    assert ids_now == [token.id for token in written]
+    assert all(future.result()["weights"].shape[0] == len(ids) for future in asked)
+
+
+def test_answers_without_a_prefix_cache_are_the_same(
+    ids: list[int], engine: Engine, rounding: float
+) -> None:
+    backend = "wgpu" if engine.info.device.backend != "torch" else "torch"
+    plain = load(backend, context=256, n_slots=2, prefix_cache=False)
+    try:
+        for question in (AttentionFrom(ids, len(ids) - 1), AttentionTo(ids, 2)):
+            want = engine.inspect(question).result()["weights"]
+            got = plain.inspect(question).result()["weights"]
+            np.testing.assert_allclose(got, want, rtol=0, atol=rounding)
+    finally:
+        plain.close()
+
+
+def test_plans_are_described_where_there_are_any(engine: Engine) -> None:
+    info = engine.inspect(PlanView()).result().info
+    if engine.info.device.backend == "torch":
+        assert "dispatches" not in info
+    else:
+        assert len(info["dispatches"]) == engine.info.dispatches_per_token
+    assert engine.inspect(Profile(repeat=1)).result().info["ms"] > 0
+
+
+BAD: list[tuple[Question, str]] = [
+    (AttentionFrom([], 0), "ids are missing"),
+    (AttentionFrom([1, 2], 2), "position should be from 0 to 1"),
+    (AttentionFrom([1, 2], -1), "position should be from 0 to 1"),
+    (AttentionTo([1, 10**6], 0), "ids go from 0 to"),
+    (AttentionTo([1] * 257, 0), "257 ids are more than the context of 256"),
+    (LogitLens([1], 0, chosen=-1), "chosen go from 0 to"),
+    (LogitLens([1], 0, chosen=1, top=0), "top should be from 1 to"),
+    (Losses([1]), "give two ids"),
+    (Losses([1, 2], top=101), "top should be from 1 to"),
+    (Waterfall([1], 0, SamplingParams(), 0), "seed should be that of the run"),
+    (Waterfall([1], 0, SamplingParams(seed=1), -1), "index should fit 32 bits"),
+    (Waterfall([1], 0, SamplingParams(seed=1, top_p=2.0), 0), "top_p"),
+]
+
+
+@pytest.mark.parametrize(("question", "message"), BAD)
+def test_bad_questions_are_told_what_is_wrong(
+    engine: Engine, question: Question, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        engine.inspect(question).result()
+
+
+def test_no_room_and_no_engine() -> None:
+    small = load("torch", context=64, n_slots=1)
+    run = small.generate([1, 2, 3], SamplingParams(max_tokens=60, ignore_eos=True, seed=1))
+    iterator = iter(run)
+    for _ in range(40):
+        next(iterator)
+    with pytest.raises(QueueFull, match="no KV cache is free"):
+        small.inspect(AttentionFrom([5] * 60, 59)).result()
+    small.close()
+    with pytest.raises(EngineClosed):
+        small.inspect(PlanView())
+
+
+def test_questions_under_way_end_with_the_engine() -> None:
+    opened = load("torch", context=256, n_slots=1)
+    waiting = [opened.inspect(Losses(list(range(1, 250)))) for _ in range(4)]
+    opened.close()
+    ended = [future.exception(10) for future in waiting]
+    assert isinstance(ended[-1], EngineClosed)
