@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import queue
 import re
-import secrets
 import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -33,6 +31,7 @@ from app.openai_schema import (
     timings,
     usage,
 )
+from app.openai_shape import Shape, chat_shape, text_shape
 from app.prompts import prompt_ids
 from app.protocol import Hello
 from gpu import InvalidRequest, SamplingParams
@@ -41,48 +40,6 @@ from gpu.events import Accepted, Done, Event, Token
 PING_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 """How often to look whether the client is still there."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What differs between the two kinds of completion. `delta` and `whole` make a choice's
-    content from text; `logprobs` is None when not asked for."""
-
-    id: str
-    object: str
-    chunk_object: str
-    model: str
-    delta: Callable[[str], dict[str, Any]]
-    whole: Callable[[str], dict[str, Any]]
-    logprobs: TextLogprobs | ChatLogprobs | None
-    first: dict[str, Any] | None
-    prefix: str = ""
-
-    def chunk(
-        self, content: dict[str, Any], tokens: list[Token], finish: str | None
-    ) -> dict[str, Any]:
-        logprobs = self.logprobs.of(tokens) if self.logprobs is not None and tokens else None
-        choice = {"index": 0, **content, "logprobs": logprobs, "finish_reason": finish}
-        return self._frame(self.chunk_object, [choice])
-
-    def answer(self, text: str, tokens: list[Token], done: Done) -> dict[str, Any]:
-        logprobs = self.logprobs.of(tokens) if self.logprobs is not None else None
-        choice = {
-            "index": 0,
-            **self.whole(text),
-            "logprobs": logprobs,
-            "finish_reason": FINISH_REASONS[done.reason],
-        }
-        return {**self._frame(self.object, [choice]), "usage": usage(done)}
-
-    def _frame(self, object: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "object": object,
-            "created": int(time.time()),
-            "model": self.model,
-            "choices": choices,
-        }
 
 
 def register(app: Flask, engine: EngineClient) -> None:
@@ -106,55 +63,44 @@ def register(app: Flask, engine: EngineClient) -> None:
 
     @app.post("/v1/completions")
     def completions() -> Response:
-        hello = engine.require_ready()
-        wanted = _decode(CompletionRequest)
-        _check_model(wanted.model, hello)
-        params = wanted.params(hello.defaults)
-        check_logprobs(wanted.n_top, params, "logprobs")
-        text, given_ids = wanted.text_or_ids()
-        ids = prompt_ids(engine.tokenizer, text, ids=given_ids)
-        echo = ""
-        if wanted.echo:
-            echo = text if text is not None else engine.tokenizer.decode(ids)
-        shape = Shape(
-            id=f"cmpl-{secrets.token_hex(12)}",
-            object="text_completion",
-            chunk_object="text_completion",
-            model=hello.model.name,
-            delta=lambda text: {"text": text},
-            whole=lambda text: {"text": text},
-            logprobs=None
-            if wanted.n_top is None
-            else TextLogprobs(engine.tokenizer, params, wanted.n_top, 0),
-            first={"text": echo} if echo else None,
-            prefix=echo,
-        )
-        return _answer(engine, ids, params, shape, wanted)
+        return _complete(engine)
 
     @app.post("/v1/chat/completions")
     def chat_completions() -> Response:
-        hello = engine.require_ready()
-        wanted = _decode(ChatRequest)
-        _check_model(wanted.model, hello)
-        params = wanted.params(hello.defaults, hello.limits.context)
-        check_logprobs(wanted.n_top, params, "top_logprobs")
-        messages = [message.plain() for message in wanted.messages]
-        ids = prompt_ids(
-            engine.tokenizer, messages=messages, continue_final=wanted.continue_final_message
-        )
-        shape = Shape(
-            id=f"chatcmpl-{secrets.token_hex(12)}",
-            object="chat.completion",
-            chunk_object="chat.completion.chunk",
-            model=hello.model.name,
-            delta=lambda text: {"delta": {"content": text} if text else {}},
-            whole=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
-            logprobs=None
-            if wanted.n_top is None
-            else ChatLogprobs(engine.tokenizer, params, wanted.n_top),
-            first={"delta": {"role": "assistant", "content": ""}},
-        )
-        return _answer(engine, ids, params, shape, wanted)
+        return _complete_chat(engine)
+
+
+def _complete(engine: EngineClient) -> Response:
+    hello = engine.require_ready()
+    wanted = _decode(CompletionRequest)
+    _check_model(wanted.model, hello)
+    params = wanted.params(hello.defaults)
+    check_logprobs(wanted.n_top, params, "logprobs")
+    text, given_ids = wanted.text_or_ids()
+    ids = prompt_ids(engine.tokenizer, text, ids=given_ids)
+    echo = ""
+    if wanted.echo:
+        echo = text if text is not None else engine.tokenizer.decode(ids)
+    logprobs = None
+    if wanted.n_top is not None:
+        logprobs = TextLogprobs(engine.tokenizer, params, wanted.n_top, 0)
+    return _answer(engine, ids, params, text_shape(hello.model.name, echo, logprobs), wanted)
+
+
+def _complete_chat(engine: EngineClient) -> Response:
+    hello = engine.require_ready()
+    wanted = _decode(ChatRequest)
+    _check_model(wanted.model, hello)
+    params = wanted.params(hello.defaults, hello.limits.context)
+    check_logprobs(wanted.n_top, params, "top_logprobs")
+    messages = [message.plain() for message in wanted.messages]
+    ids = prompt_ids(
+        engine.tokenizer, messages=messages, continue_final=wanted.continue_final_message
+    )
+    logprobs = None
+    if wanted.n_top is not None:
+        logprobs = ChatLogprobs(engine.tokenizer, params, wanted.n_top)
+    return _answer(engine, ids, params, chat_shape(hello.model.name, logprobs), wanted)
 
 
 def _decode(kind: type[Any]) -> Any:

@@ -1,0 +1,83 @@
+"""How `/v1` answers look: one form for completions of text and of chats, whole and in pieces."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from app.openai_schema import FINISH_REASONS, ChatLogprobs, TextLogprobs, usage
+from gpu.events import Done, Token
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What differs between the two kinds of completion. `delta` and `whole` make a choice's
+    content from text; `logprobs` is None when not asked for."""
+
+    id: str
+    object: str
+    chunk_object: str
+    model: str
+    delta: Callable[[str], dict[str, Any]]
+    whole: Callable[[str], dict[str, Any]]
+    logprobs: TextLogprobs | ChatLogprobs | None
+    first: dict[str, Any] | None
+    prefix: str = ""
+
+    def chunk(
+        self, content: dict[str, Any], tokens: list[Token], finish: str | None
+    ) -> dict[str, Any]:
+        logprobs = self.logprobs.of(tokens) if self.logprobs is not None and tokens else None
+        choice = {"index": 0, **content, "logprobs": logprobs, "finish_reason": finish}
+        return self._frame(self.chunk_object, [choice])
+
+    def answer(self, text: str, tokens: list[Token], done: Done) -> dict[str, Any]:
+        logprobs = self.logprobs.of(tokens) if self.logprobs is not None else None
+        choice = {
+            "index": 0,
+            **self.whole(text),
+            "logprobs": logprobs,
+            "finish_reason": FINISH_REASONS[done.reason],
+        }
+        return {**self._frame(self.object, [choice]), "usage": usage(done)}
+
+    def _frame(self, object: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": object,
+            "created": int(time.time()),
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+def text_shape(model: str, echo: str, logprobs: TextLogprobs | None) -> Shape:
+    """Of `/v1/completions`. `echo`: the prompt when it is to be repeated, else ""."""
+    return Shape(
+        id=f"cmpl-{secrets.token_hex(12)}",
+        object="text_completion",
+        chunk_object="text_completion",
+        model=model,
+        delta=lambda text: {"text": text},
+        whole=lambda text: {"text": text},
+        logprobs=logprobs,
+        first={"text": echo} if echo else None,
+        prefix=echo,
+    )
+
+
+def chat_shape(model: str, logprobs: ChatLogprobs | None) -> Shape:
+    """Of `/v1/chat/completions`."""
+    return Shape(
+        id=f"chatcmpl-{secrets.token_hex(12)}",
+        object="chat.completion",
+        chunk_object="chat.completion.chunk",
+        model=model,
+        delta=lambda text: {"delta": {"content": text} if text else {}},
+        whole=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
+        logprobs=logprobs,
+        first={"delta": {"role": "assistant", "content": ""}},
+    )
