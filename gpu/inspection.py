@@ -92,7 +92,7 @@ class Losses(_Question, frozen=True, tag="losses"):
 class PlanView(_Question, frozen=True, tag="plan"):
     """What does a step of `n_rows` tokens after `context` others run on the device? No arrays.
 
-    info  the plan, as `gpu.plan_view.ListedPlan` says; {} for an engine without one
+    info  the plan, as `gpu.listed_plan.ListedPlan` says; {} for an engine without one
     """
 
     n_rows: int = 1
@@ -100,12 +100,13 @@ class PlanView(_Question, frozen=True, tag="plan"):
 
 
 class Profile(_Question, frozen=True, tag="profile"):
-    """Where does the time of one step go? `n_rows` tokens after `context` others, `repeat` from 1 to
-    `MAX_REPEAT`.
+    """Where does the time of one step go? `n_rows` tokens after `context` others.
+
+    `repeat` is from 1 to `MAX_REPEAT`.
 
     ms  f32 (n_dispatches,): GPU time of each dispatch of the plan, median over `repeat` steps; no
         array where the device has no clock
-    info["dispatches"] describes them, see `gpu.plan_view`
+    info["dispatches"] describes them, see `gpu.listed_plan`
     """
 
     n_rows: int = 1

@@ -4,76 +4,20 @@ source of every kernel as it runs. Costs are those of `gpu.plan_cost`."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Literal, Protocol
-
-import msgspec
+from typing import Protocol
 
 from gpu.buffers import Tensor
 from gpu.kernel_source import filled_source, workgroup_size
-from gpu.kernels import Binding, Kernel, Number
+from gpu.kernels import Binding, Kernel
+from gpu.listed_plan import Access, ListedPlan, PlanBinding, PlanDispatch, PlanKernel
 from gpu.plan import Dispatch, Plan
 from gpu.plan_book import RecordedPlan
 from gpu.plan_cost import StepSize, cost_of, plan_cost
 from gpu.step import RunnerLimits
 
-Access = Literal["uniform", "read", "read_write", "unused"]
-
 _LAYER = re.compile(r"layer(\d+)\.")
 _STAND_INS = ("unread", "unwritten")
 """Tensors of `gpu.ops.Batch` for bindings that an op does not use."""
-
-
-class PlanBinding(msgspec.Struct, frozen=True):
-    """A binding `name` of the shader and the tensor behind it, as it lies in memory: packed weights
-    are u32 words. "read_write" is how a shader must declare what it writes; "unused": a stand-in
-    for what this op can do without."""
-
-    name: str
-    tensor: str
-    dtype: str
-    shape: tuple[int, ...]
-    n_bytes: int
-    access: Access
-
-
-class PlanDispatch(msgspec.Struct, frozen=True):
-    """`layer`: None before and after the layers. `kernel`: its place in `ListedPlan.kernels`.
-    `bound_bytes`: of all tensors bound; `n_bytes`, `flops`: what this step needs of them, None
-    where no formula says."""
-
-    label: str
-    layer: int | None
-    op: str
-    kernel: int
-    grid: tuple[int, int, int]
-    bindings: tuple[PlanBinding, ...]
-    bound_bytes: int
-    n_bytes: int | None
-    flops: int | None
-
-
-class PlanKernel(msgspec.Struct, frozen=True):
-    """`constants`: the values of the shader's overrides, which `source` has put in."""
-
-    op: str
-    workgroup_size: tuple[int, int, int]
-    constants: Mapping[str, Number]
-    source: str
-
-
-class ListedPlan(msgspec.Struct, frozen=True):
-    """The plan for `n_rows` rows after `context` tokens, recorded for `recorded_rows` rows;
-    `n_bytes` and `flops` are the sums of its dispatches'."""
-
-    n_rows: int
-    n_samples: int
-    context: int
-    recorded_rows: int
-    dispatches: tuple[PlanDispatch, ...]
-    kernels: tuple[PlanKernel, ...]
-    n_bytes: int
-    flops: int
 
 
 def listed(recorded: RecordedPlan, size: StepSize) -> ListedPlan:

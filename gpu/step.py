@@ -289,7 +289,7 @@ class Runner(Protocol):
 
     def list_plan(self, n_rows: int, context: int) -> dict[str, Any] | None:
         """The plan of a step of `n_rows` rows after `context` tokens with one sample, as JSON
-        values: see `gpu.plan_view.ListedPlan`; None where there is none. Raises InvalidRequest for
+        values (`gpu.listed_plan.ListedPlan`); None where there is none. Raises InvalidRequest for
         what no step can be."""
         ...
 

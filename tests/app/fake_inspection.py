@@ -18,6 +18,7 @@ from gpu.inspection import (
     AttentionTo,
     LogitLens,
     Losses,
+    PlanView,
     Profile,
     Question,
     Waterfall,
@@ -26,6 +27,7 @@ from gpu.readings import lens_reading
 from gpu.softmax import entropy, log_softmax
 from gpu.step import Sample
 from gpu.waterfall import waterfall
+from tests.app.fake_plan import fake_plan
 
 
 def answer(question: Question, info: EngineInfo) -> Answer:
@@ -66,10 +68,13 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             return waterfall(_logits(rng, 1, vocab)[0], ids, _sample(params, index), top)
         case Losses(ids=ids, top=top):
             return _losses(_logits(rng, len(ids) - 1, vocab), ids[1:], top)
-        case Profile(n_rows=n_rows):
-            ms = rng.gamma(2.0, 0.05 * n_rows, info.dispatches_per_token)
-            return Answer({}, (Array.of("ms", ms),))
-    return Answer({}, ())  # the plan's: this engine has none
+        case PlanView(n_rows=n_rows, context=context):
+            return Answer(fake_plan(info, n_rows, context), ())
+        case Profile(n_rows=n_rows, context=context):
+            dispatches = fake_plan(info, n_rows, context)["dispatches"]
+            ms = rng.gamma(2.0, 0.05 * n_rows, len(dispatches))
+            return Answer({"dispatches": dispatches}, (Array.of("ms", ms),))
+    raise AssertionError(f"no answer is made up for {question}")
 
 
 def _losses(logits: npt.NDArray[np.float32], ids: list[int], top: int) -> Answer:

@@ -40,6 +40,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
         "index": 1,
     },
     "losses": {"ids": IDS, "top": 2},
+    "plan": {"n_rows": 2, "context": 30},
     "profile": {"n_rows": 4},
 }
 

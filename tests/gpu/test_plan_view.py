@@ -18,8 +18,9 @@ from gpu.errors import InvalidRequest
 from gpu.inventory import Inventory
 from gpu.kernel_source import filled_source, workgroup_size
 from gpu.kernels import Kernel
+from gpu.listed_plan import ListedPlan, PlanDispatch
 from gpu.plan_cost import COSTS, Cost, StepSize, cost_of, plan_cost
-from gpu.plan_view import ListedPlan, PlanDispatch, listed, step_cost
+from gpu.plan_view import listed, step_cost
 from gpu.step import Row, Step
 from gpu.wgpu_runner import WgpuRunner
 from tests.gpu import driving, random_llama
