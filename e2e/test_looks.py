@@ -383,3 +383,25 @@ def test_a_token_of_the_prompt_can_be_looked_at(page: Page, site: Callable[..., 
     page.keyboard.press("ArrowLeft")
     expect(play.core).to_have_attribute("aria-valuenow", "0")
     expect(play.core).to_have_attribute("aria-valuetext", re.compile(r"^prompt \d+, "))
+
+
+def test_what_was_found_of_a_prompt_says_so_and_shows_no_layers(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    """Its layers were not computed again, so there is nothing to measure."""
+    play = open_page(page, site(reused=1))
+    play.set(max_tokens=12)
+    play.ask("Tell")
+    play.wait_tokens(12)
+    play.wait_done()
+    play.core.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_test_id("token-sub")).to_have_text("given, not chosen")
+    cells = page.locator("#lrows tr:not(.end)").first.locator("td")
+    assert float(cells.first.inner_text()) > 0
+    while page.locator("#tok-no").inner_text() != "prompt 1":
+        page.keyboard.press("ArrowLeft")
+    expect(page.get_by_test_id("token-sub")).to_have_text("given, found in cache")
+    expect(page.locator("#tparts")).to_contain_text("Found in the KV cache")
+    expect(cells.first).to_have_text("")

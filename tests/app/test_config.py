@@ -262,6 +262,17 @@ def test_the_server_loads_with_the_kernels_measured_for_the_adapter(
     assert asked["probe"] is True
 
 
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_the_server_loads_with_or_without_the_prefix_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, prefix_cache: bool
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("gpu.Engine.load", lambda folder, **options: asked.update(options))
+    settings = Settings(prefix_cache=prefix_cache)
+    app.server.load_engine(settings, tmp_path, lambda fraction, message: None)
+    assert asked["prefix_cache"] is prefix_cache
+
+
 def test_a_device_error_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise DeviceError("no adapter; install a driver")
