@@ -33,7 +33,7 @@ from app.protocol import (
 )
 from app.questions import Questions, error_about
 from app.security import browser_session
-from app.sessions import Sessions
+from app.sessions import RequestClock, Sessions
 from app.tokenizing import Tokenizing
 
 PATH = "/ws"
@@ -128,6 +128,7 @@ class Connection:
         live.update(update.capture, changes_of(update))
 
     def _generate(self, message: Generate) -> None:
+        clock = RequestClock()
         self._engine.require_ready()
         params = message.params.validate()
         ids = prompt_ids(
@@ -137,7 +138,8 @@ class Connection:
             message.ids,
             continue_final=message.continue_final,
         )
-        live = self._sessions.start(self._owner, message.id, ids, params, message.capture)
+        clock.prepared = clock.now()
+        live = self._sessions.start(self._owner, message.id, ids, params, message.capture, clock)
         self._out.follow(live, after=0)
 
 

@@ -173,12 +173,15 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     progress: float | None = None
 
 
-class Generation(msgspec.Struct, frozen=True, tag="event"):
-    """An event of generation `id`."""
+class Generation(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
+    """An event of generation `id`. `at`: when it came from the engine, in milliseconds since the
+    server took the request; `prepared`, of the first event: when the prompt had become tokens."""
 
     id: str
     seq: int
     event: Accepted | Queued | Prefill | Token | Updated | Done
+    at: float
+    prepared: float | None = None
 
 
 class Counted(msgspec.Struct, frozen=True, tag="counted"):

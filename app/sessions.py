@@ -51,15 +51,28 @@ class UnknownGenerationError(EngineError):
     code = "unknown_generation"
 
 
+class RequestClock:
+    """Milliseconds since the server took a request. `prepared`: when its prompt was tokens."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self.prepared: float | None = None
+
+    def now(self) -> float:
+        return (time.perf_counter() - self._began) * 1e3
+
+
 class Entry:
     """One message: `full` with statistics (None when it has none, or they were dropped)."""
 
     __slots__ = ("full", "lean")
 
-    def __init__(self, id: str, seq: int, event: Event) -> None:
-        self.lean = msgspec.json.encode(Generation(id, seq, without_stats(event)))
+    def __init__(self, message: Generation) -> None:
+        event = message.event
+        lean = msgspec.structs.replace(message, event=without_stats(event))
+        self.lean = msgspec.json.encode(lean)
         has_stats = isinstance(event, Token | Prefill) and bool(event.stats)
-        self.full = msgspec.json.encode(Generation(id, seq, event)) if has_stats else None
+        self.full = msgspec.json.encode(message) if has_stats else None
 
 
 class LiveRun:
@@ -68,9 +81,17 @@ class LiveRun:
     A follower is called, without arguments, when the log has grown.
     """
 
-    def __init__(self, owner: str, id: str, keeping: Keeping, on_done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        owner: str,
+        id: str,
+        clock: RequestClock,
+        keeping: Keeping,
+        on_done: Callable[[], None],
+    ) -> None:
         self.owner = owner
         self.id = id
+        self._clock = clock
         self.finished_at: float | None = None
         self._keeping = keeping
         self._on_done = on_done
@@ -99,7 +120,9 @@ class LiveRun:
     def on_event(self, event: Event) -> None:
         """Take an event of the engine; never blocks for long."""
         with self._lock:
-            entry = Entry(self.id, len(self._log) + 1, event)
+            prepared = None if self._log else self._clock.prepared
+            seq = len(self._log) + 1
+            entry = Entry(Generation(self.id, seq, event, self._clock.now(), prepared))
             self._log.append(entry)
             self._lean_bytes += len(entry.lean)
             self._stats_bytes += len(entry.full or b"")
@@ -183,10 +206,17 @@ class Sessions:
         self._runs: dict[tuple[str, str], LiveRun] = {}
 
     def start(
-        self, owner: str, id: str, ids: list[int], params: SamplingParams, capture: bool
+        self,
+        owner: str,
+        id: str,
+        ids: list[int],
+        params: SamplingParams,
+        capture: bool,
+        clock: RequestClock | None = None,
     ) -> LiveRun:
-        """Begin a generation. Raises `InvalidRequest` and what `EngineClient.submit` raises."""
-        live = LiveRun(owner, id, self._keeping, self._forget_old)
+        """Begin a generation; `clock` began with the request, or begins now. Raises
+        `InvalidRequest` and what `EngineClient.submit` raises."""
+        live = LiveRun(owner, id, clock or RequestClock(), self._keeping, self._forget_old)
         with self._lock:
             if (owner, id) in self._runs:
                 raise InvalidRequest(f"there is a generation {id!r} already; use a new id", "id")

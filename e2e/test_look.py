@@ -145,7 +145,9 @@ def test_a_reload_opens_the_same_instrument_and_says_what_it_lost(
     page.reload()
     play.wait_ready()
     expect(look.source).to_contain_text("is not known")
-    assert {row["to the page, ms"] for row in look.table()} == {""}
+    steps = [row for row in look.table() if row["token"]]
+    assert {row["socket, ms"] for row in steps} == {row["draw, ms"] for row in steps} == {""}
+    assert "" not in {row["pipe, ms"] for row in steps}, "the server's clock is not forgotten"
 
 
 def test_a_closed_panel_asks_nothing(page: Page, site: Callable[..., Site]) -> None:

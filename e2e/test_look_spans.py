@@ -30,35 +30,46 @@ def call(page: Page, module: str, name: str, *arguments: Any) -> Any:
     return page.evaluate(CALL, [module, name, list(arguments)])
 
 
+def chunk(received: float, passed: float) -> dict[str, Any]:
+    times = {"ms": 6.0, "gpuMs": 4.0, "receivedAt": received, "passedAt": passed}
+    return {"done": 8, "reused": 0, **times}
+
+
 def segment(**fields: Any) -> dict[str, Any]:
-    chunk = {"done": 8, "reused": 0, "ms": 6.0, "gpuMs": 4.0, "receivedAt": 1033.0}
-    return {"sentAt": 1000.0, "chunks": [chunk], "timings": {"queue_ms": 2.0}, **fields}
+    known = {"sentAt": 1000.0, "preparedMs": 4.0, "timings": {"queue_ms": 2.0}}
+    return {**known, "chunks": [chunk(1033.0, 26.0)], **fields}
 
 
-def token(interval: float, received: float | None, drawn: float | None = None) -> dict[str, Any]:
+def token(interval: float, passed: float, received: float, drawn: float) -> dict[str, Any]:
     times = {"interval": interval, "gpu": 3.0, "encode": 0.5, "wait": 2.0, "read": 0.25}
-    return {"times": times, "receivedAt": received, "drawnAt": drawn}
+    return {"times": times, "passedAt": passed, "receivedAt": received, "drawnAt": drawn}
 
 
-TOKENS = [token(10.0, 1030.0, 1036.0), token(5.0, 1033.0, 1036.0), token(5.0, 1040.0, 1041.0)]
-"""Read 10, 15 and 20 ms after the engine took the request; the second was the fastest to come:
-1033 − 1000 − 15 is 18, so 18 ms after sending is the engine's zero."""
+TOKENS = [
+    token(10.0, 24.0, 1030.0, 1036.0),
+    token(5.0, 28.0, 1033.0, 1036.0),
+    token(5.0, 34.0, 1040.0, 1041.0),
+]
+"""Read 10, 15 and 20 ms after the engine took the request. To the server the second came fastest,
+at 28: the engine's zero is 13 ms after the server's. To the page too, at 1033 − 1000 = 33: the
+server's zero is 5 ms after sending."""
 
 
-def test_clocks_are_laid_so_that_the_fastest_token_took_no_time(loaded: Page) -> None:
+def test_clocks_are_laid_so_that_the_fastest_message_took_no_time(loaded: Page) -> None:
     measured = loaded.evaluate(MEASURE, [segment(), TOKENS, 1])
     steps = measured["steps"]
     assert measured["live"] is True
     assert [step["at"] for step in steps] == [28.0, 33.0, 38.0]
-    assert [step["socket"] for step in steps] == [2.0, 0.0, 2.0]
+    assert [step["pipe"] for step in steps] == [1.0, 0.0, 1.0]
+    assert [step["socket"] for step in steps] == [1.0, 0.0, 1.0]
     assert [step["page"] for step in steps] == [6.0, 3.0, 1.0]
     assert measured["end"] == 41.0
 
 
 def test_a_chunk_of_the_prompt_may_be_the_fastest_message(loaded: Page) -> None:
-    chunk = {"done": 8, "reused": 0, "ms": 6.0, "gpuMs": 4.0, "receivedAt": 1012.0}
-    measured = loaded.evaluate(MEASURE, [segment(chunks=[chunk]), TOKENS, 1])
-    assert measured["steps"][0]["at"] == 1012 - 1000 - 2 - 6 + 10
+    early = segment(chunks=[chunk(1012.0, 9.0)])
+    measured = loaded.evaluate(MEASURE, [early, TOKENS, 1])
+    assert measured["steps"][0]["at"] == (1012 - 1000 - 9) + (9 - 2 - 6) + 10
 
 
 def spans(measured: dict[str, Any], lane: str) -> list[tuple[str, float, float]]:
@@ -68,7 +79,9 @@ def spans(measured: dict[str, Any], lane: str) -> list[tuple[str, float, float]]
 def test_every_part_is_where_its_clock_says(loaded: Page) -> None:
     measured = loaded.evaluate(MEASURE, [segment(), TOKENS, 1])
     assert spans(measured, "request") == [
-        ("sending", 0, 18),
+        ("sending", 0, 5),
+        ("template", 5, 9),
+        ("to the engine", 9, 18),
         ("queue", 18, 20),
         ("prefill", 20, 26),
         ("first sample", 26, 28),
@@ -79,7 +92,9 @@ def test_every_part_is_where_its_clock_says(loaded: Page) -> None:
     host = spans(measured, "host")
     assert host[:2] == [("wait", 25.75, 27.75), ("read", 27.75, 28)]
     assert host[2:5] == [("encode", 28, 28.5), ("wait", 30.75, 32.75), ("read", 32.75, 33)]
-    assert spans(measured, "socket") == [("socket", 28, 30), ("socket", 33, 33), ("socket", 38, 40)]
+    line = spans(measured, "line")
+    assert line[:2] == [("pipe", 28, 29), ("socket", 29, 30)]
+    assert line[4:] == [("pipe", 38, 39), ("socket", 39, 40)]
     assert spans(measured, "page") == [("draw", 30, 36), ("draw", 33, 36), ("draw", 40, 41)]
 
 
@@ -89,16 +104,18 @@ def test_steps_in_flight_are_encoded_that_much_earlier(loaded: Page) -> None:
     assert encodes == [("encode", 28, 28.5)], "the third step, when the first token was read"
 
 
-def test_after_a_reload_the_engines_clock_stands_alone(loaded: Page) -> None:
+def test_after_a_reload_the_axis_begins_at_the_server(loaded: Page) -> None:
     measured = loaded.evaluate(MEASURE, [segment(sentAt=None), TOKENS, 1])
     assert measured["live"] is False
-    assert [step["at"] for step in measured["steps"]] == [10.0, 15.0, 20.0]
+    assert [step["at"] for step in measured["steps"]] == [23.0, 28.0, 33.0]
+    assert [step["pipe"] for step in measured["steps"]] == [1.0, 0.0, 1.0]
     assert {step["socket"] for step in measured["steps"]} == {None}
-    assert spans(measured, "socket") == spans(measured, "page") == []
+    assert {part for part, *_ in spans(measured, "line")} == {"pipe"}
+    assert spans(measured, "page") == []
 
 
 def test_nothing_came_yet(loaded: Page) -> None:
-    measured = loaded.evaluate(MEASURE, [segment(chunks=[], timings=None), [], 1])
+    measured = loaded.evaluate(MEASURE, [segment(chunks=[], timings=None, preparedMs=None), [], 1])
     assert (measured["spans"], measured["steps"], measured["end"]) == ([], [], 0)
 
 

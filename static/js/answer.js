@@ -24,13 +24,15 @@ export class Segment {
     this.params = null;
     this.capture = request?.capture ?? true;
     this.prefill = { done: 0, total: 0, reused: 0, ms: 0, gpuMs: null };
-    /** Its chunks: {done, ms, gpuMs, receivedAt}. */
+    /** Its chunks: {done, reused, ms, gpuMs, passedAt, receivedAt}. */
     this.chunks = [];
     this.promptStats = [];
     this.kvBlocks = 0;
     this.reason = "";
     this.message = "";
     this.timings = null;
+    /** How long the server took to make tokens of the prompt; null: not known. */
+    this.preparedMs = null;
     /** When this page sent the request, by its own clock; null when a reload forgot it. */
     this.sentAt = null;
     this.nTokens = 0;
@@ -165,8 +167,8 @@ const HANDLERS = {
     prefill.reused = event.reused;
     prefill.ms = event.ms; // since the start, unlike gpu_ms, which is of this chunk
     if (event.gpu_ms !== null) prefill.gpuMs = (prefill.gpuMs ?? 0) + event.gpu_ms;
-    const { done, reused, ms, gpu_ms: gpuMs, receivedAt } = event;
-    segment.chunks.push({ done, reused, ms, gpuMs, receivedAt });
+    const { done, reused, ms, gpu_ms: gpuMs, passedAt, receivedAt } = event;
+    segment.chunks.push({ done, reused, ms, gpuMs, passedAt, receivedAt });
     segment.kvBlocks = event.kv_blocks;
     for (const stats of event.stats ?? []) segment.promptStats[stats.position] = stats;
   },

@@ -5,9 +5,13 @@ import { on } from "./state.js";
 /** Messages that came and wait for their frame. */
 const waiting = [];
 
-/** Write into an event when it came (`receivedAt`); the frame that draws it adds `drawnAt`. */
-export function stampReceived(event) {
+/**
+ * Write into an event when it came (`receivedAt`), and when it passed the server (`passedAt`, by the
+ * server's clock since it took the request). The frame that draws it adds `drawnAt`.
+ */
+export function stampReceived(event, passedAt) {
   event.receivedAt = performance.now();
+  event.passedAt = passedAt;
   waiting.push(event);
 }
 

@@ -57,10 +57,11 @@ const HANDLERS = {
     if (message.state === "ready") pickUp();
   },
 
-  event({ id, seq, event }) {
+  event({ id, seq, event, at, prepared }) {
     const { answer, segment } = whose(id) ?? {};
     if (!segment) return;
-    stampReceived(event);
+    stampReceived(event, at);
+    segment.preparedMs ??= prepared ?? null;
     const taken = answer.take(segment, seq, event);
     if (taken === null) send({ type: "resume", id, after: segment.seq });
     if (!taken) return;

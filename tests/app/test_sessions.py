@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -11,7 +13,7 @@ import pytest
 
 from app.engines import LocalEngine
 from app.protocol import Generation
-from app.sessions import Keeping, LiveRun, Sessions, UnknownGenerationError
+from app.sessions import Keeping, LiveRun, RequestClock, Sessions, UnknownGenerationError
 from gpu import InvalidRequest, QueueFull, SamplingParams
 from gpu.events import Done, Event, Timings, Token, Updated
 from tests.app.fake_engine import FakeOptions, load
@@ -97,6 +99,27 @@ def test_the_log_is_numbered_from_one_and_holds_every_event(engine: ScriptedEngi
     assert {message.id for message in found} == {"a"}
     assert [message.event for message in found] == events
     assert live.entry(7) is None
+
+
+def test_messages_say_when_they_passed_and_when_the_prompt_was_tokens(
+    engine: ScriptedEngine,
+) -> None:
+    began = time.perf_counter()
+    clock = RequestClock()
+    time.sleep(0.02)
+    clock.prepared = clock.now()
+    live = Sessions(engine, Keeping()).start("me", "a", IDS, SamplingParams(), True, clock)
+    for event in [*tokens(3), done()]:
+        time.sleep(0.01)
+        engine.tells[0](event)
+    took = (time.perf_counter() - began) * 1e3
+    found = read(live)
+    assert [message.prepared for message in found] == [clock.prepared, None, None, None]
+    times = [clock.prepared, *(message.at for message in found), took]
+    assert times[0] >= 20
+    assert all(later - earlier >= 10 for earlier, later in pairwise(times[:-1]))
+    assert times[-1] > times[-2]
+    assert [message.at for message in read(live, lean=True)] == times[1:-1]
 
 
 def test_a_lean_message_lacks_the_statistics_alone(engine: ScriptedEngine) -> None:
@@ -186,7 +209,7 @@ def test_a_finished_generation_takes_no_update(engine: ScriptedEngine) -> None:
 
 
 def test_a_stop_that_comes_before_the_run_is_known_is_kept(engine: ScriptedEngine) -> None:
-    live = LiveRun("me", "a", Keeping(), lambda: None)
+    live = LiveRun("me", "a", RequestClock(), Keeping(), lambda: None)
     live.cancel()
     run = engine.submit(IDS, SamplingParams(), capture=False, on_event=live.on_event)
     live.started(run)

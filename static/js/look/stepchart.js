@@ -14,6 +14,7 @@ export const COLOURS = {
   encode: "ink-2",
   wait: "edge",
   read: "data-2",
+  pipe: "edge",
   socket: "data-2",
   page: "ink-3",
 };
@@ -22,6 +23,8 @@ const PART_COLOURS = {
   prefill: "data",
   decode: "data",
   "first sample": "data-2",
+  template: "ink-2",
+  "to the engine": "edge",
   queue: "line",
   draw: "ink-3",
 };

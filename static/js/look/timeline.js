@@ -9,6 +9,10 @@ import { Histogram } from "./histogram.js";
 import { intervalsOf, measure, quantile } from "./spans.js";
 import { COLOURS, StepChart } from "./stepchart.js";
 
+const CLOCKS =
+  "Engine’s clock: queue, prefill, host. GPU’s: lengths only. Server’s: template, pipe.";
+const LAID = "Laid on each other so that the fastest message took no time.";
+
 let readout = null;
 let figures = null;
 let chart = null;
@@ -45,10 +49,8 @@ export const timeline = {
     drawReadout(token, at);
     chart.describe(readout.textContent, at === null ? 0 : at + 1, tokens.length);
     return measured.live
-      ? "Engine’s clock: queue, prefill, host. GPU’s: lengths only. This browser’s: socket, draw. " +
-          "Laid on each other so that the fastest token took no time to come here."
-      : "Engine’s clock: queue, prefill, host. GPU’s: lengths only. The page was loaded again " +
-          "since, so when tokens came and were drawn is not known.";
+      ? `${CLOCKS} This browser’s: socket, draw. ${LAID}`
+      : `${CLOCKS} The page was loaded again since, so when tokens came and were drawn is not known.`;
   },
 
   table() {
@@ -81,7 +83,8 @@ const PARTS = [
   ["GPU", "gpu"],
   ["wait", "wait"],
   ["read", "read"],
-  ["to the page", "socket"],
+  ["pipe", "pipe"],
+  ["socket", "socket"],
   ["draw", "page"],
 ];
 const COLUMNS = [
@@ -132,7 +135,7 @@ function drawFigures(segment, tokens, { steps }, sorted) {
     ["TPOT", ms(segment.timings?.tpot_ms || mean)],
     ["p50", ms(quantile(sorted, 0.5))],
     ["p95", ms(quantile(sorted, 0.95))],
-    ["to the page, p50", ms(median("socket"))],
+    ["socket, p50", ms(median("socket"))],
     ["draw, p50", ms(median("page"))],
   ];
   if (figures.children.length !== rows.length)
