@@ -1,0 +1,187 @@
+"""Does what the engine's thread does, one thing at a time, and holds every block to a model that
+looks at every cell."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from gpu.blocks import BLOCK_TOKENS, blocks_for
+from gpu.errors import InvalidRequest
+from gpu.prefix_cache import Chain
+from gpu.sampling import SamplingParams
+from gpu.scheduler import Scheduled, Scheduler
+from gpu.sequence import Sequence
+from gpu.step import Row, Sample, Step
+from gpu.tokenizer import Tokenizer
+from tests.gpu.scripted_runner import ScriptedRunner, expected
+
+
+class Hand:
+    """Runs over a scripted runner; every text is checked at its end."""
+
+    def __init__(
+        self, runner: ScriptedRunner, tokenizer: Tokenizer, *, prefix_cache: bool = True
+    ) -> None:
+        self.runner = runner
+        self.scheduler = Scheduler(runner.limits, prefix_cache=prefix_cache)
+        self.in_flight: deque[Scheduled] = deque()
+        self.texts: list[list[int]] = [[1] * 40]
+        self._tokenizer = tokenizer
+
+    def start(self, prompt: list[int], n: int) -> Sequence:
+        params = SamplingParams(max_tokens=n, seed=0)
+        sequence = Sequence(prompt, params, self._tokenizer, (), self.runner.limits.context)
+        self.scheduler.add(sequence)
+        return sequence
+
+    def advance(self) -> bool:
+        """Admit, and submit a step; False: there was none."""
+        for sequence in self.scheduler.admit():
+            self.runner.begin_slot(sequence.slot, np.array(sequence.prompt, np.uint32))
+        self.settle()
+        scheduled = self.scheduler.next_step()
+        self.settle()
+        if scheduled is None:
+            return False
+        self.runner.submit(scheduled.step)
+        self.in_flight.append(scheduled)
+        return True
+
+    def settle(self) -> None:
+        kv = self.scheduler.kv
+        for source, destination in kv.copies:
+            self.runner.copy_block(source, destination)
+        kv.copies.clear()
+        for sequence in kv.grown:
+            self.runner.set_blocks(sequence.slot, sequence.blocks)
+        kv.grown.clear()
+
+    def collect(self) -> None:
+        scheduled, result = self.in_flight.popleft(), self.runner.collect()
+        pairs = zip(scheduled.samplers, scheduled.rows, result.samples, strict=True)
+        for sequence, row, sampled in pairs:
+            if not sequence.finished:
+                sequence.wrote(sampled, row, result)
+                if sequence.finished:
+                    self.release(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        self.scheduler.release(sequence)
+        self.texts.append(sequence.ids)
+        written = sequence.ids[len(sequence.prompt) :]
+        assert written == expected(sequence.prompt, len(written))
+
+    def cancel(self, sequence: Sequence) -> None:
+        sequence.cancel()
+        self.release(sequence)
+
+    def resize(self, sequence: Sequence, n: int) -> None:
+        """Another max_tokens, unless it is refused."""
+        try:
+            self.scheduler.check_max_tokens(sequence, n)
+        except InvalidRequest:
+            return
+        sequence.update({"max_tokens": n}, None)
+        if sequence.finished:
+            self.release(sequence)
+
+    def run(self, prompt: list[int], n: int) -> Sequence:
+        """To the end, with all others."""
+        sequence = self.start(prompt, n)
+        self.finish(sequence)
+        return sequence
+
+    def finish(self, *sequences: Sequence) -> None:
+        self.until(lambda: all(sequence.finished for sequence in sequences))
+        while self.in_flight:
+            self.collect()
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Submit ahead and read, as the engine does."""
+        while not condition():
+            if len(self.in_flight) == self.runner.in_flight or not self.advance():
+                self.collect()
+
+    def look(self, ids: list[int], first: int, keep: bool) -> None:
+        """Compute ids from `first` on in borrowed blocks, if they can be had."""
+        while self.in_flight:
+            self.collect()
+        borrowed = self.scheduler.borrow(ids, first)
+        if borrowed is None:
+            assert blocks_for(len(ids)) > self.scheduler.kv.pool.n_free
+            return
+        assert borrowed.n_reused <= first
+        for source, destination in borrowed.copies:
+            self.runner.copy_block(source, destination)
+        self.runner.set_blocks(borrowed.slot, borrowed.blocks)
+        self.check_owners([borrowed.blocks])
+        for i in range(borrowed.n_reused, len(ids)):
+            sample = Sample(0, borrowed.slot, 0, 0, 0.0, 0, 1.0, 0.0, 1.0)
+            logits = self.runner.logits(Step((Row(borrowed.slot, i, ids[i]),), (sample,)))
+            assert int(logits[0].argmax()) == expected(ids[: i + 1], 1)[0]
+        self.scheduler.return_(borrowed, len(ids) if keep else 0)
+
+    # ---- the model ---------------------------------------------------------------------------
+
+    def check_owners(self, borrowed: Iterable[list[int]] = ()) -> None:
+        """Every table counts once for each of its blocks; what may be written has one owner; what
+        was promised is free."""
+        kv = self.scheduler.kv
+        tables = [sequence.blocks for sequence in self.scheduler.active]
+        named = [block for table in (*tables, *borrowed) for block in table]
+        assert kv.pool.owners == [named.count(block) for block in range(kv.pool.n_blocks)]
+        assert kv.pool.n_free == kv.pool.owners.count(0)
+        if not borrowed:
+            missing = [max(0, s.max_blocks - len(s.blocks)) for s in self.scheduler.active]
+            assert sum(missing) <= kv.pool.n_free
+        for sequence in self.scheduler.active:
+            for block in sequence.blocks[sequence.n_computed // BLOCK_TOKENS :]:
+                assert kv.pool.owners[block] == 1, f"block {block} is written and shared"
+
+    def found(self) -> dict[int, tuple[int, tuple[int, ...]]]:
+        """Block: position of its first token, and the whole text that its cells hold."""
+        found = {}
+        for block in range(self.runner.limits.n_blocks):
+            if (held := self.scheduler.kv.pool.held(block)) is not None:
+                text = self.runner.cells[block, len(held.ids) - 1]
+                assert text[held.first :] == held.ids
+                assert held.parent == Chain().name(list(text), held.first // BLOCK_TOKENS)
+                found[block] = held.first, text
+        return found
+
+    def check_matches(self, text: list[int], most: int) -> None:
+        """The longest beginning, by looking at every block that is found."""
+        found = self.found()
+        n_full = 0
+        full = {text for first, text in found.values() if len(text) == first + BLOCK_TOKENS}
+        while (n_full + 1) * BLOCK_TOKENS <= most and (
+            tuple(text[: (n_full + 1) * BLOCK_TOKENS]) in full
+        ):
+            n_full += 1
+        start = n_full * BLOCK_TOKENS
+        longest = start
+        for first, held in found.values():
+            if first == start and held[:start] == tuple(text[:start]):
+                n = start
+                while n < min(most, len(held), start + BLOCK_TOKENS) and held[n] == text[n]:
+                    n += 1
+                longest = max(longest, n)
+        match = self.scheduler.kv.pool.find(text, most, Chain())
+        assert match.n_tokens == longest
+        assert len(match.blocks) == n_full
+
+    def check(self, draw: random.Random) -> None:
+        self.check_owners()
+        text = branch(draw, self.texts)
+        self.check_matches(text, draw.randint(0, len(text)))
+
+
+def branch(draw: random.Random, texts: list[list[int]]) -> list[int]:
+    """An earlier text, cut anywhere, and a few tokens of few kinds."""
+    text = draw.choice(texts)
+    kept = text[: draw.randint(0, min(40, len(text)))]
+    return kept + [draw.randint(1, 2) for _ in range(draw.randint(1, 12))]

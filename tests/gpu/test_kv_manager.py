@@ -1,0 +1,232 @@
+"""What of a text is found, shared, copied, promised and forgotten, over whole runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpu.blocks import BLOCK_TOKENS
+from gpu.tokenizer import Tokenizer
+from tests.gpu.hand import Hand, branch
+from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+
+TEXT = [1 + i % 7 for i in range(100)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return byte_tokenizer(tmp_path_factory.mktemp("bytes"))
+
+
+@pytest.fixture
+def hand(tokenizer: Tokenizer) -> Callable[..., Hand]:
+    def make(*, prefix_cache: bool = True, **options: Any) -> Hand:
+        return Hand(ScriptedRunner(**options), tokenizer, prefix_cache=prefix_cache)
+
+    return make
+
+
+def n_rows(hand: Hand) -> int:
+    return sum(len(step.rows) for step in hand.runner.steps)
+
+
+def test_all_but_the_last_token_of_a_known_prompt_is_found(hand: Callable[..., Hand]) -> None:
+    for n_prompt in (1, 2, 15, 16, 17, 31, 32, 33, 40):
+        one = hand()
+        first = one.run(TEXT[:n_prompt], 5)
+        before = n_rows(one)
+        again = one.run(TEXT[:n_prompt], 5)
+        assert (first.n_reused, again.n_reused) == (0, n_prompt - 1)
+        assert n_rows(one) - before == 1 + 4
+        assert again.ids == first.ids
+
+
+def test_the_next_turn_begins_with_all_that_was_written(hand: Callable[..., Hand]) -> None:
+    one = hand()
+    first = one.run(TEXT[:20], 20)
+    second = one.run([*first.ids, 7, 7, 7], 5)
+    assert second.n_reused == 39, "the last token written was never fed"
+    assert len(one.runner.copied) == 1
+
+
+def test_an_edited_turn_is_computed_from_the_edit_on(hand: Callable[..., Hand]) -> None:
+    one = hand()
+    first = one.run(TEXT[:20], 20)
+    edited = [*first.ids[:25], 250, *first.ids[26:]]
+    assert one.run(edited, 5).n_reused == 25
+    assert one.run(edited, 5).n_reused == len(edited) - 1
+    assert one.run(first.ids, 5).n_reused == 39, "the branch left the first text as it was"
+
+
+def test_tokens_past_a_stop_are_not_found(hand: Callable[..., Hand]) -> None:
+    """They were computed, as steps are submitted ahead, but the text does not go on with them."""
+    one = hand()
+    sequence = one.start(TEXT[:20], 30)
+    one.until(lambda: sequence.n_written == 2)
+    while len(one.in_flight) < one.runner.in_flight:
+        one.advance()
+    one.cancel(sequence)
+    assert (sequence.n_submitted, sequence.n_computed) == (5, 22)
+    longer = [*TEXT[:20], *expected(TEXT[:20], 8)]
+    assert one.run(longer, 5).n_reused == 22
+
+
+def test_runs_that_start_together_compute_their_common_prompt_once(
+    hand: Callable[..., Hand],
+) -> None:
+    """The second is admitted before the first has a row; it looks again before its own first."""
+    one = hand(n_slots=3, n_blocks=12)
+    runs = [one.start(TEXT[:40], 8) for _ in range(3)]
+    one.finish(*runs)
+    assert [run.n_reused for run in runs] == [0, 39, 39]
+    assert n_rows(one) == 40 + 2 + 3 * 7
+    one.check_owners()
+
+
+def test_a_run_that_shares_outlives_the_one_it_shares_with(hand: Callable[..., Hand]) -> None:
+    one = hand()
+    first = one.start(TEXT[:40], 20)
+    one.until(lambda: first.n_written == 3)
+    second = one.start(TEXT[:36], 20)
+    one.advance()
+    assert second.n_reused == 35
+    assert one.scheduler.kv.pool.owners.count(2) == 2
+    one.cancel(first)
+    one.check_owners()
+    one.finish(second)
+    assert set(one.scheduler.kv_state().owners) == {0}
+
+
+def test_what_is_shared_is_promised_once(hand: Callable[..., Hand]) -> None:
+    """Two runs of 4 blocks in a cache of 6: the second fits because it shares 2."""
+    one = hand(n_slots=2, n_blocks=6)
+    first = one.start(TEXT[:40], 20)
+    one.until(lambda: not first.prefilling)
+    second = one.start(TEXT[:40], 20)
+    one.until(lambda: second.n_reused > 0)
+    assert one.scheduler.active == [first, second]
+    one.check_owners()
+    one.finish(first, second)
+
+
+def test_a_run_cut_short_still_counts_the_blocks_it_took_ahead(hand: Callable[..., Hand]) -> None:
+    one = hand(n_slots=2, n_blocks=3)
+    first = one.start(TEXT[:15], 30)
+    while len(first.blocks) < 2:
+        one.advance()
+    one.resize(first, 1)
+    second = one.start([9] * 20, 5)
+    one.scheduler.admit()
+    assert one.scheduler.active == [first]
+    one.settle()
+    one.finish(first, second)
+
+
+def test_a_full_cache_forgets_what_was_used_least(hand: Callable[..., Hand]) -> None:
+    one = hand(n_blocks=8)
+    texts = [[i] * 40 for i in (1, 2, 3)]
+    for text in texts:
+        one.run(text, 4)
+    assert one.scheduler.kv.pool.n_evicted == 1
+    assert one.run(texts[0], 4).n_reused == 32, "the end of the oldest text went first"
+    assert one.run(texts[1], 4).n_reused == 32
+    assert one.run(texts[0], 4).n_reused == 39
+
+
+def test_the_last_free_block_may_be_the_one_to_copy(hand: Callable[..., Hand]) -> None:
+    one = hand(n_slots=1, n_blocks=4)
+    one.run(TEXT[:50], 13)
+    again = one.run([*TEXT[:50], 250, 250], 11)
+    assert again.n_reused == 50
+    assert one.runner.copied == []
+    assert again.blocks == []
+
+
+def test_without_the_cache_every_prompt_is_computed_whole(hand: Callable[..., Hand]) -> None:
+    one = hand(prefix_cache=False)
+    texts = [one.run(TEXT[:40], 8) for _ in range(2)]
+    assert [text.n_reused for text in texts] == [0, 0]
+    assert texts[0].ids == texts[1].ids
+    state = one.scheduler.kv_state()
+    assert (state.prompt_tokens, state.reused_tokens, state.copies) == (80, 0, 0)
+
+
+def test_a_prompt_waits_with_its_last_token_for_a_step_that_can_sample_it(
+    hand: Callable[..., Hand],
+) -> None:
+    """More runs than a step has samples: nothing is fed twice, and every text is right."""
+    one = hand(n_slots=3, n_blocks=12, max_samples=2)
+    runs = [one.start([*TEXT[: 10 + i], 100 + i], 12) for i in range(3)]
+    one.finish(*runs)
+    assert [len(run.ids) - len(run.prompt) for run in runs] == [12, 12, 12]
+
+
+def test_the_state_tells_what_every_block_holds(hand: Callable[..., Hand]) -> None:
+    one = hand(n_slots=2, n_blocks=8)
+    one.run(TEXT[:36], 5)
+    run = one.start([*TEXT[:34], 250], 20)
+    one.advance()
+    state = one.scheduler.kv_state()
+    assert [state.owners[block] for block in run.blocks] == [1, 1, 1]
+    assert [state.first[block] for block in run.blocks] == [0, 16, 32]
+    assert [state.n_found[block] for block in run.blocks] == [16, 16, 3]
+    free = [b for b in range(8) if not state.owners[b] and state.n_found[b]]
+    assert [(state.first[b], state.n_found[b]) for b in free] == [(32, 8)]
+    assert state.used[run.blocks[0]] > state.used[free[0]] > 0
+    assert sorted(state.first).count(-1) == 4
+    assert (state.prompt_tokens, state.reused_tokens) == (36 + 35, 34)
+    assert (state.copies, state.evictions) == (1, 0)
+
+
+def test_inspections_have_a_slot_while_all_others_are_taken(hand: Callable[..., Hand]) -> None:
+    one = hand(n_slots=1, n_blocks=6)
+    run = one.start(TEXT[:20], 40)
+    one.until(lambda: run.n_written == 20)
+    one.look(run.ids, len(run.ids) - 1, keep=False)
+    one.look([9] * 30, 0, keep=True)
+    one.check_owners()
+    one.finish(run)
+    assert one.run([9] * 30, 3).n_reused == 29
+
+
+@pytest.mark.parametrize("n_blocks", [4, 6, 9, 16, 40])
+@pytest.mark.parametrize("seed", range(8))
+def test_any_interleaving_writes_what_each_run_would_alone(
+    n_blocks: int, seed: int, tokenizer: Tokenizer
+) -> None:
+    """Runs start, branch off, are cancelled and change their length while others go on; tokens are
+    computed again in borrowed blocks. The runner reads every text from the blocks it is in."""
+    draw = random.Random(f"{seed} {n_blocks}")
+    hand = Hand(ScriptedRunner(n_slots=3, n_blocks=n_blocks), tokenizer)
+    scheduler = hand.scheduler
+    for _ in range(250):
+        action, runs = draw.random(), [*scheduler.active, *scheduler.waiting]
+        if action < 0.12 and len(scheduler.waiting) < 3:
+            hand.start(branch(draw, hand.texts), draw.randint(1, 30))
+        elif action < 0.16 and runs:
+            hand.cancel(draw.choice(runs))
+        elif action < 0.18 and runs:
+            hand.resize(draw.choice(runs), draw.randint(1, 40))
+        elif action < 0.22:
+            ids = branch(draw, hand.texts)
+            hand.look(ids, draw.randint(0, len(ids) - 1), draw.random() < 0.5)
+        elif action < 0.24:
+            assert max(scheduler.kv_state().n_found) <= BLOCK_TOKENS
+        elif len(hand.in_flight) < hand.runner.in_flight and draw.random() < 0.6:
+            hand.advance()
+        elif hand.in_flight:
+            hand.collect()
+        hand.check(draw)
+    runs = [*scheduler.active, *scheduler.waiting]
+    for sequence in runs[seed % 2 :]:
+        hand.cancel(sequence)
+    hand.finish(*runs)
+    state = scheduler.kv_state()
+    assert set(state.owners) == {0}
+    assert scheduler.kv.pool.n_free == n_blocks
+    assert scheduler.kv.pool.take(n_blocks) is not None
+    assert state.reused_tokens > 0
+    assert state.copies > 0
