@@ -22,10 +22,14 @@ QUERY_BYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class AttentionCut:
-    """`rows` × `heads` queries of a workgroup of `lanes`; values of a key are added by `parts`
+    """For query heads of `head_dim`, `group` of them to a key head, and a cache of `kv_dtype`:
+    `rows` × `heads` queries of a workgroup of `lanes`; values of a key are added by `parts`
     groups of lanes; `split` keys are walked at most before the sums are set down. `chunk`:
     numbers of a key that one load brings. `trade`: lanes hand each other what they loaded."""
 
+    head_dim: int
+    group: int
+    kv_dtype: str
     rows: int
     heads: int
     lanes: int
@@ -48,7 +52,39 @@ class AttentionCut:
         group = config.n_heads // config.n_kv_heads
         heads = -(-group // -(-group // most))
         rows = max(1, most // heads) if n_rows > FEW_ROWS else 1
-        return cls(rows, heads, lanes, parts, split_of(software), chunk, trade)
+        return cls(
+            head_dim=config.head_dim,
+            group=group,
+            kv_dtype=kv_dtype,
+            rows=rows,
+            heads=heads,
+            lanes=lanes,
+            parts=parts,
+            split=split_of(software),
+            chunk=chunk,
+            trade=trade,
+        )
+
+    @property
+    def prelude(self) -> dict[str, str]:
+        sizes = {
+            "HEAD_VEC4S": self.head_dim // 4,
+            "GROUP": self.group,
+            "HEADS": self.heads,
+            "ROWS": self.rows,
+            "LANES": self.lanes,
+            "PARTS": self.parts,
+            "FEW_ROWS": FEW_ROWS,
+        }
+        return {f"const {name}": f"{size}u" for name, size in sizes.items()}
+
+    @property
+    def lib(self) -> dict[str, str]:
+        """How keys are loaded, and how lanes come by four of them."""
+        return {
+            "kv": "kv_f16x8" if self.chunk == 8 else f"kv_{self.kv_dtype}",
+            "four": "four_lanes" if self.trade else "four_loads",
+        }
 
     def n_splits(self, n_keys: int) -> int:
         return -(-n_keys // self.split)

@@ -285,19 +285,8 @@ def attention(
             "CAPTURE": entropy is not None,
             **paging(config, pools),
         },
-        {
-            "const HEAD_VEC4S": f"{config.head_dim // 4}u",
-            "const GROUP": f"{group}u",
-            "const HEADS": f"{cut.heads}u",
-            "const ROWS": f"{cut.rows}u",
-            "const LANES": f"{cut.lanes}u",
-            "const PARTS": f"{cut.parts}u",
-            "const FEW_ROWS": f"{FEW_ROWS}u",
-        },
-        {
-            "kv": "kv_f16x8" if cut.chunk == 8 else f"kv_{pools.dtype}",
-            "four": "four_lanes" if cut.trade else "four_loads",
-        },
+        cut.prelude,
+        cut.lib,
     )
     if splits is not None:
         attention_merge(rec, batch, f"{label}.merge", config, splits, cut.split, out, entropy)
