@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 class Turns:
-    """Pieces of work under way, in turns, and who waits for their values."""
+    """Pieces of work under way, in turns, and who waits for their values. Who cancels its future
+    before it has a value ends the work."""
 
     def __init__(self) -> None:
         self._under_way: deque[tuple[Generator[None, None, Any], Future[Any]]] = deque()
@@ -38,12 +39,12 @@ class Turns:
         try:
             next(pieces)
         except StopIteration as done:
-            value.set_result(done.value)
-        except EngineError as error:
-            value.set_exception(error)
+            if value.set_running_or_notify_cancel():
+                value.set_result(done.value)
         except Exception as error:
-            value.set_exception(error)
-            raise
+            _fail(value, error)
+            if not isinstance(error, EngineError):
+                raise
         else:
             self._under_way.append((pieces, value))
 
@@ -52,7 +53,12 @@ class Turns:
         while self._under_way:
             pieces, value = self._under_way.popleft()
             pieces.close()
-            value.set_exception(error)
+            _fail(value, error)
+
+
+def _fail(value: Future[Any], error: Exception) -> None:
+    if value.set_running_or_notify_cancel():
+        value.set_exception(error)
 
 
 def timed(pieces: Generator[None, None, Answer]) -> Generator[None, None, Answer]:
