@@ -3,16 +3,17 @@ twin."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from gpu import ops, reference
+from gpu.config import ModelConfig
 from gpu.errors import DeviceError
 from gpu.models.llama import rotations
 from gpu.packing import FORMATS, pack, row_words, unpack
-from gpu.plan import Recorder
 from gpu.tiling import GPU, SOFTWARE_LOADS, Tuning
 from gpu.weights import rotary_order
 from tests.gpu.cache import LAYER, Cache, Rows
@@ -25,77 +26,124 @@ SOMEWHERE = Rows.of((0, 0), (1, 15), (2, 16), (0, 1), (1, 17), (2, 47), (0, 99),
 F16_ROUNDING, F16_DENORMAL = 2.0**-11, 2.0**-25
 
 
-def check(
-    rig: Rig,
-    heads: tuple[int, int, int],
-    rows: Rows,
-    *,
-    kv: str = "f32",
-    dtype: str = "f32",
-    width: int = 40,
-    bias: bool = True,
-    bucket: int = 0,
-    shards: int = 1,
-    seed: int = 0,
-) -> None:
-    n_heads, n_kv_heads, head_dim = heads
-    config = llama_config(
-        n_layers=2, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, hidden_size=width
-    )
-    rng = np.random.default_rng(seed)
-    n_rows, all_heads = len(rows.slots), n_heads + 2 * n_kv_heads
-    x = rng.normal(size=(n_rows, width)).astype(np.float32)
-    weight = (rng.normal(size=(all_heads * head_dim, width)) / np.sqrt(width)).astype(np.float32)
-    biases = rng.normal(size=all_heads * head_dim).astype(np.float32)
-    gain = rng.uniform(0.5, 1.5, width).astype(np.float32)
-    turns = rotations(config, CONTEXT)
-    cache = Cache.scattered(rig, config, kv, n_slots=3, n_tokens=CONTEXT, seed=seed)
-    batch = rig.batch(rows.step, bucket=bucket or n_rows, blocks=cache.pools.blocks)
-    limit = -(-all_heads // shards) * head_dim * 4 * row_words(dtype, width) if shards > 1 else None
-    matrix, on_device = rig.heads(weight, biases, config, dtype, limit)
-    assert len(matrix.shards) >= shards
-    q = rig.output("q", n_rows, n_heads * head_dim)
+@dataclass(frozen=True)
+class Case:
+    """heads: (n_heads, n_kv_heads, head_dim); width: of x; bucket: rows of the plan, 0: as many."""
 
-    def record(rec: Recorder) -> None:
-        ops.qkv(
-            rec,
-            batch,
-            "qkv",
-            config,
-            rig.input("x", x),
-            matrix,
-            rig.memory.upload("rotations", turns),
-            cache.pools,
-            LAYER,
-            q.tensor,
-            norm=ops.Norm(rig.memory.upload("gain", np.pad(gain, (0, -width % 32))), EPS),
-            bias=on_device if bias else None,
+    heads: tuple[int, int, int]
+    rows: Rows
+    kv: str = "f32"
+    dtype: str = "f32"
+    width: int = 40
+    bias: bool = True
+    bucket: int = 0
+    shards: int = 1
+    seed: int = 0
+
+    @property
+    def all_heads(self) -> int:
+        return self.heads[0] + 2 * self.heads[1]
+
+    @property
+    def config(self) -> ModelConfig:
+        n_heads, n_kv_heads, head_dim = self.heads
+        return llama_config(
+            n_layers=2,
+            n_heads=n_heads,
+            n_kv_heads=n_kv_heads,
+            head_dim=head_dim,
+            hidden_size=self.width,
         )
 
-    rig.run(record)
-    stored = unpack(dtype, pack(dtype, weight), width).astype(np.float64)
+    def __str__(self) -> str:
+        n_heads, n_kv_heads, head_dim = self.heads
+        heads = f"{n_heads}/{n_kv_heads}x{head_dim}"
+        return f"{self.dtype}-{self.kv}-{heads}-{len(self.rows.slots)}rows"
+
+
+class Inputs:
+    """Random float32 numbers of a case: x (n_rows, width), weight (outputs, width), biases
+    (outputs,), gain (width,); `stored` is the weight as its format keeps it."""
+
+    def __init__(self, case: Case) -> None:
+        rng = np.random.default_rng(case.seed)
+        n, width = case.all_heads * case.heads[2], case.width
+        self.x = rng.normal(size=(len(case.rows.slots), width)).astype(np.float32)
+        self.weight = (rng.normal(size=(n, width)) / np.sqrt(width)).astype(np.float32)
+        self.biases = rng.normal(size=n).astype(np.float32)
+        self.gain = rng.uniform(0.5, 1.5, width).astype(np.float32)
+        self.turns = rotations(case.config, CONTEXT)
+        packed = pack(case.dtype, self.weight)
+        self.stored = unpack(case.dtype, packed, width).astype(np.float64)
+
+    def bound(self, results: Sequence[Array]) -> float:
+        """Of a fused product (see test_op_matmul); a rotation adds up two of them."""
+        normed = reference.rms_norm(self.x.astype(np.float64), self.gain.astype(np.float64), EPS)
+        size = np.linalg.norm(normed, axis=1).max() * np.linalg.norm(self.stored, axis=1).max()
+        largest = max(np.nanmax(np.abs(result)) for result in results)
+        sums = 8 * (size + np.abs(self.biases).max())
+        return float(1.5 * ROUNDING * (sums + (16 + np.sqrt(self.x.shape[1])) * largest))
+
+
+def check(rig: Rig, case: Case) -> None:
+    """Queries, keys and values against the twin, each within its bound."""
+    given = Inputs(case)
+    cache = Cache.scattered(rig, case.config, case.kv, n_slots=3, n_tokens=CONTEXT, seed=case.seed)
+    q = run(rig, case, given, cache)
     keys, values = cache.keys.astype(np.float64), cache.values.astype(np.float64)
-    given = {"gain": gain.astype(np.float64), "eps": EPS}
     want = reference.qkv(
-        x.astype(np.float64), stored, turns.astype(np.float64), rows.slots, rows.positions,
-        cache.tables, keys, values, n_heads, bias=biases.astype(np.float64) if bias else None,
-        **given,
-    )  # fmt: skip
-    case = f"{dtype}-{kv}-{n_heads}/{n_kv_heads}x{head_dim}-{n_rows}rows"
-    # The bound of a fused product (see test_op_matmul); a rotation adds up two of them.
-    normed = reference.rms_norm(x.astype(np.float64), given["gain"], EPS)
-    size = np.linalg.norm(normed, axis=1).max() * np.linalg.norm(stored, axis=1).max()
-    largest = max(np.abs(want).max(), np.nanmax(np.abs(keys)), np.nanmax(np.abs(values)))
-    bound = 1.5 * ROUNDING * (8 * (size + np.abs(biases).max()) + (16 + np.sqrt(width)) * largest)
-    compare("qkv.q", case, q.read(), want.reshape(n_rows, -1), bound, seed)
-    rounding = F16_ROUNDING if kv == "f16" else 0.0
-    tiny = F16_DENORMAL if kv == "f16" else 0.0
-    for name, pool, exact in (
+        given.x.astype(np.float64),
+        given.stored,
+        given.turns.astype(np.float64),
+        case.rows.slots,
+        case.rows.positions,
+        cache.tables,
+        keys,
+        values,
+        case.heads[0],
+        bias=given.biases.astype(np.float64) if case.bias else None,
+        gain=given.gain.astype(np.float64),
+        eps=EPS,
+    )
+    bound = given.bound((want, keys, values))
+    compare("qkv.q", case, q, want.reshape(q.shape), np.array(bound), case.seed)
+    rounding, tiny = (F16_ROUNDING, F16_DENORMAL) if case.kv == "f16" else (0.0, 0.0)
+    for name, pool, filled in (
         ("keys", cache.pools.keys[LAYER], keys),
         ("values", cache.pools.values[LAYER], values),
     ):
-        got, exact = written(rig, pool, exact), exact[~np.isnan(exact)]
-        compare(f"qkv.{name}.{kv}", case, got, exact, bound + rounding * np.abs(exact) + tiny, seed)
+        got, exact = written(rig, pool, filled), filled[~np.isnan(filled)]
+        result = f"qkv.{name}.{case.kv}"
+        compare(result, case, got, exact, bound + rounding * np.abs(exact) + tiny, case.seed)
+
+
+def run(rig: Rig, case: Case, given: Inputs, cache: Cache) -> Array:
+    """Run the op on a device; its queries (n_rows, n_heads · head_dim)."""
+    n_rows, (n_heads, _, head_dim) = len(case.rows.slots), case.heads
+    batch = rig.batch(case.rows.step, bucket=case.bucket or n_rows, blocks=cache.pools.blocks)
+    shard_rows = -(-case.all_heads // case.shards) * head_dim
+    limit = shard_rows * 4 * row_words(case.dtype, case.width) if case.shards > 1 else None
+    matrix, bias = rig.heads(given.weight, given.biases, case.config, case.dtype, limit)
+    assert len(matrix.shards) >= case.shards
+    gain = rig.memory.upload("gain", np.pad(given.gain, (0, -case.width % 32)))
+    q = rig.output("q", n_rows, n_heads * head_dim)
+    rig.run(
+        lambda rec: ops.qkv(
+            rec,
+            batch,
+            "qkv",
+            case.config,
+            rig.input("x", given.x),
+            matrix,
+            rig.memory.upload("rotations", given.turns),
+            cache.pools,
+            LAYER,
+            q.tensor,
+            norm=ops.Norm(gain, EPS),
+            bias=bias if case.bias else None,
+        )
+    )
+    return q.read()
 
 
 def written(rig: Rig, pool: ops.Tensor, want: Array) -> Array:
@@ -118,25 +166,25 @@ def test_positions_around_block_borders(
     chosen = TUNINGS[tuning]
     if chosen:
         rig = Rig(replace(rig.device, tuning=chosen), rig.kernels)
-    check(rig, heads, SOMEWHERE, kv=kv, seed=heads[0])
+    check(rig, Case(heads, SOMEWHERE, kv, seed=heads[0]))
 
 
 @pytest.mark.parametrize("kv", ["f32", "f16"])
 @pytest.mark.parametrize(("n_rows", "bucket"), [(1, 1), (1, 2), (3, 4), (65, 128), (100, 128)])
 def test_every_share_of_a_bucket(rig: Rig, n_rows: int, bucket: int, kv: str) -> None:
     rows = Rows.of(*((0, position) for position in range(n_rows)))
-    check(rig, (2, 1, 8), rows, kv=kv, bucket=bucket, seed=n_rows)
+    check(rig, Case((2, 1, 8), rows, kv, bucket=bucket, seed=n_rows))
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_every_format_of_the_weight(rig: Rig, dtype: str) -> None:
     for width, bias in ((7, False), (32, True), (100, False)):
-        check(rig, (3, 1, 12), SOMEWHERE, dtype=dtype, width=width, bias=bias, kv="f16")
+        check(rig, Case((3, 1, 12), SOMEWHERE, "f16", dtype, width=width, bias=bias))
 
 
 @pytest.mark.parametrize("shards", [2, 4])
 def test_a_weight_cut_into_shards(rig: Rig, shards: int) -> None:
-    check(rig, (4, 2, 20), SOMEWHERE, dtype="f16", shards=shards)
+    check(rig, Case((4, 2, 20), SOMEWHERE, dtype="f16", shards=shards))
 
 
 @pytest.mark.parametrize("head_dim", [4, 8, 12, 100, 128])
