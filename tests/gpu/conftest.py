@@ -4,12 +4,16 @@ that proves the GPU's numbers must not pass without one."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpu.device import Device
 from gpu.kernels import Kernels
+from gpu.tokenizer import Tokenizer
+from tests.gpu import made_tokenizers
 from tests.gpu.rig import FIGURES, Rig
+from tests.gpu.tokenizer_families import FAMILIES
 
 STORIES = Path(__file__).parents[2].parent / "shared" / "models" / "stories260k"
 
@@ -43,6 +47,14 @@ def stories() -> Path:
     if not (STORIES / "model.safetensors").exists():
         pytest.skip("needs the stories260k checkpoint in ../shared/models, beside the checkout")
     return STORIES
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Tokenizer:
+    """One of each family."""
+    make, config = FAMILIES[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    return Tokenizer.load(made_tokenizers.save(folder, make(), config))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,8 +1,8 @@
-"""Encoding, special tokens, and streaming decode against whole texts."""
+"""Encoding, decoding and special tokens of whole texts. How texts are streamed is in
+test_tokenizer_streams.py, what a model folder says in test_tokenizer_files.py."""
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +14,10 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, processors
 
 from gpu.errors import InvalidRequest, ModelError
-from gpu.tokenizer import DecodeStream, Tokenizer
+from gpu.tokenizer import Tokenizer
 from tests.gpu import made_tokenizers as made
+from tests.gpu.tokenizer_families import BYTE_FALLBACK, BYTE_LEVEL, LLAMA3, random_text, stream
 
-BYTE_LEVEL = {"bos_token": "<|begin|>", "eos_token": {"content": "<|im_end|>", "special": True}}
-BYTE_FALLBACK = {"bos_token": "<s>", "eos_token": "</s>"}
 TEXTS = [
     "",
     " ",
@@ -29,34 +28,6 @@ TEXTS = [
     "🙂👩‍👩‍👧🇩🇪 e\u0301 \u200d\ufeff\u2028",
     "\U0010ffff\ue000\ufffd",
 ]
-
-
-LLAMA3 = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
-FAMILIES = {
-    "byte_level": (made.byte_level, BYTE_LEVEL),
-    "llama3": (made.llama3, LLAMA3),
-    "byte_fallback": (made.byte_fallback, BYTE_FALLBACK),
-}
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Tokenizer:
-    make, config = FAMILIES[request.param]
-    return Tokenizer.load(made.save(tmp_path_factory.mktemp(request.param), make(), config))
-
-
-def stream(tokenizer: Tokenizer, prompt: list[int], ids: list[int]) -> list[str]:
-    decode = DecodeStream(tokenizer, prompt)
-    return [decode.push(id) for id in ids] + [decode.flush()]
-
-
-def random_text(rng: random.Random) -> str:
-    ranges = ((0, 0x7F), (0x20, 0x7E), (0x80, 0x7FF), (0x800, 0xD7FF), (0x1F300, 0x1FAFF))
-    pieces = ["▁", "cat ", " the ", "\u200d", "👩‍👩‍👧", "\n\n", "<0x41>", "</s>", "<|im_end|>"]
-    return "".join(
-        rng.choice(pieces) if rng.random() < 0.3 else chr(rng.randint(*rng.choice(ranges)))
-        for _ in range(rng.randrange(40))
-    )
 
 
 # ---- whole texts -----------------------------------------------------------------------------
@@ -129,78 +100,6 @@ def test_a_tokenizer_can_be_loaded_by_its_file(tmp_path: Path) -> None:
     assert tokenizer.bos_token == "<s>"
     with pytest.raises(ModelError, match=r"tokenizer\.json: not found"):
         Tokenizer.load(tmp_path)
-
-
-# ---- streaming -------------------------------------------------------------------------------
-
-
-def test_streamed_pieces_join_to_the_whole_text(tokenizer: Tokenizer) -> None:
-    rng = random.Random(4)
-    for _ in range(2000):
-        ids = [rng.randrange(tokenizer.vocab_size + 3) for _ in range(rng.randrange(20))]
-        data = b"".join(tokenizer.token_bytes(id) for id in ids)
-        if tokenizer.n_stripped_spaces and data.startswith(b" "):
-            data = data[1:]
-        assert "".join(stream(tokenizer, [], ids)) == data.decode("utf-8", "replace")
-
-
-def test_a_prompt_and_its_continuation_join_to_the_whole_text(tokenizer: Tokenizer) -> None:
-    rng = random.Random(5)
-    for _ in range(2000):
-        ids = [rng.randrange(tokenizer.vocab_size) for _ in range(rng.randrange(20))]
-        cut = rng.randrange(len(ids) + 1)
-        shown = DecodeStream(tokenizer, [])
-        prompt = "".join(shown.push(id) for id in ids[:cut])  # its complete characters
-        rest = "".join(stream(tokenizer, ids[:cut], ids[cut:]))
-        assert prompt + rest == tokenizer.decode(ids)
-
-
-def test_a_piece_is_never_half_a_character(tokenizer: Tokenizer) -> None:
-    rng = random.Random(6)
-    for _ in range(300):
-        text = random_text(rng).replace("\ufffd", "")
-        for piece in stream(tokenizer, [], tokenizer.encode(text, specials=False)):
-            assert "\ufffd" not in piece
-
-
-def test_every_token_has_its_own_text_as_soon_as_it_is_complete(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.load(made.save(tmp_path, made.byte_fallback(), BYTE_FALLBACK))
-    ids = tokenizer.encode("\n\n🙂\ncat")
-    assert stream(tokenizer, [], ids)[:9] == ["", "", "\n", "\n", "", "", "", "🙂", "\n"]
-
-
-def test_the_space_before_the_first_word_belongs_to_a_continuation_only(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.load(made.save(tmp_path, made.byte_fallback(), BYTE_FALLBACK))
-    the = tokenizer.encode("the cat", bos=False)
-    assert "".join(stream(tokenizer, [1], the)) == "the cat"
-    assert "".join(stream(tokenizer, tokenizer.encode("to"), the)) == " the cat"
-    assert "".join(stream(tokenizer, [1, 1, 2], the)) == "the cat"
-
-
-def test_a_prompt_that_ends_inside_a_character_is_completed(tokenizer: Tokenizer) -> None:
-    ids = tokenizer.encode("a🙈b", bos=False)
-    inside = next(i for i, id in enumerate(ids) if b"\xf0" in tokenizer.token_bytes(id)) + 1
-    assert "".join(stream(tokenizer, ids[:inside], ids[inside:])) == "🙈b"
-
-
-def test_the_cost_of_a_token_does_not_grow_with_the_text(
-    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = tokenizer.encode("the cat sat in the sun " * 400)
-    lookups = 0
-
-    def counted(id: int, of: Any = tokenizer.token_bytes) -> bytes:
-        nonlocal lookups
-        lookups += 1
-        return bytes(of(id))
-
-    monkeypatch.setattr(tokenizer, "token_bytes", counted)
-    decode = DecodeStream(tokenizer, ids)
-    assert lookups < 10  # only the end of the prompt matters
-    for i, id in enumerate(ids):
-        before = lookups
-        decode.push(id)
-        assert lookups == before + 1, f"token {i}"
 
 
 # ---- pieces and special tokens ---------------------------------------------------------------
@@ -340,119 +239,3 @@ def test_truncation_and_padding_of_the_file_do_not_act(tmp_path: Path) -> None:
     text = "Once upon a time there was"
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert len(tokenizer.encode("a")) == 1
-
-
-# ---- what a folder says ----------------------------------------------------------------------
-
-
-def test_names_and_templates_in_every_spelling(tmp_path: Path) -> None:
-    made.save(tmp_path, made.byte_level(), {**BYTE_LEVEL, "chat_template": "one"})
-    tokenizer = Tokenizer.load(tmp_path)
-    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|begin|>", "<|im_end|>")
-    assert (tokenizer.eos_ids, tokenizer.chat_template) == ((2,), "one")
-    assert tokenizer.vocab_size == 400
-    named = [{"name": "rag", "template": "two"}, {"name": "default", "template": "three"}]
-    made.save(tmp_path, made.byte_level(), {"chat_template": named})
-    tokenizer = Tokenizer.load(tmp_path)
-    assert (tokenizer.bos_token, tokenizer.eos_ids) == (None, ())
-    assert tokenizer.chat_template == "three"
-    made.save(tmp_path, made.byte_level(), {"chat_template": named[:1]})
-    assert Tokenizer.load(tmp_path).chat_template == "two"
-    (tmp_path / "chat_template.jinja").write_text("four é")
-    assert Tokenizer.load(tmp_path).chat_template == "four é"
-
-
-def test_names_may_stand_in_the_older_file(tmp_path: Path) -> None:
-    made.save(tmp_path, made.byte_level(), {"eos_token": "<|im_start|>"})
-    (tmp_path / "special_tokens_map.json").write_text(json.dumps(BYTE_LEVEL))
-    tokenizer = Tokenizer.load(tmp_path)
-    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|begin|>", "<|im_start|>")
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"eos_token": "</nowhere>"}, "has no token '</nowhere>'"),
-        ({"eos_token": 3}, "eos_token must be a token's text"),
-        ({"bos_token": {"text": "x"}, "add_bos_token": True}, "add_bos_token must be false"),
-        ({"add_bos_token": "yes"}, "add_bos_token must be true or false"),
-        ({"chat_template": 3}, "chat_template must be a template"),
-        ({"chat_template": ["x"]}, "chat_template must be a template"),
-        ({"chat_template": [{"name": "default"}]}, "chat_template must be a template"),
-    ],
-)
-def test_a_config_that_is_wrong_is_refused(
-    tmp_path: Path, config: dict[str, Any], message: str
-) -> None:
-    made.save(tmp_path, made.byte_level(), config)
-    with pytest.raises(ModelError, match=message):
-        Tokenizer.load(tmp_path)
-
-
-def test_a_tokenizer_that_is_missing_or_corrupt_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"tokenizer\.json: not found"):
-        Tokenizer.load(tmp_path)
-    path = made.save(tmp_path, made.byte_level()) / "tokenizer.json"
-    whole = path.read_bytes()
-    for data in (b"", b"{}", b"\xff\x00", b"[]", whole[: len(whole) // 2], b"[" * 10_000):
-        path.write_bytes(data)
-        with pytest.raises(ModelError, match=r"not a usable tokenizer: .+"):
-            Tokenizer.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "decoder",
-    [
-        None,
-        decoders.WordPiece(),
-        decoders.BPEDecoder(),
-        decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 0, 1)]),
-        decoders.Sequence([decoders.Fuse(), decoders.Replace("▁", " ")]),
-        decoders.Sequence([decoders.Replace(tokenizers.Regex("x+"), " "), decoders.Fuse()]),
-    ],
-)
-def test_a_decoder_that_cannot_be_streamed_is_refused(tmp_path: Path, decoder: Any) -> None:
-    backend = made.byte_fallback()
-    backend.decoder = decoder
-    made.save(tmp_path, backend)
-    with pytest.raises(ModelError, match="is not supported here; supported: ByteLevel"):
-        Tokenizer.load(tmp_path)
-
-
-def test_metaspace_is_sentencepiece_without_bytes(tmp_path: Path) -> None:
-    backend = made.byte_fallback()
-    backend.decoder = decoders.Metaspace()
-    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
-    assert tokenizer.decode(tokenizer.encode(" the  cat")) == " the  cat"
-    backend.decoder = decoders.Metaspace(prepend_scheme="never")
-    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
-    assert tokenizer.decode(tokenizer.encode("the cat")) == " the cat"
-
-
-def test_as_many_spaces_are_stripped_as_the_decoder_says(tmp_path: Path) -> None:
-    backend = made.byte_fallback()
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 2, 0)]
-    )
-    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
-    space = [backend.token_to_id("▁")]
-    cat = tokenizer.encode("cat", bos=False)  # with a space in front
-    for n_spaces in range(4):
-        ids = space * n_spaces + cat
-        assert tokenizer.decode(ids) == backend.decode(ids) == " " * (n_spaces - 1) + "cat"
-        assert "".join(stream(tokenizer, space * n_spaces, cat)) == " " * (n_spaces > 1) + "cat"
-
-
-def test_byte_tokens_are_bytes_only_where_the_decoder_says_so(tmp_path: Path) -> None:
-    backend = made.byte_fallback()
-    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
-    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
-    ids = [backend.token_to_id("<0x41>")]
-    assert tokenizer.decode(ids) == backend.decode(ids) == "<0x41>"
-
-
-def test_a_byte_level_vocabulary_may_hold_plain_text(tmp_path: Path) -> None:
-    backend = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, "日本": 1, "Ġ": 2}, merges=[]))
-    backend.decoder = decoders.ByteLevel()
-    tokenizer = Tokenizer.load(made.save(tmp_path, backend))
-    assert tokenizer.decode([0, 2, 1]) == backend.decode([0, 2, 1]) == "a 日本"

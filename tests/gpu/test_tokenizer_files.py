@@ -1,0 +1,129 @@
+"""What the files of a model folder say of its tokenizer, and which are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models
+
+from gpu.errors import ModelError
+from gpu.tokenizer import Tokenizer
+from tests.gpu import made_tokenizers as made
+from tests.gpu.tokenizer_families import BYTE_FALLBACK, BYTE_LEVEL, stream
+
+
+def test_names_and_templates_in_every_spelling(tmp_path: Path) -> None:
+    made.save(tmp_path, made.byte_level(), {**BYTE_LEVEL, "chat_template": "one"})
+    tokenizer = Tokenizer.load(tmp_path)
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|begin|>", "<|im_end|>")
+    assert (tokenizer.eos_ids, tokenizer.chat_template) == ((2,), "one")
+    assert tokenizer.vocab_size == 400
+    named = [{"name": "rag", "template": "two"}, {"name": "default", "template": "three"}]
+    made.save(tmp_path, made.byte_level(), {"chat_template": named})
+    tokenizer = Tokenizer.load(tmp_path)
+    assert (tokenizer.bos_token, tokenizer.eos_ids) == (None, ())
+    assert tokenizer.chat_template == "three"
+    made.save(tmp_path, made.byte_level(), {"chat_template": named[:1]})
+    assert Tokenizer.load(tmp_path).chat_template == "two"
+    (tmp_path / "chat_template.jinja").write_text("four é")
+    assert Tokenizer.load(tmp_path).chat_template == "four é"
+
+
+def test_names_may_stand_in_the_older_file(tmp_path: Path) -> None:
+    made.save(tmp_path, made.byte_level(), {"eos_token": "<|im_start|>"})
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(BYTE_LEVEL))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|begin|>", "<|im_start|>")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"eos_token": "</nowhere>"}, "has no token '</nowhere>'"),
+        ({"eos_token": 3}, "eos_token must be a token's text"),
+        ({"bos_token": {"text": "x"}, "add_bos_token": True}, "add_bos_token must be false"),
+        ({"add_bos_token": "yes"}, "add_bos_token must be true or false"),
+        ({"chat_template": 3}, "chat_template must be a template"),
+        ({"chat_template": ["x"]}, "chat_template must be a template"),
+        ({"chat_template": [{"name": "default"}]}, "chat_template must be a template"),
+    ],
+)
+def test_a_config_that_is_wrong_is_refused(
+    tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
+    made.save(tmp_path, made.byte_level(), config)
+    with pytest.raises(ModelError, match=message):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_tokenizer_that_is_missing_or_corrupt_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"tokenizer\.json: not found"):
+        Tokenizer.load(tmp_path)
+    path = made.save(tmp_path, made.byte_level()) / "tokenizer.json"
+    whole = path.read_bytes()
+    for data in (b"", b"{}", b"\xff\x00", b"[]", whole[: len(whole) // 2], b"[" * 10_000):
+        path.write_bytes(data)
+        with pytest.raises(ModelError, match=r"not a usable tokenizer: .+"):
+            Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        None,
+        decoders.WordPiece(),
+        decoders.BPEDecoder(),
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 0, 1)]),
+        decoders.Sequence([decoders.Fuse(), decoders.Replace("▁", " ")]),
+        decoders.Sequence([decoders.Replace(tokenizers.Regex("x+"), " "), decoders.Fuse()]),
+    ],
+)
+def test_a_decoder_that_cannot_be_streamed_is_refused(tmp_path: Path, decoder: Any) -> None:
+    backend = made.byte_fallback()
+    backend.decoder = decoder
+    made.save(tmp_path, backend)
+    with pytest.raises(ModelError, match="is not supported here; supported: ByteLevel"):
+        Tokenizer.load(tmp_path)
+
+
+def test_metaspace_is_sentencepiece_without_bytes(tmp_path: Path) -> None:
+    backend = made.byte_fallback()
+    backend.decoder = decoders.Metaspace()
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
+    assert tokenizer.decode(tokenizer.encode(" the  cat")) == " the  cat"
+    backend.decoder = decoders.Metaspace(prepend_scheme="never")
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
+    assert tokenizer.decode(tokenizer.encode("the cat")) == " the cat"
+
+
+def test_as_many_spaces_are_stripped_as_the_decoder_says(tmp_path: Path) -> None:
+    backend = made.byte_fallback()
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 2, 0)]
+    )
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
+    space = [backend.token_to_id("▁")]
+    cat = tokenizer.encode("cat", bos=False)  # with a space in front
+    for n_spaces in range(4):
+        ids = space * n_spaces + cat
+        assert tokenizer.decode(ids) == backend.decode(ids) == " " * (n_spaces - 1) + "cat"
+        assert "".join(stream(tokenizer, space * n_spaces, cat)) == " " * (n_spaces > 1) + "cat"
+
+
+def test_byte_tokens_are_bytes_only_where_the_decoder_says_so(tmp_path: Path) -> None:
+    backend = made.byte_fallback()
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
+    ids = [backend.token_to_id("<0x41>")]
+    assert tokenizer.decode(ids) == backend.decode(ids) == "<0x41>"
+
+
+def test_a_byte_level_vocabulary_may_hold_plain_text(tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, "日本": 1, "Ġ": 2}, merges=[]))
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend))
+    assert tokenizer.decode([0, 2, 1]) == backend.decode([0, 2, 1]) == "a 日本"
