@@ -114,7 +114,17 @@ class Profile(_Question, frozen=True, tag="profile"):
     repeat: int = 5
 
 
-Question = AttentionFrom | AttentionTo | LogitLens | Waterfall | Losses | PlanView | Profile
+class DevicePeaks(_Question, frozen=True, tag="peaks"):
+    """What can the device do at most? Measured at the first such question, which takes up to half
+    a second in which no run goes on. No arrays.
+
+    info  "bytes_per_s" and "flops_per_s", as `gpu.peaks` says; neither for an engine without a GPU
+    """
+
+
+Question = (
+    AttentionFrom | AttentionTo | LogitLens | Waterfall | Losses | PlanView | Profile | DevicePeaks
+)
 
 
 class Array(msgspec.Struct, frozen=True):

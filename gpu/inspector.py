@@ -20,6 +20,7 @@ from gpu.inspection import (
     Array,
     AttentionFrom,
     AttentionTo,
+    DevicePeaks,
     LogitLens,
     Losses,
     PlanView,
@@ -27,7 +28,7 @@ from gpu.inspection import (
     Question,
     Waterfall,
 )
-from gpu.plan_questions import plan_answer, profile_answer
+from gpu.plan_questions import peaks_answer, plan_answer, profile_answer
 from gpu.readings import LossReading, lens_reading
 from gpu.scheduler import Scheduler
 from gpu.sequence import sample_of
@@ -82,6 +83,8 @@ class Inspector:
                 return plan_answer(self._runner, question)
             case Profile():
                 return profile_answer(self._runner, question, self._lent_blank)
+            case DevicePeaks():
+                return peaks_answer(self._runner)
 
     def logits(self, ids: list[int]) -> Generator[None, None, Floats]:
         """(len(ids), vocab_size): after every one of `ids`, all computed anew in one piece."""

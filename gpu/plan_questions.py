@@ -1,4 +1,5 @@
-"""Answers about the plan of a step: what it runs, and how long each part of it takes."""
+"""Answers about the plan of a step: what it runs, how long each part of it takes, and what the
+device could do at most."""
 
 from __future__ import annotations
 
@@ -41,6 +42,12 @@ def profile_answer(runner: Runner, question: Profile, lend: LendSlot) -> Pieces:
         runs.append(times)
         yield
     return Answer(info, (Array.of("ms", np.median(runs, axis=0)),))
+
+
+def peaks_answer(runner: Runner) -> Pieces:
+    """The device's peaks, in one piece."""
+    yield from ()
+    return Answer(dict(runner.peaks() or {}), ())
 
 
 def _step(slot: int, question: Profile) -> Step:

@@ -293,6 +293,11 @@ class Runner(Protocol):
         what no step can be."""
         ...
 
+    def peaks(self) -> dict[str, float] | None:
+        """bytes_per_s and flops_per_s of the device (`gpu.peaks.Peaks`), measured at the first
+        call; None where there is no device. No steps may be in flight."""
+        ...
+
     def warm_up(self) -> Iterator[None]:
         """Make ready, one plan at a time, what the first steps will need. May be left half done;
         must not be advanced while steps are in flight."""

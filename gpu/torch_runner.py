@@ -133,6 +133,9 @@ class TorchRunner:
     def list_plan(self, n_rows: int, context: int) -> None:
         """There is no plan."""
 
+    def peaks(self) -> None:
+        """There is no device to measure."""
+
     def warm_up(self) -> Iterator[None]:
         """Nothing is compiled here."""
         return iter(())

@@ -8,6 +8,7 @@ matched to its plan, and the bytes that come back become a result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from gpu.kv_cache import KvPools
 from gpu.look_passes import LookPasses
 from gpu.models.llama import Llama
 from gpu.packing import FORMATS
+from gpu.peaks import measure_peaks
 from gpu.plan_book import PlanBook, RecordedPlan, StepTensors
 from gpu.plan_cost import StepSize
 from gpu.plan_view import listed
@@ -120,6 +122,7 @@ class WgpuRunner:
             n_marks=1 + 2 * config.n_layers,
         )
         self._looks = LookPasses(config, self.plans, self._queue, self._tensors, memory)
+        self._peaks: dict[str, float] | None = None
 
     @classmethod
     def load(
@@ -217,6 +220,12 @@ class WgpuRunner:
         recorded = self.plan_for(size.n_rows, size.n_samples, False, size.n_keys)
         plan: dict[str, Any] = msgspec.to_builtins(listed(recorded, size))
         return plan
+
+    def peaks(self) -> dict[str, float]:
+        assert not self._queue, "collect the steps in flight first"
+        if self._peaks is None:
+            self._peaks = asdict(measure_peaks(self.gpu))
+        return self._peaks
 
     def inspect(self, step: Step, look: Look) -> Inspected:
         assert not self._queue, "collect the steps in flight first"

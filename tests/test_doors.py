@@ -84,8 +84,8 @@ GPU = {
     " timestamps",
     "look_passes": "buffers config errors plan_book step step_buffer step_queue workspace",
     "wgpu_runner": "blocks buffers checkpoint config device kv_cache look_passes"
-    " models.llama packing plan_book plan_cost plan_view probe results step step_buffer step_queue"
-    " weights",
+    " models.llama packing peaks plan_book plan_cost plan_view probe results step step_buffer"
+    " step_queue weights",
     "torch_statistics": "step",
     "torch_llama": "blocks checkpoint config errors packing step torch_statistics",
     "torch_runner": "blocks checkpoint config errors packing reference_sampler step torch_llama"

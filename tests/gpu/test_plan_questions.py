@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu import wgpu_runner
 from gpu.device import Device
 from gpu.errors import InvalidRequest
 from gpu.inspection import Answer, PlanView, Profile
-from gpu.plan_questions import Pieces, plan_answer, profile_answer
+from gpu.plan_questions import Pieces, peaks_answer, plan_answer, profile_answer
 from gpu.step import Floats, Step
 from tests.gpu import driving, random_llama
 
@@ -99,6 +101,7 @@ def test_an_engine_without_a_plan() -> None:
 
     runner = TorchRunner.load(random_llama.folder("tiny"))
     assert answer(plan_answer(runner, PlanView()))[0] == Answer({}, ())
+    assert answer(peaks_answer(runner))[0] == Answer({}, ())
 
     @contextmanager
     def lend(n_tokens: int) -> Iterator[int]:
@@ -106,6 +109,17 @@ def test_an_engine_without_a_plan() -> None:
 
     found, _ = answer(profile_answer(runner, Profile(), lend))
     assert found == Answer({"dispatches": []}, ())
+
+
+def test_the_peaks_of_a_device_are_measured_once(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = driving.load(device, random_llama.folder("tiny"))
+    found, _ = answer(peaks_answer(runner))
+    assert found.info.keys() == {"bytes_per_s", "flops_per_s"}
+    assert all(math.isfinite(peak) and peak > 0 for peak in found.info.values())
+    monkeypatch.setattr(wgpu_runner, "measure_peaks", None)
+    assert answer(peaks_answer(runner))[0] == found
 
 
 def test_a_real_plan_and_its_times(device: Device) -> None:
