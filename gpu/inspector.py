@@ -254,8 +254,9 @@ def _drawn(question: Waterfall) -> Sample:
     params = question.params.validate()
     if params.seed is None:
         raise InvalidRequest("seed should be that of the run; without it there is no draw", "seed")
-    if not 0 <= question.index < 2**32:
-        raise InvalidRequest(f"index should fit 32 bits, but is {question.index}", "index")
+    most = 2**32 - 1 - params.first_index
+    if not 0 <= question.index <= most:
+        raise InvalidRequest(f"index should be from 0 to {most}, but is {question.index}", "index")
     return sample_of(params, row=0, slot=0, index=question.index)
 
 

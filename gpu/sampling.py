@@ -25,9 +25,10 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "min_p": (0.0, 1.0, "0 keeps every token"),
     "repetition_penalty": (0.1, 10.0, "1 changes nothing"),
     "seed": (0, MAX_SEED, "the same seed gives the same text"),
+    "first_index": (0, 2**31 - 1, "0 begins with the seed's first number"),
     "max_tokens": (1, 2**31 - 1, "tokens to write at most"),
 }
-INTEGERS = frozenset({"top_k", "seed", "max_tokens"})
+INTEGERS = frozenset({"top_k", "seed", "first_index", "max_tokens"})
 LIVE = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens")
 """The settings that may change while the text is being written."""
 
@@ -44,6 +45,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     repetition_penalty  logits of tokens already in the context are divided by it when positive,
                         multiplied when negative (Keskar et al. 2019, CTRL)
     seed                None: the engine draws one and reports it
+    first_index         token i of the run is drawn with the seed's number first_index + i: a run
+                        over the first n tokens of another, with n here, writes the rest of it again
     max_tokens          tokens to write at most
     stop                text that ends the run; never shown, not even in part
     ignore_eos          write on past the end-of-sequence token (for benchmarks)
@@ -55,6 +58,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     seed: int | None = None
+    first_index: int = 0
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False

@@ -54,7 +54,7 @@ def sample_of(params: SamplingParams, *, row: int, slot: int, index: int) -> Sam
         row=row,
         slot=slot,
         seed=params.seed,
-        index=index,
+        index=params.first_index + index,
         temperature=params.temperature if params.temperature >= GREEDY_BELOW else 0.0,
         top_k=params.top_k,
         top_p=params.top_p,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -110,6 +111,9 @@ def test_the_waterfall_draws_what_was_drawn(
         answer = engine.inspect(question).result()
         assert answer.info["chosen"] == token.id
         assert answer.info["draw"] == token.draw
+        later = msgspec.structs.replace(PARAMS, first_index=i)
+        of_later = engine.inspect(Waterfall(ids, len(prompt) + i - 1, later, index=0)).result()
+        assert of_later.info["draw"] == token.draw
         stages = {stage["name"]: stage for stage in answer.info["stages"]}
         assert stages["min_p"]["n_kept"] == token.n_kept
         removed = [stages[name]["removed"] for name in ("top_k", "top_p", "min_p")]
@@ -189,7 +193,7 @@ BAD: list[tuple[Question, str]] = [
     (Losses([1]), "give two ids"),
     (Losses([1, 2], top=101), "top should be from 1 to"),
     (Waterfall([1], 0, SamplingParams(), 0), "seed should be that of the run"),
-    (Waterfall([1], 0, SamplingParams(seed=1), -1), "index should fit 32 bits"),
+    (Waterfall([1], 0, SamplingParams(seed=1), -1), "index should be from 0 to 4294967295"),
     (Waterfall([1], 0, SamplingParams(seed=1, top_p=2.0), 0), "top_p"),
 ]
 

@@ -193,6 +193,24 @@ def test_a_conversation_is_the_same_with_and_without(
     assert [run.reused for run in found] == [0, 60, 69, 25, 50, 31, 39]
 
 
+@pytest.mark.parametrize("prefix_cache", [False, True], ids=["computed", "found"])
+def test_a_run_over_the_beginning_of_another_writes_its_rest_again(
+    kind: str, use: Callable[..., Any], prefix_cache: bool
+) -> None:
+    """Penalties see the same tokens, and the draws go on where those of the beginning end."""
+    prompt, wanted = prompt_of(21), params(30, seed=4)
+    with use(prefix_cache=prefix_cache) as engine:
+        whole = write(engine, prompt, wanted, capture=True)
+        for n in (1, 7, 12, 29):
+            rest = msgspec.structs.replace(wanted, first_index=n, max_tokens=30 - n)
+            again = write(engine, prompt + whole.ids[:n], rest, capture=True)
+            moved = [msgspec.structs.replace(t, index=t.index + n) for t in again.tokens]
+            assert_same(kind, moved, whole.tokens[n:])
+            assert again.reused == (20 + n if prefix_cache else 0)
+        other = msgspec.structs.replace(wanted, first_index=6, max_tokens=23)
+        assert write(engine, prompt + whole.ids[:7], other).ids != whole.ids[7:]
+
+
 def test_cancelling_one_run_leaves_those_that_share_its_prompt(
     kind: str, use: Callable[..., Any]
 ) -> None:
