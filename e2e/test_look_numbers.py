@@ -13,6 +13,8 @@ from playwright.sync_api import Page, expect
 from e2e.lookout import Lookout, Wire
 from e2e.playground import Playground
 from e2e.site import Site
+from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_plan import fake_plan
 from tests.app.fake_tokenizer import FakeTokenizer
 
 ASK = "Tell me a story about a fox"
@@ -109,6 +111,27 @@ def test_the_figures_of_the_timeline_are_those_of_its_intervals(
     for name, value in expected.items():
         row = figures.locator("div").filter(has=look.page.get_by_text(name, exact=True))
         assert milliseconds(row.locator("dd").inner_text()) == pytest.approx(value, abs=0.51)
+
+
+def test_the_roofline_has_the_costs_of_the_plan_and_the_peaks_of_the_device(
+    run: tuple[Playground, Lookout, Wire],
+) -> None:
+    _, look, wire = run
+    look.open("timeline")
+    assert {row["operations"] for row in look.csv()} == {""}, "nothing is asked before it is wanted"
+    look.panel.get_by_role("button", name="Measure what the device can do").click()
+    expect(look.panel.locator(".tl-roof .sub")).to_be_hidden()
+    rows = [row for row in look.csv() if row["token"]]
+    info = FakeEngine(FakeOptions()).info
+    n_prompt = len(wire.events("accepted")[0]["prompt"])
+    assert rows[0]["operations"] == "", "the first token came out of the prompt's step"
+    first, last = (fake_plan(info, 1, n_prompt + i) for i in (0, N - 2))
+    assert int(rows[1]["operations"]) == first["flops"]
+    assert int(rows[1]["bytes"]) == first["n_bytes"]
+    assert int(rows[-1]["operations"]) == last["flops"]
+    assert int(rows[-1]["bytes"]) == last["n_bytes"]
+    middle = fake_plan(info, 1, n_prompt + 9)
+    assert int(rows[10]["operations"]) == pytest.approx(middle["flops"], rel=1e-3)
 
 
 def test_the_cache_counts_what_the_engine_counted(run: tuple[Playground, Lookout, Wire]) -> None:

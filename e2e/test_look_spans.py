@@ -134,6 +134,24 @@ def test_a_histogram_holds_every_value(loaded: Page) -> None:
     assert bins["counts"][0] == 5, "1 to 5"
 
 
+def test_steps_of_the_roofline_know_their_rows_and_their_context(loaded: Page) -> None:
+    part = {
+        "prompt": [{}] * 70,
+        "chunks": [
+            {"done": 48, "reused": 16, "gpuMs": 4.0},
+            {"done": 64, "reused": 16, "gpuMs": None},
+            {"done": 70, "reused": 16, "gpuMs": 2.0},
+        ],
+    }
+    found = call(loaded, "roofline", "timedSteps", part, TOKENS)
+    assert [(step["rows"], step["context"], step["ms"], step["token"]) for step in found] == [
+        (32, 16, 4.0, None),
+        (6, 64, 2.0, None),
+        (1, 70, 3.0, 1),
+        (1, 71, 3.0, 2),
+    ]
+
+
 def test_csv_is_read_back_as_it_was(loaded: Page) -> None:
     rows = [["plain", 1.5, None], ['with "quotes"', 0, "a,b"], ["line\nbreak", -2, "\r\n"]]
     text = call(loaded, "save", "csv", {"columns": ["a", {"name": "b, c"}, "d"], "rows": rows})

@@ -39,13 +39,14 @@ export class Histogram {
     const x = (ms) => (ms / bin) * pitch;
     for (const ms of ticks(bin * BINS, width - RIGHT, 80).slice(1))
       label(context, duration(ms), x(ms), foot + 11, { align: "center" });
-    label(context, `${count(sorted.length)} intervals between tokens`, 0, TOP / 2);
+    const what = `${count(sorted.length)} intervals between tokens`;
+    label(context, what, width - RIGHT, TOP / 2, { align: "end" });
     this.#mark(context, "p50", x(quantile(sorted, 0.5)), foot, "end");
     this.#mark(context, "p95", x(quantile(sorted, 0.95)), foot, "start");
   }
 
   #mark(context, name, x, foot, align) {
-    rule(context, x, TOP - 4, 1, foot - TOP + 4, "ink");
-    label(context, name, x + (align === "end" ? -4 : 5), TOP, { align, colour: "ink-2" });
+    rule(context, x, 2, 1, foot - 2, "ink");
+    label(context, name, x + (align === "end" ? -4 : 5), TOP / 2, { align, colour: "ink-2" });
   }
 }

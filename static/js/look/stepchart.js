@@ -31,7 +31,7 @@ const PART_COLOURS = {
 
 const WORDS = 20;
 const RULER = 24;
-const LANE = 26;
+const LANE = 34;
 const LEAST_WINDOW_MS = 0.5;
 const ZOOM = 1.5;
 /** A word is written over a step at least this wide. */

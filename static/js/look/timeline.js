@@ -6,6 +6,7 @@ import { count, duration, figure, plural, tokenLabel } from "../format.js";
 import { numberOf, pin, point } from "../view.js";
 import { Missing } from "./context.js";
 import { Histogram } from "./histogram.js";
+import { Roofline } from "./roofline.js";
 import { intervalsOf, measure, quantile } from "./spans.js";
 import { COLOURS, StepChart } from "./stepchart.js";
 
@@ -17,6 +18,7 @@ let readout = null;
 let figures = null;
 let chart = null;
 let bars = null;
+let roof = null;
 /** What was shown last: {segment, tokens, measured}. */
 let now = null;
 
@@ -33,6 +35,7 @@ export const timeline = {
     const below = root.appendChild(el("div", "tl-below"));
     figures = below.appendChild(el("dl", "tl-figures"));
     bars = new Histogram(below);
+    roof = new Roofline(below);
   },
 
   show({ answer, token, index, hello }) {
@@ -45,6 +48,7 @@ export const timeline = {
     chart.draw(measured, tokens, at, segment.running);
     const sorted = intervalsOf(tokens);
     bars.draw(sorted, at > 0 ? tokens[at].times.interval : null);
+    roof.draw(segment, tokens, at);
     drawFigures(segment, tokens, measured, sorted);
     drawReadout(token, at);
     chart.describe(readout.textContent, at === null ? 0 : at + 1, tokens.length);
@@ -64,7 +68,10 @@ export const timeline = {
         from,
         to - from,
         ...PARTS.map(() => null),
+        null,
+        null,
       ]);
+    const costs = new Map(roof.steps.map((step) => [step.token, step]));
     const steps = measured.steps.map((step, i) => [
       i ? "step" : "first token",
       segment.base + i + 1,
@@ -72,6 +79,8 @@ export const timeline = {
       step.at - step.interval,
       step.interval,
       ...PARTS.map(([, part]) => step[part]),
+      costs.get(i)?.flops ?? null,
+      costs.get(i)?.bytes ?? null,
     ]);
     return { columns: COLUMNS, rows: [...parts, ...steps] };
   },
@@ -94,6 +103,8 @@ const COLUMNS = [
   "from, ms",
   "length, ms",
   ...PARTS.map(([name]) => `${name}, ms`),
+  { name: "operations", format: count },
+  { name: "bytes", format: count },
 ];
 
 // ---- what is looked at -----------------------------------------------------------------------

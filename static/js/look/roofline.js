@@ -1,0 +1,139 @@
+// The roofline: operations a second against operations a byte, under what the device can do at most
+// (Williams, Waterman and Patterson 2009).
+
+import { el, fitCanvas, setText } from "../dom.js";
+import { bytes, percent } from "../format.js";
+import { palette } from "../palette.js";
+import { ready } from "../state.js";
+import { label, rule } from "./chart.js";
+import { costsOf, fault, isMeasuring, measurePeaks, peaksNow } from "./roofcosts.js";
+import { quantile } from "./spans.js";
+
+const FOOT = 20;
+const TOP = 18;
+/** Room left and right of the steps and the ridge, as a factor. */
+const AROUND = 3;
+
+/** Steps of a generation that the GPU timed: {rows, context, ms, token}; `token` null: of the prompt. */
+export function timedSteps({ prompt, chunks }, tokens) {
+  let before = chunks[0]?.reused ?? 0;
+  const steps = [];
+  for (const { done, gpuMs } of chunks) {
+    if (gpuMs !== null && done > before)
+      steps.push({ rows: done - before, context: before, ms: gpuMs, token: null });
+    before = done;
+  }
+  tokens.forEach(({ times }, i) => {
+    if (i && times.gpu !== null)
+      steps.push({ rows: 1, context: prompt.length + i - 1, ms: times.gpu, token: i });
+  });
+  return steps;
+}
+
+export class Roofline {
+  constructor(root) {
+    this.box = root.appendChild(el("div", "tl-roof"));
+    this.canvas = this.box.appendChild(el("canvas"));
+    this.canvas.setAttribute("aria-hidden", "true");
+    this.ask = this.box.appendChild(el("p", "sub"));
+    this.button = el("button", "text", "Measure what the device can do");
+    this.button.type = "button";
+    this.button.addEventListener("click", measurePeaks);
+    this.text = el("span");
+    this.ask.append(this.button, this.text);
+    /** Of each timed step, once known: {…step, flops, bytes}. */
+    this.steps = [];
+  }
+
+  /** `at`: the token looked at, its number in the generation, or null. */
+  draw(segment, tokens, at) {
+    const peaks = peaksNow();
+    const timed = timedSteps(segment, tokens);
+    const wanted = peaks?.flops_per_s && !segment.running && timed.length;
+    const costs = wanted ? costsOf(timed) : null;
+    this.steps = costs ? timed.map((step, i) => ({ ...step, ...costs[i] })) : [];
+    this.ask.hidden = !!costs;
+    if (!costs) this.#say(peaks, segment, timed);
+    this.#paint(peaks, at);
+  }
+
+  #say(peaks, { running }, timed) {
+    this.button.hidden = peaks !== null || isMeasuring();
+    this.button.disabled = running || !ready();
+    const why = fault
+      ? `The roofline is missing: ${fault}`
+      : isMeasuring()
+        ? "Measuring, half a second …"
+        : peaks === null
+          ? "and draw the steps under that roof. Half a second of its time."
+          : !peaks.flops_per_s
+            ? "No roofline: this engine runs on no GPU."
+            : running
+              ? "The roofline is drawn when the run has ended."
+              : timed.length
+                ? "Asking what each step computes and moves …"
+                : "No roofline: this device has no clock for its steps.";
+    setText(this.text, why);
+  }
+
+  #paint(peaks, at) {
+    const [context, width, height] = fitCanvas(this.canvas);
+    if (!width || !this.steps.length) return;
+    const { flops_per_s: most, bytes_per_s: fast } = peaks;
+    const points = this.steps.map((step) => ({
+      ...step,
+      x: step.flops / step.bytes,
+      y: (1000 * step.flops) / step.ms,
+    }));
+    const scale = scaleOf(points, most, most / fast, width, height);
+    paintRoof(context, scale, most, fast, width);
+    for (const point of points) paintPoint(context, scale, point, point.token === at && at !== null);
+    const share = ({ x, y }) => y / Math.min(most, x * fast);
+    const median = (some) => quantile(some.map(share).sort((a, b) => a - b), 0.5);
+    const parts = [];
+    const steps = points.filter(({ token }) => token !== null);
+    const chunks = points.filter(({ token }) => token === null);
+    if (chunks.length) parts.push(`prompt ${percent(median(chunks))} %`);
+    if (steps.length) parts.push(`steps ${percent(median(steps))} %`);
+    label(context, `${parts.join(", ")} of the roof`, 0, height - 8, { colour: "ink-2" });
+  }
+}
+
+function scaleOf(points, most, ridge, width, height) {
+  const xs = [...points.map(({ x }) => x), ridge];
+  const least = Math.min(...xs) / AROUND;
+  const far = Math.max(...xs) * AROUND;
+  const low = Math.min(...points.map(({ y }) => y), (most * least) / ridge) / 1.5;
+  const foot = height - FOOT;
+  return {
+    least,
+    far,
+    foot,
+    x: (value) => (Math.log(value / least) / Math.log(far / least)) * width,
+    y: (value) => foot - (Math.log(value / low) / Math.log(most / low)) * (foot - TOP),
+  };
+}
+
+function paintRoof(context, { least, far, foot, x, y }, most, fast, width) {
+  rule(context, 0, foot, width, 1);
+  context.strokeStyle = palette["ink-2"];
+  context.lineWidth = 1.25;
+  context.beginPath();
+  context.moveTo(x(least), y(least * fast));
+  context.lineTo(x(most / fast), y(most));
+  context.lineTo(x(far), y(most));
+  context.stroke();
+  const rate = `${bytes(most).replace(/B$/, "FLOP")}/s multiply-adds`;
+  label(context, rate, width, TOP / 2 - 1, { align: "end" });
+  label(context, `${bytes(fast)}/s copies`, x(least) + 2, TOP / 2 - 1);
+  label(context, "operations a byte", width, foot + 12, { align: "end" });
+}
+
+function paintPoint(context, { x, y }, point, focused) {
+  context.globalAlpha = focused || point.token === null ? 1 : 0.35;
+  context.fillStyle = palette[focused ? "lamp" : point.token === null ? "ink-2" : "data"];
+  context.beginPath();
+  context.arc(x(point.x), y(point.y), focused ? 4 : 2.5, 0, 2 * Math.PI);
+  context.fill();
+  context.globalAlpha = 1;
+}
