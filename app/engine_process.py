@@ -148,7 +148,11 @@ class EngineProcess:
                 self._inbox.put(Ended(number))
 
         self._runs[number] = engine.submit(
-            message.ids, message.params, capture=message.capture, on_event=on_event
+            message.ids,
+            message.params,
+            capture=message.capture,
+            on_event=on_event,
+            script=message.script,
         )
 
     def _ask(self, engine: Engine, message: Ask) -> None:

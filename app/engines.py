@@ -23,7 +23,7 @@ from app.protocol import (
     ModelInfo,
     Status,
 )
-from gpu import EngineError, EngineInfo, SamplingParams
+from gpu import ChangeAt, EngineError, EngineInfo, SamplingParams
 from gpu.events import Event
 from gpu.inspection import Answer, Question
 
@@ -74,7 +74,13 @@ class Engine(Protocol):
     def failure(self) -> str | None: ...
 
     def submit(
-        self, ids: list[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
+        self,
+        ids: list[int],
+        params: SamplingParams,
+        *,
+        capture: bool,
+        on_event: OnEvent,
+        script: tuple[ChangeAt, ...] = (),
     ) -> Run: ...
     def inspect(self, question: Question) -> Future[Answer]: ...
     def close(self) -> None: ...
@@ -142,7 +148,13 @@ class EngineClient(ABC):
 
     @abstractmethod
     def submit(
-        self, ids: list[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
+        self,
+        ids: list[int],
+        params: SamplingParams,
+        *,
+        capture: bool,
+        on_event: OnEvent,
+        script: tuple[ChangeAt, ...] = (),
     ) -> Run:
         """Start a run. Raises what `gpu.Engine.submit` raises, and `UnavailableError`."""
 
@@ -178,11 +190,17 @@ class LocalEngine(EngineClient):
         self._set_state(Status("ready", "ready"), hello_of(engine.info, self.chat))
 
     def submit(
-        self, ids: list[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
+        self,
+        ids: list[int],
+        params: SamplingParams,
+        *,
+        capture: bool,
+        on_event: OnEvent,
+        script: tuple[ChangeAt, ...] = (),
     ) -> Run:
         self.require_ready()
         assert self._engine is not None
-        return self._engine.submit(ids, params, capture=capture, on_event=on_event)
+        return self._engine.submit(ids, params, capture=capture, on_event=on_event, script=script)
 
     def inspect(self, question: Question) -> Future[Answer]:
         self.require_ready()

@@ -34,7 +34,7 @@ from app.pipe import (
     ToEngine,
     error_of,
 )
-from gpu import InvalidRequest, SamplingParams
+from gpu import ChangeAt, InvalidRequest, SamplingParams
 from gpu.events import Done, Event, Prefill, Timings, Token
 from gpu.inspection import Answer, Question
 
@@ -114,13 +114,18 @@ class Life:
     # ---- to the engine -----------------------------------------------------------------------
 
     def submit(
-        self, ids: list[int], params: SamplingParams, capture: bool, on_event: OnEvent
+        self,
+        ids: list[int],
+        params: SamplingParams,
+        capture: bool,
+        on_event: OnEvent,
+        script: tuple[ChangeAt, ...] = (),
     ) -> ProcessRun:
         number = next(self._numbers)
         run = ProcessRun(self, number, len(ids), on_event)
         self._register(self._runs, number, run)
         try:
-            self.call(lambda call: Submit(call, number, ids, params, capture))
+            self.call(lambda call: Submit(call, number, ids, params, capture, script))
         except BaseException:
             self._runs.pop(number, None)
             raise

@@ -139,7 +139,9 @@ class Connection:
             continue_final=message.continue_final,
         )
         clock.prepared = clock.now()
-        live = self._sessions.start(self._owner, message.id, ids, params, message.capture, clock)
+        live = self._sessions.start(
+            self._owner, message.id, ids, params, message.capture, clock, message.changes
+        )
         self._out.follow(live, after=0)
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from app.protocol import Hello
 from gpu import (
+    ChangeAt,
     ContextExceeded,
     DeviceError,
     EngineClosed,
@@ -32,6 +33,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     ids: list[int]
     params: SamplingParams
     capture: bool
+    script: tuple[ChangeAt, ...] = ()
 
 
 class Change(msgspec.Struct, frozen=True, tag="change"):

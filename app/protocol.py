@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from gpu import EngineError, SamplingParams
+from gpu import ChangeAt, EngineError, SamplingParams
 from gpu.events import Accepted, Done, Prefill, Queued, Token, Updated
 from gpu.inspection import Question
 
@@ -33,6 +33,8 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_field
 
     `id` is chosen by the page, unique for it (1 to 64 characters of [A-Za-z0-9_-]).
     `continue_final`: the last message is the assistant's and the model writes on from its end.
+    `changes`: settings that change while it is written, each from a token on that is known already,
+    as in a replay; each is acknowledged by `updated` when it acts.
     """
 
     id: str
@@ -42,6 +44,7 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_field
     continue_final: bool = False
     params: SamplingParams = SamplingParams()
     capture: bool = True
+    changes: tuple[ChangeAt, ...] = ()
 
 
 class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

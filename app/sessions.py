@@ -21,7 +21,7 @@ import msgspec
 
 from app.engines import EngineClient, Run
 from app.protocol import Generation
-from gpu import EngineError, InvalidRequest, SamplingParams
+from gpu import ChangeAt, EngineError, InvalidRequest, SamplingParams
 from gpu.events import Done, Event, Prefill, Token
 
 log = logging.getLogger(__name__)
@@ -213,6 +213,7 @@ class Sessions:
         params: SamplingParams,
         capture: bool,
         clock: RequestClock | None = None,
+        script: tuple[ChangeAt, ...] = (),
     ) -> LiveRun:
         """Begin a generation; `clock` began with the request, or begins now. Raises
         `InvalidRequest` and what `EngineClient.submit` raises."""
@@ -222,7 +223,11 @@ class Sessions:
                 raise InvalidRequest(f"there is a generation {id!r} already; use a new id", "id")
             self._runs[owner, id] = live
         try:
-            live.started(self._engine.submit(ids, params, capture=capture, on_event=live.on_event))
+            live.started(
+                self._engine.submit(
+                    ids, params, capture=capture, on_event=live.on_event, script=script
+                )
+            )
         except BaseException:
             with self._lock:
                 del self._runs[owner, id]

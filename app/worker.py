@@ -15,7 +15,7 @@ from app.engines import EngineClient, Load, OnEvent, Tokenizer
 from app.life import Life, ProcessRun
 from app.pipe import CLOSE_SECONDS, Close, Failed, Loading, Ready
 from app.protocol import Status
-from gpu import SamplingParams
+from gpu import ChangeAt, SamplingParams
 from gpu.inspection import Answer, Question
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,18 @@ class ProcessEngine(EngineClient):
         self._thread.start()
 
     def submit(
-        self, ids: list[int], params: SamplingParams, *, capture: bool, on_event: OnEvent
+        self,
+        ids: list[int],
+        params: SamplingParams,
+        *,
+        capture: bool,
+        on_event: OnEvent,
+        script: tuple[ChangeAt, ...] = (),
     ) -> ProcessRun:
         self.require_ready()
         life = self._life
         assert life is not None
-        return life.submit(ids, params, capture, on_event)
+        return life.submit(ids, params, capture, on_event, script)
 
     def inspect(self, question: Question) -> Future[Answer]:
         self.require_ready()

@@ -22,11 +22,13 @@ from gpu.errors import (
 from gpu.inventory import Inventory, RopeTable, TensorEntry
 from gpu.probed import Probed, ProbedRow
 from gpu.sampling import SamplingParams
+from gpu.script import ChangeAt
 from gpu.step import DeviceInfo
 from gpu.tensor_summary import Outlier, TensorSummary
 from gpu.tokenizer import DecodeStream, Tokenizer
 
 __all__ = [
+    "ChangeAt",
     "ContextExceeded",
     "DecodeStream",
     "DeviceError",

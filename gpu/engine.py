@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Several
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from gpu.events import Done, Event, Token
 from gpu.inspection import Answer, Question
 from gpu.packing import FORMATS
 from gpu.sampling import SamplingParams
+from gpu.script import ChangeAt, checked_script
 from gpu.sequence import Sequence
 from gpu.step import DeviceInfo, Floats, Memory, Runner, RunnerLimits
 from gpu.tokenizer import Tokenizer
@@ -207,10 +209,12 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         capture: bool = False,
+        script: Several[ChangeAt] = (),
         on_event: Callable[[Event], None] | None = None,
     ) -> Run:
         """Start a run and return at once. `on_event` is called on the engine's thread and must not
-        block; without it the run is iterated.
+        block; without it the run is iterated. `script`: changes of its settings, each to act from a
+        token on that is known already, as in a run that is written again.
 
         Raises InvalidRequest, ContextExceeded, QueueFull, EngineClosed.
         """
@@ -226,6 +230,7 @@ class Engine:
             self._eos_ids,
             self._limits.context,
             capture=capture,
+            script=checked_script(script, params),
             on_event=events,
         )
         self._one_more()

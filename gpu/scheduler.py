@@ -72,6 +72,7 @@ class Scheduler:
             sequence = self.waiting.popleft()
             sequence.slot = self._free_slots.pop()
             self.active.append(sequence)
+            sequence.follow_script()
             started.append(sequence)
         if started:
             self._tell_places()
@@ -93,6 +94,7 @@ class Scheduler:
             return None
         capture = any(s.capture for s in samplers) or (chunk is not None and chunk.sequence.capture)
         step = Step(tuple(rows), tuple(samples), capture)
+        self._follow_scripts(samplers)
         return Scheduled(step, tuple(samplers), tuple(s.row for s in samples), chunk)
 
     def learn(self, step: Step, ms: float) -> None:
@@ -148,6 +150,13 @@ class Scheduler:
     def _tell_places(self) -> None:
         for n, sequence in enumerate(self.waiting, 1):
             sequence.moved_to(self._place(n))
+
+    def _follow_scripts(self, samplers: list[Sequence]) -> None:
+        """At once, not when the next token is wanted: without a change there may be no next one."""
+        for sequence in samplers:
+            sequence.follow_script()
+            if sequence.finished:
+                self.release(sequence)
 
     def _next_chunk(
         self, rows: list[Row], samples: list[Sample], samplers: list[Sequence]

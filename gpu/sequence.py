@@ -30,6 +30,7 @@ from gpu.events import (
 from gpu.prefix_cache import Chain
 from gpu.run_clock import RunClock
 from gpu.sampling import SamplingParams
+from gpu.script import Script, most_tokens
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
 from gpu.stopping import StopMatcher
 from gpu.token_stats import token_stats
@@ -75,6 +76,7 @@ class Sequence:
         context: int,
         *,
         capture: bool = False,
+        script: Script = (),
         on_event: Callable[[Event], None] = lambda event: None,
     ) -> None:
         if params.seed is None:
@@ -94,6 +96,8 @@ class Sequence:
         self.n_written = 0  # samples read
         self.finished = False
         self._place = 0
+        self._script = script
+        self._n_followed = 0  # changes of the script that act already
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
         self._on_event = on_event
@@ -125,7 +129,8 @@ class Sequence:
     @property
     def max_blocks(self) -> int:
         """KV blocks this run can fill at most."""
-        return blocks_for(min(self.context, len(self.prompt) + self.params.max_tokens))
+        most = most_tokens(self._script[self._n_followed :], self.params)
+        return blocks_for(min(self.context, len(self.prompt) + most))
 
     @property
     def n_computed(self) -> int:
@@ -138,6 +143,15 @@ class Sequence:
     def begin_after(self, n: int) -> None:
         """The first `n` prompt tokens were found in the KV cache. Before any row was made."""
         self.n_reused = self.n_prefilled = n
+
+    def follow_script(self) -> None:
+        """Let the changes act that the script has for the next token to submit."""
+        while self._n_followed < len(self._script) and not self.finished:
+            change = self._script[self._n_followed]
+            if change.index > self.n_submitted:
+                return
+            self._n_followed += 1
+            self.update(change.params, change.capture)
 
     def prefill_rows(self, n: int) -> list[Row]:
         """The next `n` rows of the prompt."""

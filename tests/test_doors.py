@@ -25,6 +25,7 @@ GPU = {
     "token_bytes": "errors json_object",
     "tokenizer": "errors json_object token_bytes",
     "sampling": "errors",
+    "script": "errors sampling",
     "events": "sampling",
     "inspection": "sampling",
     "run_clock": "events",
@@ -91,14 +92,15 @@ GPU = {
     "torch_runner": "blocks checkpoint config errors packing reference_sampler step torch_llama"
     " torch_statistics",
     "token_stats": "events step",
-    "sequence": "blocks events prefix_cache run_clock sampling step stopping token_stats tokenizer",
+    "sequence": "blocks events prefix_cache run_clock sampling script step stopping token_stats"
+    " tokenizer",
     "kv_manager": "block_pool blocks errors kv_state prefix_cache sequence",
     "scheduler": "kv_manager kv_state sequence step",
     "turns": "errors inspection",
     "inspector": "errors inspection plan_questions readings scheduler sequence step waterfall",
     "engine_thread": "errors events inspection inspector scheduler sequence step turns",
-    "engine": "checkpoint config engine_thread errors events inspection packing sampling sequence"
-    " step tokenizer torch_runner wgpu_runner",
+    "engine": "checkpoint config engine_thread errors events inspection packing sampling script"
+    " sequence step tokenizer torch_runner wgpu_runner",
     "bench": "",
     "bench.contestants": "blocks step",
     "bench.subject": "blocks checkpoint config device packing shapes wgpu_runner",
@@ -128,7 +130,8 @@ GPU = {
     "bench.__main__": "bench bench.contestants bench.context bench.floor bench.peers bench.quality"
     " bench.report bench.subject device errors packing probe shapes wgpu_runner",
     "models": "",
-    "": "config device engine errors inventory probe probed sampling step tensor_summary tokenizer",
+    "": "config device engine errors inventory probe probed sampling script step tensor_summary"
+    " tokenizer",
 }  # fmt: skip
 
 APP_MAY_OPEN = {"gpu", "gpu.events", "gpu.inspection"}

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from gpu import (
+    ChangeAt,
     ContextExceeded,
     EngineClosed,
     EngineInfo,
@@ -41,6 +42,7 @@ from gpu.events import (
     Updated,
 )
 from gpu.inspection import Answer, Question
+from gpu.script import checked_script
 from gpu.step import DeviceInfo, Memory, RunnerLimits
 from tests.app import fake_inspection, fake_sampler
 from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
@@ -96,12 +98,17 @@ class FakeRun:
         params: SamplingParams,
         capture: bool,
         on_event: Callable[[Event], None],
+        script: Sequence[ChangeAt] = (),
     ) -> None:
         self.engine = engine
         self.prompt = list(ids)
         self.params = params
         self.capture = capture
         self.on_event = on_event
+        self.script = deque(script)
+        self.acting = params  # on the next token; `params` are those that were asked for last
+        self.captures = capture
+        self.pending: deque[Updated] = deque()
         self.cancelled = False
         self.reused = min(engine.options.reused, len(self.prompt) - 1)
         self.prefilled = self.reused
@@ -116,11 +123,24 @@ class FakeRun:
 
     def update(self, *, capture: bool | None = None, **changes: Any) -> int:
         with self.engine.lock:
-            self.params = self.params.updated(changes)
-            self.capture = self.capture if capture is None else capture
             index = self.index if self.prefilled < len(self.prompt) else self.index + IN_FLIGHT
-            self.on_event(Updated(index, self.params, self.capture))
+            self.change(index, changes, capture)
             return index
+
+    def change(self, index: int, changes: dict[str, Any], capture: bool | None) -> None:
+        self.params = self.params.updated(changes)
+        self.capture = self.capture if capture is None else capture
+        self.pending.append(Updated(index, self.params, self.capture))
+        self.on_event(self.pending[-1])
+
+    def settle(self) -> None:
+        """Let changes act that are due: the script's are told as early as live ones would be."""
+        while self.script and self.script[0].index <= self.index + IN_FLIGHT:
+            change = self.script.popleft()
+            self.change(change.index, change.params, change.capture)
+        while self.pending and self.pending[0].index <= self.index:
+            due = self.pending.popleft()
+            self.acting, self.captures = due.params, due.capture
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -190,8 +210,10 @@ class FakeEngine:
         *,
         capture: bool = False,
         on_event: Callable[[Event], None] = lambda event: None,
+        script: Sequence[ChangeAt] = (),
     ) -> FakeRun:
         params.validate()
+        script = checked_script(script, params)
         if not ids:
             raise InvalidRequest("the prompt is empty; give at least one token", "prompt")
         for id in ids:
@@ -213,7 +235,7 @@ class FakeEngine:
                 raise QueueFull(
                     f"{self.options.queue} requests are waiting already; try again in a moment"
                 )
-            run = FakeRun(self, ids, params, capture, on_event)
+            run = FakeRun(self, ids, params, capture, on_event, script)
             position = 0 if free else len(self.waiting) + 1
             (self.active if free else self.waiting).append(run)
             prompt = tuple(TokenText(id, self.tokenizer.piece(id)) for id in ids)
@@ -287,7 +309,8 @@ class FakeEngine:
         run.on_event(Prefill(done, total, run.reused, 3.1, 2.6, blocks(done), stats))
 
     def _decode(self, run: FakeRun) -> None:
-        options, params = self.options, run.params
+        run.settle()
+        options, params = self.options, run.acting
         wanted = self.story[run.index % len(self.story)]
         if options.ends and run.index == len(self.story):
             wanted = EOS
@@ -306,7 +329,7 @@ class FakeEngine:
             text=text,
             times=StepTimes(interval, max(0.1, 800 * options.delay), 0.4, 0.6, 0.1),
             kv_blocks=blocks(position + 1),
-            stats=self._stats(position, id, len(self.active)) if run.capture else None,
+            stats=self._stats(position, id, len(self.active)) if run.captures else None,
             eos=eos,
             **chosen,  # type: ignore[arg-type]
         )
@@ -317,7 +340,7 @@ class FakeEngine:
             self._end(run, "eos")
         elif stopped:
             self._end(run, "stop")
-        elif run.index >= params.max_tokens:
+        elif run.index >= run.params.max_tokens:
             self._end(run, "length")
         elif len(run.prompt) + run.index >= options.context:
             self._end(run, "context")

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from app.outgoing import LockedSocket
-from gpu import SamplingParams
+from gpu import ChangeAt, SamplingParams
 from gpu.events import Event, Token
 from tests.app.conftest import StartSite
 from tests.app.fake_engine import FakeEngine, FakeOptions, FakeRun
@@ -27,7 +27,13 @@ class Stamping(FakeEngine):
     """Tells for every token when it was ready: milliseconds of the clock that processes share."""
 
     def submit(
-        self, ids: Sequence[int], params: SamplingParams, *, capture: bool, on_event: Any
+        self,
+        ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        capture: bool,
+        on_event: Any,
+        script: Sequence[ChangeAt] = (),
     ) -> FakeRun:
         def stamped(event: Event) -> None:
             if isinstance(event, Token):
@@ -35,7 +41,7 @@ class Stamping(FakeEngine):
                 event = msgspec.structs.replace(event, times=times)
             on_event(event)
 
-        return super().submit(ids, params, capture=capture, on_event=stamped)
+        return super().submit(ids, params, capture=capture, on_event=stamped, script=script)
 
 
 def load(progress: object) -> Stamping:

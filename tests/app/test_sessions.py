@@ -31,7 +31,9 @@ class ScriptedEngine(LocalEngine):
         self.cancelled: list[int] = []
         self.refuse: Exception | None = None
 
-    def submit(self, ids: Any, params: Any, *, capture: bool, on_event: Any) -> Any:
+    def submit(
+        self, ids: Any, params: Any, *, capture: bool, on_event: Any, script: Any = ()
+    ) -> Any:
         if self.refuse is not None:
             raise self.refuse
         number = len(self.tells)

@@ -1,0 +1,255 @@
+"""A run with live changes, and the same run from its script: the same ids, the same `updated`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpu.checkpoint import Checkpoint
+from gpu.config import ModelConfig
+from gpu.device import Device
+from gpu.engine import Engine
+from gpu.errors import InvalidRequest
+from gpu.events import Accepted, Done, Event, Prefill, Token, Updated
+from gpu.sampling import SamplingParams
+from gpu.script import ChangeAt, checked_script
+from gpu.step import Runner
+from gpu.tokenizer import Tokenizer
+from gpu.torch_runner import TorchRunner
+from gpu.wgpu_runner import WgpuRunner
+from tests.gpu import random_llama
+from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+
+NAME = "derived_head"
+
+
+class Written:
+    """A run's events; `wait` until a token was read, or until the end."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._grown = threading.Condition()
+
+    def __call__(self, event: Event) -> None:
+        with self._grown:
+            self.events.append(event)
+            self._grown.notify()
+
+    def wait(self, index: int | None = None) -> Written:
+        def enough() -> bool:
+            if index is None:
+                return any(isinstance(event, Done) for event in self.events)
+            return len(self.ids) > index
+
+        with self._grown:
+            assert self._grown.wait_for(enough, 60)
+        return self
+
+    @property
+    def ids(self) -> list[int]:
+        return [event.id for event in self.events if isinstance(event, Token)]
+
+    @property
+    def updated(self) -> list[Updated]:
+        return [event for event in self.events if isinstance(event, Updated)]
+
+
+def script_of(written: Written) -> tuple[ChangeAt, ...]:
+    """What wrote it, as a replay file would say it: every `updated` with all settings."""
+    live = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens")
+    return tuple(
+        ChangeAt(event.index, {name: getattr(event.params, name) for name in live}, event.capture)
+        for event in written.updated
+    )
+
+
+# ---- on both runners -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["wgpu-f16", "torch-f32"])
+def runner(request: pytest.FixtureRequest, device: Device) -> Iterator[Runner]:
+    backend, dtype = request.param.split("-")
+    folder = random_llama.folder(NAME)
+    if backend == "torch":
+        torch = TorchRunner.load(folder, dtype=dtype, n_slots=2)
+        yield torch
+        torch.close()
+    else:
+        config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
+        yield WgpuRunner(device, config, checkpoint, dtype=dtype, n_slots=2)
+
+
+@pytest.fixture
+def engine(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setattr(runner, "close", lambda: None)
+    tokenizer = Tokenizer.load(random_llama.folder(NAME))
+    opened = Engine(lambda: runner, tokenizer, prefix_cache=isinstance(runner, WgpuRunner))
+    yield opened
+    opened.close()
+
+
+def test_a_script_writes_what_live_changes_wrote(engine: Engine) -> None:
+    prompt = [int(id) for id in random_llama.ids(NAME, 20)]
+    params = SamplingParams(temperature=0.3, seed=2**60 + 7, max_tokens=30, ignore_eos=True)
+    live = Written()
+    run = engine.submit(prompt, params, capture=False, on_event=live)
+    for after, capture, changes in (
+        (3, None, {"temperature": 2.5, "top_p": 0.99}),
+        (9, True, {"repetition_penalty": 1.6}),
+        (14, None, {"max_tokens": 60, "top_k": 40}),
+        (25, False, {"temperature": 0.0}),
+    ):
+        live.wait(after)
+        run.update(capture=capture, **changes)
+    live.wait()
+    assert len(live.ids) == 60
+    assert len(live.updated) == 4
+
+    again = Written()
+    engine.submit(prompt, params, capture=False, script=script_of(live), on_event=again)
+    assert again.wait().ids == live.ids
+    assert again.updated == live.updated
+
+    plain = Written()
+    engine.submit(prompt, params, on_event=plain)
+    assert plain.wait().ids != live.ids[:30], "the changes of this test change nothing"
+
+
+# ---- when they act ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return byte_tokenizer(tmp_path_factory.mktemp("bytes"))
+
+
+@pytest.fixture
+def write(tokenizer: Tokenizer) -> Iterator[Any]:
+    """`write(runner, prompt, params, …)`: a run on a fresh engine, to its end."""
+    engines: list[Engine] = []
+
+    def start(
+        runner: ScriptedRunner, prompt: list[int], params: SamplingParams, **options: Any
+    ) -> Written:
+        engines.append(Engine(lambda: runner, tokenizer))
+        written = Written()
+        engines[-1].submit(prompt, params, on_event=written, **options)
+        return written.wait()
+
+    yield start
+    for engine in engines:
+        engine.close()
+
+
+def settings(runner: ScriptedRunner) -> dict[int, tuple[float, int]]:
+    """index of a sample → the temperature and top_k that it was submitted with"""
+    return {
+        sample.index: (sample.temperature, sample.top_k)
+        for step in runner.steps
+        for sample in step.samples
+    }
+
+
+def test_each_change_acts_on_exactly_the_token_it_names(write: Any) -> None:
+    runner = ScriptedRunner()
+    script = (
+        ChangeAt(0, {"temperature": 0.5}),
+        ChangeAt(4, {"temperature": 1.5}),
+        ChangeAt(4, {"top_k": 7}),
+        ChangeAt(5, {"top_k": 0}),
+    )
+    params = SamplingParams(temperature=1.0, max_tokens=8)
+    written = write(runner, [9, 8], params, script=script)
+    assert written.ids == expected([9, 8], 8)
+    drawn = settings(runner)
+    assert [drawn[i] for i in range(8)] == [(0.5, 0)] * 4 + [(1.5, 7)] + [(1.5, 0)] * 3
+    assert [event.index for event in written.updated] == [0, 4, 4, 5]
+    assert isinstance(written.events[0], Accepted)
+    assert written.events[0].params.temperature == 1.0
+    assert [type(event) for event in written.events[1:3]] == [Updated, Prefill]
+
+
+def test_capture_changes_with_the_token_it_names(write: Any) -> None:
+    runner = ScriptedRunner()
+    script = (ChangeAt(3, capture=True), ChangeAt(5, capture=False))
+    write(runner, [9, 8], SamplingParams(max_tokens=8), script=script)
+    captured = [step.capture for step in runner.steps if step.samples]
+    assert captured[:8] == [False] * 3 + [True] * 2 + [False] * 3
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 3])
+def test_a_limit_is_raised_when_all_tokens_below_it_are_on_their_way(
+    write: Any, in_flight: int
+) -> None:
+    runner = ScriptedRunner()
+    runner.in_flight = in_flight
+    script = (ChangeAt(5, {"max_tokens": 12}),)
+    written = write(runner, [9], SamplingParams(max_tokens=5), script=script)
+    assert written.ids == expected([9], 12)
+    assert [event.index for event in written.updated] == [5]
+
+
+def test_a_limit_lowered_below_what_was_written_ends_the_run(write: Any) -> None:
+    script = (ChangeAt(10, {"max_tokens": 2}),)
+    written = write(ScriptedRunner(), [9], SamplingParams(max_tokens=40), script=script)
+    done = written.events[-1]
+    assert isinstance(done, Done)
+    assert done.reason == "length"
+    assert written.ids == expected([9], len(written.ids))
+    assert 2 <= len(written.ids) <= 10
+
+
+def test_changes_past_the_end_never_act(write: Any) -> None:
+    script = (ChangeAt(500, {"temperature": 0.1}),)
+    written = write(ScriptedRunner(), [9], SamplingParams(max_tokens=4), script=script)
+    assert written.ids == expected([9], 4)
+    assert written.updated == []
+
+
+def test_a_run_waits_for_the_room_that_its_script_will_need(tokenizer: Tokenizer) -> None:
+    """Both begin with a limit that leaves room beside the other; one is to have a higher one."""
+    runner = ScriptedRunner(n_slots=2, n_blocks=4, delay=0.001)
+    engine = Engine(lambda: runner, tokenizer)
+    first, second = Written(), Written()
+    params = SamplingParams(max_tokens=20)
+    engine.submit([1], params, script=[ChangeAt(15, {"max_tokens": 40})], on_event=first)
+    engine.submit([2], params, on_event=second)
+    assert first.wait().ids == expected([1], 40)
+    assert second.wait().ids == expected([2], 20)
+    assert all(len(step.samples) == 1 for step in runner.steps)
+    engine.close()
+
+
+# ---- what is refused -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([ChangeAt(-1)], "must be 0 or more.* got -1"),
+        ([ChangeAt(True)], "must be an integer, but got True"),
+        ([ChangeAt(3), ChangeAt(2)], "change 2 .*must be 3 or more.* got 2"),
+        ([ChangeAt(3, {"temperature": 11.0})], "temperature must be a number from 0 to 10"),
+        ([ChangeAt(3, {"temperature": float("nan")})], "temperature must be"),
+        ([ChangeAt(3, {"top_k": 1.5})], "top_k must be an integer"),
+        ([ChangeAt(3, {"seed": 4})], "seed cannot change"),
+        ([ChangeAt(3, {"max_tokens": 0})], "max_tokens must be an integer from 1"),
+    ],
+)
+def test_bad_scripts_are_refused(changes: list[ChangeAt], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as refusal:
+        checked_script(changes, SamplingParams())
+    assert refusal.value.param == "changes"
+
+
+def test_a_refused_script_starts_nothing(tokenizer: Tokenizer) -> None:
+    engine = Engine(ScriptedRunner, tokenizer, queue_size=0)
+    for _ in range(5):
+        with pytest.raises(InvalidRequest):
+            engine.submit([1], SamplingParams(max_tokens=2), script=[ChangeAt(-1)])
+    run = engine.generate([1], SamplingParams(max_tokens=2))
+    assert [token.id for token in run] == expected([1], 2)
+    engine.close()
