@@ -40,7 +40,6 @@ let last = null;
 let opener = null;
 
 export function setUpLook() {
-  byId("look-bar").hidden = byId("look-sheet").hidden = INSTRUMENTS.length === 0;
   setUpPanel(() => closeLook());
   setUpTabs(INSTRUMENTS, (instrument) => (open === instrument ? closeLook() : openLook(instrument)));
   byId("look-sheet").addEventListener("click", toggleLook);
@@ -69,7 +68,7 @@ export function closeLook() {
 
 /** Open the instrument that was open last, or close it; by keyboard. */
 export function toggleLook() {
-  if (closeLook() || INSTRUMENTS.length === 0) return;
+  if (closeLook()) return;
   opener = document.activeElement;
   openLook(last ?? INSTRUMENTS[0]);
   byId("look").focus({ preventScroll: true });
