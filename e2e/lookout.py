@@ -49,11 +49,12 @@ class Lookout:
     def open(self, name: str) -> Lookout:
         self.page.evaluate("(name) => { location.hash = `look=${name}` }", name)
         expect(self.panel).to_be_visible()
+        expect(self.panel).not_to_have_attribute("aria-busy", "true")
         return self
 
     def table(self) -> list[dict[str, str]]:
         """The rows of the table, by the names of its columns, as text."""
-        button = self.panel.get_by_role("button", name="Table")
+        button = self.panel.get_by_role("button", name="Table", exact=True)
         if button.get_attribute("aria-pressed") == "false":
             button.click()
         table = self.panel.get_by_role("table")

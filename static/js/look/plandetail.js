@@ -1,0 +1,98 @@
+// One dispatch: its work, what it binds, and the shader that runs, as it was compiled.
+
+import { el, setText } from "../dom.js";
+import { bytes, count, figure } from "../format.js";
+import { short } from "./plangraph.js";
+
+const ACCESS = { uniform: "uniform", read: "read", read_write: "written", unused: "not used" };
+
+export class PlanDetail {
+  constructor(root) {
+    this.root = root.appendChild(el("div", "pl-detail"));
+    this.root.tabIndex = 0;
+    this.root.setAttribute("role", "region");
+    this.root.setAttribute("aria-label", "The chosen dispatch");
+    this.name = this.root.appendChild(el("h3"));
+    this.what = this.root.appendChild(el("p", "pl-what"));
+    this.figures = this.root.appendChild(el("dl", "pl-figures"));
+    this.bound = this.root.appendChild(el("table", "pl-bound"));
+    this.constants = this.root.appendChild(el("p", "pl-what"));
+    this.drawn = null;
+    this.source = this.root.appendChild(el("pre", "pl-source"));
+  }
+
+  /** `ms`: its GPU time and `total` that of the step, or null. */
+  draw(plan, number, ms, total) {
+    if (this.drawn?.plan === plan && this.drawn.number === number && this.drawn.ms === ms) return;
+    if (this.drawn?.number !== number) this.root.scrollTop = 0;
+    this.drawn = { plan, number, ms };
+    const dispatch = plan.dispatches[number];
+    const kernel = plan.kernels[dispatch.kernel];
+    setText(this.name, dispatch.label);
+    setText(this.what, `${kernel.op}.wgsl, kernel ${dispatch.kernel + 1} of ${plan.kernels.length}`);
+    this.figures.replaceChildren(
+      ...figuresOf(dispatch, kernel, plan, ms, total).map(([name, value]) => {
+        const row = el("div");
+        row.append(el("dt", "", name), el("dd", "", value));
+        return row;
+      }),
+    );
+    this.#bindings(dispatch.bindings);
+    const values = Object.entries(kernel.constants).map(([name, value]) => `${name} ${value}`);
+    setText(this.constants, `Constants: ${values.join(", ")}.`);
+    setText(this.source, kernel.source);
+  }
+
+  #bindings(bindings) {
+    this.bound.replaceChildren(el("caption", "vh", "Buffers"));
+    const head = this.bound.createTHead().insertRow();
+    for (const name of ["binding", "tensor", "holds", "bytes", "use"]) {
+      const cell = el("th", name === "bytes" ? "n" : "", name);
+      cell.scope = "col";
+      head.append(cell);
+    }
+    const body = this.bound.createTBody();
+    for (const { name, tensor, dtype, shape, n_bytes: n, access } of bindings) {
+      const row = body.insertRow();
+      row.className = access;
+      const unused = access === "unused";
+      const cells = [name, unused ? "" : tensor, unused ? "" : `${dtype} ${shape.join(" × ")}`];
+      for (const text of cells) row.insertCell().textContent = text;
+      const size = row.insertCell();
+      size.className = "n";
+      size.textContent = unused ? "" : bytes(n);
+      row.insertCell().textContent = ACCESS[access];
+    }
+  }
+}
+
+function figuresOf(dispatch, kernel, plan, ms, total) {
+  const { n_bytes: n, flops, grid, bound_bytes: bound } = dispatch;
+  const share = (part, all) => (all ? `, ${((100 * part) / all).toFixed(1)} %` : "");
+  const size = kernel.workgroup_size.reduce((a, b) => a * b);
+  const invocations = [...grid, ...kernel.workgroup_size].reduce((a, b) => a * b, 1);
+  const rows = [
+    ["workgroups", `${grid.join(" × ")} of ${size}`],
+    ["invocations", count(invocations)],
+    ["bound", bytes(bound)],
+    ["must move", n === null ? "not known" : `${bytes(n)}${share(n, plan.n_bytes)}`],
+    ["operations", flops === null ? "not known" : `${amount(flops)}${share(flops, plan.flops)}`],
+  ];
+  if (n && flops !== null) rows.push(["operations a byte", figure(flops / n)]);
+  if (ms !== null) rows.push(["GPU time", `${short(ms)}${share(ms, total)}`]);
+  if (ms && n) rows.push(["memory", `${figure(n / ms / 1e6)} GB/s`]);
+  if (ms && flops) rows.push(["arithmetic", `${figure(flops / ms / 1e6)} Gop/s`]);
+  return rows;
+}
+
+const PREFIXES = ["", " K", " M", " G", " T"];
+
+/** "7.1 M" operations. */
+export function amount(n) {
+  let power = 0;
+  while (n >= 999.5 && power < PREFIXES.length - 1) {
+    n /= 1000;
+    power += 1;
+  }
+  return `${power && n < 100 ? n.toFixed(1) : Math.round(n)}${PREFIXES[power]}`;
+}

@@ -1,0 +1,60 @@
+// A plan as rows: what runs before the layers, a row for each layer, what runs after them; and which
+// dispatch reads what another wrote.
+
+/**
+ * {title, layer, cells} in the order in which they run: cells are lists of dispatches that share a
+ * label (a matrix in shards, say), each dispatch with its `number` in the plan.
+ */
+export function rowsOf(dispatches) {
+  const rows = [];
+  dispatches.forEach((dispatch, number) => {
+    const { layer, label } = dispatch;
+    let row = rows.at(-1);
+    if (!row || row.layer !== layer) {
+      row = { title: titleOf(layer, rows.length), layer, cells: [] };
+      rows.push(row);
+    }
+    const cell = row.cells.at(-1);
+    if (cell?.label === label) cell.numbers.push(number);
+    else row.cells.push({ label, name: nameIn(label), numbers: [number] });
+  });
+  return rows;
+}
+
+function titleOf(layer, before) {
+  if (layer !== null) return `layer ${layer}`;
+  return before ? "after" : "before";
+}
+
+/** "qkv" of layer03.attn.qkv. */
+const nameIn = (label) => label.replace(/^layer\d+\.(attn|mlp)\./, "");
+
+/** Labels within the layers, each once, in their order: the columns of the picture. */
+export function columnsOf(rows) {
+  const inLayers = rows.filter(({ layer }) => layer !== null);
+  return [...new Set(inLayers.flatMap(({ cells }) => cells.map(({ name }) => name)))];
+}
+
+/**
+ * Numbers of the dispatches whose results one reads (the last to write each buffer before it), and
+ * of those that read its own before others write over them. Shards of a matrix, which share a label,
+ * write one result together.
+ */
+export function neighbours(dispatches, number) {
+  const bound = (i, access) => dispatches[i].bindings.filter((b) => b.access === access);
+  const touches = (i, access, name) => bound(i, access).some(({ tensor }) => tensor === name);
+  const together = (i, j) => dispatches[i].label === dispatches[j].label;
+  const from = new Set();
+  for (const { tensor } of bound(number, "read")) {
+    let writer = null;
+    for (let i = number - 1; i >= 0 && (writer === null || together(i, writer)); i -= 1)
+      if (touches(i, "read_write", tensor)) from.add((writer = i));
+  }
+  const to = new Set();
+  for (const { tensor } of bound(number, "read_write"))
+    for (let i = number + 1; i < dispatches.length; i += 1) {
+      if (touches(i, "read", tensor)) to.add(i);
+      if (touches(i, "read_write", tensor) && !together(i, number)) break;
+    }
+  return { from, to };
+}

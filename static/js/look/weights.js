@@ -1,0 +1,174 @@
+// What the model is made of: every tensor by its size, its values, and its rotary positions.
+
+import { el } from "../dom.js";
+import { count } from "../format.js";
+import { changed } from "../state.js";
+import { forget, inventory as askInventory, summary as askSummary } from "./weightsdata.js";
+import { WeightsKinds } from "./weightskinds.js";
+import { WeightsMap } from "./weightsmap.js";
+import { Rotary, stretchOf } from "./weightsrotary.js";
+import { binsOf, WeightsValues } from "./weightsvalues.js";
+
+const PANES = [
+  ["tensors", "All tensors"],
+  ["values", "One tensor"],
+  ["rotary", "Rotary positions"],
+];
+
+let map = null;
+let readout = null;
+let choices = null;
+let panes = null;
+let pane = "tensors";
+let chosen = null;
+/** What was drawn last: {inventory, summary}, and which hello it belongs to. */
+let now = null;
+let known = null;
+
+export const weights = {
+  name: "weights",
+  tab: "Weights",
+  title: "Weights",
+  what: "Every tensor of the model, as large as its number of parameters.",
+  needs: "nothing",
+  asks: true,
+
+  setUp(root) {
+    const left = root.appendChild(el("div", "wt-left"));
+    map = new WeightsMap(left, { onChoose: choose, onPoint: say });
+    readout = left.appendChild(el("p", "wt-readout"));
+    const right = root.appendChild(el("div", "wt-right"));
+    right.append(buildChoices());
+    panes = {
+      tensors: new WeightsKinds(right),
+      values: new WeightsValues(right),
+      rotary: new Rotary(right),
+    };
+  },
+
+  show({ hello, row }) {
+    const id = `${hello.model.name} ${hello.model.dtype} ${hello.device.name}`;
+    if (known !== id) begin(id);
+    const inventory = askInventory(hello.model.name);
+    if (inventory instanceof Promise) return inventory.then((found) => draw(found, null, row));
+    const summary = pane === "values" ? summaryOf(inventory, hello.model.name) : null;
+    if (!(summary instanceof Promise)) return draw(inventory, summary, row);
+    draw(inventory, null, row);
+    return summary.then((found) => draw(inventory, found, row));
+  },
+
+  table: () => TABLES[pane](),
+};
+
+/** Another model, or the same one on another device or in another storage type. */
+function begin(id) {
+  if (known) forget();
+  known = id;
+  now = chosen = null;
+  pane = "tensors";
+}
+
+/** Of the chosen tensor, or of the one whose numbers it shares. */
+function summaryOf({ tensors }, model) {
+  const tensor = tensors.find(({ name }) => name === chosen);
+  return askSummary(model, tensor.tied_to ?? tensor.name);
+}
+
+function choose(name) {
+  chosen = name;
+  pane = "values";
+  changed("look");
+}
+
+function buildChoices() {
+  choices = el("fieldset", "seg");
+  choices.append(el("legend", "vh", "What to show beside the map"));
+  for (const [value, text] of PANES) {
+    const choice = el("label", "", text);
+    const input = el("input");
+    Object.assign(input, { type: "radio", name: "look-weights", value });
+    choice.prepend(input);
+    choices.append(choice);
+  }
+  choices.addEventListener("change", ({ target }) => {
+    pane = target.value;
+    changed("look");
+  });
+  return choices;
+}
+
+function draw(inventory, summary, row) {
+  if (now?.inventory !== inventory) map.draw(inventory.tensors);
+  now = { inventory, summary };
+  for (const input of choices.querySelectorAll("input")) {
+    input.checked = input.value === pane;
+    input.disabled = input.value === "values" && !chosen;
+  }
+  for (const [name, { root }] of Object.entries(panes)) root.hidden = name !== pane;
+  map.mark(chosen, row?.layer ?? null);
+  say(null);
+  if (pane === "tensors") panes.tensors.draw(inventory);
+  if (pane === "values") panes.values.draw(tensorOf(chosen), summary);
+  if (pane === "rotary") panes.rotary.draw(inventory.rope);
+  return SOURCES[pane];
+}
+
+const SOURCES = {
+  tensors: "From the headers of the model’s files. Areas are parameters; thin ones are drawn thicker.",
+  values: "Read from the model’s file just now, as it was saved.",
+  rotary: "Computed from the model’s config.",
+};
+
+const tensorOf = (name) => now.inventory.tensors.find((tensor) => tensor.name === name);
+
+/** Under the map: the tensor that is pointed at, else the chosen one. */
+function say(tensor) {
+  const shown = tensor ?? (chosen && now ? tensorOf(chosen) : null);
+  readout.textContent = shown ? line(shown) : " ";
+}
+
+function line({ name, shape, parameters, tied_to: tied }) {
+  return tied ? `${name} = ${tied}` : `${name}  ${shape.join(" × ")}  ${count(parameters)} parameters`;
+}
+
+// ---- as tables -------------------------------------------------------------------------------
+
+const whole = (name) => ({ name, format: count });
+const TENSOR_COLUMNS = [
+  ["tensor", "name"],
+  ["kind", "kind"],
+  [whole("layer"), "layer"],
+  ["shape", (tensor) => tensor.shape.join(" × ")],
+  ["saved as", "dtype"],
+  [whole("bytes in the file"), "n_bytes"],
+  [whole("parameters"), "parameters"],
+  ["share", "share"],
+  ["on the device as", "device_dtype"],
+  [whole("bytes on the device"), "device_bytes"],
+  [whole("bytes a token reads"), "token_bytes"],
+  ["read by", (tensor) => tensor.read_by.join(", ")],
+  ["tied to", "tied_to"],
+];
+
+const TABLES = {
+  tensors: () => ({
+    columns: TENSOR_COLUMNS.map(([column]) => column),
+    rows: now.inventory.tensors.map((tensor) =>
+      TENSOR_COLUMNS.map(([, key]) => (typeof key === "string" ? tensor[key] : key(tensor))),
+    ),
+  }),
+  values: () => ({ columns: ["from", "to", whole("values")], rows: binsOf(now.summary) }),
+  rotary: () => {
+    const { rope } = now.inventory;
+    return {
+      columns: [whole("pair"), "radians a token", "tokens for a turn", "without scaling", "stretched by"],
+      rows: rope.wavelength.map((tokens, i) => [
+        i,
+        rope.inv_freq[i],
+        tokens,
+        rope.unscaled[i],
+        stretchOf(rope, i),
+      ]),
+    };
+  },
+};

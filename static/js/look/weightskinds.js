@@ -1,0 +1,70 @@
+// The weights by what they are for: parameters, bytes on the device, bytes that a token reads.
+
+import { el, setText, setVars } from "../dom.js";
+import { bytes, count, parameters, percent } from "../format.js";
+
+const KINDS = [
+  ["embedding", "embedding"],
+  ["attention", "attention"],
+  ["mlp", "MLP"],
+  ["norm", "norms"],
+  ["head", "output head"],
+  ["unused", "not read"],
+];
+
+/** {kind, name, parameters, share, device, token, tied} of the kinds that there are. */
+export function kindsOf({ tensors }) {
+  return KINDS.map(([kind, name]) => {
+    const own = tensors.filter((tensor) => tensor.kind === kind);
+    const sum = (key) => own.reduce((total, tensor) => total + (tensor[key] ?? 0), 0);
+    return {
+      kind,
+      name,
+      n: own.length,
+      parameters: sum("parameters"),
+      share: sum("share"),
+      device: sum("device_bytes"),
+      token: sum("token_bytes"),
+      tied: own.some((tensor) => tensor.tied_to),
+    };
+  }).filter(({ n }) => n > 0);
+}
+
+export class WeightsKinds {
+  constructor(root) {
+    this.root = root.appendChild(el("div", "wt-kinds"));
+    this.head = this.root.appendChild(el("p", "wt-what"));
+    this.list = this.root.appendChild(el("ul"));
+    this.drawn = null;
+    this.root.append(el("p", "wt-hint", "Choose a tensor to see its values."));
+  }
+
+  draw(inventory) {
+    if (inventory === this.drawn) return;
+    this.drawn = inventory;
+    setText(this.head, describe(inventory));
+    const kinds = kindsOf(inventory);
+    const most = Math.max(...kinds.map(({ share }) => share));
+    const rows = [rowOf("", "", ["parameters", "%", "a token reads"])];
+    for (const { kind, name, share, tied, token, parameters: n } of kinds) {
+      const read = inventory.dtype ? bytes(token) : "";
+      const figures = tied ? ["tied", "", ""] : [parameters(n), percent(share), read];
+      rows.push(rowOf(kind, name, figures, share / most));
+    }
+    this.list.replaceChildren(...rows);
+  }
+}
+
+function rowOf(kind, name, figures, share = 0) {
+  const row = el("li", kind ? "" : "wt-heads");
+  const bar = el("span", "wt-bar");
+  if (kind) bar.append(setVars(el("i", kind), { "--p": share }));
+  row.append(el("span", "", name), bar, ...figures.map((text) => el("span", "n", text)));
+  return row;
+}
+
+function describe({ parameters: n, n_bytes: saved, dtype, device_bytes: device, token_bytes: token }) {
+  const files = `${count(n)} parameters, ${bytes(saved)} in the files.`;
+  if (!dtype) return files;
+  return `${files} As ${dtype} ${bytes(device)} on the device, of which a decode token reads ${bytes(token)}.`;
+}

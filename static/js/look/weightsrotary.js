@@ -1,0 +1,78 @@
+// Rotary positions: how many tokens each pair of a head's dimensions takes for a whole turn.
+
+import { el, fitCanvas, setText } from "../dom.js";
+import { count, figure, plural } from "../format.js";
+import { palette } from "../palette.js";
+import { label, rule } from "./chart.js";
+
+const FOOT = 20;
+const TOP = 28;
+const LEFT = 58;
+const RIGHT = 8;
+
+/** What the scaling did to the pair: its wavelength beside that without it. */
+export const stretchOf = ({ wavelength, unscaled }, i) => wavelength[i] / unscaled[i];
+
+export class Rotary {
+  constructor(root) {
+    this.root = root.appendChild(el("div", "wt-rotary"));
+    this.head = this.root.appendChild(el("p", "wt-what"));
+    this.canvas = this.root.appendChild(el("canvas", "wt-turns"));
+    this.canvas.setAttribute("aria-hidden", "true");
+  }
+
+  draw(rope) {
+    setText(this.head, describe(rope));
+    const [context, width, height] = fitCanvas(this.canvas);
+    if (!width) return;
+    const { wavelength, unscaled, context: most } = rope;
+    const foot = height - FOOT;
+    const ends = [...wavelength, ...unscaled, most].map(Math.log10);
+    const [low, high] = [Math.floor(Math.min(...ends)), Math.ceil(Math.max(...ends))];
+    const y = (tokens) => foot - ((Math.log10(tokens) - low) / (high - low)) * (foot - TOP);
+    const x = (i) => LEFT + ((i + 0.5) / wavelength.length) * (width - LEFT - RIGHT);
+    for (let power = low; power <= high; power += 1) {
+      rule(context, LEFT, y(10 ** power), width - LEFT - RIGHT, 1);
+      label(context, count(10 ** power), LEFT - 8, y(10 ** power), { align: "end" });
+    }
+    label(context, "tokens for a turn", 0, 8);
+    label(context, `pairs 0 to ${wavelength.length - 1}`, LEFT, foot + 12);
+    rule(context, LEFT, y(most), width - LEFT - RIGHT, 1, "ink");
+    label(context, "context", width - RIGHT, y(most) - 7, { align: "end", colour: "ink-2" });
+    wavelength.forEach((tokens, i) => {
+      if (unscaled[i] !== tokens) drawStretch(context, x(i), y(unscaled[i]), y(tokens));
+      drawPair(context, x(i), y(tokens));
+    });
+  }
+}
+
+function drawPair(context, x, y) {
+  context.fillStyle = palette.data;
+  context.beginPath();
+  context.arc(x, y, 3, 0, 7);
+  context.fill();
+}
+
+/** Where the pair was without the scaling, and the way from there. */
+function drawStretch(context, x, from, to) {
+  rule(context, x, Math.min(from, to), 1, Math.abs(to - from), "edge");
+  context.strokeStyle = palette.edge;
+  context.lineWidth = 1.2;
+  context.beginPath();
+  context.arc(x, from, 2.5, 0, 7);
+  context.stroke();
+}
+
+function describe(rope) {
+  const { wavelength, context, theta, scaling, factor } = rope;
+  const open = wavelength.filter((tokens) => tokens > context).length;
+  const scaled = rope.wavelength.filter((_, i) => stretchOf(rope, i) !== 1).length;
+  const parts = [
+    `${plural(wavelength.length, "pair")} of dimensions in each head, base ${count(theta)}.`,
+    `${plural(open, "pair")} ${open === 1 ? "turns" : "turn"} less than once ` +
+      `in the context of ${count(context)} tokens.`,
+  ];
+  if (scaling !== "default")
+    parts.push(`Scaling ${scaling} × ${figure(factor)} changed ${plural(scaled, "pair")}; rings: without it.`);
+  return parts.join(" ");
+}
