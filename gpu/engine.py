@@ -45,7 +45,8 @@ Progress = Callable[[float, str], None]
 
 class EngineInfo(msgspec.Struct, frozen=True):
     """What is running, for people. `parameters`: weights, tied ones once. `defaults`: the sampling
-    settings the model's makers recommend. `dispatches_per_token`: of a decode step."""
+    settings the model's makers recommend. `dispatches_per_token`: of a decode step. `eos_ids`: the
+    tokens that end a text."""
 
     name: str
     dtype: str
@@ -63,6 +64,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     in_flight: int
     dispatches_per_token: int
     defaults: SamplingParams
+    eos_ids: tuple[int, ...]
 
 
 class Run:
@@ -133,7 +135,9 @@ class Engine:
         self._alive = 0
         self._lock = threading.Lock()
         self._queue_size = queue_size
-        self._thread = EngineThread(make_runner, warm_up=warm_up, prefix_cache=prefix_cache)
+        self._thread = EngineThread(
+            make_runner, warm_up=warm_up, prefix_cache=prefix_cache, end_ids=tokenizer.eos_ids
+        )
         self._limits = self._thread.runner.limits
         self.config = self._thread.runner.config
         self._eos_ids = tuple(dict.fromkeys((*self.config.eos_ids, *tokenizer.eos_ids)))
@@ -319,6 +323,7 @@ class Engine:
             in_flight=runner.in_flight,
             dispatches_per_token=runner.dispatches_per_token,
             defaults=defaults,
+            eos_ids=self._eos_ids,
         )
 
 

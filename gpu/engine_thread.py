@@ -78,7 +78,8 @@ Command = Start | Update | Cancel | Logits | Inspect | Close
 
 class EngineThread:
     """Runs until closed or until the device fails. `warm_up`: compile plans while idle;
-    `prefix_cache`: compute no prefix twice."""
+    `prefix_cache`: compute no prefix twice; `end_ids`: tokens that the tokenizer ends a text with.
+    """
 
     def __init__(
         self,
@@ -86,8 +87,10 @@ class EngineThread:
         *,
         warm_up: bool = False,
         prefix_cache: bool = True,
+        end_ids: tuple[int, ...] = (),
     ) -> None:
         self._prefix_cache = prefix_cache
+        self._end_ids = end_ids
         self.failure: str | None = None
         self._commands: queue.Queue[tuple[Command, Future[Any]]] = queue.Queue()
         self._in_flight: deque[Scheduled] = deque()
@@ -131,7 +134,7 @@ class EngineThread:
             ready.set_exception(error)
             return
         self._scheduler = Scheduler(runner.limits, prefix_cache=self._prefix_cache)
-        self._inspector = Inspector(runner, self._scheduler)
+        self._inspector = Inspector(runner, self._scheduler, self._end_ids)
         self._warm_up = runner.warm_up() if warm_up else None
         ready.set_result(runner)
         try:

@@ -18,6 +18,8 @@ from gpu.sampling import SamplingParams
 
 ArrayType = Literal["f32", "u32"]
 MAX_REPEAT = 100
+MAX_BEAM_WIDTH = 16
+MAX_BEAM_DEPTH = 128
 NUMPY_TYPES: dict[ArrayType, type[np.generic]] = {"f32": np.float32, "u32": np.uint32}
 
 
@@ -78,6 +80,8 @@ class Waterfall(_Question, frozen=True, tag="waterfall"):
 class Losses(_Question, frozen=True, tag="losses"):
     """How surprising is each token, given those before it (teacher forcing)?
 
+    `first`: of those that follow ids[first] alone; n counts from there.
+
     logprob        f32 (n − 1,): natural log of the probability of ids[i + 1] after ids[: i + 1]
     rank           u32 (n − 1,): tokens more likely than it
     entropy        f32 (n − 1,): of the distribution, in bits
@@ -87,6 +91,26 @@ class Losses(_Question, frozen=True, tag="losses"):
 
     ids: list[int]
     top: int = 5
+    first: int = 0
+
+
+class Beam(_Question, frozen=True, tag="beam"):
+    """Which are the likeliest continuations, as far as a beam of `width` sees (`gpu.beam`)?
+
+    At most `width` are found, best first, of `depth` tokens or fewer that ended the text. They are
+    compared by log-probability over length to the power of `length_penalty`.
+
+    ids       u32 (n, depth): 0 after the end
+    logprobs  f32 (n, depth): natural log of the probability of each token after those before it;
+              0 after the end
+    lengths   u32 (n,): tokens, with the one that ends the text
+    ended     u32 (n,): 1 if it ended the text
+    """
+
+    ids: list[int]
+    width: int = 4
+    depth: int = 8
+    length_penalty: float = 0.0
 
 
 class PlanView(_Question, frozen=True, tag="plan"):
@@ -123,7 +147,15 @@ class DevicePeaks(_Question, frozen=True, tag="peaks"):
 
 
 Question = (
-    AttentionFrom | AttentionTo | LogitLens | Waterfall | Losses | PlanView | Profile | DevicePeaks
+    AttentionFrom
+    | AttentionTo
+    | LogitLens
+    | Waterfall
+    | Losses
+    | Beam
+    | PlanView
+    | Profile
+    | DevicePeaks
 )
 
 

@@ -14,12 +14,14 @@ from typing import TypeVar
 
 import numpy as np
 
+from gpu.beam import beam_answer
 from gpu.errors import InvalidRequest, QueueFull
 from gpu.inspection import (
     Answer,
     Array,
     AttentionFrom,
     AttentionTo,
+    Beam,
     DevicePeaks,
     LogitLens,
     Losses,
@@ -47,11 +49,13 @@ Pieces = Generator[None, None, Answer]
 
 
 class Inspector:
-    """Starts questions. Knows what was computed, not when."""
+    """Starts questions. Knows what was computed, not when. `end_ids`: tokens that end a text, which
+    the model's configuration need not name."""
 
-    def __init__(self, runner: Runner, scheduler: Scheduler) -> None:
+    def __init__(self, runner: Runner, scheduler: Scheduler, end_ids: tuple[int, ...] = ()) -> None:
         self._runner = runner
         self._scheduler = scheduler
+        self._end_ids = (*runner.config.eos_ids, *end_ids)
         self._latest: tuple[list[int], Floats] | None = None  # ids, logits after the last of them
 
     def start(self, question: Question) -> Pieces:
@@ -73,12 +77,17 @@ class Inspector:
                 self._check_place(ids, position)
                 _check_top(question.top)
                 return self._waterfall(ids[: position + 1], _drawn(question), question.top)
-            case Losses(ids=ids):
+            case Losses(ids=ids, first=first):
                 self._check_place(ids, 0)
                 _check_top(question.top)
                 if len(ids) < 2:
                     raise InvalidRequest("one token has nothing before it; give two ids", "ids")
-                return self._losses(ids, question.top)
+                self._check_place(ids[:-1], first, "first")
+                return self._losses(ids, first, question.top)
+            case Beam(ids=ids):
+                self._check_place(ids, 0)
+                context = self._runner.limits.context
+                return beam_answer(question, self._logits_after, self._end_ids, context)
             case PlanView():
                 return plan_answer(self._runner, question)
             case Profile():
@@ -126,12 +135,12 @@ class Inspector:
             self._latest = (ids, logits)
         return waterfall(self._latest[1][0], ids, sample, top)
 
-    def _losses(self, ids: list[int], top: int) -> Pieces:
+    def _losses(self, ids: list[int], first: int, top: int) -> Pieces:
         reading, size = LossReading(top), self._runner.limits.max_samples
-        for first in range(0, len(ids) - 1, size):
-            known = ids[: min(first + size, len(ids) - 1)]
-            logits = yield from self._logits(known, first)
-            reading.add(logits, ids[first + 1 : len(known) + 1])
+        for at in range(first, len(ids) - 1, size):
+            known = ids[: min(at + size, len(ids) - 1)]
+            logits = yield from self._logits(known, at)
+            reading.add(logits, ids[at + 1 : len(known) + 1])
             yield
         return reading.answer()
 
@@ -150,6 +159,10 @@ class Inspector:
         """(len(ids) − first, vocab_size): after each of ids[first:], max_samples at most."""
 
         return self._computed(ids, first, lambda slot: self._ask_logits(slot, ids, first))
+
+    def _logits_after(self, ids: list[int]) -> Generator[None, None, Floats]:
+        """(1, vocab_size): after the last of `ids`."""
+        return self._logits(ids, len(ids) - 1)
 
     def _ask_logits(self, slot: int, ids: list[int], first: int) -> Floats:
         rows = _rows(slot, ids, first)
@@ -214,7 +227,7 @@ class Inspector:
             if not 0 <= id < vocab:
                 raise InvalidRequest(f"{param} go from 0 to {vocab - 1}, but {id} is asked", param)
 
-    def _check_place(self, ids: list[int], position: int) -> None:
+    def _check_place(self, ids: list[int], position: int, param: str = "position") -> None:
         self._check_ids(ids, "ids")
         context = self._runner.limits.context
         if len(ids) > context:
@@ -225,9 +238,8 @@ class Inspector:
             raise InvalidRequest("ids are missing; give those of the run", "ids")
         if not 0 <= position < len(ids):
             raise InvalidRequest(
-                f"position should be from 0 to {len(ids) - 1}, the last of the ids, but is "
-                f"{position}",
-                "position",
+                f"{param} should be from 0 to {len(ids) - 1}, but is {position}",
+                param,
             )
 
 

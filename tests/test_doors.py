@@ -49,6 +49,7 @@ GPU = {
     "waterfall": "inspection reference_sampler softmax step",
     "readings": "inspection softmax step",
     "plan_questions": "errors inspection step",
+    "beam": "errors inspection readings softmax step",
     "commands": "",
     "native": "commands errors",
     "tiling": "",
@@ -97,7 +98,7 @@ GPU = {
     "kv_manager": "block_pool blocks errors kv_state prefix_cache sequence",
     "scheduler": "kv_manager kv_state sequence step",
     "turns": "errors inspection",
-    "inspector": "errors inspection plan_questions readings scheduler sequence step waterfall",
+    "inspector": "beam errors inspection plan_questions readings scheduler sequence step waterfall",
     "engine_thread": "errors events inspection inspector scheduler sequence step turns",
     "engine": "checkpoint config engine_thread errors events inspection packing sampling script"
     " sequence step tokenizer torch_runner wgpu_runner",

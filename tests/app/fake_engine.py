@@ -411,6 +411,7 @@ def info_of(options: FakeOptions) -> EngineInfo:
         dispatches_per_token=8 * options.n_layers + 5,
         defaults=SamplingParams(temperature=0.8, top_k=40, top_p=0.95),
     )
+        eos_ids=FakeTokenizer().eos_ids,
 
 
 def blocks(n_tokens: int) -> int:

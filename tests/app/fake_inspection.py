@@ -4,6 +4,7 @@ for the same question. The logits are drawn; what is read from them is the engin
 from __future__ import annotations
 
 import zlib
+from collections.abc import Generator
 from typing import Any
 
 import msgspec
@@ -11,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu import EngineInfo, InvalidRequest, SamplingParams
+from gpu.beam import beam_answer
 from gpu.inspection import (
     Answer,
     Array,
     AttentionFrom,
     AttentionTo,
+    Beam,
     DevicePeaks,
     LogitLens,
     Losses,
@@ -67,8 +70,10 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             # The same whatever the settings, as it would be with a model.
             rng = np.random.default_rng(ids)
             return waterfall(_logits(rng, 1, vocab)[0], ids, _sample(params, index), top)
-        case Losses(ids=ids, top=top):
-            return _losses(_logits(rng, len(ids) - 1, vocab), ids[1:], top)
+        case Losses(ids=ids, top=top, first=first):
+            return _losses(_logits(rng, len(ids) - 1 - first, vocab), ids[first + 1 :], top)
+        case Beam():
+            return _beam(question, info)
         case PlanView(n_rows=n_rows, context=context):
             return Answer(fake_plan(info, n_rows, context), ())
         case Profile(n_rows=n_rows, context=context):
@@ -94,6 +99,22 @@ def _losses(logits: npt.NDArray[np.float32], ids: list[int], top: int) -> Answer
     mean = -float(own.mean())
     info = {"mean_loss": mean, "perplexity": float(np.exp(mean))}
     return Answer(info, tuple(Array.of(name, values) for name, values in arrays.items()))
+
+
+def _beam(question: Beam, info: EngineInfo) -> Answer:
+    """By the engine's own search, over logits that are drawn for each text."""
+
+    def after(ids: list[int]) -> Generator[None, None, npt.NDArray[np.float32]]:
+        yield from ()
+        return _logits(np.random.default_rng(ids), 1, info.vocab_size)
+
+    searching = beam_answer(question, after, info.eos_ids, info.limits.context)
+    while True:
+        try:
+            next(searching)
+        except StopIteration as done:
+            found: Answer = done.value
+            return found
 
 
 def _logits(rng: np.random.Generator, n: int, vocab_size: int) -> npt.NDArray[np.float32]:

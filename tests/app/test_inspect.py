@@ -39,7 +39,8 @@ QUESTIONS: dict[str, dict[str, Any]] = {
         "params": {"temperature": 0.7, "seed": 2**64 - 1, "stop": ["x"]},
         "index": 1,
     },
-    "losses": {"ids": IDS, "top": 2},
+    "losses": {"ids": IDS, "top": 2, "first": 1},
+    "beam": {"ids": IDS, "width": 3, "depth": 5, "length_penalty": 1},
     "plan": {"n_rows": 2, "context": 30},
     "profile": {"n_rows": 4},
 }
@@ -84,7 +85,9 @@ def test_every_kind_of_question_is_answered_bit_for_bit(
             assert np.array_equal(answer["arrays"][array.name], array.numpy(), equal_nan=True)
 
 
-@pytest.mark.parametrize(("kind", "array"), [("logit_lens", "ids"), ("losses", "top_ids")])
+@pytest.mark.parametrize(
+    ("kind", "array"), [("logit_lens", "ids"), ("losses", "top_ids"), ("beam", "ids")]
+)
 def test_ids_come_with_their_texts(start_site: StartSite, kind: str, array: str) -> None:
     page, tokenizer = start_site().page(), FakeTokenizer()
     ask(page, 1, kind)
