@@ -56,6 +56,9 @@ class Tokenizer(Protocol):
     def token_bytes(self, id: int) -> bytes: ...
     def is_special(self, id: int) -> bool: ...
 
+    @property
+    def n_stripped_spaces(self) -> int: ...
+
 
 class Run(Protocol):
     """A run of the engine. `update` returns the index of the first token it applies to."""

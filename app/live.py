@@ -35,6 +35,7 @@ from app.questions import Questions, error_about
 from app.security import browser_session
 from app.sessions import RequestClock, Sessions
 from app.tokenizing import Tokenizing
+from app.written import checked_written
 
 PATH = "/ws"
 MAX_CONNECTIONS = 64
@@ -140,7 +141,14 @@ class Connection:
         )
         clock.prepared = clock.now()
         live = self._sessions.start(
-            self._owner, message.id, ids, params, message.capture, clock, message.changes
+            self._owner,
+            message.id,
+            ids,
+            params,
+            message.capture,
+            clock,
+            script=message.changes,
+            n_written=checked_written(message),
         )
         self._out.follow(live, after=0)
 

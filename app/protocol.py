@@ -35,6 +35,9 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_field
     `continue_final`: the last message is the assistant's and the model writes on from its end.
     `changes`: settings that change while it is written, each from a token on that is known already,
     as in a replay; each is acknowledged by `updated` when it acts.
+    `written`: so many of the last `ids` are text that the page has already, written before or put
+    there by a person; the first message tells what each adds to it. When the last of them ends the
+    text, the generation is over at once.
     """
 
     id: str
@@ -45,6 +48,7 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_field
     params: SamplingParams = SamplingParams()
     capture: bool = True
     changes: tuple[ChangeAt, ...] = ()
+    written: int = 0
 
 
 class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -112,7 +116,8 @@ FromPage = Generate | Update | Stop | Resume | Count | Inspect | Tokenize
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """`chat`: the model has a chat template. `parameters`: how many weights, tied ones once."""
+    """`chat`: the model has a chat template. `parameters`: how many weights, tied ones once.
+    `eos_ids`: tokens that end a text."""
 
     name: str
     dtype: str
@@ -123,6 +128,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     hidden_size: int
     vocab_size: int
     parameters: int
+    eos_ids: tuple[int, ...]
     chat: bool
 
 
@@ -178,13 +184,15 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
 
 class Generation(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
     """An event of generation `id`. `at`: when it came from the engine, in milliseconds since the
-    server took the request; `prepared`, of the first event: when the prompt had become tokens."""
+    server took the request. Of the first event: `prepared`, when the prompt had become tokens, and
+    `texts`, what each of the `written` ids adds to the text, as a token's `text` says it."""
 
     id: str
     seq: int
     event: Accepted | Queued | Prefill | Token | Updated | Done
     at: float
     prepared: float | None = None
+    texts: tuple[str, ...] = ()
 
 
 class Counted(msgspec.Struct, frozen=True, tag="counted"):

@@ -21,6 +21,7 @@ import msgspec
 
 from app.engines import EngineClient, Run
 from app.protocol import Generation
+from app.written import is_over, tell_over, written_texts
 from gpu import ChangeAt, EngineError, InvalidRequest, SamplingParams
 from gpu.events import Done, Event, Prefill, Token
 
@@ -88,10 +89,12 @@ class LiveRun:
         clock: RequestClock,
         keeping: Keeping,
         on_done: Callable[[], None],
+        texts: tuple[str, ...] = (),
     ) -> None:
         self.owner = owner
         self.id = id
         self._clock = clock
+        self._texts = texts
         self.finished_at: float | None = None
         self._keeping = keeping
         self._on_done = on_done
@@ -120,9 +123,9 @@ class LiveRun:
     def on_event(self, event: Event) -> None:
         """Take an event of the engine; never blocks for long."""
         with self._lock:
-            prepared = None if self._log else self._clock.prepared
+            prepared, texts = (None, ()) if self._log else (self._clock.prepared, self._texts)
             seq = len(self._log) + 1
-            entry = Entry(Generation(self.id, seq, event, self._clock.now(), prepared))
+            entry = Entry(Generation(self.id, seq, event, self._clock.now(), prepared, texts))
             self._log.append(entry)
             self._lean_bytes += len(entry.lean)
             self._stats_bytes += len(entry.full or b"")
@@ -214,20 +217,24 @@ class Sessions:
         capture: bool,
         clock: RequestClock | None = None,
         script: tuple[ChangeAt, ...] = (),
+        n_written: int = 0,
     ) -> LiveRun:
-        """Begin a generation; `clock` began with the request, or begins now. Raises
-        `InvalidRequest` and what `EngineClient.submit` raises."""
-        live = LiveRun(owner, id, clock or RequestClock(), self._keeping, self._forget_old)
+        """Begin a generation; `clock` began with the request, or begins now. `n_written`: see
+        `app.protocol.Generate`. Raises `InvalidRequest` and what `EngineClient.submit` raises."""
+        texts = written_texts(self._engine.tokenizer, ids, n_written)
+        live = LiveRun(owner, id, clock or RequestClock(), self._keeping, self._forget_old, texts)
         with self._lock:
             if (owner, id) in self._runs:
                 raise InvalidRequest(f"there is a generation {id!r} already; use a new id", "id")
             self._runs[owner, id] = live
         try:
-            live.started(
-                self._engine.submit(
+            if n_written and is_over(self._engine, ids, params):
+                tell_over(self._engine, ids, params, live.on_event)
+            else:
+                run = self._engine.submit(
                     ids, params, capture=capture, on_event=live.on_event, script=script
                 )
-            )
+                live.started(run)
         except BaseException:
             with self._lock:
                 del self._runs[owner, id]

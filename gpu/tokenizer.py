@@ -11,6 +11,7 @@ import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import tokenizers
 
@@ -192,6 +193,15 @@ class Tokenizer:
                 )
 
 
+class Bytes(Protocol):
+    """What decoding needs of a `Tokenizer`."""
+
+    @property
+    def n_stripped_spaces(self) -> int: ...
+
+    def token_bytes(self, id: int) -> bytes: ...
+
+
 class DecodeStream:
     """Text of a growing sequence, token by token.
 
@@ -201,7 +211,7 @@ class DecodeStream:
     can no longer become a character give U+FFFD at once. Special tokens give "".
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Bytes, prompt_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._strip = tokenizer.n_stripped_spaces

@@ -114,7 +114,7 @@ class FakeRun:
         self.prefilled = self.reused
         self.index = 0
         self.seen = set(ids)
-        self.undecoded = b""
+        self.undecoded = unfinished(b"".join(map(engine.tokenizer.token_bytes, self.prompt[-4:])))
         self.text = ""
         self.held = ""
         self.submitted = self.last = time.perf_counter()
@@ -311,13 +311,14 @@ class FakeEngine:
     def _decode(self, run: FakeRun) -> None:
         run.settle()
         options, params = self.options, run.acting
-        wanted = self.story[run.index % len(self.story)]
-        if options.ends and run.index == len(self.story):
+        place = params.first_index + run.index
+        wanted = self.story[place % len(self.story)]
+        if options.ends and place == len(self.story):
             wanted = EOS
         position = len(run.prompt) + run.index - 1
         raw = fake_sampler.logits(wanted, position, self.tokenizer.vocab_size)
         assert params.seed is not None
-        chosen = fake_sampler.draw(raw, params, params.seed, run.index, run.seen, self.tokenizer)
+        chosen = fake_sampler.draw(raw, params, params.seed, place, run.seen, self.tokenizer)
         id = int(str(chosen["id"]))
         now = time.perf_counter()
         run.first = run.first or now
@@ -410,8 +411,19 @@ def info_of(options: FakeOptions) -> EngineInfo:
         in_flight=IN_FLIGHT,
         dispatches_per_token=8 * options.n_layers + 5,
         defaults=SamplingParams(temperature=0.8, top_k=40, top_p=0.95),
-    )
         eos_ids=FakeTokenizer().eos_ids,
+    )
+
+
+def unfinished(data: bytes) -> bytes:
+    """The bytes at the end of `data` that are the beginning of a character."""
+    for n in (1, 2, 3):
+        try:
+            data[-n:].decode()
+        except UnicodeDecodeError as error:
+            if error.reason == "unexpected end of data":
+                return data[-n:]
+    return b""
 
 
 def blocks(n_tokens: int) -> int:

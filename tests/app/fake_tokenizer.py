@@ -40,6 +40,7 @@ class FakeTokenizer:
 
     bos_token: str | None
     eos_token: str | None
+    n_stripped_spaces = 0
 
     def __init__(self, chat_template: str | None = CHAT_TEMPLATE) -> None:
         self.chat_template = chat_template
