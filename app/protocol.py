@@ -36,8 +36,8 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_field
     `changes`: settings that change while it is written, each from a token on that is known already,
     as in a replay; each is acknowledged by `updated` when it acts.
     `written`: so many of the last `ids` are text that the page has already, written before or put
-    there by a person; the first message tells what each adds to it. When the last of them ends the
-    text, the generation is over at once.
+    there by a person; `accepted` tells what each adds to it. When the last of them ends the text,
+    the generation is over at once.
     """
 
     id: str
@@ -184,15 +184,13 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
 
 class Generation(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
     """An event of generation `id`. `at`: when it came from the engine, in milliseconds since the
-    server took the request. Of the first event: `prepared`, when the prompt had become tokens, and
-    `texts`, what each of the `written` ids adds to the text, as a token's `text` says it."""
+    server took the request; `prepared`, of the first event: when the prompt had become tokens."""
 
     id: str
     seq: int
     event: Accepted | Queued | Prefill | Token | Updated | Done
     at: float
     prepared: float | None = None
-    texts: tuple[str, ...] = ()
 
 
 class Counted(msgspec.Struct, frozen=True, tag="counted"):

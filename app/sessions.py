@@ -23,7 +23,7 @@ from app.engines import EngineClient, Run
 from app.protocol import Generation
 from app.written import is_over, tell_over, written_texts
 from gpu import ChangeAt, EngineError, InvalidRequest, SamplingParams
-from gpu.events import Done, Event, Prefill, Token
+from gpu.events import Accepted, Done, Event, Prefill, Token
 
 log = logging.getLogger(__name__)
 
@@ -123,9 +123,11 @@ class LiveRun:
     def on_event(self, event: Event) -> None:
         """Take an event of the engine; never blocks for long."""
         with self._lock:
-            prepared, texts = (None, ()) if self._log else (self._clock.prepared, self._texts)
+            prepared = None if self._log else self._clock.prepared
+            if isinstance(event, Accepted):
+                event = msgspec.structs.replace(event, texts=self._texts)
             seq = len(self._log) + 1
-            entry = Entry(Generation(self.id, seq, event, self._clock.now(), prepared, texts))
+            entry = Entry(Generation(self.id, seq, event, self._clock.now(), prepared))
             self._log.append(entry)
             self._lean_bytes += len(entry.lean)
             self._stats_bytes += len(entry.full or b"")

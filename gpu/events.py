@@ -63,13 +63,16 @@ class StepTimes(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
-    """The request is valid and waits for a slot. `position` in the queue: 0 starts at once."""
+    """The request is valid and waits for a slot. `position` in the queue: 0 starts at once.
+    `texts`: what each of the prompt's last tokens adds to the text, of so many as whoever asked
+    said are text already; as `Token.text`, and filled in by who knows that."""
 
     prompt: tuple[TokenText, ...]
     params: SamplingParams
     capture: bool
     position: int
     context: int
+    texts: tuple[str, ...] = ()
 
 
 class Queued(msgspec.Struct, frozen=True, tag="queued"):

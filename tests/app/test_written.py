@@ -50,9 +50,8 @@ def test_a_branch_that_changes_nothing_writes_the_same(
         ids = prompt + [token["id"] for token in tokens[:n]]
         rest = {**params, "max_tokens": 150 - n, "first_index": n}
         messages, again = write(page, f"b{n}", ids=ids, written=n, params=rest)
-        texts = messages[0]["texts"]
+        texts = messages[0]["event"]["texts"]
         assert texts == [token["text"] for token in tokens[:n]]
-        assert "texts" not in messages[1]
         assert "".join(texts) + page.text(f"b{n}") == page.text("a")
         for token, before in zip(again, tokens[n:], strict=True):
             for name in ("id", "text", "logprob", "draw", "candidates"):
@@ -69,7 +68,7 @@ def test_a_resumed_branch_tells_its_texts_again(site: Site) -> None:
     again.tell("resume", id="a")
     again.until("done")
     assert list(again.events("a")) == messages
-    assert messages[0]["texts"] == [" upon", " a", " time"]
+    assert messages[0]["event"]["texts"] == [" upon", " a", " time"]
 
 
 @pytest.mark.parametrize("end", [EOS, END])
