@@ -12,9 +12,11 @@ import pytest
 
 from gpu import wgpu_runner
 from gpu.device import Device
+from gpu.engine import Engine
 from gpu.errors import InvalidRequest
 from gpu.inspection import Answer, PlanView, Profile
 from gpu.plan_questions import Pieces, peaks_answer, plan_answer, profile_answer
+from gpu.sampling import SamplingParams
 from gpu.step import Floats, Step
 from tests.gpu import driving, random_llama
 
@@ -140,3 +142,22 @@ def test_a_real_plan_and_its_times(device: Device) -> None:
         assert found["ms"].sum() > 0
     with pytest.raises(InvalidRequest, match=r"^n_rows is 0"):
         answer(plan_answer(runner, PlanView(n_rows=0)))
+
+
+def test_a_run_goes_on_as_if_nobody_had_asked() -> None:
+    params = SamplingParams(temperature=0.8, seed=5, max_tokens=40, ignore_eos=True)
+    ids = random_llama.ids("derived_head", 20)
+    engine = Engine.load(random_llama.folder("derived_head"), n_slots=1)
+    try:
+        alone = [token.id for token in engine.generate(ids, params)]
+        run = engine.generate(ids, params)
+        beside = [next(iter(run)).id]
+        profile = engine.inspect(Profile(n_rows=4, context=100, repeat=3))
+        plan = engine.inspect(PlanView(n_rows=4, context=100)).result(60).info
+        beside += [token.id for token in run]
+        assert beside == alone
+        assert profile.result(60).info["dispatches"] == plan["dispatches"]
+        with pytest.raises(InvalidRequest, match=r"^context is 600"):
+            engine.inspect(PlanView(context=600)).result(60)
+    finally:
+        engine.close()
