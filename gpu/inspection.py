@@ -138,6 +138,15 @@ class Profile(_Question, frozen=True, tag="profile"):
     repeat: int = 5
 
 
+class CacheBlocks(_Question, frozen=True, tag="cache"):
+    """What does every block of the KV cache hold now? One entry for each block, see `gpu.kv_state`.
+
+    owners, n_found, used  u32 (n_blocks,)
+    first                  f32 (n_blocks,): −1 where the block holds no text's tokens
+    info                   the counts of `gpu.kv_state.KvState`
+    """
+
+
 class DevicePeaks(_Question, frozen=True, tag="peaks"):
     """What can the device do at most? Measured at the first such question, which takes up to half
     a second in which no run goes on. No arrays.
@@ -155,6 +164,7 @@ Question = (
     | Beam
     | PlanView
     | Profile
+    | CacheBlocks
     | DevicePeaks
 )
 

@@ -22,6 +22,7 @@ from gpu.inspection import (
     AttentionFrom,
     AttentionTo,
     Beam,
+    CacheBlocks,
     DevicePeaks,
     LogitLens,
     Losses,
@@ -31,7 +32,7 @@ from gpu.inspection import (
     Waterfall,
 )
 from gpu.plan_questions import peaks_answer, plan_answer, profile_answer
-from gpu.readings import LossReading, lens_reading
+from gpu.readings import LossReading, kv_reading, lens_reading
 from gpu.scheduler import Scheduler
 from gpu.sequence import sample_of
 from gpu.step import Floats, Inspected, Look, Row, Runner, Sample, Step
@@ -92,6 +93,8 @@ class Inspector:
                 return plan_answer(self._runner, question)
             case Profile():
                 return profile_answer(self._runner, question, self._lent_blank)
+            case CacheBlocks():
+                return self._cache_blocks()
             case DevicePeaks():
                 return peaks_answer(self._runner)
 
@@ -143,6 +146,10 @@ class Inspector:
             reading.add(logits, ids[at + 1 : len(known) + 1])
             yield
         return reading.answer()
+
+    def _cache_blocks(self) -> Pieces:
+        yield from ()
+        return kv_reading(self._scheduler.kv_state())
 
     # ---- rows -------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""What logits say, for people: the layers' guesses, and how surprising a text is."""
+"""What is measured inside, for people: the layers' guesses, how surprising a text is, what the KV
+cache holds."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import asdict
 
 from gpu.inspection import Answer, Array
+from gpu.kv_state import KvState
 from gpu.softmax import Doubles, entropy, log_softmax
 from gpu.step import Floats
 
@@ -60,6 +63,14 @@ class LossReading:
         mean = -float(arrays["logprob"].mean())
         info = {"mean_loss": mean, "perplexity": float(np.exp(mean))}
         return Answer(info, tuple(Array.of(n, v) for n, v in arrays.items()))
+
+
+def kv_reading(state: KvState) -> Answer:
+    """Arrays and info as `gpu.inspection.CacheBlocks`."""
+    info = asdict(state)
+    arrays = {name: np.array(info.pop(name)) for name in ("owners", "n_found", "used", "first")}
+    arrays["first"] = arrays["first"].astype(np.float32)
+    return Answer(info, tuple(Array.of(n, v) for n, v in arrays.items()))
 
 
 def most_likely(values: Doubles, top: int) -> npt.NDArray[np.intp]:

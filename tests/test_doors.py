@@ -47,7 +47,7 @@ GPU = {
     "step_buffer": "blocks step",
     "reference_sampler": "softmax step",
     "waterfall": "inspection reference_sampler softmax step",
-    "readings": "inspection softmax step",
+    "readings": "inspection kv_state softmax step",
     "plan_questions": "errors inspection step",
     "beam": "errors inspection readings softmax step",
     "commands": "",

@@ -19,6 +19,7 @@ from gpu.inspection import (
     AttentionFrom,
     AttentionTo,
     Beam,
+    CacheBlocks,
     DevicePeaks,
     LogitLens,
     Losses,
@@ -27,7 +28,8 @@ from gpu.inspection import (
     Question,
     Waterfall,
 )
-from gpu.readings import lens_reading
+from gpu.kv_state import KvState
+from gpu.readings import kv_reading, lens_reading
 from gpu.softmax import entropy, log_softmax
 from gpu.step import Sample
 from gpu.waterfall import waterfall
@@ -80,9 +82,28 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             dispatches = fake_plan(info, n_rows, context)["dispatches"]
             ms = rng.gamma(2.0, 0.05 * n_rows, len(dispatches))
             return Answer({"dispatches": dispatches}, (Array.of("ms", ms),))
+        case CacheBlocks():
+            return kv_reading(_kv_state(info))
         case DevicePeaks():
             return Answer({"bytes_per_s": 2e10, "flops_per_s": 3e11}, ())
     raise AssertionError(f"no answer is made up for {question}")
+
+
+def _kv_state(info: EngineInfo) -> KvState:
+    """Three blocks read by one run and one by two, two kept to be found, the others blank."""
+    n, size = info.limits.n_blocks, info.limits.block_tokens
+    blank = [0] * (n - 6)
+    return KvState(
+        size,
+        owners=(2, 1, 1, 1, 0, 0, *blank),
+        first=(0, size, 2 * size, 3 * size, 0, size, *[-1] * (n - 6)),
+        n_found=(size, size, size, 4, size, 7, *blank),
+        used=(9, 8, 7, 6, 2, 1, *blank),
+        prompt_tokens=100,
+        reused_tokens=40,
+        copies=1,
+        evictions=3,
+    )
 
 
 def _losses(logits: npt.NDArray[np.float32], ids: list[int], top: int) -> Answer:

@@ -16,6 +16,7 @@ from gpu.events import Token
 from gpu.inspection import (
     AttentionFrom,
     AttentionTo,
+    CacheBlocks,
     LogitLens,
     Losses,
     PlanView,
@@ -171,6 +172,19 @@ def test_answers_without_a_prefix_cache_are_the_same(
             np.testing.assert_allclose(got, want, rtol=0, atol=rounding)
     finally:
         plain.close()
+
+
+def test_the_cache_tells_what_it_holds(engine: Engine, ids: list[int]) -> None:
+    engine.inspect(AttentionFrom(ids, len(ids) - 1)).result()
+    answer = engine.inspect(CacheBlocks()).result()
+    n_blocks = engine.info.limits.n_blocks
+    for name in ("owners", "first", "n_found", "used"):
+        assert answer[name].shape == (n_blocks,)
+    assert answer["owners"].sum() == 0  # nobody writes now
+    latest = answer["used"].argmax()
+    assert answer["n_found"][latest] > 0
+    assert answer["first"].max() >= len(ids) // 16 * 16 - 16
+    assert answer.info["reused_tokens"] <= answer.info["prompt_tokens"]
 
 
 def test_plans_are_described_where_there_are_any(engine: Engine) -> None:
