@@ -2,13 +2,13 @@
 
 import { stampReceived } from "./clock.js";
 import { loseAll, settle } from "./inspect.js";
-import { connect, send } from "./line.js";
-import { freshScales, scales } from "./metrics.js";
+import { connect, send, toListener } from "./line.js";
+import { scales, useScales } from "./metrics.js";
 import { note } from "./overhead.js";
 import { restore, save, saveSoon } from "./persist.js";
-import { endReplay, onForgotten, pauseReplay, pickUp, replay } from "./resume.js";
+import { endRefill, onForgotten, pauseRefill, pickUp, refill } from "./resume.js";
 import { takeBack } from "./session.js";
-import { changed, lastTurn, shownAnswer, state } from "./state.js";
+import { changed, lastTurn, live, sameEngine, shownAnswer, state } from "./state.js";
 import { showAnswer, view } from "./view.js";
 
 /** Gives a refused prompt back to the composer. */
@@ -21,7 +21,7 @@ export function start(onRefused) {
   if (kept) {
     Object.assign(state, { turns: kept.turns, mode: kept.mode ?? state.mode });
     showAnswer(shownAnswer(lastTurn()));
-    replay(kept.replay);
+    refill(kept.refill);
   }
   connect(onMessage, onLine);
   addEventListener("pagehide", save);
@@ -32,7 +32,7 @@ function onLine(line, retryAt) {
   state.line = line;
   state.retryAt = retryAt;
   if (line !== "open") {
-    pauseReplay();
+    pauseRefill();
     loseAll();
   }
   changed("line");
@@ -40,15 +40,12 @@ function onLine(line, retryAt) {
 
 const HANDLERS = {
   hello(message) {
-    const before = state.hello;
-    state.hello = message;
-    if (
-      before &&
-      (before.model.name !== message.model.name || before.device.name !== message.device.name)
-    )
-      freshScales();
-    if (!message.model.chat) state.mode = "completion";
-    changed("hello", "settings", "size");
+    const talk = live();
+    const before = talk.hello;
+    talk.hello = message;
+    if (!message.model.chat) talk.mode = "completion";
+    if (before && !sameEngine(before, message)) dropScales();
+    changed(...(state.replay ? ["line"] : ["hello", "settings", "size"]));
   },
 
   status(message) {
@@ -57,16 +54,17 @@ const HANDLERS = {
     if (message.state === "ready") pickUp();
   },
 
-  event({ id, seq, event, at, prepared }) {
+  event(message) {
+    const { id, seq, event, at, prepared } = message;
     const { answer, segment } = whose(id) ?? {};
-    if (!segment) return;
+    if (!segment) return void toListener(message);
     stampReceived(event, at);
     segment.preparedMs ??= prepared ?? null;
     const taken = answer.take(segment, seq, event);
     if (taken === null) send({ type: "resume", id, after: segment.seq });
     if (!taken) return;
     if (event.type === "token") onToken(answer, event);
-    if (event.type === "prefill" && scales.settle(event.stats ?? [])) changed("metric");
+    if (event.type === "prefill") settleScales(event.stats ?? []);
     if (event.type === "done") onDone(answer, segment);
     saveSoon();
     changed("tokens");
@@ -80,9 +78,9 @@ const HANDLERS = {
     if (typeof message.request === "number") return settle(message);
     const { answer, segment } = whose(message.id) ?? {};
     if (message.code === "unknown_generation" && segment) return onForgotten(answer, segment);
-    if (message.id && !segment) return undefined; // of a generation this page let go
+    if (message.id && !segment) return toListener(message); // or of one this page let go
     if (segment?.state === "done") return undefined; // a change that came after the end
-    state.problem = message;
+    live().problem = message;
     if (segment && !segment.accepted) giveBack(takeBack(answer));
     changed("turns", "settings");
     return undefined;
@@ -94,7 +92,7 @@ function onMessage(message) {
 }
 
 function whose(id) {
-  for (const turn of state.turns.toReversed()) {
+  for (const turn of live().turns.toReversed()) {
     for (const answer of turn.answers ?? []) {
       const segment = answer.find(id);
       if (segment) return { answer, segment };
@@ -105,14 +103,26 @@ function whose(id) {
 
 function onToken(answer, token) {
   note(token);
-  if (token.stats && scales.settle([token.stats])) changed("metric");
+  if (token.stats) settleScales([token.stats]);
   if (answer === view.answer) changed("focus");
 }
 
+/** Another model or device: scales begin anew, those that a replay has set aside too. */
+function dropScales() {
+  if (state.replay) state.replay.aside.scales = undefined;
+  else useScales();
+}
+
+/** Those of a replay are its own. */
+function settleScales(stats) {
+  if (!state.replay && scales.settle(stats)) changed("metric");
+}
+
 function onDone(answer, segment) {
-  endReplay(segment);
-  if (state.active === answer && answer.segment === segment) {
-    state.active = null;
+  endRefill(segment);
+  const talk = live();
+  if (talk.active === answer && answer.segment === segment) {
+    talk.active = null;
     changed("turns");
   }
 }

@@ -19,7 +19,7 @@ import { setUpRibbon } from "./ribbon.js";
 import { setUpRunStrip } from "./runstrip.js";
 import { setUpSampling } from "./sampling.js";
 import { openNextToken, setUpSheets } from "./sheets.js";
-import { changed, on, state } from "./state.js";
+import { changed, on, sameEngine, state } from "./state.js";
 import { setUpStatusLine } from "./statusline.js";
 import { setUpTheme } from "./theme.js";
 import { setUpTotals } from "./totals.js";
@@ -65,12 +65,13 @@ let known = null;
 function onHello() {
   const { hello } = state;
   if (!hello) return;
-  const now = `${hello.model.name} ${hello.device.name}`;
-  if (known && known !== now) forget();
-  known = now;
+  if (!state.replay) {
+    if (known && !sameEngine(known, hello)) forget();
+    known = hello;
+  }
   const { n_layers: n } = hello.model;
   if (!view.row || view.row.layer >= n) view.row = { layer: Math.floor(n * 0.75), part: 1 };
-  if (!saved) adoptDefaults(hello.defaults);
+  if (!saved && !state.replay) adoptDefaults(hello.defaults);
 }
 
 let adopted = false;

@@ -121,6 +121,10 @@ function numbers(tokens, pick) {
 
 /** The scales of the model that is loaded; replaced when a `hello` names another one. */
 export let scales = new Scales();
-export function freshScales() {
-  scales = new Scales();
+
+/** Use these from now on, or new ones; returns those that were used. */
+export function useScales(own = new Scales()) {
+  const before = scales;
+  scales = own;
+  return before;
 }

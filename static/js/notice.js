@@ -16,6 +16,7 @@ export function setUpNotice() {
 
 /** The notice of the moment: {tone, head, text, progress, acts} or null. The most urgent wins. */
 function current() {
+  if (state.replay) return state.problem && problem();
   const kept = state.turns.length ? " Your text is kept." : "";
   if (state.line === "lost") {
     const seconds = Math.max(0, Math.ceil((state.retryAt - Date.now()) / 1000));
@@ -106,10 +107,14 @@ const ENGINES = {
   failed: "Failed",
 };
 
+function phase() {
+  if (state.replay) return "replay";
+  return state.line === "lost" ? "lost" : state.line === "open" ? state.engine.state : "connecting";
+}
+
 function draw() {
-  setText(byId("conn"), LINES[state.line] ?? ENGINES[state.engine.state]);
-  document.body.dataset.engine =
-    state.line === "lost" ? "lost" : state.line === "open" ? state.engine.state : "connecting";
+  setText(byId("conn"), state.replay ? "Replay" : (LINES[state.line] ?? ENGINES[state.engine.state]));
+  document.body.dataset.engine = phase();
   const notice = current();
   const box = byId("notice");
   box.hidden = !notice;
@@ -118,7 +123,7 @@ function draw() {
     shown = cried = "";
     return;
   }
-  if (state.line === "lost") ticking = setTimeout(() => changed("line"), 1000);
+  if (state.line === "lost" && !state.replay) ticking = setTimeout(() => changed("line"), 1000);
   box.dataset.tone = notice.tone;
   setText(byId("notice-head"), notice.head);
   setText(byId("notice-text"), notice.text);

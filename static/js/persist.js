@@ -4,7 +4,7 @@
 // case that the server no longer has them.
 
 import { Answer, Segment } from "./answer.js";
-import { state } from "./state.js";
+import { live } from "./state.js";
 
 const SESSION = "tokenglass.session";
 const SETTINGS = "tokenglass.settings";
@@ -36,7 +36,8 @@ const local = () => localStorage;
 export const savedSettings = () => read(local, SETTINGS);
 
 export function saveSettings() {
-  write(local, SETTINGS, { settings: state.settings, capture: state.capture, mode: state.mode });
+  const { settings, capture, mode } = live();
+  write(local, SETTINGS, { settings, capture, mode });
 }
 
 // ---- conversation ----------------------------------------------------------------------------
@@ -57,10 +58,11 @@ export function saveDraft(text) {
 export function save() {
   clearTimeout(timer);
   timer = 0;
-  const turns = state.turns.map((turn) =>
+  const { turns, mode } = live();
+  const packed = turns.map((turn) =>
     turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) },
   );
-  write(session, SESSION, { turns, mode: state.mode, draft });
+  write(session, SESSION, { turns: packed, mode, draft });
 }
 
 const packAnswer = (answer) => ({
@@ -76,7 +78,7 @@ const packAnswer = (answer) => ({
   })),
 });
 
-/** {turns, mode, draft, replay}, or null when nothing was kept. `replay`: segments to ask for again. */
+/** {turns, mode, draft, refill}, or null when nothing was kept. `refill`: segments to ask for again. */
 export function restore() {
   const kept = read(session, SESSION);
   if (!kept) return null;
@@ -86,10 +88,10 @@ export function restore() {
   );
   const last = turns.at(-1);
   const answer = last?.role === "model" ? last.answers[last.shown] : null;
-  const replay = (answer?.segments ?? [])
+  const refill = (answer?.segments ?? [])
     .filter((segment) => segment.state !== "lost")
     .map((segment) => ({ answer, segment, text: segment.plain, unfinished: segment.unfinished }));
-  return { turns, mode: kept.mode, draft, replay };
+  return { turns, mode: kept.mode, draft, refill };
 }
 
 function unpackAnswer({ segments }) {

@@ -2,61 +2,61 @@
 
 import { send } from "./line.js";
 import { save } from "./persist.js";
-import { changed, state } from "./state.js";
+import { changed, live } from "./state.js";
 import { settleSettings } from "./updates.js";
 
 /** Segments known by their text, to be filled by their messages in this order: {answer, segment, text}. */
-let toReplay = [];
-let replaying = null;
+let toRefill = [];
+let refilling = null;
 
-export function replay(segments) {
-  toReplay = segments;
+export function refill(segments) {
+  toRefill = segments;
   const last = segments.at(-1);
-  if (last?.unfinished) state.active = last.answer;
+  if (last?.unfinished) live().active = last.answer;
 }
 
-export function dropReplays() {
-  toReplay = [];
-  replaying = null;
+export function dropRefills() {
+  toRefill = [];
+  refilling = null;
 }
 
 /** The line broke: what was being filled comes first again. */
-export function pauseReplay() {
-  if (replaying) toReplay.unshift(replaying);
-  replaying = null;
+export function pauseRefill() {
+  if (refilling) toRefill.unshift(refilling);
+  refilling = null;
 }
 
 /** The engine is ready on this line. */
 export function pickUp() {
-  if (toReplay.length || replaying) {
-    if (!replaying) replayNext();
+  if (toRefill.length || refilling) {
+    if (!refilling) refillNext();
     return;
   }
-  const segment = state.active?.segment;
+  const segment = live().active?.segment;
   if (!segment?.running) return;
   send({ type: "resume", id: segment.id, after: segment.seq });
   settleSettings();
 }
 
-function replayNext() {
-  replaying = toReplay.shift() ?? null;
-  if (!replaying) return;
-  const { segment } = replaying;
+function refillNext() {
+  refilling = toRefill.shift() ?? null;
+  if (!refilling) return;
+  const { segment } = refilling;
   segment.state = "sent";
   send({ type: "resume", id: segment.id, after: segment.seq });
 }
 
 /** A segment ended. */
-export function endReplay(segment) {
-  if (replaying?.segment === segment) replayNext();
+export function endRefill(segment) {
+  if (refilling?.segment === segment) refillNext();
 }
 
 /** The server does not know a generation: never accepted (ask again), or gone (keep the text). */
 export function onForgotten(answer, segment) {
-  if (replaying?.segment === segment) {
-    answer.lose(segment, replaying.text);
-    if (state.active === answer) state.active = null;
-    replayNext();
+  if (refilling?.segment === segment) {
+    answer.lose(segment, refilling.text);
+    if (live().active === answer) live().active = null;
+    refillNext();
   } else if (!segment.accepted && segment.running) {
     send(segment.request);
     return;
@@ -64,7 +64,7 @@ export function onForgotten(answer, segment) {
     segment.state = "done";
     segment.reason = "error";
     segment.message = "the server no longer has this generation; its text is kept";
-    state.active = null;
+    live().active = null;
   }
   save();
   changed("turns", "tokens", "focus");

@@ -141,13 +141,13 @@ function drawMemory() {
 /** What capturing costs, as soon as this session has seen both. */
 function drawCapture() {
   byId("capture").checked = state.capture;
-  const { on: withIt, off: without } = speeds();
+  const { on: withIt, off: without } = state.replay ? {} : speeds();
   const share = withIt && without ? Math.round(100 * (withIt / without - 1)) : 0;
   const cost = share < 0 ? `${-share} %` : "nothing";
   const known =
     !withIt || !without ? "" : state.capture ? `, costs ${cost}` : `, would cost ${cost}`;
   setText(byId("capture-label"), `${state.capture ? "on" : "off"}${known}`);
   const speed = (value) => (value ? `${figure(value)} tok/s` : "not measured yet");
-  setText(byId("cost-on"), `with ${speed(withIt)}`);
-  setText(byId("cost-off"), `without ${speed(without)}`);
+  setText(byId("cost-on"), state.replay ? "" : `with ${speed(withIt)}`);
+  setText(byId("cost-off"), state.replay ? "" : `without ${speed(without)}`);
 }

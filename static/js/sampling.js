@@ -173,6 +173,9 @@ function drawHint() {
   if (error) {
     hint.dataset.tone = "bad";
     setText(text, error[0].toUpperCase() + error.slice(1));
+  } else if (state.replay) {
+    hint.dataset.tone = "off";
+    setText(text, "As they were at this token");
   } else if (state.active && inFlight !== undefined) {
     hint.dataset.tone = "on";
     setText(text, `Changes act at once, within ${inFlight + 1} tokens`);

@@ -4,7 +4,7 @@ import { Answer } from "./answer.js";
 import { send } from "./line.js";
 import { drawSeed } from "./params.js";
 import { save } from "./persist.js";
-import { dropReplays } from "./resume.js";
+import { dropRefills } from "./resume.js";
 import { encode } from "./socket.js";
 import { changed, lastTurn, ready, shownAnswer, state } from "./state.js";
 import { showAnswer, view } from "./view.js";
@@ -106,13 +106,14 @@ function begin(answer, request) {
 const kilobytes = (n) => `${Math.ceil(n / 1024)} KB`;
 
 /** An id for a generation; 16 characters of base64url. */
-function newId() {
+export function newId() {
   const raw = String.fromCharCode(...crypto.getRandomValues(new Uint8Array(12)));
   return btoa(raw).replaceAll("+", "-").replaceAll("/", "_");
 }
 
 /** End the writing and keep the text. */
 export function stop() {
+  if (state.replay) return false;
   const segment = state.active?.segment;
   if (!segment) return false;
   send({ type: "stop", id: segment.id });
@@ -120,8 +121,9 @@ export function stop() {
 }
 
 export function newChat() {
+  if (state.replay) return;
   stop();
-  dropReplays();
+  dropRefills();
   Object.assign(state, { turns: [], active: null, problem: null });
   showAnswer(null);
   save();

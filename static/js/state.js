@@ -20,6 +20,8 @@ export const state = {
   problem: null,
   /** "chat" or "completion". */
   mode: "chat",
+  /** The replay on show (replay.js), or null. */
+  replay: null,
   /** Sampling settings, see params.js. `seed` is a string of digits or "". */
   settings: null,
   capture: true,
@@ -37,7 +39,7 @@ export function on(topics, listener) {
   listeners.push({ topics: topics.split(" "), listener });
 }
 
-/** Say that topics changed: line, hello, turns, tokens, focus, settings, counted, metric, size, theme. */
+/** Say that topics changed: line, hello, turns, tokens, focus, settings, counted, metric, size, theme, replay. */
 export function changed(...topics) {
   for (const topic of topics) dirty.add(topic);
   if (!frame) frame = requestAnimationFrame(flush);
@@ -52,8 +54,18 @@ function flush() {
   }
 }
 
-/** May a request be sent now? */
-export const ready = () => state.line === "open" && state.engine.state === "ready";
+/** The conversation the server knows: the one on show, or the one a replay has set aside. */
+export const live = () => state.replay?.aside ?? state;
+
+/** Do two `hello` messages tell of the same model on the same device? */
+export const sameEngine = (a, b) =>
+  a.model.name === b.model.name && a.device.name === b.device.name;
+
+/** Is there an engine that answers? */
+export const hasEngine = () => state.line === "open" && state.engine.state === "ready";
+
+/** May a request about what is on show be sent now? */
+export const ready = () => hasEngine() && !state.replay;
 
 /** The model's last turn, or null. */
 export function lastTurn() {

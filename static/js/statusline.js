@@ -64,11 +64,11 @@ function draw() {
   const segment = answer?.segment ?? null;
   const writing = !!state.active;
   const idle = ready() && !writing && !!answer;
-  byId("stop").disabled = !writing || state.line !== "open";
+  byId("stop").disabled = !writing || state.line !== "open" || !!state.replay;
   byId("again").disabled = !idle;
   byId("more").disabled = !idle || segment?.reason === "context";
   byId("copy").disabled = !answer || answer.empty;
-  byId("new").disabled = state.turns.length === 0;
+  byId("new").disabled = state.turns.length === 0 || !!state.replay;
   const versions = turn?.answers.length ?? 0;
   byId("versions").hidden = versions < 2;
   byId("older").disabled = writing || turn?.shown === 0;
@@ -90,7 +90,7 @@ const REASONS = {
 function describe(answer, segment) {
   if (state.active === answer) {
     if (segment.state === "sent")
-      return state.line === "open" ? "Sent" : "Waiting for the connection";
+      return state.line === "open" || state.replay ? "Sent" : "Waiting for the connection";
     if (segment.state === "queued") return `In the queue, place ${segment.position}`;
     if (segment.nTokens === 0) {
       const { done, total } = segment.prefill;
@@ -130,6 +130,7 @@ export function meanInterval(answer, segment) {
 
 /** Tell screen readers when writing begins and ends; never the tokens themselves. */
 function announce(segment) {
+  if (state.replay) return;
   let now = "";
   if (state.active)
     now = segment?.state === "queued" ? `In the queue, place ${segment.position}` : "Writing";

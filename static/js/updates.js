@@ -2,7 +2,7 @@
 
 import { differences } from "./params.js";
 import { send } from "./line.js";
-import { state } from "./state.js";
+import { live } from "./state.js";
 
 /** While a slider is dragged, changes are sent this often at most; the last one always. */
 const UPDATE_EVERY_MS = 100;
@@ -14,7 +14,7 @@ let asked = null;
 
 /** Let the settings of the page act on what is being written, now or as soon as is fair. */
 export function pushSettings() {
-  if (updateTimer || !state.active) return;
+  if (updateTimer || !live().active) return;
   const pause = Math.max(0, lastUpdate + UPDATE_EVERY_MS - performance.now());
   updateTimer = setTimeout(sendUpdate, pause);
 }
@@ -27,9 +27,10 @@ export function settleSettings() {
 
 function sendUpdate() {
   updateTimer = 0;
-  const segment = state.active?.segment;
+  const { active, settings, capture } = live();
+  const segment = active?.segment;
   if (!segment?.running) return;
-  const wanted = { ...state.settings, capture: state.capture };
+  const wanted = { ...settings, capture };
   if (asked?.id !== segment.id)
     asked = {
       id: segment.id,

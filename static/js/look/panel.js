@@ -118,6 +118,8 @@ function whyNot({ needs, asks }) {
   if (needs !== "nothing" && !answer?.segment)
     return "Nothing has been run yet. Send a prompt, then look closer.";
   if (needs === "token" && !token) return "No token yet. The prompt is being read.";
+  if (asks && state.replay)
+    return "The engine would have to compute this, and a replay is shown without one.";
   if (asks && !ready())
     return state.line === "open"
       ? "The engine is not ready. This goes on by itself when it is."
