@@ -1,0 +1,272 @@
+"""The logit lens: what is said of ranks, and the guesses of a real run as the engine gives them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from app import tale
+from e2e.lookout import Lookout, Wire
+from e2e.playground import Playground
+from e2e.site import Site, fake_site
+from e2e.test_looks import open_page, violations
+from gpu import Engine
+from gpu.inspection import LogitLens
+from tests.serving import serving
+
+
+@pytest.fixture(scope="module")
+def loaded(browser: Browser, _sites: dict[tuple[Any, ...], Site]) -> Iterator[Page]:
+    """A page whose modules are called."""
+    page = browser.new_page()
+    page.goto(_sites.setdefault((), _sites.get(()) or fake_site()).url)
+    yield page
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "first", "settled", "says"),
+    [
+        ([40, 3, 0, 0], 2, 2, "is the top guess from layer 1 on."),
+        ([0, 0, 0, 0], 0, 0, "is the top guess from the embedding on."),
+        ([9, 0, 2, 0], 1, 3, "after layer 0 for the first time, and after layer 2 for good."),
+        ([9, 0, 2, 1], 1, None, "is the top guess after layer 0, and 2nd at the end."),
+        ([9, 4, 2, 4], None, None, "is never the top guess: 3rd at best, after layer 1, and 5th"),
+        ([1, 4, 2, 4], None, None, "2nd at best, at the embedding, and 5th at the end."),
+    ],
+)
+def test_when_a_token_is_the_top_guess(
+    loaded: Page, ranks: list[int], first: int | None, settled: int | None, says: str
+) -> None:
+    found = loaded.evaluate(
+        """async (ranks) => {
+          const { whenTop, inWords } = await import("/static/js/look/lensreading.js");
+          return { ...whenTop(ranks), says: inWords(ranks, "“fox”") };
+        }""",
+        ranks,
+    )
+    assert (found["first"], found["settled"]) == (first, settled)
+    assert says in found["says"]
+
+
+def test_what_was_asked_is_kept_within_a_bound(loaded: Page) -> None:
+    kept = loaded.evaluate(
+        """async () => {
+          const { Kept } = await import("/static/js/look/kept.js");
+          const kept = new Kept(100);
+          const answer = (bytes) => ({ arrays: { a: { values: new Uint8Array(bytes) } } });
+          kept.set("a", answer(40));
+          kept.set("b", answer(40));
+          kept.get("a");
+          kept.set("c", answer(40));
+          kept.set("c", answer(60));
+          const some = ["a", "b", "c"].map((key) => kept.get(key)?.arrays.a.values.length ?? 0);
+          kept.set("d", answer(500));
+          return [...some, ...["a", "c", "d"].map((key) => !!kept.get(key))];
+        }"""
+    )
+    assert kept == [40, 0, 60, False, False, True], "the newest stays even where it is too large"
+
+
+# ---- a real run ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serving() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    engine = Engine.load(Path(tale.model_dir()))
+    yield engine
+    engine.close()
+
+
+def pin(page: Page, index: int) -> None:
+    page.evaluate("async (i) => (await import('/static/js/view.js')).pin(i)", index)
+
+
+def test_the_guesses_are_those_of_the_engine(page: Page, url: str, engine: Engine) -> None:
+    wire = Wire(page)
+    play = Playground(page, url).open()
+    play.set(max_tokens=40, seed=11)
+    play.ask("Tell me a story about a fox who finds a lantern")
+    play.wait_tokens(40)
+    play.wait_done()
+    tokens = wire.events("token")
+    prompt = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
+    ids = prompt + [token["id"] for token in tokens]
+    look = Lookout(page).open("lens")
+    # A written token was chosen after the one before it; of the prompt the next one is followed.
+    for index, at in [
+        (25, len(prompt) + 24),
+        (0, len(prompt) - 1),
+        (-1, len(prompt) - 1),
+        (-4, -5),
+    ]:
+        at = at if at >= 0 else len(prompt) - 4
+        pin(page, index)
+        says = page.locator(".ln-says")
+        text = engine.tokenizer.piece(ids[at + 1]).strip() or "␣"
+        expect(says).to_contain_text(f"“{text}”".replace("\n", "↵"))
+        expect(page.locator("#look")).not_to_have_attribute("aria-busy", "true")
+        answer = engine.inspect(LogitLens(ids[: at + 1], at, ids[at + 1])).result()
+        rows = look.csv()
+        assert len(rows) == engine.info.n_layers + 1
+        for row, stage in zip(rows, reversed(range(len(rows))), strict=True):
+            assert row["after"] == ("embed" if stage == 0 else f"layer {stage - 1}")
+            for i, (id, share) in enumerate(
+                zip(answer["ids"][stage], answer["probabilities"][stage], strict=True), start=1
+            ):
+                assert row[f"guess {i}"] == engine.tokenizer.piece(int(id))
+                assert np.float32(row[f"share {i}"]) == share
+            assert np.float32(row["entropy (bits)"]) == answer["entropy"][stage]
+            assert int(row["rank of the chosen"]) == answer["rank"][stage] + 1
+            assert np.float32(row["its share"]) == answer["probability"][stage]
+        if index >= 0:
+            assert np.log(float(rows[0]["its share"])) == pytest.approx(
+                tokens[index]["logprob"], abs=1e-3
+            )
+            expect(look.source).to_contain_text("as it did in the run")
+
+
+def test_the_chosen_token_is_marked_wherever_it_is_guessed(page: Page, url: str) -> None:
+    play = Playground(page, url).open()
+    page.get_by_role("button", name="Greedy").click()
+    play.set(max_tokens=12)
+    play.ask("Tell me a story about a fox who finds a lantern")
+    play.wait_tokens(12)
+    play.wait_done()
+    look = Lookout(page).open("lens")
+    last = page.locator(".ln-grid tbody tr").first
+    for index in (2, 7, 11):
+        pin(page, index)
+        word = page.locator("#tok-word").inner_text()
+        expect(page.locator(".ln-says")).to_contain_text(f": “{word}” is the top guess")
+        expect(last.locator("td").first).to_have_class(re.compile(r"\bhit\b"))
+        for row in page.locator(".ln-grid tbody tr").all():
+            assert row.locator(".hit").count() <= 1
+        assert float(last.locator("td").first.locator("small").inner_text()) > 0
+    assert look.csv()[0]["rank of the chosen"] == "1", "greedy takes the top guess"
+
+
+# ---- driving it ------------------------------------------------------------------------------
+
+
+def fake_run(page: Page, here: Site, n: int = 20) -> tuple[Playground, Lookout]:
+    play = open_page(page, here)
+    play.set(max_tokens=n, seed=3)
+    play.ask()
+    play.wait_tokens(n)
+    play.wait_done()
+    look = Lookout(page).open("lens")
+    expect(page.locator(".ln-grid tbody tr")).to_have_count(9)
+    return play, look
+
+
+def test_layers_and_tokens_by_keyboard(page: Page, site: Callable[..., Site]) -> None:
+    play, _ = fake_run(page, site())
+    rows = page.locator(".ln-grid tbody tr")
+    stops = rows.evaluate_all("(rows) => rows.map((row) => row.tabIndex)")
+    assert sorted(stops) == [-1] * 8 + [0], "one stop of the Tab key"
+    hot = page.locator(".ln-grid tr.hot")
+    expect(hot.locator("th")).to_have_text("layer 6")
+    hot.focus()
+    page.keyboard.press("ArrowUp")
+    expect(hot.locator("th")).to_have_text("layer 7")
+    expect(page.locator("#gutter .on")).to_have_text("layer 7")
+    for _ in range(8):
+        page.keyboard.press("ArrowDown")
+    expect(hot.locator("th")).to_have_text("embed")
+    expect(hot).to_be_focused()
+    page.keyboard.press("ArrowLeft")
+    expect(play.core).to_have_attribute("aria-valuenow", "19")
+    expect(page.locator(".ln-says")).to_contain_text(page.locator("#tok-word").inner_text())
+    page.keyboard.press("ArrowUp")
+    expect(hot.locator("th")).to_have_text("layer 0")
+
+
+def test_pointing_at_a_layer_lights_it_in_the_core(page: Page, site: Callable[..., Site]) -> None:
+    fake_run(page, site())
+    page.locator('.ln-grid tr[data-stage="3"]').hover()
+    expect(page.locator("#gutter .on")).to_have_text("layer 2")
+    expect(page.locator("#lrows tr.hot")).to_have_attribute("data-layer", "2")
+    expect(page.locator(".ln-grid tr.hot")).to_have_attribute("data-stage", "3")
+    page.mouse.move(5, 600)
+    expect(page.locator("#gutter .on")).to_have_text("layer 6")
+
+
+def test_the_line_stands_on_the_rows_of_the_table(page: Page, site: Callable[..., Site]) -> None:
+    """Around the middle of every row the canvas has the colour of the focus: a dot."""
+    fake_run(page, site())
+    found = page.evaluate(
+        """() => {
+          const canvas = document.querySelector(".ln-rank");
+          const box = canvas.getBoundingClientRect();
+          const ratio = canvas.width / box.width;
+          const context = canvas.getContext("2d");
+          const probe = document.body.appendChild(document.createElement("i"));
+          probe.style.color = "var(--lamp)";
+          const lamp = getComputedStyle(probe).color.match(/\\d+/g).slice(0, 3).map(Number).join();
+          probe.remove();
+          const { data, width } = context.getImageData(0, 0, canvas.width, canvas.height);
+          const rows = [...document.querySelectorAll(".ln-grid tbody tr")];
+          return rows.map((row) => {
+            const { top, height } = row.getBoundingClientRect();
+            const y = Math.round((top + height / 2 - box.top) * ratio);
+            let seen = 0;
+            for (let i = 4 * width * (y - 4); i < 4 * width * (y + 5); i += 4)
+              seen += [data[i], data[i + 1], data[i + 2]].join() === lamp;
+            return seen;
+          });
+        }"""
+    )
+    assert len(found) == 9
+    assert min(found) > 3, "every row has its dot"
+
+
+def test_before_anything_follows_there_is_nothing_to_see(
+    page: Page, own_site: Callable[..., Site]
+) -> None:
+    play = open_page(page, own_site(delay=0.6))
+    play.set(max_tokens=3)
+    look = Lookout(page).open("lens")
+    expect(look.message).to_contain_text("Nothing has been run yet")
+    play.prompt.evaluate("(box) => { box.value = 'Tell me'; }")
+    page.evaluate("() => document.getElementById('composer').requestSubmit()")
+    expect(play.core).to_have_attribute("aria-valuemin", re.compile("^-"))
+    pin(page, -1)
+    expect(look.message).to_have_text("Nothing was written after this token.")
+    expect(look.message).to_be_hidden()
+    expect(page.locator(".ln-says")).to_contain_text("After “")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_in_the_lens(page: Page, site: Callable[..., Site], theme: str) -> None:
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    fake_run(page, site())
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("width", [360, 768])
+def test_the_lens_fits_small_windows(page: Page, site: Callable[..., Site], width: int) -> None:
+    play, _ = fake_run(page, site())
+    page.set_viewport_size({"width": width, "height": 800})
+    page.wait_for_timeout(100)
+    assert play.overflow() <= 0
+    plate = page.locator(".ln-plate")
+    assert plate.evaluate("(n) => n.scrollWidth - n.clientWidth") <= 0
+    table = page.locator(".ln-grid").bounding_box()
+    rank = page.locator(".ln-rank").bounding_box()
+    assert table is not None
+    assert rank is not None
+    assert table["x"] + table["width"] <= rank["x"] + 1
+    assert rank["width"] >= 100

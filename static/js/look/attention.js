@@ -1,0 +1,205 @@
+// What a token looked at and what looked at it: every head as a strip, and the words of one head.
+
+import { METRICS } from "../metrics.js";
+import { changed } from "../state.js";
+import { metric, pin, point, view } from "../view.js";
+import {
+  ask,
+  askBack,
+  lookedAtBy,
+  measureWide,
+  retryWide,
+  stopAsking,
+  wide,
+} from "./attentionask.js";
+import { AttentionFrame, sourceOf } from "./attentionframe.js";
+import { HeadMap } from "./attentionmap.js";
+import { headsOf, lineOf, PLACES, nameOf } from "./attentionscores.js";
+import { ContextWords } from "./attentionwords.js";
+import { indexAt } from "./context.js";
+
+let frame = null;
+let map = null;
+let words = null;
+/** The cell that is chosen, and the one under the pointer: {layer, head}, see `headsOf`. */
+let chosen = { layer: null, head: null };
+let hovered = null;
+let mode = "weights";
+let over = false;
+/** What the last `show` drew: see `asked` of attentionask.js. */
+let now = null;
+
+export const attention = {
+  name: "attention",
+  tab: "Attention",
+  title: "Attention",
+  what: "What the focused token looked at and, after it, what looked at it.",
+  needs: "token",
+  asks: true,
+
+  setUp(root) {
+    frame = new AttentionFrame(root, {
+      onMode: (value) => again(() => (mode = value)),
+      onOver: () => again(toggleOver),
+      onAskBack: () => askBack(now),
+      onKey,
+    });
+    map = new HeadMap(frame.canvas, (choice) => hover(choice), choose);
+    words = new ContextWords(frame.words, onPoint, onPin);
+  },
+
+  show(context) {
+    const asked = ask(context);
+    return asked instanceof Promise ? asked.then(draw) : draw(asked);
+  },
+
+  hide() {
+    hovered = null;
+    stopAsking();
+  },
+
+  table: () => (mode === "weights" ? tableOfTokens() : tableOfHeads()),
+};
+
+/** After a control changed: show again. */
+function again(change) {
+  change();
+  changed("look");
+}
+
+function toggleOver() {
+  over = !over;
+  if (now) retryWide(now);
+}
+
+function draw(asked) {
+  now = asked;
+  lookedAtBy(now);
+  if (over) measureWide(now);
+  const { nLayers, nHeads } = now;
+  if (chosen.layer >= nLayers || chosen.head >= nHeads) chosen = { layer: null, head: null };
+  const measured = over ? wide(now) : null;
+  const shown = {
+    ...now,
+    mode,
+    scores: measured?.scores ?? now.scores,
+    lineAt: (choice, line) => lineOf(now, headsOf(choice, nLayers, nHeads), line),
+  };
+  const choice = hovered ?? chosen;
+  const line = shown.lineAt(choice);
+  map.draw(shown, choice, view.row?.layer);
+  words.draw({ texts: now.texts, line, position: now.position });
+  frame.draw({ shown, choice, line, over, measured });
+  return sourceOf(now);
+}
+
+// ---- choosing --------------------------------------------------------------------------------
+
+function hover(choice) {
+  if (same(choice, hovered)) return;
+  again(() => (hovered = choice));
+}
+
+const same = (a, b) => a === b || (a && b && a.layer === b.layer && a.head === b.head);
+
+/** Choose a cell; the core marks its layer, and its head where it has a row for each. */
+function choose(choice) {
+  chosen = choice;
+  hovered = null;
+  if (choice.layer !== null) {
+    const perHead = metric() === METRICS.entropy && view.parts > 1;
+    view.row = { layer: choice.layer, part: perHead ? (choice.head ?? 0) : 0 };
+    view.hoverRow = null;
+  }
+  changed("focus", "look");
+}
+
+/**
+ * Choose a head for a guide, and leave the core's row alone; returns the choice before. With `own`
+ * only while that one is still chosen.
+ */
+export function lookAtHead(choice, own = null) {
+  const before = chosen;
+  if (own && !same(own, before)) return before;
+  again(() => (chosen = choice));
+  return before;
+}
+
+/** Arrows move over the cells; below the lowest layer is the mean of all. */
+function onKey(event) {
+  if (!now || event.ctrlKey || event.metaKey || event.altKey) return;
+  const to = moved(event.key, chosen, now);
+  if (!to) return;
+  event.preventDefault();
+  choose(to);
+}
+
+function moved(key, { layer, head }, { nLayers, nHeads }) {
+  const all = { layer: null, head: null };
+  if (layer === null) return key === "ArrowUp" ? { layer: 0, head: null } : null;
+  const at = head ?? -1;
+  const heads = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: -1, End: nHeads - 1 };
+  if (key === "ArrowUp") return layer + 1 < nLayers ? { layer: layer + 1, head } : null;
+  if (key === "ArrowDown") return layer ? { layer: layer - 1, head } : all;
+  const next = heads[key];
+  if (next === undefined || next < -1 || next >= nHeads) return null;
+  return { layer, head: next < 0 ? null : next };
+}
+
+function onPoint(position) {
+  const index = position === null || !now ? null : indexAt(now, position);
+  point(index);
+}
+
+function onPin(position) {
+  const index = now && indexAt(now, position);
+  if (index !== null) pin(index);
+}
+
+// ---- numbers ---------------------------------------------------------------------------------
+
+/** Every token with its weights: the mean, and each head of the chosen layer or each layer. */
+function tableOfTokens() {
+  const { nLayers, nHeads, position, texts, ids } = now;
+  const { layer } = chosen;
+  const n = layer === null ? nLayers : nHeads;
+  const one = (i) => (layer === null ? { layer: i, head: null } : { layer, head: i });
+  const choices = [{ layer, head: null }, ...Array.from({ length: n }, (_, i) => one(i))];
+  const names = choices.map(nameOfChoice);
+  const lines = choices.map((choice) => lineOf(now, headsOf(choice, nLayers, nHeads)));
+  const side = (at) => (at <= position ? "looked at" : "looked at it");
+  return {
+    columns: ["token", "id", "text", "side", ...names],
+    rows: texts.map((text, at) => [
+      at + 1,
+      ids[at],
+      text,
+      side(at),
+      ...lines.map((line) => (Number.isNaN(line[at]) ? null : line[at])),
+    ]),
+  };
+}
+
+function nameOfChoice({ layer, head }) {
+  if (layer === null) return "all";
+  return head === null ? `layer ${layer}` : `head ${head}`;
+}
+
+/** Every head with its scores. */
+function tableOfHeads() {
+  const { nLayers, nHeads, nKvHeads, bits } = now;
+  const scores = (over && wide(now)?.scores) || now.scores;
+  const rows = [];
+  for (let layer = nLayers - 1; layer >= 0; layer -= 1)
+    for (let head = 0; head < nHeads; head += 1) {
+      const i = layer * nHeads + head;
+      const named = nameOf(scores, i)?.place ?? "";
+      const group = Math.floor((head * nKvHeads) / nHeads);
+      rows.push([layer, head, group, named, ...PLACES.map((p) => scores[p]?.[i] ?? null), bits[i]]);
+    }
+  return {
+    columns: ["layer", "head", "KV head", "named", ...PLACES, "entropy (bits)"],
+    rows,
+  };
+}
+

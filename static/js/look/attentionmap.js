@@ -1,0 +1,251 @@
+// The map of heads: layers from bottom to top, heads that share keys and values side by side.
+
+import { clamp, fitCanvas, setVars } from "../dom.js";
+import { grid } from "../grid.js";
+import { palette } from "../palette.js";
+import { CellPainter } from "./cellpainter.js";
+import { label, rule } from "./chart.js";
+import { nameOf } from "./attentionscores.js";
+import { strength } from "./shares.js";
+
+const TOP = 20;
+const FOOT = 18;
+const RIGHT = 4;
+const MEAN_GAP = 12;
+const MOST_ROW = 40;
+const LEAST_ROW = 3;
+const LEAST_COLUMN = 2;
+/** Cells this large have room for words under their strip. */
+const WORDS_HIGH = 24;
+const WORDS_WIDE = 40;
+const WORDS = 13;
+const MOST_BITS = 8;
+/** In strips this wide the token that looks is marked by notches of this height. */
+const LEAST_MARKED = 12;
+const NOTCH = 4;
+const SHORT = { first: "first", previous: "prev.", copy: "copy", self: "self" };
+
+/**
+ * Where everything is, in CSS pixels. A column is {head, x, width}, `head` null for the mean; a row
+ * {layer, y}, `layer` null for the mean of all layers, which only the column of means has a cell of.
+ */
+export function layOut(width, height, left, { nLayers, nHeads, nKvHeads }) {
+  const each = nHeads / nKvHeads;
+  const inner = width - left > 6 * nHeads ? 1 : 0;
+  const apart = each > 1 ? clamp(Math.round((width - left) / (12 * nKvHeads)), 1, 8) : inner;
+  const gaps = MEAN_GAP + (nKvHeads - 1) * apart + (nHeads - nKvHeads) * inner;
+  const room = (width - left - RIGHT - gaps) / (nHeads + 1);
+  const column = Math.max(LEAST_COLUMN, room);
+  const columns = [{ head: null, x: left, width: column }];
+  let x = left + column + MEAN_GAP;
+  for (let head = 0; head < nHeads; head += 1) {
+    columns.push({ head, x, width: column });
+    x += column + ((head + 1) % each === 0 ? apart : inner);
+  }
+  for (const one of columns) {
+    const end = Math.round(one.x + one.width);
+    one.x = Math.round(one.x);
+    one.width = Math.max(1, end - one.x);
+  }
+  const row = clamp(Math.floor((height - TOP - FOOT) / nLayers), LEAST_ROW, MOST_ROW);
+  const rows = Array.from({ length: nLayers }, (_, layer) => ({
+    layer,
+    y: TOP + (nLayers - 1 - layer) * row,
+  }));
+  rows.push({ layer: null, y: TOP + nLayers * row + 2 });
+  const worded = row >= WORDS_HIGH && column >= WORDS_WIDE;
+  const strip = worded ? row - WORDS - 1 : row - (row > 5 ? 1 : 0);
+  return { columns, rows, row, strip, worded, each, foot: TOP + nLayers * row };
+}
+
+export class HeadMap {
+  /** `onHover(choice | null)`, `onChoose(choice)`: {layer, head}, either may be null. */
+  constructor(canvas, onHover, onChoose) {
+    this.canvas = canvas;
+    this.places = null;
+    this.picture = { of: [], image: null };
+    canvas.addEventListener("pointermove", (event) => {
+      if (event.pointerType !== "touch") onHover(this.#under(event));
+    });
+    canvas.addEventListener("pointerleave", () => onHover(null));
+    canvas.addEventListener("click", (event) => {
+      const choice = this.#under(event);
+      if (choice) onChoose(choice);
+    });
+  }
+
+  /**
+   * `maps`: {nLayers, nHeads, nKvHeads, n, position, from, to, scores, bits, mode} and
+   * lineAt(choice, line), see `lineOf`. `mode`: "weights", "entropy" or a place. `chosen` and
+   * `layer` are marked.
+   */
+  draw(maps, chosen, layer) {
+    // Very many layers make the map higher than the panel.
+    setVars(this.canvas, { "--least": `${TOP + FOOT + LEAST_ROW * maps.nLayers}px` });
+    const [context, width, height] = fitCanvas(this.canvas);
+    if (!width) return;
+    const left = parseFloat(getComputedStyle(this.canvas).getPropertyValue("--names"));
+    this.places = layOut(width, height, left, maps);
+    context.putImageData(this.#image(context, maps), 0, 0);
+    this.#names(context, maps, left, layer);
+    if (this.places.worded) this.#words(context, maps);
+    this.#mark(context, maps, chosen);
+  }
+
+  /** The cells' colours, painted once for what they show and reused while only marks change. */
+  #image(context, maps) {
+    const { width, height } = this.canvas;
+    const { from, to, n, mode, scores } = maps;
+    const of = [from, to, n, mode, scores, palette.map, width, height];
+    if (this.picture.of.every((part, i) => part === of[i]) && this.picture.image)
+      return this.picture.image;
+    const image = context.createImageData(width, height);
+    const paint = new CellPainter(image, width / this.canvas.clientWidth);
+    if (mode === "weights") this.#paintStrips(paint, maps);
+    else this.#paintValues(paint, maps);
+    this.picture = { of, image };
+    return image;
+  }
+
+  /** Every head's line is made once: the means are of the lines that were painted. */
+  #paintStrips(paint, maps) {
+    const { columns, rows, strip } = this.places;
+    const { n, nLayers, nHeads } = maps;
+    const line = new Float32Array(n);
+    const all = new Float32Array(n);
+    const [mean, ...heads] = columns;
+    for (const { layer, y } of rows.slice(0, nLayers)) {
+      const sum = new Float32Array(n);
+      for (const { head, x, width } of heads) {
+        maps.lineAt({ layer, head }, line);
+        for (let j = 0; j < n; j += 1) sum[j] += line[j];
+        paint.strip([x, y, width, strip], line, 1);
+      }
+      for (let j = 0; j < n; j += 1) all[j] += sum[j];
+      paint.strip([mean.x, y, mean.width, strip], sum, 1 / nHeads);
+    }
+    const { y } = rows.at(-1);
+    paint.strip([mean.x, y, mean.width, FOOT - 8], all, 1 / (nLayers * nHeads));
+  }
+
+  #paintValues(paint, maps) {
+    const { columns, rows, strip } = this.places;
+    for (const { layer, y } of rows.slice(0, maps.nLayers))
+      for (const { head, x, width } of columns)
+        paint.fill([x, y, width, strip], this.#value(maps, layer, head));
+  }
+
+  /** Where a cell lies on the scale of its mode, 0 to 1; null for what has no value. */
+  #value({ mode, scores, bits, nHeads }, layer, head) {
+    const values = mode === "entropy" ? bits : scores[mode];
+    if (!values) return null;
+    const own = values.subarray(layer * nHeads, (layer + 1) * nHeads);
+    const value = head === null ? own.reduce((a, b) => a + b) / nHeads : own[head];
+    return mode === "entropy" ? value / MOST_BITS : strength(value);
+  }
+
+  #names(context, { nKvHeads }, left, focusLayer) {
+    const { columns, rows, row, each, foot } = this.places;
+    const every = [1, 2, 4, 5, 10, 20].find((step) => step * row >= 14) ?? 20;
+    const long = left > 60 && every === 1;
+    for (const { layer, y } of rows) {
+      if (layer === null || layer % every) continue;
+      const on = layer === focusLayer;
+      const text = long ? `layer ${layer}` : String(layer);
+      label(context, text, left - 10, y + row / 2, {
+        align: "end",
+        colour: on ? "lamp" : "ink-3",
+        weight: on ? 500 : 400,
+      });
+    }
+    label(context, "all", left - 10, foot + FOOT / 2, { align: "end" });
+    const [mean, first, second] = columns;
+    label(context, "mean", mean.x + mean.width / 2, TOP / 2 - 1, { align: "center" });
+    const pitch = (second ?? first).x - first.x || first.width;
+    const step = [1, 2, 4, 8, 16].find((n) => n * pitch >= 20) ?? 32;
+    for (const { head, x, width } of columns.slice(1))
+      if (head % step === 0) {
+        const text = head || width < 40 ? String(head) : "head 0";
+        label(context, text, x + width / 2, foot + FOOT / 2, { align: "center" });
+      }
+    this.#groups(context, nKvHeads, each);
+  }
+
+  /** Heads of a group read the same keys and values. */
+  #groups(context, nKvHeads, each) {
+    const heads = this.places.columns.slice(1);
+    if (each === 1) {
+      const room = heads.at(-1).x + heads.at(-1).width - heads[0].x;
+      const text = "every head has keys and values of its own";
+      if (room > 260) label(context, text, heads[0].x, TOP / 2 - 1);
+      return;
+    }
+    for (let group = 0; group < nKvHeads; group += 1) {
+      const first = heads[group * each];
+      const last = heads[(group + 1) * each - 1];
+      const wide = last.x + last.width - first.x;
+      rule(context, first.x, TOP - 5, wide, 1, "edge");
+      rule(context, first.x, TOP - 5, 1, 3, "edge");
+      rule(context, last.x + last.width - 1, TOP - 5, 1, 3, "edge");
+      const text = wide > 60 ? `KV head ${group}` : wide > 34 ? `KV ${group}` : String(group);
+      if (wide > 14) label(context, text, first.x + wide / 2, TOP / 2 - 3, { align: "center" });
+    }
+  }
+
+  /** Under the strips: what heads are named after, or the number that the colour shows. */
+  #words(context, maps) {
+    const { columns, rows, strip } = this.places;
+    const { nHeads } = maps;
+    for (const { layer, y } of rows) {
+      if (layer === null) continue;
+      for (const { head, x } of columns) {
+        const at = y + strip + WORDS / 2;
+        const text = this.#word(maps, layer, head, nHeads);
+        if (text) label(context, text, x + 1, at, { colour: "ink-2" });
+      }
+    }
+  }
+
+  #word({ mode, scores, bits }, layer, head, nHeads) {
+    if (head === null) return "";
+    const i = layer * nHeads + head;
+    if (mode === "entropy") return bits[i].toFixed(1);
+    if (mode !== "weights") return scores[mode] ? inPercent(scores[mode][i]) : "";
+    const name = nameOf(scores, i);
+    return name ? `${SHORT[name.place]} ${inPercent(name.score)}` : "";
+  }
+
+  /** The chosen cell, and in every strip the token that looks. */
+  #mark(context, { mode, n, position }, chosen) {
+    const { columns, rows, strip } = this.places;
+    const high = (layer) => (layer === null ? FOOT - 8 : strip);
+    if (mode === "weights" && position < n - 1)
+      for (const { layer, y } of rows)
+        for (const { x, width } of layer === null ? [columns[0]] : columns) {
+          if (width < LEAST_MARKED) continue;
+          const at = x + ((position + 0.5) / n) * width - 0.5;
+          const notch = Math.min(NOTCH, high(layer) / 4);
+          rule(context, at, y, 1, notch, "lamp");
+          rule(context, at, y + high(layer) - notch, 1, notch, "lamp");
+        }
+    const row = rows.find(({ layer }) => layer === chosen.layer);
+    const column = columns.find(({ head }) => head === chosen.head);
+    if (!row || !column) return;
+    context.strokeStyle = palette.lamp;
+    context.lineWidth = 2;
+    context.strokeRect(column.x - 1, row.y - 1, column.width + 2, high(row.layer) + 2);
+  }
+
+  #under({ offsetX, offsetY }) {
+    if (!this.places) return null;
+    const { columns, rows, row, foot } = this.places;
+    const near = ({ x, width }) => offsetX >= x - 1 && offsetX < x + width + 1;
+    const column = columns.find(near);
+    if (!column || offsetY < TOP || offsetY > foot + FOOT) return null;
+    if (offsetY >= foot) return column.head === null ? { layer: null, head: null } : null;
+    const { layer } = rows.find(({ y }) => offsetY >= y && offsetY < y + row) ?? {};
+    return layer === undefined ? null : { layer, head: column.head };
+  }
+}
+
+const inPercent = (share) => String(Math.round(100 * share));

@@ -1,0 +1,121 @@
+// What heads do, as numbers: how much of a head's attention lies on places that say what it is for.
+//
+//   first     the first token of the context. An attention sink: Xiao et al. 2023, "Efficient
+//             Streaming Language Models with Attention Sinks"
+//   previous  the token before
+//   copy      the tokens after earlier copies of this one. An induction head: Olsson et al. 2022,
+//             "In-context Learning and Induction Heads" (there: the prefix matching score)
+//   self      the token itself
+
+export const PLACES = ["first", "previous", "copy", "self"];
+
+/** A head is named after a place that gets this share of its attention or more … */
+export const NAMED_FROM = 0.25;
+/** … and so many times what it would get if all tokens got the same. */
+export const NAMED_TIMES = 3;
+
+/**
+ * The positions of each place for the token at `position` of `ids`; null where there is none. No
+ * position is of two places: then a share on it would not say which.
+ */
+export function placesOf(ids, position) {
+  const copies = [];
+  for (let j = 1; j < position - 1; j += 1) if (ids[j - 1] === ids[position]) copies.push(j);
+  return {
+    first: position > 0 ? [0] : null,
+    previous: position > 1 ? [position - 1] : null,
+    copy: copies.length ? copies : null,
+    self: position > 0 ? [position] : null,
+  };
+}
+
+/**
+ * Scores of all heads from `weights` {shape: [n_layers, n_heads, n], values}: of each place a
+ * Float32Array with the sum of the weights there, by layer · n_heads + head, or null. `even` has
+ * what each place would get if all tokens got the same.
+ */
+export function scoresOf({ shape: [nLayers, nHeads, n], values }, places) {
+  const scores = { even: {} };
+  for (const place of PLACES) {
+    const where = places[place];
+    scores.even[place] = (where?.length ?? 0) / n;
+    scores[place] = where && new Float32Array(nLayers * nHeads);
+    for (let i = 0; where && i < nLayers * nHeads; i += 1)
+      scores[place][i] = where.reduce((sum, at) => sum + values[i * n + at], 0);
+  }
+  return scores;
+}
+
+/** Entropy of every head's attention, in bits. */
+export function entropies({ shape: [nLayers, nHeads, n], values }) {
+  const bits = new Float32Array(nLayers * nHeads);
+  for (let i = 0; i < bits.length; i += 1) {
+    let sum = 0;
+    for (let at = i * n; at < (i + 1) * n; at += 1)
+      if (values[at] > 0) sum -= values[at] * Math.log2(values[at]);
+    bits[i] = sum;
+  }
+  return bits;
+}
+
+/** What head number `i` is named after: {place, score}, or null when no place gets enough. */
+export function nameOf(scores, i) {
+  let best = null;
+  for (const place of PLACES) {
+    const score = scores[place]?.[i] ?? 0;
+    const least = Math.max(NAMED_FROM, NAMED_TIMES * scores.even[place]);
+    if (score >= least && score > (best?.score ?? 0)) best = { place, score };
+  }
+  return best;
+}
+
+/** How many heads each place names. */
+export function namedBy(scores, nAll) {
+  const counts = { first: 0, previous: 0, copy: 0, self: 0 };
+  for (let i = 0; i < nAll; i += 1) {
+    const name = nameOf(scores, i);
+    if (name) counts[name.place] += 1;
+  }
+  return counts;
+}
+
+/** The mean of the scores of several tokens, each place over the tokens that have it. */
+export function meanScores(all) {
+  const mean = { even: {} };
+  for (const place of PLACES) {
+    const some = all.filter((scores) => scores[place]);
+    const average = (value) => some.reduce((sum, one) => sum + value(one), 0) / some.length;
+    mean[place] = some.length ? some[0][place].map((_, i) => average((s) => s[place][i])) : null;
+    mean.even[place] = some.length ? average(({ even }) => even[place]) : 0;
+  }
+  return mean;
+}
+
+/**
+ * The weights of one head, or the mean of some, over a sequence of `n` tokens: up to `position`
+ * what it looked at, after it what looked at it (NaN where that is not known).
+ * `heads`: their numbers, layer · n_heads + head. `to` {shape: [n_rows, …], values} or null.
+ * `line`, if given, is written and returned.
+ */
+export function lineOf({ from, to, position, n }, heads, line = new Float32Array(n)) {
+  const rows = Math.min(to?.shape[0] ?? 0, n - position);
+  const known = position + Math.max(1, rows);
+  line.fill(0, 0, known).fill(NaN, known);
+  const [nLayers, nHeads] = from.shape;
+  for (const i of heads) {
+    const start = i * (position + 1);
+    if (heads.length === 1) line.set(from.values.subarray(start, start + position + 1));
+    else for (let j = 0; j <= position; j += 1) line[j] += from.values[start + j];
+    for (let row = 1; row < rows; row += 1)
+      line[position + row] += to.values[row * nLayers * nHeads + i];
+  }
+  for (let j = 0; heads.length > 1 && j < known; j += 1) line[j] /= heads.length;
+  return line;
+}
+
+/** Numbers of the heads that a choice is the mean of: of all, of a layer, or one. */
+export function headsOf({ layer, head }, nLayers, nHeads) {
+  if (layer === null) return Array.from({ length: nLayers * nHeads }, (_, i) => i);
+  if (head !== null) return [layer * nHeads + head];
+  return Array.from({ length: nHeads }, (_, i) => layer * nHeads + i);
+}

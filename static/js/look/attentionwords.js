@@ -1,0 +1,220 @@
+// The words of the context, each on a stripe as strong as the attention that it got or gave.
+
+import { el, setText } from "../dom.js";
+import { count, percent } from "../format.js";
+import { shareColour } from "./shares.js";
+
+/** A longer context is shown in parts: around the focused token, and where weights are. */
+export const MOST_WORDS = 500;
+const START = 4;
+const AROUND = 150;
+const STRONGEST = 24;
+const BESIDE = 3;
+/** Words that get their number: the strongest, and no weaker than this. */
+const MOST_NUMBERS = 14;
+const LEAST_NUMBER = 0.03;
+/** Where in the box a word is put that was out of it. */
+const FOCUS_AT = 0.5;
+
+/**
+ * Which words to show, in order: {from, to, gap}, `to` not included; of a `gap` only `share`, the
+ * sum of its weights up to `position`, is shown. `line` as `lineOf` gives it.
+ */
+export function partsOf(line, position, most = MOST_WORDS) {
+  const n = line.length;
+  if (n <= most) return [{ from: 0, to: n, gap: false }];
+  const shown = new Uint8Array(n);
+  const show = (from, to) => shown.fill(1, Math.max(0, from), Math.min(n, to));
+  show(0, START);
+  show(position - AROUND, position + AROUND);
+  for (const at of strongest(line, STRONGEST)) show(at - BESIDE, at + BESIDE + 1);
+  const parts = [];
+  for (let at = 0; at < n; at += 1) {
+    const gap = !shown[at];
+    if (parts.at(-1)?.gap !== gap) parts.push({ from: at, to: at, gap });
+    parts.at(-1).to = at + 1;
+  }
+  for (const part of parts)
+    if (part.gap) part.share = shareOf(line, part.from, Math.min(part.to, position + 1));
+  return parts;
+}
+
+function shareOf(line, from, to) {
+  let sum = 0;
+  for (let at = from; at < to; at += 1) sum += line[at];
+  return sum;
+}
+
+/** Positions of the largest weights, largest first. */
+export function strongest(line, most) {
+  const known = Array.from(line.keys()).filter((at) => line[at] > 0);
+  return known.sort((a, b) => line[b] - line[a] || a - b).slice(0, most);
+}
+
+/** Where a number stands under its word: two do not stand side by side under short words. */
+function numbered(line, texts) {
+  const places = new Set();
+  for (const at of strongest(line, MOST_NUMBERS)) {
+    if (line[at] < LEAST_NUMBER) break;
+    const tight = (other) => places.has(other) && texts[at].length + texts[other].length < 7;
+    if (!tight(at - 1) && !tight(at + 1)) places.add(at);
+  }
+  return places;
+}
+
+const SPECIAL = /^<[^\s<>]+>$/;
+const UNSEEN = { "\n": "↵", "\t": "⇥", "\r": "␍" };
+
+export class ContextWords {
+  /** `onPoint(position | null)` and `onPin(position)`: a word is looked at, is chosen. */
+  constructor(box, onPoint, onPin) {
+    this.box = box;
+    this.onPoint = onPoint;
+    this.onPin = onPin;
+    /** The nodes by position, and what they were made of. */
+    this.nodes = new Map();
+    this.gaps = [];
+    this.made = { texts: [], key: "", whole: false };
+    this.parts = null;
+    this.on = null;
+    /** Where keys have moved to, before it is drawn. */
+    this.wanted = null;
+    this.pointing = false;
+    const at = ({ target }) => target.closest("[data-at]")?.dataset.at;
+    box.addEventListener("pointerover", (event) => {
+      if (event.pointerType === "touch") return;
+      this.pointing = true;
+      if (at(event) !== undefined) onPoint(Number(at(event)));
+    });
+    box.addEventListener("pointerleave", () => {
+      this.pointing = false;
+      onPoint(null);
+    });
+    box.addEventListener("click", (event) => {
+      if (at(event) !== undefined) onPin(Number(at(event)));
+    });
+    box.addEventListener("keydown", (event) => this.#onKey(event));
+  }
+
+  /** `texts` of all tokens; `line` as `lineOf` gives it for the token at `position`. */
+  draw({ texts, line, position }) {
+    const parts = this.#parts(texts, line, position);
+    const key = parts.map(({ from, to, gap }) => `${from}-${to}${gap ? "gap" : ""}`).join();
+    if (this.#isBeginOf(texts, parts))
+      for (let at = this.made.texts.length; at < texts.length; at += 1)
+        this.#add(this.box, texts[at], at);
+    else if (key !== this.made.key || !sameTexts(texts, this.made.texts)) this.#build(texts, parts);
+    this.made = { texts, key, whole: parts.length === 1 };
+    this.#tint(texts, line, parts, position);
+    this.#follow(position);
+  }
+
+  /** Was all that is shown the beginning of these, as while they are written? */
+  #isBeginOf(texts, parts) {
+    const { texts: shown, whole } = this.made;
+    if (!whole || parts.length > 1 || shown.length >= texts.length) return false;
+    return shown.every((text, i) => text === texts[i]);
+  }
+
+  /** Under the pointer words stay where they are. */
+  #parts(texts, line, position) {
+    if (this.pointing && this.parts && sameTexts(texts, this.made.texts)) return this.parts;
+    this.parts = partsOf(line, position);
+    return this.parts;
+  }
+
+  #build(texts, parts) {
+    const hadFocus = this.box.contains(document.activeElement);
+    this.nodes.clear();
+    this.gaps = [];
+    this.on = null;
+    const all = document.createDocumentFragment();
+    for (const part of parts) {
+      if (part.gap) this.gaps.push(all.appendChild(el("span", "aw-gap")));
+      else for (let at = part.from; at < part.to; at += 1) this.#add(all, texts[at], at);
+    }
+    this.box.replaceChildren(all);
+    this.refocus = hadFocus;
+  }
+
+  #add(parent, text, at) {
+    const space = /^ +(?=\S)/.exec(text)?.[0] ?? "";
+    const ends = text.endsWith("\n");
+    const shown = text.slice(space.length).replace(/[\n\t\r]/g, (c) => UNSEEN[c]);
+    if (space) parent.append(space);
+    const node = el("span", SPECIAL.test(text) ? "aw special" : "aw", shown.replace(/^ +$/, "␣"));
+    node.dataset.at = at;
+    node.tabIndex = -1;
+    parent.append(node);
+    if (ends) parent.append(el("br"));
+    this.nodes.set(at, node);
+  }
+
+  #tint(texts, line, parts, position) {
+    const places = numbered(line, texts);
+    for (const [at, node] of this.nodes) {
+      const weight = line[at];
+      const known = !Number.isNaN(weight);
+      const colour = known ? shareColour(weight) : "";
+      if (node.tint !== colour) node.style.borderBottomColor = node.tint = colour;
+      node.classList.toggle("off", !known);
+      this.#number(node, places.has(at) ? percent(weight) : "");
+    }
+    const gaps = parts.filter(({ gap }) => gap);
+    this.gaps.forEach((node, i) => setText(node, gapWords(gaps[i], position)));
+  }
+
+  #number(node, text) {
+    const small = node.lastElementChild;
+    if (text === "") small?.remove();
+    else if (small) setText(small, text);
+    else node.append(el("small", "", text));
+  }
+
+  /** Mark the focused word, and bring it into view unless it was reached by pointing here. */
+  #follow(position) {
+    const node = this.nodes.get(position) ?? null;
+    if (position === this.wanted) this.wanted = null;
+    if (node === this.on) return;
+    const had = this.refocus || this.on === document.activeElement;
+    this.refocus = false;
+    this.on?.classList.remove("on");
+    if (this.on) this.on.tabIndex = -1;
+    this.on = node;
+    if (!node) return;
+    node.classList.add("on");
+    node.tabIndex = 0;
+    if (had) node.focus({ preventScroll: true });
+    if (!this.pointing) intoView(this.box, node);
+  }
+
+  #onKey(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !event.target.dataset.at) return;
+    const all = [...this.nodes.keys()];
+    const at = all.indexOf(this.wanted ?? Number(event.target.dataset.at));
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: all.length - 1 }[event.key];
+    if (to === undefined || all[to] === undefined) return;
+    event.preventDefault();
+    this.wanted = all[to];
+    this.onPin(all[to]);
+  }
+}
+
+function gapWords({ from, to, share }, position) {
+  const words = `… ${count(to - from)} words`;
+  if (from <= position) return ` ${words}, ${percent(share)} % … `;
+  return ` ${words} … `;
+}
+
+const sameTexts = (a, b) => a.length === b.length && a.every((text, i) => text === b[i]);
+
+/** Scroll so that no line is cut at the top: a line's stripe lies in the upper part of the next. */
+function intoView(box, node) {
+  const within = box.getBoundingClientRect();
+  const at = node.getBoundingClientRect();
+  const line = parseFloat(getComputedStyle(box).lineHeight);
+  if (at.top >= within.top && at.bottom + line / 2 <= within.bottom) return;
+  const wanted = box.scrollTop + at.top - within.top - within.height * FOCUS_AT;
+  const lines = Math.round(wanted / line);
+  box.scrollTop = lines > 0 ? lines * line + line / 3 : 0;
+}
