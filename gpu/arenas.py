@@ -46,8 +46,8 @@ class Arenas:
         states = self._arena("capture.states", n_layers + 1, n_rows, width)
         middles = self._arena("capture.middles", n_layers, n_rows, width)
         stream = Stream(
-            lambda i: _part(states, i, (n_rows, width)),
-            lambda i: _part(middles, i, (n_rows, width)),
+            lambda i: part_of(states, i, (n_rows, width)),
+            lambda i: part_of(middles, i, (n_rows, width)),
         )
         return States(n_rows, width, stream, states, middles)
 
@@ -57,7 +57,7 @@ class Arenas:
             entropies = self._arena("capture.entropy", n_layers, n_rows, n_heads)
             stats = self._memory.zeros("capture.stats", (n_rows, 1 + 3 * n_layers))
             self._captures[n_rows] = Capture(
-                lambda i: _part(entropies, i, (n_rows, n_heads)), entropies, stats
+                lambda i: part_of(entropies, i, (n_rows, n_heads)), entropies, stats
             )
         return self._captures[n_rows]
 
@@ -66,7 +66,7 @@ class Arenas:
             n_layers, room = self._config.n_layers, self.weights_room
             layers = self._memory.zeros("inspect.weights", (n_layers, room))
             keys = self._memory.zeros("inspect.keys", (2,), "u32", uniform=True)
-            self._weights = Weights(keys, lambda i: _part(layers, i, (1, room)), layers)
+            self._weights = Weights(keys, lambda i: part_of(layers, i, (1, room)), layers)
         return self._weights
 
     def _arena(self, name: str, n_parts: int, n_rows: int, width: int) -> Tensor:
@@ -99,7 +99,7 @@ def aligned(n_floats: int) -> int:
     return -(-n_floats // ALIGNED_FLOATS) * ALIGNED_FLOATS
 
 
-def _part(arena: Tensor, i: int, shape: tuple[int, int]) -> Tensor:
+def part_of(arena: Tensor, i: int, shape: tuple[int, int]) -> Tensor:
     """The i-th part of an arena as a tensor of its own."""
     n_bytes, offset = shape[0] * shape[1] * 4, i * arena.shape[1] * 4
     return Tensor(f"{arena.name}[{i}]", arena.buffer, shape, "f32", n_bytes, offset)

@@ -64,7 +64,7 @@ class LookPasses:
             )
         found = np.empty((len(step.rows), n_layers, n_heads, n), np.float32)
         for rows, part in _parts(step, room // n_heads):
-            recorded = self._plans.plan(len(rows), 0, "weights", part.context)
+            recorded = self._plans.plan(len(rows), 0, "weights", part.context, part.reach)
             weights = recorded.instruments.weights
             assert weights is not None
             at_once = room // (len(rows) * n_heads)
@@ -97,7 +97,7 @@ class LookPasses:
         return found
 
     def _keep_states(self, step: Step) -> States:
-        recorded = self._plans.plan(len(step.rows), 0, "states", step.context)
+        recorded = self._plans.plan(len(step.rows), 0, "states", step.context, step.reach)
         self._queue.run(recorded, step)
         states = recorded.instruments.states
         assert states is not None

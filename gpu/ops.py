@@ -80,7 +80,7 @@ def embed(
             label,
             "embed",
             {"step": batch.step, "table": shard.tensor, "chosen": chosen, "x": x},
-            (_groups(table.row_loads, workgroup), batch.n_rows, 1),
+            (groups(table.row_loads, workgroup), batch.n_rows, 1),
             {
                 "BLOCKS": table.blocks,
                 "FIRST": shard.first,
@@ -224,7 +224,7 @@ def _record_product(
     }
     for shard in weight.shards:
         tile = rec.device.tuning.tile(n_rows, shard.n_rows, weight.blocks, fours=fours)
-        grid = (_groups(shard.n_rows, tile.n * tile.columns), _groups(n_rows, tile.m), 1)
+        grid = (groups(shard.n_rows, tile.n * tile.columns), groups(n_rows, tile.m), 1)
         rec.dispatch(
             label,
             shader,
@@ -272,8 +272,8 @@ def attention(
             "heads_out": heads_out or batch.unwritten,
         },
         (
-            config.n_kv_heads * _groups(group, cut.heads),
-            _groups(batch.n_rows, cut.rows),
+            config.n_kv_heads * groups(group, cut.heads),
+            groups(batch.n_rows, cut.rows),
             splits.n if splits else 1,
         ),
         {
@@ -319,7 +319,7 @@ def attention_merge(
             "out": out,
             "entropy": entropy or batch.unwritten,
         },
-        (_groups(config.n_heads * config.head_dim // 4, workgroup), batch.n_rows, 1),
+        (groups(config.n_heads * config.head_dim // 4, workgroup), batch.n_rows, 1),
         {
             "N_HEADS": config.n_heads,
             "HEAD_VEC4S": config.head_dim // 4,
@@ -374,7 +374,7 @@ def paging(config: ModelConfig, pools: KvPools) -> dict[str, Number]:
     }
 
 
-def _groups(n: int, size: int) -> int:
+def groups(n: int, size: int) -> int:
     """Workgroups of `size` that cover `n`."""
     return -(-n // size)
 

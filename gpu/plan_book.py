@@ -21,6 +21,7 @@ from gpu.kv_cache import KvPools
 from gpu.models.llama import Llama
 from gpu.ops import Batch, Splits
 from gpu.plan import Plan, Recorder
+from gpu.reach_tables import ReachTables
 from gpu.sampling_ops import RESULT_WORDS
 from gpu.step_buffer import MAX_SAMPLES, STEP_BYTES
 from gpu.timestamps import FIRST_MARK
@@ -40,8 +41,9 @@ LEAST_ROWS = {"states": 2, "lens": 2}
 """Rows of a state take a multiple of 32 floats and states begin at multiples of 64, so that those
 of two rows and more lie one behind the other: as rows of one matrix, which a lens reads."""
 
-PlanKey = tuple[int, int, int, str]
-"""(rows bucket, samples bucket, splits bucket, kind: of `SAMPLING` or what that leaves out)"""
+PlanKey = tuple[int, int, int, str, bool]
+"""(rows bucket, samples bucket, splits bucket, kind: of `SAMPLING` or what that leaves out, whether
+it is reached into)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ class PlanBook:
         most = _power_of_two(-(-pools.shape.context // self._split))
         self._splits = Splits.make(model.config, most, memory) if most > 1 else None
         self._arenas = Arenas(model.config, pools.shape.context, memory)
+        self.reach_tables = ReachTables(model.config, pools.n_slots, memory)
         self._plans: dict[PlanKey, RecordedPlan] = {}
 
     @property
@@ -146,22 +149,25 @@ class PlanBook:
         """The plans so far."""
         return self._plans
 
-    def plan(self, n_rows: int, n_samples: int, kind: str, context: int = 1) -> RecordedPlan:
-        """The plan that a step of this size replays; `context`: tokens of its longest sequence."""
+    def plan(
+        self, n_rows: int, n_samples: int, kind: str, context: int = 1, reach: bool = False
+    ) -> RecordedPlan:
+        """The plan that a step of this size replays; `context`: tokens of its longest sequence;
+        `reach`: what `reach_tables` hold acts."""
         rows = _bucket(max(n_rows, LEAST_ROWS.get(kind, 1)), ROW_BUCKETS)
         splits = _power_of_two(-(-context // self._split)) if rows <= FEW_ROWS else 1
-        key = (rows, _bucket(n_samples, SAMPLE_BUCKETS), splits, kind)
+        key = (rows, _bucket(n_samples, SAMPLE_BUCKETS), splits, kind, reach)
         if key not in self._plans:
             self._plans[key] = self._record(key)
         return self._plans[key]
 
     def _record(self, key: PlanKey) -> RecordedPlan:
-        n_rows, n_samples, n_splits, kind = key
+        n_rows, n_samples, n_splits, kind, reach = key
         model, tensors = self._model, self._tensors
         splits = replace(self._splits, n=n_splits) if self._splits and n_splits > 1 else None
         batch = replace(self._shared, n_rows=n_rows, n_samples=n_samples, splits=splits)
         rec = Recorder(self._device, self.kernels)
-        instruments = self._instruments(kind, n_rows)
+        instruments = self._instruments(kind, n_rows, reach)
         if kind == "lens" and instruments.states:
             x = instruments.states.as_rows
         else:
@@ -172,11 +178,12 @@ class PlanBook:
             self._sample(rec, batch)
         return RecordedPlan(key, rec.plan, instruments, self._n_queries(kind, rec.plan))
 
-    def _instruments(self, kind: str, n_rows: int) -> Instruments:
+    def _instruments(self, kind: str, n_rows: int, reach: bool) -> Instruments:
         return Instruments(
             self._arenas.states(n_rows) if kind in ("captured", "states", "lens") else None,
             self._arenas.capture(n_rows) if kind == "captured" else None,
             self._arenas.weights() if kind == "weights" else None,
+            self.reach_tables.reached() if reach else None,
         )
 
     def _sample(self, rec: Recorder, batch: Batch) -> None:

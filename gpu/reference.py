@@ -168,3 +168,19 @@ def layer_stats(states: Array, middles: Array) -> Array:
     stats[:, 2::3] = np.linalg.norm(middles - states[:-1], axis=-1).T
     stats[:, 3::3] = np.linalg.norm(states[1:] - middles, axis=-1).T
     return stats
+
+
+def scale_heads(x: Array, factors: Array, slots: Ids) -> Array:
+    """x (n_rows, n_heads, head_dim) times the factors (n_slots, n_heads) of each row's slot."""
+    return x * factors[slots][:, :, None]
+
+
+def scale_update(before: Array, update: Array, factors: Array, slots: Ids) -> Array:
+    """before + factor · update, rows (n_rows, k), by the factors (n_slots,) of their slots."""
+    return before + factors[slots][:, None] * update
+
+
+def steer(x: Array, vectors: Array, first: Ids, slots: Ids, positions: Ids) -> Array:
+    """x (n_rows, k) plus the vectors (n_slots, k) of its rows' slots, at positions from their
+    slots' `first` (n_slots,) on."""
+    return x + np.where((positions >= first[slots])[:, None], vectors[slots], 0.0)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from gpu.config import ModelConfig
 from gpu.errors import InvalidRequest
+from gpu.reach import Reach
 
 FROM_GPU = -1
 """A row's token when it is the id its slot sampled last, which the host may not know yet."""
@@ -61,9 +62,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """`reach`: what `Runner.set_reach` set for the slots of the rows acts; without it, it rests."""
+
     rows: tuple[Row, ...]
     samples: tuple[Sample, ...] = ()
     capture: bool = False
+    reach: bool = False
 
     @property
     def context(self) -> int:
@@ -265,6 +269,12 @@ class Runner(Protocol):
     def set_blocks(self, slot: int, blocks: list[int]) -> None: ...
 
     def copy_block(self, source: int, destination: int) -> None: ...
+
+    def set_reach(self, slot: int, reach: Reach | None) -> None:
+        """What changes the passes of a slot's rows, in the steps submitted after it that ask for it
+        (`Step.reach`); None: nothing, as after `begin_slot`. Raises InvalidRequest for what the
+        model has not."""
+        ...
 
     def submit(self, step: Step) -> None: ...
 

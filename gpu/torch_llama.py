@@ -16,6 +16,7 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.packing import FORMATS, pack, unpack
 from gpu.step import Floats
+from gpu.torch_reach import UNTOUCHED, Untouched
 from gpu.torch_statistics import UNWATCHED, Watcher
 
 KV_DTYPES = {"f32": torch.float32, "f16": torch.float16}
@@ -56,11 +57,12 @@ class SlotRows:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows to run: `ids` and `positions` (n_rows,), and whose they are."""
+    """Rows to run: `ids` and `positions` (n_rows,), whose they are, and what acts on them."""
 
     ids: torch.Tensor
     positions: torch.Tensor
     slots: list[SlotRows]
+    reach: Untouched = UNTOUCHED
 
 
 class TorchLlama:
@@ -99,17 +101,19 @@ class TorchLlama:
         """Run the rows; raw logits (n_sampled, vocab_size) of those at the places `sampled`."""
         angles = torch.outer(batch.positions.double(), self._inv_freq)[:, None]
         cos, sin = angles.cos().float(), angles.sin().float()  # (n_rows, 1, head_dim / 2)
-        x = self.embedding[batch.ids]
+        x = batch.reach.before(0, self.embedding[batch.ids])
         watcher.add("embedding", x)
         watcher.mark()
         for i, layer in enumerate(self.layers):
             update = self._attention(
                 i, self._norm(x, layer.attention_norm), batch, cos, sin, watcher
             )
+            update = batch.reach.attention(i, update)
             x = x + update
             watcher.add("attention", update)
             watcher.mark()
-            update = _swiglu(layer, self._norm(x, layer.mlp_norm))
+            update = batch.reach.mlp(i, _swiglu(layer, self._norm(x, layer.mlp_norm)))
+            update = batch.reach.before(i + 1, update)
             x = x + update
             watcher.add("mlp", update)
             watcher.add("residual", x)
@@ -152,7 +156,7 @@ class TorchLlama:
             attended[slot.which], p = _attend(q[slot.which], keys, values, slot.positions)
             weights.append((slot.which, p))
         watcher.add_weights(weights, len(x))
-        return layer.out(attended.flatten(1))
+        return layer.out(batch.reach.heads(i, attended).flatten(1))
 
     def _append(
         self, i: int, slot: SlotRows, k: torch.Tensor, v: torch.Tensor

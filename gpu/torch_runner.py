@@ -22,6 +22,7 @@ from gpu.checkpoint import Checkpoint, Progress, loading
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.packing import FORMATS
+from gpu.reach import NOTHING, Reach
 from gpu.reference_sampler import choose
 from gpu.step import (
     FROM_GPU,
@@ -37,6 +38,7 @@ from gpu.step import (
     StepResult,
 )
 from gpu.torch_llama import Batch, SlotRows, TorchLlama
+from gpu.torch_reach import UNTOUCHED, RowReach
 from gpu.torch_statistics import UNWATCHED, Kept, Statistics, Watcher
 
 MAX_ROWS = 128
@@ -75,6 +77,7 @@ class TorchRunner:
         self._tables = [torch.zeros(0, dtype=torch.int64) for _ in range(n_tables)]
         self._seen = np.zeros((n_tables, model.config.vocab_size), bool)
         self._last = np.zeros(n_tables, np.int64)
+        self._reaches: dict[int, Reach] = {}
         self._thread = ThreadPoolExecutor(1, "torch")
         self._pending: deque[Future[StepResult]] = deque()
 
@@ -112,6 +115,11 @@ class TorchRunner:
     def copy_block(self, source: int, destination: int) -> None:
         self._thread.submit(self.model.copy_block, source, destination)
 
+    def set_reach(self, slot: int, reach: Reach | None) -> None:
+        reach = reach or NOTHING
+        reach.expect(self.config)
+        self._thread.submit(self._reaches.__setitem__, slot, reach)
+
     def submit(self, step: Step) -> None:
         self._pending.append(self._thread.submit(self._run, step))
 
@@ -148,6 +156,7 @@ class TorchRunner:
     def _begin_slot(self, slot: int, tokens: npt.NDArray[np.int64]) -> None:
         self._seen[slot] = False
         self._seen[slot, tokens] = True
+        self._reaches.pop(slot, None)
 
     def _run(self, step: Step) -> StepResult:
         statistics = Statistics() if step.capture else None
@@ -183,7 +192,8 @@ class TorchRunner:
             SlotRows(torch.tensor(which), positions[which], self._tables[slot])
             for slot, which in places.items()
         ]
-        return Batch(torch.tensor(ids), positions, slots)
+        reach = RowReach(step.rows, self._reaches) if step.reach else UNTOUCHED
+        return Batch(torch.tensor(ids), positions, slots, reach)
 
     def _choose(self, logits: Floats, sample: Sample) -> Sampled:
         sampled = choose(logits, np.flatnonzero(self._seen[sample.slot]), sample)

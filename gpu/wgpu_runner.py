@@ -30,6 +30,7 @@ from gpu.plan_book import PlanBook, RecordedPlan, StepTensors
 from gpu.plan_cost import StepSize
 from gpu.plan_view import listed
 from gpu.probe import tuned
+from gpu.reach import Reach
 from gpu.results import parse_captured, parse_samples
 from gpu.step import (
     Captured,
@@ -46,6 +47,8 @@ from gpu.step_queue import Collected, StepQueue
 from gpu.weights import WeightLoader
 
 IN_FLIGHT = 3
+TIMED_EVERY = 8
+"""On a software device one captured step of this many takes the times of its layers."""
 WARM_UP = (
     ("captured", 16, False),
     ("captured", 1, False),
@@ -123,6 +126,7 @@ class WgpuRunner:
         )
         self._looks = LookPasses(config, self.plans, self._queue, self._tensors, memory)
         self._peaks: dict[str, float] | None = None
+        self._n_watched = 0
 
     @classmethod
     def load(
@@ -174,6 +178,7 @@ class WgpuRunner:
         bits[tokens] = 1
         words = np.packbits(bits, bitorder="little").view(np.uint32)
         self._memory.write(self._tensors.seen, words, at=slot * width * 4)
+        self.plans.reach_tables.set(slot, None)
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         self.pools.set_blocks(slot, blocks)
@@ -181,9 +186,12 @@ class WgpuRunner:
     def copy_block(self, source: int, destination: int) -> None:
         self.pools.copy_block(source, destination)
 
+    def set_reach(self, slot: int, reach: Reach | None) -> None:
+        self.plans.reach_tables.set(slot, reach)
+
     def submit(self, step: Step) -> None:
-        n_rows, n_samples = len(step.rows), len(step.samples)
-        self._queue.submit(self.plan_for(n_rows, n_samples, step.capture, step.context), step)
+        recorded = self._plan_of(step, "captured" if step.capture else "plain")
+        self._queue.submit(recorded, step, marks=self._times_layers(step))
 
     def collect(self) -> StepResult:
         done = self._queue.collect()
@@ -202,14 +210,13 @@ class WgpuRunner:
 
     def logits(self, step: Step) -> Floats:
         assert not self._queue, "collect the steps in flight first"
-        recorded = self.plans.plan(len(step.rows), len(step.samples), "logits", step.context)
-        self._queue.run(recorded, step)
+        self._queue.run(self._plan_of(step, "logits"), step)
         logits = self._memory.read(self._tensors.logits)
         return np.ascontiguousarray(logits[: len(step.samples), : self.config.vocab_size])
 
     def profile(self, step: Step, repeat: int) -> Floats | None:
         assert not self._queue, "collect the steps in flight first"
-        recorded = self.plan_for(len(step.rows), len(step.samples), step.capture, step.context)
+        recorded = self._plan_of(step, "captured" if step.capture else "plain")
         times = self._queue.dispatch_times(recorded, step, repeat)
         if times is None or not times.any():  # drivers without a working clock leave zeros
             return None
@@ -257,6 +264,18 @@ class WgpuRunner:
         """The plan that a step of this size replays, recorded now if it is the first; `context`:
         tokens of its longest sequence."""
         return self.plans.plan(n_rows, n_samples, "captured" if capture else "plain", context)
+
+    def _times_layers(self, step: Step) -> bool:
+        """Does this step take the GPU times of its layers, if it is captured? Every one on a GPU.
+        A software device stops and starts for each time, so there tokens are timed in turn."""
+        if not step.capture or not self.device.software or len(step.rows) > self.limits.n_slots:
+            return True
+        self._n_watched += 1
+        return self._n_watched % TIMED_EVERY == 1
+
+    def _plan_of(self, step: Step, kind: str) -> RecordedPlan:
+        n_rows, n_samples = len(step.rows), len(step.samples)
+        return self.plans.plan(n_rows, n_samples, kind, step.context, step.reach)
 
     def _captured(self, done: Collected) -> Captured | None:
         lane = done.lane

@@ -94,12 +94,30 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """What changes the pass of each slot: of a layer, tables that ops find a row's slot in.
+
+    heads    (n_slots, n_heads) factors         updates  (n_slots, 2) factors of attention and MLP
+    vectors  (n_slots, width)                   first    (n_slots,) u32, of all layers
+    update   (MAX_ROWS, width): what a part of a layer would add, before its factor
+    """
+
+    heads: Callable[[int], Tensor]
+    updates: Callable[[int], Tensor]
+    vectors: Callable[[int], Tensor]
+    first: Tensor
+    update: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Instruments:
-    """What a recording of the pass does beside the pass. `capture` needs `states`."""
+    """What a recording of the pass does beside the pass, or to it (`reached`). `capture` needs
+    `states`."""
 
     states: States | None = None
     capture: Capture | None = None
     weights: Weights | None = None
+    reached: Reached | None = None
 
 
 NONE = Instruments()

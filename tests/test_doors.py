@@ -41,7 +41,8 @@ GPU = {
     "block_pool": "blocks prefix_cache",
     "kv_state": "",
     "attention_cut": "config",
-    "step": "config errors",
+    "reach": "config errors",
+    "step": "config errors reach",
     "softmax": "",
     "divergence": "softmax step",
     "step_buffer": "blocks step",
@@ -72,11 +73,13 @@ GPU = {
     "sampling_ops": "buffers errors kernels ops plan step",
     "results": "config sampling_ops step",
     "inspection_ops": "buffers config errors kv_cache ops plan",
+    "reach_ops": "buffers config ops plan",
     "workspace": "buffers config step_buffer",
     "arenas": "buffers config step_buffer workspace",
-    "models.llama": "buffers config inspection_ops kv_cache ops plan weights workspace",
+    "reach_tables": "arenas buffers config reach reach_ops step_buffer workspace",
+    "models.llama": "buffers config inspection_ops kv_cache ops plan reach_ops weights workspace",
     "plan_book": "arenas attention_cut buffers config device kernels kv_cache models.llama ops plan"
-    " sampling_ops step_buffer timestamps workspace",
+    " reach_tables sampling_ops step_buffer timestamps workspace",
     "plan_cost": "errors plan step",
     "kernel_source": "kernels",
     "listed_plan": "",
@@ -86,12 +89,13 @@ GPU = {
     " timestamps",
     "look_passes": "buffers config errors plan_book step step_buffer step_queue workspace",
     "wgpu_runner": "blocks buffers checkpoint config device kv_cache look_passes"
-    " models.llama packing peaks plan_book plan_cost plan_view probe results step step_buffer"
+    " models.llama packing peaks plan_book plan_cost plan_view probe reach results step step_buffer"
     " step_queue weights",
     "torch_statistics": "step",
-    "torch_llama": "blocks checkpoint config errors packing step torch_statistics",
-    "torch_runner": "blocks checkpoint config errors packing reference_sampler step torch_llama"
-    " torch_statistics",
+    "torch_reach": "reach step",
+    "torch_llama": "blocks checkpoint config errors packing step torch_reach torch_statistics",
+    "torch_runner": "blocks checkpoint config errors packing reach reference_sampler step"
+    " torch_llama torch_reach torch_statistics",
     "token_stats": "events step",
     "sequence": "blocks events prefix_cache run_clock sampling script step stopping token_stats"
     " tokenizer",
@@ -151,6 +155,7 @@ OUTSIDE = {
     },
     "torch": {
         "gpu.torch_llama",
+        "gpu.torch_reach",
         "gpu.torch_runner",
         "gpu.torch_statistics",
         "gpu.bench.peers.scripts.run_transformers",

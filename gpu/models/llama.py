@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpu import inspection_ops, ops
+from gpu import inspection_ops, ops, reach_ops
 from gpu.buffers import Memory, Tensor
 from gpu.config import ModelConfig
 from gpu.kv_cache import KvPools
 from gpu.ops import Batch, Norm
 from gpu.plan import Recorder
 from gpu.weights import Matrix, WeightLoader
-from gpu.workspace import NONE, Instruments, Workspace
+from gpu.workspace import NONE, Instruments, Reached, Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,20 @@ class Llama:
         instruments: Instruments = NONE,
     ) -> Tensor:
         """Record the pass up to the last layer; returns the residual stream after it. Instruments
-        add dispatches, they change none."""
-        states, capture = instruments.states, instruments.capture
+        add dispatches and change none, but for `reached`: it parts sums, so that there is something
+        to change."""
+        states, capture, reached = instruments.states, instruments.capture, instruments.reached
         if states:
             work = replace(work, stream=states.stream)
         ops.embed(rec, batch, "embed", self.embedding, chosen, work.stream.before(0))
         rec.mark("embed")
         for i in range(self.config.n_layers):
+            if reached:
+                x, name = work.stream.before(i), f"layer{i:02}.steer"
+                reach_ops.steer(rec, batch, name, reached.vectors(i), reached.first, x)
             self._attention(rec, batch, work, pools, instruments, i)
             rec.mark(f"layer{i:02}.attention")
-            self._mlp(rec, batch, work, i)
+            self._mlp(rec, batch, work, reached, i)
             rec.mark(f"layer{i:02}.mlp")
         if states and capture:
             ops.layer_stats(
@@ -140,18 +144,17 @@ class Llama:
             work.attended,
             capture.entropy(i) if capture else None,
         )
-        ops.matmul(
-            rec,
-            batch,
-            f"{name}.out",
-            work.attended,
-            layer.out,
-            after,
-            bias=layer.out_bias,
-            residual=before,
-        )
+        if reached := instruments.reached:
+            factors = reached.heads(i)
+            reach_ops.scale_heads(rec, batch, f"{name}.heads", config, factors, work.attended)
+        self._add(
+            rec, batch, f"{name}.out", work.attended, layer.out, layer.out_bias, before, after,
+            reached, "attention", i,
+        )  # fmt: skip
 
-    def _mlp(self, rec: Recorder, batch: Batch, work: Workspace, i: int) -> None:
+    def _mlp(
+        self, rec: Recorder, batch: Batch, work: Workspace, reached: Reached | None, i: int
+    ) -> None:
         layer, name = self.layers[i], f"layer{i:02}.mlp"
         before, after = work.stream.middle(i), work.stream.before(i + 1)
         ops.matmul(
@@ -165,16 +168,32 @@ class Llama:
             bias=layer.gate_up_bias,
             gated=True,
         )
-        ops.matmul(
-            rec,
-            batch,
-            f"{name}.down",
-            work.gated,
-            layer.down,
-            after,
-            bias=layer.down_bias,
-            residual=before,
-        )
+        self._add(
+            rec, batch, f"{name}.down", work.gated, layer.down, layer.down_bias, before, after,
+            reached, "mlp", i,
+        )  # fmt: skip
+
+    def _add(
+        self,
+        rec: Recorder,
+        batch: Batch,
+        label: str,
+        x: Tensor,
+        weight: Matrix,
+        bias: Tensor | None,
+        before: Tensor,
+        after: Tensor,
+        reached: Reached | None,
+        part: str,
+        i: int,
+    ) -> None:
+        """after = before + [factor ·] (x · weightᵀ [+ bias])"""
+        if reached is None:
+            ops.matmul(rec, batch, label, x, weight, after, bias=bias, residual=before)
+            return
+        update, factors = reached.update, reached.updates(i)
+        ops.matmul(rec, batch, label, x, weight, update, bias=bias)
+        reach_ops.scale_update(rec, batch, f"{label}.scale", part, before, update, factors, after)
 
 
 def rotations(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import tokenizers
 
 from gpu.config import ModelConfig, RopeConfig
+from gpu.reach import Reach
 from gpu.step import (
     FROM_GPU,
     Candidate,
@@ -78,6 +79,7 @@ class ScriptedRunner:
         self.copied: list[tuple[int, int]] = []
         self._next: dict[int, int | None] = {}  # position of a slot's next row; None: any
         self.tables: dict[int, list[int]] = {}
+        self.reaches: dict[int, Reach | None] = {}
         self._chosen: dict[int, int] = {}
         # (block, cell): ids up to this one, as keys and values depend on all of them
         self.cells: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -85,6 +87,10 @@ class ScriptedRunner:
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
         self._next[slot] = None
         self.tables[slot] = []
+        self.reaches.pop(slot, None)
+
+    def set_reach(self, slot: int, reach: Reach | None) -> None:
+        self.reaches[slot] = reach
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         self.tables[slot] = list(blocks)

@@ -191,13 +191,13 @@ def cramped(device: Device) -> WgpuRunner:
     return runner
 
 
-@pytest.mark.parametrize("shuffled", [False, True], ids=["in-order", "shuffled"])
 def test_a_large_look_is_split_into_passes_of_the_same_bits(
-    roomy: WgpuRunner, cramped: WgpuRunner, shuffled: bool
+    roomy: WgpuRunner, cramped: WgpuRunner
 ) -> None:
-    """Keys in ranges, rows in steps: a row's pass comes after those of the rows that it sees."""
-    ids = random_llama.ids(SPLIT, 50)
-    order = np.random.default_rng(3).permutation(50) if shuffled else np.arange(50)
+    """Keys in ranges, rows in steps: a row's pass comes after those of the rows that it sees,
+    however the rows of the look are mixed."""
+    ids = random_llama.ids(SPLIT, 20)
+    order = np.random.default_rng(3).permutation(20)
     wants, gots = (look_at_all(runner, ids, order) for runner in (roomy, cramped))
     for got, want in zip(gots, wants, strict=True):
         assert np.array_equal(got.view("u4"), want.view("u4"))

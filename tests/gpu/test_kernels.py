@@ -12,6 +12,7 @@ from gpu import (
     inspection_ops,
     kernels,
     ops,
+    reach_ops,
     reference,
     reference_sampler,
     sampling_ops,
@@ -29,7 +30,7 @@ TWINS = {name: getattr(reference, name, None) for name in shader_names()}
 TWINS |= {"sample_keys": reference_sampler.scale, "sample": reference_sampler.choose}
 OPS = {
     name: function
-    for module in (ops, sampling_ops, inspection_ops)
+    for module in (ops, sampling_ops, inspection_ops, reach_ops)
     for name, function in inspect.getmembers(module, inspect.isfunction)
     if function.__module__ == module.__name__
     and "rec" in inspect.signature(function).parameters

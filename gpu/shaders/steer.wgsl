@@ -1,0 +1,26 @@
+// x += the vector of each row's slot, in place, from the slot's first steered position on. Zeros
+// leave every bit.
+//
+// vectors  [n_slots][STRIDE / 4] vec4
+// first    [n_slots] positions
+// x        [n_rows][STRIDE / 4] vec4
+// use: step
+override STRIDE: u32;
+override WORKGROUP: u32 = 64u;
+
+@group(0) @binding(0) var<uniform> step: Step;
+@group(0) @binding(1) var<storage, read> vectors: array<vec4f>;
+@group(0) @binding(2) var<storage, read> first: array<u32>;
+@group(0) @binding(3) var<storage, read_write> x: array<vec4f>;
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(global_invocation_id) id: vec3u) {
+  let column = id.x;
+  let row = id.y;
+  if (column >= STRIDE / 4u || row >= step.n_rows) { return; }
+  let slot = step.rows[row].slot;
+  if (step.rows[row].position < first[slot]) { return; }
+  let v = vectors[slot * (STRIDE / 4u) + column];
+  let at = row * (STRIDE / 4u) + column;
+  x[at] = select(x[at] + v, x[at], v == vec4f());
+}

@@ -1,0 +1,378 @@
+"""Interventions in both runners against hooks on transformers, and what they may not change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gpu.config import ModelConfig
+from gpu.device import Device
+from gpu.errors import InvalidRequest
+from gpu.reach import Reach
+from gpu.step import FROM_GPU, Floats, Look, Row, Runner, Sampled, Step
+from gpu.torch_runner import TorchRunner
+from gpu.wgpu_runner import WgpuRunner
+from tests.gpu import driving, random_llama
+from tests.gpu.driving import GREEDY, counted
+from tests.gpu.rig import compare, greedy
+from tests.gpu.test_memory import allocated, everything
+
+pytestmark = pytest.mark.parity
+
+NAMES = ("gqa8", "derived_head", "head100_all_bias", "head80_theta")
+FIRST_STEERED = 7
+N_TOKENS = 40
+
+Load = Callable[[Path], Runner]
+
+
+@pytest.fixture(params=["wgpu", "torch"])
+def load(request: pytest.FixtureRequest, device: Device) -> Iterator[Load]:
+    """Loads a folder into one kind of runner."""
+    opened: list[TorchRunner] = []
+
+    def load_(folder: Path) -> Runner:
+        if request.param == "wgpu":
+            return driving.load(device, folder)
+        opened.append(TorchRunner.load(folder, n_slots=4))
+        return opened[-1]
+
+    yield load_
+    for runner in opened:
+        runner.close()
+
+
+@pytest.fixture(scope="module")
+def runner(device: Device) -> WgpuRunner:
+    return driving.load(device, random_llama.folder("derived_head"), "f16")
+
+
+def some_reach(config: ModelConfig, seed: int = 0, *, first: int = FIRST_STEERED) -> Reach:
+    """A little of everything: heads turned down, up and off, the last layer's MLP off, the first
+    layer and the last one steered."""
+    rng = np.random.default_rng(seed)
+    last = config.n_layers - 1
+    vectors = (rng.normal(size=config.hidden_size) for _ in range(2))
+    heads = {(layer, int(rng.integers(config.n_heads))): 0.0 for layer in range(config.n_layers)}
+    heads |= {(0, config.n_heads - 1): 1.75, (last, 0): -0.5}
+    steer = {
+        layer: (0.5 * v).astype(np.float32) for layer, v in zip((0, last), vectors, strict=True)
+    }
+    return Reach(heads, {0: 0.3}, {last: 0.0, 0: 1.5}, steer, first)
+
+
+class Hooked:
+    """transformers' model with the interventions of one sequence."""
+
+    def __init__(self, oracle: random_llama.Reference, reach: Reach, head_dim: int) -> None:
+        self._oracle = oracle
+        self._reach = reach
+        self._head_dim = head_dim
+
+    @torch.no_grad()
+    def logits(self, ids: list[int]) -> Floats:
+        handles = []
+        try:
+            for i, layer in enumerate(self._oracle.model.model.layers):
+                handles += self._hook(i, layer)
+            return self._oracle.logits(ids)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hook(self, i: int, layer: Any) -> list[Any]:
+        reach, size = self._reach, self._head_dim
+
+        def heads(_: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+            x = inputs[0].clone()
+            for (at, head), factor in reach.heads.items():
+                if at == i:
+                    x[..., head * size : (head + 1) * size] *= factor
+            return (x,)
+
+        def scaled(factor: float) -> Callable[..., torch.Tensor]:
+            return lambda _module, _inputs, output: output * factor
+
+        def steered(_: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            x = args[0].clone()
+            if i in reach.steer:
+                x[:, reach.steer_first :] += torch.from_numpy(reach.steer[i])
+            return (x, *args[1:])
+
+        attention = layer.self_attn.o_proj
+        return [
+            layer.register_forward_pre_hook(steered),
+            attention.register_forward_pre_hook(heads),
+            attention.register_forward_hook(scaled(reach.attention.get(i, 1.0))),
+            layer.mlp.register_forward_hook(scaled(reach.mlp.get(i, 1.0))),
+        ]
+
+
+def reached_logits(runner: Runner, ids: list[int], slot: int = 0, chunk: int = 8) -> Floats:
+    """After each token, with what is set for the slot."""
+    parts = []
+    for first in range(0, len(ids), chunk):
+        part = ids[first : first + chunk]
+        rows = tuple(Row(slot, first + i, id) for i, id in enumerate(part))
+        samples = tuple(greedy(i, slot) for i in range(len(part)))
+        parts.append(runner.logits(Step(rows, samples, reach=True)))
+    return np.concatenate(parts)
+
+
+def check(runner: Runner, oracle: random_llama.Reference, name: str, ids: list[int]) -> None:
+    config = runner.config
+    reach = some_reach(config)
+    plain = oracle.logits(ids)
+    want = Hooked(oracle, reach, config.head_dim).logits(ids)
+    size = np.abs(want).max()
+    assert np.abs(want - plain).max() > 0.1 * size, "the interventions should show"
+    driving.begin(runner, 0, ids, len(ids))
+    runner.set_reach(0, reach)
+    got = reached_logits(runner, ids)
+    kind = f"reach.{type(runner).__name__}.logits"
+    compare(kind, name, got, want, np.array(2e-4 * size), seed=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_interventions_equal_hooks_on_transformers(load: Load, name: str) -> None:
+    runner = load(random_llama.folder(name))
+    check(runner, random_llama.reference(name), name, random_llama.ids(name, N_TOKENS))
+
+
+def test_interventions_in_a_trained_model_equal_hooks(load: Load, stories: Path) -> None:
+    ids = list(range(1, 120, 3))
+    check(load(stories), random_llama.Reference(stories), "stories260k", ids)
+
+
+@pytest.mark.parametrize("part", ["heads", "attention", "mlp", "steer", "layer"])
+def test_each_kind_of_intervention_equals_hooks(load: Load, part: str) -> None:
+    name, layer = "gqa8", 1
+    runner, ids = load(random_llama.folder(name)), random_llama.ids(name, 12)
+    oracle, config = random_llama.reference(name), runner.config
+    vector = np.random.default_rng(3).normal(size=config.hidden_size).astype(np.float32)
+    reach = {
+        "heads": Reach(heads={(layer, 5): -2.0}),
+        "attention": Reach(attention={layer: 0.0}),
+        "mlp": Reach(mlp={layer: 3.0}),
+        "steer": Reach(steer={layer: vector}, steer_first=5),
+        "layer": Reach(attention={layer: 0.0}, mlp={layer: 0.0}),
+    }[part]
+    want = Hooked(oracle, reach, config.head_dim).logits(ids)
+    assert np.abs(want - oracle.logits(ids)).max() > 0.01 * np.abs(want).max()
+    driving.begin(runner, 2, ids, 12)
+    runner.set_reach(2, reach)
+    got = reached_logits(runner, ids, slot=2)
+    assert np.abs(got - want).max() <= 2e-4 * np.abs(want).max()
+
+
+def test_statistics_and_states_tell_what_was_added(load: Load) -> None:
+    """The last layer's MLP is off, and what steers it counts to the MLP before it."""
+    name = "derived_head"
+    runner, ids = load(random_llama.folder(name)), random_llama.ids(name, 12)
+    last, vector = runner.config.n_layers - 1, np.full(runner.config.hidden_size, 2, np.float32)
+    rows = tuple(Row(0, i, id) for i, id in enumerate(ids))
+    states, statistics = {}, {}
+    for reach in (None, Reach(mlp={last: 0.0}, steer={last: vector})):
+        driving.begin(runner, 0, ids, 12)
+        runner.set_reach(0, reach)
+        runner.submit(Step(rows, capture=True, reach=reach is not None))
+        statistics[reach is not None] = runner.collect().captured
+        found = runner.inspect(Step(rows, reach=reach is not None), Look(states=True)).states
+        assert found is not None
+        states[reach is not None] = found
+    with_, without = statistics[True], statistics[False]
+    assert with_ is not None
+    assert without is not None
+    assert not with_.mlp[:, last].any()
+    np.testing.assert_allclose(
+        states[True][:, last], states[False][:, last] + vector, rtol=1e-5, atol=1e-5
+    )
+    np.testing.assert_array_equal(states[True][:, :last], states[False][:, :last])
+    np.testing.assert_array_equal(with_.attention[:, :last], without.attention[:, :last])
+    for layer in range(runner.config.n_layers):
+        norms = np.linalg.norm(states[True][:, layer + 1], axis=-1)
+        np.testing.assert_allclose(with_.residual[:, layer], norms, rtol=1e-5)
+
+
+# ---- whose rows, and when -----------------------------------------------------------------------
+
+
+def test_each_row_gets_what_is_set_for_its_slot(load: Load) -> None:
+    name = "gqa8"
+    runner = load(random_llama.folder(name))
+    texts = {slot: random_llama.ids(name, 6, seed=slot) for slot in range(4)}
+    reaches = {slot: some_reach(runner.config, slot, first=slot) for slot in (0, 3)}
+    alone = {}
+    for slot, ids in texts.items():
+        driving.begin(runner, slot, ids, 8, [slot])
+        runner.set_reach(slot, reaches.get(slot))
+        alone[slot] = reached_logits(runner, ids, slot)
+    order = [3, 0, 1, 2]
+    for i in range(6):
+        rows = tuple(Row(slot, i, texts[slot][i]) for slot in order)
+        samples = tuple(greedy(place, slot) for place, slot in enumerate(order))
+        together = runner.logits(Step(rows, samples, reach=True))
+        expected = np.stack([alone[slot][i] for slot in order])
+        exact = 0 if isinstance(runner, WgpuRunner) else 1e-5
+        assert np.abs(together - expected).max() <= exact * np.abs(expected).max()
+
+
+def test_what_is_set_rests_until_a_step_asks_for_it(load: Load) -> None:
+    name = "derived_head"
+    runner, ids = load(random_llama.folder(name)), random_llama.ids(name, 12)
+    plain = driving.all_logits(runner, ids)
+    runner.set_reach(0, some_reach(runner.config, first=0))
+    step = Step((Row(0, 11, ids[-1]),), (greedy(0),))
+    assert np.abs(runner.logits(step)[0] - plain[-1]).max() <= 1e-5
+    driving.begin(runner, 0, ids, 12)  # begins without
+    again = reached_logits(runner, ids)
+    assert np.abs(again - plain).max() <= 1e-5
+
+
+def write_three(runner: WgpuRunner, reaches: list[Reach], *, ahead: bool) -> list[Sampled]:
+    """A token with each reach; all steps submitted `ahead` of reading the first, or one by one."""
+    prompt, found = random_llama.ids("derived_head", 20), []
+    driving.begin(runner, 0, prompt, 24)
+    driving.prefill(runner, prompt[:-1])
+    for i, reach in enumerate(reaches):
+        runner.set_reach(0, reach)
+        row = Row(0, 19 + i, FROM_GPU if i else prompt[-1])
+        runner.submit(Step((row,), (counted(GREEDY, 0, 0, i),), reach=True))
+        if not ahead:
+            found += runner.collect().samples
+    while len(found) < len(reaches):
+        found += runner.collect().samples
+    return found
+
+
+def test_a_change_acts_on_the_steps_submitted_after_it(runner: WgpuRunner) -> None:
+    reaches = [Reach(mlp={0: factor}) for factor in (1.0, 0.0, -1.0)]
+    one_by_one = write_three(runner, reaches, ahead=False)
+    assert write_three(runner, reaches, ahead=True) == one_by_one
+    unchanged = write_three(runner, [Reach()] * 3, ahead=False)
+    assert unchanged[0] == one_by_one[0]
+    assert unchanged[1:] != one_by_one[1:]
+
+
+# ---- exactness ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("derived_head", "f16"), ("head100_all_bias", "q8")])
+def test_with_nothing_set_every_bit_is_that_of_a_plain_plan(
+    device: Device, name: str, dtype: str
+) -> None:
+    """Before anything was set and after everything was reset: logits, states, keys and values."""
+    runner = driving.load(device, random_llama.folder(name), dtype)
+    ids = random_llama.ids(name, 24)
+    rows = tuple(Row(0, i, id) for i, id in enumerate(ids))
+
+    def everything_of(reach: bool) -> list[Floats]:
+        driving.begin(runner, 0, ids, 24)
+        found = [runner.logits(Step(rows, (greedy(23),), reach=reach))]
+        states = runner.inspect(Step(rows, reach=reach), Look(keys=(0, 24), states=True))
+        found += [states.states, states.attention]  # type: ignore[list-item]
+        pools = [*runner.pools.keys, *runner.pools.values]
+        return [*found, *(runner._memory.read(pool)[:2] for pool in pools)]
+
+    plain = everything_of(reach=False)
+    for reach in (None, some_reach(runner.config)):
+        runner.set_reach(0, reach)
+        reached_logits(runner, ids)
+        runner.set_reach(0, None)
+        for got, want in zip(everything_of(reach=True), plain, strict=True):
+            assert got.tobytes() == want.tobytes()
+
+
+def test_watching_a_reached_run_changes_nothing(runner: WgpuRunner) -> None:
+    prompt, reach = random_llama.ids("derived_head", 9), some_reach(runner.config, first=4)
+    texts = []
+    for capture in (False, True):
+        driving.begin(runner, 1, prompt, 30)
+        runner.set_reach(1, reach)
+        found: list[Sampled] = []
+        rows = tuple(Row(1, i, id) for i, id in enumerate(prompt))
+        for i in range(20):
+            sample = counted(GREEDY, len(rows) - 1, 1, i)
+            runner.submit(Step(rows, (sample,), capture, reach=True))
+            found += runner.collect().samples
+            rows = (Row(1, len(prompt) + i, FROM_GPU),)
+        texts.append(found)
+    assert texts[0] == texts[1]
+
+
+def test_a_look_at_a_reached_step_sees_what_it_did(runner: WgpuRunner) -> None:
+    ids, reach = random_llama.ids("derived_head", 12), some_reach(runner.config)
+    driving.begin(runner, 0, ids, 12)
+    runner.set_reach(0, reach)
+    logits = reached_logits(runner, ids)
+    step = Step((Row(0, 11, ids[-1]),), (greedy(0),), reach=True)
+    lens = runner.inspect(step, Look(lens=True)).lens
+    assert lens is not None
+    assert np.array_equal(lens[-1].view("u4"), logits[-1].view("u4"))
+
+
+# ---- what it costs ------------------------------------------------------------------------------
+
+
+def test_memory_is_taken_when_something_is_set_and_counted(device: Device) -> None:
+    runner = driving.load(device, random_llama.folder("tiny"))
+    ids = random_llama.ids("tiny", 9)
+    driving.generate(runner, ids, 4)
+    work, held = runner.memory.work, allocated()
+    runner.set_reach(0, None)
+    assert runner.memory.work == work
+    runner.set_reach(0, Reach(mlp={0: 0.5}))
+    assert runner.memory.work - work == allocated() - held > 0
+    reached_logits(runner, ids)
+    before = everything(runner)
+    for factor in (0.1, 0.2):
+        runner.set_reach(0, Reach(mlp={0: factor}))
+        reached_logits(runner, ids)
+    assert everything(runner) == before
+
+
+def test_a_slider_is_one_small_write(runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[str, int]] = []
+    memory = type(runner._memory)
+    write = memory.write
+
+    def noted(self: Any, tensor: Any, array: Any, at: int = 0) -> None:
+        written.append((tensor.name, array.nbytes))
+        write(self, tensor, array, at)
+
+    runner.set_reach(3, Reach(heads={(2, 1): 0.5}, mlp={1: 0.0}))
+    monkeypatch.setattr(memory, "write", noted)
+    for reach, expected in (
+        (Reach(heads={(2, 1): 0.75}, mlp={1: 0.0}), [("reach.heads", 4 * 8)]),
+        (Reach(heads={(2, 1): 0.75}, mlp={1: 0.0}), []),
+        (Reach(heads={(2, 1): 0.75}), [("reach.updates", 4 * 2)]),
+        (None, [("reach.heads", 4 * 8)]),
+    ):
+        runner.set_reach(3, reach)
+        assert written == expected
+        written.clear()
+
+
+@pytest.mark.parametrize(
+    ("reach", "message"),
+    [
+        (Reach(attention={5: 1.0}), "no layer 5: the model has 5, from 0 to 4"),
+        (Reach(mlp={-1: 1.0}), "no layer -1"),
+        (Reach(heads={(0, 8): 1.0}), "no head 8: the model has 8"),
+        (Reach(heads={(0, 1): float("nan")}), r"the factor at \(0, 1\) is nan"),
+        (Reach(mlp={0: 1e39}), "the factor at 0 is 1e[+]39"),
+        (Reach(steer={0: np.zeros(3, np.float32)}), r"has shape \(3,\); give 64 finite"),
+        (Reach(steer={1: np.full(64, np.inf, np.float32)}), "give 64 finite"),
+        (Reach(steer_first=-1), "steer_first is -1"),
+    ],
+)
+def test_what_the_model_has_not_is_refused(load: Load, reach: Reach, message: str) -> None:
+    runner = load(random_llama.folder("derived_head"))
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        runner.set_reach(0, reach)
+    assert caught.value.param == "reach"
