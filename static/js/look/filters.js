@@ -1,0 +1,186 @@
+// How the focused token came out of all tokens: logits, penalties, temperature, filters, draw. What
+// other settings would make of the same logits is drawn over it while the sliders stand elsewhere.
+
+import { el } from "../dom.js";
+import { count, percent, tokenLabel } from "../format.js";
+import { SLIDERS } from "../params.js";
+import { changed, state } from "../state.js";
+import { numberOf, view } from "../view.js";
+import { Missing, sequenceOf } from "./context.js";
+import { flowOf } from "./filtersflow.js";
+import { FlowPlot } from "./filtersplot.js";
+import { FlowFigures, heading } from "./filtersfigures.js";
+import { numbersOf } from "./filterstable.js";
+import { askLatest, Kept } from "./kept.js";
+
+/** So many of the most likely tokens are told apart; the rest flows as one. */
+const TOP = 60;
+/** While the newest token is followed, this long between questions: they take turns with the run. */
+const FOLLOW_MS = 120;
+const MOST_KEPT_BYTES = 1 << 20;
+const kept = new Kept(MOST_KEPT_BYTES);
+
+let say = null;
+let plot = null;
+let figures = null;
+/** What the last `show` drew: {token, flow, real, texts, used, wanted}; `real`: null but in a preview. */
+let now = null;
+
+export const filters = {
+  name: "filters",
+  tab: "Filters",
+  title: "Filters",
+  what: "How sampling makes one token of all: shares of probability, stage by stage, and the draw.",
+  needs: "token",
+  asks: true,
+
+  setUp(root) {
+    say = root.appendChild(el("p", "wf-say"));
+    figures = new FlowFigures(root);
+    plot = new FlowPlot(figures.canvas, () => figures.draw(now, plot.lit));
+    new ResizeObserver(() => changed("look")).observe(figures.canvas);
+  },
+
+  async show(context) {
+    const { token, answer, signal } = context;
+    if (token.prompt)
+      throw new Missing("This token was given in the prompt, not chosen. Look at a written one.");
+    if (token.put) throw new Missing("This token was put here by you, not drawn. Look at another one.");
+    const used = settingsOf(answer.settingsAt(token));
+    const ask = questionOf(context);
+    if (isFollowing(answer) && !kept.get(ask.key(used))) await pause(FOLLOW_MS, signal);
+    const real = await ask.with(used);
+    const wanted = settingsOf(state.settings);
+    const changes = changesOf(used, wanted);
+    const seen = changes.length ? await ask.with(wanted) : real;
+    now = {
+      token,
+      used,
+      wanted,
+      changes,
+      texts: textsOf(token, [real, seen]),
+      flow: flowOf(seen, TOP),
+      real: changes.length ? flowOf(real, TOP) : null,
+    };
+    now.nameOf = (band) => nameOf(band, now);
+    drawSay();
+    plot.show(now);
+    return provenance(real, token);
+  },
+
+  hide() {
+    plot.light(null);
+  },
+
+  table: () => numbersOf(now),
+};
+
+const pause = (ms, signal) =>
+  new Promise((resolve) => {
+    setTimeout(resolve, ms);
+    signal.addEventListener("abort", resolve);
+  });
+
+const isFollowing = (answer) => answer.running && view.pinned === null && view.hover === null;
+
+// ---- the question ----------------------------------------------------------------------------
+
+const settingsOf = (all) => Object.fromEntries(SLIDERS.map(({ name }) => [name, all[name]]));
+
+const changesOf = (used, wanted) =>
+  SLIDERS.filter(({ name }) => used[name] !== wanted[name]).map(({ name, label }) => ({
+    name,
+    label,
+    from: used[name],
+    to: wanted[name],
+  }));
+
+/** Asks about the focused token; `key(settings)` names an answer that is kept. */
+function questionOf(context) {
+  const { token, hello } = context;
+  const { segment, ids, position } = sequenceOf(context);
+  const question = { kind: "waterfall", ids: ids.slice(0, position), position: position - 1 };
+  // A string of digits: numbers have 53 bits here and seeds 64.
+  const seed = String(segment.request?.params.seed ?? segment.params.seed);
+  const index = token.number ?? token.index;
+  const run = `${hello.model.name} ${hello.model.dtype} ${segment.id} ${index}`;
+  const key = (settings) => `${run} ${JSON.stringify(settings)}`;
+  const ask = async (settings) => {
+    const params = { ...settings, seed };
+    const answer = await askLatest("filters", { ...question, params, index, top: TOP });
+    return kept.set(key(settings), answer);
+  };
+  return { key, with: async (settings) => kept.get(key(settings)) ?? ask(settings) };
+}
+
+// ---- words -----------------------------------------------------------------------------------
+
+/** Texts of ids: those that came with the answers, and the run's own. */
+function textsOf({ candidates, id, text }, answers) {
+  const pieces = answers.flatMap(({ info }) => Object.entries(info.pieces ?? {}));
+  const texts = new Map(pieces.map(([key, piece]) => [Number(key), piece]));
+  for (const candidate of candidates) texts.set(candidate.id, candidate.text);
+  if (text) texts.set(id, text);
+  return texts;
+}
+
+function nameOf({ id, count: n }, { texts, token }) {
+  if (id === null) return n === null ? "others" : `${count(n)} more`;
+  if (id === token.id && token.eos) return "end of text";
+  return tokenLabel(texts.get(id) ?? `id ${id}`, "–");
+}
+
+function drawSay() {
+  const { flow, real, token, changes, nameOf: name } = now;
+  say.toggleAttribute("data-preview", !!real);
+  const strong = el("b", "", real ? "Preview" : `Token ${numberOf(token)}`);
+  const drawn = quoted(name({ id: token.id }));
+  const words = real ? `with ${previewed(changes)}. ${outcome(flow, drawn)}` : told(flow, drawn);
+  say.replaceChildren(strong, ` ${words}`);
+}
+
+const quoted = (word) => `“${word}”`;
+
+/** "temperature 1.3 and top-k 20; drawn with 0.8 and 40" */
+function previewed(changes) {
+  const list = (texts) => texts.join(", ").replace(/, ([^,]*)$/, " and $1");
+  const value = ({ name }, x) => heading(name, x);
+  const to = list(changes.map((change) => `${change.label} ${value(change, change.to)}`));
+  const from = list(changes.map((change) => value(change, change.from)));
+  return `${to}; drawn with ${from}`;
+}
+
+/** What the same random number would do under the preview's settings. */
+function outcome({ chosen, greedy, byId, draw }, drawn) {
+  const { token, nameOf: name } = now;
+  const same = chosen === token.id;
+  const other = quoted(name({ id: chosen }));
+  if (greedy) return same ? `Greedy takes ${drawn} too.` : `Greedy takes ${other}.`;
+  const number = draw.toFixed(3);
+  if (same) return `The number ${number} draws ${drawn} all the same.`;
+  const why = byId.get(token.id)?.cut ? `${drawn} is cut: the` : "The";
+  return `${why} number ${number} draws ${other} then.`;
+}
+
+/** What the run's own settings did. */
+function told({ stages, greedy, draw, byId }, drawn) {
+  const start = `${drawn} with the run's settings:`;
+  const vocabulary = count(stages[0].n_kept);
+  if (greedy) return `${start} greedy takes the most likely of ${vocabulary}; no filter, no draw.`;
+  const { n_kept: n, kept: mass } = stages.at(-1);
+  const left = `${start} ${count(n)} of ${vocabulary} tokens keep ${percent(mass)} %`;
+  const { low, high } = byId.get(now.token.id) ?? {};
+  if (low === undefined) return `${left}.`;
+  return `${left}; ${draw.toFixed(3)} was drawn, in its ${low.toFixed(3)} to ${high.toFixed(3)}.`;
+}
+
+/** Where the numbers come from, and whether they are the run's. */
+function provenance({ info }, token) {
+  const time = info.ms === undefined ? "" : ` in ${info.ms.toFixed(1)} ms`;
+  const again = `By the engine${time} from this token's own logits`;
+  const right = info.chosen === token.id && Math.abs(info.draw - token.draw) < 1e-6;
+  const same = `${again}: the run's number and token again.`;
+  if (right) return now.real ? `${same} Outlined: the run.` : same;
+  const other = now.nameOf({ id: info.chosen });
+  return `${again}: they give “${other}”, not the run's “${now.nameOf({ id: token.id })}”.`;
+}

@@ -1,0 +1,270 @@
+// The sampling waterfall on a canvas: bars of mass in columns, ribbons between them.
+
+import { clamp, fitCanvas } from "../dom.js";
+import { percent } from "../format.js";
+import { grid } from "../grid.js";
+import { palette } from "../palette.js";
+import { clipped, hatch, label, rule, SANS, SERIF } from "./chart.js";
+import { DRAW, reaches, removedIn } from "./filtersflow.js";
+
+const COLUMNS = DRAW + 1;
+const TOP = 7;
+const FOOT = 5;
+/** Bars are this part of a column's width, and between these many pixels wide. */
+const BAR = [0.22, 8, 20];
+/** Bands lower than this have no name beside them, and names stand this far apart. */
+const LEAST_NAMED = 9;
+const BETWEEN_NAMES = 13;
+/** Bands lower than this are drawn without the hairline that divides them from the next. */
+const LEAST_DIVIDED = 3;
+
+export class FlowPicture {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.scale = null;
+  }
+
+  /**
+   * flow    what is filled (filtersflow.js)
+   * real    what the run did, as an outline over a preview; null when that is `flow`
+   * picked  id of the token of the run, in amber
+   * lit     id that is pointed at, or null
+   * nameOf(band)  its text
+   */
+  draw({ flow, real, picked, lit, nameOf }) {
+    const [context, width, height] = fitCanvas(this.canvas);
+    if (!width || !height) return;
+    this.context = context;
+    this.flow = flow;
+    this.look = { picked, lit, preview: real ? flow.chosen : null };
+    this.scale = scaleOf(this.canvas, width, height);
+    this.#guides();
+    flow.bands.forEach((band, i) => this.#ribbons(band, i));
+    flow.bands.forEach((band, i) => this.#bars(band, i));
+    if (real) this.#outline(real, picked);
+    this.#tick(flow);
+    this.#names(flow, 0, nameOf);
+    this.#names(flow, DRAW, nameOf);
+  }
+
+  /** {column, share} under a point of the canvas, or null. */
+  at(offsetX, offsetY) {
+    if (!this.scale) return null;
+    const { left, pitch, y0, tall } = this.scale;
+    const column = Math.floor((offsetX - left) / pitch);
+    const share = (offsetY - y0) / tall;
+    if (column < -1 || column > COLUMNS || share < 0 || share > 1) return null;
+    return { column: clamp(column, 0, DRAW), share };
+  }
+
+  /** Lines where all of the mass begins and ends. */
+  #guides() {
+    const { left, pitch, y0, tall } = this.scale;
+    for (const y of [y0 - 1, y0 + tall])
+      rule(this.context, left + pitch / 2, y, DRAW * pitch, 1);
+  }
+
+  #colour(band, i) {
+    const { picked, lit, preview } = this.look;
+    if (band.id === picked) return { bar: palette.lamp, ribbon: [palette.lamp, 0.34] };
+    if (band.id !== null && band.id === preview) return { bar: palette.data, ribbon: [palette.data, 0.42] };
+    if (band.id !== null && band.id === lit) return { bar: palette.data, ribbon: [palette.data, 0.55] };
+    if (band.id === null) return { bar: palette["data-2"], alpha: 0.4, ribbon: [palette["data-2"], 0.12] };
+    const alpha = i % 2 ? 0.78 : 1;
+    return { bar: palette["data-2"], alpha, ribbon: [palette["data-2"], i % 2 ? 0.2 : 0.28] };
+  }
+
+  #ribbons(band, i) {
+    const { context } = this;
+    const [colour, alpha] = this.#colour(band, i).ribbon;
+    context.fillStyle = colour;
+    context.globalAlpha = alpha;
+    for (let column = 0; column < DRAW && reaches(band, column + 1); column += 1) {
+      context.beginPath();
+      this.#ribbon(band, column);
+      context.fill();
+    }
+    context.globalAlpha = 1;
+  }
+
+  /** The path of a band from a column to the next. */
+  #ribbon({ tops, sizes }, column) {
+    const { context } = this;
+    const { x, bar, y } = this.scale;
+    const [from, to] = [x(column) + bar, x(column + 1)];
+    const middle = (from + to) / 2;
+    const [a, b] = [tops[column], tops[column + 1]];
+    const [c, d] = [a + sizes[column], b + sizes[column + 1]];
+    context.moveTo(from, y(a));
+    context.bezierCurveTo(middle, y(a), middle, y(b), to, y(b));
+    context.lineTo(to, y(d));
+    context.bezierCurveTo(middle, y(d), middle, y(c), from, y(c));
+  }
+
+  #bars(band, i) {
+    const { context } = this;
+    const { bar: colour, alpha = 1 } = this.#colour(band, i);
+    const { x, bar, y, tall } = this.scale;
+    for (let column = 0; column <= DRAW; column += 1) {
+      const size = band.sizes[column] * tall;
+      if (size <= 0) continue;
+      const top = y(band.tops[column]);
+      if (removedIn(band, column)) {
+        this.#removed(x(column), top, bar, size, band.id === this.look.picked);
+        continue;
+      }
+      context.globalAlpha = alpha;
+      context.fillStyle = colour;
+      context.fillRect(x(column), top, bar, size - (size >= LEAST_DIVIDED && band.id !== null ? 1 : 0));
+    }
+    context.globalAlpha = 1;
+  }
+
+  #removed(x, y, width, height, picked) {
+    const { context } = this;
+    const path = () => context.rect(x, y, width, height);
+    clipped(context, path, () => {
+      context.fillStyle = palette.ground;
+      context.fillRect(x, y, width, height);
+      hatch(context, x, y, width, height);
+      if (picked) {
+        context.fillStyle = palette.lamp;
+        context.globalAlpha = 0.5;
+        context.fillRect(x, y, width, height);
+      }
+    });
+  }
+
+  /** What the run did: how much was kept in each column, and the way of its token. */
+  #outline(real, picked) {
+    const { context } = this;
+    const { x, bar, y, tall } = this.scale;
+    context.lineWidth = 1;
+    context.strokeStyle = palette["ink-2"];
+    for (let column = 0; column <= DRAW; column += 1) {
+      const kept = column === DRAW ? 1 : (real.stages[column]?.kept ?? 1);
+      const height = Math.round(kept * tall);
+      context.strokeRect(Math.round(x(column)) - 2.5, Math.round(y(0)) - 0.5, Math.round(bar) + 5, height + 1);
+    }
+    const token = real.byId.get(picked);
+    if (!token) return;
+    context.strokeStyle = palette.lamp;
+    context.setLineDash([3, 3]);
+    context.beginPath();
+    for (let column = 0; column < DRAW; column += 1) {
+      this.#ribbon(token, column);
+      context.closePath();
+    }
+    context.stroke();
+    context.setLineDash([]);
+  }
+
+  /** Where the random number falls. */
+  #tick({ draw, greedy }) {
+    if (greedy) return;
+    const { x, bar, y } = this.scale;
+    const at = Math.round(y(draw)) - 1;
+    rule(this.context, x(DRAW) - 6, at - 1, bar + 12, 4, "ground");
+    rule(this.context, x(DRAW) - 6, at, bar + 12, 2, "lamp");
+  }
+
+  // ---- names beside the first and the last column ---------------------------------------------
+
+  #names(flow, column, nameOf) {
+    const { x, bar, left, right, pitch, y, tall, y0 } = this.scale;
+    const first = column === 0;
+    const room = first ? x(0) - 8 - Math.min(8, left / 4) : right + pitch - bar - (pitch - bar) / 2 - 12;
+    if (room < 30) return;
+    const wanted = flow.bands
+      .map((band) => ({
+        band,
+        at: y(band.tops[column] + band.sizes[column] / 2),
+        size: band.sizes[column] * tall,
+        must: this.#mustName(band, column),
+      }))
+      .filter(({ size, must }) => must || size >= LEAST_NAMED);
+    const edge = first ? x(0) - 8 : x(DRAW) + bar + 9;
+    for (const { band, at } of placed(wanted, y0 + 5, y0 + tall - 4))
+      this.#name(band, nameOf(band), edge, at, { first, room, share: band.sizes[column] });
+  }
+
+  #mustName({ id, sizes }, column) {
+    const { picked, lit, preview } = this.look;
+    if (id === null || sizes[column] === 0) return false;
+    return id === picked || id === lit || id === preview;
+  }
+
+  #name(band, text, edge, at, { first, room, share }) {
+    const { context } = this;
+    const { picked, lit, preview } = this.look;
+    const told = band.id !== null && [picked, lit, preview].includes(band.id);
+    const colour = band.id === picked ? "lamp" : told ? "ink" : "ink-2";
+    const number = percent(share);
+    context.font = `400 ${grid.small}px ${SANS}`;
+    const figure = context.measureText(number).width;
+    const words = fit(context, text, room - figure - 6, band, told);
+    const wide = context.measureText(words).width;
+    context.fillStyle = palette[band.id === null ? "ink-3" : colour];
+    context.textBaseline = "middle";
+    context.fillText(words, first ? edge - figure - 6 - wide : edge, at);
+    label(context, number, first ? edge : edge + wide + 6, at, {
+      align: first ? "end" : "start",
+      colour: band.id === picked ? "lamp" : "ink-3",
+    });
+  }
+}
+
+/** Positions in pixels: columns begin at `x`, shares of the mass lie at `y`. */
+function scaleOf(canvas, width, height) {
+  const style = getComputedStyle(canvas);
+  const px = (name) => parseFloat(style.getPropertyValue(name));
+  const [left, right] = [px("--wf-left"), px("--wf-right")];
+  const pitch = (width - left - right) / COLUMNS;
+  const bar = Math.round(clamp(pitch * BAR[0], BAR[1], BAR[2]));
+  const tall = height - TOP - FOOT;
+  return {
+    left,
+    right,
+    pitch,
+    bar,
+    y0: TOP,
+    tall,
+    x: (column) => Math.round(left + (column + 0.5) * pitch - bar / 2),
+    y: (share) => TOP + share * tall,
+  };
+}
+
+/** Those of `wanted` that there is room for, the largest first, moved apart. */
+function placed(wanted, top, bottom) {
+  const most = Math.floor((bottom - top) / BETWEEN_NAMES) + 1;
+  const chosen = wanted
+    .toSorted((a, b) => b.must - a.must || b.size - a.size)
+    .slice(0, Math.max(0, most))
+    .filter((one, i, all) => one.must || !all.slice(0, i).some((other) => crowds(one, other)))
+    .sort((a, b) => a.at - b.at);
+  let free = top;
+  for (const one of chosen) {
+    one.at = Math.max(free, one.at);
+    free = one.at + BETWEEN_NAMES;
+  }
+  let last = bottom;
+  for (const one of chosen.toReversed()) {
+    one.at = Math.min(last, one.at);
+    last = one.at - BETWEEN_NAMES;
+  }
+  return chosen;
+}
+
+const crowds = (a, b) => Math.abs(a.at - b.at) < LEAST_NAMED;
+
+/** `text` in the type of words (numbers of tokens: of figures), cut to `room` pixels. */
+function fit(context, text, room, { id }, strong) {
+  const { small, words } = grid;
+  context.font = id === null ? `400 ${small}px ${SANS}` : `${strong ? 600 : 400} ${words + 1}px ${SERIF}`;
+  if (context.measureText(text).width <= room) return text;
+  if (id === null) return "rest";
+  let short = text;
+  while (short && context.measureText(`${short}…`).width > room) short = short.slice(0, -1);
+  return short && `${short}…`;
+}
+

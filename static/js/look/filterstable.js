@@ -1,0 +1,42 @@
+// The sampling waterfall as a table: the stages' figures, then a line for each token.
+
+import { BEFORE_FILTERS, DRAW, STAGES } from "./filtersflow.js";
+
+const NAMES = ["raw logits", "penalties", "temperature", "top-k", "top-p", "min-p"];
+
+const ID = { name: "id", format: String };
+const COLUMNS = ["of", "what", ID, ...NAMES, "drawn from", "cut by", "from", "to", "logit"];
+
+/** Of what the instrument drew last, null: nothing. A preview's lines stand before the run's. */
+export function numbersOf(drawn) {
+  if (!drawn) return { columns: COLUMNS, rows: [] };
+  const { flow, real, used, wanted, texts } = drawn;
+  const rows = real
+    ? [...rowsOf("preview", flow, wanted, texts), ...rowsOf("run", real, used, texts)]
+    : rowsOf("run", flow, used, texts);
+  return { columns: COLUMNS, rows };
+}
+
+function rowsOf(of, flow, settings, texts) {
+  const { stages, draw, greedy, bands } = flow;
+  const line = (what, values, drawn = null) =>
+    [of, what, null, ...values, drawn].concat(Array(COLUMNS.length - values.length - 4).fill(null));
+  const per = (value) => stages.map(value);
+  const { repetition_penalty: penalty, temperature, top_k: k, top_p: p, min_p: least } = settings;
+  return [
+    line("setting", [null, penalty, temperature, k, p, least], greedy ? "greedy" : draw),
+    line("tokens left", per(({ n_kept: n }) => n), 1),
+    line("mass left", per(({ kept }) => kept)),
+    line("mass cut", per(({ removed }) => removed)),
+    line("entropy, bits", per(({ entropy }) => entropy)),
+    ...bands.map((band) => bandRow(of, band, texts)),
+  ];
+}
+
+function bandRow(of, { id, count, cut, sizes, low, high, logit }, texts) {
+  const what = id === null ? `${count ?? "some"} other tokens` : (texts.get(id) ?? "");
+  const left = (column) => (cut > 0 && column >= BEFORE_FILTERS + cut ? 0 : sizes[column]);
+  const shares = STAGES.map((_, column) => left(column));
+  const filter = cut ? NAMES[BEFORE_FILTERS + cut] : "";
+  return [of, what, id, ...shares, sizes[DRAW], filter, low, high, logit];
+}
