@@ -17,7 +17,8 @@ from e2e.site import Site
 # Everything else must stay where it is.
 WATCH_SHIFTS = """
 window.shifts = [];
-const inAnswer = (node) => (node?.nodeType === 3 ? node.parentNode : node)?.closest?.(".answer");
+const text = ".answer, .ls-text";
+const inAnswer = (node) => (node?.nodeType === 3 ? node.parentNode : node)?.closest?.(text);
 new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) {
     const wrapped = entry.sources.length && entry.sources.every(({ node }) => inAnswer(node));

@@ -27,6 +27,7 @@ import { changed, on } from "./state.js";
 import { plan } from "./look/plan.js";
 import { lens } from "./look/lens.js";
 import { filters } from "./look/filters.js";
+import { loss } from "./look/loss.js";
 import { present, refresh, setUpPanel } from "./look/panel.js";
 import { timeline } from "./look/timeline.js";
 import { tokens } from "./look/tokens.js";
@@ -34,7 +35,7 @@ import { drawTabs, reachedTab, setUpTabs } from "./look/tabs.js";
 import { weights } from "./look/weights.js";
 
 /** In the order of their tabs. */
-const INSTRUMENTS = [tokens, timeline, attention, lens, filters, cache, weights, plan];
+const INSTRUMENTS = [tokens, timeline, attention, lens, filters, loss, cache, weights, plan];
 
 const TOPICS = "hello line turns tokens focus settings counted size theme look";
 const HASH = /^#look=([a-z]+)$/;

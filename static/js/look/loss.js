@@ -1,0 +1,283 @@
+// A text under teacher forcing: how surprising each token is to the model, given those before it.
+
+import { el, setText } from "../dom.js";
+import { count, duration, figure, plural } from "../format.js";
+import { changed } from "../state.js";
+import { pin, point } from "../view.js";
+import { indexAt } from "./context.js";
+import { drawHistogram } from "./losschart.js";
+import { figuresOf, hardest } from "./lossread.js";
+import { readAnswer, readText, Unreadable } from "./losssource.js";
+import { LossText } from "./losstext.js";
+import { LossToken } from "./losstoken.js";
+
+const TYPED_AFTER_MS = 400;
+const ID = { name: "id", format: String };
+const COLUMNS = ["token", ID, "text", "loss, nats", "p", "rank", "entropy, bits"];
+const EXPECTED = [1, 2, 3, 4, 5].flatMap((n) => [`expected ${n}`, `p ${n}`]);
+const WHILE_WRITING =
+  "From the run while it writes: its own log-probabilities. The prompt's losses, and what was " +
+  "expected, come when it is complete.";
+
+/** Which text is read: "answer" or "own"; null: the answer, if there is one. */
+let wanted = null;
+/** The text of one's own that was read last, as it was typed. */
+let read = null;
+/** The text as it stood when it was last waited for that it stays so. */
+let rested = "";
+let reading = null;
+let context = null;
+/** Places in the text: pointed at, and chosen; null: none is. */
+let hovered = null;
+let chosen = null;
+
+let field = null;
+let choices = null;
+let figures = null;
+let canvas = null;
+let text = null;
+let problem = null;
+let one = null;
+
+export const loss = {
+  name: "loss",
+  tab: "Loss",
+  title: "Loss",
+  what: "How surprising each token of a text is, what was expected, and what training would move.",
+  needs: "nothing",
+  asks: true,
+
+  setUp(root) {
+    root.append(buildSide(), buildText(), buildToken());
+  },
+
+  async show(now) {
+    context = now;
+    const own = isOwn();
+    drawChoice(own);
+    try {
+      if (own) await pauseWhileTyped(now.signal);
+      const before = reading;
+      reading = own ? await readOwn() : await readAnswer(now);
+      if (!isSameText(before, reading)) hovered = chosen = null;
+      setText(problem, "");
+    } catch (error) {
+      if (!(error instanceof Unreadable) && !error.code) throw error;
+      reading = null;
+      setText(problem, error.message);
+    }
+    if (now.signal.aborted) return "";
+    draw();
+    return reading ? provenance() : "";
+  },
+
+  hide() {
+    hovered = null;
+  },
+
+  table() {
+    return { columns: [...COLUMNS, ...EXPECTED], rows: (reading?.tokens ?? []).map(numbersOf) };
+  },
+};
+
+function numbersOf({ id, text: words, loss: nats, rank, bits, top }, i) {
+  const p = nats === null ? null : Math.exp(-nats);
+  const others = top ? top.flatMap((other) => [nameOf(other.id), other.p]) : [];
+  const expected = EXPECTED.map((_, place) => others[place] ?? null);
+  return [i + 1, id, words, nats, p, rank === null ? null : rank + 1, bits, ...expected];
+}
+
+/** Is it the text that was read before, or a run's that went on? */
+const isSameText = (before, { segment, tokens }) =>
+  before !== null && before.segment === segment && (segment !== null || before.tokens === tokens);
+
+// ---- which text ------------------------------------------------------------------------------
+
+const hasAnswer = () => !!context.answer?.segments.some(({ accepted }) => accepted);
+const isOwn = () => wanted === "own" || !hasAnswer();
+
+/** Typing asks once it rests. */
+async function pauseWhileTyped(signal) {
+  while (field.value !== rested) {
+    rested = field.value;
+    await new Promise((resolve) => {
+      setTimeout(resolve, TYPED_AFTER_MS);
+      signal.addEventListener("abort", resolve);
+    });
+  }
+}
+
+async function readOwn() {
+  if (field.value.trim() === "")
+    throw new Unreadable("Type or paste a text: each of its tokens takes the colour of its loss.");
+  const typed = field.value;
+  if (typed === read && reading && !reading.segment) return reading;
+  const found = await readText(typed, context);
+  read = typed;
+  return found;
+}
+
+function drawChoice(own) {
+  for (const input of choices.querySelectorAll("input")) {
+    input.checked = input.value === (own ? "own" : "answer");
+    input.disabled = input.value === "answer" && !hasAnswer();
+  }
+  field.hidden = !own;
+}
+
+function provenance() {
+  const { tokens, info, segment, cut, from } = reading;
+  if (!info) return WHILE_WRITING;
+  const time = info.ms === undefined ? "" : ` in ${duration(info.ms)}`;
+  const forced = `Teacher forcing: ${plural(tokens.length, "token")} read by the engine${time}.`;
+  if (cut) return `${forced} The text has ${count(cut)}; the context holds no more.`;
+  if (!segment) return forced;
+  const written = context.answer.tokens.slice(segment.base, segment.base + segment.nTokens);
+  const off = Math.max(...written.map((token, i) => Math.abs(token.logprob + tokens[from + i].loss)), 0);
+  const within = off ? off.toExponential(0) : "0";
+  return `${forced} The answer's log-probabilities are those of the run, within ${within}.`;
+}
+
+// ---- its parts -------------------------------------------------------------------------------
+
+function buildSide() {
+  const box = el("div", "ls-side");
+  choices = box.appendChild(el("fieldset", "seg"));
+  choices.append(el("legend", "vh", "Which text"));
+  for (const [value, name] of [
+    ["answer", "This answer"],
+    ["own", "Any text"],
+  ]) {
+    const choice = choices.appendChild(el("label", "", name));
+    const input = el("input");
+    Object.assign(input, { type: "radio", name: "look-loss", value });
+    choice.prepend(input);
+  }
+  choices.addEventListener("change", ({ target }) => {
+    wanted = target.value;
+    changed("look");
+  });
+  field = box.appendChild(el("textarea"));
+  field.id = "loss-text";
+  field.setAttribute("aria-label", "Text to read");
+  field.placeholder = "Type or paste a text";
+  field.addEventListener("input", () => changed("look"));
+  figures = box.appendChild(el("table", "ls-figures"));
+  canvas = box.appendChild(el("canvas", "ls-chart"));
+  canvas.setAttribute("role", "img");
+  new ResizeObserver(() => changed("look")).observe(canvas);
+  return box;
+}
+
+function buildText() {
+  const box = el("div", "ls-read");
+  const words = box.appendChild(el("p", "ls-text"));
+  words.setAttribute("role", "group");
+  words.setAttribute("aria-label", "Tokens by loss");
+  problem = box.appendChild(el("p", "ls-problem"));
+  problem.setAttribute("role", "status");
+  text = new LossText(words, look, choose);
+  return box;
+}
+
+function buildToken() {
+  const box = el("div", "ls-token");
+  one = new LossToken(box, (i) => {
+    choose(i);
+    text.show(i);
+  });
+  return box;
+}
+
+// ---- what is looked at -----------------------------------------------------------------------
+
+/** A token of the run in the core is the core's focus as well. */
+const numberInCore = (i) =>
+  reading?.segment ? indexAt({ answer: context.answer, segment: reading.segment }, i) : null;
+
+function look(i) {
+  if (i === hovered) return;
+  hovered = i;
+  const number = i === null ? null : numberInCore(i);
+  if (i === null || number !== null) point(number);
+  drawLooked();
+}
+
+function choose(i) {
+  chosen = i;
+  hovered = null;
+  const number = numberInCore(i);
+  if (number !== null) pin(number);
+  drawLooked();
+}
+
+/** The place that is told about. */
+function looked() {
+  const { tokens, segment, from } = reading;
+  const { index, token } = context;
+  if (hovered !== null) return hovered;
+  if (segment && token && (token.segment ?? context.answer.segments[0]) === segment) {
+    const at = index < 0 ? from + index : from + index - segment.base;
+    if (chosen === null || numberInCore(chosen) !== null) return at;
+  }
+  return chosen ?? hardest(tokens, 0, 1)[0] ?? 0;
+}
+
+// ---- drawing ---------------------------------------------------------------------------------
+
+function draw() {
+  const tokens = reading?.tokens ?? [];
+  text.draw(tokens);
+  drawFigures();
+  const from = reading?.from ?? 0;
+  one.drawHardest(tokens, from, from ? "Hardest of the answer" : "Hardest tokens");
+  drawLooked();
+}
+
+function drawLooked() {
+  const tokens = reading?.tokens ?? [];
+  const at = reading ? Math.min(looked(), tokens.length - 1) : -1;
+  text.mark(at);
+  one.draw(tokens, at, { nameOf, vocabulary: context.hello.model.vocab_size });
+  const mean = reading ? figuresOf(tokens).mean : NaN;
+  const told = reading ? `Histogram of losses, mean ${mean.toFixed(2)} nats` : "Histogram of losses";
+  canvas.setAttribute("aria-label", told);
+  drawHistogram(canvas, tokens, mean, tokens[at]?.loss ?? null);
+}
+
+function nameOf(id) {
+  return reading.texts[id] ?? reading.tokens.find((token) => token.id === id)?.text ?? `id ${id}`;
+}
+
+const thousandths = (value) => (value === null ? "–" : value.toFixed(3));
+const FIGURES = [
+  ["tokens", ({ tokens }) => count(tokens)],
+  ["mean loss, nats", ({ mean }) => thousandths(mean)],
+  ["perplexity", ({ perplexity }) => figure(perplexity)],
+  ["bits a byte", ({ perByte }) => thousandths(perByte)],
+  ["bits a character", ({ perCharacter }) => thousandths(perCharacter)],
+];
+
+function drawFigures() {
+  const { tokens = [], from = 0 } = reading ?? {};
+  const whole = { all: tokens, prompt: tokens.slice(0, from), answer: tokens.slice(from) };
+  const parts = from ? whole : { text: tokens };
+  const columns = Object.entries(parts)
+    .map(([name, some]) => [name, figuresOf(some)])
+    .filter(([name, { tokens: n }]) => (reading?.info ? n : !from || name === "answer"));
+  figures.replaceChildren();
+  const head = figures.createTHead().insertRow();
+  head.append(el("td"), ...columns.map(([name]) => header("col", name)));
+  const body = figures.createTBody();
+  for (const [name, value] of FIGURES) {
+    const row = body.insertRow();
+    row.append(header("row", name));
+    for (const [, found] of columns) row.insertCell().textContent = found.tokens ? value(found) : "–";
+  }
+}
+
+function header(scope, name) {
+  const cell = el("th", "", name);
+  cell.scope = scope;
+  return cell;
+}

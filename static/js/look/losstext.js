@@ -1,0 +1,167 @@
+// A text with each token tinted by its loss, to be pointed at and moved in by keyboard.
+
+import { el, setVars } from "../dom.js";
+import { count } from "../format.js";
+import { palette, shade } from "../palette.js";
+import { MOST_NATS } from "./lossread.js";
+
+/** More tokens than this are not drawn; the table and the files have all. */
+const MOST_DRAWN = 4000;
+/** Contrast that words need (WCAG 2.2, 1.4.3). */
+const READABLE = 4.5;
+/** Left between a token that was scrolled to and the edge. */
+const MARGIN = 8;
+
+export class LossText {
+  /** `onLook(i)`: token i is pointed at, null: none is. `onChoose(i)`: it is chosen. */
+  constructor(box, onLook, onChoose) {
+    this.box = box;
+    this.onChoose = onChoose;
+    this.tokens = [];
+    this.nodes = [];
+    this.marked = -1;
+    box.addEventListener("pointerover", ({ target, pointerType }) => {
+      if (pointerType !== "touch") onLook(this.#place(target));
+    });
+    box.addEventListener("pointerleave", () => onLook(null));
+    box.addEventListener("click", ({ target }) => this.#choose(this.#place(target)));
+    box.addEventListener("keydown", (event) => this.#onKey(event));
+  }
+
+  /** Draw tokens (lossread.js). What stands here already stays: a text that grows is added to. */
+  draw(tokens) {
+    const grows = this.tokens.length && this.tokens.every(({ id }, i) => tokens[i]?.id === id);
+    if (!grows) this.#clear();
+    const first = this.nodes.length;
+    const fresh = tokens.slice(first, MOST_DRAWN).map((token, i) => wordOf(token, first + i));
+    this.nodes.push(...fresh);
+    const parts = fresh.flatMap((node, i) => [
+      spaceOf(tokens[first + i]),
+      node,
+      breakOf(tokens[first + i]),
+    ]);
+    this.box.append(...parts.filter((part) => part !== ""));
+    this.#rest(tokens.length - MOST_DRAWN);
+    if (!first && fresh.length) fresh[0].tabIndex = 0;
+    this.tokens = tokens;
+    this.#tint();
+  }
+
+  #clear() {
+    this.box.replaceChildren();
+    this.nodes = [];
+    this.marked = -1;
+  }
+
+  #rest(n) {
+    this.box.querySelector(".sub")?.remove();
+    if (n > 0) this.box.append(el("span", "sub", ` and ${count(n)} more`));
+  }
+
+  /** Colour those whose loss, or the theme, is another than it was. */
+  #tint() {
+    const readable = new Map();
+    this.nodes.forEach((node, i) => {
+      const { loss } = this.tokens[i];
+      node.classList.toggle("unknown", loss === null);
+      if (loss === null) return;
+      const colour = shade(loss / MOST_NATS);
+      if (node.dataset.tint === colour) return;
+      if (!readable.has(colour)) readable.set(colour, readableOn(colour));
+      node.dataset.tint = colour;
+      setVars(node, { "--c": colour, "--on": readable.get(colour) });
+    });
+  }
+
+  /** Mark the token that is looked at, and bring it into view unless the pointer is here. */
+  mark(i) {
+    if (i === this.marked) return;
+    if (!this.box.matches(":hover")) this.show(i);
+    this.nodes[this.marked]?.classList.remove("on");
+    const node = this.nodes[i];
+    node?.classList.add("on");
+    this.#reach(i);
+    this.marked = i;
+  }
+
+  /** Scroll the text, and nothing around it, to a token. */
+  show(i) {
+    const node = this.nodes[i];
+    if (!node) return;
+    const { offsetTop: top, offsetHeight: height } = node;
+    const { scrollTop, clientHeight } = this.box;
+    if (top < scrollTop) this.box.scrollTop = top - MARGIN;
+    else if (top + height > scrollTop + clientHeight) this.box.scrollTop = top + height + MARGIN - clientHeight;
+  }
+
+  #place(target) {
+    const node = target.closest?.(".ls-tok");
+    return node ? Number(node.dataset.i) : null;
+  }
+
+  #choose(i) {
+    if (i !== null) this.onChoose(i);
+  }
+
+  /** One tab stop: the token that is looked at. */
+  #reach(i) {
+    if (!this.nodes[i]) return;
+    const within = this.box.contains(document.activeElement);
+    for (const node of this.box.querySelectorAll('[tabindex="0"]')) node.tabIndex = -1;
+    this.nodes[i].tabIndex = 0;
+    if (within && document.activeElement !== this.nodes[i]) this.nodes[i].focus({ preventScroll: true });
+  }
+
+  #onKey(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const at = this.#place(event.target);
+    const last = this.nodes.length - 1;
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: last }[event.key];
+    if (at === null || to === undefined || to < 0 || to > last) return;
+    event.preventDefault();
+    this.nodes[at].tabIndex = -1;
+    this.nodes[to].tabIndex = 0;
+    this.nodes[to].focus();
+    this.onChoose(to);
+  }
+}
+
+/** The space before a word is outside its tint. */
+const spaceOf = ({ text, special }) => (special ? "" : (/^ +(?=\S)/.exec(text)?.[0] ?? ""));
+
+/** A line break is a sign to point at, and breaks the line. */
+const breakOf = ({ text, special }) => (special ? "" : "\n".repeat((text.match(/\n/g) ?? []).length));
+
+const SIGNS = { "\n": "↵", "\t": "⇥", "\r": "␍" };
+
+function wordOf(token, i) {
+  const { text, bytes, special, eos } = token;
+  const part = bytes && text.includes("\uFFFD");
+  const plain = special || eos || part || text === "";
+  const shown = text.slice(spaceOf(token).length).replace(/[\n\t\r]/g, (c) => SIGNS[c]);
+  const node = el("span", plain ? "ls-tok special" : "ls-tok", eos ? "end" : part ? bytes : shown || "·");
+  node.dataset.i = i;
+  node.tabIndex = -1;
+  return node;
+}
+
+// ---- words on tints ----------------------------------------------------------------------------
+
+/** A colour for words that can be read on `ground`: the page's, or the extreme of their side. */
+function readableOn(ground) {
+  const on = luminance(ground);
+  const choices = [palette.ink, palette.plate, "rgb(0, 0, 0)", "rgb(255, 255, 255)"];
+  return choices.find((colour) => contrast(luminance(colour), on) >= READABLE) ?? choices[2];
+}
+
+const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+
+/** Relative luminance of an sRGB colour (WCAG 2.2). */
+function luminance(colour) {
+  const [r, g, b] = colour
+    .match(/[\d.]+/g)
+    .slice(0, 3)
+    .map((value) => value / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
