@@ -41,7 +41,9 @@ class LayerStats(msgspec.Struct, frozen=True):
 
 
 class TokenStats(msgspec.Struct, frozen=True):
-    """What every layer did for one token. `n_rows`: rows in the step the times are of."""
+    """What every layer did for one token. `n_rows`: rows in the step the times are of. `timed_at`:
+    position of the token whose step that was, this one or the last before it that was timed; None
+    without times."""
 
     position: int
     embedding: float
@@ -49,6 +51,7 @@ class TokenStats(msgspec.Struct, frozen=True):
     n_rows: int
     embed_ms: float | None = None
     head_ms: float | None = None
+    timed_at: int | None = None
 
 
 class StepTimes(msgspec.Struct, frozen=True):

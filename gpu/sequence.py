@@ -33,7 +33,7 @@ from gpu.sampling import SamplingParams
 from gpu.script import Script, most_tokens
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
 from gpu.stopping import StopMatcher
-from gpu.token_stats import token_stats
+from gpu.token_stats import LayerTimes, token_stats
 from gpu.tokenizer import DecodeStream, Tokenizer
 
 SEED_BITS = 32
@@ -96,6 +96,7 @@ class Sequence:
         self.n_written = 0  # samples read
         self.finished = False
         self._place = 0
+        self._times: LayerTimes | None = None
         self._script = script
         self._n_followed = 0  # changes of the script that act already
         self._tokenizer = tokenizer
@@ -190,7 +191,11 @@ class Sequence:
         """Prompt tokens first … first + n − 1 are done; they were rows first_row … of the step."""
         stats: tuple[TokenStats, ...] = ()
         if self.capture and result.captured:
-            stats = tuple(token_stats(result.captured, first_row + i, first + i) for i in range(n))
+            self._times = LayerTimes.of(result.captured, first + n - 1) or self._times
+            stats = tuple(
+                token_stats(result.captured, first_row + i, first + i, self._times)
+                for i in range(n)
+            )
         self.emit(
             Prefill(
                 done=first + n,
@@ -275,7 +280,8 @@ class Sequence:
     ) -> Token:
         stats = None
         if self.capture and result.captured:
-            stats = token_stats(result.captured, row, position)
+            self._times = LayerTimes.of(result.captured, position) or self._times
+            stats = token_stats(result.captured, row, position, self._times)
         piece = self._tokenizer.piece
         return Token(
             index=index,

@@ -31,13 +31,14 @@ NOTHING = Step(())
 class Lane:
     """A readback buffer and the step whose results it gets."""
 
-    __slots__ = ("encode_ms", "finish_ms", "readback", "recorded", "step", "submit_ms")
+    __slots__ = ("encode_ms", "finish_ms", "n_queries", "readback", "recorded", "step", "submit_ms")
 
     recorded: RecordedPlan
 
     def __init__(self, readback: Any) -> None:
         self.readback = readback
         self.step = NOTHING
+        self.n_queries = 0
         self.encode_ms = 0.0
         self.finish_ms = 0.0
         self.submit_ms = 0.0
@@ -75,7 +76,7 @@ class StepQueue:
         self._step_bytes = bytearray(STEP_BYTES)
         self._write = self._calls.writer(tensors.step.buffer, self._step_bytes)
         self._timestamps = Timestamps(device, n_marks) if device.has_timestamps else None
-        self._prepared: dict[PlanKey, Any] = {}
+        self._prepared: dict[tuple[PlanKey, int], Any] = {}
         self._free = deque(
             Lane(self._calls.readback(result_bytes, f"readback{i}")) for i in range(depth)
         )
@@ -86,12 +87,14 @@ class StepQueue:
     def __len__(self) -> int:
         return len(self._in_flight)
 
-    def submit(self, recorded: RecordedPlan, step: Step) -> None:
-        """Raises IndexError when `depth` steps are in flight already."""
+    def submit(self, recorded: RecordedPlan, step: Step, *, marks: bool = True) -> None:
+        """`marks` False: without the times inside the pass that the plan may have marked. Raises
+        IndexError when `depth` steps are in flight already."""
         began = time.perf_counter()
         lane = self._free.popleft()
         self._write(pack_step(step, self._step_bytes, self._blocks))
-        encoder = self._calls.record(self._prepare(recorded), lane.readback)
+        lane.n_queries = recorded.n_queries if marks else min(recorded.n_queries, FIRST_MARK)
+        encoder = self._calls.record(self._prepare(recorded, lane.n_queries), lane.readback)
         walked = time.perf_counter()
         commands = self._calls.finish(encoder)
         encoded = time.perf_counter()
@@ -112,14 +115,14 @@ class StepQueue:
         data = lane.readback.read(recorded.n_bytes)
         self._free.append(lane)
         times = None
-        if self._timestamps and recorded.n_queries:
-            times = self._timestamps.milliseconds(data, recorded.n_queries, recorded.query_at)
+        if self._timestamps and lane.n_queries:
+            times = self._timestamps.milliseconds(data, lane.n_queries, recorded.query_at)
         read_ms = (time.perf_counter() - waited) * 1e3
         return Collected(lane, data, times, lane.submit_ms + (waited - began) * 1e3, read_ms)
 
     def run(self, recorded: RecordedPlan, step: Step) -> None:
         """Run a step without reading its results, and wait for everything submitted."""
-        self._run(self._prepare(recorded), step)
+        self._run(self._prepare(recorded, recorded.n_queries), step)
 
     def dispatch_times(self, recorded: RecordedPlan, step: Step, repeat: int) -> Times | None:
         """(repeat, n_dispatches) ms of each dispatch on the GPU, in `repeat` runs of a step after
@@ -141,14 +144,15 @@ class StepQueue:
         self._calls.submit(self._calls.encode(prepared))
         self._calls.wait()
 
-    def _prepare(self, recorded: RecordedPlan) -> Any:
-        prepared = self._prepared.get(recorded.key)
+    def _prepare(self, recorded: RecordedPlan, n_queries: int) -> Any:
+        key = (recorded.key, n_queries)
+        prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = self._calls.prepare(self._commands(recorded))
-            self._prepared[recorded.key] = prepared
+            prepared = self._calls.prepare(self._commands(recorded, n_queries))
+            self._prepared[key] = prepared
         return prepared
 
-    def _commands(self, recorded: RecordedPlan) -> StepCommands:
+    def _commands(self, recorded: RecordedPlan, n_queries: int) -> StepCommands:
         copies, at = [], recorded.sample_bytes
         if at:
             copies.append(Copy(self._tensors.results.buffer, at, 0))
@@ -156,11 +160,11 @@ class StepQueue:
             for tensor in (capture.stats, capture.entropies):
                 copies.append(Copy(tensor.buffer, tensor.n_bytes, at))
                 at += tensor.n_bytes
-        if self._timestamps is None or not recorded.n_queries:
+        if self._timestamps is None or not n_queries:
             return StepCommands(recorded.plan.segments(), tuple(copies))
         return StepCommands(
             recorded.plan.segments(),
             tuple(copies),
-            self._timestamps.timing(recorded.n_queries, recorded.query_at),
-            FIRST_MARK if recorded.n_queries > FIRST_MARK else None,
+            self._timestamps.timing(n_queries, recorded.query_at),
+            FIRST_MARK if n_queries > FIRST_MARK else None,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,34 @@ DIGITS = 6
 """Significant digits that are told: a float32 has seven, and a page has thousands of numbers."""
 
 
-def token_stats(captured: Captured, row: int, position: int) -> TokenStats:
-    """Statistics of `row` of a captured step, which ran the token at `position`."""
+@dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """GPU times of a captured step that took them, and the token it ran for; see `Captured`."""
+
+    position: int
+    n_rows: int
+    layers_ms: Floats
+    embed_ms: float | None
+    head_ms: float | None
+
+    @classmethod
+    def of(cls, captured: Captured, position: int) -> LayerTimes | None:
+        if captured.layer_ms is None:
+            return None
+        n_rows = len(captured.embedding)
+        return cls(position, n_rows, captured.layer_ms, captured.embed_ms, captured.head_ms)
+
+
+def token_stats(
+    captured: Captured, row: int, position: int, times: LayerTimes | None
+) -> TokenStats:
+    """Statistics of `row` of a captured step, which ran the token at `position`. `times`: of that
+    step, or of the last one before it that took them."""
     norms = np.stack([captured.residual[row], captured.attention[row], captured.mlp[row]], axis=1)
-    times = captured.layer_ms
     layers = zip(
         significant(norms),
         significant(captured.entropy[row]),
-        [[None, None]] * len(norms) if times is None else significant(times),
+        [[None, None]] * len(norms) if times is None else significant(times.layers_ms),
         strict=True,
     )
     return TokenStats(
@@ -31,9 +52,10 @@ def token_stats(captured: Captured, row: int, position: int) -> TokenStats:
             LayerStats(residual, attention, mlp, tuple(entropy), attention_ms, mlp_ms)
             for (residual, attention, mlp), entropy, (attention_ms, mlp_ms) in layers
         ),
-        n_rows=len(captured.embedding),
-        embed_ms=captured.embed_ms,
-        head_ms=captured.head_ms,
+        n_rows=len(captured.embedding) if times is None else times.n_rows,
+        embed_ms=None if times is None else times.embed_ms,
+        head_ms=None if times is None else times.head_ms,
+        timed_at=None if times is None else times.position,
     )
 
 

@@ -47,6 +47,8 @@ from gpu.step_queue import Collected, StepQueue
 from gpu.weights import WeightLoader
 
 IN_FLIGHT = 3
+TIMED_EVERY = 8
+"""On a software device one captured step of this many takes the times of its layers."""
 WARM_UP = (
     ("captured", 16, False),
     ("captured", 1, False),
@@ -124,6 +126,7 @@ class WgpuRunner:
         )
         self._looks = LookPasses(config, self.plans, self._queue, self._tensors, memory)
         self._peaks: dict[str, float] | None = None
+        self._n_watched = 0
 
     @classmethod
     def load(
@@ -187,7 +190,8 @@ class WgpuRunner:
         self.plans.reach_tables.set(slot, reach)
 
     def submit(self, step: Step) -> None:
-        self._queue.submit(self._plan_of(step, "captured" if step.capture else "plain"), step)
+        recorded = self._plan_of(step, "captured" if step.capture else "plain")
+        self._queue.submit(recorded, step, marks=self._times_layers(step))
 
     def collect(self) -> StepResult:
         done = self._queue.collect()
@@ -260,6 +264,14 @@ class WgpuRunner:
         """The plan that a step of this size replays, recorded now if it is the first; `context`:
         tokens of its longest sequence."""
         return self.plans.plan(n_rows, n_samples, "captured" if capture else "plain", context)
+
+    def _times_layers(self, step: Step) -> bool:
+        """Does this step take the GPU times of its layers, if it is captured? Every one on a GPU.
+        A software device stops and starts for each time, so there tokens are timed in turn."""
+        if not step.capture or not self.device.software or len(step.rows) > self.limits.n_slots:
+            return True
+        self._n_watched += 1
+        return self._n_watched % TIMED_EVERY == 1
 
     def _plan_of(self, step: Step, kind: str) -> RecordedPlan:
         n_rows, n_samples = len(step.rows), len(step.samples)

@@ -3,7 +3,7 @@
 import { byId, el, setText, splitBar } from "./dom.js";
 import { count, duration } from "./format.js";
 import { on, state } from "./state.js";
-import { focusedToken, view } from "./view.js";
+import { focused, focusedToken, view } from "./view.js";
 
 export function setUpTotals() {
   on("focus tokens hello", draw);
@@ -21,6 +21,8 @@ function aboutStep({ times }, stats) {
   const gpu = times?.gpu ?? null;
   const rows = stats?.n_rows ?? 1;
   const parts = gpu === null ? [] : [`${duration(gpu)} on the GPU`];
+  const since = stats?.timed_at == null ? 0 : stats.position - stats.timed_at;
+  if (since > 0 && focused() >= since) parts.push(`layers timed at ${count(focused() + 1 - since)}`);
   if (rows > 1) parts.push(`${count(rows)} tokens in the step`);
   else if (times) parts.push(`${count(state.hello.dispatches_per_token)} dispatches`);
   return parts.join(", ");

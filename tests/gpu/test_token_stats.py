@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpu.step import Captured
-from gpu.token_stats import significant, token_stats
+from gpu.token_stats import LayerTimes, significant, token_stats
 
 RNG = np.random.default_rng(5)
 
@@ -33,9 +33,10 @@ def captured(times: bool) -> Captured:
 @pytest.mark.parametrize("row", [0, 2])
 def test_every_number_is_the_rows(times: bool, row: int) -> None:
     step = captured(times)
-    stats = token_stats(step, row, position=17)
+    stats = token_stats(step, row, 17, LayerTimes.of(step, 17))
     assert stats.position == 17
     assert stats.n_rows == 3
+    assert stats.timed_at == (17 if times else None)
     assert stats.embedding == pytest.approx(step.embedding[row], rel=5e-6)
     for layer, told in enumerate(stats.layers):
         assert told.residual == pytest.approx(step.residual[row, layer], rel=5e-6)
@@ -48,6 +49,17 @@ def test_every_number_is_the_rows(times: bool, row: int) -> None:
             assert (told.attention_ms, told.mlp_ms) == pytest.approx(
                 tuple(step.layer_ms[layer]), rel=5e-6
             )
+
+
+def test_a_step_without_times_shows_the_last_ones_and_whose_they_are() -> None:
+    before, now = captured(True), captured(False)
+    stats = token_stats(now, 0, 21, LayerTimes.of(before, 17))
+    assert before.layer_ms is not None
+    assert (stats.position, stats.timed_at, stats.n_rows) == (21, 17, 3)
+    assert (stats.embed_ms, stats.head_ms) == (0.5, 1.5)
+    for layer, told in enumerate(stats.layers):
+        assert told.residual == pytest.approx(now.residual[0, layer], rel=5e-6)
+        assert told.mlp_ms == pytest.approx(before.layer_ms[layer, 1], rel=5e-6)
 
 
 def test_numbers_are_short_and_zero_stays_zero() -> None:

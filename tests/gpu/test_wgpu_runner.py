@@ -15,7 +15,7 @@ import wgpu
 from gpu.attention_cut import split_of
 from gpu.device import Device
 from gpu.step import FROM_GPU, Row, Step
-from gpu.wgpu_runner import WgpuRunner
+from gpu.wgpu_runner import TIMED_EVERY, WgpuRunner
 from tests.gpu import driving, random_llama
 from tests.gpu.driving import GREEDY, counted
 from tests.gpu.sampler_rig import settings
@@ -170,6 +170,25 @@ def test_times_of_a_captured_step(model: tuple[str, WgpuRunner]) -> None:
     assert min(parts) >= 0
     assert min(captured.layer_ms.ravel()) > 0
     assert sum(parts) == pytest.approx(result.gpu_ms, rel=1e-3)
+
+
+def test_a_software_device_times_the_layers_of_few_tokens(model: tuple[str, WgpuRunner]) -> None:
+    name, runner = model
+    if not (runner.gpu.has_pass_timestamps and runner.device.software):
+        pytest.skip(f"{runner.device.name} times every token's layers, or none's")
+    ids = random_llama.ids(name, 4)
+    driving.captured(runner, ids, chunk=4)
+    driving.begin(runner, 0, ids, len(ids) + 2 * TIMED_EVERY)
+    timed = []
+    for i in range(2 * TIMED_EVERY):
+        row = Row(0, len(ids) + i, FROM_GPU)
+        runner.submit(Step((row,), (counted(GREEDY, 0, 0, i + 1),), capture=True))
+        result = runner.collect()
+        assert result.captured is not None
+        assert result.gpu_ms is not None
+        timed.append(result.captured.layer_ms is not None)
+    assert sum(timed) == 2
+    assert timed == timed[:TIMED_EVERY] * 2
 
 
 def test_how_many_dispatches_a_token_takes(model: tuple[str, WgpuRunner]) -> None:
