@@ -15,11 +15,14 @@ import numpy.typing as npt
 from gpu.buffers import Memory
 from gpu.config import ModelConfig
 from gpu.errors import InvalidRequest
-from gpu.plan_book import PlanBook, StepTensors
+from gpu.plan_book import PlanBook, RecordedPlan, StepTensors
 from gpu.step import Floats, Inspected, Look, Sample, Step
-from gpu.step_buffer import MAX_SAMPLES
 from gpu.step_queue import StepQueue
 from gpu.workspace import States, Weights
+
+LENS_SAMPLES = 4
+"""States whose logits are computed together: as many rows as runs beside each other sample, so that
+the kernel is there already."""
 
 Places = npt.NDArray[np.intp]
 """Of rows in a step."""
@@ -48,6 +51,10 @@ class LookPasses:
         attention = self._attention(step, *look.keys) if look.keys is not None else None
         states = self._all_states(step) if look.states else None
         return Inspected(attention, self._lens(step) if look.lens else None, states)
+
+    def first_plans(self) -> list[RecordedPlan]:
+        """Plans whose kernels the first look will need."""
+        return [self._plans.plan(1, 0, "weights"), self._plans.plan(1, LENS_SAMPLES, "lens")]
 
     # ---- attention --------------------------------------------------------------------------
 
@@ -113,8 +120,8 @@ class LookPasses:
                 n_states = self._config.n_layers + 1
                 of_row = [replace(sample, row=i * states.n_rows + place) for i in range(n_states)]
                 found = [
-                    self._read_logits(states, of_row[at : at + MAX_SAMPLES])
-                    for at in range(0, n_states, MAX_SAMPLES)
+                    self._read_logits(states, of_row[at : at + LENS_SAMPLES])
+                    for at in range(0, n_states, LENS_SAMPLES)
                 ]
         return np.concatenate(found)
 

@@ -242,16 +242,21 @@ class WgpuRunner:
     def warm_up(self) -> Iterator[None]:
         """Compiles one kernel at a time, so that a request which comes meanwhile waits for no other
         than its own. Plans with other buckets share the same kernels."""
-        limits, warm = self.limits, set()
-        for kind, n, long in WARM_UP:
-            rows = min(n, limits.max_captured_rows) if kind == "captured" else n
-            context = limits.context if long else 1
-            recorded = self.plans.plan(rows, min(rows, limits.n_slots), kind, context)
+        warm = set()
+        for recorded in self._plans_to_warm():
             for dispatch in recorded.plan.dispatches:
                 if id(dispatch.kernel) not in warm:
                     warm.add(id(dispatch.kernel))
                     self._queue.warm(dispatch.in_pass)
                     yield
+
+    def _plans_to_warm(self) -> Iterator[RecordedPlan]:
+        limits = self.limits
+        for kind, n, long in WARM_UP:
+            rows = min(n, limits.max_captured_rows) if kind == "captured" else n
+            context = limits.context if long else 1
+            yield self.plans.plan(rows, min(rows, limits.n_slots), kind, context)
+        yield from self._looks.first_plans()
 
     def close(self) -> None:
         while self._queue:
