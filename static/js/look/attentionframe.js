@@ -6,7 +6,7 @@ import { backOf } from "./attentionask.js";
 import { MOST_TOKENS } from "./attentionmeasure.js";
 import { NAMED_FROM, NAMED_TIMES, namedBy, nameOf } from "./attentionscores.js";
 import { strongest } from "./attentionwords.js";
-import { shareLegend } from "./shares.js";
+import { ShareLegend } from "./shares.js";
 
 /** Entropies farther apart than this are not those of the run. */
 const SAME_BITS = 0.01;
@@ -56,7 +56,8 @@ export class AttentionFrame {
     this.words.setAttribute("role", "group");
     this.words.setAttribute("aria-label", "Words of the context");
     const foot = right.appendChild(el("div", "at-foot"));
-    foot.append(shareLegend());
+    this.legend = new ShareLegend();
+    foot.append(this.legend.node);
     this.help = foot.appendChild(el("p", "at-help"));
   }
 
@@ -81,6 +82,7 @@ export class AttentionFrame {
     this.grid.setAttribute("aria-valuenow", String(at));
     this.grid.setAttribute("aria-valuetext", says);
     setText(this.help, help(shown, measured));
+    this.legend.draw();
     this.#drawOver(over, measured);
     const { left, soon } = backOf(shown);
     this.back.hidden = left === 0 || soon;

@@ -10,7 +10,7 @@ import { Missing, sequenceOf } from "./context.js";
 import { askLatest, askNewest, Kept } from "./kept.js";
 import { drawRanks } from "./lensrank.js";
 import { inWords, ofStage, stageName, whenTop } from "./lensreading.js";
-import { shareColour, shareLegend } from "./shares.js";
+import { shareColour, ShareLegend } from "./shares.js";
 
 const TOP = 5;
 const MOST_BYTES = 16e6;
@@ -23,6 +23,7 @@ const MOST_ROW = 44;
 const SAME_LOG = 1e-3;
 
 const kept = new Kept(MOST_BYTES);
+let legend = null;
 let says = null;
 let plate = null;
 let grid = null;
@@ -44,7 +45,8 @@ export const lens = {
   setUp(root) {
     const bar = root.appendChild(el("div", "ln-bar"));
     says = bar.appendChild(el("p", "ln-says"));
-    bar.append(shareLegend());
+    legend = new ShareLegend();
+    bar.append(legend.node);
     plate = root.appendChild(el("div", "ln-plate"));
     grid = plate.appendChild(el("table", "ln-grid"));
     grid.setAttribute("role", "grid");
@@ -126,6 +128,7 @@ function draw(asked, { arrays, info }) {
   if (rows.length !== nStages) build(nStages);
   const ranks = [...arrays.rank.values];
   setText(says, `After “${asked.before}”: ${inWords(ranks, asked.name)}`);
+  legend.draw();
   const row = heightOfRow(nStages);
   const hot = hotStage();
   for (let stage = 0; stage < nStages; stage += 1) drawRow(stage, hot);
