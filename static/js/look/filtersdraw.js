@@ -67,11 +67,12 @@ export class FlowPicture {
   #colour(band, i) {
     const { picked, lit, preview } = this.look;
     if (band.id === picked) return { bar: palette.lamp, ribbon: [palette.lamp, 0.34] };
-    if (band.id !== null && band.id === preview) return { bar: palette.data, ribbon: [palette.data, 0.42] };
-    if (band.id !== null && band.id === lit) return { bar: palette.data, ribbon: [palette.data, 0.55] };
-    if (band.id === null) return { bar: palette["data-2"], alpha: 0.4, ribbon: [palette["data-2"], 0.12] };
-    const alpha = i % 2 ? 0.78 : 1;
-    return { bar: palette["data-2"], alpha, ribbon: [palette["data-2"], i % 2 ? 0.2 : 0.28] };
+    const { data, "data-2": plain } = palette;
+    if (band.id === null) return { bar: plain, alpha: 0.4, ribbon: [plain, 0.12] };
+    if (band.id === preview) return { bar: data, ribbon: [data, 0.42] };
+    if (band.id === lit) return { bar: data, ribbon: [data, 0.55] };
+    const odd = i % 2 === 1;
+    return { bar: plain, alpha: odd ? 0.78 : 1, ribbon: [plain, odd ? 0.2 : 0.28] };
   }
 
   #ribbons(band, i) {
@@ -144,7 +145,7 @@ export class FlowPicture {
     for (let column = 0; column <= DRAW; column += 1) {
       const kept = column === DRAW ? 1 : (real.stages[column]?.kept ?? 1);
       const height = Math.round(kept * tall);
-      context.strokeRect(Math.round(x(column)) - 2.5, Math.round(y(0)) - 0.5, Math.round(bar) + 5, height + 1);
+      context.strokeRect(x(column) - 2.5, Math.round(y(0)) - 0.5, bar + 5, height + 1);
     }
     const token = real.byId.get(picked);
     if (!token) return;

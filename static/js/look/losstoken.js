@@ -112,12 +112,15 @@ function gradientRow({ id, p, gradient, count: n }, nameOf, token) {
   ]);
 }
 
+/** Parts of characters are left out. */
+const textOf = (tokens) => tokens.map(({ text }) => text.replace(/\uFFFD+/g, "…")).join("");
+
 function hardRow(tokens, i) {
   const item = el("li");
   const button = item.appendChild(el("button"));
   button.type = "button";
   button.dataset.i = i;
-  const before = tokens.slice(Math.max(0, i - 8), i).map(({ text }) => text).join("").replace(/\s+/g, " ");
+  const before = textOf(tokens.slice(Math.max(0, i - 8), i)).replace(/\s+/g, " ");
   button.append(
     el("span", "ls-before", before.slice(-BEFORE)),
     el("b", "", labelOf(tokens[i])),
