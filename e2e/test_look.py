@@ -14,7 +14,17 @@ from e2e.playground import Playground
 from e2e.site import Site
 from e2e.test_looks import WATCH_SHIFTS, open_page, violations
 
-INSTRUMENTS = ("tokens", "timeline", "attention", "lens", "filters", "loss", "cache", "weights", "plan")
+INSTRUMENTS = (
+    "tokens",
+    "timeline",
+    "attention",
+    "lens",
+    "filters",
+    "loss",
+    "cache",
+    "weights",
+    "plan",
+)
 
 # Of a PNG: its size, the colour of its corner, the share of pixels that are not of that colour, and
 # how many colours there are.
