@@ -27,6 +27,8 @@ export class Segment {
     /** Its chunks: {done, reused, ms, gpuMs, passedAt, receivedAt}. */
     this.chunks = [];
     this.promptStats = [];
+    /** Every event of it that was taken, in order. */
+    this.events = [];
     this.kvBlocks = 0;
     this.reason = "";
     this.message = "";
@@ -121,6 +123,7 @@ export class Answer {
     if (seq <= segment.seq) return false;
     if (seq > segment.seq + 1) return null;
     segment.seq = seq;
+    segment.events.push(event);
     if (segment.plain !== null) this.#refill(segment);
     HANDLERS[event.type]?.(this, segment, event);
     return true;

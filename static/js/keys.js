@@ -2,15 +2,23 @@
 
 import { setMetric } from "./corecontrols.js";
 import { byId } from "./dom.js";
+import { toggle } from "./filmbar.js";
 import { closeLook, toggleLook } from "./look.js";
 import { METRIC_NAMES } from "./metrics.js";
 import { startNewChat } from "./composer.js";
+import { stopAgain } from "./replayagain.js";
+import { chooseReplay, saveReplay } from "./replaydialog.js";
 import { stop } from "./session.js";
+import { state } from "./state.js";
 import { closeSheet } from "./sheets.js";
 import { copyAnswer } from "./statusline.js";
 
 const isTyping = ({ tagName, type }) =>
   tagName === "TEXTAREA" || (tagName === "INPUT" && !["range", "radio", "checkbox"].includes(type));
+
+/** Does the space bar do something of its own there? */
+const isControl = (node) =>
+  node.matches("button, a, input:not([type=range]), select, summary, [role=tab]");
 
 export function setUpKeys() {
   for (const [opener, dialog] of [
@@ -28,7 +36,7 @@ export function setUpKeys() {
 function onKey(event) {
   if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape") {
-    if (closeSheet() || closeLook() || stop()) event.preventDefault();
+    if (closeSheet() || closeLook() || stopAgain() || stop()) event.preventDefault();
     return;
   }
   const command = event.ctrlKey || event.metaKey;
@@ -37,7 +45,7 @@ function onKey(event) {
     : event.altKey || isTyping(event.target)
       ? null
       : plain(event.key);
-  if (!act) return;
+  if (!act || (event.key === " " && isControl(event.target))) return;
   event.preventDefault();
   act();
 }
@@ -51,9 +59,13 @@ function newChat() {
 
 const COMMANDS = { "shift o": newChat, "shift c": copyAnswer, "/": help };
 
+const PLAIN = { l: toggleLook, s: () => saveReplay(), o: chooseReplay };
+
 function plain(key) {
   if (key === "?") return help;
-  if (key === "l" || key === "L") return toggleLook;
+  if (key === " ") return state.replay && toggle;
+  const act = PLAIN[key.toLowerCase()];
+  if (act) return act;
   const metric = METRIC_NAMES[Number(key) - 1];
   return metric ? () => setMetric(metric) : null;
 }

@@ -1,0 +1,603 @@
+"""A conversation as a file: what is in it, and the same page from it without an engine."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from e2e import film
+from e2e.film import Film, as_file
+from e2e.lookout import Wire
+from e2e.playground import Playground, until
+from e2e.site import Site, fake_site
+
+ASK = "Tell me a story"
+# Tokens of the generations that `written` has: an answer, its continuation, another version, and
+# the answer of the next turn. The number of the last token of each in the film.
+ASKED, CONTINUED, REGENERATED, LAST = 60, 90, 120, 132
+
+
+@pytest.fixture(scope="module")
+def written(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory, _sites: dict[Any, Site]
+) -> Iterator[dict[str, Any]]:
+    """A conversation that had it all: a change while writing, a continuation, another version, a
+    second turn. {path, packed, replay, wire}"""
+    page = browser.new_page()
+    wire = Wire(page)
+    here = _sites.setdefault(
+        (("delay", 0.02),), _sites.get((("delay", 0.02),)) or fake_site(delay=0.02)
+    )
+    play = Playground(page, here.url).open()
+    play.set(seed="18446744073709551615", max_tokens=60, temperature=0.8)
+    play.ask(ASK)
+    play.wait_tokens(8)
+    play.slide("temperature", 1.4)
+    play.wait_done()
+    play.set(max_tokens=30)
+    play.carry_on.click()
+    play.wait_tokens(CONTINUED)
+    play.wait_done()
+    play.regenerate.click()
+    expect(page.locator("#version")).to_have_text("2/2")
+    play.wait_tokens(30)
+    play.wait_done()
+    play.set(max_tokens=12)
+    page.get_by_role("switch").click()
+    play.ask("<b>And</b> then?")
+    play.wait_tokens(12)
+    play.wait_done()
+    folder = tmp_path_factory.mktemp("replay")
+    made = Film(page)
+    path = made.save(folder / "story.json")
+    packed = made.save(folder / "story.json.gz", "Save, compressed")
+    yield {"path": path, "packed": packed, "replay": film.read(path), "wire": wire, "url": here.url}
+    page.close()
+
+
+@pytest.fixture
+def alone(page: Page, site: Callable[..., Site]) -> Film:
+    """A fresh page that finds no server behind its WebSocket."""
+    page.route_web_socket("**/ws", lambda route: route.close())
+    page.goto(site().url)
+    expect(page.get_by_test_id("notice")).to_contain_text("cannot be reached")
+    return Film(page)
+
+
+# ---- the file --------------------------------------------------------------------------------
+
+
+def test_the_file_holds_what_came_over_the_line(written: dict[str, Any]) -> None:
+    replay, wire = written["replay"], written["wire"]
+    hello = wire.last("hello")
+    assert replay["format"] == "tokenglass replay"
+    assert replay["version"] == 1
+    assert replay["hello"] == hello
+    asked = [message for message in wire.sent if message["type"] == "generate"]
+    kept = film.segments(replay)
+    assert len(asked) == len(kept) == 4
+    for segment, request in zip(kept, asked, strict=True):
+        told = [m for m in wire.received if m["type"] == "event" and m["id"] == request["id"]]
+        seed = str(request["params"]["seed"])
+        expected = copy.deepcopy([m["event"] for m in told])
+        for event in expected:
+            if "params" in event:
+                event["params"]["seed"] = seed
+        assert [each["event"] for each in segment["events"]] == expected
+        assert [each["at"] for each in segment["events"]] == [m["at"] for m in told]
+        assert segment["prepared"] == told[0]["prepared"]
+        came = [each["came"] for each in segment["events"]]
+        assert came == sorted(came)
+        assert all(each["drawn"] >= each["came"] for each in segment["events"])
+        assert segment["request"]["params"] == {**request["params"], "seed": seed}
+        assert segment["request"]["messages"] == request["messages"]
+    assert kept[0]["request"]["params"]["seed"] == "18446744073709551615"
+
+
+def test_every_change_is_there_with_its_token(written: dict[str, Any]) -> None:
+    (updated,) = film.events(film.segments(written["replay"])[0], "updated")
+    assert 8 <= updated["index"] < ASKED
+    assert updated["params"]["temperature"] == 1.4
+
+
+def test_the_compressed_file_is_the_same_and_small(written: dict[str, Any]) -> None:
+    plain, packed = (written[name].stat().st_size for name in ("path", "packed"))
+    same = film.read(written["packed"])
+    assert {**same, "saved": ""} == {**written["replay"], "saved": ""}
+    assert packed < plain / 2
+
+
+def test_the_dialog_says_the_size(page: Page, site: Callable[..., Site]) -> None:
+    play = Playground(page, site().url).open()
+    page.get_by_role("button", name="Replay: save or open").click()
+    size = page.get_by_test_id("replay-size")
+    expect(size).to_contain_text("Nothing has been written yet")
+    expect(page.get_by_role("button", name="Save as plain JSON")).to_be_disabled()
+    page.keyboard.press("Escape")
+    play.set(max_tokens=6)
+    play.ask(ASK)
+    play.wait_tokens(6)
+    play.wait_done()
+    page.get_by_role("button", name="Replay: save or open").click()
+    expect(size).to_contain_text("1 answer, 6 tokens: ")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as plain JSON").click()
+    assert download.value.suggested_filename == "tokenglass-tell-me-a-story.json"
+    n_bytes = Path(download.value.path()).stat().st_size
+    expect(size).to_contain_text(
+        f"{n_bytes / 1000:.0f}" if n_bytes >= 99_500 else f"{n_bytes / 1000:.1f}"
+    )
+
+
+def test_one_key_saves_and_another_opens(page: Page, site: Callable[..., Site]) -> None:
+    play = Playground(page, site().url).open()
+    play.set(max_tokens=4)
+    play.ask(ASK)
+    play.wait_tokens(4)
+    play.wait_done()
+    page.locator("#turns").focus()
+    with page.expect_download() as download:
+        page.keyboard.press("s")
+    assert download.value.suggested_filename.endswith(".json.gz")
+    expect(page.locator("#say")).to_contain_text("Saved as tokenglass-tell-me-a-story.json.gz")
+    with page.expect_file_chooser():
+        page.keyboard.press("o")
+
+
+# ---- opening ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["path", "packed"])
+def test_it_opens_without_engine_and_server(
+    alone: Film, written: dict[str, Any], name: str
+) -> None:
+    alone.open(written[name])
+    page = alone.page
+    expect(page.get_by_test_id("connection")).to_have_text("Replay")
+    expect(page.get_by_test_id("notice")).to_be_hidden()
+    shown = alone.state()
+    first, second, third, fourth = film.segments(written["replay"])
+    texts = [
+        "".join(t["text"] for t in film.events(s, "token")) for s in (first, second, third, fourth)
+    ]
+    assert shown["turns"] == [ASK, texts[2], "<b>And</b> then?", texts[3]]
+    assert page.locator("#version").inner_text() == ""
+    assert shown["candidates"][0].startswith(
+        film.events(fourth, "token")[-1]["candidates"][0]["text"].strip()
+    )
+    expect(alone.number).to_have_text(f"{LAST} / {LAST}")
+    expect(page.locator("#model-name")).to_have_text("fake-story · f16")
+
+
+def test_what_needs_an_engine_rests_and_says_why(alone: Film, written: dict[str, Any]) -> None:
+    alone.open(written["path"])
+    page = alone.page
+    for name in ("Stop", "Regenerate", "Continue", "New"):
+        button = page.locator("#meta").get_by_role("button", name=name, exact=True)
+        expect(button).to_be_disabled()
+        expect(button).to_have_attribute("title", "A replay writes nothing. Leave it to write on.")
+    for control in page.locator(".sampling").locator("input, button").all():
+        expect(control).to_be_disabled()
+    expect(page.locator("#capture")).to_be_disabled()
+    expect(page.locator("#prompt")).to_be_hidden()
+    expect(page.locator("#sampling-hint-text")).to_have_text("As they were at this token")
+    expect(alone.again).to_be_disabled()
+    expect(alone.said).to_have_text("To write it again here, this page needs its engine.")
+    page.evaluate("() => { location.hash = 'look=attention' }")
+    expect(page.locator("#look-say")).to_contain_text("a replay is shown without one")
+
+
+def test_every_position_is_the_page_as_it_was(alone: Film, written: dict[str, Any]) -> None:
+    alone.open(written["path"])
+    first, second, third, _ = film.segments(written["replay"])
+    (updated,) = film.events(first, "updated")
+    tokens = film.events(first, "token")
+    for n in (1, 7, updated["index"] + 3, ASKED):
+        alone.seek(n)
+        shown, token = alone.state(), tokens[n - 1]
+        text = "".join(t["text"] for t in tokens[:n])
+        marked = "temperature 0.8 → 1.4" if n > updated["index"] else ""
+        assert shown["turns"][0] == ASK
+        assert len(shown["turns"][1]) == len(text) + len(marked)
+        assert shown["turns"][1].replace(marked, "") == text
+        assert shown["token"] == str(n)
+        assert f"token {n}, " in shown["core"]
+        assert f"draw {token['draw']:.3f}" in shown["draw"]
+        assert shown["kv"].startswith(f"{token['kv_blocks']} of ")
+        residual = token["stats"]["layers"][7]["residual"]
+        assert f"{residual:.1f}" in shown["layers"]
+    alone.seek(1)
+    assert alone.state()["temperature"] == "0.80"
+    alone.seek(ASKED)
+    assert alone.state()["temperature"] == "1.40"
+    assert "max tokens reached" in alone.state()["stats"]
+    alone.seek(ASKED + 1)
+    assert alone.state()["turns"][1].endswith("continued" + film.events(second, "token")[0]["text"])
+    alone.seek(CONTINUED + 1)
+    expect(alone.page.locator("#version")).to_have_text("2/2")
+    assert alone.state()["turns"] == [ASK, film.events(third, "token")[0]["text"]]
+    alone.seek(REGENERATED + 1)
+    assert alone.state()["capture"] is False
+    assert len(alone.state()["turns"]) == 4
+
+
+def test_back_and_forth_is_the_same(alone: Film, written: dict[str, Any]) -> None:
+    alone.open(written["path"])
+    seen = {}
+    for n in (0, 5, 59, 60, 61, 90, 91, 120, 121, 132):
+        alone.seek(n)
+        seen[n] = alone.state()
+    assert len({str(state) for state in seen.values()}) == len(seen)
+    for n in (121, 5, 132, 60, 0, 91, 59, 90, 61, 120):
+        alone.seek(n)
+        assert alone.state() == seen[n], f"at {n}"
+
+
+# The pixels of the first token's column, by way of a canvas that is made to be read.
+FIRST_COLUMN = """() => {
+    const [nPrompt, sample] = [17, document.querySelector("#sample")];
+    const copy = new OffscreenCanvas(4, 300).getContext("2d", { willReadFrequently: true });
+    copy.drawImage(sample, nPrompt * 3 + 11, 60, 4, 300, 0, 0, 4, 300);
+    return [...copy.getImageData(0, 0, 4, 300).data];
+}"""
+
+
+def test_columns_keep_their_colours_while_it_is_scrubbed(
+    alone: Film, written: dict[str, Any]
+) -> None:
+    alone.open(written["path"])
+    page = alone.page
+    page.get_by_text("Residual norm").click()
+    seen = []
+    for n in (120, 92, 105, 91):
+        alone.seek(n)
+        alone.state()
+        seen.append(page.evaluate(FIRST_COLUMN))
+    assert len(set(map(str, seen))) == 1
+    assert len(set(seen[0])) > 5, "there is nothing in this column"
+
+
+def test_it_plays_at_its_recorded_times(alone: Film, written: dict[str, Any]) -> None:
+    page = alone.page
+    alone.open(written["path"])
+    page.clock.install()
+    page.clock.pause_at(page.evaluate("() => Date.now() + 1000"))
+    first = film.segments(written["replay"])[0]["events"]
+    times = [each["at"] for each in first if each["event"]["type"] == "token"]
+    for speed, factor in (("1×", 1.0), ("4×", 4.0), ("¼×", 0.25)):
+        alone.seek(0)
+        page.get_by_text(speed, exact=True).click()
+        alone.play.click()
+        half = times[30] + 1
+        page.clock.run_for(half / factor)
+        pause = alone.bar.get_by_role("button", name="Pause")
+        pause.click()
+        page.clock.run_for(50)
+        shown = int(alone.slider.input_value())
+        frames = 40 * factor  # a frame before and one after
+        least = sum(at <= half - frames for at in times)
+        most = sum(at <= half + frames for at in times)
+        assert least <= shown <= most, f"{shown} tokens at {half:.0f} ms, {speed}"
+        page.clock.run_for(2000)
+        assert int(alone.slider.input_value()) == shown, "a paused film stands"
+    page.get_by_text("4×", exact=True).click()
+    alone.play.click()
+    page.clock.run_for(60_000)
+    alone.expect_at(LAST)
+    expect(alone.play).to_be_visible()
+
+
+def test_all_of_it_by_keyboard(alone: Film, written: dict[str, Any]) -> None:
+    alone.open(written["path"])
+    page = alone.page
+    expect(alone.slider).to_be_focused()
+    expect(alone.slider).to_have_attribute(
+        "aria-valuetext", f"token {LAST} of {LAST}: “" + word(written, 3, 11) + "”"
+    )
+    page.keyboard.press("Home")
+    alone.expect_at(0)
+    page.keyboard.press("ArrowRight")
+    alone.expect_at(1)
+    expect(alone.slider).to_have_attribute(
+        "aria-valuetext", f"token 1 of {LAST}: “" + word(written, 0, 0) + "”"
+    )
+    page.keyboard.press("Space")
+    expect(alone.bar.get_by_role("button", name="Pause")).to_be_visible()
+    until(lambda: int(alone.slider.input_value()) > 4, "a film that plays")
+    page.keyboard.press("Space")
+    expect(alone.play).to_be_visible()
+    at = int(alone.slider.input_value())
+    page.keyboard.press("Shift+Tab")
+    expect(alone.bar.get_by_role("button", name="Next token of the replay")).to_be_focused()
+    page.keyboard.press("Enter")
+    alone.expect_at(at + 1)
+    page.keyboard.press("Space")  # on a button it is the button's
+    alone.expect_at(at + 2)
+    alone.slider.focus()
+    page.keyboard.press("End")
+    alone.expect_at(LAST)
+    alone.leave.focus()
+    page.keyboard.press("Enter")
+    expect(alone.bar).to_be_hidden()
+    expect(page.get_by_role("button", name="Replay: save or open")).to_be_focused()
+
+
+def word(written: dict[str, Any], segment: int, index: int) -> str:
+    token = film.events(film.segments(written["replay"])[segment], "token")[index]
+    text: str = token["text"]
+    return text.strip() or "␣"
+
+
+def test_a_file_dropped_on_the_page_opens(
+    page: Page, site: Callable[..., Site], written: dict[str, Any]
+) -> None:
+    Playground(page, site().url).open()
+    made = Film(page)
+    transfer = page.evaluate_handle(
+        """(text) => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([text], "dropped.json"));
+            return transfer;
+        }""",
+        written["path"].read_text(),
+    )
+    page.dispatch_event("body", "dragover", {"dataTransfer": transfer})
+    expect(page.locator("body")).to_have_attribute("data-drop", "")
+    page.dispatch_event("body", "drop", {"dataTransfer": transfer})
+    expect(made.bar).to_be_visible()
+    expect(page.locator("#film-name")).to_have_text("dropped.json")
+    expect(page.locator("body")).not_to_have_attribute("data-drop", "")
+
+
+# ---- what it covers --------------------------------------------------------------------------
+
+
+def test_the_conversation_goes_on_underneath_and_comes_back_whole(
+    page: Page, own_site: Callable[..., Site], written: dict[str, Any]
+) -> None:
+    here = own_site(delay=0.03)
+    play = Playground(page, here.url).open()
+    play.set(seed=5, max_tokens=80, temperature=0.9)
+    play.ask("My own question")
+    play.wait_tokens(10)
+    made = Film(page).open(written["path"])
+    made.seek(20)
+    assert "My own question" not in str(made.state()["turns"])
+    page.keyboard.press("Escape")  # stops nothing that is not on show
+    page.wait_for_timeout(600)
+    made.leave.click()
+    expect(page.get_by_test_id("connection")).to_have_text("Connected")
+    play.wait_tokens(80)
+    play.wait_done()
+    params = page.evaluate("() => JSON.parse(localStorage['tokenglass.settings']).settings")
+    own = {**params, "seed": 5, "stop": tuple(params["stop"])}
+    assert own["temperature"] == 0.9
+    assert play.text() == "".join(t.text for t in here.reference("My own question", **own))
+    assert play.numbers() == list(range(80))
+    expect(page.locator("#seed")).to_have_value("5")
+    expect(page.locator("#n-temperature")).to_have_value("0.90")
+    expect(page.locator("#n-temperature")).to_be_enabled()
+    play.set(max_tokens=5)
+    play.ask("Another")
+    play.wait_tokens(5)
+    play.wait_done()
+    assert len(made.state()["turns"]) == 4
+
+
+def test_a_reload_during_a_replay_brings_the_conversation(
+    page: Page, own_site: Callable[..., Site], written: dict[str, Any]
+) -> None:
+    play = Playground(page, own_site().url).open()
+    play.set(max_tokens=9)
+    play.ask("My own question")
+    play.wait_tokens(9)
+    play.wait_done()
+    mine = play.text()
+    Film(page).open(written["path"]).seek(40)
+    page.reload()
+    play.wait_ready()
+    play.wait_tokens(9)
+    assert play.text() == mine
+    expect(page.locator(".said")).to_have_text("My own question")
+
+
+def test_a_second_file_takes_the_place_of_the_first(
+    page: Page, site: Callable[..., Site], written: dict[str, Any]
+) -> None:
+    Playground(page, site().url).open()
+    made = Film(page).open(written["path"])
+    made.play.click()
+    short = copy.deepcopy(written["replay"])
+    short["turns"] = short["turns"][:2]
+    made.give(as_file(short, "short.json"))
+    expect(page.locator("#film-name")).to_have_text("short.json")
+    expect(made.number).to_have_text(f"{REGENERATED} / {REGENERATED}")
+    expect(made.play).to_be_visible()
+    made.leave.click()
+    expect(page.locator("body")).to_have_attribute("data-phase", "empty")
+
+
+# ---- bad files -------------------------------------------------------------------------------
+
+Path_ = tuple[str | int, ...]
+TURN: Path_ = ("turns", 1, "answers", 0, "segments", 0)
+EVENTS: Path_ = (*TURN, "events")
+
+
+def changed(replay: dict[str, Any], path: Path_, value: object) -> dict[str, Any]:
+    """A copy with the value at `path` replaced; ... takes it out."""
+    made = copy.deepcopy(replay)
+    place: Any = made
+    for step in path[:-1]:
+        place = place[step]
+    if value is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return made
+
+
+BAD_FIELDS: list[tuple[Path_, object, str]] = [
+    (("format",), "another", "This is no replay: it does not begin with"),
+    (("version",), 2, "of version 2; this page reads version 1"),
+    (("version",), "1", "of version 1; this page reads version 1"),
+    (("version",), ..., "of version undefined"),
+    (("hello",), ..., "replay.hello is missing, but must be an object"),
+    (("hello", "model"), None, "replay.hello.model is null, but must be an object"),
+    (("hello", "model", "n_layers"), 10**6, "n_layers is 1000000, but must be"),
+    (("hello", "model", "n_heads"), 0, "n_heads is 0, but must be a whole number from 1"),
+    (("hello", "limits", "context"), 1.5, "context is 1.5, but must be a whole number"),
+    (("hello", "limits", "kv_blocks"), 10**15, "kv_blocks is 1000000000000000, but must be"),
+    (("hello", "secret"), 1, 'replay.hello has the field "secret", which this version does not'),
+    (("saved",), "yesterday", 'saved is "yesterday", but must be a date'),
+    (("turns",), [], "replay.turns is a list of 0, but must be a list of 1"),
+    (("turns",), {}, "replay.turns is an object, but must be a list"),
+    (("turns", 0, "role"), "judge", 'role is "judge", but must be one of user, model'),
+    (("turns", 0, "text"), 7, "replay.turns[0].text is 7, but must be a text"),
+    (("turns", 1, "shown"), 2, "turns[1].shown is 2, but must be a whole number from 0 to 1"),
+    ((*TURN, "request", "params", "seed"), 5, "seed is 5, but must be a text of 1 to 20 digits"),
+    ((*TURN, "request", "params", "top_p"), 1.01, "top_p is 1.01, but must be a number"),
+    ((*TURN, "events"), ..., "must have either events or a text"),
+    ((*TURN, "text"), "and", "must have either events or a text"),
+    ((*EVENTS, 0, "at"), -1, "events[0].at is -1, but must be a number, not negative"),
+    ((*EVENTS, 0, "event", "prompt"), [], "prompt is a list of 0"),
+    ((*EVENTS, 1, "event", "type"), "accepted", 'has the field "done", which this version'),
+    ((*EVENTS, 1), {"at": 1, "event": {"type": "queued"}}, "event.position is missing, but"),
+    ((*EVENTS, 1, "event", "type"), "hacked", "must be one of accepted, queued, prefill, token"),
+    ((*EVENTS, 1, "event", "stats", 0, "position"), 10**6, "stats.position is 1000000, but"),
+    ((*EVENTS, 1, "event", "total"), 9999, "total is 9999, but must be"),
+    ((*EVENTS, 3, "event", "index"), 7, "index is 7, but must be 1, its number"),
+    ((*EVENTS, 3, "event", "logprob"), "NaN", 'logprob is "NaN", but must be a number'),
+    ((*EVENTS, 3, "event", "draw"), None, "draw is null, but must be a number"),
+    ((*EVENTS, 3, "event", "mass"), [1, 2], "mass is a list of 2, but must be a list of 4 to 4"),
+    ((*EVENTS, 3, "event", "text"), ["x"], "text is a list of 1, but must be a text"),
+    ((*EVENTS, 3, "event", "candidates", 0, "cut"), "<b>", 'cut is "<b>", but must be'),
+    ((*EVENTS, 3, "event", "stats", "layers"), [], "layers is a list of 0"),
+    ((*EVENTS, 3, "event", "stats", "layers", 0, "entropy"), [1.0], "entropy.length is 1, but"),
+    ((*EVENTS, 3, "event", "times", "interval"), True, "interval is true, but must be a number"),
+    ((*EVENTS, 3, "event", "innerHTML"), "<i>", 'has the field "innerHTML"'),
+    ((*EVENTS, 3, "event", "__proto__"), {}, 'has the field "__proto__"'),
+]  # fmt: skip
+
+
+def test_bad_fields_are_refused_by_name(
+    page: Page, site: Callable[..., Site], written: dict[str, Any]
+) -> None:
+    play = Playground(page, site().url).open()
+    play.set(max_tokens=5)
+    play.ask("My own question")
+    play.wait_tokens(5)
+    play.wait_done()
+    mine = play.text()
+    made = Film(page)
+    for path, value, words in BAD_FIELDS:
+        made.give(as_file(changed(written["replay"], path, value), "bad.json"))
+        expect(made.error).to_contain_text(words)
+        expect(made.error).to_contain_text("bad.json cannot be opened.")
+    expect(made.bar).to_be_hidden()
+    page.keyboard.press("Escape")
+    assert play.text() == mine
+    expect(page.get_by_test_id("connection")).to_have_text("Connected")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it is not JSON"),
+        (b"{", "it is not JSON"),
+        (b"[]", "it does not begin with"),
+        (b"null", "it does not begin with"),
+        (b'"tokenglass replay"', "it does not begin with"),
+        (b"\xff\xfe\x00", "it is not UTF-8 text"),
+        (b"\x1f\x8b broken", "it is not a whole gzip file of UTF-8 text"),
+        (gzip.compress(b"{" * 100)[:-9], "it is not a whole gzip file of UTF-8 text"),
+        (gzip.compress(b"\xff\xff"), "it is not a whole gzip file of UTF-8 text"),
+        (b"[" * 200_000, "it is not JSON"),
+        (gzip.compress(b" " * (300 * 1024 * 1024), 1), "holds more than 256 MB"),
+    ],
+    ids=["empty", "half", "list", "null", "text", "latin", "not gzip", "cut gzip", "gzip of bytes",
+         "deep", "bomb"],
+)  # fmt: skip
+def test_bad_files_are_refused(
+    page: Page, site: Callable[..., Site], content: bytes, words: str
+) -> None:
+    Playground(page, site().url).open()
+    made = Film(page)
+    made.give(as_file(content, "bad.json"))
+    expect(made.error).to_contain_text(words, timeout=30_000)
+    expect(made.bar).to_be_hidden()
+
+
+def test_an_infinite_number_is_refused(
+    page: Page, site: Callable[..., Site], written: dict[str, Any]
+) -> None:
+    Playground(page, site().url).open()
+    made = Film(page)
+    path: Path_ = (*EVENTS, 3, "event", "logprob")
+    text = written["path"].read_text()
+    value = str(film.segments(written["replay"])[0]["events"][3]["event"]["logprob"])
+    assert changed(written["replay"], path, 1)["turns"]
+    made.give(as_file(text.replace(f'"logprob":{value}', '"logprob":1e999', 1)))
+    expect(made.error).to_contain_text("logprob is null, but must be a number")
+
+
+def test_what_looks_like_html_is_text(alone: Film, written: dict[str, Any]) -> None:
+    evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+    replay = copy.deepcopy(written["replay"])
+    replay["hello"]["model"]["name"] = replay["hello"]["device"]["name"] = evil
+    replay["turns"][0]["text"] = replay["turns"][2]["text"] = evil
+    for segment in film.segments(replay):
+        for token in film.events(segment, "token"):
+            token["text"] = evil
+            for candidate in token["candidates"]:
+                candidate["text"] = evil
+        for token in film.events(segment, "accepted")[0]["prompt"]:
+            token["text"] = evil
+    alone.open(as_file(replay, f"{evil}.json"))
+    page = alone.page
+    for n in (1, ASKED, LAST):
+        alone.seek(n)
+        alone.state()
+    page.locator("#plot").focus()
+    page.keyboard.press("ArrowLeft")
+    page.evaluate("() => { location.hash = 'look=timeline' }")
+    alone.state()
+    assert page.locator(".said").first.text_content() == evil
+    assert page.locator(":is(main, .film, header, dialog) :is(img, script)").count() == 0
+    assert page.title() != "owned"
+
+
+# ---- narrow windows --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [360, 390, 768, 1100])
+def test_it_fits_narrow_windows(
+    page: Page, site: Callable[..., Site], written: dict[str, Any], width: int
+) -> None:
+    page.set_viewport_size({"width": width, "height": 740})
+    play = Playground(page, site().url).open()
+    assert play.overflow() <= 0
+    header = page.locator("header.top").bounding_box()
+    made = Film(page).open(written["path"])
+    made.seek(75)
+    assert play.overflow() <= 0
+    for control in made.bar.locator("button, input").all():
+        box = control.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width + 0.5
+        assert box["y"] + box["height"] <= 740
+    if width < 768:
+        assert header is not None
+        assert header["height"] < 60, "the header takes two lines"
+        for control in made.bar.get_by_role("button").all():
+            box = control.bounding_box()
+            assert box is not None
+            assert box["height"] >= 40
+    expect(page.locator(".tok.on").last).to_be_in_viewport()

@@ -1,0 +1,49 @@
+// What no field of a replay file can say alone: that runs are told in order, and fit their model.
+
+import { BadReplay, integer, oneOf, refuse } from "./replaycheck.js";
+
+/** A turn that has its form, of a conversation with the model of `of` (a hello). */
+export function checkTurn({ answers = [], shown }, of, path) {
+  if (answers.length) integer(0, answers.length - 1)(shown, `${path}.shown`);
+  answers.forEach(({ segments }, a) =>
+    segments.forEach((each, s) => {
+      const at = `${path}.answers[${a}].segments[${s}]`;
+      if (!each.events === (each.text === undefined))
+        throw new BadReplay(`${at} must have either events or a text.`);
+      if (each.branch) integer(0, a - 1)(each.branch.of, `${at}.branch.of`);
+      if (each.events) checkRun(each.events, of, at);
+    }),
+  );
+}
+
+/** The events of a generation, in the order an engine tells them. */
+function checkRun(events, of, path) {
+  let [index, ended] = [0, false];
+  const { prompt = [], texts = [] } = events[0].event;
+  integer(0, prompt.length)(texts.length, `${path}.events[0].event.texts.length`);
+  events.forEach((each, i) => {
+    const [at, now] = [`${path}.events[${i}].event`, each.event];
+    if ((now.type === "accepted") !== (i === 0))
+      throw new BadReplay(`${path}.events must begin with “accepted”, and have it once.`);
+    if (ended) throw new BadReplay(`${at} comes after “done”, but nothing may.`);
+    ended = now.type === "done";
+    if (now.type === "token") {
+      if (now.index !== index) refuse(`${at}.index`, `${index}, its number`, now.index);
+      index += 1;
+    }
+    if (now.type === "prefill") checkPrefill(now, prompt.length, at);
+    for (const its of [now.stats].flat().filter(Boolean)) checkStats(its, of.model, `${at}.stats`);
+  });
+}
+
+function checkPrefill({ done, total, reused, stats: its }, nPrompt, path) {
+  oneOf(nPrompt)(total, `${path}.total`);
+  integer(0, total)(done, `${path}.done`);
+  integer(0, done)(reused, `${path}.reused`);
+  for (const { position } of its) integer(0, nPrompt - 1)(position, `${path}.stats.position`);
+}
+
+function checkStats({ layers }, { n_layers: nLayers, n_heads: nHeads }, path) {
+  oneOf(nLayers)(layers.length, `${path}.layers.length`);
+  for (const { entropy } of layers) oneOf(nHeads)(entropy.length, `${path}.layers.entropy.length`);
+}
