@@ -24,7 +24,7 @@ export function setUpFilmBar() {
   byId("film-on").addEventListener("click", () => stepBy(1));
   slider.addEventListener("input", () => moveTo(Number(slider.value)));
   byId("film-speed").addEventListener("change", ({ target }) => setSpeed(Number(target.value)));
-  byId("film-again").addEventListener("click", () => (state.replay.again ? stopAgain() : again()));
+  byId("film-again").addEventListener("click", () => (stopAgain() ? null : again()));
   byId("film-leave").addEventListener("click", leaveFilm);
   setUpAgain();
   on("replay line", draw);

@@ -23,7 +23,7 @@ import { showAnswer } from "./view.js";
  *   reels    its generations still to write, the one under way first
  *   answer   the new one
  *   same     how many tokens were the same so far, before the first that was not
- *   parted   that first one: {here, there} (tokens; null: none), or null
+ *   parted   that first one: {here, there, reason} (tokens; null: none; `reason` it ended for), or null
  *   running, said, tone   for the bar
  *
  * @typedef {{take: object, reels: object[], answer: Answer, same: number,
@@ -133,7 +133,7 @@ function changesOf(events, limited) {
 
 function hear(again, message) {
   if (!again.running) return;
-  if (message.type === "error") return end(again, message.message, "bad");
+  if (message.type === "error") return end(again, `It was refused: ${message.message}.`, "bad");
   const { seq, event, at, prepared } = message;
   const { answer } = again;
   const { segment } = answer;
@@ -162,8 +162,8 @@ function finish(again, done) {
   listenTo(id, null);
   const [reel, ...rest] = again.reels;
   if (!again.parted && nTokens < reel.tokens.length)
-    again.parted = { here: null, there: tokenOf(reel, nTokens) };
-  if (done.reason === "error") return end(again, done.message, "bad");
+    again.parted = { here: null, there: tokenOf(reel, nTokens), reason: done.reason };
+  if (done.reason === "error") return end(again, `It was interrupted: ${done.message}.`, "bad");
   if (again.parted) return end(again, parting(again), "parted");
   if (!rest.length) return end(again, `The same ${plural(again.same, "token")}.${elsewhere()}`, "same");
   again.reels = rest;
@@ -187,8 +187,9 @@ function say(again, said, tone = "") {
 const wordOf = (token) => (token ? `“${tokenLabel(token.text, "·")}”` : "the end");
 
 function parting({ same, parted }) {
-  const { here, there } = parted;
+  const { here, there, reason } = parted;
   const before = same ? `The same ${plural(same, "token")}, then ` : "From the first token on: ";
+  if (reason === "context") return `${before}the context of this engine was full.`;
   return `${before}${wordOf(here)} here and ${wordOf(there)} in the file. ${whyParted()}`;
 }
 

@@ -1,0 +1,250 @@
+"""A replay written again on an engine: the same tokens, or where they part, and why."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e import film
+from e2e.film import Film
+from e2e.lookout import Wire
+from e2e.playground import Playground
+from e2e.site import Site
+from tests.serving import serving
+
+ASK = "Tell me a story about a fox who finds a lantern"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The bundled model on the real engine."""
+    with serving() as address:
+        yield address
+
+
+def write(page: Page, url: str, n: int, change_at: int = 10, **settings: Any) -> Playground:
+    """An answer of `n` tokens whose temperature was moved while it was written."""
+    play = Playground(page, url).open()
+    play.set(max_tokens=n, **{"seed": 2**63 + 11, "temperature": 0.7, **settings})
+    play.ask(ASK)
+    play.wait_tokens(change_at)
+    play.slide("temperature", 1.3)
+    play.wait_done()
+    play.wait_tokens(n)
+    return play
+
+
+def ids_of(wire: Wire, request: dict[str, Any]) -> list[int]:
+    told = [m["event"] for m in wire.received if m["type"] == "event" and m["id"] == request["id"]]
+    return [event["id"] for event in told if event["type"] == "token"]
+
+
+def updated_of(wire: Wire, request: dict[str, Any]) -> list[tuple[int, float]]:
+    told = [m["event"] for m in wire.received if m["type"] == "event" and m["id"] == request["id"]]
+    found = [event for event in told if event["type"] == "updated"]
+    return [(event["index"], event["params"]["temperature"]) for event in found]
+
+
+def requests(wire: Wire) -> list[dict[str, Any]]:
+    return [message for message in wire.sent if message["type"] == "generate"]
+
+
+# ---- on the real engine ----------------------------------------------------------------------
+
+
+def test_the_engine_writes_the_same_ids_again(page: Page, url: str, tmp_path: Path) -> None:
+    wire = Wire(page)
+    play = write(page, url, 120)
+    text = play.text()
+    made = Film(page)
+    path = made.save(tmp_path / "fox.json")
+    page.get_by_role("button", name="New", exact=True).click()
+    made.open(path)
+    made.again.click()
+    expect(made.said).to_have_text("The same 120 tokens.", timeout=60_000)
+    expect(made.said).to_have_attribute("data-tone", "same")
+    first, second = requests(wire)
+    assert ids_of(wire, first) == ids_of(wire, second)
+    assert len(ids_of(wire, first)) == 120
+    assert updated_of(wire, first) == updated_of(wire, second)
+    assert len(updated_of(wire, first)) >= 1
+    assert second["params"]["seed"] == 2**63 + 11
+    expect(page.locator("#version")).to_have_text("2/2")
+    assert play.text() == text
+    expect(page.locator(".mark-change")).to_have_text("temperature 0.7 → 1.3")
+    page.get_by_role("button", name="Previous version").click()
+    expect(page.locator("#version")).to_have_text("1/2")
+    assert play.text() == text
+
+
+def test_a_conversation_is_written_again_answer_by_answer(
+    page: Page, url: str, tmp_path: Path
+) -> None:
+    play = write(page, url, 40)
+    play.set(max_tokens=20)
+    play.carry_on.click()
+    play.wait_tokens(60)
+    play.wait_done()
+    play.ask("And then?")
+    play.wait_tokens(8)
+    page.keyboard.press("Escape")
+    play.wait_done()
+    n_last = len(play.numbers())
+    made = Film(page)
+    made.open(made.save(tmp_path / "fox.json.gz", "Save, compressed"))
+    made.again.click()
+    expect(made.said).to_have_text(f"The same {n_last} tokens.", timeout=60_000)
+    made.seek(5)
+    expect(made.said).to_have_text("")
+    made.again.click()
+    expect(made.said).to_have_text("The same 60 tokens.", timeout=60_000)
+    assert len(made.state()["turns"]) == 2
+    assert "continued" in made.state()["turns"][1]
+
+
+# ---- with the fake one -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def story(page: Page, site: Callable[..., Site], tmp_path: Path) -> dict[str, Any]:
+    """A replay of 60 tokens with a change, as an object; the page is open and ready."""
+    play = write(page, site(delay=0.02).url, 60, temperature=0.8)
+    replay = film.read(Film(page).save(tmp_path / "story.json"))
+    page.get_by_role("button", name="New", exact=True).click()
+    assert play.tokens.count() == 0
+    return replay
+
+
+def test_what_parts_is_told_with_its_token(page: Page, story: dict[str, Any]) -> None:
+    other = copy.deepcopy(story)
+    tokens = film.events(film.segments(other)[0], "token")
+    tokens[20].update(id=tokens[20]["id"] + 1, text=" zebra")
+    made = Film(page).open_json(other)
+    made.again.click()
+    written = film.events(film.segments(story)[0], "token")[20]["text"].strip() or "␣"
+    expect(made.said).to_have_text(
+        f"The same 20 tokens, then “{written}” here and “zebra” in the file. "
+        "The device and the dtype are the same, so the weights or the program are not.",
+        timeout=15_000,
+    )
+    expect(made.said).to_have_attribute("data-tone", "parted")
+
+
+def test_another_device_is_given_as_the_reason(page: Page, story: dict[str, Any]) -> None:
+    made = Film(page)
+    other = copy.deepcopy(story)
+    other["hello"]["device"]["name"] = "Another GPU"
+    other["hello"]["model"]["dtype"] = "q4"
+    made.open_json(other)
+    made.again.click()
+    expect(made.said).to_have_text(
+        "The same 60 tokens. Here it is f16 on Fake device, in the file q4 on Another GPU.",
+        timeout=15_000,
+    )
+    tokens = film.events(film.segments(other)[0], "token")
+    tokens[0]["id"] += 1
+    made.open_json(other)
+    made.again.click()
+    expect(made.said).to_contain_text("From the first token on: ", timeout=15_000)
+    expect(made.said).to_contain_text(": they round otherwise.")
+
+
+def test_another_model_cannot_write_it(page: Page, story: dict[str, Any]) -> None:
+    story["hello"]["model"]["name"] = "elephant"
+    made = Film(page).open_json(story)
+    expect(made.again).to_be_disabled()
+    expect(made.said).to_have_text("It was written by elephant; the engine here runs fake-story.")
+
+
+def test_it_can_be_stopped_and_ends_with_its_replay(page: Page, story: dict[str, Any]) -> None:
+    wire = Wire(page)
+    page.reload()
+    made = Film(page)
+    expect(page.locator("body")).to_have_attribute("data-engine", "ready")
+    made.open_json(story)
+    made.again.click()
+    expect(made.said).to_have_text(re.compile(r"^[1-9]\d? tokens, all the same so far\.$"))
+    expect(made.slider).to_be_disabled()
+    page.keyboard.press("Escape")
+    expect(made.said).to_have_text(re.compile(r"^Stopped after [1-9]\d? tokens?, all the same\.$"))
+    expect(made.slider).to_be_enabled()
+    made.again.click()
+    expect(made.bar.get_by_role("button", name="Stop")).to_be_visible()
+    made.leave.click()
+    expect(page.get_by_test_id("connection")).to_have_text("Connected")
+    first, second = requests(wire)
+    stopped = [message["id"] for message in wire.sent if message["type"] == "stop"]
+    assert stopped == [first["id"], second["id"]]
+    expect(page.locator("body")).to_have_attribute("data-phase", "empty")
+
+
+def test_a_line_that_breaks_ends_it(page: Page, story: dict[str, Any]) -> None:
+    play = Playground(page, page.url)
+    play.route_sockets()
+    play.open()
+    made = Film(page).open_json(story)
+    made.again.click()
+    expect(made.said).to_contain_text("all the same so far")
+    play.cut()
+    expect(made.said).to_have_text(re.compile(r"^The engine went away after \d+ tokens?\.$"))
+    expect(made.said).to_have_attribute("data-tone", "bad")
+    expect(made.slider).to_be_enabled()
+    expect(made.again).to_be_enabled(timeout=15_000)
+
+
+@pytest.mark.parametrize(
+    ("room", "words", "tone"),
+    [
+        (30, re.compile("^It was refused: .*the context holds 30"), "bad"),
+        (
+            60,
+            re.compile(r"^The same 1\d tokens, then the context of this engine was full\.$"),
+            "parted",
+        ),
+    ],
+    ids=["prompt", "text"],
+)
+def test_a_context_that_is_too_small_is_said(
+    page: Page,
+    story: dict[str, Any],
+    own_site: Callable[..., Site],
+    room: int,
+    words: re.Pattern[str],
+    tone: str,
+) -> None:
+    Playground(page, own_site(context=room).url).open()
+    made = Film(page).open_json(story)
+    made.again.click()
+    expect(made.said).to_have_attribute("data-tone", tone, timeout=15_000)
+    expect(made.said).to_have_text(words)
+
+
+def test_a_change_of_the_limit_is_written_again(
+    page: Page, site: Callable[..., Site], tmp_path: Path
+) -> None:
+    """Raised when it was nearly reached, and once more by nothing but the way it ended."""
+    wire = Wire(page)
+    play = Playground(page, site(delay=0.03).url).open()
+    play.set(seed=4, max_tokens=30)
+    play.ask(ASK)
+    play.wait_tokens(10)
+    play.set(max_tokens=200)
+    play.wait_tokens(45)
+    page.keyboard.press("Escape")
+    play.wait_done()
+    n = len(play.numbers())
+    assert 45 <= n < 200
+    made = Film(page)
+    made.open(made.save(tmp_path / "longer.json"))
+    made.again.click()
+    expect(made.said).to_have_text(f"The same {n} tokens.", timeout=15_000)
+    _, second = requests(wire)
+    assert second["params"]["max_tokens"] == 30
+    (change,) = second["changes"]
+    assert change["params"] == {"max_tokens": n}
