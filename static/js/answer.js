@@ -1,8 +1,10 @@
 // What one answer is made of: the generations ("segments") that wrote it, their tokens and marks.
 //
 // "Continue" adds a segment to the same answer, so tokens are numbered through the whole answer and
-// a segment knows the number of its first token. Nothing here touches the page.
+// a segment knows the number of its first token. A branch (branch.js) is a segment that begins with
+// tokens its run did not draw. Nothing here touches the page.
 
+import { takeLead, takeStats, takeWritten } from "./branch.js";
 import { differences } from "./params.js";
 
 /** @typedef {"sent"|"queued"|"prefill"|"writing"|"done"|"lost"} SegmentState */
@@ -30,6 +32,8 @@ export class Segment {
     /** Every event of it that was taken, in order. */
     this.events = [];
     this.kvBlocks = 0;
+    /** How many of the prompt's tokens were found in the cache when it was first read. */
+    this.promptReused = 0;
     this.reason = "";
     this.message = "";
     this.timings = null;
@@ -38,12 +42,36 @@ export class Segment {
     /** When this page sent the request, by its own clock; null when a reload forgot it. */
     this.sentAt = null;
     this.nTokens = 0;
+    /** What makes it a branch (branch.js), and the answer it parted from; null: it is none. */
+    this.branch = null;
+    this.parent = null;
+    /** How many of its tokens its run was given, and did not draw. */
+    this.given = 0;
     /** Text of a segment whose tokens are not here (yet, or any more); it stands in their place. */
     this.plain = null;
   }
 
   get running() {
     return this.state !== "done" && this.state !== "lost";
+  }
+
+  /** Number of the first token that its run drew, and how many it drew. */
+  get first() {
+    return this.base + this.given;
+  }
+
+  get nDrawn() {
+    return this.nTokens - this.given;
+  }
+
+  /** What the answer was asked for: {messages, prompt, continue_final}. */
+  get asked() {
+    return this.branch?.asked ?? this.request;
+  }
+
+  /** How many of the prompt's tokens are known as far as they can be. */
+  get promptDone() {
+    return this.branch ? this.prompt.length : this.prefill.done;
   }
 
   /** Tokens in the context: the prompt and what was written. */
@@ -56,7 +84,10 @@ export class Answer {
   constructor() {
     /** @type {Segment[]} */
     this.segments = [];
-    /** `token` events in order, each with `segment`. */
+    /**
+     * `token` events in order, each with its `segment`, its `place` in that, and its `number`: which
+     * of the seed's random numbers drew it.
+     */
     this.tokens = [];
     /**
      * Where settings changed: {segment, index, changes, told}, the last two [{name, from, to}]. `changes` is what the
@@ -92,11 +123,13 @@ export class Answer {
       .join("");
   }
 
-  /** Begin another generation of this answer. */
-  begin(id, request) {
+  /** Begin another generation of this answer; `branch` makes it one of `parent`. */
+  begin(id, request, branch = null, parent = null) {
     const segment = new Segment(id, request, this.tokens.length);
+    Object.assign(segment, { branch, parent });
     this.segments.push(segment);
     this.edition += 1;
+    if (branch) takeLead(this, segment);
     return segment;
   }
 
@@ -105,11 +138,11 @@ export class Answer {
   }
 
   /** The settings (and `capture`) that acted on a token: the newest, with later changes taken back. */
-  settingsAt({ segment, index }) {
+  settingsAt({ segment, place }) {
     const settings = { ...segment.params, capture: segment.capture };
     for (const mark of this.marks.toReversed()) {
       if (mark.segment !== segment) continue;
-      if (mark.index <= segment.base + index) break;
+      if (mark.index <= segment.base + place) break;
       for (const { name, from } of mark.changes) settings[name] = from;
     }
     return settings;
@@ -134,6 +167,7 @@ export class Answer {
     segment.plain = null;
     segment.base = this.tokens.length;
     this.edition += 1;
+    if (segment.branch) takeLead(this, segment);
   }
 
   /** Forget tokens of a segment because its messages are gone; keep the text. */
@@ -148,8 +182,11 @@ export class Answer {
 const HANDLERS = {
   accepted(answer, segment, event) {
     segment.accepted = true;
-    segment.prompt = event.prompt;
-    segment.promptIds = new Set(event.prompt.map(({ id }) => id));
+    if (segment.branch) takeWritten(answer, segment, event);
+    else {
+      segment.prompt = event.prompt;
+      segment.promptIds = new Set(event.prompt.map(({ id }) => id));
+    }
     segment.context = event.context;
     segment.params = event.params;
     segment.capture = event.capture;
@@ -162,7 +199,7 @@ const HANDLERS = {
     segment.state = position > 0 ? "queued" : "prefill";
   },
 
-  prefill(_answer, segment, event) {
+  prefill(answer, segment, event) {
     const { prefill } = segment;
     segment.state = "prefill";
     prefill.done = event.done;
@@ -173,15 +210,19 @@ const HANDLERS = {
     const { done, reused, ms, gpu_ms: gpuMs, passedAt, receivedAt } = event;
     segment.chunks.push({ done, reused, ms, gpuMs, passedAt, receivedAt });
     segment.kvBlocks = event.kv_blocks;
-    for (const stats of event.stats ?? []) segment.promptStats[stats.position] = stats;
+    if (!segment.branch) segment.promptReused = event.reused;
+    for (const stats of event.stats ?? []) {
+      if (stats.position < segment.prompt.length) segment.promptStats[stats.position] = stats;
+      else takeStats(answer, segment, stats);
+    }
   },
 
   token(answer, segment, event) {
     segment.state = "writing";
     segment.kvBlocks = event.kv_blocks;
+    const number = (segment.params.first_index ?? 0) + event.index;
+    answer.tokens.push(Object.assign(event, { segment, place: segment.nTokens, number }));
     segment.nTokens += 1;
-    event.segment = segment;
-    answer.tokens.push(event);
   },
 
   updated(answer, segment, event) {
@@ -191,7 +232,7 @@ const HANDLERS = {
     }
     segment.params = event.params;
     segment.capture = event.capture;
-    if (changes.length) addMark(answer, segment, segment.base + event.index, changes);
+    if (changes.length) addMark(answer, segment, segment.first + event.index, changes);
   },
 
   done(_answer, segment, event) {

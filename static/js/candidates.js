@@ -1,7 +1,9 @@
 // How one token was chosen: its candidates before and after the filters, and the draw.
 
 import { byId, clamp, el, setText, setVars } from "./dom.js";
+import { whyNotHere } from "./forcing.js";
 import { count, ordinal, percent, probability, tokenLabel } from "./format.js";
+import { drawInstead, setUpInstead } from "./instead.js";
 import { on, state } from "./state.js";
 import { focused, focusedToken, numberOf, promptLength, step, view, written } from "./view.js";
 
@@ -11,11 +13,15 @@ const MOST_ROWS = 20;
 const LEAST_ROWS = 6;
 const ROW = 20;
 let nRows = 12;
+/** What the rows show, and whether they can be written in the place of what was. */
+let rows = [];
+let free = false;
 
 export function setUpCandidates() {
   byId("tok-prev").addEventListener("click", () => step(-1));
   byId("tok-next").addEventListener("click", () => step(1));
-  on("focus tokens hello size", draw);
+  setUpInstead(list, (row) => rows[[...list.children].indexOf(row)]);
+  on("focus tokens turns line hello size", draw);
   new ResizeObserver(() => {
     const row = parseFloat(getComputedStyle(list).gridAutoRows) || ROW;
     nRows = clamp(Math.floor(list.clientHeight / row), LEAST_ROWS, MOST_ROWS);
@@ -32,7 +38,9 @@ function draw() {
   byId("tok-next").disabled = !token || focused() === written() - 1;
   const chosen = token?.prompt ? null : token;
   document.body.toggleAttribute("data-chosen", chosen !== null);
+  free = chosen !== null && !whyNotHere(view.answer, focused());
   drawList(chosen);
+  drawInstead(free, chosen);
   drawDraw(chosen);
 }
 
@@ -44,27 +52,28 @@ function wordOf(token) {
 
 function howChosen(token) {
   if (token.prompt) return token.reused ? "given, found in cache" : "given, not chosen";
+  if (token.rank === null) return "measurements are gone";
   return `p ${probability(Math.exp(token.logprob))} · ${ordinal(token.rank)} choice`;
 }
 
 /** The rows to show: the likeliest, and in any case the one that was drawn. */
 function rowsOf(token) {
-  const rows = token.candidates.slice(0, nRows);
-  if (!rows.some(({ id }) => id === token.id)) {
-    const drawn = token.candidates.find(({ id }) => id === token.id) ?? {
+  const most = token.candidates.slice(0, nRows);
+  if (!most.some(({ id }) => id === token.id)) {
+    const chosen = token.candidates.find(({ id }) => id === token.id) ?? {
       id: token.id,
       text: token.text,
       before: null,
       after: token.probability,
       cut: "",
     };
-    rows.splice(nRows - 1, 1, drawn);
+    most.splice(nRows - 1, 1, chosen);
   }
-  return rows;
+  return most;
 }
 
 function drawList(token) {
-  const rows = token ? rowsOf(token) : [];
+  rows = token ? rowsOf(token) : [];
   while (list.children.length < nRows) list.append(emptyRow());
   while (list.children.length > nRows) list.lastChild.remove();
   const most = Math.max(1e-9, ...rows.map(({ before, after }) => Math.max(before ?? 0, after)));
@@ -75,7 +84,9 @@ function emptyRow() {
   const row = el("li");
   const bar = el("span", "b");
   bar.append(el("i", "b-out"), el("i", "b-in"));
-  row.append(el("span", "w"), bar, el("span", "n"), el("span", "c"));
+  const word = el("button", "w");
+  Object.assign(word, { type: "button", tabIndex: -1 });
+  row.append(word, bar, el("span", "n"), el("span", "c"));
   return row;
 }
 
@@ -90,11 +101,23 @@ function drawRow(row, candidate, token, most) {
   bar.hidden = !candidate && focusedToken() !== null;
   const text = candidate?.id === token?.id && token?.eos ? "end of text" : candidate?.text;
   setText(word, candidate ? tokenLabel(text, "–") : "");
-  setText(number, candidate ? percent(candidate.after || candidate.before || 0) : "");
-  setText(note, !candidate ? "" : drawn ? "drawn" : cut || (again ? "penalty" : ""));
+  const share = candidate?.after || candidate?.before || 0;
+  setText(number, candidate && !Number.isNaN(share) ? percent(share) : "");
+  setText(note, !candidate ? "" : noteOf(candidate, token) || cut || (again ? "penalty" : ""));
+  word.disabled = !candidate || !free;
+  row.dataset.act = drawn ? "write on from here" : "write this instead";
+  if (word.disabled) word.removeAttribute("aria-label");
+  else word.setAttribute("aria-label", `${word.textContent}: ${row.dataset.act}`);
   setVars(bar.children[0], { "--p": (candidate?.before ?? 0) / most });
   setVars(bar.children[1], { "--q": (candidate?.after ?? 0) / most });
   bar.children[0].hidden = bar.children[1].hidden = !candidate;
+}
+
+/** What became of a candidate: a token that was put here stands where another was drawn. */
+function noteOf({ id }, token) {
+  const was = token.put && token.segment.branch.at === focused() ? token.segment.branch.was.id : null;
+  if (id === token.id) return token.put ? "forced" : "drawn";
+  return id === was ? "drawn" : "";
 }
 
 /** Did the repetition penalty act on this candidate? It does on every token in the context. */
@@ -103,7 +126,7 @@ function penalised(candidate, token) {
   if (view.answer.settingsAt(token).repetition_penalty === 1) return false;
   if (segment.promptIds.has(candidate.id)) return true;
   const { tokens } = view.answer;
-  for (let i = segment.base; i < segment.base + token.index; i += 1) {
+  for (let i = segment.base; i < segment.base + token.place; i += 1) {
     if (tokens[i]?.id === candidate.id) return true;
   }
   return false;
@@ -112,7 +135,7 @@ function penalised(candidate, token) {
 /** Cumulative strip: kept shares in falling order, removed mass hatched, the draw as a tick. */
 function drawDraw(token) {
   const box = byId("draw");
-  if (!token) return box.replaceChildren();
+  if (!token?.mass) return box.replaceChildren();
   const [kept, topK, topP, minP] = token.mass;
   const strip = el("div", "strip");
   let shown = 0;
@@ -134,7 +157,8 @@ function drawDraw(token) {
   }
   const at = el("div", "at");
   const greedy = view.answer.settingsAt(token).temperature === 0;
-  if (!greedy) {
+  if (token.put) at.append(setVars(el("span", "", "forced: no draw"), { "--u": 0.15 }));
+  else if (!greedy) {
     strip.append(setVars(el("span", "tick"), { "--u": token.draw * kept }));
     at.append(
       setVars(el("span", "", `draw ${token.draw.toFixed(3)}`), {

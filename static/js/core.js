@@ -103,7 +103,7 @@ function promptWidth() {
 }
 
 /** The prompt's columns that may be painted: statistics come in order. */
-const promptDone = () => view.answer?.segments[0]?.prefill.done ?? 0;
+const promptDone = () => view.answer?.segments[0]?.promptDone ?? 0;
 
 function drawCore() {
   if (!core.width) return;

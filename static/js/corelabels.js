@@ -68,7 +68,7 @@ function drawRuler(context, { width, column, x0, scroll }, n) {
 /** What was found in the cache is hatched, because it was never computed. */
 function drawPrompt(context, { prompt, scroll }, segment) {
   if (!segment?.prompt.length) return;
-  const { reused } = segment.prefill;
+  const reused = segment.promptReused;
   const right = reused * prompt - scroll;
   if (reused && right > 0) {
     context.save();

@@ -177,6 +177,6 @@ const NAMES = {
 const short = (value) =>
   typeof value === "boolean" ? (value ? "on" : "off") : String(Number(value.toPrecision(6)));
 
-/** "temperature 0.7 → 1.2" */
-export const describeChange = ({ name, from, to }) =>
-  `${NAMES[name]} ${short(from)} → ${short(to)}`;
+/** "temperature 0.7 → 1.2"; or `words`, when it has some of its own. */
+export const describeChange = ({ name, from, to, words }) =>
+  words ?? `${NAMES[name]} ${short(from)} → ${short(to)}`;

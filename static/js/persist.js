@@ -1,7 +1,7 @@
 // What survives a reload: the conversation (for this tab) and the settings (for this browser).
 //
-// The tokens of the last answer are not stored; the server sends them again. Their text is, for the
-// case that the server no longer has them.
+// The tokens of the last answer and its versions are not stored; the server sends them again. Their
+// text is, for the case that the server no longer has them.
 
 import { Answer, Segment } from "./answer.js";
 import { live } from "./state.js";
@@ -75,6 +75,7 @@ const packAnswer = (answer) => ({
     reason: segment.reason,
     params: segment.params,
     capture: segment.capture,
+    branch: segment.branch,
   })),
 });
 
@@ -84,14 +85,36 @@ export function restore() {
   if (!kept) return null;
   draft = kept.draft ?? "";
   const turns = kept.turns.map((turn) =>
-    turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(unpackAnswer) },
+    turn.role === "user" ? turn : { ...turn, answers: unpackAnswers(turn.answers) },
   );
   const last = turns.at(-1);
-  const answer = last?.role === "model" ? last.answers[last.shown] : null;
-  const refill = (answer?.segments ?? [])
-    .filter((segment) => segment.state !== "lost")
-    .map((segment) => ({ answer, segment, text: segment.plain, unfinished: segment.unfinished }));
+  const refill = last?.role === "model" ? refillsOf(last) : [];
   return { turns, mode: kept.mode, draft, refill };
+}
+
+/** All versions' segments, the shown one's first; those a branch begins with are its parent's. */
+function refillsOf({ answers, shown }) {
+  const order = new Set([...parentsOf(answers[shown]), answers[shown], ...answers]);
+  return [...order].flatMap((answer) => {
+    const own = answer.segments.findLastIndex(({ branch }) => branch);
+    return answer.segments
+      .slice(Math.max(0, own))
+      .filter((segment) => segment.state !== "lost")
+      .map((segment) => ({ answer, segment, text: segment.plain, unfinished: segment.unfinished }));
+  });
+}
+
+/** What an answer is a branch of, the oldest first. */
+function parentsOf({ segments }) {
+  const parent = segments.findLast(({ branch }) => branch)?.parent;
+  return parent ? [...parentsOf(parent), parent] : [];
+}
+
+function unpackAnswers(kept) {
+  const answers = kept.map(unpackAnswer);
+  for (const segment of answers.flatMap(({ segments }) => segments))
+    if (segment.branch) segment.parent = answers[segment.branch.of];
+  return answers;
 }
 
 function unpackAnswer({ segments }) {
@@ -102,6 +125,7 @@ function unpackAnswer({ segments }) {
       reason: kept.reason,
       params: kept.params,
       capture: kept.capture,
+      branch: kept.branch ?? null,
       plain: kept.text,
     });
     segment.unfinished = kept.state !== "done" && kept.state !== "lost";

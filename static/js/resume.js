@@ -11,8 +11,8 @@ let refilling = null;
 
 export function refill(segments) {
   toRefill = segments;
-  const last = segments.at(-1);
-  if (last?.unfinished) live().active = last.answer;
+  const unfinished = segments.find((each) => each.unfinished);
+  if (unfinished) live().active = unfinished.answer;
 }
 
 export function dropRefills() {

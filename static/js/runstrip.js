@@ -34,8 +34,8 @@ export function setUpRunStrip() {
 function drawFigures() {
   const { answer } = view;
   const segment = answer?.segment;
-  const first = segment?.timings?.ttft_ms ?? answer?.tokens[segment.base]?.times.interval ?? null;
-  const tpot = segment?.nTokens > 1 ? meanInterval(answer, segment) : NaN;
+  const first = segment?.timings?.ttft_ms ?? answer?.tokens[segment.first]?.times.interval ?? null;
+  const tpot = segment?.nDrawn > 1 ? meanInterval(answer, segment) : NaN;
   const seconds = first !== null && first >= 10_000;
   setText(byId("r-ttft"), first === null ? "–" : figure(seconds ? first / 1000 : first));
   setText(byId("r-ttft-unit"), seconds ? "s" : "ms");
@@ -48,7 +48,7 @@ function drawFigures() {
 function drawTimes(segment, tpot) {
   const prefill = segment?.timings?.prompt_ms ?? segment?.prefill.ms ?? 0;
   const decode =
-    segment?.timings?.predicted_ms ?? (Number.isFinite(tpot) ? tpot * (segment.nTokens - 1) : 0);
+    segment?.timings?.predicted_ms ?? (Number.isFinite(tpot) ? tpot * (segment.nDrawn - 1) : 0);
   const any = prefill + decode > 0;
   setText(byId("r-total"), any ? duration(prefill + decode) : "");
   const reused = segment?.prefill.reused ? ` (${count(segment.prefill.reused)} reused)` : "";
@@ -70,7 +70,7 @@ function drawTimes(segment, tpot) {
 function drawSpark(answer, segment) {
   const path = byId("spark").firstElementChild;
   const recent = answer
-    ? answer.tokens.slice(Math.max(segment.base + 1, answer.tokens.length - SPARK_POINTS))
+    ? answer.tokens.slice(Math.max(segment.first + 1, answer.tokens.length - SPARK_POINTS))
     : [];
   const rates = recent.map(({ times }) => 1000 / Math.max(times.interval, 0.01));
   if (rates.length < 2) return path.removeAttribute("d");

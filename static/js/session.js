@@ -71,15 +71,36 @@ export function continueAnswer() {
   begin(answer, request);
 }
 
-function begin(answer, request) {
+/**
+ * Let the last answer go on another way: a version of it that has `put` (tokens of a Branch) in the
+ * place of token `at`. The page's settings act from there on; the random numbers stay the run's.
+ */
+export function branchOff(answer, at, put) {
+  const turn = lastTurn();
+  const { segment, number, id, text, eos, logprob, candidates } = answer.tokens[at];
+  const lead = answer.tokens.slice(segment.base, at);
+  const was = { id, text: text || (candidates.find((one) => one.id === id)?.text ?? ""), eos, logprob };
+  const branch = { of: turn.answers.indexOf(answer), at, put, was, asked: segment.asked };
+  const request = {
+    ids: [...segment.prompt, ...lead, ...put].map((token) => token.id),
+    written: lead.length + put.length,
+  };
+  const seed = String(segment.request?.params.seed ?? segment.params.seed);
+  const own = { seed, first_index: number + put.length };
+  turn.answers.push(new Answer());
+  turn.shown = turn.answers.length - 1;
+  if (!begin(shownAnswer(turn), request, own, state.capture, branch)) dropVersion(turn, branch.of);
+}
+
+function begin(answer, request, own = {}, capture = state.capture, branch = null) {
   state.problem = null;
   const { seed, ...params } = state.settings;
   const full = {
     type: "generate",
     id: newId(),
     ...request,
-    params: { ...params, seed: seed === "" ? drawSeed() : seed },
-    capture: state.capture,
+    params: { ...params, seed: seed === "" ? drawSeed() : seed, ...own },
+    capture,
   };
   const limit = state.hello.limits.message_bytes;
   const size = new TextEncoder().encode(encode(full)).length;
@@ -93,7 +114,8 @@ function begin(answer, request) {
     changed("turns");
     return false;
   }
-  answer.begin(full.id, full).sentAt = performance.now();
+  const parent = branch && lastTurn().answers[branch.of];
+  answer.begin(full.id, full, branch, parent).sentAt = performance.now();
   state.active = answer;
   showAnswer(answer);
   view.pinned = null;
@@ -130,11 +152,11 @@ export function newChat() {
   changed("turns", "tokens", "focus");
 }
 
-/** Show another version of the last answer. */
-export function showVersion(d) {
+/** Show a version of the last answer, by its number. */
+export function showVersion(version) {
   const turn = lastTurn();
   if (!turn || state.active) return;
-  turn.shown = Math.min(turn.answers.length - 1, Math.max(0, turn.shown + d));
+  turn.shown = Math.min(turn.answers.length - 1, Math.max(0, version));
   showAnswer(shownAnswer(turn));
   save();
   changed("turns");
@@ -144,9 +166,11 @@ export function showVersion(d) {
 export function takeBack(answer) {
   state.active = null;
   const turn = lastTurn();
-  const { messages, prompt } = answer.segment.request;
+  const { segment } = answer;
+  const { messages, prompt } = segment.request;
   let returned = "";
-  if (answer.segments.length > 1) {
+  if (segment.branch) dropVersion(turn, segment.branch.of);
+  else if (answer.segments.length > 1) {
     answer.segments.pop();
     answer.edition += 1;
   } else if (turn.answers.length > 1) dropVersion(turn);
@@ -159,10 +183,10 @@ export function takeBack(answer) {
   return returned;
 }
 
-/** Take back the newest version of an answer. */
-function dropVersion(turn) {
+/** Take back the newest version of an answer, and show another. */
+function dropVersion(turn, shown = turn.answers.length - 2) {
   turn.answers.pop();
-  turn.shown = turn.answers.length - 1;
+  turn.shown = shown;
   showAnswer(shownAnswer(turn));
 }
 

@@ -23,8 +23,8 @@ export function setUpStatusLine() {
   });
   act("copy", copyAnswer);
   act("new", startNewChat);
-  act("older", () => showVersion(-1));
-  act("newer", () => showVersion(1));
+  act("older", () => showVersion(lastTurn()?.shown - 1));
+  act("newer", () => showVersion(lastTurn()?.shown + 1));
   on("turns tokens line hello", draw);
 }
 
@@ -92,7 +92,7 @@ function describe(answer, segment) {
     if (segment.state === "sent")
       return state.line === "open" || state.replay ? "Sent" : "Waiting for the connection";
     if (segment.state === "queued") return `In the queue, place ${segment.position}`;
-    if (segment.nTokens === 0) {
+    if (segment.nDrawn === 0) {
       const { done, total } = segment.prefill;
       return `Reading the prompt, ${count(done)} of ${count(total)} tokens`;
     }
@@ -100,7 +100,7 @@ function describe(answer, segment) {
   if (segment.plain !== null) return "measurements of this answer are gone, its text is kept";
   const parts = [plural(answer.tokens.length, "token")];
   const reason = state.active === answer ? "" : REASONS[segment.reason];
-  const ttft = segment.timings?.ttft_ms ?? answer.tokens[segment.base]?.times.interval;
+  const ttft = segment.timings?.ttft_ms ?? answer.tokens[segment.first]?.times.interval;
   const room = !reason && lastTurn().answers.length < 2;
   const speed = tokensPerSecond(answer, segment);
   if (speed) parts.push(`${figure(speed)} tok/s`);
@@ -111,7 +111,7 @@ function describe(answer, segment) {
 
 /** Mean speed of a generation's decode so far, or null. */
 export function tokensPerSecond(answer, segment) {
-  if (segment.nTokens < 2) return null;
+  if (segment.nDrawn < 2) return null;
   const tpot = meanInterval(answer, segment);
   return tpot > 0 ? 1000 / tpot : null;
 }
@@ -122,8 +122,8 @@ const sums = new WeakMap();
 export function meanInterval(answer, segment) {
   if (segment.timings?.tpot_ms) return segment.timings.tpot_ms;
   const known = sums.get(segment) ?? { n: 1, sum: 0 };
-  for (; known.n < segment.nTokens; known.n += 1)
-    known.sum += answer.tokens[segment.base + known.n].times.interval;
+  for (; known.n < segment.nDrawn; known.n += 1)
+    known.sum += answer.tokens[segment.first + known.n].times.interval;
   sums.set(segment, known);
   return known.sum / Math.max(1, known.n - 1);
 }

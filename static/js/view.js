@@ -38,9 +38,9 @@ export function focusedToken() {
 }
 
 function promptToken(at) {
-  const { prompt, promptStats, prefill } = view.answer.segments[0];
+  const { prompt, promptStats, promptReused } = view.answer.segments[0];
   const stats = promptStats[at] ?? null;
-  return { ...prompt[at], prompt: at + 1, reused: at < prefill.reused, stats };
+  return { ...prompt[at], prompt: at + 1, reused: at < promptReused, stats };
 }
 
 /** The token's number as people count: "72", "prompt 3". */

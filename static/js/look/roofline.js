@@ -15,7 +15,7 @@ const TOP = 18;
 const AROUND = 3;
 
 /** Steps of a generation that the GPU timed: {rows, context, ms, token}; `token` null: of the prompt. */
-export function timedSteps({ prompt, chunks }, tokens) {
+export function timedSteps({ prompt, given = 0, chunks }, tokens) {
   let before = chunks[0]?.reused ?? 0;
   const steps = [];
   for (const { done, gpuMs } of chunks) {
@@ -25,7 +25,7 @@ export function timedSteps({ prompt, chunks }, tokens) {
   }
   tokens.forEach(({ times }, i) => {
     if (i && times.gpu !== null)
-      steps.push({ rows: 1, context: prompt.length + i - 1, ms: times.gpu, token: i });
+      steps.push({ rows: 1, context: prompt.length + given + i - 1, ms: times.gpu, token: i });
   });
   return steps;
 }

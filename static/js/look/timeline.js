@@ -41,10 +41,10 @@ export const timeline = {
   show({ answer, token, index, hello }) {
     const segment = token?.segment ?? (token ? answer.segments[0] : answer.segment);
     if (!segment.accepted) throw new Missing("The measurements of this answer are gone.");
-    const tokens = answer.tokens.slice(segment.base, segment.base + segment.nTokens);
+    const tokens = answer.tokens.slice(segment.first, segment.base + segment.nTokens);
     const measured = measure(segment, tokens, hello.limits.in_flight);
     now = { segment, tokens, measured };
-    const at = token && !token.prompt ? index - segment.base : null;
+    const at = token && index >= segment.first ? index - segment.first : null;
     chart.draw(measured, tokens, at, segment.running);
     const sorted = intervalsOf(tokens);
     bars.draw(sorted, at > 0 ? tokens[at].times.interval : null);
@@ -74,7 +74,7 @@ export const timeline = {
     const costs = new Map(roof.steps.map((step) => [step.token, step]));
     const steps = measured.steps.map((step, i) => [
       i ? "step" : "first token",
-      segment.base + i + 1,
+      segment.first + i + 1,
       tokens[i].text,
       step.at - step.interval,
       step.interval,
@@ -109,8 +109,8 @@ const COLUMNS = [
 
 // ---- what is looked at -----------------------------------------------------------------------
 
-const look = (step) => point(step === null ? null : now.segment.base + step);
-const choose = (step) => pin(step === null ? null : now.segment.base + step);
+const look = (step) => point(step === null ? null : now.segment.first + step);
+const choose = (step) => pin(step === null ? null : now.segment.first + step);
 const move = (key) => moveFocus(key, false);
 
 function drawReadout(token, at) {

@@ -112,7 +112,7 @@ function requestOf(turn) {
   const shown = shownAnswer(turn);
   const segment = shown?.segment;
   if (!segment?.request) return null;
-  const { messages, prompt, continue_final } = segment.request;
+  const { messages, prompt, continue_final } = segment.asked;
   const question = messages ? { messages, continue_final: !!continue_final } : { prompt };
   const first = shown.segments[0] === segment && view.answer === shown && segment.accepted;
   return {
