@@ -16,6 +16,7 @@ from e2e.film import Film, as_file
 from e2e.lookout import Wire
 from e2e.playground import Playground, until
 from e2e.site import Site, fake_site
+from e2e.test_looks import violations
 
 ASK = "Tell me a story"
 # Tokens of the generations that `written` has: an answer, its continuation, another version, and
@@ -355,6 +356,51 @@ def test_a_file_dropped_on_the_page_opens(
     expect(page.locator("body")).not_to_have_attribute("data-drop", "")
 
 
+def test_a_branch_is_kept_and_plays(page: Page, site: Callable[..., Site], tmp_path: Path) -> None:
+    play = Playground(page, site().url).open()
+    play.set(seed=11, max_tokens=20)
+    play.ask(ASK)
+    play.wait_tokens(20)
+    play.wait_done()
+    play.core.focus()
+    for key in ["Home", *["ArrowRight"] * 5]:
+        page.keyboard.press(key)
+    page.locator(".cands li:not(.pick-row) button").nth(1).click()
+    expect(page.locator("#version")).to_have_text("2/2")
+    play.wait_tokens(26)
+    play.wait_done()
+    made = Film(page)
+    page.keyboard.press("End")
+    whole = made.state()
+    path = made.save(tmp_path / "branch.json")
+    first, branch = film.segments(film.read(path))
+    assert (branch["branch"]["of"], branch["branch"]["at"]) == (0, 5)
+    assert branch["request"]["params"]["first_index"] == 6
+    prompt = film.events(branch, "accepted")[0]["prompt"]
+    forced = [each["id"] for each in branch["branch"]["put"]]
+    lead = [token["id"] for token in film.events(first, "token")[:5]]
+    assert [each["id"] for each in prompt[-6:]] == lead + forced
+    page.get_by_role("button", name="New", exact=True).click()
+    made.open(path)
+    assert words(made.state()) == words(whole)
+    made.seek(20)
+    alone_first = made.state()
+    assert alone_first["turns"][1] == "".join(t["text"] for t in film.events(first, "token"))
+    made.seek(40)
+    assert words(made.state()) == words(whole)
+    made.seek(20)
+    assert made.state() == alone_first
+    made.seek(40)
+    made.again.click()
+    expect(made.said).to_have_text("The same 20 tokens.", timeout=15_000)
+
+
+def words(state: dict[str, Any]) -> dict[str, Any]:
+    """What depends neither on when something was told nor on the height of the window."""
+    names = ("turns", "token", "draw", "layers", "core")
+    return {"candidates": state["candidates"][:6], **{name: state[name] for name in names}}
+
+
 # ---- what it covers --------------------------------------------------------------------------
 
 
@@ -571,6 +617,47 @@ def test_what_looks_like_html_is_text(alone: Film, written: dict[str, Any]) -> N
     assert page.locator(".said").first.text_content() == evil
     assert page.locator(":is(main, .film, header, dialog) :is(img, script)").count() == 0
     assert page.title() != "owned"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(1440, 900), (360, 740)], ids=["desktop", "phone"])
+def test_axe_finds_nothing_in_a_replay(
+    page: Page,
+    site: Callable[..., Site],
+    written: dict[str, Any],
+    theme: Any,
+    size: tuple[int, int],
+) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.emulate_media(color_scheme=theme)
+    Playground(page, site().url).open()
+    page.get_by_role("button", name="Replay: save or open").click()
+    found = {"dialog": violations(page)}
+    made = Film(page)
+    made.give(as_file("{}", "bad.json"))
+    expect(made.error).to_be_visible()
+    found["error"] = violations(page)
+    made.open(written["path"])
+    found["end"] = violations(page)
+    made.seek(30)
+    made.again.click()
+    expect(made.said).to_contain_text("all the same so far")
+    found["again"] = violations(page)
+    assert {state: v for state, v in found.items() if v} == {}
+
+
+def test_nothing_moves_by_itself(
+    page: Page, site: Callable[..., Site], written: dict[str, Any]
+) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    Playground(page, site().url).open()
+    made = Film(page).open(written["path"])
+    before = made.state()
+    page.wait_for_timeout(500)
+    assert made.state() == before
+    made.seek(40)
+    moving = "() => document.getAnimations().filter((a) => a.playState === 'running').length"
+    assert page.evaluate(moving) == 0
 
 
 # ---- narrow windows --------------------------------------------------------------------------

@@ -133,6 +133,9 @@ function drawAgain(writing, busy) {
 /** Let what needs an engine rest while a replay is on show, and say why. */
 function rest(on) {
   for (const control of document.querySelectorAll(RESTING)) control.disabled = on;
+  const panel = document.querySelector(".sampling"); // it may scroll, and has nothing to focus now
+  if (on) panel.tabIndex = 0;
+  else panel.removeAttribute("tabindex");
   for (const control of document.querySelectorAll(`${RESTING}, ${OF_STATUS_LINE}`)) {
     if (on) control.title = WHY;
     else control.removeAttribute("title");
