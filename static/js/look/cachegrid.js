@@ -1,0 +1,207 @@
+// All blocks of the KV cache as a grid, by their numbers; one of them is looked at.
+
+import { clamp, el, fitCanvas, setVars, sizeOf } from "../dom.js";
+import { count } from "../format.js";
+import { palette } from "../palette.js";
+import { changed } from "../state.js";
+import { holdingOf, isBlank, isKept, isOwn, isShared, recencyOf } from "./cacheblocks.js";
+import { label } from "./chart.js";
+
+/** From one block to the next, in px: at least, at most, and in what steps there are columns. */
+const LEAST_PITCH = 4;
+const MOST_PITCH = 44;
+const COLUMNS_BY = 8;
+const TOP = 2;
+const RIGHT = 12;
+/** From this pitch on kept blocks are outlined, and two px between blocks instead of one. */
+const ROOMY = 9;
+/** From this pitch on shared blocks say how many runs share them. */
+const WORDED = 15;
+/** Row numbers need so many px. */
+const LEAST_LABEL = 14;
+/** How much of the colour of blocks that are read those have that are only kept. */
+const KEPT_ALPHA = 0.36;
+/** The mark of a block is no smaller. */
+const LEAST_MARK = 11;
+
+/** Where `n` blocks lie in a box: {columns, rows, pitch, side}, side that of one in px. What does not
+ * fit at the least pitch makes the box higher. */
+export function layOut(n, width, height) {
+  for (let pitch = MOST_PITCH; ; pitch -= 1) {
+    const fitting = Math.max(1, Math.floor(width / pitch));
+    const columns = fitting < COLUMNS_BY ? fitting : fitting - (fitting % COLUMNS_BY);
+    const rows = Math.ceil(n / columns);
+    if (rows * pitch <= height || pitch === LEAST_PITCH)
+      return { columns, rows, pitch, side: pitch - (pitch < ROOMY ? 1 : 2) };
+  }
+}
+
+/** Paint the blocks of `pool` (cacheblocks.js), the first at (left, top). One colour after another:
+ * changing it costs more than a rectangle. */
+export function paintBlocks(context, pool, places, left, top) {
+  const { columns, pitch, side } = places;
+  const each = (wanted, paint) => {
+    for (let i = 0; i < pool.n; i += 1)
+      if (wanted(pool, i))
+        paint(i, left + (i % columns) * pitch, top + Math.floor(i / columns) * pitch);
+  };
+  const fill = (name, wanted) => {
+    context.fillStyle = palette[name];
+    each(wanted, (_, x, y) => context.fillRect(x, y, side, side));
+  };
+  fill("line", isBlank);
+  fill("data", isOwn);
+  paintKept(context, pool, places, each);
+  fill("ink", isShared);
+  if (pitch < WORDED) return;
+  const middle = { align: "center", colour: "ground", weight: 600 };
+  each(isShared, (i, x, y) => {
+    label(context, String(pool.owners[i]), x + side / 2, y + side / 2 + 1, middle);
+  });
+}
+
+/** Filled as far as tokens can be found in them. */
+function paintKept(context, { found, blockTokens }, { pitch, side }, each) {
+  context.fillStyle = palette.data;
+  context.globalAlpha = KEPT_ALPHA;
+  each(isKept, (i, x, y) => {
+    context.fillRect(x, y, Math.max(1, Math.round((found[i] / blockTokens) * side)), side);
+  });
+  context.globalAlpha = 1;
+  if (pitch < ROOMY) return;
+  each(isKept, (_, x, y) => {
+    context.fillRect(x, y, side, 1);
+    context.fillRect(x, y + side - 1, side, 1);
+    context.fillRect(x, y + 1, 1, side - 2);
+    context.fillRect(x + side - 1, y + 1, 1, side - 2);
+  });
+}
+
+export class BlockGrid {
+  /** `onLook(block | null)`: the one under the pointer, else the one with the keyboard. */
+  constructor(root, onLook) {
+    this.onLook = onLook;
+    this.box = root.appendChild(el("div", "kv-blocks"));
+    this.field = this.box.appendChild(el("div", "kv-field"));
+    this.field.tabIndex = 0;
+    this.field.setAttribute("role", "slider");
+    this.field.setAttribute("aria-label", "Block of the cache");
+    this.field.setAttribute("aria-valuemin", "0");
+    this.canvas = this.field.appendChild(el("canvas"));
+    this.mark = this.field.appendChild(el("i", "kv-mark"));
+    this.mark.hidden = true;
+    this.pool = null;
+    this.places = null;
+    /** What the keyboard is at; what the pointer is at, or null. */
+    this.at = 0;
+    this.hover = null;
+    this.painted = [];
+    this.#listen();
+    new ResizeObserver(() => changed("look")).observe(this.canvas);
+  }
+
+  #listen() {
+    const { field } = this;
+    field.addEventListener("pointermove", (event) => {
+      if (event.pointerType !== "touch") this.#look(this.#under(event));
+    });
+    field.addEventListener("pointerleave", () => this.#look(null));
+    field.addEventListener("click", (event) => this.#go(this.#under(event) ?? this.at));
+    field.addEventListener("keydown", (event) => this.#onKey(event));
+    field.addEventListener("focus", () => this.#tell());
+    field.addEventListener("blur", () => this.#tell());
+  }
+
+  draw(pool) {
+    this.pool = pool;
+    this.at = Math.min(this.at, pool.n - 1);
+    if (this.hover >= pool.n) this.hover = null;
+    const [width, height] = sizeOf(this.box);
+    if (!width) return;
+    this.left = parseFloat(getComputedStyle(this.field).getPropertyValue("--gutter"));
+    const places = layOut(pool.n, width - this.left - RIGHT, height - TOP);
+    this.places = places;
+    setVars(this.field, { "--kv-high": `${TOP + places.rows * places.pitch}px` });
+    this.#paint();
+    this.field.setAttribute("aria-valuemax", String(pool.n - 1));
+    this.#tell();
+  }
+
+  /** Tokens come sixty times a second and answers twice: what stands is not painted again. */
+  #paint() {
+    const { pool, places, canvas } = this;
+    const { columns, pitch } = places;
+    const of = [pool, columns, pitch, ...sizeOf(canvas), devicePixelRatio, palette.map];
+    if (of.every((part, i) => part === this.painted[i])) return;
+    this.painted = of;
+    const [context] = fitCanvas(canvas);
+    paintBlocks(context, pool, places, this.left, TOP);
+    this.#names(context);
+  }
+
+  #names(context) {
+    const { columns, rows, pitch, side } = this.places;
+    const every = [1, 2, 4, 8, 16, 32, 64].find((n) => n * pitch >= LEAST_LABEL);
+    for (let row = 0; row < rows; row += every) {
+      const y = TOP + row * pitch + Math.min(side / 2, LEAST_LABEL / 2);
+      label(context, count(row * columns), this.left - 10, y + 1, { align: "end" });
+    }
+  }
+
+  #under({ offsetX, offsetY }) {
+    if (!this.places) return null;
+    const { columns, pitch } = this.places;
+    const column = Math.floor((offsetX - this.left) / pitch);
+    const i = Math.floor((offsetY - TOP) / pitch) * columns + column;
+    return column >= 0 && column < columns && i >= 0 && i < this.pool.n ? i : null;
+  }
+
+  #look(block) {
+    if (block === this.hover) return;
+    this.hover = block;
+    this.#tell();
+  }
+
+  #go(block) {
+    if (!this.pool) return;
+    this.at = clamp(block, 0, this.pool.n - 1);
+    this.#tell();
+    this.mark.scrollIntoView({ block: "nearest" });
+  }
+
+  #onKey(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.places) return;
+    const { columns } = this.places;
+    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns };
+    const ends = { Home: 0, End: this.pool.n - 1 };
+    const to = ends[event.key] ?? this.at + steps[event.key];
+    if (Number.isNaN(to)) return;
+    event.preventDefault();
+    this.hover = null;
+    if (to >= 0 && to < this.pool.n) this.#go(to);
+  }
+
+  /** Mark the block that is looked at, and say what it holds. */
+  #tell() {
+    if (!this.places) return;
+    const { field, pool, at } = this;
+    const block = this.hover ?? (document.activeElement === field ? at : null);
+    field.setAttribute("aria-valuenow", String(at));
+    const words = `block ${at}: ${holdingOf(pool, at)}; ${recencyOf(pool, at)}`;
+    field.setAttribute("aria-valuetext", words);
+    this.mark.hidden = block === null;
+    if (block !== null) this.#markAt(block);
+    this.onLook(block);
+  }
+
+  #markAt(block) {
+    const { columns, pitch, side } = this.places;
+    const wide = Math.max(side + 4, LEAST_MARK);
+    const around = (wide - side) / 2;
+    setVars(this.mark, {
+      "--x": `${this.left + (block % columns) * pitch - around}px`,
+      "--y": `${TOP + Math.floor(block / columns) * pitch - around}px`,
+      "--side": `${wide}px`,
+    });
+  }
+}

@@ -1,0 +1,213 @@
+// All blocks of the KV cache: read by runs, kept to be found again, or blank. Asked of the engine.
+
+import { el, setText } from "../dom.js";
+import { bytes, count, percent, plural } from "../format.js";
+import { latest } from "../inspect.js";
+import { changed, lastTurn, shownAnswer, state } from "../state.js";
+import { holdingOf, readPool, recencyOf, STATES } from "./cacheblocks.js";
+import { BlockGrid } from "./cachegrid.js";
+
+/** From one question to the next while something is being written. */
+const REST_MS = 500;
+
+let says = null;
+let grid = null;
+let head = null;
+let rows = [];
+let figures = [];
+
+/** When and of what it was asked last: {hello, segment, active, at, answered}; null: not since opened. */
+let asked = null;
+/** What was answered, read; or the error, {code, message}. */
+let pool = null;
+let fault = null;
+let timer = 0;
+/** Ends the wait of `show` for the first answer. */
+let arrived = () => {};
+
+/** A view of the instrument (look/cache.js). */
+export const cachePool = {
+  needs: "nothing",
+  asks: true,
+
+  setUp(root) {
+    says = root.appendChild(el("p", "kv-says"));
+    grid = new BlockGrid(root, drawSays);
+    buildSide(root);
+  },
+
+  show({ hello }) {
+    if (asked && asked.hello !== hello) forget();
+    follow(hello);
+    if (pool || fault) return draw();
+    const first = new Promise((resolve) => {
+      arrived = resolve;
+    });
+    return first.then(() => (asked ? draw() : ""));
+  },
+
+  hide() {
+    forget();
+    arrived();
+  },
+
+  table() {
+    const { owners, found, first, used, states } = pool;
+    const none = [null, null, null, null];
+    const sums = STATES.map(({ name }, i) => {
+      return [null, name, ...none, pool.counts[i], pool.counts[i] * pool.blockBytes];
+    });
+    const totals = TOTALS.map(([name, of]) => [null, name, ...none, of(pool), null]);
+    const blocks = Array.from(states, (at, i) => {
+      const from = first[i] < 0 ? null : first[i] + 1;
+      return [i, STATES[at].name, owners[i], from, found[i], used[i], null, null];
+    });
+    return { columns: COLUMNS, rows: [...sums, ...totals, ...blocks] };
+  },
+};
+
+const whole = (name) => ({ name, format: count });
+const COLUMNS = [
+  whole("block"),
+  "state",
+  whole("runs"),
+  whole("from token"),
+  whole("tokens found"),
+  whole("used"),
+  whole("count"),
+  whole("bytes"),
+];
+const TOTALS = [
+  ["prompt tokens", (of) => of.promptTokens],
+  ["prompt tokens found", (of) => of.reusedTokens],
+  ["copies", (of) => of.copies],
+  ["evictions", (of) => of.evictions],
+];
+
+// ---- asking ----------------------------------------------------------------------------------
+
+function forget() {
+  clearTimeout(timer);
+  timer = 0;
+  asked = pool = fault = null;
+}
+
+/** Ask again when something may have changed: now, or when the rest is over. */
+function follow(hello) {
+  const now = { hello, active: state.active, segment: shownAnswer(lastTurn())?.segment ?? null };
+  if (asked && (!asked.answered || isStill(asked, now))) return;
+  const rest = asked ? asked.at + REST_MS - performance.now() : 0;
+  if (rest <= 0) ask(now);
+  else if (!timer) timer = setTimeout(wake, rest);
+}
+
+const isStill = (then, now) => !then.active && !now.active && then.segment === now.segment;
+
+function wake() {
+  timer = 0;
+  changed("look");
+}
+
+async function ask(now) {
+  const mine = { ...now, at: performance.now(), answered: false };
+  asked = mine;
+  const settle = await latest("cache", { kind: "cache" }).then(
+    (answer) => () => {
+      pool = readPool(answer, now.hello.limits.kv_block_bytes);
+      fault = null;
+    },
+    (error) => () => {
+      fault = error;
+    },
+  );
+  if (asked !== mine) return;
+  mine.answered = true;
+  settle();
+  arrived();
+  changed("look");
+}
+
+// ---- drawing ---------------------------------------------------------------------------------
+
+function draw() {
+  if (fault) throw fault;
+  grid.draw(pool);
+  drawSide();
+  return "Counted by the engine, for the runs of all pages. Which blocks are this run’s, it does not tell.";
+}
+
+function drawSays(block) {
+  if (!pool) return;
+  if (block !== null) {
+    const name = el("b", "", `block ${count(block)}`);
+    const recency = el("small", "", recencyOf(pool, block));
+    says.replaceChildren(name, ` ${holdingOf(pool, block)}`, recency);
+    return;
+  }
+  setText(says, `${count(pool.nRead)} of ${plural(pool.n, "block")} read now.`);
+}
+
+function buildSide(root) {
+  const side = root.appendChild(el("div", "kv-side"));
+  head = side.appendChild(el("p", "kv-head"));
+  const table = side.appendChild(el("table", "kv-states"));
+  table.append(el("caption", "vh", "Blocks by state"));
+  const names = table.createTHead().insertRow();
+  for (const name of ["state", "blocks", "bytes"]) {
+    const cell = names.appendChild(el("th", name === "state" ? "" : "n", name));
+    cell.scope = "col";
+  }
+  const body = table.createTBody();
+  rows = STATES.map(({ key, name, what }) => {
+    const row = body.insertRow();
+    const first = row.appendChild(el("th"));
+    first.scope = "row";
+    const swatch = first.appendChild(el("i", "kv-swatch"));
+    swatch.dataset.state = key;
+    const words = first.appendChild(el("span", "kv-name"));
+    words.append(el("b", "", name), el("small", "", what));
+    return { words: words.lastChild, n: cell(row), size: cell(row) };
+  });
+  const list = side.appendChild(el("dl", "kv-figures"));
+  figures = ["hit rate", "copies", "evictions"].map((name) => {
+    const row = list.appendChild(el("div"));
+    const term = row.appendChild(el("dt", "kv-name"));
+    term.append(el("b", "", name), el("small"));
+    return { words: term.lastChild, value: row.appendChild(el("dd")) };
+  });
+}
+
+function cell(row) {
+  const made = row.insertCell();
+  made.className = "n";
+  return made;
+}
+
+function drawSide() {
+  const { blockTokens, blockBytes, n, counts } = pool;
+  const each = `${plural(n, "block")} of ${plural(blockTokens, "token")}, ${bytes(blockBytes)} each`;
+  setText(head, `${each}: ${bytes(n * blockBytes)}.`);
+  rows.forEach(({ n: number, size }, i) => {
+    setText(number, count(counts[i]));
+    setText(size, bytes(counts[i] * blockBytes));
+  });
+  const shared = STATES.findIndex(({ key }) => key === "shared");
+  const saves = pool.nSaved ? `one copy, saves ${plural(pool.nSaved, "block")}` : null;
+  setText(rows[shared].words, saves ?? STATES[shared].what);
+  figuresOf(pool).forEach(([value, words], i) => {
+    setText(figures[i].value, value);
+    setText(figures[i].words, words);
+  });
+}
+
+/** Of all runs so far: hit rate, copies, evictions, each as [value, words]. */
+function figuresOf({ promptTokens: all, reusedTokens: reused, copies, evictions }) {
+  const hits = all
+    ? [`${percent(reused / all)} %`, `${count(reused)} of ${plural(all, "prompt token")} found, not computed`]
+    : ["–", "no prompt has been read yet"];
+  return [
+    hits,
+    [count(copies), "on write: a text parted from another inside a block"],
+    [count(evictions), "kept blocks that were needed for something else"],
+  ];
+}
