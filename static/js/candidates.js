@@ -105,6 +105,7 @@ function drawRow(row, candidate, token, most) {
   setText(number, candidate && !Number.isNaN(share) ? percent(share) : "");
   setText(note, !candidate ? "" : noteOf(candidate, token) || cut || (again ? "penalty" : ""));
   word.disabled = !candidate || !free;
+  word.ariaHidden = String(!candidate); // an empty row keeps its place, and is no button yet
   row.dataset.act = drawn ? "write on from here" : "write this instead";
   if (word.disabled) word.removeAttribute("aria-label");
   else word.setAttribute("aria-label", `${word.textContent}: ${row.dataset.act}`);
