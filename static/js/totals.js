@@ -22,8 +22,9 @@ function aboutStep({ times }, stats) {
   const rows = stats?.n_rows ?? 1;
   const parts = gpu === null ? [] : [`${duration(gpu)} on the GPU`];
   const since = stats?.timed_at == null ? 0 : stats.position - stats.timed_at;
-  if (since > 0 && focused() >= since) parts.push(`layers timed at ${count(focused() + 1 - since)}`);
-  if (rows > 1) parts.push(`${count(rows)} tokens in the step`);
+  const before = since > 0 && focused() >= since; // some devices time the layers of few tokens
+  if (before) parts.push(`layers timed at ${count(focused() + 1 - since)}`);
+  else if (rows > 1) parts.push(`${count(rows)} tokens in the step`);
   else if (times) parts.push(`${count(state.hello.dispatches_per_token)} dispatches`);
   return parts.join(", ");
 }
