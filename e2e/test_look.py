@@ -20,6 +20,7 @@ INSTRUMENTS = (
     "attention",
     "lens",
     "filters",
+    "branches",
     "loss",
     "cache",
     "weights",

@@ -44,7 +44,9 @@ def test_ranges_are_those_of_the_server(loaded: Page) -> None:
         " return [...SLIDERS, MAX_TOKENS].map((s) => [s.name, s.least, s.most]); }"
     )
     assert {name: (least, most) for name, least, most in ranges} == {
-        name: (least, most) for name, (least, most, _) in RANGES.items() if name != "seed"
+        name: (least, most)
+        for name, (least, most, _) in RANGES.items()
+        if name not in ("seed", "first_index")  # without a slider, and not for people
     }
 
 
@@ -174,3 +176,48 @@ def test_every_token_knows_the_settings_it_was_chosen_with(loaded: Page) -> None
         [8, token(4, "E")],
     ]
     assert loaded.evaluate(EVENTS, events)["warmth"] == [0.7, 0.7, 0.9, 0.9, 1.2]
+
+
+TREES = {
+    "one": (["abcd"], [0], ["abcd"]),
+    "parting": (["abcd", "abxy"], [0, 1], ["ab", "cd", "xy"]),
+    "order of lines": (
+        ["abcd", "abxy", "abcq", "zz"],
+        [0, 2, 1, 3],
+        ["", "ab", "c", "d", "q", "xy", "zz"],
+    ),
+    "one ends where the other goes on": (["ab", "abcd"], [0, 1], ["ab", "cd"]),
+    "the same again": (["abc", "abc"], [0, 1], ["abc", ""]),
+}
+
+
+@pytest.mark.parametrize(("texts", "lines", "stretches"), TREES.values(), ids=TREES)
+def test_texts_that_begin_alike_make_a_tree(
+    call: Call, texts: list[str], lines: list[int], stretches: list[str]
+) -> None:
+    tree = call("look/branchtree", "treeOf", [[{"id": c} for c in text] for text in texts])
+    assert tree["rows"] == lines
+    nodes = tree["nodes"]
+    assert [texts[n["leaves"][0]][n["from"] : n["to"]] for n in nodes] == stretches
+    for node in nodes:
+        shared = {texts[leaf][: node["to"]] for leaf in node["leaves"]}
+        assert len(shared) == 1, "who shares a stretch begins alike"
+        assert lines[node["row"]] == node["leaves"][0]
+    for leaf, text in enumerate(texts):
+        path = [n for n in nodes if leaf in n["leaves"]]
+        assert "".join(text[n["from"] : n["to"]] for n in path) == text
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "total", "mean"),
+    [([-1.5, -0.5], -2.0, -1.0), ([], None, None), ([-1.0, None], None, None)],
+)
+def test_a_likelihood_is_known_when_all_of_its_parts_are(
+    loaded: Page, logprobs: list[float | None], total: float | None, mean: float | None
+) -> None:
+    found = loaded.evaluate(
+        "async (values) => (await import('/static/js/look/branchtree.js'))"
+        ".likelihoodOf(values.map((logprob) => ({ logprob: logprob ?? NaN })))",
+        logprobs,
+    )
+    assert found == {"n": len(logprobs), "total": total, "mean": mean}

@@ -22,6 +22,7 @@
 
 import { byId } from "./dom.js";
 import { attention } from "./look/attention.js";
+import { branches } from "./look/branches.js";
 import { cache } from "./look/cache.js";
 import { changed, on } from "./state.js";
 import { plan } from "./look/plan.js";
@@ -35,7 +36,7 @@ import { drawTabs, reachedTab, setUpTabs } from "./look/tabs.js";
 import { weights } from "./look/weights.js";
 
 /** In the order of their tabs. */
-const INSTRUMENTS = [tokens, timeline, attention, lens, filters, loss, cache, weights, plan];
+const INSTRUMENTS = [tokens, timeline, attention, lens, filters, branches, loss, cache, weights, plan];
 
 const TOPICS = "hello line turns tokens focus settings counted size theme look";
 const HASH = /^#look=([a-z]+)$/;
