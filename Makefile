@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PORT ?= 8000
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run test test-slow lint parity bench clean
+.PHONY: run test test-slow lint parity bench screenshots clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python -m app.software_device
@@ -46,6 +46,11 @@ bench: $(VENV)/test.stamp
 			--context 128,1024,4096,8192 || exit 1; \
 	done
 	$(BIN)/python -m gpu.bench.table build/bench.jsonl README.md
+
+# The pictures in docs/, of the bundled model with a fixed seed.
+screenshots: $(VENV)/test.stamp
+	$(BIN)/python -m app.software_device --chromium
+	$(BIN)/python -m e2e.screenshots docs
 
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { \
