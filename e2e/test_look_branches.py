@@ -161,9 +161,11 @@ def test_versions_wait_until_the_writing_ends(page: Page, site: Callable[..., Si
     expect(rows(look)).to_have_count(1)
     expect(rows(look).first).to_have_attribute("aria-disabled", "true")
     beam_mode(look)
-    expect(look.message).to_contain_text("The text is being written")
+    says = look.panel.locator(".br-says")
+    expect(says).to_contain_text("The text is being written")
+    expect(rows(look)).to_have_count(0)
     play.wait_done()
-    expect(look.message).to_be_hidden()
+    expect(says).to_contain_text("In the place of token 30")
     expect(rows(look)).to_have_count(5)
 
 
@@ -219,9 +221,9 @@ def test_the_beam_follows_the_focus_and_says_where_there_is_none(
     page.keyboard.press("Home")
     expect(says).to_contain_text("In the place of token 1,")
     page.keyboard.press("ArrowLeft")
-    expect(look.message).to_contain_text("A prompt is given")
+    expect(says).to_contain_text("A prompt is given")
     page.keyboard.press("ArrowRight")
-    expect(look.message).to_be_hidden()
+    expect(says).to_contain_text("In the place of token 1,")
     beams = [m for m in sent(wire, "inspect") if m["question"]["kind"] == "beam"]
     assert len({str(m["question"]) for m in beams}) == len(beams), "none is asked twice"
     look.panel.get_by_label("ranked per token").check()

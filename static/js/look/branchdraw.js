@@ -147,7 +147,7 @@ export function wordScale(canvas, texts, room) {
   const left = leftOf(room);
   const starts = [left];
   context.font = `400 ${grid.words + 3}px ${SERIF}`;
-  const most = Math.max(...texts.map(({ length }) => length));
+  const most = Math.max(0, ...texts.map(({ length }) => length));
   for (let at = 0; at < most; at += 1) {
     const words = texts.map((text) => (text[at] ? tokenLabel(text[at].text, "·") : ""));
     const widest = Math.max(...words.map((word) => context.measureText(word).width));

@@ -1,25 +1,23 @@
 // The versions of the answer as the tree they are, with what the model makes of each; and, from any
 // place, the likeliest ways to go on, each of which can become a version.
 
-import { clamp, el, setText, sizeOf } from "../dom.js";
+import { el, sizeOf } from "../dom.js";
 import { force, whyNotHere } from "../forcing.js";
-import { count, plural, tokenLabel } from "../format.js";
+import { plural, tokenLabel } from "../format.js";
 import { showVersion } from "../session.js";
 import { changed, lastTurn, state } from "../state.js";
-import { numberOf, point, step, view } from "../view.js";
+import { numberOf, point } from "../view.js";
+import { BranchBar } from "./branchbar.js";
 import { beamAt } from "./branchbeam.js";
 import { drawTree, evenScale, ROW, wordScale } from "./branchdraw.js";
+import { BranchRows, figureHeads } from "./branchrows.js";
 import { likelihoodOf, treeOf } from "./branchtree.js";
 import { Missing } from "./context.js";
-import { Roving } from "./roving.js";
 
-const BOUNDS = { width: [2, 8], depth: [4, 32] };
-
-let says = null;
+let bar = null;
 let canvas = null;
 let plot = null;
-let list = null;
-let controls = null;
+let rows = null;
 /** Which tree: "versions" or "beam"; and how the beam searches. */
 let mode = "versions";
 const search = { width: 4, depth: 8, perToken: false };
@@ -36,17 +34,20 @@ export const branches = {
   needs: "run",
 
   setUp(root) {
-    root.append(buildBar(), buildHead(), buildBody());
+    bar = new BranchBar(root, search, {
+      onMode: (wanted) => {
+        mode = wanted;
+        again();
+      },
+      onSearch: again,
+    });
+    root.append(figureHeads(), buildBody());
   },
 
-  async show(context) {
-    drawControls();
-    const found = mode === "beam" ? await beamNow(context) : versionsNow(context);
-    if (context.signal.aborted) return "";
-    now = found;
-    now.tree = treeOf(now.texts);
-    draw();
-    return now.source;
+  show(context) {
+    bar.draw(mode);
+    if (mode === "versions") return take(versionsNow(context));
+    return beamNow(context).then((found) => (context.signal.aborted ? "" : take(found)));
   },
 
   hide() {
@@ -103,8 +104,19 @@ function saysOfVersions(texts) {
 }
 
 async function beamNow(context) {
+  try {
+    return ofBeam(context, await beamAt(context, search));
+  } catch (error) {
+    // Said beside the controls, from which another tree can be had.
+    if (error instanceof Missing || error.code) return { ...NOTHING, says: error.message };
+    throw error;
+  }
+}
+
+const NOTHING = { texts: [], names: [], partings: [], shown: null, focus: null, each: true, act: () => "", source: "" };
+
+function ofBeam(context, found) {
   const { answer } = context;
-  const found = await beamAt(context, search);
   const { index, own, twin } = found;
   const texts = own ? [...found.texts, own] : found.texts;
   const free = !whyNotHere(answer, index);
@@ -119,7 +131,6 @@ async function beamNow(context) {
     names: texts.map((_, i) => (i === written ? "written" : `${i + 1}.`)),
     partings: texts.map(() => null),
     shown: null,
-    written,
     focus: null,
     each: true,
     choose: free ? put : null,
@@ -154,67 +165,6 @@ function rowOf(i) {
 
 // ---- its parts -------------------------------------------------------------------------------
 
-function buildBar() {
-  const bar = el("div", "br-bar");
-  const modes = bar.appendChild(el("fieldset", "seg"));
-  modes.append(el("legend", "vh", "Which tree"));
-  for (const [value, name] of [
-    ["versions", "Versions"],
-    ["beam", "Likeliest from here"],
-  ]) {
-    const choice = modes.appendChild(el("label", "", name));
-    const input = Object.assign(el("input"), { type: "radio", name: "look-branches", value });
-    choice.prepend(input);
-  }
-  modes.addEventListener("change", ({ target }) => again(() => (mode = target.value)));
-  controls = bar.appendChild(el("div", "br-search"));
-  controls.append(
-    number("width", "continuations"),
-    number("depth", "tokens each"),
-    check("perToken", "ranked per token"),
-  );
-  says = bar.appendChild(el("p", "br-says"));
-  return bar;
-}
-
-function again(change) {
-  change();
-  hot = null;
-  changed("look");
-}
-
-function number(name, words) {
-  const box = el("label", "", words);
-  const [min, max] = BOUNDS[name];
-  const input = Object.assign(el("input"), { type: "number", min, max, step: 1, value: search[name] });
-  input.addEventListener("change", () => {
-    const wanted = clamp(Math.round(Number(input.value)) || search[name], min, max);
-    input.value = wanted;
-    again(() => (search[name] = wanted));
-  });
-  box.prepend(input);
-  return box;
-}
-
-function check(name, words) {
-  const box = el("label", "", words);
-  const input = Object.assign(el("input"), { type: "checkbox", checked: search[name] });
-  input.addEventListener("change", () => again(() => (search[name] = input.checked)));
-  box.prepend(input);
-  return box;
-}
-
-function buildHead() {
-  const head = el("div", "br-head");
-  for (const [words, title] of [
-    ["log p", "Sum of the natural logarithms of the tokens’ probabilities"],
-    ["per token", "The same, over the number of tokens"],
-    ["tokens", ""],
-  ])
-    head.appendChild(el("span", "", words)).title = title;
-  return head;
-}
-
 function buildBody() {
   const body = el("div", "br-body");
   plot = body.appendChild(el("div", "br-plot"));
@@ -223,90 +173,43 @@ function buildBody() {
   canvas.addEventListener("pointermove", onMove);
   canvas.addEventListener("pointerleave", () => look(null));
   canvas.addEventListener("click", ({ offsetY }) => choose(leafAt(offsetY)));
-  list = body.appendChild(el("ol", "br-rows"));
-  list.addEventListener("click", ({ target }) => choose(leafOf(target)));
-  list.addEventListener("pointerover", ({ target }) => look(leafOf(target)));
-  list.addEventListener("pointerleave", () => look(null));
-  list.addEventListener("focusin", ({ target }) => look(leafOf(target)));
-  list.addEventListener("focusout", () => look(null));
-  list.addEventListener("keydown", onKey);
-  const keys = { after: "ArrowDown", before: "ArrowUp" };
-  list.roving = new Roving(list, keys, () => [...list.querySelectorAll("button")].map((node) => [node]));
+  rows = new BranchRows(body, { onLook: look, onChoose: choose });
   new ResizeObserver(() => changed("look")).observe(plot);
   return body;
 }
 
-// ---- drawing ---------------------------------------------------------------------------------
-
-function drawControls() {
-  for (const input of document.getElementsByName("look-branches")) input.checked = input.value === mode;
-  controls.hidden = mode !== "beam";
+function again() {
+  hot = null;
+  changed("look");
 }
 
-function draw() {
-  const { texts, tree, says: words } = now;
-  setText(says, words);
+/** Draw what was found; gives where its numbers come from. */
+function take(found) {
+  const { texts, each } = found;
+  now = { ...found, tree: treeOf(texts) };
+  bar.say(now.says);
   const [room] = sizeOf(plot);
-  if (!room) return;
-  const longest = Math.max(...texts.map(({ length }) => length));
-  now.scale = now.each ? wordScale(canvas, texts, room) : evenScale(longest, room);
-  drawTree(canvas, tree, { ...now, hot });
-  drawRows();
+  if (!room) return now.source;
+  const longest = Math.max(0, ...texts.map(({ length }) => length));
+  now.scale = each ? wordScale(canvas, texts, room) : evenScale(longest, room);
+  redraw();
+  return now.source;
 }
 
-function drawRows() {
-  const { rows } = now.tree;
-  if (list.children.length !== rows.length) {
-    list.replaceChildren(...rows.map(newRow));
-    list.roving.reset();
-  }
-  rows.forEach((leaf, row) => drawRow(list.children[row], leaf));
+function redraw() {
+  drawTree(canvas, now.tree, { ...now, hot });
+  rows.draw(now, hot);
 }
-
-function newRow() {
-  const row = el("li");
-  const button = row.appendChild(el("button"));
-  button.type = "button";
-  button.append(el("span", "n"), el("span", "n"), el("span", "n"), el("span", "br-act"));
-  return row;
-}
-
-function drawRow(row, leaf) {
-  const { names, texts, shown, act } = now;
-  const { total, mean, n } = likelihoodOf(texts[leaf]);
-  const [button] = row.children;
-  const figures = [written(total, 2), written(mean, 3), count(n)];
-  figures.forEach((text, i) => setText(button.children[i], text));
-  setText(button.children[3], act(leaf));
-  row.dataset.leaf = leaf;
-  row.classList.toggle("on", leaf === shown);
-  row.classList.toggle("hot", leaf === hot);
-  button.setAttribute("aria-disabled", String(!act(leaf)));
-  if (leaf === shown) button.setAttribute("aria-current", "true");
-  else button.removeAttribute("aria-current");
-  const text = texts[leaf].map((token) => token.text).join("").trim();
-  const does = act(leaf) ? `, ${act(leaf)}` : "";
-  const name = `${names[leaf]}: log p ${figures[0]}, ${figures[1]} per token, ${plural(n, "token")}${does}. ${text}`;
-  button.setAttribute("aria-label", name);
-}
-
-/** A number with a real minus sign; – for one that is not known. */
-const written = (value, digits) => (value === null ? "–" : value.toFixed(digits).replace("-", "−"));
 
 // ---- hands -----------------------------------------------------------------------------------
 
-const leafOf = (target) => {
-  const leaf = target.closest?.("li")?.dataset.leaf;
-  return leaf === undefined ? null : Number(leaf);
-};
 const leafAt = (y) => now?.tree.rows[Math.floor(y / ROW)] ?? null;
 
 function look(leaf) {
   if (leaf === hot || !now) return;
   hot = leaf;
   if (leaf === null) point(null);
-  drawTree(canvas, now.tree, { ...now, hot });
-  drawRows();
+  redraw();
 }
 
 /** Over what the core shows, its tokens can be pointed at. */
@@ -325,12 +228,4 @@ function onMove({ offsetX, offsetY, pointerType }) {
 function choose(leaf) {
   if (leaf === null || !now?.choose || !now.act(leaf)) return;
   now.choose(leaf);
-}
-
-/** Left and right walk along the tokens that the core shows. */
-function onKey(event) {
-  const d = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  if (!d || event.ctrlKey || event.metaKey || event.altKey || !view.answer) return;
-  event.preventDefault();
-  step(d);
 }
