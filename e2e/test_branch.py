@@ -543,7 +543,10 @@ def test_a_phone_writes_another_word_with_a_tap(page: Page, site: Callable[..., 
     assert box is not None
     assert box["height"] >= 32
     field = page.locator("#instead-text").bounding_box()
+    last = page.locator(".cands li").last.bounding_box()
     assert field is not None
+    assert last is not None
+    assert field["y"] >= last["y"] + last["height"] - 1, "nothing lies over the rows"
     assert field["height"] >= 40
     word = rows.first.get_by_role("button").inner_text()
     rows.first.click()
