@@ -10,7 +10,8 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
-from e2e.lookout import Wire
+from app.sessions import Keeping
+from e2e.lookout import Lookout, Wire
 from e2e.playground import Playground, until
 from e2e.site import Site
 from gpu.events import Done, Event, Token
@@ -286,6 +287,40 @@ def test_a_branch_of_a_branch_keeps_both_marks(page: Page, site: Callable[..., S
     expect(page.locator("#version")).to_have_text("3/3")
 
 
+def test_an_answer_that_was_continued_can_part_in_either_piece(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play, wire, _ = wrote(page, site(), 12)
+    play.carry_on.click()
+    play.wait_tokens(24)
+    play.wait_done()
+    tokens = wire.events("token")
+    prompts = [[t["id"] for t in event["prompt"]] for event in wire.events("accepted")]
+    marks = page.locator(".mark-change")
+    for version, (at, first, prompt) in enumerate(((18, 12, prompts[1]), (5, 0, prompts[0]))):
+        while versions(play) > 1 and play.page.locator("#older").is_enabled():
+            page.locator("#older").click()
+        force(play, at, other_than_drawn(tokens[at]))
+        play.wait_tokens(at + 13)
+        play.wait_done()
+        message = sent(wire)[-1]
+        lead = [token["id"] for token in tokens[first:at]]
+        assert message["ids"][:-1] == prompt + lead
+        assert message["written"] == message["params"]["first_index"] == at - first + 1
+        assert play.numbers() == list(range(at + 13))
+        assert play.text().startswith("".join(token["text"] for token in tokens[:at]))
+        said = marks.all_inner_texts()
+        assert [text.split(" ")[0] for text in said] == (
+            ["continued", "forced"] if first else ["forced"]
+        )
+        text = play.text()
+        page.reload()
+        play.wait_tokens(at + 13)
+        expect(marks).to_have_count(len(said))
+        assert play.text() == text
+        assert versions(play) == version + 2
+
+
 def test_the_end_of_the_text_can_be_put_in(page: Page, site: Callable[..., Site]) -> None:
     play, wire, tokens = wrote(page, site(text=ENDING, ends=True), 9, max_tokens=30, top_p="0.2")
     last = len(tokens) - 1
@@ -460,6 +495,32 @@ def test_branches_the_server_forgot_keep_their_text(
     assert play.text() == text
     page.get_by_role("button", name="Previous version").click()
     assert play.text() == "".join(token["text"] for token in tokens)
+
+
+def test_a_branch_outlives_what_it_parted_from(page: Page, own_site: Callable[..., Site]) -> None:
+    """The server keeps one generation: of the branch's beginning only the words are known."""
+    here = own_site(keeping=Keeping(n_finished=1))
+    play, _, tokens = wrote(page, here)
+    force(play, 10, other_than_drawn(tokens[10]))
+    play.wait_tokens(51)
+    play.wait_done()
+    text = play.text()
+    page.reload()
+    play.wait_tokens(51)
+    assert play.text() == text
+    assert play.numbers() == list(range(51))
+    sub = page.get_by_test_id("token-sub")
+    for index, said in ((3, "measurements are gone"), (10, "choice"), (11, "choice")):
+        look_at(play, index)
+        expect(sub).to_contain_text(said)
+    expect(page.locator(".mark-change")).to_contain_text("forced")
+    look = Lookout(page).open("branches")
+    row = look.csv()[-1]
+    assert (row["tokens"], row["log p"], row["text"]) == ("51", "", text)
+    page.keyboard.press("Escape")
+    force(play, 20, other_than_drawn(tokens[20]))
+    play.wait_tokens(61)
+    play.wait_done()
 
 
 def test_a_branch_that_is_refused_leaves_things_as_they_were(
