@@ -61,6 +61,18 @@ function openLook(instrument) {
   draw();
 }
 
+/** Name of the instrument that is open, or null. */
+export const openInstrument = () => open?.name ?? null;
+
+/** Open the instrument of this name, null closes; what a person opened last stays that. */
+export function showInstrument(name) {
+  const own = last;
+  const wanted = INSTRUMENTS.find((instrument) => instrument.name === name);
+  if (!wanted) closeLook();
+  else if (wanted !== open) openLook(wanted);
+  last = own;
+}
+
 /** Close the panel; true when it was open. */
 export function closeLook() {
   if (!open) return false;

@@ -20,8 +20,11 @@ export function messagesBefore(end = state.turns.length) {
   return messages;
 }
 
-/** Send what was written in the composer. Returns false (and says why) when it cannot be sent. */
-export function ask(text) {
+/**
+ * Send what was written in the composer. Returns false (and says why) when it cannot be sent. `own`
+ * goes before the page's settings and `capture` before its switch, for this run only.
+ */
+export function ask(text, own = {}, capture = state.capture) {
   if (!ready() || state.active) return false;
   const mode = state.mode;
   const request =
@@ -37,7 +40,7 @@ export function ask(text) {
     answers: [answer],
     shown: 0,
   });
-  if (begin(answer, request)) return true;
+  if (begin(answer, request, own, capture)) return true;
   dropTurn();
   return false;
 }

@@ -3,7 +3,7 @@
 import { byId } from "./dom.js";
 import { changed } from "./state.js";
 
-const phone = matchMedia("(max-width: 767px)");
+export const phone = matchMedia("(max-width: 767px)");
 
 export function setUpSheets() {
   for (const button of document.querySelectorAll("[data-sheet-name]")) {
@@ -18,7 +18,8 @@ export function setUpSheets() {
 
 const toggle = (name) => (document.body.dataset.open === name ? closeSheet() : openSheet(name));
 
-function openSheet(name) {
+/** Open a part of the bench over the text, on a phone. */
+export function openSheet(name) {
   document.body.dataset.open = name;
   mark();
 }
@@ -40,5 +41,9 @@ function mark() {
   for (const tab of document.querySelectorAll("#tabs [data-sheet-name]")) {
     tab.setAttribute("aria-expanded", String(tab.dataset.sheetName === document.body.dataset.open));
   }
+  // Whoever scrolls by keyboard has to get there.
+  for (const sheet of document.querySelectorAll(".sheet"))
+    if (sheet.dataset.sheet === document.body.dataset.open) sheet.tabIndex = 0;
+    else sheet.removeAttribute("tabindex");
   changed("size", "focus");
 }
