@@ -12,6 +12,7 @@ import { stop } from "./session.js";
 import { state } from "./state.js";
 import { closeSheet } from "./sheets.js";
 import { copyAnswer } from "./statusline.js";
+import { startTour } from "./tour.js";
 
 const isTyping = ({ tagName, type }) =>
   tagName === "TEXTAREA" || (tagName === "INPUT" && !["range", "radio", "checkbox"].includes(type));
@@ -59,7 +60,7 @@ function newChat() {
 
 const COMMANDS = { "shift o": newChat, "shift c": copyAnswer, "/": help };
 
-const PLAIN = { l: toggleLook, s: () => saveReplay(), o: chooseReplay };
+const PLAIN = { l: toggleLook, t: startTour, s: () => saveReplay(), o: chooseReplay };
 
 function plain(key) {
   if (key === "?") return help;

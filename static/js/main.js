@@ -26,6 +26,7 @@ import { changed, on, sameEngine, state } from "./state.js";
 import { setUpStatusLine } from "./statusline.js";
 import { setUpTheme } from "./theme.js";
 import { setUpTotals } from "./totals.js";
+import { setUpTour } from "./tour.js";
 import { setUpFollowing, setUpTranscript } from "./transcript.js";
 import { view } from "./view.js";
 
@@ -59,6 +60,7 @@ setUpFilmBar();
 setUpReplayDialog();
 setUpKeys();
 setUpLook();
+setUpTour();
 setUpFollowing();
 setUpClock();
 addEventListener("resize", () => changed("size"));

@@ -1,0 +1,457 @@
+"""The guided walk: twelve steps whose figures are the engine's, and a page left as it was."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Page, WebSocketRoute, expect
+
+from e2e.bundled import bundled_site
+from e2e.lookout import Lookout, Wire
+from e2e.playground import Playground
+from e2e.site import Site
+from e2e.test_looks import open_page, violations
+from e2e.tour import OPENS, TITLES, Run, Tour
+
+SEED = 5
+PROMPT = "Tell me a story about a fox who finds a lantern"
+PINNED = "async () => (await import('/static/js/view.js')).view.pinned"
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Site]:
+    """A site around the bundled model, which only these tests ask."""
+    with bundled_site() as site:
+        yield site
+
+
+def start(page: Page) -> Tour:
+    """From the empty page, by keyboard."""
+    page.get_by_role("button", name="Show me around").focus()
+    page.keyboard.press("Enter")
+    return Tour(page)
+
+
+# ---- on the bundled model --------------------------------------------------------------------
+
+
+def test_every_figure_is_the_engine_s(page: Page, here: Site) -> None:
+    wire = Wire(page)
+    play = Playground(page, here.url).open()
+    play.set(seed=SEED)
+    tour = start(page)
+    tour.wait(1)
+    run = Run(here, wire, page, PROMPT, page.evaluate(PINNED))
+    assert wire.events("accepted")[0]["params"]["max_tokens"] == len(run.tokens) == 64
+    assert sum(c["before"] >= 0.05 for c in run.token["candidates"]) > 1, "it had rivals"
+    word = run.label(run.token["id"])
+    assert word.isalpha()
+    assert len(word) >= 4
+    assert run.index > 0
+    for step, (title, instrument) in enumerate(zip(TITLES, OPENS, strict=True), start=1):
+        tour.wait(step)
+        expect(tour.title).to_have_text(title)
+        assert tour.figures() == getattr(run, f"step_{step}")(), title
+        for quoted in tour.words():
+            assert quoted in {run.label(id) for id in (*run.ids, *run.waterfall["ids"].tolist())}
+        check_instrument(page, instrument)
+        tour.check_place()
+        expect(tour.card.locator(":focus")).to_have_count(1)
+        expect(page.locator("#tour-steps .done")).to_have_count(step - 1)
+        page.keyboard.press("ArrowRight")
+    tour.wait(len(TITLES))  # an arrow too many ends nothing
+    page.keyboard.press("Enter")
+    expect(tour.card).to_be_hidden()
+    expect(page.locator("#turns")).to_be_focused()
+    assert page.evaluate(PINNED) is None
+
+
+def check_instrument(page: Page, name: str | None) -> None:
+    look = Lookout(page)
+    if name is None:
+        expect(look.panel).to_be_hidden()
+        return
+    expect(look.tab(name)).to_have_attribute("aria-selected", "true")
+    expect(look.message).to_be_hidden()
+
+
+def test_a_phone_has_the_card_under_the_page(page: Page, here: Site) -> None:
+    page.set_viewport_size({"width": 360, "height": 640})
+    page.emulate_media(reduced_motion="reduce")
+    play = Playground(page, here.url).open()
+    tour = start(page)
+    for step in range(1, len(TITLES) + 1):
+        tour.wait(step)
+        tour.check_place()
+        assert play.overflow() <= 0, step
+        card = tour.card.bounding_box()
+        assert card is not None
+        assert card["x"] == 0
+        assert card["width"] == 360
+        assert abs(card["y"] + card["height"] - 640) <= 1
+        if step in (1, 3, 7):
+            assert violations(page) == [], step
+        page.keyboard.press("ArrowRight")
+    page.get_by_role("button", name="Done").click()
+    expect(tour.card).to_be_hidden()
+    expect(page.locator(".sampling")).to_be_hidden()
+    expect(page.locator("#tabs")).to_be_visible()
+
+
+@pytest.mark.parametrize("size", [(768, 1024), (1024, 768), (1366, 720)])
+def test_the_card_covers_nothing_it_speaks_about(
+    page: Page, here: Site, size: tuple[int, int]
+) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    play = Playground(page, here.url).open()
+    tour = start(page)
+    for step in range(1, len(TITLES) + 1):
+        tour.wait(step)
+        tour.check_place()
+        assert play.overflow() <= 0, step
+        tour.next.click() if step < len(TITLES) else None
+
+
+# ---- beginning -------------------------------------------------------------------------------
+
+
+def wrote(page: Page, site: Site, n: int = 30) -> Playground:
+    play = open_page(page, site)
+    play.set(max_tokens=n, seed=3)
+    play.ask()
+    play.wait_tokens(n)
+    play.wait_done()
+    return play
+
+
+def test_it_waits_for_the_text_and_says_so(page: Page, own_site: Callable[..., Site]) -> None:
+    play = open_page(page, own_site(delay=0.5))
+    tour = start(page)
+    expect(tour.title).to_have_text("One moment")
+    expect(tour.text).to_contain_text(re.compile(r"The model writes: [2-9] tokens so far"))
+    expect(tour.next).to_be_hidden()
+    play.stop.click()
+    tour.wait(1)
+
+
+def test_a_run_that_is_there_is_walked_through(page: Page, site: Callable[..., Site]) -> None:
+    wire = Wire(page)
+    wrote(page, site())
+    page.keyboard.press("Escape")
+    page.locator("#plot").focus()
+    page.keyboard.press("t")
+    tour = Tour(page)
+    tour.wait(1)
+    asked = [message["type"] for message in wire.sent]
+    assert asked.count("generate") == 1, "nothing more is written"
+
+
+def test_the_help_starts_it_and_gets_the_keyboard_back(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    wrote(page, site())
+    page.locator("#help-open").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("dialog", name="Reading the page").get_by_text("Show me around").click()
+    tour = Tour(page)
+    tour.wait(1)
+    page.keyboard.press("Escape")
+    expect(tour.card).to_be_hidden()
+    expect(page.locator("#help-open")).to_be_focused()
+
+
+def test_a_model_without_a_chat_template_goes_on_with_a_text(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    wire = Wire(page)
+    open_page(page, site(chat=False))
+    start(page).wait(1)
+    (asked,) = (message for message in wire.sent if message["type"] == "generate")
+    assert asked["prompt"] == "Once upon a time, a fox found a lantern in the wood."
+    assert "messages" not in asked
+
+
+def test_its_own_run_is_measured_and_the_switch_stays(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    wire = Wire(page)
+    open_page(page, site())
+    page.locator("#capture").uncheck(force=True)
+    tour = start(page)
+    tour.wait(1)
+    assert next(m for m in wire.sent if m["type"] == "generate")["capture"] is True
+    expect(page.locator("#capture")).not_to_be_checked()
+    expect(page.locator("#max_tokens")).to_have_value("256")
+
+
+# ---- what cannot be had ----------------------------------------------------------------------
+
+
+def test_what_was_not_measured_is_said(page: Page, site: Callable[..., Site]) -> None:
+    open_page(page, site()).set(max_tokens=20, seed=3)
+    page.locator("#capture").uncheck(force=True)
+    play = Playground(page, page.url)
+    play.ask()
+    play.wait_tokens(20)
+    play.wait_done()
+    page.locator("#plot").focus()
+    page.keyboard.press("t")
+    tour = Tour(page)
+    for step, missing in [(2, "How long it is"), (3, "How much it grew"), (6, "How much it added")]:
+        while page.locator("#tour-count").inner_text() != f"{step} / 12":
+            page.keyboard.press("ArrowRight")
+            page.wait_for_timeout(50)
+        tour.wait(step)
+        expect(tour.text).to_contain_text(f"{missing} was not measured: capture was off.")
+
+
+def walk_to(tour: Tour, step: int) -> None:
+    for at in range(1, step):
+        tour.wait(at)
+        tour.page.keyboard.press("ArrowRight")
+    tour.wait(step)
+
+
+def test_greedy_draws_nothing(page: Page, here: Site) -> None:
+    Playground(page, here.url).open()
+    page.get_by_role("button", name="Greedy").click()
+    tour = start(page)
+    walk_to(tour, 8)
+    expect(tour.text).to_contain_text("Temperature 0 takes the largest share")
+    page.keyboard.press("ArrowRight")
+    tour.wait(9)
+    expect(tour.text).to_contain_text("With temperature 0 nothing is drawn")
+
+
+def test_another_draw_than_the_run_s_is_not_told_as_the_run_s(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    """The fake engine answers about other logits than it wrote with."""
+    wrote(page, site())
+    page.locator("#plot").focus()
+    page.keyboard.press("t")
+    tour = Tour(page)
+    walk_to(tour, 9)
+    expect(tour.text).to_contain_text("the engine draws another token than the run did")
+
+
+# ---- leaving no trace ------------------------------------------------------------------------
+
+
+def test_escape_puts_everything_back(page: Page, site: Callable[..., Site]) -> None:
+    play = wrote(page, site())
+    play.prompt.fill("half a thought")
+    page.keyboard.press("Tab")
+    Lookout(page).open("cache")
+    play.core.focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("3")
+    before = page_state(page)
+    page.keyboard.press("t")
+    tour = Tour(page)
+    walk_to(tour, 5)
+    assert page_state(page) != before
+    page.keyboard.press("Escape")
+    expect(tour.card).to_be_hidden()
+    expect(page.locator("#tour-rings i")).to_have_count(0)
+    expect(play.core).to_be_focused()
+    assert page_state(page) == before
+    page.keyboard.press("Escape")
+    page.keyboard.press("l")
+    expect(Lookout(page).tab("Cache")).to_have_attribute("aria-selected", "true")
+
+
+def page_state(page: Page) -> dict[str, object]:
+    return dict(
+        page.evaluate(
+            """async () => {
+              const { view } = await import("/static/js/view.js");
+              const { state } = await import("/static/js/state.js");
+              const { pinned, row } = view;
+              const draft = document.querySelector("[name=look-prompt]")?.checked ?? true;
+              return { pinned, row, metric: state.metric, hash: location.hash, draft };
+            }"""
+        )
+    )
+
+
+def test_a_draft_in_the_composer_gives_way_and_comes_back(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = wrote(page, site())
+    play.prompt.fill("half a thought")
+    page.locator("#plot").focus()
+    page.keyboard.press("t")
+    tour = Tour(page)
+    tour.wait(1)
+    expect(page.get_by_role("radio", name="Last request")).to_be_checked()
+    expect(page.locator("#look-draft")).to_have_value("Tell me a story")
+    page.keyboard.press("Escape")
+    Lookout(page).open("tokens")
+    expect(page.get_by_role("radio", name="Draft")).to_be_checked()
+    expect(play.prompt).to_have_value("half a thought")
+
+
+def test_what_a_person_changes_meanwhile_stays(page: Page, site: Callable[..., Site]) -> None:
+    play = wrote(page, site())
+    play.core.focus()
+    page.keyboard.press("t")
+    tour = Tour(page)
+    walk_to(tour, 3)
+    page.get_by_role("radio", name="GPU time").check(force=True)
+    Lookout(page).open("timeline")
+    play.tokens.nth(4).evaluate("(node) => node.click()")
+    page.keyboard.press("Escape")
+    expect(tour.card).to_be_hidden()
+    expect(page.get_by_role("radio", name="GPU time")).to_be_checked()
+    expect(Lookout(page).tab("Timeline")).to_have_attribute("aria-selected", "true")
+    assert page.evaluate(PINNED) == 4
+
+
+def test_back_and_the_arrows(page: Page, site: Callable[..., Site]) -> None:
+    wrote(page, site())
+    page.locator("#plot").focus()
+    page.keyboard.press("t")
+    tour = Tour(page)
+    tour.wait(1)
+    back = tour.card.get_by_role("button", name="Back")
+    expect(back).to_be_disabled()
+    page.keyboard.press("ArrowLeft")
+    tour.wait(1)
+    tour.next.click()
+    tour.wait(2)
+    back.click()
+    tour.wait(1)
+    expect(tour.next).to_be_focused()
+    page.keyboard.press("Enter")
+    tour.wait(2)
+    page.locator("#plot").focus()
+    page.keyboard.press("ArrowRight")  # the core's own
+    tour.wait(2)
+    tour.card.get_by_role("button", name="End the walk").click()
+    expect(tour.card).to_be_hidden()
+
+
+# ---- when the world goes on ------------------------------------------------------------------
+
+
+def test_a_lost_line_is_waited_for(
+    page: Page, site: Callable[..., Site], allowed_console: list[str]
+) -> None:
+    allowed_console.append("WebSocket connection to")
+    sockets: list[WebSocketRoute] = []
+    down = False
+
+    def on_socket(route: WebSocketRoute) -> None:
+        if down:
+            route.close(code=3001, reason="kept away by the test")
+            return
+        route.connect_to_server()
+        sockets.append(route)
+
+    page.route_web_socket("**/ws", on_socket)
+    play = open_page(page, site())
+    tour = start(page)
+    walk_to(tour, 3)
+    down = True
+    sockets[-1].close(code=3001, reason="cut by the test")
+    expect(play.notice).to_contain_text("The server cannot be reached")
+    page.keyboard.press("ArrowRight")
+    expect(tour.title).to_have_text("Attention looks back")
+    expect(tour.text).to_contain_text("This goes on by itself when it can")
+    page.keyboard.press("ArrowLeft")
+    expect(tour.text).to_contain_text("residual stream")  # what was measured is still here
+    page.keyboard.press("ArrowRight")
+    down = False
+    expect(tour.text).to_contain_text("heads shares its attention out", timeout=15_000)
+
+
+def test_an_engine_that_restarts_is_waited_for(page: Page, own_site: Callable[..., Site]) -> None:
+    here = own_site(process=True, load_seconds=1.5)
+    play = Playground(page, here.url).open()
+    play.set(max_tokens=20)
+    tour = start(page)
+    walk_to(tour, 3)
+    os.kill(here.engine.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    expect(play.notice).to_contain_text("The engine is restarting")
+    page.keyboard.press("ArrowRight")
+    expect(tour.text).to_contain_text("This goes on by itself when it can")
+    expect(tour.text).to_contain_text("heads shares its attention out", timeout=15_000)
+
+
+def test_a_new_chat_ends_it_politely(page: Page, site: Callable[..., Site]) -> None:
+    play = wrote(page, site())
+    page.locator("#plot").focus()
+    page.keyboard.press("t")
+    tour = Tour(page)
+    walk_to(tour, 4)
+    page.keyboard.press("Control+Shift+O")
+    expect(tour.title).to_have_text("The walk stops here")
+    expect(tour.text).to_have_text("The run that it followed is not shown any more.")
+    expect(page.locator("#tour-rings i")).to_have_count(0)
+    tour.card.get_by_role("button", name="Close").click()
+    expect(tour.card).to_be_hidden()
+    expect(Lookout(page).panel).to_be_hidden()
+    play.ask("Another one")
+    play.wait_tokens(2)
+
+
+def test_a_run_goes_on_under_it(page: Page, own_site: Callable[..., Site]) -> None:
+    play = open_page(page, own_site(delay=0.02))
+    play.set(max_tokens=400)
+    play.ask()
+    play.wait_tokens(3)
+    page.locator("#plot").focus()
+    page.keyboard.press("t")
+    tour = Tour(page)
+    tour.wait(1)
+    n = len(play.numbers())
+    assert n >= 64
+    walk_to(tour, 11)
+    expect(tour.text).to_contain_text("could not be measured: a run is being written")
+    assert len(play.numbers()) > n
+    page.keyboard.press("Escape")
+    expect(tour.card).to_be_hidden()
+    expect(page.locator("body")).to_have_attribute("data-writing", "")
+
+
+# ---- how it looks ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_in_any_step(page: Page, site: Callable[..., Site], theme: str) -> None:
+    open_page(page, site(), color_scheme=theme)
+    tour = start(page)
+    for step in range(1, len(TITLES) + 1):
+        tour.wait(step)
+        page.wait_for_timeout(300)
+        assert violations(page) == [], step
+        page.keyboard.press("ArrowRight")
+
+
+def test_rings_do_not_move_by_themselves(page: Page, site: Callable[..., Site]) -> None:
+    open_page(page, site(), reduced_motion="reduce")
+    tour = start(page)
+    tour.wait(1)
+    tour.check_place()
+    moving = page.locator("#tour-rings i").first.evaluate(
+        "(n) => { const s = getComputedStyle(n); return [s.animationName, s.transitionDuration]; }"
+    )
+    assert moving == ["none", "0s"]
+
+
+def test_each_step_is_told_once(page: Page, site: Callable[..., Site]) -> None:
+    """The live region is quiet while a step is computed, and holds title and sentences then."""
+    open_page(page, site())
+    tour = start(page)
+    walk_to(tour, 4)
+    said = tour.card.locator("[aria-live=polite]")
+    expect(said).to_have_attribute("aria-atomic", "true")
+    expect(said).to_contain_text("Attention looks back")
+    expect(said).to_contain_text("looked hardest")
+    expect(tour.card).to_have_accessible_name("Attention looks back")
