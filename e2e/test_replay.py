@@ -176,6 +176,19 @@ def test_it_opens_without_engine_and_server(
     expect(page.locator("#model-name")).to_have_text("fake-story · f16")
 
 
+def test_nothing_of_it_stays_when_it_is_left(alone: Film, written: dict[str, Any]) -> None:
+    page = alone.page
+    names = ("#model-name", "#device-name", "#r-mem", "#r-kv", "#r-speed", "#tok-word", "#log")
+    before = [page.locator(name).text_content() for name in names]
+    alone.open(written["path"])
+    alone.seek(40)
+    alone.leave.click()
+    expect(page.get_by_test_id("connection")).to_have_text("Not connected")
+    expect(page.locator("body")).to_have_attribute("data-phase", "empty")
+    assert [page.locator(name).text_content() for name in names] == before
+    assert page.title() == "Tokenglass"
+
+
 def test_what_needs_an_engine_rests_and_says_why(alone: Film, written: dict[str, Any]) -> None:
     alone.open(written["path"])
     page = alone.page

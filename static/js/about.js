@@ -10,19 +10,27 @@ export function setUpAbout() {
 
 function draw() {
   const { hello } = state;
-  if (!hello) return;
+  if (!hello) return forget();
   const { model, device } = hello;
   setText(byId("model-name"), `${model.name} · ${model.dtype}`);
   setText(byId("device-name"), `${device.name} · ${device.backend}`);
   setText(byId("device-note"), device.software ? "software device" : "");
   document.title = `${model.name} · Tokenglass`;
-  byId("facts").replaceChildren(
+  return byId("facts").replaceChildren(
     ...facts(hello).map(([name, value]) => {
       const row = el("div");
       row.append(el("dt", "", name), el("dd", "", value));
       return row;
     }),
   );
+}
+
+/** Nothing is known yet, or no longer: a replay was left, and there is no engine. */
+function forget() {
+  setText(byId("model-name"), "Model");
+  for (const id of ["device-name", "device-note"]) setText(byId(id), "");
+  document.title = "Tokenglass";
+  byId("facts").replaceChildren();
 }
 
 function facts({ model, device, limits, memory, dispatches_per_token: dispatches }) {

@@ -89,6 +89,7 @@ function drawKv() {
   const limits = state.hello?.limits;
   const segment = view.answer?.segment;
   const [context, width, height] = fitCanvas(byId("kv"));
+  if (!limits) setText(byId("r-kv"), "");
   if (!limits || !width) return;
   const used = segment?.kvBlocks ?? 0;
   const reused = Math.floor((segment?.prefill.reused ?? 0) / limits.block_tokens);
@@ -128,14 +129,14 @@ function drawBlock(context, x, y, side, filled, reused) {
 
 function drawMemory() {
   const memory = state.hello?.memory;
-  if (!memory) return;
-  const { weights, kv_cache: kv, work } = memory;
-  setText(byId("r-mem"), bytes(weights + kv + work));
-  setText(byId("m-w"), `weights ${bytes(weights)}`);
-  setText(byId("m-k"), `KV ${bytes(kv)}`);
-  setText(byId("m-a"), `work ${bytes(work)}`);
-  byId("mem").dataset.any = "";
-  splitBar(byId("mem"), [weights, kv, work]);
+  const { weights, kv_cache: kv, work } = memory ?? { weights: 0, kv_cache: 0, work: 0 };
+  const sized = (name, n) => (memory ? `${name} ${bytes(n)}` : name);
+  setText(byId("r-mem"), memory ? bytes(weights + kv + work) : "");
+  setText(byId("m-w"), sized("weights", weights));
+  setText(byId("m-k"), sized("KV", kv));
+  setText(byId("m-a"), sized("work", work));
+  byId("mem").toggleAttribute("data-any", !!memory);
+  splitBar(byId("mem"), memory ? [weights, kv, work] : [1, 0, 0]);
 }
 
 /** What capturing costs, as soon as this session has seen both. */
