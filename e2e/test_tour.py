@@ -19,6 +19,9 @@ from e2e.tour import OPENS, TITLES, Run, Tour
 
 SEED = 5
 PROMPT = "Tell me a story about a fox who finds a lantern"
+SET_SEED = """async (seed) => {
+  (await import("/static/js/state.js")).state.settings.seed = seed;
+}"""
 PINNED = "async () => (await import('/static/js/view.js')).view.pinned"
 
 
@@ -83,6 +86,7 @@ def test_a_phone_has_the_card_under_the_page(page: Page, here: Site) -> None:
     page.set_viewport_size({"width": 360, "height": 640})
     page.emulate_media(reduced_motion="reduce")
     play = Playground(page, here.url).open()
+    page.evaluate(SET_SEED, str(SEED))
     tour = start(page)
     for step in range(1, len(TITLES) + 1):
         tour.wait(step)
@@ -102,12 +106,13 @@ def test_a_phone_has_the_card_under_the_page(page: Page, here: Site) -> None:
     expect(page.locator("#tabs")).to_be_visible()
 
 
-@pytest.mark.parametrize("size", [(768, 1024), (1024, 768), (1366, 720)])
+@pytest.mark.parametrize(("seed", "size"), [(1, (768, 1024)), (2, (1024, 768)), (3, (1366, 720))])
 def test_the_card_covers_nothing_it_speaks_about(
-    page: Page, here: Site, size: tuple[int, int]
+    page: Page, here: Site, seed: int, size: tuple[int, int]
 ) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
     play = Playground(page, here.url).open()
+    page.evaluate(SET_SEED, str(seed))
     tour = start(page)
     for step in range(1, len(TITLES) + 1):
         tour.wait(step)
@@ -148,6 +153,25 @@ def test_a_run_that_is_there_is_walked_through(page: Page, site: Callable[..., S
     tour.wait(1)
     asked = [message["type"] for message in wire.sent]
     assert asked.count("generate") == 1, "nothing more is written"
+
+
+def test_a_branch_is_followed_with_its_own_draws(page: Page, here: Site) -> None:
+    play = Playground(page, here.url).open()
+    play.set(max_tokens=40, seed=SEED)
+    play.ask(PROMPT)
+    play.wait_tokens(40)
+    play.wait_done()
+    play.tokens.nth(6).click()
+    page.locator("#cands li .w:enabled").nth(1).click()
+    expect(page.locator("#version")).to_have_text("2/2")
+    play.wait_done()
+    page.locator("#plot").focus()
+    page.keyboard.press("t")
+    tour = Tour(page)
+    tour.wait(1)
+    assert page.evaluate(PINNED) > 7, "a token that was drawn, not one that was put in"
+    walk_to(tour, 9)
+    expect(tour.text).to_contain_text("It fell between")
 
 
 def test_the_help_starts_it_and_gets_the_keyboard_back(

@@ -109,7 +109,9 @@ export const habit = {
     );
   },
 
-  marks: (_walk, { where }) => (where ?? []).map(wordAt),
+  /** The words it looks at here; where there is none, what the instrument says of the head. */
+  marks: (_walk, { where }) =>
+    where ? where.map(wordAt) : [[...document.querySelectorAll(".at-says")]],
 };
 
 export const mlp = {
