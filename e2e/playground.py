@@ -15,14 +15,15 @@ TEXT_OF = """(node) => [...node.childNodes].filter((n) => !n.classList?.contains
     .map((n) => n.textContent).join("")"""
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
+def until(page: Page, condition: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
     """Wait for a truthy value. (Playwright's own wait evaluates a string, which the page's
-    Content-Security-Policy rightly forbids.)"""
+    Content-Security-Policy rightly forbids; and a plain sleep would hold up its events, so that
+    what the page sent meanwhile stayed unread.)"""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if value := condition():
             return value
-        time.sleep(0.02)
+        page.wait_for_timeout(20)
     raise AssertionError(f"waited {seconds:g} s in vain for {what}")
 
 

@@ -215,7 +215,9 @@ def test_other_settings_act_from_the_branch_on(page: Page, site: Callable[..., S
         for _ in range(at):
             page.keyboard.press("ArrowRight")
         expect(page.locator("#plot")).to_have_attribute("aria-valuenow", str(at + 1))
-        asked = until(functools.partial(waterfall_of, wire, at), "the question about this token")
+        asked = until(
+            page, functools.partial(waterfall_of, wire, at), "the question about this token"
+        )
         assert asked["params"]["temperature"] == float(temperature)
         assert asked["params"]["seed"] == 11
 

@@ -155,6 +155,7 @@ def test_two_pages_write_at_once_and_the_third_waits_in_the_queue(
     assert third.numbers() == []
     counts = [len(play.numbers()) for play in (first, second)]
     until(
+        third.page,
         lambda: all(
             len(play.numbers()) > n for play, n in zip((first, second), counts, strict=True)
         ),

@@ -209,7 +209,7 @@ def test_the_weights_are_those_of_the_engine(page: Page, url: str, engine: Engin
     expect(grid).to_have_attribute("aria-valuetext", re.compile("layer 2, mean of 6 heads"))
     before = engine.inspect(AttentionFrom(ids[: position + 1], position)).result()["weights"]
     after = engine.inspect(AttentionTo(ids, position)).result()["weights"]
-    until(lambda: not np.isnan(weights_of(look, "head 0")[-1]), "what looked at the token")
+    until(page, lambda: not np.isnan(weights_of(look, "head 0")[-1]), "what looked at the token")
     for head in range(engine.info.n_heads):
         got = np.array(weights_of(look, f"head {head}"), np.float32)
         assert np.array_equal(got[: position + 1], before[2, head]), (

@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from e2e.bundled import answer_of, bundled_site
 from e2e.lookout import Lookout
-from e2e.playground import Playground
+from e2e.playground import Playground, until
 from e2e.site import Site
 from e2e.test_branch import force, look_at, other_than_drawn, sent, wrote
 from gpu.inspection import Beam, Losses
@@ -227,8 +227,12 @@ def test_the_beam_follows_the_focus_and_says_where_there_is_none(
     beams = [m for m in sent(wire, "inspect") if m["question"]["kind"] == "beam"]
     assert len({str(m["question"]) for m in beams}) == len(beams), "none is asked twice"
     look.panel.get_by_label("ranked per token").check()
+    until(
+        page,
+        lambda: sent(wire, "inspect")[-1]["question"]["length_penalty"] == 1,
+        "the beam that is ranked per token",
+    )
     expect(look.source).to_contain_text("beam of 4")
-    assert sent(wire, "inspect")[-1]["question"]["length_penalty"] == 1
 
 
 def test_a_beam_at_the_end_of_the_context_is_as_deep_as_fits(

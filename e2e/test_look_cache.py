@@ -482,7 +482,7 @@ def test_the_blocks_of_a_run_are_read_while_it_writes(page: Page, real: Site) ->
     play.prompt.evaluate("(box) => { box.value = 'Tell me a long story'; }")
     page.evaluate("() => document.getElementById('composer').requestSubmit()")
     read = page.locator(".kv-states tbody td").first
-    most = until(lambda: int(read.inner_text()), "a block that is read")
+    most = until(page, lambda: int(read.inner_text()), "a block that is read")
     play.wait_done()
     assert 1 <= most <= wire.events("token")[-1]["kv_blocks"]
     expect(read).to_have_text("0")

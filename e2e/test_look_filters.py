@@ -288,7 +288,7 @@ def test_the_newest_token_is_followed_while_the_run_writes(
     say = look.panel.locator(".wf-say")
     expect(say).to_contain_text("with the run's settings")
     first = say.inner_text()
-    until(lambda: say.inner_text() != first, "the next token")
+    until(page, lambda: say.inner_text() != first, "the next token")
     play.wait_done()
     expect(say).to_contain_text("Token 150")
     indexes = [question["index"] for question in inspections(wire)]

@@ -292,6 +292,7 @@ def test_another_step_is_another_plan_and_forgets_the_times(look: Lookout) -> No
     field.press("Enter")
     wanted = listed(64, 100)
     until(
+        look.page,
         lambda: int(look.csv()[0]["bytes"]) == wanted["dispatches"][0]["n_bytes"],
         "the plan of the longer context",
     )

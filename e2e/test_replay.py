@@ -323,7 +323,7 @@ def test_all_of_it_by_keyboard(alone: Film, written: dict[str, Any]) -> None:
     )
     page.keyboard.press("Space")
     expect(alone.bar.get_by_role("button", name="Pause")).to_be_visible()
-    until(lambda: int(alone.slider.input_value()) > 4, "a film that plays")
+    until(page, lambda: int(alone.slider.input_value()) > 4, "a film that plays")
     page.keyboard.press("Space")
     expect(alone.play).to_be_visible()
     at = int(alone.slider.input_value())

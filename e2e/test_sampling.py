@@ -141,7 +141,7 @@ def test_stop_strings_end_the_text(play: Callable[..., Playground]) -> None:
     here.set(**{"stop-strings": "fox named, never", "max_tokens": 200})
     here.ask()
     here.wait_done()
-    until(lambda: "stop string" in here.stats.inner_text(), "the reason")
+    until(here.page, lambda: "stop string" in here.stats.inner_text(), "the reason")
     assert "little" in here.text()
     assert "fox named" not in here.text()
 

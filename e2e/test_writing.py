@@ -103,7 +103,11 @@ def test_a_chat_keeps_its_earlier_turns(play: Callable[..., Playground]) -> None
     here.wait_done()
     context = here.page.locator("#ctx")
     before = int(used.split("/")[0])
-    until(lambda: int(context.inner_text().split("/")[0]) > before + 6, "a longer context")
+    until(
+        here.page,
+        lambda: int(context.inner_text().split("/")[0]) > before + 6,
+        "a longer context",
+    )
     here.page.get_by_role("button", name="New", exact=True).click()
     expect(here.page.locator("body")).to_have_attribute("data-phase", "empty")
     expect(here.page.get_by_text("Write a prompt, and watch")).to_be_visible()

@@ -103,7 +103,7 @@ class Tour:
             return not left
 
         try:
-            until(settled, "the card to find its place", seconds=5)
+            until(self.page, settled, "the card to find its place", seconds=5)
         except AssertionError:
             raise AssertionError(left) from None
 
