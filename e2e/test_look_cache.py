@@ -18,7 +18,7 @@ from e2e.test_look import LOOK_AT
 from e2e.test_looks import open_page, violations
 from gpu import InvalidRequest
 from gpu.inspection import CacheBlocks
-from gpu.kv_state import KvState
+from gpu.kv.state import KvState
 from tests.app import fake_inspection
 from tests.app.fake_engine import FakeEngine, FakeOptions
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from gpu.device import Device
-from gpu.kernels import Kernel, compose
+from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernel, compose
 from tests.gpu import variants
 
 NEEDS = re.compile(r"^// needs: (\w+)$", re.MULTILINE)

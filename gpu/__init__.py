@@ -8,8 +8,10 @@ for token in run:
     print(token.text, end="")
 """
 
+from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
+from gpu.checkpoint.tensor_summary import Outlier, TensorSummary
 from gpu.config import GenerationDefaults, ModelConfig
-from gpu.engine import Engine, EngineInfo, Run
+from gpu.engine.engine import Engine, EngineInfo, Run
 from gpu.errors import (
     ContextExceeded,
     DeviceError,
@@ -19,13 +21,11 @@ from gpu.errors import (
     ModelError,
     QueueFull,
 )
-from gpu.inventory import Inventory, RopeTable, TensorEntry
-from gpu.probed import Probed, ProbedRow
+from gpu.runner import DeviceInfo
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt
-from gpu.step import DeviceInfo
-from gpu.tensor_summary import Outlier, TensorSummary
-from gpu.tokenizer import DecodeStream, Tokenizer
+from gpu.text.tokenizer import DecodeStream, Tokenizer
+from gpu.tuning.probed import Probed, ProbedRow
 
 __all__ = [
     "ChangeAt",
@@ -60,14 +60,14 @@ __all__ = [
 
 def devices() -> list[DeviceInfo]:
     """The adapters an engine can run on, best first; the position is what `adapter=` takes."""
-    from gpu.device import list_devices
+    from gpu.webgpu.device import list_devices
 
     return list_devices()
 
 
 def is_tuned(device: DeviceInfo) -> bool:
     """Was the best cut of products measured on this adapter, and is it used from now on?"""
-    from gpu.probe import kept_tuning
+    from gpu.tuning.probe import kept_tuning
 
     return kept_tuning(device) is not None
 
@@ -75,6 +75,6 @@ def is_tuned(device: DeviceInfo) -> bool:
 def probe_device(adapter: str | None = None) -> Probed:
     """Measure how products are best cut on an adapter, for 3 s at most, and remember it for engines
     that load with `probe`. Raises DeviceError when the adapter cannot be opened."""
-    from gpu.probe import probe_adapter
+    from gpu.tuning.probe import probe_adapter
 
     return probe_adapter(adapter)

@@ -68,7 +68,7 @@ class LogitLens(_Question, frozen=True, tag="logit_lens"):
 
 class Waterfall(_Question, frozen=True, tag="waterfall"):
     """How do settings make a distribution of the logits at `position`, stage by stage? The draw
-    is that of token `index` of a run. See `gpu.waterfall` for the arrays."""
+    is that of token `index` of a run. See `gpu.inspect.waterfall` for the arrays."""
 
     ids: list[int]
     position: int
@@ -95,7 +95,7 @@ class Losses(_Question, frozen=True, tag="losses"):
 
 
 class Beam(_Question, frozen=True, tag="beam"):
-    """Which are the likeliest continuations, as far as a beam of `width` sees (`gpu.beam`)?
+    """Which are the likeliest continuations, as far as a beam of `width` sees (`gpu.inspect.beam`)?
 
     At most `width` are found, best first, of `depth` tokens or fewer that ended the text. They are
     compared by log-probability over length to the power of `length_penalty`.
@@ -116,7 +116,7 @@ class Beam(_Question, frozen=True, tag="beam"):
 class PlanView(_Question, frozen=True, tag="plan"):
     """What does a step of `n_rows` tokens after `context` others run on the device? No arrays.
 
-    info  the plan, as `gpu.listed_plan.ListedPlan` says; {} for an engine without one
+    info  the plan, as `gpu.plans.listed.ListedPlan` says; {} for an engine without one
     """
 
     n_rows: int = 1
@@ -130,7 +130,7 @@ class Profile(_Question, frozen=True, tag="profile"):
 
     ms  f32 (n_dispatches,): GPU time of each dispatch of the plan, median over `repeat` steps; no
         array where the device has no clock
-    info["dispatches"] describes them, see `gpu.listed_plan`
+    info["dispatches"] describes them, see `gpu.plans.listed`
     """
 
     n_rows: int = 1
@@ -139,11 +139,11 @@ class Profile(_Question, frozen=True, tag="profile"):
 
 
 class CacheBlocks(_Question, frozen=True, tag="cache"):
-    """What does every block of the KV cache hold now? One entry for each block, see `gpu.kv_state`.
+    """What does every block of the KV cache hold now? One entry for each block, see `gpu.kv.state`.
 
     owners, n_found, used  u32 (n_blocks,)
     first                  f32 (n_blocks,): −1 where the block holds no text's tokens
-    info                   the counts of `gpu.kv_state.KvState`
+    info                   the counts of `gpu.kv.state.KvState`
     """
 
 
@@ -151,7 +151,8 @@ class DevicePeaks(_Question, frozen=True, tag="peaks"):
     """What can the device do at most? Measured at the first such question, which takes up to half
     a second in which no run goes on. No arrays.
 
-    info  "bytes_per_s" and "flops_per_s", as `gpu.peaks` says; neither for an engine without a GPU
+    info  "bytes_per_s" and "flops_per_s", as `gpu.webgpu.peaks` says; neither for an engine without
+    a GPU
     """
 
 

@@ -7,16 +7,12 @@ torch) carries them out; neither knows the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from gpu.config import ModelConfig
 from gpu.errors import InvalidRequest
-from gpu.reach import Reach
 
 FROM_GPU = -1
 """A row's token when it is the id its slot sampled last, which the host may not know yet."""
@@ -193,124 +189,3 @@ class StepResult:
     read_ms: float = 0.0
     finish_ms: float = 0.0
     submit_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes on the device."""
-
-    weights: int
-    kv_cache: int
-    work: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerLimits:
-    """n_slots: sequences at once; context: tokens of one sequence; max_rows, max_samples: of one
-    step, max_captured_rows of a captured one; n_blocks blocks of block_tokens tokens (block_bytes
-    each) are the KV cache of all sequences together."""
-
-    n_slots: int
-    context: int
-    max_rows: int
-    max_samples: int
-    n_blocks: int
-    block_tokens: int
-    block_bytes: int
-    max_captured_rows: int
-
-    @property
-    def inspection_slot(self) -> int:
-        """A slot after those that write, with a block table like theirs: for computing tokens again
-        while all others are taken."""
-        return self.n_slots
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceInfo:
-    """The device a runner works on, for people. `lacks`: wanted features it does not have."""
-
-    name: str
-    driver: str
-    backend: str
-    kind: str
-    software: bool
-    features: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
-    limits: dict[str, int] = field(default_factory=dict)
-
-
-class Runner(Protocol):
-    """Carries out steps, in the order they were submitted. Used by one thread only.
-
-    `submit` returns at once; `collect` blocks until that step is done. Steps are collected in the
-    order of their submission, and up to `in_flight` may be submitted before the first is
-    collected. `begin_slot` starts a new sequence in a slot: its tokens so far (the whole prompt,
-    for the repetition penalty). `set_blocks` names the KV blocks that hold its tokens, in order;
-    it may be called again with more blocks as the sequence grows. `copy_block` copies the keys and
-    values of one block, all layers, for the steps submitted after it, from those before it.
-    """
-
-    config: ModelConfig
-    limits: RunnerLimits
-    device: DeviceInfo
-    in_flight: int
-
-    @property
-    def memory(self) -> Memory: ...
-
-    @property
-    def dispatches_per_token(self) -> int:
-        """GPU dispatches of a decode step of one sequence; 0 where there are none."""
-        ...
-
-    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None: ...
-
-    def set_blocks(self, slot: int, blocks: list[int]) -> None: ...
-
-    def copy_block(self, source: int, destination: int) -> None: ...
-
-    def set_reach(self, slot: int, reach: Reach | None) -> None:
-        """What changes the passes of a slot's rows, in the steps submitted after it that ask for it
-        (`Step.reach`); None: nothing, as after `begin_slot`. Raises InvalidRequest for what the
-        model has not."""
-        ...
-
-    def submit(self, step: Step) -> None: ...
-
-    def collect(self) -> StepResult: ...
-
-    def logits(self, step: Step) -> Floats:
-        """float32 (len(step.samples), vocab_size): raw logits of the sampled rows; nothing is
-        drawn. For verification."""
-        ...
-
-    def inspect(self, step: Step, look: Look) -> Inspected:
-        """Run a step and give what a look keeps of it; nothing is drawn, and no steps may be in
-        flight. Rows may be computed again: they leave the same keys and values. Raises
-        InvalidRequest for a look that the step or the device cannot give."""
-        ...
-
-    def profile(self, step: Step, repeat: int) -> Floats | None:
-        """float32 (n_dispatches,): milliseconds of GPU time of each dispatch of a step's plan, the
-        median of `repeat` runs; None where there is no plan or no clock. The step really runs:
-        its rows and samples must be those of a lent slot. No steps may be in flight."""
-        ...
-
-    def list_plan(self, n_rows: int, context: int) -> dict[str, Any] | None:
-        """The plan of a step of `n_rows` rows after `context` tokens with one sample, as JSON
-        values (`gpu.listed_plan.ListedPlan`); None where there is none. Raises InvalidRequest for
-        what no step can be."""
-        ...
-
-    def peaks(self) -> dict[str, float] | None:
-        """bytes_per_s and flops_per_s of the device (`gpu.peaks.Peaks`), measured at the first
-        call; None where there is no device. No steps may be in flight."""
-        ...
-
-    def warm_up(self) -> Iterator[None]:
-        """Make ready, one plan at a time, what the first steps will need. May be left half done;
-        must not be advanced while steps are in flight."""
-        ...
-
-    def close(self) -> None: ...

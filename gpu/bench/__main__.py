@@ -19,12 +19,12 @@ from gpu.bench.floor import Floor
 from gpu.bench.peers import PEERS, PeerMissing
 from gpu.bench.report import Report
 from gpu.bench.subject import Subject
-from gpu.device import Device
+from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.shapes import SHAPES
 from gpu.errors import EngineError
-from gpu.packing import FORMATS
-from gpu.probe import tuned
-from gpu.shapes import SHAPES
-from gpu.wgpu_runner import WgpuRunner
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.tuning.probe import tuned
+from gpu.webgpu.device import Device
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,8 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from gpu.blocks import blocks_for
-from gpu.step import FROM_GPU, Row, Runner, Sample, Step, StepResult
+from gpu.kv.blocks import blocks_for
+from gpu.runner import Runner
+from gpu.step import FROM_GPU, Row, Sample, Step, StepResult
 
 STEP_TIMES = ("encode_ms", "finish_ms", "submit_ms", "gpu_ms", "wait_ms", "read_ms")
 

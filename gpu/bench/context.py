@@ -9,9 +9,9 @@ from typing import Any
 
 from gpu.bench.contestants import decode_steps, in_flight
 from gpu.bench.work import kv_bytes, weight_bytes
-from gpu.blocks import blocks_for
+from gpu.kv.blocks import blocks_for
+from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import StepResult
-from gpu.wgpu_runner import WgpuRunner
 
 STEPS = 8
 """Decode steps of one repetition at each context."""

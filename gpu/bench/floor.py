@@ -17,16 +17,16 @@ import numpy as np
 
 from gpu import ops
 from gpu.bench.contestants import Figures, decode_steps, greedy
-from gpu.blocks import BLOCK_TOKENS, ITEM_BYTES, blocks_for
-from gpu.buffers import Memory, Tensor, padded
-from gpu.calls import open_calls
-from gpu.commands import Readback, StepCommands
-from gpu.kv_cache import KvPools
+from gpu.kv.blocks import BLOCK_TOKENS, ITEM_BYTES, blocks_for
+from gpu.kv.pools import KvPools
 from gpu.ops import Batch
-from gpu.plan import Plan, Recorder
+from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
+from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Row, Step
-from gpu.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
-from gpu.wgpu_runner import WgpuRunner
+from gpu.webgpu.buffers import Memory, Tensor, padded
+from gpu.webgpu.calls import open_calls
+from gpu.webgpu.commands import Readback, StepCommands
+from gpu.webgpu.plan import Plan, Recorder
 
 TOUCH_WORKGROUP = 64
 

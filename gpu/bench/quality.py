@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu.bench.contestants import greedy, in_flight
-from gpu.blocks import blocks_for
 from gpu.config import ModelConfig
-from gpu.divergence import mean_kl, same_top
-from gpu.step import FROM_GPU, Floats, Row, Runner, Step
-from gpu.step_buffer import MAX_SAMPLES
+from gpu.kv.blocks import blocks_for
+from gpu.ops.step_buffer import MAX_SAMPLES
+from gpu.reference.divergence import mean_kl, same_top
+from gpu.runner import Runner
+from gpu.step import FROM_GPU, Floats, Row, Step
 
 Texts = list[list[int]]
 

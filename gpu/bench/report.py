@@ -10,9 +10,9 @@ from gpu.bench.contestants import Contestant, Figures, RunnerContestant
 from gpu.bench.context import AtContext, lines
 from gpu.bench.quality import Quality
 from gpu.bench.work import kv_bytes, prefill_flops, weight_bytes
-from gpu.peaks import measure_peaks
-from gpu.step import DeviceInfo
-from gpu.wgpu_runner import WgpuRunner
+from gpu.runner import DeviceInfo
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.webgpu.peaks import measure_peaks
 
 NOT_PEERS = ("tokenglass", "captured", "floor")
 

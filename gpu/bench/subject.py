@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu.blocks import block_bytes, blocks_for
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.shapes import SHAPES, RandomCheckpoint
 from gpu.config import ModelConfig
-from gpu.device import Device
-from gpu.packing import FORMATS
-from gpu.shapes import SHAPES, RandomCheckpoint
-from gpu.wgpu_runner import WgpuRunner
+from gpu.kv.blocks import block_bytes, blocks_for
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.webgpu.device import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Subject:
 
     @classmethod
     def from_shape(cls, name: str) -> Subject:
-        """`name`: one of `gpu.shapes.SHAPES`."""
+        """`name`: one of `gpu.checkpoint.shapes.SHAPES`."""
         config = SHAPES[name]
         return cls(name, config, RandomCheckpoint(config))
 

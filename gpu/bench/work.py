@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu.wgpu_runner import WgpuRunner
+from gpu.runners.wgpu_runner import WgpuRunner
 
 
 def weight_bytes(runner: WgpuRunner) -> int:

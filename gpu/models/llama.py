@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpu import inspection_ops, ops, reach_ops
-from gpu.buffers import Memory, Tensor
+from gpu import ops
+from gpu.checkpoint.weights import Matrix, WeightLoader
 from gpu.config import ModelConfig
-from gpu.kv_cache import KvPools
+from gpu.kv.pools import KvPools
+from gpu.models.workspace import NONE, Instruments, Reached, Workspace
 from gpu.ops import Batch, Norm
-from gpu.plan import Recorder
-from gpu.weights import Matrix, WeightLoader
-from gpu.workspace import NONE, Instruments, Reached, Workspace
+from gpu.webgpu.buffers import Memory, Tensor
+from gpu.webgpu.plan import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Llama:
         for i in range(self.config.n_layers):
             if reached:
                 x, name = work.stream.before(i), f"layer{i:02}.steer"
-                reach_ops.steer(rec, batch, name, reached.vectors(i), reached.first, x)
+                ops.steer(rec, batch, name, reached.vectors(i), reached.first, x)
             self._attention(rec, batch, work, pools, instruments, i)
             rec.mark(f"layer{i:02}.attention")
             self._mlp(rec, batch, work, reached, i)
@@ -129,7 +129,7 @@ class Llama:
             bias=layer.qkv_bias,
         )
         if weights:
-            inspection_ops.attention_weights(
+            ops.attention_weights(
                 rec, batch, f"{name}.weights", config, work.q, pools, i, weights.keys,
                 weights.layer(i),
             )  # fmt: skip
@@ -146,7 +146,7 @@ class Llama:
         )
         if reached := instruments.reached:
             factors = reached.heads(i)
-            reach_ops.scale_heads(rec, batch, f"{name}.heads", config, factors, work.attended)
+            ops.scale_heads(rec, batch, f"{name}.heads", config, factors, work.attended)
         self._add(
             rec, batch, f"{name}.out", work.attended, layer.out, layer.out_bias, before, after,
             reached, "attention", i,
@@ -193,7 +193,7 @@ class Llama:
             return
         update, factors = reached.update, reached.updates(i)
         ops.matmul(rec, batch, label, x, weight, update, bias=bias)
-        reach_ops.scale_update(rec, batch, f"{label}.scale", part, before, update, factors, after)
+        ops.scale_update(rec, batch, f"{label}.scale", part, before, update, factors, after)
 
 
 def rotations(

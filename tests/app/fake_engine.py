@@ -42,8 +42,8 @@ from gpu.events import (
     Updated,
 )
 from gpu.inspection import Answer, Question
+from gpu.runner import DeviceInfo, Memory, RunnerLimits
 from gpu.script import checked_script
-from gpu.step import DeviceInfo, Memory, RunnerLimits
 from tests.app import fake_inspection, fake_sampler
 from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
 

@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu import EngineInfo, InvalidRequest, SamplingParams
-from gpu.beam import beam_answer
+from gpu.inspect.beam import beam_answer
+from gpu.inspect.readings import kv_reading, lens_reading
+from gpu.inspect.waterfall import waterfall
 from gpu.inspection import (
     Answer,
     Array,
@@ -28,11 +30,9 @@ from gpu.inspection import (
     Question,
     Waterfall,
 )
-from gpu.kv_state import KvState
-from gpu.readings import kv_reading, lens_reading
-from gpu.softmax import entropy, log_softmax
+from gpu.kv.state import KvState
+from gpu.reference.softmax import entropy, log_softmax
 from gpu.step import Sample
-from gpu.waterfall import waterfall
 from tests.app.fake_plan import fake_plan
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gpu import EngineInfo, InvalidRequest
-from gpu.listed_plan import Access, ListedPlan, PlanBinding, PlanDispatch, PlanKernel
+from gpu.plans.listed import Access, ListedPlan, PlanBinding, PlanDispatch, PlanKernel
 
 HEADS = ("embed", "qkv", "attention", "matmul", "sample_keys", "sample")
 SOURCE = """const N: u32 = {n}u;

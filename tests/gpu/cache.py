@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu.blocks import BLOCK_TOKENS, KvShape, blocks_for
 from gpu.config import ModelConfig
-from gpu.kv_cache import KvPools
+from gpu.kv.blocks import BLOCK_TOKENS, KvShape, blocks_for
+from gpu.kv.pools import KvPools
 from gpu.step import Row
 from tests.gpu.rig import Array, Rig, rows_at
 

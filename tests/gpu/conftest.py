@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpu.device import Device
-from gpu.kernels import Kernels
-from gpu.tokenizer import Tokenizer
+from gpu.text.tokenizer import Tokenizer
+from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernels
 from tests.gpu import made_tokenizers
 from tests.gpu.rig import FIGURES, Rig
 from tests.gpu.tokenizer_families import FAMILIES

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from gpu.blocks import blocks_for
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
-from gpu.device import Device
-from gpu.step import FROM_GPU, Captured, Floats, Row, Runner, Sample, Sampled, Step
-from gpu.step_buffer import MAX_SAMPLES
-from gpu.wgpu_runner import WgpuRunner
+from gpu.kv.blocks import blocks_for
+from gpu.ops.step_buffer import MAX_SAMPLES
+from gpu.runner import Runner
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.step import FROM_GPU, Captured, Floats, Row, Sample, Sampled, Step
+from gpu.webgpu.device import Device
 from tests.gpu.rig import greedy
 
 GREEDY = greedy(0)

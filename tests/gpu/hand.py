@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from gpu.blocks import BLOCK_TOKENS, blocks_for
+from gpu.engine.scheduler import Scheduled, Scheduler
+from gpu.engine.sequence import Sequence
 from gpu.errors import InvalidRequest
-from gpu.prefix_cache import Chain
+from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
+from gpu.kv.prefix_cache import Chain
 from gpu.sampling import SamplingParams
-from gpu.scheduler import Scheduled, Scheduler
-from gpu.sequence import Sequence
 from gpu.step import Row, Sample, Step
-from gpu.tokenizer import Tokenizer
+from gpu.text.tokenizer import Tokenizer
 from tests.gpu.scripted_runner import ScriptedRunner, expected
 
 

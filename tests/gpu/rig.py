@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpu.buffers import Memory, Tensor, padded
-from gpu.calls import open_calls
-from gpu.commands import StepCommands
+from gpu.checkpoint.weights import Matrix, WeightLoader
 from gpu.config import ModelConfig, RopeConfig
-from gpu.device import Device
-from gpu.kernels import Kernels
 from gpu.ops import Batch
-from gpu.plan import Recorder
+from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
 from gpu.step import Row, Sample, Step
-from gpu.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
-from gpu.tiling import GPU
-from gpu.weights import Matrix, WeightLoader
+from gpu.webgpu.buffers import Memory, Tensor, padded
+from gpu.webgpu.calls import open_calls
+from gpu.webgpu.commands import StepCommands
+from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernels
+from gpu.webgpu.plan import Recorder
+from gpu.webgpu.tiling import GPU
 
 ROUNDING = 2.0**-24
 """Half the distance of float32's neighbours, relative: the error of one operation."""

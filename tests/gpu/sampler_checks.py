@@ -1,4 +1,4 @@
-"""Holds what a sampler chose to `gpu.reference_sampler`.
+"""Holds what a sampler chose to `gpu.reference.sampler`.
 
 Float32 may put a token on the other side of a threshold only when it lies within rounding of it.
 `check` works out how many tokens can survive then, nearly always one number, and holds the device
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpu import reference_sampler as reference
+from gpu.reference import sampler as reference
 from gpu.step import N_CANDIDATES, Sample, Sampled
 from tests.gpu.rig import ROUNDING, Array, compare
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from gpu import sampling_ops
-from gpu.buffers import padded
+from gpu import ops
 from gpu.ops import Batch
-from gpu.plan import Recorder
-from gpu.results import parse_samples
-from gpu.sampling_ops import RESULT_WORDS
+from gpu.ops.sampling import RESULT_WORDS
+from gpu.ops.step_buffer import MAX_SAMPLES
+from gpu.runners.results import parse_samples
 from gpu.step import Sample, Sampled
-from gpu.step_buffer import MAX_SAMPLES
+from gpu.webgpu.buffers import padded
+from gpu.webgpu.plan import Recorder
 from tests.gpu.rig import Array, Rig, plain_rows
 
 N_SLOTS = MAX_SAMPLES + 1
@@ -41,7 +41,7 @@ class SamplerRig:
         self.rig, self.vocab_size = rig, vocab_size
         memory = rig.memory
         self._logits = memory.zeros("logits", (MAX_SAMPLES, padded(vocab_size)))
-        self._keys = sampling_ops.keys_tensor(memory, MAX_SAMPLES, vocab_size)
+        self._keys = ops.keys_tensor(memory, MAX_SAMPLES, vocab_size)
         self._seen = memory.zeros("seen", (N_SLOTS, -(-vocab_size // 32)), "u32")
         self._chosen = memory.zeros("chosen", (N_SLOTS,), "u32")
         self._results = memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32")
@@ -72,10 +72,8 @@ class SamplerRig:
 
     def _record(self, rec: Recorder, batch: Batch) -> None:
         vocab = self.vocab_size
-        sampling_ops.sample_keys(
-            rec, batch, "sample.keys", vocab, self._logits, self._seen, self._keys
-        )
-        sampling_ops.sample(
+        ops.sample_keys(rec, batch, "sample.keys", vocab, self._logits, self._seen, self._keys)
+        ops.sample(
             rec, batch, "sample", vocab, self._logits, self._keys, self._seen, self._chosen,
             self._results,
         )  # fmt: skip

@@ -16,20 +16,9 @@ import tokenizers
 
 from gpu.config import ModelConfig, RopeConfig
 from gpu.reach import Reach
-from gpu.step import (
-    FROM_GPU,
-    Candidate,
-    DeviceInfo,
-    Floats,
-    Inspected,
-    Look,
-    Memory,
-    RunnerLimits,
-    Sampled,
-    Step,
-    StepResult,
-)
-from gpu.tokenizer import Tokenizer
+from gpu.runner import DeviceInfo, Memory, RunnerLimits
+from gpu.step import FROM_GPU, Candidate, Floats, Inspected, Look, Sampled, Step, StepResult
+from gpu.text.tokenizer import Tokenizer
 
 CONFIG = ModelConfig(
     model_type="llama", n_layers=1, n_heads=1, n_kv_heads=1, head_dim=4, hidden_size=4,

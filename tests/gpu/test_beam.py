@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from gpu.beam import Hypothesis, search
-from gpu.engine import Engine
+from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
+from gpu.inspect.beam import Hypothesis, search
 from gpu.inspection import Answer, Beam, Losses, Question
+from gpu.reference.softmax import log_softmax
 from gpu.sampling import SamplingParams
-from gpu.softmax import log_softmax
 from gpu.step import Floats
 from tests.gpu import random_llama
 from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected

@@ -15,11 +15,11 @@ from gpu.bench.contestants import gpu_gap_share
 from gpu.bench.floor import Floor, touch_kv
 from gpu.bench.subject import Subject
 from gpu.bench.work import prefill_flops
-from gpu.blocks import BLOCK_TOKENS, KvShape
-from gpu.device import Device
-from gpu.kv_cache import KvPools
-from gpu.plan import Dispatch, Plan
+from gpu.kv.blocks import BLOCK_TOKENS, KvShape
+from gpu.kv.pools import KvPools
 from gpu.step import Row, StepResult
+from gpu.webgpu.device import Device
+from gpu.webgpu.plan import Dispatch, Plan
 from tests.gpu.rig import Rig, llama_config
 
 KEYS = {

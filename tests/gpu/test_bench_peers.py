@@ -20,10 +20,10 @@ from gpu.bench import quality
 from gpu.bench.peers import PEERS, PeerMissing, gguf_file, hf_folder, onnx_file
 from gpu.bench.peers.peer import ChildPeer
 from gpu.bench.subject import Subject
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
-from gpu.device import Device
-from gpu.reference import rotate
+from gpu.reference.ops import rotate
+from gpu.webgpu.device import Device
 from tests.gpu import random_llama
 
 NAMES = ("head128_llama3", "odd100_tied", "tiny")

@@ -12,9 +12,9 @@ from scipy.special import log_softmax
 from gpu.bench import quality
 from gpu.bench.quality import Texts
 from gpu.bench.subject import Subject
-from gpu.device import Device
-from gpu.step import Runner
-from gpu.wgpu_runner import WgpuRunner
+from gpu.runner import Runner
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.webgpu.device import Device
 from tests.gpu import random_llama
 
 TALE = Path(__file__).parents[2] / "app" / "tale" / "model"

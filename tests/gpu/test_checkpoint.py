@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint.reader import Checkpoint
 from gpu.errors import ModelError
 
 

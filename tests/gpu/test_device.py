@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from gpu import device as devices
-from gpu.device import WANTED_LIMITS, Device, choose_adapter, describe, list_adapters, list_devices
 from gpu.errors import DeviceError
+from gpu.webgpu import device as devices
+from gpu.webgpu.device import (
+    WANTED_LIMITS,
+    Device,
+    choose_adapter,
+    describe,
+    list_adapters,
+    list_devices,
+)
 
 
 def adapter(name: str, kind: str, driver: str = "a driver", **more: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpu.divergence import mean_kl, same_top
+from gpu.reference.divergence import mean_kl, same_top
 from gpu.step import Floats
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu.engine import Engine
+from gpu.engine.engine import Engine
 from gpu.errors import ContextExceeded, EngineClosed, EngineError, InvalidRequest, QueueFull
 from gpu.events import Accepted, Done, Event, Prefill, Queued, Token, Updated
 from gpu.sampling import SamplingParams
-from gpu.tokenizer import Tokenizer
+from gpu.text.tokenizer import Tokenizer
 from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
 
 

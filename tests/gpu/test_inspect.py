@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from gpu import arenas
-from gpu.device import Device
 from gpu.errors import InvalidRequest
-from gpu.plan import Dispatch
-from gpu.step import Floats, Look, Row, Runner, Step
-from gpu.torch_runner import TorchRunner
-from gpu.wgpu_runner import WgpuRunner
+from gpu.plans import arenas
+from gpu.pytorch.runner import TorchRunner
+from gpu.runner import Runner
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.step import Floats, Look, Row, Step
+from gpu.webgpu.device import Device
+from gpu.webgpu.plan import Dispatch
 from tests.gpu import driving, random_llama
 from tests.gpu.rig import Array, compare, greedy
 from tests.gpu.test_llama import stories_text

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpu.engine import Engine
+from gpu.engine.engine import Engine
+from gpu.engine.inspector import PIECE_ROWS
 from gpu.errors import EngineClosed, InvalidRequest, QueueFull
 from gpu.events import Token
 from gpu.inspection import (
@@ -24,7 +25,6 @@ from gpu.inspection import (
     Question,
     Waterfall,
 )
-from gpu.inspector import PIECE_ROWS
 from gpu.sampling import SamplingParams
 
 MODEL = Path(__file__).parents[2] / "app" / "tale" / "model"

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint.inventory import EMBEDDING, HEAD, Inventory
+from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
-from gpu.device import Device
 from gpu.errors import ModelError
-from gpu.inventory import EMBEDDING, HEAD, Inventory
-from gpu.packing import FORMATS
-from gpu.wgpu_runner import WgpuRunner
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
 
 NAMES = (

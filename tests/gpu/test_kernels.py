@@ -8,20 +8,14 @@ from importlib import resources
 
 import pytest
 
-from gpu import (
-    inspection_ops,
-    kernels,
-    ops,
-    reach_ops,
-    reference,
-    reference_sampler,
-    sampling_ops,
-    step,
-    step_buffer,
-)
-from gpu.device import Device
+from gpu import ops, step
 from gpu.errors import DeviceError
-from gpu.kernels import Kernel, Kernels, bindings_of, compose, read_shader, shader_names
+from gpu.ops import step_buffer
+from gpu.reference import ops as reference
+from gpu.reference import sampler as reference_sampler
+from gpu.webgpu import kernels
+from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernel, Kernels, bindings_of, compose, read_shader, shader_names
 from tests.gpu import variants
 
 FOLDER = resources.files("gpu") / "shaders"
@@ -30,11 +24,8 @@ TWINS = {name: getattr(reference, name, None) for name in shader_names()}
 TWINS |= {"sample_keys": reference_sampler.scale, "sample": reference_sampler.choose}
 OPS = {
     name: function
-    for module in (ops, sampling_ops, inspection_ops, reach_ops)
-    for name, function in inspect.getmembers(module, inspect.isfunction)
-    if function.__module__ == module.__name__
-    and "rec" in inspect.signature(function).parameters
-    and not name.startswith("_")
+    for name, function in inspect.getmembers(ops, inspect.isfunction)
+    if "rec" in inspect.signature(function).parameters
 }
 MAX_STORAGE_BUFFERS = 8
 MAX_INVOCATIONS = 256
@@ -71,7 +62,7 @@ def test_a_shader_has_an_op_and_a_twin_of_its_name(name: str) -> None:
     op, twin = OPS[name], TWINS[name]
     assert inspect.isfunction(op)
     assert op.__doc__
-    assert twin is not None, f"gpu/reference.py has no {name}"
+    assert twin is not None, f"gpu/reference/ops.py has no {name}"
     assert twin.__doc__
 
 
@@ -125,7 +116,7 @@ def test_host_and_shaders_agree_on_their_numbers() -> None:
     assert reference.FROM_GPU == step.FROM_GPU
     assert constant(sample, "N_CANDIDATES") == step.N_CANDIDATES
     words = constant(sample, "HEADER_WORDS") + constant(sample, "CANDIDATE_WORDS") * 20
-    assert words == sampling_ops.RESULT_WORDS
+    assert words == ops.RESULT_WORDS
 
 
 @pytest.mark.parity

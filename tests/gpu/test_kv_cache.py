@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu.blocks import KvShape
-from gpu.buffers import ITEM_BYTES, Memory
 from gpu.config import ModelConfig, RopeConfig
-from gpu.device import Device
-from gpu.kv_cache import KvPools
+from gpu.kv.blocks import KvShape
+from gpu.kv.pools import KvPools
+from gpu.webgpu.buffers import ITEM_BYTES, Memory
+from gpu.webgpu.device import Device
 from tests.gpu.cache import NUMPY
 
 pytestmark = pytest.mark.parity

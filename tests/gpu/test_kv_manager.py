@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpu.blocks import BLOCK_TOKENS
-from gpu.tokenizer import Tokenizer
+from gpu.kv.blocks import BLOCK_TOKENS
+from gpu.text.tokenizer import Tokenizer
 from tests.gpu.hand import Hand, branch
 from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
 

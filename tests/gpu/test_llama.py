@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu.device import Device
-from gpu.divergence import mean_kl
+from gpu.reference.divergence import mean_kl
 from gpu.step import Floats
+from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
 from tests.gpu.rig import compare, limited
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import wgpu
 
-from gpu.blocks import block_bytes, blocks_for
-from gpu.buffers import UPLOAD_BYTES, Memory
-from gpu.device import Device
-from gpu.packing import FORMATS
-from gpu.shapes import SHAPES, RandomCheckpoint
-from gpu.wgpu_runner import WgpuRunner
+from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.shapes import SHAPES, RandomCheckpoint
+from gpu.kv.blocks import block_bytes, blocks_for
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.webgpu.buffers import UPLOAD_BYTES, Memory
+from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
 from tests.gpu.test_wgpu_runner import live_objects, resident_bytes
 

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import wgpu.backends.wgpu_native as wgpu_native
 
-from gpu import native
-from gpu.buffers import Memory, Tensor
-from gpu.calls import open_calls
-from gpu.commands import Calls, Copy, Readback, StepCommands
-from gpu.device import Device
 from gpu.errors import DeviceError
-from gpu.native import NativeReadback
 from gpu.step import Sampled
-from gpu.timestamps import Timestamps
+from gpu.webgpu import native
+from gpu.webgpu.buffers import Memory, Tensor
+from gpu.webgpu.calls import open_calls
+from gpu.webgpu.commands import Calls, Copy, Readback, StepCommands
+from gpu.webgpu.device import Device
+from gpu.webgpu.native import NativeReadback
+from gpu.webgpu.timestamps import Timestamps
 from tests.gpu import driving, random_llama
 from tests.gpu.sampler_rig import settings
 

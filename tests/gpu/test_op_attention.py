@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpu import ops, reference
-from gpu.attention_cut import FEW_ROWS, AttentionCut, split_of
+from gpu import ops
 from gpu.config import ModelConfig
-from gpu.device import Device
-from gpu.kernels import Kernels
 from gpu.ops import Splits
+from gpu.ops.attention_cut import FEW_ROWS, AttentionCut, split_of
+from gpu.reference import ops as reference
+from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernels
 from tests.gpu.cache import LAYER, Cache, Rows
 from tests.gpu.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpu import ops, reference
-from gpu.attention_cut import FEW_ROWS
-from gpu.buffers import padded
-from gpu.ops import STATE_FLOATS, Splits
+from gpu import ops
+from gpu.ops.attention_cut import FEW_ROWS
+from gpu.ops.batch import STATE_FLOATS, Splits
+from gpu.reference import ops as reference
+from gpu.webgpu.buffers import padded
 from tests.gpu.rig import POISON, ROUNDING, Rig, compare, llama_config, rows_at
 
 pytestmark = pytest.mark.parity

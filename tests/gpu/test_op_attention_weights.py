@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpu import inspection_ops, reference
-from gpu.blocks import KvShape
+from gpu import ops
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError
-from gpu.kv_cache import KvPools
+from gpu.kv.blocks import KvShape
+from gpu.kv.pools import KvPools
+from gpu.reference import ops as reference
 from tests.gpu.cache import LAYER, Cache, Rows
 from tests.gpu.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config
 
@@ -62,7 +63,7 @@ def weigh(rig: Rig, case: Case, cache: Cache, q: Array) -> Array:
     rig.memory.write(keys, np.array([first, n], np.uint32))
     queries, out = rig.input("q", q), rig.output("weights", n_rows, n_heads * n, n_heads * n)
     rig.run(
-        lambda rec: inspection_ops.attention_weights(
+        lambda rec: ops.attention_weights(
             rec, batch, "weights", config_of(case.heads), queries, cache.pools, LAYER, keys,
             out.tensor,
         )
@@ -186,7 +187,7 @@ def test_a_context_that_a_software_device_would_not_finish_is_refused(rig: Rig) 
     def record(software: bool) -> None:
         other = Rig(as_kind(rig.device, software), rig.kernels)
         other.run(
-            lambda rec: inspection_ops.attention_weights(
+            lambda rec: ops.attention_weights(
                 rec, batch, "layer00.attn.weights", config, q, pools, 0, keys, out
             )
         )

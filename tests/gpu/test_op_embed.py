@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu import ops, reference
-from gpu.packing import FORMATS, pack, row_words, unpack
+from gpu import ops
+from gpu.checkpoint.packing import FORMATS, pack, row_words, unpack
+from gpu.reference import ops as reference
 from gpu.step import FROM_GPU, Row
 from tests.gpu.rig import Rig, compare
 

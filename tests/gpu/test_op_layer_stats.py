@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu import ops, reference
-from gpu.buffers import Tensor, padded
-from gpu.device import Device
-from gpu.kernels import Kernels
+from gpu import ops
+from gpu.reference import ops as reference
+from gpu.webgpu.buffers import Tensor, padded
+from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernels
 from tests.gpu.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config, plain_rows
 
 pytestmark = pytest.mark.parity

@@ -8,12 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gpu import ops, reference
-from gpu.packing import FORMATS, pack, row_words, unpack
-from gpu.plan import Recorder
-from gpu.plan_book import ROW_BUCKETS
+from gpu import ops
+from gpu.checkpoint.packing import FORMATS, pack, row_words, unpack
+from gpu.plans.book import ROW_BUCKETS
+from gpu.reference import ops as reference
 from gpu.step import Sample
-from gpu.tiling import GPU, SOFTWARE_LOADS, Tuning
+from gpu.webgpu.plan import Recorder
+from gpu.webgpu.tiling import GPU, SOFTWARE_LOADS, Tuning
 from tests.gpu.rig import ROUNDING, Array, Rig, compare, greedy, plain_rows
 
 pytestmark = pytest.mark.parity

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpu import ops, reference
+from gpu import ops
+from gpu.checkpoint.packing import FORMATS, pack, row_words, unpack
+from gpu.checkpoint.weights import rotary_order
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError
 from gpu.models.llama import rotations
-from gpu.packing import FORMATS, pack, row_words, unpack
-from gpu.tiling import GPU, SOFTWARE_LOADS, Tuning
-from gpu.weights import rotary_order
+from gpu.reference import ops as reference
+from gpu.webgpu.tiling import GPU, SOFTWARE_LOADS, Tuning
 from tests.gpu.cache import LAYER, Cache, Rows
 from tests.gpu.rig import ROUNDING, Array, Rig, compare, llama_config
 

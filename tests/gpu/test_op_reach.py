@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu import reach_ops, reference
-from gpu.buffers import Tensor
+from gpu import ops
+from gpu.reference import ops as reference
+from gpu.webgpu.buffers import Tensor
 from tests.gpu.rig import ROUNDING, Array, Output, Rig, compare, llama_config, rows_at
 
 pytestmark = pytest.mark.parity
@@ -44,7 +45,7 @@ def test_heads_are_scaled_by_the_factors_of_their_rows_slot(
     x[0, :head_dim] = np.nan  # switched off
     out, batch = in_place(rig, "x", x), rig.batch(rows_at(POSITIONS, SLOTS), bucket=8)
     config, factors_ = llama_config(n_heads=n_heads, head_dim=head_dim), table(rig, "f", factors)
-    rig.run(lambda rec: reach_ops.scale_heads(rec, batch, "heads", config, factors_, out.tensor))
+    rig.run(lambda rec: ops.scale_heads(rec, batch, "heads", config, factors_, out.tensor))
     x[0, :head_dim] = 0
     got = out.read()
     parts = x.reshape(-1, n_heads, head_dim).astype(np.float64)
@@ -55,19 +56,19 @@ def test_heads_are_scaled_by_the_factors_of_their_rows_slot(
     assert np.array_equal(got[of_3].view("u4"), x[of_3].view("u4"))
 
 
-@pytest.mark.parametrize("part", reach_ops.PARTS)
+@pytest.mark.parametrize("part", ops.PARTS)
 @pytest.mark.parametrize("k", WIDTHS)
 def test_updates_are_scaled_by_the_factor_of_their_rows_slot(rig: Rig, k: int, part: str) -> None:
     rng = np.random.default_rng(k)
     before, update = normal(rng, len(SLOTS), k), normal(rng, len(SLOTS), k)
-    factors = normal(rng, N_SLOTS, len(reach_ops.PARTS))
+    factors = normal(rng, N_SLOTS, len(ops.PARTS))
     factors[0], factors[1] = 1, 0
     off, on = np.array(SLOTS) == 1, np.array(SLOTS) == 0
     update[off] = np.inf  # switched off
     out, batch = rig.output("after", len(SLOTS), k), rig.batch(rows_at(POSITIONS, SLOTS), bucket=8)
     tensors = rig.input("before", before), rig.input("update", update), table(rig, "f", factors)
-    rig.run(lambda rec: reach_ops.scale_update(rec, batch, "update", part, *tensors, out.tensor))
-    got, index = out.read(), reach_ops.PARTS.index(part)
+    rig.run(lambda rec: ops.scale_update(rec, batch, "update", part, *tensors, out.tensor))
+    got, index = out.read(), ops.PARTS.index(part)
     update[off] = 0
     doubles = (a.astype(np.float64) for a in (before, update, factors[:, index]))
     want = reference.scale_update(*doubles, np.array(SLOTS))
@@ -89,7 +90,7 @@ def test_rows_are_steered_by_their_slots_vector_from_a_position_on(rig: Rig, k: 
     whole[:, :k] = vectors
     out, batch = in_place(rig, "x", x), rig.batch(rows_at(POSITIONS, SLOTS), bucket=8)
     vectors_, first_ = rig.memory.upload("vectors", whole), rig.memory.upload("first", first)
-    rig.run(lambda rec: reach_ops.steer(rec, batch, "steer", vectors_, first_, out.tensor))
+    rig.run(lambda rec: ops.steer(rec, batch, "steer", vectors_, first_, out.tensor))
     got = out.read()
     want = reference.steer(
         x.astype(np.float64), vectors.astype(np.float64), first.astype(np.int64),

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from gpu.checkpoint.packing import BLOCK, FORMATS, pack, row_words, unpack
+from gpu.checkpoint.quantise import SLAB_BLOCKS
 from gpu.errors import ModelError
-from gpu.packing import BLOCK, FORMATS, pack, row_words, unpack
-from gpu.quantise import SLAB_BLOCKS
 
 Array = npt.NDArray[Any]
 WIDTHS = (1, 31, 32, 33, 64, 172, 257, 576)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu import peaks
-from gpu.device import Device
 from gpu.errors import DeviceError
-from gpu.peaks import FMAS_PER_ROUND, ROUNDS, WORKGROUP, FmaTimer, measure_peaks
+from gpu.webgpu import peaks
+from gpu.webgpu.device import Device
+from gpu.webgpu.peaks import FMAS_PER_ROUND, ROUNDS, WORKGROUP, FmaTimer, measure_peaks
 from tests.gpu.rig import POISON
 
 
@@ -52,7 +52,7 @@ class Work:
         self.start, self.each, self.late = start, each, late
         self.sizes: list[int] = []
         self.now = 0.0
-        monkeypatch.setattr("gpu.peaks.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("gpu.webgpu.peaks.time.perf_counter", lambda: self.now)
 
     def seconds(self, n: int) -> float:
         took = self.start + n * self.each + (0 if self.sizes else self.late)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu import ops, sampling_ops
-from gpu.buffers import Memory, Tensor
-from gpu.device import Device
+from gpu import ops
 from gpu.errors import DeviceError
-from gpu.kernels import Kernels
-from gpu.plan import Grid, Plan, Recorder
-from gpu.step_buffer import STEP_BYTES
+from gpu.ops.step_buffer import STEP_BYTES
+from gpu.webgpu.buffers import Memory, Tensor
+from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernels
+from gpu.webgpu.plan import Grid, Plan, Recorder
 from tests.gpu.rig import Rig, limited, llama_config, plain_rows
 
 
@@ -93,8 +93,8 @@ def test_ops_refuse_tensors_of_the_wrong_width(rig: Rig) -> None:
         lambda rec: ops.matmul(rec, batch, "layer03.attn.qkv", x, matrix, y, residual=wide),
         lambda rec: ops.embed(rec, batch, "layer03.attn.qkv", matrix, y, wide),
         lambda rec: ops.layer_stats(rec, batch, "layer03.attn.qkv", config, x, x, wide),
-        lambda rec: sampling_ops.sample_keys(rec, batch, "layer03.attn.qkv", 99, wide, y, y),
-        lambda rec: sampling_ops.sample(rec, batch, "layer03.attn.qkv", 99, wide, y, y, y, y),
+        lambda rec: ops.sample_keys(rec, batch, "layer03.attn.qkv", 99, wide, y, y),
+        lambda rec: ops.sample(rec, batch, "layer03.attn.qkv", 99, wide, y, y, y, y),
     ]
     for record in wrong:
         with pytest.raises(
@@ -129,7 +129,7 @@ def test_a_part_of_a_tensor_can_be_written(memory: Memory) -> None:
 def test_uploads_larger_than_a_piece_arrive_whole(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu.buffers.UPLOAD_BYTES", 16)
+    monkeypatch.setattr("gpu.webgpu.buffers.UPLOAD_BYTES", 16)
     array = np.arange(11, dtype=np.float16)
     assert np.array_equal(memory.read(memory.upload("array", array)), array)
 

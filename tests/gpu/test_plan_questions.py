@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu import wgpu_runner
-from gpu.device import Device
-from gpu.engine import Engine
+from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
+from gpu.inspect.plan_questions import Pieces, peaks_answer, plan_answer, profile_answer
 from gpu.inspection import Answer, PlanView, Profile
-from gpu.plan_questions import Pieces, peaks_answer, plan_answer, profile_answer
+from gpu.runners import wgpu_runner
 from gpu.sampling import SamplingParams
 from gpu.step import Floats, Step
+from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
 
 SLOT = 4
@@ -99,7 +99,7 @@ def test_a_repeat_out_of_range(repeat: int) -> None:
 
 
 def test_an_engine_without_a_plan() -> None:
-    from gpu.torch_runner import TorchRunner
+    from gpu.pytorch.runner import TorchRunner
 
     runner = TorchRunner.load(random_llama.folder("tiny"))
     assert answer(plan_answer(runner, PlanView()))[0] == Answer({}, ())

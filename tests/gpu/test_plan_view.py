@@ -11,18 +11,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpu.attention_cut import FEW_ROWS, split_of
-from gpu.commands import StepCommands
-from gpu.device import Device
+from gpu.checkpoint.inventory import Inventory
 from gpu.errors import InvalidRequest
-from gpu.inventory import Inventory
-from gpu.kernel_source import filled_source, workgroup_size
-from gpu.kernels import Kernel
-from gpu.listed_plan import ListedPlan, PlanDispatch
-from gpu.plan_cost import COSTS, Cost, StepSize, cost_of, plan_cost
-from gpu.plan_view import listed, step_cost
+from gpu.ops.attention_cut import FEW_ROWS, split_of
+from gpu.plans.cost import COSTS, Cost, StepSize, cost_of, plan_cost
+from gpu.plans.listed import ListedPlan, PlanDispatch
+from gpu.plans.view import listed, step_cost
+from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Row, Step
-from gpu.wgpu_runner import WgpuRunner
+from gpu.webgpu.commands import StepCommands
+from gpu.webgpu.device import Device
+from gpu.webgpu.kernel_source import filled_source, workgroup_size
+from gpu.webgpu.kernels import Kernel
 from tests.gpu import driving, random_llama
 from tests.gpu.driving import GREEDY
 from tests.gpu.rig import Rig, limited

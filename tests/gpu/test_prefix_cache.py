@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu.block_pool import BlockPool
-from gpu.blocks import BLOCK_TOKENS, blocks_for
-from gpu.prefix_cache import Chain, Match, PrefixCache
+from gpu.kv.block_pool import BlockPool
+from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
+from gpu.kv.prefix_cache import Chain, Match, PrefixCache
 
 TEXT = [1 + i % 7 for i in range(100)]
 

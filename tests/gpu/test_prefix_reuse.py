@@ -13,19 +13,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpu.blocks import block_bytes, blocks_for
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
-from gpu.device import Device
-from gpu.engine import Engine
+from gpu.engine.engine import Engine
+from gpu.engine.scheduler import Scheduler
 from gpu.events import Done, Event, Prefill, Token, TokenStats
-from gpu.packing import FORMATS
+from gpu.kv.blocks import block_bytes, blocks_for
+from gpu.pytorch.runner import TorchRunner
+from gpu.runner import Runner
+from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.sampling import SamplingParams
-from gpu.scheduler import Scheduler
-from gpu.step import Floats, Row, Runner, Step
-from gpu.tokenizer import Tokenizer
-from gpu.torch_runner import TorchRunner
-from gpu.wgpu_runner import WgpuRunner
+from gpu.step import Floats, Row, Step
+from gpu.text.tokenizer import Tokenizer
+from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
 from tests.gpu.rig import greedy
 from tests.gpu.test_wgpu_runner import live_objects

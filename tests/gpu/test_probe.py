@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu import probe as probing
-from gpu import tuning_cache
-from gpu.device import Device
-from gpu.engine import Engine
-from gpu.probe import kept_tuning, key_of, measure, probe, tuned
-from gpu.probed import Probed, Speed, choose
-from gpu.product_timer import ProductTimer, Trial, fault
-from gpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning, candidates
-from gpu.wgpu_runner import WgpuRunner
+from gpu.engine.engine import Engine
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.tuning import probe as probing
+from gpu.tuning import saved
+from gpu.tuning.probe import kept_tuning, key_of, measure, probe, tuned
+from gpu.tuning.probed import Probed, Speed, choose
+from gpu.tuning.product_timer import ProductTimer, Trial, fault
+from gpu.webgpu.device import Device
+from gpu.webgpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning, candidates
 from tests.gpu import random_llama
 
 DEFAULTS = [GPU, SOFTWARE, SOFTWARE_LOADS]
@@ -175,23 +175,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-KEY = tuning_cache.Key("a card", "driver 1", "Vulkan", "0.32.0", "abc")
+KEY = saved.Key("a card", "driver 1", "Vulkan", "0.32.0", "abc")
 ALLOWED = candidates(GPU)
 
 
 def test_what_was_written_is_read(folder: Path) -> None:
-    assert tuning_cache.read(KEY, ALLOWED) is None
+    assert saved.read(KEY, ALLOWED) is None
     best = replace(GPU, strands=32, workgroup=128)
-    assert tuning_cache.write(KEY, best)
-    assert tuning_cache.write(replace(KEY, adapter="another card"), GPU)
-    assert tuning_cache.read(KEY, ALLOWED) == best
+    assert saved.write(KEY, best)
+    assert saved.write(replace(KEY, adapter="another card"), GPU)
+    assert saved.read(KEY, ALLOWED) == best
     assert len(list(folder.iterdir())) == 2, "nothing but a file for each adapter"
 
 
 @pytest.mark.parametrize("changed", ["adapter", "driver", "backend", "wgpu", "kernels"])
 def test_another_device_driver_or_kernel_has_nothing_kept(folder: Path, changed: str) -> None:
-    tuning_cache.write(KEY, GPU)
-    assert tuning_cache.read(replace(KEY, **{changed: "other"}), ALLOWED) is None
+    saved.write(KEY, GPU)
+    assert saved.read(replace(KEY, **{changed: "other"}), ALLOWED) is None
 
 
 def contents(tuning: str, adapter: str = "a card", more: str = "") -> str:
@@ -214,7 +214,7 @@ DAMAGED = {
     "a huge number": contents(RIGHT.replace("16", "1" + 400 * "0")),
     "of another adapter": contents(RIGHT, adapter="another card"),
     "deeply nested": "[" * 10_000,
-    "too long": contents(RIGHT) + " " * tuning_cache.MAX_BYTES,
+    "too long": contents(RIGHT) + " " * saved.MAX_BYTES,
 }
 
 
@@ -222,7 +222,7 @@ def test_the_right_contents_are_taken(folder: Path) -> None:
     """So that what the next test refuses is refused for what is wrong with it."""
     folder.mkdir()
     (folder / KEY.file_name).write_text(contents(RIGHT), "utf-8")
-    assert tuning_cache.read(KEY, ALLOWED) == GPU
+    assert saved.read(KEY, ALLOWED) == GPU
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
@@ -233,26 +233,26 @@ def test_damaged_contents_are_ignored_and_logged(
     folder.mkdir()
     path = folder / KEY.file_name
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    assert tuning_cache.read(KEY, ALLOWED) is None
+    assert saved.read(KEY, ALLOWED) is None
     assert str(path) in caplog.text
-    assert tuning_cache.write(KEY, GPU)
-    assert tuning_cache.read(KEY, ALLOWED) == GPU
+    assert saved.write(KEY, GPU)
+    assert saved.read(KEY, ALLOWED) == GPU
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
 def test_what_is_no_file_is_ignored(folder: Path, make: Any) -> None:
     folder.mkdir()
     make(folder / KEY.file_name)
-    assert tuning_cache.read(KEY, ALLOWED) is None
+    assert saved.read(KEY, ALLOWED) is None
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TOKENGLASS_CACHE", "/dev/null/nowhere")
-    assert not tuning_cache.writable()
-    assert tuning_cache.read(KEY, ALLOWED) is None
-    assert not tuning_cache.write(KEY, GPU)
+    assert not saved.writable()
+    assert saved.read(KEY, ALLOWED) is None
+    assert not saved.write(KEY, GPU)
     assert "cannot be kept" in caplog.text
 
 
@@ -260,11 +260,11 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.delenv("TOKENGLASS_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert tuning_cache.folder() == Path("/home/someone/.cache/tokenglass")
+    assert saved.folder() == Path("/home/someone/.cache/tokenglass")
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert tuning_cache.folder() == Path("/elsewhere/tokenglass")
+    assert saved.folder() == Path("/elsewhere/tokenglass")
     monkeypatch.setenv("TOKENGLASS_CACHE", "/here")
-    assert tuning_cache.folder() == Path("/here")
+    assert saved.folder() == Path("/here")
 
 
 # ---- on the device --------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class TestTuned:
         def fake(device: Device) -> Probed:
             names.append(device.info.name)
             best = candidates(device.tuning)[1]
-            kept = tuning_cache.write(key_of(device.info), best)
+            kept = saved.write(key_of(device.info), best)
             return Probed(device.info, (), (), 0, best, kept)
 
         monkeypatch.setattr(probing, "probe", fake)
@@ -354,7 +354,7 @@ class TestTuned:
     ) -> None:
         info = replace(checked_device.info, software=True)
         device = replace(checked_device, checked=False, info=info, tuning=SOFTWARE_LOADS)
-        tuning_cache.write(key_of(info), SOFTWARE)
+        saved.write(key_of(info), SOFTWARE)
         assert not tuned(device).tuning.trade
         assert len(probes) == 1
 
@@ -369,7 +369,7 @@ def test_an_engine_asks_for_the_tuning_only_when_told_to(
         progress(0.0, "measuring")
         return replace(device, tuning=GPU)
 
-    monkeypatch.setattr("gpu.wgpu_runner.tuned", fake)
+    monkeypatch.setattr("gpu.runners.wgpu_runner.tuned", fake)
     engine = Engine.load(
         random_llama.folder("odd172_bias"),
         probe=probe,

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpu.device import Device
+from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Row, Step
-from gpu.wgpu_runner import WgpuRunner
+from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
 from tests.gpu.driving import GREEDY, counted
 
@@ -135,7 +135,7 @@ def test_steps_in_flight_must_be_collected_first(runner: WgpuRunner) -> None:
 
 
 def test_torch_has_no_dispatches() -> None:
-    from gpu.torch_runner import TorchRunner
+    from gpu.pytorch.runner import TorchRunner
 
     runner = TorchRunner.load(random_llama.folder("tiny"))
     assert runner.profile(Step((Row(0, 0, 1),)), 1) is None

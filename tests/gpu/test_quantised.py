@@ -14,14 +14,14 @@ import pytest
 pytest.importorskip("torch")
 
 from app.tale import model_dir
-from gpu.buffers import Memory
-from gpu.device import Device
-from gpu.divergence import mean_kl, same_top
-from gpu.packing import FORMATS, unpack
+from gpu.checkpoint.packing import FORMATS, unpack
+from gpu.checkpoint.weights import Matrix, rotary_order
+from gpu.pytorch.runner import TorchRunner
+from gpu.reference.divergence import mean_kl, same_top
 from gpu.step import Floats
-from gpu.tokenizer import Tokenizer
-from gpu.torch_runner import TorchRunner
-from gpu.weights import Matrix, rotary_order
+from gpu.text.tokenizer import Tokenizer
+from gpu.webgpu.buffers import Memory
+from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
 from tests.gpu.rig import compare
 

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from gpu.config import ModelConfig
-from gpu.device import Device
 from gpu.errors import InvalidRequest
+from gpu.pytorch.runner import TorchRunner
 from gpu.reach import Reach
-from gpu.step import FROM_GPU, Floats, Look, Row, Runner, Sampled, Step
-from gpu.torch_runner import TorchRunner
-from gpu.wgpu_runner import WgpuRunner
+from gpu.runner import Runner
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.step import FROM_GPU, Floats, Look, Row, Sampled, Step
+from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
 from tests.gpu.driving import GREEDY, counted
 from tests.gpu.rig import compare, greedy

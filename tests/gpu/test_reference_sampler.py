@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu.reference_sampler import choose, distribution, draw, philox, uniform
+from gpu.reference.sampler import choose, distribution, draw, philox, uniform
 from gpu.step import CUTS, N_CANDIDATES, Sample
 
 NONE: list[int] = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu import reference_sampler as reference
-from gpu.sampling_ops import SLICE_LANES, slices, strip_quads
+from gpu.ops.sampling import SLICE_LANES, slices, strip_quads
+from gpu.reference import sampler as reference
 from gpu.step import Sample
 from tests.gpu.rig import ROUNDING, Array, Rig, compare
 from tests.gpu.sampler_rig import SamplerRig, settings

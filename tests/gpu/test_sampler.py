@@ -1,4 +1,4 @@
-"""The sampling shader against `gpu.reference_sampler`: what survives, what is reported, what is
+"""The sampling shader against `gpu.reference.sampler`: what survives, what is reported, what is
 drawn."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from gpu import reference_sampler as reference
 from gpu.errors import DeviceError
-from gpu.sampling_ops import sample_lanes
+from gpu.ops.sampling import sample_lanes
+from gpu.ops.step_buffer import MAX_SAMPLES
+from gpu.reference import sampler as reference
 from gpu.step import Sample
-from gpu.step_buffer import MAX_SAMPLES
 from tests.gpu.rig import Array, Rig, as_kind
 from tests.gpu.sampler_checks import check
 from tests.gpu.sampler_rig import SamplerRig, settings

@@ -12,10 +12,10 @@ import pytest
 import wgpu
 from scipy import stats
 
-from gpu import reference_sampler as reference
-from gpu.kernels import read_shader
+from gpu.ops.step_buffer import MAX_SAMPLES
+from gpu.reference import sampler as reference
 from gpu.step import Sample
-from gpu.step_buffer import MAX_SAMPLES
+from gpu.webgpu.kernels import read_shader
 from tests.gpu.rig import Array, Rig
 from tests.gpu.sampler_rig import SamplerRig, settings
 

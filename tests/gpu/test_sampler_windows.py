@@ -10,9 +10,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from gpu.sampling_ops import SLICE_LANES, strip_quads
+from gpu.ops.sampling import SLICE_LANES, strip_quads
+from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.step import Sample, Sampled
-from gpu.step_buffer import MAX_SAMPLES
 from tests.gpu.rig import Array, Rig
 from tests.gpu.sampler_checks import check
 from tests.gpu.sampler_rig import SamplerRig, settings

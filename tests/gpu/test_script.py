@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
-from gpu.device import Device
-from gpu.engine import Engine
+from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
 from gpu.events import Accepted, Done, Event, Prefill, Token, Updated
+from gpu.pytorch.runner import TorchRunner
+from gpu.runner import Runner
+from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt, checked_script
-from gpu.step import Runner
-from gpu.tokenizer import Tokenizer
-from gpu.torch_runner import TorchRunner
-from gpu.wgpu_runner import WgpuRunner
+from gpu.text.tokenizer import Tokenizer
+from gpu.webgpu.device import Device
 from tests.gpu import random_llama
 from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
 

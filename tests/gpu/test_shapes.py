@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu.shapes import POOL, SHAPES, RandomCheckpoint
+from gpu.checkpoint.shapes import POOL, SHAPES, RandomCheckpoint
 
 MILLIONS = {"tiny": 6, "smol135": 135, "llama1b": 1236, "llama8b": 8030}
 

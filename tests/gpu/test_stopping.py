@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gpu.stopping import StopMatcher
+from gpu.text.stopping import StopMatcher
 
 
 def run(stops: list[str], pieces: list[str]) -> tuple[list[list[tuple[int, str]]], bool]:

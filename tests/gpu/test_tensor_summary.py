@@ -12,10 +12,10 @@ import pytest
 import torch
 from scipy import stats
 
-from gpu import tensor_summary as summaries
-from gpu.checkpoint import Checkpoint
+from gpu.checkpoint import tensor_summary as summaries
+from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.tensor_summary import BINS, OUTLIERS, TensorSummary, tensor_summary
 from gpu.errors import InvalidRequest
-from gpu.tensor_summary import BINS, OUTLIERS, TensorSummary, tensor_summary
 
 Array = npt.NDArray[np.float64]
 DTYPES = ("float32", "float16", "bfloat16")

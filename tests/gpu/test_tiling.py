@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu.device import Device
-from gpu.lanes import can_trade
-from gpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning, even_strands
+from gpu.webgpu.device import Device
+from gpu.webgpu.lanes import can_trade
+from gpu.webgpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning, even_strands
 
 TUNINGS = [GPU, SOFTWARE, SOFTWARE_LOADS]
 

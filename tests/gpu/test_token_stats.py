@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpu.engine.token_stats import LayerTimes, significant, token_stats
 from gpu.step import Captured
-from gpu.token_stats import LayerTimes, significant, token_stats
 
 RNG = np.random.default_rng(5)
 

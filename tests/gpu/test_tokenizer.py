@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, processors
 
 from gpu.errors import InvalidRequest, ModelError
-from gpu.tokenizer import Tokenizer
+from gpu.text.tokenizer import Tokenizer
 from tests.gpu import made_tokenizers as made
 from tests.gpu.tokenizer_families import BYTE_FALLBACK, BYTE_LEVEL, LLAMA3, random_text, stream
 

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models
 
 from gpu.errors import ModelError
-from gpu.tokenizer import Tokenizer
+from gpu.text.tokenizer import Tokenizer
 from tests.gpu import made_tokenizers as made
 from tests.gpu.tokenizer_families import BYTE_FALLBACK, BYTE_LEVEL, stream
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu.tokenizer import DecodeStream, Tokenizer
+from gpu.text.tokenizer import DecodeStream, Tokenizer
 from tests.gpu import made_tokenizers as made
 from tests.gpu.tokenizer_families import BYTE_FALLBACK, random_text, stream
 

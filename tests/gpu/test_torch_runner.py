@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from gpu.checkpoint import Checkpoint
-from gpu.divergence import mean_kl
+from gpu.checkpoint.reader import Checkpoint
 from gpu.errors import DeviceError, ModelError
-from gpu.reference_sampler import choose
+from gpu.pytorch.runner import TorchRunner
+from gpu.reference.divergence import mean_kl
+from gpu.reference.sampler import choose
 from gpu.step import FROM_GPU, Floats, Row, Sample, Sampled, Step
-from gpu.torch_runner import TorchRunner
 from tests.gpu import random_llama
 
 STORIES = Path(__file__).parents[3] / "shared" / "models" / "stories260k"

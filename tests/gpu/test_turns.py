@@ -7,8 +7,8 @@ from concurrent.futures import Future
 
 import pytest
 
+from gpu.engine.turns import Turns
 from gpu.errors import EngineClosed, QueueFull
-from gpu.turns import Turns
 
 
 class Work:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers.generation import logits_process as hf
 
+from gpu.inspect.waterfall import waterfall
 from gpu.inspection import Answer
-from gpu.reference_sampler import choose
+from gpu.reference.sampler import choose
 from gpu.step import Sample
-from gpu.waterfall import waterfall
 
 VOCAB = 311
 SEEN = [3, 5, 5, 200]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import wgpu
 
-from gpu.attention_cut import split_of
-from gpu.device import Device
+from gpu.ops.attention_cut import split_of
+from gpu.runners.wgpu_runner import TIMED_EVERY, WgpuRunner
 from gpu.step import FROM_GPU, Row, Step
-from gpu.wgpu_runner import TIMED_EVERY, WgpuRunner
+from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
 from tests.gpu.driving import GREEDY, counted
 from tests.gpu.sampler_rig import settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from gpu.tokenizer import DecodeStream, Tokenizer
+from gpu.text.tokenizer import DecodeStream, Tokenizer
 from tests.gpu import made_tokenizers as made
 
 BYTE_LEVEL = {"bos_token": "<|begin|>", "eos_token": {"content": "<|im_end|>", "special": True}}

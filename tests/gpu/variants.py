@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpu.device import Device
-from gpu.kernels import Kernel
-from gpu.plan_book import ROW_BUCKETS, SAMPLE_BUCKETS
-from gpu.wgpu_runner import WgpuRunner
+from gpu.plans.book import ROW_BUCKETS, SAMPLE_BUCKETS
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernel
 from tests.gpu import driving, random_llama
 from tests.gpu.rig import as_kind
 

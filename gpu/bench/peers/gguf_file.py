@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from gpu.bench.peers.peer import PeerMissing
 from gpu.bench.subject import Subject
+from gpu.checkpoint.packing import FORMATS
 from gpu.config import ModelConfig
-from gpu.packing import FORMATS
 
 QUANTS = {"f32": "F32", "f16": "F16", "q8": "Q8_0", "q4": "Q4_0"}
 """The GGUF type closest to ours: blocks of 32 weights with one float16 scale for q8 and q4."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpu.bench.subject import Subject
-from gpu.checkpoint import NOT_PARAMETERS, WEIGHTS
+from gpu.checkpoint.reader import NOT_PARAMETERS, WEIGHTS
 from gpu.config import ModelConfig, RopeConfig
 
 DTYPES = {"f32": "F32"}

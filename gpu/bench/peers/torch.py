@@ -5,9 +5,9 @@ from __future__ import annotations
 from gpu.bench.contestants import RunnerContestant
 from gpu.bench.peers.peer import Peer, PeerMissing
 from gpu.bench.subject import Subject
-from gpu.blocks import block_bytes, blocks_for, fit
-from gpu.packing import FORMATS
-from gpu.step import Runner
+from gpu.checkpoint.packing import FORMATS
+from gpu.kv.blocks import block_bytes, blocks_for, fit
+from gpu.runner import Runner
 
 
 class TorchPeer(RunnerContestant):
@@ -24,8 +24,8 @@ class TorchPeer(RunnerContestant):
 def start(subject: Subject, dtype: str, context: int, python: str | None) -> Peer:
     """Weights rounded as `dtype` says, arithmetic in float32."""
     try:
-        from gpu.torch_llama import TorchLlama
-        from gpu.torch_runner import TorchRunner
+        from gpu.pytorch.llama import TorchLlama
+        from gpu.pytorch.runner import TorchRunner
     except ModuleNotFoundError:
         raise PeerMissing("not installed (pip install torch)") from None
     config, kv = subject.config, FORMATS[dtype].kv

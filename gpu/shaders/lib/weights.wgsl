@@ -2,7 +2,8 @@
 //
 // A row is BLOCKS blocks of 32 weights, padded with zeros, BLOCK_PACKED loads of `Packed` for each;
 // then, where the format has them, the blocks' grids (scale, minimum), GRIDS_PACKED of them in a
-// load. The file that stands in for `weight` says the rest; gpu/packing.py writes the same layout.
+// load. The file that stands in for `weight` says the rest; gpu/checkpoint/packing.py writes the
+// same layout.
 // use: weight
 override BLOCKS: u32;
 

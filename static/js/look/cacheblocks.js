@@ -19,7 +19,7 @@ const BLANK = 4;
 /**
  * The answer, read:
  *   n, blockTokens, blockBytes   blocks, tokens and bytes of one
- *   owners, found, first, used   of each block, as gpu/kv_state.py has them
+ *   owners, found, first, used   of each block, as gpu/kv/state.py has them
  *   states     of each block, a place in STATES
  *   counts     of blocks, by place in STATES
  *   nRead, nSaved   blocks that runs read; those that there would be more if nothing was shared

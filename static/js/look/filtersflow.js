@@ -5,7 +5,7 @@
 // filter is a threshold on that logit (gpu/sampling.py). The last column is the cumulative curve the
 // random number falls on, from its top.
 
-/** The engine's stages (gpu/waterfall.py), and the draw. */
+/** The engine's stages (gpu/inspect/waterfall.py), and the draw. */
 export const STAGES = ["logits", "penalty", "temperature", "top_k", "top_p", "min_p"];
 export const DRAW = STAGES.length;
 /** A filter's column is its number (`cut` of the engine's answer) and this. */

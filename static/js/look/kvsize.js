@@ -1,6 +1,6 @@
 // How many bytes keys and values take, and would take if they were kept another way.
 
-/** Bits a number takes in the ways weights are stored, too (gpu/packing.py): 32 to a block, with a
+/** Bits a number takes in the ways weights are stored, too (gpu/checkpoint/packing.py): 32 to a block, with a
  * float16 scale in q8, and a scale and a minimum in q4. */
 const BITS = { f32: 32, f16: 16, q8: 8 + 16 / 32, q4: 4 + 32 / 32 };
 

@@ -2,10 +2,10 @@
 
 const answers = new Map();
 
-/** The inventory of the running model, as `gpu/inventory.py` describes it. */
+/** The inventory of the running model, as `gpu/checkpoint/inventory.py` describes it. */
 export const inventory = (model) => once(`/api/weights?model=${encodeURIComponent(model)}`);
 
-/** Figures, histogram and outliers of one tensor, as `gpu/tensor_summary.py` describes them. */
+/** Figures, histogram and outliers of one tensor, as `gpu/checkpoint/tensor_summary.py` describes them. */
 export const summary = (model, name) =>
   once(`/api/weights/${encodeURIComponent(name)}?model=${encodeURIComponent(model)}`);
 

@@ -88,7 +88,7 @@ export class Walk {
     return this.answer.settingsAt(this.token);
   }
 
-  /** What its step ran on the device: `gpu.listed_plan.ListedPlan`. */
+  /** What its step ran on the device: `gpu.plans.listed.ListedPlan`. */
   plan() {
     const question = { kind: "plan", n_rows: 1, context: this.row };
     return this.#once("plan", async () => (await inspect(question)).info);

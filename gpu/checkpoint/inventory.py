@@ -1,0 +1,269 @@
+"""What a model is made of, from the headers of its files and its config alone: no weight is read.
+
+Every tensor of the checkpoint with its part in the model, the dispatch that reads it, and, for a
+storage type, how it lies on the device: the sizes follow from the shapes, so they are known before
+(and without) loading.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from gpu.checkpoint.packing import BLOCK, FORMATS, row_words
+from gpu.checkpoint.reader import NOT_PARAMETERS, Checkpoint
+from gpu.config import ModelConfig, RopeConfig
+from gpu.errors import ModelError
+
+Kind = Literal["embedding", "attention", "mlp", "norm", "head", "unused"]
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_PART = re.compile(r"(?:model\.layers\.(\d+)\.)?(.+)\.(weight|bias)", re.ASCII)
+_OUTSIDE: dict[str, tuple[Kind, str]] = {
+    "model.embed_tokens": ("embedding", "embed"),
+    "model.norm": ("norm", "head"),
+    "lm_head": ("head", "head"),
+}
+_IN_LAYER: dict[str, tuple[Kind, str]] = {
+    "input_layernorm": ("norm", "attn.qkv"),
+    "self_attn.q_proj": ("attention", "attn.qkv"),
+    "self_attn.k_proj": ("attention", "attn.qkv"),
+    "self_attn.v_proj": ("attention", "attn.qkv"),
+    "self_attn.o_proj": ("attention", "attn.out"),
+    "post_attention_layernorm": ("norm", "mlp.gate_up"),
+    "mlp.gate_proj": ("mlp", "mlp.gate_up"),
+    "mlp.up_proj": ("mlp", "mlp.gate_up"),
+    "mlp.down_proj": ("mlp", "mlp.down"),
+}
+"""Module of a Llama checkpoint: what it belongs to and which dispatch reads it."""
+
+
+class TensorEntry(msgspec.Struct, frozen=True):
+    """One tensor.
+
+    dtype, shape, n_bytes  as saved; `n_bytes` is 0 for a tied matrix that was not saved
+    parameters    its weights; 0 where they are another tensor's, or computed
+    share         of all parameters
+    kind, layer   what it belongs to; "unused": the engine does not read it
+    tied_to       the tensor whose numbers are used instead of its own
+    read_by       labels of the dispatches that read it
+    device_dtype, device_bytes  how it lies on the device; None without a storage type
+    token_bytes   what one decode token reads of that, each byte counted once
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    n_bytes: int
+    parameters: int
+    share: float
+    kind: Kind
+    layer: int | None = None
+    tied_to: str | None = None
+    read_by: tuple[str, ...] = ()
+    device_dtype: str | None = None
+    device_bytes: int | None = None
+    token_bytes: int | None = None
+
+
+class RopeTable(msgspec.Struct, frozen=True):
+    """Rotary frequencies of a head, a number for each pair of its dimensions.
+
+    inv_freq    radians by which one position turns the pair
+    wavelength  positions of a whole turn, 2π / inv_freq
+    unscaled    the wavelength without the scaling
+    low_freq_factor, high_freq_factor, original_context  None but for the llama3 scaling
+    """
+
+    theta: float
+    scaling: str
+    factor: float
+    head_dim: int
+    context: int
+    inv_freq: tuple[float, ...]
+    wavelength: tuple[float, ...]
+    unscaled: tuple[float, ...]
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    original_context: int | None = None
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> RopeTable:
+        rope, head_dim = config.rope, config.head_dim
+        inv_freq = rope.inv_freq(head_dim)
+        plain = RopeConfig(rope.theta).inv_freq(head_dim)
+        llama3 = rope.scaling == "llama3"
+        return cls(
+            theta=rope.theta,
+            scaling=rope.scaling,
+            factor=rope.factor,
+            head_dim=head_dim,
+            context=config.context,
+            inv_freq=tuple(inv_freq.tolist()),
+            wavelength=tuple((2 * math.pi / inv_freq).tolist()),
+            unscaled=tuple((2 * math.pi / plain).tolist()),
+            low_freq_factor=rope.low_freq_factor if llama3 else None,
+            high_freq_factor=rope.high_freq_factor if llama3 else None,
+            original_context=rope.original_context if llama3 else None,
+        )
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """All tensors in the order in which a step reads them, unused ones last, and their sums.
+    `dtype`: the storage type that the figures of the device are for; without one these are None."""
+
+    tensors: tuple[TensorEntry, ...]
+    parameters: int
+    n_bytes: int
+    dtype: str | None
+    device_bytes: int | None
+    token_bytes: int | None
+    rope: RopeTable
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, dtype: str | None = None) -> Inventory:
+        """Of a model folder; `dtype` is one of `gpu.checkpoint.packing.FORMATS`. Raises ModelError
+        for a folder that cannot be run."""
+        return cls.of(ModelConfig.from_folder(folder), Checkpoint.open(folder), dtype)
+
+    @classmethod
+    def of(cls, config: ModelConfig, checkpoint: Checkpoint, dtype: str | None = None) -> Inventory:
+        """As `from_folder`, of what has been opened already."""
+        if dtype is not None and dtype not in FORMATS:
+            raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
+        total = checkpoint.parameters(config.tie_embeddings)
+        names = list(checkpoint.names())
+        if config.tie_embeddings and EMBEDDING in checkpoint and HEAD not in checkpoint:
+            names.append(HEAD)
+        names.sort(key=lambda name: _role(config, name).place)
+        tensors = tuple(_entry(config, checkpoint, name, dtype, total) for name in names)
+        return cls(
+            tensors=tensors,
+            parameters=total,
+            n_bytes=sum(tensor.n_bytes for tensor in tensors),
+            dtype=dtype,
+            device_bytes=sum(t.device_bytes or 0 for t in tensors) if dtype else None,
+            token_bytes=sum(t.token_bytes or 0 for t in tensors) if dtype else None,
+            rope=RopeTable.of(config),
+        )
+
+
+def _entry(
+    config: ModelConfig, checkpoint: Checkpoint, name: str, dtype: str | None, total: int
+) -> TensorEntry:
+    role = _role(config, name)
+    saved = name in checkpoint
+    source = name if saved else EMBEDDING  # a tied output matrix that was not saved
+    shape = checkpoint.shape(source)
+    counted = role.tied_to is None and not name.endswith(NOT_PARAMETERS)
+    parameters = math.prod(shape) if counted else 0
+    stored = _stored(role, shape, dtype) if dtype is not None and role.is_stored else None
+    nothing = None if dtype is None else 0
+    return TensorEntry(
+        name=name,
+        dtype=checkpoint.dtype(source),
+        shape=shape,
+        n_bytes=checkpoint.n_bytes(name) if saved else 0,
+        parameters=parameters,
+        share=parameters / total if total else 0.0,
+        kind=role.kind,
+        layer=role.layer,
+        tied_to=role.tied_to,
+        read_by=role.read_by,
+        device_dtype=stored.dtype if stored else None,
+        device_bytes=stored.n_bytes if stored else nothing,
+        token_bytes=stored.token_bytes if stored else nothing,
+    )
+
+
+# ---- what a tensor is to the model -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    kind: Kind
+    layer: int | None = None
+    read_by: tuple[str, ...] = ()
+    tied_to: str | None = None
+    module: str = ""
+    is_bias: bool = False
+
+    @property
+    def is_stored(self) -> bool:
+        return bool(self.read_by) and self.tied_to is None
+
+    @property
+    def place(self) -> tuple[int, int, int, bool]:
+        """What comes first in a step sorts first."""
+        if self.layer is not None:
+            return 1, self.layer, list(_IN_LAYER).index(self.module), self.is_bias
+        return {"embedding": 0, "norm": 2, "head": 3}.get(self.kind, 4), 0, 0, False
+
+
+_UNUSED = _Role("unused")
+
+
+def _role(config: ModelConfig, name: str) -> _Role:
+    """What `gpu.models.llama` does with a tensor of this name."""
+    if config.tie_embeddings and name == HEAD:
+        return _Role("head", tied_to=EMBEDDING, read_by=("head",))
+    if config.tie_embeddings and name == EMBEDDING:
+        return _Role("embedding", read_by=("embed", "head"), module="model.embed_tokens")
+    match = _PART.fullmatch(name)
+    if match is None:
+        return _UNUSED
+    number, module, part = match.groups()
+    kind, op = (_OUTSIDE if number is None else _IN_LAYER).get(module, ("unused", ""))
+    is_bias = part == "bias"
+    biases = {"attention": config.attention_bias, "mlp": config.mlp_bias}
+    if kind == "unused" or (is_bias and not biases.get(kind, False)):
+        return _UNUSED
+    if number is None:
+        return _Role(kind, None, (op,), module=module)
+    layer = int(number)
+    if layer >= config.n_layers:
+        return _UNUSED
+    return _Role(kind, layer, (f"layer{layer:02}.{op}",), module=module, is_bias=is_bias)
+
+
+# ---- how a tensor lies on the device ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    dtype: str
+    n_bytes: int
+    token_bytes: int
+
+
+def _stored(role: _Role, shape: tuple[int, ...], dtype: str) -> _Stored:
+    """As `gpu.checkpoint.weights.WeightLoader` does: matrices packed row by row, vectors as
+    float32."""
+    if len(shape) != 2:
+        n_bytes = _vector_bytes(role, math.prod(shape))
+        return _Stored("f32", n_bytes, n_bytes)
+    if role.kind in ("embedding", "head"):
+        dtype = FORMATS[dtype].vocabulary
+    row = 4 * row_words(dtype, shape[1])
+    n_bytes = shape[0] * row
+    if role.kind != "embedding":
+        return _Stored(dtype, n_bytes, n_bytes)
+    return _Stored(dtype, n_bytes, row + (n_bytes if "head" in role.read_by else 0))
+
+
+def _vector_bytes(role: _Role, n: int) -> int:
+    """Padded to whole blocks, gate and up together; biases of queries, keys, values are not."""
+    if role.is_bias and role.module in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
+        return 4 * n
+    if role.is_bias and role.module in ("mlp.gate_proj", "mlp.up_proj"):
+        return 4 * _padded(2 * n) // 2
+    return 4 * _padded(n)
+
+
+def _padded(n: int) -> int:
+    return -(-n // BLOCK) * BLOCK

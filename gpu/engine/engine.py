@@ -1,0 +1,362 @@
+"""The engine's face: load a model, start runs, change them while they write.
+
+Callers only put commands in a queue (see `gpu.engine.thread`). Steps are submitted ahead of the
+ones that are read, so changed settings act on the first token that is not submitted yet, and the
+caller is told which one that is.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Several
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.reader import Checkpoint
+from gpu.config import GenerationDefaults, ModelConfig
+from gpu.engine.sequence import Sequence
+from gpu.engine.thread import Cancel, EngineThread, Inspect, Logits, Start, Update
+from gpu.errors import (
+    ContextExceeded,
+    DeviceError,
+    EngineError,
+    InvalidRequest,
+    ModelError,
+    QueueFull,
+)
+from gpu.events import Done, Event, Token
+from gpu.inspection import Answer, Question
+from gpu.runner import DeviceInfo, Memory, Runner, RunnerLimits
+from gpu.sampling import SamplingParams
+from gpu.script import ChangeAt, checked_script
+from gpu.step import Floats
+from gpu.text.tokenizer import Tokenizer
+
+BACKENDS = ("wgpu", "torch")
+DTYPES = tuple(FORMATS)
+
+Progress = Callable[[float, str], None]
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What is running, for people. `parameters`: weights, tied ones once. `defaults`: the sampling
+    settings the model's makers recommend. `dispatches_per_token`: of a decode step. `eos_ids`: the
+    tokens that end a text."""
+
+    name: str
+    dtype: str
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    vocab_size: int
+    parameters: int
+    device: DeviceInfo
+    limits: RunnerLimits
+    memory: Memory
+    queue: int
+    in_flight: int
+    dispatches_per_token: int
+    defaults: SamplingParams
+    eos_ids: tuple[int, ...]
+
+
+class Run:
+    """A request on its way. Iterating yields its tokens until it ends; then `done` says how."""
+
+    def __init__(self, engine: EngineThread, sequence: Sequence, events: Events) -> None:
+        self._engine = engine
+        self._sequence = sequence
+        self._events = events
+
+    @property
+    def done(self) -> Done | None:
+        return self._events.done
+
+    def update(self, *, capture: bool | None = None, **changes: Any) -> int:
+        """Change sampling settings from the next token that is not submitted yet on; returns its
+        index. Raises InvalidRequest for a bad value, and when the run has ended."""
+        return int(self._engine.post(Update(self._sequence, changes, capture)).result())
+
+    def cancel(self) -> None:
+        """End the run; what was written stays. Nothing happens when it has ended already."""
+        self._engine.post(Cancel(self._sequence))
+
+    def __iter__(self) -> Iterator[Token]:
+        while self.done is None or not self._events.queue.empty():
+            event = self._events.queue.get()
+            if isinstance(event, Token):
+                yield event
+        if self.done.reason == "error":
+            raise EngineError(self.done.message)
+
+
+class Events:
+    """Where a run's events go: to the caller's function, or into a queue to iterate."""
+
+    def __init__(
+        self, on_event: Callable[[Event], None] | None, on_done: Callable[[], None]
+    ) -> None:
+        self.queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.done: Done | None = None
+        self._sink = on_event or self.queue.put
+        self._on_done = on_done
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Done):
+            self.done = event
+            self._on_done()
+        self._sink(event)
+
+
+class Engine:
+    """A loaded model. `load` opens one; every method may be called by any thread."""
+
+    def __init__(
+        self,
+        make_runner: Callable[[], Runner],
+        tokenizer: Tokenizer,
+        *,
+        name: str = "model",
+        dtype: str = "f16",
+        parameters: int = 0,
+        defaults: SamplingParams | None = None,
+        queue_size: int = 16,
+        warm_up: bool = False,
+        prefix_cache: bool = True,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._alive = 0
+        self._lock = threading.Lock()
+        self._queue_size = queue_size
+        self._thread = EngineThread(
+            make_runner, warm_up=warm_up, prefix_cache=prefix_cache, end_ids=tokenizer.eos_ids
+        )
+        self._limits = self._thread.runner.limits
+        self.config = self._thread.runner.config
+        self._eos_ids = tuple(dict.fromkeys((*self.config.eos_ids, *tokenizer.eos_ids)))
+        self.info = self._describe(name, dtype, parameters, defaults or SamplingParams())
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        dtype: str = "f16",
+        backend: str = "wgpu",
+        adapter: str | None = None,
+        context: int | None = None,
+        kv_bytes: int | None = None,
+        n_slots: int = 4,
+        queue: int = 16,
+        prefix_cache: bool = True,
+        warm_up: bool = False,
+        probe: bool = False,
+        progress: Progress = lambda fraction, message: None,
+    ) -> Engine:
+        """Load a model folder (config.json, *.safetensors, tokenizer.json).
+
+        name          what to call the model; its folder's name if not given
+        prefix_cache  keep what was computed: a prompt that begins like an earlier text is computed
+                      from where they part
+        warm_up       compile what the first requests will need while there are none
+        probe         run the kernels that are fastest on the adapter: measured now (3 s at most) if
+                      they never were, then kept in the user's cache folder
+        progress      gets a fraction and a message, also from the engine's thread
+
+        Raises ModelError for a folder that cannot be run and DeviceError for a device that cannot
+        run it, before anything is half loaded.
+        """
+        folder = Path(path)
+        _check_choice("dtype", dtype, DTYPES)
+        _check_choice("backend", backend, BACKENDS)
+        progress(0.0, f"reading {folder.name}")
+        config = ModelConfig.from_folder(folder)
+        tokenizer = Tokenizer.load(folder)
+        parameters = Checkpoint.open(folder).parameters(config.tie_embeddings)
+
+        def make_runner() -> Runner:
+            return _open_runner(
+                backend,
+                folder,
+                adapter,
+                probe,
+                progress=progress,
+                dtype=dtype,
+                context=context,
+                kv_bytes=kv_bytes,
+                n_slots=n_slots,
+            )
+
+        return cls(
+            make_runner,
+            tokenizer,
+            name=name or folder.resolve().name,
+            dtype=dtype,
+            parameters=parameters,
+            defaults=_defaults(GenerationDefaults.from_folder(folder)),
+            queue_size=queue,
+            warm_up=warm_up,
+            prefix_cache=prefix_cache,
+        )
+
+    def submit(
+        self,
+        ids: list[int],
+        params: SamplingParams | None = None,
+        *,
+        capture: bool = False,
+        script: Several[ChangeAt] = (),
+        on_event: Callable[[Event], None] | None = None,
+    ) -> Run:
+        """Start a run and return at once. `on_event` is called on the engine's thread and must not
+        block; without it the run is iterated. `script`: changes of its settings, each to act from a
+        token on that is known already, as in a run that is written again.
+
+        Raises InvalidRequest, ContextExceeded, QueueFull, EngineClosed.
+        """
+        params = (params or self.info.defaults).validate()
+        self._check_ids(ids)
+        if len(ids) >= self._limits.context:
+            raise ContextExceeded(len(ids), self._limits.context)
+        events = Events(on_event, self._one_less)
+        sequence = Sequence(
+            list(ids),
+            params,
+            self.tokenizer,
+            self._eos_ids,
+            self._limits.context,
+            capture=capture,
+            script=checked_script(script, params),
+            on_event=events,
+        )
+        self._one_more()
+        try:
+            self._thread.post(Start(sequence))
+        except EngineError:
+            self._one_less()
+            raise
+        return Run(self._thread, sequence, events)
+
+    def generate(
+        self, ids: list[int], params: SamplingParams | None = None, *, capture: bool = False
+    ) -> Run:
+        """Start a run whose tokens are iterated."""
+        return self.submit(ids, params, capture=capture)
+
+    def logits(self, ids: list[int]) -> Floats:
+        """float32 (len(ids), vocab_size): the raw logits after every token. For verification;
+        other runs wait meanwhile."""
+        self._check_ids(ids)
+        if len(ids) > self._limits.context:
+            raise ContextExceeded(len(ids), self._limits.context)
+        result: Floats = self._thread.post(Logits(list(ids))).result()
+        return result
+
+    def inspect(self, question: Question) -> Future[Answer]:
+        """Ask about tokens of a run, see `gpu.inspection`; runs go on meanwhile, between pieces of
+        the work. The answer's info["ms"] is how long that took. The future raises InvalidRequest
+        for a question that cannot be answered and QueueFull while the KV cache has no room for it.
+
+        Raises EngineClosed.
+        """
+        return self._thread.post(Inspect(question))
+
+    def close(self) -> None:
+        """End all runs and let go of the device. Safe to call twice."""
+        self._thread.close()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine stopped by itself; None while it has not."""
+        return self._thread.failure
+
+    def _one_more(self) -> None:
+        most = self._limits.n_slots + self._queue_size
+        with self._lock:
+            if self._alive >= most:
+                raise QueueFull(
+                    f"{self._alive} requests are running or waiting, which is the most this "
+                    "server takes; try again in a moment"
+                )
+            self._alive += 1
+
+    def _one_less(self) -> None:
+        with self._lock:
+            self._alive -= 1
+
+    def _check_ids(self, ids: list[int]) -> None:
+        if not ids:
+            raise InvalidRequest("the prompt is empty; give at least one token", "prompt")
+        vocab = self.config.vocab_size
+        for i, id in enumerate(ids):
+            if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < vocab:
+                raise InvalidRequest(
+                    f"token {i} of the prompt is {id!r}, but ids go from 0 to {vocab - 1}", "prompt"
+                )
+
+    def _describe(
+        self, name: str, dtype: str, parameters: int, defaults: SamplingParams
+    ) -> EngineInfo:
+        config, runner = self.config, self._thread.runner
+        return EngineInfo(
+            name=name,
+            dtype=dtype,
+            n_layers=config.n_layers,
+            n_heads=config.n_heads,
+            n_kv_heads=config.n_kv_heads,
+            head_dim=config.head_dim,
+            hidden_size=config.hidden_size,
+            vocab_size=config.vocab_size,
+            parameters=parameters,
+            device=runner.device,
+            limits=runner.limits,
+            memory=runner.memory,
+            queue=self._queue_size,
+            in_flight=runner.in_flight,
+            dispatches_per_token=runner.dispatches_per_token,
+            defaults=defaults,
+            eos_ids=self._eos_ids,
+        )
+
+
+def _open_runner(
+    backend: str, folder: Path, adapter: str | None, probe: bool, **options: Any
+) -> Runner:
+    """Imported here, so that neither backend needs the other's packages."""
+    if backend == "torch":
+        try:
+            from gpu.pytorch.runner import TorchRunner
+        except ModuleNotFoundError as error:
+            raise DeviceError(
+                f"--backend torch needs PyTorch ({error}); install it with "
+                "`pip install 'tokenglass[torch]'`"
+            ) from error
+        runner: Runner = TorchRunner.load(folder, **options)
+        return runner
+    from gpu.runners.wgpu_runner import WgpuRunner
+
+    return WgpuRunner.load(folder, adapter=adapter, probe=probe, **options)
+
+
+def _defaults(recommended: GenerationDefaults) -> SamplingParams:
+    """The recommended settings over ours."""
+    values = {
+        name: value
+        for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        if (value := getattr(recommended, name)) is not None
+    }
+    return SamplingParams(**values)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ModelError(f"{name} {value!r} is not supported; supported: {', '.join(choices)}")

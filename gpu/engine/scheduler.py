@@ -1,0 +1,193 @@
+"""Which rows run next: continuous batching with chunked prefill.
+
+Every step takes one row of each sequence that is writing, then fills up with the next piece of the
+oldest prompt that is not in the cache yet (Agrawal et al. 2023, "Sarathi"). Sequences wait in
+order until a slot is free and the KV cache can hold all they may write, so a started run is never
+put back; what of a prompt is in the cache already is not computed again (`gpu.engine.kv_manager`).
+Host logic only; the engine carries the steps out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from gpu.engine.kv_manager import Borrowed, KvManager
+from gpu.engine.sequence import Sequence
+from gpu.kv.state import KvState
+from gpu.runner import RunnerLimits
+from gpu.step import Row, Sample, Step
+
+PREFILL_MS = 200.0
+"""A prompt's piece should not hold the device longer than this."""
+
+FIRST_CHUNK = 16
+"""Rows of the first piece, before the device's speed is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Prompt tokens first … first + n − 1 of `sequence` are rows row … row + n − 1."""
+
+    sequence: Sequence
+    first: int
+    n: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A step and whose it is: `samplers[i]` gets the step's i-th sample, fed by rows[rows[i]]."""
+
+    step: Step
+    samplers: tuple[Sequence, ...]
+    rows: tuple[int, ...]
+    chunk: Chunk | None
+
+
+class Scheduler:
+    """`prefix_cache` False: the prompts of runs are computed whole."""
+
+    def __init__(self, limits: RunnerLimits, *, prefix_cache: bool = True) -> None:
+        self.limits = limits
+        self.kv = KvManager(limits.n_blocks, prefix_cache=prefix_cache)
+        self.waiting: deque[Sequence] = deque()
+        self.active: list[Sequence] = []
+        self._free_slots = list(range(limits.n_slots - 1, -1, -1))
+        self._without_room: Sequence | None = None  # first in line, until blocks may be free
+        self._ms_per_row: float | None = None
+        self._known_shapes: set[tuple[int, bool, bool]] = set()
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a sequence in line; it is told its place."""
+        self.waiting.append(sequence)
+        sequence.accepted(self._place(len(self.waiting)))
+
+    def admit(self) -> list[Sequence]:
+        """Give slots to waiting sequences, in order; returns those that start now."""
+        started = []
+        while self.waiting and self._free_slots and self.waiting[0] is not self._without_room:
+            if not self.kv.admit(self.waiting[0]):
+                self._without_room = self.waiting[0]
+                break
+            sequence = self.waiting.popleft()
+            sequence.slot = self._free_slots.pop()
+            self.active.append(sequence)
+            sequence.follow_script()
+            started.append(sequence)
+        if started:
+            self._tell_places()
+        return started
+
+    def next_step(self, *, prefill: bool = True) -> Scheduled | None:
+        """The rows that can run now, or None. `prefill` False: only sequences that are writing."""
+        rows: list[Row] = []
+        samples: list[Sample] = []
+        samplers: list[Sequence] = []
+        for sequence in self.active:
+            if sequence.wants_decode and len(samples) < self.limits.max_samples:
+                rows.append(sequence.decode_row())
+                samples.append(sequence.sample(len(rows) - 1))
+                samplers.append(sequence)
+                self.kv.cover(sequence, rows[-1].position)
+        chunk = self._next_chunk(rows, samples, samplers) if prefill else None
+        if not rows:
+            return None
+        capture = any(s.capture for s in samplers) or (chunk is not None and chunk.sequence.capture)
+        step = Step(tuple(rows), tuple(samples), capture)
+        self._follow_scripts(samplers)
+        return Scheduled(step, tuple(samplers), tuple(s.row for s in samples), chunk)
+
+    def learn(self, step: Step, ms: float) -> None:
+        """A step with a piece of a prompt took `ms`: sizes the next pieces. The first step of its
+        shape does not count, because some drivers compile the shaders in it."""
+        shape = (len(step.rows).bit_length(), bool(step.samples), step.capture)
+        if shape not in self._known_shapes:
+            self._known_shapes.add(shape)
+            return
+        now = ms / len(step.rows)
+        old = self._ms_per_row
+        self._ms_per_row = now if old is None or now < old else 0.7 * old + 0.3 * now
+
+    def release(self, sequence: Sequence) -> None:
+        """A finished sequence gives back its slot and blocks. Steps of it still in flight run
+        before anything that reuses them, because the device keeps the order of submission."""
+        self._without_room = None
+        if sequence in self.active:
+            self.active.remove(sequence)
+            self._free_slots.append(sequence.slot)
+            self.kv.release(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+            self._tell_places()
+
+    def check_max_tokens(self, sequence: Sequence, max_tokens: int) -> None:
+        """May a sequence write this much? Raises InvalidRequest when it runs and the KV cache
+        cannot hold it beside the other runs."""
+        if sequence in self.active:
+            self.kv.check_max_tokens(sequence, max_tokens)
+        self._without_room = None
+
+    def borrow(self, ids: list[int], first: int | None = None) -> Borrowed | None:
+        """The slot for inspections and blocks for `ids`, what is known of their beginning in place;
+        None when too few blocks are free. Whoever borrows computes the rows from `n_reused` on;
+        rows from `first` on (the last alone, if not given) are never found ones. To be returned
+        before the next step is made."""
+        most = len(ids) - 1 if first is None else first
+        return self.kv.borrow(self.limits.inspection_slot, ids, most)
+
+    def return_(self, borrowed: Borrowed, n_computed: int = 0) -> None:
+        """Give back what was borrowed; its first `n_computed` tokens can be found from now on."""
+        self.kv.return_(borrowed, n_computed)
+
+    def kv_state(self) -> KvState:
+        """What every KV block holds now, and how much was found so far."""
+        return self.kv.state()
+
+    def _place(self, n: int) -> int:
+        """What the n-th in line (from 1) is told: how many slots must become free for it."""
+        return max(0, n - len(self._free_slots))
+
+    def _tell_places(self) -> None:
+        for n, sequence in enumerate(self.waiting, 1):
+            sequence.moved_to(self._place(n))
+
+    def _follow_scripts(self, samplers: list[Sequence]) -> None:
+        """At once, not when the next token is wanted: without a change there may be no next one."""
+        for sequence in samplers:
+            sequence.follow_script()
+            if sequence.finished:
+                self.release(sequence)
+
+    def _next_chunk(
+        self, rows: list[Row], samples: list[Sample], samplers: list[Sequence]
+    ) -> Chunk | None:
+        sequence = next((s for s in self.active if s.prefilling and not s.finished), None)
+        if sequence is None:
+            return None
+        capture = sequence.capture or any(s.capture for s in samplers)
+        row = len(rows)
+        room = self._chunk_rows(capture) - row
+        if room < 1:
+            return None
+        if sequence.n_prefilled == sequence.n_reused:
+            self.kv.find_more(sequence)
+        first = sequence.n_prefilled
+        # the last token waits for a step that can sample it: its row is not made twice
+        last = len(sequence.prompt) - (len(samples) == self.limits.max_samples)
+        n = min(last - first, room)
+        if n < 1:
+            return None
+        rows += sequence.prefill_rows(n)
+        self.kv.cover(sequence, first + n - 1)
+        if not sequence.prefilling:
+            samples.append(sequence.sample(len(rows) - 1))
+            samplers.append(sequence)
+        return Chunk(sequence, first, n, row)
+
+    def _chunk_rows(self, capture: bool) -> int:
+        most = self.limits.max_captured_rows if capture else self.limits.max_rows
+        wanted = FIRST_CHUNK
+        if self._ms_per_row is not None:
+            wanted = int(PREFILL_MS / max(self._ms_per_row, 1e-6))
+        return max(len(self.active) + 1, min(most, wanted))

@@ -1,0 +1,309 @@
+"""One run as the engine sees it: how far it has been submitted, how far it has come back.
+
+The engine submits ahead of what it has read, so a sequence has two ends: `n_submitted` tokens are
+on their way or done, `n_written` have been read. What was computed past a stop is never looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from gpu.engine.run_clock import RunClock
+from gpu.engine.token_stats import LayerTimes, token_stats
+from gpu.events import (
+    Accepted,
+    CandidateText,
+    Done,
+    Event,
+    Prefill,
+    Queued,
+    Reason,
+    StepTimes,
+    Token,
+    TokenStats,
+    TokenText,
+    Updated,
+)
+from gpu.kv.blocks import blocks_for
+from gpu.kv.prefix_cache import Chain
+from gpu.sampling import SamplingParams
+from gpu.script import Script, most_tokens
+from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
+from gpu.text.stopping import StopMatcher
+from gpu.text.tokenizer import DecodeStream, Tokenizer
+
+SEED_BITS = 32
+"""Seeds the engine draws itself stay exact in every JSON reader."""
+
+GREEDY_BELOW = 1e-4
+"""Smaller temperatures than this cannot be told from greedy, and dividing by them overflows."""
+
+NOT_A_NUMBER = (
+    "the model's output is not a number: its activations or weights are too large for how they are "
+    "stored; load it with dtype f32, and if that does not help, check the weights"
+)
+
+
+def sample_of(params: SamplingParams, *, row: int, slot: int, index: int) -> Sample:
+    """The draw of token `index` of a run with these settings, which name a seed."""
+    assert params.seed is not None
+    return Sample(
+        row=row,
+        slot=slot,
+        seed=params.seed,
+        index=params.first_index + index,
+        temperature=params.temperature if params.temperature >= GREEDY_BELOW else 0.0,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+    )
+
+
+class Sequence:
+    """State of one run. All methods are called by the engine's thread."""
+
+    def __init__(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        eos_ids: tuple[int, ...],
+        context: int,
+        *,
+        capture: bool = False,
+        script: Script = (),
+        on_event: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        if params.seed is None:
+            seed = secrets.randbits(SEED_BITS)
+            params = msgspec.structs.replace(params, seed=seed)
+        self.prompt = prompt
+        self.ids = list(prompt)  # the prompt and every token read since
+        self.chain = Chain()  # of ids
+        self.params = params
+        self.capture = capture
+        self.context = context
+        self.slot = -1
+        self.blocks: list[int] = []
+        self.n_reused = 0  # prompt tokens found in the KV cache
+        self.n_prefilled = 0  # prompt tokens found or submitted
+        self.n_submitted = 0  # samples submitted
+        self.n_written = 0  # samples read
+        self.finished = False
+        self._place = 0
+        self._times: LayerTimes | None = None
+        self._script = script
+        self._n_followed = 0  # changes of the script that act already
+        self._tokenizer = tokenizer
+        self._eos_ids = eos_ids
+        self._on_event = on_event
+        self._decode = DecodeStream(tokenizer, prompt)
+        self._matcher: StopMatcher[Token] = StopMatcher(params.stop)
+        self._clock = RunClock()
+
+    # ---- what to submit ---------------------------------------------------------------------
+
+    @property
+    def prefilling(self) -> bool:
+        return self.n_prefilled < len(self.prompt)
+
+    @property
+    def wants_decode(self) -> bool:
+        """May another token be submitted?"""
+        return (
+            not self.finished
+            and not self.prefilling
+            and self.n_submitted < self.params.max_tokens
+            and self._next_position < self.context
+        )
+
+    @property
+    def _next_position(self) -> int:
+        """Of the row that feeds the next sample."""
+        return len(self.prompt) + self.n_submitted - 1
+
+    @property
+    def max_blocks(self) -> int:
+        """KV blocks this run can fill at most."""
+        most = most_tokens(self._script[self._n_followed :], self.params)
+        return blocks_for(min(self.context, len(self.prompt) + most))
+
+    @property
+    def n_computed(self) -> int:
+        """How many of `ids`, from the first on, have keys and values on the device or on their way.
+        Rows past a stop were submitted too, but their tokens are not in `ids`."""
+        if self.n_submitted == 0:
+            return self.n_prefilled
+        return min(self._next_position, len(self.ids))
+
+    def begin_after(self, n: int) -> None:
+        """The first `n` prompt tokens were found in the KV cache. Before any row was made."""
+        self.n_reused = self.n_prefilled = n
+
+    def follow_script(self) -> None:
+        """Let the changes act that the script has for the next token to submit."""
+        while self._n_followed < len(self._script) and not self.finished:
+            change = self._script[self._n_followed]
+            if change.index > self.n_submitted:
+                return
+            self._n_followed += 1
+            self.update(change.params, change.capture)
+
+    def prefill_rows(self, n: int) -> list[Row]:
+        """The next `n` rows of the prompt."""
+        first = self.n_prefilled
+        self.n_prefilled += n
+        return [Row(self.slot, i, self.prompt[i]) for i in range(first, first + n)]
+
+    def decode_row(self) -> Row:
+        """The row that feeds the next sample: the token sampled last, wherever it is now."""
+        return Row(self.slot, self._next_position, FROM_GPU)
+
+    def sample(self, row: int) -> Sample:
+        """Sample the next token after rows[row] of the step."""
+        index = self.n_submitted
+        self.n_submitted += 1
+        return sample_of(self.params, row=row, slot=self.slot, index=index)
+
+    # ---- what came back ---------------------------------------------------------------------
+
+    def accepted(self, position: int) -> None:
+        """Tell that the run is valid and `position` others are before it."""
+        self._place = position
+        prompt = tuple(TokenText(id, self._tokenizer.piece(id)) for id in self.prompt)
+        self.emit(Accepted(prompt, self.params, self.capture, position, self.context))
+
+    def moved_to(self, position: int) -> None:
+        """Tell a waiting run its place, if it changed."""
+        if position != self._place:
+            self._place = position
+            self.emit(Queued(position))
+
+    def started(self) -> None:
+        self._clock.start()
+
+    def prefilled(self, first: int, n: int, first_row: int, result: StepResult) -> None:
+        """Prompt tokens first … first + n − 1 are done; they were rows first_row … of the step."""
+        stats: tuple[TokenStats, ...] = ()
+        if self.capture and result.captured:
+            self._times = LayerTimes.of(result.captured, first + n - 1) or self._times
+            stats = tuple(
+                token_stats(result.captured, first_row + i, first + i, self._times)
+                for i in range(n)
+            )
+        self.emit(
+            Prefill(
+                done=first + n,
+                total=len(self.prompt),
+                reused=self.n_reused,
+                ms=self._clock.since_start_ms(),
+                gpu_ms=result.gpu_ms,
+                kv_blocks=blocks_for(first + n),
+                stats=stats,
+            )
+        )
+
+    def wrote(self, sampled: Sampled, row: int, result: StepResult) -> None:
+        """The next token was read; emits what may be shown and ends the run when it must."""
+        if self.finished:
+            return
+        if not math.isfinite(sampled.logprob):
+            self._release(self._matcher.flush())
+            self.finish("error", NOT_A_NUMBER)
+            return
+        index = self.n_written
+        self.n_written += 1
+        self.ids.append(sampled.id)
+        eos = sampled.id in self._eos_ids and not self.params.ignore_eos
+        position = len(self.prompt) + index - 1
+        token = self._token(sampled, index, position, row, result, eos)
+        if eos:
+            self._release(self._matcher.flush())
+            self.emit(token)
+            self.finish("eos")
+            return
+        reason = self._limit_reached(position)
+        text = self._decode.push(sampled.id) + (self._decode.flush() if reason else "")
+        released, stopped = self._matcher.push(token, text)
+        self._release(released)
+        if stopped:
+            self.finish("stop")
+        elif reason:
+            self._release(self._matcher.flush())
+            self.finish(reason)
+
+    def update(self, changes: dict[str, float | int], capture: bool | None) -> int:
+        """Apply to the tokens not submitted yet; returns the index of the first."""
+        self.params = self.params.updated(changes)
+        if capture is not None:
+            self.capture = capture
+        self.emit(Updated(self.n_submitted, self.params, self.capture))
+        if self.n_written >= self.params.max_tokens and not self.finished:
+            self._release(self._matcher.flush())
+            self.finish("length")
+        return self.n_submitted
+
+    def cancel(self) -> None:
+        """End the run; text held back for a stop string is shown."""
+        if not self.finished:
+            self._release(self._matcher.flush())
+            self.finish("cancelled")
+
+    def finish(self, reason: Reason, message: str = "") -> None:
+        if self.finished:
+            return
+        self.finished = True
+        n_computed = self.n_prefilled - self.n_reused
+        timings = self._clock.timings(self.n_reused, n_computed, self.n_written)
+        self.emit(Done(reason, len(self.prompt), self.n_written, timings, message))
+
+    def emit(self, event: Event) -> None:
+        self._on_event(event)
+
+    def _limit_reached(self, position: int) -> Reason | None:
+        """Why no token can follow the one sampled after `position`."""
+        if self.n_written >= self.params.max_tokens:
+            return "length"
+        return "context" if position + 1 >= self.context else None
+
+    def _release(self, tokens: list[tuple[Token, str]]) -> None:
+        for token, text in tokens:
+            self.emit(msgspec.structs.replace(token, text=text))
+
+    def _token(
+        self, s: Sampled, index: int, position: int, row: int, result: StepResult, eos: bool
+    ) -> Token:
+        stats = None
+        if self.capture and result.captured:
+            self._times = LayerTimes.of(result.captured, position) or self._times
+            stats = token_stats(result.captured, row, position, self._times)
+        piece = self._tokenizer.piece
+        return Token(
+            index=index,
+            id=s.id,
+            text="",
+            logprob=s.logprob,
+            probability=s.probability,
+            rank=s.rank,
+            n_kept=s.n_kept,
+            draw=s.draw,
+            mass=s.mass,
+            candidates=tuple(
+                CandidateText(c.id, piece(c.id), c.before, c.after, c.cut) for c in s.candidates
+            ),
+            times=StepTimes(
+                interval=self._clock.token_ms(),
+                gpu=result.gpu_ms,
+                encode=result.encode_ms,
+                wait=result.wait_ms,
+                read=result.read_ms,
+            ),
+            kv_blocks=blocks_for(position + 1),
+            stats=stats,
+            eos=eos,
+        )

@@ -1,0 +1,268 @@
+"""The thread that owns the device: obeys commands, submits steps, reads them behind.
+
+Everything here runs on one thread, because a GPU device must not be driven by two. It submits
+steps ahead of the ones it reads (`Runner.in_flight`), so the device does not wait for Python
+between tokens. When there is nothing to do it warms up plans that have not been used yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpu.engine.inspector import Inspector
+from gpu.engine.scheduler import Scheduled, Scheduler
+from gpu.engine.sequence import Sequence
+from gpu.engine.turns import Turns, timed
+from gpu.errors import EngineClosed, InvalidRequest
+from gpu.events import Reason
+from gpu.inspection import Question
+from gpu.runner import Runner
+
+PREFILL_IN_FLIGHT = 2
+"""Steps with a prompt's piece on the device at once: few, so that a cancel acts soon."""
+
+CLOSED = "the engine was closed; load it again"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The answer is the index of the first token the changes act on."""
+
+    sequence: Sequence
+    changes: dict[str, Any]
+    capture: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """The answer is float32 (len(ids), vocab_size)."""
+
+    ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """The answer is that of the question."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    pass
+
+
+Command = Start | Update | Cancel | Logits | Inspect | Close
+
+
+class EngineThread:
+    """Runs until closed or until the device fails. `warm_up`: compile plans while idle;
+    `prefix_cache`: compute no prefix twice; `end_ids`: tokens that the tokenizer ends a text with.
+    """
+
+    def __init__(
+        self,
+        make_runner: Callable[[], Runner],
+        *,
+        warm_up: bool = False,
+        prefix_cache: bool = True,
+        end_ids: tuple[int, ...] = (),
+    ) -> None:
+        self._prefix_cache = prefix_cache
+        self._end_ids = end_ids
+        self.failure: str | None = None
+        self._commands: queue.Queue[tuple[Command, Future[Any]]] = queue.Queue()
+        self._in_flight: deque[Scheduled] = deque()
+        self._inspections = Turns()
+        self._warm_up: Iterator[None] | None = None
+        ready: Future[Runner] = Future()
+        self._thread = threading.Thread(
+            target=self._main,
+            args=(make_runner, ready, warm_up),
+            name="tokenglass engine",
+            daemon=True,
+        )
+        self._thread.start()
+        self.runner = ready.result()
+
+    def post(self, command: Command) -> Future[Any]:
+        """Queue a command. Raises EngineClosed when the thread has ended."""
+        if not self._thread.is_alive():
+            raise EngineClosed(self.failure or CLOSED)
+        future: Future[Any] = Future()
+        self._commands.put((command, future))
+        return future
+
+    def close(self) -> None:
+        """End all runs and let go of the device."""
+        if self._thread.is_alive():
+            self._commands.put((Close(), Future()))
+            self._thread.join()
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
+
+    # ---- on the thread ----------------------------------------------------------------------
+
+    def _main(
+        self, make_runner: Callable[[], Runner], ready: Future[Runner], warm_up: bool
+    ) -> None:
+        try:
+            runner = make_runner()
+        except BaseException as error:
+            ready.set_exception(error)
+            return
+        self._scheduler = Scheduler(runner.limits, prefix_cache=self._prefix_cache)
+        self._inspector = Inspector(runner, self._scheduler, self._end_ids)
+        self._warm_up = runner.warm_up() if warm_up else None
+        ready.set_result(runner)
+        try:
+            while self._obey(runner):
+                self._advance(runner)
+            self._end_all("cancelled", "")
+        except Exception as error:
+            self.failure = f"the engine failed: {error}"
+            log.exception("the engine failed")
+            self._end_all("error", self.failure)
+        finally:
+            self._refuse_waiting()
+            runner.close()
+
+    def _obey(self, runner: Runner) -> bool:
+        """Carry out the commands that wait; False: close. Sleeps when there is nothing to do."""
+        while True:
+            try:
+                command, future = self._commands.get(block=self._idle())
+            except queue.Empty:
+                return True
+            if isinstance(command, Close):
+                return False
+            try:
+                self._carry_out(command, future)
+            except Exception as error:
+                future.set_exception(error)
+
+    def _idle(self) -> bool:
+        """Is there nothing to do but wait for a command?"""
+        scheduler = self._scheduler
+        busy = self._in_flight or scheduler.active or scheduler.waiting or self._inspections
+        return not busy and self._warm_up is None
+
+    def _carry_out(self, command: Command, done: Future[Any]) -> None:
+        """`done` gets the answer, of a question when it has been worked out."""
+        match command:
+            case Inspect(question):
+                self._inspections.add(timed(self._inspector.start(question)), done)
+                return
+            case Logits(ids):
+                self._inspections.add(self._inspector.logits(ids), done)
+                return
+            case Update(sequence, changes, capture):
+                done.set_result(self._update(sequence, changes, capture))
+                return
+            case Start(sequence):
+                self._scheduler.add(sequence)
+            case Cancel(sequence):
+                sequence.cancel()
+                self._scheduler.release(sequence)
+        done.set_result(None)
+
+    def _update(self, sequence: Sequence, changes: dict[str, Any], capture: bool | None) -> int:
+        if sequence.finished:
+            raise InvalidRequest("this run has ended; settings act on the next one", "id")
+        checked = sequence.params.updated(changes)
+        self._scheduler.check_max_tokens(sequence, checked.max_tokens)
+        index = sequence.update(changes, capture)
+        if sequence.finished:
+            self._scheduler.release(sequence)
+        return index
+
+    def _advance(self, runner: Runner) -> None:
+        """Submit while there is room, then read the oldest step, or warm up if there is none.
+        Questions are worked on in between, a piece for each time round."""
+        if self._inspections:
+            while self._in_flight:
+                self._collect(runner)
+            self._inspections.advance()
+        for sequence in self._scheduler.admit():
+            runner.begin_slot(sequence.slot, np.array(sequence.prompt, np.uint32))
+            sequence.started()
+        self._settle_kv(runner)
+        while len(self._in_flight) < runner.in_flight and self._submit(runner):
+            pass
+        if self._in_flight:
+            self._collect(runner)
+        elif self._warm_up is not None and next(self._warm_up, "done") == "done":
+            self._warm_up = None
+
+    def _submit(self, runner: Runner) -> bool:
+        """Submit the next step; False: there is none now."""
+        room = sum(s.chunk is not None for s in self._in_flight) < PREFILL_IN_FLIGHT
+        scheduled = self._scheduler.next_step(prefill=room)
+        self._settle_kv(runner)
+        if scheduled is None:
+            return False
+        runner.submit(scheduled.step)
+        self._in_flight.append(scheduled)
+        return True
+
+    def _settle_kv(self, runner: Runner) -> None:
+        """Give the device the blocks that were decided on, before anything else is decided."""
+        kv = self._scheduler.kv
+        for source, destination in kv.copies:
+            runner.copy_block(source, destination)
+        kv.copies.clear()
+        for sequence in kv.grown:
+            runner.set_blocks(sequence.slot, sequence.blocks)
+        kv.grown.clear()
+
+    def _collect(self, runner: Runner) -> None:
+        scheduled = self._in_flight.popleft()
+        result = runner.collect()
+        if chunk := scheduled.chunk:
+            ms = result.gpu_ms if result.gpu_ms is not None else result.wait_ms
+            self._scheduler.learn(scheduled.step, ms)
+            if not chunk.sequence.finished:
+                chunk.sequence.prefilled(chunk.first, chunk.n, chunk.row, result)
+        for sequence, row, sampled in zip(
+            scheduled.samplers, scheduled.rows, result.samples, strict=True
+        ):
+            if not sequence.finished:
+                sequence.wrote(sampled, row, result)
+                if sequence.finished:
+                    self._scheduler.release(sequence)
+
+    def _end_all(self, reason: Reason, message: str) -> None:
+        for sequence in [*self._scheduler.active, *self._scheduler.waiting]:
+            sequence.finish(reason, message)
+
+    def _refuse_waiting(self) -> None:
+        """Commands that came after the end."""
+        message = self.failure or CLOSED
+        self._inspections.refuse(EngineClosed(message))
+        while not self._commands.empty():
+            command, future = self._commands.get()
+            if isinstance(command, Start):
+                command.sequence.finish("error", message)
+            future.set_exception(EngineClosed(message))

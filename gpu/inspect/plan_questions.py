@@ -1,0 +1,58 @@
+"""Answers about the plan of a step: what it runs, how long each part of it takes, and what the
+device could do at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from gpu.errors import InvalidRequest
+from gpu.inspection import MAX_REPEAT, Answer, Array, PlanView, Profile
+from gpu.runner import Runner
+from gpu.step import Row, Sample, Step
+
+Pieces = Generator[None, None, Answer]
+LendSlot = Callable[[int], AbstractContextManager[int]]
+"""A slot with blocks of its own for so many tokens, whatever they hold."""
+
+
+def plan_answer(runner: Runner, question: PlanView) -> Pieces:
+    """The plan, in one piece. Raises InvalidRequest for what no step can be."""
+    yield from ()
+    return Answer(runner.list_plan(question.n_rows, question.context) or {}, ())
+
+
+def profile_answer(runner: Runner, question: Profile, lend: LendSlot) -> Pieces:
+    """A piece for each run of the step: others wait for two steps at a time (the first run of each
+    piece is not counted). What the cache holds changes no time, so the rows are of any token.
+
+    Raises InvalidRequest for what no step can be.
+    """
+    if not 1 <= question.repeat <= MAX_REPEAT:
+        raise InvalidRequest(f"repeat is {question.repeat}, expected 1 to {MAX_REPEAT}", "repeat")
+    plan = runner.list_plan(question.n_rows, question.context) or {"dispatches": []}
+    info = {"dispatches": plan["dispatches"]}
+    runs = []
+    for _ in range(question.repeat):
+        with lend(question.context + question.n_rows) as slot:
+            times = runner.profile(_step(slot, question), 1)
+        if times is None:
+            return Answer(info, ())
+        runs.append(times)
+        yield
+    return Answer(info, (Array.of("ms", np.median(runs, axis=0)),))
+
+
+def peaks_answer(runner: Runner) -> Pieces:
+    """The device's peaks, in one piece."""
+    yield from ()
+    return Answer(dict(runner.peaks() or {}), ())
+
+
+def _step(slot: int, question: Profile) -> Step:
+    """With the last row sampled, nothing filtered."""
+    first, n = question.context, question.n_rows
+    sample = Sample(n - 1, slot, 0, 0, 1.0, 0, 1.0, 0.0, 1.0)
+    return Step(tuple(Row(slot, first + i, 0) for i in range(n)), (sample,))

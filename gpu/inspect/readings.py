@@ -1,0 +1,78 @@
+"""What is measured inside, for people: the layers' guesses, how surprising a text is, what the KV
+cache holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import asdict
+
+from gpu.inspection import Answer, Array
+from gpu.kv.state import KvState
+from gpu.reference.softmax import Doubles, entropy, log_softmax
+from gpu.step import Floats
+
+
+def lens_reading(logits: Floats, chosen: int, top: int) -> Answer:
+    """`logits` (n_layers + 1, vocab_size) of the residual stream after the embedding and every
+    layer; arrays as `gpu.inspection.LogitLens`."""
+    logs = log_softmax(logits)
+    shares = np.exp(logs)
+    ids = most_likely(logs, top)
+    arrays = {
+        "ids": ids,
+        "probabilities": np.take_along_axis(shares, ids, -1),
+        "entropy": entropy(shares),
+        "rank": (logs > logs[:, chosen, None]).sum(-1),
+        "probability": shares[:, chosen],
+    }
+    return Answer({"chosen": chosen}, tuple(Array.of(n, v) for n, v in arrays.items()))
+
+
+class LossReading:
+    """How surprising the tokens of a text are: filled a piece at a time, in order."""
+
+    def __init__(self, top: int) -> None:
+        self._top = top
+        self._parts: list[dict[str, npt.NDArray[Any]]] = []
+
+    def add(self, logits: Floats, followed_by: Sequence[int]) -> None:
+        """`logits` (n, vocab_size) after tokens of the text; `followed_by`: the tokens that came
+        there, n of them."""
+        logs = log_softmax(logits)
+        logprob = np.take_along_axis(logs, np.asarray(followed_by, np.intp)[:, None], -1)
+        best = most_likely(logs, self._top)
+        self._parts.append(
+            {
+                "logprob": logprob[:, 0],
+                "rank": (logs > logprob).sum(-1),
+                "entropy": entropy(np.exp(logs)),
+                "top_ids": best,
+                "top_logprobs": np.take_along_axis(logs, best, -1),
+            }
+        )
+
+    def answer(self) -> Answer:
+        """Arrays as `gpu.inspection.Losses`. info: the mean loss in nats and its exponential, the
+        perplexity (Jelinek et al. 1977)."""
+        names = self._parts[0]
+        arrays = {name: np.concatenate([part[name] for part in self._parts]) for name in names}
+        mean = -float(arrays["logprob"].mean())
+        info = {"mean_loss": mean, "perplexity": float(np.exp(mean))}
+        return Answer(info, tuple(Array.of(n, v) for n, v in arrays.items()))
+
+
+def kv_reading(state: KvState) -> Answer:
+    """Arrays and info as `gpu.inspection.CacheBlocks`."""
+    info = asdict(state)
+    arrays = {name: np.array(info.pop(name)) for name in ("owners", "n_found", "used", "first")}
+    arrays["first"] = arrays["first"].astype(np.float32)
+    return Answer(info, tuple(Array.of(n, v) for n, v in arrays.items()))
+
+
+def most_likely(values: Doubles, top: int) -> npt.NDArray[np.intp]:
+    """(…, top) places of the largest values of each row, largest first, ties by place."""
+    return np.argsort(-values, axis=-1, kind="stable")[..., :top]

@@ -1,0 +1,110 @@
+"""How settings make the distribution a token is drawn from, stage by stage.
+
+The stages are those of the sampler: raw logits → repetition penalty → temperature → top-k → top-p
+→ min-p → draw. The first three change shares, the filters take shares away; what a filter takes is
+counted in shares of the distribution after the temperature, as `gpu.step.Sampled.mass` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.inspection import Answer, Array
+from gpu.reference.sampler import Distribution, distribution, draw, scale, uniform
+from gpu.reference.softmax import Doubles, entropy, softmax
+from gpu.step import CUTS, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """After this stage: `n_kept` tokens with the share `kept`; the stage itself took `removed`
+    (kept + removed is what the stage before kept). `entropy`: bits, of what is kept, renormalised.
+    """
+
+    name: str
+    n_kept: int
+    kept: float
+    removed: float
+    entropy: float
+
+
+def waterfall(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample, top: int) -> Answer:
+    """What the settings of `sample` make of `logits` (vocab_size,). `seen`: ids in the context so
+    far.
+
+    info    stages (see `Stage`), draw (the random number), chosen, greedy
+    arrays  one entry for each of the `top` most likely tokens and, if not among them, the chosen:
+            ids, cut (an index of `gpu.step.CUTS`), seen (0 or 1) as u32; logit; the probabilities
+            raw, penalised, tempered, after (all filters); low and high, where the token's share
+            begins and ends on the cumulative curve the draw falls on
+    """
+    raw = np.asarray(logits, np.float64)
+    chances = distribution(raw, seen, sample)
+    greedy = sample.temperature == 0
+    number = 0.0 if greedy else uniform(sample.seed, sample.index)
+    chosen = draw(chances, number)
+    penalised = softmax(scale(raw, seen, replace(sample, temperature=1.0)))
+    stages = [
+        *_changes(raw, penalised, chances),
+        *_filters(chances),
+    ]
+    shown = _shown(chances, top, chosen)
+    info: dict[str, Any] = {
+        "stages": [asdict(stage) for stage in stages],
+        "draw": number,
+        "chosen": chosen,
+        "greedy": greedy,
+    }
+    return Answer(info, _rows(shown, raw, penalised, chances, seen))
+
+
+def _changes(raw: Doubles, penalised: Doubles, chances: Distribution) -> list[Stage]:
+    """The stages that move shares and take none away."""
+    named = (("logits", softmax(raw)), ("penalty", penalised), ("temperature", chances.before))
+    return [Stage(name, len(raw), 1.0, 0.0, float(entropy(p))) for name, p in named]
+
+
+def _filters(chances: Distribution) -> list[Stage]:
+    """The stages that take tokens away."""
+    stages, left = [], 1.0
+    for i, name in enumerate(CUTS[1:], 1):
+        alive = (chances.cut == 0) | (chances.cut > i)
+        removed = chances.mass[i]
+        left -= removed
+        shares = np.where(alive, chances.before, 0.0)
+        bits = float(entropy(shares / shares.sum()))
+        stages.append(Stage(name, int(alive.sum()), left, removed, bits))
+    return stages
+
+
+def _shown(chances: Distribution, top: int, chosen: int) -> npt.NDArray[np.intp]:
+    shown = chances.order[:top]
+    return shown if chosen in shown else np.append(shown, chosen)
+
+
+def _rows(
+    shown: npt.NDArray[np.intp],
+    raw: Doubles,
+    penalised: Doubles,
+    chances: Distribution,
+    seen: npt.ArrayLike,
+) -> tuple[Array, ...]:
+    high = np.empty(len(raw))
+    high[chances.order] = np.cumsum(chances.after[chances.order])
+    columns: dict[str, npt.NDArray[Any]] = {
+        "ids": shown,
+        "cut": chances.cut[shown],
+        "seen": np.isin(shown, np.asarray(seen, np.int64)).astype(np.uint32),
+        "logit": raw[shown],
+        "raw": softmax(raw)[shown],
+        "penalised": penalised[shown],
+        "tempered": chances.before[shown],
+        "after": chances.after[shown],
+        "low": (high - chances.after)[shown],
+        "high": high[shown],
+    }
+    return tuple(Array.of(name, values) for name, values in columns.items())

@@ -1,0 +1,123 @@
+"""Where a pass leaves its activations, and what its instruments keep of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gpu.config import ModelConfig
+from gpu.ops.step_buffer import MAX_ROWS
+from gpu.webgpu.buffers import Memory, Tensor, padded
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Where the residual stream lies: before layer l, and between its attention and its MLP.
+
+    A plan that keeps nothing needs two buffers in turn (a dispatch cannot read and write the same
+    one); others keep every state, see `States`.
+    """
+
+    before: Callable[[int], Tensor]
+    middle: Callable[[int], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Activations, reused by every layer and every plan: (MAX_ROWS, width) each."""
+
+    stream: Stream
+    q: Tensor
+    attended: Tensor
+    gated: Tensor
+
+    @classmethod
+    def make(cls, config: ModelConfig, memory: Memory) -> Workspace:
+        def rows(name: str, width: int) -> Tensor:
+            return memory.zeros(name, (MAX_ROWS, padded(width)))
+
+        q_width = config.n_heads * config.head_dim
+        a, b = rows("stream.a", config.hidden_size), rows("stream.b", config.hidden_size)
+        return cls(
+            Stream(before=lambda layer: a, middle=lambda layer: b),
+            rows("q", q_width),
+            rows("attended", q_width),
+            rows("gated", config.intermediate_size),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """The residual stream of a plan of `n_rows` rows, every state of it kept.
+
+    states   (n_layers + 1, at least n_rows · width): before each layer and after the last
+    middles  (n_layers, at least n_rows · width): after each attention
+    """
+
+    n_rows: int
+    width: int
+    stream: Stream
+    states: Tensor
+    middles: Tensor
+
+    @property
+    def as_rows(self) -> Tensor:
+        """`states` as one matrix: row l · n_rows + r is row r before layer l. Raises ValueError
+        where there is a gap between the states."""
+        n_states, part = self.states.shape
+        if part != self.n_rows * self.width:
+            raise ValueError(f"{self.states!r} is not rows of {self.width} one behind the other")
+        return replace(self.states, shape=(n_states * self.n_rows, self.width))
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Where a captured plan leaves its statistics of the states it keeps."""
+
+    entropy: Callable[[int], Tensor]  # of a layer: (rows, n_heads) bits
+    entropies: Tensor  # all of them: (n_layers, at least rows · n_heads)
+    stats: Tensor  # (rows, 1 + 3 · n_layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Where a plan leaves attention weights of a range of keys.
+
+    keys    uniform: position of the first key, number of keys
+    layer   of a layer: room for (rows, n_heads, n_keys)
+    layers  all of them: (n_layers, room)
+    """
+
+    keys: Tensor
+    layer: Callable[[int], Tensor]
+    layers: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What changes the pass of each slot: of a layer, tables that ops find a row's slot in.
+
+    heads    (n_slots, n_heads) factors         updates  (n_slots, 2) factors of attention and MLP
+    vectors  (n_slots, width)                   first    (n_slots,) u32, of all layers
+    update   (MAX_ROWS, width): what a part of a layer would add, before its factor
+    """
+
+    heads: Callable[[int], Tensor]
+    updates: Callable[[int], Tensor]
+    vectors: Callable[[int], Tensor]
+    first: Tensor
+    update: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """What a recording of the pass does beside the pass, or to it (`reached`). `capture` needs
+    `states`."""
+
+    states: States | None = None
+    capture: Capture | None = None
+    weights: Weights | None = None
+    reached: Reached | None = None
+
+
+NONE = Instruments()

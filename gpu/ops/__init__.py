@@ -1,0 +1,34 @@
+"""The operations models are written with. Each checks shapes and records the dispatches of its
+shader; the shader of the same name says what it computes, `gpu.reference.ops` computes it with
+NumPy.
+"""
+
+from gpu.ops.attention import attention, attention_cut, attention_merge
+from gpu.ops.batch import Batch, Splits
+from gpu.ops.inspection import attention_weights
+from gpu.ops.products import Norm, embed, matmul, qkv
+from gpu.ops.reach import PARTS, scale_heads, scale_update, steer
+from gpu.ops.sampling import RESULT_WORDS, keys_tensor, sample, sample_keys
+from gpu.ops.statistics import layer_stats
+
+__all__ = [
+    "PARTS",
+    "RESULT_WORDS",
+    "Batch",
+    "Norm",
+    "Splits",
+    "attention",
+    "attention_cut",
+    "attention_merge",
+    "attention_weights",
+    "embed",
+    "keys_tensor",
+    "layer_stats",
+    "matmul",
+    "qkv",
+    "sample",
+    "sample_keys",
+    "scale_heads",
+    "scale_update",
+    "steer",
+]

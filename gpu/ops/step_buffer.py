@@ -1,0 +1,49 @@
+"""A step as the bytes of the uniform buffer that the shaders read; shaders/lib/step.wgsl declares
+the same layout."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from gpu.kv.blocks import BLOCK_TOKENS
+from gpu.step import Step
+
+MAX_ROWS = 128
+MAX_SAMPLES = 8
+
+_HEADER = struct.Struct("<2I8x")
+_SAMPLE = struct.Struct("<6I4f8x")
+_ROW = struct.Struct("<4I")
+_ROWS_AT = _HEADER.size + MAX_SAMPLES * _SAMPLE.size
+STEP_BYTES = _ROWS_AT + MAX_ROWS * _ROW.size
+
+
+def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]]) -> int:
+    """Write `step` to the start of `data` (`STEP_BYTES` long); returns how many bytes count.
+    `tables`: the KV blocks of each slot, in order."""
+    _HEADER.pack_into(data, 0, len(step.rows), len(step.samples))
+    at = _HEADER.size
+    for s in step.samples:
+        _SAMPLE.pack_into(
+            data,
+            at,
+            s.row,
+            s.slot,
+            s.seed & 0xFFFFFFFF,
+            s.seed >> 32,
+            s.index,
+            s.top_k,
+            s.temperature,
+            s.top_p,
+            s.min_p,
+            s.repetition_penalty,
+        )
+        at += _SAMPLE.size
+    at = _ROWS_AT
+    for row in step.rows:
+        slot, position = row.slot, row.position
+        block = tables[slot][position // BLOCK_TOKENS]
+        _ROW.pack_into(data, at, slot, position, row.token & 0xFFFFFFFF, block)
+        at += _ROW.size
+    return at

@@ -1,0 +1,1 @@
+"""Recorded passes: made on demand, described, costed."""

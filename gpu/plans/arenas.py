@@ -1,0 +1,105 @@
+"""The memory of instruments, made when the first plan asks for it and shared by plans of all sizes:
+steps use it in turn."""
+
+from __future__ import annotations
+
+from gpu.config import ModelConfig
+from gpu.models.workspace import Capture, States, Stream, Weights
+from gpu.ops.step_buffer import MAX_ROWS
+from gpu.webgpu.buffers import Memory, Tensor, padded
+
+ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
+CAPTURE_BYTES = (1 << 20, 32 << 20)
+CAPTURE_SHARE = 0.02
+"""The residual streams that a captured step keeps take this share of the weights and the KV cache
+in each of two arenas, but not less or more than `CAPTURE_BYTES`."""
+
+WEIGHTS_BYTES = 32 << 20
+"""At most for attention weights: those of one row over the whole context in all layers, if that is
+less. Questions about more are answered in several passes."""
+
+ALIGNED_FLOATS = 64
+"""Parts of an arena that are bound alone begin at multiples of 256 bytes, the coarsest offset
+alignment of any device."""
+
+
+class Arenas:
+    """Of one model, for a KV cache of `context` tokens a sequence; weights and cache are there.
+
+    max_rows      the largest bucket whose residual streams fit in an arena
+    weights_room  attention weights of a layer that fit in theirs
+    """
+
+    def __init__(self, config: ModelConfig, context: int, memory: Memory) -> None:
+        self._config = config
+        self._memory = memory
+        self._arenas: dict[str, Tensor] = {}
+        self._captures: dict[int, Capture] = {}
+        self._weights: Weights | None = None
+        self.max_rows = _max_rows(config, memory)
+        self.weights_room = _weights_room(config, context, memory)
+
+    def states(self, n_rows: int) -> States:
+        """Two arenas for the stream, because an op reads one state of it and writes the next, and
+        no dispatch may read and write one buffer."""
+        n_layers, width = self._config.n_layers, padded(self._config.hidden_size)
+        states = self._arena("capture.states", n_layers + 1, n_rows, width)
+        middles = self._arena("capture.middles", n_layers, n_rows, width)
+        stream = Stream(
+            lambda i: part_of(states, i, (n_rows, width)),
+            lambda i: part_of(middles, i, (n_rows, width)),
+        )
+        return States(n_rows, width, stream, states, middles)
+
+    def capture(self, n_rows: int) -> Capture:
+        if n_rows not in self._captures:
+            n_layers, n_heads = self._config.n_layers, self._config.n_heads
+            entropies = self._arena("capture.entropy", n_layers, n_rows, n_heads)
+            stats = self._memory.zeros("capture.stats", (n_rows, 1 + 3 * n_layers))
+            self._captures[n_rows] = Capture(
+                lambda i: part_of(entropies, i, (n_rows, n_heads)), entropies, stats
+            )
+        return self._captures[n_rows]
+
+    def weights(self) -> Weights:
+        if self._weights is None:
+            n_layers, room = self._config.n_layers, self.weights_room
+            layers = self._memory.zeros("inspect.weights", (n_layers, room))
+            keys = self._memory.zeros("inspect.keys", (2,), "u32", uniform=True)
+            self._weights = Weights(keys, lambda i: part_of(layers, i, (1, room)), layers)
+        return self._weights
+
+    def _arena(self, name: str, n_parts: int, n_rows: int, width: int) -> Tensor:
+        """(n_parts, n_rows · width, rounded up), at the beginning of a buffer with room for the
+        largest bucket."""
+        if name not in self._arenas:
+            shape = (n_parts, aligned(self.max_rows * width))
+            self._arenas[name] = self._memory.zeros(name, shape)
+        part = aligned(n_rows * width)
+        buffer = self._arenas[name].buffer
+        return Tensor(name, buffer, (n_parts, part), "f32", n_parts * part * 4)
+
+
+def _max_rows(config: ModelConfig, memory: Memory) -> int:
+    """Two rows always have to fit."""
+    row = (config.n_layers + 1) * padded(config.hidden_size) * 4
+    least, most = CAPTURE_BYTES
+    share = CAPTURE_SHARE * (memory.n_bytes["weights"] + memory.n_bytes["kv_cache"])
+    limit = int(min(max(least, share), most, memory.device.max_binding_bytes)) // row
+    return max(b for b in ROW_BUCKETS if b <= max(2, limit))
+
+
+def _weights_room(config: ModelConfig, context: int, memory: Memory) -> int:
+    wanted = aligned(config.n_heads * max(context, MAX_ROWS))
+    most = min(WEIGHTS_BYTES, memory.device.max_binding_bytes) // (4 * config.n_layers)
+    return min(wanted, most // ALIGNED_FLOATS * ALIGNED_FLOATS)
+
+
+def aligned(n_floats: int) -> int:
+    return -(-n_floats // ALIGNED_FLOATS) * ALIGNED_FLOATS
+
+
+def part_of(arena: Tensor, i: int, shape: tuple[int, int]) -> Tensor:
+    """The i-th part of an arena as a tensor of its own."""
+    n_bytes, offset = shape[0] * shape[1] * 4, i * arena.shape[1] * 4
+    return Tensor(f"{arena.name}[{i}]", arena.buffer, shape, "f32", n_bytes, offset)

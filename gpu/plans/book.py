@@ -1,0 +1,210 @@
+"""The plans of one model, each recorded the first time its shape is needed.
+
+Rows, samples and the splits of the longest context are rounded up to a bucket, so a handful of
+plans serves every step. A captured plan is another recording of the same pass, which keeps the
+residual stream and times itself: it costs nothing while nobody looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gpu import ops
+from gpu.config import ModelConfig
+from gpu.kv.pools import KvPools
+from gpu.models.llama import Llama
+from gpu.models.workspace import Capture, Instruments, Workspace
+from gpu.ops import Batch, Splits
+from gpu.ops.attention_cut import FEW_ROWS, split_of
+from gpu.ops.sampling import RESULT_WORDS
+from gpu.ops.step_buffer import MAX_SAMPLES, STEP_BYTES
+from gpu.plans.arenas import ROW_BUCKETS, Arenas, aligned
+from gpu.plans.reach_tables import ReachTables
+from gpu.webgpu.buffers import Memory, Tensor, padded
+from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernels
+from gpu.webgpu.plan import Plan, Recorder
+from gpu.webgpu.timestamps import FIRST_MARK
+
+SAMPLE_BUCKETS = (0, 1, 2, 4, 8)
+SAMPLING = ("plain", "captured")
+"""Kinds of plans whose steps choose tokens. The others keep something for an answer:
+
+    logits   of the sampled rows
+    states   every state of the residual stream
+    weights  attention weights of a range of keys
+    lens     logits of states that a plan of states left; runs no layers
+"""
+
+LEAST_ROWS = {"states": 2, "lens": 2}
+"""Rows of a state take a multiple of 32 floats and states begin at multiples of 64, so that those
+of two rows and more lie one behind the other: as rows of one matrix, which a lens reads."""
+
+PlanKey = tuple[int, int, int, str, bool]
+"""(rows bucket, samples bucket, splits bucket, kind: of `SAMPLING` or what that leaves out, whether
+it is reached into)"""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPlan:
+    """A plan and where its results lie in the readback buffer: samples, then stats and entropies of
+    a captured plan, then timestamps (begin, end, marks)."""
+
+    key: PlanKey
+    plan: Plan
+    instruments: Instruments
+    n_queries: int
+
+    @property
+    def capture(self) -> Capture | None:
+        return self.instruments.capture
+
+    @property
+    def sample_bytes(self) -> int:
+        return self.key[1] * RESULT_WORDS * 4
+
+    @property
+    def query_at(self) -> int:
+        n = self.sample_bytes
+        if self.capture:
+            n += self.capture.stats.n_bytes + self.capture.entropies.n_bytes
+        return -(-n // 8) * 8
+
+    @property
+    def n_bytes(self) -> int:
+        return self.query_at + 8 * self.n_queries
+
+
+@dataclass(frozen=True, slots=True)
+class StepTensors:
+    """What every step shares.
+
+    step     uniform, see gpu.step_buffer      chosen   (n_slots,) u32
+    seen     (n_slots, vocab_size / 32) u32    logits   (MAX_SAMPLES, padded vocab_size)
+    keys     see gpu.sampling_ops              results  (MAX_SAMPLES, RESULT_WORDS) u32
+    """
+
+    step: Tensor
+    chosen: Tensor
+    seen: Tensor
+    logits: Tensor
+    keys: Tensor
+    results: Tensor
+
+    @classmethod
+    def make(cls, config: ModelConfig, n_slots: int, memory: Memory) -> StepTensors:
+        return cls(
+            memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True),
+            memory.zeros("chosen", (n_slots,), "u32"),
+            memory.zeros("seen", (n_slots, -(-config.vocab_size // 32)), "u32"),
+            memory.zeros("logits", (MAX_SAMPLES, padded(config.vocab_size))),
+            ops.keys_tensor(memory, MAX_SAMPLES, config.vocab_size),
+            memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32"),
+        )
+
+
+class PlanBook:
+    """Records plans of `model` on demand and keeps them."""
+
+    def __init__(
+        self, device: Device, model: Llama, pools: KvPools, tensors: StepTensors, memory: Memory
+    ) -> None:
+        self.kernels = Kernels(device)
+        self._device = device
+        self._model = model
+        self._pools = pools
+        self._tensors = tensors
+        self._memory = memory
+        self._work = Workspace.make(model.config, memory)
+        self._shared = Batch.make(memory, tensors.step, 1, 1)
+        self._split = split_of(device.info.software)
+        most = _power_of_two(-(-pools.shape.context // self._split))
+        self._splits = Splits.make(model.config, most, memory) if most > 1 else None
+        self._arenas = Arenas(model.config, pools.shape.context, memory)
+        self.reach_tables = ReachTables(model.config, pools.n_slots, memory)
+        self._plans: dict[PlanKey, RecordedPlan] = {}
+
+    @property
+    def max_captured_rows(self) -> int:
+        """Rows whose residual stream is kept in one step."""
+        return self._arenas.max_rows
+
+    @property
+    def weights_room(self) -> int:
+        """How many attention weights of a layer are kept in one step."""
+        return self._arenas.weights_room
+
+    @property
+    def max_result_bytes(self) -> int:
+        """Of the largest step's results in a readback buffer."""
+        config, rows = self._model.config, self.max_captured_rows
+        entropies = config.n_layers * aligned(rows * config.n_heads)
+        captured = rows * (1 + 3 * config.n_layers) + entropies
+        queries = FIRST_MARK + 1 + 2 * config.n_layers
+        return -(-(MAX_SAMPLES * RESULT_WORDS + captured) * 4 // 8) * 8 + 8 * queries
+
+    @property
+    def recorded(self) -> Mapping[PlanKey, RecordedPlan]:
+        """The plans so far."""
+        return self._plans
+
+    def plan(
+        self, n_rows: int, n_samples: int, kind: str, context: int = 1, reach: bool = False
+    ) -> RecordedPlan:
+        """The plan that a step of this size replays; `context`: tokens of its longest sequence;
+        `reach`: what `reach_tables` hold acts."""
+        rows = _bucket(max(n_rows, LEAST_ROWS.get(kind, 1)), ROW_BUCKETS)
+        splits = _power_of_two(-(-context // self._split)) if rows <= FEW_ROWS else 1
+        key = (rows, _bucket(n_samples, SAMPLE_BUCKETS), splits, kind, reach)
+        if key not in self._plans:
+            self._plans[key] = self._record(key)
+        return self._plans[key]
+
+    def _record(self, key: PlanKey) -> RecordedPlan:
+        n_rows, n_samples, n_splits, kind, reach = key
+        model, tensors = self._model, self._tensors
+        splits = replace(self._splits, n=n_splits) if self._splits and n_splits > 1 else None
+        batch = replace(self._shared, n_rows=n_rows, n_samples=n_samples, splits=splits)
+        rec = Recorder(self._device, self.kernels)
+        instruments = self._instruments(kind, n_rows, reach)
+        if kind == "lens" and instruments.states:
+            x = instruments.states.as_rows
+        else:
+            x = model.forward(rec, batch, self._work, self._pools, tensors.chosen, instruments)
+        if n_samples:
+            model.logits(rec, batch, x, tensors.logits)
+        if n_samples and kind in SAMPLING:
+            self._sample(rec, batch)
+        return RecordedPlan(key, rec.plan, instruments, self._n_queries(kind, rec.plan))
+
+    def _instruments(self, kind: str, n_rows: int, reach: bool) -> Instruments:
+        return Instruments(
+            self._arenas.states(n_rows) if kind in ("captured", "states", "lens") else None,
+            self._arenas.capture(n_rows) if kind == "captured" else None,
+            self._arenas.weights() if kind == "weights" else None,
+            self.reach_tables.reached() if reach else None,
+        )
+
+    def _sample(self, rec: Recorder, batch: Batch) -> None:
+        vocab, t = self._model.config.vocab_size, self._tensors
+        ops.sample_keys(rec, batch, "sample.keys", vocab, t.logits, t.seen, t.keys)
+        ops.sample(rec, batch, "sample", vocab, t.logits, t.keys, t.seen, t.chosen, t.results)
+
+    def _n_queries(self, kind: str, plan: Plan) -> int:
+        if kind not in SAMPLING or not self._device.has_timestamps:
+            return 0
+        marked = kind == "captured" and self._device.has_pass_timestamps
+        return FIRST_MARK + (len(plan.marks) if marked else 0)
+
+
+def _power_of_two(n: int) -> int:
+    """`n` rounded up to a power of two."""
+    return 1 << (n - 1).bit_length()
+
+
+def _bucket(n: int, buckets: tuple[int, ...]) -> int:
+    for bucket in buckets:
+        if n <= bucket:
+            return bucket
+    raise ValueError(f"a step of {n} is larger than {buckets[-1]}")

@@ -1,0 +1,223 @@
+"""What a dispatch costs: floating-point operations and bytes, by formula from its shapes.
+
+Both are those of the mathematics, whatever the kernel does twice. Every byte of memory that is
+needed counts once, read or written; a multiply-add is two operations; `exp`, a division and a
+comparison are one each; turning a stored weight into a number is none. For r rows of one sequence
+after c tokens that are in the cache already, K inputs, N outputs, heads of d numbers:
+
+    embed            0                                  r rows of the table; x written
+    matmul, qkv      r · 2NK                            weights as stored; x, y
+      norm           + 4rK                              gain
+      bias, residual + rN each                          themselves
+      gated          + 5rN / 2                          half as many y
+      qkv            + 3r for each number turned        rotations; new keys and values
+    attention        Σ keys seen · heads · (4d + 5)     keys, values of c + r tokens; block table;
+                     + r · heads · d                    q, out
+    attention_merge  heads · d · (3 splits − 2) a row   what the splits left; out
+    layer_stats      10 a number and layer              both arenas
+    sample_keys      8 a token of the vocabulary        logits, seen; keys written
+    sample           4 a strip of the vocabulary        summaries of the strips; results
+
+Row i of r sees c + i + 1 keys. A sample reads one row of x. What `sample` walks over beside the
+summaries depends on the logits and is left out. Of a matrix in shards, what
+they share counts with the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpu.errors import InvalidRequest
+from gpu.runner import RunnerLimits
+from gpu.webgpu.plan import Dispatch, Plan
+
+NORM_FLOPS = 4
+"""A number: square, add, multiply by the gain and by the scale."""
+GATE_FLOPS = 5
+"""A pair: v / (1 + exp(−v)), times the other."""
+TURN_FLOPS = 3
+SOFTMAX_FLOPS = 5
+"""A score: scale, compare with the maximum, subtract it, exp, add."""
+ENTROPY_FLOPS = 2
+STATS_FLOPS = 10
+"""A number: two differences, four squares added up."""
+KEY_FLOPS = 8
+"""A token: penalty, temperature, and for raw and scaled logits a difference, exp and sum."""
+STRIP_FLOPS = 4
+STATE_BYTES = 12
+SUMMARY_BYTES = 16
+"""Of a strip in shaders/lib/keys.wgsl."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    flops: int
+    n_bytes: int
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.n_bytes + other.n_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """`n_rows` tokens of one sequence after `context` others, and how many of them are sampled."""
+
+    n_rows: int
+    n_samples: int
+    context: int
+
+    @classmethod
+    def checked(cls, n_rows: int, context: int, limits: RunnerLimits) -> StepSize:
+        """With one sample. Raises InvalidRequest for what no step can be."""
+        if not 1 <= n_rows <= limits.max_rows:
+            raise InvalidRequest(f"n_rows is {n_rows}, expected 1 to {limits.max_rows}", "n_rows")
+        most = limits.context - n_rows
+        if not 0 <= context <= most:
+            raise InvalidRequest(
+                f"context is {context}, expected 0 to {most}: it is what comes before the "
+                f"{n_rows} rows, and {limits.context} tokens fit",
+                "context",
+            )
+        return cls(n_rows, 1, context)
+
+    @property
+    def n_keys(self) -> int:
+        """Tokens whose keys are read."""
+        return self.context + self.n_rows
+
+    @property
+    def n_seen(self) -> int:
+        """Keys that the rows see, added up."""
+        return self.n_rows * self.context + self.n_rows * (self.n_rows + 1) // 2
+
+    def n_splits(self, split: int) -> int:
+        """Splits of `split` keys that the rows see, added up."""
+        return sum((self.context + i) // split + 1 for i in range(self.n_rows))
+
+
+def cost_of(dispatch: Dispatch, size: StepSize) -> Cost | None:
+    """Of one dispatch of a plan for a step of `size`; None for an op without a formula."""
+    formula = COSTS.get(dispatch.kernel.name)
+    return formula(dispatch, size) if formula else None
+
+
+def plan_cost(plan: Plan, size: StepSize) -> Cost:
+    """Of all dispatches that have a formula."""
+    costs = (cost_of(dispatch, size) for dispatch in plan.dispatches)
+    return sum((cost for cost in costs if cost), Cost(0, 0))
+
+
+# ---- the formulas ----------------------------------------------------------------------------
+
+
+def _constants(dispatch: Dispatch) -> dict[str, int]:
+    return {name: int(value) for name, value in dispatch.kernel.constants.items()}
+
+
+def _embed(dispatch: Dispatch, size: StepSize) -> Cost:
+    c, table = _constants(dispatch), dispatch.tensors["table"]
+    if c["FIRST"]:
+        return Cost(0, 0)
+    width = dispatch.tensors["x"].shape[-1]
+    return Cost(0, size.n_rows * (table.n_bytes // c["COUNT"] + 4 * width))
+
+
+def _product(dispatch: Dispatch, n_rows: int) -> Cost:
+    """Of x · weightᵀ with its norm and bias, without the result."""
+    c = _constants(dispatch)
+    k, n = c["K"], c["N"]
+    cost = Cost(n_rows * 2 * n * k, dispatch.tensors["weight"].n_bytes)
+    if c["FIRST"] == 0:
+        cost += Cost(0, n_rows * 4 * k)
+    if c["NORM"] and c["FIRST"] == 0:
+        cost += Cost(n_rows * NORM_FLOPS * k, 4 * k)
+    if c["BIAS"]:
+        cost += Cost(n_rows * n, 4 * n)
+    return cost
+
+
+def _matmul(dispatch: Dispatch, size: StepSize) -> Cost:
+    c = _constants(dispatch)
+    n_rows = size.n_samples if c["GATHER"] else size.n_rows
+    n = c["N"] // 2 if c["GATED"] else c["N"]
+    cost = _product(dispatch, n_rows) + Cost(0, n_rows * 4 * n)
+    if c["GATED"]:
+        cost += Cost(n_rows * GATE_FLOPS * n, 0)
+    if c["RESIDUAL"]:
+        cost += Cost(n_rows * n, n_rows * 4 * n)
+    return cost
+
+
+def _qkv(dispatch: Dispatch, size: StepSize) -> Cost:
+    c, keys = _constants(dispatch), dispatch.tensors["k_pool"]
+    q_end = c["N_HEADS"] * c["HEAD_DIM"]
+    k_end = q_end + c["N_KV_HEADS"] * c["HEAD_DIM"]
+    first, last = c["FIRST"], c["FIRST"] + c["N"]
+    n_turned = max(0, min(last, k_end) - first)
+    n_queries = max(0, min(last, q_end) - first)
+    row_bytes = 4 * n_queries + _item_bytes(keys.dtype) * (c["N"] - n_queries)
+    rotation_bytes = 0 if first else 4 * c["HEAD_DIM"]
+    turned = Cost(size.n_rows * TURN_FLOPS * n_turned, size.n_rows * (rotation_bytes + row_bytes))
+    return _product(dispatch, size.n_rows) + turned
+
+
+def _attention(dispatch: Dispatch, size: StepSize) -> Cost:
+    c, keys = _constants(dispatch), dispatch.tensors["k_pool"]
+    heads, d = c["N_HEADS"], keys.shape[-1]
+    score = 4 * d + SOFTMAX_FLOPS + (ENTROPY_FLOPS if c["CAPTURE"] else 0)
+    flops = size.n_seen * heads * score
+    cached = 2 * size.n_keys * c["N_KV_HEADS"] * d * _item_bytes(keys.dtype)
+    n_bytes = cached + 4 * -(-size.n_keys // c["BLOCK_TOKENS"]) + size.n_rows * 4 * heads * d
+    if c["PARTIAL"]:
+        return Cost(flops, n_bytes + size.n_splits(c["SPLIT"]) * heads * (4 * d + STATE_BYTES))
+    entropies = size.n_rows * 4 * heads if c["CAPTURE"] else 0
+    return Cost(flops + size.n_rows * heads * d, n_bytes + entropies + size.n_rows * 4 * heads * d)
+
+
+def _attention_merge(dispatch: Dispatch, size: StepSize) -> Cost:
+    c = _constants(dispatch)
+    heads, d, n_splits = c["N_HEADS"], 4 * c["HEAD_VEC4S"], size.n_splits(c["SPLIT"])
+    entropies = size.n_rows * 4 * heads if c["CAPTURE"] else 0
+    return Cost(
+        heads * d * (3 * n_splits - 2 * size.n_rows),
+        n_splits * heads * (4 * d + STATE_BYTES) + size.n_rows * 4 * heads * d + entropies,
+    )
+
+
+def _layer_stats(dispatch: Dispatch, size: StepSize) -> Cost:
+    c = _constants(dispatch)
+    n_layers, width = c["N_LAYERS"], c["X_STRIDE"]
+    return Cost(
+        size.n_rows * n_layers * STATS_FLOPS * width,
+        size.n_rows * 4 * ((2 * n_layers + 1) * width + 1 + 3 * n_layers),
+    )
+
+
+def _sample_keys(dispatch: Dispatch, size: StepSize) -> Cost:
+    c, row = _constants(dispatch), dispatch.tensors["keys"].shape[-1]
+    n_bytes = 4 * (c["VOCAB"] + c["SEEN_WORDS"] + row)
+    return Cost(size.n_samples * KEY_FLOPS * c["VOCAB"], size.n_samples * n_bytes)
+
+
+def _sample(dispatch: Dispatch, size: StepSize) -> Cost:
+    c, results = _constants(dispatch), dispatch.tensors["results"]
+    strips = c["SLICES"] * c["SLICE_LANES"]
+    n_bytes = SUMMARY_BYTES * strips + 4 * results.shape[-1]
+    return Cost(size.n_samples * STRIP_FLOPS * strips, size.n_samples * n_bytes)
+
+
+def _item_bytes(dtype: str) -> int:
+    return {"f32": 4, "f16": 2}[dtype]
+
+
+COSTS: dict[str, Callable[[Dispatch, StepSize], Cost]] = {
+    "embed": _embed,
+    "matmul": _matmul,
+    "qkv": _qkv,
+    "attention": _attention,
+    "attention_merge": _attention_merge,
+    "layer_stats": _layer_stats,
+    "sample_keys": _sample_keys,
+    "sample": _sample,
+}

@@ -1,0 +1,112 @@
+"""Interventions on the device: factors and vectors of every slot, which the ops of `gpu.ops.reach`
+look up by the slot of a row. Changing one is a small write between two steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.config import ModelConfig
+from gpu.models.workspace import Reached
+from gpu.ops.reach import PARTS
+from gpu.ops.step_buffer import MAX_ROWS
+from gpu.plans.arenas import aligned, part_of
+from gpu.reach import NOTHING, Reach
+from gpu.webgpu.buffers import Memory, Tensor, padded
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A row of numbers for each layer and slot. `held` (n_layers, n_slots, width) is what lies in
+    `arena` (n_layers, at least n_slots · width)."""
+
+    arena: Tensor
+    held: npt.NDArray[np.float32]
+
+    @classmethod
+    def make(cls, name: str, memory: Memory, shape: tuple[int, int, int], value: float) -> _Table:
+        n_layers, n_slots, width = shape
+        arena = memory.zeros(name, (n_layers, aligned(n_slots * width)))
+        if value:
+            memory.write(arena, np.full(arena.shape, value, np.float32))
+        return cls(arena, np.full(shape, value, np.float32))
+
+    def layer(self, i: int) -> Tensor:
+        """(n_slots, width)"""
+        _, n_slots, width = self.held.shape
+        return part_of(self.arena, i, (n_slots, width))
+
+    def set(self, memory: Memory, slot: int, rows: npt.NDArray[np.float32]) -> None:
+        """Make the rows of a slot (n_layers, width) these, writing those that change."""
+        width = rows.shape[1]
+        for layer in np.flatnonzero((self.held[:, slot] != rows).any(axis=1)).tolist():
+            at = (layer * self.arena.shape[1] + slot * width) * 4
+            memory.write(self.arena, rows[layer], at=at)
+        self.held[:, slot] = rows
+
+
+class ReachTables:
+    """The interventions of every slot of one model, nothing at first. Takes no memory before the
+    first is set."""
+
+    def __init__(self, config: ModelConfig, n_slots: int, memory: Memory) -> None:
+        self._config = config
+        self._n_slots = n_slots
+        self._memory = memory
+        self._tables: tuple[_Table, _Table, _Table] | None = None
+        self._reached: Reached | None = None
+        self._first = np.zeros(n_slots, np.uint32)
+
+    def reached(self) -> Reached:
+        """The tables on the device, made now if this is the first time."""
+        if self._reached is None:
+            config, memory = self._config, self._memory
+            n_layers, n_slots = config.n_layers, self._n_slots
+            width = padded(config.hidden_size)
+            heads, updates, vectors = self._tables = (
+                _Table.make("reach.heads", memory, (n_layers, n_slots, config.n_heads), 1.0),
+                _Table.make("reach.updates", memory, (n_layers, n_slots, len(PARTS)), 1.0),
+                _Table.make("reach.vectors", memory, (n_layers, n_slots, width), 0.0),
+            )
+            first = memory.zeros("reach.first", (n_slots,), "u32")
+            update = memory.zeros("reach.update", (MAX_ROWS, width))
+            self._reached = Reached(heads.layer, updates.layer, vectors.layer, first, update)
+        return self._reached
+
+    def set(self, slot: int, reach: Reach | None) -> None:
+        """What acts on the rows of a slot in the steps submitted after this. Raises InvalidRequest
+        for what the model has not."""
+        if reach is None and self._reached is None:
+            return
+        reach = reach or NOTHING
+        reach.expect(self._config)
+        reached = self.reached()
+        assert self._tables is not None
+        rows = (self._heads(reach), self._updates(reach), self._vectors(reach))
+        for table, wanted in zip(self._tables, rows, strict=True):
+            table.set(self._memory, slot, wanted)
+        if self._first[slot] != reach.steer_first:
+            self._first[slot] = reach.steer_first
+            self._memory.write(reached.first, self._first[slot : slot + 1], at=4 * slot)
+
+    def _heads(self, reach: Reach) -> npt.NDArray[np.float32]:
+        factors = np.ones((self._config.n_layers, self._config.n_heads), np.float32)
+        for (layer, head), factor in reach.heads.items():
+            factors[layer, head] = factor
+        return factors
+
+    def _updates(self, reach: Reach) -> npt.NDArray[np.float32]:
+        factors = np.ones((self._config.n_layers, len(PARTS)), np.float32)
+        for part, wanted in enumerate((reach.attention, reach.mlp)):
+            for layer, factor in wanted.items():
+                factors[layer, part] = factor
+        return factors
+
+    def _vectors(self, reach: Reach) -> npt.NDArray[np.float32]:
+        width = self._config.hidden_size
+        vectors = np.zeros((self._config.n_layers, padded(width)), np.float32)
+        for layer, vector in reach.steer.items():
+            vectors[layer, :width] = vector
+        return vectors

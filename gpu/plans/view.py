@@ -1,0 +1,97 @@
+"""A recorded plan as data for people: every dispatch in order, what it binds and costs, and the
+source of every kernel as it runs. Costs are those of `gpu.plans.cost`."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from gpu.plans.book import RecordedPlan
+from gpu.plans.cost import StepSize, cost_of, plan_cost
+from gpu.plans.listed import Access, ListedPlan, PlanBinding, PlanDispatch, PlanKernel
+from gpu.runner import RunnerLimits
+from gpu.webgpu.buffers import Tensor
+from gpu.webgpu.kernel_source import filled_source, workgroup_size
+from gpu.webgpu.kernels import Binding, Kernel
+from gpu.webgpu.plan import Dispatch, Plan
+
+_LAYER = re.compile(r"layer(\d+)\.")
+_STAND_INS = ("unread", "unwritten")
+"""Tensors of `gpu.ops.Batch` for bindings that an op does not use."""
+
+
+def listed(recorded: RecordedPlan, size: StepSize) -> ListedPlan:
+    """`recorded` as it is replayed for a step of `size`."""
+    plan = recorded.plan
+    kernels = _kernels(plan)
+    numbers = {id(kernel): number for number, kernel in enumerate(kernels)}
+    total = plan_cost(plan, size)
+    return ListedPlan(
+        n_rows=size.n_rows,
+        n_samples=size.n_samples,
+        context=size.context,
+        recorded_rows=recorded.key[0],
+        dispatches=tuple(_dispatch(d, numbers[id(d.kernel)], size) for d in plan.dispatches),
+        kernels=tuple(_kernel(kernel) for kernel in kernels),
+        n_bytes=total.n_bytes,
+        flops=total.flops,
+    )
+
+
+class Planner(Protocol):
+    """What `step_cost` asks of a runner."""
+
+    @property
+    def limits(self) -> RunnerLimits: ...
+
+    def plan_for(
+        self, n_rows: int, n_samples: int, capture: bool, context: int = 1
+    ) -> RecordedPlan: ...
+
+
+def step_cost(runner: Planner, n_rows: int, context: int) -> tuple[int, int]:
+    """(flops, bytes) of a step of `n_rows` rows of one sequence after `context` tokens, the last of
+    them sampled: decode is one row, prefill many. Raises InvalidRequest for what no step can be."""
+    size = StepSize.checked(n_rows, context, runner.limits)
+    recorded = runner.plan_for(size.n_rows, size.n_samples, False, size.n_keys)
+    cost = plan_cost(recorded.plan, size)
+    return cost.flops, cost.n_bytes
+
+
+def _kernels(plan: Plan) -> list[Kernel]:
+    """Each kernel once, in the order of their first dispatches."""
+    return list({id(dispatch.kernel): dispatch.kernel for dispatch in plan.dispatches}.values())
+
+
+def _kernel(kernel: Kernel) -> PlanKernel:
+    return PlanKernel(
+        kernel.name, workgroup_size(kernel), dict(kernel.constants), filled_source(kernel)
+    )
+
+
+def _dispatch(dispatch: Dispatch, kernel: int, size: StepSize) -> PlanDispatch:
+    layer = _LAYER.match(dispatch.label)
+    cost = cost_of(dispatch, size)
+    return PlanDispatch(
+        label=dispatch.label,
+        layer=int(layer[1]) if layer else None,
+        op=dispatch.kernel.name,
+        kernel=kernel,
+        grid=dispatch.grid,
+        bindings=tuple(_binding(b, dispatch.tensors[b.name]) for b in dispatch.kernel.bindings),
+        bound_bytes=dispatch.n_bytes,
+        n_bytes=cost.n_bytes if cost else None,
+        flops=cost.flops if cost else None,
+    )
+
+
+def _binding(binding: Binding, tensor: Tensor) -> PlanBinding:
+    kinds: dict[str, Access] = {
+        "uniform": "uniform",
+        "read-only-storage": "read",
+        "storage": "read_write",
+    }
+    access: Access = "unused" if tensor.name in _STAND_INS else kinds[binding.kind]
+    return PlanBinding(
+        binding.name, tensor.name, tensor.dtype, tensor.shape, tensor.n_bytes, access
+    )

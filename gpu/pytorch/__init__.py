@@ -1,0 +1,1 @@
+"""The same runner in PyTorch, on the CPU."""

@@ -1,0 +1,1 @@
+"""NumPy twins of every operation, and the measures they are held to."""

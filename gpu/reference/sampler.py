@@ -1,0 +1,138 @@
+"""The sampler in NumPy, double precision: what every other sampler here must agree with.
+
+Repetition penalty → temperature → top-k → top-p → min-p → draw. The three filters are thresholds
+on the scaled logit; tokens that tie with a threshold survive with it. The draw is the inverse of
+the cumulative distribution over the survivors, most likely first, ties by id, at a number that
+depends on (seed, index) alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.reference.softmax import Doubles, log_softmax, softmax
+from gpu.step import CUTS, N_CANDIDATES, Candidate, Sample, Sampled
+
+WORD = 0xFFFFFFFF
+PHILOX_M = (0xD2511F53, 0xCD9E8D57)
+PHILOX_W = (0x9E3779B9, 0xBB67AE85)
+PHILOX_ROUNDS = 10
+
+
+def philox(key: tuple[int, int], counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    """Four random 32-bit words by Philox-4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel
+    random numbers: as easy as 1, 2, 3")."""
+    k0, k1 = key
+    c0, c1, c2, c3 = counter
+    for _ in range(PHILOX_ROUNDS):
+        product0, product1 = PHILOX_M[0] * c0, PHILOX_M[1] * c2
+        c0, c1, c2, c3 = (
+            (product1 >> 32) ^ c1 ^ k0,
+            product1 & WORD,
+            (product0 >> 32) ^ c3 ^ k1,
+            product0 & WORD,
+        )
+        k0, k1 = (k0 + PHILOX_W[0]) & WORD, (k1 + PHILOX_W[1]) & WORD
+    return c0, c1, c2, c3
+
+
+def uniform(seed: int, index: int) -> float:
+    """The number in [0, 1) that draws token `index` of a run: a multiple of 2^-24, so that single
+    precision holds it exactly. `seed` has 64 bits, `index` 32."""
+    word = philox((seed & WORD, seed >> 32), (index, 0, 0, 0))[0]
+    return (word >> 8) * 2.0**-24
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """What the settings make of one row of logits. Arrays are (vocab_size,).
+
+    order   all ids, most likely first, ties by id
+    scaled  logits after repetition penalty and temperature (greedy: temperature 1)
+    before  their softmax
+    cut     index into `CUTS`: the first filter that removed the token, 0 if none did
+    kept    which tokens the draw chooses from: those not cut; greedy: the most likely alone
+    after   probability of the draw
+    mass    probability (`before`) kept, and cut by top-k, top-p, min-p; greedy: all of it is kept
+    """
+
+    order: npt.NDArray[np.intp]
+    scaled: Doubles
+    before: Doubles
+    cut: npt.NDArray[np.int8]
+    kept: npt.NDArray[np.bool_]
+    after: Doubles
+    mass: tuple[float, float, float, float]
+
+
+def scale(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Doubles:
+    """Logits (vocab_size,) after repetition penalty and temperature (greedy: temperature 1): what
+    shaders/sample_keys.wgsl ranks tokens by. `seen`: ids in the context so far, in any order."""
+    scaled = np.array(logits, np.float64)
+    ids = np.unique(np.asarray(seen, np.int64))
+    penalty = sample.repetition_penalty
+    scaled[ids] = np.where(scaled[ids] > 0, scaled[ids] / penalty, scaled[ids] * penalty)
+    return scaled / (sample.temperature or 1.0)
+
+
+def distribution(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Distribution:
+    """Apply the settings of `sample` to `logits` (vocab_size,). `seen`: ids in the context so far,
+    in any order, for the repetition penalty."""
+    scaled = scale(logits, seen, sample)
+    order = np.argsort(-scaled, kind="stable")
+    before = softmax(scaled)
+    cut = np.zeros(len(scaled), np.int8)
+    if sample.temperature == 0:
+        kept = np.arange(len(scaled)) == np.argmax(scaled)
+        return Distribution(
+            order, scaled, before, cut, kept, kept.astype(np.float64), (1.0, 0.0, 0.0, 0.0)
+        )
+    if 0 < sample.top_k < len(scaled):
+        cut[scaled < scaled[order[sample.top_k - 1]]] = 1
+    if sample.top_p < 1:
+        left = order[cut[order] == 0]
+        cumulative = np.cumsum(before[left])
+        place = np.searchsorted(cumulative, sample.top_p * cumulative[-1], side="left")
+        cut[(cut == 0) & (scaled < scaled[left[place]])] = 2
+    if sample.min_p > 0:
+        cut[(cut == 0) & (scaled < scaled.max() + np.log(sample.min_p))] = 3
+    kept = cut == 0
+    mass, by_top_k, by_top_p, by_min_p = (float(before[cut == i].sum()) for i in range(len(CUTS)))
+    after = np.where(kept, before / mass, 0.0)
+    return Distribution(
+        order, scaled, before, cut, kept, after, (mass, by_top_k, by_top_p, by_min_p)
+    )
+
+
+def draw(chances: Distribution, u: float) -> int:
+    """The survivor at which the cumulative probability, most likely first, passes `u`."""
+    survivors = chances.order[chances.kept[chances.order]]
+    cumulative = np.cumsum(chances.after[survivors])
+    place = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
+    return int(survivors[min(place, len(survivors) - 1)])  # past the end when logits are NaN
+
+
+@np.errstate(invalid="ignore")  # logits that are not numbers show in the log-probability
+def choose(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Sampled:
+    """Choose a token and tell how: the twin of shaders/sample.wgsl. Arguments as `distribution`."""
+    chances = distribution(logits, seen, sample)
+    u = 0.0 if sample.temperature == 0 else uniform(sample.seed, sample.index)
+    id = draw(chances, u)
+    return Sampled(
+        id=id,
+        logprob=float(log_softmax(logits)[id]),
+        probability=float(chances.after[id]),
+        rank=int(np.count_nonzero(chances.scaled > chances.scaled[id])),
+        n_kept=int(np.count_nonzero(chances.kept)),
+        draw=u,
+        mass=chances.mass,
+        candidates=tuple(
+            Candidate(
+                int(i), float(chances.before[i]), float(chances.after[i]), CUTS[chances.cut[i]]
+            )
+            for i in chances.order[:N_CANDIDATES]
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Steps on the GPU: submitted ahead, read behind."""

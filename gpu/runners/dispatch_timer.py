@@ -1,0 +1,52 @@
+"""How long each dispatch of a plan takes on the GPU.
+
+Where the device takes times inside a pass, the plan runs as it always does with a time after every
+dispatch. Elsewhere every dispatch is a pass of its own, submitted and waited for alone: those times
+have no overlap in them, and their sum is more than the whole step takes.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from gpu.step import Times
+from gpu.webgpu.commands import Calls, StepCommands
+from gpu.webgpu.device import Device
+from gpu.webgpu.plan import Plan
+from gpu.webgpu.timestamps import FIRST_MARK, Timestamps
+
+MAX_QUERIES = 4096
+"""Of one query set, on any device (WebGPU)."""
+
+
+class DispatchTimer:
+    """Replays one plan; its step must have been written. Used while no steps are in flight."""
+
+    def __init__(self, device: Device, calls: Calls, plan: Plan) -> None:
+        dispatches = tuple((dispatch.in_pass,) for dispatch in plan.dispatches)
+        inside = device.has_pass_timestamps and len(dispatches) < MAX_QUERIES
+        n_marks = len(dispatches) - 1 if inside else 0
+        self._timestamps = Timestamps(device, n_marks)
+        self._n_times = FIRST_MARK + n_marks
+        self._calls = calls
+        self._readback = calls.readback(self._timestamps.n_bytes, "dispatch times")
+        timing = self._timestamps.timing(self._n_times, 0)
+        passes = [dispatches] if inside else [(dispatch,) for dispatch in dispatches]
+        first_mark = FIRST_MARK if n_marks else None
+        self._passes = [
+            calls.prepare(StepCommands(segments, (), timing, first_mark)) for segments in passes
+        ]
+
+    def run(self) -> Times:
+        """(n_dispatches,) milliseconds of one replay."""
+        return np.concatenate([self._run(prepared) for prepared in self._passes])
+
+    def _run(self, prepared: object) -> Times:
+        """Milliseconds of the dispatches of one pass."""
+        self._calls.submit(self._calls.encode(prepared, self._readback), self._readback)
+        self._readback.wait()
+        data = self._readback.read(self._timestamps.n_bytes)
+        begin, end, *marks = self._timestamps.milliseconds(data, self._n_times, 0).tolist()
+        return np.array([b - a for a, b in itertools.pairwise([begin, *marks, end])])

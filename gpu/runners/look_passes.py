@@ -1,0 +1,141 @@
+"""Carries out a `Look` on a GPU: its step runs again, through plans that keep more.
+
+What exceeds the memory kept for it is split, rows into several steps and keys into ranges, one pass
+for each. Rows run in the order of their positions, so that each finds the keys before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.config import ModelConfig
+from gpu.errors import InvalidRequest
+from gpu.models.workspace import States, Weights
+from gpu.plans.book import PlanBook, RecordedPlan, StepTensors
+from gpu.runners.step_queue import StepQueue
+from gpu.step import Floats, Inspected, Look, Sample, Step
+from gpu.webgpu.buffers import Memory
+
+LENS_SAMPLES = 4
+"""States whose logits are computed together: as many rows as runs beside each other sample, so that
+the kernel is there already."""
+
+Places = npt.NDArray[np.intp]
+"""Of rows in a step."""
+
+
+class LookPasses:
+    """The looks at one model. No steps may be in flight."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        plans: PlanBook,
+        queue: StepQueue,
+        tensors: StepTensors,
+        memory: Memory,
+    ) -> None:
+        self._config = config
+        self._plans = plans
+        self._queue = queue
+        self._tensors = tensors
+        self._memory = memory
+
+    def run(self, step: Step, look: Look) -> Inspected:
+        """What `look` keeps of `step`. Raises InvalidRequest when not even one row's attention to
+        one key can be kept."""
+        attention = self._attention(step, *look.keys) if look.keys is not None else None
+        states = self._all_states(step) if look.states else None
+        return Inspected(attention, self._lens(step) if look.lens else None, states)
+
+    def first_plans(self) -> list[RecordedPlan]:
+        """Plans whose kernels the first look will need."""
+        return [self._plans.plan(1, 0, "weights"), self._plans.plan(1, LENS_SAMPLES, "lens")]
+
+    # ---- attention --------------------------------------------------------------------------
+
+    def _attention(self, step: Step, first: int, n: int) -> Floats:
+        """(n_rows, n_layers, n_heads, n)"""
+        n_layers, n_heads = self._config.n_layers, self._config.n_heads
+        room = self._plans.weights_room
+        if room < n_heads:
+            raise InvalidRequest(
+                f"the attention of one row to one key takes {4 * n_heads:,} bytes in each of "
+                f"{n_layers} layers, but this device keeps {4 * room:,} of a layer; use another "
+                "device",
+                "keys",
+            )
+        found = np.empty((len(step.rows), n_layers, n_heads, n), np.float32)
+        for rows, part in _parts(step, room // n_heads):
+            recorded = self._plans.plan(len(rows), 0, "weights", part.context, part.reach)
+            weights = recorded.instruments.weights
+            assert weights is not None
+            at_once = room // (len(rows) * n_heads)
+            for at in range(0, n, at_once):
+                keys = slice(at, min(at + at_once, n))
+                asked = np.array([first + keys.start, keys.stop - keys.start], np.uint32)
+                self._memory.write(weights.keys, asked)
+                self._queue.run(recorded, part)
+                found[rows, :, :, keys] = self._read_weights(weights, len(rows), int(asked[1]))
+        return found
+
+    def _read_weights(self, weights: Weights, n_rows: int, n_keys: int) -> Floats:
+        """(n_rows, n_layers, n_heads, n_keys)"""
+        layers = self._memory.read(weights.layers)
+        n_heads = self._config.n_heads
+        used = layers[:, : n_rows * n_heads * n_keys].reshape(-1, n_rows, n_heads, n_keys)
+        found: Floats = used.swapaxes(0, 1)
+        return found
+
+    # ---- the residual stream ----------------------------------------------------------------
+
+    def _all_states(self, step: Step) -> Floats:
+        """(n_rows, n_layers + 1, hidden_size)"""
+        n_states, width = self._config.n_layers + 1, self._config.hidden_size
+        found = np.empty((len(step.rows), n_states, width), np.float32)
+        for rows, part in _parts(step, self._plans.max_captured_rows):
+            states = self._keep_states(part)
+            kept = self._memory.read(states.as_rows).reshape(n_states, states.n_rows, -1)
+            found[rows] = kept[:, : len(rows), :width].swapaxes(0, 1)
+        return found
+
+    def _keep_states(self, step: Step) -> States:
+        recorded = self._plans.plan(len(step.rows), 0, "states", step.context, step.reach)
+        self._queue.run(recorded, step)
+        states = recorded.instruments.states
+        assert states is not None
+        return states
+
+    def _lens(self, step: Step) -> Floats:
+        """(n_layers + 1, vocab_size)"""
+        sample, found = step.samples[0], []
+        for rows, part in _parts(step, self._plans.max_captured_rows):
+            states = self._keep_states(part)
+            if sample.row in rows:
+                place = rows.tolist().index(sample.row)
+                n_states = self._config.n_layers + 1
+                of_row = [replace(sample, row=i * states.n_rows + place) for i in range(n_states)]
+                found = [
+                    self._read_logits(states, of_row[at : at + LENS_SAMPLES])
+                    for at in range(0, n_states, LENS_SAMPLES)
+                ]
+        return np.concatenate(found)
+
+    def _read_logits(self, states: States, samples: list[Sample]) -> Floats:
+        """(len(samples), vocab_size): of the rows of `states.as_rows` that samples name."""
+        lens = self._plans.plan(states.n_rows, len(samples), "lens")
+        self._queue.run(lens, Step((), tuple(samples)))
+        logits: Floats = self._memory.read(self._tensors.logits)
+        return logits[: len(samples), : self._config.vocab_size]
+
+
+def _parts(step: Step, most_rows: int) -> Iterator[tuple[Places, Step]]:
+    """Steps of at most so many rows, in the order of positions, and where their rows come from."""
+    order = np.argsort([row.position for row in step.rows], kind="stable")
+    for at in range(0, len(order), most_rows):
+        rows = order[at : at + most_rows]
+        yield rows, replace(step, rows=tuple(step.rows[i] for i in rows), samples=(), capture=False)

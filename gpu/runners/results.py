@@ -1,0 +1,76 @@
+"""The bytes a step leaves in its readback buffer, as the objects of `gpu.step`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu.config import ModelConfig
+from gpu.ops.sampling import RESULT_WORDS
+from gpu.step import CUTS, N_CANDIDATES, Candidate, Captured, Sampled, Times
+
+HEADER_WORDS = 12
+
+
+def parse_samples(data: bytes, n_samples: int) -> tuple[Sampled, ...]:
+    """What shaders/sample.wgsl wrote for the first `n_samples` samples."""
+    words = np.frombuffer(data, np.uint32, n_samples * RESULT_WORDS)
+    words = words.reshape(n_samples, RESULT_WORDS)
+    floats = words.view(np.float32)
+    return tuple(_sampled(w, f) for w, f in zip(words.tolist(), floats.tolist(), strict=True))
+
+
+def _sampled(words: list[int], floats: list[float]) -> Sampled:
+    n_candidates = min(words[10], N_CANDIDATES)
+    starts = range(HEADER_WORDS, HEADER_WORDS + 4 * n_candidates, 4)
+    return Sampled(
+        id=words[0],
+        logprob=floats[1],
+        probability=floats[2],
+        rank=words[3],
+        n_kept=words[4],
+        draw=floats[5],
+        mass=(floats[6], floats[7], floats[8], floats[9]),
+        candidates=tuple(
+            Candidate(words[at], floats[at + 1], floats[at + 2], CUTS[words[at + 3]])
+            for at in starts
+        ),
+    )
+
+
+def parse_captured(
+    data: bytes,
+    config: ModelConfig,
+    bucket: int,
+    n_rows: int,
+    entropy_stride: int,
+    times: Times | None,
+) -> Captured:
+    """Statistics of the first `n_rows` rows of a plan recorded for `bucket` rows.
+
+    data   stats (bucket, 1 + 3 · n_layers), then entropy (n_layers, entropy_stride), of which the
+           first bucket · n_heads floats of a layer are (bucket, n_heads); float32
+    times  milliseconds: begin, end, then the plan's marks: after the embedding, and after each
+           layer's attention and MLP; None, or only begin and end, without in-pass timestamps
+    """
+    n_layers, n_heads = config.n_layers, config.n_heads
+    n_stats = bucket * (1 + 3 * n_layers)
+    stats = np.frombuffer(data, np.float32, n_stats).reshape(bucket, -1)[:n_rows]
+    layers = stats[:, 1:].reshape(n_rows, n_layers, 3)
+    entropy = np.frombuffer(data, np.float32, n_layers * entropy_stride, n_stats * 4)
+    entropy = entropy.reshape(n_layers, entropy_stride)[:, : n_rows * n_heads]
+    entropy = entropy.reshape(n_layers, n_rows, n_heads).transpose(1, 0, 2)
+    layer_ms = embed_ms = head_ms = None
+    if times is not None and len(times) > 2:
+        begin, end, *marks = times.tolist()
+        layer_ms = np.diff(marks).astype(np.float32).reshape(n_layers, 2)
+        embed_ms, head_ms = marks[0] - begin, end - marks[-1]
+    return Captured(
+        embedding=stats[:, 0].copy(),
+        residual=layers[:, :, 0].copy(),
+        attention=layers[:, :, 1].copy(),
+        mlp=layers[:, :, 2].copy(),
+        entropy=entropy.copy(),
+        layer_ms=layer_ms,
+        embed_ms=embed_ms,
+        head_ms=head_ms,
+    )

@@ -1,0 +1,289 @@
+"""A model on a GPU: its weights, its KV cache, its plans, and the queue its steps go through.
+
+A plan is recorded the first time its shape is needed (rows, samples and splits of the longest
+context rounded up to a bucket, captured or not). `gpu.runners.step_queue` replays it; here a step
+is matched to its plan, and the bytes that come back become a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.reader import Checkpoint, Progress, WeightSource, loading
+from gpu.checkpoint.weights import WeightLoader
+from gpu.config import ModelConfig
+from gpu.kv.blocks import BLOCK_TOKENS, block_bytes, fit
+from gpu.kv.pools import KvPools
+from gpu.models.llama import Llama
+from gpu.ops.step_buffer import MAX_ROWS, MAX_SAMPLES
+from gpu.plans.book import PlanBook, RecordedPlan, StepTensors
+from gpu.plans.cost import StepSize
+from gpu.plans.view import listed
+from gpu.reach import Reach
+from gpu.runner import Memory, RunnerLimits
+from gpu.runners.look_passes import LookPasses
+from gpu.runners.results import parse_captured, parse_samples
+from gpu.runners.step_queue import Collected, StepQueue
+from gpu.step import Captured, Floats, Inspected, Look, Step, StepResult
+from gpu.tuning.probe import tuned
+from gpu.webgpu.buffers import Memory as DeviceMemory
+from gpu.webgpu.device import Device
+from gpu.webgpu.peaks import measure_peaks
+
+IN_FLIGHT = 3
+TIMED_EVERY = 8
+"""On a software device one captured step of this many takes the times of its layers."""
+WARM_UP = (
+    ("captured", 16, False),
+    ("captured", 1, False),
+    ("plain", 16, False),
+    ("plain", 1, False),
+    ("captured", 8, False),
+    ("captured", 4, False),
+    ("captured", 2, False),
+    ("plain", 8, False),
+    ("plain", 4, False),
+    ("plain", 2, False),
+    ("captured", 1, True),
+    ("plain", 1, True),
+)
+"""Kinds and rows of the plans worth compiling early, and whether for a long context, in the order
+that most first requests need them: a prompt's first piece, a token, then what other prompts end
+with and runs together (tiles grow with the rows, up to 16), then long contexts, which are split."""
+
+
+class WgpuRunner:
+    """A model on a GPU. Implements `gpu.runner.Runner`."""
+
+    in_flight = IN_FLIGHT
+
+    def __init__(
+        self,
+        device: Device,
+        config: ModelConfig,
+        checkpoint: WeightSource,
+        *,
+        dtype: str = "f16",
+        context: int | None = None,
+        kv_bytes: int | None = None,
+        n_slots: int = 4,
+        on_bytes: Callable[[int], None] = lambda n: None,
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.gpu = device
+        self.device = device.info
+        self._memory = memory = DeviceMemory(device)
+        kv = FORMATS[dtype].kv
+        shape = fit(
+            config,
+            kv,
+            n_slots,
+            context=context,
+            budget_bytes=kv_bytes,
+            max_binding_bytes=device.max_binding_bytes,
+        )
+        self.model = Llama(
+            config, WeightLoader(checkpoint, memory, dtype, on_bytes), memory, shape.context
+        )
+        n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
+        self.pools = KvPools(config, shape, kv, n_tables, memory)
+        self._tensors = StepTensors.make(config, n_tables, memory)
+        self.plans = PlanBook(device, self.model, self.pools, self._tensors, memory)
+        self.limits = RunnerLimits(
+            n_slots=n_slots,
+            context=shape.context,
+            max_rows=MAX_ROWS,
+            max_samples=MAX_SAMPLES,
+            n_blocks=shape.n_blocks,
+            block_tokens=BLOCK_TOKENS,
+            block_bytes=block_bytes(config, kv),
+            max_captured_rows=self.plans.max_captured_rows,
+        )
+        self._queue = StepQueue(
+            memory,
+            self._tensors,
+            self.pools,
+            IN_FLIGHT,
+            self.plans.max_result_bytes,
+            n_marks=1 + 2 * config.n_layers,
+        )
+        self._looks = LookPasses(config, self.plans, self._queue, self._tensors, memory)
+        self._peaks: dict[str, float] | None = None
+        self._n_watched = 0
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        *,
+        dtype: str = "f16",
+        adapter: str | None = None,
+        context: int | None = None,
+        kv_bytes: int | None = None,
+        n_slots: int = 4,
+        checked: bool | None = None,
+        probe: bool = False,
+        progress: Progress = lambda fraction, message: None,
+    ) -> WgpuRunner:
+        """Open the adapter and load a model folder; `probe`: cut products as was measured to be
+        best there, measuring it now if it never was. Raises ModelError and DeviceError."""
+        config = ModelConfig.from_folder(folder)
+        checkpoint = Checkpoint.open(folder)
+        device = Device.open(adapter, checked=checked)
+        if probe:
+            device = tuned(device, progress)
+        n_bytes = checkpoint.parameters(config.tie_embeddings) * (2 if dtype == "f16" else 4)
+        return cls(
+            device,
+            config,
+            checkpoint,
+            dtype=dtype,
+            context=context,
+            kv_bytes=kv_bytes,
+            n_slots=n_slots,
+            on_bytes=loading(progress, n_bytes),
+        )
+
+    @property
+    def memory(self) -> Memory:
+        n = self._memory.n_bytes
+        return Memory(weights=n["weights"], kv_cache=n["kv_cache"], work=n["work"])
+
+    @property
+    def dispatches_per_token(self) -> int:
+        return len(self.plan_for(1, 1, capture=False).plan.dispatches)
+
+    # ---- the runner protocol ----------------------------------------------------------------
+
+    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
+        width = self._tensors.seen.shape[1]
+        bits = np.zeros(width * 32, np.uint8)
+        bits[tokens] = 1
+        words = np.packbits(bits, bitorder="little").view(np.uint32)
+        self._memory.write(self._tensors.seen, words, at=slot * width * 4)
+        self.plans.reach_tables.set(slot, None)
+
+    def set_blocks(self, slot: int, blocks: list[int]) -> None:
+        self.pools.set_blocks(slot, blocks)
+
+    def copy_block(self, source: int, destination: int) -> None:
+        self.pools.copy_block(source, destination)
+
+    def set_reach(self, slot: int, reach: Reach | None) -> None:
+        self.plans.reach_tables.set(slot, reach)
+
+    def submit(self, step: Step) -> None:
+        recorded = self._plan_of(step, "captured" if step.capture else "plain")
+        self._queue.submit(recorded, step, marks=self._times_layers(step))
+
+    def collect(self) -> StepResult:
+        done = self._queue.collect()
+        lane, times = done.lane, done.times
+        return StepResult(
+            samples=parse_samples(done.data, len(lane.step.samples)),
+            captured=self._captured(done),
+            gpu_ms=float(times[1] - times[0]) if times is not None else None,
+            gpu_began_ms=float(times[0]) if times is not None else None,
+            encode_ms=lane.encode_ms,
+            wait_ms=done.wait_ms,
+            read_ms=done.read_ms,
+            finish_ms=lane.finish_ms,
+            submit_ms=lane.submit_ms,
+        )
+
+    def logits(self, step: Step) -> Floats:
+        assert not self._queue, "collect the steps in flight first"
+        self._queue.run(self._plan_of(step, "logits"), step)
+        logits = self._memory.read(self._tensors.logits)
+        return np.ascontiguousarray(logits[: len(step.samples), : self.config.vocab_size])
+
+    def profile(self, step: Step, repeat: int) -> Floats | None:
+        assert not self._queue, "collect the steps in flight first"
+        recorded = self._plan_of(step, "captured" if step.capture else "plain")
+        times = self._queue.dispatch_times(recorded, step, repeat)
+        if times is None or not times.any():  # drivers without a working clock leave zeros
+            return None
+        return np.median(times, axis=0).astype(np.float32)
+
+    def list_plan(self, n_rows: int, context: int) -> dict[str, Any] | None:
+        size = StepSize.checked(n_rows, context, self.limits)
+        recorded = self.plan_for(size.n_rows, size.n_samples, False, size.n_keys)
+        plan: dict[str, Any] = msgspec.to_builtins(listed(recorded, size))
+        return plan
+
+    def peaks(self) -> dict[str, float]:
+        assert not self._queue, "collect the steps in flight first"
+        if self._peaks is None:
+            self._peaks = asdict(measure_peaks(self.gpu))
+        return self._peaks
+
+    def inspect(self, step: Step, look: Look) -> Inspected:
+        assert not self._queue, "collect the steps in flight first"
+        look.expect(step, self.limits.context)
+        return self._looks.run(step, look)
+
+    def warm_up(self) -> Iterator[None]:
+        """Compiles one kernel at a time, so that a request which comes meanwhile waits for no other
+        than its own. Plans with other buckets share the same kernels."""
+        warm = set()
+        for recorded in self._plans_to_warm():
+            for dispatch in recorded.plan.dispatches:
+                if id(dispatch.kernel) not in warm:
+                    warm.add(id(dispatch.kernel))
+                    self._queue.warm(dispatch.in_pass)
+                    yield
+
+    def _plans_to_warm(self) -> Iterator[RecordedPlan]:
+        limits = self.limits
+        for kind, n, long in WARM_UP:
+            rows = min(n, limits.max_captured_rows) if kind == "captured" else n
+            context = limits.context if long else 1
+            yield self.plans.plan(rows, min(rows, limits.n_slots), kind, context)
+        yield from self._looks.first_plans()
+
+    def close(self) -> None:
+        while self._queue:
+            self._queue.collect()
+        self.gpu.close()
+
+    def plan_for(
+        self, n_rows: int, n_samples: int, capture: bool, context: int = 1
+    ) -> RecordedPlan:
+        """The plan that a step of this size replays, recorded now if it is the first; `context`:
+        tokens of its longest sequence."""
+        return self.plans.plan(n_rows, n_samples, "captured" if capture else "plain", context)
+
+    def _times_layers(self, step: Step) -> bool:
+        """Does this step take the GPU times of its layers, if it is captured? Every one on a GPU.
+        A software device stops and starts for each time, so there tokens are timed in turn."""
+        if not step.capture or not self.device.software or len(step.rows) > self.limits.n_slots:
+            return True
+        self._n_watched += 1
+        return self._n_watched % TIMED_EVERY == 1
+
+    def _plan_of(self, step: Step, kind: str) -> RecordedPlan:
+        n_rows, n_samples = len(step.rows), len(step.samples)
+        return self.plans.plan(n_rows, n_samples, kind, step.context, step.reach)
+
+    def _captured(self, done: Collected) -> Captured | None:
+        lane = done.lane
+        recorded = lane.recorded
+        if recorded.capture is None:
+            return None
+        return parse_captured(
+            done.data[recorded.sample_bytes :],
+            self.config,
+            bucket=recorded.key[0],
+            n_rows=len(lane.step.rows),
+            entropy_stride=recorded.capture.entropies.shape[1],
+            times=done.times,
+        )

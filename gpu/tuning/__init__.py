@@ -1,0 +1,1 @@
+"""What is fastest on a device, measured once and remembered."""

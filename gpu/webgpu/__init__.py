@@ -1,0 +1,1 @@
+"""The device: the only package that speaks to wgpu."""

@@ -1,0 +1,178 @@
+"""Choosing a GPU (or its software stand-in) and opening it. The only place that asks for a device.
+
+Adapters of Vulkan, Metal and DX12 are considered, real GPUs before software ones. OpenGL is left
+out: it reports compute shaders it cannot run well.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())  # silences Mesa, harmless elsewhere
+
+import wgpu
+from wgpu.backends.wgpu_native import extras
+
+from gpu.errors import DeviceError
+from gpu.runner import DeviceInfo
+from gpu.webgpu import native
+from gpu.webgpu.lanes import can_trade
+from gpu.webgpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning
+
+BACKENDS = ("Vulkan", "Metal", "DX12")
+KIND_ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
+KIND_NAMES = {
+    "DiscreteGPU": "discrete GPU",
+    "IntegratedGPU": "integrated GPU",
+    "CPU": "software device",
+}
+WANTED_FEATURES = ("timestamp-query", "timestamp-query-inside-passes", "subgroup")
+WANTED_LIMITS = (
+    "max-buffer-size",
+    "max-storage-buffer-binding-size",
+    "max-compute-workgroup-storage-size",
+    "max-compute-invocations-per-workgroup",
+    "max-compute-workgroup-size-x",
+    "min-storage-buffer-offset-alignment",
+)
+NO_ADAPTER = (
+    "no WebGPU adapter was found. With a GPU: install its Vulkan driver. Without one: "
+    "`apt-get install mesa-vulkan-drivers libvulkan1` gives a software device on Debian and "
+    "Ubuntu; or run with --backend torch"
+)
+
+SLOW_CALLS = (
+    "wgpu-py %s is not a version whose native calls are known here (%s): steps cost more host time "
+    "and are not timed; `pip install 'wgpu~=0.32.0'` brings both back"
+)
+
+log = logging.getLogger(__name__)
+
+_instance_configured = False
+
+
+def list_adapters() -> list[wgpu.GPUAdapter]:
+    """All usable adapters, best first. May be empty."""
+    global _instance_configured
+    if not _instance_configured:
+        extras.set_instance_extras(backends=BACKENDS)
+        _instance_configured = True
+    adapters = [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] != "OpenGL"]
+    return sorted(adapters, key=_rank)
+
+
+def list_devices() -> list[DeviceInfo]:
+    """What `list_adapters` found, described. The position is the index `--adapter` takes."""
+    return [describe(a) for a in list_adapters()]
+
+
+def describe(adapter: wgpu.GPUAdapter) -> DeviceInfo:
+    info = adapter.info
+    kind = info["adapter_type"]
+    there = {f for f in WANTED_FEATURES if f in adapter.features and not _needs_native(f)}
+    return DeviceInfo(
+        name=info["device"] or info["vendor"] or "unnamed adapter",
+        driver=info["description"] or "unknown driver",
+        backend=info["backend_type"],
+        kind=KIND_NAMES.get(kind, kind),
+        software=kind == "CPU",
+        features=tuple(f for f in WANTED_FEATURES if f in there),
+        lacks=tuple(f for f in WANTED_FEATURES if f not in there),
+        limits={name: int(adapter.limits[name]) for name in WANTED_LIMITS},
+    )
+
+
+def choose_adapter(wanted: str | None) -> wgpu.GPUAdapter:
+    """The adapter with index `wanted`, or whose name contains it (case ignored), or the best.
+
+    Raises DeviceError when there is none, or none that fits; the message lists what there is.
+    """
+    adapters = list_adapters()
+    if not adapters:
+        raise DeviceError(NO_ADAPTER)
+    if wanted is None or wanted == "":
+        return adapters[0]
+    if wanted.isdecimal() and int(wanted) < len(adapters):
+        return adapters[int(wanted)]
+    for adapter in adapters:
+        if wanted.lower() in f"{adapter.info['device']} {adapter.info['description']}".lower():
+            return adapter
+    listing = "; ".join(f"{i}: {describe(a).name}" for i, a in enumerate(adapters))
+    raise DeviceError(f"no adapter matches {wanted!r}; there are: {listing}")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """An open device. `checked`: shaders keep their bounds checks and calls go through wgpu-py's
+    public API, which reports errors where they happen (slower; for tests and debugging, and not for
+    matrices of more than 6,000 columns on Mesa's software device, which ends long loops early)."""
+
+    wgpu: Any
+    info: DeviceInfo
+    checked: bool
+    tuning: Tuning
+
+    @classmethod
+    def open(cls, adapter: str | None = None, *, checked: bool | None = None) -> Device:
+        """Open the adapter that `choose_adapter` picks.
+
+        `checked` None: as the environment variable TOKENGLASS_CHECKED says (set: checked).
+        """
+        chosen = choose_adapter(adapter)
+        info = describe(chosen)
+        try:
+            device = chosen.request_device_sync(
+                required_features=list(info.features), required_limits=dict(info.limits)
+            )
+        except RuntimeError as error:
+            raise DeviceError(f"{info.name} could not be opened: {error}") from error
+        if checked is None:
+            checked = bool(os.environ.get("TOKENGLASS_CHECKED"))
+        if native.UNAVAILABLE:
+            log.warning(SLOW_CALLS, wgpu.__version__, native.UNAVAILABLE)
+            checked = True
+        return cls(device, info, checked, _tuning(device, info))
+
+    @property
+    def has_timestamps(self) -> bool:
+        """Can a pass be timed as a whole?"""
+        return "timestamp-query" in self.info.features
+
+    @property
+    def has_pass_timestamps(self) -> bool:
+        """Can times be taken between the dispatches of one pass?"""
+        return "timestamp-query-inside-passes" in self.info.features
+
+    @property
+    def max_binding_bytes(self) -> int:
+        limits = self.info.limits
+        return min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
+
+    @property
+    def offset_alignment(self) -> int:
+        return self.info.limits["min-storage-buffer-offset-alignment"]
+
+    def close(self) -> None:
+        self.wgpu.destroy()
+
+
+def _tuning(device: wgpu.GPUDevice, info: DeviceInfo) -> Tuning:
+    """What is likely to be best, unmeasured."""
+    if not info.software:
+        return GPU
+    return SOFTWARE if can_trade(device) else SOFTWARE_LOADS
+
+
+def _needs_native(feature: str) -> bool:
+    """Is a feature of no use without native calls? Timestamps count in ticks of a length that only
+    those can tell."""
+    return bool(native.UNAVAILABLE) and feature.startswith("timestamp-query")
+
+
+def _rank(adapter: wgpu.GPUAdapter) -> int:
+    kind = adapter.info["adapter_type"]
+    return KIND_ORDER.index(kind) if kind in KIND_ORDER else len(KIND_ORDER) - 2

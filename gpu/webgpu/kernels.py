@@ -1,0 +1,180 @@
+"""WGSL files to pipelines: composition, binding layouts read from the source, a cache.
+
+A shader is specialised in two ways: `override` constants, and a prelude of `const` and `alias`
+lines for what WGSL cannot override (private array lengths, types). A `// use: name` line
+in a shader adds shaders/lib/name.wgsl (and what that uses) before it. The bindings a shader
+declares are the only place where their order is written down: ops bind by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import wgpu
+
+from gpu.errors import DeviceError
+from gpu.webgpu import native
+from gpu.webgpu.device import Device
+
+_BINDING = re.compile(
+    r"@group\(0\)\s*@binding\((\d+)\)\s*var<\s*(uniform|storage)\s*(?:,\s*(read_write|read)\s*)?>"
+    r"\s*(\w+)\s*:"
+)
+_USE = re.compile(r"^// use: (\w+)\s*$", re.MULTILINE)
+_OVERRIDE = re.compile(r"^override\s+(\w+)\s*:.*\n", re.MULTILINE)
+
+Number = bool | int | float
+
+
+def shader_names() -> list[str]:
+    """The ops there are shaders for, sorted."""
+    folder = resources.files("gpu") / "shaders"
+    return sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".wgsl"))
+
+
+@cache
+def read_shader(name: str) -> str:
+    return (resources.files("gpu") / "shaders" / f"{name}.wgsl").read_text("utf-8")
+
+
+def compose(name: str, prelude: Mapping[str, str], lib: Mapping[str, str] | None = None) -> str:
+    """The whole source of shader `name`: prelude, the library files it uses, itself.
+
+    `prelude` maps a WGSL declaration such as "const TILE_M" or "alias Scalar" to its value.
+    `lib` says which file stands in for a used name, e.g. {"weight": "weight_f16"}.
+    """
+    lib = lib or {}
+    parts = ["".join(f"{declaration} = {value};\n" for declaration, value in prelude.items())]
+    seen: set[str] = set()
+
+    def add(source: str) -> None:
+        for used in _USE.findall(source):
+            if used not in seen:
+                seen.add(used)
+                add(read_shader(f"lib/{lib.get(used, used)}"))
+        parts.append(source)
+
+    add(read_shader(name))
+    return _overrides_first("\n".join(parts))
+
+
+def _overrides_first(source: str) -> str:
+    """naga 29 ends the process when an override stands behind an array whose length is one."""
+    overrides = "".join(match[0] for match in _OVERRIDE.finditer(source))
+    return overrides + _OVERRIDE.sub("", source)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    index: int
+    name: str
+    kind: str  # "uniform", "read-only-storage" or "storage"
+
+
+def bindings_of(source: str) -> tuple[Binding, ...]:
+    """The bindings declared in group 0, by index."""
+    found = [
+        Binding(int(index), name, _kind(space, access))
+        for index, space, access, name in _BINDING.findall(source)
+    ]
+    return tuple(sorted(found, key=lambda b: b.index))
+
+
+def _kind(space: str, access: str) -> str:
+    if space == "uniform":
+        return "uniform"
+    return "storage" if access == "read_write" else "read-only-storage"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compiled pipeline. `source` is what was compiled, `constants` its overrides."""
+
+    name: str
+    pipeline: Any
+    layout: Any
+    bindings: tuple[Binding, ...]
+    source: str
+    constants: Mapping[str, Number]
+
+
+class Kernels:
+    """Compiles each specialisation once."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._modules: dict[str, Any] = {}
+        self._kernels: dict[tuple[Any, ...], Kernel] = {}
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+    def get(
+        self,
+        name: str,
+        constants: Mapping[str, Number],
+        prelude: Mapping[str, str] | None = None,
+        lib: Mapping[str, str] | None = None,
+    ) -> Kernel:
+        """The kernel for shader `name` with these overrides, compiled now if it is new.
+
+        Raises DeviceError with the composed source's line when the shader does not compile.
+        """
+        prelude, lib = prelude or {}, lib or {}
+        key = (name, _items(constants), _items(prelude), _items(lib))
+        if key not in self._kernels:
+            source = compose(name, prelude, lib)
+            self._kernels[key] = self._compile(name, source, constants)
+        return self._kernels[key]
+
+    def _compile(self, name: str, source: str, constants: Mapping[str, Number]) -> Kernel:
+        declared = set(_OVERRIDE.findall(source))
+        if unknown := set(constants) - declared:
+            raise ValueError(f"{name}.wgsl has no override named {', '.join(sorted(unknown))}")
+        bindings = bindings_of(source)
+        device = self.device.wgpu
+        layout = device.create_bind_group_layout(
+            label=name,
+            entries=[
+                {
+                    "binding": b.index,
+                    "visibility": wgpu.ShaderStage.COMPUTE,
+                    "buffer": {"type": b.kind},
+                }
+                for b in bindings
+            ],
+        )
+        try:
+            pipeline = device.create_compute_pipeline(
+                label=name,
+                layout=device.create_pipeline_layout(bind_group_layouts=[layout]),
+                compute={
+                    "module": self._module(name, source),
+                    "entry_point": "main",
+                    "constants": {k: float(v) for k, v in constants.items()},
+                },
+            )
+        except wgpu.GPUError as error:
+            raise DeviceError(f"{name}.wgsl with {dict(constants)} failed: {error}") from error
+        return Kernel(name, pipeline, layout, bindings, source, dict(constants))
+
+    def _module(self, name: str, source: str) -> Any:
+        if source not in self._modules:
+            device = self.device.wgpu
+            try:
+                module = device.create_shader_module(label=name, code=source)
+            except wgpu.GPUError as error:
+                raise DeviceError(f"{name}.wgsl does not compile: {error}") from error
+            if not self.device.checked:
+                module = native.trusted_module(device, source, name)
+            self._modules[source] = module
+        return self._modules[source]
+
+
+def _items(mapping: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(mapping.items()))
