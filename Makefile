@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
+# Files side by side: half of a test's time is spent waiting for a compiler or a page. More than four
+# would crowd one GPU, or the cores that stand in for one.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
 .PHONY: run test test-slow lint parity bench screenshots clean
@@ -14,7 +17,7 @@ run: $(VENV)/run.stamp
 
 test: $(VENV)/test.stamp lint
 	$(BIN)/python -m app.software_device --chromium
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 	$(MAKE) --no-print-directory parity
 
 # The same numbers on a second, unlike Vulkan driver: the one in Debian's chromium package.
@@ -23,7 +26,7 @@ ifeq ($(SWIFTSHADER),)
 	@echo "no second Vulkan driver: Debian's chromium package has one"
 else
 	VK_DRIVER_FILES=$(SWIFTSHADER) VK_ICD_FILENAMES=$(SWIFTSHADER) \
-		$(BIN)/python -m pytest -m "parity and not slow" tests
+		$(PYTEST) -m "parity and not slow" tests
 endif
 
 test-slow: $(VENV)/test.stamp

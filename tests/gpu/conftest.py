@@ -12,7 +12,7 @@ from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from tests.gpu import made_tokenizers
-from tests.gpu.rig import FIGURES, Rig
+from tests.gpu.rig import Rig
 from tests.gpu.tokenizer_families import FAMILIES
 
 STORIES = Path(__file__).parents[2].parent / "shared" / "models" / "stories260k"
@@ -55,14 +55,3 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Tokenize
     make, config = FAMILIES[request.param]
     folder = tmp_path_factory.mktemp(request.param)
     return Tokenizer.load(made_tokenizers.save(folder, make(), config))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How close the numbers were, result by result."""
-    if not FIGURES:
-        return
-    terminalreporter.section("largest errors")
-    for name, worst in sorted(FIGURES.items()):
-        terminalreporter.line(
-            f"{name:32} {worst.error:9.2e}  {worst.of_bound:4.0%} of its bound, {worst.n:,} numbers"
-        )

@@ -26,6 +26,8 @@ from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from gpu.webgpu.plan import Recorder
 from gpu.webgpu.tiling import GPU
+from tests import figures
+from tests.figures import Worst
 
 ROUNDING = 2.0**-24
 """Half the distance of float32's neighbours, relative: the error of one operation."""
@@ -181,27 +183,12 @@ class Output:
         return result
 
 
-@dataclass
-class Worst:
-    """The largest error seen of one kind of result, relative to the largest number beside it where
-    that is above 1."""
-
-    error: float = 0.0
-    of_bound: float = 0.0
-    n: int = 0
-
-
-FIGURES: dict[str, Worst] = {}
-"""By name of the result, for the summary at the end of the run."""
-
-
 def compare(result: str, case: object, got: Array, want: Array, bound: Array, seed: int) -> None:
     """Fail unless |got − want| ≤ bound everywhere. `result` names what is compared."""
     want, got = np.asarray(want, np.float64), np.asarray(got, np.float64)
     assert got.shape == want.shape, f"{result} {case}: shape {got.shape} instead of {want.shape}"
     error = np.abs(got - want)
     bound = np.broadcast_to(bound, want.shape) + DENORMAL
-    worst = FIGURES.setdefault(result, Worst())
     wrong = ~(error <= bound)  # a NaN is wrong
     if wrong.any():
         size = np.where(np.isnan(error), np.inf, error / bound)
@@ -212,9 +199,8 @@ def compare(result: str, case: object, got: Array, want: Array, bound: Array, se
             f"{want[at]!r}, error {error[at]:.3g}, bound {bound[at]:.3g}; "
             f"largest error {np.nanmax(error):.3g}"
         )
-    worst.n += error.size
-    worst.error = max(worst.error, float(error.max() / max(np.abs(want).max(), 1.0)))
-    worst.of_bound = max(worst.of_bound, float((error / bound).max()))
+    relative = float(error.max() / max(np.abs(want).max(), 1.0))
+    figures.add(result, Worst(relative, float((error / bound).max()), error.size))
 
 
 def llama_config(**changes: Any) -> ModelConfig:
