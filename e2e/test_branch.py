@@ -94,9 +94,9 @@ def sent(wire: Wire, type: str = "generate") -> list[dict[str, Any]]:
 
 
 def waterfall_of(wire: Wire, index: int) -> dict[str, Any] | None:
-    """The newest question about how a token was drawn."""
+    """The first question about how a token was drawn; a preview of other settings comes after it."""
     asked = [message["question"] for message in sent(wire, "inspect")]
-    return next((q for q in reversed(asked) if q.get("index") == index), None)
+    return next((q for q in asked if q.get("index") == index), None)
 
 
 # ---- putting another one in ------------------------------------------------------------------
