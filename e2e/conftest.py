@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Page
+from playwright.sync_api import Browser, ConsoleMessage, Page
 
 from e2e.playground import Playground
 from e2e.site import Site, fake_site
 
 logging.getLogger("werkzeug").setLevel(logging.WARNING)  # not a line for every file of the page
+
+CALL = """async ([module, name, args]) =>
+  (await import(`/static/js/${module}.js`))[name](...args)"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,6 +84,25 @@ def own_site() -> Iterator[Callable[..., Site]]:
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture(scope="module")
+def loaded(browser: Browser, _sites: dict[tuple[Any, ...], Site]) -> Iterator[Page]:
+    """A page whose modules are called by the tests of one file, which leave it as it was."""
+    page = browser.new_page()
+    page.goto(_sites.setdefault((), _sites.get(()) or fake_site()).url)
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def call(loaded: Page) -> Callable[..., Any]:
+    """`call(module, function, *arguments)` of static/js, such as `call("look/save", "csv", …)`."""
+
+    def run(module: str, name: str, *arguments: Any) -> Any:
+        return loaded.evaluate(CALL, [module, name, list(arguments)])
+
+    return run
 
 
 @pytest.fixture

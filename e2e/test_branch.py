@@ -94,7 +94,7 @@ def sent(wire: Wire, type: str = "generate") -> list[dict[str, Any]]:
 
 
 def waterfall_of(wire: Wire, index: int) -> dict[str, Any] | None:
-    """The first question about how a token was drawn; a preview of other settings comes after it."""
+    """The first question about how a token was drawn; a preview of others comes after it."""
     asked = [message["question"] for message in sent(wire, "inspect")]
     return next((q for q in asked if q.get("index") == index), None)
 

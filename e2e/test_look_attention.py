@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 
 from app import tale
 from e2e.lookout import Lookout, Wire
 from e2e.playground import Playground, until
-from e2e.site import Site, fake_site
+from e2e.site import Site
 from e2e.test_looks import open_page, violations
 from gpu import Engine
 from gpu.inspection import AttentionFrom, AttentionTo
@@ -34,15 +34,6 @@ SCORES = """async ([ids, position, weights]) => {
   const all = Object.fromEntries(scores.PLACES.map((place) => [place, list(found[place])]));
   return { places, scores: all, names, counts: scores.namedBy(found, n) };
 }"""
-
-
-@pytest.fixture(scope="module")
-def loaded(browser: Browser, _sites: dict[tuple[Any, ...], Site]) -> Iterator[Page]:
-    """A page whose modules are called."""
-    page = browser.new_page()
-    page.goto(_sites.setdefault((), _sites.get(()) or fake_site()).url)
-    yield page
-    page.close()
 
 
 # ---- scores ----------------------------------------------------------------------------------

@@ -5,29 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from app import tale
 from e2e.lookout import Lookout, Wire
 from e2e.playground import Playground
-from e2e.site import Site, fake_site
+from e2e.site import Site
 from e2e.test_looks import open_page, violations
 from gpu import Engine
 from gpu.inspection import LogitLens
 from tests.serving import serving
-
-
-@pytest.fixture(scope="module")
-def loaded(browser: Browser, _sites: dict[tuple[Any, ...], Site]) -> Iterator[Page]:
-    """A page whose modules are called."""
-    page = browser.new_page()
-    page.goto(_sites.setdefault((), _sites.get(()) or fake_site()).url)
-    yield page
-    page.close()
 
 
 @pytest.mark.parametrize(

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 
-from e2e.site import Site, fake_site
+Call = Callable[..., Any]
 
 MEASURE = """async ([segment, tokens, inFlight]) =>
   (await import("/static/js/look/spans.js")).measure(segment, tokens, inFlight)"""
-CALL = """async ([module, name, args]) =>
-  (await import(`/static/js/look/${module}.js`))[name](...args)"""
-
-
-@pytest.fixture(scope="module")
-def loaded(browser: Browser, _sites: dict[tuple[Any, ...], Site]) -> Iterator[Page]:
-    page = browser.new_page()
-    page.goto(_sites.setdefault((), _sites.get(()) or fake_site()).url)
-    yield page
-    page.close()
-
-
-def call(page: Page, module: str, name: str, *arguments: Any) -> Any:
-    return page.evaluate(CALL, [module, name, list(arguments)])
 
 
 def chunk(received: float, passed: float) -> dict[str, Any]:
@@ -119,22 +105,22 @@ def test_nothing_came_yet(loaded: Page) -> None:
     assert (measured["spans"], measured["steps"], measured["end"]) == ([], [], 0)
 
 
-def test_quantiles_are_values_that_were_measured(loaded: Page) -> None:
+def test_quantiles_are_values_that_were_measured(call: Call) -> None:
     values = [1, 2, 3, 4, 5, 6, 7, 8, 9, 100]
     for share, expected in [(0, 1), (0.5, 5), (0.51, 6), (0.95, 100), (1, 100)]:
-        assert call(loaded, "spans", "quantile", values, share) == expected
+        assert call("look/spans", "quantile", values, share) == expected
 
 
-def test_a_histogram_holds_every_value(loaded: Page) -> None:
+def test_a_histogram_holds_every_value(call: Call) -> None:
     values = sorted([*range(1, 100), 5000])
-    bins = call(loaded, "spans", "histogram", values, 20)
+    bins = call("look/spans", "histogram", values, 20)
     assert sum(bins["counts"]) == 100
     assert bins["width"] == pytest.approx(1.1 * 99 / 20)
     assert bins["counts"][-1] == 1, "what is beyond goes into the last"
     assert bins["counts"][0] == 5, "1 to 5"
 
 
-def test_steps_of_the_roofline_know_their_rows_and_their_context(loaded: Page) -> None:
+def test_steps_of_the_roofline_know_their_rows_and_their_context(call: Call) -> None:
     part = {
         "prompt": [{}] * 70,
         "chunks": [
@@ -143,7 +129,7 @@ def test_steps_of_the_roofline_know_their_rows_and_their_context(loaded: Page) -
             {"done": 70, "reused": 16, "gpuMs": 2.0},
         ],
     }
-    found = call(loaded, "roofline", "timedSteps", part, TOKENS)
+    found = call("look/roofline", "timedSteps", part, TOKENS)
     assert [(step["rows"], step["context"], step["ms"], step["token"]) for step in found] == [
         (32, 16, 4.0, None),
         (6, 64, 2.0, None),
@@ -152,9 +138,9 @@ def test_steps_of_the_roofline_know_their_rows_and_their_context(loaded: Page) -
     ]
 
 
-def test_csv_is_read_back_as_it_was(loaded: Page) -> None:
+def test_csv_is_read_back_as_it_was(call: Call) -> None:
     rows = [["plain", 1.5, None], ['with "quotes"', 0, "a,b"], ["line\nbreak", -2, "\r\n"]]
-    text = call(loaded, "save", "csv", {"columns": ["a", {"name": "b, c"}, "d"], "rows": rows})
+    text = call("look/save", "csv", {"columns": ["a", {"name": "b, c"}, "d"], "rows": rows})
     read = list(csv.reader(io.StringIO(text, newline="")))
     assert read[0] == ["a", "b, c", "d"]
     assert read[1:] == [["" if v is None else str(v) for v in row] for row in rows]

@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 
-from e2e.site import Site, fake_site
 from gpu.sampling import RANGES
 
 Call = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def loaded(browser: Browser, _sites: dict[tuple[Any, ...], Site]) -> Iterator[Page]:
-    """One page for all tests here: they call functions and leave it as it was."""
-    page = browser.new_page()
-    page.goto(_sites.setdefault((), _sites.get(()) or fake_site()).url)
-    yield page
-    page.close()
-
-
-@pytest.fixture
-def call(loaded: Page) -> Call:
-    """`call(module, function, *arguments)`"""
-
-    def run(module: str, name: str, *arguments: Any) -> Any:
-        return loaded.evaluate(
-            "async ([module, name, args]) =>"
-            " (await import(`/static/js/${module}.js`))[name](...args)",
-            [module, name, list(arguments)],
-        )
-
-    return run
 
 
 def test_ranges_are_those_of_the_server(loaded: Page) -> None:

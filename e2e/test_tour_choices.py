@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page
-
-from e2e.site import Site, fake_site
+from playwright.sync_api import Page
 
 Call = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def loaded(browser: Browser, _sites: dict[tuple[Any, ...], Site]) -> Iterator[Page]:
-    """A page whose modules are called."""
-    page = browser.new_page()
-    page.goto(_sites.setdefault((), _sites.get(()) or fake_site()).url)
-    yield page
-    page.close()
-
-
-@pytest.fixture
-def call(loaded: Page) -> Call:
-    """`call(module, function, *arguments)` of static/js/tour."""
-
-    def run(module: str, name: str, *arguments: Any) -> Any:
-        return loaded.evaluate(
-            "async ([module, name, args]) =>"
-            " (await import(`/static/js/tour/${module}.js`))[name](...args)",
-            [module, name, list(arguments)],
-        )
-
-    return run
 
 
 # ---- the token -------------------------------------------------------------------------------
@@ -64,7 +39,7 @@ def story(**at: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_word_with_rivals_is_followed(call: Call) -> None:
-    assert call("choose", "chooseToken", story(t5=token(" lantern", OPEN))) == 5
+    assert call("tour/choose", "chooseToken", story(t5=token(" lantern", OPEN))) == 5
 
 
 @pytest.mark.parametrize(
@@ -81,30 +56,30 @@ def test_a_word_with_rivals_is_followed(call: Call) -> None:
 def test_a_better_word_is_preferred(call: Call, other: dict[str, Any]) -> None:
     """Whichever comes first."""
     good = token(" village", OPEN)
-    assert call("choose", "chooseToken", story(t5=other, t8=good)) == 8
-    assert call("choose", "chooseToken", story(t5=good, t8=other)) == 5
+    assert call("tour/choose", "chooseToken", story(t5=other, t8=good)) == 8
+    assert call("tour/choose", "chooseToken", story(t5=good, t8=other)) == 5
 
 
 def test_the_first_token_is_never_followed(call: Call) -> None:
-    assert call("choose", "chooseToken", story(t0=token(" lantern", OPEN))) != 0
-    assert call("choose", "chooseToken", [token("A", OPEN), token(".")]) == 1
-    assert call("choose", "chooseToken", [token("A", OPEN)]) is None
-    assert call("choose", "chooseToken", []) is None
+    assert call("tour/choose", "chooseToken", story(t0=token(" lantern", OPEN))) != 0
+    assert call("tour/choose", "chooseToken", [token("A", OPEN), token(".")]) == 1
+    assert call("tour/choose", "chooseToken", [token("A", OPEN)]) is None
+    assert call("tour/choose", "chooseToken", []) is None
 
 
 def test_a_piece_of_a_word_is_not_a_word(call: Call) -> None:
     for t5, t6 in [(" lant", "ern"), (" a", "lantern")]:
         tokens = story(t5=token(t5, OPEN), t6=token(t6, OPEN), t9=token(" village", OPEN))
-        assert call("choose", "chooseToken", tokens) == 9
+        assert call("tour/choose", "chooseToken", tokens) == 9
 
 
 def test_a_word_written_again_and_again_is_less_worth(call: Call) -> None:
     again = {f"t{i}": token(" lantern", OPEN) for i in (4, 5, 6)}
-    assert call("choose", "chooseToken", story(**again, t9=token(" village", OPEN))) == 9
+    assert call("tour/choose", "chooseToken", story(**again, t9=token(" village", OPEN))) == 9
 
 
 def test_words_of_other_scripts_are_words(call: Call) -> None:
-    assert call("choose", "chooseToken", story(t5=token(" фонарь", OPEN))) == 5
+    assert call("tour/choose", "chooseToken", story(t5=token(" фонарь", OPEN))) == 5
 
 
 # ---- heads and layers ------------------------------------------------------------------------
@@ -153,27 +128,30 @@ def scores(**places: list[float]) -> dict[str, Any]:
     ids=["previous", "copy", "a sink comes last", "a sink if nothing else", "none is named"],
 )
 def test_a_habit(call: Call, places: dict[str, list[float]], expected: tuple[Any, ...]) -> None:
-    found = call("choose", "habitOf", scores(**places), 2, 2)
+    found = call("tour/choose", "habitOf", scores(**places), 2, 2)
     names = ("place", "layer", "head", "score", "named")
     assert found == dict(zip(names, expected, strict=True))
 
 
 def test_a_token_alone_shows_no_habit(call: Call) -> None:
     nowhere: dict[str, Any] = {**dict.fromkeys(("first", "previous", "copy", "self")), "even": {}}
-    assert call("choose", "habitOf", nowhere, 2, 2) is None
+    assert call("tour/choose", "habitOf", nowhere, 2, 2) is None
 
 
 def test_the_largest_update_is_beside_the_stream(call: Call) -> None:
     layers = [{"mlp": 5, "residual": 10}, {"mlp": 80, "residual": 400}, {"mlp": 9, "residual": 12}]
-    assert call("choose", "largestMlp", layers) == {"layer": 2, "ratio": 0.75}
-    assert call("choose", "largestMlp", [{"mlp": 0, "residual": 0}]) == {"layer": 0, "ratio": 0}
+    assert call("tour/choose", "largestMlp", layers) == {"layer": 2, "ratio": 0.75}
+    assert call("tour/choose", "largestMlp", [{"mlp": 0, "residual": 0}]) == {
+        "layer": 0,
+        "ratio": 0,
+    }
 
 
 def test_what_limits_a_step(call: Call) -> None:
     device = {"bytes_per_s": 10e9, "flops_per_s": 80e9}
-    moving = call("engine", "boundOf", {"n_bytes": 20e6, "flops": 40e6}, device)
+    moving = call("tour/engine", "boundOf", {"n_bytes": 20e6, "flops": 40e6}, device)
     assert moving == {"own": 2, "ridge": 8, "memory": True, "floor": pytest.approx(2)}
-    computing = call("engine", "boundOf", {"n_bytes": 20e6, "flops": 400e6}, device)
+    computing = call("tour/engine", "boundOf", {"n_bytes": 20e6, "flops": 400e6}, device)
     assert computing == {"own": 20, "ridge": 8, "memory": False, "floor": pytest.approx(5)}
 
 
@@ -200,7 +178,7 @@ def covered(at: dict[str, float], other: dict[str, float]) -> bool:
 
 def place(call: Call, marks: list[Any], keep: list[Any] | None = None, home: Any = None) -> Any:
     where = {"room": WINDOW, "size": SIZE, "marks": marks, "keep": keep or [], "home": home}
-    at = call("place", "placeOf", where)
+    at = call("tour/place", "placeOf", where)
     assert at["left"] >= 0
     assert at["left"] + SIZE[0] <= WINDOW["right"]
     assert at["top"] >= 0
