@@ -17,10 +17,9 @@ from gpu import Engine, SamplingParams
 from tests.serving import ROOT, serving
 
 FOLDER = ROOT.parent / "shared/models/stories260k"
-pytestmark = [
-    pytest.mark.parity,
-    pytest.mark.skipif(not FOLDER.is_dir(), reason="../shared/models/stories260k is not there"),
-]
+pytestmark = pytest.mark.skipif(
+    not FOLDER.is_dir(), reason="../shared/models/stories260k is not there"
+)
 
 
 def cases() -> list[dict[str, Any]]:
@@ -35,6 +34,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine.close()
 
 
+@pytest.mark.parity
 def test_each_prompt_alone(engine: Engine) -> None:
     for case in cases():
         assert engine.tokenizer.encode(case["prompt"]) == case["prompt_ids"]

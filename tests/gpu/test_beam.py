@@ -164,7 +164,6 @@ def texts(answer: Answer) -> list[list[int]]:
     ]
 
 
-@pytest.mark.parity
 @pytest.mark.parametrize(("width", "depth"), [(1, 6), (4, 8), (8, 20)])
 def test_transformers_finds_the_same(engine: Engine, name: str, width: int, depth: int) -> None:
     """Token for token. It sets ended texts apart, so here is a prompt after which none ends."""
@@ -189,7 +188,6 @@ def test_transformers_finds_the_same(engine: Engine, name: str, width: int, dept
     assert texts(found) == theirs[:, len(ids) :].tolist()
 
 
-@pytest.mark.parity
 def test_the_probabilities_are_those_of_the_texts(engine: Engine, name: str) -> None:
     ids = random_llama.ids(name, 30, seed=5)
     found = ask(engine, Beam(ids, width=5, depth=9))

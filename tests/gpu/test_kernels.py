@@ -119,7 +119,6 @@ def test_host_and_shaders_agree_on_their_numbers() -> None:
     assert words == ops.RESULT_WORDS
 
 
-@pytest.mark.parity
 @pytest.mark.parametrize("software", [True, False], ids=["for-software", "for-gpus"])
 def test_every_variant_that_models_ask_for_compiles(device: Device, software: bool) -> None:
     found = variants.recorded(device, software=software)

@@ -25,8 +25,6 @@ from gpu.webgpu.timestamps import Timestamps
 from tests.gpu import driving, random_llama
 from tests.gpu.sampler_rig import settings
 
-pytestmark = pytest.mark.parity
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -148,7 +148,6 @@ def test_values_are_put_in_as_their_types() -> None:
     ]
 
 
-@pytest.mark.parity
 @pytest.mark.parametrize("n_rows", [1, 2])
 def test_filled_sources_compute_the_same_bits(rig: Rig, runner: WgpuRunner, n_rows: int) -> None:
     """The plan is run again with pipelines made of the sources that are shown, no constants."""

@@ -14,8 +14,6 @@ from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
 from tests.gpu.driving import GREEDY, counted
 
-pytestmark = pytest.mark.parity
-
 NAME = "vocab50000_tied"
 """Its output head takes far longer than any product of its layers."""
 

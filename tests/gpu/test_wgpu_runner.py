@@ -20,8 +20,6 @@ from tests.gpu import driving, random_llama
 from tests.gpu.driving import GREEDY, counted
 from tests.gpu.sampler_rig import settings
 
-pytestmark = pytest.mark.parity
-
 SEEDED = settings(temperature=0.9, top_k=50, top_p=0.95, repetition_penalty=1.1, seed=2**40 + 3)
 NAMES = ("derived_head", "head80_theta")
 CASES = [(name, dtype) for name in NAMES for dtype in ("f32", "f16")]
@@ -33,6 +31,7 @@ def model(request: pytest.FixtureRequest, device: Device) -> tuple[str, WgpuRunn
     return name, driving.load(device, random_llama.folder(name), dtype)
 
 
+@pytest.mark.parity
 def test_a_prompt_in_chunks_leaves_the_same_bits(model: tuple[str, WgpuRunner]) -> None:
     name, runner = model
     ids = random_llama.ids(name, 100)
@@ -44,6 +43,7 @@ def test_a_prompt_in_chunks_leaves_the_same_bits(model: tuple[str, WgpuRunner]) 
         assert np.array_equal(seen[0], other)
 
 
+@pytest.mark.parity
 def test_a_context_of_several_splits_leaves_the_same_bits(device: Device) -> None:
     """Steps of many rows walk the splits in one workgroup, steps of few rows in one each."""
     runner = driving.load(device, random_llama.folder("long_context"), "f16")
@@ -76,6 +76,7 @@ def test_only_few_rows_with_a_long_context_are_split(device: Device) -> None:
     assert set(grids(16, 1300)) == {attention}
 
 
+@pytest.mark.parity
 def test_a_sequence_in_a_batch_gets_what_it_gets_alone(model: tuple[str, WgpuRunner]) -> None:
     """Three sequences of unlike lengths, their blocks interleaved and in falling order, decoding in
     the same steps as a prompt being read."""
