@@ -35,6 +35,8 @@ class LayerStats(msgspec.Struct, frozen=True):
     residual: float
     attention: float
     mlp: float
+    attention_cosine: float
+    mlp_cosine: float
     entropy: tuple[float, ...]
     attention_ms: float | None = None
     mlp_ms: float | None = None

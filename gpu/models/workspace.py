@@ -76,7 +76,7 @@ class Capture:
 
     entropy: Callable[[int], Tensor]  # of a layer: (rows, n_heads) bits
     entropies: Tensor  # all of them: (n_layers, at least rows · n_heads)
-    stats: Tensor  # (rows, 1 + 3 · n_layers)
+    stats: Tensor  # (rows, 1 + 5 · n_layers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,13 +109,13 @@ class TorchLlama:
                 i, self._norm(x, layer.attention_norm), batch, cos, sin, watcher
             )
             update = batch.reach.attention(i, update)
+            watcher.add_update("attention", x, update)
             x = x + update
-            watcher.add("attention", update)
             watcher.mark()
             update = batch.reach.mlp(i, _swiglu(layer, self._norm(x, layer.mlp_norm)))
             update = batch.reach.before(i + 1, update)
+            watcher.add_update("mlp", x, update)
             x = x + update
-            watcher.add("mlp", update)
             watcher.add("residual", x)
             watcher.mark()
         return self.read_out(x[sampled])
