@@ -23,7 +23,14 @@ from app.protocol import (
     ModelInfo,
     Status,
 )
-from gpu import ChangeAt, EngineError, EngineInfo, SamplingParams
+from gpu import (
+    NO_INTERVENTIONS,
+    ChangeAt,
+    EngineError,
+    EngineInfo,
+    Interventions,
+    SamplingParams,
+)
 from gpu.events import Event
 from gpu.inspection import Answer, Question
 
@@ -84,6 +91,7 @@ class Engine(Protocol):
         capture: bool,
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> Run: ...
     def inspect(self, question: Question) -> Future[Answer]: ...
     def close(self) -> None: ...
@@ -158,6 +166,7 @@ class EngineClient(ABC):
         capture: bool,
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> Run:
         """Start a run. Raises what `gpu.Engine.submit` raises, and `UnavailableError`."""
 
@@ -200,10 +209,13 @@ class LocalEngine(EngineClient):
         capture: bool,
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> Run:
         self.require_ready()
         assert self._engine is not None
-        return self._engine.submit(ids, params, capture=capture, on_event=on_event, script=script)
+        return self._engine.submit(
+            ids, params, capture=capture, on_event=on_event, script=script, reach=reach
+        )
 
     def inspect(self, question: Question) -> Future[Answer]:
         self.require_ready()

@@ -15,7 +15,7 @@ from app.engines import EngineClient, Load, OnEvent, Tokenizer
 from app.life import Life, ProcessRun
 from app.pipe import CLOSE_SECONDS, Close, Failed, Loading, Ready
 from app.protocol import Status
-from gpu import ChangeAt, SamplingParams
+from gpu import NO_INTERVENTIONS, ChangeAt, Interventions, SamplingParams
 from gpu.inspection import Answer, Question
 
 log = logging.getLogger(__name__)
@@ -56,11 +56,12 @@ class ProcessEngine(EngineClient):
         capture: bool,
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> ProcessRun:
         self.require_ready()
         life = self._life
         assert life is not None
-        return life.submit(ids, params, capture, on_event, script)
+        return life.submit(ids, params, capture, on_event, script, reach)
 
     def inspect(self, question: Question) -> Future[Answer]:
         self.require_ready()

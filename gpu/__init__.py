@@ -21,6 +21,15 @@ from gpu.errors import (
     ModelError,
     QueueFull,
 )
+from gpu.interventions import (
+    NO_INTERVENTIONS,
+    HeadFactor,
+    Interventions,
+    LayerFactor,
+    Patch,
+    Steer,
+    encode_interventions,
+)
 from gpu.runner import DeviceInfo
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt
@@ -28,6 +37,7 @@ from gpu.text.tokenizer import DecodeStream, Tokenizer
 from gpu.tuning.probed import Probed, ProbedRow
 
 __all__ = [
+    "NO_INTERVENTIONS",
     "ChangeAt",
     "ContextExceeded",
     "DecodeStream",
@@ -38,21 +48,27 @@ __all__ = [
     "EngineError",
     "EngineInfo",
     "GenerationDefaults",
+    "HeadFactor",
+    "Interventions",
     "InvalidRequest",
     "Inventory",
+    "LayerFactor",
     "ModelConfig",
     "ModelError",
     "Outlier",
+    "Patch",
     "Probed",
     "ProbedRow",
     "QueueFull",
     "RopeTable",
     "Run",
     "SamplingParams",
+    "Steer",
     "TensorEntry",
     "TensorSummary",
     "Tokenizer",
     "devices",
+    "encode_interventions",
     "is_tuned",
     "probe_device",
 ]

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from gpu.interventions import Interventions
 from gpu.sampling import SamplingParams
 
 Reason = Literal["eos", "stop", "length", "context", "cancelled", "error"]
@@ -122,12 +123,14 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     eos: bool = False
 
 
-class Updated(msgspec.Struct, frozen=True, tag="updated"):
-    """Settings changed; the token at `index` is the first they apply to."""
+class Updated(msgspec.Struct, frozen=True, tag="updated", omit_defaults=True):
+    """Settings changed; the token at `index` is the first they apply to. `reach`: all interventions
+    now in force, if they were asked to change; they act on the pass that chooses that token."""
 
     index: int
     params: SamplingParams
     capture: bool
+    reach: Interventions | None = None
 
 
 class Timings(msgspec.Struct, frozen=True):

@@ -22,9 +22,10 @@ GPU = {
     "errors": "",
     "json_object": "errors",
     "sampling": "errors",
-    "script": "errors sampling",
-    "events": "sampling",
-    "inspection": "sampling",
+    "interventions": "errors",
+    "script": "errors interventions sampling",
+    "events": "interventions sampling",
+    "inspection": "interventions sampling",
     "config": "errors json_object sampling",
     "text": "errors json_object",
     "step": "errors",
@@ -41,9 +42,9 @@ GPU = {
     "tuning": "checkpoint errors ops runner step webgpu",
     "runners": "checkpoint config errors kv models ops plans reach runner step tuning webgpu",
     "pytorch": "checkpoint config errors kv reach reference runner step",
-    "engine": "checkpoint config errors events inspect inspection kv pytorch runner runners"
-    " sampling script step text",
-    "": "checkpoint config engine errors runner sampling script text tuning webgpu",
+    "engine": "checkpoint config errors events inspect inspection interventions kv pytorch runner"
+    " runners sampling script step text",
+    "": "checkpoint config engine errors interventions runner sampling script text tuning webgpu",
     "bench": "checkpoint config errors kv ops pytorch reference runner runners step tuning webgpu",
 }  # fmt: skip
 
