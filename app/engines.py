@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Protocol
 
 from app.protocol import (
@@ -106,8 +107,10 @@ class EngineClient(ABC):
     Listeners are called on the thread that changed the state and must not block.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, path: Path | None = None) -> None:
         self.tokenizer = tokenizer
+        self.path = path
+        """Of the model; None when it has no files."""
         self._state_lock = threading.Lock()
         self._status = Status("loading", "starting the engine", 0.0)
         self._hello: Hello | None = None
@@ -183,8 +186,8 @@ class EngineClient(ABC):
 class LocalEngine(EngineClient):
     """The engine in this process, loaded by a thread."""
 
-    def __init__(self, load: Load, tokenizer: Tokenizer) -> None:
-        super().__init__(tokenizer)
+    def __init__(self, load: Load, tokenizer: Tokenizer, path: Path | None = None) -> None:
+        super().__init__(tokenizer, path)
         self._load = load
         self._engine: Engine | None = None
         self._thread = threading.Thread(target=self._run_load, name="load", daemon=True)

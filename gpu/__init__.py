@@ -21,6 +21,7 @@ from gpu.errors import (
     ModelError,
     QueueFull,
 )
+from gpu.footprint import Footprint, Shapes
 from gpu.interventions import (
     NO_INTERVENTIONS,
     HeadFactor,
@@ -47,6 +48,7 @@ __all__ = [
     "EngineClosed",
     "EngineError",
     "EngineInfo",
+    "Footprint",
     "GenerationDefaults",
     "HeadFactor",
     "Interventions",
@@ -63,6 +65,7 @@ __all__ = [
     "RopeTable",
     "Run",
     "SamplingParams",
+    "Shapes",
     "Steer",
     "TensorEntry",
     "TensorSummary",
