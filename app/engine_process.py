@@ -132,9 +132,7 @@ class EngineProcess:
             run = self._runs.get(message.run)
             if run is None:
                 raise InvalidRequest("this run has ended; its settings cannot change any more")
-            index = run.update(
-                capture=message.capture, reach=message.reach, **message.changes
-            )
+            index = run.update(capture=message.capture, reach=message.reach, **message.changes)
             return Agreed(message.call, index)
         except (DeviceError, EngineClosed):
             raise

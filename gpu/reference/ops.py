@@ -191,7 +191,7 @@ def scale_update(before: Array, update: Array, factors: Array, slots: Ids) -> Ar
     return before + factors[slots][:, None] * update
 
 
-def steer(x: Array, vectors: Array, first: Ids, slots: Ids, positions: Ids) -> Array:
-    """x (n_rows, k) plus the vectors (n_slots, k) of its rows' slots, at positions from their
-    slots' `first` (n_slots,) on."""
-    return x + np.where((positions >= first[slots])[:, None], vectors[slots], 0.0)
+def steer(x: Array, vectors: Array, keeps: Array, slots: Ids) -> Array:
+    """x (n_rows, k) plus the vectors (n_slots, k) of its rows' slots, or those alone where their
+    slots' `keeps` (n_slots,) is 0."""
+    return np.where((keeps[slots] == 0)[:, None], 0.0, x) + vectors[slots]
