@@ -44,7 +44,7 @@ def create_app(
     """
     from flask import Flask
 
-    from app import errors, live, openai, pages, security, tale, weights
+    from app import errors, live, openai, pages, security, weights
     from app.sessions import Keeping, Sessions
     from app.tokenizing import BYTES, Tokenizing
 
@@ -54,7 +54,7 @@ def create_app(
     errors.register(app)
     pages.register(app, engine, version())
     openai.register(app, engine)
-    weights.register(app, engine, settings.model or tale.model_dir())
+    weights.register(app, engine)
     sessions = app.extensions["tokenglass_sessions"] = Sessions(engine, keeping or Keeping())
     live.register(app, engine, sessions, Tokenizing(engine, compare or BYTES))
     return app

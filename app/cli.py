@@ -1,4 +1,4 @@
-"""The command line: `tokenglass [serve]`, `generate`, `devices`, `weights`, `version`.
+"""The command line: `tokenglass [serve]`, `run`, `generate`, `devices`, `weights`, `version`.
 
 Errors are one line. Exit code 2 is for what the user gave (flags, model folder), 1 for the rest.
 Imports of the server and the engine are inside the commands: the engine's process imports this
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import click
 
 from app import version
-from app.config import Row, Settings, SettingsError, rows
+from app.config import Dtype, Row, Settings, SettingsError, rows
 
 if TYPE_CHECKING:
     from gpu import DeviceInfo, Probed
 
 INTERRUPTED = 130
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-ENGINE_SETTINGS = ("model", "dtype", "backend", "adapter", "context", "kv_memory")
+ENGINE_SETTINGS = ("model", "revision", "dtype", "backend", "adapter", "context", "kv_memory")
 
 
 class DefaultGroup(click.Group):
@@ -99,15 +99,6 @@ def _errors() -> Iterator[None]:
         raise Failure(f"the text cannot be written: {error.strerror or error}") from None
 
 
-def _model_folder(model: Path | None) -> Path:
-    """The folder that was given, or the bundled model's."""
-    if model is not None:
-        return model
-    from app import tale
-
-    return Path(tale.model_dir())
-
-
 @click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Tokenglass: a language model you can see through.
@@ -120,17 +111,36 @@ def main() -> None:
 @settings_options()
 def serve(**values: Any) -> None:
     """Serve the playground and the API."""
+    _serve(Settings(**values))
+
+
+@main.command(name="run")
+@click.argument("name")
+@settings_options(tuple(row.name for row in rows() if row.name != "model"))
+def run_model(name: str, **values: Any) -> None:
+    """Serve the model NAME: a folder, or OWNER/MODEL of the Hugging Face hub, such as
+    HuggingFaceTB/SmolLM2-135M-Instruct.
+
+    What is not in the local cache of the hub is fetched first, after the model's config and its
+    memory have been judged.
+    """
+    _serve(Settings(model=name, **values))
+
+
+def _serve(settings: Settings) -> None:
     from app.server import PortError
     from app.server import serve as run
 
     with _errors():
-        settings = Settings(**values).checked()
+        settings.checked()
         logging.basicConfig(
             level=settings.log_level.upper(),
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
+        if settings.log_level == "info":  # which the hub's client has for every request
+            logging.getLogger("httpx2").setLevel(logging.WARNING)
         try:
-            failure = run(settings, _model_folder(settings.model), click.echo)
+            failure = run(settings, click.echo)
         except PortError as error:
             raise Failure(str(error)) from None
     if failure is not None:
@@ -159,7 +169,7 @@ def generate(prompt: str, chat: bool, **values: Any) -> None:
     settings = Settings(**{name: values.pop(name) for name in ENGINE_SETTINGS})
     params = {name: value for name, value in values.items() if value not in (None, ())}
     with _errors():
-        whole = write(settings, _model_folder(settings.model), prompt, params, chat=chat)
+        whole = write(settings, prompt, params, chat=chat)
     if not whole:
         raise click.exceptions.Exit(INTERRUPTED)
 
@@ -195,19 +205,24 @@ def devices(probe: bool, adapter: str | None) -> None:
 
 
 @main.command()
-@click.argument("model", type=click.Path(path_type=Path), required=False)
-@settings_options(("dtype",))
-def weights(model: Path | None, dtype: str) -> None:
-    """List the tensors of MODEL, a model's folder; of the bundled model if left out.
+@click.argument("model", required=False)
+@settings_options(("revision", "dtype"))
+def weights(model: str | None, revision: str | None, dtype: Dtype) -> None:
+    """List the tensors of MODEL, a folder or OWNER/MODEL of the hub; of the bundled model if left
+    out.
 
     Only headers are read, and no GPU is needed: sizes on the device are those that loading it with
     this --dtype would take.
     """
+    from app.models import find_model
+    from app.progress_line import fetch_with_line
     from app.weights_table import weight_lines
     from gpu import Inventory
 
     with _errors():
-        for line in weight_lines(Inventory.from_folder(_model_folder(model), dtype)):
+        found = find_model(Settings(model=model, revision=revision, dtype=dtype), must_fit=False)
+        fetch_with_line(found)
+        for line in weight_lines(Inventory.from_folder(found.path, dtype)):
             click.echo(line)
 
 

@@ -26,8 +26,12 @@ class Settings:
     """The settings of one server: name, type, help, range where there is one, and default."""
 
     model: Annotated[
-        Path | None,
-        "Folder with config.json, *.safetensors and tokenizer.json; the bundled model if left out.",
+        str | None,
+        "Folder with config.json, *.safetensors and tokenizer.json, or OWNER/MODEL of the Hugging "
+        "Face hub; the bundled model if left out.",
+    ] = None
+    revision: Annotated[
+        str | None, "Branch, tag or commit of a model of the hub; main if left out."
     ] = None
     dtype: Annotated[
         Dtype, "How weights are stored on the device, the number is bits; sums are always f32."

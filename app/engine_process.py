@@ -132,7 +132,7 @@ class EngineProcess:
             run = self._runs.get(message.run)
             if run is None:
                 raise InvalidRequest("this run has ended; its settings cannot change any more")
-            index = run.update(capture=message.capture, **message.changes)
+            index = run.update(capture=message.capture, reach=message.reach, **message.changes)
             return Agreed(message.call, index)
         except (DeviceError, EngineClosed):
             raise
@@ -153,6 +153,7 @@ class EngineProcess:
             capture=message.capture,
             on_event=on_event,
             script=message.script,
+            reach=message.reach,
         )
 
     def _ask(self, engine: Engine, message: Ask) -> None:

@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Protocol
 
 from app.protocol import (
@@ -23,7 +24,14 @@ from app.protocol import (
     ModelInfo,
     Status,
 )
-from gpu import ChangeAt, EngineError, EngineInfo, SamplingParams
+from gpu import (
+    NO_INTERVENTIONS,
+    ChangeAt,
+    EngineError,
+    EngineInfo,
+    Interventions,
+    SamplingParams,
+)
 from gpu.events import Event
 from gpu.inspection import Answer, Question
 
@@ -84,6 +92,7 @@ class Engine(Protocol):
         capture: bool,
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> Run: ...
     def inspect(self, question: Question) -> Future[Answer]: ...
     def close(self) -> None: ...
@@ -98,8 +107,10 @@ class EngineClient(ABC):
     Listeners are called on the thread that changed the state and must not block.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, path: Path | None = None) -> None:
         self.tokenizer = tokenizer
+        self.path = path
+        """Of the model; None when it has no files."""
         self._state_lock = threading.Lock()
         self._status = Status("loading", "starting the engine", 0.0)
         self._hello: Hello | None = None
@@ -158,6 +169,7 @@ class EngineClient(ABC):
         capture: bool,
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> Run:
         """Start a run. Raises what `gpu.Engine.submit` raises, and `UnavailableError`."""
 
@@ -174,8 +186,8 @@ class EngineClient(ABC):
 class LocalEngine(EngineClient):
     """The engine in this process, loaded by a thread."""
 
-    def __init__(self, load: Load, tokenizer: Tokenizer) -> None:
-        super().__init__(tokenizer)
+    def __init__(self, load: Load, tokenizer: Tokenizer, path: Path | None = None) -> None:
+        super().__init__(tokenizer, path)
         self._load = load
         self._engine: Engine | None = None
         self._thread = threading.Thread(target=self._run_load, name="load", daemon=True)
@@ -200,10 +212,13 @@ class LocalEngine(EngineClient):
         capture: bool,
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> Run:
         self.require_ready()
         assert self._engine is not None
-        return self._engine.submit(ids, params, capture=capture, on_event=on_event, script=script)
+        return self._engine.submit(
+            ids, params, capture=capture, on_event=on_event, script=script, reach=reach
+        )
 
     def inspect(self, question: Question) -> Future[Answer]:
         self.require_ready()

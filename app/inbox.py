@@ -100,8 +100,9 @@ class PendingUpdates:
         earlier = self._waiting.get(update.id)
         if earlier is not None:
             capture = earlier.capture if update.capture is None else update.capture
+            reach = earlier.reach if update.reach is None else update.reach
             merged = Changes(**{**changes_of(earlier), **changes})
-            update = Update(update.id, merged, capture)
+            update = Update(update.id, merged, capture, reach)
         self._waiting[update.id] = update
 
     def seconds_left(self) -> float | None:

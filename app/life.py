@@ -34,7 +34,7 @@ from app.pipe import (
     ToEngine,
     error_of,
 )
-from gpu import ChangeAt, InvalidRequest, SamplingParams
+from gpu import NO_INTERVENTIONS, ChangeAt, Interventions, InvalidRequest, SamplingParams
 from gpu.events import Done, Event, Prefill, Timings, Token
 from gpu.inspection import Answer, Question
 
@@ -57,8 +57,10 @@ class ProcessRun:
         self._first = 0.0  # when the first and the last token came, in seconds since the request
         self._last = 0.0
 
-    def update(self, *, capture: bool | None = None, **changes: Any) -> int:
-        return self._life.call(lambda call: Change(call, self._number, changes, capture))
+    def update(
+        self, *, capture: bool | None = None, reach: Interventions | None = None, **changes: Any
+    ) -> int:
+        return self._life.call(lambda call: Change(call, self._number, changes, capture, reach))
 
     def cancel(self) -> None:
         self._life.send(Cancel(self._number))
@@ -120,12 +122,13 @@ class Life:
         capture: bool,
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> ProcessRun:
         number = next(self._numbers)
         run = ProcessRun(self, number, len(ids), on_event)
         self._register(self._runs, number, run)
         try:
-            self.call(lambda call: Submit(call, number, ids, params, capture, script))
+            self.call(lambda call: Submit(call, number, ids, params, capture, script, reach))
         except BaseException:
             self._runs.pop(number, None)
             raise

@@ -36,6 +36,7 @@ from app.security import browser_session
 from app.sessions import RequestClock, Sessions
 from app.tokenizing import Tokenizing
 from app.written import checked_written
+from gpu import Interventions, encode_interventions
 
 PATH = "/ws"
 MAX_CONNECTIONS = 64
@@ -111,6 +112,7 @@ class Connection:
             case Generate():
                 self._generate(message)
             case Update():
+                self._check_reach(message.reach)
                 self._updates.take(message)
             case Stop(id=id):
                 self._sessions.get(self._owner, id).cancel()
@@ -124,9 +126,15 @@ class Connection:
             case Tokenize():
                 self._questions.answer(lambda: self._tokenizing.of(message))
 
+    def _check_reach(self, reach: Interventions | None, n_prompt: int | None = None) -> None:
+        """Raises `InvalidRequest` for interventions that the model cannot be given."""
+        if reach is not None:
+            model = self._engine.require_ready().model
+            encode_interventions(reach, model, self._engine.tokenizer.encode, n_prompt=n_prompt)
+
     def _update(self, update: Update) -> None:
         live = self._sessions.get(self._owner, update.id)
-        live.update(update.capture, changes_of(update))
+        live.update(update.capture, changes_of(update), update.reach)
 
     def _generate(self, message: Generate) -> None:
         clock = RequestClock()
@@ -139,6 +147,7 @@ class Connection:
             message.ids,
             continue_final=message.continue_final,
         )
+        self._check_reach(message.reach, len(ids))
         clock.prepared = clock.now()
         live = self._sessions.start(
             self._owner,
@@ -149,6 +158,7 @@ class Connection:
             clock,
             script=message.changes,
             n_written=checked_written(message),
+            reach=message.reach,
         )
         self._out.follow(live, after=0)
 

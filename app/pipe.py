@@ -7,11 +7,13 @@ import msgspec
 
 from app.protocol import Hello
 from gpu import (
+    NO_INTERVENTIONS,
     ChangeAt,
     ContextExceeded,
     DeviceError,
     EngineClosed,
     EngineError,
+    Interventions,
     InvalidRequest,
     QueueFull,
     SamplingParams,
@@ -34,6 +36,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     params: SamplingParams
     capture: bool
     script: tuple[ChangeAt, ...] = ()
+    reach: Interventions = NO_INTERVENTIONS
 
 
 class Change(msgspec.Struct, frozen=True, tag="change"):
@@ -43,6 +46,7 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
     run: int
     changes: dict[str, int | float]
     capture: bool | None
+    reach: Interventions | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

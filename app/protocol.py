@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from gpu import ChangeAt, EngineError, SamplingParams
+from gpu import NO_INTERVENTIONS, ChangeAt, EngineError, Interventions, SamplingParams
 from gpu.events import Accepted, Done, Prefill, Queued, Token, Updated
 from gpu.inspection import Question
 
@@ -38,6 +38,7 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_field
     `written`: so many of the last `ids` are text that the page has already, written before or put
     there by a person; `accepted` tells what each adds to it. When the last of them ends the text,
     the generation is over at once.
+    `reach`: interventions from the beginning on, see `gpu.interventions`.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_field
     capture: bool = True
     changes: tuple[ChangeAt, ...] = ()
     written: int = 0
+    reach: Interventions = NO_INTERVENTIONS
 
 
 class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -63,11 +65,15 @@ class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Update(msgspec.Struct, frozen=True, tag="update", forbid_unknown_fields=True):
-    """Change a running generation; acknowledged by `updated` with the first token it acts on."""
+    """Change a running generation; acknowledged by `updated` with the first token it acts on.
+
+    `reach` replaces all interventions, so {} undoes them; None: as before. A patch cannot be new.
+    """
 
     id: str
     params: Changes = Changes()
     capture: bool | None = None
+    reach: Interventions | None = None
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):

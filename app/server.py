@@ -25,10 +25,12 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from app import create_app, tale
 from app.config import Settings
 from app.engines import EngineClient, Progress
+from app.models import find_model
+from app.progress_line import fetch_with_line
 from app.protocol import Hello, Status
 from app.tokenizing import compared
 from app.worker import ProcessEngine
-from gpu import Engine, ModelConfig, Tokenizer
+from gpu import Engine
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +101,13 @@ def http_server(listener: socket.socket, app: Flask) -> BaseWSGIServer:
     )
 
 
-def load_engine(settings: Settings, folder: Path, progress: Progress) -> Engine:
-    """What the engine's process does first."""
+def load_engine(
+    settings: Settings, path: Path, progress: Progress, *, name: str | None = None
+) -> Engine:
+    """What the engine's process does first. `name`: of the model, if not its folder's."""
     return Engine.load(
-        folder,
-        name=tale.NAME if folder == tale.model_dir() else None,
+        path,
+        name=name or (tale.NAME if path == tale.model_dir() else None),
         dtype=settings.dtype,
         backend=settings.backend,
         adapter=settings.adapter,
@@ -118,18 +122,22 @@ def load_engine(settings: Settings, folder: Path, progress: Progress) -> Engine:
     )
 
 
-def serve(settings: Settings, folder: Path, tell: Callable[[str], None]) -> str | None:
+def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     """Serve until Ctrl+C or SIGTERM. Returns why the engine failed to start, or None.
 
-    `tell` gets the lines for the terminal. Raises `PortError`, and `ModelError` for a folder
-    whose config or tokenizer (or the one to compare with) cannot be used.
+    `tell` gets the lines for the terminal. Weights that are missing are fetched while the page is
+    up already. Raises `PortError`, what `find_model` raises, and `ModelError` for a tokenizer to
+    compare with that cannot be used.
     """
-    ModelConfig.from_folder(folder)  # what cannot be run is refused before a port is opened
-    tokenizer = Tokenizer.load(folder)
-    compare = compared(settings.compare_tokenizer, folder)
+    model = find_model(settings)  # what cannot be run is refused before a port is opened
+    compare = compared(settings.compare_tokenizer, model.path)
     with bind(settings.host, settings.port) as listener:
         engine = ProcessEngine(
-            functools.partial(load_engine, settings, folder), tokenizer, settings.log_level
+            functools.partial(load_engine, settings, model.path, name=model.name),
+            model.tokenizer,
+            settings.log_level,
+            model.path,
+            functools.partial(fetch_with_line, model),
         )
         server = http_server(listener, create_app(settings, engine, compare=compare))
         tell(f"Tokenglass is at {address(settings, server.port)}")

@@ -22,7 +22,14 @@ import msgspec
 from app.engines import EngineClient, Run
 from app.protocol import Generation
 from app.written import is_over, tell_over, written_texts
-from gpu import ChangeAt, EngineError, InvalidRequest, SamplingParams
+from gpu import (
+    NO_INTERVENTIONS,
+    ChangeAt,
+    EngineError,
+    Interventions,
+    InvalidRequest,
+    SamplingParams,
+)
 from gpu.events import Accepted, Done, Event, Prefill, Token
 
 log = logging.getLogger(__name__)
@@ -193,12 +200,14 @@ class LiveRun:
         if run is not None and self.finished_at is None:
             run.cancel()
 
-    def update(self, capture: bool | None, changes: dict[str, Any]) -> None:
+    def update(
+        self, capture: bool | None, changes: dict[str, Any], reach: Interventions | None = None
+    ) -> None:
         """Change settings; the engine acknowledges with an `updated` event."""
         run = self._run
         if run is None or self.finished_at is not None:
             raise InvalidRequest("this generation has ended; its settings cannot change any more")
-        run.update(capture=capture, **changes)
+        run.update(capture=capture, reach=reach, **changes)
 
 
 class Sessions:
@@ -220,6 +229,7 @@ class Sessions:
         clock: RequestClock | None = None,
         script: tuple[ChangeAt, ...] = (),
         n_written: int = 0,
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> LiveRun:
         """Begin a generation; `clock` began with the request, or begins now. `n_written`: see
         `app.protocol.Generate`. Raises `InvalidRequest` and what `EngineClient.submit` raises."""
@@ -234,7 +244,12 @@ class Sessions:
                 tell_over(self._engine, ids, params, live.on_event)
             else:
                 run = self._engine.submit(
-                    ids, params, capture=capture, on_event=live.on_event, script=script
+                    ids,
+                    params,
+                    capture=capture,
+                    on_event=live.on_event,
+                    script=script,
+                    reach=reach,
                 )
                 live.started(run)
         except BaseException:

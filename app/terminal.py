@@ -4,28 +4,29 @@ process, since there is nobody else whom its end could hurt."""
 from __future__ import annotations
 
 import secrets
-from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from app.config import Settings
+from app.models import find_model
+from app.progress_line import fetch_with_line
 from app.prompts import prompt_ids
 from app.protocol import Message
 from app.server import load_engine
 from gpu import Run
 
 
-def write(
-    settings: Settings, folder: Path, prompt: str, params: dict[str, Any], *, chat: bool
-) -> bool:
+def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool) -> bool:
     """Write the text to standard output, and seed and speed to standard error.
 
     False when Ctrl+C ended it; what was written stays. Raises `EngineError`s, before anything is
     written when the request is wrong.
     """
-    engine = load_engine(settings, folder, lambda done, message: None)
+    model = find_model(settings)
+    fetch_with_line(model)
+    engine = load_engine(settings, model.path, lambda done, message: None, name=model.name)
     try:
         if chat:
             ids = prompt_ids(engine.tokenizer, messages=[Message("user", prompt)])

@@ -12,28 +12,33 @@ from typing import Any
 import msgspec
 from flask import Flask, Response, request
 
+from app import tale
 from app.engines import EngineClient
 from app.openai_schema import ModelNotFoundError
 from app.protocol import Hello
 from gpu import Inventory, TensorSummary
 
 
-def register(app: Flask, engine: EngineClient, folder: Path) -> None:
-    """Add the routes. `folder`: of the model that `engine` runs; no other is read."""
+def register(app: Flask, engine: EngineClient) -> None:
+    """Add the routes. They read the model that `engine` runs, and no other."""
     reading = threading.Lock()
     """One summary at a time: each keeps pieces of a tensor in memory."""
 
     @app.get("/api/weights")
     def weights() -> Response:
         hello = _running(engine)
-        inventory = Inventory.from_folder(folder, _device_dtype(hello))
+        inventory = Inventory.from_folder(_path(engine), _device_dtype(hello))
         return _json({"model": hello.model.name} | msgspec.to_builtins(inventory))
 
     @app.get("/api/weights/<path:name>")
     def tensor(name: str) -> Response:
         _running(engine)
         with reading:
-            return _json(TensorSummary.from_folder(folder, name))
+            return _json(TensorSummary.from_folder(_path(engine), name))
+
+
+def _path(engine: EngineClient) -> Path:
+    return engine.path or tale.model_dir()
 
 
 def _running(engine: EngineClient) -> Hello:

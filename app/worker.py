@@ -7,7 +7,9 @@ import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 
 import msgspec
 
@@ -15,7 +17,8 @@ from app.engines import EngineClient, Load, OnEvent, Tokenizer
 from app.life import Life, ProcessRun
 from app.pipe import CLOSE_SECONDS, Close, Failed, Loading, Ready
 from app.protocol import Status
-from gpu import ChangeAt, SamplingParams
+from app.transfer import Cancelled, Transfer
+from gpu import NO_INTERVENTIONS, ChangeAt, EngineError, Interventions, SamplingParams
 from gpu.inspection import Answer, Question
 
 log = logging.getLogger(__name__)
@@ -23,17 +26,29 @@ log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 RESTART_WINDOW_SECONDS = 60.0
 
+Fetch = Callable[[Callable[[Transfer], None], Callable[[], bool]], None]
+"""Brings a model's files: is given whom to tell how far it is, and who says that it shall end."""
+
 
 class ProcessEngine(EngineClient):
     """The engine in a process of its own, restarted when it dies.
 
-    A model that cannot be loaded is not tried again. A process that dies is, up to
+    Before the first one, `fetch` brings what the model still lacks; the state says how far it is.
+    A model that cannot be fetched or loaded is not tried again. A process that dies is, up to
     `MAX_RESTARTS` times within `RESTART_WINDOW_SECONDS`; then the state is `failed`.
     """
 
-    def __init__(self, load: Load, tokenizer: Tokenizer, log_level: str = "info") -> None:
-        super().__init__(tokenizer)
+    def __init__(
+        self,
+        load: Load,
+        tokenizer: Tokenizer,
+        log_level: str = "info",
+        path: Path | None = None,
+        fetch: Fetch | None = None,
+    ) -> None:
+        super().__init__(tokenizer, path)
         self._load = load
+        self._fetch = fetch
         self._log_level = log_level
         self._life: Life | None = None
         self._closing = threading.Event()
@@ -56,11 +71,12 @@ class ProcessEngine(EngineClient):
         capture: bool,
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> ProcessRun:
         self.require_ready()
         life = self._life
         assert life is not None
-        return life.submit(ids, params, capture, on_event, script)
+        return life.submit(ids, params, capture, on_event, script, reach)
 
     def inspect(self, question: Question) -> Future[Answer]:
         self.require_ready()
@@ -82,11 +98,30 @@ class ProcessEngine(EngineClient):
             # Inherited by the process: Ctrl+C in the terminal reaches the server alone, even
             # before the process has set up its own handling.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        if self._fetch is not None and not self._fetched(self._fetch):
+            return
         while not self._closing.is_set():
             failure = self._live_once()
             if failure is not None:
                 self._set_state(Status("failed", failure))
                 return
+
+    def _fetched(self, fetch: Fetch) -> bool:
+        def tell(transfer: Transfer) -> None:
+            self._set_state(Status("loading", str(transfer), transfer.share))
+
+        try:
+            fetch(tell, self._closing.is_set)
+        except Cancelled:
+            return False
+        except EngineError as error:
+            self._set_state(Status("failed", str(error)))
+            return False
+        except Exception as error:
+            log.exception("the model could not be fetched")
+            self._set_state(Status("failed", f"{type(error).__name__}: {error}"))
+            return False
+        return True
 
     def _live_once(self) -> str | None:
         """One process until its end; the reason when there shall be no other."""

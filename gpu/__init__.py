@@ -21,6 +21,16 @@ from gpu.errors import (
     ModelError,
     QueueFull,
 )
+from gpu.footprint import Footprint, Shapes
+from gpu.interventions import (
+    NO_INTERVENTIONS,
+    HeadFactor,
+    Interventions,
+    LayerFactor,
+    Patch,
+    Steer,
+    encode_interventions,
+)
 from gpu.runner import DeviceInfo
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt
@@ -28,6 +38,7 @@ from gpu.text.tokenizer import DecodeStream, Tokenizer
 from gpu.tuning.probed import Probed, ProbedRow
 
 __all__ = [
+    "NO_INTERVENTIONS",
     "ChangeAt",
     "ContextExceeded",
     "DecodeStream",
@@ -37,22 +48,30 @@ __all__ = [
     "EngineClosed",
     "EngineError",
     "EngineInfo",
+    "Footprint",
     "GenerationDefaults",
+    "HeadFactor",
+    "Interventions",
     "InvalidRequest",
     "Inventory",
+    "LayerFactor",
     "ModelConfig",
     "ModelError",
     "Outlier",
+    "Patch",
     "Probed",
     "ProbedRow",
     "QueueFull",
     "RopeTable",
     "Run",
     "SamplingParams",
+    "Shapes",
+    "Steer",
     "TensorEntry",
     "TensorSummary",
     "Tokenizer",
     "devices",
+    "encode_interventions",
     "is_tuned",
     "probe_device",
 ]

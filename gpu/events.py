@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from gpu.interventions import Interventions
 from gpu.sampling import SamplingParams
 
 Reason = Literal["eos", "stop", "length", "context", "cancelled", "error"]
@@ -35,6 +36,8 @@ class LayerStats(msgspec.Struct, frozen=True):
     residual: float
     attention: float
     mlp: float
+    attention_cosine: float
+    mlp_cosine: float
     entropy: tuple[float, ...]
     attention_ms: float | None = None
     mlp_ms: float | None = None
@@ -120,12 +123,14 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     eos: bool = False
 
 
-class Updated(msgspec.Struct, frozen=True, tag="updated"):
-    """Settings changed; the token at `index` is the first they apply to."""
+class Updated(msgspec.Struct, frozen=True, tag="updated", omit_defaults=True):
+    """Settings changed; the token at `index` is the first they apply to. `reach`: all interventions
+    now in force, if they were asked to change; they act on the pass that chooses that token."""
 
     index: int
     params: SamplingParams
     capture: bool
+    reach: Interventions | None = None
 
 
 class Timings(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gpu.interventions import ReachedFrom
 from gpu.sampling import SamplingParams
 
 ArrayType = Literal["f32", "u32"]
@@ -24,7 +25,8 @@ NUMPY_TYPES: dict[ArrayType, type[np.generic]] = {"f32": np.float32, "u32": np.u
 
 
 class _Question(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    """`ids`: the tokens so far, prompt first."""
+    """`ids`: the tokens so far, prompt first. `reached`: the interventions that they were computed
+    under and are now computed again under, in the order of the tokens; none where it is empty."""
 
 
 class AttentionFrom(_Question, frozen=True, tag="attention_from"):
@@ -35,6 +37,7 @@ class AttentionFrom(_Question, frozen=True, tag="attention_from"):
 
     ids: list[int]
     position: int
+    reached: tuple[ReachedFrom, ...] = ()
 
 
 class AttentionTo(_Question, frozen=True, tag="attention_to"):
@@ -45,6 +48,7 @@ class AttentionTo(_Question, frozen=True, tag="attention_to"):
 
     ids: list[int]
     position: int
+    reached: tuple[ReachedFrom, ...] = ()
 
 
 class LogitLens(_Question, frozen=True, tag="logit_lens"):
@@ -64,6 +68,7 @@ class LogitLens(_Question, frozen=True, tag="logit_lens"):
     position: int
     chosen: int
     top: int = 5
+    reached: tuple[ReachedFrom, ...] = ()
 
 
 class Waterfall(_Question, frozen=True, tag="waterfall"):
@@ -75,6 +80,7 @@ class Waterfall(_Question, frozen=True, tag="waterfall"):
     params: SamplingParams
     index: int
     top: int = 40
+    reached: tuple[ReachedFrom, ...] = ()
 
 
 class Losses(_Question, frozen=True, tag="losses"):
@@ -92,6 +98,7 @@ class Losses(_Question, frozen=True, tag="losses"):
     ids: list[int]
     top: int = 5
     first: int = 0
+    reached: tuple[ReachedFrom, ...] = ()
 
 
 class Beam(_Question, frozen=True, tag="beam"):
@@ -111,6 +118,7 @@ class Beam(_Question, frozen=True, tag="beam"):
     width: int = 4
     depth: int = 8
     length_penalty: float = 0.0
+    reached: tuple[ReachedFrom, ...] = ()
 
 
 class PlanView(_Question, frozen=True, tag="plan"):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,56 +17,122 @@ from gpu.config import ModelConfig
 from gpu.errors import InvalidRequest
 
 LARGEST = float(np.finfo(np.float32).max)
+DIGEST_BYTES = 16
 
 Vector = npt.NDArray[np.float32]
+Place = TypeVar("Place", int, tuple[int, int])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Reach:
     """Interventions in the passes of one sequence; what is not named is left alone, bit for bit.
 
-    heads        (layer, head): factor on what the head puts out, before the output projection
-    attention    layer: factor on what attention adds to the residual stream, its bias included
-    mlp          layer: factor on what the MLP adds to it
-    steer        layer: float32 (hidden_size,), added to the residual stream before the layer
-    steer_first  position of the first token that is steered
+    heads      (layer, head): factor on what the head puts out, before the output projection
+    attention  layer: factor on what attention adds to the residual stream, its bias included
+    mlp        layer: factor on what the MLP adds to it
+    steer      layer: float32 (hidden_size,), added to the residual stream before the layer
+    patch      layer: float32 (hidden_size,), what the residual stream before the layer becomes,
+               whatever it was; it is steered after that
 
     A factor of 0 switches off, and both factors of a layer at 0 switch the layer off. Keys and
     values that an earlier setting left in the cache stay as they are. Statistics and states tell
-    what was added in the end; what steers a layer counts to what comes before it, the MLP of the
-    layer before or the embedding.
+    what was added in the end; what steers or patches a layer counts to what comes before it, the
+    MLP of the layer before or the embedding.
     """
 
     heads: Mapping[tuple[int, int], float] = field(default_factory=dict)
     attention: Mapping[int, float] = field(default_factory=dict)
     mlp: Mapping[int, float] = field(default_factory=dict)
     steer: Mapping[int, Vector] = field(default_factory=dict)
-    steer_first: int = 0
+    patch: Mapping[int, Vector] = field(default_factory=dict)
 
     def expect(self, config: ModelConfig) -> None:
         """Raises InvalidRequest for a layer or head that the model lacks, a number that is not
         finite in float32, or a vector of another width."""
-        layers = [*self.attention, *self.mlp, *self.steer, *(layer for layer, _ in self.heads)]
-        _expect_below("layer", layers, config.n_layers)
+        factors = (self.heads, self.attention, self.mlp)
+        layers = [*self.attention, *self.mlp, *self.steer, *self.patch]
+        _expect_below("layer", [*layers, *(layer for layer, _ in self.heads)], config.n_layers)
         _expect_below("head", (head for _, head in self.heads), config.n_heads)
-        for factors in (self.heads, self.attention, self.mlp):
-            for place, factor in factors.items():
+        for places in factors:
+            for place, factor in places.items():
                 if not abs(factor) <= LARGEST:  # nor is NaN
                     raise InvalidRequest(
                         f"the factor at {place} is {factor}; give a finite number", "reach"
                     )
-        for layer, vector in self.steer.items():
-            if vector.shape != (config.hidden_size,) or not np.isfinite(vector).all():
-                raise InvalidRequest(
-                    f"the vector that steers layer {layer} has shape {vector.shape}; give "
-                    f"{config.hidden_size} finite numbers",
-                    "reach",
-                )
-        if not 0 <= self.steer_first < 1 << 32:
-            raise InvalidRequest(f"steer_first is {self.steer_first}; give a position", "reach")
+        for does, vectors in (("steers", self.steer), ("patches", self.patch)):
+            for layer, vector in vectors.items():
+                if vector.shape != (config.hidden_size,) or not np.isfinite(vector).all():
+                    raise InvalidRequest(
+                        f"the vector that {does} layer {layer} has shape {vector.shape}; give "
+                        f"{config.hidden_size} finite numbers",
+                        "reach",
+                    )
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Names what it changes: the same of two that change the same, and empty of one that
+        changes nothing."""
+        parts = [
+            *(struct.pack("<cIIf", b"h", *place, f) for place, f in _changed(self.heads)),
+            *(struct.pack("<cIf", b"a", layer, f) for layer, f in _changed(self.attention)),
+            *(struct.pack("<cIf", b"m", layer, f) for layer, f in _changed(self.mlp)),
+            *(_packed(b"s", layer, v) for layer, v in sorted(self.steer.items()) if v.any()),
+            *(_packed(b"p", layer, v) for layer, v in sorted(self.patch.items())),
+        ]
+        return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest() if parts else b""
+
+    @property
+    def acts(self) -> bool:
+        """Does it change anything?"""
+        return bool(self.digest)
 
 
 NOTHING = Reach()
+
+
+class Course:
+    """Which interventions act on which tokens of a text: from a position on, until the next."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._reaches: list[Reach] = []
+
+    def change(self, first: int, reach: Reach) -> None:
+        """`reach` acts from `first` on; what was to act there does not."""
+        n = bisect_right(self._firsts, first - 1)
+        del self._firsts[n:], self._reaches[n:]
+        if self.at(first).digest != reach.digest:
+            self._firsts.append(first)
+            self._reaches.append(reach)
+
+    def at(self, position: int) -> Reach:
+        n = bisect_right(self._firsts, position)
+        return self._reaches[n - 1] if n else NOTHING
+
+    def end(self, position: int, most: int) -> int:
+        """The first position after this one that others act on, `most` if there is none before."""
+        n = bisect_right(self._firsts, position)
+        return min(most, self._firsts[n]) if n < len(self._firsts) else most
+
+    def mark(self, position: int) -> bytes:
+        """Names what acts on the token there; empty if nothing does."""
+        return self.at(position).digest
+
+    def marks(self, n: int) -> tuple[tuple[int, bytes], ...]:
+        """Names what acts on the first `n` tokens, of each piece with where it begins."""
+        return tuple(
+            (first, reach.digest)
+            for first, reach in zip(self._firsts, self._reaches, strict=True)
+            if first < n
+        )
+
+
+def _changed(factors: Mapping[Place, float]) -> list[tuple[Place, float]]:
+    return sorted((place, factor) for place, factor in factors.items() if factor != 1)
+
+
+def _packed(kind: bytes, layer: int, vector: Vector) -> bytes:
+    return struct.pack("<cI", kind, layer) + np.ascontiguousarray(vector, "<f4").tobytes()
 
 
 def _expect_below(kind: str, found: Iterable[int], n: int) -> None:

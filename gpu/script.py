@@ -11,6 +11,14 @@ from collections.abc import Sequence
 import msgspec
 
 from gpu.errors import InvalidRequest
+from gpu.interventions import (
+    Encode,
+    Encoded,
+    Interventions,
+    Sizes,
+    encode_interventions,
+    expect_no_new_patch,
+)
 from gpu.sampling import SamplingParams
 
 
@@ -19,11 +27,13 @@ class ChangeAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     params   those that change, of `gpu.sampling.LIVE`
     capture  None: as before
+    reach    the whole setting from then on; None: as before
     """
 
     index: int
     params: dict[str, int | float] = {}
     capture: bool | None = None
+    reach: Interventions | None = None
 
 
 Script = tuple[ChangeAt, ...]
@@ -48,6 +58,25 @@ def checked_script(changes: Sequence[ChangeAt], params: SamplingParams) -> Scrip
         except InvalidRequest as error:
             raise _refused(n, str(error)) from None
     return tuple(changes)
+
+
+def encoded_reaches(
+    script: Script, reach: Interventions, sizes: Sizes, encode: Encode
+) -> tuple[Encoded | None, ...]:
+    """The interventions of each change of a run that begins with `reach`; None of one that has
+    none. Raises `InvalidRequest` for those that the model cannot be given."""
+    found: list[Encoded | None] = []
+    for n, change in enumerate(script):
+        wanted = None
+        if change.reach is not None:
+            try:
+                expect_no_new_patch(reach, change.reach)
+                wanted = encode_interventions(change.reach, sizes, encode)
+            except InvalidRequest as error:
+                raise _refused(n, str(error)) from None
+            reach = change.reach
+        found.append(wanted)
+    return tuple(found)
 
 
 def most_tokens(script: Script, params: SamplingParams) -> int:

@@ -113,6 +113,8 @@ class Captured:
     residual   (n_rows, n_layers)           norm of the residual stream after the layer
     attention  (n_rows, n_layers)           norm of what attention added to it
     mlp        (n_rows, n_layers)           norm of what the MLP added to it
+    attention_cosine, mlp_cosine            cosine of the angle between each of the two and the
+               (n_rows, n_layers)           stream that it was added to; 0 where one has no length
     entropy    (n_rows, n_layers, n_heads)  entropy of each head's attention, in bits
     layer_ms   (n_layers, 2)                GPU time of attention and MLP of each layer for the
                                             whole step; None without in-pass timestamps
@@ -123,6 +125,8 @@ class Captured:
     residual: Floats
     attention: Floats
     mlp: Floats
+    attention_cosine: Floats
+    mlp_cosine: Floats
     entropy: Floats
     layer_ms: Floats | None = None
     embed_ms: float | None = None

@@ -22,9 +22,10 @@ GPU = {
     "errors": "",
     "json_object": "errors",
     "sampling": "errors",
-    "script": "errors sampling",
-    "events": "sampling",
-    "inspection": "sampling",
+    "interventions": "errors",
+    "script": "errors interventions sampling",
+    "events": "interventions sampling",
+    "inspection": "interventions sampling",
     "config": "errors json_object sampling",
     "text": "errors json_object",
     "step": "errors",
@@ -34,6 +35,7 @@ GPU = {
     "webgpu": "errors runner step",
     "checkpoint": "config errors json_object webgpu",
     "kv": "config errors webgpu",
+    "footprint": "checkpoint config errors kv",
     "inspect": "errors inspection kv reference runner step",
     "ops": "checkpoint config errors kv runner step webgpu",
     "models": "checkpoint config kv ops webgpu",
@@ -41,9 +43,10 @@ GPU = {
     "tuning": "checkpoint errors ops runner step webgpu",
     "runners": "checkpoint config errors kv models ops plans reach runner step tuning webgpu",
     "pytorch": "checkpoint config errors kv reach reference runner step",
-    "engine": "checkpoint config errors events inspect inspection kv pytorch runner runners"
-    " sampling script step text",
-    "": "checkpoint config engine errors runner sampling script text tuning webgpu",
+    "engine": "checkpoint config errors events inspect inspection interventions kv pytorch runner"
+    " runners sampling script step text",
+    "": "checkpoint config engine errors footprint interventions runner sampling script text tuning"
+    " webgpu",
     "bench": "checkpoint config errors kv ops pytorch reference runner runners step tuning webgpu",
 }  # fmt: skip
 
@@ -55,6 +58,7 @@ OUTSIDE = {
     "wgpu": {"gpu.webgpu."},
     "torch": {"gpu.pytorch.", "gpu.bench.peers.scripts.run_transformers", "app.tale.make."},
     "transformers": {"gpu.bench.peers.scripts.run_transformers"},
+    "huggingface_hub": {"app.hub"},
     "tokenizers": {"gpu.text.tokenizer", "app.tale.make."},
     "safetensors": {"app.tale.make."},
     "gguf": {"gpu.bench.peers.gguf_file"},

@@ -32,9 +32,10 @@ from gpu.errors import (
 )
 from gpu.events import Done, Event, Token
 from gpu.inspection import Answer, Question
+from gpu.interventions import NO_INTERVENTIONS, Encoded, Interventions, encode_interventions
 from gpu.runner import DeviceInfo, Memory, Runner, RunnerLimits
 from gpu.sampling import SamplingParams
-from gpu.script import ChangeAt, checked_script
+from gpu.script import ChangeAt, checked_script, encoded_reaches
 from gpu.step import Floats
 from gpu.text.tokenizer import Tokenizer
 
@@ -71,8 +72,15 @@ class EngineInfo(msgspec.Struct, frozen=True):
 class Run:
     """A request on its way. Iterating yields its tokens until it ends; then `done` says how."""
 
-    def __init__(self, engine: EngineThread, sequence: Sequence, events: Events) -> None:
+    def __init__(
+        self,
+        engine: EngineThread,
+        sequence: Sequence,
+        events: Events,
+        encode: Callable[[Interventions], Encoded],
+    ) -> None:
         self._engine = engine
+        self._encode = encode
         self._sequence = sequence
         self._events = events
 
@@ -80,10 +88,23 @@ class Run:
     def done(self) -> Done | None:
         return self._events.done
 
-    def update(self, *, capture: bool | None = None, **changes: Any) -> int:
-        """Change sampling settings from the next token that is not submitted yet on; returns its
-        index. Raises InvalidRequest for a bad value, and when the run has ended."""
-        return int(self._engine.post(Update(self._sequence, changes, capture)).result())
+    def update(
+        self, *, capture: bool | None = None, reach: Interventions | None = None, **changes: Any
+    ) -> int:
+        """Change settings from the next token that is not submitted yet on; returns its index.
+        `reach` replaces all interventions. What they need is computed first, while the run goes on.
+
+        Raises InvalidRequest for a bad value, and when the run has ended; QueueFull while the KV
+        cache has no room for the texts of `reach`."""
+        return self.change(capture=capture, reach=reach, **changes).result()
+
+    def change(
+        self, *, capture: bool | None = None, reach: Interventions | None = None, **changes: Any
+    ) -> Future[int]:
+        """As `update`, without waiting until it acts: refusals come through the future, and a bad
+        `reach` is refused at once."""
+        wanted = None if reach is None else self._encode(reach)
+        return self._engine.post(Update(self._sequence, changes, capture, wanted))
 
     def cancel(self) -> None:
         """End the run; what was written stays. Nothing happens when it has ended already."""
@@ -215,11 +236,13 @@ class Engine:
         *,
         capture: bool = False,
         script: Several[ChangeAt] = (),
+        reach: Interventions = NO_INTERVENTIONS,
         on_event: Callable[[Event], None] | None = None,
     ) -> Run:
         """Start a run and return at once. `on_event` is called on the engine's thread and must not
         block; without it the run is iterated. `script`: changes of its settings, each to act from a
-        token on that is known already, as in a run that is written again.
+        token on that is known already, as in a run that is written again. `reach`: interventions
+        from its beginning on, see `gpu.interventions`.
 
         Raises InvalidRequest, ContextExceeded, QueueFull, EngineClosed.
         """
@@ -227,6 +250,12 @@ class Engine:
         self._check_ids(ids)
         if len(ids) >= self._limits.context:
             raise ContextExceeded(len(ids), self._limits.context)
+        encode = self.tokenizer.encode
+        changes = checked_script(script, params)
+        reaches = (
+            encode_interventions(reach, self.config, encode, n_prompt=len(ids)),
+            *encoded_reaches(changes, reach, self.config, encode),
+        )
         events = Events(on_event, self._one_less)
         sequence = Sequence(
             list(ids),
@@ -235,7 +264,8 @@ class Engine:
             self._eos_ids,
             self._limits.context,
             capture=capture,
-            script=checked_script(script, params),
+            script=changes,
+            reaches=reaches,
             on_event=events,
         )
         self._one_more()
@@ -244,13 +274,18 @@ class Engine:
         except EngineError:
             self._one_less()
             raise
-        return Run(self._thread, sequence, events)
+        return Run(self._thread, sequence, events, self._encoded)
 
     def generate(
-        self, ids: list[int], params: SamplingParams | None = None, *, capture: bool = False
+        self,
+        ids: list[int],
+        params: SamplingParams | None = None,
+        *,
+        capture: bool = False,
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> Run:
         """Start a run whose tokens are iterated."""
-        return self.submit(ids, params, capture=capture)
+        return self.submit(ids, params, capture=capture, reach=reach)
 
     def logits(self, ids: list[int]) -> Floats:
         """float32 (len(ids), vocab_size): the raw logits after every token. For verification;
@@ -278,6 +313,9 @@ class Engine:
     def failure(self) -> str | None:
         """Why the engine stopped by itself; None while it has not."""
         return self._thread.failure
+
+    def _encoded(self, reach: Interventions) -> Encoded:
+        return encode_interventions(reach, self.config, self.tokenizer.encode)
 
     def _one_more(self) -> None:
         most = self._limits.n_slots + self._queue_size

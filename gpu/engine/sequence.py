@@ -28,6 +28,7 @@ from gpu.events import (
     TokenText,
     Updated,
 )
+from gpu.interventions import UNTOUCHED, Encoded, expect_no_new_patch
 from gpu.kv.blocks import blocks_for
 from gpu.kv.prefix_cache import Chain
 from gpu.sampling import SamplingParams
@@ -77,6 +78,7 @@ class Sequence:
         *,
         capture: bool = False,
         script: Script = (),
+        reaches: tuple[Encoded | None, ...] = (UNTOUCHED,),
         on_event: Callable[[Event], None] = lambda event: None,
     ) -> None:
         if params.seed is None:
@@ -98,6 +100,8 @@ class Sequence:
         self._place = 0
         self._times: LayerTimes | None = None
         self._script = script
+        self._reaches = reaches
+        self._reach = UNTOUCHED if reaches[0] is None else reaches[0]
         self._n_followed = 0  # changes of the script that act already
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
@@ -152,7 +156,7 @@ class Sequence:
             if change.index > self.n_submitted:
                 return
             self._n_followed += 1
-            self.update(change.params, change.capture)
+            self.update(change.params, change.capture, self._reaches[self._n_followed])
 
     def prefill_rows(self, n: int) -> list[Row]:
         """The next `n` rows of the prompt."""
@@ -237,12 +241,22 @@ class Sequence:
             self._release(self._matcher.flush())
             self.finish(reason)
 
-    def update(self, changes: dict[str, float | int], capture: bool | None) -> int:
+    def update(
+        self,
+        changes: dict[str, float | int],
+        capture: bool | None,
+        reach: Encoded | None = None,
+    ) -> int:
         """Apply to the tokens not submitted yet; returns the index of the first."""
-        self.params = self.params.updated(changes)
+        params = self.params.updated(changes)
+        if reach is not None:
+            expect_no_new_patch(self._reach.told, reach.told)
+            self._reach = reach
+        self.params = params
         if capture is not None:
             self.capture = capture
-        self.emit(Updated(self.n_submitted, self.params, self.capture))
+        told = None if reach is None else reach.told
+        self.emit(Updated(self.n_submitted, self.params, self.capture, told))
         if self.n_written >= self.params.max_tokens and not self.finished:
             self._release(self._matcher.flush())
             self.finish("length")

@@ -25,6 +25,7 @@ from gpu.engine.turns import Turns, timed
 from gpu.errors import EngineClosed, InvalidRequest
 from gpu.events import Reason
 from gpu.inspection import Question
+from gpu.interventions import Encoded
 from gpu.runner import Runner
 
 PREFILL_IN_FLIGHT = 2
@@ -47,6 +48,7 @@ class Update:
     sequence: Sequence
     changes: dict[str, Any]
     capture: bool | None
+    reach: Encoded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +180,8 @@ class EngineThread:
             case Logits(ids):
                 self._inspections.add(self._inspector.logits(ids), done)
                 return
-            case Update(sequence, changes, capture):
-                done.set_result(self._update(sequence, changes, capture))
+            case Update():
+                done.set_result(self._update(command))
                 return
             case Start(sequence):
                 self._scheduler.add(sequence)
@@ -188,12 +190,13 @@ class EngineThread:
                 self._scheduler.release(sequence)
         done.set_result(None)
 
-    def _update(self, sequence: Sequence, changes: dict[str, Any], capture: bool | None) -> int:
+    def _update(self, update: Update) -> int:
+        sequence = update.sequence
         if sequence.finished:
             raise InvalidRequest("this run has ended; settings act on the next one", "id")
-        checked = sequence.params.updated(changes)
+        checked = sequence.params.updated(update.changes)
         self._scheduler.check_max_tokens(sequence, checked.max_tokens)
-        index = sequence.update(changes, capture)
+        index = sequence.update(update.changes, update.capture, update.reach)
         if sequence.finished:
             self._scheduler.release(sequence)
         return index

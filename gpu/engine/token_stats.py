@@ -38,19 +38,26 @@ def token_stats(
 ) -> TokenStats:
     """Statistics of `row` of a captured step, which ran the token at `position`. `times`: of that
     step, or of the last one before it that took them."""
-    norms = np.stack([captured.residual[row], captured.attention[row], captured.mlp[row]], axis=1)
+    told = (
+        captured.residual,
+        captured.attention,
+        captured.mlp,
+        captured.attention_cosine,
+        captured.mlp_cosine,
+    )
+    of_row = np.stack([values[row] for values in told], axis=1)
     layers = zip(
-        significant(norms),
+        significant(of_row),
         significant(captured.entropy[row]),
-        [[None, None]] * len(norms) if times is None else significant(times.layers_ms),
+        [[None, None]] * len(of_row) if times is None else significant(times.layers_ms),
         strict=True,
     )
     return TokenStats(
         position=position,
         embedding=significant(captured.embedding[row : row + 1])[0],
         layers=tuple(
-            LayerStats(residual, attention, mlp, tuple(entropy), attention_ms, mlp_ms)
-            for (residual, attention, mlp), entropy, (attention_ms, mlp_ms) in layers
+            LayerStats(*numbers, tuple(entropy), attention_ms, mlp_ms)
+            for numbers, entropy, (attention_ms, mlp_ms) in layers
         ),
         n_rows=len(captured.embedding) if times is None else times.n_rows,
         embed_ms=None if times is None else times.embed_ms,

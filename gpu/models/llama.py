@@ -87,7 +87,7 @@ class Llama:
         for i in range(self.config.n_layers):
             if reached:
                 x, name = work.stream.before(i), f"layer{i:02}.steer"
-                ops.steer(rec, batch, name, reached.vectors(i), reached.first, x)
+                ops.steer(rec, batch, name, reached.vectors(i), reached.keeps(i), x)
             self._attention(rec, batch, work, pools, instruments, i)
             rec.mark(f"layer{i:02}.attention")
             self._mlp(rec, batch, work, reached, i)

@@ -76,7 +76,7 @@ class Capture:
 
     entropy: Callable[[int], Tensor]  # of a layer: (rows, n_heads) bits
     entropies: Tensor  # all of them: (n_layers, at least rows · n_heads)
-    stats: Tensor  # (rows, 1 + 3 · n_layers)
+    stats: Tensor  # (rows, 1 + 5 · n_layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,14 @@ class Reached:
     """What changes the pass of each slot: of a layer, tables that ops find a row's slot in.
 
     heads    (n_slots, n_heads) factors         updates  (n_slots, 2) factors of attention and MLP
-    vectors  (n_slots, width)                   first    (n_slots,) u32, of all layers
+    vectors  (n_slots, width)                   keeps    (n_slots, 1)  0: the vector replaces
     update   (MAX_ROWS, width): what a part of a layer would add, before its factor
     """
 
     heads: Callable[[int], Tensor]
     updates: Callable[[int], Tensor]
     vectors: Callable[[int], Tensor]
-    first: Tensor
+    keeps: Callable[[int], Tensor]
     update: Tensor
 
 

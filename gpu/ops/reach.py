@@ -59,15 +59,16 @@ def scale_update(
 
 
 def steer(
-    rec: Recorder, batch: Batch, label: str, vectors: Tensor, first: Tensor, x: Tensor
+    rec: Recorder, batch: Batch, label: str, vectors: Tensor, keeps: Tensor, x: Tensor
 ) -> None:
-    """x (rows, width) += vectors (n_slots, width) of each row's slot, in place, for rows at
-    positions from `first` (n_slots,) u32 on."""
+    """x (rows, width) += vectors (n_slots, width) of each row's slot, in place; where `keeps`
+    (n_slots, 1) of the slot is 0, x becomes the vector."""
     expect_shape(vectors, (x.shape[-1],), label)
+    expect_shape(keeps, (1,), label)
     rec.dispatch(
         label,
         "steer",
-        {"step": batch.step, "vectors": vectors, "first": first, "x": x},
+        {"step": batch.step, "vectors": vectors, "keeps": keeps, "x": x},
         (groups(x.shape[-1] // 4, WORKGROUP), batch.n_rows, 1),
         _size(x),
     )

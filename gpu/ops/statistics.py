@@ -7,6 +7,15 @@ from gpu.ops.batch import Batch, expect_shape
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.plan import Recorder
 
+STATS_PER_LAYER = 5
+"""‖residual after it‖, ‖attention update‖, ‖MLP update‖, and the cosines of the two updates to the
+stream that each is added to."""
+
+
+def n_stats(config: ModelConfig) -> int:
+    """Numbers that `layer_stats` leaves of a row: the embedding's norm and those of every layer."""
+    return 1 + STATS_PER_LAYER * config.n_layers
+
 
 def layer_stats(
     rec: Recorder,
@@ -17,8 +26,8 @@ def layer_stats(
     middles: Tensor,
     stats: Tensor,
 ) -> None:
-    """Norms of the residual stream and its updates: stats (rows, 1 + 3 · n_layers)."""
-    expect_shape(stats, (1 + 3 * config.n_layers,), label)
+    """Norms of the residual stream and its updates, and cosines: stats (rows, 1 + 5 · n_layers)."""
+    expect_shape(stats, (n_stats(config),), label)
     rec.dispatch(
         label,
         "layer_stats",

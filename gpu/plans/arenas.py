@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from gpu.config import ModelConfig
 from gpu.models.workspace import Capture, States, Stream, Weights
+from gpu.ops.statistics import n_stats
 from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
@@ -55,7 +56,7 @@ class Arenas:
         if n_rows not in self._captures:
             n_layers, n_heads = self._config.n_layers, self._config.n_heads
             entropies = self._arena("capture.entropy", n_layers, n_rows, n_heads)
-            stats = self._memory.zeros("capture.stats", (n_rows, 1 + 3 * n_layers))
+            stats = self._memory.zeros("capture.stats", (n_rows, n_stats(self._config)))
             self._captures[n_rows] = Capture(
                 lambda i: part_of(entropies, i, (n_rows, n_heads)), entropies, stats
             )

@@ -18,6 +18,7 @@ from gpu.models.workspace import Capture, Instruments, Workspace
 from gpu.ops import Batch, Splits
 from gpu.ops.attention_cut import FEW_ROWS, split_of
 from gpu.ops.sampling import RESULT_WORDS
+from gpu.ops.statistics import n_stats
 from gpu.ops.step_buffer import MAX_SAMPLES, STEP_BYTES
 from gpu.plans.arenas import ROW_BUCKETS, Arenas, aligned
 from gpu.plans.reach_tables import ReachTables
@@ -140,7 +141,7 @@ class PlanBook:
         """Of the largest step's results in a readback buffer."""
         config, rows = self._model.config, self.max_captured_rows
         entropies = config.n_layers * aligned(rows * config.n_heads)
-        captured = rows * (1 + 3 * config.n_layers) + entropies
+        captured = rows * n_stats(config) + entropies
         queries = FIRST_MARK + 1 + 2 * config.n_layers
         return -(-(MAX_SAMPLES * RESULT_WORDS + captured) * 4 // 8) * 8 + 8 * queries
 

@@ -14,7 +14,7 @@ after c tokens that are in the cache already, K inputs, N outputs, heads of d nu
     attention        Σ keys seen · heads · (4d + 5)     keys, values of c + r tokens; block table;
                      + r · heads · d                    q, out
     attention_merge  heads · d · (3 splits − 2) a row   what the splits left; out
-    layer_stats      10 a number and layer              both arenas
+    layer_stats      16 a number and layer              both arenas
     sample_keys      8 a token of the vocabulary        logits, seen; keys written
     sample           4 a strip of the vocabulary        summaries of the strips; results
 
@@ -29,6 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu.errors import InvalidRequest
+from gpu.ops.statistics import STATS_PER_LAYER
 from gpu.runner import RunnerLimits
 from gpu.webgpu.plan import Dispatch, Plan
 
@@ -40,7 +41,7 @@ TURN_FLOPS = 3
 SOFTMAX_FLOPS = 5
 """A score: scale, compare with the maximum, subtract it, exp, add."""
 ENTROPY_FLOPS = 2
-STATS_FLOPS = 10
+STATS_FLOPS = 16
 """A number: two differences, four squares added up."""
 KEY_FLOPS = 8
 """A token: penalty, temperature, and for raw and scaled logits a difference, exp and sum."""
@@ -190,7 +191,7 @@ def _layer_stats(dispatch: Dispatch, size: StepSize) -> Cost:
     n_layers, width = c["N_LAYERS"], c["X_STRIDE"]
     return Cost(
         size.n_rows * n_layers * STATS_FLOPS * width,
-        size.n_rows * 4 * ((2 * n_layers + 1) * width + 1 + 3 * n_layers),
+        size.n_rows * 4 * ((2 * n_layers + 1) * width + 1 + STATS_PER_LAYER * n_layers),
     )
 
 

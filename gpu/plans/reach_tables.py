@@ -16,6 +16,9 @@ from gpu.plans.arenas import aligned, part_of
 from gpu.reach import NOTHING, Reach
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
+Rows = npt.NDArray[np.float32]
+"""Numbers for each layer."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Table:
@@ -55,9 +58,8 @@ class ReachTables:
         self._config = config
         self._n_slots = n_slots
         self._memory = memory
-        self._tables: tuple[_Table, _Table, _Table] | None = None
+        self._tables: tuple[_Table, ...] = ()
         self._reached: Reached | None = None
-        self._first = np.zeros(n_slots, np.uint32)
 
     def reached(self) -> Reached:
         """The tables on the device, made now if this is the first time."""
@@ -65,14 +67,14 @@ class ReachTables:
             config, memory = self._config, self._memory
             n_layers, n_slots = config.n_layers, self._n_slots
             width = padded(config.hidden_size)
-            heads, updates, vectors = self._tables = (
+            heads, updates, vectors, keeps = self._tables = (
                 _Table.make("reach.heads", memory, (n_layers, n_slots, config.n_heads), 1.0),
                 _Table.make("reach.updates", memory, (n_layers, n_slots, len(PARTS)), 1.0),
                 _Table.make("reach.vectors", memory, (n_layers, n_slots, width), 0.0),
+                _Table.make("reach.keeps", memory, (n_layers, n_slots, 1), 1.0),
             )
-            first = memory.zeros("reach.first", (n_slots,), "u32")
             update = memory.zeros("reach.update", (MAX_ROWS, width))
-            self._reached = Reached(heads.layer, updates.layer, vectors.layer, first, update)
+            self._reached = Reached(heads.layer, updates.layer, vectors.layer, keeps.layer, update)
         return self._reached
 
     def set(self, slot: int, reach: Reach | None) -> None:
@@ -82,31 +84,30 @@ class ReachTables:
             return
         reach = reach or NOTHING
         reach.expect(self._config)
-        reached = self.reached()
-        assert self._tables is not None
-        rows = (self._heads(reach), self._updates(reach), self._vectors(reach))
+        self.reached()
+        rows = (*self._factors(reach), *self._before(reach))
         for table, wanted in zip(self._tables, rows, strict=True):
             table.set(self._memory, slot, wanted)
-        if self._first[slot] != reach.steer_first:
-            self._first[slot] = reach.steer_first
-            self._memory.write(reached.first, self._first[slot : slot + 1], at=4 * slot)
 
-    def _heads(self, reach: Reach) -> npt.NDArray[np.float32]:
-        factors = np.ones((self._config.n_layers, self._config.n_heads), np.float32)
+    def _factors(self, reach: Reach) -> tuple[Rows, Rows]:
+        """Of heads (n_layers, n_heads) and of updates (n_layers, len(PARTS))."""
+        heads = np.ones((self._config.n_layers, self._config.n_heads), np.float32)
         for (layer, head), factor in reach.heads.items():
-            factors[layer, head] = factor
-        return factors
-
-    def _updates(self, reach: Reach) -> npt.NDArray[np.float32]:
-        factors = np.ones((self._config.n_layers, len(PARTS)), np.float32)
+            heads[layer, head] = factor
+        updates = np.ones((self._config.n_layers, len(PARTS)), np.float32)
         for part, wanted in enumerate((reach.attention, reach.mlp)):
             for layer, factor in wanted.items():
-                factors[layer, part] = factor
-        return factors
+                updates[layer, part] = factor
+        return heads, updates
 
-    def _vectors(self, reach: Reach) -> npt.NDArray[np.float32]:
+    def _before(self, reach: Reach) -> tuple[Rows, Rows]:
+        """Before each layer: vectors (n_layers, width) and what is kept (n_layers, 1)."""
         width = self._config.hidden_size
         vectors = np.zeros((self._config.n_layers, padded(width)), np.float32)
-        for layer, vector in reach.steer.items():
+        keeps = np.ones((self._config.n_layers, 1), np.float32)
+        for layer, vector in reach.patch.items():
             vectors[layer, :width] = vector
-        return vectors
+            keeps[layer] = 0
+        for layer, vector in reach.steer.items():
+            vectors[layer, :width] += vector
+        return vectors, keeps

@@ -101,7 +101,8 @@ class TorchLlama:
         """Run the rows; raw logits (n_sampled, vocab_size) of those at the places `sampled`."""
         angles = torch.outer(batch.positions.double(), self._inv_freq)[:, None]
         cos, sin = angles.cos().float(), angles.sin().float()  # (n_rows, 1, head_dim / 2)
-        x = batch.reach.before(0, self.embedding[batch.ids])
+        embedding = self.embedding[batch.ids]
+        x = batch.reach.before(0, torch.zeros_like(embedding), embedding)
         watcher.add("embedding", x)
         watcher.mark()
         for i, layer in enumerate(self.layers):
@@ -109,13 +110,13 @@ class TorchLlama:
                 i, self._norm(x, layer.attention_norm), batch, cos, sin, watcher
             )
             update = batch.reach.attention(i, update)
+            watcher.add_update("attention", x, update)
             x = x + update
-            watcher.add("attention", update)
             watcher.mark()
             update = batch.reach.mlp(i, _swiglu(layer, self._norm(x, layer.mlp_norm)))
-            update = batch.reach.before(i + 1, update)
+            update = batch.reach.before(i + 1, x, update)
+            watcher.add_update("mlp", x, update)
             x = x + update
-            watcher.add("mlp", update)
             watcher.add("residual", x)
             watcher.mark()
         return self.read_out(x[sampled])

@@ -25,10 +25,10 @@ class Untouched:
         """What the MLP adds to it (n_rows, hidden_size)."""
         return update
 
-    def before(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        """What comes before a layer (n_rows, hidden_size): the embedding, or what the MLP of the
-        layer before adds."""
-        return x
+    def before(self, layer: int, x: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+        """What comes before a layer (n_rows, hidden_size): `update` to the stream `x`, of the MLP
+        of the layer before, or the embedding to none."""
+        return update
 
 
 UNTOUCHED = Untouched()
@@ -38,22 +38,24 @@ class RowReach(Untouched):
     """Changes each row as the reach of its slot says."""
 
     def __init__(self, rows: Sequence[Row], reaches: Mapping[int, Reach]) -> None:
-        self._rows = [(reaches.get(row.slot, NOTHING), row.position) for row in rows]
+        self._rows = [reaches.get(row.slot, NOTHING) for row in rows]
 
     def heads(self, layer: int, attended: torch.Tensor) -> torch.Tensor:
         heads = range(attended.shape[1])
-        factors = [[r.heads.get((layer, head), 1.0) for head in heads] for r, _ in self._rows]
+        factors = [[r.heads.get((layer, head), 1.0) for head in heads] for r in self._rows]
         return attended * torch.tensor(factors)[..., None]
 
     def attention(self, layer: int, update: torch.Tensor) -> torch.Tensor:
-        return update * torch.tensor([[r.attention.get(layer, 1.0)] for r, _ in self._rows])
+        return update * torch.tensor([[r.attention.get(layer, 1.0)] for r in self._rows])
 
     def mlp(self, layer: int, update: torch.Tensor) -> torch.Tensor:
-        return update * torch.tensor([[r.mlp.get(layer, 1.0)] for r, _ in self._rows])
+        return update * torch.tensor([[r.mlp.get(layer, 1.0)] for r in self._rows])
 
-    def before(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        vectors = torch.zeros_like(x)
-        for i, (reach, position) in enumerate(self._rows):
-            if layer in reach.steer and position >= reach.steer_first:
-                vectors[i] = torch.from_numpy(reach.steer[layer])
-        return x + vectors
+    def before(self, layer: int, x: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+        changed = update.clone()
+        for i, reach in enumerate(self._rows):
+            if layer in reach.patch:
+                changed[i] = torch.from_numpy(reach.patch[layer]) - x[i]
+            if layer in reach.steer:
+                changed[i] += torch.from_numpy(reach.steer[layer])
+        return changed

@@ -18,8 +18,12 @@ class Watcher:
     """Is told what happens in a pass and keeps nothing: a pass that nobody watches pays nothing."""
 
     def add(self, kind: str, x: torch.Tensor) -> None:
-        """`x` (n_rows, hidden_size) is the "embedding", what "attention" or "mlp" added to the
-        residual stream, or "residual", the stream after a layer."""
+        """`x` (n_rows, hidden_size) is the residual stream: the "embedding", or "residual", the
+        stream after a layer."""
+
+    def add_update(self, kind: str, x: torch.Tensor, update: torch.Tensor) -> None:
+        """The "attention" or "mlp" of a layer adds `update` to the residual stream `x`, both
+        (n_rows, hidden_size)."""
 
     def add_weights(self, weights: list[SlotWeights], n_rows: int) -> None:
         """Attention weights of a layer."""
@@ -36,11 +40,18 @@ class Statistics(Watcher):
 
     def __init__(self) -> None:
         self._norms: dict[str, list[torch.Tensor]] = {}
+        self._cosines: dict[str, list[torch.Tensor]] = {}
         self._entropy: list[torch.Tensor] = []
         self._marks = [time.perf_counter()]
 
     def add(self, kind: str, x: torch.Tensor) -> None:
         self._norms.setdefault(kind, []).append(x.norm(dim=-1))
+
+    def add_update(self, kind: str, x: torch.Tensor, update: torch.Tensor) -> None:
+        self.add(kind, update)
+        lengths = x.norm(dim=-1) * self._norms[kind][-1]
+        cosine = (x * update).sum(-1) / lengths.where(lengths > 0, 1.0)
+        self._cosines.setdefault(kind, []).append(cosine.clamp(-1, 1))
 
     def add_weights(self, weights: list[SlotWeights], n_rows: int) -> None:
         entropy = torch.empty(n_rows, weights[0][1].shape[1])
@@ -58,6 +69,8 @@ class Statistics(Watcher):
             residual=torch.stack(self._norms["residual"], 1).numpy(),
             attention=torch.stack(self._norms["attention"], 1).numpy(),
             mlp=torch.stack(self._norms["mlp"], 1).numpy(),
+            attention_cosine=torch.stack(self._cosines["attention"], 1).numpy(),
+            mlp_cosine=torch.stack(self._cosines["mlp"], 1).numpy(),
             entropy=torch.stack(self._entropy, 1).numpy(),
             layer_ms=spans[1:-1].reshape(-1, 2),
             embed_ms=float(spans[0]),

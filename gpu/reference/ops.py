@@ -159,15 +159,26 @@ def softmax(scores: Array) -> Array:
 
 
 def layer_stats(states: Array, middles: Array) -> Array:
-    """(n_rows, 1 + 3 · n_layers): ‖embedding‖, then of each layer ‖residual after it‖, ‖attention
-    update‖, ‖MLP update‖. states (n_layers + 1, n_rows, k), middles (n_layers, n_rows, k)."""
+    """(n_rows, 1 + 5 · n_layers): ‖embedding‖, then of each layer ‖residual after it‖, ‖attention
+    update‖, ‖MLP update‖ and the cosines of the two to what they are added to.
+    states (n_layers + 1, n_rows, k), middles (n_layers, n_rows, k)."""
     n_layers, n_rows, _ = middles.shape
-    stats = np.empty((n_rows, 1 + 3 * n_layers))
+    attention, mlp = middles - states[:-1], states[1:] - middles
+    stats = np.empty((n_rows, 1 + 5 * n_layers))
     stats[:, 0] = np.linalg.norm(states[0], axis=-1)
-    stats[:, 1::3] = np.linalg.norm(states[1:], axis=-1).T
-    stats[:, 2::3] = np.linalg.norm(middles - states[:-1], axis=-1).T
-    stats[:, 3::3] = np.linalg.norm(states[1:] - middles, axis=-1).T
+    stats[:, 1::5] = np.linalg.norm(states[1:], axis=-1).T
+    stats[:, 2::5] = np.linalg.norm(attention, axis=-1).T
+    stats[:, 3::5] = np.linalg.norm(mlp, axis=-1).T
+    stats[:, 4::5] = cosine(states[:-1], attention).T
+    stats[:, 5::5] = cosine(middles, mlp).T
     return stats
+
+
+def cosine(a: Array, b: Array) -> Array:
+    """Of the angle between a and b, along the last axis; 0 where either has no length."""
+    lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
+    quotient: Array = (a * b).sum(axis=-1) / np.where(lengths > 0, lengths, 1.0)
+    return quotient
 
 
 def scale_heads(x: Array, factors: Array, slots: Ids) -> Array:
@@ -180,7 +191,7 @@ def scale_update(before: Array, update: Array, factors: Array, slots: Ids) -> Ar
     return before + factors[slots][:, None] * update
 
 
-def steer(x: Array, vectors: Array, first: Ids, slots: Ids, positions: Ids) -> Array:
-    """x (n_rows, k) plus the vectors (n_slots, k) of its rows' slots, at positions from their
-    slots' `first` (n_slots,) on."""
-    return x + np.where((positions >= first[slots])[:, None], vectors[slots], 0.0)
+def steer(x: Array, vectors: Array, keeps: Array, slots: Ids) -> Array:
+    """x (n_rows, k) plus the vectors (n_slots, k) of its rows' slots, or those alone where their
+    slots' `keeps` (n_slots,) is 0."""
+    return np.where((keeps[slots] == 0)[:, None], 0.0, x) + vectors[slots]

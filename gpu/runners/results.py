@@ -6,6 +6,7 @@ import numpy as np
 
 from gpu.config import ModelConfig
 from gpu.ops.sampling import RESULT_WORDS
+from gpu.ops.statistics import STATS_PER_LAYER, n_stats
 from gpu.step import CUTS, N_CANDIDATES, Candidate, Captured, Sampled, Times
 
 HEADER_WORDS = 12
@@ -47,16 +48,16 @@ def parse_captured(
 ) -> Captured:
     """Statistics of the first `n_rows` rows of a plan recorded for `bucket` rows.
 
-    data   stats (bucket, 1 + 3 · n_layers), then entropy (n_layers, entropy_stride), of which the
+    data   stats (bucket, 1 + 5 · n_layers), then entropy (n_layers, entropy_stride), of which the
            first bucket · n_heads floats of a layer are (bucket, n_heads); float32
     times  milliseconds: begin, end, then the plan's marks: after the embedding, and after each
            layer's attention and MLP; None, or only begin and end, without in-pass timestamps
     """
     n_layers, n_heads = config.n_layers, config.n_heads
-    n_stats = bucket * (1 + 3 * n_layers)
-    stats = np.frombuffer(data, np.float32, n_stats).reshape(bucket, -1)[:n_rows]
-    layers = stats[:, 1:].reshape(n_rows, n_layers, 3)
-    entropy = np.frombuffer(data, np.float32, n_layers * entropy_stride, n_stats * 4)
+    n_floats = bucket * n_stats(config)
+    stats = np.frombuffer(data, np.float32, n_floats).reshape(bucket, -1)[:n_rows]
+    layers = stats[:, 1:].reshape(n_rows, n_layers, STATS_PER_LAYER)
+    entropy = np.frombuffer(data, np.float32, n_layers * entropy_stride, n_floats * 4)
     entropy = entropy.reshape(n_layers, entropy_stride)[:, : n_rows * n_heads]
     entropy = entropy.reshape(n_layers, n_rows, n_heads).transpose(1, 0, 2)
     layer_ms = embed_ms = head_ms = None
@@ -69,6 +70,8 @@ def parse_captured(
         residual=layers[:, :, 0].copy(),
         attention=layers[:, :, 1].copy(),
         mlp=layers[:, :, 2].copy(),
+        attention_cosine=layers[:, :, 3].copy(),
+        mlp_cosine=layers[:, :, 4].copy(),
         entropy=entropy.copy(),
         layer_ms=layer_ms,
         embed_ms=embed_ms,

@@ -1,8 +1,8 @@
-// x += the vector of each row's slot, in place, from the slot's first steered position on. Zeros
-// leave every bit.
+// x += the vector of each row's slot, in place; where the slot keeps nothing of x, the vector takes
+// its place, whatever it was. Zeros that are added leave every bit.
 //
 // vectors  [n_slots][STRIDE / 4] vec4
-// first    [n_slots] positions
+// keeps    [n_slots]  0: x is replaced
 // x        [n_rows][STRIDE / 4] vec4
 // use: step
 override STRIDE: u32;
@@ -10,7 +10,7 @@ override WORKGROUP: u32 = 64u;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> vectors: array<vec4f>;
-@group(0) @binding(2) var<storage, read> first: array<u32>;
+@group(0) @binding(2) var<storage, read> keeps: array<f32>;
 @group(0) @binding(3) var<storage, read_write> x: array<vec4f>;
 
 @compute @workgroup_size(WORKGROUP)
@@ -19,8 +19,8 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
   let row = id.y;
   if (column >= STRIDE / 4u || row >= step.n_rows) { return; }
   let slot = step.rows[row].slot;
-  if (step.rows[row].position < first[slot]) { return; }
   let v = vectors[slot * (STRIDE / 4u) + column];
   let at = row * (STRIDE / 4u) + column;
-  x[at] = select(x[at] + v, x[at], v == vec4f());
+  let steered = select(x[at] + v, x[at], v == vec4f());
+  x[at] = select(steered, v, keeps[slot] == 0.0);
 }

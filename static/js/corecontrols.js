@@ -170,10 +170,12 @@ function whyBlank(answer) {
   const last = answer.tokens.at(-1);
   const gone = answer.segments.some(({ state: its }) => its === "lost");
   if (newest) {
-    const untimed = state.metric === "time" && newest.stats.layers[0].attention_ms == null;
-    return untimed
-      ? "This device has no timestamps inside a pass, so no layer has a GPU time."
-      : "";
+    const [layer] = newest.stats.layers;
+    if (state.metric === "time" && layer.attention_ms == null)
+      return "This device has no timestamps inside a pass, so no layer has a GPU time.";
+    if (state.metric === "cosine" && layer.attention_cosine == null)
+      return "This run is from before cosines were measured.";
+    return "";
   }
   if (gone || (last && answer.settingsAt(last).capture))
     return "The measurements of this answer are gone; its text is kept.";

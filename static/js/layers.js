@@ -1,8 +1,8 @@
 // The layer table: the core's cross-section at the focused token, with bars on one canvas.
 
 import { byId, el, fitCanvas, setText } from "./dom.js";
-import { count } from "./format.js";
 import { grid, isDense, namedEvery } from "./grid.js";
+import { drawFoot, micro } from "./layerfoot.js";
 import { scales } from "./metrics.js";
 import { palette } from "./palette.js";
 import { on, state } from "./state.js";
@@ -15,6 +15,8 @@ const canvas = byId("bars");
 const TALL_MARKS_FROM = 24;
 /** Free room at the right of a cell's bar. */
 const CELL_GAP = 10;
+/** Length of a needle that shows a direction; it stands in the middle of twice as much. */
+const NEEDLE = 9;
 /** Cells of each row, by layer; "out" and "emb" are the ends. */
 let cells = new Map();
 let dense = false;
@@ -88,7 +90,6 @@ function findPlaces() {
   return { boxes, feet, height: first.row.offsetHeight };
 }
 
-const micro = (ms) => (ms === null || ms === undefined ? "" : count(Math.round(ms * 1000)));
 const norm = (value) =>
   value >= 1000
     ? value.toPrecision(2)
@@ -129,10 +130,7 @@ function draw() {
   end("emb", 4, micro(stats?.embed_ms));
   end("emb", 3, stats ? norm(stats.embedding) : "");
   drawBars(stats);
-  setText(
-    byId("layer-line"),
-    dense && stats && row ? readOut(stats.layers[row.layer], row.layer) : "",
-  );
+  drawFoot(stats && row ? stats.layers[row.layer] : null, row?.layer);
 }
 
 /** Bars at the foot of each cell; an entropy mark for each head. */
@@ -152,9 +150,38 @@ function drawBars(stats) {
     bar(1, scales.update.at(s.mlp / s.residual), palette["data-2"]);
     drawEntropy(context, s.entropy, boxes[2], top, height, row);
     bar(3, scales.norm?.at(s.residual) ?? null, palette["data-2"]);
-    const time = layerTime(s);
-    bar(4, time === null || !scales.time ? null : scales.time.at(time / 2), palette.data);
+    drawTimes(context, s, boxes[4], top, height);
+    if (dense) continue;
+    const middle = feet[layer] - row + (row - 9) / 2;
+    drawNeedle(context, s.attention_cosine, boxes[0], middle);
+    drawNeedle(context, s.mlp_cosine, boxes[1], middle);
   }
+}
+
+/** Attention's time, then the MLP's, on the scale of the core's parts. */
+function drawTimes(context, layer, { x, width }, top, height) {
+  const time = layerTime(layer);
+  if (time === null || !scales.time) return;
+  const all = Math.max(1, scales.time.at(time / 2) * width);
+  const attention = all * (layer.attention_ms / (time || 1));
+  context.fillStyle = palette.data;
+  context.fillRect(x, top, attention, height);
+  context.fillStyle = palette["data-2"];
+  context.fillRect(x + attention, top, all - attention, height);
+}
+
+/** A needle on the stream's line, at the angle of the update to it: right along, left against. */
+function drawNeedle(context, cosine, { x, width }, y) {
+  if (cosine === undefined || width < 5 * NEEDLE) return;
+  const [middle, foot] = [x + width - NEEDLE, Math.round(y + NEEDLE / 2)];
+  context.fillStyle = palette.edge;
+  context.fillRect(middle - NEEDLE, foot, 2 * NEEDLE, 1);
+  context.strokeStyle = palette["ink-2"];
+  context.lineWidth = 1.25;
+  context.beginPath();
+  context.moveTo(middle, foot + 0.5);
+  context.lineTo(middle + NEEDLE * cosine, foot - NEEDLE * Math.sqrt(1 - cosine * cosine));
+  context.stroke();
 }
 
 function drawEntropy(context, entropy, { x, width }, top, height, row) {
@@ -167,17 +194,4 @@ function drawEntropy(context, entropy, { x, width }, top, height, row) {
     context.fillRect(x + scales.entropy.at(value) * (width - 2), top + height - tall, 2, tall);
   }
   context.globalAlpha = 1;
-}
-
-/** In a table too dense for words: the focused layer in one line. */
-function readOut(s, layer) {
-  const time = layerTime(s);
-  const parts = [
-    `attention ${(s.attention / s.residual).toFixed(2)}`,
-    `MLP ${(s.mlp / s.residual).toFixed(2)}`,
-    `${bits(s.entropy)} bit`,
-    `norm ${norm(s.residual)}`,
-  ];
-  if (time !== null) parts.push(`${micro(time)} µs`);
-  return `layer ${layer}: ${parts.join(", ")}`;
 }

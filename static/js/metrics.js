@@ -1,13 +1,15 @@
 // What the colours of the core mean: the metrics, and their scales.
 //
-// A scale is fixed. Entropy and relative update have the same one always; GPU time and residual norm
-// depend on the device and the model, so theirs is settled by the first measurement that fits and
-// then kept: a column never changes colour later.
+// A scale is fixed. Entropy, relative update and cosine have the same one always; GPU time and
+// residual norm depend on the device and the model, so theirs is settled by the first measurement
+// that fits and then kept: a column never changes colour later.
 
 /** Entropy past this is off the scale (a head that looks at 256 tokens alike). */
 const MOST_BITS = 8;
 /** Updates are compared by ratio: 5 % and 10 % of the stream differ as much as 50 % and 100 %. */
 const UPDATE_RANGE = [0.05, 1];
+/** Cosines: trained models seldom pass half, and an update against the stream is as far as one along. */
+const COSINE_RANGE = [-0.75, 0.75];
 
 /** A scale from `lo` to `hi`, linear or by ratio. */
 class Scale {
@@ -36,6 +38,8 @@ export function round125(value, direction) {
 }
 
 const ms = (value) => (value < 1 ? `${Math.round(value * 1000)} µs` : `${value.toFixed(2)} ms`);
+/** Two digits, with the sign that figures have. */
+export const signed = (value) => value.toFixed(2).replace("-", "−");
 const plainNumber = (value) => (value >= 100 ? value.toFixed(0) : value.toPrecision(2));
 
 /**
@@ -81,6 +85,15 @@ export const METRICS = {
     edge: (stats, end) => (end === "embed" ? stats.embedding : null),
     format: plainNumber,
   },
+  cosine: {
+    name: "Cosine",
+    what: "update along the stream",
+    parts: () => 2,
+    part: (i) => (i ? "MLP" : "attention"),
+    value: (layer, i) => (i ? layer.mlp_cosine : layer.attention_cosine) ?? null,
+    edge: () => null,
+    format: signed,
+  },
 };
 
 export const METRIC_NAMES = Object.keys(METRICS);
@@ -92,6 +105,7 @@ export class Scales {
   constructor() {
     this.update = new Scale(...UPDATE_RANGE, true);
     this.entropy = new Scale(0, MOST_BITS);
+    this.cosine = new Scale(...COSINE_RANGE);
     /** Settled later; null: nothing was measured yet. */
     this.time = null;
     this.norm = null;

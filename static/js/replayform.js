@@ -102,14 +102,17 @@ const hello = record(
 
 // ---- what was written ------------------------------------------------------------------------
 
-const layer = record({
-  residual: measured,
-  attention: measured,
-  mlp: measured,
-  entropy: list(measured, MOST_HEADS, 1),
-  attention_ms: nullable(ms),
-  mlp_ms: nullable(ms),
-});
+const layer = record(
+  {
+    residual: measured,
+    attention: measured,
+    mlp: measured,
+    entropy: list(measured, MOST_HEADS, 1),
+    attention_ms: nullable(ms),
+    mlp_ms: nullable(ms),
+  },
+  { attention_cosine: measured, mlp_cosine: measured }, // files of before they were measured
+);
 const position = integer(0, MOST_TOKENS);
 const stats = record(
   {

@@ -19,10 +19,12 @@ from typing import Any
 import msgspec
 
 from gpu import (
+    NO_INTERVENTIONS,
     ChangeAt,
     ContextExceeded,
     EngineClosed,
     EngineInfo,
+    Interventions,
     InvalidRequest,
     ModelError,
     QueueFull,
@@ -121,23 +123,31 @@ class FakeRun:
         self.started = 0.0
         self.first = 0.0
 
-    def update(self, *, capture: bool | None = None, **changes: Any) -> int:
+    def update(
+        self, *, capture: bool | None = None, reach: Interventions | None = None, **changes: Any
+    ) -> int:
         with self.engine.lock:
             index = self.index if self.prefilled < len(self.prompt) else self.index + IN_FLIGHT
-            self.change(index, changes, capture)
+            self.change(index, changes, capture, reach)
             return index
 
-    def change(self, index: int, changes: dict[str, Any], capture: bool | None) -> None:
+    def change(
+        self,
+        index: int,
+        changes: dict[str, Any],
+        capture: bool | None,
+        reach: Interventions | None,
+    ) -> None:
         self.params = self.params.updated(changes)
         self.capture = self.capture if capture is None else capture
-        self.pending.append(Updated(index, self.params, self.capture))
+        self.pending.append(Updated(index, self.params, self.capture, reach))
         self.on_event(self.pending[-1])
 
     def settle(self) -> None:
         """Let changes act that are due: the script's are told as early as live ones would be."""
         while self.script and self.script[0].index <= self.index + IN_FLIGHT:
             change = self.script.popleft()
-            self.change(change.index, change.params, change.capture)
+            self.change(change.index, change.params, change.capture, change.reach)
         while self.pending and self.pending[0].index <= self.index:
             due = self.pending.popleft()
             self.acting, self.captures = due.params, due.capture
@@ -211,6 +221,7 @@ class FakeEngine:
         capture: bool = False,
         on_event: Callable[[Event], None] = lambda event: None,
         script: Sequence[ChangeAt] = (),
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> FakeRun:
         params.validate()
         script = checked_script(script, params)

@@ -107,6 +107,8 @@ def stats(position: int, id: int, n_layers: int, n_heads: int, n_rows: int) -> T
                 residual=residual,
                 attention=residual * float(rng.uniform(0.08, 0.35)),
                 mlp=residual * float(rng.uniform(0.15, 0.6)),
+                attention_cosine=float(rng.uniform(-0.3, 0.3)),
+                mlp_cosine=float(rng.uniform(-0.5, 0.4)),
                 entropy=tuple((widest * rng.beta(2, 1 + 3 * depth, n_heads)).tolist()),
                 attention_ms=float(rng.uniform(0.10, 0.18)),
                 mlp_ms=float(rng.uniform(0.20, 0.28)),

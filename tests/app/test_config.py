@@ -29,7 +29,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings that `serve` was called with; nothing is served."""
     found: list[Settings] = []
 
-    def serve(settings: Settings, folder: Path, tell: Any) -> None:
+    def serve(settings: Settings, tell: Any) -> None:
         found.append(settings)
 
     monkeypatch.setattr(app.server, "serve", serve)
@@ -54,7 +54,8 @@ def test_every_setting_has_a_row() -> None:
 
 
 VALUES: dict[str, tuple[list[str], Any]] = {
-    "model": (["folder"], Path("folder")),
+    "model": (["folder"], "folder"),
+    "revision": (["v1"], "v1"),
     "dtype": (["f32"], "f32"),
     "backend": (["torch"], "torch"),
     "adapter": (["llvm"], "llvm"),
@@ -89,6 +90,13 @@ def test_flag_goes_before_environment_goes_before_default(served: list[Settings]
         value,
         value,
     ]
+
+
+def test_run_serves_the_model_that_it_names(served: list[Settings]) -> None:
+    assert run("run", "some/model", "--dtype", "q8", "--revision", "v1").exit_code == 0
+    assert run("run").exit_code == 2
+    assert run("run", "a/b", "--model", "c").exit_code == 2
+    assert served == [Settings(model="some/model", dtype="q8", revision="v1")]
 
 
 def test_serve_is_what_is_meant_without_a_command(served: list[Settings]) -> None:
@@ -143,6 +151,11 @@ def test_others_may_come_in_with_a_token_only() -> None:
 )
 def test_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
+
+
+def test_a_revision_of_a_folder_is_refused(tmp_path: Path) -> None:
+    result = run("serve", "--model", str(tmp_path), "--revision", "main")
+    assert (result.exit_code, "--revision is for" in result.output) == (2, True)
 
 
 @pytest.mark.parametrize("command", [["serve", "--port", "0"], ["generate", "Once"]])

@@ -10,7 +10,7 @@ import pytest
 from app import inbox
 from app.inbox import UPDATE_SECONDS, BadMessageError, PendingUpdates, changes_of, decode
 from app.protocol import MAX_MESSAGE_BYTES, Changes, Stop, Update
-from gpu import InvalidRequest
+from gpu import Interventions, InvalidRequest, LayerFactor
 
 
 class Clock:
@@ -102,3 +102,16 @@ def test_a_value_out_of_range_is_not_merged(clock: Clock) -> None:
     with pytest.raises(InvalidRequest):
         pending.take(update(top_p=2.0))
     assert [changes_of(u) for u in pending.due(None)] == [{"top_k": 5}]
+
+
+def test_of_interventions_the_latest_whole_setting_is_kept(clock: Clock) -> None:
+    off, back = Interventions(mlp=(LayerFactor(0, 0.0),)), Interventions()
+    pending = PendingUpdates()
+    pending.take(Update("a", reach=off))
+    pending.take(update(temperature=0.2))
+    pending.take(Update("b", reach=off))
+    pending.take(Update("b", reach=back))
+    assert [(u.id, changes_of(u), u.reach) for u in pending.due(None)] == [
+        ("a", {"temperature": 0.2}, off),
+        ("b", {}, back),
+    ]

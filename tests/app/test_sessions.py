@@ -32,7 +32,7 @@ class ScriptedEngine(LocalEngine):
         self.refuse: Exception | None = None
 
     def submit(
-        self, ids: Any, params: Any, *, capture: bool, on_event: Any, script: Any = ()
+        self, ids: Any, params: Any, *, capture: bool, on_event: Any, **_options: Any
     ) -> Any:
         if self.refuse is not None:
             raise self.refuse

@@ -20,7 +20,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeEngine]]:
     """The engines that were loaded, which all must have been closed."""
     made: list[FakeEngine] = []
 
-    def load(*_: Any) -> FakeEngine:
+    def load(*_: Any, **__: Any) -> FakeEngine:
         made.append(FakeEngine(FakeOptions(delay=0)))
         return made[-1]
 
@@ -71,7 +71,7 @@ def test_a_value_out_of_range_is_one_line_and_exit_code_2(
 
 
 def test_a_device_error_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise DeviceError("no adapter; install a driver")
 
     monkeypatch.setattr("app.terminal.load_engine", fail)
@@ -105,7 +105,7 @@ class Interrupted(FakeEngine):
 
 def test_ctrl_c_keeps_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Interrupted(FakeOptions(delay=0))
-    monkeypatch.setattr("app.terminal.load_engine", lambda *_: engine)
+    monkeypatch.setattr("app.terminal.load_engine", lambda *_, **__: engine)
     result = run("Once", "--temperature", "0", "--max-tokens", "400")
     assert result.stdout == "Once upon a time there\n"
     assert result.exit_code == 130

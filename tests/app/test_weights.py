@@ -42,9 +42,10 @@ def test_one_tensor(http: FlaskClient) -> None:
     assert sum(summary.counts) == summary.n == 192 * 384
 
 
-def test_the_folder_is_that_of_the_settings(start_site: StartSite) -> None:
+def test_the_files_are_those_of_the_engines_model(start_site: StartSite) -> None:
     folder = random_llama.folder("tiny")
-    site = start_site(settings=Settings(port=0, model=folder))
+    site = start_site()
+    site.engine.path = folder
     client = site.app.test_client()
     found = client.get("/api/weights").json
     assert found is not None
@@ -113,7 +114,8 @@ def test_it_is_guarded_like_every_route(start_site: StartSite, path: str) -> Non
 
 
 def test_a_model_whose_files_are_gone(start_site: StartSite, tmp_path: Path) -> None:
-    site = start_site(settings=Settings(port=0, model=tmp_path))
+    site = start_site()
+    site.engine.path = tmp_path
     response = site.app.test_client().get("/api/weights")
     assert response.status_code == 500
     assert response.json is not None

@@ -136,12 +136,21 @@ class Reference:
     def captured(self, ids: Sequence[int]) -> Captured:
         """Statistics of one forward pass over `ids`, by hooks on the modules."""
         norms: dict[str, list[torch.Tensor]] = {}
+        cosines: dict[str, list[torch.Tensor]] = {}
         handles = []
+        stream = torch.empty(0)  # that the next update is added to
 
         def keep(key: str) -> Callable[..., None]:
             def hook(_module: Any, _inputs: Any, output: Any) -> None:
-                hidden = output[0] if isinstance(output, tuple) else output
-                norms.setdefault(key, []).append(hidden[0].double().norm(dim=-1))
+                nonlocal stream
+                hidden = (output[0] if isinstance(output, tuple) else output)[0].double()
+                norms.setdefault(key, []).append(hidden.norm(dim=-1))
+                if key in ("embedding", "residual"):
+                    stream = hidden
+                else:
+                    cosine = torch.nn.functional.cosine_similarity(stream, hidden, dim=-1, eps=0)
+                    cosines.setdefault(key, []).append(cosine)
+                    stream = stream + hidden
 
             return hook
 
@@ -164,6 +173,8 @@ class Reference:
             residual=torch.stack(norms["residual"], 1).float().numpy(),
             attention=torch.stack(norms["attention"], 1).float().numpy(),
             mlp=torch.stack(norms["mlp"], 1).float().numpy(),
+            attention_cosine=torch.stack(cosines["attention"], 1).float().numpy(),
+            mlp_cosine=torch.stack(cosines["mlp"], 1).float().numpy(),
             entropy=torch.stack(entropy, 1).float().numpy(),
         )
 

@@ -43,6 +43,12 @@ def test_logits_and_statistics_equal_transformers(device: Device, name: str) -> 
         got = np.concatenate([getattr(part, field) for part in parts])
         expected = getattr(want, field)
         compare(f"llama.{field}_norm", name, got, expected, 1e-4 * expected, seed=0)
+    for field in ("attention_cosine", "mlp_cosine"):
+        got = np.concatenate([getattr(part, field) for part in parts])
+        expected = getattr(want, field)
+        # Relative, but for updates almost at right angles to the stream.
+        bound = 1e-3 * np.abs(expected) + 1e-5
+        compare(f"llama.{field}", name, got, expected, bound, seed=0)
     entropy = np.concatenate([part.entropy for part in parts])
     compare("llama.entropy_bits", name, entropy, want.entropy, np.array(1e-3), seed=0)
 

@@ -79,25 +79,26 @@ def test_updates_are_scaled_by_the_factor_of_their_rows_slot(rig: Rig, k: int, p
 
 
 @pytest.mark.parametrize("k", WIDTHS)
-def test_rows_are_steered_by_their_slots_vector_from_a_position_on(rig: Rig, k: int) -> None:
+def test_rows_are_steered_or_replaced_by_their_slots_vector(rig: Rig, k: int) -> None:
     rng = np.random.default_rng(k)
     x, vectors = normal(rng, len(SLOTS), k), normal(rng, N_SLOTS, k)
     vectors[1] = 0
     vectors[3, ::2] = 0
     x[2] = -0.0
-    first = np.array([5, 9, 0, 7], np.uint32)
+    keeps = np.array([[0], [1], [1], [1]], np.float32)
+    replaced = np.array(SLOTS) == 0
+    x[replaced] = np.nan  # whatever it was
     whole = np.zeros((N_SLOTS, rig.input("width", x).shape[1]), np.float32)
     whole[:, :k] = vectors
     out, batch = in_place(rig, "x", x), rig.batch(rows_at(POSITIONS, SLOTS), bucket=8)
-    vectors_, first_ = rig.memory.upload("vectors", whole), rig.memory.upload("first", first)
-    rig.run(lambda rec: ops.steer(rec, batch, "steer", vectors_, first_, out.tensor))
+    vectors_, keeps_ = rig.memory.upload("vectors", whole), rig.memory.upload("keeps", keeps)
+    rig.run(lambda rec: ops.steer(rec, batch, "steer", vectors_, keeps_, out.tensor))
     got = out.read()
-    want = reference.steer(
-        x.astype(np.float64), vectors.astype(np.float64), first.astype(np.int64),
-        np.array(SLOTS), np.array(POSITIONS),
-    )  # fmt: skip
+    doubles = (a.astype(np.float64) for a in (x, vectors, keeps[:, 0]))
+    want = reference.steer(*doubles, np.array(SLOTS))
     compare("steer", k, got, want, 2 * ROUNDING * np.abs(want), k)
-    kept = want == x  # rows before their slot's first, and zeros of vectors
+    assert np.array_equal(got[replaced], vectors[np.array(SLOTS)[replaced]])
+    kept = want == x  # zeros of vectors
     assert kept.any()
     assert not kept.all()
     assert np.array_equal(got[kept].view("u4"), x[kept].view("u4"))

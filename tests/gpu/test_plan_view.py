@@ -332,8 +332,8 @@ def test_statistics_and_sampling_cost_what_they_read(device: Device) -> None:
     recorded = runner.plan_for(3, 2, capture=True, context=size.n_keys)
     costs = {d.label: cost_of(d, size) for d in recorded.plan.dispatches}
     width = 160  # 132 rounded up to whole blocks of 32
-    states, stats = (2 * c.n_layers + 1) * width, 1 + 3 * c.n_layers
-    assert costs["stats"] == Cost(3 * c.n_layers * width * 10, 3 * 4 * (states + stats))
+    states, stats = (2 * c.n_layers + 1) * width, 1 + 5 * c.n_layers
+    assert costs["stats"] == Cost(3 * c.n_layers * width * 16, 3 * 4 * (states + stats))
     strips = 3 * 64  # slices of 64 strips of 4 tokens cover 640
     keys, seen = 4 * strips + 4 * strips, 20
     assert costs["sample.keys"] == Cost(2 * 8 * 640, 2 * 4 * (640 + seen + keys))

@@ -143,7 +143,10 @@ def timeless(token: Token) -> list[Any]:
 
 
 def numbers(stats: TokenStats) -> list[float]:
-    layers = [(s.residual, s.attention, s.mlp, *s.entropy) for s in stats.layers]
+    layers = [
+        (s.residual, s.attention, s.mlp, s.attention_cosine, s.mlp_cosine, *s.entropy)
+        for s in stats.layers
+    ]
     return [stats.embedding, *(value for layer in layers for value in layer)]
 
 

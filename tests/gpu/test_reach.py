@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from gpu.config import ModelConfig
 from gpu.errors import InvalidRequest
 from gpu.pytorch.runner import TorchRunner
-from gpu.reach import Reach
+from gpu.reach import Course, Reach
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import FROM_GPU, Floats, Look, Row, Sampled, Step
@@ -26,7 +27,6 @@ from tests.gpu.test_memory import allocated, everything
 pytestmark = pytest.mark.parity
 
 NAMES = ("gqa8", "derived_head", "head100_all_bias", "head80_theta")
-FIRST_STEERED = 7
 N_TOKENS = 40
 
 Load = Callable[[Path], Runner]
@@ -53,7 +53,7 @@ def runner(device: Device) -> WgpuRunner:
     return driving.load(device, random_llama.folder("derived_head"), "f16")
 
 
-def some_reach(config: ModelConfig, seed: int = 0, *, first: int = FIRST_STEERED) -> Reach:
+def some_reach(config: ModelConfig, seed: int = 0) -> Reach:
     """A little of everything: heads turned down, up and off, the last layer's MLP off, the first
     layer and the last one steered."""
     rng = np.random.default_rng(seed)
@@ -64,15 +64,34 @@ def some_reach(config: ModelConfig, seed: int = 0, *, first: int = FIRST_STEERED
     steer = {
         layer: (0.5 * v).astype(np.float32) for layer, v in zip((0, last), vectors, strict=True)
     }
-    return Reach(heads, {0: 0.3}, {last: 0.0, 0: 1.5}, steer, first)
+    return Reach(heads, {0: 0.3}, {last: 0.0, 0: 1.5}, steer)
+
+
+def some_course(config: ModelConfig) -> Course:
+    """One setting, then another, one token patched in two layers, of which one is also steered, and
+    the first setting again."""
+    rng = np.random.default_rng(9)
+    first, second = some_reach(config), some_reach(config, 1)
+    last = config.n_layers - 1
+    vectors = {i: rng.normal(size=config.hidden_size).astype(np.float32) for i in (last - 1, last)}
+    course = Course()
+    for at, reach in ((0, first), (7, second), (12, replace(second, patch=vectors)), (13, first)):
+        course.change(at, reach)
+    return course
+
+
+def always(reach: Reach) -> Course:
+    course = Course()
+    course.change(0, reach)
+    return course
 
 
 class Hooked:
     """transformers' model with the interventions of one sequence."""
 
-    def __init__(self, oracle: random_llama.Reference, reach: Reach, head_dim: int) -> None:
+    def __init__(self, oracle: random_llama.Reference, course: Course, head_dim: int) -> None:
         self._oracle = oracle
-        self._reach = reach
+        self._course = course
         self._head_dim = head_dim
 
     @torch.no_grad()
@@ -87,54 +106,70 @@ class Hooked:
                 handle.remove()
 
     def _hook(self, i: int, layer: Any) -> list[Any]:
-        reach, size = self._reach, self._head_dim
+        at, size = self._course.at, self._head_dim
 
         def heads(_: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
             x = inputs[0].clone()
-            for (at, head), factor in reach.heads.items():
-                if at == i:
-                    x[..., head * size : (head + 1) * size] *= factor
+            for position in range(x.shape[1]):
+                for (layer_, head), factor in at(position).heads.items():
+                    if layer_ == i:
+                        x[:, position, head * size : (head + 1) * size] *= factor
             return (x,)
 
-        def scaled(factor: float) -> Callable[..., torch.Tensor]:
-            return lambda _module, _inputs, output: output * factor
+        def scaled(part: str) -> Callable[..., torch.Tensor]:
+            def scale(_module: Any, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+                n = output.shape[1]
+                factors = [getattr(at(position), part).get(i, 1.0) for position in range(n)]
+                return output * torch.tensor(factors)[:, None]
 
-        def steered(_: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            return scale
+
+        def before(_: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
             x = args[0].clone()
-            if i in reach.steer:
-                x[:, reach.steer_first :] += torch.from_numpy(reach.steer[i])
+            for position in range(x.shape[1]):
+                reach = at(position)
+                if i in reach.patch:
+                    x[:, position] = torch.from_numpy(reach.patch[i])
+                if i in reach.steer:
+                    x[:, position] += torch.from_numpy(reach.steer[i])
             return (x, *args[1:])
 
         attention = layer.self_attn.o_proj
         return [
-            layer.register_forward_pre_hook(steered),
+            layer.register_forward_pre_hook(before),
             attention.register_forward_pre_hook(heads),
-            attention.register_forward_hook(scaled(reach.attention.get(i, 1.0))),
-            layer.mlp.register_forward_hook(scaled(reach.mlp.get(i, 1.0))),
+            attention.register_forward_hook(scaled("attention")),
+            layer.mlp.register_forward_hook(scaled("mlp")),
         ]
 
 
-def reached_logits(runner: Runner, ids: list[int], slot: int = 0, chunk: int = 8) -> Floats:
-    """After each token, with what is set for the slot."""
-    parts = []
-    for first in range(0, len(ids), chunk):
-        part = ids[first : first + chunk]
+def reached_logits(
+    runner: Runner, ids: list[int], slot: int = 0, chunk: int = 8, course: Course | None = None
+) -> Floats:
+    """After each token, under a course or else with what is set for the slot."""
+    parts, first = [], 0
+    while first < len(ids):
+        end = min(first + chunk, len(ids))
+        if course is not None:
+            end = course.end(first, end)
+            runner.set_reach(slot, course.at(first))
+        part = ids[first:end]
         rows = tuple(Row(slot, first + i, id) for i, id in enumerate(part))
         samples = tuple(greedy(i, slot) for i in range(len(part)))
         parts.append(runner.logits(Step(rows, samples, reach=True)))
+        first = end
     return np.concatenate(parts)
 
 
 def check(runner: Runner, oracle: random_llama.Reference, name: str, ids: list[int]) -> None:
     config = runner.config
-    reach = some_reach(config)
+    course = some_course(config)
     plain = oracle.logits(ids)
-    want = Hooked(oracle, reach, config.head_dim).logits(ids)
+    want = Hooked(oracle, course, config.head_dim).logits(ids)
     size = np.abs(want).max()
     assert np.abs(want - plain).max() > 0.1 * size, "the interventions should show"
     driving.begin(runner, 0, ids, len(ids))
-    runner.set_reach(0, reach)
-    got = reached_logits(runner, ids)
+    got = reached_logits(runner, ids, course=course)
     kind = f"reach.{type(runner).__name__}.logits"
     compare(kind, name, got, want, np.array(2e-4 * size), seed=0)
 
@@ -150,7 +185,7 @@ def test_interventions_in_a_trained_model_equal_hooks(load: Load, stories: Path)
     check(load(stories), random_llama.Reference(stories), "stories260k", ids)
 
 
-@pytest.mark.parametrize("part", ["heads", "attention", "mlp", "steer", "layer"])
+@pytest.mark.parametrize("part", ["heads", "attention", "mlp", "steer", "patch", "layer"])
 def test_each_kind_of_intervention_equals_hooks(load: Load, part: str) -> None:
     name, layer = "gqa8", 1
     runner, ids = load(random_llama.folder(name)), random_llama.ids(name, 12)
@@ -160,10 +195,11 @@ def test_each_kind_of_intervention_equals_hooks(load: Load, part: str) -> None:
         "heads": Reach(heads={(layer, 5): -2.0}),
         "attention": Reach(attention={layer: 0.0}),
         "mlp": Reach(mlp={layer: 3.0}),
-        "steer": Reach(steer={layer: vector}, steer_first=5),
+        "steer": Reach(steer={layer: vector}),
+        "patch": Reach(patch={layer: vector, 0: -vector}),
         "layer": Reach(attention={layer: 0.0}, mlp={layer: 0.0}),
     }[part]
-    want = Hooked(oracle, reach, config.head_dim).logits(ids)
+    want = Hooked(oracle, always(reach), config.head_dim).logits(ids)
     assert np.abs(want - oracle.logits(ids)).max() > 0.01 * np.abs(want).max()
     driving.begin(runner, 2, ids, 12)
     runner.set_reach(2, reach)
@@ -207,7 +243,7 @@ def test_each_row_gets_what_is_set_for_its_slot(load: Load) -> None:
     name = "gqa8"
     runner = load(random_llama.folder(name))
     texts = {slot: random_llama.ids(name, 6, seed=slot) for slot in range(4)}
-    reaches = {slot: some_reach(runner.config, slot, first=slot) for slot in (0, 3)}
+    reaches = {slot: some_reach(runner.config, slot) for slot in (0, 3)}
     alone = {}
     for slot, ids in texts.items():
         driving.begin(runner, slot, ids, 8, [slot])
@@ -227,7 +263,7 @@ def test_what_is_set_rests_until_a_step_asks_for_it(load: Load) -> None:
     name = "derived_head"
     runner, ids = load(random_llama.folder(name)), random_llama.ids(name, 12)
     plain = driving.all_logits(runner, ids)
-    runner.set_reach(0, some_reach(runner.config, first=0))
+    runner.set_reach(0, some_reach(runner.config))
     step = Step((Row(0, 11, ids[-1]),), (greedy(0),))
     assert np.abs(runner.logits(step)[0] - plain[-1]).max() <= 1e-5
     driving.begin(runner, 0, ids, 12)  # begins without
@@ -290,7 +326,7 @@ def test_with_nothing_set_every_bit_is_that_of_a_plain_plan(
 
 
 def test_watching_a_reached_run_changes_nothing(runner: WgpuRunner) -> None:
-    prompt, reach = random_llama.ids("derived_head", 9), some_reach(runner.config, first=4)
+    prompt, reach = random_llama.ids("derived_head", 9), some_reach(runner.config)
     texts = []
     for capture in (False, True):
         driving.begin(runner, 1, prompt, 30)
@@ -352,6 +388,11 @@ def test_a_slider_is_one_small_write(runner: WgpuRunner, monkeypatch: pytest.Mon
         (Reach(heads={(2, 1): 0.75}, mlp={1: 0.0}), [("reach.heads", 4 * 8)]),
         (Reach(heads={(2, 1): 0.75}, mlp={1: 0.0}), []),
         (Reach(heads={(2, 1): 0.75}), [("reach.updates", 4 * 2)]),
+        (
+            Reach(heads={(2, 1): 0.75}, patch={1: np.ones(64, np.float32)}),
+            [("reach.vectors", 4 * 64), ("reach.keeps", 4)],
+        ),
+        (Reach(heads={(2, 1): 0.75}), [("reach.vectors", 4 * 64), ("reach.keeps", 4)]),
         (None, [("reach.heads", 4 * 8)]),
     ):
         runner.set_reach(3, reach)
@@ -369,7 +410,8 @@ def test_a_slider_is_one_small_write(runner: WgpuRunner, monkeypatch: pytest.Mon
         (Reach(mlp={0: 1e39}), "the factor at 0 is 1e[+]39"),
         (Reach(steer={0: np.zeros(3, np.float32)}), r"has shape \(3,\); give 64 finite"),
         (Reach(steer={1: np.full(64, np.inf, np.float32)}), "give 64 finite"),
-        (Reach(steer_first=-1), "steer_first is -1"),
+        (Reach(patch={9: np.zeros(64, np.float32)}), "no layer 9"),
+        (Reach(patch={0: np.zeros(63, np.float32)}), r"that patches layer 0 has shape \(63,\)"),
     ],
 )
 def test_what_the_model_has_not_is_refused(load: Load, reach: Reach, message: str) -> None:
@@ -377,3 +419,46 @@ def test_what_the_model_has_not_is_refused(load: Load, reach: Reach, message: st
     with pytest.raises(InvalidRequest, match=message) as caught:
         runner.set_reach(0, reach)
     assert caught.value.param == "reach"
+
+
+# ---- a course ------------------------------------------------------------------------------------
+
+
+def test_a_course_says_what_acts_where() -> None:
+    off, on, plain = Reach(mlp={0: 0.0}), Reach(heads={(0, 1): 2.0}), Reach(mlp={0: 1.0})
+    course = Course()
+    assert not course.at(5).acts
+    assert course.end(0, 9) == 9
+    for first, reach in ((4, off), (8, on), (10, Reach(mlp={0: 0.0}, attention={1: 1.0}))):
+        course.change(first, reach)
+    assert [course.at(p).digest for p in (3, 4, 7)] == [b"", off.digest, off.digest]
+    assert [course.end(p, 12) for p in (0, 3, 4, 8, 10, 11)] == [4, 4, 8, 10, 12, 12]
+    assert course.end(8, 9) == 9
+    assert course.mark(11) == off.digest
+    assert course.marks(9) == ((4, off.digest), (8, on.digest))
+    course.change(9, on)  # as before it: nothing begins here, and what came later is gone
+    assert course.end(8, 99) == 99
+    course.change(4, plain)
+    assert course.marks(99) == ()
+
+
+def test_a_digest_names_what_is_changed_and_nothing_else() -> None:
+    vector, zeros = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    different = [
+        Reach(),
+        Reach(heads={(0, 1): 0.5}),
+        Reach(heads={(1, 0): 0.5}),
+        Reach(attention={1: 0.5}),
+        Reach(mlp={1: 0.5}),
+        Reach(mlp={1: 0.25}),
+        Reach(steer={1: vector}),
+        Reach(steer={2: vector}),
+        Reach(patch={1: vector}),
+        Reach(patch={1: zeros}),
+        Reach(steer={1: vector}, patch={1: vector}),
+    ]
+    assert len({reach.digest for reach in different}) == len(different)
+    assert Reach(heads={(0, 1): 1.0}, mlp={2: 1.0}, steer={0: zeros}).digest == b""
+    a = Reach(heads={(0, 1): 0.5, (2, 3): 2.0}, steer={0: vector, 1: -vector})
+    b = Reach(heads={(2, 3): 2.0, (0, 1): 0.5}, steer={1: -vector, 0: vector.copy()})
+    assert a.digest == b.digest

@@ -22,6 +22,8 @@ def captured(times: bool) -> Captured:
         residual=numbers(3, 2),
         attention=numbers(3, 2),
         mlp=numbers(3, 2),
+        attention_cosine=numbers(3, 2) / 300 * 2 - 1,
+        mlp_cosine=numbers(3, 2) / 300 * 2 - 1,
         entropy=numbers(3, 2, 4),
         layer_ms=numbers(2, 2) if times else None,
         embed_ms=0.5 if times else None,
@@ -42,6 +44,8 @@ def test_every_number_is_the_rows(times: bool, row: int) -> None:
         assert told.residual == pytest.approx(step.residual[row, layer], rel=5e-6)
         assert told.attention == pytest.approx(step.attention[row, layer], rel=5e-6)
         assert told.mlp == pytest.approx(step.mlp[row, layer], rel=5e-6)
+        cosine = step.attention_cosine[row, layer], step.mlp_cosine[row, layer]
+        assert (told.attention_cosine, told.mlp_cosine) == pytest.approx(cosine, rel=5e-6)
         assert told.entropy == pytest.approx(tuple(step.entropy[row, layer]), rel=5e-6)
         if step.layer_ms is None:
             assert (told.attention_ms, told.mlp_ms) == (None, None)

@@ -79,7 +79,8 @@ def test_statistics_equal_hooks_on_transformers(name: str, load: Any) -> None:
     runner.set_blocks(0, scattered_blocks(runner, len(ids)))
     runner.submit(Step(rows(ids), (sample(49),), capture=True))
     got, expected = runner.collect().captured, random_llama.reference(name).captured(ids)
-    for field in ("embedding", "residual", "attention", "mlp", "entropy"):
+    cosines = ("attention_cosine", "mlp_cosine")
+    for field in ("embedding", "residual", "attention", "mlp", *cosines, "entropy"):
         values, theirs = getattr(got, field), getattr(expected, field)
         assert values.shape == theirs.shape
         assert np.abs(values - theirs).max() <= 1e-4 * np.abs(theirs).max(), field

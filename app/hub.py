@@ -1,0 +1,363 @@
+"""Models of the Hugging Face hub: what a repository holds, and fetching the files a model needs.
+
+`huggingface_hub` does the work: its cache folder (HF_HOME, HF_HUB_CACHE), its tokens (HF_TOKEN,
+`hf auth login`), its endpoint (HF_ENDPOINT), its offline mode (HF_HUB_OFFLINE), and going on after
+a cut. Here is what it leaves open: which files are needed (never a pickle), that what arrived is
+what the hub has, how far it is, cancelling, and errors that say what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+from huggingface_hub import constants
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+    SafetensorsParsingError,
+)
+
+from app.transfer import Cancelled, Transfer, progress_bar
+from gpu import EngineError, ModelError
+
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}", re.ASCII)
+SMALL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+"""What is read beside the weights; the first must be there."""
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+SHARD = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+LOOK_UP_SECONDS = 10.0
+HASH_BYTES = 1 << 20
+SPARE_BYTES = 64 << 20
+"""Room on the disk that a download leaves free."""
+
+constants.DOWNLOAD_CHUNK_SIZE = 1 << 20
+"""A cut loses the piece that it falls in, and a cancelled download ends with one: on a slow line
+the client's own 10 MiB would be too much of both."""
+
+_TRANSPORT_ERROR: type[BaseException] = HfHubHTTPError.__bases__[0]
+"""Base of what the client's HTTP library raises; which library that is depends on the client's
+version."""
+
+
+class HubError(EngineError):
+    """A model could not be fetched: no network, no room, damaged on the way. Trying again may
+    help."""
+
+    code = "hub_error"
+
+
+class NotOnHub(ModelError):
+    """There is no such model on the hub, or it may not be had, or it is not one for this engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a repository. `sha256` of its bytes, or `git_id` where the hub knows only that."""
+
+    name: str
+    n_bytes: int
+    sha256: str | None
+    git_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One commit of a repository. `files` is None when the hub could not be asked: then what is in
+    the cache is all there is."""
+
+    repository: str
+    commit: str
+    folder: Path
+    files: Mapping[str, HubFile] | None
+
+    def missing(self, names: tuple[str, ...]) -> tuple[HubFile, ...]:
+        """Those of `names` that are in the repository and not in the cache."""
+        files = self.files or {}
+        return tuple(
+            files[name] for name in names if name in files and not (self.folder / name).is_file()
+        )
+
+    def weight_names(self) -> tuple[str, ...]:
+        """The weight files; the index must have been fetched. Raises NotOnHub when there are no
+        safetensors, and HubError when some are neither here nor to be had."""
+        here = {path.name for path in self.folder.iterdir() if path.is_file()}
+        has = here if self.files is None else self.files
+        names: tuple[str, ...] = ()
+        if WEIGHTS in has:
+            names = (WEIGHTS,)
+        elif INDEX in has:
+            names = (INDEX, *_shards(self.folder / INDEX))
+        if self.files is None and not (names and here.issuperset(names)):
+            raise HubError(
+                f"only part of {self.repository} is in the cache ({self.folder}), and the hub "
+                "cannot be asked; connect, and start again to fetch the rest"
+            )
+        if names:
+            return names
+        pickles = sorted(name for name in has if name.endswith(PICKLES))
+        hint = f"; {pickles[0]} may run code when it is read, and is not" if pickles else ""
+        raise NotOnHub(f"{self.repository} has neither {WEIGHTS} nor {INDEX}{hint}")
+
+    def fetch(
+        self,
+        files: tuple[HubFile, ...],
+        on_transfer: Callable[[Transfer], None] = lambda transfer: None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Fetch files into the cache and check them. A file that is cut off is gone on with while
+        this runs; one that was cancelled begins anew next time. Raises HubError, NotOnHub,
+        Cancelled."""
+        total = sum(file.n_bytes for file in files)
+        _check_room(total)
+        done = 0
+        for file in files:
+            bar = progress_bar(file.name, file.n_bytes, done, total, on_transfer, cancelled)
+            if cancelled():
+                raise Cancelled
+            with _errors(self.repository, self.commit):
+                path = Path(
+                    huggingface_hub.hf_hub_download(
+                        self.repository, file.name, revision=self.commit, tqdm_class=bar
+                    )
+                )
+            _check(self.repository, file, path)
+            done += file.n_bytes
+
+    def shapes(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+        """Shape of every tensor, from the headers of remote weight files: a few KB of each."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in names:
+            if not name.endswith(".safetensors"):
+                continue
+            with _errors(self.repository, self.commit):
+                header = huggingface_hub.HfApi().parse_safetensors_file_metadata(
+                    self.repository, name, revision=self.commit
+                )
+            for tensor, info in header.tensors.items():
+                if not all(type(size) is int and size >= 0 for size in info.shape):
+                    raise NotOnHub(f"{self.repository}: {name}: {tensor} has no usable shape")
+                shapes[tensor] = tuple(info.shape)
+        return shapes
+
+
+def is_hub_id(name: str) -> bool:
+    """Could `name` be OWNER/MODEL on the hub?"""
+    return bool(REPOSITORY.fullmatch(name)) and ".." not in name and "--" not in name
+
+
+def look_up(repository: str, revision: str | None = None) -> Snapshot:
+    """Ask the hub for a revision (branch, tag or commit; main if None) and fetch its config.json,
+    nothing else. Without a network, or in offline mode, what is in the cache.
+
+    Raises NotOnHub and HubError.
+    """
+    if revision is not None and (not REVISION.fullmatch(revision) or ".." in revision):
+        raise NotOnHub(f"--revision {revision!r} is not a branch, a tag or a commit")
+    wanted = revision or constants.DEFAULT_REVISION
+    with _errors(repository, wanted):
+        try:
+            commit, files = _list(repository, wanted)
+        except (OfflineModeIsEnabled, HfHubHTTPError, _TRANSPORT_ERROR) as error:
+            return _cached(repository, wanted, error)
+        if SMALL_FILES[0] not in files:
+            raise NotOnHub(f"{repository} has no {SMALL_FILES[0]}; is it a language model?")
+        # By the name of the branch, so that the cache learns which commit it is at.
+        config = Path(huggingface_hub.hf_hub_download(repository, SMALL_FILES[0], revision=wanted))
+        if config.parent.name != commit:  # it moved between the two requests
+            commit, files = _list(repository, config.parent.name)
+        _check(repository, files[SMALL_FILES[0]], config)
+        return Snapshot(repository, commit, config.parent, files)
+
+
+def cached_models() -> list[tuple[str, int]]:
+    """(repository, bytes) of the models in the cache that hold safetensors, by name."""
+    if not Path(constants.HF_HUB_CACHE).is_dir():
+        return []
+    return sorted(
+        (repo.repo_id, repo.size_on_disk)
+        for repo in huggingface_hub.scan_cache_dir().repos
+        if repo.repo_type == "model"
+        and any(
+            file.file_name.endswith(".safetensors")
+            for revision in repo.revisions
+            for file in revision.files
+        )
+    )
+
+
+def _list(repository: str, revision: str) -> tuple[str, dict[str, HubFile]]:
+    info = huggingface_hub.HfApi().model_info(
+        repository, revision=revision, files_metadata=True, timeout=LOOK_UP_SECONDS
+    )
+    files = {
+        file.rfilename: HubFile(
+            file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, file.blob_id
+        )
+        for file in info.siblings or ()
+    }
+    return str(info.sha), files
+
+
+def _cached(repository: str, revision: str, why: BaseException) -> Snapshot:
+    """The cache's, because the hub cannot be asked; `why` is raised again when it has none or when
+    the hub did answer."""
+    answered = isinstance(why, HfHubHTTPError) and why.response.status_code < 500
+    if answered:
+        raise why
+    try:
+        config = Path(
+            huggingface_hub.hf_hub_download(
+                repository, SMALL_FILES[0], revision=revision, local_files_only=True
+            )
+        )
+    except LocalEntryNotFoundError:
+        raise why from None
+    return Snapshot(repository, config.parent.name, config.parent, None)
+
+
+def _shards(index: Path) -> tuple[str, ...]:
+    """The weight files that an index names, in its order."""
+    try:
+        names = dict.fromkeys(json.loads(index.read_bytes())["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise NotOnHub(f"{index}: not an index of weight files") from None
+    for name in names:
+        if not isinstance(name, str) or not SHARD.fullmatch(name):
+            raise NotOnHub(f"{index}: names a weight file {name!r}; expected NAME.safetensors")
+    return tuple(names)
+
+
+# ---- what arrived, and where it lies ---------------------------------------------------------
+
+
+def _check(repository: str, file: HubFile, path: Path) -> None:
+    """Is the file what the hub has? What is not is thrown away, so that it can be fetched again."""
+    n_bytes = path.stat().st_size
+    if file.sha256 is not None:
+        found, expected = _digest(path, hashlib.sha256()), file.sha256
+    elif file.git_id is not None:
+        blob = hashlib.sha1(b"blob %d\0" % n_bytes, usedforsecurity=False)
+        found, expected = _digest(path, blob), file.git_id
+    else:
+        found = expected = ""
+    if found == expected and n_bytes == file.n_bytes:
+        return
+    path.resolve().unlink()
+    path.unlink(missing_ok=True)
+    raise HubError(
+        f"{repository}: {file.name} was damaged on the way: it has {n_bytes:,} bytes and checksum "
+        f"{found[:12]}, but the hub says {file.n_bytes:,} and {expected[:12]}; it was thrown away, "
+        "try again"
+    )
+
+
+def _digest(path: Path, digest: Any) -> str:
+    with path.open("rb") as file:
+        while piece := file.read(HASH_BYTES):
+            digest.update(piece)
+    return str(digest.hexdigest())
+
+
+def _check_room(n_bytes: int) -> None:
+    folder = Path(constants.HF_HUB_CACHE).expanduser().absolute()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if n_bytes and n_bytes + SPARE_BYTES > free:
+        raise HubError(
+            f"the model has {n_bytes / 1e9:.2f} GB to fetch, but the disk of the cache "
+            f"({constants.HF_HUB_CACHE}) has {free / 1e9:.2f} GB free; make room, or set "
+            "HF_HUB_CACHE to a folder on another disk"
+        )
+
+
+# ---- errors ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _errors(repository: str, revision: str) -> Iterator[None]:
+    """Turn the client's errors into those of this module, in words a person can act on."""
+    try:
+        yield
+    except (EngineError, Cancelled):
+        raise
+    except OfflineModeIsEnabled:
+        raise HubError(
+            f"{repository} ({revision}) is not in the cache ({constants.HF_HUB_CACHE}), and "
+            "HF_HUB_OFFLINE forbids asking the hub; unset it, or give a folder"
+        ) from None
+    except RevisionNotFoundError:
+        raise NotOnHub(f"{repository} has no revision {revision!r}") from None
+    except GatedRepoError:
+        raise NotOnHub(
+            f"{repository} is gated: accept its terms at {constants.ENDPOINT}/{repository}, then "
+            "run `hf auth login`, or set HF_TOKEN to a token of that account"
+        ) from None
+    except RepositoryNotFoundError:
+        raise NotOnHub(
+            f"there is no folder {repository!r}, and the hub has no model of that name, or it is "
+            "private: check the name, or set HF_TOKEN to a token that may see it"
+        ) from None
+    except EntryNotFoundError as error:
+        raise HubError(f"{repository} ({revision}): {_first_line(error)}") from None
+    except SafetensorsParsingError as error:
+        raise NotOnHub(f"{repository}: {_first_line(error)}") from None
+    except HfHubHTTPError as error:
+        raise _refused(repository, error) from None
+    except OSError as error:
+        raise _local(repository, error) from None
+    except _TRANSPORT_ERROR as error:
+        raise HubError(
+            f"{constants.ENDPOINT} cannot be reached ({type(error).__name__}: "
+            f"{_first_line(error)}), and {repository} is not whole in the cache; check the "
+            "network, or give a folder"
+        ) from None
+
+
+def _refused(repository: str, error: HfHubHTTPError) -> EngineError:
+    status = error.response.status_code
+    if status in (401, 403):
+        return NotOnHub(
+            f"the hub refuses {repository} ({status}): the token in HF_TOKEN or of `hf auth login` "
+            "is not valid for it; renew it, or log out to ask without one"
+        )
+    if status == 429:
+        return HubError(f"the hub wants fewer requests (429); wait before fetching {repository}")
+    return HubError(f"the hub answered {status} for {repository}; try again later")
+
+
+def _local(repository: str, error: OSError) -> HubError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HubError(
+            f"the disk of the cache ({constants.HF_HUB_CACHE}) is full; make room, or set "
+            "HF_HUB_CACHE to a folder on another disk"
+        )
+    return HubError(f"{repository} could not be fetched: {_first_line(error)}; try again")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

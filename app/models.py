@@ -1,0 +1,93 @@
+"""What a model's name means: a folder, or OWNER/MODEL on the Hugging Face hub.
+
+A model is found in three steps, so that what cannot be run is refused early: its config is read
+and judged, then its tokenizer and the headers of its weights, and only then are weights fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from app import tale
+from app.config import Settings
+from app.hub import INDEX, SMALL_FILES, HubFile, Snapshot, is_hub_id, look_up
+from app.memory import expect_fit
+from app.transfer import Transfer
+from gpu import ModelConfig, ModelError, Tokenizer
+
+OnTransfer = Callable[[Transfer], None]
+
+
+def _unheard(transfer: Transfer) -> None: ...
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model whose config and tokenizer are here and can be used.
+
+    name     what to call it
+    path     its folder; of the hub's cache for one of the hub
+    missing  its weight files that `fetch` must bring first
+    """
+
+    name: str
+    path: Path
+    tokenizer: Tokenizer
+    missing: tuple[HubFile, ...] = ()
+    snapshot: Snapshot | None = None
+
+    def fetch(
+        self, on_transfer: OnTransfer = _unheard, cancelled: Callable[[], bool] = _never
+    ) -> None:
+        """Bring the weights that are missing. Raises HubError, NotOnHub, Cancelled."""
+        if self.snapshot is not None and self.missing:
+            self.snapshot.fetch(self.missing, on_transfer, cancelled)
+
+
+def find_model(settings: Settings, *, must_fit: bool = True) -> Model:
+    """The model that the settings name, the bundled one if none; of one of the hub, all but the
+    weights is fetched. What is a path of this machine is that, even if the hub has the name too.
+
+    Raises ModelError for what is no model or cannot be run, HubError when the hub is needed and
+    cannot be had, and, with `must_fit`, DeviceError when the device's memory cannot hold it.
+    """
+    name = settings.model
+    of_hub = name is not None and is_hub_id(name) and not Path(name).exists()
+    if settings.revision is not None and not of_hub:
+        raise ModelError(
+            "--revision is for OWNER/MODEL of the hub, but the model is "
+            f"{name or 'the bundled one'}: leave it out"
+        )
+    if name is not None and of_hub:
+        return _of_hub(name, settings, must_fit)
+    path = tale.model_dir() if name is None else Path(name)
+    ModelConfig.from_folder(path)
+    called = tale.NAME if path.resolve() == tale.model_dir() else path.resolve().name
+    model = Model(called, path, Tokenizer.load(path))
+    if must_fit:
+        expect_fit(called, path, settings)
+    return model
+
+
+def _of_hub(name: str, settings: Settings, must_fit: bool) -> Model:
+    snapshot = look_up(name, settings.revision)
+    try:
+        ModelConfig.from_folder(snapshot.folder)
+        snapshot.fetch(snapshot.missing((*SMALL_FILES, INDEX)))
+        ModelConfig.from_folder(snapshot.folder)  # with what generation_config.json adds
+        tokenizer = Tokenizer.load(snapshot.folder)
+        weights = snapshot.weight_names()
+        missing = snapshot.missing(weights)
+        if must_fit:
+            shapes = snapshot.shapes(weights) if missing else None
+            expect_fit(name, snapshot.folder, settings, shapes)
+    except ModelError as error:
+        # The cache's folders say nothing to a person.
+        raise ModelError(str(error).replace(f"{snapshot.folder}/", f"{name}: ")) from None
+    return Model(name, snapshot.folder, tokenizer, missing, snapshot)

@@ -1,0 +1,59 @@
+"""How far a download is, on the terminal: one line that is rewritten, or, where the output goes to
+a file, a line now and then."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from app.models import Model
+from app.transfer import Transfer
+
+LINE_SECONDS = 10.0
+
+
+class ProgressLine:
+    """Shows the newest text. `close` leaves the line."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stderr
+        self._rewrites = self._out.isatty()
+        self._width = 0
+        self._shown = float("-inf")
+
+    def show(self, text: str) -> None:
+        if self._rewrites:
+            text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps stays
+            self._out.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        elif time.monotonic() - self._shown >= LINE_SECONDS:
+            self._out.write(text + "\n")
+            self._shown = time.monotonic()
+        self._out.flush()
+
+    def close(self) -> None:
+        if self._width:
+            self._out.write("\n")
+            self._out.flush()
+            self._width = 0
+
+
+def fetch_with_line(
+    model: Model,
+    on_transfer: Callable[[Transfer], None] = lambda transfer: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> None:
+    """`Model.fetch`, also shown on standard error."""
+    line = ProgressLine()
+
+    def tell(transfer: Transfer) -> None:
+        line.show(str(transfer))
+        on_transfer(transfer)
+
+    try:
+        model.fetch(tell, cancelled)
+    finally:
+        line.close()

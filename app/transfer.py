@@ -1,0 +1,85 @@
+"""How far a download is: told while it runs, and the place where it can be ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+TELL_SECONDS = 0.25
+
+
+class Cancelled(Exception):
+    """The download was ended by whoever started it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes of `file`, bytes of all files, and bytes per second since the file began."""
+
+    file: str
+    n_done: int
+    n_bytes: int
+    all_done: int
+    all_bytes: int
+    rate: float
+
+    @property
+    def share(self) -> float:
+        return self.all_done / self.all_bytes if self.all_bytes else 1.0
+
+    def __str__(self) -> str:
+        parts = [f"downloading {self.file}, {self.n_done / 1e6:.1f} of {self.n_bytes / 1e6:.1f} MB"]
+        if self.all_bytes != self.n_bytes:
+            parts.append(f"{self.all_done / 1e6:.1f} of {self.all_bytes / 1e6:.1f} MB in all")
+        return f"{', '.join(parts)} ({self.rate / 1e6:.1f} MB/s)"
+
+
+def progress_bar(
+    file: str,
+    n_bytes: int,
+    before: int,
+    all_bytes: int,
+    on_transfer: Callable[[Transfer], None],
+    cancelled: Callable[[], bool],
+) -> type[Any]:
+    """A class for `tqdm_class` of `huggingface_hub` that shows nothing and tells `on_transfer`,
+    a few times a second. `before`: bytes of the files before this one. Raises Cancelled in the
+    download once `cancelled` says so."""
+
+    class Bar:
+        def __init__(self, *args: Any, total: int | None = None, initial: int = 0, **_: Any):
+            self.total = total
+            self.n = initial
+            self._first = initial
+            self._began = time.monotonic()
+            self._told = float("-inf")
+            self._tell()
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += int(n or 0)
+            if cancelled():
+                raise Cancelled
+            if time.monotonic() - self._told > TELL_SECONDS or self.n >= n_bytes:
+                self._tell()
+
+        def _tell(self) -> None:
+            self._told = time.monotonic()
+            seconds = max(self._told - self._began, 1e-3)
+            rate = (self.n - self._first) / seconds
+            on_transfer(Transfer(file, self.n, n_bytes, before + self.n, all_bytes, rate))
+
+        # What the client calls as well; bytes are counted by `update` alone.
+        def update_transfer(self, n: float | None = 1) -> None: ...
+        def set_postfix_str(self, *args: Any, **_: Any) -> None: ...
+        def set_transfer_postfix_str(self, *args: Any, **_: Any) -> None: ...
+        def refresh(self, *args: Any, **_: Any) -> None: ...
+        def close(self) -> None: ...
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+
+    return Bar

@@ -1,0 +1,141 @@
+"""The layer stack: what is told of a token's layers is what the engine measured, at every token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e.playground import Playground, until
+from e2e.site import Site
+from tests.app.fake_sampler import stats
+
+NUMBERS = ("residual", "attention", "mlp", "attention_cosine", "mlp_cosine")
+
+# Module state of the page, which is the same object for whoever imports it.
+TOLD = """async (index) => {
+  const { view } = await import("/static/js/view.js");
+  const { id, stats } = view.answer.tokens[index];
+  return { id, stats };
+}"""
+
+# [colour on the plate, colour of the map] in the middle of each layer's MLP row of a written token.
+COLOURS = """async (index) => {
+  const [{ view, metric }, { core }, { grid }, { partEdges }, { scales }, { shade }, { state }] =
+    await Promise.all(["view", "core", "grid", "column", "metrics", "palette", "state"]
+      .map((name) => import(`/static/js/${name}.js`)));
+  const canvas = document.querySelector("#sample");
+  const x = Math.round((core.x0 + (index + 0.4) * core.column - core.scroll) * core.ratio);
+  if (x < 0 || x >= canvas.width) return null;
+  const copy = new OffscreenCanvas(1, canvas.height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, -x, 0);
+  return view.answer.tokens[index].stats.layers.map((layer, i) => {
+    const [top, bottom] = partEdges(i, view.parts - 1);
+    const y = Math.round(((top + bottom) / 2) * core.ratio);
+    const [r, g, b] = copy.getImageData(0, y, 1, 1).data;
+    const value = metric().value(layer, view.parts - 1, view.parts);
+    return [`rgb(${r},${g},${b})`, shade(scales[state.metric].at(value))];
+  });
+}"""
+
+PIN = """async (index) => {
+  const { pin } = await import("/static/js/view.js");
+  pin(index);
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+}"""
+
+
+def written(play: Playground, n: int) -> None:
+    play.set(max_tokens=n)
+    play.ask()
+    play.wait_tokens(n)
+    play.wait_done()
+
+
+def figure(value: float) -> str:
+    return f"{value:.2f}".replace("-", "−")
+
+
+def test_the_focused_layer_is_told_with_every_head(page: Page, site: Callable[..., Site]) -> None:
+    play = Playground(page, site().url).open()
+    written(play, 12)
+    for token, layer in [(2, 0), (11, 7), (5, 4)]:
+        play.tokens.nth(token).click()
+        page.locator(f'#lrows tr[data-layer="{layer}"]').click()
+        told = page.evaluate(TOLD, token)
+        position = told["stats"]["position"]
+        measured = stats(position, told["id"], 8, 8, 1).layers[layer]
+        for name in NUMBERS:
+            assert told["stats"]["layers"][layer][name] == pytest.approx(getattr(measured, name))
+        foot = page.locator("#layer-line")
+        size = {"attention": measured.attention, "MLP": measured.mlp}
+        cosine = {"attention": measured.attention_cosine, "MLP": measured.mlp_cosine}
+        time = {"attention": measured.attention_ms, "MLP": measured.mlp_ms}
+        expect(foot.locator("b")).to_have_text(f"layer {layer}")
+        for part, words in zip(size, foot.locator("span").all(), strict=True):
+            ms = time[part]
+            assert ms is not None
+            expect(words).to_have_text(
+                f"{part} {size[part] / measured.residual:.2f} cos {figure(cosine[part])} "
+                f"{round(1000 * ms)} µs"
+            )
+        bits = ", ".join(f"{value:.1f}" for value in measured.entropy)
+        expect(page.get_by_role("img", name="Attention entropy of each head")).to_have_attribute(
+            "aria-label", f"Attention entropy of each head, in bits: {bits}"
+        )
+
+
+def test_the_cosine_is_a_colour_of_the_core(page: Page, site: Callable[..., Site]) -> None:
+    play = Playground(page, site().url).open()
+    written(play, 20)
+    page.keyboard.press("Escape")
+    page.locator("#plot").focus()
+    page.keyboard.press("5")
+    expect(page.get_by_role("radio", name="Cosine")).to_be_checked()
+    expect(page.locator("#lo")).to_have_text("−0.75")
+    for index in (0, 7, 18):
+        colours = until(page, lambda index=index: page.evaluate(COLOURS, index), "a column")
+        assert all(drawn == map_ for drawn, map_ in colours), colours
+    assert len({drawn for drawn, _ in colours}) > 4, "layers differ"
+    play.tokens.nth(3).click()
+    layer = page.evaluate(TOLD, 3)["stats"]["layers"][6]
+    expect(page.locator("#val")).to_have_text(f"layer 6 MLP {figure(layer['mlp_cosine'])}")
+
+
+FORGET = """async () => {
+  const { view } = await import("/static/js/view.js");
+  for (const { stats } of view.answer.tokens)
+    for (const layer of stats.layers) delete layer.attention_cosine;
+}"""
+
+
+def test_a_run_from_before_cosines_says_so(page: Page, site: Callable[..., Site]) -> None:
+    """As a replay file of an older version has it."""
+    play = Playground(page, site().url).open()
+    written(play, 4)
+    page.evaluate(FORGET)
+    page.get_by_text("Cosine", exact=True).click()
+    expect(page.locator("#blank")).to_contain_text("before cosines were measured")
+    play.tokens.nth(1).click()
+    expect(page.locator("#layer-line span").first).not_to_contain_text("cos")
+
+
+@pytest.mark.parametrize("columns", ["ordinary", "narrowest"])
+def test_all_of_a_long_run_can_be_scrolled_back(
+    page: Page, site: Callable[..., Site], columns: str
+) -> None:
+    """Every token has its column wherever the plate is scrolled to, in the colours measured."""
+    play = Playground(page, site(delay=0.0, context=1024).url).open()
+    written(play, 700)
+    if columns == "narrowest":
+        for _ in range(5):
+            page.get_by_role("button", name="Narrower columns").click()
+    for index in (0, 1, 130, 400, 642, 698):
+        play.page.evaluate(PIN, index)
+        colours = until(page, lambda index=index: page.evaluate(COLOURS, index), f"token {index}")
+        assert all(drawn == map_ for drawn, map_ in colours), (index, colours)
+        measured = page.evaluate(TOLD, index)["stats"]["layers"][7]
+        expect(page.locator("#lrows tr").nth(1).locator("td").first).to_have_text(
+            f"{measured['attention'] / measured['residual']:.2f}"
+        )

@@ -1,0 +1,237 @@
+"""What a person changes inside a run while it writes, as it is asked for and told: plain messages.
+
+Texts are texts here. The engine cuts them as plain prompts and makes of all this what acts on a
+pass, a `gpu.reach.Reach`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from gpu.errors import InvalidRequest
+
+FACTORS = (-8.0, 8.0)
+STRENGTHS = (-16.0, 16.0)
+MAX_STEERS = 8
+MAX_PATCHES = 16
+MAX_TEXT_TOKENS = 256
+
+Ids = tuple[int, ...]
+Encode = Callable[[str], list[int]]
+"""A plain prompt as token ids, those included that the tokenizer begins one with."""
+
+
+class HeadFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What head `head` of layer `layer` puts out, times `factor`."""
+
+    layer: int
+    head: int
+    factor: float
+
+
+class LayerFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a part of layer `layer` adds to the residual stream, times `factor`."""
+
+    layer: int
+    factor: float
+
+
+class Steer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The residual stream before layer `layer` gets `strength` · (that of the last token of
+    `toward` − that of the last token of `away`, which may be empty: nothing) (Turner et al. 2023,
+    "Activation Addition: Steering Language Models Without Optimization")."""
+
+    layer: int
+    toward: str
+    strength: float
+    away: str = ""
+
+
+class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The residual stream before layer `layer` of the token at `position` becomes that of token
+    `token` of `prompt` (activation patching: Meng et al. 2022, "Locating and Editing Factual
+    Associations in GPT")."""
+
+    layer: int
+    position: int
+    prompt: str
+    token: int
+
+
+class Interventions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A whole setting; what is not named is left alone. A factor of 0 switches off, 1 leaves alone.
+
+    Several steers of a layer add up. A patched token is steered after it was patched.
+
+    heads, attention, mlp  act on every token that is computed under the setting, the prompt's too
+    steer                  from the last token of the prompt on, and of a change from its first
+                           token on
+    patch                  on one token of the prompt each
+    """
+
+    heads: tuple[HeadFactor, ...] = ()
+    attention: tuple[LayerFactor, ...] = ()
+    mlp: tuple[LayerFactor, ...] = ()
+    steer: tuple[Steer, ...] = ()
+    patch: tuple[Patch, ...] = ()
+
+
+NO_INTERVENTIONS = Interventions()
+
+
+class ReachedFrom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tokens of a text from position `first` on were computed under `reach`, all of it: steers
+    too act from `first` on, and patches whose position is not before it. So a run of n prompt
+    tokens which began with steers is {first: 0, without them}, {first: n − 1, with them}; a change
+    whose index is i begins at first = n − 1 + i."""
+
+    first: int
+    reach: Interventions
+
+
+class Sizes(Protocol):
+    """Of a model."""
+
+    @property
+    def n_layers(self) -> int: ...
+    @property
+    def n_heads(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A setting that the model can be given, with its texts as token ids: what each steer goes
+    toward and away from, and each patch's up to the token in question."""
+
+    told: Interventions = NO_INTERVENTIONS
+    toward: tuple[Ids, ...] = ()
+    away: tuple[Ids, ...] = ()
+    patch: tuple[Ids, ...] = ()
+
+    def texts(self) -> Iterator[Ids]:
+        """Those whose last token's state is needed."""
+        return (ids for ids in (*self.toward, *self.away, *self.patch) if ids)
+
+
+UNTOUCHED = Encoded()
+
+
+def encode_interventions(
+    wanted: Interventions,
+    sizes: Sizes,
+    encode: Encode,
+    *,
+    param: str = "reach",
+    n_prompt: int | None = None,
+) -> Encoded:
+    """`wanted` for a model. `param` names it in what is refused; `n_prompt`: where patches may be.
+
+    Raises InvalidRequest for a layer, head, position or token that is not there, a number out of
+    range, two entries for one place, more entries than are taken, and a text that is too long.
+    """
+    if wanted == NO_INTERVENTIONS:
+        return UNTOUCHED
+    check = _Check(sizes, encode, param)
+    check.factors("heads", wanted.heads)
+    check.factors("attention", wanted.attention)
+    check.factors("mlp", wanted.mlp)
+    toward, away = check.steers(wanted.steer)
+    return Encoded(wanted, toward, away, check.patches(wanted.patch, n_prompt))
+
+
+def expect_no_new_patch(now: Interventions, wanted: Interventions, param: str = "reach") -> None:
+    """Raises InvalidRequest for a patch that `now` has not: its token was computed already."""
+    for patch in wanted.patch:
+        if patch not in now.patch:
+            raise InvalidRequest(
+                f"the token at position {patch.position} is computed already, so it cannot be "
+                "patched while the run writes; write again from there with the patch",
+                f"{param}.patch",
+            )
+
+
+class _Check:
+    """Refuses what a model cannot be given, by name."""
+
+    def __init__(self, sizes: Sizes, encode: Encode, param: str) -> None:
+        self._sizes = sizes
+        self._encode = encode
+        self._param = param
+
+    def factors(self, name: str, entries: Iterable[HeadFactor | LayerFactor]) -> None:
+        places = []
+        for entry in entries:
+            self._below(name, "layer", entry.layer, self._sizes.n_layers)
+            if isinstance(entry, HeadFactor):
+                self._below(name, "head", entry.head, self._sizes.n_heads)
+            self._number(name, "factor", entry.factor, FACTORS)
+            places.append((entry.layer, getattr(entry, "head", 0)))
+        self._once(name, places)
+
+    def steers(self, steers: tuple[Steer, ...]) -> tuple[tuple[Ids, ...], tuple[Ids, ...]]:
+        """The ids of what each goes toward and away from; of an empty text, none."""
+        self._at_most("steer", len(steers), MAX_STEERS)
+        toward, away = [], []
+        for steer in steers:
+            self._below("steer", "layer", steer.layer, self._sizes.n_layers)
+            self._number("steer", "strength", steer.strength, STRENGTHS)
+            toward.append(self._text("steer", "toward", steer.toward))
+            away.append(self._text("steer", "away", steer.away) if steer.away else ())
+        return tuple(toward), tuple(away)
+
+    def patches(self, patches: tuple[Patch, ...], n_prompt: int | None) -> tuple[Ids, ...]:
+        """The ids of each prompt up to its token."""
+        self._at_most("patch", len(patches), MAX_PATCHES)
+        self._once("patch", [(patch.layer, patch.position) for patch in patches])
+        found = []
+        for patch in patches:
+            self._below("patch", "layer", patch.layer, self._sizes.n_layers)
+            if patch.position < 0 or (n_prompt is not None and patch.position >= n_prompt):
+                place = "0 or more" if n_prompt is None else f"from 0 to {n_prompt - 1}"
+                raise self._refused("patch", f"position must be {place}, but got {patch.position}")
+            ids = self._text("patch", "prompt", patch.prompt)
+            if not 0 <= patch.token < len(ids):
+                raise self._refused(
+                    "patch",
+                    f"token must be from 0 to {len(ids) - 1}, because its prompt has {len(ids)} "
+                    f"tokens, but got {patch.token}",
+                )
+            found.append(ids[: patch.token + 1])
+        return tuple(found)
+
+    def _text(self, name: str, field: str, text: str) -> Ids:
+        ids = tuple(self._encode(text)) if text else ()
+        if not 1 <= len(ids) <= MAX_TEXT_TOKENS:
+            raise self._refused(
+                name, f"{field} must have 1 to {MAX_TEXT_TOKENS} tokens, but it has {len(ids)}"
+            )
+        return ids
+
+    def _below(self, name: str, field: str, value: Any, n: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n:
+            raise self._refused(
+                name, f"{field} must be an integer from 0 to {n - 1}, but got {value!r}"
+            )
+
+    def _number(self, name: str, field: str, value: Any, ends: tuple[float, float]) -> None:
+        number = not isinstance(value, bool) and isinstance(value, int | float)
+        if not number or not ends[0] <= value <= ends[1]:  # nor is NaN
+            raise self._refused(
+                name, f"{field} must be a number from {ends[0]:g} to {ends[1]:g}, but got {value!r}"
+            )
+
+    def _at_most(self, name: str, n: int, most: int) -> None:
+        if n > most:
+            raise self._refused(name, f"{most} entries are taken at most, but got {n}")
+
+    def _once(self, name: str, places: list[tuple[int, int]]) -> None:
+        for place in set(places):
+            if places.count(place) > 1:
+                raise self._refused(name, f"there are two entries for {place}; give one")
+
+    def _refused(self, name: str, why: str) -> InvalidRequest:
+        return InvalidRequest(f"{self._param}.{name}: {why}", f"{self._param}.{name}")

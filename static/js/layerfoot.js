@@ -1,0 +1,70 @@
+// Under the layer table: the focused layer in words, and the attention entropy of each of its heads.
+
+import { byId, el, fitCanvas, setText } from "./dom.js";
+import { count } from "./format.js";
+import { scales, signed } from "./metrics.js";
+import { palette } from "./palette.js";
+
+const SANS = '"Plex Sans", sans-serif';
+/** A head with this much room has its number beside its bar. */
+const NUMBER_ROOM = 28;
+const BAR = 4;
+
+const line = byId("layer-line");
+const canvas = byId("heads");
+let labelled = "";
+
+/** Microseconds, "" when they were not measured. */
+export const micro = (ms) => (ms === null || ms === undefined ? "" : count(Math.round(ms * 1000)));
+
+/** `layer`: statistics of layer number `at` (`LayerStats` of gpu/events.py), or null. */
+export function drawFoot(layer, at) {
+  line.replaceChildren(...(layer ? words(layer, at) : []));
+  drawHeads(layer);
+}
+
+function words(layer, at) {
+  const part = (name, size, cosine, ms) => {
+    const told = [`${name} ${(size / layer.residual).toFixed(2)}`];
+    if (cosine !== undefined) told.push(`cos ${signed(cosine)}`);
+    if (ms !== null && ms !== undefined) told.push(`${micro(ms)} µs`);
+    return el("span", "", told.join(" "));
+  };
+  return [
+    el("b", "", `layer ${at}`),
+    part("attention", layer.attention, layer.attention_cosine, layer.attention_ms),
+    part("MLP", layer.mlp, layer.mlp_cosine, layer.mlp_ms),
+  ];
+}
+
+/** A bar for each head, from no entropy (it looks at one token) to the end of the scale. */
+function drawHeads(layer) {
+  const [context, width, height] = fitCanvas(canvas);
+  const entropy = layer?.entropy ?? [];
+  label(entropy);
+  if (!width || !entropy.length) return;
+  const room = width / entropy.length;
+  context.font = `400 11px ${SANS}`;
+  context.textBaseline = "middle";
+  for (const [head, bits] of entropy.entries()) {
+    const x = head * room;
+    const wide = Math.min(BAR, Math.max(1, room - 1));
+    context.fillStyle = palette.line;
+    context.fillRect(x, 0, wide, height);
+    const high = Math.max(1, scales.entropy.at(bits) * height);
+    context.fillStyle = palette.data;
+    context.fillRect(x, height - high, wide, high);
+    if (room < NUMBER_ROOM) continue;
+    context.fillStyle = palette["ink-2"];
+    context.fillText(bits.toFixed(1), x + BAR + 3, height / 2 + 1);
+  }
+}
+
+function label(entropy) {
+  const bits = entropy.map((value) => value.toFixed(1)).join(", ");
+  const name = bits ? `Attention entropy of each head, in bits: ${bits}` : "No layer yet";
+  if (name === labelled) return;
+  labelled = name;
+  canvas.setAttribute("aria-label", name);
+  canvas.title = bits ? name : "";
+}

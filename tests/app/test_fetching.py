@@ -1,0 +1,114 @@
+"""A model that is fetched while the page is up already."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from app import tale
+from app.hub import HubError
+from app.models import Model
+from app.progress_line import ProgressLine, fetch_with_line
+from app.protocol import Status
+from app.transfer import Cancelled, Transfer
+from app.worker import Fetch, ProcessEngine
+from gpu import Tokenizer
+from tests.app.fake_engine import loader
+from tests.app.fake_tokenizer import FakeTokenizer
+
+HALF = Transfer("model.safetensors", 5_000_000, 10_000_000, 6_000_000, 12_000_000, 2_500_000.0)
+Tell = Callable[[Transfer], None]
+Ended = Callable[[], bool]
+
+
+def started(fetch: Fetch) -> tuple[ProcessEngine, list[Status], threading.Event]:
+    """An engine that begins with `fetch`, what it says, and an event for its end."""
+    engine = ProcessEngine(loader(delay=0), FakeTokenizer(), fetch=fetch)
+    heard: list[Status] = []
+    settled = threading.Event()
+
+    def on_state(status: Status, hello: object) -> None:
+        heard.append(status)
+        if status.state in ("ready", "failed"):
+            settled.set()
+
+    engine.listen(on_state)
+    engine.start()
+    return engine, heard, settled
+
+
+def test_the_page_hears_how_far_it_is_and_then_the_engine_starts() -> None:
+    engine, heard, settled = started(lambda tell, ended: tell(HALF))
+    assert settled.wait(20)
+    engine.close()
+    assert heard[1] == Status("loading", str(HALF), 0.5)
+    assert heard[1].message == (
+        "downloading model.safetensors, 5.0 of 10.0 MB, 6.0 of 12.0 MB in all (2.5 MB/s)"
+    )
+    assert heard[-1].state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(HubError("no network; check it"), "no network; check it"), (KeyError("x"), "KeyError: 'x'")],
+)
+def test_what_cannot_be_fetched_is_not_loaded(error: Exception, message: str) -> None:
+    def fail(tell: Tell, ended: Ended) -> None:
+        raise error
+
+    engine, heard, settled = started(fail)
+    assert settled.wait(5)
+    assert heard[-1] == Status("failed", message)
+    assert engine.pid is None
+    engine.close()
+
+
+def test_closing_cancels_the_download() -> None:
+    began, cancelled = threading.Event(), threading.Event()
+
+    def fetch(tell: Tell, ended: Ended) -> None:
+        began.set()
+        while not ended():
+            cancelled.wait(0.01)
+        cancelled.set()
+        raise Cancelled
+
+    engine, heard, _ = started(fetch)
+    assert began.wait(5)
+    engine.close()
+    assert cancelled.is_set()
+    assert engine.pid is None
+    assert [status.state for status in heard] == ["loading"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_one_line_that_is_rewritten() -> None:
+    out = Terminal()
+    line = ProgressLine(out)
+    line.show("long text")
+    line.show("short")
+    line.close()
+    line.close()
+    assert out.getvalue() == "\rlong text\rshort    \n"
+
+
+def test_a_file_has_few_lines() -> None:
+    out = io.StringIO()
+    line = ProgressLine(out)
+    for number in range(50):
+        line.show(f"text {number}")
+    line.close()
+    assert out.getvalue() == "text 0\n"
+
+
+def test_nothing_is_said_of_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tale.model_dir()
+    fetch_with_line(Model("tale", folder, Tokenizer.load(folder)))
+    assert capsys.readouterr() == ("", "")

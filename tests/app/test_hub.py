@@ -1,0 +1,436 @@
+"""Models of the hub: the real client against a stand-in of the hub on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
+
+from app import hub as hub_module
+from app import tale
+from app.config import Settings
+from app.hub import HubError, NotOnHub, cached_models, is_hub_id, look_up
+from app.models import Model, find_model
+from app.transfer import Cancelled, Transfer
+from gpu import DeviceError, Inventory, ModelError
+from tests.app.fake_hub import COMMIT, FakeHub, Repo
+
+TALE = {path.name: path.read_bytes() for path in tale.model_dir().iterdir() if path.is_file()}
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    """The stand-in, which everybody takes for the hub; an empty cache; nobody is logged in."""
+    server = FakeHub()
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + template)
+    monkeypatch.setattr(constants, "ENDPOINT", server.url)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    server.repos["some/tale"] = Repo(dict(TALE))
+    close_session()
+    yield server
+    server.close()
+    close_session()
+
+
+def find(name: str = "some/tale", **settings: Any) -> Model:
+    return find_model(Settings(model=name, **settings))
+
+
+def config_with(**changes: Any) -> bytes:
+    return json.dumps({**json.loads(TALE["config.json"]), **changes}).encode()
+
+
+# ---- getting a model -------------------------------------------------------------------------
+
+
+def test_a_model_is_fetched_and_is_the_same(hub: FakeHub) -> None:
+    heard: list[Transfer] = []
+    model = find()
+    assert model.name == "some/tale"
+    assert [file.name for file in model.missing] == [WEIGHTS]
+    model.fetch(heard.append)
+    assert Inventory.from_folder(model.path) == Inventory.from_folder(tale.model_dir())
+    assert (model.path / WEIGHTS).read_bytes() == TALE[WEIGHTS]
+    n_bytes = len(TALE[WEIGHTS])
+    assert (heard[0].n_done, heard[-1].n_done) == (0, n_bytes)
+    assert {(t.file, t.n_bytes, t.all_bytes) for t in heard} == {(WEIGHTS, n_bytes, n_bytes)}
+    assert [t.share for t in heard] == sorted(t.share for t in heard)
+    assert "downloading model.safetensors, 6." in str(heard[-1])
+
+
+def test_weights_wait_until_all_else_was_judged(hub: FakeHub) -> None:
+    find()
+    asked = [a.path.rpartition("/")[2] for a in hub.asked if "/resolve/" in a.path]
+    assert asked[0] == "config.json"
+    ranges = [a.range for a in hub.fetched(WEIGHTS)]
+    assert ranges
+    assert all(ranges), "more than the header"
+
+
+def test_what_is_in_the_cache_is_not_fetched_again(hub: FakeHub) -> None:
+    find().fetch()
+    hub.asked.clear()
+    again = find()
+    again.fetch()
+    assert again.missing == ()
+    assert [a.path for a in hub.asked if a.method == "GET"] == [
+        "/api/models/some/tale/revision/main"
+    ]
+
+
+def test_only_what_a_model_needs_is_fetched_and_never_a_pickle(hub: FakeHub) -> None:
+    extra = {
+        "pytorch_model.bin": b"\x80\x04.",
+        "training_args.bin": b"\x80",
+        "run.py": b"import os",
+    }
+    hub.repos["some/tale"].files |= extra
+    model = find()
+    model.fetch()
+    assert not {path.name for path in model.path.iterdir()} & set(extra)
+    assert not any(a.path.endswith(tuple(extra)) for a in hub.asked)
+
+
+def test_shards_are_those_that_the_index_names(hub: FakeHub, tmp_path: Path) -> None:
+    files = hub.repos["some/tale"].files
+    first, second = split(files.pop(WEIGHTS))
+    names = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    files |= dict(zip(names, (first[1], second[1]), strict=True))
+    places = dict.fromkeys(first[0], names[0]) | dict.fromkeys(second[0], names[1])
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
+    files["other.safetensors"] = TALE[WEIGHTS]
+    model = find()
+    assert [file.name for file in model.missing] == list(names)
+    heard: list[Transfer] = []
+    model.fetch(heard.append)
+    total = len(first[1]) + len(second[1])
+    assert heard[-1].all_done == heard[-1].all_bytes == total
+    assert [t.all_done for t in heard] == sorted(t.all_done for t in heard)
+    assert Inventory.from_folder(model.path) == Inventory.from_folder(tale.model_dir())
+    assert not (model.path / "other.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "place", ["../../../etc/passwd", "a/b.safetensors", "weights.bin", 7, None]
+)
+def test_an_index_cannot_name_anything_else(hub: FakeHub, place: Any) -> None:
+    files = hub.repos["some/tale"].files
+    del files[WEIGHTS]
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": {"t": place}}).encode()
+    with pytest.raises(ModelError, match="names a weight file"):
+        find()
+
+
+def test_a_revision_is_pinned(hub: FakeHub) -> None:
+    first = find(revision=COMMIT)
+    first.fetch()
+    hub.repos["some/tale"].commit = "f00d" + 36 * "0"
+    hub.repos["some/tale"].files["config.json"] = config_with(max_position_embeddings=512)
+    moved = find()
+    assert moved.path != first.path
+    hub.asked.clear()
+    moved.fetch()
+    assert (moved.path / WEIGHTS).read_bytes() == TALE[WEIGHTS]
+    assert not hub.fetched(WEIGHTS), "the same bytes lay in the cache already"
+    assert json.loads((first.path / "config.json").read_bytes()) == json.loads(TALE["config.json"])
+    with pytest.raises(NotOnHub, match="no revision 'v2'"):
+        find(revision="v2")
+
+
+@pytest.mark.parametrize("revision", ["../main", "a..b", "", "/main", "-x", "a b"])
+def test_a_revision_is_a_name_and_nothing_else(hub: FakeHub, revision: str) -> None:
+    with pytest.raises(NotOnHub, match="not a branch"):
+        find(revision=revision)
+    assert not hub.asked
+
+
+# ---- refused before weights are fetched ------------------------------------------------------
+
+
+def test_a_model_that_cannot_be_run_is_refused_by_its_config(hub: FakeHub) -> None:
+    hub.repos["some/tale"].files["config.json"] = config_with(model_type="mamba2")
+    with pytest.raises(ModelError, match=r"^some/tale: config.json: .*'mamba2'.*llama"):
+        find()
+    assert not hub.fetched(WEIGHTS)
+    assert not hub.fetched("tokenizer.json")
+
+
+def test_a_repository_without_safetensors(hub: FakeHub) -> None:
+    files = hub.repos["some/tale"].files
+    files["pytorch_model.bin"] = files.pop(WEIGHTS)
+    with pytest.raises(ModelError, match=r"neither model\.safetensors nor .*pytorch_model\.bin"):
+        find()
+    assert not hub.fetched("pytorch_model.bin")
+
+
+def test_a_repository_that_is_no_model(hub: FakeHub) -> None:
+    del hub.repos["some/tale"].files["config.json"]
+    with pytest.raises(NotOnHub, match=r"has no config\.json"):
+        find()
+
+
+def test_a_model_that_does_not_fit_is_refused_before_its_weights(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
+    monkeypatch.setattr("app.memory.device_bytes", lambda settings: 30_000_000)
+    with pytest.raises(DeviceError, match=r"some/tale at f32 needs .* With --context 512 it would"):
+        find(dtype="f32")
+    assert all(a.range for a in hub.fetched(WEIGHTS))
+
+
+# ---- who may -----------------------------------------------------------------------------------
+
+
+def test_not_there(hub: FakeHub) -> None:
+    with pytest.raises(NotOnHub, match="no folder 'some/other', and the hub has no model of that"):
+        find("some/other")
+
+
+def test_gated_without_and_with_a_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repos["some/tale"].token, hub.repos["some/tale"].gated = "hf_good", True
+    with pytest.raises(NotOnHub, match=rf"gated: accept its terms at {hub.url}/some/tale"):
+        find()
+    monkeypatch.setenv("HF_TOKEN", "hf_good")
+    find().fetch()
+    sent = {a.path[:5]: a.headers.get("authorization") for a in hub.asked}
+    assert sent["/api/"] == "Bearer hf_good"
+    assert sent["/cdn/"] is None, "the token went to another host"
+
+
+def test_a_token_that_is_not_valid(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_bad")
+    with pytest.raises(NotOnHub, match=r"refuses some/tale \(401\): the token"):
+        find()
+
+
+@pytest.mark.parametrize(("status", "words"), [(500, "answered 500"), (429, "fewer requests")])
+def test_a_hub_in_trouble(hub: FakeHub, status: int, words: str) -> None:
+    hub.faults.status = status
+    with pytest.raises(HubError, match=words):
+        find()
+
+
+# ---- networks and disks --------------------------------------------------------------------------
+
+
+def test_a_cut_is_gone_on_from(hub: FakeHub) -> None:
+    mib = 1 << 20
+    model = find()
+    hub.asked.clear()
+    hub.faults.cut[WEIGHTS] = [mib + 1000, 3 * mib + 5]
+    heard: list[Transfer] = []
+    model.fetch(heard.append)
+    assert (model.path / WEIGHTS).read_bytes() == TALE[WEIGHTS]
+    assert [a.range for a in hub.fetched(WEIGHTS)] == [
+        None,
+        f"bytes={mib}-",
+        f"bytes={3 * mib}-",
+    ]
+    assert heard[-1].n_done == len(TALE[WEIGHTS])
+
+
+def test_a_cut_without_end_is_an_error_that_leaves_nothing_half(hub: FakeHub) -> None:
+    model = find()
+    hub.faults.cut[WEIGHTS] = 10 * [1_000_000]
+    with pytest.raises(HubError, match=r"cannot be reached|could not be fetched"):
+        model.fetch()
+    assert not (model.path / WEIGHTS).exists()
+    assert not list(model.path.parent.parent.rglob("*.incomplete"))
+    hub.faults.cut.clear()
+    find().fetch()
+
+
+def test_damage_is_found_and_thrown_away(hub: FakeHub) -> None:
+    model = find()
+    hub.faults.damage.add(WEIGHTS)
+    with pytest.raises(HubError, match=r"model\.safetensors was damaged on the way"):
+        model.fetch()
+    assert not (model.path / WEIGHTS).exists()
+    hub.faults.damage.clear()
+    find().fetch()
+    assert (model.path / WEIGHTS).read_bytes() == TALE[WEIGHTS]
+
+
+def test_a_damaged_small_file_is_found_too(hub: FakeHub) -> None:
+    hub.faults.damage.add("tokenizer.json")
+    with pytest.raises(HubError, match=r"tokenizer\.json was damaged"):
+        find()
+    hub.faults.damage = {"config.json"}
+    shutil.rmtree(constants.HF_HUB_CACHE)
+    with pytest.raises(HubError, match=r"config\.json was damaged"):
+        find()
+
+
+def test_a_download_can_be_cancelled(hub: FakeHub) -> None:
+    model = find()
+    heard: list[Transfer] = []
+    hub.faults.cut[WEIGHTS] = [3 << 20]  # it has not arrived when it is cancelled
+    with pytest.raises(Cancelled):
+        model.fetch(heard.append, cancelled=lambda: heard != [] and hub.faults.cut[WEIGHTS] == [])
+    assert heard[-1].n_done < len(TALE[WEIGHTS])
+    assert not (model.path / WEIGHTS).exists()
+    assert not list(Path(constants.HF_HUB_CACHE).rglob("*.incomplete"))
+
+
+def test_offline_with_and_without_a_cache(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    close_session()
+    with pytest.raises(HubError, match=r"some/tale \(main\) is not in the cache.*HF_HUB_OFFLINE"):
+        find()
+    assert not hub.asked
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    close_session()
+    find()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(HubError, match="only part of some/tale is in the cache"):
+        find()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    find().fetch()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub.asked.clear()
+    model = find()
+    model.fetch()
+    assert (model.path / WEIGHTS).read_bytes() == TALE[WEIGHTS]
+    assert not hub.asked
+
+
+def test_without_a_network_what_is_cached_is_used(hub: FakeHub) -> None:
+    find().fetch()
+    hub.close()
+    close_session()
+    assert find().missing == ()
+    with pytest.raises(HubError, match=r"cannot be reached .*check the network"):
+        find("some/other")
+
+
+def test_a_full_disk_is_said_before_anything_is_fetched(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = find()
+    hub.asked.clear()
+    usage = namedtuple("usage", "total used free")(1, 1, 65 << 20)
+    monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(HubError, match=r"0\.01 GB to fetch, but the disk .* 0\.07 GB free"):
+        model.fetch()
+    assert not hub.asked
+
+
+def test_a_disk_that_fills_up_meanwhile(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = find()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    with pytest.raises(HubError, match=r"the disk of the cache .* is full"):
+        model.fetch()
+
+
+# ---- names, lists, the command line ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "yes"),
+    [
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", True),
+        ("a/b", True),
+        ("folder", False),
+        ("./a/b", False),
+        ("/a/b", False),
+        ("a/b/c", False),
+        ("../b", False),
+        ("a/..", False),
+        ("a/b--c", False),
+        ("a/b\n", False),
+        ("~/b", False),
+        ("a/b?c", False),
+        ("", False),
+    ],
+)
+def test_hub_ids(name: str, yes: bool) -> None:
+    assert is_hub_id(name) is yes
+
+
+def test_a_folder_goes_before_the_hub(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copytree(tale.model_dir(), tmp_path / "some" / "tale")
+    monkeypatch.chdir(tmp_path)
+    assert find().path == Path("some/tale")
+    assert not hub.asked
+    with pytest.raises(ModelError, match="--revision is for OWNER/MODEL of the hub"):
+        find(revision="main")
+
+
+def test_the_cache_is_listed(hub: FakeHub) -> None:
+    assert cached_models() == []
+    look_up("some/tale")
+    assert cached_models() == []
+    find().fetch()
+    ((name, n_bytes),) = cached_models()
+    assert name == "some/tale"
+    assert n_bytes > len(TALE[WEIGHTS])
+
+
+def test_the_command_line_takes_a_name_of_the_hub(hub: FakeHub, tmp_path: Path) -> None:
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "weights", "some/tale"],
+        env={**environment, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "model.embed_tokens.weight" in done.stdout
+    assert "downloading model.safetensors" in done.stderr
+    hub.repos["some/tale"].files["config.json"] = config_with(model_type="mamba2")
+    hub.repos["some/tale"].commit = "f00d" + 36 * "0"
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "run", "some/tale", "--port", "0"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert "Error: some/tale: config.json: model_type 'mamba2'" in done.stderr.splitlines()[-1]
+    assert "HTTP Request" not in done.stderr
+
+
+def split(data: bytes) -> tuple[tuple[list[str], bytes], tuple[list[str], bytes]]:
+    """A safetensors file as two: the tensors' names and the bytes of each."""
+    n = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + n])
+    header.pop("__metadata__", None)
+    names = sorted(header, key=lambda name: header[name]["data_offsets"])
+    body = data[8 + n :]
+    halves = []
+    for part in (names[: len(names) // 2], names[len(names) // 2 :]):
+        at, entries, pieces = 0, {}, []
+        for name in part:
+            begin, end = header[name]["data_offsets"]
+            entries[name] = {**header[name], "data_offsets": [at, at + end - begin]}
+            pieces.append(body[begin:end])
+            at += end - begin
+        encoded = json.dumps(entries).encode()
+        halves.append((part, len(encoded).to_bytes(8, "little") + encoded + b"".join(pieces)))
+    return halves[0], halves[1]

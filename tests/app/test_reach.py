@@ -1,0 +1,101 @@
+"""Interventions over the socket: in `generate`, in `update`, in scheduled changes, and refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.app.conftest import StartSite
+from tests.app.page import Page
+
+IDS = [5, 6, 7]
+HEAD_OFF = {"heads": [{"layer": 0, "head": 3, "factor": 0.0}]}
+STEERED = {"steer": [{"layer": 4, "toward": "a", "strength": 1.5, "away": "b"}]}
+PATCHED = {"patch": [{"layer": 1, "position": 2, "prompt": "a b", "token": 0}]}
+
+
+def updated(page: Page, id: str) -> list[dict[str, Any]]:
+    return [m["event"] for m in page.events(id) if m["event"]["type"] == "updated"]
+
+
+@pytest.mark.parametrize("process", [False, True], ids=["local", "process"])
+def test_a_change_is_told_whole_and_only_when_it_was_asked(
+    start_site: StartSite, process: bool
+) -> None:
+    page = start_site(process=process, delay=0.01).page()
+    page.tell("generate", id="a", ids=IDS, params={"max_tokens": 60}, reach=STEERED | PATCHED)
+    page.until("token")
+    for fields in (
+        {"reach": HEAD_OFF | PATCHED},
+        {"params": {"temperature": 0.5}},
+        {"reach": {}},
+    ):
+        before = len(updated(page, "a"))
+        page.tell("update", id="a", **fields)
+        while len(updated(page, "a")) == before:
+            page.until("updated", id="a")
+    page.tell("stop", id="a")
+    page.until("done", id="a")
+    told = updated(page, "a")
+    assert [event.get("reach") for event in told] == [HEAD_OFF | PATCHED, None, {}]
+    assert "reach" not in told[1]
+
+
+def test_scheduled_changes_are_told_like_live_ones(start_site: StartSite) -> None:
+    page = start_site().page()
+    changes = [{"index": 3, "reach": HEAD_OFF}, {"index": 5, "params": {"top_k": 5}}]
+    page.tell("generate", id="a", ids=IDS, params={"max_tokens": 12}, changes=changes)
+    page.until("done", id="a")
+    told = updated(page, "a")
+    assert [(event["index"], event.get("reach")) for event in told] == [(3, HEAD_OFF), (5, None)]
+
+
+BAD: list[tuple[object, str, str]] = [
+    (5, "reach", "got `int`"),
+    ({"head": []}, "reach", "unknown field `head`"),
+    ({"heads": [{"layer": 0, "head": 0}]}, "reach.heads", "missing required field `factor`"),
+    ({"heads": [{"layer": 0, "head": 0, "factor": None}]}, "reach.heads", "got `null`"),
+    ({"heads": [{"layer": 8, "head": 0, "factor": 0}]}, "reach.heads", "layer must be"),
+    ({"heads": [{"layer": 0, "head": 8, "factor": 0}]}, "reach.heads", "head must be"),
+    ({"mlp": [{"layer": 0, "factor": 9}]}, "reach.mlp", "factor must be a number from -8 to 8"),
+    ({"steer": [{"layer": 0, "toward": "a", "strength": 17}]}, "reach.steer", "strength must be"),
+    (
+        {"steer": [{"layer": 0, "toward": "a " * 300, "strength": 1}]},
+        "reach.steer",
+        "toward must have 1 to 256 tokens",
+    ),
+    (
+        {"patch": [{"layer": 0, "position": 0, "prompt": "a", "token": 900}]},
+        "reach.patch",
+        "token must be from 0 to",
+    ),
+]
+
+
+@pytest.mark.parametrize(("bad", "param", "words"), BAD)
+def test_what_cannot_be_given_is_refused_and_changes_nothing(
+    start_site: StartSite, bad: object, param: str, words: str
+) -> None:
+    page = start_site(delay=0.01).page()
+    page.tell("generate", id="bad", ids=IDS, reach=bad)
+    refused = page.until("error", id="bad")
+    assert words in refused["message"]
+    assert refused["param"].startswith(param)
+    page.tell("generate", id="bad", ids=IDS, params={"max_tokens": 40})  # nothing had begun
+    page.until("token")
+    page.tell("update", id="bad", reach=bad, params={"temperature": 0.25})
+    refused = page.until("error", id="bad")
+    assert words in refused["message"]
+    page.until("done", id="bad")
+    assert updated(page, "bad") == []
+
+
+def test_a_patch_outside_of_the_prompt_is_refused(start_site: StartSite) -> None:
+    page = start_site().page()
+    outside = {"patch": [PATCHED["patch"][0] | {"position": len(IDS)}]}
+    page.tell("generate", id="a", ids=IDS, reach=outside)
+    refused = page.until("error", id="a")
+    assert refused["code"] == "invalid_request"
+    assert refused["param"] == "reach.patch"
+    assert "position must be from 0 to 2" in refused["message"]
