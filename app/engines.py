@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -101,6 +102,15 @@ class Engine(Protocol):
 Load = Callable[[Progress], Engine]
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model to serve: how its engine is loaded, and what is read of it here."""
+
+    load: Load
+    tokenizer: Tokenizer
+    path: Path | None
+
+
 class EngineClient(ABC):
     """State and listeners are here; subclasses bring the engine.
 
@@ -177,6 +187,11 @@ class EngineClient(ABC):
     def inspect(self, question: Question) -> Future[Answer]:
         """Ask about a run. Refusals are raised, or come through the future, whose callbacks run on
         a thread that must not be blocked. Do not cancel it: the engine would trip over that."""
+
+    def switch(self, served: Served) -> None:
+        """End the model with all its runs, then load another; returns at once. Raises
+        `UnavailableError` where that is not possible."""
+        raise UnavailableError("the model of this server cannot be changed; start another server")
 
     @abstractmethod
     def close(self) -> None:

@@ -58,7 +58,7 @@ OUTSIDE = {
     "wgpu": {"gpu.webgpu."},
     "torch": {"gpu.pytorch.", "gpu.bench.peers.scripts.run_transformers", "app.tale.make."},
     "transformers": {"gpu.bench.peers.scripts.run_transformers"},
-    "huggingface_hub": {"app.hub"},
+    "huggingface_hub": {"app.hub", "app.hub_errors"},
     "tokenizers": {"gpu.text.tokenizer", "app.tale.make."},
     "safetensors": {"app.tale.make."},
     "gguf": {"gpu.bench.peers.gguf_file"},
