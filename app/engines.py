@@ -70,10 +70,17 @@ class Tokenizer(Protocol):
 
 
 class Run(Protocol):
-    """A run of the engine. `update` returns the index of the first token it applies to."""
+    """A run of the engine. `update` returns the index of the first token it applies to, when it
+    does: what it needs may have to be computed."""
 
     def update(self, **changes: Any) -> int: ...
     def cancel(self) -> None: ...
+
+
+class EngineRun(Run, Protocol):
+    """What the engine's process needs of `gpu.Run`: `update` that waits for nothing."""
+
+    def start_update(self, **changes: Any) -> Future[int]: ...
 
 
 class Engine(Protocol):
@@ -94,7 +101,7 @@ class Engine(Protocol):
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
         reach: Interventions = NO_INTERVENTIONS,
-    ) -> Run: ...
+    ) -> EngineRun: ...
     def inspect(self, question: Question) -> Future[Answer]: ...
     def close(self) -> None: ...
 

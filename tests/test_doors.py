@@ -43,8 +43,8 @@ GPU = {
     "tuning": "checkpoint errors ops runner step webgpu",
     "runners": "checkpoint config errors kv models ops plans reach runner step tuning webgpu",
     "pytorch": "checkpoint config errors kv reach reference runner step",
-    "engine": "checkpoint config errors events inspect inspection interventions kv pytorch runner"
-    " runners sampling script step text",
+    "engine": "checkpoint config errors events inspect inspection interventions kv pytorch reach"
+    " runner runners sampling script step text",
     "": "checkpoint config engine errors footprint interventions runner sampling script text tuning"
     " webgpu",
     "bench": "checkpoint config errors kv ops pytorch reference runner runners step tuning webgpu",

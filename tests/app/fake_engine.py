@@ -25,6 +25,7 @@ from gpu import (
     ChangeAt,
     ContextExceeded,
     EngineClosed,
+    EngineError,
     EngineInfo,
     Interventions,
     InvalidRequest,
@@ -135,6 +136,14 @@ class FakeRun:
             index = self.index if self.prefilled < len(self.prompt) else self.index + IN_FLIGHT
             self.change(index, changes, capture, reach)
             return index
+
+    def start_update(self, **changes: Any) -> Future[int]:
+        index: Future[int] = Future()
+        try:
+            index.set_result(self.update(**changes))
+        except EngineError as error:
+            index.set_exception(error)
+        return index
 
     def change(
         self,
