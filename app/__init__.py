@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from app.config import Settings
     from app.engines import EngineClient
     from app.sessions import Keeping
+    from app.switching import Switching
     from app.tokenizing import Compared
 
 PACKAGE = Path(__file__).resolve().parent
@@ -36,15 +37,17 @@ def create_app(
     engine: EngineClient,
     keeping: Keeping | None = None,
     compare: Compared | None = None,
+    switching: Switching | None = None,
 ) -> Flask:
     """The web application around an engine. It does not start the engine. `compare`: the tokenizer
-    that the model's is compared with, bytes if not given.
+    that the model's is compared with, bytes if not given. `switching`: lets the page change the
+    model; without it there are no routes for that.
 
     Imports are inside because the engine's process imports this package, and needs no Flask.
     """
     from flask import Flask
 
-    from app import errors, live, openai, pages, security, weights
+    from app import errors, live, model_routes, openai, pages, security, weights
     from app.sessions import Keeping, Sessions
     from app.tokenizing import BYTES, Tokenizing
 
@@ -55,6 +58,8 @@ def create_app(
     pages.register(app, engine, version())
     openai.register(app, engine)
     weights.register(app, engine)
+    if switching is not None:
+        model_routes.register(app, switching)
     sessions = app.extensions["tokenglass_sessions"] = Sessions(engine, keeping or Keeping())
     live.register(app, engine, sessions, Tokenizing(engine, compare or BYTES))
     return app

@@ -56,6 +56,7 @@ class Settings:
         "Keep what was computed, and begin a prompt that starts like an earlier text from where "
         "they part.",
     ] = True
+    switching: Annotated[bool, "Let the page change the model, for all who use this server."] = True
     queue: Annotated[int, "Requests that may wait for a slot; more are refused.", (0, 4096)] = 16
     host: Annotated[
         str, "Address to listen on. One that others can reach needs --token as well."

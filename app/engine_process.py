@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from app.engines import Engine, Load, Run, hello_of
+from app.engines import Engine, EngineRun, Load, hello_of
 from app.pipe import (
     CLOSE_SECONDS,
     Agreed,
@@ -78,7 +78,7 @@ class EngineProcess:
         self._pipe = pipe
         self._inbox: queue.SimpleQueue[Inside | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, EngineRun] = {}
         self._writer = threading.Thread(target=self._write, name="pipe writer", daemon=True)
 
     def serve(self, load: Load) -> None:
@@ -120,24 +120,37 @@ class EngineProcess:
                     self._ask(engine, message)
                 case Submit() | Change():
                     try:
-                        self._outbox.put(self._call(engine, message))
+                        self._call(engine, message)
                     except (DeviceError, EngineClosed) as error:
                         self._die(str(error))
 
-    def _call(self, engine: Engine, message: Submit | Change) -> Agreed | Refused:
+    def _call(self, engine: Engine, message: Submit | Change) -> None:
+        """Do what is asked; what a change waits for holds up nobody else."""
         try:
             if isinstance(message, Submit):
                 self._submit(engine, message)
-                return Agreed(message.call, 0)
-            run = self._runs.get(message.run)
-            if run is None:
-                raise InvalidRequest("this run has ended; its settings cannot change any more")
-            index = run.update(capture=message.capture, reach=message.reach, **message.changes)
-            return Agreed(message.call, index)
+                self._outbox.put(Agreed(message.call, 0))
+            else:
+                self._change(message)
         except (DeviceError, EngineClosed):
             raise
         except EngineError as error:
-            return refused(message.call, error)
+            self._outbox.put(refused(message.call, error))
+
+    def _change(self, message: Change) -> None:
+        run = self._runs.get(message.run)
+        if run is None:
+            raise InvalidRequest("this run has ended; its settings cannot change any more")
+
+        def acts(index: Future[int]) -> None:
+            error = index.exception()
+            if error is None:
+                self._outbox.put(Agreed(message.call, index.result()))
+            else:
+                self._refuse(message.call, error)
+
+        asked = {"capture": message.capture, "reach": message.reach, **message.changes}
+        run.start_update(**asked).add_done_callback(acts)
 
     def _submit(self, engine: Engine, message: Submit) -> None:
         number = message.run

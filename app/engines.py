@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,10 +70,17 @@ class Tokenizer(Protocol):
 
 
 class Run(Protocol):
-    """A run of the engine. `update` returns the index of the first token it applies to."""
+    """A run of the engine. `update` returns the index of the first token it applies to, when it
+    does: what it needs may have to be computed."""
 
     def update(self, **changes: Any) -> int: ...
     def cancel(self) -> None: ...
+
+
+class EngineRun(Run, Protocol):
+    """What the engine's process needs of `gpu.Run`: `update` that waits for nothing."""
+
+    def start_update(self, **changes: Any) -> Future[int]: ...
 
 
 class Engine(Protocol):
@@ -93,12 +101,21 @@ class Engine(Protocol):
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
         reach: Interventions = NO_INTERVENTIONS,
-    ) -> Run: ...
+    ) -> EngineRun: ...
     def inspect(self, question: Question) -> Future[Answer]: ...
     def close(self) -> None: ...
 
 
 Load = Callable[[Progress], Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model to serve: how its engine is loaded, and what is read of it here."""
+
+    load: Load
+    tokenizer: Tokenizer
+    path: Path | None
 
 
 class EngineClient(ABC):
@@ -177,6 +194,11 @@ class EngineClient(ABC):
     def inspect(self, question: Question) -> Future[Answer]:
         """Ask about a run. Refusals are raised, or come through the future, whose callbacks run on
         a thread that must not be blocked. Do not cancel it: the engine would trip over that."""
+
+    def switch(self, served: Served) -> None:
+        """End the model with all its runs, then load another; returns at once. Raises
+        `UnavailableError` where that is not possible."""
+        raise UnavailableError("the model of this server cannot be changed; start another server")
 
     @abstractmethod
     def close(self) -> None:

@@ -8,32 +8,21 @@ what the hub has, how far it is, cancelling, and errors that say what to do.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 from huggingface_hub import constants
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-    SafetensorsParsingError,
-)
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
+from app.hub_errors import TRANSPORT_ERROR, HubError, NotOnHub, hub_errors
 from app.transfer import Cancelled, Transfer, progress_bar
-from gpu import EngineError, ModelError
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}", re.ASCII)
@@ -57,21 +46,6 @@ SPARE_BYTES = 64 << 20
 constants.DOWNLOAD_CHUNK_SIZE = 1 << 20
 """A cut loses the piece that it falls in, and a cancelled download ends with one: on a slow line
 the client's own 10 MiB would be too much of both."""
-
-_TRANSPORT_ERROR: type[BaseException] = HfHubHTTPError.__bases__[0]
-"""Base of what the client's HTTP library raises; which library that is depends on the client's
-version."""
-
-
-class HubError(EngineError):
-    """A model could not be fetched: no network, no room, damaged on the way. Trying again may
-    help."""
-
-    code = "hub_error"
-
-
-class NotOnHub(ModelError):
-    """There is no such model on the hub, or it may not be had, or it is not one for this engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +112,7 @@ class Snapshot:
             bar = progress_bar(file.name, file.n_bytes, done, total, on_transfer, cancelled)
             if cancelled():
                 raise Cancelled
-            with _errors(self.repository, self.commit):
+            with hub_errors(self.repository, self.commit):
                 path = Path(
                     huggingface_hub.hf_hub_download(
                         self.repository, file.name, revision=self.commit, tqdm_class=bar
@@ -153,7 +127,7 @@ class Snapshot:
         for name in names:
             if not name.endswith(".safetensors"):
                 continue
-            with _errors(self.repository, self.commit):
+            with hub_errors(self.repository, self.commit):
                 header = huggingface_hub.HfApi().parse_safetensors_file_metadata(
                     self.repository, name, revision=self.commit
                 )
@@ -178,10 +152,10 @@ def look_up(repository: str, revision: str | None = None) -> Snapshot:
     if revision is not None and (not REVISION.fullmatch(revision) or ".." in revision):
         raise NotOnHub(f"--revision {revision!r} is not a branch, a tag or a commit")
     wanted = revision or constants.DEFAULT_REVISION
-    with _errors(repository, wanted):
+    with hub_errors(repository, wanted):
         try:
             commit, files = _list(repository, wanted)
-        except (OfflineModeIsEnabled, HfHubHTTPError, _TRANSPORT_ERROR) as error:
+        except (OfflineModeIsEnabled, HfHubHTTPError, TRANSPORT_ERROR) as error:
             return _cached(repository, wanted, error)
         if SMALL_FILES[0] not in files:
             raise NotOnHub(f"{repository} has no {SMALL_FILES[0]}; is it a language model?")
@@ -199,7 +173,7 @@ def cached_models() -> list[tuple[str, int]]:
         return []
     return sorted(
         (repo.repo_id, repo.size_on_disk)
-        for repo in huggingface_hub.scan_cache_dir().repos
+        for repo in huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE).repos
         if repo.repo_type == "model"
         and any(
             file.file_name.endswith(".safetensors")
@@ -293,71 +267,3 @@ def _check_room(n_bytes: int) -> None:
             f"({constants.HF_HUB_CACHE}) has {free / 1e9:.2f} GB free; make room, or set "
             "HF_HUB_CACHE to a folder on another disk"
         )
-
-
-# ---- errors ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def _errors(repository: str, revision: str) -> Iterator[None]:
-    """Turn the client's errors into those of this module, in words a person can act on."""
-    try:
-        yield
-    except (EngineError, Cancelled):
-        raise
-    except OfflineModeIsEnabled:
-        raise HubError(
-            f"{repository} ({revision}) is not in the cache ({constants.HF_HUB_CACHE}), and "
-            "HF_HUB_OFFLINE forbids asking the hub; unset it, or give a folder"
-        ) from None
-    except RevisionNotFoundError:
-        raise NotOnHub(f"{repository} has no revision {revision!r}") from None
-    except GatedRepoError:
-        raise NotOnHub(
-            f"{repository} is gated: accept its terms at {constants.ENDPOINT}/{repository}, then "
-            "run `hf auth login`, or set HF_TOKEN to a token of that account"
-        ) from None
-    except RepositoryNotFoundError:
-        raise NotOnHub(
-            f"there is no folder {repository!r}, and the hub has no model of that name, or it is "
-            "private: check the name, or set HF_TOKEN to a token that may see it"
-        ) from None
-    except EntryNotFoundError as error:
-        raise HubError(f"{repository} ({revision}): {_first_line(error)}") from None
-    except SafetensorsParsingError as error:
-        raise NotOnHub(f"{repository}: {_first_line(error)}") from None
-    except HfHubHTTPError as error:
-        raise _refused(repository, error) from None
-    except OSError as error:
-        raise _local(repository, error) from None
-    except _TRANSPORT_ERROR as error:
-        raise HubError(
-            f"{constants.ENDPOINT} cannot be reached ({type(error).__name__}: "
-            f"{_first_line(error)}), and {repository} is not whole in the cache; check the "
-            "network, or give a folder"
-        ) from None
-
-
-def _refused(repository: str, error: HfHubHTTPError) -> EngineError:
-    status = error.response.status_code
-    if status in (401, 403):
-        return NotOnHub(
-            f"the hub refuses {repository} ({status}): the token in HF_TOKEN or of `hf auth login` "
-            "is not valid for it; renew it, or log out to ask without one"
-        )
-    if status == 429:
-        return HubError(f"the hub wants fewer requests (429); wait before fetching {repository}")
-    return HubError(f"the hub answered {status} for {repository}; try again later")
-
-
-def _local(repository: str, error: OSError) -> HubError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return HubError(
-            f"the disk of the cache ({constants.HF_HUB_CACHE}) is full; make room, or set "
-            "HF_HUB_CACHE to a folder on another disk"
-        )
-    return HubError(f"{repository} could not be fetched: {_first_line(error)}; try again")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

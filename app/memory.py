@@ -31,18 +31,21 @@ def expect_fit(
     path: Path,
     settings: Settings,
     shapes: Shapes | None = None,
+    spare_bytes: int = 0,
     free_bytes: Callable[[Settings], int | None] | None = None,
 ) -> Footprint:
     """What the model at `path` needs with these settings. `shapes`: of weights that are not there
-    yet. Raises DeviceError with the numbers, and with what would fit, when the device has less, and
-    ModelError for a model that cannot be run at all."""
+    yet; `spare_bytes`: what will be given back before it is loaded. Raises DeviceError with the
+    numbers, and with what would fit, when the device has less, and ModelError for a model that
+    cannot be run at all."""
     need = functools.cache(functools.partial(_footprint, path, settings, shapes))
     wanted = need(settings.dtype, settings.context)
     if wanted.total <= SMALL_BYTES:
         return wanted
     free = (free_bytes or device_bytes)(settings)
-    if free is None or wanted.total <= free:
+    if free is None or wanted.total <= free + spare_bytes:
         return wanted
+    free += spare_bytes
     raise DeviceError(
         f"{name} at {settings.dtype} needs {_gb(wanted.total)}: {_gb(wanted.weights)} of weights, "
         f"{_gb(wanted.kv_cache)} of KV cache for {wanted.context:,} tokens, a tenth for the rest; "

@@ -50,12 +50,13 @@ class Model:
             self.snapshot.fetch(self.missing, on_transfer, cancelled)
 
 
-def find_model(settings: Settings, *, must_fit: bool = True) -> Model:
+def find_model(settings: Settings, *, must_fit: bool = True, spare_bytes: int = 0) -> Model:
     """The model that the settings name, the bundled one if none; of one of the hub, all but the
     weights is fetched. What is a path of this machine is that, even if the hub has the name too.
 
     Raises ModelError for what is no model or cannot be run, HubError when the hub is needed and
-    cannot be had, and, with `must_fit`, DeviceError when the device's memory cannot hold it.
+    cannot be had, and, with `must_fit`, DeviceError when the device's memory cannot hold it, with
+    the `spare_bytes` that will be free by then.
     """
     name = settings.model
     of_hub = name is not None and is_hub_id(name) and not Path(name).exists()
@@ -65,17 +66,17 @@ def find_model(settings: Settings, *, must_fit: bool = True) -> Model:
             f"{name or 'the bundled one'}: leave it out"
         )
     if name is not None and of_hub:
-        return _of_hub(name, settings, must_fit)
+        return _of_hub(name, settings, must_fit, spare_bytes)
     path = tale.model_dir() if name is None else Path(name)
     ModelConfig.from_folder(path)
     called = tale.NAME if path.resolve() == tale.model_dir() else path.resolve().name
     model = Model(called, path, Tokenizer.load(path))
     if must_fit:
-        expect_fit(called, path, settings)
+        expect_fit(called, path, settings, spare_bytes=spare_bytes)
     return model
 
 
-def _of_hub(name: str, settings: Settings, must_fit: bool) -> Model:
+def _of_hub(name: str, settings: Settings, must_fit: bool, spare_bytes: int) -> Model:
     snapshot = look_up(name, settings.revision)
     try:
         ModelConfig.from_folder(snapshot.folder)
@@ -86,7 +87,7 @@ def _of_hub(name: str, settings: Settings, must_fit: bool) -> Model:
         missing = snapshot.missing(weights)
         if must_fit:
             shapes = snapshot.shapes(weights) if missing else None
-            expect_fit(name, snapshot.folder, settings, shapes)
+            expect_fit(name, snapshot.folder, settings, shapes, spare_bytes)
     except ModelError as error:
         # The cache's folders say nothing to a person.
         raise ModelError(str(error).replace(f"{snapshot.folder}/", f"{name}: ")) from None

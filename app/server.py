@@ -28,6 +28,7 @@ from app.engines import EngineClient, Progress
 from app.models import find_model
 from app.progress_line import fetch_with_line
 from app.protocol import Hello, Status
+from app.switching import Switching, with_engine
 from app.tokenizing import compared
 from app.worker import ProcessEngine
 from gpu import Engine
@@ -139,7 +140,11 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
             model.path,
             functools.partial(fetch_with_line, model),
         )
-        server = http_server(listener, create_app(settings, engine, compare=compare))
+        switching = None
+        if settings.switching:
+            switching = Switching(engine, settings, with_engine(load_engine))
+        app = create_app(settings, engine, compare=compare, switching=switching)
+        server = http_server(listener, app)
         tell(f"Tokenglass is at {address(settings, server.port)}")
         return run(server, engine, tell)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from app import spans, tale
-from app.engines import EngineClient
+from app.engines import EngineClient, Tokenizer
 from app.prompts import prompt_ids, rendered_parts
 from app.protocol import Cut, Message, Piece, PromptPiece, Tokenize, Tokenized
 from gpu import InvalidRequest
@@ -78,8 +78,12 @@ class Tokenizing:
 
     def __init__(self, engine: EngineClient, compare: Compared) -> None:
         self._engine = engine
-        self._tokenizer = engine.tokenizer
         self._compare = compare
+
+    @property
+    def _tokenizer(self) -> Tokenizer:
+        """Of the model that is served now."""
+        return self._engine.tokenizer
 
     def of(self, message: Tokenize) -> Tokenized:
         """Raises `InvalidRequest` for a message with no text or more than one, and as

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.engines import EngineClient, Load, OnEvent, Tokenizer
+from app.engines import EngineClient, Load, OnEvent, Served, Tokenizer
 from app.life import Life, ProcessRun
 from app.pipe import CLOSE_SECONDS, Close, Failed, Loading, Ready
 from app.protocol import Status
@@ -52,6 +52,8 @@ class ProcessEngine(EngineClient):
         self._log_level = log_level
         self._life: Life | None = None
         self._closing = threading.Event()
+        self._wake = threading.Event()  # a failed engine has something to do
+        self._next: Served | None = None
         self._deaths: deque[float] = deque()
         self._thread = threading.Thread(target=self._supervise, name="engine", daemon=True)
 
@@ -84,8 +86,16 @@ class ProcessEngine(EngineClient):
         assert life is not None
         return life.ask(question)
 
+    def switch(self, served: Served) -> None:
+        self._next = served
+        self._set_state(Status("loading", "ending the model before", 0.0))
+        if self._life is not None:
+            self._life.send(Close())
+        self._wake.set()
+
     def close(self) -> None:
         self._closing.set()
+        self._wake.set()
         if self._life is not None:
             self._life.send(Close())
         if self._thread.ident is not None:
@@ -98,13 +108,23 @@ class ProcessEngine(EngineClient):
             # Inherited by the process: Ctrl+C in the terminal reaches the server alone, even
             # before the process has set up its own handling.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        if self._fetch is not None and not self._fetched(self._fetch):
-            return
+        ready = self._fetch is None or self._fetched(self._fetch)
         while not self._closing.is_set():
-            failure = self._live_once()
+            failure = self._live_once() if ready else None
             if failure is not None:
                 self._set_state(Status("failed", failure))
-                return
+            if failure is not None or not ready:
+                self._wake.wait()
+            ready = True
+            self._take_next()
+
+    def _take_next(self) -> None:
+        """Serve another model from now on, if there is one."""
+        self._wake.clear()
+        served, self._next = self._next, None
+        if served is not None:
+            self._load, self.tokenizer, self.path = served.load, served.tokenizer, served.path
+            self._deaths.clear()
 
     def _fetched(self, fetch: Fetch) -> bool:
         def tell(transfer: Transfer) -> None:
@@ -126,10 +146,12 @@ class ProcessEngine(EngineClient):
     def _live_once(self) -> str | None:
         """One process until its end; the reason when there shall be no other."""
         life = self._life = Life(self._load, self._log_level)
-        if self._closing.is_set():
+        if self._closing.is_set() or self._next is not None:
             life.send(Close())
         failure = None
         for message in life.receive():
+            if self._next is not None:
+                continue  # nobody waits for this model any more
             match message:
                 case Loading(progress=progress, message=text):
                     again = bool(self._deaths)
@@ -143,6 +165,9 @@ class ProcessEngine(EngineClient):
                     failure = text
         if self._closing.is_set():
             life.end("the server is shutting down")
+            return None
+        if self._next is not None:
+            life.end("the model was changed; the text so far is kept")
             return None
         if failure is None:
             failure = self._mourn(life)

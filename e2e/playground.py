@@ -11,8 +11,11 @@ from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 PATIENCE_MS = 15_000
 
 # The text of an answer without the words of change marks.
-TEXT_OF = """(node) => [...node.childNodes].filter((n) => !n.classList?.contains("mark-change"))
-    .map((n) => n.textContent).join("")"""
+TEXT_OF = """(node) => {
+  const copy = node.cloneNode(true);
+  for (const mark of copy.querySelectorAll(".mark-change")) mark.remove();
+  return copy.textContent;
+}"""
 
 
 def until(page: Page, condition: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:

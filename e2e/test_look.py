@@ -20,6 +20,7 @@ INSTRUMENTS = (
     "attention",
     "lens",
     "filters",
+    "reach",
     "branches",
     "loss",
     "cache",

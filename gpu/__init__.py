@@ -10,7 +10,7 @@ for token in run:
 
 from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
 from gpu.checkpoint.tensor_summary import Outlier, TensorSummary
-from gpu.config import GenerationDefaults, ModelConfig
+from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig
 from gpu.engine.engine import Engine, EngineInfo, Run
 from gpu.errors import (
     ContextExceeded,
@@ -38,6 +38,7 @@ from gpu.text.tokenizer import DecodeStream, Tokenizer
 from gpu.tuning.probed import Probed, ProbedRow
 
 __all__ = [
+    "MODEL_TYPES",
     "NO_INTERVENTIONS",
     "ChangeAt",
     "ContextExceeded",

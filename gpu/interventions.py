@@ -127,15 +127,17 @@ def encode_interventions(
     *,
     param: str = "reach",
     n_prompt: int | None = None,
+    most: int = MAX_TEXT_TOKENS,
 ) -> Encoded:
-    """`wanted` for a model. `param` names it in what is refused; `n_prompt`: where patches may be.
+    """`wanted` for a model. `param` names it in what is refused; `n_prompt`: where patches may be;
+    `most`: tokens of a text.
 
     Raises InvalidRequest for a layer, head, position or token that is not there, a number out of
     range, two entries for one place, more entries than are taken, and a text that is too long.
     """
     if wanted == NO_INTERVENTIONS:
         return UNTOUCHED
-    check = _Check(sizes, encode, param)
+    check = _Check(sizes, encode, param, most)
     check.factors("heads", wanted.heads)
     check.factors("attention", wanted.attention)
     check.factors("mlp", wanted.mlp)
@@ -157,9 +159,10 @@ def expect_no_new_patch(now: Interventions, wanted: Interventions, param: str = 
 class _Check:
     """Refuses what a model cannot be given, by name."""
 
-    def __init__(self, sizes: Sizes, encode: Encode, param: str) -> None:
+    def __init__(self, sizes: Sizes, encode: Encode, param: str, most: int) -> None:
         self._sizes = sizes
         self._encode = encode
+        self._most = most
         self._param = param
 
     def factors(self, name: str, entries: Iterable[HeadFactor | LayerFactor]) -> None:
@@ -205,9 +208,9 @@ class _Check:
 
     def _text(self, name: str, field: str, text: str) -> Ids:
         ids = tuple(self._encode(text)) if text else ()
-        if not 1 <= len(ids) <= MAX_TEXT_TOKENS:
+        if not 1 <= len(ids) <= self._most:
             raise self._refused(
-                name, f"{field} must have 1 to {MAX_TEXT_TOKENS} tokens, but it has {len(ids)}"
+                name, f"{field} must have 1 to {self._most} tokens, but it has {len(ids)}"
             )
         return ids
 

@@ -130,9 +130,9 @@ class Runner(Protocol):
         first call; None where there is no device. No steps may be in flight."""
         ...
 
-    def warm_up(self) -> Iterator[None]:
-        """Make ready, one plan at a time, what the first steps will need. May be left half done;
-        must not be advanced while steps are in flight."""
+    def warm_up(self, *, reach: bool = False) -> Iterator[None]:
+        """Make ready, one plan at a time, what the first steps will need; `reach`: the first that
+        are reached into. May be left half done; must not be advanced while steps are in flight."""
         ...
 
     def close(self) -> None: ...

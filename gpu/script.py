@@ -6,19 +6,12 @@ was. A script names that token, so the same request with the same seed writes th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from gpu.errors import InvalidRequest
-from gpu.interventions import (
-    Encode,
-    Encoded,
-    Interventions,
-    Sizes,
-    encode_interventions,
-    expect_no_new_patch,
-)
+from gpu.interventions import Encoded, Interventions, expect_no_new_patch
 from gpu.sampling import SamplingParams
 
 
@@ -61,17 +54,17 @@ def checked_script(changes: Sequence[ChangeAt], params: SamplingParams) -> Scrip
 
 
 def encoded_reaches(
-    script: Script, reach: Interventions, sizes: Sizes, encode: Encode
+    script: Script, reach: Interventions, encode: Callable[[Interventions], Encoded]
 ) -> tuple[Encoded | None, ...]:
     """The interventions of each change of a run that begins with `reach`; None of one that has
-    none. Raises `InvalidRequest` for those that the model cannot be given."""
+    none. `encode`: for the model. Raises `InvalidRequest` for those that it cannot be given."""
     found: list[Encoded | None] = []
     for n, change in enumerate(script):
         wanted = None
         if change.reach is not None:
             try:
                 expect_no_new_patch(reach, change.reach)
-                wanted = encode_interventions(change.reach, sizes, encode)
+                wanted = encode(change.reach)
             except InvalidRequest as error:
                 raise _refused(n, str(error)) from None
             reach = change.reach

@@ -43,8 +43,8 @@ GPU = {
     "tuning": "checkpoint errors ops runner step webgpu",
     "runners": "checkpoint config errors kv models ops plans reach runner step tuning webgpu",
     "pytorch": "checkpoint config errors kv reach reference runner step",
-    "engine": "checkpoint config errors events inspect inspection interventions kv pytorch runner"
-    " runners sampling script step text",
+    "engine": "checkpoint config errors events inspect inspection interventions kv pytorch reach"
+    " runner runners sampling script step text",
     "": "checkpoint config engine errors footprint interventions runner sampling script text tuning"
     " webgpu",
     "bench": "checkpoint config errors kv ops pytorch reference runner runners step tuning webgpu",
@@ -58,7 +58,7 @@ OUTSIDE = {
     "wgpu": {"gpu.webgpu."},
     "torch": {"gpu.pytorch.", "gpu.bench.peers.scripts.run_transformers", "app.tale.make."},
     "transformers": {"gpu.bench.peers.scripts.run_transformers"},
-    "huggingface_hub": {"app.hub"},
+    "huggingface_hub": {"app.hub", "app.hub_errors"},
     "tokenizers": {"gpu.text.tokenizer", "app.tale.make."},
     "safetensors": {"app.tale.make."},
     "gguf": {"gpu.bench.peers.gguf_file"},

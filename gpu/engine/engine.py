@@ -20,8 +20,9 @@ import msgspec
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import GenerationDefaults, ModelConfig
+from gpu.engine.changes import Update
 from gpu.engine.sequence import Sequence
-from gpu.engine.thread import Cancel, EngineThread, Inspect, Logits, Start, Update
+from gpu.engine.thread import Cancel, EngineThread, Inspect, Logits, Start
 from gpu.errors import (
     ContextExceeded,
     DeviceError,
@@ -32,7 +33,14 @@ from gpu.errors import (
 )
 from gpu.events import Done, Event, Token
 from gpu.inspection import Answer, Question
-from gpu.interventions import NO_INTERVENTIONS, Encoded, Interventions, encode_interventions
+from gpu.interventions import (
+    MAX_TEXT_TOKENS,
+    NO_INTERVENTIONS,
+    Encoded,
+    Interventions,
+    ReachedFrom,
+    encode_interventions,
+)
 from gpu.runner import DeviceInfo, Memory, Runner, RunnerLimits
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt, checked_script, encoded_reaches
@@ -96,13 +104,13 @@ class Run:
 
         Raises InvalidRequest for a bad value, and when the run has ended; QueueFull while the KV
         cache has no room for the texts of `reach`."""
-        return self.change(capture=capture, reach=reach, **changes).result()
+        return self.start_update(capture=capture, reach=reach, **changes).result()
 
-    def change(
+    def start_update(
         self, *, capture: bool | None = None, reach: Interventions | None = None, **changes: Any
     ) -> Future[int]:
-        """As `update`, without waiting until it acts: refusals come through the future, and a bad
-        `reach` is refused at once."""
+        """As `update`, without waiting until it acts: what it raises comes through the future, but
+        for a bad `reach`, which is refused at once."""
         wanted = None if reach is None else self._encode(reach)
         return self._engine.post(Update(self._sequence, changes, capture, wanted))
 
@@ -158,7 +166,11 @@ class Engine:
         self._lock = threading.Lock()
         self._queue_size = queue_size
         self._thread = EngineThread(
-            make_runner, warm_up=warm_up, prefix_cache=prefix_cache, end_ids=tokenizer.eos_ids
+            make_runner,
+            tokenizer.encode,
+            warm_up=warm_up,
+            prefix_cache=prefix_cache,
+            end_ids=tokenizer.eos_ids,
         )
         self._limits = self._thread.runner.limits
         self.config = self._thread.runner.config
@@ -250,12 +262,9 @@ class Engine:
         self._check_ids(ids)
         if len(ids) >= self._limits.context:
             raise ContextExceeded(len(ids), self._limits.context)
-        encode = self.tokenizer.encode
         changes = checked_script(script, params)
-        reaches = (
-            encode_interventions(reach, self.config, encode, n_prompt=len(ids)),
-            *encoded_reaches(changes, reach, self.config, encode),
-        )
+        later = encoded_reaches(changes, reach, self._encoded)
+        reaches = (self._encoded(reach, len(ids)), *later)
         events = Events(on_event, self._one_less)
         sequence = Sequence(
             list(ids),
@@ -287,13 +296,13 @@ class Engine:
         """Start a run whose tokens are iterated."""
         return self.submit(ids, params, capture=capture, reach=reach)
 
-    def logits(self, ids: list[int]) -> Floats:
-        """float32 (len(ids), vocab_size): the raw logits after every token. For verification;
-        other runs wait meanwhile."""
+    def logits(self, ids: list[int], reached: Several[ReachedFrom] = ()) -> Floats:
+        """float32 (len(ids), vocab_size): the raw logits after every token, under the
+        interventions of `reached`. For verification; other runs wait meanwhile."""
         self._check_ids(ids)
         if len(ids) > self._limits.context:
             raise ContextExceeded(len(ids), self._limits.context)
-        result: Floats = self._thread.post(Logits(list(ids))).result()
+        result: Floats = self._thread.post(Logits(list(ids), tuple(reached))).result()
         return result
 
     def inspect(self, question: Question) -> Future[Answer]:
@@ -314,8 +323,11 @@ class Engine:
         """Why the engine stopped by itself; None while it has not."""
         return self._thread.failure
 
-    def _encoded(self, reach: Interventions) -> Encoded:
-        return encode_interventions(reach, self.config, self.tokenizer.encode)
+    def _encoded(self, reach: Interventions, n_prompt: int | None = None) -> Encoded:
+        most = min(MAX_TEXT_TOKENS, self._limits.context)
+        return encode_interventions(
+            reach, self.config, self.tokenizer.encode, n_prompt=n_prompt, most=most
+        )
 
     def _one_more(self) -> None:
         most = self._limits.n_slots + self._queue_size

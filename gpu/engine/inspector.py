@@ -1,22 +1,20 @@
 """Answers questions about runs, a piece at a time, between the steps of the runs that write.
 
-Works on the engine's thread, while no step is in flight. A piece borrows blocks for the question's
-tokens, computes some that the cache does not hold, and gives the blocks back, findable, so that the
-next piece begins where this one ended; the last computes the rows in question again.
+Works on the engine's thread, while no step is in flight. The rows in question are computed again
+(`gpu.engine.lent_rows`), under the interventions that they were computed under.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Generator
 
 import numpy as np
 
+from gpu.engine.lent_rows import PIECE_ROWS, LentRows
 from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import sample_of
-from gpu.errors import InvalidRequest, QueueFull
+from gpu.engine.states import LastStates
+from gpu.errors import InvalidRequest
 from gpu.inspect.beam import beam_answer
 from gpu.inspect.plan_questions import peaks_answer, plan_answer, profile_answer
 from gpu.inspect.readings import LossReading, kv_reading, lens_reading
@@ -36,29 +34,40 @@ from gpu.inspection import (
     Question,
     Waterfall,
 )
+from gpu.interventions import MAX_TEXT_TOKENS, Encode, Encoded, ReachedFrom, encode_interventions
+from gpu.reach import Course
 from gpu.runner import Runner
-from gpu.step import Floats, Inspected, Look, Row, Sample, Step
-
-PIECE_ROWS = 16
-"""Rows of a piece: a run beside it waits no longer than for a small chunk of a prompt."""
+from gpu.step import Floats, Look, Sample
 
 MAX_TOP = 100
-
-T = TypeVar("T")
 
 Pieces = Generator[None, None, Answer]
 """Yields after each piece of work; its value is the answer."""
 
+Wanted = list[tuple[int, Encoded]]
+"""Interventions that tokens were computed under, from a position on each."""
+
 
 class Inspector:
-    """Starts questions. Knows what was computed, not when. `end_ids`: tokens that end a text, which
-    the model's configuration need not name."""
+    """Starts questions. Knows what was computed, not when. `encode`: of texts in interventions;
+    `end_ids`: tokens that end a text, which the model's configuration need not name."""
 
-    def __init__(self, runner: Runner, scheduler: Scheduler, end_ids: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        rows: LentRows,
+        states: LastStates,
+        encode: Encode,
+        end_ids: tuple[int, ...] = (),
+    ) -> None:
         self._runner = runner
         self._scheduler = scheduler
+        self._rows = rows
+        self._states = states
+        self._encode = encode
         self._end_ids = (*runner.config.eos_ids, *end_ids)
-        self._latest: tuple[list[int], Floats] | None = None  # ids, logits after the last of them
+        self._latest: tuple[object, Floats] | None = None  # of what, logits after its last token
 
     def start(self, question: Question) -> Pieces:
         """Raises InvalidRequest for a question that cannot be answered. Advancing it raises
@@ -66,166 +75,137 @@ class Inspector:
         match question:
             case AttentionFrom(ids=ids, position=position):
                 self._check_place(ids, position)
-                return self._attention_from(ids[: position + 1])
+                upto = ids[: position + 1]
+                return self._under(question.reached, lambda c: self._attention_from(upto, c))
             case AttentionTo(ids=ids, position=position):
                 self._check_place(ids, position)
-                return self._attention_to(ids, position)
+                return self._under(question.reached, lambda c: self._attention_to(ids, position, c))
             case LogitLens(ids=ids, position=position):
                 self._check_place(ids, position)
                 self._check_ids([question.chosen], "chosen")
                 _check_top(question.top)
-                return self._logit_lens(ids[: position + 1], question)
+                return self._under(question.reached, lambda c: self._logit_lens(question, c))
             case Waterfall(ids=ids, position=position):
                 self._check_place(ids, position)
                 _check_top(question.top)
-                return self._waterfall(ids[: position + 1], _drawn(question), question.top)
+                upto, sample = ids[: position + 1], _drawn(question)
+                return self._under(
+                    question.reached, lambda c: self._waterfall(upto, sample, question.top, c)
+                )
             case Losses(ids=ids, first=first):
                 self._check_place(ids, 0)
                 _check_top(question.top)
                 if len(ids) < 2:
                     raise InvalidRequest("one token has nothing before it; give two ids", "ids")
                 self._check_place(ids[:-1], first, "first")
-                return self._losses(ids, first, question.top)
+                return self._under(question.reached, lambda c: self._losses(question, c))
             case Beam(ids=ids):
                 self._check_place(ids, 0)
-                context = self._runner.limits.context
-                return beam_answer(question, self._logits_after, self._end_ids, context)
+                return self._under(question.reached, lambda c: self._beam(question, c))
             case PlanView():
                 return plan_answer(self._runner, question)
             case Profile():
-                return profile_answer(self._runner, question, self._lent_blank)
+                return profile_answer(self._runner, question, self._rows.blank)
             case CacheBlocks():
                 return self._cache_blocks()
             case DevicePeaks():
                 return peaks_answer(self._runner)
 
-    def logits(self, ids: list[int]) -> Generator[None, None, Floats]:
+    def logits(
+        self, ids: list[int], reached: tuple[ReachedFrom, ...] = ()
+    ) -> Generator[None, None, Floats]:
         """(len(ids), vocab_size): after every one of `ids`, all computed anew in one piece."""
-        size, parts = self._runner.limits.max_samples, []
-        with self._lent(ids, 0) as lent:
-            for first in range(0, len(ids), size):
-                parts.append(self._ask_logits(lent.slot, ids[: first + size], first))
-            lent.n_computed = len(ids)
-        yield from ()
-        return np.concatenate(parts)
+        course = yield from self._course(self._wanted(reached))
+        return self._rows.all_logits(ids, course)
 
     # ---- the questions ----------------------------------------------------------------------
 
-    def _attention_from(self, ids: list[int]) -> Pieces:
+    def _attention_from(self, ids: list[int], course: Course) -> Pieces:
         last = len(ids) - 1
-        found = yield from self._inspect(ids, last, Look(keys=(0, len(ids))))
+        found = yield from self._rows.inspect(ids, last, Look(keys=(0, len(ids))), course)
         assert found.attention is not None
         return Answer({}, (Array.of("weights", found.attention[0]),))
 
-    def _attention_to(self, ids: list[int], position: int) -> Pieces:
-        parts = []
-        for first in range(position, len(ids), PIECE_ROWS):
-            some = ids[: first + PIECE_ROWS]
-            found = yield from self._inspect(some, first, Look(keys=(position, 1)))
+    def _attention_to(self, ids: list[int], position: int, course: Course) -> Pieces:
+        parts, first = [], position
+        while first < len(ids):
+            end = course.end(first, min(first + PIECE_ROWS, len(ids)))
+            look = Look(keys=(position, 1))
+            found = yield from self._rows.inspect(ids[:end], first, look, course)
             assert found.attention is not None
             parts.append(found.attention[..., 0])
+            first = end
             yield
         return Answer({}, (Array.of("weights", np.concatenate(parts)),))
 
-    def _logit_lens(self, ids: list[int], question: LogitLens) -> Pieces:
-        found = yield from self._inspect(ids, len(ids) - 1, Look(lens=True))
+    def _logit_lens(self, question: LogitLens, course: Course) -> Pieces:
+        ids = question.ids[: question.position + 1]
+        found = yield from self._rows.inspect(ids, len(ids) - 1, Look(lens=True), course)
         assert found.lens is not None
         return lens_reading(found.lens, question.chosen, question.top)
 
-    def _waterfall(self, ids: list[int], sample: Sample, top: int) -> Pieces:
+    def _waterfall(self, ids: list[int], sample: Sample, top: int, course: Course) -> Pieces:
         """The logits are kept for the next question, which a slider asks right after."""
-        if self._latest is None or self._latest[0] != ids:
-            logits = yield from self._logits(ids, len(ids) - 1)
-            self._latest = (ids, logits)
+        asked = (ids, course.marks(len(ids)))
+        if self._latest is None or self._latest[0] != asked:
+            logits = yield from self._rows.logits(ids, len(ids) - 1, course)
+            self._latest = (asked, logits)
         return waterfall(self._latest[1][0], ids, sample, top)
 
-    def _losses(self, ids: list[int], first: int, top: int) -> Pieces:
-        reading, size = LossReading(top), self._runner.limits.max_samples
-        for at in range(first, len(ids) - 1, size):
-            known = ids[: min(at + size, len(ids) - 1)]
-            logits = yield from self._logits(known, at)
-            reading.add(logits, ids[at + 1 : len(known) + 1])
+    def _losses(self, question: Losses, course: Course) -> Pieces:
+        ids, at = question.ids, question.first
+        reading, size = LossReading(question.top), self._rows.most_samples
+        while at < len(ids) - 1:
+            end = course.end(at, min(at + size, len(ids) - 1))
+            logits = yield from self._rows.logits(ids[:end], at, course)
+            reading.add(logits, ids[at + 1 : end + 1])
+            at = end
             yield
         return reading.answer()
+
+    def _beam(self, question: Beam, course: Course) -> Pieces:
+        def logits_after(ids: list[int]) -> Generator[None, None, Floats]:
+            return self._rows.logits(ids, len(ids) - 1, course)
+
+        return beam_answer(question, logits_after, self._end_ids, self._runner.limits.context)
 
     def _cache_blocks(self) -> Pieces:
         yield from ()
         return kv_reading(self._scheduler.kv_state())
 
-    # ---- rows -------------------------------------------------------------------------------
+    # ---- what acts on their tokens ----------------------------------------------------------
 
-    def _inspect(self, ids: list[int], first: int, look: Look) -> Generator[None, None, Inspected]:
-        """Look at the rows of ids[first:]; at the last one's logits, if at any."""
+    def _under(self, reached: tuple[ReachedFrom, ...], ask: Callable[[Course], Pieces]) -> Pieces:
+        """What `ask` answers under these interventions, whose texts are computed first."""
+        return self._asked(self._wanted(reached), ask)
 
-        def ask(slot: int) -> Inspected:
-            rows = _rows(slot, ids, first)
-            return self._runner.inspect(Step(rows, (_sampled(len(rows) - 1, slot),)), look)
+    def _asked(self, wanted: Wanted, ask: Callable[[Course], Pieces]) -> Pieces:
+        course = yield from self._course(wanted)
+        return (yield from ask(course))
 
-        return self._computed(ids, first, ask)
-
-    def _logits(self, ids: list[int], first: int) -> Generator[None, None, Floats]:
-        """(len(ids) − first, vocab_size): after each of ids[first:], max_samples at most."""
-
-        return self._computed(ids, first, lambda slot: self._ask_logits(slot, ids, first))
-
-    def _logits_after(self, ids: list[int]) -> Generator[None, None, Floats]:
-        """(1, vocab_size): after the last of `ids`."""
-        return self._logits(ids, len(ids) - 1)
-
-    def _ask_logits(self, slot: int, ids: list[int], first: int) -> Floats:
-        rows = _rows(slot, ids, first)
-        samples = tuple(_sampled(i, slot) for i in range(len(rows)))
-        return self._runner.logits(Step(rows, samples))
-
-    def _computed(
-        self, ids: list[int], first: int, ask: Callable[[int], T]
-    ) -> Generator[None, None, T]:
-        """What `ask` says of a slot in which ids[:first] are in place; it computes the rest. Should
-        the cache not keep what a piece computed, the next one computes it again and goes further.
-        """
-        reached = 0
-        while True:
-            with self._lent(ids, first) as lent:
-                reached = min(first, max(lent.n_computed, reached) + PIECE_ROWS)
-                self._fill(lent, reached)
-                if reached == first:
-                    answer = ask(lent.slot)
-                    lent.n_computed = len(ids)
-                    return answer
-            yield
-
-    def _fill(self, lent: Lent, until: int) -> None:
-        """Compute keys and values of the tokens up to `until`."""
-        ids = lent.ids[:until]
-        while lent.n_computed < until:
-            first = lent.n_computed
-            some = ids[: first + self._runner.limits.max_rows]
-            self._runner.submit(Step(_rows(lent.slot, some, first)))
-            self._runner.collect()
-            lent.n_computed = len(some)
-
-    @contextmanager
-    def _lent(self, ids: list[int], first: int) -> Iterator[Lent]:
-        borrowed = self._scheduler.borrow(ids, first)
-        if borrowed is None:
-            raise QueueFull(
-                f"no KV cache is free for {len(ids)} tokens; wait for the runs to end, or start "
-                "with more --kv-memory"
+    def _wanted(self, reached: tuple[ReachedFrom, ...]) -> Wanted:
+        earliest, found = 0, []
+        most = min(MAX_TEXT_TOKENS, self._runner.limits.context)
+        for one in reached:
+            if one.first < earliest:
+                raise InvalidRequest(
+                    f"first must be {earliest} or more, because what acts later comes later, but "
+                    f"got {one.first}",
+                    "reached",
+                )
+            earliest = one.first + 1
+            encoded = encode_interventions(
+                one.reach, self._runner.config, self._encode, param="reached", most=most
             )
-        lent = Lent(borrowed.slot, ids, borrowed.n_reused)
-        try:
-            for source, destination in borrowed.copies:
-                self._runner.copy_block(source, destination)
-            self._runner.set_blocks(lent.slot, borrowed.blocks)
-            yield lent
-        finally:
-            self._scheduler.return_(borrowed, lent.n_computed)
+            found.append((one.first, encoded))
+        return found
 
-    @contextmanager
-    def _lent_blank(self, n_tokens: int) -> Iterator[int]:
-        """A slot with blocks for so many tokens, whatever they hold."""
-        with self._lent([0] * n_tokens, 0) as lent:
-            yield lent.slot
+    def _course(self, wanted: Wanted) -> Generator[None, None, Course]:
+        course = Course()
+        for first, encoded in wanted:
+            setting = yield from self._states.setting(encoded)
+            setting.lay(course, first, first)
+        return course
 
     # ---- bad questions ----------------------------------------------------------------------
 
@@ -249,24 +229,6 @@ class Inspector:
                 f"{param} should be from 0 to {len(ids) - 1}, but is {position}",
                 param,
             )
-
-
-@dataclass(slots=True)
-class Lent:
-    """A slot whose blocks hold the keys and values of ids[:n_computed]."""
-
-    slot: int
-    ids: list[int]
-    n_computed: int
-
-
-def _rows(slot: int, ids: list[int], first: int) -> tuple[Row, ...]:
-    return tuple(Row(slot, i, ids[i]) for i in range(first, len(ids)))
-
-
-def _sampled(row: int, slot: int) -> Sample:
-    """Asks for the logits of a row; nothing is drawn."""
-    return Sample(row, slot, 0, 0, 0.0, 0, 1.0, 0.0, 1.0)
 
 
 def _drawn(question: Waterfall) -> Sample:

@@ -13,7 +13,7 @@ accepted are ever entered, and the others are overwritten before they are read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpu.engine.sequence import Sequence
 from gpu.errors import InvalidRequest
@@ -38,7 +38,7 @@ class Borrowed:
     blocks: list[int]
     n_reused: int
     copies: tuple[BlockCopy, ...]
-    chain: Chain = field(default_factory=Chain)
+    chain: Chain
 
 
 class KvManager:
@@ -107,12 +107,11 @@ class KvManager:
 
     # ---- outside of runs --------------------------------------------------------------------
 
-    def borrow(self, slot: int, ids: list[int], first: int) -> Borrowed | None:
+    def borrow(self, slot: int, ids: list[int], first: int, chain: Chain) -> Borrowed | None:
         """Blocks for `ids`, of which those before `first` may be found ones; None when too few are
         free. They may be promised ones, so they must be returned before the next step."""
         assert self._borrowed is None, "return what was borrowed before"
         assert not self.copies, "carry out the copies of the runs first"
-        chain = Chain()
         self._enter_running()
         match = self.pool.find(ids, first, chain)
         self.pool.share(match)

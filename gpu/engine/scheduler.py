@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from gpu.engine.kv_manager import Borrowed, KvManager
 from gpu.engine.sequence import Sequence
+from gpu.kv.prefix_cache import Chain
 from gpu.kv.state import KvState
+from gpu.reach import Reach
 from gpu.runner import RunnerLimits
 from gpu.step import Row, Sample, Step
 
@@ -37,12 +39,14 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A step and whose it is: `samplers[i]` gets the step's i-th sample, fed by rows[rows[i]]."""
+    """A step and whose it is: `samplers[i]` gets the step's i-th sample, fed by rows[rows[i]].
+    `reaches`: (slot, what its rows are computed under), to be set before, where that changes."""
 
     step: Step
     samplers: tuple[Sequence, ...]
     rows: tuple[int, ...]
     chunk: Chunk | None
+    reaches: tuple[tuple[int, Reach], ...] = ()
 
 
 class Scheduler:
@@ -56,7 +60,7 @@ class Scheduler:
         self._free_slots = list(range(limits.n_slots - 1, -1, -1))
         self._without_room: Sequence | None = None  # first in line, until blocks may be free
         self._ms_per_row: float | None = None
-        self._known_shapes: set[tuple[int, bool, bool]] = set()
+        self._known_shapes: set[tuple[int, bool, bool, bool]] = set()
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence in line; it is told its place."""
@@ -66,7 +70,7 @@ class Scheduler:
     def admit(self) -> list[Sequence]:
         """Give slots to waiting sequences, in order; returns those that start now."""
         started = []
-        while self.waiting and self._free_slots and self.waiting[0] is not self._without_room:
+        while self._first_in_line is not None and self._first_in_line.reach.ready:
             if not self.kv.admit(self.waiting[0]):
                 self._without_room = self.waiting[0]
                 break
@@ -78,6 +82,16 @@ class Scheduler:
         if started:
             self._tell_places()
         return started
+
+    @property
+    def to_ready(self) -> Sequence | None:
+        """The sequence that could start now if what its interventions need were there."""
+        first = self._first_in_line
+        return None if first is None or first.reach.ready else first
+
+    def await_room(self, sequence: Sequence) -> None:
+        """A sequence that could start has to wait until blocks may be free."""
+        self._without_room = sequence
 
     def next_step(self, *, prefill: bool = True) -> Scheduled | None:
         """The rows that can run now, or None. `prefill` False: only sequences that are writing."""
@@ -94,14 +108,15 @@ class Scheduler:
         if not rows:
             return None
         capture = any(s.capture for s in samplers) or (chunk is not None and chunk.sequence.capture)
-        step = Step(tuple(rows), tuple(samples), capture)
+        reaches, reached = self._reaches(rows, samplers, chunk)
+        step = Step(tuple(rows), tuple(samples), capture, reached)
         self._follow_scripts(samplers)
-        return Scheduled(step, tuple(samplers), tuple(s.row for s in samples), chunk)
+        return Scheduled(step, tuple(samplers), tuple(s.row for s in samples), chunk, reaches)
 
     def learn(self, step: Step, ms: float) -> None:
         """A step with a piece of a prompt took `ms`: sizes the next pieces. The first step of its
         shape does not count, because some drivers compile the shaders in it."""
-        shape = (len(step.rows).bit_length(), bool(step.samples), step.capture)
+        shape = (len(step.rows).bit_length(), bool(step.samples), step.capture, step.reach)
         if shape not in self._known_shapes:
             self._known_shapes.add(shape)
             return
@@ -128,13 +143,15 @@ class Scheduler:
             self.kv.check_max_tokens(sequence, max_tokens)
         self._without_room = None
 
-    def borrow(self, ids: list[int], first: int | None = None) -> Borrowed | None:
+    def borrow(
+        self, ids: list[int], first: int | None = None, chain: Chain | None = None
+    ) -> Borrowed | None:
         """The slot for inspections and blocks for `ids`, what is known of their beginning in place;
         None when too few blocks are free. Whoever borrows computes the rows from `n_reused` on;
         rows from `first` on (the last alone, if not given) are never found ones. To be returned
-        before the next step is made."""
+        before the next step is made. `chain`: of `ids`, if they are not computed plain."""
         most = len(ids) - 1 if first is None else first
-        return self.kv.borrow(self.limits.inspection_slot, ids, most)
+        return self.kv.borrow(self.limits.inspection_slot, ids, most, chain or Chain())
 
     def return_(self, borrowed: Borrowed, n_computed: int = 0) -> None:
         """Give back what was borrowed; its first `n_computed` tokens can be found from now on."""
@@ -143,6 +160,25 @@ class Scheduler:
     def kv_state(self) -> KvState:
         """What every KV block holds now, and how much was found so far."""
         return self.kv.state()
+
+    @property
+    def _first_in_line(self) -> Sequence | None:
+        """That has a slot, and did not lack room when it was last tried."""
+        if not (self.waiting and self._free_slots) or self.waiting[0] is self._without_room:
+            return None
+        return self.waiting[0]
+
+    def _reaches(
+        self, rows: list[Row], samplers: list[Sequence], chunk: Chunk | None
+    ) -> tuple[tuple[tuple[int, Reach], ...], bool]:
+        """What has to be set for a step, and whether anything acts on one of its rows."""
+        at = {row.slot: row.position for row in rows}  # all rows of a slot are under the same
+        sequences = {s.slot: s for s in (*samplers, *([chunk.sequence] if chunk else []))}
+        changed = []
+        for slot, sequence in sequences.items():
+            if (reach := sequence.reach.enter(at[slot])) is not None:
+                changed.append((slot, reach))
+        return tuple(changed), any(s.reach.acting for s in sequences.values())
 
     def _place(self, n: int) -> int:
         """What the n-th in line (from 1) is told: how many slots must become free for it."""
@@ -178,6 +214,7 @@ class Scheduler:
         n = min(last - first, room)
         if n < 1:
             return None
+        n = sequence.reach.course.end(first, first + n) - first
         rows += sequence.prefill_rows(n)
         self.kv.cover(sequence, first + n - 1)
         if not sequence.prefilling:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from gpu.engine.run_clock import RunClock
+from gpu.engine.setting import RunReach, Setting
 from gpu.engine.token_stats import LayerTimes, token_stats
 from gpu.events import (
     Accepted,
@@ -28,7 +29,7 @@ from gpu.events import (
     TokenText,
     Updated,
 )
-from gpu.interventions import UNTOUCHED, Encoded, expect_no_new_patch
+from gpu.interventions import UNTOUCHED, Encoded
 from gpu.kv.blocks import blocks_for
 from gpu.kv.prefix_cache import Chain
 from gpu.sampling import SamplingParams
@@ -86,7 +87,8 @@ class Sequence:
             params = msgspec.structs.replace(params, seed=seed)
         self.prompt = prompt
         self.ids = list(prompt)  # the prompt and every token read since
-        self.chain = Chain()  # of ids
+        self.reach = RunReach(reaches, len(prompt))
+        self.chain = Chain(self.reach.course.mark)  # of ids
         self.params = params
         self.capture = capture
         self.context = context
@@ -100,8 +102,6 @@ class Sequence:
         self._place = 0
         self._times: LayerTimes | None = None
         self._script = script
-        self._reaches = reaches
-        self._reach = UNTOUCHED if reaches[0] is None else reaches[0]
         self._n_followed = 0  # changes of the script that act already
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
@@ -156,7 +156,8 @@ class Sequence:
             if change.index > self.n_submitted:
                 return
             self._n_followed += 1
-            self.update(change.params, change.capture, self._reaches[self._n_followed])
+            setting = self.reach.of_script(self._n_followed)
+            self.update(change.params, change.capture, setting)
 
     def prefill_rows(self, n: int) -> list[Row]:
         """The next `n` rows of the prompt."""
@@ -245,17 +246,16 @@ class Sequence:
         self,
         changes: dict[str, float | int],
         capture: bool | None,
-        reach: Encoded | None = None,
+        setting: Setting | None = None,
     ) -> int:
         """Apply to the tokens not submitted yet; returns the index of the first."""
         params = self.params.updated(changes)
-        if reach is not None:
-            expect_no_new_patch(self._reach.told, reach.told)
-            self._reach = reach
+        if setting is not None:
+            self.reach.change(self._next_position, setting)
         self.params = params
         if capture is not None:
             self.capture = capture
-        told = None if reach is None else reach.told
+        told = None if setting is None else setting.told
         self.emit(Updated(self.n_submitted, self.params, self.capture, told))
         if self.n_written >= self.params.max_tokens and not self.finished:
             self._release(self._matcher.flush())

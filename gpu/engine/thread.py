@@ -11,21 +11,25 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from gpu.engine.changes import Changes, Update
 from gpu.engine.inspector import Inspector
+from gpu.engine.lent_rows import LentRows
 from gpu.engine.scheduler import Scheduled, Scheduler
 from gpu.engine.sequence import Sequence
+from gpu.engine.setting import Setting
+from gpu.engine.states import LastStates
 from gpu.engine.turns import Turns, timed
-from gpu.errors import EngineClosed, InvalidRequest
+from gpu.errors import EngineClosed, EngineError, InvalidRequest, QueueFull
 from gpu.events import Reason
 from gpu.inspection import Question
-from gpu.interventions import Encoded
+from gpu.interventions import Encode, ReachedFrom
 from gpu.runner import Runner
 
 PREFILL_IN_FLIGHT = 2
@@ -42,16 +46,6 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """The answer is the index of the first token the changes act on."""
-
-    sequence: Sequence
-    changes: dict[str, Any]
-    capture: bool | None
-    reach: Encoded | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Cancel:
     sequence: Sequence
 
@@ -61,6 +55,7 @@ class Logits:
     """The answer is float32 (len(ids), vocab_size)."""
 
     ids: list[int]
+    reached: tuple[ReachedFrom, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +74,27 @@ Command = Start | Update | Cancel | Logits | Inspect | Close
 
 
 class EngineThread:
-    """Runs until closed or until the device fails. `warm_up`: compile plans while idle;
-    `prefix_cache`: compute no prefix twice; `end_ids`: tokens that the tokenizer ends a text with.
-    """
+    """Runs until closed or until the device fails. `encode`: of texts in interventions; `warm_up`:
+    compile plans while idle, and those with interventions before the first acts; `prefix_cache`:
+    compute no prefix twice; `end_ids`: tokens that the tokenizer ends a text with."""
 
     def __init__(
         self,
         make_runner: Callable[[], Runner],
+        encode: Encode,
         *,
         warm_up: bool = False,
         prefix_cache: bool = True,
         end_ids: tuple[int, ...] = (),
     ) -> None:
         self._prefix_cache = prefix_cache
+        self._encode = encode
         self._end_ids = end_ids
         self.failure: str | None = None
         self._commands: queue.Queue[tuple[Command, Future[Any]]] = queue.Queue()
         self._in_flight: deque[Scheduled] = deque()
         self._inspections = Turns()
+        self._readying: Sequence | None = None
         self._warm_up: Iterator[None] | None = None
         ready: Future[Runner] = Future()
         self._thread = threading.Thread(
@@ -136,7 +134,13 @@ class EngineThread:
             ready.set_exception(error)
             return
         self._scheduler = Scheduler(runner.limits, prefix_cache=self._prefix_cache)
-        self._inspector = Inspector(runner, self._scheduler, self._end_ids)
+        rows = LentRows(runner, self._scheduler)
+        warm_reach = runner.warm_up(reach=True) if warm_up else iter(())
+        self._states = states = LastStates(rows, runner.config, warm_reach)
+        self._inspector = Inspector(
+            runner, self._scheduler, rows, states, self._encode, self._end_ids
+        )
+        self._changes = Changes(states, self._update)
         self._warm_up = runner.warm_up() if warm_up else None
         ready.set_result(runner)
         try:
@@ -177,11 +181,12 @@ class EngineThread:
             case Inspect(question):
                 self._inspections.add(timed(self._inspector.start(question)), done)
                 return
-            case Logits(ids):
-                self._inspections.add(self._inspector.logits(ids), done)
+            case Logits(ids, reached):
+                self._inspections.add(self._inspector.logits(ids, reached), done)
                 return
             case Update():
-                done.set_result(self._update(command))
+                if (pieces := self._changes.take(command, done)) is not None:
+                    self._inspections.add(pieces, Future())
                 return
             case Start(sequence):
                 self._scheduler.add(sequence)
@@ -190,13 +195,13 @@ class EngineThread:
                 self._scheduler.release(sequence)
         done.set_result(None)
 
-    def _update(self, update: Update) -> int:
+    def _update(self, update: Update, setting: Setting | None) -> int:
         sequence = update.sequence
         if sequence.finished:
             raise InvalidRequest("this run has ended; settings act on the next one", "id")
         checked = sequence.params.updated(update.changes)
         self._scheduler.check_max_tokens(sequence, checked.max_tokens)
-        index = sequence.update(update.changes, update.capture, update.reach)
+        index = sequence.update(update.changes, update.capture, setting)
         if sequence.finished:
             self._scheduler.release(sequence)
         return index
@@ -208,6 +213,9 @@ class EngineThread:
             while self._in_flight:
                 self._collect(runner)
             self._inspections.advance()
+        if (head := self._scheduler.to_ready) is not None and head is not self._readying:
+            self._readying = head
+            self._inspections.add(self._ready(head), Future())
         for sequence in self._scheduler.admit():
             runner.begin_slot(sequence.slot, np.array(sequence.prompt, np.uint32))
             sequence.started()
@@ -219,6 +227,22 @@ class EngineThread:
         elif self._warm_up is not None and next(self._warm_up, "done") == "done":
             self._warm_up = None
 
+    def _ready(self, sequence: Sequence) -> Generator[None, None, None]:
+        """Compute what the interventions of a run need that is first in line."""
+        try:
+            settings: list[Setting | None] = []
+            for wanted in sequence.reach.wanted:
+                ready = None if wanted is None else (yield from self._states.setting(wanted))
+                settings.append(ready)
+            sequence.reach.settle(tuple(settings))
+        except QueueFull:
+            self._scheduler.await_room(sequence)
+        except EngineError as error:
+            sequence.finish("error", str(error))
+            self._scheduler.release(sequence)
+        finally:
+            self._readying = None
+
     def _submit(self, runner: Runner) -> bool:
         """Submit the next step; False: there is none now."""
         room = sum(s.chunk is not None for s in self._in_flight) < PREFILL_IN_FLIGHT
@@ -226,6 +250,8 @@ class EngineThread:
         self._settle_kv(runner)
         if scheduled is None:
             return False
+        for slot, reach in scheduled.reaches:
+            runner.set_reach(slot, reach)
         runner.submit(scheduled.step)
         self._in_flight.append(scheduled)
         return True
@@ -263,6 +289,7 @@ class EngineThread:
     def _refuse_waiting(self) -> None:
         """Commands that came after the end."""
         message = self.failure or CLOSED
+        self._changes.refuse(EngineClosed(message))
         self._inspections.refuse(EngineClosed(message))
         while not self._commands.empty():
             command, future = self._commands.get()

@@ -56,8 +56,8 @@ def token_stats(
         position=position,
         embedding=significant(captured.embedding[row : row + 1])[0],
         layers=tuple(
-            LayerStats(*numbers, tuple(entropy), attention_ms, mlp_ms)
-            for numbers, entropy, (attention_ms, mlp_ms) in layers
+            LayerStats(residual, attention, mlp, attention_cosine, mlp_cosine, tuple(entropy), *ms)
+            for (residual, attention, mlp, attention_cosine, mlp_cosine), entropy, ms in layers
         ),
         n_rows=len(captured.embedding) if times is None else times.n_rows,
         embed_ms=None if times is None else times.embed_ms,

@@ -6,6 +6,10 @@ texts that begin alike share the names, and the blocks, of what they have in com
 text parts from others inside a block, its first tokens there are found among the blocks that follow
 the same text, full or only begun (as in the tree of Zheng et al. 2024, "SGLang"), to be copied.
 
+Keys and values that something else made than the tokens alone (interventions in their passes) go by
+another name: what a token was computed under is part of what it is here. Without any, names are of
+ids alone.
+
 The hash is BLAKE2b of 32 bytes. Prompts come from strangers, and a hash in which somebody can find
 a collision would continue one text from the keys and values of another; this one leaves none to
 find, so that names are compared and the texts before them need not be.
@@ -14,6 +18,7 @@ find, so that names are compared and the texts before them need not be.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -22,16 +27,36 @@ from gpu.kv.blocks import BLOCK_TOKENS
 START = b""
 """Names the empty text."""
 NAME_BYTES = 32
+MARKED = b"marked"
+"""Keeps names of marked blocks apart from those of plain ones, whatever is hashed."""
+
 _IDS = struct.Struct(f"<{BLOCK_TOKENS}I")
+
+Token = int | tuple[int, bytes]
+"""An id, and the mark of what it was computed under, if anything."""
+
+Mark = Callable[[int], bytes]
+"""Names what the token at a position is computed under; empty where nothing acts on it."""
 
 
 class Chain:
-    """The names of a text's beginnings, one for every full block. The text may grow at its end."""
+    """The names of a text's beginnings, one for every full block. The text may grow at its end.
 
-    __slots__ = ("_names",)
+    What `mark` says of a token may change until it is computed."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_mark", "_names")
+
+    def __init__(self, mark: Mark = lambda position: b"") -> None:
         self._names = [START]
+        self._mark = mark
+
+    def tokens(self, ids: list[int], first: int, end: int) -> tuple[Token, ...]:
+        """ids[first:end], as they are told apart."""
+        marks = [self._mark(first + i) for i in range(end - first)]
+        if not any(marks):
+            return tuple(ids[first:end])
+        pairs = zip(ids[first:end], marks, strict=True)
+        return tuple((id, mark) if mark else id for id, mark in pairs)
 
     def name(self, ids: list[int], n_blocks: int) -> bytes:
         """Of the first `n_blocks` full blocks of `ids`."""
@@ -39,7 +64,8 @@ class Chain:
         while len(names) <= n_blocks:
             first = (len(names) - 1) * BLOCK_TOKENS
             packed = _IDS.pack(*ids[first : first + BLOCK_TOKENS])
-            names.append(blake2b(names[-1] + packed, digest_size=NAME_BYTES).digest())
+            marks = [self._mark(first + i) for i in range(BLOCK_TOKENS)]
+            names.append(_hash(names[-1] + packed + _hash_of(marks), MARKED if any(marks) else b""))
         return names[n_blocks]
 
 
@@ -51,7 +77,7 @@ class Held:
     parent: bytes
     name: bytes | None
     first: int
-    ids: tuple[int, ...]
+    ids: tuple[Token, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +113,7 @@ class PrefixCache:
                 break
             blocks.append(block)
         at = len(blocks) * BLOCK_TOKENS
-        rest = tuple(ids[at : min(at + BLOCK_TOKENS, most)])
+        rest = chain.tokens(ids, at, min(at + BLOCK_TOKENS, most))
         source, n_rest = None, 0
         for block in self._children.get(chain.name(ids, len(blocks)), ()):
             n = _n_common(self._held[block].ids, rest)
@@ -98,7 +124,7 @@ class PrefixCache:
     def enter(self, block: int, ids: list[int], first: int, n: int, chain: Chain) -> list[int]:
         """Let `block` be found by ids[first : first + n], its first tokens, if no other holds the
         same. Returns the blocks that are not found any more, because this one holds more."""
-        parent, part = chain.name(ids, first // BLOCK_TOKENS), tuple(ids[first : first + n])
+        parent, part = chain.name(ids, first // BLOCK_TOKENS), chain.tokens(ids, first, first + n)
         others = [b for b in self._children.get(parent, ()) if b != block]
         if any(_begins(self._held[other].ids, part) for other in others):
             return [block] if self.forget(block) else []
@@ -126,11 +152,22 @@ class PrefixCache:
         return True
 
 
-def _begins(text: tuple[int, ...], beginning: tuple[int, ...]) -> bool:
+def _hash(data: bytes, person: bytes = b"") -> bytes:
+    return blake2b(data, digest_size=NAME_BYTES, person=person).digest()
+
+
+def _hash_of(marks: list[bytes]) -> bytes:
+    """Nothing where there are none, so that the names of plain texts are of their ids alone."""
+    if not any(marks):
+        return b""
+    return _hash(b"".join(len(mark).to_bytes() + mark for mark in marks))
+
+
+def _begins(text: tuple[Token, ...], beginning: tuple[Token, ...]) -> bool:
     return text[: len(beginning)] == beginning
 
 
-def _n_common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+def _n_common(a: tuple[Token, ...], b: tuple[Token, ...]) -> int:
     for n, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return n

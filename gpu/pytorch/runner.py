@@ -133,7 +133,7 @@ class TorchRunner:
     def peaks(self) -> None:
         """There is no device to measure."""
 
-    def warm_up(self) -> Iterator[None]:
+    def warm_up(self, *, reach: bool = False) -> Iterator[None]:
         """Nothing is compiled here."""
         return iter(())
 

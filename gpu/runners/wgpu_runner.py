@@ -119,6 +119,7 @@ class WgpuRunner:
         self._looks = LookPasses(config, self.plans, self._queue, self._tensors, memory)
         self._peaks: dict[str, float] | None = None
         self._n_watched = 0
+        self._warm: set[int] = set()  # kernels that were compiled, by their identity
 
     @classmethod
     def load(
@@ -231,16 +232,21 @@ class WgpuRunner:
         look.expect(step, self.limits.context)
         return self._looks.run(step, look)
 
-    def warm_up(self) -> Iterator[None]:
+    def warm_up(self, *, reach: bool = False) -> Iterator[None]:
         """Compiles one kernel at a time, so that a request which comes meanwhile waits for no other
         than its own. Plans with other buckets share the same kernels."""
-        warm = set()
-        for recorded in self._plans_to_warm():
+        for recorded in self._plans_to_reach() if reach else self._plans_to_warm():
             for dispatch in recorded.plan.dispatches:
-                if id(dispatch.kernel) not in warm:
-                    warm.add(id(dispatch.kernel))
+                if id(dispatch.kernel) not in self._warm:
+                    self._warm.add(id(dispatch.kernel))
                     self._queue.warm(dispatch.in_pass)
                     yield
+
+    def _plans_to_reach(self) -> Iterator[RecordedPlan]:
+        """Of a token and of a prompt's pieces; captured ones have the same kernels but for what the
+        plain warm-up brings."""
+        for n in (1, 16, 8, 4, 2):
+            yield self.plans.plan(n, min(n, self.limits.n_slots), "plain", reach=True)
 
     def _plans_to_warm(self) -> Iterator[RecordedPlan]:
         limits = self.limits

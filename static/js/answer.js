@@ -6,6 +6,7 @@
 
 import { takeLead, takeStats, takeWritten } from "./branch.js";
 import { differences } from "./params.js";
+import { atStart, changedFrom, same, touched } from "./reach.js";
 
 /** @typedef {"sent"|"queued"|"prefill"|"writing"|"done"|"lost"} SegmentState */
 
@@ -25,6 +26,9 @@ export class Segment {
     this.context = 0;
     this.params = null;
     this.capture = request?.capture ?? true;
+    /** What is changed inside the model now, and what was: see `atStart` of reach.js. */
+    this.reach = request?.reach ?? {};
+    this.reached = [];
     this.prefill = { done: 0, total: 0, reused: 0, ms: 0, gpuMs: null };
     /** Its chunks: {done, reused, ms, gpuMs, passedAt, receivedAt}. */
     this.chunks = [];
@@ -137,9 +141,10 @@ export class Answer {
     return this.segments.find((segment) => segment.id === id) ?? null;
   }
 
-  /** The settings (and `capture`) that acted on a token: the newest, with later changes taken back. */
+  /** The settings (with `capture` and `reach`) that acted on a token: the newest, with later changes taken back. */
   settingsAt({ segment, place }) {
-    const settings = { ...segment.params, capture: segment.capture };
+    const { params, capture, reach } = segment;
+    const settings = { ...params, capture, reach };
     for (const mark of this.marks.toReversed()) {
       if (mark.segment !== segment) continue;
       if (mark.index <= segment.base + place) break;
@@ -190,6 +195,9 @@ const HANDLERS = {
     segment.context = event.context;
     segment.params = event.params;
     segment.capture = event.capture;
+    segment.reach = segment.request?.reach ?? {};
+    segment.reached = atStart(segment.reach, event.prompt.length);
+    if (!segment.branch) markStart(answer, segment);
     segment.prefill.total = event.prompt.length;
     HANDLERS.queued(answer, segment, event);
   },
@@ -230,6 +238,7 @@ const HANDLERS = {
     if (segment.capture !== event.capture) {
       changes.push({ name: "capture", from: segment.capture, to: event.capture });
     }
+    if (event.reach && !same(segment.reach, event.reach)) takeReach(segment, event, changes);
     segment.params = event.params;
     segment.capture = event.capture;
     if (changes.length) addMark(answer, segment, segment.first + event.index, changes);
@@ -243,9 +252,25 @@ const HANDLERS = {
   },
 };
 
+/** Another setting inside the model acts from the row on that chooses the token. */
+function takeReach(segment, { index, reach }, changes) {
+  const { prompt } = segment.events[0];
+  changes.push({ name: "reach", from: segment.reach, to: reach });
+  segment.reach = reach;
+  segment.reached = changedFrom(segment.reached, prompt.length + index - 1, reach);
+}
+
+/** A run that is reached into from its beginning says so there. */
+function markStart(answer, segment) {
+  if (!segment.reached.length) return;
+  const told = [{ name: "reach", from: {}, to: segment.reach }];
+  answer.marks.push({ segment, index: segment.first, changes: [], told });
+}
+
 /** Marks of one drag (the same settings, few tokens apart) are told once, by the last of them. */
 const SAME_DRAG_TOKENS = 12;
-const names = (changes) => changes.map(({ name }) => name).join();
+const names = (changes) =>
+  changes.map(({ name, from, to }) => (name === "reach" ? touched(from, to) : name)).join();
 
 function addMark(answer, segment, index, changes) {
   const last = answer.marks.at(-1);
@@ -253,12 +278,14 @@ function addMark(answer, segment, index, changes) {
   const sameDrag =
     before && index - before.index <= SAME_DRAG_TOKENS && names(before.changes) === names(changes);
   const mark = { segment, index, changes, told: changes };
-  if (sameDrag) {
-    mark.told = since(before.told.length ? before.told : before.changes, changes);
+  const drag = sameDrag ? since(before.told.length ? before.told : before.changes, changes) : [];
+  if (drag.length) {
+    mark.told = drag; // one that went back to where it began is told both ways
     before.told = [];
   }
   if (before?.index === index) {
     mark.changes = since(before.changes, changes);
+    if (!sameDrag) mark.told = since(before.told, changes);
     answer.marks.pop();
   }
   answer.marks.push(mark);
@@ -272,5 +299,7 @@ function since(earlier, later) {
     ...change,
     from: started.get(change.name) ?? change.from,
   }));
-  return [...untouched, ...joined].filter(({ from, to }) => from !== to);
+  return [...untouched, ...joined].filter(({ name, from, to, words }) =>
+    name === "reach" ? !same(from, to) : words !== undefined || from !== to,
+  );
 }

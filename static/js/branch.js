@@ -6,6 +6,7 @@
 
 import { differences } from "./params.js";
 import { probability, tokenLabel } from "./format.js";
+import { same as sameReach } from "./reach.js";
 
 /**
  * What makes a generation a branch; plain values, which survive a reload.
@@ -71,7 +72,7 @@ export function takeWritten(answer, segment, { prompt, texts, params, capture })
   });
   segment.given = texts.length;
   markPut(answer, segment, texts.slice(nLead).join(""));
-  markSettings(answer, segment, { ...params, capture });
+  markSettings(answer, segment, { ...params, capture, reach: segment.reach });
 }
 
 /** What is known of the k-th token that was put in; nothing of one before them. */
@@ -124,6 +125,8 @@ function markSettings(answer, segment, params) {
   const changes = differences(before, params);
   if (before.capture !== params.capture)
     changes.push({ name: "capture", from: before.capture, to: params.capture });
+  if (!sameReach(before.reach, params.reach))
+    changes.push({ name: "reach", from: before.reach, to: params.reach });
   const index = segment.base + segment.given;
   if (changes.length) answer.marks.push({ segment, index, changes, told: changes });
 }

@@ -2,7 +2,7 @@
 
 import { grid, rowTop } from "./grid.js";
 import { scales } from "./metrics.js";
-import { palette, shade } from "./palette.js";
+import { palette, shadePixel } from "./palette.js";
 import { state } from "./state.js";
 import { metric, view } from "./view.js";
 
@@ -29,33 +29,53 @@ export function partEdges(layer, part) {
   return [top + (view.parts - 1 - part) * height, top + (view.parts - part) * height];
 }
 
-/** Paint a column at `x`, `width` wide; all in device pixels, `ratio` of them to a CSS pixel. */
-export function paintColumn(context, stats, x, width, ratio, y0 = 0) {
-  if (!stats) return;
-  const fill = (value, top, bottom) => {
-    const at = onScale(value);
-    if (at === null) return;
-    const a = Math.round((top - y0) * ratio);
-    context.fillStyle = shade(at);
-    context.fillRect(x, a, width, Math.max(1, Math.round((bottom - y0) * ratio) - a));
-  };
-  for (let layer = 0; layer < grid.layers; layer += 1) {
-    for (let part = 0; part < view.parts; part += 1)
-      fill(cellValue(stats, { layer, part }), ...partEdges(layer, part));
+/** Paints columns into the pixels of an image, for the rows and the metric of the moment. */
+export class ColumnPainter {
+  /** `ratio` device pixels to a CSS pixel; row 0 of the image is at `y0` of the plot. */
+  constructor(ratio, y0) {
+    const at = (y) => Math.round((y - y0) * ratio);
+    const row = (top, bottom) => [at(top), Math.max(at(top) + 1, at(bottom))];
+    this.metric = metric();
+    this.scale = scales[state.metric];
+    this.parts = view.parts;
+    /** [top, bottom) of each part of each layer, from the bottom. */
+    this.rows = Array.from({ length: grid.layers * this.parts }, (_, i) =>
+      row(...partEdges(Math.floor(i / this.parts), i % this.parts)),
+    );
+    this.output = row(grid.top + 1, grid.body);
+    this.embed = row(grid.bottom - grid.cap + 1, grid.bottom - 1);
+    this.height = at(grid.bottom);
   }
-  fill(metric().edge(stats, "output"), grid.top + 1, grid.body);
-  fill(metric().edge(stats, "embed"), grid.bottom - grid.cap + 1, grid.bottom - 1);
+
+  /** The column of these statistics (null: nothing) into every `stride`th pixel from `x` on. */
+  paint(pixels, stride, x, stats) {
+    for (let y = 0; y < this.height; y += 1) pixels[y * stride + x] = 0;
+    if (!stats || !this.scale) return;
+    const { metric: its, parts } = this;
+    for (let i = 0; i < this.rows.length; i += 1) {
+      const layer = stats.layers[Math.floor(i / parts)];
+      this.#fill(pixels, stride, x, its.value(layer, i % parts, parts), this.rows[i]);
+    }
+    this.#fill(pixels, stride, x, its.edge(stats, "output"), this.output);
+    this.#fill(pixels, stride, x, its.edge(stats, "embed"), this.embed);
+  }
+
+  #fill(pixels, stride, x, value, [top, bottom]) {
+    if (value === null || value === undefined) return;
+    const pixel = shadePixel(this.scale.at(value));
+    for (let y = top; y < bottom; y += 1) pixels[y * stride + x] = pixel;
+  }
 }
 
-/** Paint the bar of a probability that stands on the core. */
-export function paintProbability(context, logprob, x, width, ratio, y0 = 0) {
-  const height = Math.max(1, Math.round(Math.exp(logprob) * (grid.prob - 4) * ratio));
-  const inset = width > 3 * ratio ? Math.round(ratio) : 0;
+/** The bars of probabilities that stand on the core, for tokens of [first, end) from `x` on. */
+export function drawProbabilities(context, tokens, first, end, { x, column, gap, ratio }) {
+  const foot = Math.round((grid.top - 1) * ratio);
+  const most = (grid.prob - 4) * ratio;
+  const inset = column - gap > 3 * ratio ? Math.round(ratio) : 0;
+  const width = Math.max(1, column - gap - 2 * inset);
   context.fillStyle = palette["ink-2"];
-  context.fillRect(
-    x + inset,
-    Math.round((grid.top - 1 - y0) * ratio) - height,
-    Math.max(1, width - 2 * inset),
-    height,
-  );
+  for (let i = first; i < end; i += 1) {
+    const height = Math.max(1, Math.round(Math.exp(tokens[i].logprob) * most));
+    context.fillRect(x + i * column + inset, foot - height, width, height);
+  }
 }

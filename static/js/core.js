@@ -1,6 +1,6 @@
 // The core sample: where its columns are, how it scrolls, and what is drawn when.
 
-import { paintColumn, paintProbability, partEdges } from "./column.js";
+import { ColumnPainter, drawProbabilities, partEdges } from "./column.js";
 import { drawLabels, drawPaper } from "./corelabels.js";
 import { byId, clamp, setText, setVars } from "./dom.js";
 import { grid, rowTop } from "./grid.js";
@@ -47,16 +47,13 @@ export const core = {
 let drawn = { answer: null, edition: 0, prompt: 0 };
 let ownScroll = -1;
 
-const tokenTape = new Tape((context, i, x, width) => {
-  const token = view.answer.tokens[i];
-  const gap = width >= 8 * core.ratio ? Math.round(core.ratio) : 0;
-  paintColumn(context, token.stats, x, width - gap, core.ratio, grid.flag + grid.text);
-  paintProbability(context, token.logprob, x, width - gap, core.ratio, grid.flag + grid.text);
-});
-const promptTape = new Tape((context, i, x, width) => {
-  const segment = view.answer.segments[0];
-  paintColumn(context, segment.promptStats[i], x, width, core.ratio, grid.flag + grid.text);
-});
+let painter = null;
+const tokenTape = new Tape((pixels, stride, x, i) =>
+  painter.paint(pixels, stride, x, view.answer.tokens[i].stats),
+);
+const promptTape = new Tape((pixels, stride, x, i) =>
+  painter.paint(pixels, stride, x, view.answer.segments[0].promptStats[i]),
+);
 
 export function setUpCore() {
   core.wanted = innerWidth < 768 ? 4 : innerWidth < 1700 ? 6 : innerWidth < 2400 ? 8 : 12;
@@ -72,7 +69,7 @@ export function setUpCore() {
 export function zoom(d) {
   const now = WIDTHS.findIndex((w) => w >= core.wanted);
   core.wanted = WIDTHS[clamp(now + d, 0, WIDTHS.length - 1)];
-  resetCore();
+  measure();
   drawCore();
 }
 
@@ -82,17 +79,22 @@ export function follow() {
   drawCore();
 }
 
+/** Paint every column anew: its rows, its colours or what it shows changed. */
 function resetCore() {
+  measure();
+  view.parts = state.hello ? metric().parts(state.hello.model, grid.row) : 2;
+  painter = new ColumnPainter(core.ratio, grid.flag + grid.text);
+  tokenTape.reset(painter.height);
+  promptTape.reset(painter.height);
+}
+
+function measure() {
   core.ratio = devicePixelRatio || 1;
   core.width = plot.clientWidth;
   core.height = pane.clientHeight;
   core.scroll = plot.scrollLeft;
   core.column = Math.max(1, Math.round(core.wanted * core.ratio)) / core.ratio;
-  view.parts = state.hello ? metric().parts(state.hello.model, grid.row) : 2;
   core.prompt = Math.max(1, Math.round(promptWidth() * core.ratio)) / core.ratio;
-  const height = Math.round((grid.bottom - grid.flag - grid.text) * core.ratio);
-  tokenTape.reset(core.column * core.ratio, height);
-  promptTape.reset(core.prompt * core.ratio, height);
   setVars(pane, { "--pane-w": `${core.width}px` });
 }
 
@@ -166,12 +168,30 @@ function paint(n, nPrompt) {
   context.clearRect(0, 0, width, height);
   drawPaper(context, core, n);
   context.setTransform(1, 0, 0, 1, 0, 0);
-  const y = Math.round((grid.flag + grid.text) * ratio);
-  const at = (x) => Math.round((x - core.scroll) * ratio);
-  if (nPrompt) promptTape.draw(context, Math.min(promptDone(), nPrompt), at(0), y, w);
-  if (n) tokenTape.draw(context, n, at(core.x0), y, w);
+  if (nPrompt) drawTape(context, promptTape, Math.min(promptDone(), nPrompt), 0, core.prompt);
+  if (n) {
+    const place = drawTape(context, tokenTape, n, core.x0, core.column);
+    const first = Math.max(0, Math.floor(-place.x / place.column));
+    const end = Math.min(n, Math.ceil((w - place.x) / place.column));
+    drawProbabilities(context, view.answer.tokens, first, end, { ...place, ratio });
+  }
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   drawLabels(context, core, view.answer);
+}
+
+/** Draw `n` columns of a tape, the first at `left` of it. Returns where they are, in device pixels. */
+function drawTape(context, tape, n, left, width) {
+  const { ratio } = core;
+  const column = Math.round(width * ratio);
+  const place = {
+    x: Math.round((left - core.scroll) * ratio),
+    y: Math.round((grid.flag + grid.text) * ratio),
+    right: Math.round(core.width * ratio),
+    column,
+    gap: tape === tokenTape && column >= 8 * ratio ? Math.round(ratio) : 0,
+  };
+  tape.draw(context, n, place);
+  return place;
 }
 
 /** Put the amber frame on the focused column and cell, and the blinking edge after the newest. */

@@ -2,6 +2,7 @@
 // finds them there, and another version of the answer goes on from them.
 
 import { inspect } from "./inspect.js";
+import { asTheyRan } from "./reach.js";
 import { branchOff, stop } from "./session.js";
 import { changed, hasEngine, lastTurn, on, ready, shownAnswer, state } from "./state.js";
 
@@ -67,7 +68,8 @@ async function judge(answer, at, put) {
   const before = [...segment.prompt, ...answer.tokens.slice(segment.base, at)];
   const ids = [...before, ...put].map(({ id }) => id);
   const top = Math.min(TOP, model.vocab_size);
-  const { arrays, info } = await inspect({ kind: "losses", ids, first: before.length - 1, top });
+  const ran = asTheyRan(segment, before.length);
+  const { arrays, info } = await inspect({ kind: "losses", ids, first: before.length - 1, top, ...ran });
   return put.map(({ id, text }, k) => ({
     id,
     text,

@@ -6,6 +6,7 @@ import { connect, send, toListener } from "./line.js";
 import { scales, useScales } from "./metrics.js";
 import { note } from "./overhead.js";
 import { restore, save, saveSoon } from "./persist.js";
+import { deskOf } from "./reachdesk.js";
 import { endRefill, onForgotten, pauseRefill, pickUp, refill } from "./resume.js";
 import { takeBack } from "./session.js";
 import { changed, lastTurn, live, sameEngine, shownAnswer, state } from "./state.js";
@@ -19,13 +20,14 @@ export function start(onRefused) {
   giveBack = onRefused;
   const kept = restore();
   if (kept) {
-    Object.assign(state, { turns: kept.turns, mode: kept.mode ?? state.mode });
+    const { turns, mode = state.mode, reach } = kept;
+    Object.assign(state, { turns, mode, reach: deskOf(reach) });
     showAnswer(shownAnswer(lastTurn()));
     refill(kept.refill);
   }
   connect(onMessage, onLine);
   addEventListener("pagehide", save);
-  changed("turns", "tokens", "line");
+  changed("turns", "tokens", "line", "reach");
 }
 
 function onLine(line, retryAt) {

@@ -3,9 +3,10 @@
 import { setMetric } from "./corecontrols.js";
 import { byId } from "./dom.js";
 import { toggle } from "./filmbar.js";
-import { closeLook, toggleLook } from "./look.js";
+import { closeLook, openInstrument, toggleLook } from "./look.js";
 import { METRIC_NAMES } from "./metrics.js";
 import { startNewChat } from "./composer.js";
+import { redo, undo } from "./reachdesk.js";
 import { stopAgain } from "./replayagain.js";
 import { chooseReplay, saveReplay } from "./replaydialog.js";
 import { stop } from "./session.js";
@@ -42,7 +43,7 @@ function onKey(event) {
   }
   const command = event.ctrlKey || event.metaKey;
   const act = command
-    ? COMMANDS[`${event.shiftKey ? "shift " : ""}${event.key.toLowerCase()}`]
+    ? commandOf(event)
     : event.altKey || isTyping(event.target)
       ? null
       : plain(event.key);
@@ -57,6 +58,15 @@ function newChat() {
   closeLook();
   startNewChat();
 }
+
+/** Undo and redo are of what is changed inside the model; where one types, of what was typed. */
+function commandOf({ key, shiftKey, target }) {
+  const name = `${shiftKey ? "shift " : ""}${key.toLowerCase()}`;
+  const steps = openInstrument() === "reach" && !isTyping(target) ? STEPS : {};
+  return steps[name] ?? COMMANDS[name];
+}
+
+const STEPS = { z: undo, "shift z": redo, y: redo };
 
 const COMMANDS = { "shift o": newChat, "shift c": copyAnswer, "/": help };
 

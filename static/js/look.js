@@ -30,15 +30,28 @@ import { lens } from "./look/lens.js";
 import { loss } from "./look/loss.js";
 import { present, refresh, setUpPanel } from "./look/panel.js";
 import { plan } from "./look/plan.js";
+import { reach } from "./look/reach.js";
 import { timeline } from "./look/timeline.js";
 import { tokens } from "./look/tokens.js";
 import { drawTabs, reachedTab, setUpTabs } from "./look/tabs.js";
 import { weights } from "./look/weights.js";
 
 /** In the order of their tabs. */
-const INSTRUMENTS = [tokens, timeline, attention, lens, filters, branches, loss, cache, weights, plan];
+const INSTRUMENTS = [
+  tokens,
+  timeline,
+  attention,
+  lens,
+  filters,
+  reach,
+  branches,
+  loss,
+  cache,
+  weights,
+  plan,
+];
 
-const TOPICS = "hello line turns tokens focus settings counted size theme look";
+const TOPICS = "hello line turns tokens focus settings reach counted size theme look";
 const HASH = /^#look=([a-z]+)$/;
 
 let open = null;

@@ -5,8 +5,8 @@ const NAMES =
 const STOPS = 9;
 const STEPS = 64;
 
-/** The colours by name, and `map`: STEPS colours from nothing to much. */
-export const palette = { map: [] };
+/** The colours by name; `map`: STEPS colours from nothing to much; `pixels`: the same for images. */
+export const palette = { map: [], pixels: new Uint32Array(STEPS) };
 
 let probe = null;
 
@@ -26,6 +26,7 @@ export function readPalette() {
     const mixed = stops[k].map((c, j) => Math.round(c + (stops[k + 1][j] - c) * (at - k)));
     return `rgb(${mixed.slice(0, 3)})`;
   });
+  palette.pixels = Uint32Array.from(palette.map, pixelOf);
 }
 
 function resolve(name) {
@@ -33,7 +34,14 @@ function resolve(name) {
   return getComputedStyle(probe).color;
 }
 
-/** The colour of a value on a scale from 0 to 1. */
-export function shade(value) {
-  return palette.map[Math.round(Math.min(1, Math.max(0, value)) * (STEPS - 1))];
+/** "rgb(1, 2, 3)" as the pixel of an image, in the byte order of the machine. */
+export function pixelOf(colour) {
+  const [r, g, b] = colour.match(/[\d.]+/g).map(Number);
+  return new Uint32Array(new Uint8ClampedArray([r, g, b, 255]).buffer)[0];
 }
+
+const stepOf = (value) => Math.round(Math.min(1, Math.max(0, value)) * (STEPS - 1));
+
+/** The colour of a value on a scale from 0 to 1, and the same as a pixel. */
+export const shade = (value) => palette.map[stepOf(value)];
+export const shadePixel = (value) => palette.pixels[stepOf(value)];

@@ -1,5 +1,7 @@
 // Sampling settings: ranges (those of the server's gpu/sampling.py), presets, and validation.
 
+import { describeMove } from "./reach.js";
+
 export const MAX_SEED = 2n ** 64n - 1n;
 const MAX_STOP_STRINGS = 16;
 const MAX_STOP_CHARS = 256;
@@ -177,6 +179,8 @@ const NAMES = {
 const short = (value) =>
   typeof value === "boolean" ? (value ? "on" : "off") : String(Number(value.toPrecision(6)));
 
-/** "temperature 0.7 → 1.2"; or `words`, when it has some of its own. */
-export const describeChange = ({ name, from, to, words }) =>
-  words ?? `${NAMES[name]} ${short(from)} → ${short(to)}`;
+/** "temperature 0.7 → 1.2", "head 2.3 off"; or `words`, when it has some of its own. */
+export function describeChange({ name, from, to, words }) {
+  if (words !== undefined) return words;
+  return name === "reach" ? describeMove(from, to) : `${NAMES[name]} ${short(from)} → ${short(to)}`;
+}

@@ -58,11 +58,11 @@ export function saveDraft(text) {
 export function save() {
   clearTimeout(timer);
   timer = 0;
-  const { turns, mode } = live();
+  const { turns, mode, reach } = live();
   const packed = turns.map((turn) =>
     turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) },
   );
-  write(session, SESSION, { turns: packed, mode, draft });
+  write(session, SESSION, { turns: packed, mode, draft, reach: reach.setting });
 }
 
 const packAnswer = (answer) => ({
@@ -79,7 +79,7 @@ const packAnswer = (answer) => ({
   })),
 });
 
-/** {turns, mode, draft, refill}, or null when nothing was kept. `refill`: segments to ask for again. */
+/** {turns, mode, draft, reach, refill}, or null when nothing was kept. `refill`: segments to ask for again. */
 export function restore() {
   const kept = read(session, SESSION);
   if (!kept) return null;
@@ -89,7 +89,7 @@ export function restore() {
   );
   const last = turns.at(-1);
   const refill = last?.role === "model" ? refillsOf(last) : [];
-  return { turns, mode: kept.mode, draft, refill };
+  return { turns, mode: kept.mode, draft, reach: kept.reach, refill };
 }
 
 /** All versions' segments, the shown one's first; those a branch begins with are its parent's. */

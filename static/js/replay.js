@@ -2,13 +2,15 @@
 
 import { Film } from "./film.js";
 import { scales, useScales } from "./metrics.js";
+import { deskOf } from "./reachdesk.js";
+import { settingOf } from "./reachsetting.js";
 import { pickUp } from "./resume.js";
 import { changed, live, shownAnswer, state } from "./state.js";
 import { goToEnd } from "./transcript.js";
 import { pin, showAnswer, view } from "./view.js";
 
 /** What belongs to the conversation and is set aside: fields of `state`. */
-const OWN = ["turns", "active", "problem", "mode", "settings", "capture", "hello", "counted"];
+const OWN = ["turns", "active", "problem", "mode", "settings", "capture", "reach", "hello", "counted"];
 
 /** Show a replay (as `open` of replayfile.js gives it); `name`: of its file. */
 export function show(replay, name) {
@@ -19,7 +21,7 @@ export function show(replay, name) {
   useScales();
   settleScales(film.steps.map(({ event }) => event));
   seek(film.steps.length);
-  changed("hello", "line", "turns", "tokens", "focus", "settings", "metric", "size", "replay");
+  changed("hello", "line", "turns", "tokens", "focus", "settings", "reach", "metric", "size", "replay");
 }
 
 /** Why no replay can be shown now, or "". */
@@ -48,7 +50,7 @@ export function leave() {
   showAnswer(seen.answer);
   pin(seen.pinned, seen.row);
   if (state.hello && state.line === "open") pickUp();
-  changed("hello", "line", "turns", "tokens", "focus", "settings", "metric", "size", "replay");
+  changed("hello", "line", "turns", "tokens", "focus", "settings", "reach", "metric", "size", "replay");
 }
 
 /**
@@ -78,16 +80,17 @@ export function seekToken(n) {
 function mirror() {
   const { film } = state.replay;
   const { answer } = film.reel.take;
-  const { request, params, capture } = answer.segment;
+  const { request, params, capture, reach } = answer.segment;
   Object.assign(state, {
     turns: film.turns,
     active: film.writing ? answer : null,
     mode: film.turns[film.reel.take.turn].mode,
     settings: { stop: [], ...request.params, ...params },
     capture: params ? capture : request.capture,
+    reach: deskOf(settingOf(reach)),
   });
   showAnswer(shownAnswer(film.turns.at(-1)));
   pin(null);
   goToEnd();
-  changed("turns", "tokens", "focus", "settings", "replay");
+  changed("turns", "tokens", "focus", "settings", "reach", "replay");
 }

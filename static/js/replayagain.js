@@ -9,6 +9,7 @@ import { stampReceived } from "./clock.js";
 import { count, plural, tokenLabel } from "./format.js";
 import { listenTo, send } from "./line.js";
 import { differences } from "./params.js";
+import { normal, same } from "./reach.js";
 import { seek } from "./replay.js";
 import { isToken } from "./replayfile.js";
 import { newId } from "./session.js";
@@ -100,6 +101,7 @@ function begin(again) {
  * where it did.
  */
 export function requestOf({ kept }) {
+  const { reach } = kept.request;
   const [{ event: accepted }] = kept.events;
   const done = kept.events.at(-1).event;
   const n = done.completion_tokens ?? kept.events.filter(isToken).length;
@@ -109,19 +111,22 @@ export function requestOf({ kept }) {
     ids: accepted.prompt.map(({ id }) => id),
     params,
     capture: accepted.capture,
-    changes: changesOf(kept.events, limited),
+    ...(reach && { reach }),
+    changes: changesOf(kept, limited),
   };
 }
 
-function changesOf(events, limited) {
+function changesOf({ events, request }, limited) {
   const changes = [];
   let before = null;
+  let inside = request.reach ?? {};
   for (const { event } of events) {
     if (event.type === "updated") {
       const params = differences(limited(before.params), limited(event.params));
       const change = { index: event.index };
       change.params = Object.fromEntries(params.map(({ name, to }) => [name, to]));
       if (event.capture !== before.capture) change.capture = event.capture;
+      if (event.reach && !same(inside, event.reach)) change.reach = inside = normal(event.reach);
       changes.push(change);
     }
     if (event.params) before = event;

@@ -1,7 +1,7 @@
 // A conversation as a file, and back: docs/replay.md says what is in it.
 
 import { BadReplay, only } from "./replaycheck.js";
-import { form, FORMAT, VERSION } from "./replayform.js";
+import { form, FORMAT } from "./replayform.js";
 
 /** A file may be this long, unpacked: what a browser can still read and show. */
 const MOST_BYTES = 256 * 1024 * 1024;
@@ -18,7 +18,14 @@ export function pack({ turns, hello }) {
     turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) },
   );
   const saved = new Date().toISOString();
-  return only(form, { format: FORMAT, version: VERSION, saved, hello, turns: kept }, "replay");
+  const file = { format: FORMAT, version: versionOf(turns), saved, hello, turns: kept };
+  return only(form, file, "replay");
+}
+
+/** 2 where something was changed inside the model, which version 1 cannot say. */
+function versionOf(turns) {
+  const segments = turns.flatMap(({ answers = [] }) => answers.flatMap((each) => each.segments));
+  return segments.some(({ request, events }) => [request, ...events].some(({ reach }) => reach)) ? 2 : 1;
 }
 
 /** What a branch begins with is its parent's. */

@@ -1,4 +1,4 @@
-// The form of a replay file, version 1: docs/replay.md in code. Names of fields are those of the
+// The form of a replay file, versions 1 and 2: docs/replay.md in code. Names of fields are those of the
 // messages (app/protocol.py) and their events (gpu/events.py).
 
 import {
@@ -14,10 +14,12 @@ import {
   tagged,
   text,
 } from "./replaycheck.js";
+import { MOST_PATCHES, MOST_STEERS } from "./reach.js";
 import { checkTurn } from "./replayruns.js";
 
 export const FORMAT = "tokenglass replay";
-export const VERSION = 1;
+/** Version 2 is version 1 with `reach`; a file without any is of version 1. */
+export const VERSIONS = [1, 2];
 
 const MOST_LAYERS = 1024;
 const MOST_HEADS = 1024;
@@ -100,6 +102,35 @@ const hello = record(
   { type: oneOf("hello"), version: count },
 );
 
+// ---- what was changed inside the passes (reach.js) -------------------------------------------
+
+const layerNumber = integer(0, MOST_LAYERS - 1);
+const head = integer(0, MOST_HEADS - 1);
+const factor = number(-8, 8);
+const scaled = record({ layer: layerNumber, factor });
+const inside = text(MOST_CHARS);
+const reach = record(
+  {},
+  {
+    heads: list(record({ layer: layerNumber, head, factor }), MOST_LAYERS * MOST_HEADS),
+    attention: list(scaled, MOST_LAYERS),
+    mlp: list(scaled, MOST_LAYERS),
+    steer: list(
+      record({ layer: layerNumber, toward: inside, strength: number(-16, 16) }, { away: inside }),
+      MOST_STEERS,
+    ),
+    patch: list(
+      record({
+        layer: layerNumber,
+        position: integer(0, MOST_TOKENS),
+        prompt: inside,
+        token: integer(0, MOST_TOKENS),
+      }),
+      MOST_PATCHES,
+    ),
+  },
+);
+
 // ---- what was written ------------------------------------------------------------------------
 
 const layer = record(
@@ -167,7 +198,7 @@ const events = {
     stats: nullable(stats),
     eos: flag,
   },
-  updated: { index: count, params, capture: flag },
+  updated: { index: count, params, capture: flag }, // and `reach`
   done: {
     reason: oneOf("eos", "stop", "length", "context", "cancelled", "error"),
     prompt_tokens: count,
@@ -187,10 +218,10 @@ const events = {
     message: prose,
   },
 };
-const event = tagged("type", events, { accepted: { texts: list(prose, MOST_TOKENS) } });
+const event = tagged("type", events, { accepted: { texts: list(prose, MOST_TOKENS) }, updated: { reach } });
 
 const message = record({ role: oneOf("system", "user", "assistant"), content: prose });
-const change = record({ index: count }, { params: record({}, live), capture: flag });
+const change = record({ index: count }, { params: record({}, live), capture: flag, reach });
 const request = record(
   { params, capture: flag },
   {
@@ -199,6 +230,7 @@ const request = record(
     ids: list(id, MOST_TOKENS),
     written: count,
     continue_final: flag,
+    reach,
     changes: list(change, MOST_EVENTS),
   },
 );
@@ -237,7 +269,7 @@ const turn = tagged("role", {
 
 const file = record({
   format: oneOf(FORMAT),
-  version: oneOf(VERSION),
+  version: oneOf(...VERSIONS),
   saved: matching(/^\d{4}-\d\d-\d\dT[\d:.]{8,16}Z$/, "a date and time as 2026-01-31T12:00:00Z"),
   hello,
   turns: list(turn, MOST_TURNS, 1),
@@ -247,10 +279,10 @@ const file = record({
 export function form(value, path = "replay") {
   if (value?.format !== FORMAT)
     throw new BadReplay(`This is no replay: it does not begin with {"format": "${FORMAT}", …}.`);
-  if (value.version !== VERSION)
+  if (!VERSIONS.includes(value.version))
     throw new BadReplay(
-      `This replay is of version ${String(value.version).slice(0, 20)}; this page reads version ` +
-        `${VERSION}. Open it with a Tokenglass that is newer, or as old as the file.`,
+      `This replay is of version ${String(value.version).slice(0, 20)}; this page reads versions ` +
+        `${VERSIONS.join(" and ")}. Open it with a Tokenglass that is newer, or as old as the file.`,
     );
   const checked = file(value, path);
   if (checked.turns.at(-1).role !== "model")

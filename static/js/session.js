@@ -4,6 +4,9 @@ import { Answer } from "./answer.js";
 import { send } from "./line.js";
 import { drawSeed } from "./params.js";
 import { save } from "./persist.js";
+import { isNothing } from "./reach.js";
+import { dropPatches } from "./reachdesk.js";
+import { patchable, wireOf } from "./reachsetting.js";
 import { dropRefills } from "./resume.js";
 import { encode } from "./socket.js";
 import { changed, lastTurn, ready, shownAnswer, state } from "./state.js";
@@ -26,6 +29,7 @@ export function messagesBefore(end = state.turns.length) {
  */
 export function ask(text, own = {}, capture = state.capture) {
   if (!ready() || state.active) return false;
+  dropPatches();
   const mode = state.mode;
   const request =
     mode === "chat"
@@ -45,8 +49,8 @@ export function ask(text, own = {}, capture = state.capture) {
   return false;
 }
 
-/** Write the last answer again, as another version of it. */
-export function regenerate() {
+/** Write the last answer again, as another version of it; `own` as for `ask`. */
+export function regenerate(own = {}) {
   const turn = lastTurn();
   if (!turn || !ready() || state.active) return;
   const request =
@@ -55,7 +59,7 @@ export function regenerate() {
       : { prompt: turn.given };
   turn.answers.push(new Answer());
   turn.shown = turn.answers.length - 1;
-  if (!begin(shownAnswer(turn), request)) dropVersion(turn);
+  if (!begin(shownAnswer(turn), request, own)) dropVersion(turn);
 }
 
 /** Write on from the end of the last answer. */
@@ -98,12 +102,15 @@ export function branchOff(answer, at, put) {
 function begin(answer, request, own = {}, capture = state.capture, branch = null) {
   state.problem = null;
   const { seed, ...params } = state.settings;
+  const nTokens = request.ids?.length ?? lastTurn().answers[0].segments[0]?.prompt.length ?? 0;
+  const reach = wireOf(patchable(state.reach.setting, nTokens));
   const full = {
     type: "generate",
     id: newId(),
     ...request,
     params: { ...params, seed: seed === "" ? drawSeed() : seed, ...own },
     capture,
+    ...(isNothing(reach) ? {} : { reach }),
   };
   const limit = state.hello.limits.message_bytes;
   const size = new TextEncoder().encode(encode(full)).length;
@@ -149,6 +156,7 @@ export function newChat() {
   if (state.replay) return;
   stop();
   dropRefills();
+  dropPatches();
   Object.assign(state, { turns: [], active: null, problem: null });
   showAnswer(null);
   save();

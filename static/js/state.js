@@ -25,6 +25,8 @@ export const state = {
   /** Sampling settings, see params.js. `seed` is a string of digits or "". */
   settings: null,
   capture: true,
+  /** What is changed inside the model: {setting, past, future}, see reachdesk.js. */
+  reach: null,
   /** Tokens of the prompt in the composer: {tokens, fresh} or null. */
   counted: null,
   metric: "update",
@@ -39,7 +41,7 @@ export function on(topics, listener) {
   listeners.push({ topics: topics.split(" "), listener });
 }
 
-/** Say that topics changed: line, hello, turns, tokens, focus, settings, counted, metric, size, theme, replay. */
+/** Say that topics changed: line, hello, turns, tokens, focus, settings, reach, counted, metric, size, theme, replay. */
 export function changed(...topics) {
   for (const topic of topics) dirty.add(topic);
   if (!frame) frame = requestAnimationFrame(flush);

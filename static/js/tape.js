@@ -1,57 +1,78 @@
-// A long strip of columns, kept in tiles: each column is painted once, then only copied.
+// A long strip of columns, kept in tiles: each column is painted once, one pixel wide, and drawn in
+// whatever width columns have.
 
 const TILE_COLUMNS = 128;
 const MOST_TILES = 40;
 
 export class Tape {
-  /** `paint(context, index, x, width)` paints column `index` in device pixels. */
+  #tiles = new Map();
+  #height = 0;
+  /** Where columns are painted before they go to a tile's canvas. */
+  #image = null;
+
+  /** `paint(pixels, stride, x, index)`: column `index` into every `stride`th pixel from `x` on. */
   constructor(paint) {
     this.paint = paint;
-    this.tiles = new Map();
-    this.width = 0;
-    this.height = 0;
   }
 
-  /** Forget all tiles; columns are `width` and the strip `height` device pixels. */
-  reset(width, height) {
-    this.tiles.clear();
-    this.width = width;
-    this.height = height;
+  /** Forget all tiles; the strip is `height` device pixels high. */
+  reset(height) {
+    this.#tiles.clear();
+    this.#height = height;
+    this.#image = new ImageData(TILE_COLUMNS, Math.max(1, height));
   }
 
-  /** Copy columns of [0, count) that fall into [0, right) to `context`; column 0 is at `x`. */
-  draw(context, count, x, y, right) {
-    const span = TILE_COLUMNS * this.width;
+  /**
+   * Draw columns of [0, count) that fall into [0, right). Column 0 is at `x`; each is `column` wide,
+   * the last `gap` of it left as it was. In device pixels.
+   */
+  draw(context, count, { x, y, right, column, gap }) {
+    const span = TILE_COLUMNS * column;
     const first = Math.max(0, Math.floor(-x / span));
     const last = Math.min(Math.ceil(count / TILE_COLUMNS), Math.ceil((right - x) / span));
+    context.imageSmoothingEnabled = false;
     for (let i = first; i < last; i += 1) {
-      context.drawImage(this.#tile(i, Math.min(count, (i + 1) * TILE_COLUMNS)), x + i * span, y);
+      const n = Math.min(TILE_COLUMNS, count - i * TILE_COLUMNS);
+      const tile = this.#tile(i, n);
+      const left = x + i * span;
+      if (!gap) context.drawImage(tile, 0, 0, n, this.#height, left, y, n * column, this.#height);
+      else this.#drawApart(context, tile, n, { left, y, right, column, gap });
     }
   }
 
-  /** The tile with its columns painted up to `end`. */
-  #tile(i, end) {
-    let tile = this.tiles.get(i);
+  #drawApart(context, tile, n, { left, y, right, column, gap }) {
+    const h = this.#height;
+    const first = Math.max(0, Math.floor(-left / column));
+    const last = Math.min(n, Math.ceil((right - left) / column));
+    for (let k = first; k < last; k += 1)
+      context.drawImage(tile, k, 0, 1, h, left + k * column, y, column - gap, h);
+  }
+
+  /** The canvas of tile `i`, with `n` of its columns painted. */
+  #tile(i, n) {
+    let tile = this.#tiles.get(i);
     if (tile)
-      this.tiles.delete(i); // put back below: the map is in order of use
-    else tile = this.#fresh(i);
-    this.tiles.set(i, tile);
-    if (this.tiles.size > MOST_TILES) this.tiles.delete(this.tiles.keys().next().value);
-    for (; tile.painted < end; tile.painted += 1) {
-      this.paint(
-        tile.context,
-        tile.painted,
-        (tile.painted - i * TILE_COLUMNS) * this.width,
-        this.width,
-      );
-    }
+      this.#tiles.delete(i); // put back below: the map is in order of use
+    else tile = this.#fresh();
+    this.#tiles.set(i, tile);
+    if (this.#tiles.size > MOST_TILES) this.#tiles.delete(this.#tiles.keys().next().value);
+    if (tile.painted < n) this.#extend(tile, i * TILE_COLUMNS, n);
     return tile.canvas;
   }
 
-  #fresh(i) {
+  #extend(tile, first, n) {
+    const { data, width, height } = this.#image;
+    const pixels = new Uint32Array(data.buffer);
+    const from = tile.painted;
+    for (let k = from; k < n; k += 1) this.paint(pixels, width, k, first + k);
+    tile.context.putImageData(this.#image, 0, 0, from, 0, n - from, height);
+    tile.painted = n;
+  }
+
+  #fresh() {
     const canvas = document.createElement("canvas");
-    canvas.width = TILE_COLUMNS * this.width;
-    canvas.height = this.height;
-    return { canvas, context: canvas.getContext("2d"), painted: i * TILE_COLUMNS };
+    canvas.width = TILE_COLUMNS;
+    canvas.height = Math.max(1, this.#height);
+    return { canvas, context: canvas.getContext("2d"), painted: 0 };
   }
 }

@@ -4,6 +4,7 @@ import { byId, el, setText } from "./dom.js";
 import { moveFocus } from "./corecontrols.js";
 import { describeChange } from "./params.js";
 import { lastTurn, on, shownAnswer, state } from "./state.js";
+import { Stretches } from "./stretches.js";
 import { focused, pin, point, showAnswer, view } from "./view.js";
 
 const log = byId("log");
@@ -11,7 +12,7 @@ const scroller = byId("turns");
 /** The transcript follows the text while its end is this near. */
 const NEAR_END_PX = 40;
 
-/** What is on the page: for each turn {turn, answer, edition, shown, box}. */
+/** What is on the page: for each turn {turn, answer, edition, shown, box, nodes, stretches}. */
 const drawn = [];
 let stick = true;
 const caret = el("span", "caret");
@@ -19,6 +20,7 @@ const caret = el("span", "caret");
 export function setUpTranscript(openNext) {
   on("turns tokens hello", draw);
   on("focus tokens", drawFocus);
+  on("size", () => drawn.forEach(({ stretches }) => stretches?.refit()));
   scroller.addEventListener("scroll", onScroll, { passive: true });
   // A smooth scroll upwards begins within NEAR_END_PX: whoever turns the wheel is let go at once.
   scroller.addEventListener(
@@ -107,6 +109,9 @@ function drawAnswer(entry, answer) {
     text.replaceChildren();
     if (turn.given) text.append(el("span", "given", turn.given));
     Object.assign(entry, { answer, edition: answer.edition, segment: 0, shown: 0, marked: 0 });
+    entry.nodes = [];
+    entry.marks = new Map();
+    entry.stretches = new Stretches(text, entry.nodes);
   }
   box.setAttribute("aria-busy", String(answer.running && state.active === answer));
   const fragment = document.createDocumentFragment();
@@ -115,11 +120,12 @@ function drawAnswer(entry, answer) {
     if (segment.plain !== null) fragment.append(el("span", "plain", segment.plain));
     else
       for (const end = segment.base + segment.nTokens; entry.shown < end; entry.shown += 1)
-        putToken(fragment, answer, entry.shown);
+        entry.nodes.push(putToken(fragment, answer, entry.shown));
     if (segment === answer.segment) break;
   }
   text.insertBefore(fragment, caret.parentNode === text ? caret : null);
   drawMarks(entry, answer);
+  entry.stretches.close();
 }
 
 /** Above these, a word was probable enough to stand without a line. */
@@ -141,21 +147,22 @@ function putToken(parent, answer, index) {
   node.dataset.q = UNDERLINE.filter((bound) => p <= bound).length;
   node.tabIndex = -1;
   parent.append(node);
+  return node;
 }
 
 /** Change marks stand before the first token they applied to; those of a drag lose their words. */
 function drawMarks(entry, answer) {
-  const { text } = entry;
   for (; entry.marked < answer.marks.length; entry.marked += 1) {
     const { index, told } = answer.marks[entry.marked];
-    const token = text.querySelector(`.tok[data-i="${index}"]`);
+    const token = entry.nodes[index];
     if (!token) break;
-    let mark = text.querySelector(`.mark-change[data-at="${index}"]`);
+    let mark = entry.marks.get(index);
     if (!mark) {
       mark = el("span", "mark-change");
       mark.dataset.at = index;
+      entry.marks.set(index, mark);
       const { previousSibling: space } = token;
-      text.insertBefore(mark, space?.nodeType === Node.TEXT_NODE ? space : token);
+      token.parentNode.insertBefore(mark, space?.nodeType === Node.TEXT_NODE ? space : token);
     }
     setText(mark, told.map(describeChange).join(", "));
   }
@@ -169,7 +176,7 @@ let lit = null;
 /** Light up the token that is looked at. */
 function drawFocus() {
   const entry = drawn.find(({ answer }) => answer && answer === view.answer);
-  const node = entry?.text.querySelector(`.tok[data-i="${focused()}"]`) ?? null;
+  const node = entry?.nodes[focused()] ?? null;
   if (node === lit) return;
   lit?.classList.remove("on");
   if (lit) lit.tabIndex = -1;

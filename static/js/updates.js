@@ -1,7 +1,9 @@
 // Settings that act while the text is written: changes are sent to the running generation.
 
-import { differences } from "./params.js";
 import { send } from "./line.js";
+import { differences } from "./params.js";
+import { normal, same } from "./reach.js";
+import { wireOf } from "./reachsetting.js";
 import { live } from "./state.js";
 
 /** While a slider is dragged, changes are sent this often at most; the last one always. */
@@ -9,7 +11,7 @@ const UPDATE_EVERY_MS = 100;
 
 let updateTimer = 0;
 let lastUpdate = 0;
-/** What the generation was last asked to use: {id, …settings, capture}. */
+/** What the generation was last asked to use: {id, …settings, capture, reach}. */
 let asked = null;
 
 /** Let the settings of the page act on what is being written, now or as soon as is fair. */
@@ -27,21 +29,26 @@ export function settleSettings() {
 
 function sendUpdate() {
   updateTimer = 0;
-  const { active, settings, capture } = live();
+  const { active, settings, capture, reach } = live();
   const segment = active?.segment;
   if (!segment?.running) return;
   const wanted = { ...settings, capture };
+  const inside = wireOf(reach.setting);
   if (asked?.id !== segment.id)
     asked = {
       id: segment.id,
       ...(segment.params ?? segment.request.params),
       capture: segment.capture,
+      reach: segment.reach,
     };
+  // A token that was computed cannot be patched any more: patches wait for the next version.
+  wanted.reach = { ...inside, patch: asked.reach.patch ?? [] };
   const params = Object.fromEntries(differences(asked, wanted).map(({ name, to }) => [name, to]));
   const message = { type: "update", id: segment.id, params };
   if (asked.capture !== wanted.capture) message.capture = wanted.capture;
-  if (!Object.keys(params).length && message.capture === undefined) return;
+  if (!same(asked.reach, wanted.reach)) message.reach = normal(wanted.reach);
+  if (!Object.keys(params).length && message.capture === undefined && !message.reach) return;
   if (!send(message)) return;
   lastUpdate = performance.now();
-  asked = { ...asked, ...params, capture: wanted.capture };
+  asked = { ...asked, ...params, capture: wanted.capture, reach: wanted.reach };
 }

@@ -6,20 +6,26 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
 
-from app import create_app
+from app import create_app, tale
 from app.config import Settings
 from app.engines import EngineClient, Load, LocalEngine
+from app.models import Model
 from app.server import bind, http_server
 from app.sessions import Keeping
+from app.switching import Switching
 from app.tokenizing import Compared
 from app.worker import ProcessEngine
 from tests.app.fake_engine import loader
+from tests.app.fake_hub import FakeHub, Repo
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 from tests.app.page import Page
 
@@ -56,7 +62,7 @@ StartSite = Callable[..., Site]
 @pytest.fixture
 def start_site() -> Iterator[StartSite]:
     """Start servers; keywords are those of `FakeOptions`, and `load` in their place, `process`,
-    `keeping`, `settings`, `chat_template`, `compare`, `wait`."""
+    `keeping`, `settings`, `chat_template`, `compare`, `switch`, `wait`."""
     sites: list[tuple[Site, Any, threading.Thread]] = []
 
     def start(
@@ -67,6 +73,7 @@ def start_site() -> Iterator[StartSite]:
         settings: Settings | None = None,
         chat_template: str | None = CHAT_TEMPLATE,
         compare: Compared | None = None,
+        switch: Callable[[Settings, Model], Load] | None = None,
         wait: bool = True,
         **options: Any,
     ) -> Site:
@@ -75,7 +82,9 @@ def start_site() -> Iterator[StartSite]:
         engine: EngineClient = (
             ProcessEngine(load, tokenizer) if process else LocalEngine(load, tokenizer)
         )
-        app = create_app(settings or Settings(port=0), engine, keeping, compare)
+        settings = settings or Settings(port=0)
+        switching = Switching(engine, settings, switch) if switch else None
+        app = create_app(settings, engine, keeping, compare, switching)
         engine.start()
         listener = bind("127.0.0.1", 0)
         server = http_server(listener, app)
@@ -97,6 +106,27 @@ def start_site() -> Iterator[StartSite]:
         server.server_close()
         thread.join(5)
         site.engine.close()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    """The stand-in, which everybody takes for the hub; an empty cache; nobody is logged in."""
+    server = FakeHub()
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + template)
+    monkeypatch.setattr(constants, "ENDPOINT", server.url)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    server.repos["some/tale"] = Repo(
+        {path.name: path.read_bytes() for path in tale.model_dir().iterdir() if path.is_file()}
+    )
+    close_session()
+    yield server
+    server.close()
+    close_session()
 
 
 @pytest.fixture

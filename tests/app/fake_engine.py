@@ -1,7 +1,8 @@
 """An engine without a GPU: the face of `gpu.Engine`, one thread, a settable delay per token.
 
 It tells the story of `fake_tokenizer` (or another `text`), draws from plausible logits, keeps a
-queue, obeys updates and cancels. Errors and the order of events are those of the real engine.
+queue, obeys updates and cancels. Reached into, it tells another part of the story. Errors and the
+order of events are those of the real engine.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import queue
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -23,6 +25,7 @@ from gpu import (
     ChangeAt,
     ContextExceeded,
     EngineClosed,
+    EngineError,
     EngineInfo,
     Interventions,
     InvalidRequest,
@@ -44,6 +47,7 @@ from gpu.events import (
     Updated,
 )
 from gpu.inspection import Answer, Question
+from gpu.interventions import expect_no_new_patch
 from gpu.runner import DeviceInfo, Memory, RunnerLimits
 from gpu.script import checked_script
 from tests.app import fake_inspection, fake_sampler
@@ -101,6 +105,7 @@ class FakeRun:
         capture: bool,
         on_event: Callable[[Event], None],
         script: Sequence[ChangeAt] = (),
+        reach: Interventions = NO_INTERVENTIONS,
     ) -> None:
         self.engine = engine
         self.prompt = list(ids)
@@ -110,6 +115,7 @@ class FakeRun:
         self.script = deque(script)
         self.acting = params  # on the next token; `params` are those that were asked for last
         self.captures = capture
+        self.reach = self.inside = reach  # asked for last, and acting on the next token
         self.pending: deque[Updated] = deque()
         self.cancelled = False
         self.reused = min(engine.options.reused, len(self.prompt) - 1)
@@ -131,6 +137,14 @@ class FakeRun:
             self.change(index, changes, capture, reach)
             return index
 
+    def start_update(self, **changes: Any) -> Future[int]:
+        index: Future[int] = Future()
+        try:
+            index.set_result(self.update(**changes))
+        except EngineError as error:
+            index.set_exception(error)
+        return index
+
     def change(
         self,
         index: int,
@@ -140,6 +154,9 @@ class FakeRun:
     ) -> None:
         self.params = self.params.updated(changes)
         self.capture = self.capture if capture is None else capture
+        if reach is not None:
+            expect_no_new_patch(self.reach, reach)
+            self.reach = reach
         self.pending.append(Updated(index, self.params, self.capture, reach))
         self.on_event(self.pending[-1])
 
@@ -151,6 +168,7 @@ class FakeRun:
         while self.pending and self.pending[0].index <= self.index:
             due = self.pending.popleft()
             self.acting, self.captures = due.params, due.capture
+            self.inside = self.inside if due.reach is None else due.reach
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -246,7 +264,7 @@ class FakeEngine:
                 raise QueueFull(
                     f"{self.options.queue} requests are waiting already; try again in a moment"
                 )
-            run = FakeRun(self, ids, params, capture, on_event, script)
+            run = FakeRun(self, ids, params, capture, on_event, script, reach)
             position = 0 if free else len(self.waiting) + 1
             (self.active if free else self.waiting).append(run)
             prompt = tuple(TokenText(id, self.tokenizer.piece(id)) for id in ids)
@@ -323,7 +341,7 @@ class FakeEngine:
         run.settle()
         options, params = self.options, run.acting
         place = params.first_index + run.index
-        wanted = self.story[place % len(self.story)]
+        wanted = self.story[(place + elsewhere(run.inside, len(self.story))) % len(self.story)]
         if options.ends and place == len(self.story):
             wanted = EOS
         position = len(run.prompt) + run.index - 1
@@ -435,6 +453,13 @@ def unfinished(data: bytes) -> bytes:
             if error.reason == "unexpected end of data":
                 return data[-n:]
     return b""
+
+
+def elsewhere(reach: Interventions, n: int) -> int:
+    """How far on in a story of `n` tokens one is that is reached into: 0 when it is not."""
+    if reach == NO_INTERVENTIONS:
+        return 0
+    return 1 + zlib.crc32(msgspec.json.encode(reach)) % (n - 1)
 
 
 def blocks(n_tokens: int) -> int:

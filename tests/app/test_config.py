@@ -63,6 +63,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "kv_memory": (["64"], 64),
     "slots": (["2"], 2),
     "prefix_cache": (["false"], False),
+    "switching": (["false"], False),
     "queue": (["0"], 0),
     "host": (["localhost"], "localhost"),
     "port": (["0"], 0),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from app import tale
-from app.hub import HubError
+from app.hub_errors import HubError
 from app.models import Model
 from app.progress_line import ProgressLine, fetch_with_line
 from app.protocol import Status

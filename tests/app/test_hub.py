@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +19,15 @@ from huggingface_hub.utils import close_session
 from app import hub as hub_module
 from app import tale
 from app.config import Settings
-from app.hub import HubError, NotOnHub, cached_models, is_hub_id, look_up
+from app.hub import cached_models, is_hub_id, look_up
+from app.hub_errors import HubError, NotOnHub
 from app.models import Model, find_model
 from app.transfer import Cancelled, Transfer
 from gpu import DeviceError, Inventory, ModelError
-from tests.app.fake_hub import COMMIT, FakeHub, Repo
+from tests.app.fake_hub import COMMIT, FakeHub
 
 TALE = {path.name: path.read_bytes() for path in tale.model_dir().iterdir() if path.is_file()}
 WEIGHTS = "model.safetensors"
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    """The stand-in, which everybody takes for the hub; an empty cache; nobody is logged in."""
-    server = FakeHub()
-    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + template)
-    monkeypatch.setattr(constants, "ENDPOINT", server.url)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    server.repos["some/tale"] = Repo(dict(TALE))
-    close_session()
-    yield server
-    server.close()
-    close_session()
 
 
 def find(name: str = "some/tale", **settings: Any) -> Model:

@@ -60,7 +60,7 @@ class ScriptedRunner:
         self.in_flight = 3
         self.steps: list[Step] = []
         self.closed = False
-        self.warmed = 0
+        self.warmed = self.warmed_reach = 0
         self._script = script
         self._delay = delay
         self._fail_at = fail_at
@@ -68,7 +68,8 @@ class ScriptedRunner:
         self.copied: list[tuple[int, int]] = []
         self._next: dict[int, int | None] = {}  # position of a slot's next row; None: any
         self.tables: dict[int, list[int]] = {}
-        self.reaches: dict[int, Reach | None] = {}
+        self.reached: list[tuple[int, int, bytes]] = []  # steps before it, slot, what was set
+        self.looks = 0
         self._chosen: dict[int, int] = {}
         # (block, cell): ids up to this one, as keys and values depend on all of them
         self.cells: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -76,10 +77,9 @@ class ScriptedRunner:
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
         self._next[slot] = None
         self.tables[slot] = []
-        self.reaches.pop(slot, None)
 
     def set_reach(self, slot: int, reach: Reach | None) -> None:
-        self.reaches[slot] = reach
+        self.reached.append((len(self.steps), slot, reach.digest if reach else b""))
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         self.tables[slot] = list(blocks)
@@ -100,8 +100,9 @@ class ScriptedRunner:
         self.steps.append(step)
         after: list[list[int]] = []
         for row in step.rows:
-            assert self._next[row.slot] in (None, row.position), f"{row} is out of order"
-            self._next[row.slot] = row.position + 1
+            if row.slot != self.limits.inspection_slot:  # where any row may be computed again
+                assert self._next[row.slot] in (None, row.position), f"{row} is out of order"
+                self._next[row.slot] = row.position + 1
             token = self._chosen[row.slot] if row.token == FROM_GPU else row.token
             after.append(self._feed(row.slot, row.position, token))
         sampled = []
@@ -140,6 +141,7 @@ class ScriptedRunner:
     def inspect(self, step: Step, look: Look) -> Inspected:
         """Each row attends evenly; every state says what the script says and holds the row's id."""
         look.expect(step, self.limits.context)
+        self.looks += 1
         attention = lens = states = None
         n_layers, n_heads = self.config.n_layers, self.config.n_heads
         lines = self.logits(step)
@@ -158,9 +160,10 @@ class ScriptedRunner:
             states = np.broadcast_to(ids[:, None, None], shape).copy()
         return Inspected(attention, lens, states)
 
-    def warm_up(self) -> Iterator[None]:
+    def warm_up(self, *, reach: bool = False) -> Iterator[None]:
         for _ in range(3):
             self.warmed += 1
+            self.warmed_reach += reach
             yield
 
     def close(self) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from hashlib import blake2b
+
 import pytest
 
 from gpu.kv.block_pool import BlockPool
@@ -9,6 +12,10 @@ from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.prefix_cache import Chain, Match, PrefixCache
 
 TEXT = [1 + i % 7 for i in range(100)]
+
+
+def ids_packed(ids: list[int]) -> bytes:
+    return struct.pack(f"<{len(ids)}I", *ids)
 
 
 # ---- names and matches -----------------------------------------------------------------------
@@ -65,6 +72,61 @@ def test_a_chain_names_a_growing_text_as_a_new_one_would() -> None:
     ids += TEXT[20:]
     assert chain.name(ids, 6) == Chain().name(TEXT, 6)
     assert chain.name(ids, 1) == first
+
+
+def marked(first: int, mark: bytes = b"off") -> Chain:
+    """Of a text that is computed under something from position `first` on."""
+    return Chain(lambda position: mark if position >= first else b"")
+
+
+def test_names_of_plain_texts_are_as_ever() -> None:
+    """Pinned, because what is kept under a name must not be lost to another way to name it."""
+    assert Chain().name(TEXT, 1).hex() == blake2b(ids_packed(TEXT[:16]), digest_size=32).hexdigest()
+    assert Chain(lambda _: b"").name(TEXT, 3) == Chain().name(TEXT, 3)
+
+
+def test_what_a_token_was_computed_under_is_part_of_its_name() -> None:
+    chains = [Chain(), marked(0), marked(0, b"on"), marked(15), marked(16), marked(40), marked(48)]
+    names = [chain.name(TEXT, 3) for chain in chains]
+    assert len(set(names[:-1])) == len(chains) - 1
+    assert names[-1] == names[0], "what comes after these blocks does not count"
+    assert marked(20).name(TEXT, 1) == Chain().name(TEXT, 1)
+    assert marked(20).name(TEXT, 5) == marked(20).name(TEXT, 5)
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "n"),
+    [
+        (None, 0, 0),
+        (0, None, 0),
+        (0, 0, 40),
+        (None, 20, 20),
+        (20, None, 20),
+        (20, 20, 40),
+        (20, 25, 20),
+        (32, 35, 32),
+    ],
+)
+def test_blocks_are_shared_as_far_as_the_same_things_acted(
+    held: int | None, asked: int | None, n: int
+) -> None:
+    def chain(first: int | None) -> Chain:
+        return Chain() if first is None else marked(first)
+
+    cache = PrefixCache()
+    of_held = chain(held)
+    for i in range(3):
+        cache.enter(i, TEXT, 16 * i, min(16, 40 - 16 * i), of_held)
+    assert cache.find(TEXT, 99, chain(asked)).n_tokens == n
+
+
+def test_a_block_of_other_interventions_is_neither_outdone_nor_outdoes() -> None:
+    cache = filled({0: TEXT[:8]})
+    assert cache.enter(1, TEXT, 0, 12, marked(4)) == []
+    assert cache.enter(2, TEXT, 0, 6, marked(4)) == []
+    assert (0 in cache, 1 in cache, 2 in cache) == (True, True, False)
+    assert cache.find(TEXT, 99, Chain()) == Match((), 0, 8)
+    assert cache.find(TEXT, 99, marked(4)) == Match((), 1, 12)
 
 
 def test_a_block_that_holds_more_takes_the_place_of_one_that_holds_less() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,13 +95,26 @@ class Hooked:
         self._course = course
         self._head_dim = head_dim
 
-    @torch.no_grad()
     def logits(self, ids: list[int]) -> Floats:
+        with self._hooks():
+            return self._oracle.logits(ids)
+
+    @torch.no_grad()
+    def attention(self, ids: list[int]) -> Floats:
+        """(from, n_layers, n_heads, to)"""
+        with self._hooks():
+            out = self._oracle.model(torch.tensor([ids]), output_attentions=True)
+        layers = torch.stack([layer[0] for layer in out.attentions], 1)  # heads, layers, from, to
+        weights: Floats = layers.permute(2, 1, 0, 3).numpy()
+        return weights
+
+    @contextmanager
+    def _hooks(self) -> Iterator[None]:
         handles = []
         try:
             for i, layer in enumerate(self._oracle.model.model.layers):
                 handles += self._hook(i, layer)
-            return self._oracle.logits(ids)
+            yield
         finally:
             for handle in handles:
                 handle.remove()

@@ -1,5 +1,6 @@
 // The questions behind the attention instrument, and their answers while they are kept.
 
+import { asTheyRan } from "../reach.js";
 import { changed } from "../state.js";
 import { measure } from "./attentionmeasure.js";
 import { entropies, placesOf, scoresOf } from "./attentionscores.js";
@@ -40,14 +41,21 @@ export function ask(context) {
   const key = keyOf(sequence);
   const kept = froms.get(key);
   if (kept) return withNumbers(sequence, kept);
-  const question = { kind: "attention_from", ids: ids.slice(0, position + 1), position };
   const { segment, n } = sequence;
+  const question = questionFrom(segment, ids, position);
   const asked =
     position === n - 1
       ? askNewest("attention", question, segment, context.signal)
       : askLatest("attention", question);
   return asked.then((given) => withNumbers(sequence, froms.set(key, given)));
 }
+
+const questionFrom = (segment, ids, position) => ({
+  kind: "attention_from",
+  ids: ids.slice(0, position + 1),
+  position,
+  ...asTheyRan(segment, position + 1),
+});
 
 const keyOf = ({ segment, position }) => `${segment.id} ${position}`;
 
@@ -113,13 +121,14 @@ export function lookedAtBy(sequence) {
 
 /** Ask it now. */
 export async function askBack(sequence) {
-  const { ids, position } = sequence;
+  const { ids, position, segment } = sequence;
+  const question = { kind: "attention_to", ids, position, ...asTheyRan(segment, ids.length) };
   const key = keyOf(sequence);
   asking = key;
   trouble = null;
   changed("look");
   try {
-    tos.set(key, await askLatest("attention to", { kind: "attention_to", ids, position }));
+    tos.set(key, await askLatest("attention to", question));
   } catch ({ message }) {
     trouble = { key, message };
   }
@@ -149,8 +158,8 @@ export async function measureWide({ segment, ids }) {
   };
   const one = async (position) => {
     const key = keyOf({ segment, position });
-    const question = { kind: "attention_from", ids: ids.slice(0, position + 1), position };
-    return froms.get(key) ?? froms.set(key, await askOnce(question));
+    const asked = () => askOnce(questionFrom(segment, ids, position));
+    return froms.get(key) ?? froms.set(key, await asked());
   };
   const told = (done, total) => {
     if (measuring === mine) put({ done, total });

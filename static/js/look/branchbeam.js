@@ -1,6 +1,7 @@
 // The likeliest ways to go on from a place of the text, by the engine's beam search.
 
 import { duration, plural } from "../format.js";
+import { asTheyRan } from "../reach.js";
 import { ready, state } from "../state.js";
 import { view } from "../view.js";
 import { Missing, sequenceOf } from "./context.js";
@@ -21,12 +22,13 @@ const kept = new Kept(MOST_BYTES);
 export async function beamAt(context, { width, depth, perToken }) {
   const { answer, index, token, hello } = context;
   checkPlace(context);
-  const { ids, position } = sequenceOf(context);
+  const { segment, ids, position } = sequenceOf(context);
   const before = ids.slice(0, position);
   const deep = Math.min(depth, hello.limits.context - before.length);
   const penalty = perToken ? 1 : 0;
-  const key = `${hello.model.name} ${hello.model.dtype} ${width} ${deep} ${penalty} ${before}`;
-  const question = { kind: "beam", ids: before, width, depth: deep, length_penalty: penalty };
+  const ran = asTheyRan(segment, before.length);
+  const key = `${hello.model.name} ${hello.model.dtype} ${width} ${deep} ${penalty} ${before} ${JSON.stringify(ran)}`;
+  const question = { kind: "beam", ids: before, width, depth: deep, length_penalty: penalty, ...ran };
   const found = kept.get(key) ?? kept.set(key, await askLatest("beam", question));
   const texts = textsOf(found);
   const written = answer.tokens.slice(index, index + deep);

@@ -1,7 +1,7 @@
 // Cells of a map painted as pixels, in the colours of the page.
 
 import { clamp } from "../dom.js";
-import { palette } from "../palette.js";
+import { palette, pixelOf } from "../palette.js";
 import { strength } from "./shares.js";
 
 /** Paints cells into the pixels of an image: thousands of rectangles would take longer. */
@@ -12,7 +12,7 @@ export class CellPainter {
     this.width = image.width;
     this.height = image.height;
     this.ratio = ratio;
-    this.map = palette.map.map(pixelOf);
+    this.map = palette.pixels;
     this.blank = pixelOf(palette.plate);
   }
 
@@ -55,10 +55,4 @@ export class CellPainter {
       at(y + height, this.height),
     ];
   }
-}
-
-/** "rgb(1, 2, 3)" as the pixel of an image, in the byte order of the machine. */
-function pixelOf(colour) {
-  const [r, g, b] = colour.match(/[\d.]+/g).map(Number);
-  return new Uint32Array(new Uint8ClampedArray([r, g, b, 255]).buffer)[0];
 }

@@ -4,6 +4,7 @@
 import { el } from "../dom.js";
 import { count, percent, tokenLabel } from "../format.js";
 import { SLIDERS } from "../params.js";
+import { asTheyRan } from "../reach.js";
 import { changed, state } from "../state.js";
 import { numberOf, view } from "../view.js";
 import { Missing, sequenceOf } from "./context.js";
@@ -99,7 +100,8 @@ const changesOf = (used, wanted) =>
 function questionOf(context) {
   const { token, hello } = context;
   const { segment, ids, position } = sequenceOf(context);
-  const question = { kind: "waterfall", ids: ids.slice(0, position), position: position - 1 };
+  const before = { ids: ids.slice(0, position), position: position - 1 };
+  const question = { kind: "waterfall", ...before, ...asTheyRan(segment, position) };
   // A string of digits: numbers have 53 bits here and seeds 64.
   const seed = String(segment.request?.params.seed ?? segment.params.seed);
   const index = token.number ?? token.index;

@@ -4,6 +4,7 @@
 
 import { clamp, el, setText, setVars, sizeOf } from "../dom.js";
 import { duration, percent, tokenLabel } from "../format.js";
+import { asTheyRan } from "../reach.js";
 import { changed } from "../state.js";
 import { focused, focusedRow, pin, point, step, view } from "../view.js";
 import { Missing, sequenceOf } from "./context.js";
@@ -103,7 +104,7 @@ function questionOf(context) {
     key: `${segment.id} ${at}`,
     segment,
     newest: at + 2 === ids.length,
-    question: { kind: "logit_lens", ids: ids.slice(0, at + 1), position: at, chosen, top: TOP },
+    question: { kind: "logit_lens", ids: ids.slice(0, at + 1), position: at, chosen, top: TOP, ...asTheyRan(segment, at + 1) },
     name: own?.eos ? "the end of the text" : quoted(text ?? ""),
     before: tokenLabel(texts[at], "·"),
     logprob: own?.logprob ?? null,

@@ -2,6 +2,7 @@
 
 import { count } from "../format.js";
 import { latest, tokenize } from "../inspect.js";
+import { asTheyRan } from "../reach.js";
 import { sequenceOf } from "./context.js";
 import { askLatest, Kept } from "./kept.js";
 import { judged } from "./lossread.js";
@@ -42,7 +43,7 @@ export async function readAnswer(context) {
   if (segment.running) return { ...base, tokens: asWritten(plain, written, from), texts: {}, info: null };
   if (ids.length < 2) throw new Unreadable("One token alone has no loss: nothing comes before it.");
   const key = `${hello.model.name} ${hello.model.dtype} ${segment.id} ${ids.length}`;
-  const found = await ask(key, ids, hello);
+  const found = await ask(key, { ids, ...asTheyRan(segment, ids.length) }, hello);
   return once(found, () => reading(plain, found, base));
 }
 
@@ -82,13 +83,13 @@ export async function readText(text, { hello }) {
     throw new Unreadable("One token alone has no loss: nothing comes before it. Write some more.");
   const plain = tokens.map((token) => ({ ...token, ...sizeOfBytes(token.bytes) }));
   const ids = plain.map(({ id }) => id);
-  const found = await ask(`${model.name} ${model.dtype} ${ids}`, ids, hello);
+  const found = await ask(`${model.name} ${model.dtype} ${ids}`, { ids }, hello);
   const cut = all.length > tokens.length ? all.length : null;
   return once(found, () => reading(plain, found, { from: 0, segment: null, cut }));
 }
 
-async function ask(key, ids, hello) {
-  const question = { kind: "losses", ids, top: Math.min(TOP, hello.model.vocab_size) };
+async function ask(key, what, hello) {
+  const question = { kind: "losses", ...what, top: Math.min(TOP, hello.model.vocab_size) };
   return kept.get(key) ?? kept.set(key, await askLatest("loss", question));
 }
 

@@ -6,6 +6,7 @@ import { Missing, sequenceOf } from "../look/context.js";
 import { askOnce } from "../look/kept.js";
 import { measurePeaks, peaksNow, fault } from "../look/roofcosts.js";
 import { SLIDERS } from "../params.js";
+import { asTheyRan } from "../reach.js";
 import { state } from "../state.js";
 import { view } from "../view.js";
 import { wordOf } from "./words.js";
@@ -51,9 +52,15 @@ export class Walk {
     return this.#once("cut", () => tokenize(what));
   }
 
+  /** A row of the run, as it ran, in a question. */
+  #upTo(position) {
+    const ids = this.ids.slice(0, position + 1);
+    return { ids, position, ...asTheyRan(this.segment, ids.length) };
+  }
+
   /** Attention weights of the row: {shape: [n_layers, n_heads, row + 1], values}. */
   attention(position = this.row) {
-    const question = { kind: "attention_from", ids: this.ids.slice(0, position + 1), position };
+    const question = { kind: "attention_from", ...this.#upTo(position) };
     return this.#once(`attention ${position}`, async () => (await askOnce(question)).arrays.weights);
   }
 
@@ -68,20 +75,20 @@ export class Walk {
 
   /** The logit lens at the row. */
   lens() {
-    const { row: position, ids, token } = this;
-    const question = { kind: "logit_lens", position, chosen: token.id, top: 1 };
-    return this.#once("lens", () => askOnce({ ...question, ids: ids.slice(0, position + 1) }));
+    const { row, token } = this;
+    const question = { kind: "logit_lens", ...this.#upTo(row), chosen: token.id, top: 1 };
+    return this.#once("lens", () => askOnce(question));
   }
 
   /** What the run's settings made of the row's logits, stage by stage. */
   stages() {
-    const { row: position, ids, token, segment } = this;
+    const { row, token, segment } = this;
     const used = this.settings;
     const params = Object.fromEntries(SLIDERS.map(({ name }) => [name, used[name]]));
     // A string of digits: numbers have 53 bits here and seeds 64.
     params.seed = String(segment.request?.params.seed ?? segment.params.seed);
-    const question = { kind: "waterfall", position, params, index: token.number, top: TOP };
-    return this.#once("stages", () => askOnce({ ...question, ids: ids.slice(0, position + 1) }));
+    const question = { kind: "waterfall", ...this.#upTo(row), params, index: token.number, top: TOP };
+    return this.#once("stages", () => askOnce(question));
   }
 
   get settings() {

@@ -1,0 +1,82 @@
+"""The instrument that reaches into the model, as a test uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+from e2e.lookout import Lookout, Wire
+from e2e.playground import Playground, until
+from e2e.site import Site
+
+
+class Hand:
+    """A page with Reach, and what came over its line."""
+
+    def __init__(self, page: Page, here: Site) -> None:
+        self.page = page
+        self.site = here
+        self.wire = Wire(page)
+        self.play = Playground(page, here.url).open()
+        self.look = Lookout(page)
+        self.panel = self.look.panel
+        self.says = self.panel.locator(".rc-says")
+        self.factor = self.panel.get_by_role("textbox", name="Factor", exact=True)
+        self.twin = self.panel.locator(".rc-twin")
+        self.note = page.get_by_test_id("reach-note")
+
+    def open(self) -> Hand:
+        self.look.open("reach")
+        return self
+
+    def cell(self, place: str) -> Locator:
+        return self.panel.locator(f'[data-place="{place}"]')
+
+    def button(self, name: str) -> Locator:
+        return self.panel.get_by_role("button", name=name, exact=True)
+
+    def write(self, n: int, **settings: Any) -> Hand:
+        """An answer of `n` tokens, written to its end."""
+        self.play.set(max_tokens=n, **{"seed": 5, **settings})
+        self.play.ask()
+        self.settle(n)
+        return self
+
+    def settle(self, n: int) -> None:
+        self.play.wait_tokens(n)
+        self.play.wait_done()
+
+    def again(self, version: int, n: int) -> None:
+        """Write it again, to its end, as version `version`."""
+        self.button("Write it again").click()
+        expect(self.page.locator("#version")).to_have_text(f"{version}/{version}")
+        self.settle(n)
+
+    # ---- what went over the line -------------------------------------------------------------
+
+    def asked(self) -> list[dict[str, Any]]:
+        """The interventions that were sent to the run, in order."""
+        return [m["reach"] for m in self.wire.sent if m["type"] == "update" and "reach" in m]
+
+    def wait_asked(self, reach: dict[str, Any]) -> None:
+        until(self.page, lambda: self.asked()[-1:] == [reach], f"the update {reach}")
+
+    def acknowledged(self) -> list[dict[str, Any]]:
+        return [event for event in self.wire.events("updated") if "reach" in event]
+
+    def requests(self) -> list[dict[str, Any]]:
+        return [m for m in self.wire.sent if m["type"] == "generate"]
+
+    def wait_requests(self, n: int) -> dict[str, Any]:
+        until(self.page, lambda: len(self.requests()) == n, f"{n} requests")
+        return self.requests()[-1]
+
+    def ids(self, request: int = -1) -> list[int]:
+        """The tokens of a request."""
+        id = self.requests()[request]["id"]
+        told = [m["event"] for m in self.wire.received if m.get("id") == id and "event" in m]
+        return [event["id"] for event in told if event["type"] == "token"]
+
+    def prompt_length(self) -> int:
+        return len(self.wire.events("accepted")[-1]["prompt"])

@@ -1,0 +1,317 @@
+"""Reaching in: what is sent, what is shown of it, and that it can be taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e.playground import until
+from e2e.reach import Hand
+from e2e.site import Site
+
+ASK = "Tell me a story"
+N = 30
+HEAD_OFF = {"heads": [{"layer": 2, "head": 3, "factor": 0}]}
+
+
+@pytest.fixture
+def hand(page: Page, site: Callable[..., Site]) -> Hand:
+    return Hand(page, site())
+
+
+@pytest.fixture
+def live(page: Page, site: Callable[..., Site]) -> Iterator[Hand]:
+    """A page on which a long answer is being written."""
+    found = Hand(page, site(delay=0.03))
+    found.play.set(max_tokens=400, seed=5)
+    found.play.ask(ASK)
+    found.play.wait_tokens(5)
+    yield found.open()
+    page.evaluate("async () => (await import('/static/js/session.js')).stop()")
+
+
+# ---- the grid --------------------------------------------------------------------------------
+
+
+def test_a_head_is_off_from_the_token_that_the_engine_names(live: Hand) -> None:
+    live.cell("head 2.3").click()
+    live.wait_asked(HEAD_OFF)
+    expect(live.cell("head 2.3")).to_have_accessible_name("layer 2, head 3: off")
+    event = until(live.page, live.acknowledged, "the acknowledgement")[0]
+    assert event["reach"] == HEAD_OFF
+    index = event["index"]
+    live.play.wait_tokens(index + 20)
+    mark = live.play.answer.locator(".mark-change")
+    expect(mark).to_have_text("head 2.3 off")
+    expect(mark).to_have_attribute("data-at", str(index))
+    expect(live.says).to_have_text(f"Acts from token {index + 1} on.")
+    undisturbed = [token.id for token in live.site.reference(ASK, **settings(live))]
+    assert live.ids()[:index] == undisturbed[:index]
+    assert live.ids()[index : index + 20] != undisturbed[index : index + 20]
+
+
+def settings(hand: Hand) -> dict[str, Any]:
+    return dict(hand.requests()[0]["params"])
+
+
+def test_whole_layers_are_both_halves(live: Hand) -> None:
+    live.cell("layer 4").click()
+    halves = {"attention": [{"layer": 4, "factor": 0}], "mlp": [{"layer": 4, "factor": 0}]}
+    live.wait_asked(halves)
+    for place in ("attention 4", "mlp 4", "layer 4"):
+        expect(live.cell(place)).to_have_accessible_name(name_of(place) + ": off")
+    expect(live.cell("head 4.0")).to_have_attribute("data-moot", "")
+    live.cell("mlp 4").click()
+    live.wait_asked({"attention": [{"layer": 4, "factor": 0}]})
+    expect(live.cell("layer 4")).to_have_accessible_name("layer 4: halves differ")
+    marks = live.play.answer.locator(".mark-change")
+    expect(marks.last).to_contain_text("attention 4 off")
+
+
+def name_of(place: str) -> str:
+    kind, layer = place.split(" ")
+    part = {"attention": ", attention", "mlp": ", MLP", "layer": ""}[kind]
+    return f"layer {layer}{part}"
+
+
+def test_a_drag_scales_is_sent_sparingly_and_is_one_step_back(live: Hand) -> None:
+    box = live.cell("attention 5").bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    live.page.mouse.move(x, y)
+    live.page.mouse.down()
+    for step in range(1, 41):
+        live.page.mouse.move(x - step, y)
+    live.page.mouse.up()
+    live.wait_asked({"attention": [{"layer": 5, "factor": 0.5}]})
+    assert len(live.asked()) < 20
+    expect(live.cell("attention 5")).to_have_accessible_name("layer 5, attention: × 0.5")
+    expect(live.factor).to_have_value("0.5")
+    live.button("Undo").click()
+    live.wait_asked({})
+    expect(live.button("Undo")).to_be_disabled()
+    live.button("Redo").click()
+    live.wait_asked({"attention": [{"layer": 5, "factor": 0.5}]})
+
+
+def test_the_keyboard_alone_walks_switches_scales_and_types(hand: Hand) -> None:
+    hand.open()
+    press = hand.page.keyboard.press
+    hand.cell("head 7.0").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        press(key)
+    expect(hand.cell("head 5.1")).to_be_focused()
+    expect(hand.panel.locator(".rc-name")).to_have_text("layer 5, head 1")
+    press("Space")
+    expect(hand.cell("head 5.1")).to_have_accessible_name("layer 5, head 1: off")
+    press("Space")
+    expect(hand.cell("head 5.1")).to_have_accessible_name("layer 5, head 1: left alone")
+    for key in ("+", "+", "-"):
+        press(key)
+    expect(hand.cell("head 5.1")).to_have_accessible_name("layer 5, head 1: × 1.1")
+    hand.page.keyboard.type("3.5")
+    expect(hand.factor).to_be_focused()
+    press("Enter")
+    expect(hand.cell("head 5.1")).to_be_focused()
+    expect(hand.cell("head 5.1")).to_have_accessible_name("layer 5, head 1: × 3.5")
+    press("End")
+    expect(hand.cell("layer 0")).to_be_focused()
+    press("ArrowUp")
+    press("Enter")
+    expect(hand.cell("mlp 1")).to_have_accessible_name("layer 1, MLP: off")
+    press("Delete")
+    expect(hand.cell("mlp 1")).to_have_accessible_name("layer 1, MLP: left alone")
+    expect(hand.page.get_by_role("tab", name="Reach")).to_have_accessible_name("Reach 1")
+    hand.panel.get_by_role("slider", name="layer 1").focus()
+    press("ArrowLeft")
+    expect(hand.cell("layer 1")).to_have_accessible_name("layer 1: × 0.95")
+    hand.cell("layer 1").focus()
+    for _ in range(2):
+        press("Control+z")
+    expect(hand.cell("layer 1")).to_have_accessible_name("layer 1: off")
+    press("Control+Shift+Z")
+    expect(hand.cell("layer 1")).to_have_accessible_name("layer 1: left alone")
+
+
+@pytest.mark.parametrize("text", ["nine", "8.5", "-9", ""])
+def test_a_factor_that_the_server_would_refuse_is_not_sent(hand: Hand, text: str) -> None:
+    hand.open()
+    hand.cell("head 2.3").click()
+    hand.factor.fill(text)
+    hand.factor.press("Enter")
+    expect(hand.factor).to_have_attribute("aria-invalid", "true")
+    expect(hand.factor).to_have_attribute("title", "factor must be a number from -8 to 8")
+    expect(hand.cell("head 2.3")).to_have_accessible_name("layer 2, head 3: off")
+
+
+def test_a_large_model_is_a_grid_of_reach_too(page: Page, site: Callable[..., Site]) -> None:
+    hand = Hand(page, site(n_layers=32, n_heads=32)).open()
+    assert hand.panel.get_by_role("gridcell").count() == 32 * 36
+    hand.cell("head 31.0").focus()
+    page.keyboard.press("End")
+    expect(hand.cell("layer 0")).to_be_in_viewport()
+    hand.cell("head 17.31").click()
+    expect(hand.cell("head 17.31")).to_have_accessible_name("layer 17, head 31: off")
+    for width in (360, 768, 1440):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert hand.play.overflow() <= 0
+        wide = "(node) => node.scrollWidth - node.clientWidth"
+        assert page.locator(".instrument.reach").evaluate(wide) <= 0
+
+
+# ---- steering --------------------------------------------------------------------------------
+
+
+def test_vectors_are_written_scaled_muted_and_removed(live: Hand) -> None:
+    live.button("Add a vector").click()
+    toward = live.panel.get_by_role("textbox", name="Steer toward")
+    toward.fill("the sea")
+    toward.press("Enter")
+    steer = {"layer": 4, "toward": "the sea", "away": "", "strength": 1}
+    live.wait_asked({"steer": [steer]})
+    strength = live.panel.get_by_role("textbox", name="Strength, value")
+    strength.fill("1.5")
+    strength.press("Enter")
+    live.wait_asked({"steer": [{**steer, "strength": 1.5}]})
+    live.panel.get_by_role("slider", name="Layer", exact=True).fill("6")
+    strong = {**steer, "strength": 1.5, "layer": 6}
+    live.wait_asked({"steer": [strong]})
+    expect(live.play.answer.locator(".mark-change").last).to_contain_text("steer +1.5 at layer 6")
+    live.button("sad").click()
+    until(live.page, lambda: len(live.asked()[-1].get("steer", ())) == 2, "two vectors")
+    live.panel.get_by_role("button", name="Mute").first.click()
+    until(live.page, lambda: len(live.asked()[-1]["steer"]) == 1, "one vector")
+    assert live.asked()[-1]["steer"][0]["toward"] != "the sea"
+    live.panel.get_by_role("button", name="Mute").first.click()
+    live.panel.get_by_role("button", name="Remove this vector").last.click()
+    live.wait_asked({"steer": [strong]})
+
+
+def test_a_vector_without_a_text_is_not_sent(live: Hand) -> None:
+    live.button("Add a vector").click()
+    live.cell("head 0.0").click()
+    live.wait_asked({"heads": [{"layer": 0, "head": 0, "factor": 0}]})
+
+
+def test_what_the_server_refuses_is_said_in_the_panel(live: Hand) -> None:
+    live.button("Add a vector").click()
+    toward = live.panel.get_by_role("textbox", name="Steer toward")
+    toward.fill("Mia " * 300)
+    toward.press("Enter")
+    expect(live.says).to_contain_text("toward must have 1 to 256 tokens")
+    expect(live.says).to_have_attribute("data-tone", "bad")
+    assert live.acknowledged() == []
+    live.button("Undo").click()
+    expect(live.says).not_to_have_attribute("data-tone", "bad")
+
+
+# ---- patching --------------------------------------------------------------------------------
+
+
+def choose_piece(hand: Hand, prompt: str, token: int) -> None:
+    hand.panel.get_by_role("radio", name="Patch").check(force=True)
+    hand.panel.get_by_role("textbox", name="Another prompt").fill(prompt)
+    pieces = hand.panel.get_by_role("radiogroup", name="Token of the other prompt")
+    pieces.get_by_role("radio").nth(token).check(force=True)
+    hand.button("Patch").click()
+
+
+def test_a_token_of_the_prompt_is_patched_in_a_new_version(hand: Hand) -> None:
+    hand.write(N).open()
+    hand.page.evaluate("async () => (await import('/static/js/view.js')).pin(-3)")
+    expect(hand.panel.locator(".rc-here b")).to_contain_text("prompt")
+    position = hand.prompt_length() - 3
+    choose_piece(hand, "the old forest", 2)
+    patch = {"layer": 0, "position": position, "prompt": "the old forest", "token": 2}
+    expect(hand.panel.locator(".rc-patch")).to_contain_text("when written again")
+    hand.again(2, N)
+    assert hand.requests()[-1]["reach"] == {"patch": [patch]}
+    assert hand.requests()[-1]["messages"] == hand.requests()[0]["messages"]
+    assert str(hand.requests()[-1]["params"]["seed"]) == "5"
+    expect(hand.panel.locator(".rc-patch")).not_to_contain_text("when written again")
+    expect(hand.play.answer.locator(".mark-change")).to_have_text("patch at layer 0")
+
+
+def test_a_patch_waits_while_the_text_is_written(live: Hand) -> None:
+    live.page.evaluate("async () => (await import('/static/js/view.js')).pin(2)")
+    choose_piece(live, "the old forest", 1)
+    expect(live.says).to_have_text("A computed token cannot be patched: write it again.")
+    live.cell("head 2.3").click()
+    live.wait_asked(HEAD_OFF)
+    position = live.prompt_length() + 2
+    live.button("Write it again").click()
+    branch = live.wait_requests(2)
+    assert len(branch["ids"]) == position + 1, "from the patched token on"
+    patch = {"layer": 0, "position": position, "prompt": "the old forest", "token": 1}
+    assert branch["reach"] == HEAD_OFF | {"patch": [patch]}
+    assert branch["ids"][position] == live.ids(0)[2], "the same token stands there"
+
+
+def test_another_prompt_has_no_patches(hand: Hand) -> None:
+    hand.write(N).open()
+    choose_piece(hand, "the old forest", 1)
+    hand.cell("head 2.3").click()
+    hand.page.keyboard.press("Escape")
+    hand.play.ask("Another one")
+    assert hand.wait_requests(2)["reach"] == HEAD_OFF
+
+
+# ---- taking it back --------------------------------------------------------------------------
+
+
+def test_after_a_reset_the_same_seed_gives_the_same_text(hand: Hand) -> None:
+    hand.write(N).open()
+    hand.cell("head 2.3").click()
+    expect(hand.says).to_have_text("Acts on the next answer, from its prompt on.")
+    hand.again(2, N)
+    assert hand.requests()[-1]["reach"] == HEAD_OFF
+    assert hand.ids(1) != hand.ids(0)
+    expect(hand.says).to_have_text("Acts from the beginning on.")
+    expect(hand.twin).to_contain_text("version 1")
+    hand.button("Reset").click()
+    expect(hand.says).to_have_text("Reset: the same seed gives the same text again.")
+    hand.again(3, N)
+    assert "reach" not in hand.requests()[-1]
+    assert hand.ids(2) == hand.ids(0)
+    expect(hand.twin).to_have_text(f"The same {N} tokens as version 1")
+    expect(hand.note).to_be_hidden()
+
+
+def test_undone_while_writing_it_is_left_alone_again(live: Hand) -> None:
+    live.cell("head 2.3").click()
+    until(live.page, lambda: len(live.acknowledged()) == 1, "the first acknowledgement")
+    live.cell("head 2.3").focus()
+    live.page.keyboard.press("Control+z")
+    until(live.page, lambda: len(live.acknowledged()) == 2, "the second acknowledgement")
+    first, second = live.acknowledged()
+    assert second["reach"] == {}
+    live.play.wait_tokens(second["index"] + 5)
+    told = live.play.answer.locator(".mark-change")
+    if second["index"] > first["index"]:
+        expect(told.last).to_have_text("reset")
+    undisturbed = [token.id for token in live.site.reference(ASK, **settings(live))]
+    assert live.ids()[: first["index"]] == undisturbed[: first["index"]]
+
+
+def test_nobody_forgets_it(hand: Hand) -> None:
+    """The answer says so on the page, after a reload too; one press leads back."""
+    hand.open().cell("head 2.3").click()
+    hand.page.keyboard.press("Escape")
+    expect(hand.note).to_have_text("1 change inside")
+    expect(hand.note).not_to_have_attribute("data-acts", "")
+    hand.write(N)
+    assert hand.requests()[-1]["reach"] == HEAD_OFF
+    expect(hand.note).to_have_attribute("data-acts", "")
+    expect(hand.note).to_have_attribute("title", "Changed inside the model: head 2.3 off")
+    hand.page.reload()
+    hand.settle(N)
+    expect(hand.note).to_have_attribute("data-acts", "")
+    expect(hand.play.answer.locator(".mark-change")).to_have_text("head 2.3 off")
+    hand.note.click()
+    expect(hand.cell("head 2.3")).to_have_accessible_name("layer 2, head 3: off")
+    hand.button("Reset").click()
+    hand.page.keyboard.press("Escape")
+    expect(hand.note).to_have_text("Had 1 change inside")

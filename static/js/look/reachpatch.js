@@ -1,0 +1,156 @@
+// Patching: the residual stream of a token of this run, before a layer, becomes that of a token of
+// another prompt.
+//
+// Meng et al. 2022, "Locating and editing factual associations in GPT" (activation patching).
+
+import { el, setText } from "../dom.js";
+import { count, tokenLabel } from "../format.js";
+import { latest, tokenize } from "../inspect.js";
+import { MOST_PATCHES } from "../reach.js";
+import { add, edit, remove } from "../reachdesk.js";
+import { numberOf } from "../view.js";
+import { drawRange, newButton, newIcon, newRange } from "./reachbar.js";
+
+const ASK_AFTER_MS = 150;
+
+export class ReachPatch {
+  constructor(root, onChange) {
+    this.onChange = onChange;
+    this.list = root.appendChild(el("ul", "rc-list"));
+    this.rows = new Map();
+    this.other = { text: "", tokens: [], chosen: null, trouble: "" };
+    this.layer = 0;
+    this.timer = 0;
+    this.#buildMaker(root);
+  }
+
+  #buildMaker(root) {
+    const form = root.appendChild(el("div", "rc-maker"));
+    this.here = form.appendChild(el("p", "rc-here"));
+    this.field = Object.assign(el("input", "rc-text-box"), {
+      placeholder: "another prompt",
+      autocomplete: "off",
+      spellcheck: false,
+    });
+    this.field.setAttribute("aria-label", "Another prompt");
+    this.field.addEventListener("input", () => this.#askSoon());
+    this.pieces = el("div", "rc-pieces");
+    this.pieces.setAttribute("role", "radiogroup");
+    this.pieces.setAttribute("aria-label", "Token of the other prompt");
+    this.pieces.addEventListener("change", ({ target }) => {
+      this.other.chosen = Number(target.value);
+      this.onChange();
+    });
+    this.range = newRange({ min: 0, step: 1, ariaLabel: "Layer to patch before" });
+    this.range.input.addEventListener("input", ({ target }) => {
+      this.layer = Number(target.value);
+      this.onChange();
+    });
+    this.layerNo = el("span", "rc-what");
+    this.patch = newButton("Patch", () => this.#add(), "text rc-add");
+    const line = el("div", "rc-line");
+    line.append(this.layerNo, this.range.node, this.patch);
+    form.append(this.field, this.pieces, line);
+  }
+
+  // ---- the other prompt ------------------------------------------------------------------------
+
+  #askSoon() {
+    clearTimeout(this.timer);
+    this.other = { text: this.field.value, tokens: [], chosen: null, trouble: "" };
+    this.timer = setTimeout(() => this.#cut(), ASK_AFTER_MS);
+    this.onChange();
+  }
+
+  /** As the tokenizer cuts a plain prompt, the token that begins it included. */
+  async #cut() {
+    const { text } = this.other;
+    if (text !== "") {
+      try {
+        const { tokens } = await latest("reach prompt", { prompt: text }, tokenize);
+        if (text !== this.field.value) return;
+        this.other = { text, tokens, chosen: tokens.length - 1, trouble: "" };
+      } catch ({ message }) {
+        this.other.trouble = message;
+      }
+    }
+    this.#drawPieces();
+    this.onChange();
+  }
+
+  #drawPieces() {
+    const { tokens, chosen, trouble } = this.other;
+    const choices = tokens.map((piece, i) => {
+      const label = el("label", "rc-piece", tokenLabel(piece.text, "·"));
+      const input = Object.assign(el("input"), { type: "radio", name: "rc-piece", value: i, checked: i === chosen });
+      input.setAttribute("aria-label", `token ${i + 1}, ${tokenLabel(piece.text, "empty")}`);
+      label.prepend(input);
+      return label;
+    });
+    this.pieces.replaceChildren(...(trouble ? [el("span", "rc-trouble", trouble)] : choices));
+  }
+
+  // ---- this run --------------------------------------------------------------------------------
+
+  /** `target`: {position, at, here, token} the focused token, or {why} there is none. */
+  draw({ setting, model, target, free, inForce }) {
+    this.target = target;
+    this.patches = setting.patch;
+    this.layer = Math.min(this.layer, model.n_layers - 1);
+    this.range.input.max = model.n_layers - 1;
+    drawRange(this.range, this.layer, `layer ${this.layer}`);
+    setText(this.layerNo, `before layer ${this.layer}`);
+    this.#drawHere();
+    const known = new Set(setting.patch.map(({ key }) => key));
+    for (const [key, { node }] of this.rows)
+      if (!known.has(key)) {
+        node.remove();
+        this.rows.delete(key);
+      }
+    for (const patch of setting.patch) this.#drawRow(patch, free, inForce(patch));
+    this.list.hidden = !setting.patch.length;
+    const full = setting.patch.length >= MOST_PATCHES;
+    this.patch.disabled = !free || full || !!target.why || this.other.chosen === null;
+    this.field.disabled = !free;
+  }
+
+  #drawHere() {
+    const { why, token, here } = this.target;
+    if (why) return void this.here.replaceChildren(why);
+    const word = el("b", "", `${numberOf(token)} ${here}`);
+    this.here.replaceChildren("In the place of ", word, " (choose it in the core), the stream of");
+    return undefined;
+  }
+
+  #add() {
+    const { position, at, here } = this.target;
+    const { text: prompt, chosen: token, tokens } = this.other;
+    const there = tokenLabel(tokens[token].text, "·");
+    const { layer } = this;
+    const before = this.patches.find((one) => one.layer === layer && one.position === position);
+    if (before) edit("patch", before.key, { prompt, token, there, muted: false });
+    else add("patch", { layer, position, prompt, token, at, here, there });
+  }
+
+  #drawRow(patch, free, acts) {
+    const row = this.rows.get(patch.key) ?? this.#newRow(patch);
+    row.node.toggleAttribute("data-muted", patch.muted);
+    const here = patch.here || `token ${count(patch.position + 1)}`;
+    setText(row.words, `${here} ← ${patch.there || `token ${count(patch.token + 1)}`}`);
+    row.words.title = `Token ${count(patch.position + 1)} of the run gets the stream of token ${count(patch.token + 1)} of “${patch.prompt}”`;
+    setText(row.note, `layer ${patch.layer}${acts || patch.muted ? "" : ", when written again"}`);
+    row.mute.setAttribute("aria-pressed", String(patch.muted));
+    row.mute.disabled = row.gone.disabled = !free;
+  }
+
+  #newRow({ key }) {
+    const node = el("li", "rc-line rc-patch");
+    const mute = newButton("Mute", () => edit("patch", key, { muted: mute.getAttribute("aria-pressed") !== "true" }), "text rc-mute");
+    const gone = newIcon("i-close", "Remove this patch", () => remove("patch", key));
+    const row = { node, words: el("b"), note: el("span", "rc-what"), mute, gone };
+    node.append(row.words, row.note, mute, gone);
+    this.rows.set(key, row);
+    this.list.append(node);
+    return row;
+  }
+}

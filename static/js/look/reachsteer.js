@@ -1,0 +1,114 @@
+// Steering: vectors from one text to another, added to the residual stream before a layer.
+//
+// Turner et al. 2023, "Activation addition: steering language models without optimization".
+
+import { el, setText } from "../dom.js";
+import { MOST_STEERS, STRENGTH } from "../reach.js";
+import { add, edit, remove } from "../reachdesk.js";
+import { state } from "../state.js";
+import { drawNumber, drawRange, newButton, newIcon, newNumber, newRange } from "./reachbar.js";
+
+/** Pairs for a model that tells stories, with a strength at which it still does. */
+export const EXAMPLES = [
+  { name: "sad", toward: "She was so sad that she began to cry", away: "She was so happy that she began to laugh", strength: 1 },
+  { name: "at sea", toward: "The ship sailed over the sea and the waves", away: "The house stood in the wood by the hill", strength: 1 },
+  { name: "a quarrel", toward: "They were angry and shouted at each other", away: "They were friends and smiled at each other", strength: 1 },
+];
+/** The part of the strengths that a slider has, where the useful ones are. */
+const SLIDER = 4;
+
+export class ReachSteer {
+  constructor(root) {
+    this.list = root.appendChild(el("ul", "rc-list"));
+    this.add = newButton("Add a vector", () => this.#add({ toward: "", away: "", strength: 1 }), "text rc-add");
+    const foot = root.appendChild(el("p", "rc-foot"));
+    this.examples = EXAMPLES.map(({ name, ...pair }) => newButton(name, () => this.#add(pair)));
+    foot.append(this.add, el("span", "", "or try"), ...this.examples);
+    this.rows = new Map();
+  }
+
+  #add(pair) {
+    const { n_layers: n } = state.hello.model;
+    add("steer", { layer: Math.floor(n / 2), ...pair });
+  }
+
+  draw({ setting, model, free }) {
+    const known = new Set(setting.steer.map(({ key }) => key));
+    for (const [key, { node }] of this.rows) if (!known.has(key)) this.#drop(key, node);
+    for (const vector of setting.steer) {
+      if (!this.rows.has(vector.key)) this.#build(vector);
+      drawRow(this.rows.get(vector.key), vector, model, free);
+    }
+    this.list.hidden = !setting.steer.length;
+    const full = setting.steer.length >= MOST_STEERS;
+    for (const button of [this.add, ...this.examples]) button.disabled = !free || full;
+  }
+
+  #drop(key, node) {
+    const within = node.contains(document.activeElement);
+    node.remove();
+    this.rows.delete(key);
+    if (within) this.add.focus();
+  }
+
+  #build({ key }) {
+    const row = newRow(key);
+    this.rows.set(key, row);
+    this.list.append(row.node);
+    row.node.scrollIntoView({ block: "nearest" });
+  }
+}
+
+function newText(label, placeholder, onText) {
+  const node = Object.assign(el("input", "rc-text-box"), { placeholder, autocomplete: "off", spellcheck: false });
+  node.setAttribute("aria-label", label);
+  node.addEventListener("change", () => onText(node.value));
+  node.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.isComposing) onText(node.value);
+  });
+  return node;
+}
+
+function newRow(key) {
+  const node = el("li", "rc-vector");
+  const put = (values, gesture) => edit("steer", key, values, gesture);
+  const drag = (range, name) => {
+    let gesture = null;
+    range.input.addEventListener("input", ({ target }) => {
+      gesture ??= Symbol(name);
+      put({ [name]: Number(target.value) }, gesture);
+    });
+    range.input.addEventListener("change", () => (gesture = null));
+    return range;
+  };
+  const toward = newText("Steer toward", "toward", (text) => put({ toward: text }));
+  const away = newText("Steer away from", "away from (or nothing)", (text) => put({ away: text }));
+  const layer = drag(newRange({ min: 0, step: 1, ariaLabel: "Layer" }), "layer");
+  const strength = drag(newRange({ min: -SLIDER, max: SLIDER, step: 0.1, ariaLabel: "Strength" }), "strength");
+  const box = newNumber("Strength, value", STRENGTH, (value) => put({ strength: value }));
+  const mute = newButton("Mute", () => put({ muted: mute.getAttribute("aria-pressed") !== "true" }), "text rc-mute");
+  const gone = newIcon("i-close", "Remove this vector", () => remove("steer", key));
+  const layerNo = el("span", "rc-what");
+  const lines = [el("div", "rc-line"), el("div", "rc-line"), el("div", "rc-line")];
+  lines[0].append(toward, gone);
+  lines[1].append(el("span", "rc-minus", "−"), away, mute);
+  lines[2].append(layerNo, layer.node, el("span", "rc-what", "strength"), strength.node, box);
+  node.append(...lines);
+  return { node, toward, away, layer, layerNo, strength, box, mute, gone };
+}
+
+function drawRow(row, { layer, toward, away, strength, muted }, { n_layers: n }, free) {
+  row.node.toggleAttribute("data-muted", muted || toward === "");
+  for (const [box, text] of [[row.toward, toward], [row.away, away]])
+    if (document.activeElement !== box || box.dataset.shown !== text) {
+      if (box.value !== text) box.value = text;
+      box.dataset.shown = text;
+    }
+  row.layer.input.max = n - 1;
+  drawRange(row.layer, layer, `layer ${layer}`);
+  setText(row.layerNo, `layer ${layer}`);
+  drawRange(row.strength, strength, String(strength), strength === 0);
+  drawNumber(row.box, strength);
+  row.mute.setAttribute("aria-pressed", String(muted));
+  for (const control of row.node.querySelectorAll("input, button")) control.disabled = !free;
+}

@@ -1,0 +1,141 @@
+// What is changed inside the passes of a run: `Interventions` of the wire, as data and in words.
+// Nothing here touches the page.
+
+import { count, plural } from "./format.js";
+
+/** A factor of 0 switches off, 1 leaves alone; the server takes these. */
+export const FACTOR = { label: "factor", least: -8, most: 8 };
+export const STRENGTH = { label: "strength", least: -16, most: 16 };
+/** As many of each, and as many tokens of a text, as the server takes. */
+export const MOST_STEERS = 8;
+export const MOST_PATCHES = 16;
+
+const LISTS = ["heads", "attention", "mlp", "steer", "patch"];
+const ORDER = ["layer", "head", "position", "factor", "toward", "away", "strength", "prompt", "token"];
+/** So many changes are told one by one at a mark. */
+const MOST_TOLD = 3;
+
+/** Fields in one order, so that what acts alike is written alike. */
+const tidy = (one) => Object.fromEntries(ORDER.filter((name) => name in one).map((name) => [name, one[name]]));
+
+/** A vector that goes away from nothing may leave that out. */
+const whole = (name, one) => (name === "steer" ? { away: "", ...one } : one);
+
+const acts = ({ factor, strength }) => factor !== 1 && strength !== 0;
+
+const byPlace = (a, b) =>
+  a.layer - b.layer || (a.head ?? 0) - (b.head ?? 0) || (a.position ?? 0) - (b.position ?? 0);
+
+const listed = (name, list = []) =>
+  list.filter(acts).map((one) => tidy(whole(name, one))).sort(byPlace);
+
+/** The same interventions in one order, without those that change nothing. */
+export function normal(reach) {
+  const lists = LISTS.map((name) => [name, listed(name, reach?.[name])]);
+  return Object.fromEntries(lists.filter(([, list]) => list.length));
+}
+
+const written = (reach) => JSON.stringify(normal(reach));
+
+export const same = (a, b) => written(a) === written(b);
+
+export const isNothing = (reach) => written(reach) === "{}";
+
+/** How many things are changed. */
+export const countOf = (reach) =>
+  Object.values(normal(reach)).reduce((n, list) => n + list.length, 0);
+
+// ---- where it acted ----------------------------------------------------------------------------
+
+/**
+ * `reached` of a question: what acted on the tokens of a run whose prompt has `nPrompt` tokens, from
+ * the position `first` on. A run that begins with interventions has them on its whole prompt, but
+ * is steered from the last token of it on.
+ */
+export function atStart(reach, nPrompt) {
+  if (isNothing(reach)) return [];
+  const { steer = [], ...rest } = normal(reach);
+  if (!steer.length || nPrompt < 2) return [{ first: 0, reach: normal(reach) }];
+  const before = isNothing(rest) ? [] : [{ first: 0, reach: rest }];
+  return [...before, { first: nPrompt - 1, reach: normal(reach) }];
+}
+
+/** `reached` with another setting from a position on. */
+export const changedFrom = (reached, first, reach) => [
+  ...reached.filter((entry) => entry.first < first),
+  { first, reach: normal(reach) },
+];
+
+/** What acted at a position. */
+export const inForce = (reached, position) =>
+  reached.findLast(({ first }) => first <= position)?.reach ?? {};
+
+/**
+ * What goes into a question about the first `n` tokens of a generation: they are computed again
+ * under what was changed inside the model when the run computed them.
+ */
+export function asTheyRan({ reached }, n) {
+  const acted = reached.filter(({ first }) => first < n);
+  return acted.length ? { reached: acted } : {};
+}
+
+// ---- in words ----------------------------------------------------------------------------------
+
+const short = (value) => String(Number(value.toPrecision(4))).replace("-", "−");
+const signed = (value) => (value > 0 ? `+${short(value)}` : short(value));
+
+export const factorWords = (factor) => (factor === 0 ? "off" : factor === 1 ? "on" : `× ${short(factor)}`);
+
+/** Key → words of each thing that is changed; both halves of a layer that are off are one. */
+function things(reach) {
+  const found = new Map();
+  const { heads = [], attention = [], mlp = [], steer = [], patch = [] } = normal(reach);
+  const off = new Set(
+    attention.filter((a) => a.factor === 0 && mlp.some((m) => m.layer === a.layer && m.factor === 0)).map((a) => a.layer),
+  );
+  for (const layer of off) found.set(`layer ${layer}`, `layer ${layer} off`);
+  for (const [name, list] of [["attention", attention], ["MLP", mlp]])
+    for (const { layer, factor } of list)
+      if (!off.has(layer)) found.set(`${name} ${layer}`, `${name} ${layer} ${factorWords(factor)}`);
+  for (const { layer, head, factor } of heads)
+    found.set(`head ${layer}.${head}`, `head ${layer}.${head} ${factorWords(factor)}`);
+  for (const { layer, toward, away, strength } of steer)
+    found.set(`steering ${layer} ${toward} − ${away}`, `steer ${signed(strength)} at layer ${layer}`);
+  for (const { layer, position, prompt, token } of patch)
+    found.set(`patch ${layer} ${position} ${prompt} ${token}`, `patch at layer ${layer}`);
+  return found;
+}
+
+/** What became of each thing between two settings: [key, words]. */
+function moves(from, to) {
+  const [before, after] = [things(from), things(to)];
+  const told = [];
+  for (const [key, words] of after) if (before.get(key) !== words) told.push([key, words]);
+  for (const [key, words] of before) if (!after.has(key) && !halfOf(key, after)) told.push([key, undone(key, words)]);
+  return told;
+}
+
+/** A layer that is no longer off as a whole is told by the half that still is. */
+const halfOf = (key, after) =>
+  key.startsWith("layer ") && ["attention", "MLP"].some((half) => after.has(`${half} ${key.slice(6)}`));
+
+function undone(key, words) {
+  return /^(steering|patch)/.test(key) ? `no more ${words}` : `${key} on`;
+}
+
+/** Which things differ, by their keys. */
+export const touched = (from, to) => moves(from, to).map(([key]) => key);
+
+/** "head 2.3 off, steer +1.5 at layer 4": what a change did. */
+export function describeMove(from, to) {
+  if (isNothing(to)) return isNothing(from) ? "" : "reset";
+  const told = moves(from, to).map(([, words]) => words);
+  if (told.length <= MOST_TOLD) return told.join(", ");
+  return `${told.slice(0, MOST_TOLD - 1).join(", ")} and ${count(told.length - MOST_TOLD + 1)} more`;
+}
+
+/** All that is changed, in words. */
+export const describe = (reach) => [...things(reach).values()].join(", ");
+
+/** "1 change inside". */
+export const changesInside = (reach) => `${plural(countOf(reach), "change")} inside`;

@@ -1,0 +1,237 @@
+"""Changing the model of a running server, from `/api/models`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from app import tale
+from app.config import Settings
+from app.engines import LocalEngine, Served, UnavailableError
+from app.known_models import known_models
+from app.models import Model
+from gpu import MODEL_TYPES, Tokenizer
+from tests.app.conftest import Site, StartSite
+from tests.app.fake_engine import loader
+from tests.app.fake_hub import FakeHub, Repo
+from tests.app.fake_tokenizer import FakeTokenizer
+
+NAME = known_models()[0].name
+
+
+@pytest.fixture
+def offered(hub: FakeHub) -> FakeHub:
+    """The stand-in of the hub has the first known model, which is the bundled one in disguise."""
+    hub.repos[NAME] = Repo(hub.repos["some/tale"].files)
+    return hub
+
+
+@pytest.fixture
+def site(start_site: StartSite, offered: FakeHub) -> Site:
+    """A server with an engine of 8 layers in a process; engines it changes to have 3."""
+    switch = lambda settings, model: loader(delay=0.01, n_layers=3)  # noqa: E731
+    return start_site(process=True, delay=0.03, switch=switch)
+
+
+def client_of(site: Site) -> FlaskClient:
+    return site.app.test_client()
+
+
+def newest(site: Site) -> dict[str, Any]:
+    found = client_of(site).get("/api/models").json
+    assert found is not None
+    return dict(found["change"] or {})
+
+
+def until(true: Callable[[], object], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_what_is_offered(site: Site, hub: FakeHub) -> None:
+    found = client_of(site).get("/api/models").json
+    assert found is not None
+    assert found["current"] == site.engine.require_ready().model.name
+    assert found["started_with"] == found["bundled"] == tale.NAME
+    assert [m["name"] for m in found["known"]] == [m.name for m in known_models()]
+    assert found["cached"] == []
+    assert found["change"] is None
+    assert {m.model_type for m in known_models()} <= set(MODEL_TYPES)
+    assert [m.n_bytes for m in known_models()] == sorted(m.n_bytes for m in known_models())
+
+
+def test_the_model_is_changed_and_pages_hear_of_it(site: Site) -> None:
+    page = site.page()
+    before = site.engine.tokenizer
+    page.tell("generate", id="g", prompt="Once", params={"max_tokens": 400})
+    page.until("token")
+    response = client_of(site).post("/api/models", json={"name": NAME})
+    assert response.status_code == 202
+    assert response.json is not None
+    assert (response.json["name"], response.json["state"]) == (NAME, "fetching")
+    done = page.until("done", id="g")
+    assert done["reason"] in ("cancelled", "error")
+    hello = page.until("hello")
+    assert hello["model"]["n_layers"] == 3
+    until(lambda: newest(site)["state"] == "done")
+    assert isinstance(site.engine.tokenizer, Tokenizer)
+    assert site.engine.tokenizer is not before
+    assert client_of(site).get("/api/weights").status_code == 200
+    cached = client_of(site).get("/api/models").json
+    assert cached is not None
+    assert [model["name"] for model in cached["cached"]] == [NAME]
+
+
+def served_on(site: Site) -> bool:
+    hello = site.engine.hello
+    return hello is not None and hello.model.n_layers == 8 and site.engine.status.state == "ready"
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
+def test_a_model_that_cannot_be_run_leaves_the_old_one(
+    site: Site, offered: FakeHub, file: str
+) -> None:
+    offered.repos[NAME].files = {**offered.repos[NAME].files, file: b'{"model_type": "mamba2"}'}
+    response = client_of(site).post("/api/models", json={"name": NAME})
+    assert response.status_code == 400
+    assert response.json is not None
+    assert response.json["error"]["param"] == "name"
+    assert f"{NAME}: {file}" in response.json["error"]["message"]
+    assert newest(site)["state"] == "failed"
+    assert served_on(site)
+
+
+def test_a_model_that_does_not_fit_leaves_the_old_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
+    monkeypatch.setattr("app.memory.device_bytes", lambda settings: 1000)
+    response = client_of(site).post("/api/models", json={"name": NAME, "dtype": "f32"})
+    assert response.status_code == 400
+    assert response.json is not None
+    assert f"{NAME} at f32 needs" in response.json["error"]["message"]
+    assert served_on(site)
+    memory = site.engine.require_ready().memory
+    held = memory.weights + memory.kv_cache + memory.work
+    monkeypatch.setattr("app.memory.device_bytes", lambda settings: 45_000_000 - held)
+    assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == "done")
+
+
+def test_a_hub_that_cannot_be_asked_leaves_the_old_one(site: Site, offered: FakeHub) -> None:
+    offered.faults.status = 500
+    response = client_of(site).post("/api/models", json={"name": NAME})
+    assert response.status_code == 503
+    assert served_on(site)
+
+
+def test_weights_that_do_not_come_leave_the_old_one(site: Site, offered: FakeHub) -> None:
+    offered.faults.damage.add("model.safetensors")
+    assert client_of(site).post("/api/models", json={"name": NAME}).status_code in (202, 400)
+    until(lambda: newest(site)["state"] == "failed")
+    assert served_on(site)
+
+
+def test_one_change_at_a_time_and_it_can_be_cancelled(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(self: Model, tell: Any, cancelled: Callable[[], bool]) -> None:
+        from app.transfer import Cancelled, Transfer
+
+        tell(Transfer("model.safetensors", 1, 4, 1, 4, 1.0))
+        until(cancelled)
+        raise Cancelled
+
+    monkeypatch.setattr(Model, "fetch", fetch)
+    client = client_of(site)
+    assert client.post("/api/models", json={"name": NAME}).status_code == 202
+    until(lambda: newest(site)["progress"] == 0.25)
+    again = client.post("/api/models", json={"name": NAME})
+    assert again.status_code == 400
+    assert b"is being changed" in again.data
+    assert client.delete("/api/models").status_code == 202
+    until(lambda: newest(site)["state"] == "cancelled")
+    assert served_on(site)
+
+
+def test_a_failed_engine_can_be_changed_for_another(
+    start_site: StartSite, offered: FakeHub
+) -> None:
+    site = start_site(
+        process=True,
+        fail="model.safetensors: cut off",
+        wait=False,
+        switch=lambda settings, model: loader(delay=0, n_layers=3),
+    )
+    until(lambda: site.engine.status.state == "failed")
+    assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
+    until(lambda: site.engine.hello is not None)
+    assert site.engine.require_ready().model.n_layers == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["some/tale", "/etc", "..", "", "~", "./app/tale/model", "some/other", str(tale.model_dir())],
+)
+def test_only_what_is_offered_can_be_taken(site: Site, hub: FakeHub, name: str) -> None:
+    response = client_of(site).post("/api/models", json={"name": name})
+    assert response.status_code == 400
+    assert b"is not offered here" in response.data
+    assert not hub.asked
+    assert served_on(site)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b'{"name": 7}', b'{"dtype": "f16"}', b'{"name": "a", "path": "/"}',
+     b'{"name": "a", "dtype": "q5"}'],
+)  # fmt: skip
+def test_bodies_that_are_none(site: Site, body: bytes) -> None:
+    response = client_of(site).post("/api/models", data=body, content_type="application/json")
+    assert response.status_code == 400
+    assert served_on(site)
+
+
+def test_a_form_of_another_site_cannot_send_it(site: Site) -> None:
+    body = json.dumps({"name": NAME})
+    response = client_of(site).post("/api/models", data=body, content_type="text/plain")
+    assert response.status_code == 400
+    assert newest(site) == {}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_it_is_guarded_like_every_route(start_site: StartSite, hub: FakeHub, method: str) -> None:
+    site = start_site(
+        settings=Settings(port=0, token="secret"), switch=lambda settings, model: loader()
+    )
+
+    def status(**headers: str) -> int:
+        return (
+            client_of(site)
+            .open("/api/models", method=method, json={"name": "x/y"}, headers=headers)
+            .status_code
+        )
+
+    good = {"Authorization": "Bearer secret"}
+    assert status() == 401
+    assert status(**good) in (200, 202, 400)
+    assert status(**good, Origin="http://evil.example") == 403
+    assert status(**good, Host="evil.example") == 403
+    assert status(**good, **{"Sec-Fetch-Site": "cross-site"}) == 403
+
+
+def test_without_switching_there_are_no_routes(start_site: StartSite) -> None:
+    assert client_of(start_site()).get("/api/models").status_code == 404
+
+
+def test_an_engine_in_this_process_keeps_its_model() -> None:
+    engine = LocalEngine(loader(), FakeTokenizer())
+    with pytest.raises(UnavailableError, match="cannot be changed"):
+        engine.switch(Served(loader(), FakeTokenizer(), None))

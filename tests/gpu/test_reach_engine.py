@@ -1,0 +1,253 @@
+"""When interventions act, over a scripted runner: which steps ask for them, what waits for what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from gpu.engine.engine import Engine
+from gpu.errors import EngineClosed, InvalidRequest, QueueFull
+from gpu.events import Accepted, Done, Event, Prefill, Updated
+from gpu.inspection import Losses
+from gpu.interventions import Interventions, LayerFactor, Patch, ReachedFrom, Steer
+from gpu.reach import Reach
+from gpu.sampling import SamplingParams
+from gpu.script import ChangeAt
+from gpu.text.tokenizer import Tokenizer
+from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+from tests.gpu.test_script import Written
+
+OFF = Interventions(mlp=(LayerFactor(0, 0.0),))
+NONE = Interventions()
+DIGEST = Reach(mlp={0: 0.0}).digest
+
+Open = Callable[..., Engine]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return byte_tokenizer(tmp_path_factory.mktemp("bytes"))
+
+
+@pytest.fixture
+def open_engine(tokenizer: Tokenizer) -> Iterator[Open]:
+    engines: list[Engine] = []
+
+    def open_(runner: ScriptedRunner, **options: Any) -> Engine:
+        engines.append(Engine(lambda: runner, tokenizer, **options))
+        return engines[-1]
+
+    yield open_
+    for engine in engines:
+        engine.close()
+
+
+def steer(text: str, strength: float = 1.0) -> Interventions:
+    return Interventions(steer=(Steer(0, text, strength),))
+
+
+def submit(engine: Engine, prompt: list[int], n: int, **options: Any) -> Written:
+    written = Written()
+    engine.submit(prompt, SamplingParams(max_tokens=n), on_event=written, **options)
+    return written
+
+
+def drawn(runner: ScriptedRunner) -> dict[int, bool]:
+    """index of a sample → did its step ask for interventions?"""
+    return {s.index: step.reach for step in runner.steps for s in step.samples}
+
+
+def test_steps_ask_for_interventions_only_while_they_act(open_engine: Open) -> None:
+    runner = ScriptedRunner()
+    script = (ChangeAt(3, reach=OFF), ChangeAt(6, reach=NONE))
+    written = submit(open_engine(runner), [9, 8], 9, script=script).wait()
+    assert written.ids == expected([9, 8], 9)
+    assert [drawn(runner)[i] for i in range(9)] == [False] * 3 + [True] * 3 + [False] * 3
+    assert [digest for _, _, digest in runner.reached] == [DIGEST, b""]
+    assert [(e.index, e.reach) for e in written.updated] == [(3, OFF), (6, NONE)]
+
+
+def test_a_run_beside_a_reached_one_shares_its_steps(open_engine: Open) -> None:
+    runner = ScriptedRunner(delay=0.001)
+    engine = open_engine(runner)
+    first = submit(engine, [9, 8], 20, reach=OFF)
+    second = submit(engine, [7, 6], 30)
+    assert first.wait().ids == expected([9, 8], 20)
+    assert second.wait().ids == expected([7, 6], 30)
+    assert any(step.reach and len(step.samples) == 2 for step in runner.steps)
+    assert not runner.steps[-1].reach, "when the reached run has ended nothing asks for it"
+    assert {slot for _, slot, _ in runner.reached} == {runner.steps[0].rows[0].slot}
+
+
+def test_rows_under_two_settings_are_in_two_steps(open_engine: Open) -> None:
+    runner = ScriptedRunner(max_rows=16)
+    reach = Interventions(
+        steer=(Steer(0, "up", 1.0),), patch=(Patch(0, 10, "a", 0), Patch(0, 11, "b", 0))
+    )
+    prompt = [1 + i for i in range(40)]
+    engine = open_engine(runner)
+    runner_steps = len(runner.steps)
+    written = submit(engine, prompt, 3, reach=reach).wait()
+    slot = runner.reached[0][1]
+    chunks = [
+        [row.position for row in step.rows if row.slot == slot]
+        for step in runner.steps[runner_steps:]
+        if step.rows[0].slot == slot
+    ]
+    ends = [(chunk[0], chunk[-1]) for chunk in chunks[:6]]
+    assert ends == [(0, 9), (10, 10), (11, 11), (12, 27), (28, 38), (39, 39)]
+    assert written.ids == expected(prompt, 3)
+    done = [event.done for event in written.events if isinstance(event, Prefill)]
+    assert done == [10, 11, 12, 28, 39, 40]
+
+
+def test_a_strength_that_moves_computes_nothing(open_engine: Open) -> None:
+    runner = ScriptedRunner(delay=0.002)
+    engine = open_engine(runner)
+    written = Written()
+    run = engine.submit([9], SamplingParams(max_tokens=50), on_event=written)
+    for strength in (0.5, 1.0, 2.0):
+        run.update(reach=steer("sea", strength))
+    assert runner.looks == 1
+    run.update(reach=steer("land"))
+    assert runner.looks == 2
+    assert written.wait().ids == expected([9], 50)
+    assert len({digest for _, _, digest in runner.reached}) == 4
+
+
+def test_changes_act_in_the_order_they_were_asked_for(open_engine: Open) -> None:
+    """Even if what the first needs takes a while and the others need nothing."""
+    runner = ScriptedRunner(delay=0.002)
+    written = Written()
+    run = open_engine(runner).submit([9], SamplingParams(max_tokens=60), on_event=written)
+    asked: list[Future[int]] = [
+        run.start_update(reach=steer("a text of some pieces, which takes a while")),
+        run.start_update(temperature=0.5),
+        run.start_update(temperature=-1.0),
+        run.start_update(reach=OFF),
+        run.start_update(reach=NONE),
+    ]
+    errors = [future.exception(20) for future in asked]
+    assert [type(error) for error in errors] == [type(None)] * 2 + [InvalidRequest] + [
+        type(None)
+    ] * 2
+    indexes = [future.result() for future in asked if future.exception() is None]
+    assert indexes == sorted(indexes)
+    told = written.wait().updated
+    assert [event.index for event in told] == indexes
+    assert [event.reach for event in told][2:] == [OFF, NONE]
+    assert not runner.steps[-1].reach
+
+
+def test_a_run_writes_on_while_interventions_of_another_are_computed(open_engine: Open) -> None:
+    runner = ScriptedRunner(n_slots=2, delay=0.002)
+    engine = open_engine(runner)
+    first = submit(engine, [9], 40)
+    first.wait(2)
+    before = len(first.ids)
+    second = submit(engine, [7], 5, reach=steer("x" * 60))
+    assert isinstance(second.events[0] if second.events else second.wait(0).events[0], Accepted)
+    second.wait(0)
+    assert len(first.ids) > before + 2
+    assert first.wait().ids == expected([9], 40)
+    assert second.wait().ids == expected([7], 5)
+
+
+def test_a_run_waits_until_there_is_room_for_its_texts(open_engine: Open) -> None:
+    """The others own every block: a change is refused, and one that waits in line starts later."""
+    runner = ScriptedRunner(n_slots=3, n_blocks=4, delay=0.004)
+    engine = open_engine(runner)
+    first = Written()
+    run = engine.submit([9] * 50, SamplingParams(max_tokens=14), on_event=first)
+    first.wait(2)
+    second = submit(engine, [7], 5, reach=steer("sea"))
+    with pytest.raises(QueueFull, match="no KV cache is free"):
+        run.update(reach=steer("land"))
+    assert first.wait().ids == expected([9] * 50, 14)
+    assert first.updated == []
+    assert second.wait().ids == expected([7], 5)
+    done = second.events[-1]
+    assert isinstance(done, Done)
+    assert done.reason == "length"
+
+
+def test_a_change_before_the_start_acts_from_the_last_token_of_the_prompt(
+    open_engine: Open,
+) -> None:
+    """While the run is in line and its own setting is not even computed."""
+    runner = ScriptedRunner(n_slots=1, delay=0.002)
+    engine = open_engine(runner)
+    first = submit(engine, [9], 30)
+    written = Written()
+    params = SamplingParams(max_tokens=5)
+    run = engine.submit([7] * 20, params, reach=steer("sea"), on_event=written)
+    assert run.update(reach=OFF) == 0
+    first.wait()
+    assert written.wait().ids == expected([7] * 20, 5)
+    assert [event.reach for event in written.updated] == [OFF]
+    assert [digest for _, _, digest in runner.reached] == [DIGEST]
+    step = runner.steps[runner.reached[0][0]]
+    assert [row.position for row in step.rows] == [19]
+
+
+def test_cancelled_while_its_texts_are_computed(open_engine: Open) -> None:
+    runner = ScriptedRunner(delay=0.005)
+    engine = open_engine(runner)
+    written = Written()
+    reach = Interventions(steer=tuple(Steer(0, f"{i}" * 60, 1.0) for i in range(8)))
+    run = engine.submit([9], SamplingParams(max_tokens=9), reach=reach, on_event=written)
+    run.cancel()
+    done = written.wait().events[-1]
+    assert isinstance(done, Done)
+    assert done.reason == "cancelled"
+    assert submit(engine, [9], 4).wait().ids == expected([9], 4)
+
+
+def test_changes_under_way_end_with_the_engine(open_engine: Open) -> None:
+    runner = ScriptedRunner(delay=0.01)
+    engine = open_engine(runner)
+    written = Written()
+    run = engine.submit([9], SamplingParams(max_tokens=60), on_event=written)
+    written.wait(0)
+    reach = Interventions(steer=tuple(Steer(0, f"{i}" * 60, 1.0) for i in range(8)))
+    asked = [run.start_update(reach=reach), run.start_update(temperature=0.5)]
+    engine.close()
+    for future in asked:
+        assert isinstance(future.exception(10), EngineClosed)
+
+
+@pytest.mark.parametrize("warm_up", [False, True])
+def test_plans_that_are_reached_into_are_made_ready_before_the_first_and_once(
+    open_engine: Open, warm_up: bool
+) -> None:
+    runner = ScriptedRunner()
+    engine = open_engine(runner, warm_up=warm_up)
+    submit(engine, [9], 3).wait()
+    assert runner.warmed_reach == 0
+    for _ in range(2):
+        submit(engine, [9], 3, reach=OFF).wait()
+    assert runner.warmed_reach == (3 if warm_up else 0)
+
+
+def test_a_question_sets_what_its_tokens_were_computed_under(open_engine: Open) -> None:
+    runner = ScriptedRunner()
+    engine = open_engine(runner)
+    ids = [1 + i for i in range(40)]
+    pieces = (ReachedFrom(5, OFF), ReachedFrom(20, NONE), ReachedFrom(30, OFF))
+    losses = engine.inspect(Losses(ids, reached=pieces)).result()
+    assert losses["logprob"].shape == (39,)
+    steps = [(step.rows[0].position, step.rows[-1].position, step.reach) for step in runner.steps]
+    for first, last, reach in steps:
+        assert reach == (5 <= first < 20 or first >= 30)
+        assert all(edge <= first or edge > last for edge in (5, 20, 30)), "two settings in a step"
+    assert {digest for _, _, digest in runner.reached} == {DIGEST}
+    assert {slot for _, slot, _ in runner.reached} == {runner.limits.inspection_slot}
+
+
+def test_events_of_a_run_without_interventions_do_not_speak_of_them(open_engine: Open) -> None:
+    written = submit(open_engine(ScriptedRunner()), [9], 4, script=[ChangeAt(2, {"top_k": 3})])
+    events: list[Event] = written.wait().events
+    assert [e.reach for e in events if isinstance(e, Updated)] == [None]

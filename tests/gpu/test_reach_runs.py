@@ -1,0 +1,433 @@
+"""Runs that are reached into, through the engine's face, against hooks on transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gpu.checkpoint.reader import Checkpoint
+from gpu.config import ModelConfig
+from gpu.engine.engine import Engine
+from gpu.errors import InvalidRequest
+from gpu.events import Done, Event, Prefill, Token, Updated
+from gpu.inspection import AttentionFrom, AttentionTo, Beam, LogitLens, Losses, Question, Waterfall
+from gpu.interventions import (
+    HeadFactor,
+    Interventions,
+    LayerFactor,
+    Patch,
+    ReachedFrom,
+    Steer,
+)
+from gpu.pytorch.runner import TorchRunner
+from gpu.reach import Course, Reach
+from gpu.runner import Runner
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.sampling import SamplingParams
+from gpu.script import ChangeAt
+from gpu.step import Floats
+from gpu.text.tokenizer import Tokenizer
+from gpu.webgpu.device import Device
+from tests.gpu import random_llama
+from tests.gpu.rig import compare
+from tests.gpu.test_inspect import described
+from tests.gpu.test_reach import Hooked
+from tests.gpu.test_script import Written
+
+pytestmark = pytest.mark.parity
+
+NAME = "derived_head"
+BOUND = 2e-4  # of the largest, as for logits without interventions
+PARAMS = SamplingParams(temperature=0.8, seed=2**50 + 1, max_tokens=16, ignore_eos=True)
+STEER = Interventions(steer=(Steer(2, "to the sea", 2.0, "away"), Steer(2, "b", -1.0)))
+OFF = Interventions(
+    heads=(HeadFactor(0, 3, 0.0), HeadFactor(4, 7, -1.5)),
+    attention=(LayerFactor(1, 0.25),),
+    mlp=(LayerFactor(3, 0.0),),
+)
+PATCHED = Interventions(
+    patch=(Patch(3, 7, "a red fox", 3), Patch(1, 7, "a red fox", 2), Patch(2, 18, "blue", 0))
+)
+ALL = Interventions(
+    heads=OFF.heads,
+    attention=OFF.attention,
+    mlp=OFF.mlp,
+    steer=(*STEER.steer, Steer(1, "low", 1.0)),
+    patch=PATCHED.patch,
+)
+SETTINGS = {"steer": STEER, "off": OFF, "patch": PATCHED, "all": ALL}
+
+
+@pytest.fixture(scope="module", params=["wgpu", "torch"])
+def runner(request: pytest.FixtureRequest, device: Device) -> Iterator[Runner]:
+    folder = random_llama.folder(NAME)
+    if request.param == "torch":
+        on_cpu = TorchRunner.load(folder, dtype="f32", n_slots=3)
+        yield on_cpu
+        on_cpu.close()
+    else:
+        config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
+        yield WgpuRunner(device, config, checkpoint, dtype="f32", n_slots=3)
+
+
+@pytest.fixture
+def engine(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setattr(runner, "close", lambda: None)
+    opened = Engine(lambda: runner, Tokenizer.load(random_llama.folder(NAME)))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def oracle() -> random_llama.Reference:
+    return random_llama.reference(NAME)
+
+
+def text(seed: int, n: int = 20) -> list[int]:
+    """Of its own for each test, so that nothing is found in the cache that it did not leave."""
+    return [int(id) for id in random_llama.ids(NAME, n, seed=seed)]
+
+
+def reached(n_prompt: int, reach: Interventions) -> tuple[ReachedFrom, ...]:
+    """A run that begins with interventions, as a question about it says it."""
+    bare = Interventions(reach.heads, reach.attention, reach.mlp, (), reach.patch)
+    return ReachedFrom(0, bare), ReachedFrom(n_prompt - 1, reach)
+
+
+class Theirs:
+    """The same interventions by hooks on transformers, their vectors from its own states."""
+
+    def __init__(self, oracle: random_llama.Reference, engine: Engine) -> None:
+        self._oracle = oracle
+        self._encode = engine.tokenizer.encode
+        self._config = engine.config
+
+    def hooked(self, *pieces: ReachedFrom) -> Hooked:
+        course = Course()
+        for piece in pieces:
+            self._lay(course, piece.first, piece.reach)
+        return Hooked(self._oracle, course, self._config.head_dim)
+
+    def _lay(self, course: Course, first: int, told: Interventions) -> None:
+        steer: dict[int, Any] = {}
+        for s in told.steer:
+            vector = self._state(s.toward, -1, s.layer)
+            if s.away:
+                vector = vector - self._state(s.away, -1, s.layer)
+            steer[s.layer] = steer.get(s.layer, 0) + np.float32(s.strength) * vector
+        factors = (
+            {(h.layer, h.head): h.factor for h in told.heads},
+            {f.layer: f.factor for f in told.attention},
+            {f.layer: f.factor for f in told.mlp},
+        )
+        course.change(first, Reach(*factors, steer))
+        for position in sorted({p.position for p in told.patch if p.position >= first}):
+            patch = {
+                p.layer: self._state(p.prompt, p.token, p.layer)
+                for p in told.patch
+                if p.position == position
+            }
+            course.change(position, Reach(*factors, steer, patch))
+            course.change(position + 1, Reach(*factors, steer))
+
+    @torch.no_grad()
+    def _state(self, text: str, token: int, layer: int) -> Floats:
+        ids = torch.tensor([self._encode(text)])
+        states = self._oracle.model(ids, output_hidden_states=True).hidden_states
+        state: Floats = states[layer][0, token].numpy()
+        return state
+
+
+@pytest.fixture
+def theirs(oracle: random_llama.Reference, engine: Engine) -> Theirs:
+    return Theirs(oracle, engine)
+
+
+def logprobs(logits: Floats, ids: list[int]) -> Floats:
+    """Of ids[1:], each after those before it."""
+    found: Floats = torch.from_numpy(logits).log_softmax(-1).numpy()
+    return found[np.arange(len(ids) - 1), ids[1:]]
+
+
+def submit(
+    engine: Engine, ids: list[int], params: SamplingParams = PARAMS, **options: Any
+) -> Written:
+    written = Written()
+    engine.submit(ids, params, on_event=written, **options)
+    return written.wait()
+
+
+def tokens(events: list[Event]) -> list[Token]:
+    return [event for event in events if isinstance(event, Token)]
+
+
+def n_found(written: Written) -> int:
+    """How much of its prompt was in the cache."""
+    done = written.events[-1]
+    assert isinstance(done, Done)
+    return done.timings.cache_n
+
+
+# ---- against hooks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_logits_under_interventions_equal_hooks(
+    engine: Engine, theirs: Theirs, oracle: random_llama.Reference, name: str
+) -> None:
+    ids = text(1, 30)
+    pieces = reached(19, SETTINGS[name])
+    want = theirs.hooked(*pieces).logits(ids)
+    largest = np.abs(want).max()
+    assert np.abs(want - oracle.logits(ids)).max() > 0.05 * largest, "they should show"
+    got = engine.logits(ids, pieces)
+    compare(
+        f"engine.reached.{engine.info.device.backend}",
+        name,
+        got,
+        want,
+        np.array(BOUND * largest),
+        0,
+    )
+    assert np.abs(engine.logits(ids) - oracle.logits(ids)).max() <= BOUND * largest
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_run_that_begins_with_interventions_equals_hooks(
+    engine: Engine, theirs: Theirs, name: str
+) -> None:
+    prompt = text(2)
+    written = submit(engine, prompt, reach=SETTINGS[name])
+    ids = prompt + written.ids
+    want = logprobs(theirs.hooked(*reached(20, SETTINGS[name])).logits(ids), ids)[19:]
+    told = [token.logprob for token in tokens(written.events)]
+    np.testing.assert_allclose(told, want, atol=2e-4)
+    plain = submit(engine, prompt)
+    assert tokens(plain.events)[0].logprob != pytest.approx(told[0], abs=1e-3)
+
+
+def test_a_change_acts_from_the_token_it_names_and_is_written_again(
+    engine: Engine, theirs: Theirs
+) -> None:
+    """Live, with what it does against hooks; by its script; and undone, as if it had never been."""
+    prompt, params = text(3), SamplingParams(seed=9, max_tokens=40, ignore_eos=True)
+    plain = submit(engine, prompt, params)
+    live = Written()
+    run = engine.submit(prompt, params, on_event=live)
+    for after, change in ((3, ALL_BUT_PATCHES), (12, STEER), (20, Interventions())):
+        live.wait(after)
+        index = run.update(reach=change)
+        assert live.updated[-1].index == index
+        assert live.updated[-1].reach == change
+        assert index - len(live.ids) <= engine.info.in_flight
+    live.wait()
+    pieces = [ReachedFrom(19 + e.index, e.reach) for e in live.updated if e.reach is not None]
+    assert len(pieces) == 3
+    ids = prompt + live.ids
+    want = logprobs(theirs.hooked(*pieces).logits(ids), ids)[19:]
+    np.testing.assert_allclose([t.logprob for t in tokens(live.events)], want, atol=3e-4)
+    first = live.updated[0].index
+    assert live.ids[:first] == plain.ids[:first]
+    assert live.ids != plain.ids
+    script = [ChangeAt(e.index, reach=e.reach) for e in live.updated]
+    again = submit(engine, prompt, params, script=script)
+    assert again.ids == live.ids
+    assert [(e.index, e.reach) for e in again.updated] == [(e.index, e.reach) for e in live.updated]
+    reset = submit(engine, prompt, params)
+    assert reset.ids == plain.ids
+    assert_equal_draws(engine, plain, reset)
+
+
+ALL_BUT_PATCHES = Interventions(OFF.heads, OFF.attention, OFF.mlp, STEER.steer)
+
+
+def assert_equal_draws(engine: Engine, a: Written, b: Written) -> None:
+    """To the bit on a GPU; PyTorch's sums depend on how many rows are computed at once."""
+    exact = engine.info.device.backend != "torch"
+    for x, y in zip(tokens(a.events), tokens(b.events), strict=True):
+        assert x.id == y.id
+        assert x.logprob == (y.logprob if exact else pytest.approx(y.logprob, abs=1e-4))
+
+
+def test_a_change_while_the_prompt_is_read_acts_from_its_last_token(
+    engine: Engine, theirs: Theirs
+) -> None:
+    """Whenever it came: as a script that names token 0."""
+    prompt = text(4, 40)
+    written = submit(engine, prompt, script=[ChangeAt(0, reach=ALL_BUT_PATCHES)])
+    ids = prompt + written.ids
+    want = logprobs(theirs.hooked(ReachedFrom(39, ALL_BUT_PATCHES)).logits(ids), ids)[39:]
+    np.testing.assert_allclose([t.logprob for t in tokens(written.events)], want, atol=2e-4)
+
+
+def test_questions_about_a_reached_run_see_what_ran(
+    engine: Engine, theirs: Theirs, oracle: random_llama.Reference
+) -> None:
+    prompt = text(5)
+    written = submit(engine, prompt, reach=ALL, script=[ChangeAt(9, reach=OFF)])
+    ids = prompt + written.ids
+    pieces = (*reached(20, ALL), ReachedFrom(28, OFF))
+    hooked, told = theirs.hooked(*pieces), tokens(written.events)
+
+    losses = engine.inspect(Losses(ids, reached=pieces)).result()
+    np.testing.assert_allclose(losses["logprob"], logprobs(hooked.logits(ids), ids), atol=3e-4)
+    np.testing.assert_allclose(losses["logprob"][19:], [t.logprob for t in told], atol=1e-4)
+
+    weights = hooked.attention(ids)
+    for position in (7, 18, 19, 29, 35):
+        got = engine.inspect(AttentionFrom(ids, position, reached=pieces)).result()["weights"]
+        np.testing.assert_allclose(got, weights[position, :, :, : position + 1], atol=1e-4)
+    to = engine.inspect(AttentionTo(ids, 6, reached=pieces)).result()["weights"]
+    np.testing.assert_allclose(to, weights[6:, :, :, 6], atol=1e-4)
+
+    for index in (0, 8, 9, 15):
+        at = 19 + index
+        lens = engine.inspect(LogitLens(ids, at, ids[at + 1], reached=pieces)).result()
+        assert np.log(lens["probability"][-1]) == pytest.approx(told[index].logprob, abs=1e-4)
+        params = SamplingParams(temperature=0.8, seed=2**50 + 1)
+        drawn = engine.inspect(Waterfall(ids, at, params, index, reached=pieces)).result()
+        assert drawn.info["chosen"] == told[index].id
+        plain = engine.inspect(Waterfall(ids, at, params, index)).result()
+        assert np.abs(plain["raw"] - drawn["raw"][: len(plain["raw"])]).max() > 0
+
+    beam = engine.inspect(Beam(ids, width=1, depth=2, reached=pieces)).result()
+    grown = hooked.logits([*ids, int(beam["ids"][0, 0])])
+    assert beam["ids"][0].tolist() == [int(grown[-2].argmax()), int(grown[-1].argmax())]
+
+
+# ---- the cache ----------------------------------------------------------------------------------
+
+
+def test_what_is_found_was_computed_under_the_same(engine: Engine) -> None:
+    prompt = text(6, 50)
+    fresh = {name: submit(engine, prompt, reach=reach) for name, reach in VARIANTS.items()}
+    counts = {name: n_found(written) for name, written in fresh.items()}
+    # steers act from the last prompt token on, so a steered prompt is a plain one up to there
+    assert counts == {"plain": 0, "off": 0, "other": 0, "steer": 49, "patch": 20, "patch2": 20}
+    for name, reach in VARIANTS.items():
+        again = submit(engine, prompt, reach=reach)
+        assert n_found(again) == 49, name
+        assert_equal_draws(engine, fresh[name], again)
+    longer = prompt + fresh["off"].ids
+    assert n_found(submit(engine, longer)) == 50 + n_same(fresh["plain"].ids, fresh["off"].ids)
+    assert n_found(submit(engine, longer, reach=OFF)) == len(longer) - 1
+
+
+def n_same(a: list[int], b: list[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), len(a))
+
+
+VARIANTS = {
+    "plain": Interventions(),
+    "off": OFF,
+    "other": Interventions(mlp=(LayerFactor(3, 0.5),)),
+    "steer": STEER,
+    "patch": Interventions(patch=(Patch(1, 20, "a", 0),)),
+    "patch2": Interventions(patch=(Patch(2, 20, "a", 0),)),
+}
+
+
+def test_questions_find_the_blocks_of_the_run_they_are_about(engine: Engine) -> None:
+    prompt = text(7, 40)
+    written = submit(engine, prompt, reach=ALL)
+    ids, pieces = prompt + written.ids, reached(40, ALL)
+    state = engine._thread._scheduler.kv_state()
+    engine.inspect(AttentionFrom(ids, len(ids) - 1, reached=pieces)).result()
+    after = engine._thread._scheduler.kv_state()
+    assert sum(n > 0 for n in after.n_found) - sum(n > 0 for n in state.n_found) <= 1
+
+
+# ---- others, and none ---------------------------------------------------------------------------
+
+
+def test_runs_beside_each_other_are_what_they_are_alone(engine: Engine) -> None:
+    prompts = {"off": text(8), "plain": text(9), "all": text(10)}
+    reaches = {"off": OFF, "plain": Interventions(), "all": ALL}
+    alone = {name: submit(engine, ids, reach=reaches[name]) for name, ids in prompts.items()}
+    runs = {name: Written() for name in prompts}
+    for name, ids in prompts.items():
+        engine.submit(ids, PARAMS, reach=reaches[name], on_event=runs[name])
+    for name, run in runs.items():
+        assert_equal_draws(engine, alone[name], run.wait())
+
+
+def test_without_interventions_the_plans_are_those_of_ever(engine: Engine, runner: Runner) -> None:
+    if not isinstance(runner, WgpuRunner):
+        pytest.skip("there are no plans")
+    prompt = text(11)
+    submit(engine, prompt)
+    plain = {
+        key: [described(d) for d in p.plan.dispatches] for key, p in runner.plans.recorded.items()
+    }
+    submit(engine, prompt, reach=ALL)
+    n_reached = sum(key[-1] for key in runner.plans.recorded)
+    assert n_reached > 0
+    neutral = Interventions(mlp=(LayerFactor(0, 1.0),), steer=(Steer(0, "a", 0.0),))
+    for reach in (Interventions(), neutral):
+        submit(engine, text(12 + len(reach.mlp)), reach=reach)
+    assert sum(key[-1] for key in runner.plans.recorded) == n_reached
+    for key, dispatches in plain.items():
+        assert [described(d) for d in runner.plans.recorded[key].plan.dispatches] == dispatches
+
+
+# ---- refused ------------------------------------------------------------------------------------
+
+BAD = Interventions(mlp=(LayerFactor(5, 0.0),))
+
+
+def test_a_bad_setting_changes_nothing(engine: Engine) -> None:
+    prompt = text(14)
+    plain = submit(engine, prompt)
+    for bad in (BAD, Interventions(patch=(Patch(0, 20, "a", 0),))):
+        with pytest.raises(InvalidRequest, match="must be"):
+            engine.submit(prompt, PARAMS, reach=bad)
+    for changes in ([ChangeAt(2, reach=BAD)], [ChangeAt(2, reach=PATCHED)]):
+        with pytest.raises(InvalidRequest, match="change 1 of the request"):
+            engine.submit(prompt, PARAMS, script=changes)
+    written = Written()
+    run = engine.submit(prompt, PARAMS, on_event=written)
+    for bad in (BAD, PATCHED):
+        with pytest.raises(InvalidRequest) as refusal:
+            run.update(reach=bad, temperature=0.1)
+        assert refusal.value.param.startswith("reach.")
+    with pytest.raises(InvalidRequest, match="temperature"):
+        run.update(reach=OFF, temperature=-1.0)
+    assert written.wait().updated == []
+    assert_equal_draws(engine, plain, written)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        ((ReachedFrom(0, BAD),), "reached.mlp: layer must be"),
+        ((ReachedFrom(-1, OFF),), "first must be 0 or more"),
+        ((ReachedFrom(3, OFF), ReachedFrom(3, OFF)), "first must be 4 or more"),
+    ],
+)
+def test_bad_interventions_of_a_question_are_refused(
+    engine: Engine, pieces: tuple[ReachedFrom, ...], words: str
+) -> None:
+    questions: list[Question] = [
+        AttentionFrom([1, 2], 1, reached=pieces),
+        Losses([1, 2], reached=pieces),
+        Beam([1, 2], reached=pieces),
+    ]
+    for question in questions:
+        with pytest.raises(InvalidRequest, match=words) as refusal:
+            engine.inspect(question).result()
+        assert refusal.value.param.startswith("reached")
+
+
+def test_a_patch_may_be_dropped_by_a_change(engine: Engine) -> None:
+    prompt = text(15)
+    written = Written()
+    run = engine.submit(prompt, PARAMS, reach=PATCHED, on_event=written)
+    run.update(reach=Interventions())
+    with pytest.raises(InvalidRequest, match="write again from there"):
+        run.update(reach=PATCHED)
+    assert [e.reach for e in written.wait().events if isinstance(e, Updated)] == [Interventions()]
+    assert any(isinstance(e, Prefill) for e in written.events)
