@@ -22,6 +22,16 @@ from gpu.step import Floats
 KV_DTYPES = {"f32": torch.float32, "f16": torch.float16}
 
 
+def expect_llama(config: ModelConfig) -> None:
+    """Raises ModelError for what is not a Llama: this backend has no other architecture."""
+    if config.model_type != "llama" or config.rope.scaling not in ("default", "linear", "llama3"):
+        raise ModelError(
+            "--backend torch runs Llama models with default, linear or llama3 rotary positions "
+            f"only, but this is {config.model_type} with {config.rope.scaling}; use --backend "
+            "wgpu, which needs no GPU where a software device is installed"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Linear:
     """x → x · weightᵀ + bias; weight (n_out, n_in)."""
@@ -263,7 +273,7 @@ def _load_layer(config: ModelConfig, load: _Loader, i: int) -> Layer:
         q=load.linear(f"{attn}.q_proj", n_q, hidden, config.attention_bias),
         k=load.linear(f"{attn}.k_proj", n_kv, hidden, config.attention_bias),
         v=load.linear(f"{attn}.v_proj", n_kv, hidden, config.attention_bias),
-        out=load.linear(f"{attn}.o_proj", hidden, n_q, config.attention_bias),
+        out=load.linear(f"{attn}.o_proj", hidden, n_q, config.out_bias),
         mlp_norm=load.vector(f"{layer}.post_attention_layernorm.weight", hidden),
         gate=load.linear(f"{mlp}.gate_proj", inner, hidden, config.mlp_bias),
         up=load.linear(f"{mlp}.up_proj", inner, hidden, config.mlp_bias),

@@ -22,7 +22,7 @@ from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.kv.blocks import BLOCK_TOKENS, block_bytes, fit
 from gpu.kv.pools import KvPools
-from gpu.models.llama import Llama
+from gpu.models.registry import MODELS
 from gpu.ops.step_buffer import MAX_ROWS, MAX_SAMPLES
 from gpu.plans.book import PlanBook, RecordedPlan, StepTensors
 from gpu.plans.cost import StepSize
@@ -91,7 +91,7 @@ class WgpuRunner:
             budget_bytes=kv_bytes,
             max_binding_bytes=device.max_binding_bytes,
         )
-        self.model = Llama(
+        self.model = MODELS[config.model_type](
             config, WeightLoader(checkpoint, memory, dtype, on_bytes), memory, shape.context
         )
         n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
