@@ -115,10 +115,7 @@ def check_reach(runner: WgpuRunner, oracle: Reference, name: str, ids: list[int]
 
 @pytest.mark.parametrize("name", random_models.NAMES)
 def test_the_inventory_is_what_a_runner_loads_and_reads(device: Device, name: str) -> None:
-    check_inventory(device, random_models.folder(name))
-
-
-def check_inventory(device: Device, folder: Path) -> None:
+    folder = random_models.folder(name)
     runner = driving.load(device, folder, "q8", n_slots=1)
     tensors = {t.name: t for t in Inventory.from_folder(folder, "q8").tensors}
     assert all(t.kind != "unused" for t in tensors.values())
@@ -161,11 +158,15 @@ def test_a_gpt2_that_was_saved_without_its_head(device: Device, tmp_path: Path) 
         (tmp_path / file.name).write_bytes(file.read_bytes())
     weights: dict[str, Any] = load_file(folder / "model.safetensors")
     bare = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
-    save_file(bare, tmp_path / "model.safetensors")
+    masks = {f"h.{i}.attn.bias": np.ones((1, 1, 128, 128), np.float32) for i in range(2)}
+    save_file(bare | masks, tmp_path / "model.safetensors")
     want = driving.all_logits(driving.load(device, folder, n_slots=1), ids)
     got = driving.all_logits(driving.load(device, tmp_path, n_slots=1), ids)
     assert np.array_equal(got.view("u4"), want.view("u4"))
-    check_inventory(device, tmp_path)
+    inventory = Inventory.from_folder(tmp_path, "q8")
+    assert {t.name for t in inventory.tensors if t.kind == "unused"} == set(masks)
+    assert inventory.parameters == Inventory.from_folder(folder).parameters
+    assert inventory.device_bytes == Inventory.from_folder(folder, "q8").device_bytes
 
 
 def test_the_torch_backend_says_what_it_cannot_run() -> None:
