@@ -113,7 +113,7 @@ def check_reach(runner: WgpuRunner, oracle: Reference, name: str, ids: list[int]
     compare("models.reached", name, np.concatenate(got), want, np.array(bound), seed=0)
 
 
-@pytest.mark.parametrize("name", random_models.NAMES)
+@pytest.mark.parametrize("name", (*ONE_OF_EACH, "granite_bias", "olmo2_bias", "gpt2_inner"))
 def test_the_inventory_is_what_a_runner_loads_and_reads(device: Device, name: str) -> None:
     folder = random_models.folder(name)
     runner = driving.load(device, folder, "q8", n_slots=1)
