@@ -11,7 +11,8 @@ for token in run:
 from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
 from gpu.checkpoint.tensor_summary import Outlier, TensorSummary
 from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig
-from gpu.engine.engine import Engine, EngineInfo, Run
+from gpu.engine.engine import Engine, EngineInfo
+from gpu.engine.run import Run
 from gpu.errors import (
     ContextExceeded,
     DeviceError,
@@ -28,6 +29,7 @@ from gpu.interventions import (
     Interventions,
     LayerFactor,
     Patch,
+    ReachedFrom,
     Steer,
     encode_interventions,
 )
@@ -63,6 +65,7 @@ __all__ = [
     "Probed",
     "ProbedRow",
     "QueueFull",
+    "ReachedFrom",
     "RopeTable",
     "Run",
     "SamplingParams",

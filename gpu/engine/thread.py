@@ -224,7 +224,7 @@ class EngineThread:
             pass
         if self._in_flight:
             self._collect(runner)
-        elif self._warm_up is not None and next(self._warm_up, "done") == "done":
+        elif self._warm_up and not self._inspections and next(self._warm_up, "done") == "done":
             self._warm_up = None
 
     def _ready(self, sequence: Sequence) -> Generator[None, None, None]:
@@ -232,6 +232,8 @@ class EngineThread:
         try:
             settings: list[Setting | None] = []
             for wanted in sequence.reach.wanted:
+                if sequence.finished:
+                    return
                 ready = None if wanted is None else (yield from self._states.setting(wanted))
                 settings.append(ready)
             sequence.reach.settle(tuple(settings))

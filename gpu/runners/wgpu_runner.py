@@ -243,9 +243,9 @@ class WgpuRunner:
                     yield
 
     def _plans_to_reach(self) -> Iterator[RecordedPlan]:
-        """Of a token and of a prompt's pieces; captured ones have the same kernels but for what the
-        plain warm-up brings."""
-        for n in (1, 16, 8, 4, 2):
+        """Of a token and of a prompt's pieces, which somebody waits for; captured ones have the
+        same kernels but for what the plain warm-up brings."""
+        for n in (1, 16):
             yield self.plans.plan(n, min(n, self.limits.n_slots), "plain", reach=True)
 
     def _plans_to_warm(self) -> Iterator[RecordedPlan]:
