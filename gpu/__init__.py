@@ -33,6 +33,8 @@ from gpu.interventions import (
     Steer,
     encode_interventions,
 )
+from gpu.perplexity import Perplexity, perplexities
+from gpu.perplexity import windows as text_windows
 from gpu.runner import DeviceInfo
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt
@@ -62,6 +64,7 @@ __all__ = [
     "ModelError",
     "Outlier",
     "Patch",
+    "Perplexity",
     "Probed",
     "ProbedRow",
     "QueueFull",
@@ -77,7 +80,9 @@ __all__ = [
     "devices",
     "encode_interventions",
     "is_tuned",
+    "perplexities",
     "probe_device",
+    "text_windows",
 ]
 
 

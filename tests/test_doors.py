@@ -33,6 +33,7 @@ GPU = {
     "reach": "config errors",
     "runner": "config reach step",
     "reference": "step",
+    "perplexity": "errors reference step",
     "webgpu": "errors runner step",
     "checkpoint": "config errors gguf json_object webgpu",
     "kv": "config errors webgpu",
@@ -46,8 +47,8 @@ GPU = {
     "pytorch": "checkpoint config errors kv reach reference runner step",
     "engine": "checkpoint config errors events inspect inspection interventions kv pytorch reach"
     " runner runners sampling script step text",
-    "": "checkpoint config engine errors footprint interventions runner sampling script text tuning"
-    " webgpu",
+    "": "checkpoint config engine errors footprint interventions perplexity runner sampling script"
+    " text tuning webgpu",
     "bench": "checkpoint config errors kv ops pytorch reference runner runners step tuning webgpu",
 }  # fmt: skip
 
