@@ -12,10 +12,11 @@ from gpu.checkpoint.inventory import Inventory
 from gpu.config import MODEL_TYPES
 from gpu.errors import ModelError
 from gpu.models.registry import MODELS
+from gpu.plans.cost import StepSize, cost_of
 from gpu.pytorch.runner import TorchRunner
 from gpu.reach import Reach
 from gpu.reference.divergence import mean_kl
-from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.runner import Runner
 from gpu.step import Look, Row, Step
 from gpu.webgpu.device import Device
 from tests.gpu import driving, random_models
@@ -34,6 +35,9 @@ ONE_OF_EACH = (
     "gemma2", "gemma3", "gpt2", "gpt_neox",
 )  # fmt: skip
 """A case of each architecture."""
+OF_TORCH = (
+    "qwen2", "qwen2_window_yarn", "mistral", "smollm3_window", "granite_bias", "qwen3_window_tied",
+)  # fmt: skip
 UNLIKE = ("mistral", "granite", "olmo2", "gemma2", "gpt2", "gpt_neox")
 """Architectures whose dispatches differ."""
 
@@ -58,7 +62,7 @@ def test_logits_states_and_attention_equal_transformers(device: Device, name: st
 
 
 def check_look(
-    runner: WgpuRunner, oracle: Reference, name: str, ids: list[int], seen: Observed
+    runner: Runner, oracle: Reference, name: str, ids: list[int], seen: Observed
 ) -> None:
     """Attention weights, states and a lens of the last rows, whose tokens are in the cache."""
     rows = slice(N_TOKENS - AT_ONCE, N_TOKENS)
@@ -79,7 +83,7 @@ def check_look(
     compare("models.lens", name, got.lens, logits, bound, seed=0)
 
 
-def check_statistics(runner: WgpuRunner, name: str, ids: list[int], seen: Observed) -> None:
+def check_statistics(runner: Runner, name: str, ids: list[int], seen: Observed) -> None:
     parts = driving.captured(runner, ids, chunk=AT_ONCE)
     norms = np.linalg.norm(seen.states, axis=-1).T
     embedding = np.concatenate([part.embedding for part in parts])
@@ -92,7 +96,7 @@ def check_statistics(runner: WgpuRunner, name: str, ids: list[int], seen: Observ
     compare("models.entropy_bits", name, entropy, bits, np.array(1e-3), seed=0)
 
 
-def check_reach(runner: WgpuRunner, oracle: Reference, name: str, ids: list[int]) -> None:
+def check_reach(runner: Runner, oracle: Reference, name: str, ids: list[int]) -> None:
     """Both parts of a layer turned down, one off, a layer steered."""
     config = runner.config
     vector = np.random.default_rng(3).normal(size=config.hidden_size).astype(np.float32)
@@ -113,7 +117,7 @@ def check_reach(runner: WgpuRunner, oracle: Reference, name: str, ids: list[int]
     compare("models.reached", name, np.concatenate(got), want, np.array(bound), seed=0)
 
 
-@pytest.mark.parametrize("name", (*ONE_OF_EACH, "granite_bias", "olmo2_bias", "gpt2_inner"))
+@pytest.mark.parametrize("name", [*ONE_OF_EACH, "granite_bias", "olmo2_bias", "gpt2_inner"])
 def test_the_inventory_is_what_a_runner_loads_and_reads(device: Device, name: str) -> None:
     folder = random_models.folder(name)
     runner = driving.load(device, folder, "q8", n_slots=1)
@@ -134,6 +138,36 @@ def test_the_inventory_is_what_a_runner_loads_and_reads(device: Device, name: st
     labels = {dispatch.label for dispatch in dispatches}
     for tensor in tensors.values():
         assert set(tensor.read_by) <= labels, tensor.name
+    costs = [cost_of(dispatch, StepSize(1, 1, 100)) for dispatch in dispatches]
+    assert all(cost and cost.n_bytes > 0 for cost in costs), "every dispatch has a formula"
+
+
+def test_attention_costs_what_its_window_sees(device: Device) -> None:
+    """Of gemma2, whose second layer has no window and whose others have 9 keys."""
+    runner = driving.load(device, random_models.folder("gemma2"), n_slots=1)
+    by_label = {d.label: d for d in runner.plan_for(1, 1, capture=False).plan.dispatches}
+
+    def flops(layer: int, size: StepSize) -> int:
+        cost = cost_of(by_label[f"layer{layer:02}.attn.attention"], size)
+        assert cost is not None
+        return cost.flops
+
+    per_key, per_row = 4 * (4 * 12 + 5 + 5), 4 * 12  # heads · (4 d + softmax + cap), heads · d
+    assert flops(0, StepSize(1, 1, 100)) == 9 * per_key + per_row
+    assert flops(1, StepSize(1, 1, 100)) == 101 * per_key + per_row
+    assert flops(0, StepSize(3, 1, 7)) == (8 + 9 + 9) * per_key + 3 * per_row
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gpt2", "smollm3_window"])
+def test_greedy_text_equals_transformers(device: Device, name: str) -> None:
+    """A token a step, from the cache, past windows and blocks."""
+    prompt, oracle = random_models.ids(5), random_models.reference(name)
+    runner = driving.load(device, random_models.folder(name), n_slots=1)
+    got = [sampled.id for sampled in driving.generate(runner, prompt, 40)]
+    logits = oracle.logits(prompt + got)[len(prompt) - 1 : -1]
+    behind = logits.max(1) - logits[np.arange(len(got)), got]
+    compare("models.greedy.behind", name, behind, np.zeros(len(got)), np.array(1e-4), seed=0)
+    assert len(set(got)) > 3, "the text should not be one token"
 
 
 @pytest.mark.parametrize(
@@ -169,6 +203,19 @@ def test_a_gpt2_that_was_saved_without_its_head(device: Device, tmp_path: Path) 
     assert inventory.device_bytes == Inventory.from_folder(folder, "q8").device_bytes
 
 
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_the_torch_backend_equals_transformers(name: str) -> None:
+    ids, oracle = random_models.ids(N_TOKENS), random_models.reference(name)
+    runner = TorchRunner.load(random_models.folder(name), n_slots=1)
+    try:
+        got = driving.all_logits(runner, ids)
+        check_logits("models.logits.torch", got, oracle.logits(ids), name)
+        check_look(runner, oracle, name, ids, oracle.observed(ids))
+        check_reach(runner, oracle, name, ids)
+    finally:
+        runner.close()
+
+
 def test_the_torch_backend_says_what_it_cannot_run() -> None:
-    with pytest.raises(ModelError, match=r"torch runs Llama models .* but this is gemma2"):
+    with pytest.raises(ModelError, match=r"torch runs llama, qwen2.* but this is gemma2"):
         TorchRunner.load(random_models.folder("gemma2"))
