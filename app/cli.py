@@ -1,4 +1,5 @@
-"""The command line: `tokenglass [serve]`, `run`, `generate`, `devices`, `weights`, `version`.
+"""The command line: `tokenglass [serve]`, `run`, `generate`, `perplexity`, `weights`, `devices`,
+`version`.
 
 Errors are one line. Exit code 2 is for what the user gave (flags, model folder), 1 for the rest.
 Imports of the server and the engine are inside the commands: the engine's process imports this
@@ -172,6 +173,42 @@ def generate(prompt: str, chat: bool, **values: Any) -> None:
         whole = write(settings, prompt, params, chat=chat)
     if not whole:
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+@main.command()
+@settings_options(("model", "revision", "backend", "adapter"))
+@click.option(
+    "--text", "file", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--dtype", "dtypes", multiple=True, type=click.Choice(get_args(Dtype)),
+    help="Measure this one beside f32; may be repeated. All if left out.",
+)  # fmt: skip
+@click.option(
+    "--window", type=click.IntRange(8), default=512, show_default=True,
+    help="Tokens that are read together.",
+)  # fmt: skip
+@click.option(
+    "--tokens", type=click.IntRange(2), default=2048, show_default=True,
+    help="Tokens of the text at most; their logits wait in a temporary file.",
+)  # fmt: skip
+def perplexity(
+    file: Path, dtypes: tuple[str, ...], window: int, tokens: int, **values: Any
+) -> None:
+    """Measure what each storage type of the weights costs on a text: perplexity, divergence of the
+    logits from those of f32, and how often the likeliest token is the same.
+
+    The text (UTF-8) is read in windows that do not overlap.
+    """
+    from app.perplexity import lines
+
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{file}: cannot be read as UTF-8 ({error})") from None
+    with _errors():
+        for line in lines(Settings(**values), text, dtypes or get_args(Dtype), window, tokens):
+            click.echo(line)
 
 
 @main.command()

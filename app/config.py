@@ -27,8 +27,8 @@ class Settings:
 
     model: Annotated[
         str | None,
-        "Folder with config.json, *.safetensors and tokenizer.json, or OWNER/MODEL of the Hugging "
-        "Face hub; the bundled model if left out.",
+        "Folder with config.json, *.safetensors and tokenizer.json, a GGUF file, or OWNER/MODEL of "
+        "the Hugging Face hub; the bundled model if left out.",
     ] = None
     revision: Annotated[
         str | None, "Branch, tag or commit of a model of the hub; main if left out."

@@ -1,4 +1,4 @@
-"""What a model's name means: a folder, or OWNER/MODEL on the Hugging Face hub.
+"""What a model's name means: a folder, a GGUF file, or OWNER/MODEL on the Hugging Face hub.
 
 A model is found in three steps, so that what cannot be run is refused early: its config is read
 and judged, then its tokenizer and the headers of its weights, and only then are weights fetched.
@@ -32,7 +32,7 @@ class Model:
     """A model whose config and tokenizer are here and can be used.
 
     name     what to call it
-    path     its folder; of the hub's cache for one of the hub
+    path     its folder or file; a folder of the hub's cache for one of the hub
     missing  its weight files that `fetch` must bring first
     """
 
@@ -69,7 +69,8 @@ def find_model(settings: Settings, *, must_fit: bool = True, spare_bytes: int = 
         return _of_hub(name, settings, must_fit, spare_bytes)
     path = tale.model_dir() if name is None else Path(name)
     ModelConfig.from_folder(path)
-    called = tale.NAME if path.resolve() == tale.model_dir() else path.resolve().name
+    resolved = path.resolve()
+    called = tale.NAME if resolved == tale.model_dir() else resolved.name.removesuffix(".gguf")
     model = Model(called, path, Tokenizer.load(path))
     if must_fit:
         expect_fit(called, path, settings, spare_bytes=spare_bytes)

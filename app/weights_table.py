@@ -54,6 +54,8 @@ def _sums(inventory: Inventory) -> str:
 
 
 def _rope(rope: RopeTable) -> str:
+    if not rope.wavelength:
+        return "no rotary positions"
     shortest, longest = min(rope.wavelength), max(rope.wavelength)
     scaling = "" if rope.scaling == "default" else f", {rope.scaling} scaling × {rope.factor:g}"
     return (

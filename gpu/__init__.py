@@ -11,7 +11,8 @@ for token in run:
 from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
 from gpu.checkpoint.tensor_summary import Outlier, TensorSummary
 from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig
-from gpu.engine.engine import Engine, EngineInfo, Run
+from gpu.engine.engine import Engine, EngineInfo
+from gpu.engine.run import Run
 from gpu.errors import (
     ContextExceeded,
     DeviceError,
@@ -28,9 +29,12 @@ from gpu.interventions import (
     Interventions,
     LayerFactor,
     Patch,
+    ReachedFrom,
     Steer,
     encode_interventions,
 )
+from gpu.perplexity import Perplexity, perplexities
+from gpu.perplexity import windows as text_windows
 from gpu.runner import DeviceInfo
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt
@@ -60,9 +64,11 @@ __all__ = [
     "ModelError",
     "Outlier",
     "Patch",
+    "Perplexity",
     "Probed",
     "ProbedRow",
     "QueueFull",
+    "ReachedFrom",
     "RopeTable",
     "Run",
     "SamplingParams",
@@ -74,7 +80,9 @@ __all__ = [
     "devices",
     "encode_interventions",
     "is_tuned",
+    "perplexities",
     "probe_device",
+    "text_windows",
 ]
 
 

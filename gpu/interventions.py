@@ -68,9 +68,11 @@ class Interventions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     Several steers of a layer add up. A patched token is steered after it was patched.
 
     heads, attention, mlp  act on every token that is computed under the setting, the prompt's too
-    steer                  from the last token of the prompt on, and of a change from its first
-                           token on
+    steer                  from the last token of the prompt on
     patch                  on one token of the prompt each
+
+    A change acts from the pass on that chooses the token it names: of the first, that is the pass
+    of the prompt's last token.
     """
 
     heads: tuple[HeadFactor, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,10 @@ class JsonObject:
     def read_optional(cls, path: Path) -> JsonObject:
         """As `read`, but a file that is not there counts as an empty object."""
         return cls.read(path) if path.exists() else cls(str(path), {})
+
+    def renamed(self, keys: Mapping[str, str]) -> JsonObject:
+        """The same with other names: `keys` maps those to be used to those of the file."""
+        return JsonObject(self.where, self.values | {k: self.get(old) for k, old in keys.items()})
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None

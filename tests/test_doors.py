@@ -21,19 +21,21 @@ ROOT = Path(__file__).parent.parent
 GPU = {
     "errors": "",
     "json_object": "errors",
+    "gguf": "errors json_object",
     "sampling": "errors",
     "interventions": "errors",
     "script": "errors interventions sampling",
     "events": "interventions sampling",
     "inspection": "interventions sampling",
-    "config": "errors json_object sampling",
-    "text": "errors json_object",
+    "config": "errors gguf json_object sampling",
+    "text": "errors gguf json_object",
     "step": "errors",
     "reach": "config errors",
     "runner": "config reach step",
     "reference": "step",
+    "perplexity": "errors reference step",
     "webgpu": "errors runner step",
-    "checkpoint": "config errors json_object webgpu",
+    "checkpoint": "config errors gguf json_object webgpu",
     "kv": "config errors webgpu",
     "footprint": "checkpoint config errors kv",
     "inspect": "errors inspection kv reference runner step",
@@ -45,8 +47,8 @@ GPU = {
     "pytorch": "checkpoint config errors kv reach reference runner step",
     "engine": "checkpoint config errors events inspect inspection interventions kv pytorch reach"
     " runner runners sampling script step text",
-    "": "checkpoint config engine errors footprint interventions runner sampling script text tuning"
-    " webgpu",
+    "": "checkpoint config engine errors footprint interventions perplexity runner sampling script"
+    " text tuning webgpu",
     "bench": "checkpoint config errors kv ops pytorch reference runner runners step tuning webgpu",
 }  # fmt: skip
 
@@ -59,9 +61,9 @@ OUTSIDE = {
     "torch": {"gpu.pytorch.", "gpu.bench.peers.scripts.run_transformers", "app.tale.make."},
     "transformers": {"gpu.bench.peers.scripts.run_transformers"},
     "huggingface_hub": {"app.hub", "app.hub_errors"},
-    "tokenizers": {"gpu.text.tokenizer", "app.tale.make."},
+    "tokenizers": {"gpu.text.tokenizer", "gpu.text.gguf_tokenizer", "app.tale.make."},
     "safetensors": {"app.tale.make."},
-    "gguf": {"gpu.bench.peers.gguf_file"},
+    "gguf": {"gpu.bench.peers.gguf_file", "gpu.gguf.types"},
     "onnx": {"gpu.bench.peers.onnx_file"},
     "llama_cpp": {"gpu.bench.peers.scripts.run_llama_cpp"},
     "onnxruntime": {"gpu.bench.peers.scripts.run_onnxruntime"},

@@ -73,15 +73,17 @@ class Floor:
         runner, to, model = self._runner, self._activations, self._runner.model
         batch = replace(to.batch, n_rows=n_rows, n_samples=n_samples)
         rec = Recorder(runner.gpu, runner.plans.kernels)
-        for i, layer in enumerate(model.layers):
+        matrices = model.layer_matrices()
+        for i in range(runner.config.n_layers):
+            qkv, out, gate_up, down = matrices[4 * i : 4 * i + 4]  # of a Llama
             name = f"layer{i:02}"
-            ops.matmul(rec, batch, f"{name}.attn.qkv", to.before, layer.qkv, to.qkv)
+            ops.matmul(rec, batch, f"{name}.attn.qkv", to.before, qkv, to.qkv)
             touch_kv(
                 rec, batch, f"{name}.attn.touch", to.qkv, runner.pools, i, context, to.attended
             )
-            ops.matmul(rec, batch, f"{name}.attn.out", to.attended, layer.out, to.middle)
-            ops.matmul(rec, batch, f"{name}.mlp.gate_up", to.middle, layer.gate_up, to.gate_up)
-            ops.matmul(rec, batch, f"{name}.mlp.down", to.gated, layer.down, to.before)
+            ops.matmul(rec, batch, f"{name}.attn.out", to.attended, out, to.middle)
+            ops.matmul(rec, batch, f"{name}.mlp.gate_up", to.middle, gate_up, to.gate_up)
+            ops.matmul(rec, batch, f"{name}.mlp.down", to.gated, down, to.before)
         if n_samples:
             ops.matmul(rec, batch, "head", to.before, model.head, to.logits, gather=True)
         return rec.plan

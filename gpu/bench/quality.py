@@ -11,7 +11,7 @@ begins.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gpu.bench.contestants import greedy, in_flight
 from gpu.config import ModelConfig
 from gpu.kv.blocks import blocks_for
 from gpu.ops.step_buffer import MAX_SAMPLES
-from gpu.reference.divergence import mean_kl, same_top
+from gpu.reference.divergence import Divergence
 from gpu.runner import Runner
 from gpu.step import FROM_GPU, Floats, Row, Step
 
@@ -31,24 +31,12 @@ PIECE = 32
 """Tokens written before looking whether the text has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """`kl`: mean over positions of KL(f32 ‖ this) in nats; `same_top`: share of positions with the
-    same most likely token."""
-
-    kl: float
-    same_top: float
-
-    def __str__(self) -> str:
-        return f"mean KL {self.kl:.2e} nats, the same first choice at {self.same_top:.1%}"
-
-
-def compare(reference: Runner, runner: Runner, texts: Texts) -> Quality:
+def compare(reference: Runner, runner: Runner, texts: Texts) -> Divergence:
     """Both models on the same tokens."""
     want, got = (
         np.concatenate([all_logits(model, text) for text in texts]) for model in (reference, runner)
     )
-    return Quality(float(mean_kl(want, got)), float(same_top(want, got)))
+    return Divergence.of(want, got)
 
 
 def own_texts(runner: Runner, n_tokens: int) -> Texts:

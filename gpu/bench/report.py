@@ -8,8 +8,8 @@ from typing import Any
 
 from gpu.bench.contestants import Contestant, Figures, RunnerContestant
 from gpu.bench.context import AtContext, lines
-from gpu.bench.quality import Quality
 from gpu.bench.work import kv_bytes, prefill_flops, weight_bytes
+from gpu.reference.divergence import Divergence
 from gpu.runner import DeviceInfo
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.peaks import measure_peaks
@@ -31,7 +31,7 @@ class Report:
     peer_devices: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     contexts: list[AtContext] = field(default_factory=list)
-    quality: Quality | None = None
+    quality: Divergence | None = None
 
     @property
     def runner(self) -> WgpuRunner:

@@ -9,6 +9,7 @@ from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.shapes import SHAPES, RandomCheckpoint
 from gpu.config import ModelConfig
+from gpu.errors import ModelError
 from gpu.kv.blocks import block_bytes, blocks_for
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.device import Device
@@ -24,10 +25,14 @@ class Subject:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Subject:
-        """Raises ModelError when the folder holds no model that can be run."""
+        """Raises ModelError when the folder holds no model that can be run, or no Llama: what the
+        other engines are given, and the floor, are written for its shape."""
         where = folder.resolve()
         name = where.parent.name if where.name == "model" else where.name  # …/tale/model: tale
-        return cls(name, ModelConfig.from_folder(folder), Checkpoint.open(folder))
+        config = ModelConfig.from_folder(folder)
+        if config.model_type != "llama":
+            raise ModelError(f"{folder}: the benchmark runs llama models, not {config.model_type}")
+        return cls(name, config, Checkpoint.open(folder))
 
     @classmethod
     def from_shape(cls, name: str) -> Subject:

@@ -25,11 +25,7 @@ def prefill_flops(runner: WgpuRunner, n_prompt: int) -> int:
     layers and over all keys and values before it, the last one through the output head. Norms,
     rotary positions, softmax and activations are not counted."""
     model, config = runner.model, runner.config
-    layers = sum(
-        matrix.n * matrix.k
-        for layer in model.layers
-        for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down)
-    )
+    layers = sum(matrix.n * matrix.k for matrix in model.layer_matrices())
     pairs = n_prompt * (n_prompt + 1) // 2  # of a row and a key
     attention = 2 * config.n_layers * config.n_heads * config.head_dim * pairs
     return 2 * (n_prompt * layers + attention + model.head.n * model.head.k)

@@ -8,39 +8,16 @@ storage type, how it lies on the device: the sizes follow from the shapes, so th
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from gpu.checkpoint.packing import BLOCK, FORMATS, row_words
+from gpu.checkpoint.parts import Kind, Lies, Names, has_biases, names_of
 from gpu.checkpoint.reader import NOT_PARAMETERS, Checkpoint
 from gpu.config import ModelConfig, RopeConfig
 from gpu.errors import ModelError
-
-Kind = Literal["embedding", "attention", "mlp", "norm", "head", "unused"]
-
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-_PART = re.compile(r"(?:model\.layers\.(\d+)\.)?(.+)\.(weight|bias)", re.ASCII)
-_OUTSIDE: dict[str, tuple[Kind, str]] = {
-    "model.embed_tokens": ("embedding", "embed"),
-    "model.norm": ("norm", "head"),
-    "lm_head": ("head", "head"),
-}
-_IN_LAYER: dict[str, tuple[Kind, str]] = {
-    "input_layernorm": ("norm", "attn.qkv"),
-    "self_attn.q_proj": ("attention", "attn.qkv"),
-    "self_attn.k_proj": ("attention", "attn.qkv"),
-    "self_attn.v_proj": ("attention", "attn.qkv"),
-    "self_attn.o_proj": ("attention", "attn.out"),
-    "post_attention_layernorm": ("norm", "mlp.gate_up"),
-    "mlp.gate_proj": ("mlp", "mlp.gate_up"),
-    "mlp.up_proj": ("mlp", "mlp.gate_up"),
-    "mlp.down_proj": ("mlp", "mlp.down"),
-}
-"""Module of a Llama checkpoint: what it belongs to and which dispatch reads it."""
 
 
 class TensorEntry(msgspec.Struct, frozen=True):
@@ -72,7 +49,8 @@ class TensorEntry(msgspec.Struct, frozen=True):
 
 
 class RopeTable(msgspec.Struct, frozen=True):
-    """Rotary frequencies of a head, a number for each pair of its dimensions.
+    """Rotary frequencies of a head, a number for each pair of its dimensions that is turned; none
+    where the model has no rotary positions.
 
     inv_freq    radians by which one position turns the pair
     wavelength  positions of a whole turn, 2π / inv_freq
@@ -94,15 +72,15 @@ class RopeTable(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, config: ModelConfig) -> RopeTable:
-        rope, head_dim = config.rope, config.head_dim
-        inv_freq = rope.inv_freq(head_dim)
-        plain = RopeConfig(rope.theta).inv_freq(head_dim)
+        rope, turned = config.rope, config.turned_dim
+        inv_freq = rope.inv_freq(turned)
+        plain = RopeConfig(rope.theta).inv_freq(turned)
         llama3 = rope.scaling == "llama3"
         return cls(
             theta=rope.theta,
             scaling=rope.scaling,
             factor=rope.factor,
-            head_dim=head_dim,
+            head_dim=config.head_dim,
             context=config.context,
             inv_freq=tuple(inv_freq.tolist()),
             wavelength=tuple((2 * math.pi / inv_freq).tolist()),
@@ -137,11 +115,13 @@ class Inventory(msgspec.Struct, frozen=True):
         if dtype is not None and dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
         total = checkpoint.parameters(config.tie_embeddings)
-        names = list(checkpoint.names())
-        if config.tie_embeddings and EMBEDDING in checkpoint and HEAD not in checkpoint:
-            names.append(HEAD)
-        names.sort(key=lambda name: _role(config, name).place)
-        tensors = tuple(_entry(config, checkpoint, name, dtype, total) for name in names)
+        known, names = names_of(config, checkpoint), list(checkpoint.names())
+        has_head = known.head in checkpoint
+        if config.tie_embeddings and known.embedding in checkpoint and not has_head:
+            names.append(known.head)
+        roles = {name: _role(config, known, name) for name in names}
+        names.sort(key=lambda name: roles[name].place)
+        tensors = tuple(_entry(roles[name], checkpoint, name, dtype, total) for name in names)
         return cls(
             tensors=tensors,
             parameters=total,
@@ -154,11 +134,10 @@ class Inventory(msgspec.Struct, frozen=True):
 
 
 def _entry(
-    config: ModelConfig, checkpoint: Checkpoint, name: str, dtype: str | None, total: int
+    role: _Role, checkpoint: Checkpoint, name: str, dtype: str | None, total: int
 ) -> TensorEntry:
-    role = _role(config, name)
     saved = name in checkpoint
-    source = name if saved else EMBEDDING  # a tied output matrix that was not saved
+    source = name if saved else role.tied_to or name  # a tied output matrix that was not saved
     shape = checkpoint.shape(source)
     counted = role.tied_to is None and not name.endswith(NOT_PARAMETERS)
     parameters = math.prod(shape) if counted else 0
@@ -186,49 +165,47 @@ def _entry(
 
 @dataclass(frozen=True, slots=True)
 class _Role:
+    """`place`: what comes first in a step sorts first."""
+
     kind: Kind
+    place: tuple[int, int, int, bool] = (4, 0, 0, False)
     layer: int | None = None
     read_by: tuple[str, ...] = ()
     tied_to: str | None = None
-    module: str = ""
-    is_bias: bool = False
+    lies: Lies = "padded"
 
     @property
     def is_stored(self) -> bool:
         return bool(self.read_by) and self.tied_to is None
 
-    @property
-    def place(self) -> tuple[int, int, int, bool]:
-        """What comes first in a step sorts first."""
-        if self.layer is not None:
-            return 1, self.layer, list(_IN_LAYER).index(self.module), self.is_bias
-        return {"embedding": 0, "norm": 2, "head": 3}.get(self.kind, 4), 0, 0, False
-
 
 _UNUSED = _Role("unused")
 
 
-def _role(config: ModelConfig, name: str) -> _Role:
-    """What `gpu.models.llama` does with a tensor of this name."""
-    if config.tie_embeddings and name == HEAD:
-        return _Role("head", tied_to=EMBEDDING, read_by=("head",))
-    if config.tie_embeddings and name == EMBEDDING:
-        return _Role("embedding", read_by=("embed", "head"), module="model.embed_tokens")
-    match = _PART.fullmatch(name)
-    if match is None:
+def _role(config: ModelConfig, names: Names, name: str) -> _Role:
+    """What the architecture in `gpu.models` does with a tensor of this name."""
+    if config.tie_embeddings and name == names.head:
+        return _Role("head", (3, 0, 0, False), tied_to=names.embedding, read_by=("head",))
+    found = names.find(name)
+    if found is None:
         return _UNUSED
-    number, module, part = match.groups()
-    kind, op = (_OUTSIDE if number is None else _IN_LAYER).get(module, ("unused", ""))
-    is_bias = part == "bias"
-    biases = {"attention": config.attention_bias, "mlp": config.mlp_bias}
-    if kind == "unused" or (is_bias and not biases.get(kind, False)):
+    layer, module, part, is_bias = found
+    if (is_bias and not has_biases(config, part)) or (layer or 0) >= config.n_layers:
         return _UNUSED
-    if number is None:
-        return _Role(kind, None, (op,), module=module)
-    layer = int(number)
-    if layer >= config.n_layers:
-        return _UNUSED
-    return _Role(kind, layer, (f"layer{layer:02}.{op}",), module=module, is_bias=is_bias)
+    lies = part.bias_lies if is_bias else part.lies
+    if layer is None:
+        read_by: tuple[str, ...] = (part.op,)
+        if config.tie_embeddings and name == names.embedding:
+            read_by = (part.op, "head")
+        return _Role(part.kind, _outside(names, module, is_bias), None, read_by, lies=lies)
+    place = 1, layer, list(names.inside).index(module), is_bias
+    return _Role(part.kind, place, layer, (f"layer{layer:02}.{part.op}",), lies=lies)
+
+
+def _outside(names: Names, module: str, is_bias: bool) -> tuple[int, int, int, bool]:
+    if module in names.first:
+        return 0, 0, list(names.first).index(module), is_bias
+    return 2, 0, list(names.last).index(module), is_bias
 
 
 # ---- how a tensor lies on the device ---------------------------------------------------------
@@ -245,22 +222,24 @@ def _stored(role: _Role, shape: tuple[int, ...], dtype: str) -> _Stored:
     """As `gpu.checkpoint.weights.WeightLoader` does: matrices packed row by row, vectors as
     float32."""
     if len(shape) != 2:
-        n_bytes = _vector_bytes(role, math.prod(shape))
+        n_bytes = _vector_bytes(role.lies, math.prod(shape))
         return _Stored("f32", n_bytes, n_bytes)
+    if role.lies == "table":
+        row = 4 * _padded(shape[1])
+        return _Stored("f32", shape[0] * row, row)
     if role.kind in ("embedding", "head"):
         dtype = FORMATS[dtype].vocabulary
-    row = 4 * row_words(dtype, shape[1])
-    n_bytes = shape[0] * row
+    n, k = reversed(shape) if role.lies == "transposed" else shape
+    row = 4 * row_words(dtype, k)
     if role.kind != "embedding":
-        return _Stored(dtype, n_bytes, n_bytes)
-    return _Stored(dtype, n_bytes, row + (n_bytes if "head" in role.read_by else 0))
+        return _Stored(dtype, n * row, n * row)
+    return _Stored(dtype, n * row, row + (n * row if "head" in role.read_by else 0))
 
 
-def _vector_bytes(role: _Role, n: int) -> int:
-    """Padded to whole blocks, gate and up together; biases of queries, keys, values are not."""
-    if role.is_bias and role.module in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
+def _vector_bytes(lies: Lies, n: int) -> int:
+    if lies == "joined":
         return 4 * n
-    if role.is_bias and role.module in ("mlp.gate_proj", "mlp.up_proj"):
+    if lies == "paired":
         return 4 * _padded(2 * n) // 2
     return 4 * _padded(n)
 

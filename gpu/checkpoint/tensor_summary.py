@@ -80,7 +80,7 @@ def tensor_summary(checkpoint: Checkpoint, name: str) -> TensorSummary:
             f"the checkpoint has no tensor {shown(name)}; its inventory lists the names", "name"
         )
     dtype, shape = checkpoint.dtype(name), checkpoint.shape(name)
-    if dtype not in READABLE:
+    if not checkpoint.is_readable(name):
         raise InvalidRequest(
             f"tensor {shown(name)} has dtype {dtype}; expected one of {', '.join(READABLE)}", "name"
         )

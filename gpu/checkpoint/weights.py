@@ -62,6 +62,34 @@ class Matrix:
         return sum(shard.tensor.n_bytes for shard in self.shards)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """A matrix or vector that lies in a tensor of the checkpoint together with others.
+
+    rows        which rows of the tensor it is, in order (n,)
+    n_all       how many the tensor has
+    transposed  the tensor is (inputs, outputs), and its columns are meant
+    """
+
+    source: str
+    rows: npt.NDArray[np.intp]
+    n_all: int
+    transposed: bool = False
+
+
+Source = str | Cut
+"""A whole tensor of the checkpoint, or what is cut out of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A matrix of `n` rows that comes from the tensor `source`."""
+
+    source: str
+    n: int
+    rows: Rows
+
+
 class WeightLoader:
     """Reads tensors of one checkpoint onto the device, checking shapes.
 
@@ -83,46 +111,62 @@ class WeightLoader:
         self.dtype = dtype
         self._on_bytes = on_bytes
 
-    def matrix(self, name: str, source: str, n: int, k: int) -> Matrix:
-        """One checkpoint tensor (n, k)."""
-        self._expect(source, (n, k))
-        return self._upload(name, n, k, (source,), lambda rows: self._rows(source, rows))
+    def matrix(self, name: str, source: Source, n: int, k: int) -> Matrix:
+        """One matrix (n, k)."""
+        part = self._part(source, n, k)
+        return self._upload(name, n, k, (part.source,), part.rows)
 
     def vocabulary(self, name: str, source: str, n: int, k: int) -> Matrix:
         """An embedding or output matrix: as `matrix`, but 8 bits where others have 4, because
         errors here are not averaged out by later layers."""
-        self._expect(source, (n, k))
+        part = self._part(source, n, k)
         dtype = FORMATS[self.dtype].vocabulary
-        return self._upload(
-            name, n, k, (source,), lambda rows: self._rows(source, rows), dtype=dtype
-        )
+        return self._upload(name, n, k, (source,), part.rows, dtype=dtype)
 
-    def heads(self, name: str, q: str, k: str, v: str, config: ModelConfig) -> Matrix:
+    def heads(
+        self,
+        name: str,
+        q: Source,
+        k: Source,
+        v: Source,
+        config: ModelConfig,
+        rotary_dim: int | None = None,
+    ) -> Matrix:
         """The projections to queries, keys and values, one below the other; the rows of each query
-        and key head in `rotary_order`."""
+        and key head in `rotary_order` of its first `rotary_dim` numbers (None: of all)."""
         head_dim, width = config.head_dim, config.hidden_size
-        sources = {q: config.n_heads, k: config.n_kv_heads, v: config.n_kv_heads}
-        for source, n_heads in sources.items():
-            self._expect(source, (n_heads * head_dim, width))
-        order = rotary_order(head_dim)
+        n_heads = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
+        parts = [
+            self._part(source, n * head_dim, width)
+            for source, n in zip((q, k, v), n_heads, strict=True)
+        ]
+        order = rotary_order(head_dim, rotary_dim)
 
         def rows(wanted: slice) -> npt.NDArray[Any]:
-            parts, first = [], 0
-            for source, n_heads in sources.items():
+            found, first = [], 0
+            for i, part in enumerate(parts):
                 start = max(wanted.start - first, 0)
-                stop = min(wanted.stop - first, n_heads * head_dim)
+                stop = min(wanted.stop - first, part.n)
                 if start < stop:
-                    part = self._rows(source, slice(start, stop)).reshape(-1, head_dim, width)
-                    parts.append((part if source == v else part[:, order]).reshape(-1, width))
-                first += n_heads * head_dim
-            return np.concatenate(parts)
+                    heads = part.rows(slice(start, stop)).reshape(-1, head_dim, width)
+                    found.append((heads if i == 2 else heads[:, order]).reshape(-1, width))
+                first += part.n
+            return np.concatenate(found)
 
-        n = sum(sources.values()) * head_dim
-        return self._upload(name, n, width, tuple(sources), rows, multiple=head_dim)
+        n, sources = sum(part.n for part in parts), tuple(part.source for part in parts)
+        return self._upload(name, n, width, tuple(dict.fromkeys(sources)), rows, multiple=head_dim)
 
-    def head_biases(self, name: str, q: str, k: str, v: str, config: ModelConfig) -> Tensor:
+    def head_biases(
+        self,
+        name: str,
+        q: Source,
+        k: Source,
+        v: Source,
+        config: ModelConfig,
+        rotary_dim: int | None = None,
+    ) -> Tensor:
         """The biases of `heads`, in its order, as float32."""
-        head_dim, order = config.head_dim, rotary_order(config.head_dim)
+        head_dim, order = config.head_dim, rotary_order(config.head_dim, rotary_dim)
         parts = []
         for source, n_heads in (
             (q, config.n_heads),
@@ -133,31 +177,63 @@ class WeightLoader:
             parts.append((part if source == v else part[:, order]).reshape(-1))
         return self.memory.upload(name, np.concatenate(parts))
 
-    def interleaved(self, name: str, even: str, odd: str, n: int, k: int) -> Matrix:
-        """Two tensors (n, k) as one (2n, k): rows of `even` and `odd` in turn (gate and up)."""
-        self._expect(even, (n, k))
-        self._expect(odd, (n, k))
+    def interleaved(self, name: str, even: Source, odd: Source, n: int, k: int) -> Matrix:
+        """Two matrices (n, k) as one (2n, k): rows of `even` and `odd` in turn (gate and up)."""
+        parts = [self._part(source, n, k) for source in (even, odd)]
 
         def rows(wanted: slice) -> npt.NDArray[Any]:
             half = slice(wanted.start // 2, wanted.stop // 2)
-            pair = np.stack([self._rows(even, half), self._rows(odd, half)], axis=1)
-            return pair.reshape(-1, k)
+            return np.stack([part.rows(half) for part in parts], axis=1).reshape(-1, k)
 
-        return self._upload(name, 2 * n, k, (even, odd), rows, 2)
+        sources = dict.fromkeys(part.source for part in parts)
+        return self._upload(name, 2 * n, k, tuple(sources), rows, 2)
 
-    def vector(self, name: str, *sources: str, n: int) -> Tensor:
+    def vector(self, name: str, *sources: Source, n: int, plus: float = 0.0) -> Tensor:
         """`n` numbers as float32, padded with zeros to whole blocks; those of several sources in
-        turn (gate and up)."""
+        turn (gate and up). `plus` is added to each (norms that are saved as what they add to 1)."""
         parts = [self._vector(source, n // len(sources)) for source in sources]
         whole = np.zeros(padded(n), np.float32)
-        whole[:n] = np.stack(parts, axis=1).reshape(-1)
+        whole[:n] = np.stack(parts, axis=1).reshape(-1) + np.float32(plus)
         return self.memory.upload(name, whole)
 
-    def _vector(self, source: str, n: int) -> npt.NDArray[np.float32]:
+    def joined(self, name: str, *sources: tuple[str, int], plus: float = 0.0) -> Tensor:
+        """Vectors of so many numbers, one behind the other, as float32; `plus` as in `vector`."""
+        parts = [self._vector(source, n) + np.float32(plus) for source, n in sources]
+        return self.memory.upload(name, np.concatenate(parts))
+
+    def table(self, name: str, source: str, n: int, k: int) -> Tensor:
+        """A matrix (n, k) as float32, rows padded with zeros to whole blocks: to be added, not to
+        be multiplied with."""
+        whole = np.zeros((n, padded(k)), np.float32)
+        self._expect(source, (n, k))
+        whole[:, :k] = self.checkpoint.read_f32(source)
+        self._on_bytes(4 * n * k)
+        return self.memory.upload(name, whole)
+
+    def _vector(self, source: Source, n: int) -> npt.NDArray[np.float32]:
+        if isinstance(source, Cut):
+            return self._vector(source.source, source.n_all)[source.rows]
         self._expect(source, (n,))
         data = self.checkpoint.read_f32(source)
         self._on_bytes(data.nbytes)
         return data
+
+    def _part(self, source: Source, n: int, k: int) -> _Part:
+        if isinstance(source, str):
+            self._expect(source, (n, k))
+            return _Part(source, n, lambda rows: self._rows(source, rows))
+        cut = source
+        self._expect(cut.source, (k, cut.n_all) if cut.transposed else (cut.n_all, k))
+
+        def rows(wanted: slice) -> npt.NDArray[Any]:
+            picked = cut.rows[wanted]
+            if cut.transposed:
+                return self._rows(cut.source, slice(0, k)).T[picked]
+            first = int(picked.min())
+            found = self._rows(cut.source, slice(first, int(picked.max()) + 1))
+            return found[picked - first]
+
+        return _Part(cut.source, len(cut.rows), rows)
 
     def _expect(self, source: str, shape: tuple[int, ...]) -> None:
         if source not in self.checkpoint:
@@ -205,11 +281,14 @@ class WeightLoader:
         return Matrix(name, n, k, dtype, tuple(shards), sources)
 
 
-def rotary_order(head_dim: int) -> npt.NDArray[np.intp]:
+def rotary_order(head_dim: int, rotary_dim: int | None = None) -> npt.NDArray[np.intp]:
     """(head_dim,): which row of a head comes where: (d, d + 1, d + half, d + half + 1) for even d
-    below half, so that one invocation holds both halves of two rotary pairs."""
-    d = np.arange(0, head_dim // 2, 2)
-    return np.stack([d, d + 1, d + head_dim // 2, d + head_dim // 2 + 1], axis=1).reshape(-1)
+    below half of `rotary_dim` (None: of head_dim), so that one invocation holds both halves of two
+    rotary pairs; then those that are not turned, as they are."""
+    turned = head_dim if rotary_dim is None else rotary_dim
+    d, half = np.arange(0, turned // 2, 2), turned // 2
+    fours = np.stack([d, d + 1, d + half, d + half + 1], axis=1).reshape(-1)
+    return np.concatenate([fours, np.arange(turned, head_dim)])
 
 
 def _pieces(n: int, size: int) -> Iterator[tuple[int, int]]:

@@ -79,7 +79,7 @@ class Sequence:
         *,
         capture: bool = False,
         script: Script = (),
-        reaches: tuple[Encoded | None, ...] = (UNTOUCHED,),
+        reaches: tuple[Encoded | None, ...] = (),
         on_event: Callable[[Event], None] = lambda event: None,
     ) -> None:
         if params.seed is None:
@@ -87,7 +87,7 @@ class Sequence:
             params = msgspec.structs.replace(params, seed=seed)
         self.prompt = prompt
         self.ids = list(prompt)  # the prompt and every token read since
-        self.reach = RunReach(reaches, len(prompt))
+        self.reach = RunReach(reaches or (UNTOUCHED, *[None] * len(script)), len(prompt))
         self.chain = Chain(self.reach.course.mark)  # of ids
         self.params = params
         self.capture = capture

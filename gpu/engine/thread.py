@@ -94,7 +94,7 @@ class EngineThread:
         self._commands: queue.Queue[tuple[Command, Future[Any]]] = queue.Queue()
         self._in_flight: deque[Scheduled] = deque()
         self._inspections = Turns()
-        self._readying: Sequence | None = None
+        self._readying = False
         self._warm_up: Iterator[None] | None = None
         ready: Future[Runner] = Future()
         self._thread = threading.Thread(
@@ -213,8 +213,8 @@ class EngineThread:
             while self._in_flight:
                 self._collect(runner)
             self._inspections.advance()
-        if (head := self._scheduler.to_ready) is not None and head is not self._readying:
-            self._readying = head
+        if not self._readying and (head := self._scheduler.to_ready) is not None:
+            self._readying = True
             self._inspections.add(self._ready(head), Future())
         for sequence in self._scheduler.admit():
             runner.begin_slot(sequence.slot, np.array(sequence.prompt, np.uint32))
@@ -224,7 +224,7 @@ class EngineThread:
             pass
         if self._in_flight:
             self._collect(runner)
-        elif self._warm_up is not None and next(self._warm_up, "done") == "done":
+        elif self._warm_up and not self._inspections and next(self._warm_up, "done") == "done":
             self._warm_up = None
 
     def _ready(self, sequence: Sequence) -> Generator[None, None, None]:
@@ -232,6 +232,8 @@ class EngineThread:
         try:
             settings: list[Setting | None] = []
             for wanted in sequence.reach.wanted:
+                if sequence.finished:
+                    return
                 ready = None if wanted is None else (yield from self._states.setting(wanted))
                 settings.append(ready)
             sequence.reach.settle(tuple(settings))
@@ -241,7 +243,7 @@ class EngineThread:
             sequence.finish("error", str(error))
             self._scheduler.release(sequence)
         finally:
-            self._readying = None
+            self._readying = False
 
     def _submit(self, runner: Runner) -> bool:
         """Submit the next step; False: there is none now."""

@@ -1,5 +1,5 @@
-"""Llama (Touvron et al. 2023) and the models built like it: pre-norm blocks of grouped-query
-attention with rotary positions and a SwiGLU MLP, RMSNorm throughout.
+"""Llama (Touvron et al. 2023): pre-norm blocks of grouped-query attention with rotary positions and
+a SwiGLU MLP, RMSNorm throughout. The files of models built like it say what they do otherwise.
 
 Read it top to bottom like the paper; running it records a plan. Five dispatches a layer:
 
@@ -13,239 +13,152 @@ Read it top to bottom like the paper; running it records a plan. Five dispatches
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-import numpy as np
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gpu import ops
-from gpu.checkpoint.weights import Matrix, WeightLoader
-from gpu.config import ModelConfig
-from gpu.kv.pools import KvPools
-from gpu.models.workspace import NONE, Instruments, Reached, Workspace
-from gpu.ops import Batch, Norm
-from gpu.webgpu.buffers import Memory, Tensor
-from gpu.webgpu.plan import Recorder
+from gpu.checkpoint.weights import Matrix, Source, WeightLoader
+from gpu.models.decoder import Biases, Decoder
+from gpu.models.recording import Pass
+from gpu.ops import Norm
+from gpu.webgpu.buffers import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """Of one block: of what attention and MLP are given, and of what they give; None where there is
+    none."""
+
+    before_attention: Norm | None = None
+    after_attention: Norm | None = None
+    before_mlp: Norm | None = None
+    after_mlp: Norm | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     """Weights of one block. Biases are None where the model has none."""
 
-    attention_norm: Norm
+    norms: Norms
     qkv: Matrix  # (n_heads + 2 n_kv_heads) · head_dim × hidden, see WeightLoader.heads
     qkv_bias: Tensor | None
     out: Matrix  # hidden × n_heads · head_dim
     out_bias: Tensor | None
-    mlp_norm: Norm
     gate_up: Matrix  # 2 · intermediate × hidden, rows of gate and up in turn
     gate_up_bias: Tensor | None
     down: Matrix  # hidden × intermediate
     down_bias: Tensor | None
 
 
-class Llama:
+class Llama(Decoder):
     """Weights on the device and the pass that uses them."""
 
-    def __init__(self, config: ModelConfig, load: WeightLoader, memory: Memory, context: int):
-        self.config = config
-        self.embedding = load.vocabulary(
-            "embedding", "model.embed_tokens.weight", config.vocab_size, config.hidden_size
-        )
-        self.layers = [_load_layer(config, load, i) for i in range(config.n_layers)]
-        self.norm = _norm(config, load, "norm", "model.norm.weight")
-        self.head = (
-            self.embedding
-            if config.tie_embeddings
-            else load.vocabulary("head", "lm_head.weight", config.vocab_size, config.hidden_size)
-        )
-        self.rotations = memory.upload("rotations", rotations(config, context), purpose="work")
+    has_norms_after = False
+    gain_is_less_one = False
+    """Checkpoints hold what gains differ from 1 by."""
 
-    def matrices(self) -> list[Matrix]:
-        """Every matrix once, in the order a step reads them."""
-        found = [self.embedding]
-        for layer in self.layers:
-            found += [layer.qkv, layer.out, layer.gate_up, layer.down]
-        return found if self.config.tie_embeddings else [*found, self.head]
+    @property
+    def scratch(self) -> Mapping[str, int]:
+        return {"update": self.config.hidden_size} if self.has_norms_after else {}
 
-    def forward(
-        self,
-        rec: Recorder,
-        batch: Batch,
-        work: Workspace,
-        pools: KvPools,
-        chosen: Tensor,
-        instruments: Instruments = NONE,
-    ) -> Tensor:
-        """Record the pass up to the last layer; returns the residual stream after it. Instruments
-        add dispatches and change none, but for `reached`: it parts sums, so that there is something
-        to change."""
-        states, capture, reached = instruments.states, instruments.capture, instruments.reached
-        if states:
-            work = replace(work, stream=states.stream)
-        ops.embed(rec, batch, "embed", self.embedding, chosen, work.stream.before(0))
-        rec.mark("embed")
-        for i in range(self.config.n_layers):
-            if reached:
-                x, name = work.stream.before(i), f"layer{i:02}.steer"
-                ops.steer(rec, batch, name, reached.vectors(i), reached.keeps(i), x)
-            self._attention(rec, batch, work, pools, instruments, i)
-            rec.mark(f"layer{i:02}.attention")
-            self._mlp(rec, batch, work, reached, i)
-            rec.mark(f"layer{i:02}.mlp")
-        if states and capture:
-            ops.layer_stats(
-                rec, batch, "stats", self.config, states.states, states.middles, capture.stats
-            )
-        return work.stream.before(self.config.n_layers)
+    def load_rest(self, load: WeightLoader, context: int) -> None:
+        self.layers = [self.load_layer(load, i) for i in range(self.config.n_layers)]
 
-    def logits(self, rec: Recorder, batch: Batch, x: Tensor, out: Tensor) -> None:
-        """Record the output head for the sampled rows: out (n_samples, vocab_size)."""
-        ops.matmul(rec, batch, "head", x, self.head, out, norm=self.norm, gather=True)
+    def layer_matrices(self) -> list[Matrix]:
+        return [m for la in self.layers for m in (la.qkv, la.out, la.gate_up, la.down)]
 
-    def _attention(
-        self,
-        rec: Recorder,
-        batch: Batch,
-        work: Workspace,
-        pools: KvPools,
-        instruments: Instruments,
-        i: int,
-    ) -> None:
-        layer, name, config = self.layers[i], f"layer{i:02}.attn", self.config
-        before, after = work.stream.before(i), work.stream.middle(i)
-        weights, capture = instruments.weights, instruments.capture
+    # ---- the pass ---------------------------------------------------------------------------
+
+    def attention(self, run: Pass, i: int) -> None:
+        layer, name = self.layers[i], f"layer{i:02}.attn"
+        self.project(run, name, i)
+        attended, norm = run.attend(name, i), layer.norms.after_attention
+        run.add(f"{name}.out", "attention", i, attended, layer.out, layer.out_bias, norm)
+
+    def project(self, run: Pass, name: str, i: int) -> None:
+        """Record queries into `work.q`, keys and values into the cache."""
+        layer, work = self.layers[i], run.work
         ops.qkv(
-            rec,
-            batch,
+            run.rec,
+            run.batch,
             f"{name}.qkv",
-            config,
-            before,
+            self.config,
+            work.stream.before(i),
             layer.qkv,
-            self.rotations,
-            pools,
+            self.rotations(i),
+            run.pools,
             i,
             work.q,
-            norm=layer.attention_norm,
+            norm=layer.norms.before_attention,
             bias=layer.qkv_bias,
         )
-        if weights:
-            ops.attention_weights(
-                rec, batch, f"{name}.weights", config, work.q, pools, i, weights.keys,
-                weights.layer(i),
-            )  # fmt: skip
-        ops.attention(
-            rec,
-            batch,
-            f"{name}.attention",
-            config,
-            work.q,
-            pools,
-            i,
-            work.attended,
-            capture.entropy(i) if capture else None,
-        )
-        if reached := instruments.reached:
-            factors = reached.heads(i)
-            ops.scale_heads(rec, batch, f"{name}.heads", config, factors, work.attended)
-        self._add(
-            rec, batch, f"{name}.out", work.attended, layer.out, layer.out_bias, before, after,
-            reached, "attention", i,
-        )  # fmt: skip
 
-    def _mlp(
-        self, rec: Recorder, batch: Batch, work: Workspace, reached: Reached | None, i: int
-    ) -> None:
-        layer, name = self.layers[i], f"layer{i:02}.mlp"
-        before, after = work.stream.middle(i), work.stream.before(i + 1)
+    def mlp(self, run: Pass, i: int) -> None:
+        layer, name, work = self.layers[i], f"layer{i:02}.mlp", run.work
         ops.matmul(
-            rec,
-            batch,
+            run.rec,
+            run.batch,
             f"{name}.gate_up",
-            before,
+            work.stream.middle(i),
             layer.gate_up,
             work.gated,
-            norm=layer.mlp_norm,
+            norm=layer.norms.before_mlp,
             bias=layer.gate_up_bias,
+            activation=self.config.activation,
             gated=True,
         )
-        self._add(
-            rec, batch, f"{name}.down", work.gated, layer.down, layer.down_bias, before, after,
-            reached, "mlp", i,
-        )  # fmt: skip
+        norm = layer.norms.after_mlp
+        run.add(f"{name}.down", "mlp", i, work.gated, layer.down, layer.down_bias, norm)
 
-    def _add(
-        self,
-        rec: Recorder,
-        batch: Batch,
-        label: str,
-        x: Tensor,
-        weight: Matrix,
-        bias: Tensor | None,
-        before: Tensor,
-        after: Tensor,
-        reached: Reached | None,
-        part: str,
-        i: int,
-    ) -> None:
-        """after = before + [factor ·] (x · weightᵀ [+ bias])"""
-        if reached is None:
-            ops.matmul(rec, batch, label, x, weight, after, bias=bias, residual=before)
-            return
-        update, factors = reached.update, reached.updates(i)
-        ops.matmul(rec, batch, label, x, weight, update, bias=bias)
-        ops.scale_update(rec, batch, f"{label}.scale", part, before, update, factors, after)
+    # ---- the checkpoint ---------------------------------------------------------------------
 
+    def load_norm(self, load: WeightLoader, name: str, module: str) -> Norm:
+        n, plus = self.config.hidden_size, float(self.gain_is_less_one)
+        gain = load.vector(name, f"{module}.weight", n=n, plus=plus)
+        return Norm(gain, self.config.rms_norm_eps)
 
-def rotations(
-    config: ModelConfig, context: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """(context, head_dim / 2, 2) float32: cosine and sine of position × frequency, computed in
-    double precision, so that long positions keep their accuracy on any GPU."""
-    angles = np.outer(np.arange(context, dtype=np.float64), config.rope.inv_freq(config.head_dim))
-    return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
-
-
-def _norm(config: ModelConfig, load: WeightLoader, name: str, source: str) -> Norm:
-    return Norm(load.vector(name, source, n=config.hidden_size), config.rms_norm_eps)
-
-
-def _load_layer(config: ModelConfig, load: WeightLoader, i: int) -> Layer:
-    name, prefix = f"layer{i:02}", f"model.layers.{i}"
-    attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-    hidden, inner = config.hidden_size, config.intermediate_size
-    q_width = config.n_heads * config.head_dim
-
-    def bias(label: str, *sources: str, n: int, there: bool) -> Tensor | None:
-        return load.vector(label, *sources, n=n) if there else None
-
-    q, k, v = (f"{attn}.{p}_proj" for p in "qkv")
-    return Layer(
-        attention_norm=_norm(config, load, f"{name}.attn.norm", f"{prefix}.input_layernorm.weight"),
-        qkv=load.heads(f"{name}.attn.qkv", f"{q}.weight", f"{k}.weight", f"{v}.weight", config),
-        qkv_bias=load.head_biases(
-            f"{name}.attn.qkv.bias", f"{q}.bias", f"{k}.bias", f"{v}.bias", config
+    def load_norms(self, load: WeightLoader, name: str, prefix: str) -> Norms:
+        return Norms(
+            before_attention=self.load_norm(load, f"{name}.attn.norm", f"{prefix}.input_layernorm"),
+            before_mlp=self.load_norm(
+                load, f"{name}.mlp.norm", f"{prefix}.post_attention_layernorm"
+            ),
         )
-        if config.attention_bias
-        else None,
-        out=load.matrix(f"{name}.attn.out", f"{attn}.o_proj.weight", hidden, q_width),
-        out_bias=bias(
-            f"{name}.attn.out.bias", f"{attn}.o_proj.bias", n=hidden, there=config.attention_bias
-        ),
-        mlp_norm=_norm(
-            config, load, f"{name}.mlp.norm", f"{prefix}.post_attention_layernorm.weight"
-        ),
-        gate_up=load.interleaved(
-            f"{name}.mlp.gate_up", f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight", inner, hidden
-        ),
-        gate_up_bias=bias(
-            f"{name}.mlp.gate_up.bias",
-            f"{mlp}.gate_proj.bias",
-            f"{mlp}.up_proj.bias",
-            n=2 * inner,
-            there=config.mlp_bias,
-        ),
-        down=load.matrix(f"{name}.mlp.down", f"{mlp}.down_proj.weight", hidden, inner),
-        down_bias=bias(
-            f"{name}.mlp.down.bias", f"{mlp}.down_proj.bias", n=hidden, there=config.mlp_bias
-        ),
-    )
+
+    def turned_rows(self, i: int) -> int:
+        """How many rows of a head the projection leaves in pairs that are turned together."""
+        return 0 if self.config.rope_of(i) is None else self.config.turned_dim
+
+    def attention_sources(self, attn: str) -> tuple[Source, Source, Source]:
+        """The projections to queries, keys and values."""
+        return f"{attn}.q_proj.weight", f"{attn}.k_proj.weight", f"{attn}.v_proj.weight"
+
+    def mlp_sources(self, mlp: str) -> tuple[Source, Source]:
+        """Gate and up."""
+        return f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"
+
+    def load_layer(self, load: WeightLoader, i: int) -> Layer:
+        config, name, prefix = self.config, f"layer{i:02}", f"model.layers.{i}"
+        attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        hidden, inner = config.hidden_size, config.intermediate_size
+        width, turned = config.n_heads * config.head_dim, self.turned_rows(i)
+        of_out, of_mlp = Biases(load, config.out_bias), Biases(load, config.mlp_bias)
+        q, k, v = (f"{attn}.{p}_proj.bias" for p in "qkv")
+        return Layer(
+            norms=self.load_norms(load, name, prefix),
+            qkv=load.heads(f"{name}.attn.qkv", *self.attention_sources(attn), config, turned),
+            qkv_bias=load.head_biases(f"{name}.attn.qkv.bias", q, k, v, config, turned)
+            if config.attention_bias
+            else None,
+            out=load.matrix(f"{name}.attn.out", f"{attn}.o_proj.weight", hidden, width),
+            out_bias=of_out.vector(f"{name}.attn.out.bias", f"{attn}.o_proj.bias", n=hidden),
+            gate_up=load.interleaved(f"{name}.mlp.gate_up", *self.mlp_sources(mlp), inner, hidden),
+            gate_up_bias=of_mlp.vector(
+                f"{name}.mlp.gate_up.bias",
+                f"{mlp}.gate_proj.bias",
+                f"{mlp}.up_proj.bias",
+                n=2 * inner,
+            ),
+            down=load.matrix(f"{name}.mlp.down", f"{mlp}.down_proj.weight", hidden, inner),
+            down_bias=of_mlp.vector(f"{name}.mlp.down.bias", f"{mlp}.down_proj.bias", n=hidden),
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gpu.config import ModelConfig
@@ -24,15 +24,19 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Activations, reused by every layer and every plan: (MAX_ROWS, width) each."""
+    """Activations, reused by every layer and every plan: (MAX_ROWS, width) each. `scratch`: those
+    that only some architectures need, by the names they give them."""
 
     stream: Stream
     q: Tensor
     attended: Tensor
     gated: Tensor
+    scratch: Mapping[str, Tensor]
 
     @classmethod
-    def make(cls, config: ModelConfig, memory: Memory) -> Workspace:
+    def make(cls, config: ModelConfig, memory: Memory, scratch: Mapping[str, int]) -> Workspace:
+        """`scratch`: name and width of what this architecture needs beside the others."""
+
         def rows(name: str, width: int) -> Tensor:
             return memory.zeros(name, (MAX_ROWS, padded(width)))
 
@@ -43,6 +47,7 @@ class Workspace:
             rows("q", q_width),
             rows("attended", q_width),
             rows("gated", config.intermediate_size),
+            {name: rows(name, width) for name, width in scratch.items()},
         )
 
 

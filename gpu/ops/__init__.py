@@ -6,7 +6,8 @@ NumPy.
 from gpu.ops.attention import attention, attention_cut, attention_merge
 from gpu.ops.batch import Batch, Splits
 from gpu.ops.inspection import attention_weights
-from gpu.ops.products import Norm, embed, matmul, qkv
+from gpu.ops.norms import Norm, add_positions, norm, place_heads
+from gpu.ops.products import embed, matmul, qkv
 from gpu.ops.reach import PARTS, scale_heads, scale_update, steer
 from gpu.ops.sampling import RESULT_WORDS, keys_tensor, sample, sample_keys
 from gpu.ops.statistics import layer_stats
@@ -17,6 +18,7 @@ __all__ = [
     "Batch",
     "Norm",
     "Splits",
+    "add_positions",
     "attention",
     "attention_cut",
     "attention_merge",
@@ -25,6 +27,8 @@ __all__ = [
     "keys_tensor",
     "layer_stats",
     "matmul",
+    "norm",
+    "place_heads",
     "qkv",
     "sample",
     "sample_keys",

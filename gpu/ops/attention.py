@@ -10,6 +10,7 @@ from gpu.ops.attention_cut import FEW_ROWS, AttentionCut
 from gpu.ops.batch import STATE_FLOATS, Batch, Splits, expect_shape, groups, paging
 from gpu.runner import DeviceInfo
 from gpu.webgpu.buffers import Tensor
+from gpu.webgpu.kernels import Number
 from gpu.webgpu.plan import Recorder
 
 
@@ -24,8 +25,9 @@ def attention(
     out: Tensor,
     entropy: Tensor | None = None,
 ) -> None:
-    """out = softmax(q · kᵀ / √head_dim) · v. `entropy` (rows, n_heads), in bits, is
-    filled when given. Splits of `batch.splits` are put together by a second dispatch."""
+    """out = softmax(cap(q · kᵀ · scale)) · v over the keys that rows see in this layer. `entropy`
+    (rows, n_heads), in bits, is filled when given. Splits of `batch.splits` are put together by a
+    second dispatch."""
     expect_shape(out, (q.shape[-1],), label)
     if entropy is not None:
         expect_shape(entropy, (config.n_heads,), label)
@@ -56,7 +58,7 @@ def attention(
         {
             "N_HEADS": config.n_heads,
             "Q_STRIDE": q.shape[-1],
-            "SCALE": score_scale(config),
+            **scores(config, layer),
             "SPLIT": cut.split,
             "PARTIAL": splits is not None,
             "CAPTURE": entropy is not None,
@@ -69,9 +71,15 @@ def attention(
         attention_merge(rec, batch, f"{label}.merge", config, splits, cut.split, out, entropy)
 
 
-def score_scale(config: ModelConfig) -> float:
-    """What makes q · k a score in bits: log2(e) / √head_dim."""
-    return float(np.float32(np.log2(np.e) * config.head_dim**-0.5))
+def scores(config: ModelConfig, layer: int) -> dict[str, Number]:
+    """The constants that make q · k a score, in bits: the usual unit times log2(e)."""
+    scale = config.head_dim**-0.5 if config.score_scale is None else config.score_scale
+    cap = config.score_cap or 0.0
+    return {
+        "SCALE": float(np.float32(np.log2(np.e) * scale)),
+        "CAP": float(np.float32(np.log2(np.e) * cap)),
+        "WINDOW": config.window_of(layer) or 0,
+    }
 
 
 def attention_merge(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError
 from gpu.kv.pools import KvPools
-from gpu.ops.attention import score_scale
+from gpu.ops.attention import scores
 from gpu.ops.batch import Batch, expect_shape, paging
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.plan import Recorder
@@ -27,7 +27,7 @@ def attention_weights(
     keys: Tensor,
     weights: Tensor,
 ) -> None:
-    """weights = softmax(q · kᵀ / √head_dim) of a range of keys: (n_rows, n_heads, n) at the start
+    """weights = softmax(cap(q · kᵀ · scale)) of a range of keys: (n_rows, n_heads, n) at the start
     of a tensor with room for them. `keys`: uniform, the first key's position and n, read when the
     plan runs, so that one plan serves every range.
 
@@ -52,7 +52,7 @@ def attention_weights(
             "HEAD_VEC4S": config.head_dim // 4,
             "GROUP": config.n_heads // config.n_kv_heads,
             "Q_STRIDE": q.shape[-1],
-            "SCALE": score_scale(config),
+            **scores(config, layer),
             "LANES": WEIGHTS_LANES,
             **paging(config, pools),
         },

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpu.checkpoint.weights import Matrix
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.ops.batch import Batch, expect_shape, groups, paging
+from gpu.ops.norms import Norm, turned_dim
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.kernels import Number
 from gpu.webgpu.plan import Recorder
 
+ACTIVATION_CODES = {"silu": 1, "gelu_tanh": 2, "gelu": 3}
+"""As shaders/lib/activation.wgsl numbers them; 0 is none."""
+
 
 def embed(
-    rec: Recorder, batch: Batch, label: str, table: Matrix, chosen: Tensor, x: Tensor
+    rec: Recorder,
+    batch: Batch,
+    label: str,
+    table: Matrix,
+    chosen: Tensor,
+    x: Tensor,
+    *,
+    scale: float = 1.0,
 ) -> None:
-    """x[row] = table[token of row]. The table's format must hold zero exactly: it fills the padding
-    of x."""
+    """x[row] = table[token of row] · scale. The table's format must hold zero exactly: it fills the
+    padding of x."""
     if table.dtype == "q4":
         raise ValueError(f"{label}: a table in q4 would leave its minimum in the padding of x")
     expect_shape(x, (padded(table.k),), label)
@@ -32,18 +41,11 @@ def embed(
                 "BLOCKS": table.blocks,
                 "FIRST": shard.first,
                 "COUNT": shard.n_rows,
+                "SCALE": scale,
                 "WORKGROUP": workgroup,
             },
             lib={"weight": f"weight_{table.dtype}"},
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """RMSNorm of a product's input."""
-
-    gain: Tensor
-    eps: float
 
 
 def matmul(
@@ -57,13 +59,19 @@ def matmul(
     norm: Norm | None = None,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
+    activation: str | None = None,
     gated: bool = False,
+    scale: float = 1.0,
+    cap: float | None = None,
     gather: bool = False,
+    gathered: bool = False,
 ) -> None:
-    """y = [residual +] act([norm](x) · weightᵀ [+ bias]), a dispatch for each shard.
+    """y = [residual +] scale · capped(act([norm](x) · weightᵀ [+ bias])), a dispatch for each
+    shard.
 
-    `gated`: columns in pairs, silu(even) · odd, half as many in y. `gather`: one row of y for each
-    sample, from its row of x.
+    `activation`: of `ACTIVATION_CODES`. `gated`: columns in pairs, act(even) · odd, half as many in
+    y. `cap`: v becomes cap · tanh(v / cap). `gather`: one row of y for each sample, from its row of
+    x, or, when `gathered`, from the row of x in its own place.
     """
     expect_shape(x, (padded(weight.k),), label)
     expect_shape(y, (padded(weight.n // 2 if gated else weight.n),), label)
@@ -75,7 +83,7 @@ def matmul(
         label,
         weight,
         norm,
-        batch.n_samples if gather else batch.n_rows,
+        batch.n_samples if gather or gathered else batch.n_rows,
         {
             "step": batch.step,
             "x": x,
@@ -87,9 +95,13 @@ def matmul(
         {
             "Y_STRIDE": y.shape[-1],
             "BIAS": bias is not None,
+            "ACTIVATION": ACTIVATION_CODES[activation] if activation else 0,
             "GATED": gated,
+            "SCALE": scale,
+            "CAP": cap or 0.0,
             "RESIDUAL": residual is not None,
-            "GATHER": gather,
+            "GATHER": gather or gathered,
+            "GATHERED": gathered,
         },
     )
 
@@ -101,23 +113,23 @@ def qkv(
     config: ModelConfig,
     x: Tensor,
     weight: Matrix,
-    rotations: Tensor,
+    rotations: Tensor | None,
     pools: KvPools,
     layer: int,
     q: Tensor,
     *,
-    norm: Norm,
+    norm: Norm | None = None,
     bias: Tensor | None = None,
 ) -> None:
     """Project [norm](x) to queries, keys and values, turn queries and keys by their rows' positions
     and write keys and values into the cache of `layer`. `weight` and `bias` are in the order of
-    `WeightLoader.heads`; rotations (context, head_dim / 2, 2)."""
+    `WeightLoader.heads`; rotations (context, rotary_dim / 2, 2), None: nothing is turned."""
     n_heads = config.n_heads + 2 * config.n_kv_heads
     if weight.n != n_heads * config.head_dim:
         raise ValueError(f"{label}: {weight.n} rows are not {n_heads} heads of {config.head_dim}")
     expect_shape(x, (padded(weight.k),), label)
     expect_shape(q, (padded(config.n_heads * config.head_dim),), label)
-    expect_shape(rotations, (config.head_dim // 2, 2), label)
+    rotary_dim = turned_dim(config, rotations, label)
     _record_product(
         rec,
         "qkv",
@@ -128,9 +140,9 @@ def qkv(
         {
             "step": batch.step,
             "x": x,
-            "gain": norm.gain,
+            "gain": norm.gain if norm else batch.unread,
             "bias": bias or batch.unread,
-            "rotations": rotations,
+            "rotations": rotations or batch.unread,
             "q": q,
             "k_pool": pools.keys[layer],
             "v_pool": pools.values[layer],
@@ -138,6 +150,7 @@ def qkv(
         {
             "BIAS": bias is not None,
             "HEAD_DIM": config.head_dim,
+            "ROTARY_DIM": rotary_dim,
             "N_HEADS": config.n_heads,
             "Q_STRIDE": q.shape[-1],
             **paging(config, pools),
@@ -162,6 +175,8 @@ def _record_product(
 ) -> None:
     """A dispatch for each shard of what uses shaders/lib/product.wgsl. `fours`: columns belong
     together in fours."""
+    if norm and not norm.is_rms:
+        raise ValueError(f"{label}: a product takes RMSNorm alone; record `norm` before it")
     shared: dict[str, Number] = {
         "K": weight.k,
         "BLOCKS": weight.blocks,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from gpu import ops
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
-from gpu.models.llama import Llama
+from gpu.models.decoder import Decoder
 from gpu.models.workspace import Capture, Instruments, Workspace
 from gpu.ops import Batch, Splits
 from gpu.ops.attention_cut import FEW_ROWS, split_of
@@ -109,7 +109,7 @@ class PlanBook:
     """Records plans of `model` on demand and keeps them."""
 
     def __init__(
-        self, device: Device, model: Llama, pools: KvPools, tensors: StepTensors, memory: Memory
+        self, device: Device, model: Decoder, pools: KvPools, tensors: StepTensors, memory: Memory
     ) -> None:
         self.kernels = Kernels(device)
         self._device = device
@@ -117,7 +117,7 @@ class PlanBook:
         self._pools = pools
         self._tensors = tensors
         self._memory = memory
-        self._work = Workspace.make(model.config, memory)
+        self._work = Workspace.make(model.config, memory, model.scratch)
         self._shared = Batch.make(memory, tensors.step, 1, 1)
         self._split = split_of(device.info.software)
         most = _power_of_two(-(-pools.shape.context // self._split))
@@ -174,7 +174,7 @@ class PlanBook:
         else:
             x = model.forward(rec, batch, self._work, self._pools, tensors.chosen, instruments)
         if n_samples:
-            model.logits(rec, batch, x, tensors.logits)
+            model.logits(rec, batch, self._work, x, tensors.logits)
         if n_samples and kind in SAMPLING:
             self._sample(rec, batch)
         return RecordedPlan(key, rec.plan, instruments, self._n_queries(kind, rec.plan))

@@ -2,25 +2,34 @@
 
 Both are those of the mathematics, whatever the kernel does twice. Every byte of memory that is
 needed counts once, read or written; a multiply-add is two operations; `exp`, a division and a
-comparison are one each; turning a stored weight into a number is none. For r rows of one sequence
-after c tokens that are in the cache already, K inputs, N outputs, heads of d numbers:
+comparison are one each, an activation four, a soft cap five; turning a stored weight into a number
+is none. For r rows of one sequence after c tokens that are in the cache already, K inputs, N
+outputs, heads of d numbers:
 
     embed            0                                  r rows of the table; x written
     matmul, qkv      r · 2NK                            weights as stored; x, y
       norm           + 4rK                              gain
       bias, residual + rN each                          themselves
+      activation     + 4rN
       gated          + 5rN / 2                          half as many y
+      cap            + 5rN
       qkv            + 3r for each number turned        rotations; new keys and values
     attention        Σ keys seen · heads · (4d + 5)     keys, values of c + r tokens; block table;
                      + r · heads · d                    q, out
+      cap            + 5 for each score
     attention_merge  heads · d · (3 splits − 2) a row   what the splits left; out
+    norm             4rN, LayerNorm 7rN                 x, y, gain
+      bias, residual + rN each                          themselves
+    place_heads      4 a number of queries and keys     projected heads; gains; q; new keys, values
+                     + 3 for each number turned         rotations
+    add_positions    rN                                 r rows of the table; x read and written
     layer_stats      16 a number and layer              both arenas
     sample_keys      8 a token of the vocabulary        logits, seen; keys written
     sample           4 a strip of the vocabulary        summaries of the strips; results
 
-Row i of r sees c + i + 1 keys. A sample reads one row of x. What `sample` walks over beside the
-summaries depends on the logits and is left out. Of a matrix in shards, what
-they share counts with the first.
+Row i of r sees c + i + 1 keys, or the layer's window of them. A sample reads one row of x. What
+`sample` walks over beside the summaries depends on the logits and is left out. Of a matrix in
+shards, what they share counts with the first.
 """
 
 from __future__ import annotations
@@ -37,6 +46,10 @@ NORM_FLOPS = 4
 """A number: square, add, multiply by the gain and by the scale."""
 GATE_FLOPS = 5
 """A pair: v / (1 + exp(−v)), times the other."""
+ACTIVATION_FLOPS = 4
+CAP_FLOPS = 5
+LAYER_NORM_FLOPS = 7
+"""A number: two differences, two sums, a square, the gain, the scale."""
 TURN_FLOPS = 3
 SOFTMAX_FLOPS = 5
 """A score: scale, compare with the maximum, subtract it, exp, add."""
@@ -87,10 +100,14 @@ class StepSize:
         """Tokens whose keys are read."""
         return self.context + self.n_rows
 
-    @property
-    def n_seen(self) -> int:
-        """Keys that the rows see, added up."""
-        return self.n_rows * self.context + self.n_rows * (self.n_rows + 1) // 2
+    def n_seen(self, window: int = 0) -> int:
+        """Keys that the rows see, added up; `window` of them at most, 0: all."""
+        seen = (self.context + i + 1 for i in range(self.n_rows))
+        return sum(min(n, window) if window else n for n in seen)
+
+    def n_cached(self, window: int = 0) -> int:
+        """Keys that any of the rows sees."""
+        return min(self.n_keys, self.n_rows + window - 1) if window else self.n_keys
 
     def n_splits(self, split: int) -> int:
         """Splits of `split` keys that the rows see, added up."""
@@ -139,12 +156,16 @@ def _product(dispatch: Dispatch, n_rows: int) -> Cost:
 
 
 def _matmul(dispatch: Dispatch, size: StepSize) -> Cost:
-    c = _constants(dispatch)
+    c, constants = _constants(dispatch), dispatch.kernel.constants
     n_rows = size.n_samples if c["GATHER"] else size.n_rows
     n = c["N"] // 2 if c["GATED"] else c["N"]
     cost = _product(dispatch, n_rows) + Cost(0, n_rows * 4 * n)
     if c["GATED"]:
         cost += Cost(n_rows * GATE_FLOPS * n, 0)
+    elif c["ACTIVATION"]:
+        cost += Cost(n_rows * ACTIVATION_FLOPS * n, 0)
+    if constants["CAP"]:
+        cost += Cost(n_rows * CAP_FLOPS * n, 0)
     if c["RESIDUAL"]:
         cost += Cost(n_rows * n, n_rows * 4 * n)
     return cost
@@ -155,10 +176,10 @@ def _qkv(dispatch: Dispatch, size: StepSize) -> Cost:
     q_end = c["N_HEADS"] * c["HEAD_DIM"]
     k_end = q_end + c["N_KV_HEADS"] * c["HEAD_DIM"]
     first, last = c["FIRST"], c["FIRST"] + c["N"]
-    n_turned = max(0, min(last, k_end) - first)
+    n_turned = max(0, min(last, k_end) - first) * c["ROTARY_DIM"] // c["HEAD_DIM"]
     n_queries = max(0, min(last, q_end) - first)
     row_bytes = 4 * n_queries + _item_bytes(keys.dtype) * (c["N"] - n_queries)
-    rotation_bytes = 0 if first else 4 * c["HEAD_DIM"]
+    rotation_bytes = 0 if first else 4 * c["ROTARY_DIM"]
     turned = Cost(size.n_rows * TURN_FLOPS * n_turned, size.n_rows * (rotation_bytes + row_bytes))
     return _product(dispatch, size.n_rows) + turned
 
@@ -167,9 +188,10 @@ def _attention(dispatch: Dispatch, size: StepSize) -> Cost:
     c, keys = _constants(dispatch), dispatch.tensors["k_pool"]
     heads, d = c["N_HEADS"], keys.shape[-1]
     score = 4 * d + SOFTMAX_FLOPS + (ENTROPY_FLOPS if c["CAPTURE"] else 0)
-    flops = size.n_seen * heads * score
-    cached = 2 * size.n_keys * c["N_KV_HEADS"] * d * _item_bytes(keys.dtype)
-    n_bytes = cached + 4 * -(-size.n_keys // c["BLOCK_TOKENS"]) + size.n_rows * 4 * heads * d
+    score += CAP_FLOPS if dispatch.kernel.constants["CAP"] else 0
+    flops, n_keys = size.n_seen(c["WINDOW"]) * heads * score, size.n_cached(c["WINDOW"])
+    cached = 2 * n_keys * c["N_KV_HEADS"] * d * _item_bytes(keys.dtype)
+    n_bytes = cached + 4 * -(-n_keys // c["BLOCK_TOKENS"]) + size.n_rows * 4 * heads * d
     if c["PARTIAL"]:
         return Cost(flops, n_bytes + size.n_splits(c["SPLIT"]) * heads * (4 * d + STATE_BYTES))
     entropies = size.n_rows * 4 * heads if c["CAPTURE"] else 0
@@ -184,6 +206,29 @@ def _attention_merge(dispatch: Dispatch, size: StepSize) -> Cost:
         heads * d * (3 * n_splits - 2 * size.n_rows),
         n_splits * heads * (4 * d + STATE_BYTES) + size.n_rows * 4 * heads * d + entropies,
     )
+
+
+def _norm(dispatch: Dispatch, size: StepSize) -> Cost:
+    c = _constants(dispatch)
+    n_rows, width = size.n_samples if c["GATHER"] else size.n_rows, c["WIDTH"]
+    flops = (LAYER_NORM_FLOPS if c["CENTRED"] else NORM_FLOPS) + c["BIAS"] + c["RESIDUAL"]
+    numbers = n_rows * width * (2 + c["RESIDUAL"]) + width * (1 + c["BIAS"])
+    return Cost(n_rows * width * flops, 4 * numbers)
+
+
+def _place_heads(dispatch: Dispatch, size: StepSize) -> Cost:
+    c, keys = _constants(dispatch), dispatch.tensors["k_pool"]
+    d, turned = 2 * c["PAIRS"], 4 * c["HALF"]
+    n_normed = c["N_HEADS"] + c["N_KV_HEADS"]
+    flops = n_normed * (NORM_FLOPS * d + TURN_FLOPS * turned)
+    row = 4 * (2 * c["N_HEADS"] + 2 * c["N_KV_HEADS"]) * d + 4 * turned
+    row += 2 * c["N_KV_HEADS"] * d * _item_bytes(keys.dtype)
+    return Cost(size.n_rows * flops, size.n_rows * row + dispatch.tensors["gains"].n_bytes)
+
+
+def _add_positions(dispatch: Dispatch, size: StepSize) -> Cost:
+    numbers = size.n_rows * _constants(dispatch)["STRIDE"]
+    return Cost(numbers, 12 * numbers)
 
 
 def _layer_stats(dispatch: Dispatch, size: StepSize) -> Cost:
@@ -218,6 +263,9 @@ COSTS: dict[str, Callable[[Dispatch, StepSize], Cost]] = {
     "qkv": _qkv,
     "attention": _attention,
     "attention_merge": _attention_merge,
+    "norm": _norm,
+    "place_heads": _place_heads,
+    "add_positions": _add_positions,
     "layer_stats": _layer_stats,
     "sample_keys": _sample_keys,
     "sample": _sample,

@@ -1,9 +1,8 @@
-"""Llama in PyTorch: float32 on the CPU, written without looking at `gpu.models.llama`'s kernels, so
-that the two can be held against each other."""
+"""Llama, and what differs from it in numbers alone, in PyTorch: float32 on the CPU, written without
+looking at `gpu.models.llama`'s kernels, so that the two can be held against each other."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,11 +14,25 @@ from gpu.checkpoint.reader import WeightSource
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
+from gpu.pytorch.attention import Ropes, Turn, attend
 from gpu.pytorch.reach import UNTOUCHED, Untouched
 from gpu.pytorch.statistics import UNWATCHED, Watcher
 from gpu.step import Floats
 
 KV_DTYPES = {"f32": torch.float32, "f16": torch.float16}
+
+
+MODEL_TYPES = ("llama", "qwen2", "mistral", "smollm3", "granite", "qwen3")
+
+
+def expect_supported(config: ModelConfig) -> None:
+    """Raises ModelError for an architecture that this backend has not."""
+    if config.model_type not in MODEL_TYPES:
+        raise ModelError(
+            f"--backend torch runs {', '.join(MODEL_TYPES)} models, but this is "
+            f"{config.model_type}; use --backend wgpu, which needs no GPU where a software device "
+            "is installed"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,8 @@ class Layer:
     gate: Linear
     up: Linear
     down: Linear
+    q_norm: torch.Tensor | None = None  # (head_dim,)
+    k_norm: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +90,7 @@ class TorchLlama:
         checkpoint: WeightSource,
         dtype: str,
         n_blocks: int,
+        context: int,
         on_bytes: Callable[[int], None] = lambda n: None,
     ) -> None:
         self.config = config
@@ -92,28 +108,28 @@ class TorchLlama:
         pool = (config.n_layers, n_blocks, BLOCK_TOKENS, config.n_kv_heads, config.head_dim)
         self.keys = torch.zeros(pool, dtype=KV_DTYPES[FORMATS[dtype].kv])
         self.values = torch.zeros_like(self.keys)
-        self._inv_freq = torch.from_numpy(config.rope.inv_freq(config.head_dim))
+        self._ropes = Ropes(config, context)
 
     @torch.inference_mode()
     def logits(
         self, batch: Batch, sampled: torch.Tensor, watcher: Watcher = UNWATCHED
     ) -> torch.Tensor:
         """Run the rows; raw logits (n_sampled, vocab_size) of those at the places `sampled`."""
-        angles = torch.outer(batch.positions.double(), self._inv_freq)[:, None]
-        cos, sin = angles.cos().float(), angles.sin().float()  # (n_rows, 1, head_dim / 2)
-        embedding = self.embedding[batch.ids]
+        turns, scale = self._ropes.turns(batch.positions), self.config.residual_scale
+        embedding = self.embedding[batch.ids] * self.config.embedding_scale
         x = batch.reach.before(0, torch.zeros_like(embedding), embedding)
         watcher.add("embedding", x)
         watcher.mark()
         for i, layer in enumerate(self.layers):
             update = self._attention(
-                i, self._norm(x, layer.attention_norm), batch, cos, sin, watcher
+                i, self._norm(x, layer.attention_norm), batch, turns[i], watcher
             )
-            update = batch.reach.attention(i, update)
+            update = batch.reach.attention(i, update * scale)
             watcher.add_update("attention", x, update)
             x = x + update
             watcher.mark()
-            update = batch.reach.mlp(i, _swiglu(layer, self._norm(x, layer.mlp_norm)))
+            update = _swiglu(layer, self._norm(x, layer.mlp_norm))
+            update = batch.reach.mlp(i, update * scale)
             update = batch.reach.before(i + 1, x, update)
             watcher.add_update("mlp", x, update)
             x = x + update
@@ -124,7 +140,7 @@ class TorchLlama:
     @torch.inference_mode()
     def read_out(self, x: torch.Tensor) -> torch.Tensor:
         """Final norm and output head: logits (n, vocab_size) of states (n, hidden_size)."""
-        return self.head(self._norm(x, self.norm))
+        return self.head(self._norm(x, self.norm)) * self.config.logit_scale
 
     def copy_block(self, source: int, destination: int) -> None:
         """Keys and values of a block, all layers."""
@@ -140,8 +156,7 @@ class TorchLlama:
         i: int,
         x: torch.Tensor,
         batch: Batch,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
+        turn: Turn | None,
         watcher: Watcher,
     ) -> torch.Tensor:
         """Grouped-query attention of each row over its own sequence."""
@@ -149,12 +164,19 @@ class TorchLlama:
         q = layer.q(x).view(len(x), config.n_heads, config.head_dim)
         k = layer.k(x).view(len(x), config.n_kv_heads, config.head_dim)
         v = layer.v(x).view(k.shape)
-        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
+        if turn is not None:
+            q, k = turn(q), turn(k)
+        scale = config.head_dim**-0.5 if config.score_scale is None else config.score_scale
+        window = config.window_of(i)
         attended = torch.empty_like(q)
         weights = []
         for slot in batch.slots:
             keys, values = self._append(i, slot, k[slot.which], v[slot.which])
-            attended[slot.which], p = _attend(q[slot.which], keys, values, slot.positions)
+            attended[slot.which], p = attend(
+                q[slot.which], keys, values, slot.positions, scale, window
+            )
             weights.append((slot.which, p))
         watcher.add_weights(weights, len(x))
         return layer.out(batch.reach.heads(i, attended).flatten(1))
@@ -173,30 +195,6 @@ class TorchLlama:
             pool[i][blocks].flatten(0, 1)[:n_context].float() for pool in (self.keys, self.values)
         )
         return keys, values
-
-
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary positions: turn the pairs (j, j + head_dim / 2) of x (n_rows, n_heads, head_dim)."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
-
-def _attend(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(q · kᵀ / √head_dim) · v, each row over the positions up to its own.
-
-    q (n_rows, n_heads, head_dim); keys, values (n_context, n_kv_heads, head_dim); query heads
-    share key heads in groups (Ainslie et al. 2023, "GQA"). Returns (n_rows, n_heads, head_dim)
-    and the weights (n_rows, n_heads, n_context).
-    """
-    n_context, n_kv_heads, head_dim = keys.shape
-    grouped = q.view(len(q), n_kv_heads, -1, head_dim)
-    scores = torch.einsum("rkgd,ckd->rkgc", grouped, keys) / math.sqrt(head_dim)
-    later = torch.arange(n_context) > positions[:, None]
-    weights = scores.masked_fill(later[:, None, None], -math.inf).softmax(-1)
-    attended = torch.einsum("rkgc,ckd->rkgd", weights, values)
-    return attended.reshape(q.shape), weights.flatten(1, 2)
 
 
 def _swiglu(layer: Layer, x: torch.Tensor) -> torch.Tensor:
@@ -258,14 +256,17 @@ def _load_layer(config: ModelConfig, load: _Loader, i: int) -> Layer:
     n_q, n_kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
     layer = f"model.layers.{i}"
     attn, mlp = f"{layer}.self_attn", f"{layer}.mlp"
+    has_norms = config.model_type == "qwen3"
     return Layer(
         attention_norm=load.vector(f"{layer}.input_layernorm.weight", hidden),
         q=load.linear(f"{attn}.q_proj", n_q, hidden, config.attention_bias),
         k=load.linear(f"{attn}.k_proj", n_kv, hidden, config.attention_bias),
         v=load.linear(f"{attn}.v_proj", n_kv, hidden, config.attention_bias),
-        out=load.linear(f"{attn}.o_proj", hidden, n_q, config.attention_bias),
+        out=load.linear(f"{attn}.o_proj", hidden, n_q, config.out_bias),
         mlp_norm=load.vector(f"{layer}.post_attention_layernorm.weight", hidden),
         gate=load.linear(f"{mlp}.gate_proj", inner, hidden, config.mlp_bias),
         up=load.linear(f"{mlp}.up_proj", inner, hidden, config.mlp_bias),
         down=load.linear(f"{mlp}.down_proj", hidden, inner, config.mlp_bias),
+        q_norm=load.vector(f"{attn}.q_norm.weight", config.head_dim) if has_norms else None,
+        k_norm=load.vector(f"{attn}.k_norm.weight", config.head_dim) if has_norms else None,
     )

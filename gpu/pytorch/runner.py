@@ -22,7 +22,7 @@ from gpu.checkpoint.reader import Checkpoint, Progress, loading
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit
-from gpu.pytorch.llama import Batch, SlotRows, TorchLlama
+from gpu.pytorch.llama import Batch, SlotRows, TorchLlama, expect_supported
 from gpu.pytorch.reach import UNTOUCHED, RowReach
 from gpu.pytorch.statistics import UNWATCHED, Kept, Statistics, Watcher
 from gpu.reach import NOTHING, Reach
@@ -87,10 +87,11 @@ class TorchRunner:
         if dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
         config = ModelConfig.from_folder(folder)
+        expect_supported(config)
         checkpoint = Checkpoint.open(folder)
         shape = fit(config, FORMATS[dtype].kv, n_slots, context=context, budget_bytes=kv_bytes)
         on_bytes = loading(progress, 4 * checkpoint.parameters(config.tie_embeddings))
-        model = TorchLlama(config, checkpoint, dtype, shape.n_blocks, on_bytes)
+        model = TorchLlama(config, checkpoint, dtype, shape.n_blocks, shape.context, on_bytes)
         return cls(model, shape, dtype, n_slots)
 
     # ---- the runner protocol ----------------------------------------------------------------

@@ -1,11 +1,48 @@
-"""How far one set of logits is from another, as distributions over the next token."""
+"""How well logits foretell tokens, and how far one set of logits is from another."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from gpu.reference.softmax import log_softmax
 from gpu.step import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """`kl`: mean over positions of KL(reference ‖ this) in nats; `same_top`: share of positions
+    with the same most likely token."""
+
+    kl: float
+    same_top: float
+
+    @classmethod
+    def of(cls, reference: Floats, logits: Floats) -> Divergence:
+        """Of logits (n_positions, vocab_size) of the same positions."""
+        return cls(mean_kl(reference, logits), same_top(reference, logits))
+
+    @classmethod
+    def mean(cls, parts: Sequence[tuple[int, Divergence]]) -> Divergence:
+        """Of several sets of positions together, from how many each has and its own."""
+        total = sum(n for n, _ in parts)
+        return cls(
+            sum(n * part.kl for n, part in parts) / total,
+            sum(n * part.same_top for n, part in parts) / total,
+        )
+
+    def __str__(self) -> str:
+        return f"mean KL {self.kl:.2e} nats, the same first choice at {self.same_top:.1%}"
+
+
+def mean_loss(logits: Floats, ids: Sequence[int]) -> float:
+    """Mean of −ln p(id) in nats over positions, p being the softmax of `logits` (n_positions,
+    vocab_size) and `ids` what came next at each; its exponential is the perplexity. Computed in
+    float64."""
+    log_p = log_softmax(logits)
+    return float(-log_p[np.arange(len(ids)), np.asarray(ids)].mean())
 
 
 def mean_kl(reference: Floats, logits: Floats) -> float:

@@ -8,6 +8,9 @@ each row: `slots` and `positions`. A cache is [n_blocks][n_kv_heads][block_token
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,6 +38,53 @@ def silu(x: Array) -> Array:
     return x * np.where(x >= 0, 1.0, small) / (1.0 + small)
 
 
+def gelu_tanh(x: Array) -> Array:
+    """x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))) (Hendrycks & Gimpel 2016)."""
+    result: Array = x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return result
+
+
+def gelu(x: Array) -> Array:
+    """x · Φ(x), Φ the standard normal distribution."""
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+    result: Array = x / 2 * (1 + erf(x / np.sqrt(2)))
+    return result
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "silu": silu,
+    "gelu_tanh": gelu_tanh,
+    "gelu": gelu,
+}
+
+
+def capped(x: Array, cap: float | None) -> Array:
+    """cap · tanh(x / cap); x where there is no cap."""
+    return x if not cap else cap * np.tanh(x / cap)
+
+
+def norm(
+    x: Array,
+    gain: Array,
+    eps: float,
+    *,
+    centred: bool = False,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    rows: Ids | None = None,
+) -> Array:
+    """[residual +] RMSNorm of rows x (n_rows, k), or LayerNorm (Ba et al. 2016) when `centred`, [+
+    bias]. `rows`: which rows of x to take, one for each row of the result."""
+    if rows is not None:
+        x = x[rows]
+    if centred:
+        x = x - x.mean(axis=-1, keepdims=True)
+    y = rms_norm(x, gain, eps)
+    if bias is not None:
+        y = y + bias
+    return y if residual is None else residual + y
+
+
 def matmul(
     x: Array,
     weight: Array,
@@ -43,14 +93,19 @@ def matmul(
     eps: float = 0.0,
     bias: Array | None = None,
     residual: Array | None = None,
+    activation: str | None = None,
     gated: bool = False,
+    scale: float = 1.0,
+    cap: float | None = None,
     rows: Ids | None = None,
 ) -> Array:
-    """[residual +] act([rms_norm](x) · weightᵀ [+ bias]) for x (n_rows, k) and weight (n, k).
+    """[residual +] scale · capped(act([rms_norm](x) · weightᵀ [+ bias])) for x (n_rows, k) and
+    weight (n, k).
 
-    `gain`: normalise first. `gated`: silu(even columns) · odd columns (SwiGLU, Shazeer 2020).
-    `rows`: which rows of x to take, one for each row of the result.
+    `gain`: normalise first. `activation`: of `ACTIVATIONS`. `gated`: act(even columns) · odd
+    columns (Shazeer 2020). `rows`: which rows of x to take, one for each row of the result.
     """
+    act = ACTIVATIONS[activation] if activation else np.asarray
     if rows is not None:
         x = x[rows]
     if gain is not None:
@@ -58,17 +113,18 @@ def matmul(
     y = x @ weight.T
     if bias is not None:
         y = y + bias
-    if gated:
-        y = silu(y[:, 0::2]) * y[:, 1::2]
+    y = act(y[:, 0::2]) * y[:, 1::2] if gated else act(y)
+    y = scale * capped(y, cap)
     return y if residual is None else residual + y
 
 
 def rotate(x: Array, rotations: Array) -> Array:
-    """RoPE (Su et al. 2021), the halves of a head paired: x (…, head_dim), rotations
-    (…, head_dim / 2, 2) of cosine and sine."""
-    low, high = np.split(x, 2, axis=-1)
+    """RoPE (Su et al. 2021), the halves of what is turned paired: x (…, head_dim), rotations
+    (…, rotary_dim / 2, 2) of cosine and sine; numbers from rotary_dim on stay as they are."""
+    half = rotations.shape[-2]
+    low, high, rest = np.split(x, [half, 2 * half], axis=-1)
     cos, sin = rotations[..., 0], rotations[..., 1]
-    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin, rest], axis=-1)
 
 
 def qkv(
@@ -82,53 +138,129 @@ def qkv(
     values: Array,
     n_heads: int,
     *,
-    gain: Array,
-    eps: float,
+    gain: Array | None = None,
+    eps: float = 0.0,
     bias: Array | None = None,
 ) -> Array:
     """Rotated queries (n_rows, n_heads, head_dim); rotated keys and values go into `keys` and
     `values` in place. x (n_rows, k), weight ((n_heads + 2 · n_kv_heads) · head_dim, k): the heads
-    of queries, keys, values; rotations (context, head_dim / 2, 2)."""
-    _, n_kv_heads, block_tokens, head_dim = keys.shape
+    of queries, keys, values; rotations (context, rotary_dim / 2, 2)."""
+    n_kv_heads, head_dim = keys.shape[1], keys.shape[3]
     heads = matmul(x, weight, gain=gain, eps=eps, bias=bias).reshape(len(x), -1, head_dim)
-    turned = rotate(heads, rotations[positions][:, None])
+    q, k, v = np.split(heads, [n_heads, n_heads + n_kv_heads], axis=1)
+    q, k = (rotate(part, rotations[positions][:, None]) for part in (q, k))
+    _keep(k, v, slots, positions, tables, keys, values)
+    return q
+
+
+def place_heads(
+    projected: Array,
+    gains: Array,
+    rotations: Array,
+    slots: Ids,
+    positions: Ids,
+    tables: Ids,
+    keys: Array,
+    values: Array,
+    n_heads: int,
+    *,
+    eps: float,
+    whole: bool = False,
+) -> Array:
+    """As `qkv` from the projected heads (n_rows, (n_heads + 2 · n_kv_heads) · head_dim) on, for
+    models that normalise queries and keys before they are turned: each head alone by gains
+    (2 · head_dim,), or all heads together by gains ((n_heads + n_kv_heads) · head_dim,) when
+    `whole`."""
+    n_kv_heads, head_dim = keys.shape[1], keys.shape[3]
+    at = np.array([n_heads, n_heads + n_kv_heads]) * head_dim
+    q, k, v = np.split(projected, at, axis=1)
+    q_gain, k_gain = np.split(gains, [at[0] if whole else head_dim])
+    turned = []
+    for part, gain in ((q, q_gain), (k, k_gain)):
+        groups = part if whole else part.reshape(len(part), -1, head_dim)
+        heads = rms_norm(groups, gain, eps).reshape(len(part), -1, head_dim)
+        turned.append(rotate(heads, rotations[positions][:, None]))
+    _keep(turned[1], v.reshape(turned[1].shape), slots, positions, tables, keys, values)
+    return turned[0]
+
+
+def _keep(
+    k: Array, v: Array, slots: Ids, positions: Ids, tables: Ids, keys: Array, values: Array
+) -> None:
+    """Put keys and values of rows where their positions lie in the cache."""
+    block_tokens = keys.shape[2]
     blocks = tables[slots, positions // block_tokens]
-    keys[blocks, :, positions % block_tokens] = turned[:, n_heads : n_heads + n_kv_heads]
-    values[blocks, :, positions % block_tokens] = heads[:, n_heads + n_kv_heads :]
-    return turned[:, :n_heads]
+    keys[blocks, :, positions % block_tokens] = k
+    values[blocks, :, positions % block_tokens] = v
+
+
+def add_positions(x: Array, table: Array, positions: Ids) -> Array:
+    """x (n_rows, k) plus the row of table (context, k) at each row's position."""
+    return x + table[positions]
+
+
+def scores(
+    q: Array, keys: Array, scale: float | None, cap: float | None, window: int | None
+) -> Array:
+    """capped(keys · q · scale) of one query (head_dim,) and all keys (n, head_dim) up to its own;
+    −∞ of those before the last `window`. `scale` None: 1 / √head_dim."""
+    found = capped(keys @ q * (q.shape[-1] ** -0.5 if scale is None else scale), cap)
+    if window is not None:
+        found[: max(0, len(keys) - window)] = -np.inf
+    return found
 
 
 def attention(
-    q: Array, keys: Array, values: Array, slots: Ids, positions: Ids, tables: Ids
+    q: Array,
+    keys: Array,
+    values: Array,
+    slots: Ids,
+    positions: Ids,
+    tables: Ids,
+    *,
+    scale: float | None = None,
+    cap: float | None = None,
+    window: int | None = None,
 ) -> tuple[Array, Array]:
-    """softmax(q · kᵀ / √head_dim) · v over the positions up to each row's own, heads in groups that
-    share keys and values (Ainslie et al. 2023): (n_rows, n_heads, head_dim), and the entropy of
-    each head's weights in bits (n_rows, n_heads)."""
-    n_rows, n_heads, head_dim = q.shape
+    """softmax(scores) · v over the positions up to each row's own, heads in groups that share keys
+    and values (Ainslie et al. 2023): (n_rows, n_heads, head_dim), and the entropy of each head's
+    weights in bits (n_rows, n_heads)."""
+    n_rows, n_heads, _ = q.shape
     out, entropy = np.empty_like(q), np.empty((n_rows, n_heads))
     for row in range(n_rows):
         k, v = (gather(pool, tables[slots[row]], positions[row] + 1) for pool in (keys, values))
         group = n_heads // k.shape[1]
         for head in range(n_heads):
-            p = softmax(k[:, head // group] @ q[row, head] / np.sqrt(head_dim))
+            p = softmax(scores(q[row, head], k[:, head // group], scale, cap, window))
             out[row, head] = p @ v[:, head // group]
             entropy[row, head] = -np.sum(p * np.log2(np.where(p > 0, p, 1.0)))
     return out, entropy
 
 
 def attention_weights(
-    q: Array, keys: Array, slots: Ids, positions: Ids, tables: Ids, first: int, n: int
+    q: Array,
+    keys: Array,
+    slots: Ids,
+    positions: Ids,
+    tables: Ids,
+    first: int,
+    n: int,
+    *,
+    scale: float | None = None,
+    cap: float | None = None,
+    window: int | None = None,
 ) -> Array:
     """(n_rows, n_heads, n): the weights that `attention` gives the keys at positions first …
     first + n − 1; 0 after each row's own."""
-    n_rows, n_heads, head_dim = q.shape
+    n_rows, n_heads, _ = q.shape
     weights = np.zeros((n_rows, n_heads, first + n))
     for row in range(n_rows):
         k = gather(keys, tables[slots[row]], positions[row] + 1)
         there = min(len(k), first + n)
         for head in range(n_heads):
-            scores = k[:, head * k.shape[1] // n_heads] @ q[row, head] / np.sqrt(head_dim)
-            weights[row, head, :there] = softmax(scores)[:there]
+            of_head = k[:, head * k.shape[1] // n_heads]
+            p = softmax(scores(q[row, head], of_head, scale, cap, window))
+            weights[row, head, :there] = p[:there]
     return weights[:, :, first:]
 
 
@@ -152,8 +284,8 @@ def gather(pool: Array, table: Ids, n_tokens: int) -> Array:
     return tokens
 
 
-def softmax(scores: Array) -> Array:
-    weights = np.exp(scores - scores.max())
+def softmax(x: Array) -> Array:
+    weights = np.exp(x - x.max())
     shares: Array = weights / weights.sum()
     return shares
 

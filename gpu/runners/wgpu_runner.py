@@ -22,7 +22,7 @@ from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.kv.blocks import BLOCK_TOKENS, block_bytes, fit
 from gpu.kv.pools import KvPools
-from gpu.models.llama import Llama
+from gpu.models.registry import MODELS
 from gpu.ops.step_buffer import MAX_ROWS, MAX_SAMPLES
 from gpu.plans.book import PlanBook, RecordedPlan, StepTensors
 from gpu.plans.cost import StepSize
@@ -91,7 +91,7 @@ class WgpuRunner:
             budget_bytes=kv_bytes,
             max_binding_bytes=device.max_binding_bytes,
         )
-        self.model = Llama(
+        self.model = MODELS[config.model_type](
             config, WeightLoader(checkpoint, memory, dtype, on_bytes), memory, shape.context
         )
         n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
@@ -243,9 +243,9 @@ class WgpuRunner:
                     yield
 
     def _plans_to_reach(self) -> Iterator[RecordedPlan]:
-        """Of a token and of a prompt's pieces; captured ones have the same kernels but for what the
-        plain warm-up brings."""
-        for n in (1, 16, 8, 4, 2):
+        """Of a token and of a prompt's pieces, which somebody waits for; captured ones have the
+        same kernels but for what the plain warm-up brings."""
+        for n in (1, 16):
             yield self.plans.plan(n, min(n, self.limits.n_slots), "plain", reach=True)
 
     def _plans_to_warm(self) -> Iterator[RecordedPlan]:

@@ -1,5 +1,6 @@
-// out = softmax(q · kᵀ / √head_dim) · v over the positions up to the row's own, for heads that
-// share keys and values in groups (Ainslie et al. 2023); scores stay on chip (Dao et al. 2022).
+// out = softmax(cap(q · kᵀ · scale)) · v over the positions up to the row's own, or the last WINDOW
+// of them, for heads that share keys and values in groups (Ainslie et al. 2023); scores stay on
+// chip (Dao et al. 2022). cap: see lib/soft_cap.wgsl.
 //
 // One workgroup reads each key and value once for QUERIES queries: HEADS heads of a group in ROWS
 // rows that follow each other. It walks the context in rounds, see lib/attention_round.wgsl. A
@@ -18,13 +19,15 @@
 // use: paging
 // use: fma4
 // use: softmax_state
+// use: soft_cap
 // use: attention_round
 // prelude: const HEAD_VEC4S (head_dim / 4), GROUP (heads that share keys), HEADS, ROWS, LANES,
 // PARTS (sums of a value, of every PARTS-th four keys), FEW_ROWS (most rows of a step that is
 // split)
 override N_HEADS: u32;
 override Q_STRIDE: u32;
-override SCALE: f32; // log2(e) / √head_dim
+override SCALE: f32; // of q · k, times log2(e)
+override WINDOW: u32 = 0u; // keys a row sees at most, 0: all
 override SPLIT: u32; // keys, whole rounds
 override PARTIAL: bool;
 override CAPTURE: bool = false;
@@ -64,10 +67,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     run.first = row;
     run.n = 1u;
     run.last = step.rows[row].position;
+    run.least = run.last;
     let slot = step.rows[row].slot;
     run.table = slot * MAX_BLOCKS;
     while (row + run.n < end && step.rows[row + run.n].slot == slot) {
       run.last = max(run.last, step.rows[row + run.n].position);
+      run.least = min(run.least, step.rows[row + run.n].position);
       run.n++;
     }
     if (PARTIAL) {
@@ -78,7 +83,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
 }
 
-// One split of a run's context, from its first key to the run's last.
+// The first key that a row at `position` sees.
+fn first_seen(position: u32) -> u32 {
+  return select(0u, position + 1u - WINDOW, WINDOW > 0u && position >= WINDOW);
+}
+
+// One split of a run's context, from its first key to the run's last. Rounds before all windows are
+// left out, which changes no bit: what a query does not see has no share.
 fn attend(run: Run, split: u32, lane: u32) {
   var at = Places();
   for (var i = 0u; i < FOURS * PLACES; i++) { at[i] = query_at(run, query_of(i, lane)); }
@@ -96,7 +107,8 @@ fn attend(run: Run, split: u32, lane: u32) {
     }
   }
   let end = min(run.last + 1u, (split + 1u) * SPLIT);
-  for (var first = split * SPLIT; first < end; first += ROUND) {
+  let begin = max(split * SPLIT, first_seen(run.least) / ROUND * ROUND);
+  for (var first = begin; first < end; first += ROUND) {
     weigh_round(run, first, lane, &at, &n_keys, &sums);
     add_round(run, first, lane, &sums);
   }

@@ -1,22 +1,25 @@
-// weights = softmax(q · kᵀ / √head_dim) over the positions up to each row's own, for a range of the
-// keys: what attention.wgsl weighs values with and does not keep. Scores have the bits of its own.
+// weights = softmax(cap(q · kᵀ · scale)) over the positions up to each row's own, or the last WINDOW
+// of them, for a range of the keys: what attention.wgsl weighs values with and does not keep.
+// Scores have the bits of its own.
 //
-// One workgroup for each (head, row), lanes over the keys. It walks all keys for the sum and then
+// One workgroup for each (head, row), lanes over the keys. It walks all keys it sees for the sum and then
 // those of the range for their shares.
 //
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, block_tables  see lib/paging.wgsl
-// weights       [n_rows][N_HEADS][range.n]; 0 for keys after the row's position
+// weights       [n_rows][N_HEADS][range.n]; 0 for keys that the row does not see
 // use: step
 // use: kv
 // use: paging
 // use: fma4
 // use: softmax_state
+// use: soft_cap
 override N_HEADS: u32;
 override HEAD_VEC4S: u32; // head_dim / 4
 override GROUP: u32;      // heads that share keys
 override Q_STRIDE: u32;
-override SCALE: f32; // log2(e) / √head_dim
+override SCALE: f32; // of q · k, times log2(e)
+override WINDOW: u32 = 0u; // keys a row sees at most, 0: all
 override LANES: u32; // a power of two
 
 struct Range {
@@ -40,8 +43,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   if (row >= step.n_rows) { return; }
   let position = step.rows[row].position;
 
+  let oldest = select(0u, position + 1u - WINDOW, WINDOW > 0u && position >= WINDOW);
   var state = State(LOWEST, 0.0, 0.0);
-  for (var key = lane; key <= position; key += LANES) {
+  for (var key = oldest + lane; key <= position; key += LANES) {
     state = merged(state, State(score(row, head, key), 1.0, 0.0));
   }
   of_lanes[lane] = state;
@@ -56,7 +60,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var i = lane; i < range.n; i += LANES) {
     let key = range.first + i;
     var weight = 0.0;
-    if (key <= position) { weight = exp2(score(row, head, key) - all.maximum) / all.sum; }
+    if (key >= oldest && key <= position) { weight = exp2(score(row, head, key) - all.maximum) / all.sum; }
     weights[at + i] = weight;
   }
 }
@@ -70,5 +74,5 @@ fn score(row: u32, head: u32, key: u32) -> f32 {
   for (var d = 0u; d < HEAD_VEC4S; d++) {
     sum = dot_add(q[q_at + d], unpack_cached(k_pool[k_at + d])[0], sum);
   }
-  return sum * SCALE;
+  return soft_capped(vec4f(sum * SCALE)).x;
 }

@@ -1,4 +1,4 @@
-// x[row] = table[token of row]
+// x[row] = table[token of row] · SCALE
 //
 // table   [COUNT] rows FIRST .. FIRST + COUNT - 1 of the vocabulary (one shard); lib/weights.wgsl
 // chosen  [n_slots] the id each slot sampled last
@@ -7,6 +7,7 @@
 // use: weights
 override FIRST: u32 = 0u;
 override COUNT: u32;
+override SCALE: f32 = 1.0;
 override WORKGROUP: u32 = 64u;
 
 @group(0) @binding(0) var<uniform> step: Step;
@@ -28,5 +29,5 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
   if (GRIDS_PACKED > 0u) { grid = grid_of(table[row_at + grid_at(block)], block); }
   let packed = table[row_at + load];
   let at = (row * BLOCKS * BLOCK_PACKED + load) * PACKED_FOURS;
-  for (var i = 0u; i < PACKED_FOURS; i++) { x[at + i] = four_of(packed, i, grid); }
+  for (var i = 0u; i < PACKED_FOURS; i++) { x[at + i] = four_of(packed, i, grid) * SCALE; }
 }

@@ -1,6 +1,8 @@
-// y = [residual +] act([norm](x) · weightᵀ [+ bias])
+// y = [residual +] SCALE · cap(act([norm](x) · weightᵀ [+ bias]))
 //
-//   act    GATED: silu(even columns) · odd columns    SwiGLU (Shazeer 2020), half as many columns
+//   act    see lib/activation.wgsl
+//          GATED: act(even columns) · odd columns     SwiGLU (Shazeer 2020), half as many columns
+//   cap    see lib/soft_cap.wgsl
 //
 // x, weight, gain  see lib/product.wgsl; the shard is columns FIRST .. FIRST + N - 1 of y (before
 //                  GATED halves them)
@@ -9,12 +11,16 @@
 // y         [rows][Y_STRIDE]
 // use: step
 // use: product
+// use: activation
+// use: soft_cap
 override FIRST: u32 = 0u;
 override Y_STRIDE: u32;
 override BIAS: bool = false;
 override GATED: bool = false;
 override RESIDUAL: bool = false;
 override GATHER: bool = false; // rows of y are the step's samples, taken from their rows of x
+override GATHERED: bool = false; // with GATHER: rows of x are the samples already
+override SCALE: f32 = 1.0;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
@@ -22,18 +28,17 @@ override GATHER: bool = false; // rows of y are the step's samples, taken from t
 @group(0) @binding(6) var<storage, read_write> y: array<f32>;
 
 fn source_row(row: u32) -> u32 {
-  if (GATHER) { return step.samples[min(row, MAX_SAMPLES - 1u)].row; }
+  if (GATHER && !GATHERED) { return step.samples[min(row, MAX_SAMPLES - 1u)].row; }
   return row;
 }
 
-fn silu(v: f32) -> f32 { return v / (1.0 + exp(-v)); }
-
 fn store(row: u32, column: u32, value: f32) {
   let at = row * Y_STRIDE + column;
+  let whole = soft_capped(vec4f(value)).x * SCALE;
   if (RESIDUAL) {
-    y[at] = residual[at] + value;
+    y[at] = residual[at] + whole;
   } else {
-    y[at] = value;
+    y[at] = whole;
   }
 }
 
@@ -57,11 +62,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       var value = found[i * TILE_N + j];
       if (BIAS) { value += bias[FIRST + column]; }
       if (!GATED) {
-        store(row, FIRST + column, value);
+        store(row, FIRST + column, activated(value));
       } else if (j % 2u == 1u) {
         var gate = found[i * TILE_N + j - 1u];
         if (BIAS) { gate += bias[FIRST + column - 1u]; }
-        store(row, (FIRST + column) / 2u, silu(gate) * value);
+        store(row, (FIRST + column) / 2u, activated(gate) * value);
       }
     }
   }

@@ -2,16 +2,17 @@
 // turned by the row's position (RoPE, Su et al. 2021; halves paired as Hugging Face does), keys and
 // values left in the paged cache.
 //
-//   out[d]        = in[d] · cos − in[d + half] · sin     d < half
+//   out[d]        = in[d] · cos − in[d + half] · sin     d < half = ROTARY_DIM / 2
 //   out[d + half] = in[d + half] · cos + in[d] · sin
+//   out[d]        = in[d]                                d ≥ ROTARY_DIM
 //
-// The weight holds the query heads, the key heads, the value heads. Within query and key heads its
-// rows come in fours (d, d + 1, d + half, d + half + 1), so that a tile holds what is turned
-// together (gpu.weights, `rotary_order`).
+// The weight holds the query heads, the key heads, the value heads. Within what is turned of query
+// and key heads its rows come in fours (d, d + 1, d + half, d + half + 1), so that a tile holds
+// what is turned together (gpu.checkpoint.weights, `rotary_order`).
 //
 // x, weight, gain  see lib/product.wgsl; the shard is rows FIRST .. FIRST + N - 1 of the weight
 // bias       [rows of the weight / 4] vec4 in the same order (any buffer when not BIAS)
-// rotations  [context][HEAD_DIM / 4] vec4: (cos, sin) of two pairs
+// rotations  [context][ROTARY_DIM / 4] vec4: (cos, sin) of two pairs (any buffer when that is 0)
 // q          [rows][Q_STRIDE / 2] pairs
 // k_pool, v_pool  see lib/paging.wgsl, as pairs
 // use: step
@@ -21,6 +22,7 @@
 override FIRST: u32 = 0u;
 override BIAS: bool = false;
 override HEAD_DIM: u32;
+override ROTARY_DIM: u32; // a multiple of 4
 override N_HEADS: u32;
 override Q_STRIDE: u32;
 
@@ -38,30 +40,38 @@ fn turned(a: f32, b: f32, rotation: vec2f) -> vec2f {
   return vec2f(fma(a, rotation.x, -b * rotation.y), fma(b, rotation.x, a * rotation.y));
 }
 
-// Keeps four numbers of head `head` of a row, the d-th to d + 3rd of those of its weight rows.
+// Keeps four numbers of head `head` of a row, the d-th to d + 3rd of those of its weight rows: two
+// pairs of a head, `low` and `high`.
 fn keep(row: u32, head: u32, d: u32, four: vec4f) {
   let position = step.rows[row].position;
-  if (head < N_HEADS + N_KV_HEADS) {
-    let rotation = rotations[position * (HEAD_DIM / 4u) + d / 4u];
+  let is_turned = head < N_HEADS + N_KV_HEADS && d < ROTARY_DIM;
+  var low = four.xy;
+  var high = four.zw;
+  var low_at = d / 2u; // in pairs, of those of the head
+  var high_at = low_at + 1u;
+  if (is_turned) {
+    let rotation = rotations[position * (ROTARY_DIM / 4u) + d / 4u];
     let first = turned(four.x, four.z, rotation.xy);
     let second = turned(four.y, four.w, rotation.zw);
-    let low = vec2f(first.x, second.x);
-    let high = vec2f(first.y, second.y);
-    if (head < N_HEADS) {
-      let at = row * (Q_STRIDE / 2u) + head * (HEAD_DIM / 2u) + d / 4u;
-      q[at] = low;
-      q[at + HEAD_DIM / 4u] = high;
-    } else {
-      let kv_head = head - N_HEADS;
-      let at = 2u * cached_at(step.rows[row].block, position, kv_head, HEAD_DIM / 4u) + d / 4u;
-      k_pool[at] = pair_of(low);
-      k_pool[at + HEAD_DIM / 4u] = pair_of(high);
-    }
+    low = vec2f(first.x, second.x);
+    high = vec2f(first.y, second.y);
+    low_at = d / 4u;
+    high_at = low_at + ROTARY_DIM / 4u;
+  }
+  if (head < N_HEADS) {
+    let at = row * (Q_STRIDE / 2u) + head * (HEAD_DIM / 2u);
+    q[at + low_at] = low;
+    q[at + high_at] = high;
+    return;
+  }
+  let kv_head = (head - N_HEADS) % N_KV_HEADS;
+  let at = 2u * cached_at(step.rows[row].block, position, kv_head, HEAD_DIM / 4u);
+  if (head < N_HEADS + N_KV_HEADS) {
+    k_pool[at + low_at] = pair_of(low);
+    k_pool[at + high_at] = pair_of(high);
   } else {
-    let kv_head = head - N_HEADS - N_KV_HEADS;
-    let at = 2u * cached_at(step.rows[row].block, position, kv_head, HEAD_DIM / 4u) + d / 2u;
-    v_pool[at] = pair_of(four.xy);
-    v_pool[at + 1u] = pair_of(four.zw);
+    v_pool[at + low_at] = pair_of(low);
+    v_pool[at + high_at] = pair_of(high);
   }
 }
 

@@ -16,7 +16,9 @@ from typing import Protocol
 import tokenizers
 
 from gpu.errors import InvalidRequest, ModelError
+from gpu.gguf.file import is_gguf
 from gpu.json_object import JsonObject, shown
+from gpu.text.gguf_tokenizer import read_tokenizer
 from gpu.text.token_bytes import TokenBytes
 
 
@@ -56,9 +58,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
-        """Read a model folder (or a tokenizer.json by another name, with the files beside it);
-        `ModelError` says which file is wrong and how."""
+        """Read a model folder (or a tokenizer.json by another name, with the files beside it, or a
+        GGUF file); `ModelError` says which file is wrong and how."""
         folder = Path(folder)
+        if is_gguf(folder):
+            return cls._of_gguf(folder)
         path = folder / "tokenizer.json"
         if folder.is_file():
             folder, path = folder.parent, folder
@@ -73,6 +77,13 @@ class Tokenizer:
         tokens = {k: older.get(k) for k in ("bos_token", "eos_token") if k not in config.values}
         tokenizer = cls(backend, JsonObject(config.where, config.values | tokens), str(path))
         tokenizer.chat_template = _chat_template(folder, config)
+        return tokenizer
+
+    @classmethod
+    def _of_gguf(cls, path: Path) -> Tokenizer:
+        backend, config = read_tokenizer(path)
+        tokenizer = cls(backend, config, str(path))
+        tokenizer.chat_template = config.get("chat_template")
         return tokenizer
 
     def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]:

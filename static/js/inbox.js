@@ -2,6 +2,7 @@
 
 import { stampReceived } from "./clock.js";
 import { loseAll, settle } from "./inspect.js";
+import { keeping } from "./keeping.js";
 import { connect, send, toListener } from "./line.js";
 import { scales, useScales } from "./metrics.js";
 import { note } from "./overhead.js";
@@ -68,6 +69,7 @@ const HANDLERS = {
     if (event.type === "token") onToken(answer, event);
     if (event.type === "prefill") settleScales(event.stats ?? []);
     if (event.type === "done") onDone(answer, segment);
+    keeping.take(segment, event);
     saveSoon();
     changed("tokens");
   },

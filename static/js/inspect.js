@@ -5,13 +5,20 @@ import { send } from "./line.js";
 /** Asked and not answered: number → {resolve, reject}. */
 const underWay = new Map();
 let last = 0;
+let nInspected = 0;
 
 /**
  * Ask about a run. `question` is one of `gpu/inspection.py`, as {kind, ids, …}. Resolves to
  * {kind, info, arrays: {name: {shape, values}}}, values Float32Array or Uint32Array. Rejects with
  * {code, message}: those of the server, and "lost" when the line is down or breaks.
  */
-export const inspect = (question) => ask("inspect", { question });
+export function inspect(question) {
+  nInspected += 1;
+  return ask("inspect", { question });
+}
+
+/** How many questions about runs were asked; each takes time of the engine. */
+export const questions = () => nInspected;
 
 /**
  * The tokens of a text, as `Tokenized` of `app/protocol.py`. `what` has `prompt`, `messages` (and

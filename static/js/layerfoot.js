@@ -17,10 +17,11 @@ let labelled = "";
 /** Microseconds, "" when they were not measured. */
 export const micro = (ms) => (ms === null || ms === undefined ? "" : count(Math.round(ms * 1000)));
 
-/** `layer`: statistics of layer number `at` (`LayerStats` of gpu/events.py), or null. */
-export function drawFoot(layer, at) {
+/** `stats`: a token's statistics (`TokenStats` of gpu/events.py) or null; `at`: number of the layer. */
+export function drawFoot(stats, at) {
+  const layer = stats?.layers[at] ?? null;
   line.replaceChildren(...(layer ? words(layer, at) : []));
-  drawHeads(layer);
+  drawHeads(layer, stats?.summary);
 }
 
 function words(layer, at) {
@@ -38,10 +39,10 @@ function words(layer, at) {
 }
 
 /** A bar for each head, from no entropy (it looks at one token) to the end of the scale. */
-function drawHeads(layer) {
+function drawHeads(layer, summary) {
   const [context, width, height] = fitCanvas(canvas);
   const entropy = layer?.entropy ?? [];
-  label(entropy);
+  label(entropy, summary);
   if (!width || !entropy.length) return;
   const room = width / entropy.length;
   context.font = `400 11px ${SANS}`;
@@ -60,9 +61,10 @@ function drawHeads(layer) {
   }
 }
 
-function label(entropy) {
+function label(entropy, summary) {
   const bits = entropy.map((value) => value.toFixed(1)).join(", ");
-  const name = bits ? `Attention entropy of each head, in bits: ${bits}` : "No layer yet";
+  const whose = summary ? `Mean attention entropy of ${summary.heads} heads` : "Attention entropy of each head";
+  const name = bits ? `${whose}, in bits: ${bits}` : "No layer yet";
   if (name === labelled) return;
   labelled = name;
   canvas.setAttribute("aria-label", name);

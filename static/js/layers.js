@@ -130,7 +130,7 @@ function draw() {
   end("emb", 4, micro(stats?.embed_ms));
   end("emb", 3, stats ? norm(stats.embedding) : "");
   drawBars(stats);
-  drawFoot(stats && row ? stats.layers[row.layer] : null, row?.layer);
+  drawFoot(row ? stats : null, row?.layer);
 }
 
 /** Bars at the foot of each cell; an entropy mark for each head. */

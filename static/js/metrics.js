@@ -72,7 +72,8 @@ export const METRICS = {
     what: "spread of attention",
     parts: (model, row) => (row / model.n_heads >= 2 ? model.n_heads : 1),
     part: (i, parts) => (parts > 1 ? `head ${i}` : "all heads"),
-    value: (layer, i, parts) => (parts > 1 ? layer.entropy[i] : mean(layer.entropy)),
+    value: (layer, i, parts) =>
+      parts === layer.entropy.length ? layer.entropy[i] : mean(layer.entropy),
     edge: () => null,
     format: (value) => `${value.toFixed(1)} bit`,
   },

@@ -1,17 +1,25 @@
-// What the looking costs: time between tokens with capture and without, in this session.
+// What the looking costs: the time between tokens in this session while nothing is watched, while
+// every layer is captured, and while an instrument asks the engine as well.
+
+import { questions } from "./inspect.js";
 
 const KEPT = 400;
 const NEEDED = 12;
+/** An instrument that asked within so many tokens is asking still: one need not ask at each. */
+const ASKS_WITHIN = 8;
 
-const intervals = { on: [], off: [] };
+const intervals = { off: [], on: [], asking: [] };
 let before = null;
+let asked = { questions: 0, tokensAgo: Infinity };
 
 /**
  * Take the interval of a token. The first of a generation and those around a switch do not count,
  * nor does one that was captured but came without statistics because the page was behind.
  */
 export function note(token) {
-  const which = token.stats ? "on" : token.segment.capture ? "" : "off";
+  const now = questions();
+  asked = { questions: now, tokensAgo: now === asked.questions ? asked.tokensAgo + 1 : 0 };
+  const which = stateOf(token);
   const steady = before?.segment === token.segment && before.which === which && token.index > 1;
   before = { segment: token.segment, which };
   if (!steady || !which) return;
@@ -19,22 +27,26 @@ export function note(token) {
   if (intervals[which].length > KEPT) intervals[which].shift();
 }
 
-function median(values) {
-  const sorted = values.toSorted((a, b) => a - b);
-  const half = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+function stateOf({ stats, segment }) {
+  const asking = asked.tokensAgo < ASKS_WITHIN;
+  if (stats) return asking ? "asking" : "on";
+  return segment.capture || asking ? "" : "off";
 }
 
-/** Tokens per second with capture and without (medians; null: not seen often enough yet). */
+/**
+ * Tokens per second in each state (null: not seen often enough yet). Of all the time, not of the
+ * middle token: what looking costs falls on some tokens, those that are timed or asked about.
+ */
 export function speeds() {
-  const speed = (values) =>
-    values.length >= NEEDED ? 1000 / Math.max(1e-3, median(values)) : null;
-  return { on: speed(intervals.on), off: speed(intervals.off) };
+  const speed = (values) => {
+    const all = values.reduce((sum, value) => sum + value, 0);
+    return values.length >= NEEDED ? (1000 * values.length) / Math.max(1e-3, all) : null;
+  };
+  return { off: speed(intervals.off), on: speed(intervals.on), asking: speed(intervals.asking) };
 }
 
 /** Forget the measurements: another model or device. */
 export function forget() {
-  intervals.on.length = 0;
-  intervals.off.length = 0;
+  for (const values of Object.values(intervals)) values.length = 0;
   before = null;
 }

@@ -46,13 +46,20 @@ function packSegment(segment) {
 
 /** `came` and `drawn` are since this page sent the request; a reload forgets when that was. */
 function packEvent(event, sentAt, seed) {
-  const kept = { at: event.passedAt, event };
+  const kept = { at: event.passedAt, event: withoutSummaries(event) };
   if (event.params) kept.event = { ...event, params: { ...event.params, seed } };
   const since = (at) => Math.round((at - sentAt) * 1000) / 1000;
   if (sentAt === null || event.receivedAt === undefined) return kept;
   kept.came = since(event.receivedAt);
   if (event.drawnAt !== undefined) kept.drawn = since(event.drawnAt);
   return kept;
+}
+
+/** Of tokens that are too old for their statistics to be whole (keeping.js), a file has none. */
+function withoutSummaries(event) {
+  if (event.type === "token" && event.stats?.summary) return { ...event, stats: null };
+  if (event.type !== "prefill") return event;
+  return { ...event, stats: event.stats?.filter(({ summary }) => !summary) };
 }
 
 /** The file's bytes; compressed ones are a third or less. */

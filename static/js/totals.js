@@ -18,6 +18,8 @@ function draw() {
 }
 
 function aboutStep({ times }, stats) {
+  if (stats?.summary?.tokens > 1) return `mean of ${stats.summary.tokens} tokens, heads together`;
+  if (stats?.summary) return "an old token: heads put together";
   const gpu = times?.gpu ?? null;
   const rows = stats?.n_rows ?? 1;
   const parts = gpu === null ? [] : [`${duration(gpu)} on the GPU`];

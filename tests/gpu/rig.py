@@ -153,8 +153,8 @@ class Rig:
         arrays |= dict(zip(("bq", "bk", "bv"), np.split(bias, at), strict=True))
         loader = WeightLoader(Arrays(arrays), Memory(device), dtype)
         return (
-            loader.heads("qkv", "q", "k", "v", config),
-            loader.head_biases("bias", "bq", "bk", "bv", config),
+            loader.heads("qkv", "q", "k", "v", config, config.turned_dim),
+            loader.head_biases("bias", "bq", "bk", "bv", config, config.turned_dim),
         )
 
 

@@ -30,6 +30,8 @@ LLAMA3 = {
     "original_max_position_embeddings": 8192,
 }
 
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 256}
+
 
 def write(folder: Path, changes: dict[str, Any], generation: dict[str, Any] | None = None) -> Path:
     config = {key: value for key, value in {**BASE, **changes}.items() if value is not ...}
@@ -124,7 +126,7 @@ def test_eos_ids_are_those_of_both_files_generation_first(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: llama"),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: llama, qwen2"),
         ({"model_type": ...}, "model_type is missing"),
         ({"model_type": 3}, "model_type must be a string, but is 3"),
         ({"hidden_act": "gelu"}, "hidden_act must be one of silu, but is 'gelu'"),
@@ -159,10 +161,19 @@ def test_eos_ids_are_those_of_both_files_generation_first(tmp_path: Path) -> Non
         ({"rope_theta": -1e4}, "rope_theta must be a number"),
         ({"rope_scaling": [1]}, r"rope_scaling must be an object, but is \[1\]"),
         (
-            {"rope_scaling": {"type": "yarn", "factor": 2}},
-            "type must be one of default, linear, llama3, but is 'yarn'",
+            {"rope_scaling": {"type": "ntk", "factor": 2}},
+            "type must be one of default, linear, llama3, dynamic, yarn, longrope.* is 'ntk'",
         ),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type must be one of default"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "factor is missing"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "short_factor is missing; .* 4 numbers"),
+        (
+            {"rope_scaling": {"type": "su", "short_factor": [1.0] * 4, "long_factor": [1, 2, 3]}},
+            r"long_factor must be a list of 4 numbers .* but is \[1, 2, 3\]",
+        ),
+        (
+            {"rope_scaling": {"type": "su", "short_factor": [1, 0, 1, 1]}},
+            "short_factor must be a list of 4 numbers above 0",
+        ),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling: factor is missing"),
         ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor must be a number"),
         (
@@ -237,6 +248,11 @@ def test_an_error_stays_short_however_long_the_value(tmp_path: Path) -> None:
         {"rope_theta": 5e5, **LLAMA3},
         {"rope_theta": 5e5, **LLAMA3, "factor": 32.0},
         {"rope_theta": 1e4, **LLAMA3, "original_max_position_embeddings": 64},
+        {"rope_theta": 1e4, "rope_type": "dynamic", "factor": 4.0},
+        {"rope_theta": 1e4, **YARN},
+        {"rope_theta": 1e6, **YARN, "beta_fast": 8.0, "beta_slow": 2.0, "truncate": False},
+        {"rope_theta": 1e4, **YARN, "attention_factor": 1.5},
+        {"rope_theta": 1e4, **YARN, "mscale": 0.7, "mscale_all_dim": 1.2},
     ],
 )
 def test_inv_freq_equals_transformers(
@@ -246,7 +262,8 @@ def test_inv_freq_equals_transformers(
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    ours = read(tmp_path, head_dim=head_dim, rope_parameters=parameters).rope.inv_freq(head_dim)
+    rope = read(tmp_path, head_dim=head_dim, rope_parameters=parameters).rope
+    ours = rope.inv_freq(head_dim)
     theirs = LlamaRotaryEmbedding(
         LlamaConfig(
             hidden_size=8 * head_dim,
@@ -258,11 +275,31 @@ def test_inv_freq_equals_transformers(
     )
     assert ours.dtype == np.float64
     assert ours.shape == (head_dim // 2,)
-    assert theirs.attention_scaling == 1.0
+    assert rope.attention_factor == pytest.approx(theirs.attention_scaling, rel=1e-12)
     # Theirs is float32: the power costs ln(theta) roundings, the blend magnifies one by `factor`.
     rounding = 2.0**-23
     rtol = rounding * (np.log(parameters["rope_theta"]) + parameters.get("factor", 1.0))
     np.testing.assert_allclose(ours, theirs.inv_freq.numpy(), rtol=rtol)
+
+
+@pytest.mark.parametrize("n_tokens", [64, 65])
+def test_longrope_stretches_by_the_context_it_runs_with(tmp_path: Path, n_tokens: int) -> None:
+    pytest.importorskip("torch")
+    import torch
+    from transformers import Phi3Config
+    from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
+
+    short, long = [1.0, 1.25, 1.5, 3.0], [1.0, 4.0, 16.0, 40.0]
+    given = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
+    sizes = {"hidden_size": 64, "num_attention_heads": 8, "max_position_embeddings": 2048}
+    config = Phi3Config(**sizes, original_max_position_embeddings=64, rope_parameters=dict(given))
+    theirs = Phi3RotaryEmbedding(config)
+    position = torch.tensor([[n_tokens - 1]])
+    cos, sin = theirs(torch.zeros(1), position)
+    ours = read(tmp_path, rope_scaling=given, original_max_position_embeddings=64).rope
+    angles = (n_tokens - 1) * ours.inv_freq(8, n_tokens)
+    for got, want in ((np.cos(angles), cos), (np.sin(angles), sin)):
+        np.testing.assert_allclose(got * ours.attention_factor, want[0, 0, :4].numpy(), atol=1e-5)
 
 
 def test_llama3_keeps_short_wavelengths_and_stretches_long_ones() -> None:

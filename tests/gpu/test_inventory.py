@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu.checkpoint.inventory import EMBEDDING, HEAD, Inventory
+from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
@@ -19,6 +19,7 @@ from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
 
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 NAMES = (
     "tiny",
     "odd100_tied",

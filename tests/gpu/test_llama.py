@@ -9,25 +9,14 @@ import numpy as np
 import pytest
 
 from gpu.reference.divergence import mean_kl
-from gpu.step import Floats
 from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
+from tests.gpu.logit_checks import check_logits
 from tests.gpu.rig import compare, limited
 
 pytestmark = pytest.mark.parity
 
-OF_THE_LARGEST_LOGIT = 2e-4
 N_TOKENS = 45
-
-
-def check_logits(result: str, got: Floats, want: Floats) -> None:
-    """Within the bound everywhere, and the same most likely token wherever it leads by more."""
-    bound = OF_THE_LARGEST_LOGIT * np.abs(want).max()
-    compare(result, "logits", got, want, np.array(bound), seed=0)
-    second, first = np.sort(want, axis=1)[:, -2:].T
-    clear = first - second > 2 * bound
-    assert clear.mean() > 0.8, "too few positions have a clear winner"
-    assert np.array_equal(got.argmax(1)[clear], want.argmax(1)[clear])
 
 
 @pytest.mark.parametrize("name", random_llama.NAMES)

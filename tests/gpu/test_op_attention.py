@@ -47,18 +47,31 @@ class Case:
     splits: int = 1
     capture: bool = True
     sharpness: float = 1.0
+    window: int | None = None
+    cap: float | None = None
+    scale: float | None = None
     seed: int = 0
 
     def __str__(self) -> str:
         n_heads, n_kv_heads, head_dim = self.heads
         cut = f"{self.dtype}-{n_heads}/{n_kv_heads}x{head_dim}-{self.splits} splits"
+        cut += f"-window {self.window}-cap {self.cap}"
         return f"{cut}-{self.rows}-×{self.sharpness:g}"
+
+    @property
+    def config(self) -> ModelConfig:
+        return replace(
+            config_of(self.heads),
+            windows=(None, self.window),
+            score_cap=self.cap,
+            score_scale=self.scale,
+        )
 
 
 def attend(rig: Rig, case: Case, cache: Cache, q: Array) -> tuple[Array, Array | None]:
     """The device's attention of `q` (n_rows, width), and its entropy (n_rows, n_heads)."""
     n_heads, _, head_dim = case.heads
-    config = config_of(case.heads)
+    config = case.config
     rows = Rows.of(*case.rows)
     n_rows = len(case.rows)
     batch = rig.batch(rows.step, bucket=case.bucket or n_rows)
@@ -108,7 +121,10 @@ def expected(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
     n_heads, _, head_dim = case.heads
     heads = q.astype(np.float64).reshape(-1, n_heads, head_dim)
     keys, values = cache.keys.astype(np.float64), cache.values.astype(np.float64)
-    return reference.attention(heads, keys, values, rows.slots, rows.positions, cache.tables)
+    return reference.attention(
+        heads, keys, values, rows.slots, rows.positions, cache.tables,
+        scale=case.scale, cap=case.cap, window=case.window,
+    )  # fmt: skip
 
 
 def bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
@@ -122,10 +138,13 @@ def bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
         pools = (cache.keys.astype(np.float64), cache.values.astype(np.float64))
         k, v = (reference.gather(pool, cache.tables[slot], position + 1) for pool in pools)
         for head in range(n_heads):
-            query = q[row].astype(np.float64).reshape(n_heads, head_dim)[head] / np.sqrt(head_dim)
-            keys, values = k[:, head // group], v[:, head // group]
-            scores = keys @ query
-            off = 8 * np.linalg.norm(query) * np.linalg.norm(keys, axis=1).max()
+            scale = head_dim**-0.5 if case.scale is None else case.scale
+            query = q[row].astype(np.float64).reshape(n_heads, head_dim)[head]
+            first = max(0, position + 1 - case.window) if case.window else 0
+            keys, values = k[first:, head // group], v[first:, head // group]
+            scores = reference.scores(query, keys, scale, case.cap, None)
+            off = 8 * scale * np.linalg.norm(query) * np.linalg.norm(keys, axis=1).max()
+            off += 4 * (case.cap or 0)  # 1 − e of the cap cancels where scores are small
             p, below = reference.softmax(scores), scores.max() - scores
             weight = p * (2 * off + 8 + 4 * below)
             out[row, head] = (weight + 8 * p) @ np.abs(values)
@@ -192,6 +211,45 @@ def test_cuts_fit_what_every_device_has() -> None:
 @pytest.mark.parametrize("sharpness", [0.0, 1e-3, 30.0, 1e4])
 def test_from_flat_attention_to_one_key(rig: Rig, sharpness: float) -> None:
     check(rig, Case((4, 2, 16), ((0, 99), (1, 5), (0, 40)), sharpness=sharpness))
+
+
+# Rounds hold 32 or more keys, splits 256 or 512: windows that begin in every place of these.
+@pytest.mark.parametrize("splits", [1, 8])
+@pytest.mark.parametrize("window", [1, 7, 33, 256, 600])
+def test_a_window_of_keys(cut_rig: Rig, window: int, splits: int) -> None:
+    rows = ((0, 0), (1, 31), (2, 300), (3, 599), (4, 600), (5, 1023), (6, window - 1), (7, window))
+    check(cut_rig, Case((6, 2, 12), rows, "f16", splits=splits, window=window, capture=window != 7))
+
+
+@pytest.mark.parametrize("window", [20, 300])
+def test_windows_of_a_prompt_that_follow_each_other(cut_rig: Rig, window: int) -> None:
+    """Workgroups of several rows, whose windows begin at different keys."""
+    rows = (*((0, position) for position in range(480, 540)), (1, 3), (2, 700), (0, 10))
+    check(cut_rig, Case((6, 3, 8), rows, bucket=64, window=window))
+
+
+def test_a_rows_bits_do_not_depend_on_whose_windows_lie_beside_its_own(cut_rig: Rig) -> None:
+    """A row far back makes its workgroup walk rounds that the others do not see."""
+    heads, rows = (4, 1, 16), ((0, 700), (0, 701), (0, 90), (0, 702), (0, 5))
+    case = Case(heads, rows, "f16", 16, window=50)
+    cache = Cache.scattered(cut_rig, case.config, "f16", 1, 703, seed=0)
+    cache.fill(cut_rig, {0: 703}, np.random.default_rng(1))
+    q = np.random.default_rng(2).normal(size=(5, 64)).astype(np.float32)
+    together, entropy = attend(cut_rig, case, cache, q)
+    assert entropy is not None
+    for i, row in enumerate(rows):
+        for splits in (1, 8):
+            alone = replace(case, rows=(row,), bucket=0, splits=splits)
+            out, own = attend(cut_rig, alone, cache, q[i : i + 1])
+            assert own is not None
+            assert np.array_equal(out.view("u4")[0], together.view("u4")[i])
+            assert np.array_equal(own.view("u4")[0], entropy.view("u4")[i])
+
+
+@pytest.mark.parametrize(("cap", "sharpness"), [(50.0, 1.0), (5.0, 30.0), (1.0, 1e4)])
+def test_scores_that_are_capped_and_scaled(rig: Rig, cap: float, sharpness: float) -> None:
+    rows = ((0, 99), (1, 5), (0, 40))
+    check(rig, Case((4, 2, 12), rows, sharpness=sharpness, cap=cap, scale=0.1, window=64))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])

@@ -30,11 +30,18 @@ class Case:
     dtype: str = "f32"
     bucket: int = 0
     sharpness: float = 1.0
+    window: int | None = None
+    cap: float | None = None
 
     def __str__(self) -> str:
         n_heads, n_kv_heads, head_dim = self.heads
         cut = f"{self.dtype}-{n_heads}/{n_kv_heads}x{head_dim}"
+        cut += f"-window {self.window}-cap {self.cap}"
         return f"{cut}-{self.rows}-keys{self.keys}-×{self.sharpness:g}"
+
+    @property
+    def config(self) -> ModelConfig:
+        return replace(config_of(self.heads), windows=(None, self.window), score_cap=self.cap)
 
 
 def config_of(heads: tuple[int, int, int]) -> ModelConfig:
@@ -64,7 +71,7 @@ def weigh(rig: Rig, case: Case, cache: Cache, q: Array) -> Array:
     queries, out = rig.input("q", q), rig.output("weights", n_rows, n_heads * n, n_heads * n)
     rig.run(
         lambda rec: ops.attention_weights(
-            rec, batch, "weights", config_of(case.heads), queries, cache.pools, LAYER, keys,
+            rec, batch, "weights", case.config, queries, cache.pools, LAYER, keys,
             out.tensor,
         )
     )  # fmt: skip
@@ -76,7 +83,7 @@ def expected(case: Case, cache: Cache, q: Array) -> Array:
     n_heads, _, head_dim = case.heads
     return reference.attention_weights(
         q.astype(np.float64).reshape(-1, n_heads, head_dim), cache.keys.astype(np.float64),
-        rows.slots, rows.positions, cache.tables, *case.keys,
+        rows.slots, rows.positions, cache.tables, *case.keys, cap=case.cap, window=case.window,
     )  # fmt: skip
 
 
@@ -95,6 +102,7 @@ def bounds(case: Case, cache: Cache, q: Array, want: Array) -> Array:
             longest = np.linalg.norm(keys[:, head * n_kv_heads // n_heads], axis=1).max()
             off = 8 * np.linalg.norm(query.astype(np.float64)) * longest
             greatest = shares[row, head].max()
+            off += 4 * (case.cap or 0)  # 1 − e of the cap cancels where scores are small
             below = np.log(greatest / np.maximum(want[row, head], 1e-300))
             bound[row, head] = want[row, head] * (2 * off + 32 + 4 * below)
     return ROUNDING * bound
@@ -151,6 +159,17 @@ def test_a_range_of_keys_is_part_of_the_whole(rig: Rig, keys: tuple[int, int]) -
 @pytest.mark.parametrize("sharpness", [0.0, 1e-3, 30.0, 1e4])
 def test_from_flat_attention_to_one_key(rig: Rig, sharpness: float) -> None:
     check(rig, Case((4, 2, 16), ((0, 99), (1, 5), (0, 40)), (0, 100), sharpness=sharpness))
+
+
+@pytest.mark.parametrize(("window", "cap"), [(1, None), (16, None), (37, 5.0), (500, 50.0)])
+def test_windows_and_soft_caps(rig: Rig, window: int, cap: float | None) -> None:
+    case = Case(
+        (6, 3, 12), ((0, 299), (1, 20), (0, 36), (0, 37)), (0, 300), "f16",
+        sharpness=3.0, window=window, cap=cap,
+    )  # fmt: skip
+    got = check(rig, case)
+    for row, (_, position) in enumerate(case.rows):
+        assert not got[row, :, : max(0, position + 1 - window)].any()
 
 
 @pytest.mark.parametrize(("position", "dtype"), [(8_190, "f32"), (32_767, "f16")])

@@ -9,7 +9,7 @@ from gpu import ops
 from gpu.checkpoint.packing import FORMATS, pack, row_words, unpack
 from gpu.reference import ops as reference
 from gpu.step import FROM_GPU, Row
-from tests.gpu.rig import Rig, compare
+from tests.gpu.rig import ROUNDING, Rig, compare
 
 pytestmark = pytest.mark.parity
 N_SLOTS = 4
@@ -17,7 +17,15 @@ DTYPES = sorted({f.vocabulary for f in FORMATS.values()})
 
 
 def check(
-    rig: Rig, vocab: int, k: int, dtype: str, tokens: list[int], *, shards: int = 1, bucket: int = 0
+    rig: Rig,
+    vocab: int,
+    k: int,
+    dtype: str,
+    tokens: list[int],
+    *,
+    shards: int = 1,
+    bucket: int = 0,
+    scale: float = 1.0,
 ) -> None:
     rng = np.random.default_rng(vocab + k)
     table = rng.normal(size=(vocab, k)).astype(np.float32)
@@ -30,10 +38,11 @@ def check(
     batch = rig.batch(rows, bucket=bucket or len(rows))
     x = rig.output("x", len(rows), k)
     on_gpu = rig.memory.upload("chosen", chosen.astype(np.uint32))
-    rig.run(lambda rec: ops.embed(rec, batch, "embed", matrix, on_gpu, x.tensor))
+    rig.run(lambda rec: ops.embed(rec, batch, "embed", matrix, on_gpu, x.tensor, scale=scale))
     want = reference.embed(unpack(dtype, pack(dtype, table), k), np.array(tokens), slots, chosen)
-    case = f"{dtype}-{vocab}x{k}-{shards}shards"
-    compare(f"embed.{dtype}", case, x.read(), want, np.zeros(1), seed=vocab + k)
+    case = f"{dtype}-{vocab}x{k}-{shards}shards-×{scale:g}"
+    bound = np.zeros(1) if scale == 1.0 else 2 * ROUNDING * np.abs(want * scale)
+    compare(f"embed.{dtype}", case, x.read(), want * scale, bound, seed=vocab + k)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -51,6 +60,11 @@ def test_every_token_of_a_table_in_shards(rig: Rig, shards: int, dtype: str) -> 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_token_may_be_the_one_its_slot_sampled_last(rig: Rig, shards: int) -> None:
     check(rig, 29, 20, "f16", [FROM_GPU, 5, FROM_GPU, 28, FROM_GPU], shards=shards, bucket=8)
+
+
+def test_embeddings_may_be_scaled(rig: Rig) -> None:
+    for dtype in DTYPES:
+        check(rig, 29, 50, dtype, [0, 28, FROM_GPU], shards=2, bucket=4, scale=48**0.5)
 
 
 @pytest.mark.parametrize("n_rows", [1, 127, 128])

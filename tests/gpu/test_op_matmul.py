@@ -24,7 +24,8 @@ EPS = 1e-5
 @dataclass(frozen=True)
 class Case:
     """One product. `bucket`: rows of the plan; `rows`: of the step. `shards`: about how many pieces
-    the weight is cut into. `tuning`: an entry of `TUNINGS`. `scale`: of x."""
+    the weight is cut into. `tuning`: an entry of `TUNINGS`. `scale`: of x, `factor`: of y.
+    `activation` None: silu where the product is gated."""
 
     k: int
     n: int
@@ -39,7 +40,14 @@ class Case:
     shards: int = 1
     tuning: str = "own"
     scale: float = 1.0
+    activation: str | None = None
+    factor: float = 1.0
+    cap: float | None = None
     seed: int = 0
+
+    @property
+    def act(self) -> str | None:
+        return self.activation or ("silu" if self.gated else None)
 
     def __str__(self) -> str:
         flags = [f for f in FLAGS if getattr(self, f)]
@@ -49,6 +57,7 @@ class Case:
             flags.append(self.tuning)
         if self.scale != 1:
             flags.append(f"×{self.scale:g}")
+        flags += [f"{x}" for x in (self.activation, self.factor, self.cap) if x not in (None, 1)]
         return "-".join([self.dtype, f"{self.rows}of{self.bucket}x{self.k}x{self.n}", *flags])
 
 
@@ -120,7 +129,10 @@ def compute(rig: Rig, case: Case, problem: Problem) -> Array:
             norm=ops.Norm(gain, EPS) if case.norm else None,
             bias=rig.memory.upload("bias", p.bias) if case.bias else None,
             residual=rig.input("residual", p.residual) if case.residual else None,
+            activation=case.act,
             gated=case.gated,
+            scale=case.factor,
+            cap=case.cap,
             gather=case.gather,
         )
 
@@ -137,7 +149,7 @@ def expected(case: Case, p: Problem) -> tuple[Array, Array]:
     """
     f64 = {name: getattr(p, name).astype(np.float64) for name in ("x", "stored", "bias", "gain")}
     x = f64["x"][p.gathered] if case.gather else f64["x"]
-    wide = replace(case, gated=False, residual=False)
+    wide = replace(case, gated=False, residual=False, activation=None, factor=1.0, cap=None)
     before = _reference(wide, p)  # before the activation
     normed = reference.rms_norm(x, f64["gain"], EPS) if case.norm else x
     size = np.linalg.norm(normed, axis=1)[:, None] * np.linalg.norm(f64["stored"], axis=1)
@@ -146,10 +158,18 @@ def expected(case: Case, p: Problem) -> tuple[Array, Array]:
         bound += (8 + np.sqrt(case.k)) * ROUNDING * np.abs(before)
     if case.gated:
         gate, up = before[:, 0::2], before[:, 1::2]
-        act = np.abs(reference.silu(gate))
-        bound = bound[:, 0::2] * 1.1 * np.abs(up) + bound[:, 1::2] * act  # |silu′| ≤ 1.1
+        act = np.abs(activated(case, gate))
+        bound = bound[:, 0::2] * 1.2 * np.abs(up) + bound[:, 1::2] * act  # |act′| ≤ 1.2
         bound += (16 + 4 * np.abs(gate)) * ROUNDING * act * np.abs(up)
+        bound += approximation(case, gate) * np.abs(up)
+    elif case.act:
+        act = np.abs(activated(case, before))
+        bound = 1.2 * bound + (16 + 4 * np.abs(before)) * ROUNDING * act
+        bound += approximation(case, before)
     want = _reference(case, p)
+    if case.cap:
+        bound = bound + 8 * ROUNDING * case.cap
+    bound = case.factor * bound + ROUNDING * np.abs(want) * (case.factor != 1.0)
     if case.residual:
         bound = bound + 2 * ROUNDING * (np.abs(p.residual) + np.abs(want))
     return want, bound
@@ -166,9 +186,26 @@ def _reference(case: Case, p: Problem) -> Array:
         eps=EPS,
         bias=given(p.bias, case.bias),
         residual=given(p.residual, case.residual),
+        activation=case.act,
         gated=case.gated,
+        scale=case.factor,
+        cap=case.cap,
         rows=p.gathered if case.gather else None,
     )
+
+
+def activated(case: Case, x: Array) -> Array:
+    return reference.ACTIVATIONS[case.act](x) if case.act else x
+
+
+def approximation(case: Case, x: Array) -> Array:
+    """What GELU's normal distribution is off by: its polynomial has 1.5e-7, and its own rounding.
+    The tanh form takes its argument's rounding into an exponential."""
+    if case.activation == "gelu":
+        return np.abs(x) * 2e-7
+    if case.activation == "gelu_tanh":
+        return np.abs(activated(case, x)) * 8 * ROUNDING * (np.abs(x) + np.abs(x) ** 3)
+    return np.zeros_like(x)
 
 
 def tuned(rig: Rig, name: str) -> Rig:
@@ -236,7 +273,20 @@ def test_small_and_large_activations(rig: Rig, scale: float) -> None:
 
 
 def test_silu_of_gates_that_overflow_exp(rig: Rig) -> None:
-    check(rig, Case(8, 64, gated=True, scale=300.0))
+    check(rig, Case(8, 64, gated=True, activation="silu", scale=300.0))
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu"])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0, 300.0])
+def test_activations(rig: Rig, activation: str, scale: float, gated: bool) -> None:
+    check(rig, Case(20, 66, bias=True, activation=activation, gated=gated, scale=scale))
+
+
+def test_a_factor_and_a_soft_cap(rig: Rig) -> None:
+    check(rig, Case(20, 33, residual=True, factor=0.22))
+    for scale in (0.01, 3.0, 1e6):
+        check(rig, Case(33, 20, norm=True, gather=True, cap=3.0, factor=0.5, scale=scale))
 
 
 STORIES260K = {"qkv": (64, 128), "gate_up": (64, 344), "down": (172, 64), "head": (64, 512)}

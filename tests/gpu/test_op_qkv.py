@@ -14,7 +14,7 @@ from gpu.checkpoint.packing import FORMATS, pack, row_words, unpack
 from gpu.checkpoint.weights import rotary_order
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError
-from gpu.models.llama import rotations
+from gpu.models.decoder import rotations
 from gpu.reference import ops as reference
 from gpu.webgpu.tiling import GPU, SOFTWARE_LOADS, Tuning
 from tests.gpu.cache import LAYER, Cache, Rows
@@ -35,8 +35,10 @@ class Case:
     rows: Rows
     kv: str = "f32"
     dtype: str = "f32"
+    rotary_dim: int | None = None
     width: int = 40
     bias: bool = True
+    norm: bool = True
     bucket: int = 0
     shards: int = 1
     seed: int = 0
@@ -54,11 +56,12 @@ class Case:
             n_kv_heads=n_kv_heads,
             head_dim=head_dim,
             hidden_size=self.width,
+            rotary_dim=self.rotary_dim,
         )
 
     def __str__(self) -> str:
         n_heads, n_kv_heads, head_dim = self.heads
-        heads = f"{n_heads}/{n_kv_heads}x{head_dim}"
+        heads = f"{n_heads}/{n_kv_heads}x{head_dim}:{self.rotary_dim}"
         return f"{self.dtype}-{self.kv}-{heads}-{len(self.rows.slots)}rows"
 
 
@@ -103,7 +106,7 @@ def check(rig: Rig, case: Case) -> None:
         values,
         case.heads[0],
         bias=given.biases.astype(np.float64) if case.bias else None,
-        gain=given.gain.astype(np.float64),
+        gain=given.gain.astype(np.float64) if case.norm else None,
         eps=EPS,
     )
     bound = given.bound((want, keys, values))
@@ -136,11 +139,11 @@ def run(rig: Rig, case: Case, given: Inputs, cache: Cache) -> Array:
             case.config,
             rig.input("x", given.x),
             matrix,
-            rig.memory.upload("rotations", given.turns),
+            rig.memory.upload("rotations", given.turns) if case.rotary_dim != 0 else None,
             cache.pools,
             LAYER,
             q.tensor,
-            norm=ops.Norm(gain, EPS),
+            norm=ops.Norm(gain, EPS) if case.norm else None,
             bias=bias if case.bias else None,
         )
     )
@@ -186,6 +189,16 @@ def test_every_format_of_the_weight(rig: Rig, dtype: str) -> None:
 @pytest.mark.parametrize("shards", [2, 4])
 def test_a_weight_cut_into_shards(rig: Rig, shards: int) -> None:
     check(rig, Case((4, 2, 20), SOMEWHERE, dtype="f16", shards=shards))
+
+
+@pytest.mark.parametrize(
+    ("heads", "rotary_dim"), [((5, 1, 12), 8), ((4, 2, 100), 0), ((3, 3, 16), 4), ((2, 1, 80), 20)]
+)
+def test_heads_that_are_turned_in_part_or_not_at_all(
+    rig: Rig, heads: tuple[int, int, int], rotary_dim: int
+) -> None:
+    for kv, norm in (("f32", True), ("f16", False)):
+        check(rig, Case(heads, SOMEWHERE, kv, rotary_dim=rotary_dim, norm=norm))
 
 
 @pytest.mark.parametrize("head_dim", [4, 8, 12, 100, 128])

@@ -199,11 +199,14 @@ def test_cancelled_while_its_texts_are_computed(open_engine: Open) -> None:
     written = Written()
     reach = Interventions(steer=tuple(Steer(0, f"{i}" * 60, 1.0) for i in range(8)))
     run = engine.submit([9], SamplingParams(max_tokens=9), reach=reach, on_event=written)
+    behind = submit(engine, [8], 20, reach=steer("sea"), script=[ChangeAt(5, reach=OFF)])
     run.cancel()
     done = written.wait().events[-1]
     assert isinstance(done, Done)
     assert done.reason == "cancelled"
-    assert submit(engine, [9], 4).wait().ids == expected([9], 4)
+    assert behind.wait().ids == expected([8], 20)
+    assert runner.looks < 8, "what nobody waits for any more is not computed"
+    assert [reach for _, _, reach in runner.reached][1:] == [DIGEST]
 
 
 def test_changes_under_way_end_with_the_engine(open_engine: Open) -> None:

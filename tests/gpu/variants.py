@@ -6,7 +6,7 @@ from gpu.plans.book import ROW_BUCKETS, SAMPLE_BUCKETS
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel
-from tests.gpu import driving, random_llama
+from tests.gpu import driving, random_llama, random_models
 from tests.gpu.rig import as_kind
 
 MODELS = {
@@ -16,6 +16,8 @@ MODELS = {
     "long_context": ("f16",),
 }
 """Models of unlike shapes, and the formats of their weights."""
+OTHERS = {"gemma3": "f16", "gpt2_inner": "f32"}
+"""Architectures that have, between them, all ops which Llama has not."""
 
 
 def recorded(device: Device, *, software: bool) -> list[Kernel]:
@@ -26,6 +28,11 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
         for dtype in dtypes:
             runner = driving.load(as_kind(device, software), random_llama.folder(name), dtype)
             found |= {(k.source, repr(k.constants)): k for k in _kernels(runner)}
+    for name, dtype in OTHERS.items():
+        runner = driving.load(as_kind(device, software), random_models.folder(name), dtype)
+        plan = runner.plans.plan(1, 1, "captured").plan
+        kernels = (dispatch.kernel for dispatch in plan.dispatches)
+        found |= {(k.source, repr(k.constants)): k for k in kernels}
     return sorted(found.values(), key=lambda kernel: kernel.name)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from gpu.bench.subject import Subject
-from gpu.checkpoint.reader import NOT_PARAMETERS, WEIGHTS
+from gpu.checkpoint.files import WEIGHTS
+from gpu.checkpoint.reader import NOT_PARAMETERS
 from gpu.config import ModelConfig, RopeConfig
 
 DTYPES = {"f32": "F32"}

@@ -8,6 +8,7 @@ struct Run { // rows of one sequence
   first: u32, // row
   n: u32,
   last: u32,  // largest position
+  least: u32, // smallest position
   table: u32, // where the sequence's entries begin in block_tables
   head: u32,  // first head
   n_heads: u32,
@@ -51,6 +52,12 @@ fn score_keys(run: Run, key: u32, at: ptr<function, Places>) -> array<array<vec4
   return scores;
 }
 
+// Which of four keys a query sees that has `n` keys up to its own position.
+fn seen(keys: vec4u, n: u32) -> vec4<bool> {
+  if (WINDOW == 0u) { return keys < vec4u(n); }
+  return (keys < vec4u(n)) & (keys + WINDOW >= vec4u(n));
+}
+
 // Scores this lane's keys, leaves their shares, moves the tops.
 fn weigh_round(run: Run, first: u32, lane: u32, at: ptr<function, Places>,
                n_keys: ptr<function, Keys>,
@@ -60,8 +67,7 @@ fn weigh_round(run: Run, first: u32, lane: u32, at: ptr<function, Places>,
   var scores = score_keys(run, key, at);
   for (var f = 0u; f < FOURS; f++) {
     for (var j = 0u; j < 4u; j++) {
-      let there = keys < vec4u((*n_keys)[f][j]);
-      let s = select(vec4f(LOWEST), scores[f][j] * SCALE, there);
+      let s = select(vec4f(LOWEST), soft_capped(scores[f][j] * SCALE), seen(keys, (*n_keys)[f][j]));
       scores[f][j] = s;
       leave_top(f * 4u + j, lane, max(max(s.x, s.y), max(s.z, s.w)));
     }
@@ -74,7 +80,9 @@ fn weigh_round(run: Run, first: u32, lane: u32, at: ptr<function, Places>,
       let top = max((*before).tops[f][j], tops[j]);
       lower(before, f, j, top);
       let below = scores[f][j] - top;
-      let share = exp2(below);
+      var share = exp2(below);
+      // A query may see no key of a round, and then all are as good as the best.
+      if (WINDOW > 0u) { share = select(vec4f(), share, seen(keys, (*n_keys)[f][j])); }
       let place = (f * 4u + j) * LANES + lane;
       shares[place] = share;
       if (CAPTURE) { terms[place] = dot_add(share, below, 0.0); }

@@ -94,7 +94,7 @@ function ofRun({ segment, position, answer }) {
     position < length
       ? segment.promptStats[position]
       : answer.tokens[segment.base + position - length + 1]?.stats;
-  return stats?.position === position ? stats.layers.map(({ entropy }) => entropy) : null;
+  return stats?.position === position && !stats.summary ? stats.layers.map(({ entropy }) => entropy) : null;
 }
 
 // ---- what looked at it -----------------------------------------------------------------------

@@ -7,6 +7,15 @@ import { Missing } from "./context.js";
 /** A question may grow by this much when it is written as JSON. */
 const JSON_GROWTH = 1.02;
 
+/** All there are: each instrument has its own. */
+const all = [];
+
+/** How many bytes of answers are kept, and how many may be. */
+export const extent = () => ({
+  bytes: all.reduce((sum, { bytes }) => sum + bytes, 0),
+  mostBytes: all.reduce((sum, { mostBytes }) => sum + mostBytes, 0),
+});
+
 /** Answers by key, within a bound of bytes: those not used for longest go first. */
 export class Kept {
   #answers = new Map();
@@ -14,6 +23,11 @@ export class Kept {
 
   constructor(mostBytes) {
     this.mostBytes = mostBytes;
+    all.push(this);
+  }
+
+  get bytes() {
+    return this.#bytes;
   }
 
   get(key) {

@@ -24,7 +24,7 @@ export class Rotary {
   draw(rope) {
     setText(this.head, describe(rope));
     const [context, width, height] = fitCanvas(this.canvas);
-    if (!width) return;
+    if (!width || !rope.wavelength.length) return;
     const { wavelength, unscaled, context: most } = rope;
     const foot = height - FOOT;
     const ends = [...wavelength, ...unscaled, most].map(Math.log10);
@@ -65,6 +65,7 @@ function drawStretch(context, x, from, to) {
 
 function describe(rope) {
   const { wavelength, context, theta, scaling, factor } = rope;
+  if (!wavelength.length) return "This model has no rotary positions.";
   const open = wavelength.filter((tokens) => tokens > context).length;
   const scaled = rope.wavelength.filter((_, i) => stretchOf(rope, i) !== 1).length;
   const parts = [

@@ -1,0 +1,177 @@
+"""Weight files, mapped and checked: where every tensor's bytes lie.
+
+The safetensors format is that of its project: 8 bytes with the length of the header
+(little-endian), the header as JSON, then the tensors' bytes without gaps. A file may lie about all
+of it, so every number is checked against the file's true size before anything is read. For GGUF see
+`gpu.gguf.file`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.errors import ModelError
+from gpu.gguf.config import permuted_heads
+from gpu.gguf.file import open_gguf
+from gpu.gguf.names import ROPE_FACTORS, checkpoint_name, pair_order
+from gpu.json_object import JsonObject, parse_json, shown
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SHARD = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
+"""No path separators: an index must not reach out of its folder."""
+MAX_HEADER_BYTES = 100_000_000
+"""The safetensors project's own limit."""
+
+BITS = {
+    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32,
+    "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
+    "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4,
+}  # fmt: skip
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Where a tensor lies: its bytes in the mapped file at `path`. `rows`: which row of them each
+    of its rows is; None: they are in order."""
+
+    name: str
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    data: Bytes
+    rows: npt.NDArray[np.intp] | None = None
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}: tensor {shown(self.name)}"
+
+
+def open_gguf_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a GGUF file under their names in a checkpoint. Where the file has a head's
+    rotary pairs (j, j + head_dim / 2) as the rows 2j and 2j + 1, they are put in order again."""
+    file = open_gguf(path)
+    heads = permuted_heads(file)
+    tensors = {}
+    for gguf in file.tensors.values():
+        if gguf.name == ROPE_FACTORS:
+            continue  # said in the config
+        name = checkpoint_name(gguf.name)
+        rows = None
+        for projection, n_heads in heads.items():
+            if f".{projection}." in gguf.name:
+                rows = pair_order(gguf.shape[0], n_heads, f"{path}: tensor {shown(gguf.name)}")
+        tensors[name] = Tensor(name, path, gguf.type.name, gguf.shape, gguf.data, rows)
+    return tensors
+
+
+def open_shards(folder: Path) -> dict[str, Tensor]:
+    """Tensors of the files that the index names. The files lie beside the index, nowhere else."""
+    index = JsonObject.read(folder / INDEX)
+    weight_map = index.object("weight_map")
+    if not weight_map.values:
+        raise index.error("weight_map", "an object that names the file of each tensor")
+    files: dict[str, dict[str, Tensor]] = {}
+    tensors: dict[str, Tensor] = {}
+    for name in weight_map.values:
+        file = weight_map.string(name)
+        if file not in files:
+            if not SHARD.fullmatch(file):
+                raise weight_map.error(name, "the name of a .safetensors file in the same folder")
+            files[file] = open_safetensors(folder / file)
+        if name not in files[file]:
+            raise ModelError(
+                f"{index.where}: says that tensor {shown(name)} is in {file}: it is not"
+            )
+        tensors[name] = files[file][name]
+    return tensors
+
+
+def open_safetensors(path: Path) -> dict[str, Tensor]:
+    """Map one file and check that its header describes all of its bytes, once each."""
+    try:
+        n_bytes = path.stat().st_size
+        if n_bytes < 8:
+            raise ModelError(f"{path}: has {n_bytes} bytes, too few for a safetensors file")
+        data: Bytes = np.memmap(path, dtype=np.uint8, mode="r")
+    except FileNotFoundError:
+        raise ModelError(f"{path}: not found; download all the files of the model") from None
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
+    header_bytes = int.from_bytes(data[:8].tobytes(), "little")
+    if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, n_bytes - 8):
+        raise ModelError(
+            f"{path}: the header says it has {header_bytes} bytes, but the file has {n_bytes} "
+            f"and {MAX_HEADER_BYTES} is the most allowed; it is truncated or not safetensors"
+        )
+    header = parse_json(data[8 : 8 + header_bytes].tobytes(), f"{path}: header")
+    if not isinstance(header, dict):
+        raise ModelError(f"{path}: the header must be a JSON object, but is {shown(header)}")
+    header.pop("__metadata__", None)
+    body = data[8 + header_bytes :]
+    spans = [_check_entry(path, name, entry, len(body)) for name, entry in header.items()]
+    _check_cover(path, spans, len(body))
+    return {name: Tensor(name, path, dtype, shape, body[a:b]) for name, dtype, shape, a, b in spans}
+
+
+Span = tuple[str, str, tuple[int, ...], int, int]
+"""Name, dtype, shape, and where its bytes begin and end after the header."""
+
+
+def _check_entry(path: Path, name: str, entry: Any, body_bytes: int) -> Span:
+    where = f"{path}: tensor {shown(name)}"
+    if not isinstance(entry, dict):
+        raise ModelError(f"{where}: its entry must be a JSON object, but is {shown(entry)}")
+    fields = JsonObject(where, entry)
+    dtype = fields.choice("dtype", tuple(BITS))
+    shape = _sizes(fields, "shape", "a list of sizes")
+    offsets = _sizes(fields, "data_offsets", "[begin, end] with begin ≤ end")
+    if len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise fields.error("data_offsets", "[begin, end] with begin ≤ end")
+    begin, end = offsets
+    if end > body_bytes:
+        raise ModelError(
+            f"{where}: ends at byte {end} after the header, but the file ends at {body_bytes}; "
+            "it is truncated: download it again"
+        )
+    if math.prod(shape) * BITS[dtype] != 8 * (end - begin):
+        raise ModelError(
+            f"{where}: {dtype} {shown(shape)} needs {math.prod(shape) * BITS[dtype] // 8} bytes, "
+            f"but data_offsets span {end - begin}"
+        )
+    return name, dtype, shape, begin, end
+
+
+def _sizes(fields: JsonObject, key: str, expected: str) -> tuple[int, ...]:
+    value = fields.get(key)
+    if not isinstance(value, list) or not all(type(n) is int and n >= 0 for n in value):
+        raise fields.error(key, expected)
+    return tuple(value)
+
+
+def _check_cover(path: Path, spans: list[Span], body_bytes: int) -> None:
+    """The tensors follow each other without overlap or gap and end where the file ends."""
+
+    last, at = "the header", 0
+    for name, _, _, begin, end in sorted(spans, key=lambda span: span[3:]):
+        if begin != at:
+            fault = "overlaps" if begin < at else "leaves a gap after"
+            raise ModelError(
+                f"{path}: tensor {shown(name)} {fault} {last}: "
+                f"expected it to begin at byte {at}, but it begins at {begin}"
+            )
+        last, at = f"tensor {shown(name)}", end
+    if at != body_bytes:
+        raise ModelError(
+            f"{path}: {body_bytes - at} bytes follow the last tensor; expected none: the file is "
+            "damaged"
+        )

@@ -1,0 +1,162 @@
+"""The shape of a model, read from `config.json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from gpu.config.families import FAMILIES, MODEL_TYPES, Family
+from gpu.config.readers import Sizes
+from gpu.config.rope import MAX_CONTEXT
+from gpu.config.traits import Traits
+from gpu.errors import ModelError
+from gpu.gguf.config import config_of
+from gpu.gguf.file import is_gguf
+from gpu.json_object import JsonObject, shown
+
+MAX_LAYERS = 1024
+MAX_HEADS = 1024
+MAX_HEAD_DIM = 1024
+MAX_WIDTH = 2**20
+MAX_VOCAB = 2**24
+
+HEAD_DIM_MULTIPLE = 4
+"""The shaders read keys and values as vec4."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig(Traits):
+    """The shape of a model.
+
+    context        positions the model was made for (max_position_embeddings)
+    rms_norm_eps   what its norms add to a variance
+    eos_ids        tokens that end a text, those of generation_config.json before config.json's
+    torch_dtype    the dtype the weights were saved in, as the config names it; None: it does not
+    """
+
+    model_type: str
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    context: int
+    rms_norm_eps: float
+    tie_embeddings: bool
+    eos_ids: tuple[int, ...]
+    bos_id: int | None
+    torch_dtype: str | None
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> ModelConfig:
+        """Read and check the configuration of a model folder or a GGUF file; `ModelError` says what
+        cannot be run."""
+        config, generation = _read(Path(folder))
+        family = _family(config)
+        config = config.renamed(family.keys or {})
+        hidden_size = config.integer("hidden_size", 1, MAX_WIDTH)
+        n_heads = config.integer("num_attention_heads", 1, MAX_HEADS)
+        vocab_size = config.integer("vocab_size", 1, MAX_VOCAB)
+        sizes = Sizes(
+            n_layers=config.integer("num_hidden_layers", 1, MAX_LAYERS),
+            hidden_size=hidden_size,
+            head_dim=_head_dim(config, hidden_size, n_heads, family.head_dim),
+            context=config.integer("max_position_embeddings", 1, MAX_CONTEXT),
+        )
+        traits = family.read(config, sizes)
+        return cls(
+            **{field.name: getattr(traits, field.name) for field in fields(traits)},
+            model_type=config.string("model_type"),
+            n_layers=sizes.n_layers,
+            n_heads=n_heads,
+            n_kv_heads=_n_kv_heads(config, n_heads, family.n_kv_heads or n_heads),
+            head_dim=sizes.head_dim,
+            hidden_size=hidden_size,
+            intermediate_size=config.integer(
+                "intermediate_size", 1, MAX_WIDTH, family.inner and family.inner * hidden_size
+            ),
+            vocab_size=vocab_size,
+            context=sizes.context,
+            rms_norm_eps=config.number("rms_norm_eps", 0.0, 1.0, family.eps),
+            tie_embeddings=config.boolean("tie_word_embeddings", family.tied),
+            eos_ids=_eos_ids((generation, config), vocab_size),
+            bos_id=_bos_id(config, vocab_size),
+            torch_dtype=config.string("dtype", config.string("torch_dtype", "")) or None,
+        )
+
+    @property
+    def turned_dim(self) -> int:
+        """Numbers of a head that rotary positions turn, in layers that have them."""
+        return self.head_dim if self.rotary_dim is None else self.rotary_dim
+
+
+def _read(path: Path) -> tuple[JsonObject, JsonObject]:
+    """config.json and generation_config.json of a folder, or what a GGUF file says instead."""
+    if is_gguf(path):
+        return config_of(path), JsonObject(str(path), {})
+    if not path.is_dir():
+        raise ModelError(f"{path}: not a folder; give the folder that holds config.json")
+    generation = JsonObject.read_optional(path / "generation_config.json")
+    return JsonObject.read(path / "config.json"), generation
+
+
+def _family(config: JsonObject) -> Family:
+    """Raises ModelError for what cannot be run."""
+    model_type = config.string("model_type")
+    if model_type not in MODEL_TYPES:
+        raise ModelError(
+            f"{config.where}: model_type {shown(model_type)} is not supported; "
+            f"supported: {', '.join(MODEL_TYPES)}"
+        )
+    if "quantization_config" in config:
+        raise ModelError(
+            f"{config.where}: the weights are quantised (quantization_config), which is not "
+            "supported; use the original float32, float16 or bfloat16 weights of the model"
+        )
+    return FAMILIES[model_type]
+
+
+def _n_kv_heads(config: JsonObject, n_heads: int, default: int) -> int:
+    n_kv_heads = config.integer("num_key_value_heads", 1, MAX_HEADS, default)
+    if n_heads % n_kv_heads:
+        raise config.error(
+            "num_key_value_heads", f"a divisor of num_attention_heads, which is {n_heads}"
+        )
+    return n_kv_heads
+
+
+def _head_dim(config: JsonObject, hidden_size: int, n_heads: int, default: int | None) -> int:
+    if default is not None or "head_dim" in config:
+        head_dim = config.integer("head_dim", 1, MAX_HEAD_DIM, default)
+    else:
+        if hidden_size % n_heads:
+            raise config.error(
+                "hidden_size",
+                f"a multiple of num_attention_heads ({n_heads}), as head_dim is not given",
+            )
+        head_dim = hidden_size // n_heads
+    if head_dim % HEAD_DIM_MULTIPLE or head_dim > MAX_HEAD_DIM:
+        raise ModelError(
+            f"{config.where}: head_dim {head_dim} is not supported; it must be a multiple of "
+            f"{HEAD_DIM_MULTIPLE} and at most {MAX_HEAD_DIM}"
+        )
+    return head_dim
+
+
+def _eos_ids(places: tuple[JsonObject, ...], vocab_size: int) -> tuple[int, ...]:
+    ids: dict[int, None] = {}
+    for place in places:
+        value = place.get("eos_token_id")
+        for id in value if isinstance(value, list) else [] if value is None else [value]:
+            if type(id) is not int or not 0 <= id < vocab_size:
+                raise place.error("eos_token_id", f"an id from 0 to {vocab_size - 1}, or a list")
+            ids[id] = None
+    return tuple(ids)
+
+
+def _bos_id(config: JsonObject, vocab_size: int) -> int | None:
+    if "bos_token_id" not in config:
+        return None
+    return config.integer("bos_token_id", 0, vocab_size - 1)

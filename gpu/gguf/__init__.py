@@ -1,0 +1,1 @@
+"""GGUF files, as llama.cpp reads them: config, tokenizer, chat template and weights in one."""

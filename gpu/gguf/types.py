@@ -1,0 +1,50 @@
+"""How GGUF stores weights: types, their blocks, and their numbers as float32.
+
+Unpacking blocks is the `gguf` package's (llama.cpp's own, gguf-py/gguf/quants.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class GgufType:
+    """`block` weights of a row are stored in `block_bytes` bytes."""
+
+    name: str
+    block: int
+    block_bytes: int
+
+
+TYPES = {
+    0: GgufType("F32", 1, 4),
+    1: GgufType("F16", 1, 2),
+    30: GgufType("BF16", 1, 2),
+    8: GgufType("Q8_0", 32, 34),
+    2: GgufType("Q4_0", 32, 18),
+    12: GgufType("Q4_K", 256, 144),
+    13: GgufType("Q5_K", 256, 176),
+    14: GgufType("Q6_K", 256, 210),
+}
+"""By their number in the file."""
+BY_NAME = {type.name: type for type in TYPES.values()}
+BLOCKS = tuple(type.name for type in TYPES.values() if type.block > 1)
+"""Those whose weights come in blocks."""
+
+
+def unpacked(type: str, rows: npt.NDArray[np.uint8]) -> F32:
+    """uint8 (…, bytes of a row) → float32 (…, weights of a row), of one of `BLOCKS`. What a
+    damaged scale makes of them is for the reader to find."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    with np.errstate(all="ignore"):
+        found: Any = dequantize(np.ascontiguousarray(rows), GGMLQuantizationType[type])
+    return np.asarray(found, np.float32)

@@ -1,0 +1,83 @@
+"""What the passes of all architectures have in common while they are recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu import ops
+from gpu.checkpoint.weights import Matrix
+from gpu.config import ModelConfig
+from gpu.kv.pools import KvPools
+from gpu.models.workspace import Instruments, Workspace
+from gpu.ops import Batch, Norm
+from gpu.webgpu.buffers import Tensor
+from gpu.webgpu.plan import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One recording: where its dispatches go, what they work on, what watches them."""
+
+    rec: Recorder
+    batch: Batch
+    config: ModelConfig
+    work: Workspace
+    pools: KvPools
+    instruments: Instruments
+
+    def attend(self, name: str, i: int) -> Tensor:
+        """Attention of layer i with the queries in `work.q` over the cache: what its heads give,
+        one behind the other."""
+        rec, batch, config, work = self.rec, self.batch, self.config, self.work
+        weights, capture = self.instruments.weights, self.instruments.capture
+        if weights:
+            ops.attention_weights(
+                rec, batch, f"{name}.weights", config, work.q, self.pools, i, weights.keys,
+                weights.layer(i),
+            )  # fmt: skip
+        ops.attention(
+            rec, batch, f"{name}.attention", config, work.q, self.pools, i, work.attended,
+            capture.entropy(i) if capture else None,
+        )  # fmt: skip
+        if reached := self.instruments.reached:
+            factors = reached.heads(i)
+            ops.scale_heads(rec, batch, f"{name}.heads", config, factors, work.attended)
+        return work.attended
+
+    def add(
+        self,
+        label: str,
+        part: str,
+        i: int,
+        x: Tensor,
+        weight: Matrix,
+        bias: Tensor | None = None,
+        norm: Norm | None = None,
+    ) -> None:
+        """What a part of layer i, of `ops.PARTS`, adds to the residual stream:
+
+        after = before + [factor ·] scale · [norm](x · weightᵀ [+ bias])
+
+        `norm` needs room for what comes before it in `work.scratch["update"]`; the factor is that
+        of an intervention.
+        """
+        rec, batch, stream = self.rec, self.batch, self.work.stream
+        before = stream.before(i) if part == "attention" else stream.middle(i)
+        after = stream.middle(i) if part == "attention" else stream.before(i + 1)
+        scale, reached = self.config.residual_scale, self.instruments.reached
+        last = reached.update if reached else after
+        residual = None if reached else before
+        if norm is None:
+            ops.matmul(
+                rec, batch, label, x, weight, last, bias=bias, scale=scale, residual=residual
+            )
+        else:
+            update = self.work.scratch["update"]
+            ops.matmul(rec, batch, label, x, weight, update, bias=bias, scale=scale)
+            width = self.config.hidden_size
+            ops.norm(rec, batch, f"{label}.norm", norm, width, update, last, residual=residual)
+        if reached:
+            factors = reached.updates(i)
+            ops.scale_update(
+                rec, batch, f"{label}.scale", part, before, reached.update, factors, after
+            )

@@ -1,0 +1,72 @@
+// y = [residual +] norm(x) · gain [+ bias]
+//
+//   norm(x) = x / sqrt(mean(x²) + EPS)                    RMSNorm (Zhang & Sennrich 2019)
+//   CENTRED:  (x − mean(x)) / sqrt(variance(x) + EPS)     LayerNorm (Ba et al. 2016)
+//
+// One workgroup for each row, lanes over its numbers; the order of the sums depends on LANES alone.
+// Where a product follows, RMSNorm is part of it instead (lib/product.wgsl).
+//
+// x         [rows][STRIDE]
+// gain      [>= WIDTH]
+// bias      [>= WIDTH]       (any buffer when not BIAS)
+// residual  [rows][STRIDE]   (any buffer when not RESIDUAL)
+// y         [rows][STRIDE]; columns past WIDTH are left alone
+// use: step
+override WIDTH: u32;
+override STRIDE: u32;
+override EPS: f32;
+override LANES: u32; // a power of two
+override CENTRED: bool = false;
+override BIAS: bool = false;
+override RESIDUAL: bool = false;
+override GATHER: bool = false; // rows of y are the step's samples, taken from their rows of x
+
+@group(0) @binding(0) var<uniform> step: Step;
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read> gain: array<f32>;
+@group(0) @binding(3) var<storage, read> bias: array<f32>;
+@group(0) @binding(4) var<storage, read> residual: array<f32>;
+@group(0) @binding(5) var<storage, read_write> y: array<f32>;
+
+var<workgroup> of_lanes: array<f32, LANES>;
+
+// Σ of what the lanes have.
+fn sum_of_lanes(mine: f32, lane: u32) -> f32 {
+  of_lanes[lane] = mine;
+  workgroupBarrier();
+  for (var half = LANES / 2u; half > 0u; half /= 2u) {
+    if (lane < half) { of_lanes[lane] += of_lanes[lane + half]; }
+    workgroupBarrier();
+  }
+  let sum = of_lanes[0];
+  workgroupBarrier();
+  return sum;
+}
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let row = group.x;
+  if (row >= select(step.n_rows, step.n_samples, GATHER)) { return; }
+  var source = row;
+  if (GATHER) { source = step.samples[min(row, MAX_SAMPLES - 1u)].row; }
+  let start = source * STRIDE;
+
+  var mean = 0.0;
+  if (CENTRED) {
+    var sum = 0.0;
+    for (var d = lane; d < WIDTH; d += LANES) { sum += x[start + d]; }
+    mean = sum_of_lanes(sum, lane) / f32(WIDTH);
+  }
+  var squares = 0.0;
+  for (var d = lane; d < WIDTH; d += LANES) {
+    let v = x[start + d] - mean;
+    squares = fma(v, v, squares);
+  }
+  let scale = 1.0 / sqrt(sum_of_lanes(squares, lane) / f32(WIDTH) + EPS);
+  for (var d = lane; d < WIDTH; d += LANES) {
+    var v = (x[start + d] - mean) * scale * gain[d];
+    if (BIAS) { v += bias[d]; }
+    if (RESIDUAL) { v += residual[row * STRIDE + d]; }
+    y[row * STRIDE + d] = v;
+  }
+}

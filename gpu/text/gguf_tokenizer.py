@@ -1,0 +1,157 @@
+"""The tokenizer in a GGUF file's metadata, as the `tokenizers` library would have it.
+
+Two models are known: "gpt2", byte-level BPE with its merges, whose way of cutting text into words
+is named by `tokenizer.ggml.pre`; and "llama", SentencePiece's BPE, where a piece's score says when
+it is merged. Patterns are those of the tokenizers that llama.cpp's names stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+from gpu.errors import ModelError
+from gpu.gguf.file import open_gguf
+from gpu.json_object import JsonObject, shown
+
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+"""Of `tokenizer.ggml.token_type`; all other types are plain pieces here."""
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+WORDS = ("gpt-2", "default", "smollm", "llama-bpe", "qwen2")
+SPACE = "▁"
+
+
+def read_tokenizer(path: str | Path) -> tuple[tokenizers.Tokenizer, JsonObject]:
+    """The tokenizer, and what its tokenizer_config.json would say. Raises ModelError for one that
+    cannot be made."""
+    file = open_gguf(path)
+    meta = JsonObject(f"{file.path}: metadata", dict(file.values))
+    kind = meta.choice("tokenizer.ggml.model", ("gpt2", "llama"))
+    tokens = _strings(meta, "tokenizer.ggml.tokens")
+    vocab = {token: id for id, token in enumerate(tokens)}
+    if not tokens or len(vocab) != len(tokens):
+        raise meta.error("tokenizer.ggml.tokens", "a list of tokens, each once")
+    types = _types(meta, len(tokens))
+    try:
+        made = _byte_level(meta, vocab) if kind == "gpt2" else _sentence_piece(meta, tokens, types)
+        kinds = list(zip(tokens, types, strict=True))
+        plain = [AddedToken(token, normalized=False) for token, k in kinds if k == USER_DEFINED]
+        made.add_tokens(plain)
+        made.add_special_tokens([token for token, k in kinds if k in (CONTROL, UNKNOWN)])
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{meta.where}: not a usable tokenizer: {error}") from None
+    return made, _config(meta, kind, tokens)
+
+
+def _byte_level(meta: JsonObject, vocab: dict[str, int]) -> tokenizers.Tokenizer:
+    merges = []
+    for merge in _strings(meta, "tokenizer.ggml.merges"):
+        left, space, right = merge.partition(" ")
+        if not space or left not in vocab or right not in vocab:
+            raise ModelError(
+                f"{meta.where}: tokenizer.ggml.merges has {shown(merge)}; expected two tokens with "
+                "a space between"
+            )
+        merges.append((left, right))
+    words = meta.choice("tokenizer.ggml.pre", WORDS, "default")
+    made = tokenizers.Tokenizer(
+        models.BPE(vocab=vocab, merges=merges, ignore_merges=words == "llama-bpe")
+    )
+    if words == "qwen2":
+        made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = pre_tokenizers.Sequence(_cutters(words))
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def _cutters(words: str) -> list[Any]:
+    if words in ("llama-bpe", "qwen2"):
+        pattern = Regex(_LLAMA3 if words == "llama-bpe" else _QWEN2)
+        return [
+            pre_tokenizers.Split(pattern, "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    cutters: list[Any] = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    if words == "smollm":
+        cutters.insert(0, pre_tokenizers.Digits(individual_digits=True))
+    return cutters
+
+
+def _sentence_piece(
+    meta: JsonObject, tokens: Sequence[str], types: Sequence[int]
+) -> tokenizers.Tokenizer:
+    scores = meta.get("tokenizer.ggml.scores")
+    if not hasattr(scores, "dtype") or len(scores) != len(tokens):
+        raise meta.error("tokenizer.ggml.scores", f"{len(tokens)} numbers, one for each token")
+    vocab = {token: id for id, token in enumerate(tokens)}
+    unknown = next((t for t, type in zip(tokens, types, strict=True) if type == UNKNOWN), None)
+    made = tokenizers.Tokenizer(
+        models.BPE(
+            vocab=vocab,
+            merges=_merges(vocab, scores.tolist()),
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    prefixed = meta.boolean("tokenizer.ggml.add_space_prefix", True)
+    prepend = [normalizers.Prepend(SPACE)] if prefixed else []
+    made.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", SPACE)])
+    strip = [decoders.Strip(" ", 1, 0)] if prefixed else []
+    made.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    )
+    return made
+
+
+def _merges(vocab: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """Every way to put a piece together from two others: pieces of a high score first, as
+    SentencePiece merges, and of one piece the ways with the earliest parts."""
+    merges = []
+    for piece, id in vocab.items():
+        cuts = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
+        ways = [(vocab[a], vocab[b], a, b) for a, b in cuts if a in vocab and b in vocab]
+        merges += [(-scores[id], id, *way) for way in sorted(ways)]
+    return [(a, b) for *_, a, b in sorted(merges)]
+
+
+def _config(meta: JsonObject, kind: str, tokens: Sequence[str]) -> JsonObject:
+    """`bos_token`, `eos_token`, `add_bos_token` and `chat_template`."""
+    values: dict[str, Any] = {}
+    for name in ("bos", "eos"):
+        key = f"tokenizer.ggml.{name}_token_id"
+        if key in meta:
+            values[f"{name}_token"] = tokens[meta.integer(key, 0, len(tokens) - 1)]
+    by_default = kind == "llama" or meta.get("tokenizer.ggml.pre") == "llama-bpe"
+    adds = meta.boolean("tokenizer.ggml.add_bos_token", by_default)
+    values["add_bos_token"] = adds and "bos_token" in values
+    if "tokenizer.chat_template" in meta:
+        values["chat_template"] = meta.string("tokenizer.chat_template")
+    return JsonObject(meta.where, values)
+
+
+def _strings(meta: JsonObject, key: str) -> list[str]:
+    value = meta.get(key)
+    if not isinstance(value, list):
+        raise meta.error(key, "a list of strings")
+    return value
+
+
+def _types(meta: JsonObject, n: int) -> list[int]:
+    value = meta.get("tokenizer.ggml.token_type")
+    if value is None:
+        return [1] * n
+    if not hasattr(value, "dtype") or len(value) != n:
+        raise meta.error("tokenizer.ggml.token_type", f"{n} numbers, one for each token")
+    return [int(type) for type in value]

@@ -1,0 +1,84 @@
+"""`tokenglass perplexity`, with engines that know the answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from app.cli import main
+from app.config import Settings
+
+
+class Sure:
+    """An engine for which all tokens are equally likely, but for a slope that f32 has not."""
+
+    def __init__(self, dtype: str) -> None:
+        self.slope = 0.0 if dtype == "f32" else 1e-3
+
+    def logits(self, ids: list[int]) -> Any:
+        return np.tile(self.slope * np.arange(4096, dtype=np.float32) / 4096, (len(ids), 1))
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings of the engines that were loaded."""
+    found: list[Settings] = []
+
+    def load(settings: Settings, path: Path, progress: Any, name: str) -> Sure:
+        found.append(settings)
+        return Sure(settings.dtype)
+
+    monkeypatch.setattr("app.perplexity.load_engine", load)
+    return found
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("Once upon a time there was a fox. " * 40, "utf-8")
+    return path
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(main, ["perplexity", *args], catch_exceptions=False)
+
+
+def test_a_table_of_all_types(loaded: list[Settings], text: Path) -> None:
+    result = run("--text", str(text), "--window", "64", "--tokens", "150")
+    assert result.exit_code == 0
+    head, columns, *rows = result.output.splitlines()
+    assert head == "tale-3m: 147 tokens, in 3 windows of up to 64 tokens"
+    assert columns.split()[:2] == ["dtype", "perplexity"]
+    assert [row.split()[:2] for row in rows[:1]] == [["f32", "4096.0000"]]
+    assert [row.split()[0] for row in rows] == ["f32", "f16", "q8", "q4"]
+    assert all("nats" in row and row.endswith("0.00%") for row in rows[1:])
+    assert len({len(line) for line in (columns, *rows)}) == 1
+    assert [settings.dtype for settings in loaded] == ["f32", "f16", "q8", "q4"]
+    assert {(s.context, s.slots) for s in loaded} == {(64, 1)}
+
+
+def test_one_type_is_compared_with_f32(loaded: list[Settings], text: Path) -> None:
+    result = run("--text", str(text), "--dtype", "q4", "--backend", "torch")
+    assert [row.split()[0] for row in result.output.splitlines()[2:]] == ["f32", "q4"]
+    assert {settings.backend for settings in loaded} == {"torch"}
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe\x00", b"a"])
+def test_files_that_are_no_text(loaded: list[Settings], tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_bytes(data)
+    result = run("--text", str(path))
+    assert result.exit_code == 2
+    assert result.output.count("Error: ") == 1
+    assert not loaded
+
+
+def test_a_text_is_needed() -> None:
+    assert run().exit_code == 2
+    assert run("--text", "/nowhere/at/all").exit_code == 2

@@ -1,0 +1,117 @@
+"""GGUF files for tests: a model folder written as one, and damaged ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from gpu.bench.peers.gguf_file import entries, interleaved
+from gpu.bench.subject import Subject
+from gpu.text.tokenizer import Tokenizer
+
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K")
+NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
+
+
+def write(folder: Path, path: Path, kind: str = "F32", **changes: Any) -> Path:
+    """The model of a folder as GGUF, its matrices of type `kind`. `changes`: metadata that is other
+    than the folder says; None leaves it out."""
+    subject = Subject.from_folder(folder)
+    config = subject.config
+    arch, pre = changes.pop("architecture", "llama"), changes.pop("pre", None)
+    values: dict[str, Any] = {
+        "context_length": config.context,
+        "embedding_length": config.hidden_size,
+        "block_count": config.n_layers,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.n_heads,
+        "attention.head_count_kv": config.n_kv_heads,
+        "attention.key_length": config.head_dim,
+        "rope.dimension_count": config.head_dim,
+        "rope.freq_base": config.rope.theta,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        **changes,
+    }
+    writer = gguf.GGUFWriter(path, arch)
+    for key, value in values.items():
+        if isinstance(value, float):
+            writer.add_float32(f"{arch}.{key}", value)
+        elif isinstance(value, str):
+            writer.add_string(f"{arch}.{key}", value)
+        elif value is not None:
+            writer.add_uint32(f"{arch}.{key}", value)
+    add_tokenizer(writer, folder)
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
+    for entry in entries(subject):
+        data = subject.checkpoint.read_f32(entry.source)
+        if entry.heads and arch == "llama":
+            data = interleaved(data, entry.heads)
+        chosen = gguf.GGMLQuantizationType["F32" if data.ndim == 1 else kind]
+        writer.add_tensor(entry.name, packed(data, chosen), raw_dtype=chosen)
+    finish(writer)
+    return path
+
+
+def packed(data: npt.NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> npt.NDArray[Any]:
+    """As the package packs it; of the types that it cannot pack, blocks that hold something."""
+    if kind.name.endswith("_K"):
+        return random_blocks(data, kind)
+    found: npt.NDArray[Any] = gguf.quants.quantize(data, kind)
+    return found
+
+
+def random_blocks(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> npt.NDArray[np.uint8]:
+    """Blocks of random bytes with small scales, the same at every call for the same data."""
+    block, n_bytes = gguf.GGML_QUANT_SIZES[kind]
+    n = data.size // block
+    rng = np.random.default_rng(int(np.abs(data).sum() * 1000))
+    blocks = rng.integers(0, 256, (n, n_bytes), np.uint8)
+    scales = rng.uniform(1e-4, 1e-3, (n, 2)).astype(np.float16).view(np.uint8)
+    if kind.name == "Q6_K":
+        blocks[:, -2:] = scales[:, :2]
+    else:
+        blocks[:, :4] = scales
+    return blocks.reshape(len(data), -1)
+
+
+def add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
+    """tokenizer.json of byte-level BPE, tokenizer_config.json and the ids of config.json."""
+    tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    vocab = {**tokenizer["model"]["vocab"]}
+    added = {token["content"]: token for token in tokenizer["added_tokens"]}
+    vocab |= {text: token["id"] for text, token in added.items()}
+    tokens = sorted(vocab, key=lambda token: vocab[token])
+    assert [vocab[token] for token in tokens] == list(range(len(tokens)))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([_type(added.get(token)) for token in tokens])
+    merges = tokenizer["model"]["merges"]
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
+    for name in ("bos", "eos"):
+        token = config.get(f"{name}_token")
+        if token is not None:
+            getattr(writer, f"add_{name}_token_id")(vocab[token])
+    writer.add_add_bos_token(bool(config.get("add_bos_token", False)))
+    template = Tokenizer.load(folder).chat_template
+    if template is not None:
+        writer.add_chat_template(template)
+
+
+def _type(added: dict[str, Any] | None) -> int:
+    if added is None:
+        return NORMAL
+    return CONTROL if added["special"] else USER_DEFINED
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

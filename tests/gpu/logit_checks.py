@@ -1,0 +1,20 @@
+"""How near the logits of two engines must be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu.step import Floats
+from tests.gpu.rig import compare
+
+OF_THE_LARGEST_LOGIT = 2e-4
+
+
+def check_logits(result: str, got: Floats, want: Floats, case: str = "") -> None:
+    """Within the bound everywhere, and the same most likely token wherever it leads by more."""
+    bound = OF_THE_LARGEST_LOGIT * np.abs(want).max()
+    compare(result, case, got, want, np.array(bound), seed=0)
+    second, first = np.sort(want, axis=1)[:, -2:].T
+    clear = first - second > 2 * bound
+    assert clear.mean() > 0.8, "too few positions have a clear winner"
+    assert np.array_equal(got.argmax(1)[clear], want.argmax(1)[clear])

@@ -1,0 +1,335 @@
+"""Models of every architecture but Llama with random weights, and what transformers computes with
+them: as `random_llama`, which has the shapes; here are the traits.
+
+Each case is a configuration of transformers, so that config.json, tensor names and numbers are
+theirs. Sizes are unlike each other, and no multiple of anything where that is allowed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+
+from gpu.checkpoint.packing import FORMATS, pack, unpack
+from gpu.reach import Reach
+from gpu.step import Floats
+from tests.gpu import made_tokenizers
+
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration class of transformers and what it is given beside the sizes below."""
+
+    config: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def sized(layers: int, hidden: int, heads: int, kv_heads: int, inner: int) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": inner,
+    }
+
+
+COMMON = {
+    "vocab_size": 300,
+    "max_position_embeddings": 128,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+
+CASES = {
+    "qwen2": Case("Qwen2Config", sized(2, 72, 6, 2, 100)),
+    "qwen2_window_yarn": Case(
+        "Qwen2Config",
+        sized(3, 64, 4, 4, 60)
+        | {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1}
+        | {"rope_parameters": YARN, "tie_word_embeddings": True},
+    ),
+    "mistral": Case("MistralConfig", sized(2, 48, 4, 1, 90) | {"sliding_window": 7}),
+    "mistral_plain": Case(
+        "MistralConfig", sized(2, 96, 4, 2, 52) | {"sliding_window": None, "head_dim": 20}
+    ),
+    "smollm3": Case("SmolLM3Config", sized(5, 60, 3, 1, 84)),
+    "smollm3_window": Case(
+        "SmolLM3Config",
+        sized(3, 48, 6, 3, 50)
+        | {"no_rope_layers": [0, 1, 0], "use_sliding_window": True, "sliding_window": 9}
+        | {"tie_word_embeddings": False},
+    ),
+    "granite": Case(
+        "GraniteConfig",
+        sized(3, 56, 7, 7, 68)
+        | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22}
+        | {"attention_multiplier": 0.2, "logits_scaling": 8.0, "tie_word_embeddings": True},
+    ),
+    "granite_bias": Case(
+        "GraniteConfig",
+        sized(2, 64, 4, 2, 33)
+        | {"residual_multiplier": 1.5, "attention_bias": True, "mlp_bias": True},
+    ),
+    "qwen3": Case("Qwen3Config", sized(2, 72, 6, 2, 100) | {"head_dim": 20}),
+    "qwen3_window_tied": Case(
+        "Qwen3Config",
+        sized(3, 48, 4, 4, 64)
+        | {"head_dim": 12, "use_sliding_window": True, "sliding_window": 13, "max_window_layers": 2}
+        | {"tie_word_embeddings": True, "attention_bias": True},
+    ),
+    "olmo2": Case("Olmo2Config", sized(3, 60, 5, 1, 76)),
+    "olmo2_bias": Case("Olmo2Config", sized(2, 96, 4, 4, 50) | {"attention_bias": True}),
+    "phi3": Case("Phi3Config", sized(2, 72, 6, 3, 100) | {"sliding_window": 21}),
+    "phi3_longrope_partial": Case(
+        "Phi3Config",
+        sized(2, 64, 4, 2, 84)
+        | {"original_max_position_embeddings": 32, "tie_word_embeddings": True}
+        | {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.75,
+                "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 2.0],
+                "long_factor": [1.0, 1.5, 3.0, 6.0, 9.0, 20.0],
+            }
+        },
+    ),
+    "gemma2": Case("Gemma2Config", sized(3, 56, 4, 2, 90) | {"head_dim": 12, "sliding_window": 9}),
+    "gemma2_uncapped": Case(
+        "Gemma2Config",
+        sized(2, 64, 4, 1, 50)
+        | {"head_dim": 16, "query_pre_attn_scalar": 20, "final_logit_softcapping": None}
+        | {"attn_logit_softcapping": 3.0, "tie_word_embeddings": False},
+    ),
+    "gemma3": Case(
+        "Gemma3TextConfig", sized(7, 48, 4, 1, 60) | {"head_dim": 12, "sliding_window": 17}
+    ),
+    "gemma3_linear": Case(
+        "Gemma3TextConfig",
+        sized(2, 64, 2, 2, 70)
+        | {"head_dim": 20, "layer_types": ["full_attention", "sliding_attention"]}
+        | {"sliding_window": 8, "query_pre_attn_scalar": 24}
+        | {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            }
+        },
+    ),
+    "gpt2": Case("GPT2Config", {"n_layer": 2, "n_embd": 60, "n_head": 5, "n_positions": 128}),
+    "gpt2_inner": Case(
+        "GPT2Config",
+        {"n_layer": 3, "n_embd": 48, "n_head": 3, "n_positions": 64, "n_inner": 100}
+        | {"activation_function": "gelu", "tie_word_embeddings": False},
+    ),
+    "gpt_neox": Case("GPTNeoXConfig", sized(2, 96, 6, 6, 130)),
+    "gpt_neox_serial": Case(
+        "GPTNeoXConfig",
+        sized(3, 48, 3, 3, 70)
+        | {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"}
+        | {"rope_parameters": {"rope_theta": 2e4, "partial_rotary_factor": 0.5}},
+    ),
+}
+NAMES = tuple(CASES)
+
+ENLARGED = ("q_proj", "k_proj", "qkv_proj", "c_attn", "query_key_value", "embed", "lm_head", "wte")
+"""Weights that enlarge what they are fed: attention is peaked here and flat there, and logits
+differ clearly. The others keep its size."""
+VOCABULARY = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out")
+
+
+@cache
+def folder(name: str) -> Path:
+    """The model folder of a case, written on first use, gone when we exit."""
+    path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    case = CASES[name]
+    config = getattr(transformers, case.config)(**{**COMMON, **case.settings})
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    _randomise(model, torch.Generator().manual_seed(0))
+    model.save_pretrained(path)
+    special = {"bos_token": "<|begin|>", "eos_token": "<|im_end|>"}
+    return made_tokenizers.save(path, made_tokenizers.byte_level(config.vocab_size), special)
+
+
+def ids(n: int, seed: int = 0) -> list[int]:
+    """Random token ids that all cases know."""
+    rng = np.random.default_rng(seed)
+    return [int(id) for id in rng.integers(0, COMMON["vocab_size"], n)]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What hooks see of one pass: the residual stream before each layer and after the last
+    (n_layers + 1, n, hidden_size), and attention weights (n_layers, n_heads, n, n)."""
+
+    states: Floats
+    weights: Floats
+
+
+class Reference:
+    """transformers' model of a folder: float32, eager attention, on the CPU. `dtype`: its matrices
+    as they come back from this storage type."""
+
+    def __init__(self, path: Path, dtype: str = "f32") -> None:
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+        if dtype != "f32":
+            _store(self.model, dtype)
+
+    @torch.no_grad()
+    def logits(self, ids: Sequence[int]) -> Floats:
+        """float32 (len(ids), vocab_size)"""
+        logits: Floats = self.model(torch.tensor([list(ids)])).logits[0].numpy()
+        return logits
+
+    @torch.no_grad()
+    def observed(self, ids: Sequence[int]) -> Observed:
+        states: list[torch.Tensor] = []
+        layers = self._layers()
+
+        def before(_module: Any, inputs: Any, named: Any) -> None:
+            states.append(inputs[0][0] if inputs else named["hidden_states"][0])
+
+        def after(_module: Any, _inputs: Any, output: Any) -> None:
+            states.append((output[0] if isinstance(output, tuple) else output)[0])
+
+        handles = [layers[0].register_forward_pre_hook(before, with_kwargs=True)]
+        handles += [layer.register_forward_hook(after) for layer in layers]
+        try:
+            out = self.model(torch.tensor([list(ids)]), output_attentions=True)
+        finally:
+            for handle in handles:
+                handle.remove()
+        weights = torch.stack([weights[0] for weights in out.attentions])
+        return Observed(torch.stack(states).numpy(), weights.numpy())
+
+    @torch.no_grad()
+    def read_out(self, states: Floats) -> Floats:
+        """Logits that states (n, hidden_size) would give: final norm and output head."""
+        inner, config = self.model.base_model, self.model.config
+        names = ("norm", "ln_f", "final_layer_norm")
+        norm = next(getattr(inner, name) for name in names if hasattr(inner, name))
+        logits = self.model.get_output_embeddings()(norm(torch.from_numpy(states)))
+        logits = logits / getattr(config, "logits_scaling", 1.0)
+        cap = getattr(config, "final_logit_softcapping", None)
+        capped: Floats = (cap * torch.tanh(logits / cap) if cap else logits).numpy()
+        return capped
+
+    @contextmanager
+    def reached(self, reach: Reach) -> Iterator[None]:
+        """What `reach` does to updates and to what comes before a layer, by hooks."""
+        handles = []
+        for i, layer in enumerate(self._layers()):
+            attention, mlp = _parts(layer)
+            for module, factors in ((attention, reach.attention), (mlp, reach.mlp)):
+                handles.append(module.register_forward_hook(_scaled(factors.get(i, 1.0))))
+            if i in reach.steer:
+                handles.append(
+                    layer.register_forward_pre_hook(_steered(reach.steer[i]), with_kwargs=True)
+                )
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _layers(self) -> Any:
+        inner = self.model.base_model
+        return inner.h if hasattr(inner, "h") else inner.layers
+
+
+def _parts(layer: Any) -> tuple[Any, Any]:
+    """What gives the updates of attention and MLP."""
+    if hasattr(layer, "post_feedforward_layernorm"):
+        return layer.post_attention_layernorm, layer.post_feedforward_layernorm
+    names = ("self_attn", "attn", "attention")
+    return next(getattr(layer, name) for name in names if hasattr(layer, name)), layer.mlp
+
+
+def _scaled(factor: float) -> Callable[..., Any]:
+    def scale(_module: Any, _inputs: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (output[0] * factor, *output[1:])
+        return output * factor
+
+    return scale
+
+
+def _steered(vector: npt.NDArray[np.float32]) -> Callable[..., Any]:
+    def steer(_module: Any, inputs: Any, named: Any) -> Any:
+        if inputs:
+            return (inputs[0] + torch.from_numpy(vector), *inputs[1:]), named
+        states = named["hidden_states"] + torch.from_numpy(vector)
+        return inputs, {**named, "hidden_states": states}
+
+    return steer
+
+
+@lru_cache(maxsize=4)
+def reference(name: str, dtype: str = "f32") -> Reference:
+    return Reference(folder(name), dtype)
+
+
+@torch.no_grad()
+def _randomise(model: Any, generator: torch.Generator) -> None:
+    saves_gain_less_one = model.config.model_type.startswith("gemma")
+    for name, weight in model.named_parameters():
+        if weight.dim() == 2:
+            n_inputs = weight.shape[0] if _is_transposed(model, name) else weight.shape[1]
+            gain = 2.0 if any(part in name for part in ENLARGED) else 1.0
+            weight.normal_(0.0, gain / n_inputs**0.5, generator=generator)
+        elif name.endswith("bias"):
+            weight.normal_(0.0, 0.3, generator=generator)
+        elif saves_gain_less_one:
+            weight.uniform_(-0.5, 0.5, generator=generator)
+        else:
+            weight.uniform_(0.5, 1.5, generator=generator)
+
+
+def _is_transposed(model: Any, name: str) -> bool:
+    """GPT-2 keeps its matrices as inputs × outputs."""
+    return model.config.model_type == "gpt2" and ".c_" in name
+
+
+@torch.no_grad()
+def _store(model: Any, dtype: str) -> None:
+    """Round every matrix as the engine stores it."""
+    for name, weight in model.named_parameters():
+        if weight.dim() != 2 or "wpe" in name:
+            continue
+        is_vocabulary = any(part in name for part in VOCABULARY)
+        stored = FORMATS[dtype].vocabulary if is_vocabulary else dtype
+        turned = _is_transposed(model, name)
+        rows = (weight.T if turned else weight).contiguous().numpy()
+        back = torch.from_numpy(unpack(stored, pack(stored, rows), rows.shape[1]))
+        weight.copy_(back.T if turned else back)
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """config.json of a case, as transformers wrote it."""
+    found: dict[str, Any] = json.loads((folder(name) / "config.json").read_text())
+    return found

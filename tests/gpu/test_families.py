@@ -1,0 +1,122 @@
+"""What config.json means in each architecture: spellings that are not those transformers writes
+today (these are read in test_models), and refusals by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu.config import ModelConfig, RopeConfig
+from gpu.errors import ModelError
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 172,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 6,
+    "vocab_size": 512,
+    "max_position_embeddings": 2048,
+}
+GPT2: dict[str, Any] = {
+    "n_embd": 64, "n_head": 8, "n_layer": 2, "n_positions": 128, "vocab_size": 512, "n_ctx": 128,
+}  # fmt: skip
+
+
+def read(folder: Path, model_type: str, **changes: Any) -> ModelConfig:
+    sizes = GPT2 if model_type == "gpt2" else SIZES
+    config = {"model_type": model_type, **sizes, **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+    return ModelConfig.from_folder(folder)
+
+
+def test_what_files_leave_out_is_the_default_of_their_architecture(tmp_path: Path) -> None:
+    assert read(tmp_path, "smollm3").still_layers == (3,)
+    assert read(tmp_path, "smollm3").rope.theta == 2e6
+    assert read(tmp_path, "smollm3").tie_embeddings
+    assert not read(tmp_path, "qwen2").tie_embeddings
+    assert read(tmp_path, "qwen3").head_dim == 128
+    assert read(tmp_path, "olmo2").rms_norm_eps == 1e-5
+    gemma = read(tmp_path, "gemma2")
+    assert (gemma.head_dim, gemma.score_cap, gemma.logit_cap) == (256, 50.0, 30.0)
+    assert gemma.windows == (4096, None) * 3
+    assert (gemma.embedding_scale, gemma.score_scale) == (8.0, 1 / 16)
+
+
+def test_windows_are_where_the_file_says(tmp_path: Path) -> None:
+    kinds = ["sliding_attention", "full_attention", *["sliding_attention"] * 4]
+    given = {"layer_types": kinds, "sliding_window": 100}
+    wanted = (100, None, 100, 100, 100, 100)
+    assert read(tmp_path, "gemma3_text", **given).windows == wanted
+    assert read(tmp_path, "qwen3", use_sliding_window=True, **given).windows == wanted
+    assert read(tmp_path, "qwen3", **given).windows == ()
+    late = {"use_sliding_window": True, "max_window_layers": 4, "sliding_window": 9}
+    assert read(tmp_path, "qwen2", **late).windows == (None,) * 4 + (9, 9)
+    assert read(tmp_path, "mistral", sliding_window=7).windows == (7,) * 6
+    assert read(tmp_path, "mistral", sliding_window=None).windows == ()
+    assert read(tmp_path, "phi3", sliding_window=2048).windows == ()
+    patterned = read(tmp_path, "gemma3_text", sliding_window_pattern=3, sliding_window=5)
+    assert patterned.windows == (5, 5, None) * 2
+
+
+def test_gemma3_turns_layers_with_a_window_by_a_base_of_their_own(tmp_path: Path) -> None:
+    old = {"rope_theta": 2e6, "rope_local_base_freq": 500.0}
+    scaled = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    config = read(tmp_path, "gemma3_text", **old, **scaled)
+    assert (config.rope, config.local_rope) == (RopeConfig(2e6, "linear", 8.0), RopeConfig(500.0))
+    assert config.rope_of(0) == config.local_rope
+    assert config.rope_of(5) == config.rope
+    plain = read(tmp_path, "gemma3_text")
+    assert (plain.rope, plain.local_rope) == (RopeConfig(1e6), RopeConfig(1e4))
+
+
+def test_a_cap_of_null_is_none(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"))
+    config = read(tmp_path, "gemma2", **nothing)
+    assert (config.score_cap, config.logit_cap) == (None, None)
+
+
+def test_heads_that_are_turned_in_part(tmp_path: Path) -> None:
+    old = read(tmp_path, "gpt_neox", rotary_pct=0.5, rotary_emb_base=5000, head_dim=64)
+    assert (old.rotary_dim, old.rope.theta) == (32, 5000.0)
+    assert read(tmp_path, "gpt_neox", head_dim=64).rotary_dim == 16
+    assert read(tmp_path, "phi3", partial_rotary_factor=0.75, head_dim=128).rotary_dim == 96
+    assert read(tmp_path, "gpt2").rope_of(0) is None
+
+
+def test_gpt2_has_names_of_its_own(tmp_path: Path) -> None:
+    config = read(tmp_path, "gpt2", layer_norm_epsilon=1e-3)
+    assert (config.hidden_size, config.n_layers, config.n_heads) == (64, 2, 8)
+    assert (config.intermediate_size, config.context, config.rms_norm_eps) == (256, 128, 1e-3)
+    assert config.tie_embeddings
+    assert read(tmp_path, "gpt2", n_inner=100).intermediate_size == 100
+    assert read(tmp_path, "gpt2", scale_attn_weights=False).score_scale == 1.0
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "message"),
+    [
+        ("gemma3", {}, "model_type 'gemma3' is not supported; supported: llama, qwen2, .*gpt_neox"),
+        ("mistral", {"hidden_act": "gelu"}, "hidden_act must be one of silu"),
+        ("mistral", {"sliding_window": 0}, "sliding_window must be an integer from 1"),
+        ("qwen2", {"partial_rotary_factor": 0.5}, "partial_rotary_factor must be 1"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers must be a list of 6 entries"),
+        ("smollm3", {"no_rope_layers": [2] * 6}, "each 0 or 1"),
+        ("granite", {"logits_scaling": 0}, "logits_scaling must be a number from 1e-06"),
+        ("phi3", {"rope_scaling": {"type": "linear", "factor": 2}}, "must be default or longrope"),
+        ("phi3", {"partial_rotary_factor": 0.7, "head_dim": 20}, "multiple of 4 numbers, not 14"),
+        ("gemma2", {"layer_types": ["chunked_attention"] * 6}, "layer_types must be a list"),
+        ("gemma2", {"hidden_activation": "relu"}, "hidden_activation must be one of gelu_pytorch"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "must be false"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "must be false"),
+        ("gpt2", {"activation_function": "relu"}, "must be one of gelu_new"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name(
+    tmp_path: Path, model_type: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        read(tmp_path, model_type, **changes)

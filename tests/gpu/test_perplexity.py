@@ -1,0 +1,127 @@
+"""Perplexity and divergence of storage types, by hand and of the bundled model."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app import tale
+from gpu import Engine, SamplingParams, perplexities, text_windows
+from gpu.errors import InvalidRequest
+from gpu.perplexity import Window
+from gpu.reference.divergence import Divergence, mean_kl, mean_loss, same_top
+from gpu.step import Floats
+
+
+class Made:
+    """An engine whose logits follow from the ids: those of f32 with noise of a size."""
+
+    def __init__(self, noise: float) -> None:
+        self.noise = noise
+        self.closed = False
+
+    def logits(self, ids: list[int]) -> Floats:
+        base = np.random.default_rng(sum(ids)).normal(size=(len(ids), 11))
+        return (base + self.noise * np.cos(np.arange(11))).astype(np.float32)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Letters:
+    """A token for each letter, and `begin` before a text."""
+
+    def __init__(self, *begin: int) -> None:
+        self.begin = begin
+
+    def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]:
+        return [*(self.begin if bos else ()), *(ord(c) % 10 for c in text)]
+
+
+def test_the_loss_is_that_of_the_tokens_that_came() -> None:
+    logits = np.log(np.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]], np.float32))
+    assert mean_loss(logits, [1, 2]) == pytest.approx(-(math.log(0.25) + math.log(0.8)) / 2)
+
+
+def test_divergences_of_parts_make_that_of_the_whole() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=(7, 5)).astype(np.float32) for _ in range(2))
+    parts = [(2, Divergence.of(a[:2], b[:2])), (5, Divergence.of(a[2:], b[2:]))]
+    whole = Divergence.mean(parts)
+    assert whole.kl == pytest.approx(mean_kl(a, b))
+    assert whole.same_top == pytest.approx(same_top(a, b))
+
+
+def test_windows_begin_as_texts_do_and_count_the_rest() -> None:
+    text = "abcdefgh"
+    ids = Letters().encode(text)
+    assert text_windows(Letters(), text, 3, 100) == [
+        Window(tuple(ids[0:3]), 1),
+        Window(tuple(ids[3:6]), 1),
+        Window(tuple(ids[6:8]), 1),
+    ]
+    assert text_windows(Letters(10), text, 4, 7) == [
+        Window((10, *ids[0:3]), 1),
+        Window((10, *ids[3:6]), 1),
+        Window((10, ids[6]), 1),
+    ]
+    assert [w.n_counted for w in text_windows(Letters(), text, 7, 100)] == [6], "a lone last one"
+
+
+@pytest.mark.parametrize(("text", "size"), [("", 8), ("a", 8), ("abc", 1)])
+def test_texts_and_windows_that_are_too_short(text: str, size: int) -> None:
+    with pytest.raises(InvalidRequest, match="too"):
+        text_windows(Letters(), text, size, 100)
+
+
+def test_it_is_what_the_measures_say_of_all_positions() -> None:
+    """More than a piece of positions in a window, windows of unlike lengths."""
+    text = "the quick brown fox jumps over the lazy dog " * 5
+    cut = text_windows(Letters(10), text, 101, 10_000)
+    engines = {"f32": Made(0.0), "q4": Made(0.5)}
+    f32, q4 = perplexities(engines.__getitem__, cut, ["q4", "f32"])
+    want = np.concatenate([engines["f32"].logits(list(w.ids))[:-1] for w in cut])
+    got = np.concatenate([engines["q4"].logits(list(w.ids))[:-1] for w in cut])
+    came = [id for w in cut for id in w.ids[1:]]
+    assert (f32.dtype, q4.dtype) == ("f32", "q4")
+    assert f32.n_tokens == q4.n_tokens == len(came) == len(text)
+    assert f32.perplexity == pytest.approx(math.exp(mean_loss(want, came)))
+    assert q4.perplexity == pytest.approx(math.exp(mean_loss(got, came)))
+    assert f32.divergence is None
+    assert q4.divergence is not None
+    assert q4.divergence.kl == pytest.approx(mean_kl(want, got))
+    assert q4.divergence.same_top == pytest.approx(same_top(want, got))
+    assert all(engine.closed for engine in engines.values())
+
+
+def test_an_engine_is_closed_when_measuring_fails() -> None:
+    engine = Made(0.0)
+    engine.logits = lambda ids: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+    with pytest.raises(ZeroDivisionError):
+        list(perplexities(lambda dtype: engine, [Window((1, 2), 1)], []))
+    assert engine.closed
+
+
+def test_of_the_bundled_model() -> None:
+    """A text of its own is easy for it, and fewer bits cost more."""
+
+    def load(dtype: str) -> Any:
+        return Engine.load(tale.model_dir(), dtype=dtype, backend="torch", context=128, n_slots=1)
+
+    writer = load("f32")
+    begin = writer.tokenizer.encode("Once upon a time")
+    run = writer.generate(begin, SamplingParams(temperature=0, max_tokens=110))
+    text = "Once upon a time" + "".join(token.text for token in run)
+    writer.close()
+    cut = text_windows(writer.tokenizer, text, 64, 100)
+
+    f32, f16, q4 = perplexities(load, cut, ["f16", "q4"])
+    assert 1 < f32.perplexity < 10
+    assert f16.perplexity == pytest.approx(f32.perplexity, rel=0.01)
+    assert f16.divergence is not None
+    assert q4.divergence is not None
+    assert 0 < f16.divergence.kl < 1e-4 < q4.divergence.kl < 0.2
+    assert q4.divergence.same_top < f16.divergence.same_top <= 1
