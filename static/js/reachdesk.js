@@ -2,8 +2,8 @@
 // until it is taken back. Every step can be undone.
 
 import { saveSoon } from "./persist.js";
-import { factorOf, newKey, NONE, wireOf, withFactor } from "./reachsetting.js";
-import { changed, state } from "./state.js";
+import { factorOf, fitting, newKey, NONE, withFactor } from "./reachsetting.js";
+import { changed, on, state } from "./state.js";
 import { pushSettings } from "./updates.js";
 
 const MOST_STEPS = 200;
@@ -11,8 +11,14 @@ const MOST_STEPS = 200;
 /** A desk on which `setting` lies: state.reach. */
 export const deskOf = (setting = NONE) => ({ setting, past: [], future: [] });
 
-/** What the page asks of the next answer, or of the one being written. */
-export const wanted = ({ reach } = state) => wireOf(reach.setting);
+/** Another model may have fewer layers and heads: what is set there goes. */
+export function setUpReachDesk() {
+  on("hello", () => {
+    if (!state.hello || state.replay) return;
+    const fits = fitting(state.reach.setting, state.hello.model);
+    if (JSON.stringify(fits) !== JSON.stringify(state.reach.setting)) put(deskOf(fits));
+  });
+}
 
 // ---- changing ----------------------------------------------------------------------------------
 

@@ -47,6 +47,20 @@ export const patchable = (setting, nTokens) => ({
   patch: setting.patch.filter(({ position }) => position < nTokens),
 });
 
+/** The setting with what a model of these sizes has. */
+export function fitting(setting, { n_layers: nLayers, n_heads: nHeads }) {
+  const there = ([place]) => {
+    const [, , layer, head = 0] = PLACE.exec(place);
+    return Number(layer) < nLayers && Number(head) < nHeads;
+  };
+  const below = ({ layer }) => layer < nLayers;
+  return {
+    factors: Object.fromEntries(Object.entries(setting.factors).filter(there)),
+    steer: setting.steer.filter(below),
+    patch: setting.patch.filter(below),
+  };
+}
+
 /** The setting that asks for these interventions; nothing of it is muted. */
 export function settingOf({ heads = [], attention = [], mlp = [], steer = [], patch = [] }) {
   const factors = {};

@@ -60,7 +60,10 @@ export const reach = {
     });
     make = parts.appendChild(el("section", "rc-make"));
     buildMake();
-    tokens = new ReachTokens(parts.appendChild(el("section", "rc-next")));
+    const next = parts.appendChild(el("section", "rc-next"));
+    next.tabIndex = 0; // whoever scrolls by keyboard has to get there
+    next.setAttribute("aria-label", "What it does to the next token");
+    tokens = new ReachTokens(next);
     text = new ReachText(root);
   },
 
@@ -71,7 +74,7 @@ export const reach = {
     if (layerOfPlace(chosen) >= model.n_layers) chosen = "head 0.0";
     const effect = effectOf(context);
     const both = effect.why ? null : measured(effect);
-    found = both?.without ? readEffect(effect, both) : null;
+    found = both?.without ? readOnce(effect, both) : null;
     bar.draw({
       chosen,
       factor: factorOf(setting, chosen),
@@ -92,6 +95,14 @@ export const reach = {
     rows: grid.numbers(state.reach.setting, found?.byLayer),
   }),
 };
+
+/** What was read last: {key, found}. */
+let last = { key: "" };
+
+function readOnce(effect, both) {
+  if (last.key !== effect.key) last = { key: effect.key, found: readEffect(effect, both) };
+  return last.found;
+}
 
 /** The core marks the layer of the place that is chosen. */
 function choose(place) {

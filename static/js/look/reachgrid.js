@@ -6,7 +6,6 @@ import { percent } from "../format.js";
 import { factorWords } from "../reach.js";
 import { factorOf } from "../reachsetting.js";
 import { Roving } from "./roving.js";
-import { strength } from "./shares.js";
 
 /** Heights of the column names and of a row, at least and at most; px. */
 const HEAD = 22;
@@ -56,6 +55,7 @@ export class ReachGrid {
     how.id = "rc-how";
     this.rows = [];
     this.shape = "";
+    this.drawn = [];
     this.roving = new Roving(
       this.table,
       { next: "ArrowRight", previous: "ArrowLeft", after: "ArrowDown", before: "ArrowUp" },
@@ -72,9 +72,13 @@ export class ReachGrid {
     this.free = free;
     const row = this.#heightOfRow(model.n_layers);
     setVars(this.table, { "--rc-row": `${row}px` });
+    const of = [shape, row, setting, chosen, hot, effect, word, free];
+    if (of.every((part, i) => part === this.drawn[i])) return; // tokens come sixty times a second
+    this.drawn = of;
     this.table.setAttribute("aria-readonly", String(!free));
     setText(this.word, word ? `“${word}” %` : "share %");
-    for (const each of this.rows) this.#drawRow(each, { chosen, hot, effect });
+    const most = effect ? Math.max(...effect.without, ...effect.with) : 1;
+    for (const each of this.rows) this.#drawRow(each, { chosen, hot, effect, most });
   }
 
   #heightOfRow(nLayers) {
@@ -102,7 +106,7 @@ export class ReachGrid {
     this.roving.reset();
   }
 
-  #drawRow({ layer, node, cells, bars }, { chosen, hot, effect }) {
+  #drawRow({ layer, node, cells, bars }, { chosen, hot, effect, most }) {
     node.classList.toggle("hot", layer === hot);
     const silent = factorOf(this.setting, `attention ${layer}`) === 0;
     for (const { place, node: cell, words } of cells) {
@@ -115,7 +119,7 @@ export class ReachGrid {
       setVars(cell, { "--f": clamp(factor ?? 1, 0, MOST_SCALE) });
       setText(words, state === "" ? "" : state === "mixed" ? "≠" : shortly(factor));
     }
-    drawBars(bars, effect, layer);
+    drawBars(bars, effect, layer, most);
   }
 
   // ---- by hand ---------------------------------------------------------------------------------
@@ -213,13 +217,14 @@ function newRow(layer, nHeads) {
   return { layer, node, cells, bars };
 }
 
-function drawBars(bars, effect, layer) {
+/** The longest bar is the largest share of all layers, both ways. */
+function drawBars(bars, effect, layer, most) {
   const [out, inner, words] = bars.children;
   const without = effect?.without[layer + 1] ?? 0;
   const now = effect?.with[layer + 1] ?? 0;
   out.hidden = inner.hidden = !effect;
-  setVars(out, { "--p": strength(without) });
-  setVars(inner, { "--p": strength(now) });
+  setVars(out, { "--p": without / most });
+  setVars(inner, { "--p": now / most });
   setText(words, effect ? percent(now) : "");
   if (effect) bars.setAttribute("aria-label", `${percent(without)} per cent without, ${percent(now)} with`);
   else bars.removeAttribute("aria-label");
