@@ -3,10 +3,11 @@ with each instrument that asks about the newest token open as well.
 
 python -m e2e.overhead [--rounds 5] [--tokens 160] [--open attention,lens] [options of the server]
 
-The bundled model (or --model, an option of the server) writes the same text in a real browser, from a real
-server. States are interleaved, and a share is beside the closed panels of the same round, so that a
-machine with other work to do tells about the same. A speed is that of all tokens after the second,
-by the engine's clock; questions are those the page asked.
+The bundled model (or --model, an option of the server) writes the same text in a real browser, from
+a real server. States are interleaved, forwards and backwards in turn, and a share is beside the
+closed panels of the same round, so that a machine with other work to do tells about the same. A
+speed is that of all tokens after the second, by the engine's clock; questions are those the page
+asked.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def main() -> None:
         for state in states:  # every plan is recorded and compiled before anything is timed
             write(browser, url, state, WARM_TOKENS)
         for number in range(given.rounds):
-            for state in states:
+            for state in states if number % 2 == 0 else reversed(states):
                 runs[state.name].append(write(browser, url, state, given.tokens))
             print(f"round {number + 1} of {given.rounds}")
     print("\n".join(table(runs)))
