@@ -31,7 +31,8 @@ export function change(setting, gesture = null) {
   if (state.replay || JSON.stringify(setting) === JSON.stringify(reach.setting)) return;
   const last = reach.past.at(-1);
   const goesOn = gesture !== null && last?.gesture === gesture && !reach.future.length;
-  const past = goesOn ? reach.past : [...reach.past, { setting: reach.setting, gesture }].slice(-MOST_STEPS);
+  const step = { setting: reach.setting, gesture };
+  const past = goesOn ? reach.past : [...reach.past, step].slice(-MOST_STEPS);
   put({ setting, past, future: [] });
 }
 
@@ -46,7 +47,8 @@ export function undo() {
 export function redo() {
   const { setting, past, future } = state.reach;
   if (!future.length || state.replay) return false;
-  put({ setting: future.at(-1), past: [...past, { setting, gesture: null }], future: future.slice(0, -1) });
+  const step = { setting, gesture: null };
+  put({ setting: future.at(-1), past: [...past, step], future: future.slice(0, -1) });
   return true;
 }
 

@@ -1,4 +1,5 @@
-// What a hand has set inside the model, as data: to the wire, and back. Nothing here touches the page.
+// What a hand has set inside the model, as data: to the wire, and back. Nothing here touches the
+// page.
 
 import { normal } from "./reach.js";
 
@@ -68,7 +69,8 @@ export function settingOf({ heads = [], attention = [], mlp = [], steer = [], pa
   for (const { layer, factor } of attention) factors[`attention ${layer}`] = factor;
   for (const { layer, factor } of mlp) factors[`mlp ${layer}`] = factor;
   const own = (one) => ({ ...one, key: newKey(), muted: false });
-  return { factors, steer: steer.map(own), patch: patch.map((one) => ({ here: "", there: "", ...own(one) })) };
+  const named = (one) => ({ here: "", there: "", ...own(one) });
+  return { factors, steer: steer.map(own), patch: patch.map(named) };
 }
 
 /** Both halves of a layer. */

@@ -21,6 +21,9 @@ export const MOST_SCALE = 2;
 /** From so many heads on a cell has no room for its factor. */
 const MANY_HEADS = 17;
 
+const HOW =
+  "Arrows move. Space switches off and on, plus and minus scale, a digit types a factor, " +
+  "Delete leaves alone.";
 const PLACES = { attention: "attention", mlp: "MLP", layer: "layer" };
 
 /** "layer 2, head 3", "layer 2, attention", "layer 2": what a place is called. */
@@ -49,9 +52,7 @@ export class ReachGrid {
     this.table.setAttribute("role", "grid");
     this.table.setAttribute("aria-label", "Heads, attention, MLP and layers, the last layer first");
     this.table.setAttribute("aria-describedby", "rc-how");
-    const how = root.appendChild(
-      el("p", "vh", "Arrows move. Space switches off and on, plus and minus scale, a digit types a factor, Delete leaves alone."),
-    );
+    const how = root.appendChild(el("p", "vh", HOW));
     how.id = "rc-how";
     this.rows = [];
     this.shape = "";
@@ -76,6 +77,7 @@ export class ReachGrid {
     if (of.every((part, i) => part === this.drawn[i])) return; // tokens come sixty times a second
     this.drawn = of;
     this.table.setAttribute("aria-readonly", String(!free));
+    this.word.toggleAttribute("data-word", !!word);
     setText(this.word, word ? `“${word}” %` : "share %");
     const most = effect ? Math.max(...effect.without, ...effect.with) : 1;
     for (const each of this.rows) this.#drawRow(each, { chosen, hot, effect, most });
@@ -132,9 +134,9 @@ export class ReachGrid {
     });
     table.addEventListener("pointerdown", (event) => this.#grab(event));
     table.addEventListener("keydown", (event) => this.#onKey(event));
-    table.addEventListener("click", ({ target, pointerType }) => {
+    table.addEventListener("click", ({ target }) => {
       const cell = target.closest("[data-place]");
-      if (cell && this.free && !this.dragged && pointerType !== "") this.on.toggle(cell.dataset.place);
+      if (cell && this.free && !this.dragged) this.on.toggle(cell.dataset.place);
       this.dragged = false;
     });
   }
@@ -192,7 +194,11 @@ export class ReachGrid {
 
 const stepped = (value, step) => clamp(Math.round(value / step) * step, 0, MOST_SCALE);
 
-const shortly = (factor) => String(Number(factor.toFixed(2))).replace(/^(-?)0\./, "$1.").replace("-", "−");
+/** ".5", "−2", "1.25" */
+const shortly = (factor) =>
+  String(Number(factor.toFixed(2)))
+    .replace(/^(-?)0\./, "$1.")
+    .replace("-", "−");
 
 function stateOf(factor) {
   if (factor === null) return "mixed";
@@ -226,6 +232,7 @@ function drawBars(bars, effect, layer, most) {
   setVars(out, { "--p": without / most });
   setVars(inner, { "--p": now / most });
   setText(words, effect ? percent(now) : "");
-  if (effect) bars.setAttribute("aria-label", `${percent(without)} per cent without, ${percent(now)} with`);
+  const said = `${percent(without)} per cent without, ${percent(now)} with`;
+  if (effect) bars.setAttribute("aria-label", said);
   else bars.removeAttribute("aria-label");
 }

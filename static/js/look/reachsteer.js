@@ -6,7 +6,7 @@ import { el, setText } from "../dom.js";
 import { MOST_STEERS, STRENGTH } from "../reach.js";
 import { add, edit, remove } from "../reachdesk.js";
 import { state } from "../state.js";
-import { drawNumber, drawRange, newButton, newIcon, newNumber, newRange } from "./reachbar.js";
+import { drawNumber, drawRange, newButton, newIcon, newMute, newNumber, newRange } from "./reachbar.js";
 
 /** Pairs for a model that tells stories, with a strength at which it still does. */
 export const EXAMPLES = [
@@ -37,7 +37,8 @@ const SLIDER = 2;
 export class ReachSteer {
   constructor(root) {
     this.list = root.appendChild(el("ul", "rc-list"));
-    this.add = newButton("Add vector", () => this.#add({ toward: "", away: "", strength: 0.5 }), "text rc-add");
+    const empty = { toward: "", away: "", strength: 0.5 };
+    this.add = newButton("Add vector", () => this.#add(empty), "text rc-add");
     const foot = root.appendChild(el("p", "rc-foot"));
     this.examples = EXAMPLES.map(({ name, ...pair }) => newButton(name, () => this.#add(pair)));
     foot.append(this.add, el("span", "", "or"), ...this.examples);
@@ -77,7 +78,8 @@ export class ReachSteer {
 }
 
 function newText(label, placeholder, onText) {
-  const node = Object.assign(el("input", "rc-text-box"), { placeholder, autocomplete: "off", spellcheck: false });
+  const node = Object.assign(el("input", "rc-text-box"), { placeholder, spellcheck: false });
+  node.autocomplete = "off";
   node.setAttribute("aria-label", label);
   node.addEventListener("change", () => onText(node.value));
   node.addEventListener("keydown", (event) => {
@@ -103,7 +105,7 @@ function newRow(key) {
   const layer = drag(newRange({ min: 0, step: 1, ariaLabel: "Layer" }), "layer");
   const strength = drag(newRange({ min: -SLIDER, max: SLIDER, step: 0.05, ariaLabel: "Strength" }), "strength");
   const box = newNumber("Strength, value", STRENGTH, (value) => put({ strength: value }));
-  const mute = newButton("Mute", () => put({ muted: mute.getAttribute("aria-pressed") !== "true" }), "text rc-mute");
+  const mute = newMute((muted) => put({ muted }));
   const gone = newIcon("i-close", "Remove this vector", () => remove("steer", key));
   const layerNo = el("span", "rc-what");
   const lines = [el("div", "rc-line"), el("div", "rc-line"), el("div", "rc-line")];
