@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -35,6 +36,8 @@ SMALL_FILES = (
     "chat_template.jinja",
 )
 """What is read beside the weights; the first must be there."""
+MAX_SMALL_BYTES = 256 << 20
+"""Far above the largest real tokenizer.json."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
@@ -42,6 +45,11 @@ LOOK_UP_SECONDS = 10.0
 HASH_BYTES = 1 << 20
 SPARE_BYTES = 64 << 20
 """Room on the disk that a download leaves free."""
+
+if "HF_HUB_DISABLE_XET" not in os.environ:
+    # The client's other way to fetch, through hf_xet, runs in threads that a cancelled download
+    # does not reach. HF_HUB_DISABLE_XET=0 brings it back.
+    constants.HF_HUB_DISABLE_XET = True
 
 constants.DOWNLOAD_CHUNK_SIZE = 1 << 20
 """A cut loses the piece that it falls in, and a cancelled download ends with one: on a slow line
@@ -74,6 +82,17 @@ class Snapshot:
         return tuple(
             files[name] for name in names if name in files and not (self.folder / name).is_file()
         )
+
+    def missing_small(self) -> tuple[HubFile, ...]:
+        """As `missing`, of what is needed beside the weights, with their index."""
+        found = self.missing((*SMALL_FILES, INDEX))
+        for file in found:
+            if file.n_bytes > MAX_SMALL_BYTES:
+                raise NotOnHub(
+                    f"{self.repository}: {file.name} has {file.n_bytes:,} bytes; "
+                    f"{MAX_SMALL_BYTES:,} are the most that are fetched"
+                )
+        return found
 
     def weight_names(self) -> tuple[str, ...]:
         """The weight files; the index must have been fetched. Raises NotOnHub when there are no
@@ -159,6 +178,8 @@ def look_up(repository: str, revision: str | None = None) -> Snapshot:
             return _cached(repository, wanted, error)
         if SMALL_FILES[0] not in files:
             raise NotOnHub(f"{repository} has no {SMALL_FILES[0]}; is it a language model?")
+        if files[SMALL_FILES[0]].n_bytes > MAX_SMALL_BYTES:
+            raise NotOnHub(f"{repository}: {SMALL_FILES[0]} is too large to be a config")
         # By the name of the branch, so that the cache learns which commit it is at.
         config = Path(huggingface_hub.hf_hub_download(repository, SMALL_FILES[0], revision=wanted))
         if config.parent.name != commit:  # it moved between the two requests

@@ -66,6 +66,8 @@ def hub_errors(repository: str, revision: str) -> Iterator[None]:
         raise NotOnHub(f"{repository}: {_first_line(error)}") from None
     except HfHubHTTPError as error:
         raise _refused(repository, error) from None
+    except ValueError as error:  # files that the client does not fetch over plain HTTP
+        raise HubError(f"{repository}: {_first_line(error)}") from None
     except OSError as error:
         raise _local(repository, error) from None
     except TRANSPORT_ERROR as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app import tale
 from app.config import Settings
-from app.hub import INDEX, SMALL_FILES, HubFile, Snapshot, is_hub_id, look_up
+from app.hub import HubFile, Snapshot, is_hub_id, look_up
 from app.memory import expect_fit
 from app.transfer import Transfer
 from gpu import ModelConfig, ModelError, Tokenizer
@@ -68,6 +68,8 @@ def find_model(settings: Settings, *, must_fit: bool = True, spare_bytes: int = 
     if name is not None and of_hub:
         return _of_hub(name, settings, must_fit, spare_bytes)
     path = tale.model_dir() if name is None else Path(name)
+    if not path.exists():
+        raise ModelError(f"there is no folder or file {name!r}; the hub's are named OWNER/MODEL")
     ModelConfig.from_folder(path)
     resolved = path.resolve()
     called = tale.NAME if resolved == tale.model_dir() else resolved.name.removesuffix(".gguf")
@@ -81,7 +83,7 @@ def _of_hub(name: str, settings: Settings, must_fit: bool, spare_bytes: int) -> 
     snapshot = look_up(name, settings.revision)
     try:
         ModelConfig.from_folder(snapshot.folder)
-        snapshot.fetch(snapshot.missing((*SMALL_FILES, INDEX)))
+        snapshot.fetch(snapshot.missing_small())
         ModelConfig.from_folder(snapshot.folder)  # with what generation_config.json adds
         tokenizer = Tokenizer.load(snapshot.folder)
         weights = snapshot.weight_names()

@@ -122,6 +122,18 @@ def while_writing(page: Page, url: str, album: Album) -> None:
     album.take(page, "playground-360")
 
 
+def reach_in(page: Page) -> None:
+    """Change a little inside, and wait for what that would do to the token."""
+    look = page.get_by_test_id("look")
+    look.get_by_role("gridcell", name="layer 2, head 3").click()
+    look.get_by_role("gridcell", name="layer 5, MLP").focus()
+    for _ in range(5):
+        page.keyboard.press("-")
+    look.get_by_role("button", name="at sea").click()
+    expect(page.get_by_test_id("look-source")).to_contain_text("Asked twice", timeout=ANSWER_MS)
+    expect(look.locator(".rc-tokens li").first).to_be_visible()
+
+
 def each_instrument(page: Page, url: str, album: Album) -> None:
     """Every tab of “Look closer”, at a token that might have been another."""
     ask(page, url).wait_done()
@@ -135,12 +147,16 @@ def each_instrument(page: Page, url: str, album: Album) -> None:
         tab.click()
         expect(look).to_be_visible()
         name = page.evaluate("() => location.hash.replace('#look=', '')")
+        if name == "reach":
+            reach_in(page)
         expect(look).not_to_have_attribute("aria-busy", "true", timeout=ANSWER_MS)
         said = page.locator("#look-say")
         if said.is_visible():
             print(f"{name} shows nothing: {said.inner_text()}", file=sys.stderr)
         page.locator("#look").focus()
         album.take(page, f"look-{name}")
+        if name == "reach":
+            look.get_by_role("button", name="Reset").click()
 
 
 @contextmanager

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from playwright.sync_api import Page, WebSocketRoute, expect
@@ -18,7 +20,8 @@ from e2e.playground import Playground, until
 from e2e.site import Site
 from e2e.test_looks import open_page, violations
 from gpu import Engine
-from gpu.inspection import AttentionFrom, AttentionTo
+from gpu.inspection import Answer, AttentionFrom, AttentionTo, Question
+from tests.app.fake_engine import FakeEngine, FakeOptions
 from tests.serving import serving
 
 SCORES = """async ([ids, position, weights]) => {
@@ -412,6 +415,32 @@ def test_a_run_that_writes_is_asked_about_with_rests(page: Page, site: Callable[
     assert 3 <= n <= took / 120 + 3
     newest = asked(wire, "attention_from")[-1]["ids"]
     assert newest[-1] == wire.events("token")[-1]["id"], "and in the end about the last"
+
+
+class SlowAnswers(FakeEngine):
+    """Tells how long an answer took, as the real engine does."""
+
+    def _answer(self, question: Question, future: Future[Answer]) -> None:
+        inner: Future[Answer] = Future()
+        super()._answer(question, inner)
+        answer = inner.result()
+        ms = 1000 * self.options.ask_seconds
+        future.set_result(msgspec.structs.replace(answer, info={**answer.info, "ms": ms}))
+
+
+def test_slow_answers_are_asked_for_less_often(page: Page, own_site: Callable[..., Site]) -> None:
+    """Whatever a question takes of the engine, together they take a fifth of the time at most."""
+    wire = Wire(page)
+    options = FakeOptions(delay=0.01, ask_seconds=0.15)
+    play = open_page(page, own_site(load=lambda _progress: SlowAnswers(options)))
+    play.set(max_tokens=300)
+    play.ask()
+    page.evaluate("() => { location.hash = 'look=attention' }")
+    play.wait_tokens(300)
+    play.wait_done()
+    took = sum(event["times"]["interval"] for event in wire.events("token"))
+    n = len(asked(wire, "attention_from"))
+    assert 3 <= n <= took / (5 * 150) + 2
 
 
 def test_an_error_about_what_looked_at_it_leaves_what_it_looked_at(

@@ -158,7 +158,7 @@ def fake_run(page: Page, here: Site, n: int = 20) -> tuple[Playground, Lookout]:
     play.wait_tokens(n)
     play.wait_done()
     look = Lookout(page).open("lens")
-    expect(page.locator(".ln-grid tbody tr")).to_have_count(9)
+    expect(page.locator(".ln-grid tbody tr")).to_have_count(here.options.n_layers + 1)
     return play, look
 
 
@@ -221,6 +221,22 @@ def test_the_line_stands_on_the_rows_of_the_table(page: Page, site: Callable[...
     )
     assert len(found) == 9
     assert min(found) > 3, "every row has its dot"
+
+
+def test_the_names_of_columns_stay_over_many_layers(page: Page, site: Callable[..., Site]) -> None:
+    fake_run(page, site(n_layers=30))
+    plate = page.locator(".ln-plate")
+    assert plate.evaluate("(n) => n.scrollHeight - n.clientHeight") > 200, "it scrolls"
+    names = [page.locator(".ln-grid thead th").nth(1), page.get_by_text("rank of the chosen")]
+    before = [name.bounding_box() for name in names]
+    plate.evaluate("(n) => { n.scrollTop = n.scrollHeight }")
+    assert [name.bounding_box() for name in names] == before
+    for name in names:
+        top = name.evaluate(
+            "(n) => { const b = n.getBoundingClientRect();"
+            " return document.elementFromPoint(b.left + 15, b.top + 8) === n; }"
+        )
+        assert top, "nothing lies over it"
 
 
 def test_before_anything_follows_there_is_nothing_to_see(

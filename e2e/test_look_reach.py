@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from e2e.playground import until
 from e2e.reach import Hand
 from e2e.site import Site
+from e2e.test_looks import violations
 
 ASK = "Tell me a story"
 N = 30
@@ -166,11 +167,11 @@ def test_a_large_model_is_a_grid_of_reach_too(page: Page, site: Callable[..., Si
 
 
 def test_vectors_are_written_scaled_muted_and_removed(live: Hand) -> None:
-    live.button("Add a vector").click()
+    live.button("Add vector").click()
     toward = live.panel.get_by_role("textbox", name="Steer toward")
     toward.fill("the sea")
     toward.press("Enter")
-    steer = {"layer": 4, "toward": "the sea", "away": "", "strength": 1}
+    steer = {"layer": 3, "toward": "the sea", "away": "", "strength": 0.5}
     live.wait_asked({"steer": [steer]})
     strength = live.panel.get_by_role("textbox", name="Strength, value")
     strength.fill("1.5")
@@ -180,7 +181,7 @@ def test_vectors_are_written_scaled_muted_and_removed(live: Hand) -> None:
     strong = {**steer, "strength": 1.5, "layer": 6}
     live.wait_asked({"steer": [strong]})
     expect(live.play.answer.locator(".mark-change").last).to_contain_text("steer +1.5 at layer 6")
-    live.button("sad").click()
+    live.button("at sea").click()
     until(live.page, lambda: len(live.asked()[-1].get("steer", ())) == 2, "two vectors")
     live.panel.get_by_role("button", name="Mute").first.click()
     until(live.page, lambda: len(live.asked()[-1]["steer"]) == 1, "one vector")
@@ -191,13 +192,13 @@ def test_vectors_are_written_scaled_muted_and_removed(live: Hand) -> None:
 
 
 def test_a_vector_without_a_text_is_not_sent(live: Hand) -> None:
-    live.button("Add a vector").click()
+    live.button("Add vector").click()
     live.cell("head 0.0").click()
     live.wait_asked({"heads": [{"layer": 0, "head": 0, "factor": 0}]})
 
 
 def test_what_the_server_refuses_is_said_in_the_panel(live: Hand) -> None:
-    live.button("Add a vector").click()
+    live.button("Add vector").click()
     toward = live.panel.get_by_role("textbox", name="Steer toward")
     toward.fill("Mia " * 300)
     toward.press("Enter")
@@ -315,3 +316,98 @@ def test_nobody_forgets_it(hand: Hand) -> None:
     hand.button("Reset").click()
     hand.page.keyboard.press("Escape")
     expect(hand.note).to_have_text("Had 1 change inside")
+
+
+# ---- how it looks ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("theme", "size"),
+    [("light", (1440, 900)), ("dark", (900, 800)), ("light", (360, 740))],
+)
+def test_axe_finds_nothing_with_everything_in_use(
+    page: Page, site: Callable[..., Site], theme: Any, size: tuple[int, int]
+) -> None:
+    page.emulate_media(color_scheme=theme)
+    hand = Hand(page, site()).write(N).open()
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    hand.cell("layer 4").click()
+    hand.cell("head 2.3").focus()
+    page.keyboard.press("+")
+    hand.button("at sea").click()
+    hand.panel.get_by_role("button", name="Mute").click()
+    expect(hand.panel.locator(".rc-tokens li").first).to_be_visible()
+    found = {"steer": violations(page)}
+    choose_piece(hand, "the old forest", 1)
+    found["patch"] = violations(page)
+    assert hand.play.overflow() <= 0
+    hand.again(2, N)
+    found["written again"] = violations(page)
+    page.keyboard.press("Escape")
+    expect(hand.note).to_be_visible()
+    found["note"] = violations(page)
+    assert {state: v for state, v in found.items() if v} == {}
+
+
+# ---- as data ---------------------------------------------------------------------------------
+
+
+def call(page: Page, module: str, name: str, *arguments: Any) -> Any:
+    return page.evaluate(
+        "async ([module, name, args]) => (await import(`/static/js/${module}.js`))[name](...args)",
+        [module, name, list(arguments)],
+    )
+
+
+HEAD_HALF = {"heads": [{"layer": 2, "head": 3, "factor": 0.5}]}
+SEA = {"steer": [{"layer": 4, "toward": "sea", "away": "", "strength": 1.5}]}
+LAYER_2_OFF = {"attention": [{"layer": 2, "factor": 0}], "mlp": [{"layer": 2, "factor": 0}]}
+PATCH = {"patch": [{"layer": 3, "position": 7, "prompt": "other", "token": 2}]}
+MOVES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, HEAD_OFF, "head 2.3 off"),
+    (HEAD_OFF, HEAD_HALF, "head 2.3 × 0.5"),
+    (HEAD_OFF | SEA, SEA, "head 2.3 on"),
+    (HEAD_OFF, HEAD_OFF | SEA, "steer +1.5 at layer 4"),
+    (HEAD_OFF | SEA, HEAD_OFF, "no more steer +1.5 at layer 4"),
+    ({}, LAYER_2_OFF, "layer 2 off"),
+    (LAYER_2_OFF, {"mlp": [{"layer": 2, "factor": 0}]}, "MLP 2 off"),
+    ({}, PATCH | SEA, "steer +1.5 at layer 4, patch at layer 3"),
+    (HEAD_OFF | SEA, {}, "reset"),
+    ({}, {"heads": [{"layer": 0, "head": 0, "factor": -2}]}, "head 0.0 × −2"),
+    ({}, {"heads": [{"layer": 0, "head": h, "factor": 0} for h in range(5)]}, "3 more"),
+    ({}, {"heads": [{"layer": 0, "head": 0, "factor": 1}]}, ""),
+]
+
+
+def test_what_a_change_did_is_said_in_few_words(hand: Hand) -> None:
+    for before, after, words in MOVES:
+        told = call(hand.page, "reach", "describeMove", before, after)
+        assert told == words or (words == "3 more" and told.endswith(" and 3 more"))
+
+
+def test_a_smaller_model_keeps_what_it_has(hand: Hand) -> None:
+    setting = {
+        "factors": {"head 2.3": 0, "head 2.9": 0, "mlp 7": 0.5, "attention 1": 0},
+        "steer": [{"layer": 1}, {"layer": 6}],
+        "patch": [{"layer": 4}],
+    }
+    sizes = {"n_layers": 4, "n_heads": 8}
+    assert call(hand.page, "reachsetting", "fitting", setting, sizes) == {
+        "factors": {"head 2.3": 0, "attention 1": 0},
+        "steer": [{"layer": 1}],
+        "patch": [],
+    }
+
+
+def test_what_acts_alike_is_the_same(hand: Hand) -> None:
+    def same(a: object, b: object) -> bool:
+        return bool(call(hand.page, "reach", "same", a, b))
+
+    two = [{"layer": 1, "head": 0, "factor": 0}, {"layer": 0, "head": 2, "factor": 0.5}]
+    assert same({"heads": two}, {"heads": two[::-1], "mlp": []})
+    assert same({}, {"heads": [{"layer": 0, "head": 0, "factor": 1}]})
+    assert same(SEA, {"steer": [{"layer": 4, "toward": "sea", "strength": 1.5}]})
+    assert not same(SEA, {"steer": [{"layer": 4, "toward": "sea", "strength": 1.6}]})
+    assert not same(
+        {"attention": [{"layer": 1, "factor": 0}]}, {"mlp": [{"layer": 1, "factor": 0}]}
+    )

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu.checkpoint.packing import FORMATS, row_words
+import numpy as np
+
+from gpu.checkpoint.files import Tensor
+from gpu.checkpoint.inventory import Inventory
+from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
@@ -18,7 +22,6 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 OVERHEAD = 0.1
 """Of weights and cache together: activations, tables, and what allocators round up."""
-VOCABULARY = ("embed_tokens.weight", "lm_head.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +55,15 @@ class Footprint:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
         config, kv = ModelConfig.from_folder(path), FORMATS[dtype].kv
         cut = fit(config, kv, n_slots, context=context, budget_bytes=kv_bytes)
-        found = shapes_of(path) if shapes is None else shapes
-        weights = sum(
-            _stored_bytes(name, shape, dtype)
-            for name, shape in found.items()
-            if not (config.tie_embeddings and name == VOCABULARY[1])
-        )
+        checkpoint = Checkpoint.open(path) if shapes is None else _of_shapes(Path(path), shapes)
+        weights = Inventory.of(config, checkpoint, dtype).device_bytes
+        assert weights is not None
         return cls(weights, cut.n_blocks * block_bytes(config, kv), cut.context)
 
 
-def shapes_of(path: str | Path) -> Shapes:
-    """Of the tensors at `path`, from the headers of its files."""
-    checkpoint = Checkpoint.open(path)
-    return {name: checkpoint.shape(name) for name in checkpoint.names()}
-
-
-def _stored_bytes(name: str, shape: tuple[int, ...], dtype: str) -> int:
-    """As `gpu.checkpoint.weights` stores it: matrices packed row by row, vectors as float32."""
-    if len(shape) < 2:
-        return 4 * math.prod(shape)
-    if name.endswith(VOCABULARY):
-        dtype = FORMATS[dtype].vocabulary
-    return 4 * row_words(dtype, shape[-1]) * math.prod(shape[:-1])
+def _of_shapes(path: Path, shapes: Shapes) -> Checkpoint:
+    """A checkpoint that can be counted and not read."""
+    nothing = np.empty(0, np.uint8)
+    return Checkpoint(
+        path, {name: Tensor(name, path, "F32", shape, nothing) for name, shape in shapes.items()}
+    )

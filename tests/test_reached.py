@@ -24,7 +24,7 @@ OFF = {"heads": [{"layer": 0, "head": head, "factor": 0} for head in range(2)]}
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
+def player() -> Iterator[Page]:
     with serving("--context", "256") as url:
         found = re.search(r":(\d+)/", url)
         assert found
@@ -51,19 +51,19 @@ def event(page: Page, id: str, type: str) -> dict[str, Any]:
     return found
 
 
-def test_a_live_change_is_told_looked_into_written_again_and_undone(page: Page) -> None:
-    plain = write(page, "plain")
+def test_a_live_change_is_told_looked_into_written_again_and_undone(player: Page) -> None:
+    plain = write(player, "plain")
     params = {"temperature": 0.7, "seed": 11, "max_tokens": 40, "ignore_eos": True}
-    page.tell("generate", id="live", prompt=PROMPT, params=params, reach=STEERED)
-    page.until("token", timeout=60, index=5)
-    page.tell("update", id="live", reach=OFF)
-    page.until("done", id="live", timeout=60)
-    live = tokens(page, "live")
-    updated = event(page, "live", "updated")
+    player.tell("generate", id="live", prompt=PROMPT, params=params, reach=STEERED)
+    player.until("token", timeout=60, index=5)
+    player.tell("update", id="live", reach=OFF)
+    player.until("done", id="live", timeout=60)
+    live = tokens(player, "live")
+    updated = event(player, "live", "updated")
     assert updated["reach"] == OFF
     assert [t["id"] for t in live] != [t["id"] for t in plain]
 
-    prompt = [t["id"] for t in event(page, "live", "accepted")["prompt"]]
+    prompt = [t["id"] for t in event(player, "live", "accepted")["prompt"]]
     ids, last = prompt + [t["id"] for t in live], len(prompt) - 1
     bare = {name: STEERED[name] for name in ("mlp", "patch")}
     reached = [
@@ -72,21 +72,21 @@ def test_a_live_change_is_told_looked_into_written_again_and_undone(page: Page) 
         {"first": last + updated["index"], "reach": OFF},
     ]
     question = {"kind": "losses", "ids": ids, "first": last, "reached": reached}
-    page.tell("inspect", request=1, question=question)
-    answer = page.until("answer", request=1, timeout=60)
+    player.tell("inspect", request=1, question=question)
+    answer = player.until("answer", request=1, timeout=60)
     told = [t["logprob"] for t in live]
     np.testing.assert_allclose(answer["arrays"]["logprob"], told, atol=1e-5)
 
     changes = [{"index": updated["index"], "reach": OFF}]
-    again = write(page, "again", reach=STEERED, changes=changes)
+    again = write(player, "again", reach=STEERED, changes=changes)
     assert [(t["id"], t["logprob"]) for t in again] == [(t["id"], t["logprob"]) for t in live]
-    reset = write(page, "reset")
+    reset = write(player, "reset")
     assert [(t["id"], t["logprob"]) for t in reset] == [(t["id"], t["logprob"]) for t in plain]
 
 
-def test_what_the_model_cannot_be_given_is_refused(page: Page) -> None:
-    page.tell("generate", id="bad", prompt=PROMPT, reach={"mlp": [{"layer": 99, "factor": 0}]})
-    refused = page.until("error", id="bad")
+def test_what_the_model_cannot_be_given_is_refused(player: Page) -> None:
+    player.tell("generate", id="bad", prompt=PROMPT, reach={"mlp": [{"layer": 99, "factor": 0}]})
+    refused = player.until("error", id="bad")
     assert (refused["code"], refused["param"]) == ("invalid_request", "reach.mlp")
     question = {
         "kind": "attention_from",
@@ -94,6 +94,6 @@ def test_what_the_model_cannot_be_given_is_refused(page: Page) -> None:
         "position": 1,
         "reached": [{"first": 0, "reach": {"heads": [{"layer": 0, "head": 99, "factor": 0}]}}],
     }
-    page.tell("inspect", request=2, question=question)
-    refused = page.until("error", request=2)
+    player.tell("inspect", request=2, question=question)
+    refused = player.until("error", request=2)
     assert (refused["code"], refused["param"]) == ("invalid_request", "reached.heads")

@@ -5,8 +5,9 @@
 // tokens its run did not draw. Nothing here touches the page.
 
 import { takeLead, takeStats, takeWritten } from "./branch.js";
+import { addMark } from "./marks.js";
 import { differences } from "./params.js";
-import { atStart, changedFrom, same, touched } from "./reach.js";
+import { atStart, changedFrom, same } from "./reach.js";
 
 /** @typedef {"sent"|"queued"|"prefill"|"writing"|"done"|"lost"} SegmentState */
 
@@ -141,7 +142,10 @@ export class Answer {
     return this.segments.find((segment) => segment.id === id) ?? null;
   }
 
-  /** The settings (with `capture` and `reach`) that acted on a token: the newest, with later changes taken back. */
+  /**
+   * The settings (with `capture` and `reach`) that acted on a token: the newest, with later changes
+   * taken back.
+   */
   settingsAt({ segment, place }) {
     const { params, capture, reach } = segment;
     const settings = { ...params, capture, reach };
@@ -265,41 +269,4 @@ function markStart(answer, segment) {
   if (!segment.reached.length) return;
   const told = [{ name: "reach", from: {}, to: segment.reach }];
   answer.marks.push({ segment, index: segment.first, changes: [], told });
-}
-
-/** Marks of one drag (the same settings, few tokens apart) are told once, by the last of them. */
-const SAME_DRAG_TOKENS = 12;
-const names = (changes) =>
-  changes.map(({ name, from, to }) => (name === "reach" ? touched(from, to) : name)).join();
-
-function addMark(answer, segment, index, changes) {
-  const last = answer.marks.at(-1);
-  const before = last?.segment === segment ? last : null;
-  const sameDrag =
-    before && index - before.index <= SAME_DRAG_TOKENS && names(before.changes) === names(changes);
-  const mark = { segment, index, changes, told: changes };
-  const drag = sameDrag ? since(before.told.length ? before.told : before.changes, changes) : [];
-  if (drag.length) {
-    mark.told = drag; // one that went back to where it began is told both ways
-    before.told = [];
-  }
-  if (before?.index === index) {
-    mark.changes = since(before.changes, changes);
-    if (!sameDrag) mark.told = since(before.told, changes);
-    answer.marks.pop();
-  }
-  answer.marks.push(mark);
-}
-
-/** Two changes after each other as one. */
-function since(earlier, later) {
-  const started = new Map(earlier.map(({ name, from }) => [name, from]));
-  const untouched = earlier.filter(({ name }) => !later.some((change) => change.name === name));
-  const joined = later.map((change) => ({
-    ...change,
-    from: started.get(change.name) ?? change.from,
-  }));
-  return [...untouched, ...joined].filter(({ name, from, to, words }) =>
-    name === "reach" ? !same(from, to) : words !== undefined || from !== to,
-  );
 }

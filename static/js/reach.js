@@ -11,12 +11,14 @@ export const MOST_STEERS = 8;
 export const MOST_PATCHES = 16;
 
 const LISTS = ["heads", "attention", "mlp", "steer", "patch"];
-const ORDER = ["layer", "head", "position", "factor", "toward", "away", "strength", "prompt", "token"];
+const NUMBERS = ["layer", "head", "position", "factor"];
+const ORDER = [...NUMBERS, "toward", "away", "strength", "prompt", "token"];
 /** So many changes are told one by one at a mark. */
 const MOST_TOLD = 3;
 
 /** Fields in one order, so that what acts alike is written alike. */
-const tidy = (one) => Object.fromEntries(ORDER.filter((name) => name in one).map((name) => [name, one[name]]));
+const tidy = (one) =>
+  Object.fromEntries(ORDER.filter((name) => name in one).map((name) => [name, one[name]]));
 
 /** A vector that goes away from nothing may leave that out. */
 const whole = (name, one) => (name === "steer" ? { away: "", ...one } : one);
@@ -84,15 +86,21 @@ export function asTheyRan({ reached }, n) {
 const short = (value) => String(Number(value.toPrecision(4))).replace("-", "−");
 const signed = (value) => (value > 0 ? `+${short(value)}` : short(value));
 
-export const factorWords = (factor) => (factor === 0 ? "off" : factor === 1 ? "on" : `× ${short(factor)}`);
+export const factorWords = (factor) =>
+  factor === 0 ? "off" : factor === 1 ? "on" : `× ${short(factor)}`;
+
+/** Layers of which both halves are off. */
+function layersOff(attention, mlp) {
+  const silent = mlp.filter(({ factor }) => factor === 0).map(({ layer }) => layer);
+  const both = attention.filter(({ layer, factor }) => factor === 0 && silent.includes(layer));
+  return new Set(both.map(({ layer }) => layer));
+}
 
 /** Key → words of each thing that is changed; both halves of a layer that are off are one. */
 function things(reach) {
   const found = new Map();
   const { heads = [], attention = [], mlp = [], steer = [], patch = [] } = normal(reach);
-  const off = new Set(
-    attention.filter((a) => a.factor === 0 && mlp.some((m) => m.layer === a.layer && m.factor === 0)).map((a) => a.layer),
-  );
+  const off = layersOff(attention, mlp);
   for (const layer of off) found.set(`layer ${layer}`, `layer ${layer} off`);
   for (const [name, list] of [["attention", attention], ["MLP", mlp]])
     for (const { layer, factor } of list)
@@ -100,7 +108,10 @@ function things(reach) {
   for (const { layer, head, factor } of heads)
     found.set(`head ${layer}.${head}`, `head ${layer}.${head} ${factorWords(factor)}`);
   for (const { layer, toward, away, strength } of steer)
-    found.set(`steering ${layer} ${toward} − ${away}`, `steer ${signed(strength)} at layer ${layer}`);
+    found.set(
+      `steering ${layer} ${toward} − ${away}`,
+      `steer ${signed(strength)} at layer ${layer}`,
+    );
   for (const { layer, position, prompt, token } of patch)
     found.set(`patch ${layer} ${position} ${prompt} ${token}`, `patch at layer ${layer}`);
   return found;
@@ -111,13 +122,15 @@ function moves(from, to) {
   const [before, after] = [things(from), things(to)];
   const told = [];
   for (const [key, words] of after) if (before.get(key) !== words) told.push([key, words]);
-  for (const [key, words] of before) if (!after.has(key) && !halfOf(key, after)) told.push([key, undone(key, words)]);
+  for (const [key, words] of before)
+    if (!after.has(key) && !halfOf(key, after)) told.push([key, undone(key, words)]);
   return told;
 }
 
 /** A layer that is no longer off as a whole is told by the half that still is. */
 const halfOf = (key, after) =>
-  key.startsWith("layer ") && ["attention", "MLP"].some((half) => after.has(`${half} ${key.slice(6)}`));
+  key.startsWith("layer ") &&
+  ["attention", "MLP"].some((half) => after.has(`${half} ${key.slice(6)}`));
 
 function undone(key, words) {
   return /^(steering|patch)/.test(key) ? `no more ${words}` : `${key} on`;

@@ -2,8 +2,8 @@
 // until it is taken back. Every step can be undone.
 
 import { saveSoon } from "./persist.js";
-import { factorOf, newKey, NONE, wireOf, withFactor } from "./reachsetting.js";
-import { changed, state } from "./state.js";
+import { factorOf, fitting, newKey, NONE, withFactor } from "./reachsetting.js";
+import { changed, on, state } from "./state.js";
 import { pushSettings } from "./updates.js";
 
 const MOST_STEPS = 200;
@@ -11,8 +11,14 @@ const MOST_STEPS = 200;
 /** A desk on which `setting` lies: state.reach. */
 export const deskOf = (setting = NONE) => ({ setting, past: [], future: [] });
 
-/** What the page asks of the next answer, or of the one being written. */
-export const wanted = ({ reach } = state) => wireOf(reach.setting);
+/** Another model may have fewer layers and heads: what is set there goes. */
+export function setUpReachDesk() {
+  on("hello", () => {
+    if (!state.hello || state.replay) return;
+    const fits = fitting(state.reach.setting, state.hello.model);
+    if (JSON.stringify(fits) !== JSON.stringify(state.reach.setting)) put(deskOf(fits));
+  });
+}
 
 // ---- changing ----------------------------------------------------------------------------------
 
@@ -25,7 +31,8 @@ export function change(setting, gesture = null) {
   if (state.replay || JSON.stringify(setting) === JSON.stringify(reach.setting)) return;
   const last = reach.past.at(-1);
   const goesOn = gesture !== null && last?.gesture === gesture && !reach.future.length;
-  const past = goesOn ? reach.past : [...reach.past, { setting: reach.setting, gesture }].slice(-MOST_STEPS);
+  const step = { setting: reach.setting, gesture };
+  const past = goesOn ? reach.past : [...reach.past, step].slice(-MOST_STEPS);
   put({ setting, past, future: [] });
 }
 
@@ -40,7 +47,8 @@ export function undo() {
 export function redo() {
   const { setting, past, future } = state.reach;
   if (!future.length || state.replay) return false;
-  put({ setting: future.at(-1), past: [...past, { setting, gesture: null }], future: future.slice(0, -1) });
+  const step = { setting, gesture: null };
+  put({ setting: future.at(-1), past: [...past, step], future: future.slice(0, -1) });
   return true;
 }
 

@@ -1,4 +1,5 @@
-// What a hand has set inside the model, as data: to the wire, and back. Nothing here touches the page.
+// What a hand has set inside the model, as data: to the wire, and back. Nothing here touches the
+// page.
 
 import { normal } from "./reach.js";
 
@@ -47,6 +48,20 @@ export const patchable = (setting, nTokens) => ({
   patch: setting.patch.filter(({ position }) => position < nTokens),
 });
 
+/** The setting with what a model of these sizes has. */
+export function fitting(setting, { n_layers: nLayers, n_heads: nHeads }) {
+  const there = ([place]) => {
+    const [, , layer, head = 0] = PLACE.exec(place);
+    return Number(layer) < nLayers && Number(head) < nHeads;
+  };
+  const below = ({ layer }) => layer < nLayers;
+  return {
+    factors: Object.fromEntries(Object.entries(setting.factors).filter(there)),
+    steer: setting.steer.filter(below),
+    patch: setting.patch.filter(below),
+  };
+}
+
 /** The setting that asks for these interventions; nothing of it is muted. */
 export function settingOf({ heads = [], attention = [], mlp = [], steer = [], patch = [] }) {
   const factors = {};
@@ -54,7 +69,8 @@ export function settingOf({ heads = [], attention = [], mlp = [], steer = [], pa
   for (const { layer, factor } of attention) factors[`attention ${layer}`] = factor;
   for (const { layer, factor } of mlp) factors[`mlp ${layer}`] = factor;
   const own = (one) => ({ ...one, key: newKey(), muted: false });
-  return { factors, steer: steer.map(own), patch: patch.map((one) => ({ here: "", there: "", ...own(one) })) };
+  const named = (one) => ({ here: "", there: "", ...own(one) });
+  return { factors, steer: steer.map(own), patch: patch.map(named) };
 }
 
 /** Both halves of a layer. */

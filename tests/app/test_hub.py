@@ -202,6 +202,18 @@ def test_a_token_that_is_not_valid(hub: FakeHub, monkeypatch: pytest.MonkeyPatch
         find()
 
 
+def test_a_config_that_is_none_is_not_fetched(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.hub.MAX_SMALL_BYTES", 100)
+    with pytest.raises(NotOnHub, match=r"config\.json is too large to be a config"):
+        find()
+    monkeypatch.setattr("app.hub.MAX_SMALL_BYTES", len(TALE["config.json"]))
+    with pytest.raises(ModelError, match=r"tokenizer\.json has [0-9,]+ bytes"):
+        find()
+    assert not hub.fetched("tokenizer.json")
+
+
 @pytest.mark.parametrize(("status", "words"), [(500, "answered 500"), (429, "fewer requests")])
 def test_a_hub_in_trouble(hub: FakeHub, status: int, words: str) -> None:
     hub.faults.status = status
@@ -359,6 +371,8 @@ def test_a_folder_goes_before_the_hub(
     assert not hub.asked
     with pytest.raises(ModelError, match="--revision is for OWNER/MODEL of the hub"):
         find(revision="main")
+    with pytest.raises(ModelError, match="no folder or file 'nothing'; the hub's are named OWNER/"):
+        find("nothing")
 
 
 def test_the_cache_is_listed(hub: FakeHub) -> None:

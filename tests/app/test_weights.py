@@ -189,8 +189,14 @@ def test_columns_are_aligned() -> None:
         assert line[column] != " "
 
 
-@pytest.mark.parametrize("folder", ["/nowhere", __file__])
-def test_a_folder_that_is_no_model(folder: str) -> None:
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("/nowhere", "there is no folder or file '/nowhere'"),
+        (__file__, f"{__file__}: not a folder"),
+    ],
+)
+def test_a_folder_that_is_no_model(folder: str, message: str) -> None:
     result = run(folder)
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"Error: {folder}: not a folder")
+    assert result.stderr.startswith(f"Error: {message}")

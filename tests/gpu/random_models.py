@@ -130,7 +130,7 @@ CASES = {
         "Gemma3TextConfig",
         sized(2, 64, 2, 2, 70)
         | {"head_dim": 20, "layer_types": ["full_attention", "sliding_attention"]}
-        | {"sliding_window": 8, "query_pre_attn_scalar": 24}
+        | {"sliding_window": 8, "query_pre_attn_scalar": 24, "tie_word_embeddings": False}
         | {
             "rope_parameters": {
                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},

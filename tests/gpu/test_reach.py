@@ -367,6 +367,22 @@ def test_a_look_at_a_reached_step_sees_what_it_did(runner: WgpuRunner) -> None:
     assert np.array_equal(lens[-1].view("u4"), logits[-1].view("u4"))
 
 
+def test_a_token_patched_by_its_own_state_is_as_it_was(runner: WgpuRunner) -> None:
+    ids = random_llama.ids("derived_head", 12)
+    driving.begin(runner, 0, ids, 12)
+    driving.prefill(runner, ids[:-1])
+    rows, samples = (Row(0, 11, ids[-1]),), (greedy(0),)
+    plain = runner.logits(Step(rows, samples))
+    states = runner.inspect(Step(rows), Look(states=True)).states
+    assert states is not None
+    for layer in range(runner.config.n_layers):
+        runner.set_reach(0, Reach(patch={layer: states[0, layer]}))
+        patched = runner.logits(Step(rows, samples, reach=True))
+        assert patched.tobytes() == plain.tobytes()
+        runner.set_reach(0, Reach(patch={layer: states[0, layer] + 1}))
+        assert runner.logits(Step(rows, samples, reach=True)).tobytes() != plain.tobytes()
+
+
 # ---- what it costs ------------------------------------------------------------------------------
 
 

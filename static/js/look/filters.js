@@ -12,7 +12,7 @@ import { flowOf } from "./filtersflow.js";
 import { FlowPlot } from "./filtersplot.js";
 import { FlowFigures, heading } from "./filtersfigures.js";
 import { numbersOf } from "./filterstable.js";
-import { askLatest, Kept } from "./kept.js";
+import { askLatest, askNewest, Kept } from "./kept.js";
 
 /** So many of the most likely tokens are told apart; the rest flows as one. */
 const TOP = 60;
@@ -109,7 +109,10 @@ function questionOf(context) {
   const key = (settings) => `${run} ${JSON.stringify(settings)}`;
   const ask = async (settings) => {
     const params = { ...settings, seed };
-    const answer = await askLatest("filters", { ...question, params, index, top: TOP });
+    const whole = { ...question, params, index, top: TOP };
+    const answer = await (isFollowing(context.answer)
+      ? askNewest("filters", whole, segment, context.signal)
+      : askLatest("filters", whole));
     return kept.set(key(settings), answer);
   };
   return { key, with: async (settings) => kept.get(key(settings)) ?? ask(settings) };

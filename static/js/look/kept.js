@@ -60,19 +60,22 @@ export class Kept {
 /** All arrays of an answer are views on one frame. */
 const bytesOf = ({ arrays }) => Object.values(arrays)[0]?.values.buffer.byteLength ?? 0;
 
-/** From one answer about a run's newest token to the next question: each takes time from the run. */
-const REST_MS = 120;
-let answeredAt = 0;
+/** Questions about a run's newest token take the engine from the run: at most this share of it, */
+const SHARE = 0.2;
+/** and after each answer nothing is asked for this long, however quick it was. */
+const LEAST_REST_MS = 120;
+let restsUntil = 0;
 
 /** Ask under `key` what only the newest answer of matters to: see `latest`. */
 export const askLatest = (key, question) => checked(question, () => latest(key, question));
 
 /** The same about the newest token of a run that may still write. */
 export async function askNewest(key, question, { running }, signal) {
-  const rest = running ? answeredAt + REST_MS - performance.now() : 0;
+  const rest = running ? restsUntil - performance.now() : 0;
   if (rest > 0) await pause(rest, signal);
   const answer = await askLatest(key, question);
-  answeredAt = performance.now();
+  const took = answer.info.ms ?? 0;
+  restsUntil = performance.now() + Math.max(LEAST_REST_MS, took * (1 / SHARE - 1));
   return answer;
 }
 

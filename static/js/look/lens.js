@@ -56,6 +56,7 @@ export const lens = {
     grid.addEventListener("pointerleave", () => point(null));
     grid.addEventListener("click", ({ target }) => choose(stageOf(target)));
     grid.addEventListener("keydown", onKey);
+    plate.append(el("p", "ln-rank-name", "rank of the chosen"));
     canvas = plate.appendChild(el("canvas", "ln-rank"));
     canvas.setAttribute("aria-hidden", "true");
   },
@@ -104,7 +105,14 @@ function questionOf(context) {
     key: `${segment.id} ${at}`,
     segment,
     newest: at + 2 === ids.length,
-    question: { kind: "logit_lens", ids: ids.slice(0, at + 1), position: at, chosen, top: TOP, ...asTheyRan(segment, at + 1) },
+    question: {
+      kind: "logit_lens",
+      ids: ids.slice(0, at + 1),
+      position: at,
+      chosen,
+      top: TOP,
+      ...asTheyRan(segment, at + 1),
+    },
     name: own?.eos ? "the end of the text" : quoted(text ?? ""),
     before: tokenLabel(texts[at], "·"),
     logprob: own?.logprob ?? null,

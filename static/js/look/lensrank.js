@@ -23,7 +23,6 @@ export function drawRanks(canvas, { ranks, head, row, vocab, hot }) {
   const x = (rank) => PAD + (Math.log(rank + 1) / Math.log(vocab)) * room;
   const y = (stage) => head + (ranks.length - 1 - stage + 0.5) * row;
   const bottom = head + ranks.length * row;
-  label(context, "rank of the chosen", x(0) - 3, head / 2);
   if (hot !== null) rule(context, 0, y(hot) - row / 2, width, row, "lamp-wash");
   for (let stage = 0; stage <= ranks.length; stage += 1)
     rule(context, 0, head + stage * row, width, 1);

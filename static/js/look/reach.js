@@ -1,5 +1,5 @@
-// Reach in: heads, attention, MLPs and whole layers are switched off or scaled, the stream is steered
-// and patched, while the text is written; and what that did is asked about the focused token.
+// Reach in: heads, attention, MLPs and whole layers are switched off or scaled, the stream is
+// steered and patched, while the text is written; and what that did is asked about one token.
 
 import { el } from "../dom.js";
 import { tokenLabel } from "../format.js";
@@ -19,6 +19,8 @@ import { ReachSteer } from "./reachsteer.js";
 import { ReachText } from "./reachtext.js";
 import { ReachTokens } from "./reachtokens.js";
 
+const IN_GENERAL =
+  "A factor of 1 leaves alone, bit for bit. A change acts within the steps in flight.";
 const VIEWS = { steer: "Steer", patch: "Patch" };
 
 let bar = null;
@@ -60,7 +62,10 @@ export const reach = {
     });
     make = parts.appendChild(el("section", "rc-make"));
     buildMake();
-    tokens = new ReachTokens(parts.appendChild(el("section", "rc-next")));
+    const next = parts.appendChild(el("section", "rc-next"));
+    next.tabIndex = 0; // whoever scrolls by keyboard has to get there
+    next.setAttribute("aria-label", "What it does to the next token");
+    tokens = new ReachTokens(next);
     text = new ReachText(root);
   },
 
@@ -71,12 +76,17 @@ export const reach = {
     if (layerOfPlace(chosen) >= model.n_layers) chosen = "head 0.0";
     const effect = effectOf(context);
     const both = effect.why ? null : measured(effect);
-    found = both?.without ? readEffect(effect, both) : null;
+    found = both?.without ? readOnce(effect, both) : null;
     bar.draw({
       chosen,
       factor: factorOf(setting, chosen),
       said: saysOf(),
-      can: { undo: free && past.length, redo: free && future.length, reset: free && !isClear(setting), again: canRewrite() },
+      can: {
+        undo: free && past.length,
+        redo: free && future.length,
+        reset: free && !isClear(setting),
+        again: canRewrite(),
+      },
       free,
     });
     const word = found ? effect.name : "";
@@ -84,7 +94,7 @@ export const reach = {
     drawMake(context, { setting, model, free });
     tokens.draw(effect, found, effect.why ?? both?.trouble ?? "Asking …");
     text.draw(context);
-    return found ? sourceOf(effect, both) : "Factors of 1 leave alone, bit for bit. Changes act within the steps in flight.";
+    return found ? sourceOf(effect, both) : IN_GENERAL;
   },
 
   table: () => ({
@@ -92,6 +102,14 @@ export const reach = {
     rows: grid.numbers(state.reach.setting, found?.byLayer),
   }),
 };
+
+/** What was read last: {key, found}. */
+let last = { key: "" };
+
+function readOnce(effect, both) {
+  if (last.key !== effect.key) last = { key: effect.key, found: readEffect(effect, both) };
+  return last.found;
+}
 
 /** The core marks the layer of the place that is chosen. */
 function choose(place) {
@@ -109,7 +127,8 @@ function buildMake() {
   choices.append(el("legend", "vh", "What to add to the stream"));
   for (const [value, name] of Object.entries(VIEWS)) {
     const choice = el("label", "", name);
-    const input = Object.assign(el("input"), { type: "radio", name: "look-reach", value, checked: value === wanted });
+    const input = Object.assign(el("input"), { type: "radio", name: "look-reach", value });
+    input.checked = value === wanted;
     choice.prepend(input);
     choice.append(el("b"));
     choices.append(choice);
@@ -119,9 +138,8 @@ function buildMake() {
     changed("look");
   });
   make.append(choices);
-  const pane = (name) => Object.assign(make.appendChild(el("div", `rc-pane ${name}`)), { hidden: name !== wanted });
-  steer = new ReachSteer(pane("rc-steer"));
-  patch = new ReachPatch(pane("rc-patches"), () => changed("look"));
+  steer = new ReachSteer(make.appendChild(el("div", "rc-pane")));
+  patch = new ReachPatch(make.appendChild(el("div", "rc-pane")), () => changed("look"));
 }
 
 function drawMake(context, { setting, model, free }) {
@@ -132,8 +150,8 @@ function drawMake(context, { setting, model, free }) {
     choices.querySelectorAll("b")[i].textContent = n ? String(n) : "";
   });
   steer.draw({ setting, model, free });
-  const acting = shownAnswer(lastTurn())?.segment?.reach ?? {};
-  const inForce = (one) => same({ patch: acting.patch?.filter((each) => same({ patch: [each] }, { patch: [one] })) }, { patch: [one] });
+  const acting = shownAnswer(lastTurn())?.segment?.reach?.patch ?? [];
+  const inForce = (one) => acting.some((each) => same({ patch: [each] }, { patch: [one] }));
   patch.draw({ setting, model, free, target: targetOf(context), inForce });
 }
 

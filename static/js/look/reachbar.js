@@ -80,6 +80,13 @@ export function newIcon(icon, name, onClick) {
   return button;
 }
 
+/** A switch that mutes; `onMute(muted)`. */
+export function newMute(onMute) {
+  const pressed = () => mute.getAttribute("aria-pressed") === "true";
+  const mute = newButton("Mute", () => onMute(!pressed()), "text rc-mute");
+  return mute;
+}
+
 export class ReachBar {
   /** `on`: {scale(factor, gesture), toGrid(), undo, redo, reset, again}. */
   constructor(root, on) {

@@ -1,5 +1,5 @@
-// What the hand inside does to one token: the logit lens is asked twice about the same tokens, as they
-// ran and the other way round.
+// What a change inside does to one token: the logit lens is asked twice about the same tokens, as
+// they ran and the other way.
 
 import { duration, ordinal, percent, tokenLabel } from "../format.js";
 import { atStart, changedFrom, inForce, isNothing, same } from "../reach.js";
@@ -22,7 +22,7 @@ let trouble = null;
  *   key      of both answers
  *   did      true: of what acted in the run; false: of what is set now and would act from it on
  *   without  {key, question}, `with` too
- *   name     of the token that was written there
+ *   name     of the token that was written there; `label` of the one before
  */
 export function effectOf(context) {
   const why = whyNot(context);
@@ -34,36 +34,46 @@ export function effectOf(context) {
   if (chosen === undefined) return { why: "Nothing was written after this token." };
   const { did, before, after } = bothWays(segment, at);
   if (!before) return { why: NOTHING_SET };
-  const question = { kind: "logit_lens", ids: ids.slice(0, at + 1), position: at, chosen, top: Math.min(TOP, context.hello.model.vocab_size) };
+  const top = Math.min(TOP, context.hello.model.vocab_size);
+  const question = { kind: "logit_lens", ids: ids.slice(0, at + 1), position: at, chosen, top };
   const ask = (reached) => ({
     key: `${segment.id} ${at} ${JSON.stringify(reached)}`,
     question: reached.length ? { ...question, reached } : question,
   });
   const [without, now] = [ask(before), ask(after)];
   const name = wordOf(answer.tokens[index], texts[at + 1]);
-  return { key: `${without.key} ${now.key}`, did, without, with: now, chosen, name, after: tokenLabel(texts[at], "·") };
+  const key = `${without.key} ${now.key}`;
+  const label = tokenLabel(texts[at], "·");
+  return { key, did, without, with: now, chosen, name, label };
 }
 
-const NOTHING_SET = "Nothing is changed inside. Switch a head off, and what that does to this token is asked.";
+const NOTHING_SET =
+  "Nothing is changed inside. Switch a head off, and what that does to this token is asked.";
+const NOTHING_RUN =
+  "Nothing is written yet. What is set acts on the next answer, from its prompt on.";
+const WRITING =
+  "The text is being written. Choose one of its tokens, and what the changes did to it is asked.";
 
 function whyNot({ answer, token }) {
-  if (!answer?.segment?.accepted) return "Nothing is written yet. What is set acts on the next answer, from its prompt on.";
-  if (state.replay) return "The engine would have to compute this, and a replay is shown without one.";
+  if (!answer?.segment?.accepted) return NOTHING_RUN;
+  if (state.replay)
+    return "The engine would have to compute this, and a replay is shown without one.";
   if (!ready()) return "The engine is not ready. This goes on by itself when it is.";
   if (!token) return "No token yet. The prompt is being read.";
-  if (answer.running && view.pinned === null && view.hover === null)
-    return "The text is being written. Choose one of its tokens, and what the changes did to it is asked.";
-  return "";
+  return answer.running && view.pinned === null && view.hover === null ? WRITING : "";
 }
 
 /** `reached` of both questions; `before` null when there is nothing to compare. */
 function bothWays({ reached, prompt }, at) {
   const ran = inForce(reached, at);
   const set = wireOf(state.reach.setting);
-  if (same(ran, set)) return isNothing(ran) ? { before: null } : { did: true, before: [], after: upTo(reached, at) };
-  if (same({ patch: ran.patch }, { patch: set.patch }))
-    return { did: false, before: upTo(reached, at), after: upTo(changedFrom(reached, at, set), at) };
-  return { did: false, before: upTo(reached, at), after: upTo(atStart(set, prompt.length), at) };
+  const asRan = upTo(reached, at);
+  if (same(ran, set))
+    return isNothing(ran) ? { before: null } : { did: true, before: [], after: asRan };
+  // A patch acts where its token is computed, so the text is read with it from the start.
+  const patched = !same({ patch: ran.patch }, { patch: set.patch });
+  const now = patched ? atStart(set, prompt.length) : changedFrom(reached, at, set);
+  return { did: false, before: asRan, after: upTo(now, at) };
 }
 
 const upTo = (reached, at) => reached.filter(({ first }) => first <= at);
@@ -89,7 +99,7 @@ async function ask(effect) {
   asking = effect.key;
   try {
     for (const side of [effect.without, effect.with])
-      if (!kept.get(side.key)) kept.set(side.key, await askLatest(`reach ${side === effect.with}`, side.question));
+      if (!kept.get(side.key)) kept.set(side.key, await askLatest("reach", side.question));
     trouble = null;
   } catch ({ code, message }) {
     trouble = code === "lost" ? null : { key: effect.key, message };
@@ -139,16 +149,18 @@ function sharesOf({ arrays }) {
 export function sourceOf({ did }, { without, with: now }) {
   const ms = (without.info.ms ?? 0) + (now.info.ms ?? 0);
   const time = ms ? ` in ${duration(ms)}` : "";
-  return did
-    ? `Asked twice about the same tokens${time}: as they ran, and with nothing changed inside; before temperature and filters.`
-    : `Asked twice about the same tokens${time}: as they ran, and with what is set from this one on; before temperature and filters.`;
+  const other = did ? "with nothing changed inside" : "with what is set from this one on";
+  const asked = `Asked twice about the same tokens${time}: as they ran, and ${other}`;
+  return `${asked}; before temperature and filters.`;
 }
 
-export const wayNames = ({ did }) => (did ? ["left alone", "as it ran"] : ["as it ran", "with what is set"]);
+export const wayNames = ({ did }) =>
+  did ? ["left alone", "as it ran"] : ["as it ran", "with what is set"];
 
 /** "“sad” 2.1 → 37.0 %, 9th → 1st choice". */
 export function inWords({ name, chosen }, { tokens, rank }) {
   const own = tokens.find(({ id }) => id === chosen);
-  const choice = rank.without === rank.with ? `${ordinal(rank.with)} choice both ways` : `${ordinal(rank.without)} → ${ordinal(rank.with)} choice`;
+  const [before, now] = [ordinal(rank.without), ordinal(rank.with)];
+  const choice = before === now ? `${now} choice both ways` : `${before} → ${now} choice`;
   return `“${name}” ${percent(own.without)} → ${percent(own.with)} %, ${choice}`;
 }

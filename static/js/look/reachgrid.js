@@ -6,7 +6,6 @@ import { percent } from "../format.js";
 import { factorWords } from "../reach.js";
 import { factorOf } from "../reachsetting.js";
 import { Roving } from "./roving.js";
-import { strength } from "./shares.js";
 
 /** Heights of the column names and of a row, at least and at most; px. */
 const HEAD = 22;
@@ -22,6 +21,9 @@ export const MOST_SCALE = 2;
 /** From so many heads on a cell has no room for its factor. */
 const MANY_HEADS = 17;
 
+const HOW =
+  "Arrows move. Space switches off and on, plus and minus scale, a digit types a factor, " +
+  "Delete leaves alone.";
 const PLACES = { attention: "attention", mlp: "MLP", layer: "layer" };
 
 /** "layer 2, head 3", "layer 2, attention", "layer 2": what a place is called. */
@@ -50,12 +52,11 @@ export class ReachGrid {
     this.table.setAttribute("role", "grid");
     this.table.setAttribute("aria-label", "Heads, attention, MLP and layers, the last layer first");
     this.table.setAttribute("aria-describedby", "rc-how");
-    const how = root.appendChild(
-      el("p", "vh", "Arrows move. Space switches off and on, plus and minus scale, a digit types a factor, Delete leaves alone."),
-    );
+    const how = root.appendChild(el("p", "vh", HOW));
     how.id = "rc-how";
     this.rows = [];
     this.shape = "";
+    this.drawn = [];
     this.roving = new Roving(
       this.table,
       { next: "ArrowRight", previous: "ArrowLeft", after: "ArrowDown", before: "ArrowUp" },
@@ -72,9 +73,14 @@ export class ReachGrid {
     this.free = free;
     const row = this.#heightOfRow(model.n_layers);
     setVars(this.table, { "--rc-row": `${row}px` });
+    const of = [shape, row, setting, chosen, hot, effect, word, free];
+    if (of.every((part, i) => part === this.drawn[i])) return; // tokens come sixty times a second
+    this.drawn = of;
     this.table.setAttribute("aria-readonly", String(!free));
+    this.word.toggleAttribute("data-word", !!word);
     setText(this.word, word ? `“${word}” %` : "share %");
-    for (const each of this.rows) this.#drawRow(each, { chosen, hot, effect });
+    const most = effect ? Math.max(...effect.without, ...effect.with) : 1;
+    for (const each of this.rows) this.#drawRow(each, { chosen, hot, effect, most });
   }
 
   #heightOfRow(nLayers) {
@@ -102,7 +108,7 @@ export class ReachGrid {
     this.roving.reset();
   }
 
-  #drawRow({ layer, node, cells, bars }, { chosen, hot, effect }) {
+  #drawRow({ layer, node, cells, bars }, { chosen, hot, effect, most }) {
     node.classList.toggle("hot", layer === hot);
     const silent = factorOf(this.setting, `attention ${layer}`) === 0;
     for (const { place, node: cell, words } of cells) {
@@ -115,7 +121,7 @@ export class ReachGrid {
       setVars(cell, { "--f": clamp(factor ?? 1, 0, MOST_SCALE) });
       setText(words, state === "" ? "" : state === "mixed" ? "≠" : shortly(factor));
     }
-    drawBars(bars, effect, layer);
+    drawBars(bars, effect, layer, most);
   }
 
   // ---- by hand ---------------------------------------------------------------------------------
@@ -128,9 +134,9 @@ export class ReachGrid {
     });
     table.addEventListener("pointerdown", (event) => this.#grab(event));
     table.addEventListener("keydown", (event) => this.#onKey(event));
-    table.addEventListener("click", ({ target, pointerType }) => {
+    table.addEventListener("click", ({ target }) => {
       const cell = target.closest("[data-place]");
-      if (cell && this.free && !this.dragged && pointerType !== "") this.on.toggle(cell.dataset.place);
+      if (cell && this.free && !this.dragged) this.on.toggle(cell.dataset.place);
       this.dragged = false;
     });
   }
@@ -188,7 +194,11 @@ export class ReachGrid {
 
 const stepped = (value, step) => clamp(Math.round(value / step) * step, 0, MOST_SCALE);
 
-const shortly = (factor) => String(Number(factor.toFixed(2))).replace(/^(-?)0\./, "$1.").replace("-", "−");
+/** ".5", "−2", "1.25" */
+const shortly = (factor) =>
+  String(Number(factor.toFixed(2)))
+    .replace(/^(-?)0\./, "$1.")
+    .replace("-", "−");
 
 function stateOf(factor) {
   if (factor === null) return "mixed";
@@ -213,14 +223,16 @@ function newRow(layer, nHeads) {
   return { layer, node, cells, bars };
 }
 
-function drawBars(bars, effect, layer) {
+/** The longest bar is the largest share of all layers, both ways. */
+function drawBars(bars, effect, layer, most) {
   const [out, inner, words] = bars.children;
   const without = effect?.without[layer + 1] ?? 0;
   const now = effect?.with[layer + 1] ?? 0;
   out.hidden = inner.hidden = !effect;
-  setVars(out, { "--p": strength(without) });
-  setVars(inner, { "--p": strength(now) });
+  setVars(out, { "--p": without / most });
+  setVars(inner, { "--p": now / most });
   setText(words, effect ? percent(now) : "");
-  if (effect) bars.setAttribute("aria-label", `${percent(without)} per cent without, ${percent(now)} with`);
+  const said = `${percent(without)} per cent without, ${percent(now)} with`;
+  if (effect) bars.setAttribute("aria-label", said);
   else bars.removeAttribute("aria-label");
 }

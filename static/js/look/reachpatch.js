@@ -9,7 +9,7 @@ import { latest, tokenize } from "../inspect.js";
 import { MOST_PATCHES } from "../reach.js";
 import { add, edit, remove } from "../reachdesk.js";
 import { numberOf } from "../view.js";
-import { drawRange, newButton, newIcon, newRange } from "./reachbar.js";
+import { drawRange, newButton, newIcon, newMute, newRange } from "./reachbar.js";
 
 const ASK_AFTER_MS = 150;
 
@@ -82,7 +82,8 @@ export class ReachPatch {
     const { tokens, chosen, trouble } = this.other;
     const choices = tokens.map((piece, i) => {
       const label = el("label", "rc-piece", tokenLabel(piece.text, "·"));
-      const input = Object.assign(el("input"), { type: "radio", name: "rc-piece", value: i, checked: i === chosen });
+      const input = Object.assign(el("input"), { type: "radio", name: "rc-piece", value: i });
+      input.checked = i === chosen;
       input.setAttribute("aria-label", `token ${i + 1}, ${tokenLabel(piece.text, "empty")}`);
       label.prepend(input);
       return label;
@@ -137,7 +138,8 @@ export class ReachPatch {
     row.node.toggleAttribute("data-muted", patch.muted);
     const here = patch.here || `token ${count(patch.position + 1)}`;
     setText(row.words, `${here} ← ${patch.there || `token ${count(patch.token + 1)}`}`);
-    row.words.title = `Token ${count(patch.position + 1)} of the run gets the stream of token ${count(patch.token + 1)} of “${patch.prompt}”`;
+    const [at, from] = [count(patch.position + 1), count(patch.token + 1)];
+    row.words.title = `Token ${at} of the run gets the stream of token ${from} of “${patch.prompt}”`;
     setText(row.note, `layer ${patch.layer}${acts || patch.muted ? "" : ", when written again"}`);
     row.mute.setAttribute("aria-pressed", String(patch.muted));
     row.mute.disabled = row.gone.disabled = !free;
@@ -145,7 +147,7 @@ export class ReachPatch {
 
   #newRow({ key }) {
     const node = el("li", "rc-line rc-patch");
-    const mute = newButton("Mute", () => edit("patch", key, { muted: mute.getAttribute("aria-pressed") !== "true" }), "text rc-mute");
+    const mute = newMute((muted) => edit("patch", key, { muted }));
     const gone = newIcon("i-close", "Remove this patch", () => remove("patch", key));
     const row = { node, words: el("b"), note: el("span", "rc-what"), mute, gone };
     node.append(row.words, row.note, mute, gone);

@@ -9,12 +9,15 @@ import { lastTurn, shownAnswer, state } from "../state.js";
 export function saysOf() {
   const { problem } = state;
   if (state.replay) return quiet("As it was at this token; a replay changes nothing.");
-  if (problem?.param?.startsWith("reach") || problem?.param?.startsWith("update.reach"))
+  if (problem?.param?.startsWith("reach"))
     return { text: sentence(problem.message), tone: "bad" };
   const set = wireOf(state.reach.setting);
   const segment = shownAnswer(lastTurn())?.segment;
   return state.active ? whileWriting(set, segment) : atRest(set, segment);
 }
+
+const TOO_LATE = "A computed token cannot be patched: write it again.";
+const AGAIN = "Reset: the same seed gives the same text again.";
 
 const quiet = (text) => ({ text, tone: "" });
 const acting = (text) => ({ text, tone: "on" });
@@ -26,14 +29,14 @@ function whileWriting(set, segment) {
   const { reach } = segment;
   const within = state.hello.limits.in_flight + 1;
   if (!same(live(set), live(reach))) return quiet(`Sent: acts within ${within} tokens.`);
-  if (!same({ patch: set.patch }, { patch: reach.patch })) return quiet("A computed token cannot be patched: write it again.");
+  if (!same({ patch: set.patch }, { patch: reach.patch })) return quiet(TOO_LATE);
   if (isNothing(set)) return quiet(`Changes act at once, within ${within} tokens.`);
   return acting(sinceWhen(segment));
 }
 
 function atRest(set, segment) {
   const inside = segment?.reach ?? {};
-  if (isNothing(set)) return quiet(isNothing(inside) ? "" : "Reset: the same seed gives the same text again.");
+  if (isNothing(set)) return quiet(isNothing(inside) ? "" : AGAIN);
   if (!same(set, inside)) return quiet("Acts on the next answer, from its prompt on.");
   return acting(sinceWhen(segment));
 }
@@ -42,5 +45,6 @@ function atRest(set, segment) {
 function sinceWhen({ reached, prompt, base, given }) {
   if (!reached.length) return "Acts from the beginning on.";
   const drawn = reached.at(-1).first - prompt.length - given + 1;
-  return drawn <= 0 ? "Acts from the beginning on." : `Acts from token ${count(base + given + drawn + 1)} on.`;
+  if (drawn <= 0) return "Acts from the beginning on.";
+  return `Acts from token ${count(base + given + drawn + 1)} on.`;
 }

@@ -6,30 +6,48 @@ import { el, setText } from "../dom.js";
 import { MOST_STEERS, STRENGTH } from "../reach.js";
 import { add, edit, remove } from "../reachdesk.js";
 import { state } from "../state.js";
-import { drawNumber, drawRange, newButton, newIcon, newNumber, newRange } from "./reachbar.js";
+import { drawNumber, drawRange, newButton, newIcon, newMute, newNumber, newRange } from "./reachbar.js";
 
 /** Pairs for a model that tells stories, with a strength at which it still does. */
 export const EXAMPLES = [
-  { name: "sad", toward: "She was so sad that she began to cry", away: "She was so happy that she began to laugh", strength: 1 },
-  { name: "at sea", toward: "The ship sailed over the sea and the waves", away: "The house stood in the wood by the hill", strength: 1 },
-  { name: "a quarrel", toward: "They were angry and shouted at each other", away: "They were friends and smiled at each other", strength: 1 },
+  {
+    name: "at sea",
+    toward: "The ship sailed over the sea",
+    away: "The house stood in the wood",
+    strength: 0.4,
+  },
+  {
+    name: "afraid",
+    toward: "He was afraid of the dark",
+    away: "He was happy in the sun",
+    strength: 0.4,
+  },
+  {
+    name: "at night",
+    toward: "It was dark in the middle of the night",
+    away: "The sun was bright in the middle of the day",
+    strength: 0.4,
+  },
 ];
+/** Before such a part of the layers a vector still becomes words, and is more than one word. */
+const EARLY = 3 / 8;
 /** The part of the strengths that a slider has, where the useful ones are. */
-const SLIDER = 4;
+const SLIDER = 2;
 
 export class ReachSteer {
   constructor(root) {
     this.list = root.appendChild(el("ul", "rc-list"));
-    this.add = newButton("Add a vector", () => this.#add({ toward: "", away: "", strength: 1 }), "text rc-add");
+    const empty = { toward: "", away: "", strength: 0.5 };
+    this.add = newButton("Add vector", () => this.#add(empty), "text rc-add");
     const foot = root.appendChild(el("p", "rc-foot"));
     this.examples = EXAMPLES.map(({ name, ...pair }) => newButton(name, () => this.#add(pair)));
-    foot.append(this.add, el("span", "", "or try"), ...this.examples);
+    foot.append(this.add, el("span", "", "or"), ...this.examples);
     this.rows = new Map();
   }
 
   #add(pair) {
     const { n_layers: n } = state.hello.model;
-    add("steer", { layer: Math.floor(n / 2), ...pair });
+    add("steer", { layer: Math.floor(n * EARLY), ...pair });
   }
 
   draw({ setting, model, free }) {
@@ -60,7 +78,8 @@ export class ReachSteer {
 }
 
 function newText(label, placeholder, onText) {
-  const node = Object.assign(el("input", "rc-text-box"), { placeholder, autocomplete: "off", spellcheck: false });
+  const node = Object.assign(el("input", "rc-text-box"), { placeholder, spellcheck: false });
+  node.autocomplete = "off";
   node.setAttribute("aria-label", label);
   node.addEventListener("change", () => onText(node.value));
   node.addEventListener("keydown", (event) => {
@@ -84,9 +103,9 @@ function newRow(key) {
   const toward = newText("Steer toward", "toward", (text) => put({ toward: text }));
   const away = newText("Steer away from", "away from (or nothing)", (text) => put({ away: text }));
   const layer = drag(newRange({ min: 0, step: 1, ariaLabel: "Layer" }), "layer");
-  const strength = drag(newRange({ min: -SLIDER, max: SLIDER, step: 0.1, ariaLabel: "Strength" }), "strength");
+  const strength = drag(newRange({ min: -SLIDER, max: SLIDER, step: 0.05, ariaLabel: "Strength" }), "strength");
   const box = newNumber("Strength, value", STRENGTH, (value) => put({ strength: value }));
-  const mute = newButton("Mute", () => put({ muted: mute.getAttribute("aria-pressed") !== "true" }), "text rc-mute");
+  const mute = newMute((muted) => put({ muted }));
   const gone = newIcon("i-close", "Remove this vector", () => remove("steer", key));
   const layerNo = el("span", "rc-what");
   const lines = [el("div", "rc-line"), el("div", "rc-line"), el("div", "rc-line")];

@@ -1,4 +1,4 @@
-// The end of the text under the hand: the panel covers the transcript, and what changes is the text.
+// The end of the text: the panel covers the transcript, and what is changed here is the text.
 
 import { el, setText } from "../dom.js";
 import { plural, tokenLabel } from "../format.js";
@@ -23,7 +23,8 @@ export class ReachText {
 
   draw({ answer }) {
     const tokens = answer?.tokens ?? [];
-    const of = [answer, answer?.edition, tokens.length, JSON.stringify(answer?.marks.at(-1)?.told), focused()];
+    const told = JSON.stringify(answer?.marks.at(-1)?.told);
+    const of = [answer, answer?.edition, tokens.length, told, focused()];
     if (of.some((part, i) => part !== this.drawn[i])) {
       this.drawn = of;
       this.text.replaceChildren(...(answer ? endOf(answer) : [""]));
@@ -34,33 +35,42 @@ export class ReachText {
 
 function endOf({ tokens, marks }) {
   const first = Math.max(0, tokens.length - MOST_TOKENS);
-  const told = new Map(marks.filter((mark) => mark.told.length).map((mark) => [mark.index, mark.told]));
+  const told = new Map(marks.map((mark) => [mark.index, mark.told]));
   return tokens.slice(first).flatMap(({ text, eos }, i) => {
     const index = first + i;
-    const word = el("span", index === focused() ? "rc-tok on" : "rc-tok", eos ? " ∎" : text.replace(/\n+/g, " ↵ "));
+    const shown = eos ? " ∎" : text.replace(/\n+/g, " ↵ ");
+    const word = el("span", index === focused() ? "rc-tok on" : "rc-tok", shown);
     word.dataset.i = index;
     const changes = told.get(index);
-    return changes ? [el("span", "mark-change", changes.map(describeChange).join(", ")), word] : [word];
+    if (!changes?.length) return [word];
+    return [el("span", "mark-change", changes.map(describeChange).join(", ")), word];
   });
 }
 
 // ---- the same seed again -----------------------------------------------------------------------
 
-/** How the version on show compares with an earlier one of its seed: {of, same, parted} or null. */
+/**
+ * How the version on show compares with an earlier one of its seed, one that was left alone if
+ * there is one: {of, same, parted, whole}, or null. `same`: how many tokens before the first that
+ * is not, `parted`; `whole`: are they equally long?
+ */
 export function twinOf(turn) {
   const shown = shownAnswer(turn);
   if (!shown?.tokens.length) return null;
   const seed = seedOf(shown);
   const earlier = turn.answers
     .map((answer, i) => ({ answer, i }))
-    .filter(({ answer, i }) => i < turn.shown && answer.tokens.length && seedOf(answer) === seed);
-  const alone = earlier.filter(({ answer }) => answer.segments.every(({ reached }) => !reached.length));
+    .filter(({ answer, i }) => i < turn.shown && answer.tokens.length)
+    .filter(({ answer }) => seedOf(answer) === seed);
+  const untouched = ({ segments }) => segments.every(({ reached }) => !reached.length);
+  const alone = earlier.filter(({ answer }) => untouched(answer));
   const found = alone.at(-1) ?? earlier.at(-1);
   if (!found) return null;
   const [a, b] = [shown.tokens, found.answer.tokens];
   const parts = a.findIndex(({ id }, i) => b[i] && b[i].id !== id);
   const n = parts < 0 ? Math.min(a.length, b.length) : parts;
-  return { of: found.i, same: n, parted: parts < 0 ? null : { here: a[parts], there: b[parts] }, whole: a.length === b.length };
+  const parted = parts < 0 ? null : { here: a[parts], there: b[parts] };
+  return { of: found.i, same: n, parted, whole: a.length === b.length };
 }
 
 function twinWords(turn) {

@@ -23,7 +23,7 @@ export class ReachTokens {
 
   /** `effect` and `found` of reacheffect.js; without `found`, `why` there is none. */
   draw(effect, found, why) {
-    setText(this.head, effect.after ? `Next token after “${effect.after}”` : "Next token");
+    setText(this.head, effect.label ? `Next token after “${effect.label}”` : "Next token");
     setText(this.says, found ? inWords(effect, found) : why);
     this.key.hidden = this.list.hidden = this.foot.hidden = !found;
     if (!found) return;

@@ -1,0 +1,77 @@
+"""The overhead meter: the speed of writing in each state of looking, measured on the live run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e.playground import Playground
+from e2e.site import Site
+from e2e.test_looks import violations
+
+# Notes tokens as a run tells them: [captured, asked before it, milliseconds] each.
+NOTE = """async (told) => {
+  const { note, speeds, forget } = await import("/static/js/overhead.js");
+  const { inspect } = await import("/static/js/inspect.js");
+  forget();
+  const segment = { capture: true };
+  const plain = { capture: false };
+  told.forEach(([captured, asked, interval], i) => {
+    if (asked) inspect({ kind: "no" }).catch(() => {});
+    const stats = captured ? {} : null;
+    note({ stats, segment: captured ? segment : plain, index: i + 2, times: { interval } });
+  });
+  return speeds();
+}"""
+
+
+def speeds(page: Page, *told: tuple[int, bool, bool, float]) -> Any:
+    """`told`: (tokens, captured, asked before each, milliseconds)."""
+    tokens = [[captured, asked, ms] for n, captured, asked, ms in told for _ in range(n)]
+    return page.evaluate(NOTE, tokens)
+
+
+def test_each_state_has_the_speed_of_all_its_time(play: Callable[..., Playground]) -> None:
+    page = play().page
+    found = speeds(page, (41, False, False, 10.0), (41, True, False, 20.0), (41, True, True, 40.0))
+    assert found == {"off": 100, "on": 50, "asking": 25}
+    # One slow token of four counts as what it took, where a median would not see it.
+    uneven = [(3, True, False, 10.0), (1, True, False, 50.0)] * 10
+    found = speeds(page, (20, False, False, 10.0), *uneven)
+    assert found["on"] == pytest.approx(50, rel=0.05)
+
+
+def test_an_instrument_asks_still_between_its_questions(play: Callable[..., Playground]) -> None:
+    page = play().page
+    now_and_then = [(1, True, True, 40.0), (5, True, False, 40.0)] * 6
+    found = speeds(page, *now_and_then, (40, True, False, 20.0))
+    assert found["asking"] == pytest.approx(25, rel=0.1)
+    assert found["on"] == pytest.approx(50, rel=0.01), "and a while after its last it does not"
+
+
+def test_the_sheet_tells_what_looking_costs(page: Page, site: Callable[..., Site]) -> None:
+    play = Playground(page, site(delay=0.01, ask_seconds=0.02).url).open()
+    capture = page.get_by_role("switch", name="Capture")
+    for captured, instrument in [(False, ""), (True, ""), (True, "attention")]:
+        capture.set_checked(captured)
+        play.set(max_tokens=60)
+        if play.tokens.count():
+            page.get_by_role("button", name="New", exact=True).click()
+        play.ask()
+        if instrument:
+            page.evaluate("(name) => { location.hash = `#look=${name}` }", instrument)
+        play.wait_tokens(60)
+        play.wait_done()
+    page.keyboard.press("Escape")
+    page.locator("#costs-open").click()
+    sheet = page.get_by_role("dialog", name="What looking costs")
+    for state in ("Nothing watched", "Layers captured", "Instrument asking"):
+        row = sheet.locator("div").filter(has_text=state)
+        expect(row.locator("dd")).to_have_text(re.compile(r"[\d.,]+ tok/s(, \d+ % less)?"))
+    expect(sheet.locator("div").filter(has_text="Instrument asking")).to_contain_text("% less")
+    expect(sheet.locator("div").filter(has_text="Answers")).not_to_contain_text("0 B of")
+    assert violations(page) == []

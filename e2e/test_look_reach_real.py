@@ -1,0 +1,91 @@
+"""The bundled model is reached into while it writes: what is announced is what happens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e.bundled import answer_of, bundled_site
+from e2e.playground import until
+from e2e.reach import Hand
+from e2e.site import Site
+from gpu.inspection import Losses
+from gpu.interventions import Interventions, LayerFactor, ReachedFrom
+
+ASK = "Tell me a story about a fox who finds a lantern"
+N = 160
+LAYER_OFF = Interventions(attention=(LayerFactor(0, 0.0),), mlp=(LayerFactor(0, 0.0),))
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Site]:
+    with bundled_site() as site:
+        yield site
+
+
+def test_the_text_changes_from_the_announced_token_on_and_comes_back(
+    page: Page, real: Site
+) -> None:
+    hand = Hand(page, real)
+    hand.play.set(max_tokens=N, seed=11)
+    hand.play.ask(ASK)
+    hand.settle(N)
+    hand.open()
+    hand.button("Write it again").click()
+    hand.wait_requests(2)
+    hand.cell("layer 0").focus()
+    hand.play.wait_tokens(2)
+    page.keyboard.press("Space")
+    index = until(page, hand.acknowledged, "the acknowledgement")[0]["index"]
+    hand.settle(N)
+    alone, reached = hand.ids(0), hand.ids(1)
+    assert reached[:index] == alone[:index]
+    assert index < N
+    assert reached[index:] != alone[index:], "the first layer was off"
+    assert_surprise_is_the_runs(hand, real, index)
+    expect(hand.twin).to_contain_text("As version 1 for")
+    same = int(re.search(r"for (\d+) tokens", hand.twin.inner_text())[1])  # type: ignore[index]
+    assert same >= index
+    hand.button("Reset").click()
+    hand.again(3, N)
+    assert hand.ids(2) == alone
+    expect(hand.twin).to_have_text(f"The same {N} tokens as version 1")
+
+
+def assert_surprise_is_the_runs(hand: Hand, real: Site, index: int) -> None:
+    """Asked under the layer's being off from the announced token on, and only so, the engine finds
+    every token as likely as the run did: positions and indexes are the same on both sides."""
+    prompt = [token["id"] for token in hand.wire.events("accepted")[-1]["prompt"]]
+    events = hand.wire.events("token")[-N:]
+    ids = prompt + [event["id"] for event in events]
+    first = len(prompt) - 1
+    reached = (ReachedFrom(first + index, LAYER_OFF),)
+    logprobs = [event["logprob"] for event in events]
+    answer = answer_of(real, Losses(ids, 5, first, reached=reached))
+    assert answer["logprob"].tolist() == pytest.approx(logprobs, abs=1e-4)
+    plain = answer_of(real, Losses(ids, 5, first))["logprob"].tolist()
+    assert plain[:index] == pytest.approx(logprobs[:index], abs=1e-4)
+    assert plain[index:] != pytest.approx(logprobs[index:], abs=1e-1)
+
+
+def test_a_steered_story_goes_to_sea(page: Page, real: Site) -> None:
+    hand = Hand(page, real)
+    hand.play.set(max_tokens=40, seed=11, temperature=0)
+    hand.play.ask(ASK)
+    hand.settle(20)
+    hand.open()
+    hand.button("at sea").click()
+    expect(hand.look.source).to_contain_text("with what is set from this one on", timeout=15_000)
+    hand.button("Write it again").click()
+    hand.wait_requests(2)
+    hand.settle(20)
+    assert hand.ids(1) != hand.ids(0)
+    (steer,) = hand.requests()[1]["reach"]["steer"]
+    assert steer["toward"] == "The ship sailed over the sea"
+    expect(hand.look.source).to_contain_text("as they ran, and with nothing changed inside")
+    expect(hand.panel.locator(".rc-tokens .own .n")).to_have_text(
+        re.compile(r"^\S+ → \S+$"), timeout=15_000
+    )
