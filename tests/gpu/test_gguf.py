@@ -357,6 +357,14 @@ def test_a_model_without_its_sizes_is_refused(make: Make, key: str) -> None:
         ModelConfig.from_folder(path)
 
 
+def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "part.gguf"
+    entries = value("general.architecture", 8, string("llama")) + value("split.count", 2, b"\3\0")
+    path.write_bytes(header(n_values=2) + entries + FULL)
+    with pytest.raises(ModelError, match="one of 3 files of a model"):
+        ModelConfig.from_folder(path)
+
+
 def test_another_architecture_is_refused_by_name(make: Make) -> None:
     _, path = make(BIASES, architecture="mamba")
     for open_ in (ModelConfig.from_folder, Checkpoint.open):
