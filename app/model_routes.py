@@ -4,7 +4,7 @@ GET    /api/models   `app.switching.Offers`: the current model, those that can b
                      newest change is going (asked again and again while it is). Once it is loading,
                      pages hear `status` and then `hello` on their WebSocket, as after a restart.
 POST   /api/models   `{"name": …, "dtype": …}`, dtype if not the server's: judge and begin. 202 with
-                     the change; 400 when the model cannot be run or is not offered, 503 when the
+                     the change; 400 when the model cannot be run or is a folder, 503 when the
                      hub cannot be asked. The old model is served until the new one is fetched.
 DELETE /api/models   Cancel the download. 202.
 

@@ -2,8 +2,8 @@
 old one is freed, then the new one is loaded.
 
 What is seen before loading (no such model, an architecture the engine lacks, no room) leaves the
-old model as it is. Only names that are offered can be taken: a page cannot make the server read a
-folder or fetch whatever the hub has.
+old model as it is. Beside what the server was started with, only names of the hub can be taken: a
+page cannot make the server read a folder.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -21,7 +22,7 @@ from msgspec.structs import replace as replace_struct
 from app import tale
 from app.config import Dtype, Settings
 from app.engines import EngineClient, Load, Served
-from app.hub import cached_models
+from app.hub import cached_models, is_hub_id
 from app.known_models import KnownModel, known_models
 from app.models import Model, find_model
 from app.transfer import Cancelled, Transfer
@@ -47,8 +48,8 @@ class ModelChange(msgspec.Struct, frozen=True):
 
 
 class Offers(msgspec.Struct, frozen=True):
-    """What can be taken: by `started_with` name or folder, `bundled`, known and cached ones.
-    `current` is None while none is ready."""
+    """What can be taken: by `started_with` name or folder, `bundled`, known and cached ones, and
+    any other of the hub by its name. `current` is None while none is ready."""
 
     current: str | None
     started_with: str
@@ -95,8 +96,8 @@ class Switching:
 
     def begin(self, name: str, dtype: Dtype | None = None) -> ModelChange:
         """Judge the model `name` and begin to change to it. Raises InvalidRequest for a name that
-        is not offered, a change that is under way and a model that cannot be run here, and HubError
-        when the hub cannot be asked; the old model is served on then."""
+        is not one of the hub, a change that is under way and a model that cannot be run here, and
+        HubError when the hub cannot be asked; the old model is served on then."""
         settings = self._settings_for(name, dtype)
         with self._lock:
             if self._change is not None and self._change.state in ("judging", "fetching"):
@@ -126,10 +127,11 @@ class Switching:
 
     def _settings_for(self, name: str, dtype: Dtype | None) -> Settings:
         started_with = self._settings.model
-        offered = {model.name for model in known_models()} | {n for n, _ in cached_models()}
-        if name not in offered | {tale.NAME, started_with}:
+        of_hub = is_hub_id(name) and not Path(name).exists()
+        if not of_hub and name not in (tale.NAME, started_with):
             raise InvalidRequest(
-                f"{name!r} is not offered here; start the server with it: tokenglass run NAME",
+                f"{name!r} is not OWNER/MODEL of the hub; to run a folder, start the server with "
+                "it: tokenglass run FOLDER",
                 "name",
             )
         again = name == (started_with or tale.NAME)

@@ -1,0 +1,107 @@
+"""Changing the model from the page: what is offered, how far it is, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from app import tale
+from app.known_models import known_models
+from e2e.playground import Playground
+from e2e.site import Site
+from e2e.test_looks import violations
+from tests.app.conftest import StartSite, hub, start_site  # noqa: F401
+from tests.app.fake_engine import loader
+from tests.app.fake_hub import FakeHub, Repo
+
+NAME = known_models()[0].name
+
+
+@pytest.fixture
+def play(page: Page, start_site: StartSite, hub: FakeHub) -> Playground:  # noqa: F811
+    """The page of a server with an engine of 8 layers; those it changes to have 3. The hub has the
+    first known model and `some/tale`."""
+    hub.repos[NAME] = Repo(hub.repos["some/tale"].files)
+    site = start_site(process=True, switch=lambda settings, model: loader(delay=0.01, n_layers=3))
+    return Playground(page, f"http://127.0.0.1:{site.port}/").open()
+
+
+def open_models(page: Page) -> Locator:
+    page.get_by_test_id("about-open").click()
+    page.get_by_role("button", name="Change the model").click()
+    dialog = page.get_by_role("dialog", name="Change the model")
+    expect(dialog.get_by_role("radio").first).to_be_visible()
+    return dialog
+
+
+def test_what_is_offered_is_what_the_server_says(page: Page, play: Playground) -> None:
+    dialog = open_models(page)
+    names = dialog.locator(".offer-name").all_inner_texts()
+    assert names == [tale.NAME, *(model.name for model in known_models())]
+    first = dialog.locator(".offer").nth(1)
+    expect(first).to_contain_text("135.0 M weights · Apache-2.0 · 269 MB to fetch")
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+
+
+def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> None:
+    play.ask("Once")
+    play.wait_done()
+    written = play.text()
+    dialog = open_models(page)
+    dialog.locator(".offer", has_text=NAME).get_by_role("radio").check()
+    dialog.get_by_label("Weights in").select_option("q8")
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("status")).to_have_text(f"{NAME} is ready.", timeout=30_000)
+    expect(dialog.locator(".offer", has_text=NAME)).to_contain_text("here")
+    expect(dialog.get_by_role("progressbar")).to_be_hidden()
+    dialog.get_by_role("button", name="Close").click()
+    assert play.text() == written, "what was written stays"
+    play.ask("Once more")
+    play.wait_done()
+    expect(page.locator("#lrows tr[data-layer]")).to_have_count(3)
+
+
+def test_a_name_that_is_typed_in(page: Page, play: Playground) -> None:
+    dialog = open_models(page)
+    field = dialog.get_by_label("Another one of the hub")
+    field.fill("nobody/nothing")
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("alert")).to_contain_text("the hub has no model of that name")
+    field.fill("/etc/passwd")
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("alert")).to_contain_text("is not OWNER/MODEL of the hub")
+    field.fill("")
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("alert")).to_contain_text("Choose a model, or type the name of one")
+    field.fill("some/tale")
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("status")).to_have_text("some/tale is ready.", timeout=30_000)
+    expect(dialog.get_by_role("alert")).to_be_hidden()
+
+
+@pytest.fixture
+def allowed_console() -> list[str]:
+    """A browser names every answer that is an error."""
+    return ["status of 400"]
+
+
+def test_a_server_that_changes_nothing_offers_nothing(
+    page: Page, site: Callable[..., Site], allowed_console: list[str]
+) -> None:
+    allowed_console.append("status of 404")
+    Playground(page, site().url).open()
+    page.get_by_test_id("about-open").click()
+    expect(page.locator("#facts")).to_be_visible()
+    expect(page.locator("#models-open")).to_be_hidden()
+
+
+def test_a_phone_has_room_for_it(page: Page, play: Playground) -> None:
+    page.set_viewport_size({"width": 360, "height": 640})
+    dialog = open_models(page)
+    expect(dialog).to_be_in_viewport(ratio=1)
+    assert dialog.evaluate("(node) => node.scrollWidth - node.clientWidth") <= 0
+    assert violations(page) == []

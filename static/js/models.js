@@ -1,0 +1,149 @@
+// Changing the model while the server runs: what is offered, what was typed in, and how it goes.
+
+import { byId, el, setText } from "./dom.js";
+import { bytes, parameters } from "./format.js";
+import { on, state } from "./state.js";
+
+const PATH = "/api/models";
+const POLL_MS = 500;
+const UNDER_WAY = ["judging", "fetching", "loading"];
+const LOST = "The server cannot be reached.";
+
+const dialog = byId("models");
+const form = byId("models-form");
+const typed = byId("models-typed");
+
+let timer = null;
+
+export function setUpModels() {
+  byId("models-open").addEventListener("click", openModels);
+  byId("models-close").addEventListener("click", () => dialog.close());
+  byId("models-cancel").addEventListener("click", () => ask("DELETE"));
+  dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close());
+  dialog.addEventListener("close", () => clearTimeout(timer));
+  typed.addEventListener("focus", () => {
+    const chosen = form.querySelector("[name=model]:checked");
+    if (chosen) chosen.checked = false;
+  });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    change();
+  });
+  on("hello", drawOpener);
+}
+
+/** A server that lets nobody change its model has no such route; a replay has no server. */
+async function drawOpener() {
+  const opener = byId("models-open");
+  if (!state.hello) opener.hidden = true;
+  else opener.hidden = !(await fetch(PATH, { method: "HEAD" }).catch(() => ({ ok: false }))).ok;
+}
+
+async function openModels() {
+  byId("about").close();
+  complain("");
+  dialog.showModal();
+  const offers = await ask("GET");
+  if (!offers) return;
+  drawOffers(offers);
+  follow(offers.change, false);
+}
+
+// ---- what is offered -------------------------------------------------------------------------
+
+function drawOffers(offers) {
+  const cached = new Map(offers.cached.map(({ name, n_bytes: size }) => [name, size]));
+  const known = new Map(offers.known.map((model) => [model.name, model]));
+  const names = new Set([offers.bundled, offers.started_with, ...known.keys(), ...cached.keys()]);
+  const rows = [...names].map((name) => {
+    const facts = factsOf(known.get(name), cached.get(name));
+    if (name === offers.bundled) facts.unshift("bundled");
+    return choice(name, facts, name === offers.current);
+  });
+  byId("models-offers").replaceChildren(...rows);
+}
+
+function factsOf(known, cachedBytes) {
+  const facts = known ? [`${parameters(known.parameters)} weights`, known.licence] : [];
+  if (cachedBytes !== undefined) facts.push(`${bytes(cachedBytes)} here`);
+  else if (known) facts.push(`${bytes(known.n_bytes)} to fetch`);
+  return facts;
+}
+
+function choice(name, facts, isCurrent) {
+  const label = el("label", "offer");
+  const radio = el("input");
+  Object.assign(radio, { type: "radio", name: "model", value: name, checked: isCurrent });
+  const words = isCurrent ? ["running", ...facts] : facts;
+  label.append(radio, el("span", "offer-name", name), el("span", "sub", words.join(" · ")));
+  return label;
+}
+
+// ---- changing --------------------------------------------------------------------------------
+
+async function change() {
+  const name = form.querySelector("[name=model]:checked")?.value ?? typed.value.trim();
+  if (!name) {
+    typed.focus();
+    return complain("Choose a model, or type the name of one, such as owner/model.");
+  }
+  complain("");
+  draw({ name, state: "judging" });
+  const begun = await ask("POST", { name, dtype: byId("models-dtype").value });
+  if (begun) follow(begun, true);
+  else draw(null);
+}
+
+/** Show how the newest change goes, and ask again while it does. `tell`: say how it ended too. */
+function follow(found, tell) {
+  clearTimeout(timer);
+  draw(found, tell);
+  if (!found || !UNDER_WAY.includes(found.state) || !dialog.open) return;
+  timer = setTimeout(async () => {
+    const offers = await ask("GET");
+    if (!offers) return;
+    if (!UNDER_WAY.includes(offers.change?.state)) drawOffers(offers);
+    follow(offers.change, true);
+  }, POLL_MS);
+}
+
+const SAYS = {
+  judging: ({ name }) => `Asking what ${name} is …`,
+  fetching: ({ name, message }) => `Fetching ${name}${message ? `: ${message}` : " …"}`,
+  loading: ({ name, message }) => `Loading ${name}${message ? `: ${message}` : " …"}`,
+  done: ({ name }) => `${name} is ready.`,
+  cancelled: ({ message }) => `Cancelled: ${message}.`,
+};
+
+function draw(found, tell = true) {
+  const underWay = !!found && UNDER_WAY.includes(found.state);
+  const bar = byId("models-progress");
+  bar.hidden = !underWay;
+  if (typeof found?.progress === "number") bar.value = found.progress;
+  else bar.removeAttribute("value"); // moving, without a share
+  byId("models-cancel").hidden = found?.state !== "fetching";
+  byId("models-load").disabled = underWay;
+  setText(byId("models-say"), underWay || tell ? (SAYS[found?.state]?.(found) ?? "") : "");
+  if (tell && found?.state === "failed") complain(found.message);
+}
+
+function complain(text) {
+  const place = byId("models-error");
+  setText(place, text);
+  place.hidden = !text;
+}
+
+/** The answer's object, or null after saying why there is none. */
+async function ask(method, body = null) {
+  const headers = body ? { "Content-Type": "application/json" } : {};
+  try {
+    const options = { method, headers, body: body && JSON.stringify(body) };
+    const response = await fetch(PATH, options);
+    const answer = await response.json();
+    if (response.ok) return answer;
+    complain(answer.error.message);
+  } catch {
+    complain(LOST);
+  }
+  return null;
+}
