@@ -74,6 +74,7 @@ def test_a_name_that_is_typed_in(page: Page, play: Playground) -> None:
     field.fill("/etc/passwd")
     page.keyboard.press("Enter")
     expect(dialog.get_by_role("alert")).to_contain_text("is not OWNER/MODEL of the hub")
+    expect(dialog.get_by_role("radio", checked=True)).to_have_count(0)
     field.fill("")
     page.keyboard.press("Enter")
     expect(dialog.get_by_role("alert")).to_contain_text("Choose a model, or type the name of one")

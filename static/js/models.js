@@ -13,6 +13,8 @@ const dialog = byId("models");
 const form = byId("models-form");
 const typed = byId("models-typed");
 
+const chosen = () => form.querySelector("[name=model]:checked");
+
 let timer = null;
 
 export function setUpModels() {
@@ -21,9 +23,11 @@ export function setUpModels() {
   byId("models-cancel").addEventListener("click", () => ask("DELETE"));
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close());
   dialog.addEventListener("close", () => clearTimeout(timer));
-  typed.addEventListener("focus", () => {
-    const chosen = form.querySelector("[name=model]:checked");
-    if (chosen) chosen.checked = false;
+  typed.addEventListener("input", () => {
+    if (chosen()) chosen().checked = false;
+  });
+  byId("models-offers").addEventListener("change", () => {
+    typed.value = "";
   });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -46,6 +50,7 @@ async function openModels() {
   const offers = await ask("GET");
   if (!offers) return;
   drawOffers(offers);
+  chosen()?.focus();
   follow(offers.change, false);
 }
 
@@ -82,7 +87,7 @@ function choice(name, facts, isCurrent) {
 // ---- changing --------------------------------------------------------------------------------
 
 async function change() {
-  const name = form.querySelector("[name=model]:checked")?.value ?? typed.value.trim();
+  const name = chosen()?.value ?? typed.value.trim();
   if (!name) {
     typed.focus();
     return complain("Choose a model, or type the name of one, such as owner/model.");
