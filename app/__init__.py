@@ -55,7 +55,7 @@ def create_app(
     app.json.sort_keys = False  # type: ignore[attr-defined]
     security.register(app, settings)
     errors.register(app)
-    pages.register(app, engine, version())
+    pages.register(app, engine, version(), switching=switching is not None)
     openai.register(app, engine)
     weights.register(app, engine)
     if switching is not None:

@@ -7,12 +7,13 @@ from flask import Flask, Response, jsonify, render_template
 from app.engines import EngineClient, unavailable_message
 
 
-def register(app: Flask, engine: EngineClient, version: str) -> None:
-    """Add `/` and `/health`."""
+def register(app: Flask, engine: EngineClient, version: str, *, switching: bool) -> None:
+    """Add `/` and `/health`. `switching`: the page can change the model."""
 
     @app.get("/")
     def index() -> Response:
-        response = Response(render_template("index.html", version=version))
+        page = render_template("index.html", version=version, switching=switching)
+        response = Response(page)
         response.headers["Cache-Control"] = "no-cache"
         return response
 

@@ -2,7 +2,6 @@
 
 import { byId, el, setText } from "./dom.js";
 import { bytes, parameters } from "./format.js";
-import { on, state } from "./state.js";
 
 const PATH = "/api/models";
 const POLL_MS = 500;
@@ -17,7 +16,9 @@ const chosen = () => form.querySelector("[name=model]:checked");
 
 let timer = null;
 
+/** A server that lets nobody change its model leaves all of this out of the page. */
 export function setUpModels() {
+  if (!dialog) return;
   byId("models-open").addEventListener("click", openModels);
   byId("models-close").addEventListener("click", () => dialog.close());
   byId("models-cancel").addEventListener("click", () => ask("DELETE"));
@@ -33,14 +34,6 @@ export function setUpModels() {
     event.preventDefault();
     change();
   });
-  on("hello", drawOpener);
-}
-
-/** A server that lets nobody change its model has no such route; a replay has no server. */
-async function drawOpener() {
-  const opener = byId("models-open");
-  if (!state.hello) opener.hidden = true;
-  else opener.hidden = !(await fetch(PATH, { method: "HEAD" }).catch(() => ({ ok: false }))).ok;
 }
 
 async function openModels() {
