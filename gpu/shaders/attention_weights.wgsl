@@ -1,9 +1,9 @@
-// weights = softmax(cap(q · kᵀ · scale)) over the positions up to each row's own, or the last WINDOW
-// of them, for a range of the keys: what attention.wgsl weighs values with and does not keep.
+// weights = softmax(cap(q · kᵀ · scale)) over the positions up to each row's own, or the last
+// WINDOW of them, for a range of the keys: what attention.wgsl weighs values with and does not keep.
 // Scores have the bits of its own.
 //
-// One workgroup for each (head, row), lanes over the keys. It walks all keys it sees for the sum and then
-// those of the range for their shares.
+// One workgroup for each (head, row), lanes over the keys. It walks all keys it sees for the sum
+// and then those of the range for their shares.
 //
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, block_tables  see lib/paging.wgsl
@@ -60,7 +60,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var i = lane; i < range.n; i += LANES) {
     let key = range.first + i;
     var weight = 0.0;
-    if (key >= oldest && key <= position) { weight = exp2(score(row, head, key) - all.maximum) / all.sum; }
+    if (key >= oldest && key <= position) {
+      weight = exp2(score(row, head, key) - all.maximum) / all.sum;
+    }
     weights[at + i] = weight;
   }
 }

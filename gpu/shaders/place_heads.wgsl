@@ -5,8 +5,8 @@
 //           all query heads or all key heads of the row
 //   v       x
 //
-// One workgroup for each (head, row), lanes over its pairs of numbers; the order of the sums depends
-// on LANES alone.
+// One workgroup for each (head, row), lanes over its pairs of numbers; the order of the sums
+// depends on LANES alone.
 //
 // projected  [rows][P_STRIDE / 2] pairs: query heads, key heads, value heads
 // gains      pairs: of queries, then of keys; of one head, or, when WHOLE, of all
