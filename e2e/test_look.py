@@ -264,7 +264,12 @@ def test_nothing_moves_while_text_streams_beside_an_instrument(
 
 @pytest.mark.parametrize(
     ("theme", "size"),
-    [("light", (1440, 900)), ("dark", (1440, 900)), ("light", (360, 640)), ("dark", (900, 800))],
+    [
+        ("light", (1440, 900)),
+        ("dark", (360, 640)),
+        pytest.param("dark", (1440, 900), marks=pytest.mark.slow),
+        pytest.param("light", (900, 800), marks=pytest.mark.slow),
+    ],
 )
 def test_axe_finds_nothing_in_an_instrument(
     page: Page, site: Callable[..., Site], theme: str, size: tuple[int, int]

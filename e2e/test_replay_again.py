@@ -92,6 +92,7 @@ def test_a_conversation_is_written_again_answer_by_answer(
     play.wait_tokens(60)
     play.wait_done()
     play.ask("And then?")
+    expect(page.locator(".turn")).to_have_count(4)
     play.wait_tokens(8)
     page.keyboard.press("Escape")
     play.wait_done()

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route
 
 from gpu.webgpu.device import Device
-from gpu.webgpu.kernels import Kernel, compose
+from gpu.webgpu.kernels import Kernel, compose, shader_names
 from tests.gpu import variants
 
 NEEDS = re.compile(r"^// needs: (\w+)$", re.MULTILINE)
@@ -91,15 +91,32 @@ def n_switched_on(kernel: Kernel) -> int:
     return sum(value is True for value in kernel.constants.values())
 
 
-def test_every_variant_compiles_in_the_browser(page: Page) -> None:
+@pytest.fixture(scope="module")
+def kernels() -> list[Kernel]:
+    """One for each source, the one with most of its constants switched on."""
     device = Device.open()
     recorded = [
         kernel
         for software in (True, False)
         for kernel in variants.recorded(device, software=software)
     ]
-    kernels = {k.source: k for k in sorted(recorded, key=n_switched_on)}.values()
+    return list({k.source: k for k in sorted(recorded, key=n_switched_on)}.values())
+
+
+def test_every_shader_compiles_in_the_browser(page: Page, kernels: list[Kernel]) -> None:
+    """Each in the variant with most of it switched on."""
+    largest = {k.name: k for k in sorted(kernels, key=lambda k: (n_switched_on(k), len(k.source)))}
+    assert set(largest) == set(shader_names())
+    expect_nothing_said(page, list(largest.values()))
+
+
+@pytest.mark.slow
+def test_every_variant_compiles_in_the_browser(page: Page, kernels: list[Kernel]) -> None:
     assert len(kernels) > 80
+    expect_nothing_said(page, kernels)
+
+
+def expect_nothing_said(page: Page, kernels: list[Kernel]) -> None:
     said = compile_all(page, [(k.name, k.source, as_numbers(k)) for k in kernels])
     wrong = [
         f"{kernel.name}.wgsl with {dict(kernel.constants)}: {line}"

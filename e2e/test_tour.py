@@ -106,7 +106,17 @@ def test_a_phone_has_the_card_under_the_page(page: Page, here: Site) -> None:
     expect(page.locator("#tabs")).to_be_visible()
 
 
-@pytest.mark.parametrize(("seed", "size"), [(1, (768, 1024)), (2, (1024, 768)), (3, (1366, 720))])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("seed", "size"),
+    [
+        (1, (768, 1024)),
+        pytest.param(2, (1024, 768), marks=SLOW),
+        pytest.param(3, (1366, 720), marks=SLOW),
+    ],
+)
 def test_the_card_covers_nothing_it_speaks_about(
     page: Page, here: Site, seed: int, size: tuple[int, int]
 ) -> None:
@@ -447,7 +457,7 @@ def test_a_run_goes_on_under_it(page: Page, own_site: Callable[..., Site]) -> No
 # ---- how it looks ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=SLOW), "dark"])
 def test_axe_finds_nothing_in_any_step(page: Page, site: Callable[..., Site], theme: str) -> None:
     open_page(page, site(), color_scheme=theme)
     tour = start(page)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from app.outgoing import LockedSocket
-from gpu import ChangeAt, SamplingParams
+from gpu import SamplingParams
 from gpu.events import Event, Token
 from tests.app.conftest import StartSite
 from tests.app.fake_engine import FakeEngine, FakeOptions, FakeRun
@@ -31,9 +31,8 @@ class Stamping(FakeEngine):
         ids: Sequence[int],
         params: SamplingParams,
         *,
-        capture: bool,
         on_event: Any,
-        script: Sequence[ChangeAt] = (),
+        **options: Any,
     ) -> FakeRun:
         def stamped(event: Event) -> None:
             if isinstance(event, Token):
@@ -41,7 +40,7 @@ class Stamping(FakeEngine):
                 event = msgspec.structs.replace(event, times=times)
             on_event(event)
 
-        return super().submit(ids, params, capture=capture, on_event=stamped, script=script)
+        return super().submit(ids, params, on_event=stamped, **options)
 
 
 def load(progress: object) -> Stamping:

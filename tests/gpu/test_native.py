@@ -28,8 +28,15 @@ from tests.gpu.sampler_rig import settings
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("capture", [False, True], ids=["plain", "captured"])
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize(
+    ("dtype", "capture"),
+    [
+        pytest.param("f32", False, id="f32-plain", marks=pytest.mark.slow),
+        pytest.param("f32", True, id="f32-captured"),
+        pytest.param("f16", False, id="f16-plain"),
+        pytest.param("f16", True, id="f16-captured", marks=pytest.mark.slow),
+    ],
+)
 def test_raw_replay_equals_checked_replay(
     device: Device, checked_device: Device, dtype: str, capture: bool
 ) -> None:

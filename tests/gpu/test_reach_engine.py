@@ -194,7 +194,7 @@ def test_a_change_before_the_start_acts_from_the_last_token_of_the_prompt(
 
 
 def test_cancelled_while_its_texts_are_computed(open_engine: Open) -> None:
-    runner = ScriptedRunner(delay=0.005)
+    runner = ScriptedRunner(delay=0.05)
     engine = open_engine(runner)
     written = Written()
     reach = Interventions(steer=tuple(Steer(0, f"{i}" * 60, 1.0) for i in range(8)))
