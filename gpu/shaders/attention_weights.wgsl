@@ -1,6 +1,6 @@
 // weights = softmax(cap(q · kᵀ · scale)) over the positions up to each row's own, or the last
-// WINDOW of them, for a range of the keys: what attention.wgsl weighs values with and does not keep.
-// Scores have the bits of its own.
+// WINDOW of them, for a range of the keys: what attention.wgsl weighs values with and does not
+// keep. Scores have the bits of its own.
 //
 // One workgroup for each (head, row), lanes over the keys. It walks all keys it sees for the sum
 // and then those of the range for their shares.

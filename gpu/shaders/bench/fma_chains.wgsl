@@ -1,8 +1,9 @@
 // out = how many times every chain of an invocation was multiplied and added to, if factors are 1.
 //
-// What a device can compute at most: twelve independent chains of fused multiply-adds a lane, enough
-// to hide the latency of each, with everything in registers. The factors are read, so no compiler
-// knows that they are 1, and the chains begin at different numbers, so none is left out as a copy.
+// What a device can compute at most: twelve independent chains of fused multiply-adds a lane,
+// enough to hide the latency of each, with everything in registers. The factors are read, so no
+// compiler knows that they are 1, and the chains begin at different numbers, so none is left out as
+// a copy.
 //
 // factors  [2]: x ← x · factors[0] + factors[1]
 // out      [invocations] sum of the chains, less what they began with
