@@ -141,6 +141,7 @@ class ScriptedRunner:
     def inspect(self, step: Step, look: Look) -> Inspected:
         """Each row attends evenly; every state says what the script says and holds the row's id."""
         look.expect(step, self.limits.context)
+        time.sleep(self._delay)
         self.looks += 1
         attention = lens = states = None
         n_layers, n_heads = self.config.n_layers, self.config.n_heads
