@@ -1,7 +1,8 @@
 """Models of the hub that are worth trying first: small enough for one machine, in an architecture
 and with files that this engine reads.
 
-Parameters and sizes are those of the published weight files, rounded.
+Parameters and sizes are about those of the published weight files; what a download really takes
+is asked of the hub before it begins.
 """
 
 from __future__ import annotations

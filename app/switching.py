@@ -30,6 +30,8 @@ from gpu import EngineError, InvalidRequest
 
 log = logging.getLogger(__name__)
 
+UNDER_WAY = ("judging", "fetching", "loading")
+
 
 class CachedModel(msgspec.Struct, frozen=True):
     """A model in the hub's cache on this machine. `n_bytes` on the disk."""
@@ -100,9 +102,11 @@ class Switching:
         HubError when the hub cannot be asked; the old model is served on then."""
         settings = self._settings_for(name, dtype)
         with self._lock:
-            if self._change is not None and self._change.state in ("judging", "fetching"):
+            now = self._newest()
+            if now is not None and now.state in UNDER_WAY:
                 raise InvalidRequest(
-                    f"the model is being changed to {self._change.name}; wait, or cancel that",
+                    f"the model is being changed to {now.name} ({now.state}); wait for that, or "
+                    "cancel the download",
                     "name",
                 )
             self._change = ModelChange(name, "judging")

@@ -35,6 +35,7 @@ class Playground:
         self.page = page
         self.url = url
         self.sockets: list[WebSocketRoute] = []
+        self.line_is_down = False
         self.tokens = page.locator(".answer").last.locator(".tok")
         self.stats = page.get_by_test_id("stats")
         self.notice = page.get_by_test_id("notice")
@@ -56,9 +57,12 @@ class Playground:
         )
 
     def route_sockets(self) -> None:
-        """Let the test cut the line: call before `open`."""
+        """Let the test cut the line: call before `open`. While `line_is_down` no new one comes."""
 
         def on_socket(route: WebSocketRoute) -> None:
+            if self.line_is_down:
+                route.close(code=3001, reason="kept away by the test")
+                return
             route.connect_to_server()
             self.sockets.append(route)
 

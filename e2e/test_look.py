@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, WebSocketRoute, expect
+from playwright.sync_api import Page, expect
 
 from e2e.lookout import Lookout, Wire
 from e2e.playground import Playground
@@ -177,25 +177,16 @@ def test_a_lost_line_is_said_and_the_panel_goes_on_by_itself(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
     allowed_console.append("WebSocket connection to")
-    sockets: list[WebSocketRoute] = []
-    down = False
-
-    def on_socket(route: WebSocketRoute) -> None:
-        if down:
-            route.close(code=3001, reason="kept away by the test")
-            return
-        route.connect_to_server()
-        sockets.append(route)
-
-    page.route_web_socket("**/ws", on_socket)
-    play = open_page(page, site())
-    down = True
-    sockets[-1].close(code=3001, reason="cut by the test")
+    play = Playground(page, site().url)
+    play.route_sockets()
+    play.open()
+    play.line_is_down = True
+    play.cut()
     expect(play.notice).to_contain_text("The server cannot be reached")
     play.prompt.fill("A thought")
     look = Lookout(page).open("tokens")
     expect(look.message).to_contain_text("The line to the server is down")
-    down = False
+    play.line_is_down = False
     expect(look.message).to_be_hidden(timeout=15_000)
     expect(page.locator(".pc").first).to_be_visible()
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Page, WebSocketRoute, expect
+from playwright.sync_api import Page, expect
 
 from e2e.bundled import bundled_site
 from e2e.lookout import Lookout, Wire
@@ -378,22 +378,13 @@ def test_a_lost_line_is_waited_for(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
     allowed_console.append("WebSocket connection to")
-    sockets: list[WebSocketRoute] = []
-    down = False
-
-    def on_socket(route: WebSocketRoute) -> None:
-        if down:
-            route.close(code=3001, reason="kept away by the test")
-            return
-        route.connect_to_server()
-        sockets.append(route)
-
-    page.route_web_socket("**/ws", on_socket)
-    play = open_page(page, site())
+    play = Playground(page, site().url)
+    play.route_sockets()
+    play.open()
     tour = start(page)
     walk_to(tour, 3)
-    down = True
-    sockets[-1].close(code=3001, reason="cut by the test")
+    play.line_is_down = True
+    play.cut()
     expect(play.notice).to_contain_text("The server cannot be reached")
     page.keyboard.press("ArrowRight")
     expect(tour.title).to_have_text("Attention looks back")
@@ -401,7 +392,7 @@ def test_a_lost_line_is_waited_for(
     page.keyboard.press("ArrowLeft")
     expect(tour.text).to_contain_text("residual stream")  # what was measured is still here
     page.keyboard.press("ArrowRight")
-    down = False
+    play.line_is_down = False
     expect(tour.text).to_contain_text("heads shares its attention out", timeout=15_000)
 
 

@@ -126,9 +126,9 @@ class Engine:
         probe: bool = False,
         progress: Progress = lambda fraction, message: None,
     ) -> Engine:
-        """Load a model folder (config.json, *.safetensors, tokenizer.json).
+        """Load a model folder (config.json, *.safetensors, tokenizer.json) or a GGUF file.
 
-        name          what to call the model; its folder's name if not given
+        name          what to call the model; that of its folder or file if not given
         prefix_cache  keep what was computed: a prompt that begins like an earlier text is computed
                       from where they part
         warm_up       compile what the first requests will need while there are none
@@ -136,7 +136,7 @@ class Engine:
                       they never were, then kept in the user's cache folder
         progress      gets a fraction and a message, also from the engine's thread
 
-        Raises ModelError for a folder that cannot be run and DeviceError for a device that cannot
+        Raises ModelError for a model that cannot be run and DeviceError for a device that cannot
         run it, before anything is half loaded.
         """
         folder = Path(path)

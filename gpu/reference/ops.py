@@ -9,7 +9,7 @@ each row: `slots` and `positions`. A cache is [n_blocks][n_kv_heads][block_token
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -225,15 +225,12 @@ def attention(
     """softmax(scores) · v over the positions up to each row's own, heads in groups that share keys
     and values (Ainslie et al. 2023): (n_rows, n_heads, head_dim), and the entropy of each head's
     weights in bits (n_rows, n_heads)."""
-    n_rows, n_heads, _ = q.shape
-    out, entropy = np.empty_like(q), np.empty((n_rows, n_heads))
-    for row in range(n_rows):
-        k, v = (gather(pool, tables[slots[row]], positions[row] + 1) for pool in (keys, values))
-        group = n_heads // k.shape[1]
-        for head in range(n_heads):
-            p = softmax(scores(q[row, head], k[:, head // group], scale, cap, window))
-            out[row, head] = p @ v[:, head // group]
-            entropy[row, head] = -np.sum(p * np.log2(np.where(p > 0, p, 1.0)))
+    out, entropy = np.empty_like(q), np.empty(q.shape[:2])
+    group = q.shape[1] // keys.shape[1]
+    for row, p in enumerate(_weights(q, keys, slots, positions, tables, scale, cap, window)):
+        v = gather(values, tables[slots[row]], positions[row] + 1)
+        out[row] = [of_head @ v[:, head // group] for head, of_head in enumerate(p)]
+        entropy[row] = -np.sum(p * np.log2(np.where(p > 0, p, 1.0)), axis=-1)
     return out, entropy
 
 
@@ -252,16 +249,30 @@ def attention_weights(
 ) -> Array:
     """(n_rows, n_heads, n): the weights that `attention` gives the keys at positions first …
     first + n − 1; 0 after each row's own."""
+    weights = np.zeros((*q.shape[:2], first + n))
+    for row, p in enumerate(_weights(q, keys, slots, positions, tables, scale, cap, window)):
+        there = p[:, : first + n]
+        weights[row, :, : there.shape[1]] = there
+    return weights[:, :, first:]
+
+
+def _weights(
+    q: Array,
+    keys: Array,
+    slots: Ids,
+    positions: Ids,
+    tables: Ids,
+    scale: float | None,
+    cap: float | None,
+    window: int | None,
+) -> Iterator[Array]:
+    """softmax(scores) of each row in turn: (n_heads, positions up to the row's own)."""
     n_rows, n_heads, _ = q.shape
-    weights = np.zeros((n_rows, n_heads, first + n))
+    group = n_heads // keys.shape[1]
     for row in range(n_rows):
         k = gather(keys, tables[slots[row]], positions[row] + 1)
-        there = min(len(k), first + n)
-        for head in range(n_heads):
-            of_head = k[:, head * k.shape[1] // n_heads]
-            p = softmax(scores(q[row, head], of_head, scale, cap, window))
-            weights[row, head, :there] = p[:there]
-    return weights[:, :, first:]
+        of_heads = (scores(q[row, i], k[:, i // group], scale, cap, window) for i in range(n_heads))
+        yield np.stack([softmax(each) for each in of_heads])
 
 
 def attention_merge(values: Array, states: Array) -> tuple[Array, Array]:

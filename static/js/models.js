@@ -64,7 +64,7 @@ function drawOffers(offers) {
 function factsOf(known, cachedBytes) {
   const facts = known ? [`${parameters(known.parameters)} weights`, known.licence] : [];
   if (cachedBytes !== undefined) facts.push(`${bytes(cachedBytes)} here`);
-  else if (known) facts.push(`${bytes(known.n_bytes)} to fetch`);
+  else if (known) facts.push(`about ${bytes(known.n_bytes)} to fetch`);
   return facts;
 }
 
@@ -99,7 +99,7 @@ function follow(found, tell) {
   if (!found || !UNDER_WAY.includes(found.state) || !dialog.open) return;
   timer = setTimeout(async () => {
     const offers = await ask("GET");
-    if (!offers) return;
+    if (!offers) return draw(null); // why, is said
     if (!UNDER_WAY.includes(offers.change?.state)) drawOffers(offers);
     follow(offers.change, true);
   }, POLL_MS);

@@ -34,8 +34,11 @@ def offered(hub: FakeHub) -> FakeHub:
 @pytest.fixture
 def site(start_site: StartSite, offered: FakeHub) -> Site:
     """A server with an engine of 8 layers in a process; engines it changes to have 3."""
-    switch = lambda settings, model: loader(delay=0.01, n_layers=3)  # noqa: E731
-    return start_site(process=True, delay=0.03, switch=switch)
+    return start_site(
+        process=True,
+        delay=0.03,
+        switch=lambda settings, model: loader(delay=0.01, n_layers=3),
+    )
 
 
 def client_of(site: Site) -> FlaskClient:
@@ -174,6 +177,19 @@ def test_a_failed_engine_can_be_changed_for_another(
     assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
     until(lambda: site.engine.hello is not None)
     assert site.engine.require_ready().model.n_layers == 3
+
+
+def test_nothing_is_changed_while_a_model_is_loading(
+    start_site: StartSite, offered: FakeHub
+) -> None:
+    site = start_site(process=True, switch=lambda settings, model: loader(load_seconds=1.0))
+    assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == "loading")
+    response = client_of(site).post("/api/models", json={"name": tale.NAME})
+    assert response.status_code == 400
+    assert f"is being changed to {NAME} (loading)".encode() in response.data
+    until(lambda: newest(site)["state"] == "done")
+    assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
 
 
 def test_any_model_of_the_hub_can_be_taken(site: Site) -> None:

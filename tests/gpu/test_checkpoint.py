@@ -33,7 +33,9 @@ def save(folder: Path, tensors: dict[str, Any], file: str = "model.safetensors")
 
 @pytest.fixture
 def torch() -> Any:
-    return pytest.importorskip("torch")
+    import torch
+
+    return torch
 
 
 # ---- values ----------------------------------------------------------------------------------

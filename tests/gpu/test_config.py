@@ -258,7 +258,6 @@ def test_an_error_stays_short_however_long_the_value(tmp_path: Path) -> None:
 def test_inv_freq_equals_transformers(
     tmp_path: Path, head_dim: int, parameters: dict[str, Any]
 ) -> None:
-    pytest.importorskip("torch")
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -284,7 +283,6 @@ def test_inv_freq_equals_transformers(
 
 @pytest.mark.parametrize("n_tokens", [64, 65])
 def test_longrope_stretches_by_the_context_it_runs_with(tmp_path: Path, n_tokens: int) -> None:
-    pytest.importorskip("torch")
     import torch
     from transformers import Phi3Config
     from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding

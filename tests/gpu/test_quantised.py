@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from app.tale import model_dir
 from gpu.checkpoint.packing import FORMATS, unpack
 from gpu.checkpoint.weights import Matrix, rotary_order

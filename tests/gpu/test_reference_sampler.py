@@ -64,7 +64,7 @@ def test_uniform_numbers_are_uniform() -> None:
 
 def theirs(logits: Any, seen: list[int], sample: Sample) -> np.ndarray[Any, Any]:
     """Probabilities by transformers' own processors, in the same order, in double precision."""
-    torch = pytest.importorskip("torch")
+    import torch
     from transformers.generation import logits_process as lp
 
     scores = torch.tensor(np.asarray(logits, np.float64))[None]

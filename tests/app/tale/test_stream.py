@@ -7,16 +7,13 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
+import torch
 from tokenizers import Tokenizer
 
 from app.tale import model_dir
-from app.tale.make import cast, corpus
+from app.tale.make import cast, corpus, packing
 from app.tale.make.chats import draw_document
 from app.tale.make.corpus import Stream
-
-torch = pytest.importorskip("torch")
-packing = pytest.importorskip("app.tale.make.packing")
 
 
 def small_stream(n_documents: int = 300) -> Stream:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from app.tale import model_dir
-
-torch = pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,8 @@ def test_a_text_does_not_depend_on_its_batch(bundled) -> None:  # type: ignore[n
 
 @pytest.mark.slow
 def test_logits_equal_transformers(bundled) -> None:  # type: ignore[no-untyped-def]
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     model, tokenizer = bundled
     reference = transformers.LlamaForCausalLM.from_pretrained(model_dir(), dtype=torch.float32)
     text = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\nOnce upon a time"
@@ -55,7 +55,8 @@ def test_logits_equal_transformers(bundled) -> None:  # type: ignore[no-untyped-
 
 @pytest.mark.slow
 def test_transformers_reads_the_tokenizer_and_template() -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir())
     messages = [{"role": "user", "content": "Hi 🦊"}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
