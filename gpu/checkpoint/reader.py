@@ -8,7 +8,7 @@ rows at a time, so that a matrix larger than the free memory can still be stream
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -76,6 +76,11 @@ class Checkpoint:
         others = sorted(path.name for path in folder.glob("*.bin")) if folder.is_dir() else []
         hint = f"; {shown(others[0])} must be converted to safetensors first" if others else ""
         raise ModelError(f"{folder}: no weights: expected {WEIGHTS} or {INDEX}{hint}")
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Where each lies, in the order of the file or of the index."""
+        return self._tensors
 
     def names(self) -> tuple[str, ...]:
         """All names, in the order of the file or of the index."""

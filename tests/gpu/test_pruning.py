@@ -1,0 +1,234 @@
+"""Checkpoints with fewer experts, written from files made here and read by the safetensors library:
+what stays is the same to the byte, and a write that fails leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from gpu.checkpoint import pruning, writer
+from gpu.checkpoint.files import INDEX, WEIGHTS
+from gpu.checkpoint.pruning import write_pruned
+from gpu.checkpoint.reader import Checkpoint
+from gpu.errors import ModelError
+
+KEPT = {1: (0, 2, 5), 3: (1, 2, 3)}
+"""Layers 0 and 2 have no experts."""
+N_EXPERTS, WIDTH, INNER = 6, 7, 5
+OF_MIXTRAL = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+
+
+def tensors(names: dict[str, str] | None = None) -> dict[str, Any]:
+    """By the names of Qwen's, or as `names` says; of dtypes of several widths."""
+    rng, called = np.random.default_rng(0), names or {}
+    mlp = called.get("mlp", "mlp")
+    found: dict[str, Any] = {
+        "model.embed_tokens.weight": rng.normal(size=(11, WIDTH)).astype(np.float32),
+        "model.layers.0.mlp.gate_proj.weight": rng.normal(size=(INNER, WIDTH)).astype(np.float16),
+        "model.layers.2.mlp.up_proj.weight": rng.normal(size=(INNER, WIDTH)).astype(np.float16),
+        "odd": np.arange(3, dtype=np.uint8),
+    }
+    for layer in KEPT:
+        inner = f"model.layers.{layer}.{mlp}"
+        found[f"{inner}.gate.weight"] = rng.normal(size=(N_EXPERTS, WIDTH)).astype(np.float16)
+        for expert in range(N_EXPERTS):
+            for part in ("gate_proj", "up_proj", "down_proj"):
+                shape = (WIDTH, INNER) if part == "down_proj" else (INNER, WIDTH)
+                name = f"{inner}.experts.{expert}.{called.get(part, part)}.weight"
+                found[name] = rng.normal(size=shape).astype(np.float32)
+    found["model.layers.1.mlp.shared_expert.up_proj.weight"] = np.ones((2, WIDTH), np.float32)
+    found["model.layers.1.mlp.shared_expert_gate.weight"] = np.ones((1, WIDTH), np.float32)
+    return found
+
+
+def expected(whole: dict[str, Any], mlp: str = "mlp") -> dict[str, Any]:
+    """By hand: experts taken out, the others numbered from 0 on."""
+    found = {name: data for name, data in whole.items() if ".experts." not in name}
+    for layer, kept in KEPT.items():
+        router = f"model.layers.{layer}.{mlp}.gate.weight"
+        found[router] = np.stack([whole[router][expert] for expert in kept])
+        for new, old in enumerate(kept):
+            before = f"model.layers.{layer}.{mlp}.experts."
+            for name, data in whole.items():
+                if name.startswith(f"{before}{old}."):
+                    found[f"{before}{new}." + name.removeprefix(f"{before}{old}.")] = data
+    return found
+
+
+def expect_same(got: dict[str, Any], want: dict[str, Any]) -> None:
+    assert got.keys() == want.keys()
+    for name, data in want.items():
+        assert got[name].dtype == data.dtype, name
+        assert np.array_equal(got[name], data), name
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with one file of weights and what else a model has."""
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    save_file(tensors(), folder / WEIGHTS, {"format": "pt"})
+    config = {"model_type": "qwen3_moe", "num_experts": N_EXPERTS, "num_experts_per_tok": 2}
+    (folder / "config.json").write_text(json.dumps({**config, "unknown": ["kept"]}))
+    (folder / "tokenizer.json").write_text('{"ä": 1}', "utf-8")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "pytorch_model.bin").write_bytes(b"the whole model again")
+    (folder / "original").mkdir()
+    return folder
+
+
+def left_beside(folder: Path) -> set[str]:
+    return {path.name for path in folder.parent.iterdir()}
+
+
+def test_what_stays_is_the_same_to_the_byte(source: Path, tmp_path: Path) -> None:
+    out, seen = tmp_path / "pruned", []
+    write_pruned(
+        source, out, KEPT, {"notes.json": "{}"}, lambda done, message: seen.append((done, message))
+    )
+    want = expected(tensors())
+    expect_same(load_file(out / WEIGHTS), want)
+    assert {path.name for path in out.iterdir()} == {
+        WEIGHTS, "config.json", "tokenizer.json", "chat_template.jinja", "notes.json",
+    }  # fmt: skip
+    assert (out / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    config = json.loads((out / "config.json").read_text())
+    assert config == {**json.loads((source / "config.json").read_text()), "num_experts": 3}
+    assert list(config)[:2] == ["model_type", "num_experts"], "in the order of the file"
+    total = sum(data.nbytes for data in want.values()) / 1e6
+    assert seen[-1] == (1.0, f"writing weights, {total:.0f} of {total:.0f} MB")
+    assert left_beside(out) == {"whole", "pruned"}
+    names = Checkpoint.open(out).names()
+    widths = [want[name].itemsize for name in names]
+    assert widths == sorted(widths, reverse=True), "each at a multiple of its number's size"
+
+
+def test_mixtrals_names_and_what_transformers_calls_the_number(
+    source: Path, tmp_path: Path
+) -> None:
+    whole = tensors(OF_MIXTRAL)
+    save_file(whole, source / WEIGHTS)
+    (source / "config.json").write_text('{"num_local_experts": 6}')
+    write_pruned(source, tmp_path / "pruned", KEPT)
+    expect_same(load_file(tmp_path / "pruned" / WEIGHTS), expected(whole, "block_sparse_moe"))
+    assert json.loads((tmp_path / "pruned/config.json").read_text()) == {"num_local_experts": 3}
+
+
+def test_a_config_that_left_the_number_to_its_default_says_it(source: Path, tmp_path: Path) -> None:
+    (source / "config.json").write_text("{}")
+    write_pruned(source, tmp_path / "pruned", KEPT)
+    config = json.loads((tmp_path / "pruned/config.json").read_text())
+    assert config == {"num_local_experts": 3, "num_experts": 3}
+
+
+def test_shards_stay_shards(source: Path, tmp_path: Path) -> None:
+    """One of them has pruned experts alone and goes; the one that is left behind alone has a name
+    that only the index knows."""
+    whole = tensors()
+    (source / WEIGHTS).unlink()
+    gone = {name: data for name, data in whole.items() if ".1.mlp.experts.1." in name}
+    shards = {"model-00001-of-00002.safetensors": {k: whole[k] for k in whole if k not in gone}}
+    shards["model-00002-of-00002.safetensors"] = gone
+    for file, of_file in shards.items():
+        save_file(of_file, source / file)
+    weight_map = {name: file for file, of_file in shards.items() for name in of_file}
+    metadata = {"total_size": 1, "total_parameters": 1, "made": "by hand"}
+    index = {"metadata": metadata, "weight_map": weight_map}
+    (source / INDEX).write_text(json.dumps(index))
+    out, want = tmp_path / "pruned", expected(whole)
+    write_pruned(source, out, KEPT)
+    assert sorted(path.name for path in out.glob("*.safetensors")) == [next(iter(shards))]
+    expect_same(load_file(out / next(iter(shards))), want)
+    assert set(Checkpoint.open(out).names()) == set(want)
+    assert json.loads((out / INDEX).read_text())["metadata"] == {
+        "total_size": sum(data.nbytes for data in want.values()),
+        "total_parameters": sum(data.size for data in want.values()),
+        "made": "by hand",
+    }
+
+
+def test_nothing_larger_than_a_piece_is_handed_over(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "PIECE_BYTES", 16)
+    pieces: list[int] = []
+    writer.write_safetensors(
+        tmp_path / "file.safetensors",
+        [
+            writer.Entry("b", "F32", (3, 5), (np.arange(60, dtype=np.uint8),)),
+            writer.Entry("a", "F16", (2,), (np.arange(4, dtype=np.uint8)[:2],) * 2),
+            writer.Entry("none", "F32", (0, 4), ()),
+        ],
+        pieces.append,
+    )
+    found = load_file(tmp_path / "file.safetensors")
+    assert found["b"].tobytes() == bytes(range(60))
+    assert found["a"].tobytes() == bytes([0, 1, 0, 1])
+    assert found["none"].shape == (0, 4)
+    assert pieces == [16, 16, 16, 12, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ({1: (0, 1)}, r"rows for 6 experts; .* are none"),
+        ({**KEPT, 2: (0, 1, 2)}, r"layers \[1, 2, 3\] were named, but .* are \[1, 3\]"),
+        ({1: (0, 6), 3: (0, 1)}, r"some of 0 to 5, in order, but are \[0, 6\]"),
+        ({1: (-1, 0), 3: (0, 1)}, r"some of 0 to 5, in order, but are \[-1, 0\]"),
+        ({1: (2, 0), 3: (0, 1)}, r"in order, but are \[2, 0\]"),
+        ({1: (2, 2), 3: (0, 1)}, r"in order, but are \[2, 2\]"),
+        ({1: (), 3: ()}, r"in order, but are \[\]"),
+        ({1: (0, 1), 3: (0,)}, "every layer must keep as many experts, but they keep from 1 to 2"),
+    ],
+)
+def test_experts_that_cannot_be_kept(
+    source: Path, tmp_path: Path, kept: dict[int, tuple[int, ...]], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        write_pruned(source, tmp_path / "pruned", kept)
+    assert left_beside(source) == {"whole"}
+
+
+def test_a_folder_that_holds_something_is_left_alone(source: Path, tmp_path: Path) -> None:
+    full, file, empty = tmp_path / "full", tmp_path / "file", tmp_path / "empty"
+    full.mkdir()
+    empty.mkdir()
+    (full / "mine").write_text("here")
+    file.write_text("here")
+    for out in (full, file):
+        with pytest.raises(ModelError, match="exists and is not an empty folder"):
+            write_pruned(source, out, KEPT)
+    assert (full / "mine").read_text() == file.read_text() == "here"
+    with pytest.raises(ModelError, match="nowhere: not found; make this folder first"):
+        write_pruned(source, tmp_path / "nowhere" / "pruned", KEPT)
+    write_pruned(source, empty, KEPT)
+    assert (empty / WEIGHTS).exists()
+
+
+def test_a_write_that_fails_leaves_nothing(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", cut)
+    with pytest.raises(ModelError, match=r"pruned: cannot be written \(No space left on device"):
+        write_pruned(source, tmp_path / "pruned", KEPT)
+    assert left_beside(source) == {"whole"}
+
+
+def test_a_disk_that_is_too_small_is_seen_before(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")(100, 99, 1)
+    monkeypatch.setattr(pruning.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(ModelError, match=r"needs 0\.00 GB, but its disk has 0\.00 GB free"):
+        write_pruned(source, tmp_path / "pruned", KEPT)
+    assert left_beside(source) == {"whole"}
