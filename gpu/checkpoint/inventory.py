@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import msgspec
 
 from gpu.checkpoint.packing import BLOCK, FORMATS, row_words
-from gpu.checkpoint.parts import Kind, Lies, Names, has_biases, names_of
+from gpu.checkpoint.parts import Found, Kind, Lies, Names, has_biases, names_of
 from gpu.checkpoint.reader import NOT_PARAMETERS, Checkpoint
 from gpu.config import ModelConfig, RopeConfig
 from gpu.errors import ModelError
+
+ALL = Fraction(1)
 
 
 class TensorEntry(msgspec.Struct, frozen=True):
@@ -30,7 +33,8 @@ class TensorEntry(msgspec.Struct, frozen=True):
     tied_to       the tensor whose numbers are used instead of its own
     read_by       labels of the dispatches that read it
     device_dtype, device_bytes  how it lies on the device; None without a storage type
-    token_bytes   what one decode token reads of that, each byte counted once
+    token_bytes   what one decode token reads of that, each byte counted once; of experts the share
+                  that a token is given to, as if all of a layer were used alike
     """
 
     name: str
@@ -165,14 +169,16 @@ def _entry(
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """`place`: what comes first in a step sorts first."""
+    """`place`: what comes first in a step sorts first. `used`: the share of the tensors of this
+    kind that one token reads."""
 
     kind: Kind
-    place: tuple[int, int, int, bool] = (4, 0, 0, False)
+    place: tuple[int, int, int, int, bool] = (4, 0, 0, 0, False)
     layer: int | None = None
     read_by: tuple[str, ...] = ()
     tied_to: str | None = None
     lies: Lies = "padded"
+    used: Fraction = ALL
 
     @property
     def is_stored(self) -> bool:
@@ -185,27 +191,32 @@ _UNUSED = _Role("unused")
 def _role(config: ModelConfig, names: Names, name: str) -> _Role:
     """What the architecture in `gpu.models` does with a tensor of this name."""
     if config.tie_embeddings and name == names.head:
-        return _Role("head", (3, 0, 0, False), tied_to=names.embedding, read_by=("head",))
+        return _Role("head", (3, 0, 0, 0, False), tied_to=names.embedding, read_by=("head",))
     found = names.find(name)
     if found is None:
         return _UNUSED
-    layer, module, part, is_bias = found
-    if (is_bias and not has_biases(config, part)) or (layer or 0) >= config.n_layers:
+    layer, part = found.layer, found.part
+    if (found.is_bias and not has_biases(config, part)) or (layer or 0) >= config.n_layers:
         return _UNUSED
-    lies = part.bias_lies if is_bias else part.lies
+    experts = config.experts if part.routed else None
+    if experts and found.expert >= experts.n:
+        return _UNUSED
+    lies = part.bias_lies if found.is_bias else part.lies
     if layer is None:
-        read_by: tuple[str, ...] = (part.op,)
+        read_by = part.ops
         if config.tie_embeddings and name == names.embedding:
             read_by = (part.op, "head")
-        return _Role(part.kind, _outside(names, module, is_bias), None, read_by, lies=lies)
-    place = 1, layer, list(names.inside).index(module), is_bias
-    return _Role(part.kind, place, layer, (f"layer{layer:02}.{part.op}",), lies=lies)
+        return _Role(part.kind, _outside(names, found), None, read_by, lies=lies)
+    place = 1, layer, list(names.parts_of(layer)).index(found.module), found.expert, found.is_bias
+    read_by = tuple(f"layer{layer:02}.{op}" for op in part.ops)
+    used = Fraction(experts.per_token, experts.n) if experts else ALL
+    return _Role(part.kind, place, layer, read_by, lies=lies, used=used)
 
 
-def _outside(names: Names, module: str, is_bias: bool) -> tuple[int, int, int, bool]:
-    if module in names.first:
-        return 0, 0, list(names.first).index(module), is_bias
-    return 2, 0, list(names.last).index(module), is_bias
+def _outside(names: Names, found: Found) -> tuple[int, int, int, int, bool]:
+    if found.module in names.first:
+        return 0, 0, list(names.first).index(found.module), 0, found.is_bias
+    return 2, 0, list(names.last).index(found.module), 0, found.is_bias
 
 
 # ---- how a tensor lies on the device ---------------------------------------------------------
@@ -221,7 +232,7 @@ class _Stored:
 def _stored(role: _Role, shape: tuple[int, ...], dtype: str) -> _Stored:
     """As `gpu.checkpoint.weights.WeightLoader` does: matrices packed row by row, vectors as
     float32."""
-    if len(shape) != 2:
+    if len(shape) <= 1:
         n_bytes = _vector_bytes(role.lies, math.prod(shape))
         return _Stored("f32", n_bytes, n_bytes)
     if role.lies == "table":
@@ -229,10 +240,13 @@ def _stored(role: _Role, shape: tuple[int, ...], dtype: str) -> _Stored:
         return _Stored("f32", shape[0] * row, row)
     if role.kind in ("embedding", "head"):
         dtype = FORMATS[dtype].vocabulary
-    n, k = reversed(shape) if role.lies == "transposed" else shape
+    if role.lies == "exact":
+        dtype = "f32"
+    *several, k = reversed(shape) if role.lies == "transposed" else shape
+    n = math.prod(several)
     row = 4 * row_words(dtype, k)
     if role.kind != "embedding":
-        return _Stored(dtype, n * row, n * row)
+        return _Stored(dtype, n * row, round(n * row * role.used))
     return _Stored(dtype, n * row, row + (n * row if "head" in role.read_by else 0))
 
 

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gpu.config import ModelConfig
 
 Kind = Literal["embedding", "attention", "mlp", "norm", "head", "unused"]
-Lies = Literal["padded", "joined", "paired", "transposed", "table"]
+Lies = Literal["padded", "joined", "paired", "transposed", "table", "exact"]
+
+WITHOUT_SUFFIX = (".experts.gate_up_proj", ".experts.down_proj")
+"""Modules whose tensors end in neither .weight nor .bias: all experts of a layer in one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A module of a checkpoint.
 
-    op     the dispatch that reads it, after the name of its layer
-    biases the trait that says whether it has them; "": it has none, "always"
-    lies   how it is placed: vectors padded alone; joined, one behind the other without padding; or
-           paired with another and padded together. Matrices: transposed, or as a table of float32
+    op      the dispatch that reads it, after the name of its layer; also: others that do
+    biases  the trait that says whether it has them; "": it has none, "always"
+    lies    how it is placed: vectors padded alone; joined, one behind the other without padding; or
+            paired with another and padded together. Matrices: transposed, as a table of float32 of
+            which a token reads one row, or exact: in float32 whatever others are stored in
+    routed  it belongs to the experts of a layer, of which a token is given to a few
     """
 
     kind: Kind
@@ -28,20 +33,42 @@ class Part:
     biases: str = ""
     lies: Lies = "padded"
     bias_lies: Lies = "padded"
+    also: tuple[str, ...] = ()
+    routed: bool = False
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """All dispatches that read it."""
+        return (self.op, *self.also)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a tensor belongs. `expert`: its number, where it is of one of several."""
+
+    layer: int | None
+    module: str
+    part: Part
+    is_bias: bool
+    expert: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Of one architecture: its parts in the order of a step, by module.
+    """Of one architecture: its parts in the order of a step, by module. A `*` stands for the number
+    of an expert.
 
     layer      where layers are: the number of a layer follows
     first      outside of the layers and read before them; last: after them
+    inside     of layers; sparse: of those in `sparse_layers`, which have experts
     """
 
     layer: str
     first: Mapping[str, Part]
     inside: Mapping[str, Part]
     last: Mapping[str, Part]
+    sparse: Mapping[str, Part] = field(default_factory=dict)
+    sparse_layers: frozenset[int] = frozenset()
 
     @property
     def embedding(self) -> str:
@@ -54,23 +81,34 @@ class Names:
         def cut(parts: Mapping[str, Part]) -> dict[str, Part]:
             return {module.partition(".")[2] or module: part for module, part in parts.items()}
 
-        return Names(self.layer.partition(".")[2], cut(self.first), self.inside, cut(self.last))
+        first, last = cut(self.first), cut(self.last)
+        return replace(self, layer=self.layer.partition(".")[2], first=first, last=last)
 
     @property
     def head(self) -> str:
         return next(name for name, part in self.last.items() if part.kind == "head") + ".weight"
 
-    def find(self, tensor: str) -> tuple[int | None, str, Part, bool] | None:
-        """(layer, module, part, whether it is a bias); None for what the architecture has not."""
-        pattern = rf"(?:{re.escape(self.layer)}\.(\d+)\.)?(.+)\.(weight|bias)"
+    def parts_of(self, layer: int | None) -> Mapping[str, Part]:
+        """By module; None: outside of the layers."""
+        if layer is None:
+            return {**self.first, **self.last}
+        return self.sparse if layer in self.sparse_layers else self.inside
+
+    def find(self, tensor: str) -> Found | None:
+        """None for what the architecture has not."""
+        pattern = rf"(?:{re.escape(self.layer)}\.(\d+)\.)?(.+?)(?:\.(weight|bias))?"
         match = re.fullmatch(pattern, tensor, re.ASCII)
         if match is None:
             return None
         number, module, suffix = match.groups()
-        part = ({**self.first, **self.last} if number is None else self.inside).get(module)
-        if part is None:
+        layer = None if number is None else int(number)
+        expert = re.search(r"\.experts\.(\d+)\.", module)
+        if expert is not None:
+            module = f"{module[: expert.start(1)]}*{module[expert.end(1) :]}"
+        part = self.parts_of(layer).get(module)
+        if part is None or (suffix is None) != module.endswith(WITHOUT_SUFFIX):
             return None
-        return None if number is None else int(number), module, part, suffix == "bias"
+        return Found(layer, module, part, suffix == "bias", int(expert[1]) if expert else 0)
 
 
 def has_biases(config: ModelConfig, part: Part) -> bool:
@@ -89,19 +127,58 @@ _NORM_BETWEEN = {"post_attention_layernorm": Part("norm", "mlp.gate_up")}
 _NORM_AFTER_ATTENTION = {"post_attention_layernorm": Part("norm", "attn.out.norm")}
 _NORM_BEFORE_MLP = {"pre_feedforward_layernorm": Part("norm", "mlp.gate_up")}
 _NORM_AFTER_MLP = {"post_feedforward_layernorm": Part("norm", "mlp.down.norm")}
+_NORM_BEFORE_EXPERTS = Part("norm", "mlp.router", also=("mlp.experts.gate_up",))
+_ROUTER = Part("mlp", "mlp.router", lies="exact")
+_EXPERT_GATE_UP = Part("mlp", "mlp.experts.gate_up", routed=True)
+_EXPERT_DOWN = Part("mlp", "mlp.experts.down", routed=True)
+_STACKED = {"mlp.experts.gate_up_proj": _EXPERT_GATE_UP, "mlp.experts.down_proj": _EXPERT_DOWN}
+_EXPERTS = {
+    "post_attention_layernorm": _NORM_BEFORE_EXPERTS,
+    "mlp.gate": _ROUTER,
+    "mlp.experts.*.gate_proj": _EXPERT_GATE_UP,
+    "mlp.experts.*.up_proj": _EXPERT_GATE_UP,
+    "mlp.experts.*.down_proj": _EXPERT_DOWN,
+    **_STACKED,
+}
+_MIXTRAL_EXPERTS = {
+    "post_attention_layernorm": _NORM_BEFORE_EXPERTS,
+    "block_sparse_moe.gate": _ROUTER,
+    "block_sparse_moe.experts.*.w1": _EXPERT_GATE_UP,
+    "block_sparse_moe.experts.*.w3": _EXPERT_GATE_UP,
+    "block_sparse_moe.experts.*.w2": _EXPERT_DOWN,
+    "mlp.gate": _ROUTER,
+    **_STACKED,
+}
+_SHARED_GATE_UP, _SHARED_DOWN = Part("mlp", "mlp.shared.gate_up"), Part("mlp", "mlp.shared.down")
+_SHARED_EXPERT = {
+    "post_attention_layernorm": Part(
+        "norm", "mlp.router", also=("mlp.experts.gate_up", "mlp.shared.gate_up")
+    ),
+    "mlp.shared_expert_gate": _ROUTER,
+    "mlp.shared_expert.gate_proj": _SHARED_GATE_UP,
+    "mlp.shared_expert.up_proj": _SHARED_GATE_UP,
+    "mlp.shared_expert.down_proj": _SHARED_DOWN,
+}
 
 
-def _like_llama(*inside: Mapping[str, Part]) -> Names:
+def _like_llama(*inside: Mapping[str, Part], sparse: Sequence[Mapping[str, Part]] = ()) -> Names:
     return Names(
         layer="model.layers",
         first={"model.embed_tokens": Part("embedding", "embed")},
-        inside={module: part for parts in inside for module, part in parts.items()},
+        inside=_together(inside),
         last={"model.norm": Part("norm", "head"), "lm_head": Part("head", "head")},
+        sparse=_together(sparse),
     )
 
 
+def _together(parts: Sequence[Mapping[str, Part]]) -> dict[str, Part]:
+    return {module: part for some in parts for module, part in some.items()}
+
+
 _OUT_PROJ = {"self_attn.o_proj": _OUT}
-_LLAMA = _like_llama(_NORM_BEFORE, _HEADS, _OUT_PROJ, _NORM_BETWEEN, _MLP)
+_LLAMA_ATTENTION = (_NORM_BEFORE, _HEADS, _OUT_PROJ)
+_LLAMA = _like_llama(*_LLAMA_ATTENTION, _NORM_BETWEEN, _MLP)
+_QWEN3_ATTENTION = (_NORM_BEFORE, _HEADS, _HEAD_NORMS, _OUT_PROJ)
 _OUT_AND_MLP = (_OUT_PROJ, _NORM_AFTER_ATTENTION, _NORM_BEFORE_MLP, _MLP, _NORM_AFTER_MLP)
 
 NAMES: dict[str, Names] = {
@@ -110,7 +187,15 @@ NAMES: dict[str, Names] = {
     "mistral": _LLAMA,
     "smollm3": _LLAMA,
     "granite": _LLAMA,
-    "qwen3": _like_llama(_NORM_BEFORE, _HEADS, _HEAD_NORMS, _OUT_PROJ, _NORM_BETWEEN, _MLP),
+    "qwen3": _like_llama(*_QWEN3_ATTENTION, _NORM_BETWEEN, _MLP),
+    "mixtral": _like_llama(sparse=(*_LLAMA_ATTENTION, _MIXTRAL_EXPERTS)),
+    "qwen2_moe": _like_llama(
+        *_LLAMA_ATTENTION, _NORM_BETWEEN, _MLP, sparse=(*_LLAMA_ATTENTION, _EXPERTS, _SHARED_EXPERT)
+    ),
+    "qwen3_moe": _like_llama(
+        *_QWEN3_ATTENTION, _NORM_BETWEEN, _MLP, sparse=(*_QWEN3_ATTENTION, _EXPERTS)
+    ),
+    "olmoe": _like_llama(sparse=(*_QWEN3_ATTENTION, _EXPERTS)),
     "olmo2": _like_llama(
         _HEADS, _HEAD_NORMS, _OUT_PROJ, _NORM_AFTER_ATTENTION, _MLP, _NORM_AFTER_MLP
     ),
@@ -166,4 +251,6 @@ def names_of(config: ModelConfig, tensors: Container[object]) -> Names:
     """Of an architecture, as the tensors of a checkpoint have them: the first word is missing where
     the model was saved without its head (the published GPT-2)."""
     names = NAMES[config.model_type]
+    layers = frozenset(i for i in range(config.n_layers) if config.experts_of(i))
+    names = replace(names, sparse_layers=layers)
     return names if names.embedding in tensors else names.bare

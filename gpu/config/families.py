@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from gpu.config.experts import MAX_WIDTH, Experts, read_dense_layers, read_experts
 from gpu.config.readers import (
     FULL,
     WINDOWED,
@@ -199,6 +200,66 @@ def _gpt_neox(config: JsonObject, sizes: Sizes) -> Traits:
     )
 
 
+def _mixtral(config: JsonObject, sizes: Sizes) -> Traits:
+    experts = read_experts(config, n=8, per_token=2, width="intermediate_size", normalised=True)
+    rope = read_whole_rope(config, sizes, 1e6)
+    return replace(_mistral(config, sizes), rope=rope, experts=experts)
+
+
+def _qwen2_moe(config: JsonObject, sizes: Sizes) -> Traits:
+    """Windows in every second layer below `max_window_layers`, where they are switched on."""
+    config.choice("hidden_act", ("silu",), "silu")
+    windows: tuple[int | None, ...] = ()
+    if config.boolean("use_sliding_window", False):
+        last = config.integer("max_window_layers", 0, 1024, 28)
+        n = sizes.n_layers
+        kinds: list[object] = [FULL if i % 2 or i >= last else WINDOWED for i in range(n)]
+        windows = read_windows(config, kinds, sizes)
+    shared = config.integer("shared_expert_intermediate_size", 1, MAX_WIDTH, 5632)
+    experts = _qwen_experts(config, sizes, n=60, per_token=4, width=1408, shared_width=shared)
+    return Traits(
+        attention_bias=config.boolean("qkv_bias", True),
+        rope=read_whole_rope(config, sizes),
+        windows=windows,
+        experts=experts,
+    )
+
+
+def _qwen3_moe(config: JsonObject, sizes: Sizes) -> Traits:
+    config.choice("hidden_act", ("silu",), "silu")
+    bias = config.boolean("attention_bias", False)
+    has_window = config.boolean("use_sliding_window", False)
+    window = read_window(config) if has_window else None
+    return Traits(
+        attention_bias=bias,
+        out_bias=bias,
+        rope=read_whole_rope(config, sizes),
+        windows=(window,) * sizes.n_layers if window else (),
+        experts=_qwen_experts(config, sizes, n=128, per_token=8, width=768),
+    )
+
+
+def _qwen_experts(
+    config: JsonObject, sizes: Sizes, *, n: int, per_token: int, width: int, shared_width: int = 0
+) -> Experts:
+    found = read_experts(
+        config,
+        n=n,
+        per_token=per_token,
+        width="moe_intermediate_size",
+        default_width=width,
+        shared_width=shared_width,
+    )
+    return replace(found, dense_layers=read_dense_layers(config, sizes))
+
+
+def _olmoe(config: JsonObject, sizes: Sizes) -> Traits:
+    if "clip_qkv" in config:
+        raise config.error("clip_qkv", "null, the only value supported")
+    experts = read_experts(config, n=64, per_token=8, width="intermediate_size")
+    return replace(_llama(config, sizes), mlp_bias=False, experts=experts)
+
+
 _GPT2_KEYS = {
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
@@ -220,6 +281,10 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(_phi3, eps=1e-5),
     "gemma2": Family(_gemma2, tied=True, eps=1e-6, head_dim=256, n_kv_heads=4),
     "gemma3_text": Family(_gemma3, tied=True, eps=1e-6, head_dim=256, n_kv_heads=4),
+    "mixtral": Family(_mixtral, eps=1e-5, n_kv_heads=8),
+    "qwen2_moe": Family(_qwen2_moe, eps=1e-6, n_kv_heads=16),
+    "qwen3_moe": Family(_qwen3_moe, eps=1e-6, n_kv_heads=4),
+    "olmoe": Family(_olmoe, eps=1e-5),
     "gpt2": Family(_gpt2, keys=_GPT2_KEYS, tied=True, eps=1e-5, inner=4),
     "gpt_neox": Family(_gpt_neox, keys={"rms_norm_eps": "layer_norm_eps"}, eps=1e-5),
 }

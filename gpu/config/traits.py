@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpu.config.experts import Experts
 from gpu.config.rope import RopeConfig
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
@@ -22,6 +23,7 @@ class Traits:
     still_layers     layers whose queries and keys are not turned (NoPE)
     windows          of each layer how many keys a row sees, its own and those right before it;
                      None: all before it. (): no layer has a window
+    experts          what the MLPs of layers are made of; None: each is one MLP
     parallel         attention and MLP of a layer both read what was before the layer
     score_scale      what q · k is multiplied by; None: 1 / √head_dim
     score_cap        scores become cap · tanh(score / cap), logit_cap: logits; None: they do not
@@ -38,6 +40,7 @@ class Traits:
     rotary_dim: int | None = None
     still_layers: tuple[int, ...] = ()
     windows: tuple[int | None, ...] = ()
+    experts: Experts | None = None
     parallel: bool = False
     score_scale: float | None = None
     score_cap: float | None = None
@@ -56,3 +59,7 @@ class Traits:
             return None
         has_window = self.window_of(layer) is not None
         return self.local_rope if has_window and self.local_rope else self.rope
+
+    def experts_of(self, layer: int) -> Experts | None:
+        """What the MLP of this layer is made of; None: it is one MLP."""
+        return None if self.experts and layer in self.experts.dense_layers else self.experts

@@ -20,6 +20,7 @@ from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint, Progress, WeightSource, loading
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
+from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, block_bytes, fit
 from gpu.kv.pools import KvPools
 from gpu.models.registry import MODELS
@@ -77,6 +78,10 @@ class WgpuRunner:
         n_slots: int = 4,
         on_bytes: Callable[[int], None] = lambda n: None,
     ) -> None:
+        if config.model_type not in MODELS:
+            raise ModelError(
+                f"{config.model_type} models cannot be run yet; those that can: {', '.join(MODELS)}"
+            )
         self.config = config
         self.dtype = dtype
         self.gpu = device

@@ -25,10 +25,11 @@ import transformers
 from gpu.checkpoint.packing import FORMATS, pack, unpack
 from gpu.reach import Reach
 from gpu.step import Floats
-from tests.gpu import made_tokenizers
+from tests.gpu import expert_cases, made_tokenizers
 from tests.gpu.model_cases import CASES, COMMON
 
 NAMES = tuple(CASES)
+WITH_EXPERTS = tuple(expert_cases.CASES)
 
 ENLARGED = ("q_proj", "k_proj", "qkv_proj", "c_attn", "query_key_value", "embed", "lm_head", "wte")
 """Weights that enlarge what they are fed: attention is peaked here and flat there, and logits
@@ -41,7 +42,7 @@ def folder(name: str) -> Path:
     """The model folder of a case, written on first use, gone when we exit."""
     path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
-    case = CASES[name]
+    case = {**CASES, **expert_cases.CASES}[name]
     config = getattr(transformers, case.config)(**{**COMMON, **case.settings})
     model = transformers.AutoModelForCausalLM.from_config(config)
     _randomise(model, torch.Generator().manual_seed(0))
@@ -174,8 +175,8 @@ def reference(name: str, dtype: str = "f32") -> Reference:
 def _randomise(model: Any, generator: torch.Generator) -> None:
     saves_gain_less_one = model.config.model_type.startswith("gemma")
     for name, weight in model.named_parameters():
-        if weight.dim() == 2:
-            n_inputs = weight.shape[0] if _is_transposed(model, name) else weight.shape[1]
+        if weight.dim() >= 2:
+            n_inputs = weight.shape[0] if _is_transposed(model, name) else weight.shape[-1]
             gain = 2.0 if any(part in name for part in ENLARGED) else 1.0
             weight.normal_(0.0, gain / n_inputs**0.5, generator=generator)
         elif name.endswith("bias"):

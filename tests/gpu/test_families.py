@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu.config import ModelConfig, RopeConfig
+from gpu.config import Experts, ModelConfig, RopeConfig
 from gpu.errors import ModelError
 
 SIZES: dict[str, Any] = {
@@ -96,6 +96,26 @@ def test_gpt2_has_names_of_its_own(tmp_path: Path) -> None:
     assert read(tmp_path, "gpt2", scale_attn_weights=False).score_scale == 1.0
 
 
+def test_which_layers_have_experts_and_how_tokens_come_to_them(tmp_path: Path) -> None:
+    mixtral = read(tmp_path, "mixtral")
+    assert mixtral.experts == Experts(8, 2, 172, normalised=True)
+    assert mixtral.rope.theta == 1e6
+    qwen = read(tmp_path, "qwen2_moe", decoder_sparse_step=2, mlp_only_layers=[3])
+    dense = (0, 2, 3, 4)
+    assert qwen.experts == Experts(60, 4, 1408, False, shared_width=5632, dense_layers=dense)
+    assert [i for i in range(6) if qwen.experts_of(i)] == [1, 5]
+    assert qwen.attention_bias
+    assert not read(tmp_path, "qwen2_moe", qkv_bias=False).attention_bias
+    windows = {"use_sliding_window": True, "max_window_layers": 4, "sliding_window": 9}
+    assert read(tmp_path, "qwen2_moe", **windows).windows == (9, None, 9, None, None, None)
+    assert read(tmp_path, "qwen3_moe", **windows).windows == (9,) * 6
+    assert read(tmp_path, "qwen3_moe").experts == Experts(128, 8, 768, normalised=False)
+    named = {"num_local_experts": 16, "num_experts_per_tok": 2, "norm_topk_prob": True}
+    assert read(tmp_path, "qwen3_moe", **named).experts == Experts(16, 2, 768, normalised=True)
+    assert read(tmp_path, "olmoe").experts == Experts(64, 8, 172, normalised=False)
+    assert read(tmp_path, "mistral").experts is None
+
+
 @pytest.mark.parametrize(
     ("model_type", "changes", "message"),
     [
@@ -111,6 +131,11 @@ def test_gpt2_has_names_of_its_own(tmp_path: Path) -> None:
         ("gemma2", {"layer_types": ["chunked_attention"] * 6}, "layer_types must be a list"),
         ("gemma2", {"hidden_activation": "relu"}, "hidden_activation must be one of gelu_pytorch"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "must be false"),
+        ("mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok must be an integer from 1 to"),
+        ("mixtral", {"num_local_experts": 0}, "num_local_experts must be an integer from 1"),
+        ("qwen3_moe", {"mlp_only_layers": [6]}, "mlp_only_layers must be a list of layers from 0"),
+        ("qwen2_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step must be an integer from 1"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv must be null"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "must be false"),
         ("gpt2", {"activation_function": "relu"}, "must be one of gelu_new"),
     ],

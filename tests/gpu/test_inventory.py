@@ -17,7 +17,7 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.device import Device
-from tests.gpu import driving, random_llama
+from tests.gpu import driving, random_llama, random_models
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 NAMES = (
@@ -240,3 +240,28 @@ def test_the_runner_reads_no_tensor_that_the_inventory_calls_unused(device: Devi
     read = {source for matrix in runner.model.matrices() for source in matrix.sources}
     used = {t.name for t in taken("head100_all_bias").tensors if t.kind != "unused"}
     assert read <= used
+
+
+@pytest.mark.parametrize("name", random_models.WITH_EXPERTS[::2])
+def test_experts_are_counted_alike_alone_and_stacked(tmp_path: Path, name: str) -> None:
+    """transformers saves a tensor for each expert, or all experts of a layer in one."""
+    folder, model = random_models.folder(name), random_models.reference(name).model
+    model.save_pretrained(tmp_path, save_original_format=False)
+    alone, stacked = (Inventory.from_folder(path, "q8") for path in (folder, tmp_path))
+    assert len(stacked.tensors) < len(alone.tensors)
+    for inventory in (alone, stacked):
+        assert all(tensor.kind != "unused" for tensor in inventory.tensors)
+        assert inventory.parameters == sum(p.numel() for p in set(model.parameters()))
+    assert alone.device_bytes == stacked.device_bytes
+    rounding = len(alone.tensors) / 2  # half a byte of each
+    assert abs((stacked.token_bytes or 0) - (alone.token_bytes or 0)) <= rounding
+    config = ModelConfig.from_folder(folder)
+    assert config.experts is not None
+    used = config.experts.per_token / config.experts.n
+    routed = [t for t in stacked.tensors if ".experts." in t.name]
+    assert all(t.token_bytes == round(used * (t.device_bytes or 0)) for t in routed)
+    assert {t.layer for t in routed} == {i for i in range(config.n_layers) if config.experts_of(i)}
+    routers = [
+        t for t in alone.tensors if t.name.endswith(("mlp.gate.weight", "expert_gate.weight"))
+    ]
+    assert all(t.device_dtype == "f32" for t in routers)
