@@ -31,7 +31,10 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5
 """Other weights in a folder are of the whole model, and are not copied."""
 
 _OF_EXPERT = re.compile(r"(.+\.(\d+)\.(?:mlp|block_sparse_moe)\.experts\.)(\d+)(\..+)", re.ASCII)
-_OF_ROUTER = re.compile(r".+\.(\d+)\.(?:mlp|block_sparse_moe)\.gate\.weight", re.ASCII)
+_ROW_EACH = re.compile(
+    r".+\.(\d+)\.(?:mlp|block_sparse_moe)\.(gate\.weight|experts\.(?:gate_up|down)_proj)", re.ASCII
+)
+"""Routers, and the matrices of all experts of a layer as one tensor."""
 
 Kept = Mapping[int, Sequence[int]]
 """Of each layer with experts: those that stay, by their numbers, in order."""
@@ -83,21 +86,21 @@ def _entries(checkpoint: Checkpoint, kept: Kept) -> dict[str, list[Entry]]:
     routers: set[int] = set()
     files: dict[str, list[Entry]] = {}
     for tensor in checkpoint.tensors.values():
-        name, data = tensor.name, tensor.data
-        shape = tensor.shape
-        if of_router := _OF_ROUTER.fullmatch(name):
-            layer = int(of_router[1])
-            routers.add(layer)
+        name, shape, data = tensor.name, tensor.shape, [tensor.data]
+        if row_each := _ROW_EACH.fullmatch(name):
+            layer = int(row_each[1])
             places = _places(tensor, kept.get(layer))
-            data = data.reshape(shape[0], -1)[list(places)].reshape(-1)
-            shape = (len(places), *shape[1:])
+            rows = tensor.data.reshape(shape[0], -1)
+            shape, data = (len(places), *shape[1:]), [rows[place] for place in places]
+            if row_each[2] == "gate.weight":
+                routers.add(layer)
         elif of_expert := _OF_EXPERT.fullmatch(name):
             before, inside, number, after = of_expert.groups()
             new = numbers.get(int(inside), {}).get(int(number))
             if new is None:
                 continue
             name = f"{before}{new}{after}"
-        files.setdefault(tensor.path.name, []).append(Entry(name, tensor.dtype, shape, (data,)))
+        files.setdefault(tensor.path.name, []).append(Entry(name, tensor.dtype, shape, data))
     if routers != set(kept):
         raise ModelError(
             f"{checkpoint.folder}: experts of the layers {sorted(kept)} were named, but those with "
@@ -106,13 +109,13 @@ def _entries(checkpoint: Checkpoint, kept: Kept) -> dict[str, list[Entry]]:
     return files
 
 
-def _places(router: Tensor, kept: Sequence[int] | None) -> Sequence[int]:
-    """The rows of a router that stay."""
-    n = router.shape[0] if router.shape else 0
+def _places(tensor: Tensor, kept: Sequence[int] | None) -> Sequence[int]:
+    """The rows that stay of a tensor that has one for each expert."""
+    n = tensor.shape[0] if tensor.shape else 0
     if not kept or list(kept) != sorted(set(kept)) or not 0 <= kept[0] <= kept[-1] < n:
         shown = "none" if kept is None else list(kept)
         raise ModelError(
-            f"{router.where} has rows for {n} experts; those that stay must be some of 0 to "
+            f"{tensor.where} has rows for {n} experts; those that stay must be some of 0 to "
             f"{n - 1}, in order, but are {shown}"
         )
     return kept

@@ -121,6 +121,22 @@ def test_mixtrals_names_and_what_transformers_calls_the_number(
     assert json.loads((tmp_path / "pruned/config.json").read_text()) == {"num_local_experts": 3}
 
 
+def test_experts_of_a_layer_in_one_tensor(source: Path, tmp_path: Path) -> None:
+    """As transformers keeps them in memory, and some save them."""
+    rng = np.random.default_rng(1)
+    whole = {name: data for name, data in tensors().items() if ".experts." not in name}
+    for layer in KEPT:
+        for part, shape in (("gate_up", (2 * INNER, WIDTH)), ("down", (WIDTH, INNER))):
+            data = rng.normal(size=(N_EXPERTS, *shape)).astype(np.float32)
+            whole[f"model.layers.{layer}.mlp.experts.{part}_proj"] = data
+    save_file(whole, source / WEIGHTS)
+    write_pruned(source, tmp_path / "pruned", KEPT)
+    stacked = {name: data for name, data in whole.items() if data.ndim == 3}
+    places = {name: list(KEPT[int(name.split(".")[2])]) for name in stacked}
+    want = expected(whole) | {name: stacked[name][places[name]] for name in stacked}
+    expect_same(load_file(tmp_path / "pruned" / WEIGHTS), want)
+
+
 def test_a_config_that_left_the_number_to_its_default_says_it(source: Path, tmp_path: Path) -> None:
     (source / "config.json").write_text("{}")
     write_pruned(source, tmp_path / "pruned", KEPT)
