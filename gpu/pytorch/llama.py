@@ -7,22 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
 
-from gpu.checkpoint.packing import FORMATS, pack, unpack
+from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import WeightSource
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.pytorch.attention import Ropes, Turn, attend
+from gpu.pytorch.loading import Linear, Loader
+from gpu.pytorch.mlp import Mlp, load_mlp
 from gpu.pytorch.reach import UNTOUCHED, Untouched
 from gpu.pytorch.statistics import UNWATCHED, Watcher
-from gpu.step import Floats
 
 KV_DTYPES = {"f32": torch.float32, "f16": torch.float16}
 
-
-MODEL_TYPES = ("llama", "qwen2", "mistral", "smollm3", "granite", "qwen3")
+WITH_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+MODEL_TYPES = ("llama", "qwen2", "mistral", "smollm3", "granite", "qwen3", *WITH_EXPERTS)
 
 
 def expect_supported(config: ModelConfig) -> None:
@@ -36,17 +36,6 @@ def expect_supported(config: ModelConfig) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """x → x · weightᵀ + bias; weight (n_out, n_in)."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None = None
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, self.weight, self.bias)
-
-
-@dataclass(frozen=True, slots=True)
 class Layer:
     attention_norm: torch.Tensor
     q: Linear
@@ -54,10 +43,8 @@ class Layer:
     v: Linear
     out: Linear
     mlp_norm: torch.Tensor
-    gate: Linear
-    up: Linear
-    down: Linear
-    q_norm: torch.Tensor | None = None  # (head_dim,)
+    mlp: Mlp
+    q_norm: torch.Tensor | None = None  # of each head (head_dim,), or of all as one
     k_norm: torch.Tensor | None = None
 
 
@@ -94,7 +81,7 @@ class TorchLlama:
         on_bytes: Callable[[int], None] = lambda n: None,
     ) -> None:
         self.config = config
-        load = _Loader(checkpoint, dtype, on_bytes)
+        load = Loader(checkpoint, dtype, on_bytes)
         hidden, vocab = config.hidden_size, config.vocab_size
         self.embedding = load.vocabulary("model.embed_tokens.weight", vocab, hidden)
         self.layers = [_load_layer(config, load, i) for i in range(config.n_layers)]
@@ -128,7 +115,7 @@ class TorchLlama:
             watcher.add_update("attention", x, update)
             x = x + update
             watcher.mark()
-            update = _swiglu(layer, self._norm(x, layer.mlp_norm))
+            update = layer.mlp(self._norm(x, layer.mlp_norm), watcher)
             update = batch.reach.mlp(i, update * scale)
             update = batch.reach.before(i + 1, x, update)
             watcher.add_update("mlp", x, update)
@@ -151,6 +138,11 @@ class TorchLlama:
         """RMSNorm (Zhang and Sennrich 2019)."""
         return x * torch.rsqrt(x.square().mean(-1, True) + self.config.rms_norm_eps) * gain
 
+    def _normed(self, x: torch.Tensor, gain: torch.Tensor | None) -> torch.Tensor:
+        """Queries or keys (n, width), each stretch of as many numbers as there are gains by itself.
+        None: they have no norm."""
+        return x if gain is None else self._norm(x.view(len(x), -1, len(gain)), gain).flatten(1)
+
     def _attention(
         self,
         i: int,
@@ -161,11 +153,10 @@ class TorchLlama:
     ) -> torch.Tensor:
         """Grouped-query attention of each row over its own sequence."""
         layer, config = self.layers[i], self.config
-        q = layer.q(x).view(len(x), config.n_heads, config.head_dim)
-        k = layer.k(x).view(len(x), config.n_kv_heads, config.head_dim)
+        q, k = self._normed(layer.q(x), layer.q_norm), self._normed(layer.k(x), layer.k_norm)
+        q = q.view(len(x), config.n_heads, config.head_dim)
+        k = k.view(len(x), config.n_kv_heads, config.head_dim)
         v = layer.v(x).view(k.shape)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
         if turn is not None:
             q, k = turn(q), turn(k)
         scale = config.head_dim**-0.5 if config.score_scale is None else config.score_scale
@@ -197,66 +188,15 @@ class TorchLlama:
         return keys, values
 
 
-def _swiglu(layer: Layer, x: torch.Tensor) -> torch.Tensor:
-    """down(silu(gate(x)) · up(x)) (Shazeer 2020, "GLU Variants Improve Transformer")."""
-    return layer.down(functional.silu(layer.gate(x)) * layer.up(x))
-
-
 # ---- loading ---------------------------------------------------------------------------------
 
 
-class _Loader:
-    """Reads tensors of the shapes that the configuration promises, as float32. Matrices go through
-    the packing of `dtype` and back, so that they hold the numbers that the shaders compute with."""
-
-    def __init__(
-        self, checkpoint: WeightSource, dtype: str, on_bytes: Callable[[int], None]
-    ) -> None:
-        self._checkpoint = checkpoint
-        self._dtype = dtype
-        self._on_bytes = on_bytes
-        self.n_bytes = 0
-
-    def vector(self, name: str, n: int) -> torch.Tensor:
-        return self._done(self._read(name, (n,)))
-
-    def matrix(self, name: str, n_out: int, n_in: int) -> torch.Tensor:
-        return self._done(_packed_and_back(self._dtype, self._read(name, (n_out, n_in)), name))
-
-    def vocabulary(self, name: str, n: int, width: int) -> torch.Tensor:
-        """An embedding or output matrix."""
-        dtype = FORMATS[self._dtype].vocabulary
-        return self._done(_packed_and_back(dtype, self._read(name, (n, width)), name))
-
-    def linear(self, name: str, n_out: int, n_in: int, bias: bool) -> Linear:
-        weight = self.matrix(f"{name}.weight", n_out, n_in)
-        return Linear(weight, self.vector(f"{name}.bias", n_out) if bias else None)
-
-    def _read(self, name: str, shape: tuple[int, ...]) -> Floats:
-        found = self._checkpoint.shape(name)
-        if found != shape:
-            raise ModelError(f"tensor {name} has shape {found}, but the config makes it {shape}")
-        return self._checkpoint.read_f32(name)
-
-    def _done(self, values: Floats) -> torch.Tensor:
-        data = torch.from_numpy(values)
-        self.n_bytes += data.nbytes
-        self._on_bytes(data.nbytes)
-        return data
-
-
-def _packed_and_back(dtype: str, rows: Floats, name: str) -> Floats:
-    if dtype == "f32":
-        return rows
-    return unpack(dtype, pack(dtype, rows, name), rows.shape[1])
-
-
-def _load_layer(config: ModelConfig, load: _Loader, i: int) -> Layer:
-    hidden, inner = config.hidden_size, config.intermediate_size
-    n_q, n_kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+def _load_layer(config: ModelConfig, load: Loader, i: int) -> Layer:
+    hidden, head_dim = config.hidden_size, config.head_dim
+    n_q, n_kv = config.n_heads * head_dim, config.n_kv_heads * head_dim
     layer = f"model.layers.{i}"
-    attn, mlp = f"{layer}.self_attn", f"{layer}.mlp"
-    has_norms = config.model_type == "qwen3"
+    attn = f"{layer}.self_attn"
+    q_norm, k_norm = _load_head_norms(config, load, attn)
     return Layer(
         attention_norm=load.vector(f"{layer}.input_layernorm.weight", hidden),
         q=load.linear(f"{attn}.q_proj", n_q, hidden, config.attention_bias),
@@ -264,9 +204,20 @@ def _load_layer(config: ModelConfig, load: _Loader, i: int) -> Layer:
         v=load.linear(f"{attn}.v_proj", n_kv, hidden, config.attention_bias),
         out=load.linear(f"{attn}.o_proj", hidden, n_q, config.out_bias),
         mlp_norm=load.vector(f"{layer}.post_attention_layernorm.weight", hidden),
-        gate=load.linear(f"{mlp}.gate_proj", inner, hidden, config.mlp_bias),
-        up=load.linear(f"{mlp}.up_proj", inner, hidden, config.mlp_bias),
-        down=load.linear(f"{mlp}.down_proj", hidden, inner, config.mlp_bias),
-        q_norm=load.vector(f"{attn}.q_norm.weight", config.head_dim) if has_norms else None,
-        k_norm=load.vector(f"{attn}.k_norm.weight", config.head_dim) if has_norms else None,
+        mlp=load_mlp(config, load, i),
+        q_norm=q_norm,
+        k_norm=k_norm,
     )
+
+
+def _load_head_norms(
+    config: ModelConfig, load: Loader, attn: str
+) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+    """Gains of queries and keys: of each head, or of all heads together."""
+    if config.model_type in ("qwen3", "qwen3_moe"):
+        n_q = n_kv = config.head_dim
+    elif config.model_type == "olmoe":
+        n_q, n_kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+    else:
+        return None, None
+    return load.vector(f"{attn}.q_norm.weight", n_q), load.vector(f"{attn}.k_norm.weight", n_kv)

@@ -28,6 +28,10 @@ class Watcher:
     def add_weights(self, weights: list[SlotWeights], n_rows: int) -> None:
         """Attention weights of a layer."""
 
+    def add_experts(self, chosen: torch.Tensor, gates: torch.Tensor, norms: torch.Tensor) -> None:
+        """The experts that a layer with experts gave its rows to, their gates, and the lengths of
+        what they gave, all (n_rows, per_token)."""
+
     def mark(self) -> None:
         """Now ends the embedding, or an attention, or an MLP, or all."""
 

@@ -72,7 +72,10 @@ class Reference:
 
     def __init__(self, path: Path, dtype: str = "f32") -> None:
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, attn_implementation="eager"
+            path,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            experts_implementation="eager",
         ).eval()
         if dtype != "f32":
             _store(self.model, dtype)

@@ -211,7 +211,7 @@ def test_a_gpt2_that_was_saved_without_its_head(device: Device, tmp_path: Path) 
     assert weight_lines(inventory)[-1] == "no rotary positions"
 
 
-@pytest.mark.parametrize("name", OF_TORCH)
+@pytest.mark.parametrize("name", [*OF_TORCH, *random_models.WITH_EXPERTS])
 def test_the_torch_backend_equals_transformers(name: str) -> None:
     ids, oracle = random_models.ids(N_TOKENS), random_models.reference(name)
     runner = TorchRunner.load(random_models.folder(name), n_slots=1)

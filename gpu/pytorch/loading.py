@@ -1,0 +1,83 @@
+"""Tensors of a checkpoint as PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from gpu.checkpoint.packing import FORMATS, pack, unpack
+from gpu.checkpoint.reader import WeightSource
+from gpu.errors import ModelError
+from gpu.step import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """x → x · weightᵀ + bias; weight (n_out, n_in)."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+
+class Loader:
+    """Reads tensors of the shapes that the configuration promises, as float32. Matrices go through
+    the packing of `dtype` and back, so that they hold the numbers that the shaders compute with."""
+
+    def __init__(
+        self, checkpoint: WeightSource, dtype: str, on_bytes: Callable[[int], None]
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._dtype = dtype
+        self._on_bytes = on_bytes
+        self.n_bytes = 0
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._checkpoint
+
+    def vector(self, name: str, n: int) -> torch.Tensor:
+        return self._done(self._read(name, (n,)))
+
+    def matrix(self, name: str, n_out: int, n_in: int) -> torch.Tensor:
+        return self._done(_packed_and_back(self._dtype, self._read(name, (n_out, n_in)), name))
+
+    def vocabulary(self, name: str, n: int, width: int) -> torch.Tensor:
+        """An embedding or output matrix."""
+        dtype = FORMATS[self._dtype].vocabulary
+        return self._done(_packed_and_back(dtype, self._read(name, (n, width)), name))
+
+    def exact(self, name: str, n_out: int, n_in: int) -> torch.Tensor:
+        """A matrix that is float32 whatever others are stored in."""
+        return self._done(self._read(name, (n_out, n_in)))
+
+    def stacked(self, name: str, n: int, n_out: int, n_in: int) -> list[torch.Tensor]:
+        """The `n` matrices that lie in one tensor."""
+        rows = self._read(name, (n, n_out, n_in)).reshape(-1, n_in)
+        return list(self._done(_packed_and_back(self._dtype, rows, name)).view(n, n_out, n_in))
+
+    def linear(self, name: str, n_out: int, n_in: int, bias: bool) -> Linear:
+        weight = self.matrix(f"{name}.weight", n_out, n_in)
+        return Linear(weight, self.vector(f"{name}.bias", n_out) if bias else None)
+
+    def _read(self, name: str, shape: tuple[int, ...]) -> Floats:
+        found = self._checkpoint.shape(name)
+        if found != shape:
+            raise ModelError(f"tensor {name} has shape {found}, but the config makes it {shape}")
+        return self._checkpoint.read_f32(name)
+
+    def _done(self, values: Floats) -> torch.Tensor:
+        data = torch.from_numpy(values)
+        self.n_bytes += data.nbytes
+        self._on_bytes(data.nbytes)
+        return data
+
+
+def _packed_and_back(dtype: str, rows: Floats, name: str) -> Floats:
+    if dtype == "f32":
+        return rows
+    return unpack(dtype, pack(dtype, rows, name), rows.shape[1])

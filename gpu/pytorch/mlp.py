@@ -1,0 +1,124 @@
+"""What follows attention in a layer: one MLP, or a mixture of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from gpu.config import Experts, ModelConfig
+from gpu.pytorch.loading import Linear, Loader
+from gpu.pytorch.statistics import Watcher
+
+
+@dataclass(frozen=True, slots=True)
+class Swiglu:
+    """down(silu(gate(x)) · up(x)) (Shazeer 2020, "GLU Variants Improve Transformer")."""
+
+    gate: Linear
+    up: Linear
+    down: Linear
+
+    def __call__(self, x: torch.Tensor, watcher: Watcher) -> torch.Tensor:
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExpert:
+    """An MLP that every token is given to, times the sigmoid of a gate (n_out = 1)."""
+
+    mlp: Swiglu
+    gate: Linear
+
+    def __call__(self, x: torch.Tensor, watcher: Watcher) -> torch.Tensor:
+        return torch.sigmoid(self.gate(x)) * self.mlp(x, watcher)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Σ gate · expert(x) over the few experts that the router (n_out = n) gives most (Shazeer et
+    al. 2017, "Outrageously Large Neural Networks"); of equals the one with the lower number."""
+
+    settings: Experts
+    router: Linear
+    experts: tuple[Swiglu, ...]
+    shared: SharedExpert | None
+
+    def __call__(self, x: torch.Tensor, watcher: Watcher) -> torch.Tensor:
+        chosen, gates = self._route(x)
+        update = torch.zeros_like(x)
+        norms = torch.zeros_like(gates)
+        for number in torch.unique(chosen).tolist():
+            rows, places = torch.nonzero(chosen == number, as_tuple=True)
+            given = self.experts[number](x[rows], watcher)
+            norms[rows, places] = given.norm(dim=-1)
+            update.index_add_(0, rows, given * gates[rows, places, None])
+        watcher.add_experts(chosen, gates, norms)
+        return update if self.shared is None else update + self.shared(x, watcher)
+
+    def _route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Numbers of the experts of each row, largest gate first, and their gates, both
+        (n_rows, per_token)."""
+        shares = functional.softmax(self.router(x), -1)
+        gates, chosen = shares.sort(dim=-1, descending=True, stable=True)
+        gates, chosen = (found[:, : self.settings.per_token] for found in (gates, chosen))
+        if self.settings.normalised:
+            gates = gates / gates.sum(-1, keepdim=True)
+        return chosen, gates
+
+
+Mlp = Swiglu | Mixture
+
+
+def load_mlp(config: ModelConfig, load: Loader, i: int) -> Mlp:
+    """That of layer `i`."""
+    experts, layer = config.experts_of(i), f"model.layers.{i}"
+    if experts is None:
+        return _swiglu(config, load, f"{layer}.mlp", config.intermediate_size)
+    hidden = config.hidden_size
+    router = f"{layer}.block_sparse_moe.gate"  # Mixtral's
+    if f"{router}.weight" not in load:
+        router = f"{layer}.mlp.gate"
+    shared = None
+    if experts.shared_width:
+        mlp = _swiglu(config, load, f"{layer}.mlp.shared_expert", experts.shared_width)
+        gate = load.exact(f"{layer}.mlp.shared_expert_gate.weight", 1, hidden)
+        shared = SharedExpert(mlp, Linear(gate))
+    return Mixture(
+        experts,
+        Linear(load.exact(f"{router}.weight", experts.n, hidden)),
+        _load_experts(load, f"{router.removesuffix('.gate')}.experts", experts, hidden),
+        shared,
+    )
+
+
+def _swiglu(config: ModelConfig, load: Loader, mlp: str, inner: int) -> Swiglu:
+    hidden = config.hidden_size
+    return Swiglu(
+        gate=load.linear(f"{mlp}.gate_proj", inner, hidden, config.mlp_bias),
+        up=load.linear(f"{mlp}.up_proj", inner, hidden, config.mlp_bias),
+        down=load.linear(f"{mlp}.down_proj", hidden, inner, config.mlp_bias),
+    )
+
+
+def _load_experts(load: Loader, module: str, experts: Experts, hidden: int) -> tuple[Swiglu, ...]:
+    """By the names of Qwen's, by Mixtral's, or all of a layer as one tensor."""
+    inner = experts.width
+    if f"{module}.gate_up_proj" in load:
+        pairs = load.stacked(f"{module}.gate_up_proj", experts.n, 2 * inner, hidden)
+        downs = load.stacked(f"{module}.down_proj", experts.n, hidden, inner)
+        return tuple(
+            Swiglu(Linear(pair[:inner]), Linear(pair[inner:]), Linear(down))
+            for pair, down in zip(pairs, downs, strict=True)
+        )
+    is_mixtral = f"{module}.0.w1.weight" in load
+    gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+    return tuple(
+        Swiglu(
+            load.linear(f"{module}.{i}.{gate}", inner, hidden, False),
+            load.linear(f"{module}.{i}.{up}", inner, hidden, False),
+            load.linear(f"{module}.{i}.{down}", hidden, inner, False),
+        )
+        for i in range(experts.n)
+    )
