@@ -9,8 +9,9 @@ import time
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from app.chat import MAX_OUTPUT_CHARS, MAX_TEMPLATE_CHARS, free_mark, render
+from app.chat import MAX_TEMPLATE_CHARS, free_mark, render
 from app.protocol import Message
+from app.sandbox import MAX_TEXT_CHARS
 from gpu import InvalidRequest
 from tests.app.fake_tokenizer import CHAT_TEMPLATE
 
@@ -104,6 +105,8 @@ def test_a_final_message_that_the_template_drops_cannot_be_continued() -> None:
         render("{{ messages[0].content }}", messages, continue_final=True)
 
 
+SLOW = "longer than"
+"""Where a machine is too slow to reach the bound on sizes in time."""
 REFUSED = {
     "says no": ("{{ raise_exception('only two roles') }}", "only two roles"),
     "does not parse": ("{% if %}", "Expected an expression"),
@@ -122,6 +125,52 @@ REFUSED = {
         "{% for i in range(99999) %}{{ 'abcdefghijklmnopqrstuvwxyz' * 20 }}{% endfor %}",
         "more than",
     ),
+    "doubled": (
+        "{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}"
+        "{% endfor %}{{ ns.s }}",
+        "too large",
+    ),
+    "doubled otherwise": (
+        "{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}"
+        "{% endfor %}",
+        "more than",
+    ),
+    "doubled list": (
+        "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] %}"
+        "{% endfor %}{{ ns.s }}",
+        f"too large|{SLOW}",
+    ),
+    "in a macro": (
+        "{% macro f() %}{% for i in range(99999) %}{{ 'x' * 4000000 }}{% endfor %}{% endmacro %}"
+        "{{ f() | length }}",
+        f"too large|{SLOW}",
+    ),
+    "in a block": (
+        "{% set big = 'x' * 4000000 %}{% set all %}{% for i in range(99999) %}{{ big }}"
+        "{% endfor %}{% endset %}",
+        f"more than|{SLOW}",
+    ),
+    "centred": ("{{ 'a'.center(10**10) }}", "too large"),
+    "centred by a filter": ("{{ 'a' | center(10**10) }}", "too large"),
+    "filled": ("{{ 'a'.zfill(10**10) }}", "too large"),
+    "tabs": ("{{ ('\t' * 9999).expandtabs(99999) }}", "too large"),
+    "indented": ("{{ ('a\n' * 9999) | indent(99999) }}", "too large"),
+    "indented objects": ("{{ range(9999) | list | tojson(indent=99999) }}", "too large"),
+    "replaced": ("{{ ('a' * 99999).replace('a', 'b' * 99999) }}", "too large"),
+    "replaced by a filter": ("{{ ('a' * 99999) | replace('a', 'b' * 99999) }}", "too large"),
+    "translated": ("{{ ('a' * 99999).translate({97: 'b' * 99999}) }}", "too large"),
+    "joined": ("{{ ('b' * 99999).join(('a ' * 99999).split()) }}", "too large"),
+    "joined by a filter": ("{{ range(99999) | join('b' * 99999) }}", "too large"),
+    "mapped": ("{{ range(99999) | map('center', 999999) | list | length }}", f"too large|{SLOW}"),
+    "formatted": ("{{ '{:>{}}'.format('a', 10**10) }}", "too large"),
+    "formatted widely": ("{{ '{:>9999999999}'.format('a') }}", "too large"),
+    "formatted often": ("{{ ('{0}' * 9999).format('a' * 99999) }}", "too large"),
+    "formatted by an operator": ("{{ '%9999999999d' % 1 }}", "too large"),
+    "formatted by a star": ("{{ '%*d' % (10**10, 1) }}", "too large"),
+    "formatted by a filter": ("{{ '%9999999999d' | format(1) }}", "too large"),
+    "wrapped": ("{{ ('a ' * 99999) | wordwrap(1, wrapstring='b' * 99999) }}", "too large"),
+    "namespace": ("{% set ns = namespace(__class__=1) %}", "underscore"),
+    "namespace later": ("{% set ns = namespace() %}{% set ns.__dict__ = 1 %}", "underscore"),
     "division": ("{{ 1 / 0 }}", "ZeroDivisionError"),
     "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
 }
@@ -143,10 +192,49 @@ def test_a_template_that_misbehaves_is_refused(template: str, reason: str) -> No
         "{{ messages | attr('__class__') }}",
         "{{ messages | map(attribute='__class__') | join }}",
         "{{ strftime_now.__closure__ }}",
+        "{{ dict.mro }}",
+        "{{ dict.__init__ }}",
+        "{{ namespace.__init__ }}",
+        "{{ ''.format.__self__ }}",
+        "{{ self.__init__ }}",
+        "{{ messages[0]['__class__'] }}",
+        "{{ (messages | first).__class__ }}",
+        "{{ messages | selectattr('__class__') | list | join }}",
+        "{{ '%s' | format(messages.__class__) }}",
     ],
 )
 def test_a_template_sees_nothing_of_python(template: str) -> None:
     assert render(template, CONVERSATION) == ""
+
+
+ALLOWED = {
+    "'a'.center(5) ~ 1 ~ none": "  a  1None",
+    "'%05.1f|%s|%%' % (2.25, 'x')": "002.2|x|%",
+    "'{:>5}|{a}'.format('x', a=[1])": "    x|[1]",
+    "'a\tb'.expandtabs() ~ '-'.join(['a', 'b'])": "a       ba-b",
+    "'aba' | replace('a', 'xy') ~ 'a,b'.split(',', 1)": "xybxy['a', 'b']",
+    "['a', 1, none] | join(', ') ~ ([1] + [2])": "a, 1, None[1, 2]",
+    "'%s-%s' | format(1, 'b') ~ ('a\nb' | indent(2, true))": "1-b  a\n  b",
+    "dict(a=1) | tojson ~ dict.fromkeys('ab', 1)": "{\"a\": 1}{'a': 1, 'b': 1}",
+    "namespace(self=1).self + 10 ** 9 * 0.5 - 3 % 2": "500000000.0",
+    "1700000000 + 1700000000": "3400000000",
+    "range(3) | map('string') | map('center', 3) | join": " 0  1  2 ",
+}
+
+
+@pytest.mark.parametrize("expression", ALLOWED)
+def test_what_is_bounded_does_what_it_did(expression: str) -> None:
+    template = "{{ " + expression + " }}"
+    (expected,), _ = render_jinja_template([plain(CONVERSATION)], chat_template=template)
+    assert render(template, CONVERSATION) == expected == ALLOWED[expression]
+
+
+def test_work_is_counted_anew_for_every_conversation() -> None:
+    template = "{% for i in range(20) %}{% set x = 'a' * 4000000 %}{% endfor %}done"
+    for _ in range(3):
+        assert render(template, CONVERSATION) == "done"
+    with pytest.raises(InvalidRequest, match="too large"):
+        render(template.replace("20", "200"), CONVERSATION)
 
 
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -159,6 +247,21 @@ def test_a_template_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) 
         render(ENDLESS, CONVERSATION)
     assert time.monotonic() - begun < 3
     assert render("{{ messages[0].role }}", CONVERSATION) == "system"
+
+
+ENDLESS_IN_ONE_LINE = [
+    "{{ range(99999) | map('string') | map('list') | map('first') | list | length }}" * 99,
+    "{{ range(99999) | batch(1) | map('join') | map('upper') | list | length }}" * 99,
+]
+
+
+@pytest.mark.parametrize("template", ENDLESS_IN_ONE_LINE)
+def test_one_long_line_is_ended(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.chat.MAX_SECONDS", 0.3)
+    begun = time.monotonic()
+    with pytest.raises(InvalidRequest, match="longer than"):
+        render(template, CONVERSATION)
+    assert time.monotonic() - begun < 3
 
 
 def test_a_slow_template_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +289,7 @@ def test_a_tracer_is_put_back() -> None:
 
 
 def test_the_bounds_are_the_bounds() -> None:
-    assert len(render("{{ 'a' * 4194304 }}", CONVERSATION)) == MAX_OUTPUT_CHARS
+    assert len(render("{{ 'a' * 4194304 }}", CONVERSATION)) == MAX_TEXT_CHARS
     with pytest.raises(InvalidRequest, match="characters"):
         render("x" * (MAX_TEMPLATE_CHARS + 1), CONVERSATION)
 
