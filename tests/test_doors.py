@@ -49,7 +49,8 @@ GPU = {
     " runner runners sampling script step text",
     "": "checkpoint config engine errors footprint interventions perplexity runner sampling script"
     " text tuning webgpu",
-    "bench": "checkpoint config errors kv ops pytorch reference runner runners step tuning webgpu",
+    "bench": "checkpoint config errors kv models ops pytorch reference runner runners step tuning"
+    " webgpu",
 }  # fmt: skip
 
 APP_MAY_OPEN = {"gpu", "gpu.events", "gpu.inspection"}

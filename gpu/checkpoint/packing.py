@@ -79,6 +79,8 @@ def pack(dtype: str, rows: npt.NDArray[Any], name: str = "the matrix") -> U32:
     Raises ModelError with `name` for weights that the format cannot hold.
     """
     n, k = rows.shape
+    if dtype in _AS_THEY_ARE and rows.dtype == _AS_THEY_ARE[dtype] and k % BLOCK == 0:
+        return np.ascontiguousarray(rows).view(np.uint32)
     packed = np.zeros((n, row_words(dtype, k)), np.uint32)
     try:
         _PACKERS[dtype](rows, packed)
@@ -161,6 +163,8 @@ _PACKERS: dict[str, Callable[[npt.NDArray[Any], U32], None]] = {
     "q8": _pack_q8,
     "q4": _pack_q4,
 }
+_AS_THEY_ARE: dict[str, npt.DTypeLike] = {"f32": np.float32, "f16": np.float16}
+"""What whole blocks are already."""
 _UNPACKERS: dict[str, Callable[[U32, int], F32]] = {
     "f32": _unpack_f32,
     "f16": _unpack_f16,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +25,15 @@ from gpu.checkpoint.files import (
     open_safetensors,
     open_shards,
 )
+from gpu.checkpoint.numbers import convert
 from gpu.errors import ModelError
 from gpu.gguf.file import is_gguf
 from gpu.gguf.types import BLOCKS, unpacked
 from gpu.json_object import shown
 
-READABLE = ("F32", "F16", "BF16")
+STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+"""How NumPy sees them; of bfloat16 it sees the bits."""
+READABLE = tuple(STORED)
 NOT_PARAMETERS = (
     "rotary_emb.inv_freq",
     *(f".{module}.{mask}" for module in ("attn", "attention") for mask in ("bias", "masked_bias")),
@@ -51,9 +54,13 @@ class WeightSource(Protocol):
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
-    def read_f32(self, name: str, rows: slice | None = None) -> F32: ...
+    def read_f32(
+        self, name: str, rows: slice | None = None, columns: slice | None = None
+    ) -> F32: ...
 
-    def read_f16(self, name: str, rows: slice | None = None) -> F16: ...
+    def read_f16(
+        self, name: str, rows: slice | None = None, columns: slice | None = None
+    ) -> F16: ...
 
 
 class Checkpoint:
@@ -106,33 +113,37 @@ class Checkpoint:
 
     def parameters(self, tie_embeddings: bool = False) -> int:
         """How many weights there are; a tied output matrix that was saved too is not counted."""
-        return sum(
-            math.prod(tensor.shape)
-            for name, tensor in self._tensors.items()
-            if not name.endswith(NOT_PARAMETERS)
-            and not (tie_embeddings and name == "lm_head.weight")
-        )
+        return sum(math.prod(tensor.shape) for tensor in self._learned(tie_embeddings))
 
-    def read_f32(self, name: str, rows: slice | None = None) -> F32:
-        """float32 copy of a tensor, or of `rows` of its first dimension; exact for every dtype.
+    def parameter_bytes(self, tie_embeddings: bool = False) -> int:
+        """What they take in the files."""
+        return sum(len(tensor.data) for tensor in self._learned(tie_embeddings))
+
+    def _learned(self, tied: bool) -> Iterator[Tensor]:
+        for name, tensor in self._tensors.items():
+            if not name.endswith(NOT_PARAMETERS) and not (tied and name == "lm_head.weight"):
+                yield tensor
+
+    def read_f32(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F32:
+        """float32 copy of a tensor, or of `rows` of its first dimension, or of `columns` of its
+        second; exact for every dtype.
 
         Raises `ModelError` for a name that is not there, a dtype that is not readable, and values
         that are not finite, which no model can compute with.
         """
         tensor, data = self._rows(name, rows)
-        values = _to_f32(tensor, data)
-        if not np.isfinite(values).all():
+        values, finite = _converted(tensor, data, columns, np.dtype(np.float32))
+        if not finite:
             raise ModelError(f"{tensor.where} holds NaN or infinity: the file is damaged")
         return values
 
-    def read_f16(self, name: str, rows: slice | None = None) -> F16:
+    def read_f16(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F16:
         """As `read_f32`, rounded to nearest float16. `ModelError` when a value is too large for it:
         clipped weights would give text that is quietly wrong."""
         tensor, data = self._rows(name, rows)
-        with np.errstate(over="ignore"):
-            values = _to_f32(tensor, data).astype(np.float16)
-        if not np.isfinite(values).all():
-            largest = float(np.abs(self.read_f32(name, rows)).max())
+        values, finite = _converted(tensor, data, columns, np.dtype(np.float16))
+        if not finite:
+            largest = float(np.abs(self.read_f32(name, rows, columns)).max())
             raise ModelError(
                 f"{tensor.where} holds {largest:g}, but float16 ends at 65504; "
                 "load this model with dtype f32"
@@ -146,7 +157,8 @@ class Checkpoint:
         units = data.reshape(-1, data.shape[-1])
         step = max(1, n // _unit(tensor))
         for start in range(0, len(units), step):
-            yield _to_f32(tensor, units[start : start + step]).reshape(-1)
+            piece = units[start : start + step]
+            yield _converted(tensor, piece, None, np.dtype(np.float32))[0].reshape(-1)
 
     def _tensor(self, name: str) -> Tensor:
         tensor = self._tensors.get(name)
@@ -172,17 +184,20 @@ class Checkpoint:
         return tensor, data[rows] if rows is not None and tensor.shape else data
 
 
-def loading(progress: Progress, n_bytes: int) -> Callable[[int], None]:
-    """A function that is told of every piece of `n_bytes` as it was read, and tells `progress`."""
-    read = 0
+def loading(progress: Progress, checkpoint: Checkpoint, tied: bool) -> Callable[[int], None]:
+    """A function that is told how many weights are in place now, and tells `progress` the share of
+    all of them, and how many bytes of the files that is. `tied`: the output matrix is the
+    embedding."""
+    n_weights, n_bytes = checkpoint.parameters(tied), checkpoint.parameter_bytes(tied)
+    loaded = 0
 
-    def on_bytes(n: int) -> None:
-        nonlocal read
-        read += n
-        message = f"loading weights, {read / 1e6:.0f} of {n_bytes / 1e6:.0f} MB"
-        progress(min(1.0, read / n_bytes), message)
+    def on_weights(n: int) -> None:
+        nonlocal loaded
+        loaded += n
+        share = loaded / n_weights
+        progress(share, f"loading weights, {share * n_bytes / 1e6:.0f} of {n_bytes / 1e6:.0f} MB")
 
-    return on_bytes
+    return on_weights
 
 
 def _unit(tensor: Tensor) -> int:
@@ -190,13 +205,15 @@ def _unit(tensor: Tensor) -> int:
     return tensor.shape[-1] if tensor.dtype in BLOCKS else 1
 
 
-def _to_f32(tensor: Tensor, data: Bytes) -> F32:
-    """`data` as `Checkpoint._rows` gives it, as a float32 array of its own."""
+def _converted(
+    tensor: Tensor, data: Bytes, columns: slice | None, to: np.dtype[Any]
+) -> tuple[npt.NDArray[Any], bool]:
+    """`data` as `Checkpoint._rows` gives it, as an array of its own, and whether it is finite."""
     if tensor.dtype in BLOCKS:
-        return unpacked(tensor.dtype, data)
-    data = np.ascontiguousarray(data)
-    shape = data.shape[:-1]
-    if tensor.dtype == "BF16":  # the upper half of a float32
-        wide = data.view("<u2").astype(np.uint32) << np.uint32(16)
-        return wide.view(np.float32).reshape(shape)
-    return data.view("<f4" if tensor.dtype == "F32" else "<f2").astype(np.float32).reshape(shape)
+        stored: npt.NDArray[Any] = unpacked(tensor.dtype, data)
+    else:
+        stored = np.asarray(data).view(STORED[tensor.dtype])[..., 0]
+    if columns is not None:
+        stored = stored[:, columns]
+    out = np.empty(stored.shape, to)
+    return out, convert(np.atleast_1d(stored), np.atleast_1d(out))

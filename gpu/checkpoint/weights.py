@@ -7,21 +7,26 @@ whole rows.
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.packing import BLOCK, FORMATS, pack, row_words
+from gpu.checkpoint.packing import BLOCK, FORMATS, U32, pack, row_words
 from gpu.checkpoint.reader import WeightSource
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError, ModelError
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
-UPLOAD_ROWS_BYTES = 16 << 20
-"""About how much of a matrix is on the host at a time while loading."""
+PIECE_WEIGHTS = 1 << 18
+"""About how much of a matrix is packed at a time: what stays in a processor's cache meanwhile."""
+WORKERS = min(4, os.cpu_count() or 1)
+"""Threads that pack pieces, while the loader's own copies them to the device."""
 
 Rows = Callable[[slice], npt.NDArray[Any]]
 """Gives rows of a matrix as float32, or float16 where that is how they are stored."""
@@ -94,7 +99,7 @@ class WeightLoader:
     """Reads tensors of one checkpoint onto the device, checking shapes.
 
     `dtype` is the storage type of matrices; vectors (norm gains, biases) are always float32.
-    `on_bytes` is told how many bytes of the checkpoint were just read.
+    `on_weights` is told how many weights were just put in place.
     """
 
     def __init__(
@@ -102,14 +107,15 @@ class WeightLoader:
         checkpoint: WeightSource,
         memory: Memory,
         dtype: str,
-        on_bytes: Callable[[int], None] = lambda n: None,
+        on_weights: Callable[[int], None] = lambda n: None,
     ) -> None:
         if dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
         self.checkpoint = checkpoint
         self.memory = memory
         self.dtype = dtype
-        self._on_bytes = on_bytes
+        self._on_weights = on_weights
+        self._packers = ThreadPoolExecutor(WORKERS, "pack")
 
     def matrix(self, name: str, source: Source, n: int, k: int) -> Matrix:
         """One matrix (n, k)."""
@@ -207,15 +213,17 @@ class WeightLoader:
         whole = np.zeros((n, padded(k)), np.float32)
         self._expect(source, (n, k))
         whole[:, :k] = self.checkpoint.read_f32(source)
-        self._on_bytes(4 * n * k)
+        self._on_weights(n * k)
         return self.memory.upload(name, whole)
 
     def _vector(self, source: Source, n: int) -> npt.NDArray[np.float32]:
-        if isinstance(source, Cut):
-            return self._vector(source.source, source.n_all)[source.rows]
-        self._expect(source, (n,))
-        data = self.checkpoint.read_f32(source)
-        self._on_bytes(data.nbytes)
+        cut = source if isinstance(source, Cut) else None
+        name = source if isinstance(source, str) else source.source
+        self._expect(name, (n,) if cut is None else (cut.n_all,))
+        data = self.checkpoint.read_f32(name)
+        if cut is not None:
+            data = data[cut.rows]
+        self._on_weights(len(data))
         return data
 
     def _part(self, source: Source, n: int, k: int) -> _Part:
@@ -227,11 +235,10 @@ class WeightLoader:
 
         def rows(wanted: slice) -> npt.NDArray[Any]:
             picked = cut.rows[wanted]
+            span = slice(int(picked.min()), int(picked.max()) + 1)
             if cut.transposed:
-                return self._rows(cut.source, slice(0, k)).T[picked]
-            first = int(picked.min())
-            found = self._rows(cut.source, slice(first, int(picked.max()) + 1))
-            return found[picked - first]
+                return self._rows(cut.source, None, span).T[picked - span.start]
+            return self._rows(cut.source, span)[picked - span.start]
 
         return _Part(cut.source, len(cut.rows), rows)
 
@@ -242,11 +249,12 @@ class WeightLoader:
         if found != shape:
             raise ModelError(f"{source} has shape {found}, but the config makes it {shape}")
 
-    def _rows(self, source: str, rows: slice) -> npt.NDArray[Any]:
-        read = self.checkpoint.read_f16 if self.dtype == "f16" else self.checkpoint.read_f32
-        data: npt.NDArray[Any] = read(source, rows)
-        self._on_bytes(data.nbytes)
-        return data
+    def _rows(
+        self, source: str, rows: slice | None, columns: slice | None = None
+    ) -> npt.NDArray[Any]:
+        if self.dtype == "f16":
+            return self.checkpoint.read_f16(source, rows, columns)
+        return self.checkpoint.read_f32(source, rows, columns)
 
     def _upload(
         self,
@@ -272,13 +280,35 @@ class WeightLoader:
         for first, n_shard in _pieces(n, limit):
             tag = name if n <= limit else f"{name}[{first}:{first + n_shard}]"
             tensor = self.memory.zeros(tag, (n_shard, words), "u32", purpose="weights")
-            step = max(multiple, UPLOAD_ROWS_BYTES // (4 * k) // multiple * multiple)
-            for start, count in _pieces(n_shard, step):
-                data = rows(slice(first + start, first + start + count))
-                packed = pack(dtype, data, " + ".join(sources))
-                self.memory.write(tensor, packed, at=start * 4 * words)
+            step = max(multiple, PIECE_WEIGHTS // k // multiple * multiple)
+            at = 0
+            for packed in self._packed(dtype, rows, first, n_shard, step, " + ".join(sources)):
+                self.memory.write(tensor, packed, at)
+                at += packed.nbytes
+                self._on_weights(len(packed) * k)
             shards.append(Shard(tensor, first, n_shard))
         return Matrix(name, n, k, dtype, tuple(shards), sources)
+
+    def _packed(
+        self, dtype: str, rows: Rows, first: int, n: int, step: int, name: str
+    ) -> Iterator[U32]:
+        """`n` rows from `first` on as `dtype`, `step` at a time, in order. A few pieces are packed
+        ahead of the one that is asked for."""
+
+        def packed(start: int, count: int) -> U32:
+            return pack(dtype, rows(slice(first + start, first + start + count)), name)
+
+        ahead: deque[Future[U32]] = deque()
+        try:
+            for piece in _pieces(n, step):
+                ahead.append(self._packers.submit(packed, *piece))
+                if len(ahead) > WORKERS:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
 
 
 def rotary_order(head_dim: int, rotary_dim: int | None = None) -> npt.NDArray[np.intp]:

@@ -78,10 +78,10 @@ class TorchLlama:
         dtype: str,
         n_blocks: int,
         context: int,
-        on_bytes: Callable[[int], None] = lambda n: None,
+        on_weights: Callable[[int], None] = lambda n: None,
     ) -> None:
         self.config = config
-        load = Loader(checkpoint, dtype, on_bytes)
+        load = Loader(checkpoint, dtype, on_weights)
         hidden, vocab = config.hidden_size, config.vocab_size
         self.embedding = load.vocabulary("model.embed_tokens.weight", vocab, hidden)
         self.layers = [_load_layer(config, load, i) for i in range(config.n_layers)]

@@ -30,11 +30,11 @@ class Loader:
     the packing of `dtype` and back, so that they hold the numbers that the shaders compute with."""
 
     def __init__(
-        self, checkpoint: WeightSource, dtype: str, on_bytes: Callable[[int], None]
+        self, checkpoint: WeightSource, dtype: str, on_weights: Callable[[int], None]
     ) -> None:
         self._checkpoint = checkpoint
         self._dtype = dtype
-        self._on_bytes = on_bytes
+        self._on_weights = on_weights
         self.n_bytes = 0
 
     def __contains__(self, name: str) -> bool:
@@ -73,7 +73,7 @@ class Loader:
     def _done(self, values: Floats) -> torch.Tensor:
         data = torch.from_numpy(values)
         self.n_bytes += data.nbytes
-        self._on_bytes(data.nbytes)
+        self._on_weights(values.size)
         return data
 
 

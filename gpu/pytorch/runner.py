@@ -90,8 +90,8 @@ class TorchRunner:
         expect_supported(config)
         checkpoint = Checkpoint.open(folder)
         shape = fit(config, FORMATS[dtype].kv, n_slots, context=context, budget_bytes=kv_bytes)
-        on_bytes = loading(progress, 4 * checkpoint.parameters(config.tie_embeddings))
-        model = TorchLlama(config, checkpoint, dtype, shape.n_blocks, shape.context, on_bytes)
+        on_weights = loading(progress, checkpoint, config.tie_embeddings)
+        model = TorchLlama(config, checkpoint, dtype, shape.n_blocks, shape.context, on_weights)
         return cls(model, shape, dtype, n_slots)
 
     # ---- the runner protocol ----------------------------------------------------------------

@@ -76,7 +76,7 @@ class WgpuRunner:
         context: int | None = None,
         kv_bytes: int | None = None,
         n_slots: int = 4,
-        on_bytes: Callable[[int], None] = lambda n: None,
+        on_weights: Callable[[int], None] = lambda n: None,
     ) -> None:
         if config.model_type not in MODELS:
             raise ModelError(
@@ -97,7 +97,7 @@ class WgpuRunner:
             max_binding_bytes=device.max_binding_bytes,
         )
         self.model = MODELS[config.model_type](
-            config, WeightLoader(checkpoint, memory, dtype, on_bytes), memory, shape.context
+            config, WeightLoader(checkpoint, memory, dtype, on_weights), memory, shape.context
         )
         n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
         self.pools = KvPools(config, shape, kv, n_tables, memory)
@@ -147,7 +147,6 @@ class WgpuRunner:
         device = Device.open(adapter, checked=checked)
         if probe:
             device = tuned(device, progress)
-        n_bytes = checkpoint.parameters(config.tie_embeddings) * (2 if dtype == "f16" else 4)
         return cls(
             device,
             config,
@@ -156,7 +155,7 @@ class WgpuRunner:
             context=context,
             kv_bytes=kv_bytes,
             n_slots=n_slots,
-            on_bytes=loading(progress, n_bytes),
+            on_weights=loading(progress, checkpoint, config.tie_embeddings),
         )
 
     @property

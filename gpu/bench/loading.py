@@ -1,0 +1,126 @@
+"""`python -m gpu.bench.loading`: how long loading weights takes, beside one read of their file.
+
+A checkpoint of random bfloat16 weights in a well-known shape is written to a folder of its own and
+loaded onto the device again and again, from the page cache: opened, checked, converted or
+quantised, uploaded, and waited for. Beside it, in turns, stands one read of the file's bytes into
+memory of their own, which whoever loads them cannot do without. The device is open already and no
+plan is recorded. The least of several repetitions counts, of seconds and of processor time (of all
+threads, those of a software device among them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gpu.checkpoint.files import WEIGHTS
+from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.shapes import SHAPES, RandomCheckpoint
+from gpu.checkpoint.weights import WeightLoader
+from gpu.checkpoint.writer import Entry, write_safetensors
+from gpu.config import ModelConfig
+from gpu.models.registry import MODELS
+from gpu.webgpu.buffers import Memory
+from gpu.webgpu.device import Device
+
+CONTEXT = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Seconds, and seconds of processor time."""
+
+    wall: float
+    cpu: float
+
+
+def write_random(config: ModelConfig, folder: Path) -> int:
+    """A model.safetensors of bfloat16 weights. Returns its bytes."""
+    source = RandomCheckpoint(config)
+
+    def entry(name: str) -> Entry:
+        bits = source.read_f32(name).view(np.uint32)
+        halves = ((bits + np.uint32(0x8000)) >> np.uint32(16)).astype(np.uint16)
+        return Entry(name, "BF16", source.shape(name), [halves.reshape(-1).view(np.uint8)])
+
+    path = folder / WEIGHTS
+    write_safetensors(path, [entry(name) for name in source.names()])
+    return path.stat().st_size
+
+
+def load(device: Device, config: ModelConfig, folder: Path, dtype: str) -> None:
+    """Load the weights in `folder` as `dtype`, and wait until they are there."""
+    memory = Memory(device)
+    loader = WeightLoader(Checkpoint.open(folder), memory, dtype)
+    model = MODELS[config.model_type](config, loader, memory, CONTEXT)
+    memory.read(model.norm.gain)
+
+
+def took(what: Callable[[], object]) -> Took:
+    gc.collect()
+    wall, cpu = time.perf_counter(), time.process_time()
+    what()
+    return Took(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def measure(shape: str, dtypes: list[str], adapter: str | None, repeat: int) -> dict[str, object]:
+    """The least times of everything, in turns."""
+    config, device = SHAPES[shape], Device.open(adapter)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        n_bytes = write_random(config, folder)
+        what: dict[str, Callable[[], object]] = {"read": (folder / WEIGHTS).read_bytes}
+        for dtype in dtypes:
+            what[dtype] = lambda dtype=dtype: load(device, config, folder, dtype)  # type: ignore[misc]
+        times: dict[str, list[Took]] = {key: [] for key in what}
+        for _ in range(repeat):
+            for key, do in what.items():
+                times[key].append(took(do))
+    least = {
+        key: Took(min(t.wall for t in all), min(t.cpu for t in all)) for key, all in times.items()
+    }
+    return {
+        "shape": shape,
+        "bytes": n_bytes,
+        "device": device.info.name,
+        "cores": os.cpu_count(),
+        **{key: asdict(value) for key, value in least.items()},
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m gpu.bench.loading", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--shape", choices=SHAPES, default="smol135")
+    parser.add_argument("--dtype", action="append", choices=tuple(FORMATS), help="default: all")
+    parser.add_argument("--adapter", help="index or part of the name, see `tokenglass devices`")
+    parser.add_argument("--repeat", type=int, default=5)
+    args = parser.parse_args(argv)
+    dtypes = args.dtype or list(FORMATS)
+    found = measure(args.shape, dtypes, args.adapter, args.repeat)
+    read: dict[str, float] = found["read"]  # type: ignore[assignment]
+    for key in ("read", *dtypes):
+        times: dict[str, float] = found[key]  # type: ignore[assignment]
+        ratios = (times[kind] / read[kind] for kind in ("wall", "cpu"))
+        print(
+            f"{key:6} {1e3 * times['wall']:8.0f} ms {1e3 * times['cpu']:8.0f} ms of processors "
+            "(× read: {:.2f}, {:.2f})".format(*ratios)
+        )
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Loading weights: what is told meanwhile, and the measurement of how long it takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gpu.bench import loading as bench
+from gpu.checkpoint.reader import Checkpoint, loading
+from gpu.checkpoint.weights import WeightLoader
+from gpu.config import ModelConfig
+from gpu.models.registry import MODELS
+from gpu.webgpu.buffers import Memory
+from gpu.webgpu.device import Device
+from tests.gpu import random_llama, random_models
+
+
+def told(device: Device, folder: Path, dtype: str) -> list[tuple[float, str]]:
+    """What `progress` hears while the model in `folder` is loaded."""
+    config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
+    heard: list[tuple[float, str]] = []
+    on_weights = loading(
+        lambda share, message: heard.append((share, message)), checkpoint, config.tie_embeddings
+    )
+    memory = Memory(device)
+    MODELS[config.model_type](
+        config, WeightLoader(checkpoint, memory, dtype, on_weights), memory, 64
+    )
+    return heard
+
+
+@pytest.mark.parametrize("name", random_models.NAMES)
+def test_progress_is_the_share_of_weights_that_are_in_place(device: Device, name: str) -> None:
+    """In every architecture it ends at exactly all of them: none is counted twice, none is left
+    out. What is fused in one tensor, tied, or saved transposed is where that would go wrong."""
+    folder = random_models.folder(name)
+    shares = [share for share, _ in told(device, folder, "q4")]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < 0.5
+    assert shares[-1] == 1.0
+
+
+def test_the_bytes_are_those_of_the_files(device: Device) -> None:
+    folder = random_llama.folder("derived_head")
+    tied = ModelConfig.from_folder(folder).tie_embeddings
+    n_bytes = Checkpoint.open(folder).parameter_bytes(tied)
+    assert abs(n_bytes - (folder / "model.safetensors").stat().st_size) < 8192  # but the header
+    for dtype in ("f32", "q4"):
+        _, message = told(device, folder, dtype)[-1]
+        found = re.fullmatch(r"loading weights, (\d+) of (\d+) MB", message)
+        assert found is not None
+        assert int(found[1]) == int(found[2]) == round(n_bytes / 1e6)
+
+
+def test_the_benchmark_of_loading(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--shape", "tiny", "--repeat", "1", "--dtype", "f16", "--dtype", "q4"]) == 0
+    *table, line = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert [row.split()[0] for row in table] == ["read", "f16", "q4"]
+    assert found["bytes"] > 2 * 4_700_000
+    assert all(found[key]["wall"] > 0 and found[key]["cpu"] > 0 for key in ("read", "f16", "q4"))
