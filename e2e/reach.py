@@ -53,6 +53,14 @@ class Hand:
         expect(self.page.locator("#version")).to_have_text(f"{version}/{version}")
         self.settle(n)
 
+    def choose_piece(self, prompt: str, token: int) -> None:
+        """Patch the focused token with a token of another prompt."""
+        self.panel.get_by_role("radio", name="Patch").check(force=True)
+        self.panel.get_by_role("textbox", name="Another prompt").fill(prompt)
+        pieces = self.panel.get_by_role("radiogroup", name="Token of the other prompt")
+        pieces.get_by_role("radio").nth(token).check(force=True)
+        self.button("Patch").click()
+
     # ---- what went over the line -------------------------------------------------------------
 
     def asked(self) -> list[dict[str, Any]]:

@@ -212,20 +212,12 @@ def test_what_the_server_refuses_is_said_in_the_panel(live: Hand) -> None:
 # ---- patching --------------------------------------------------------------------------------
 
 
-def choose_piece(hand: Hand, prompt: str, token: int) -> None:
-    hand.panel.get_by_role("radio", name="Patch").check(force=True)
-    hand.panel.get_by_role("textbox", name="Another prompt").fill(prompt)
-    pieces = hand.panel.get_by_role("radiogroup", name="Token of the other prompt")
-    pieces.get_by_role("radio").nth(token).check(force=True)
-    hand.button("Patch").click()
-
-
 def test_a_token_of_the_prompt_is_patched_in_a_new_version(hand: Hand) -> None:
     hand.write(N).open()
     hand.page.evaluate("async () => (await import('/static/js/view.js')).pin(-3)")
     expect(hand.panel.locator(".rc-here b")).to_contain_text("prompt")
     position = hand.prompt_length() - 3
-    choose_piece(hand, "the old forest", 2)
+    hand.choose_piece("the old forest", 2)
     patch = {"layer": 0, "position": position, "prompt": "the old forest", "token": 2}
     expect(hand.panel.locator(".rc-patch")).to_contain_text("when written again")
     hand.again(2, N)
@@ -238,7 +230,7 @@ def test_a_token_of_the_prompt_is_patched_in_a_new_version(hand: Hand) -> None:
 
 def test_a_patch_waits_while_the_text_is_written(live: Hand) -> None:
     live.page.evaluate("async () => (await import('/static/js/view.js')).pin(2)")
-    choose_piece(live, "the old forest", 1)
+    live.choose_piece("the old forest", 1)
     expect(live.says).to_have_text("A computed token cannot be patched: write it again.")
     live.cell("head 2.3").click()
     live.wait_asked(HEAD_OFF)
@@ -253,7 +245,7 @@ def test_a_patch_waits_while_the_text_is_written(live: Hand) -> None:
 
 def test_another_prompt_has_no_patches(hand: Hand) -> None:
     hand.write(N).open()
-    choose_piece(hand, "the old forest", 1)
+    hand.choose_piece("the old forest", 1)
     hand.cell("head 2.3").click()
     hand.page.keyboard.press("Escape")
     hand.play.ask("Another one")
@@ -338,7 +330,7 @@ def test_axe_finds_nothing_with_everything_in_use(
     hand.panel.get_by_role("button", name="Mute").click()
     expect(hand.panel.locator(".rc-tokens li").first).to_be_visible()
     found = {"steer": violations(page)}
-    choose_piece(hand, "the old forest", 1)
+    hand.choose_piece("the old forest", 1)
     found["patch"] = violations(page)
     assert hand.play.overflow() <= 0
     hand.again(2, N)

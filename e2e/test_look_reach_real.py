@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from playwright.sync_api import Page, expect
 
+from app import tale
 from e2e.bundled import answer_of, bundled_site
 from e2e.playground import until
 from e2e.reach import Hand
 from e2e.site import Site
+from gpu import Tokenizer
 from gpu.inspection import Losses
-from gpu.interventions import Interventions, LayerFactor, ReachedFrom
+from gpu.interventions import Interventions, LayerFactor, Patch, ReachedFrom
 
 ASK = "Tell me a story about a fox who finds a lantern"
 N = 160
@@ -89,3 +92,40 @@ def test_a_steered_story_goes_to_sea(page: Page, real: Site) -> None:
     expect(hand.panel.locator(".rc-tokens .own .n")).to_have_text(
         re.compile(r"^\S+ → \S+$"), timeout=15_000
     )
+
+
+def test_a_word_of_the_prompt_becomes_that_of_another(page: Page, real: Site) -> None:
+    hand, n = Hand(page, real), 40
+    hand.play.set(max_tokens=n, seed=11, temperature=0)
+    hand.play.ask(ASK)
+    hand.settle(n)
+    prompt = hand.wire.events("accepted")[-1]["prompt"]
+    position = next(i for i, token in enumerate(prompt) if token["text"] == " fox")
+    hand.open()
+    page.evaluate(
+        "async (at) => (await import('/static/js/view.js')).pin(at)", position - len(prompt)
+    )
+    other = "Tell me a story about a bear"
+    n_other = len(Tokenizer.load(tale.model_dir()).encode(other))
+    hand.choose_piece(other, n_other - 1)
+    hand.button("Write it again").click()
+    hand.wait_requests(2)
+    hand.settle(n)
+    patch = Patch(0, position, other, n_other - 1)
+    assert hand.requests()[1]["reach"] == {"patch": [msgspec.to_builtins(patch)]}
+    assert "bear" in hand.play.text()
+    assert "fox" not in hand.play.text(), "no other token of the prompt names the animal"
+    assert_surprise_is_that_under(hand, real, ReachedFrom(0, Interventions(patch=(patch,))))
+
+
+def assert_surprise_is_that_under(hand: Hand, real: Site, reached: ReachedFrom) -> None:
+    """The engine finds every token of the last run as likely as the run did, and without `reached`
+    it does not."""
+    prompt = [token["id"] for token in hand.wire.events("accepted")[-1]["prompt"]]
+    events = hand.wire.events("token")[-len(hand.ids()) :]
+    ids, first = prompt + [event["id"] for event in events], len(prompt) - 1
+    logprobs = [event["logprob"] for event in events]
+    under = answer_of(real, Losses(ids, 5, first, reached=(reached,)))["logprob"].tolist()
+    assert under == pytest.approx(logprobs, abs=1e-4)
+    plain = answer_of(real, Losses(ids, 5, first))["logprob"].tolist()
+    assert plain != pytest.approx(logprobs, abs=1e-1)
