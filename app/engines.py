@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.protocol import (
-    MAX_MESSAGE_BYTES,
     VERSION,
     Device,
     Hello,
@@ -24,6 +23,7 @@ from app.protocol import (
     MemoryInfo,
     ModelInfo,
     Status,
+    message_bytes,
 )
 from gpu import (
     NO_INTERVENTIONS,
@@ -280,7 +280,7 @@ def hello_of(info: EngineInfo, chat: bool) -> Hello:
             context=info.limits.context,
             active=info.limits.n_slots,
             queue=info.queue,
-            message_bytes=MAX_MESSAGE_BYTES,
+            message_bytes=message_bytes(info.limits.context),
             kv_blocks=info.limits.n_blocks,
             block_tokens=info.limits.block_tokens,
             kv_block_bytes=info.limits.block_bytes,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from app.protocol import MAX_MESSAGE_BYTES, Changes, FromPage, Update
+from app.protocol import MESSAGE_BYTES, Changes, FromPage, Update
 from gpu import SamplingParams
 
 ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -38,14 +38,15 @@ class _Name(msgspec.Struct):
     request: int | None = None
 
 
-def decode(raw: str | bytes) -> FromPage:
-    """A message of the page, or `BadMessageError` saying what is wrong with it."""
+def decode(raw: str | bytes, most: int = MESSAGE_BYTES) -> FromPage:
+    """A message of the page of `most` bytes or fewer, or `BadMessageError` saying what is wrong
+    with it."""
     if isinstance(raw, bytes):
         raise BadMessageError("messages must be text frames with one JSON object, not binary")
-    if len(raw) > MAX_MESSAGE_BYTES or len(raw.encode()) > MAX_MESSAGE_BYTES:
+    if len(raw) > most or len(raw.encode()) > most:
         name = _name_in(raw)
         raise BadMessageError(
-            f"a message may have {MAX_MESSAGE_BYTES} bytes at most, but this one has "
+            f"a message may have {most} bytes at most, but this one has "
             f"{len(raw.encode())}; send less text, or fewer tokens",
             name.id,
             request=name.request,

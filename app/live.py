@@ -20,6 +20,7 @@ from app.outgoing import LockedSocket, Outgoing
 from app.prompts import prompt_ids
 from app.protocol import (
     MAX_MESSAGE_BYTES,
+    MESSAGE_BYTES,
     Count,
     Counted,
     Error,
@@ -42,7 +43,7 @@ PATH = "/ws"
 MAX_CONNECTIONS = 64
 MAX_UNREAD = 1000
 """Messages of a page that wait to be handled; simple-websocket's own list has no bound."""
-TRANSPORT_MESSAGE_BYTES = 16 * MAX_MESSAGE_BYTES
+TRANSPORT_MESSAGE_BYTES = 2 * MAX_MESSAGE_BYTES
 """Past this the transport closes the connection; up to it, too large is answered by an error."""
 TRY_AGAIN_LATER = 1013
 
@@ -86,7 +87,7 @@ class Connection:
         message = None
         if raw is not None:
             try:
-                message = decode(raw)
+                message = decode(raw, self._most_bytes)
             except BadMessageError as error:
                 self._out.reply(
                     Error("bad_message", str(error), error.id, error.param, error.request)
@@ -96,6 +97,11 @@ class Connection:
             self._guarded(update, functools.partial(self._update, update))
         if message is not None:
             self._guarded(message, lambda: self._dispatch(message))
+
+    @property
+    def _most_bytes(self) -> int:
+        hello = self._engine.hello
+        return hello.limits.message_bytes if hello else MESSAGE_BYTES
 
     def _guarded(self, message: FromPage, act: Callable[[], None]) -> None:
         """Answer what goes wrong with an error about the message."""

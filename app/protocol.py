@@ -18,7 +18,15 @@ from gpu.events import Accepted, Done, Prefill, Queued, Token, Updated
 from gpu.inspection import Question
 
 VERSION = 1
-MAX_MESSAGE_BYTES = 64 * 1024
+MESSAGE_BYTES = 64 * 1024
+MAX_MESSAGE_BYTES = 2 * 1024 * 1024
+
+
+def message_bytes(context: int) -> int:
+    """How large a message of the page may be: a question names every token before it, eight bytes
+    each with its comma, and a prompt of the same context takes no more."""
+    return min(max(MESSAGE_BYTES, 8 * context + MESSAGE_BYTES // 4), MAX_MESSAGE_BYTES)
+
 
 # ---- from the page ---------------------------------------------------------------------------
 

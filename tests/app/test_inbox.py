@@ -9,7 +9,7 @@ import pytest
 
 from app import inbox
 from app.inbox import UPDATE_SECONDS, BadMessageError, PendingUpdates, changes_of, decode
-from app.protocol import MAX_MESSAGE_BYTES, Changes, Stop, Update
+from app.protocol import MESSAGE_BYTES, Changes, Stop, Update
 from gpu import Interventions, InvalidRequest, LayerFactor
 
 
@@ -36,11 +36,11 @@ def update(id: str = "a", capture: bool | None = None, **changes: Any) -> Update
 
 def test_a_message_of_exactly_the_greatest_size_is_read() -> None:
     empty = json.dumps({"type": "generate", "id": "a", "prompt": ""})
-    room = MAX_MESSAGE_BYTES - len(empty)
+    room = MESSAGE_BYTES - len(empty)
     fits = json.dumps({"type": "generate", "id": "a", "prompt": "x" * room})
-    assert len(fits) == MAX_MESSAGE_BYTES
+    assert len(fits) == MESSAGE_BYTES
     decode(fits)
-    with pytest.raises(BadMessageError, match=f"{MAX_MESSAGE_BYTES} bytes at most"):
+    with pytest.raises(BadMessageError, match=f"{MESSAGE_BYTES} bytes at most"):
         decode(fits + " ")
 
 

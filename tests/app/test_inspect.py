@@ -16,7 +16,7 @@ import pytest
 
 from app.inbox import decode
 from app.pipe import Ask
-from app.protocol import MAX_MESSAGE_BYTES, Inspect
+from app.protocol import MESSAGE_BYTES, Inspect
 from app.questions import MAX_UNDER_WAY
 from app.worker import ProcessEngine
 from gpu import DeviceError, EngineError, InvalidRequest, SamplingParams
@@ -194,11 +194,23 @@ def test_numbers_that_no_message_can_hold_are_refused(start_site: StartSite) -> 
 
 def test_a_question_that_is_too_large_is_refused_by_its_number(site: Site) -> None:
     page = site.page()
-    ask(page, 3, "losses", ids=[1] * MAX_MESSAGE_BYTES)
+    ask(page, 3, "losses", ids=[1] * MESSAGE_BYTES)
     error = outcome(page, 3)
-    assert (error["code"], str(MAX_MESSAGE_BYTES) in error["message"]) == ("bad_message", True)
+    assert (error["code"], str(MESSAGE_BYTES) in error["message"]) == ("bad_message", True)
     ask(page, 4)
     assert outcome(page, 4)["type"] == "answer"
+
+
+def test_a_question_may_name_every_token_of_a_long_context(start_site: StartSite) -> None:
+    page = start_site(context=100_000).page()
+    most = page.messages[0]["limits"]["message_bytes"]
+    assert most > 100_000 * len("128000,")
+    ask(page, 1, "losses", ids=[1] * 100_000, first=99_990)
+    assert outcome(page, 1)["type"] == "answer"
+    page.send(" " * (most + 1))
+    page.until("error", code="bad_message")
+    ask(page, 2)
+    assert outcome(page, 2)["type"] == "answer"
 
 
 def test_without_an_engine_questions_are_refused(start_site: StartSite) -> None:
