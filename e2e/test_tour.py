@@ -331,6 +331,22 @@ def test_a_draft_in_the_composer_gives_way_and_comes_back(
     expect(play.prompt).to_have_value("half a thought")
 
 
+def test_the_cache_shows_the_run_and_then_what_it_had_shown(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    wrote(page, site())
+    Lookout(page).open("cache")
+    page.get_by_role("radio", name="All blocks").check(force=True)
+    page.locator("#plot").focus()
+    page.keyboard.press("t")
+    tour = Tour(page)
+    walk_to(tour, TITLES.index("What is not computed twice") + 1)
+    expect(page.get_by_role("radio", name="This run")).to_be_checked()
+    assert page.locator("#tour-rings i").count() > 0, "its chart is there"
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("radio", name="All blocks")).to_be_checked()
+
+
 def test_what_a_person_changes_meanwhile_stays(page: Page, site: Callable[..., Site]) -> None:
     play = wrote(page, site())
     play.core.focus()

@@ -15,8 +15,9 @@ const VIEWS = {
 };
 
 let wanted = "run";
-/** Where each view is drawn, by its name. */
+/** Where each view is drawn and what chooses it, by its name. */
 const panes = {};
+const inputs = {};
 
 const view = () => VIEWS[wanted].view;
 
@@ -59,14 +60,29 @@ function buildChoice() {
     Object.assign(input, { type: "radio", name: "look-cache", value, checked: value === wanted });
     choice.prepend(input);
     choices.append(choice);
+    inputs[value] = input;
   }
-  choices.addEventListener("change", ({ target }) => {
-    view().hide?.();
-    wanted = target.value;
-    drawPanes();
-    changed("look");
-  });
+  choices.addEventListener("change", ({ target }) => choose(target.value));
   return choices;
+}
+
+function choose(name) {
+  view().hide?.();
+  wanted = name;
+  drawPanes();
+  changed("look");
+}
+
+/** Show a view of the instrument as if it had been chosen; gives what goes back to the one before. */
+export function showCacheView(name) {
+  if (wanted === name) return null;
+  const before = wanted;
+  const turnTo = (other) => {
+    inputs[other].checked = true;
+    choose(other);
+  };
+  turnTo(name);
+  return () => wanted === name && turnTo(before);
 }
 
 function drawPanes() {

@@ -2,6 +2,7 @@
 
 import { byId } from "../dom.js";
 import { bytes, count, duration, figure, plural } from "../format.js";
+import { showCacheView } from "../look/cache.js";
 import { shapeOf } from "../look/kvsize.js";
 import { amount } from "../look/plandetail.js";
 import { notAnswered } from "./missing.js";
@@ -11,6 +12,9 @@ export const kept = {
   title: "What is not computed twice",
   open: "cache",
   at: ({ index }) => ({ index: index - 1, row: null }),
+
+  /** Its chart is that of one run. */
+  enter: () => showCacheView("run"),
 
   say({ hello, row, before, word, segment }) {
     const { perToken } = shapeOf(hello);
