@@ -9,7 +9,7 @@ PORT ?= 8000
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run test test-slow lint parity bench screenshots clean
+.PHONY: run test test-slow lint parity bench accuracy screenshots clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python -m app.software_device
@@ -49,6 +49,10 @@ bench: $(VENV)/test.stamp
 			--context 128,1024,4096,8192 || exit 1; \
 	done
 	$(BIN)/python -m gpu.bench.table build/bench.jsonl README.md
+
+# Every architecture in every storage type beside transformers: the README's other table.
+accuracy: $(VENV)/test.stamp
+	$(BIN)/python -m tests.accuracy README.md
 
 # The pictures in docs/, of the bundled model with a fixed seed.
 screenshots: $(VENV)/test.stamp

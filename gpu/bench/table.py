@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
 NONE = "–"
 
 Result = dict[str, Any]
@@ -33,7 +32,7 @@ def table(results: Sequence[Result]) -> str:
         *(f"× {name}, decode" for name in peers),
     ]
     lines = [f"On {device}:" for device in dict.fromkeys(r["device"] for r in results)]
-    lines += ["", *_markdown(head, [_row(result, peers) for result in results])]
+    lines += ["", *markdown(head, [_row(result, peers) for result in results])]
     with_contexts = [result for result in results if result["contexts"]]
     if with_contexts:
         lines += [
@@ -45,12 +44,14 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def rewritten(text: str, results: Sequence[Result]) -> str:
-    """`text` with a new table between its markers. Raises ValueError when they are not there."""
-    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+def put(text: str, name: str, content: str) -> str:
+    """`text` with `content` between the markers of this name. Raises ValueError when they are not
+    there."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     if len(pattern.findall(text)) != 1:
-        raise ValueError(f"expected one {BEGIN} … {END} to put the table between")
-    return pattern.sub(lambda _: f"{BEGIN}\n{table(results)}\n{END}", text)
+        raise ValueError(f"expected one {begin} … {end} to put the table between")
+    return pattern.sub(lambda _: f"{begin}\n{content}\n{end}", text)
 
 
 def _row(result: Result, peers: Sequence[str]) -> list[str]:
@@ -76,7 +77,7 @@ def _contexts(results: Sequence[Result]) -> list[str]:
         at = {entry["context"]: entry for entry in result["contexts"]}
         cells = [_context(at[size]) if size in at else NONE for size in sizes]
         rows.append([result["model"], result["dtype"], *cells])
-    return _markdown(["model", "weights", *(f"{size:,}" for size in sizes)], rows)
+    return markdown(["model", "weights", *(f"{size:,}" for size in sizes)], rows)
 
 
 def _context(at: Result) -> str:
@@ -91,16 +92,17 @@ def _times(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
     lines = [head, ["---"] * len(head), *rows]
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
 def main(results: str, readme: str) -> None:
     lines = Path(results).read_text("utf-8").splitlines()
+    measured = table([json.loads(line) for line in lines])
     path = Path(readme)
-    text = rewritten(path.read_text("utf-8"), [json.loads(line) for line in lines])
-    path.write_text(text, "utf-8")
+    path.write_text(put(path.read_text("utf-8"), "bench", measured), "utf-8")
 
 
 if __name__ == "__main__":

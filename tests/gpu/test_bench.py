@@ -199,7 +199,7 @@ RESULT = {
 def test_the_table_stands_between_its_markers() -> None:
     before = "# Title\n<!-- bench -->\nold | rows\n<!-- /bench -->\nAfter\n"
     plain = RESULT | {"dtype": "f16", "contestants": {}, "peers": {}, "contexts": []}
-    text = table.rewritten(before, [RESULT, plain])
+    text = table.put(before, "bench", table.table([RESULT, plain]))
     assert text.startswith("# Title\n<!-- bench -->\nOn a device:\n")
     assert text.endswith("\n<!-- /bench -->\nAfter\n")
     assert "| tiny | q4 | 1,234 | 98.8 | 77.7 | 1.20 | – | 2.50 |\n" in text
@@ -207,14 +207,15 @@ def test_the_table_stands_between_its_markers() -> None:
     assert "| model | weights | 1,024 |\n" in text
     assert "| tiny | q4 | 10.0 (1.50, 1.75) |\n" in text
     assert "old" not in text
-    assert table.rewritten(text, [RESULT, plain]) == text
+    assert table.put(text, "bench", table.table([RESULT, plain])) == text
 
 
 def test_a_readme_without_markers_is_left_alone() -> None:
     with pytest.raises(ValueError, match="expected one <!-- bench -->"):
-        table.rewritten("# Title\n", [RESULT])
+        table.put("# Title\n", "bench", "")
 
 
-def test_the_readme_has_a_place_for_the_table() -> None:
+@pytest.mark.parametrize("name", ["bench", "accuracy"])
+def test_the_readme_has_a_place_for_the_table(name: str) -> None:
     readme = Path(__file__).parents[2] / "README.md"
-    assert table.rewritten(readme.read_text("utf-8"), [RESULT]).count("| tiny | q4 |") == 2
+    assert table.put(readme.read_text("utf-8"), name, "| a |").count("| a |") == 1

@@ -21,7 +21,7 @@ from gpu.runner import Runner
 from gpu.step import Look, Row, Step
 from gpu.webgpu.device import Device
 from tests.gpu import driving, random_models
-from tests.gpu.logit_checks import OF_THE_LARGEST_LOGIT, check_logits
+from tests.gpu.logit_checks import KL_OF_CACHED_HALVES, OF_THE_LARGEST_LOGIT, check_logits
 from tests.gpu.random_models import Observed, Reference
 from tests.gpu.rig import compare, greedy
 
@@ -29,8 +29,6 @@ pytestmark = pytest.mark.parity
 N_TOKENS = 45
 AT_ONCE = 8
 """Rows of every step here, so that its kernels are compiled once."""
-KL_OF_CACHED_HALVES = 2e-5
-"""Quantised models keep keys and values as float16; transformers' do not."""
 ONE_OF_EACH = (
     "qwen2", "mistral", "smollm3_window", "granite", "qwen3", "olmo2", "phi3_longrope_partial",
     "gemma2", "gemma3", "gpt2", "gpt_neox",
