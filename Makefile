@@ -4,9 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
-# Files side by side: half of a test's time is spent waiting for a compiler or a page. More than four
-# would crowd one GPU, or the cores that stand in for one.
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+# Files side by side: half of a test's time is spent waiting for a compiler, a page or an engine, so
+# four keep two cores busy. More would crowd one GPU, or the cores that stand in for one.
+PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
 .PHONY: run test test-slow lint parity bench accuracy screenshots clean
