@@ -1,5 +1,5 @@
-"""The command line: `tokenglass [serve]`, `run`, `generate`, `perplexity`, `weights`, `devices`,
-`version`.
+"""The command line: `tokenglass [serve]`, `run`, `generate`, `perplexity`, `reap`, `weights`,
+`devices`, `version`.
 
 Errors are one line. Exit code 2 is for what the user gave (flags, model folder), 1 for the rest.
 Imports of the server and the engine are inside the commands: the engine's process imports this
@@ -202,13 +202,67 @@ def perplexity(
     """
     from app.perplexity import lines
 
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{file}: cannot be read as UTF-8 ({error})") from None
+    text = _read_text(file)
     with _errors():
         for line in lines(Settings(**values), text, dtypes or get_args(Dtype), window, tokens):
             click.echo(line)
+
+
+@main.command()
+@settings_options(("model", "revision", "dtype", "backend", "adapter"))
+@click.option(
+    "--text", "file", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Experts are scored on this text (UTF-8): it should be like what the model will be for.",
+)  # fmt: skip
+@click.option(
+    "--test", "test_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Perplexities are measured on this text; on that of --text if left out, which flatters.",
+)  # fmt: skip
+@click.option(
+    "--share", type=click.FloatRange(0, 1), default=0.25, show_default=True,
+    help="Of each layer's experts, those to prune.",
+)  # fmt: skip
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path),
+    help="Folder to write the smaller model to; must be new or empty.",
+)  # fmt: skip
+@click.option(
+    "--window", type=click.IntRange(8), default=512, show_default=True,
+    help="Tokens that are read together.",
+)  # fmt: skip
+@click.option(
+    "--tokens", type=click.IntRange(2), default=8192, show_default=True,
+    help="Tokens of each text at most.",
+)  # fmt: skip
+def reap(
+    file: Path,
+    test_file: Path | None,
+    share: float,
+    out: Path,
+    window: int,
+    tokens: int,
+    **values: Any,
+) -> None:
+    """Prune the experts of a mixture that matter least on a text (REAP, arXiv 2510.13999), and
+    write what stays as a smaller model.
+
+    An expert's score is the mean of gate x length of its output over the tokens it was given. The
+    weights are written as they were saved; --dtype is for scoring and for the perplexities.
+    """
+    from app.reap import Plan, lines
+
+    text = _read_text(file)
+    test = text if test_file is None else _read_text(test_file)
+    with _errors():
+        for line in lines(Settings(**values), Plan(text, test, share, out, window, tokens)):
+            click.echo(line)
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{file}: cannot be read as UTF-8 ({error})") from None
 
 
 @main.command()

@@ -9,6 +9,7 @@ for token in run:
 """
 
 from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
+from gpu.checkpoint.pruning import expect_empty, write_pruned
 from gpu.checkpoint.tensor_summary import Outlier, TensorSummary
 from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig
 from gpu.engine.engine import Engine, EngineInfo
@@ -34,7 +35,10 @@ from gpu.interventions import (
     encode_interventions,
 )
 from gpu.perplexity import Perplexity, perplexities
+from gpu.perplexity import Window as TextWindow
+from gpu.perplexity import perplexity as text_perplexity
 from gpu.perplexity import windows as text_windows
+from gpu.reap import ExpertScores, expert_scores, n_dropped
 from gpu.runner import DeviceInfo
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt
@@ -53,6 +57,7 @@ __all__ = [
     "EngineClosed",
     "EngineError",
     "EngineInfo",
+    "ExpertScores",
     "Footprint",
     "GenerationDefaults",
     "HeadFactor",
@@ -76,13 +81,19 @@ __all__ = [
     "Steer",
     "TensorEntry",
     "TensorSummary",
+    "TextWindow",
     "Tokenizer",
     "devices",
     "encode_interventions",
+    "expect_empty",
+    "expert_scores",
     "is_tuned",
+    "n_dropped",
     "perplexities",
     "probe_device",
+    "text_perplexity",
     "text_windows",
+    "write_pruned",
 ]
 
 

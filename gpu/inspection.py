@@ -121,6 +121,20 @@ class Beam(_Question, frozen=True, tag="beam"):
     reached: tuple[ReachedFrom, ...] = ()
 
 
+class Routing(_Question, frozen=True, tag="routing"):
+    """Which experts was each of the tokens from `first` on given to? For models with experts.
+
+    chosen  u32 (len(ids) − first, n_expert_layers, per_token): largest gate first
+    gates   f32 (the same): what the outputs of experts were multiplied by
+    norms   f32 (the same): the lengths of these outputs before that
+    info    "layers": those that have experts; "n_experts": of each
+    """
+
+    ids: list[int]
+    first: int = 0
+    reached: tuple[ReachedFrom, ...] = ()
+
+
 class PlanView(_Question, frozen=True, tag="plan"):
     """What does a step of `n_rows` tokens after `context` others run on the device? No arrays.
 
@@ -171,6 +185,7 @@ Question = (
     | Waterfall
     | Losses
     | Beam
+    | Routing
     | PlanView
     | Profile
     | CacheBlocks

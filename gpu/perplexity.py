@@ -77,6 +77,12 @@ def windows(tokenizer: Encoder, text: str, size: int, most: int) -> list[Window]
     return cut
 
 
+def perplexity(engine: Engine, cut: Sequence[Window]) -> float:
+    """Of what an engine's model makes of a text in windows."""
+    loss = sum(_loss(_foretelling(engine, window), window) for window in cut)
+    return math.exp(loss / sum(window.n_counted for window in cut))
+
+
 def perplexities(
     load: Callable[[str], Engine], cut: Sequence[Window], dtypes: Sequence[str]
 ) -> Iterator[Perplexity]:
@@ -96,8 +102,8 @@ def _measure(engine: Engine, dtype: str, cut: Sequence[Window], kept: IO[bytes])
     kept.seek(0)
     loss, parts = 0.0, []
     for window in cut:
-        logits = engine.logits(list(window.ids))[window.first - 1 : -1]
-        loss += window.n_counted * _loss(logits, window.ids[window.first :])
+        logits = _foretelling(engine, window)
+        loss += _loss(logits, window)
         if dtype == REFERENCE:
             kept.write(np.ascontiguousarray(logits, np.float32).tobytes())
             continue
@@ -110,10 +116,15 @@ def _measure(engine: Engine, dtype: str, cut: Sequence[Window], kept: IO[bytes])
     return Perplexity(dtype, math.exp(loss / n_tokens), n_tokens, divergence)
 
 
-def _loss(logits: Floats, ids: Sequence[int]) -> float:
-    """`mean_loss`, a few positions at a time."""
-    losses = [(len(ids[at]), mean_loss(logits[at], ids[at])) for at in _pieces(len(ids))]
-    return sum(n * loss for n, loss in losses) / len(ids)
+def _foretelling(engine: Engine, window: Window) -> Floats:
+    """Logits (n_counted, vocab_size) of the tokens that are counted."""
+    return engine.logits(list(window.ids))[window.first - 1 : -1]
+
+
+def _loss(logits: Floats, window: Window) -> float:
+    """Nats of all tokens that are counted, a few positions at a time."""
+    ids = window.ids[window.first :]
+    return sum(len(ids[at]) * mean_loss(logits[at], ids[at]) for at in _pieces(len(ids)))
 
 
 def _pieces(n: int) -> Iterator[slice]:

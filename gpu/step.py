@@ -140,11 +140,13 @@ class Look:
     keys    (first, n): attention weights of every row to the keys at positions first … first+n−1
     states  the residual stream of every row
     lens    the logits that every state of the stream would give, of the row of step.samples[0]
+    routes  the experts that every row was given to, of a model that has experts
     """
 
     keys: tuple[int, int] | None = None
     lens: bool = False
     states: bool = False
+    routes: bool = False
 
     def expect(self, step: Step, context: int) -> None:
         """Raises InvalidRequest when a step has not what is asked of it."""
@@ -161,6 +163,21 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Routes:
+    """Which experts rows were given to, in each layer that has experts, largest gate first; all
+    (n_rows, n_expert_layers, per_token).
+
+    chosen  uint32: their numbers
+    gates   what their outputs were multiplied by
+    norms   the lengths of those outputs before that
+    """
+
+    chosen: npt.NDArray[np.uint32]
+    gates: Floats
+    norms: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Inspected:
     """What was kept of a step, float32; None is what was not asked for.
 
@@ -169,11 +186,13 @@ class Inspected:
                                                         residual stream before layer 0, … after the
                                                         last; the last row is the model's own logits
     states     (n_rows, n_layers + 1, hidden_size)      that residual stream
+    routes     see `Routes`
     """
 
     attention: Floats | None = None
     lens: Floats | None = None
     states: Floats | None = None
+    routes: Routes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,11 +34,12 @@ GPU = {
     "runner": "config reach step",
     "reference": "step",
     "perplexity": "errors reference step",
+    "reap": "config errors inspection perplexity",
     "webgpu": "errors runner step",
     "checkpoint": "config errors gguf json_object webgpu",
     "kv": "config errors webgpu",
     "footprint": "checkpoint config errors kv",
-    "inspect": "errors inspection kv reference runner step",
+    "inspect": "config errors inspection kv reference runner step",
     "ops": "checkpoint config errors kv runner step webgpu",
     "models": "checkpoint config kv ops webgpu",
     "plans": "config errors kv models ops reach runner webgpu",
@@ -47,8 +48,8 @@ GPU = {
     "pytorch": "checkpoint config errors kv reach reference runner step",
     "engine": "checkpoint config errors events inspect inspection interventions kv pytorch reach"
     " runner runners sampling script step text",
-    "": "checkpoint config engine errors footprint interventions perplexity runner sampling script"
-    " text tuning webgpu",
+    "": "checkpoint config engine errors footprint interventions perplexity reap runner sampling"
+    " script text tuning webgpu",
     "bench": "checkpoint config errors kv models ops pytorch reference runner runners step tuning"
     " webgpu",
 }  # fmt: skip

@@ -91,6 +91,11 @@ class ModelConfig(Traits):
         """Numbers of a head that rotary positions turn, in layers that have them."""
         return self.head_dim if self.rotary_dim is None else self.rotary_dim
 
+    @property
+    def expert_layers(self) -> tuple[int, ...]:
+        """Layers that have experts."""
+        return tuple(i for i in range(self.n_layers) if self.experts_of(i))
+
 
 def _read(path: Path) -> tuple[JsonObject, JsonObject]:
     """config.json and generation_config.json of a folder, or what a GGUF file says instead."""

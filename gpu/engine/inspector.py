@@ -17,7 +17,7 @@ from gpu.engine.states import LastStates
 from gpu.errors import InvalidRequest
 from gpu.inspect.beam import beam_answer
 from gpu.inspect.plan_questions import peaks_answer, plan_answer, profile_answer
-from gpu.inspect.readings import LossReading, kv_reading, lens_reading
+from gpu.inspect.readings import LossReading, kv_reading, lens_reading, routing_reading
 from gpu.inspect.waterfall import waterfall
 from gpu.inspection import (
     Answer,
@@ -32,6 +32,7 @@ from gpu.inspection import (
     PlanView,
     Profile,
     Question,
+    Routing,
     Waterfall,
 )
 from gpu.interventions import MAX_TEXT_TOKENS, Encode, Encoded, ReachedFrom, encode_interventions
@@ -102,6 +103,11 @@ class Inspector:
             case Beam(ids=ids):
                 self._check_place(ids, 0)
                 return self._under(question.reached, lambda c: self._beam(question, c))
+            case Routing(ids=ids, first=first):
+                if self._runner.config.experts is None:
+                    raise InvalidRequest("this model has no experts; ask one that has", "kind")
+                self._check_place(ids, first, "first")
+                return self._under(question.reached, lambda c: self._routing(ids, first, c))
             case PlanView():
                 return plan_answer(self._runner, question)
             case Profile():
@@ -168,6 +174,17 @@ class Inspector:
             return self._rows.logits(ids, len(ids) - 1, course)
 
         return beam_answer(question, logits_after, self._end_ids, self._runner.limits.context)
+
+    def _routing(self, ids: list[int], first: int, course: Course) -> Pieces:
+        parts = []
+        while first < len(ids):
+            end = course.end(first, min(first + PIECE_ROWS, len(ids)))
+            found = yield from self._rows.inspect(ids[:end], first, Look(routes=True), course)
+            assert found.routes is not None
+            parts.append(found.routes)
+            first = end
+            yield
+        return routing_reading(parts, self._runner.config)
 
     def _cache_blocks(self) -> Pieces:
         yield from ()

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import asdict
 
+from gpu.config import ModelConfig
 from gpu.inspection import Answer, Array
 from gpu.kv.state import KvState
 from gpu.reference.softmax import Doubles, entropy, log_softmax
-from gpu.step import Floats
+from gpu.step import Floats, Routes
 
 
 def lens_reading(logits: Floats, chosen: int, top: int) -> Answer:
@@ -63,6 +64,17 @@ class LossReading:
         mean = -float(arrays["logprob"].mean())
         info = {"mean_loss": mean, "perplexity": float(np.exp(mean))}
         return Answer(info, tuple(Array.of(n, v) for n, v in arrays.items()))
+
+
+def routing_reading(parts: Sequence[Routes], config: ModelConfig) -> Answer:
+    """Of the tokens of a text, a piece at a time; arrays and info as `gpu.inspection.Routing`."""
+    assert config.experts is not None
+    arrays = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("chosen", "gates", "norms")
+    }
+    info = {"layers": list(config.expert_layers), "n_experts": config.experts.n}
+    return Answer(info, tuple(Array.of(n, v) for n, v in arrays.items()))
 
 
 def kv_reading(state: KvState) -> Answer:

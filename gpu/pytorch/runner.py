@@ -170,6 +170,7 @@ class TorchRunner:
             attention=kept.attention.numpy() if look.keys is not None else None,
             lens=lens.numpy() if lens is not None else None,
             states=kept.states.numpy() if look.states else None,
+            routes=kept.routes if look.routes else None,
         )
 
     def _batch(self, step: Step) -> Batch:

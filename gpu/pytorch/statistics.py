@@ -8,7 +8,7 @@ import time
 import numpy as np
 import torch
 
-from gpu.step import Captured
+from gpu.step import Captured, Routes
 
 SlotWeights = tuple[torch.Tensor, torch.Tensor]
 """Places of a sequence's rows in the step (n,), their attention weights (n, n_heads, n_context)."""
@@ -89,6 +89,7 @@ class Kept(Watcher):
         self._keys = keys
         self._states: list[torch.Tensor] = []
         self._attention: list[torch.Tensor] = []
+        self._routes: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
     def add(self, kind: str, x: torch.Tensor) -> None:
         if kind in ("embedding", "residual"):
@@ -103,6 +104,16 @@ class Kept(Watcher):
             there = p[..., first : first + n]
             kept[which, :, : there.shape[-1]] = there
         self._attention.append(kept)
+
+    def add_experts(self, chosen: torch.Tensor, gates: torch.Tensor, norms: torch.Tensor) -> None:
+        self._routes.append((chosen, gates, norms))
+
+    @property
+    def routes(self) -> Routes:
+        chosen, gates, norms = (
+            torch.stack(parts, 1).numpy() for parts in zip(*self._routes, strict=True)
+        )
+        return Routes(chosen.astype(np.uint32), gates, norms)
 
     @property
     def states(self) -> torch.Tensor:
