@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-ENGINE_SETTINGS = ("model", "revision", "dtype", "backend", "adapter", "context", "kv_memory")
+ENGINE_SETTINGS = (
+    "model", "revision", "dtype", "backend", "adapter", "context", "kv_memory", "weight_cache",
+)  # fmt: skip
 
 
 class DefaultGroup(click.Group):

@@ -15,6 +15,7 @@ Backend = Literal["wgpu", "torch"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 MIB = 1024 * 1024
+GIB = 1024 * MIB
 
 
 class SettingsError(ValueError):
@@ -50,6 +51,12 @@ class Settings:
         "MiB for the KV cache of all texts; the engine chooses if left out.",
         (1, 2**24),
     ] = None
+    weight_cache: Annotated[
+        int,
+        "GiB on the disk, in the folder TOKENGLASS_CACHE, for weights as q8 and q4 store them, so "
+        "that the next start need not quantise them; 0 keeps none.",
+        (0, 2**16),
+    ] = 16
     slots: Annotated[int, "Texts written at the same time.", (1, 256)] = 4
     prefix_cache: Annotated[
         bool,
@@ -89,6 +96,10 @@ class Settings:
     @property
     def kv_bytes(self) -> int | None:
         return None if self.kv_memory is None else self.kv_memory * MIB
+
+    @property
+    def keep_bytes(self) -> int:
+        return self.weight_cache * GIB
 
 
 @dataclass(frozen=True)

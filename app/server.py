@@ -119,6 +119,7 @@ def load_engine(
         prefix_cache=settings.prefix_cache,
         warm_up=True,
         probe=True,
+        keep_bytes=settings.keep_bytes,
         progress=progress,
     )
 

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 # room of gpu, a module or a package: the rooms it may open
 GPU = {
     "errors": "",
+    "cache_folder": "",
     "json_object": "errors",
     "gguf": "errors json_object",
     "sampling": "errors",
@@ -36,14 +37,14 @@ GPU = {
     "perplexity": "errors reference step",
     "reap": "config errors inspection perplexity",
     "webgpu": "errors runner step",
-    "checkpoint": "config errors gguf json_object webgpu",
+    "checkpoint": "cache_folder config errors gguf json_object webgpu",
     "kv": "config errors webgpu",
     "footprint": "checkpoint config errors kv",
     "inspect": "config errors inspection kv reference runner step",
     "ops": "checkpoint config errors kv runner step webgpu",
     "models": "checkpoint config kv ops webgpu",
     "plans": "config errors kv models ops reach runner webgpu",
-    "tuning": "checkpoint errors ops runner step webgpu",
+    "tuning": "cache_folder checkpoint errors ops runner step webgpu",
     "runners": "checkpoint config errors kv models ops plans reach runner step tuning webgpu",
     "pytorch": "checkpoint config errors kv reach reference runner step",
     "engine": "checkpoint config errors events inspect inspection interventions kv pytorch reach"

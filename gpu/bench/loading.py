@@ -4,13 +4,15 @@ A checkpoint of random bfloat16 weights in a well-known shape is written to a fo
 loaded onto the device again and again, from the page cache: opened, checked, converted or
 quantised, uploaded, and waited for. Beside it, in turns, stands one read of the file's bytes into
 memory of their own, which whoever loads them cannot do without. The device is open already and no
-plan is recorded. The least of several repetitions counts, of seconds and of processor time (of all
-threads, those of a software device among them).
+plan is recorded. What is quantised is also loaded from the file that an earlier start kept, as
+"q4 kept" (`gpu.checkpoint.kept`). The least of several repetitions counts, of seconds and of
+processor time (of all threads, those of a software device among them).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import os
@@ -20,10 +22,12 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gpu.checkpoint.files import WEIGHTS
+from gpu.checkpoint.kept import is_kept, kept_weights
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.shapes import SHAPES, RandomCheckpoint
@@ -35,6 +39,7 @@ from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 
 CONTEXT = 2048
+KEEP_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +64,13 @@ def write_random(config: ModelConfig, folder: Path) -> int:
     return path.stat().st_size
 
 
-def load(device: Device, config: ModelConfig, folder: Path, dtype: str) -> None:
+def load(device: Device, config: ModelConfig, folder: Path, dtype: str, keep_bytes: int) -> None:
     """Load the weights in `folder` as `dtype`, and wait until they are there."""
-    memory = Memory(device)
-    loader = WeightLoader(Checkpoint.open(folder), memory, dtype)
-    model = MODELS[config.model_type](config, loader, memory, CONTEXT)
-    memory.read(model.norm.gain)
+    memory, checkpoint = Memory(device), Checkpoint.open(folder)
+    with kept_weights(checkpoint, config, dtype, keep_bytes) as kept:
+        loader = WeightLoader(checkpoint, memory, dtype, kept=kept)
+        model = MODELS[config.model_type](config, loader, memory, CONTEXT)
+        memory.read(model.norm.gain)
 
 
 def took(what: Callable[[], object]) -> Took:
@@ -74,15 +80,20 @@ def took(what: Callable[[], object]) -> Took:
     return Took(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def measure(shape: str, dtypes: list[str], adapter: str | None, repeat: int) -> dict[str, object]:
+def measure(shape: str, dtypes: list[str], adapter: str | None, repeat: int) -> dict[str, Any]:
     """The least times of everything, in turns."""
     config, device = SHAPES[shape], Device.open(adapter)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        os.environ["TOKENGLASS_CACHE"] = str(folder / "cache")
         n_bytes = write_random(config, folder)
         what: dict[str, Callable[[], object]] = {"read": (folder / WEIGHTS).read_bytes}
         for dtype in dtypes:
-            what[dtype] = lambda dtype=dtype: load(device, config, folder, dtype)  # type: ignore[misc]
+            what[dtype] = functools.partial(load, device, config, folder, dtype, 0)
+            if is_kept(dtype):
+                again = functools.partial(load, device, config, folder, dtype, KEEP_BYTES)
+                again()
+                what[f"{dtype} kept"] = again
         times: dict[str, list[Took]] = {key: [] for key in what}
         for _ in range(repeat):
             for key, do in what.items():
@@ -110,12 +121,13 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     dtypes = args.dtype or list(FORMATS)
     found = measure(args.shape, dtypes, args.adapter, args.repeat)
-    read: dict[str, float] = found["read"]  # type: ignore[assignment]
-    for key in ("read", *dtypes):
-        times: dict[str, float] = found[key]  # type: ignore[assignment]
+    read = found["read"]
+    for key, times in found.items():
+        if not isinstance(times, dict):
+            continue
         ratios = (times[kind] / read[kind] for kind in ("wall", "cpu"))
         print(
-            f"{key:6} {1e3 * times['wall']:8.0f} ms {1e3 * times['cpu']:8.0f} ms of processors "
+            f"{key:8} {1e3 * times['wall']:8.0f} ms {1e3 * times['cpu']:8.0f} ms of processors "
             "(× read: {:.2f}, {:.2f})".format(*ratios)
         )
     print(json.dumps(found))

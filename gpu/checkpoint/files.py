@@ -98,6 +98,11 @@ def open_shards(folder: Path) -> dict[str, Tensor]:
 
 def open_safetensors(path: Path) -> dict[str, Tensor]:
     """Map one file and check that its header describes all of its bytes, once each."""
+    return open_with_metadata(path)[1]
+
+
+def open_with_metadata(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """As `open_safetensors`, with the strings that the file holds beside its tensors."""
     try:
         n_bytes = path.stat().st_size
         if n_bytes < 8:
@@ -116,11 +121,20 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
     header = parse_json(data[8 : 8 + header_bytes].tobytes(), f"{path}: header")
     if not isinstance(header, dict):
         raise ModelError(f"{path}: the header must be a JSON object, but is {shown(header)}")
-    header.pop("__metadata__", None)
+    metadata = _strings(header.pop("__metadata__", None))
     body = data[8 + header_bytes :]
     spans = [_check_entry(path, name, entry, len(body)) for name, entry in header.items()]
     _check_cover(path, spans, len(body))
-    return {name: Tensor(name, path, dtype, shape, body[a:b]) for name, dtype, shape, a, b in spans}
+    return metadata, {
+        name: Tensor(name, path, dtype, shape, body[a:b]) for name, dtype, shape, a, b in spans
+    }
+
+
+def _strings(metadata: Any) -> dict[str, str]:
+    """What is not as the format says does not matter to a model."""
+    if not isinstance(metadata, dict):
+        return {}
+    return {key: value for key, value in metadata.items() if isinstance(value, str)}
 
 
 Span = tuple[str, str, tuple[int, ...], int, int]

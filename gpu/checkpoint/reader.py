@@ -93,6 +93,10 @@ class Checkpoint:
         """All names, in the order of the file or of the index."""
         return tuple(self._tensors)
 
+    def paths(self) -> tuple[Path, ...]:
+        """The files that hold the tensors, by name."""
+        return tuple(sorted({tensor.path for tensor in self._tensors.values()}))
+
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpu.checkpoint.kept import Kept, Nothing, is_kept
 from gpu.checkpoint.packing import BLOCK, FORMATS, U32, pack, row_words
 from gpu.checkpoint.reader import WeightSource
 from gpu.config import ModelConfig
@@ -99,7 +100,8 @@ class WeightLoader:
     """Reads tensors of one checkpoint onto the device, checking shapes.
 
     `dtype` is the storage type of matrices; vectors (norm gains, biases) are always float32.
-    `on_weights` is told how many weights were just put in place.
+    `on_weights` is told how many weights were just put in place. `kept`: where packed matrices are
+    kept from an earlier start, or for the next one.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class WeightLoader:
         memory: Memory,
         dtype: str,
         on_weights: Callable[[int], None] = lambda n: None,
+        kept: Kept | None = None,
     ) -> None:
         if dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
@@ -115,6 +118,7 @@ class WeightLoader:
         self.memory = memory
         self.dtype = dtype
         self._on_weights = on_weights
+        self._kept = kept or Nothing()
         self._packers = ThreadPoolExecutor(WORKERS, "pack")
 
     def matrix(self, name: str, source: Source, n: int, k: int) -> Matrix:
@@ -276,15 +280,23 @@ class WeightLoader:
                 f"{name}: {multiple} rows that belong together take {4 * words * multiple:,} "
                 f"bytes, but this device binds {bound:,} at most; a smaller --dtype needs less"
             )
+        kept: Kept = self._kept if is_kept(dtype) else Nothing()
+        found = kept.find(name, (n, words))
         shards = []
         for first, n_shard in _pieces(n, limit):
             tag = name if n <= limit else f"{name}[{first}:{first + n_shard}]"
             tensor = self.memory.zeros(tag, (n_shard, words), "u32", purpose="weights")
             step = max(multiple, PIECE_WEIGHTS // k // multiple * multiple)
             at = 0
-            for packed in self._packed(dtype, rows, first, n_shard, step, " + ".join(sources)):
+            for packed in (
+                self._packed(dtype, rows, first, n_shard, step, " + ".join(sources))
+                if found is None
+                else (found[first + a : first + a + b] for a, b in _pieces(n_shard, step))
+            ):
                 self.memory.write(tensor, packed, at)
                 at += packed.nbytes
+                if found is None:
+                    kept.add(name, (n, words), packed)
                 self._on_weights(len(packed) * k)
             shards.append(Shard(tensor, first, n_shard))
         return Matrix(name, n, k, dtype, tuple(shards), sources)

@@ -124,6 +124,7 @@ class Engine:
         prefix_cache: bool = True,
         warm_up: bool = False,
         probe: bool = False,
+        keep_bytes: int = 0,
         progress: Progress = lambda fraction, message: None,
     ) -> Engine:
         """Load a model folder (config.json, *.safetensors, tokenizer.json) or a GGUF file.
@@ -134,6 +135,8 @@ class Engine:
         warm_up       compile what the first requests will need while there are none
         probe         run the kernels that are fastest on the adapter: measured now (3 s at most) if
                       they never were, then kept in the user's cache folder
+        keep_bytes    keep weights as q8 and q4 pack them for the next start, in files in the user's
+                      cache folder that take so much together at most; 0: neither write nor read any
         progress      gets a fraction and a message, also from the engine's thread
 
         Raises ModelError for a model that cannot be run and DeviceError for a device that cannot
@@ -153,6 +156,7 @@ class Engine:
                 folder,
                 adapter,
                 probe,
+                keep_bytes,
                 progress=progress,
                 dtype=dtype,
                 context=context,
@@ -310,7 +314,12 @@ class Engine:
 
 
 def _open_runner(
-    backend: str, folder: Path, adapter: str | None, probe: bool, **options: Any
+    backend: str,
+    folder: Path,
+    adapter: str | None,
+    probe: bool,
+    keep_bytes: int,
+    **options: Any,
 ) -> Runner:
     """Imported here, so that neither backend needs the other's packages."""
     if backend == "torch":
@@ -325,7 +334,7 @@ def _open_runner(
         return runner
     from gpu.runners.wgpu_runner import WgpuRunner
 
-    return WgpuRunner.load(folder, adapter=adapter, probe=probe, **options)
+    return WgpuRunner.load(folder, adapter=adapter, probe=probe, keep_bytes=keep_bytes, **options)
 
 
 def _defaults(recommended: GenerationDefaults) -> SamplingParams:

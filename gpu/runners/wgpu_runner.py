@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gpu.checkpoint.kept import Kept, kept_weights
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint, Progress, WeightSource, loading
 from gpu.checkpoint.weights import WeightLoader
@@ -77,6 +78,7 @@ class WgpuRunner:
         kv_bytes: int | None = None,
         n_slots: int = 4,
         on_weights: Callable[[int], None] = lambda n: None,
+        kept: Kept | None = None,
     ) -> None:
         if config.model_type not in MODELS:
             raise ModelError(
@@ -97,7 +99,7 @@ class WgpuRunner:
             max_binding_bytes=device.max_binding_bytes,
         )
         self.model = MODELS[config.model_type](
-            config, WeightLoader(checkpoint, memory, dtype, on_weights), memory, shape.context
+            config, WeightLoader(checkpoint, memory, dtype, on_weights, kept), memory, shape.context
         )
         n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
         self.pools = KvPools(config, shape, kv, n_tables, memory)
@@ -138,25 +140,29 @@ class WgpuRunner:
         n_slots: int = 4,
         checked: bool | None = None,
         probe: bool = False,
+        keep_bytes: int = 0,
         progress: Progress = lambda fraction, message: None,
     ) -> WgpuRunner:
         """Open the adapter and load a model folder; `probe`: cut products as was measured to be
-        best there, measuring it now if it never was. Raises ModelError and DeviceError."""
+        best there, measuring it now if it never was; `keep_bytes`: see `kept_weights`. Raises
+        ModelError and DeviceError."""
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
         device = Device.open(adapter, checked=checked)
         if probe:
             device = tuned(device, progress)
-        return cls(
-            device,
-            config,
-            checkpoint,
-            dtype=dtype,
-            context=context,
-            kv_bytes=kv_bytes,
-            n_slots=n_slots,
-            on_weights=loading(progress, checkpoint, config.tie_embeddings),
-        )
+        with kept_weights(checkpoint, config, dtype, keep_bytes) as kept:
+            return cls(
+                device,
+                config,
+                checkpoint,
+                dtype=dtype,
+                context=context,
+                kv_bytes=kv_bytes,
+                n_slots=n_slots,
+                on_weights=loading(progress, checkpoint, config.tie_embeddings),
+                kept=kept,
+            )
 
     @property
     def memory(self) -> Memory:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpu.cache_folder import cache_folder
 from gpu.webgpu.tiling import Tuning
 
 MAX_BYTES = 16_384
@@ -50,22 +51,9 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tuning: Tuning
 
 
-def folder() -> Path | None:
-    """Where the files are, whether it exists or not; None for a user without a home."""
-    if given := os.environ.get("TOKENGLASS_CACHE"):
-        return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):  # relative ones count as unset (XDG Base Directory Specification)
-        return Path(base) / "tokenglass"
-    try:
-        return Path.home() / ".cache" / "tokenglass"
-    except RuntimeError:
-        return None
-
-
 def writable() -> bool:
     """Can the folder take files? It is made if it is missing."""
-    where = folder()
+    where = cache_folder()
     try:
         if where is None:
             return False
@@ -77,7 +65,7 @@ def writable() -> bool:
 
 def read(key: Key, allowed: Collection[Tuning]) -> Tuning | None:
     """The tuning kept for `key`, if it is one of `allowed`."""
-    where = folder()
+    where = cache_folder()
     if where is None:
         return None
     path = where / key.file_name
@@ -95,7 +83,7 @@ def read(key: Key, allowed: Collection[Tuning]) -> Tuning | None:
 
 def write(key: Key, tuning: Tuning) -> bool:
     """Keep `tuning` for `key`. False, with a line in the log, when the folder cannot take it."""
-    where = folder()
+    where = cache_folder()
     try:
         if where is None:
             raise OSError("this user has no home folder")

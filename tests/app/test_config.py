@@ -61,6 +61,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "adapter": (["llvm"], "llvm"),
     "context": (["128"], 128),
     "kv_memory": (["64"], 64),
+    "weight_cache": (["0"], 0),
     "slots": (["2"], 2),
     "prefix_cache": (["false"], False),
     "switching": (["false"], False),

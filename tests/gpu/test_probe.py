@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu.cache_folder import cache_folder
 from gpu.engine.engine import Engine
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.tuning import probe as probing
@@ -260,11 +261,11 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.delenv("TOKENGLASS_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert saved.folder() == Path("/home/someone/.cache/tokenglass")
+    assert cache_folder() == Path("/home/someone/.cache/tokenglass")
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert saved.folder() == Path("/elsewhere/tokenglass")
+    assert cache_folder() == Path("/elsewhere/tokenglass")
     monkeypatch.setenv("TOKENGLASS_CACHE", "/here")
-    assert saved.folder() == Path("/here")
+    assert cache_folder() == Path("/here")
 
 
 # ---- on the device --------------------------------------------------------------------------
