@@ -14,6 +14,7 @@ from typing import Any
 from gpu.engine.sequence import Sequence
 from gpu.engine.setting import Setting
 from gpu.engine.states import LastStates
+from gpu.engine.turns import unless
 from gpu.errors import EngineError
 from gpu.interventions import Encoded, expect_no_new_patch
 
@@ -66,8 +67,9 @@ class Changes:
             update, index = line[0]
             try:
                 setting = None
-                if update.reach is not None and not sequence.finished:
-                    setting = yield from self._states.setting(update.reach)
+                if update.reach is not None:
+                    pieces = self._states.setting(update.reach)
+                    setting = yield from unless(lambda: sequence.finished, pieces)
                 index.set_result(self._apply(update, setting))
             except EngineError as error:
                 index.set_exception(error)

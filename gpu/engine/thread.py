@@ -25,7 +25,7 @@ from gpu.engine.scheduler import Scheduled, Scheduler
 from gpu.engine.sequence import Sequence
 from gpu.engine.setting import Setting
 from gpu.engine.states import LastStates
-from gpu.engine.turns import Turns, timed
+from gpu.engine.turns import Turns, timed, unless
 from gpu.errors import EngineClosed, EngineError, InvalidRequest, QueueFull
 from gpu.events import Reason
 from gpu.inspection import Question
@@ -232,9 +232,12 @@ class EngineThread:
         try:
             settings: list[Setting | None] = []
             for wanted in sequence.reach.wanted:
-                if sequence.finished:
-                    return
-                ready = None if wanted is None else (yield from self._states.setting(wanted))
+                ready = None
+                if wanted is not None:
+                    pieces = self._states.setting(wanted)
+                    ready = yield from unless(lambda: sequence.finished, pieces)
+                    if sequence.finished:
+                        return
                 settings.append(ready)
             sequence.reach.settle(tuple(settings))
         except QueueFull:

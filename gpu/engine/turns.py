@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -59,6 +59,21 @@ class Turns:
 def _fail(value: Future[Any], error: Exception) -> None:
     if value.set_running_or_notify_cancel():
         value.set_exception(error)
+
+
+def unless(
+    over: Callable[[], bool], pieces: Generator[None, None, T]
+) -> Generator[None, None, T | None]:
+    """What `pieces` come to; None once `over`, and the rest of them is left undone."""
+    while not over():
+        try:
+            next(pieces)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+        yield
+    pieces.close()
+    return None
 
 
 def timed(pieces: Generator[None, None, Answer]) -> Generator[None, None, Answer]:

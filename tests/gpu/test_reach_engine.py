@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -16,6 +17,7 @@ from gpu.interventions import Interventions, LayerFactor, Patch, ReachedFrom, St
 from gpu.reach import Reach
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt
+from gpu.step import Inspected, Look, Step
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
 from tests.gpu.test_script import Written
@@ -193,14 +195,29 @@ def test_a_change_before_the_start_acts_from_the_last_token_of_the_prompt(
     assert [row.position for row in step.rows] == [19]
 
 
+class Held(ScriptedRunner):
+    """Its first look ends when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looking, self.go = threading.Event(), threading.Event()
+
+    def inspect(self, step: Step, look: Look) -> Inspected:
+        self.looking.set()
+        assert self.go.wait(10)
+        return super().inspect(step, look)
+
+
 def test_cancelled_while_its_texts_are_computed(open_engine: Open) -> None:
-    runner = ScriptedRunner(delay=0.05)
+    runner = Held()
     engine = open_engine(runner)
     written = Written()
     reach = Interventions(steer=tuple(Steer(0, f"{i}" * 60, 1.0) for i in range(8)))
     run = engine.submit([9], SamplingParams(max_tokens=9), reach=reach, on_event=written)
     behind = submit(engine, [8], 20, reach=steer("sea"), script=[ChangeAt(5, reach=OFF)])
+    assert runner.looking.wait(10)
     run.cancel()
+    runner.go.set()
     done = written.wait().events[-1]
     assert isinstance(done, Done)
     assert done.reason == "cancelled"

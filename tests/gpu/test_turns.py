@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from gpu.engine.turns import Turns
+from gpu.engine.turns import Turns, unless
 from gpu.errors import EngineClosed, QueueFull
 
 
@@ -84,3 +84,14 @@ def test_the_end_refuses_all_but_the_cancelled() -> None:
     turns.refuse(EngineClosed("closed"))
     assert isinstance(waiting.exception(0), EngineClosed)
     assert not turns
+
+
+@pytest.mark.parametrize(("over_after", "value"), [(9, "a"), (2, None), (0, None)])
+def test_work_ends_with_what_it_is_for(over_after: int, value: str | None) -> None:
+    log: list[str] = []
+    work, turns, answer = Work(log, "a", 3), Turns(), Future[str | None]()
+    turns.add(unless(lambda: len(log) > over_after - 1, work.pieces()), answer)
+    run(turns)
+    assert answer.result(0) == value
+    assert len(log) == min(3, over_after)
+    assert work.closed or not log
