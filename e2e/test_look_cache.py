@@ -299,7 +299,12 @@ def test_blocks_by_pointer(page: Page, site: Callable[..., Site]) -> None:
 
 @pytest.mark.parametrize(
     ("theme", "size"),
-    [("light", (1440, 900)), ("dark", (1440, 900)), ("light", (360, 640)), ("dark", (900, 800))],
+    [
+        ("light", (360, 640)),
+        ("dark", (1440, 900)),
+        pytest.param("light", (1440, 900), marks=pytest.mark.slow),
+        pytest.param("dark", (900, 800), marks=pytest.mark.slow),
+    ],
 )
 def test_axe_finds_nothing_in_the_blocks(
     page: Page, site: Callable[..., Site], theme: str, size: tuple[int, int]

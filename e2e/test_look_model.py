@@ -384,7 +384,12 @@ def test_shards_and_splits_have_their_places_and_neighbours(look: Lookout) -> No
 
 @pytest.mark.parametrize(
     ("theme", "size"),
-    [("light", (1440, 900)), ("dark", (1440, 900)), ("light", (360, 780)), ("dark", (900, 800))],
+    [
+        ("light", (360, 780)),
+        ("dark", (1440, 900)),
+        pytest.param("light", (1440, 900), marks=pytest.mark.slow),
+        pytest.param("dark", (900, 800), marks=pytest.mark.slow),
+    ],
 )
 def test_axe_finds_nothing_in_any_of_their_states(
     page: Page, site: Callable[..., Site], theme: str, size: tuple[int, int]

@@ -315,7 +315,11 @@ def test_nobody_forgets_it(hand: Hand) -> None:
 
 @pytest.mark.parametrize(
     ("theme", "size"),
-    [("light", (1440, 900)), ("dark", (900, 800)), ("light", (360, 740))],
+    [
+        ("dark", (1440, 900)),
+        ("light", (360, 740)),
+        pytest.param("light", (900, 800), marks=pytest.mark.slow),
+    ],
 )
 def test_axe_finds_nothing_with_everything_in_use(
     page: Page, site: Callable[..., Site], theme: Any, size: tuple[int, int]

@@ -19,8 +19,10 @@ from tests.app.conftest import StartSite
 from tests.app.fake_engine import FakeEngine, FakeOptions, FakeRun
 
 N_TOKENS = 120
-MEDIAN_MS = 5.0
-"""On a quiet machine it is under 1 ms, about half of it in this test's own client."""
+QUICKEST_TENTH_MS = 5.0
+"""On a quiet machine the median is under 1 ms, about half of it in this test's own client; on one
+that does other things the quickest tenth still is. Polling or Nagle's algorithm would show in most
+tokens."""
 
 
 class Stamping(FakeEngine):
@@ -54,7 +56,7 @@ def test_a_token_is_at_the_page_within_milliseconds(start_site: StartSite) -> No
     for index in range(N_TOKENS):
         token = page.until("token", index=index)
         latencies.append(time.monotonic() * 1e3 - token["times"]["interval"])
-    assert 0 < statistics.median(latencies) < MEDIAN_MS, latencies
+    assert 0 < statistics.quantiles(latencies, n=10)[0] < QUICKEST_TENTH_MS, latencies
 
 
 def test_small_packets_do_not_wait_for_acknowledgements(

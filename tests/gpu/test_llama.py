@@ -80,7 +80,7 @@ def test_a_trained_model_writes_its_golden_text(
     ("name", "max_binding_bytes", "cut"),
     [
         ("head80_theta", 620_000, {"embedding", "attn.qkv", "mlp.gate_up", "head"}),
-        ("vocab50000_tied", 2 << 20, {"embedding"}),
+        pytest.param("vocab50000_tied", 2 << 20, {"embedding"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_model_whose_matrices_are_cut_into_shards(

@@ -39,6 +39,10 @@ SETTINGS = {
 }
 
 
+MORE = [(name, "smooth") for name in ("hot", "cold", "top_k", "top_p", "min_p", "penalty")]
+MORE += [("plain", "tied"), ("all", "tied")]
+
+
 def logits_of(kind: str) -> Array:
     rng = np.random.default_rng(11)
     smooth = rng.normal(0, 1.5, VOCAB)
@@ -72,7 +76,12 @@ def p_value(counts: Array, probabilities: Array) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*((name, "smooth") for name in SETTINGS), ("plain", "tied"), ("all", "tied")]
+    ("name", "kind"),
+    [
+        *((name, "smooth") for name in ("plain", "all")),
+        *((name, "tied") for name in ("top_p", "penalty")),
+        *(pytest.param(name, kind, marks=pytest.mark.slow) for name, kind in MORE),
+    ],
 )
 def test_the_tokens_of_a_run_follow_the_reference(
     sampler: SamplerRig, name: str, kind: str
