@@ -1,17 +1,23 @@
-"""Loading weights: what is told meanwhile, and the measurement of how long it takes."""
+"""Loading weights: what is told meanwhile, what it takes of the host's memory, and the measurement
+of its time."""
 
 from __future__ import annotations
 
+import gc
 import json
 import re
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpu.bench import loading as bench
 from gpu.checkpoint.reader import Checkpoint, loading
+from gpu.checkpoint.shapes import SHAPES
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
+from gpu.models.llama import Llama
 from gpu.models.registry import MODELS
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
@@ -65,3 +71,58 @@ def test_the_benchmark_of_loading(
     assert [row[:8].strip() for row in table] == ["read", "f16", "q4", "q4 kept"]
     assert found["bytes"] > 2 * 4_700_000
     assert all(found[key]["wall"] > 0 and found[key]["cpu"] > 0 for key in ("read", "f16", "q4"))
+
+
+# ---- memory ----------------------------------------------------------------------------------
+
+WIDE = replace(SHAPES["tiny"], vocab_size=1 << 16)
+"""An embedding of 34 MB in bfloat16 and 67 MB in float32, in a file of 43 MB."""
+MOST_ON_HOST = 16 << 20
+"""Less than half of the bound, which is 1.3 of the largest file."""
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wide")
+    assert bench.write_random(WIDE, folder) > 2.5 * MOST_ON_HOST
+    return folder
+
+
+@pytest.mark.parametrize("dtype", ["f32", "q4"])
+def test_little_of_a_file_is_on_the_host_at_a_time(device: Device, wide: Path, dtype: str) -> None:
+    """Of what Python allocates, while weights are read, packed and uploaded."""
+    bench.load(device, WIDE, wide, dtype, 0)  # what is made once is there
+    gc.collect()
+    tracemalloc.start()
+    try:
+        bench.load(device, WIDE, wide, dtype, 0)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < MOST_ON_HOST
+
+
+@pytest.mark.parametrize("dtype", ["f32", "q4"])
+def test_memory_grows_by_what_is_on_the_device(device: Device, wide: Path, dtype: str) -> None:
+    """What the driver stages included, after every piece: where device memory is the process's
+    own."""
+    if not device.info.software or not Path("/proc/self/status").exists():
+        pytest.skip("only a software device's memory is the process's own, and only Linux tells")
+    bench.load(device, WIDE, wide, dtype, 0)
+    gc.collect()
+    memory, checkpoint, before = Memory(device), Checkpoint.open(wide), anonymous_bytes()
+    beyond: list[int] = []
+
+    def on_weights(n: int) -> None:
+        beyond.append(anonymous_bytes() - before - memory.n_bytes["weights"])
+
+    Llama(WIDE, WeightLoader(checkpoint, memory, dtype, on_weights), memory, bench.CONTEXT)
+    assert len(beyond) > 60
+    assert max(beyond) < 2 * MOST_ON_HOST  # staging, and what the driver keeps of it
+
+
+def anonymous_bytes() -> int:
+    """Of this process, without what is mapped from files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    found = dict(line.split(":", 1) for line in lines)
+    return sum(int(found[key].split()[0]) * 1024 for key in ("RssAnon", "RssShmem"))
