@@ -28,8 +28,9 @@ class Settings:
 
     model: Annotated[
         str | None,
-        "Folder with config.json, *.safetensors and tokenizer.json, a GGUF file, or OWNER/MODEL of "
-        "the Hugging Face hub; the bundled model if left out.",
+        "Folder with config.json, *.safetensors and tokenizer.json (or SentencePiece's "
+        "tokenizer.model), a GGUF file, or OWNER/MODEL of the Hugging Face hub; the bundled model "
+        "if left out.",
     ] = None
     revision: Annotated[
         str | None, "Branch, tag or commit of a model of the hub; main if left out."
@@ -77,8 +78,8 @@ class Settings:
     ] = ()
     compare_tokenizer: Annotated[
         Path | None,
-        "A tokenizer.json or a model's folder: the page shows how else a text could be cut into "
-        "tokens. The bundled model's if left out.",
+        "A tokenizer.json, a tokenizer.model or a model's folder: the page shows how else a text "
+        "could be cut into tokens. The bundled model's if left out.",
     ] = None
     log_level: Annotated[LogLevel, "How much to log. Prompts and texts are never logged."] = "info"
 

@@ -33,9 +33,12 @@ SMALL_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "chat_template.jinja",
 )
 """What is read beside the weights; the first must be there."""
+TOKENIZER, SENTENCE_PIECE = "tokenizer.json", "tokenizer.model"
+"""The second is read, and fetched, where the first is missing."""
 MAX_SMALL_BYTES = 256 << 20
 """Far above the largest real tokenizer.json."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -85,7 +88,8 @@ class Snapshot:
 
     def missing_small(self) -> tuple[HubFile, ...]:
         """As `missing`, of what is needed beside the weights, with their index."""
-        found = self.missing((*SMALL_FILES, INDEX))
+        instead = () if TOKENIZER in (self.files or {}) else (SENTENCE_PIECE,)
+        found = self.missing((*SMALL_FILES, *instead, INDEX))
         for file in found:
             if file.n_bytes > MAX_SMALL_BYTES:
                 raise NotOnHub(

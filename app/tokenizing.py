@@ -52,15 +52,15 @@ BYTES = Compared("bytes", Bytes())
 
 
 def compared(path: Path | None, model: Path) -> Compared:
-    """The one at `path`, a tokenizer.json or a model's folder. Without a path: the bundled model's
-    beside another model, and bytes beside that. Raises `ModelError`."""
+    """The one at `path`, a tokenizer.json, a tokenizer.model or a model's folder. Without a path:
+    the bundled model's beside another model, and bytes beside that. Raises `ModelError`."""
     if path is None:
         bundled = Path(tale.model_dir())
         if model.resolve() == bundled:
             return BYTES
         return Compared(tale.NAME, ModelTokenizer.load(bundled))
     whole = path.resolve()
-    folder = whole.parent if whole.name == "tokenizer.json" else whole
+    folder = whole.parent if whole.name in ("tokenizer.json", "tokenizer.model") else whole
     return Compared(folder.name, ModelTokenizer.load(path))
 
 

@@ -64,7 +64,7 @@ OUTSIDE = {
     "torch": {"gpu.pytorch.", "gpu.bench.peers.scripts.run_transformers", "app.tale.make."},
     "transformers": {"gpu.bench.peers.scripts.run_transformers"},
     "huggingface_hub": {"app.hub", "app.hub_errors"},
-    "tokenizers": {"gpu.text.tokenizer", "gpu.text.gguf_tokenizer", "app.tale.make."},
+    "tokenizers": {"gpu.text.", "app.tale.make."},
     "safetensors": {"app.tale.make."},
     "gguf": {"gpu.bench.peers.gguf_file", "gpu.gguf.types"},
     "onnx": {"gpu.bench.peers.onnx_file"},

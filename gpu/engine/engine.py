@@ -127,7 +127,8 @@ class Engine:
         keep_bytes: int = 0,
         progress: Progress = lambda fraction, message: None,
     ) -> Engine:
-        """Load a model folder (config.json, *.safetensors, tokenizer.json) or a GGUF file.
+        """Load a model folder (config.json, *.safetensors, and tokenizer.json or tokenizer.model)
+        or a GGUF file.
 
         name          what to call the model; that of its folder or file if not given
         prefix_cache  keep what was computed: a prompt that begins like an earlier text is computed

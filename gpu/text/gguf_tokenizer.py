@@ -17,9 +17,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from gpu.errors import ModelError
 from gpu.gguf.file import open_gguf
 from gpu.json_object import JsonObject, shown
-
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
-"""Of `tokenizer.ggml.token_type`; all other types are plain pieces here."""
+from gpu.text.sentence_piece import CONTROL, UNKNOWN, USER_DEFINED, SentencePieces, make_backend
 
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -27,7 +25,6 @@ _LLAMA3 = (
 )
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 WORDS = ("gpt-2", "default", "smollm", "llama-bpe", "qwen2")
-SPACE = "▁"
 
 
 def read_tokenizer(path: str | Path) -> tuple[tokenizers.Tokenizer, JsonObject]:
@@ -42,11 +39,14 @@ def read_tokenizer(path: str | Path) -> tuple[tokenizers.Tokenizer, JsonObject]:
         raise meta.error("tokenizer.ggml.tokens", "a list of tokens, each once")
     types = _types(meta, len(tokens))
     try:
-        made = _byte_level(meta, vocab) if kind == "gpt2" else _sentence_piece(meta, tokens, types)
-        kinds = list(zip(tokens, types, strict=True))
-        plain = [AddedToken(token, normalized=False) for token, k in kinds if k == USER_DEFINED]
-        made.add_tokens(plain)
-        made.add_special_tokens([token for token, k in kinds if k in (CONTROL, UNKNOWN)])
+        if kind == "llama":
+            made = make_backend(_sentence_pieces(meta, tokens, types), meta.where)
+        else:
+            made = _byte_level(meta, vocab)
+            kinds = list(zip(tokens, types, strict=True))
+            plain = [AddedToken(token, normalized=False) for token, k in kinds if k == USER_DEFINED]
+            made.add_tokens(plain)
+            made.add_special_tokens([token for token, k in kinds if k in (CONTROL, UNKNOWN)])
     except ModelError:
         raise
     except Exception as error:
@@ -88,42 +88,14 @@ def _cutters(words: str) -> list[Any]:
     return cutters
 
 
-def _sentence_piece(
+def _sentence_pieces(
     meta: JsonObject, tokens: Sequence[str], types: Sequence[int]
-) -> tokenizers.Tokenizer:
+) -> SentencePieces:
     scores = meta.get("tokenizer.ggml.scores")
     if not hasattr(scores, "dtype") or len(scores) != len(tokens):
         raise meta.error("tokenizer.ggml.scores", f"{len(tokens)} numbers, one for each token")
-    vocab = {token: id for id, token in enumerate(tokens)}
-    unknown = next((t for t, type in zip(tokens, types, strict=True) if type == UNKNOWN), None)
-    made = tokenizers.Tokenizer(
-        models.BPE(
-            vocab=vocab,
-            merges=_merges(vocab, scores.tolist()),
-            unk_token=unknown,
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
     prefixed = meta.boolean("tokenizer.ggml.add_space_prefix", True)
-    prepend = [normalizers.Prepend(SPACE)] if prefixed else []
-    made.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", SPACE)])
-    strip = [decoders.Strip(" ", 1, 0)] if prefixed else []
-    made.decoder = decoders.Sequence(
-        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
-    )
-    return made
-
-
-def _merges(vocab: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Every way to put a piece together from two others: pieces of a high score first, as
-    SentencePiece merges, and of one piece the ways with the earliest parts."""
-    merges = []
-    for piece, id in vocab.items():
-        cuts = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
-        ways = [(vocab[a], vocab[b], a, b) for a, b in cuts if a in vocab and b in vocab]
-        merges += [(-scores[id], id, *way) for way in sorted(ways)]
-    return [(a, b) for *_, a, b in sorted(merges)]
+    return SentencePieces(tokens, scores.tolist(), types, add_prefix=prefixed)
 
 
 def _config(meta: JsonObject, kind: str, tokens: Sequence[str]) -> JsonObject:

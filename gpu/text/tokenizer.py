@@ -1,4 +1,5 @@
-"""Text to token ids and back: a model folder's `tokenizer.json` and `tokenizer_config.json`.
+"""Text to token ids and back: a model folder's `tokenizer.json` and `tokenizer_config.json`, or
+SentencePiece's `tokenizer.model` where the first is missing.
 
 Encoding is the `tokenizers` library's. Decoding is done here, byte by byte (see
 `gpu.text.token_bytes`), so that text can be streamed without ever showing half a character.
@@ -9,7 +10,9 @@ from __future__ import annotations
 import codecs
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +21,10 @@ import tokenizers
 from gpu.errors import InvalidRequest, ModelError
 from gpu.gguf.file import is_gguf
 from gpu.json_object import JsonObject, shown
+from gpu.text.added_tokens import add_tokens
 from gpu.text.gguf_tokenizer import read_tokenizer
+from gpu.text.model_proto import read_model
+from gpu.text.sentence_piece import make_backend
 from gpu.text.token_bytes import TokenBytes
 
 
@@ -58,24 +64,24 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
-        """Read a model folder (or a tokenizer.json by another name, with the files beside it, or a
-        GGUF file); `ModelError` says which file is wrong and how."""
+        """Read a model folder (or a tokenizer.json or tokenizer.model by another name, with the
+        files beside it, or a GGUF file); `ModelError` says which file is wrong and how."""
         folder = Path(folder)
         if is_gguf(folder):
             return cls._of_gguf(folder)
         path = folder / "tokenizer.json"
         if folder.is_file():
             folder, path = folder.parent, folder
-        if not path.is_file():
-            raise ModelError(f"{path}: not found; the model needs a tokenizer in this format")
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:
-            raise ModelError(f"{path}: not a usable tokenizer: {error}") from None
         config = JsonObject.read_optional(folder / "tokenizer_config.json")
         older = JsonObject.read_optional(folder / "special_tokens_map.json")
         tokens = {k: older.get(k) for k in ("bos_token", "eos_token") if k not in config.values}
-        tokenizer = cls(backend, JsonObject(config.where, config.values | tokens), str(path))
+        named = JsonObject(config.where, config.values | tokens)
+        if path.suffix == ".model" or not path.is_file():
+            path = path if path.is_file() else folder / "tokenizer.model"
+            backend, named = _of_sentence_piece(path, named, older)
+        else:
+            backend = _of_json(path)
+        tokenizer = cls(backend, named, str(path))
         tokenizer.chat_template = _chat_template(folder, config)
         return tokenizer
 
@@ -129,7 +135,7 @@ class Tokenizer:
             token = self._token(id)
             if token is None or id in self._specials:
                 found = b""
-            elif id in self._added:
+            elif id in self._added and self._token_bytes.byte_level:
                 found = token.encode()
             else:
                 found = self._token_bytes.of(token)
@@ -153,7 +159,8 @@ class Tokenizer:
                 f"the text must be Unicode, but has {text[error.start]!r} at {error.start}, "
                 "which is half of a surrogate pair"
             ) from None
-        with self._lock:
+        failure = InvalidRequest(f"{self._where}: the tokenizer fails at this text; is it damaged?")
+        with self._lock, _panic_raises(failure):
             self._backend.encode_special_tokens = not specials
             encoding = self._backend.encode(text, add_special_tokens=False)
         if not specials:
@@ -185,8 +192,9 @@ class Tokenizer:
             if bos_id is None:
                 raise config.error("add_bos_token", "false, as there is no bos_token")
             return (bos_id,)
-        plain = self._backend.encode("a", add_special_tokens=False).ids
-        whole = self._backend.encode("a").ids
+        with _panic_raises(ModelError(f"{self._where}: the tokenizer is damaged")):
+            plain = self._backend.encode("a", add_special_tokens=False).ids
+            whole = self._backend.encode("a").ids
         for n in range(len(whole) - len(plain) + 1):
             if whole[n : n + len(plain)] == plain:
                 return tuple(whole[:n])
@@ -254,6 +262,51 @@ class DecodeStream:
 
 MAX_INCOMPLETE = 3
 """An unfinished UTF-8 character has at most this many bytes."""
+
+
+@contextmanager
+def _panic_raises(failure: Exception) -> Iterator[None]:
+    """`tokenizers` panics at tables that point out of themselves. Python sees that as an exception
+    outside `Exception`, which would end the thread; here `failure` is raised instead."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise failure from None
+
+
+def _of_json(path: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise ModelError(f"{path}: not a usable tokenizer: {error}") from None
+
+
+def _of_sentence_piece(
+    path: Path, config: JsonObject, names: JsonObject
+) -> tuple[tokenizers.Tokenizer, JsonObject]:
+    """The tokenizer of a tokenizer.model, and its config with what the model itself says.
+
+    Of the config, `legacy: false` and `add_prefix_space` count. A text begins with the model's
+    beginning of sequence unless `add_bos_token` is false, as in the classes of `transformers` that
+    such folders were made for.
+    """
+    if not path.is_file():
+        raise ModelError(
+            f"{path.parent / 'tokenizer.json'}: not found, nor {path.name}; the model needs a "
+            "tokenizer in one of these formats"
+        )
+    pieces = read_model(path)
+    if "add_prefix_space" in config:
+        pieces = replace(pieces, add_prefix=config.boolean("add_prefix_space", True))
+    first_only = not config.boolean("legacy", True)
+    backend = make_backend(pieces, str(path), prefix_first_only=first_only)
+    add_tokens(backend, path.parent, config, names)
+    said = {"bos_token": pieces.control(pieces.bos_id), "eos_token": pieces.control(pieces.eos_id)}
+    values = said | {key: value for key, value in config.values.items() if value is not None}
+    values.setdefault("add_bos_token", values["bos_token"] is not None)
+    return backend, JsonObject(config.where, values)
 
 
 def _special_token(config: JsonObject, key: str) -> str | None:

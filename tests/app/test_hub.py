@@ -28,6 +28,7 @@ from tests.app.fake_hub import COMMIT, FakeHub
 
 TALE = {path.name: path.read_bytes() for path in tale.model_dir().iterdir() if path.is_file()}
 WEIGHTS = "model.safetensors"
+SENTENCE_PIECE = Path(__file__).parents[1] / "gpu" / "sentence_piece"
 
 
 def find(name: str = "some/tale", **settings: Any) -> Model:
@@ -140,6 +141,31 @@ def test_a_revision_is_a_name_and_nothing_else(hub: FakeHub, revision: str) -> N
     with pytest.raises(NotOnHub, match="not a branch"):
         find(revision=revision)
     assert not hub.asked
+
+
+# ---- which tokenizer ---------------------------------------------------------------------------
+
+
+def test_a_tokenizer_of_sentencepiece_is_fetched_where_there_is_no_other(hub: FakeHub) -> None:
+    files = hub.repos["some/tale"].files
+    files["tokenizer.model"] = (SENTENCE_PIECE / "bpe.model").read_bytes()
+    find()
+    assert not hub.fetched("tokenizer.model")
+    del files["tokenizer.json"]
+    files["tokenizer_config.json"] = b"{}"
+    files["added_tokens.json"] = b'{"<|im_end|>": 460}'
+    hub.repos["some/tale"].commit = "b" * 40
+    tokenizer = find().tokenizer
+    assert tokenizer.bos_token == "<s>"
+    assert tokenizer.encode("<|im_end|>", bos=False) == [460]
+    assert not any(a.range is None for a in hub.fetched(WEIGHTS))
+
+
+def test_a_repository_without_a_tokenizer_is_refused_before_its_weights(hub: FakeHub) -> None:
+    del hub.repos["some/tale"].files["tokenizer.json"]
+    with pytest.raises(ModelError, match=r"tokenizer\.json: not found, nor tokenizer\.model"):
+        find()
+    assert not hub.fetched(WEIGHTS)
 
 
 # ---- refused before weights are fetched ------------------------------------------------------
