@@ -29,6 +29,7 @@ from gpu.interventions import (
     HeadFactor,
     Interventions,
     LayerFactor,
+    LoraStrength,
     Patch,
     ReachedFrom,
     Steer,
@@ -39,7 +40,7 @@ from gpu.perplexity import Window as TextWindow
 from gpu.perplexity import perplexity as text_perplexity
 from gpu.perplexity import windows as text_windows
 from gpu.reap import ExpertScores, expert_scores, n_dropped
-from gpu.runner import DeviceInfo
+from gpu.runner import DeviceInfo, LoraInfo
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt
 from gpu.text.tokenizer import DecodeStream, Tokenizer
@@ -65,6 +66,8 @@ __all__ = [
     "InvalidRequest",
     "Inventory",
     "LayerFactor",
+    "LoraInfo",
+    "LoraStrength",
     "ModelConfig",
     "ModelError",
     "Outlier",

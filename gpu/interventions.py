@@ -6,7 +6,7 @@ pass, a `gpu.reach.Reach`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,14 +62,24 @@ class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: int
 
 
+class LoraStrength(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the adapter `name` adds to the matrices of the base, times `strength`: 0 is off, 1 as it
+    was trained (Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models")."""
+
+    name: str
+    strength: float
+
+
 class Interventions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A whole setting; what is not named is left alone. A factor of 0 switches off, 1 leaves alone.
+    """A whole setting; what is not named is left alone, and an adapter that is not named is off. A
+    factor of 0 switches off, 1 leaves alone.
 
     Several steers of a layer add up. A patched token is steered after it was patched.
 
     heads, attention, mlp  act on every token that is computed under the setting, the prompt's too
     steer                  from the last token of the prompt on
     patch                  on one token of the prompt each
+    loras                  act like heads; several add up
 
     A change acts from the pass on that chooses the token it names: of the first, that is the pass
     of the prompt's last token.
@@ -80,6 +90,7 @@ class Interventions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     mlp: tuple[LayerFactor, ...] = ()
     steer: tuple[Steer, ...] = ()
     patch: tuple[Patch, ...] = ()
+    loras: tuple[LoraStrength, ...] = ()
 
 
 NO_INTERVENTIONS = Interventions()
@@ -130,12 +141,14 @@ def encode_interventions(
     param: str = "reach",
     n_prompt: int | None = None,
     most: int = MAX_TEXT_TOKENS,
+    loras: Collection[str] = (),
 ) -> Encoded:
     """`wanted` for a model. `param` names it in what is refused; `n_prompt`: where patches may be;
-    `most`: tokens of a text.
+    `most`: tokens of a text; `loras`: the adapters that are loaded.
 
-    Raises InvalidRequest for a layer, head, position or token that is not there, a number out of
-    range, two entries for one place, more entries than are taken, and a text that is too long.
+    Raises InvalidRequest for a layer, head, position, token or adapter that is not there, a number
+    out of range, two entries for one place, more entries than are taken, and a text that is too
+    long.
     """
     if wanted == NO_INTERVENTIONS:
         return UNTOUCHED
@@ -143,6 +156,7 @@ def encode_interventions(
     check.factors("heads", wanted.heads)
     check.factors("attention", wanted.attention)
     check.factors("mlp", wanted.mlp)
+    check.loras(wanted.loras, loras)
     toward, away = check.steers(wanted.steer)
     return Encoded(wanted, toward, away, check.patches(wanted.patch, n_prompt))
 
@@ -176,6 +190,14 @@ class _Check:
             self._number(name, "factor", entry.factor, FACTORS)
             places.append((entry.layer, getattr(entry, "head", 0)))
         self._once(name, places)
+
+    def loras(self, entries: tuple[LoraStrength, ...], loaded: Collection[str]) -> None:
+        for entry in entries:
+            if entry.name not in loaded:
+                there = f"loaded: {', '.join(loaded)}" if loaded else "none is loaded"
+                raise self._refused("loras", f"there is no adapter {entry.name!r:.80}; {there}")
+            self._number("loras", "strength", entry.strength, FACTORS)
+        self._once("loras", [entry.name for entry in entries])
 
     def steers(self, steers: tuple[Steer, ...]) -> tuple[tuple[Ids, ...], tuple[Ids, ...]]:
         """The ids of what each goes toward and away from; of an empty text, none."""
@@ -233,7 +255,7 @@ class _Check:
         if n > most:
             raise self._refused(name, f"{most} entries are taken at most, but got {n}")
 
-    def _once(self, name: str, places: list[tuple[int, int]]) -> None:
+    def _once(self, name: str, places: Sequence[object]) -> None:
         for place in set(places):
             if places.count(place) > 1:
                 raise self._refused(name, f"there are two entries for {place}; give one")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import TypeVar
@@ -33,6 +33,7 @@ class Reach:
     steer      layer: float32 (hidden_size,), added to the residual stream before the layer
     patch      layer: float32 (hidden_size,), what the residual stream before the layer becomes,
                whatever it was; it is steered after that
+    loras      adapter: strength; 0 is off, 1 as it was trained
 
     A factor of 0 switches off, and both factors of a layer at 0 switch the layer off. Keys and
     values that an earlier setting left in the cache stay as they are. Statistics and states tell
@@ -45,11 +46,12 @@ class Reach:
     mlp: Mapping[int, float] = field(default_factory=dict)
     steer: Mapping[int, Vector] = field(default_factory=dict)
     patch: Mapping[int, Vector] = field(default_factory=dict)
+    loras: Mapping[str, float] = field(default_factory=dict)
 
     def expect(self, config: ModelConfig) -> None:
         """Raises InvalidRequest for a layer or head that the model lacks, a number that is not
         finite in float32, or a vector of another width."""
-        factors = (self.heads, self.attention, self.mlp)
+        factors = (self.heads, self.attention, self.mlp, self.loras)
         layers = [*self.attention, *self.mlp, *self.steer, *self.patch]
         _expect_below("layer", [*layers, *(layer for layer, _ in self.heads)], config.n_layers)
         _expect_below("head", (head for _, head in self.heads), config.n_heads)
@@ -78,6 +80,7 @@ class Reach:
             *(struct.pack("<cIf", b"m", layer, f) for layer, f in _changed(self.mlp)),
             *(_packed(b"s", layer, v) for layer, v in sorted(self.steer.items()) if v.any()),
             *(_packed(b"p", layer, v) for layer, v in sorted(self.patch.items())),
+            *_named(self.loras),
         ]
         return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest() if parts else b""
 
@@ -85,6 +88,16 @@ class Reach:
     def acts(self) -> bool:
         """Does it change anything?"""
         return bool(self.digest)
+
+    @cached_property
+    def acts_on_base(self) -> bool:
+        """Does it change anything beside what adapters add?"""
+        return bool(replace(self, loras={}).digest)
+
+    @cached_property
+    def acts_on_loras(self) -> bool:
+        """Does an adapter add anything?"""
+        return any(self.loras.values())
 
 
 NOTHING = Reach()
@@ -129,6 +142,13 @@ class Course:
 
 def _changed(factors: Mapping[Place, float]) -> list[tuple[Place, float]]:
     return sorted((place, factor) for place, factor in factors.items() if factor != 1)
+
+
+def _named(strengths: Mapping[str, float]) -> Iterable[bytes]:
+    for name, strength in sorted(strengths.items()):
+        if strength:
+            encoded = name.encode()
+            yield struct.pack("<cIf", b"l", len(encoded), strength) + encoded
 
 
 def _packed(kind: bytes, layer: int, vector: Vector) -> bytes:

@@ -62,6 +62,17 @@ class DeviceInfo:
     limits: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class LoraInfo:
+    """An adapter that is loaded beside the base, for people. `rank`: the largest of its `modules`;
+    `parameters`: weights of all of them."""
+
+    name: str
+    rank: int
+    parameters: int
+    modules: int
+
+
 class Runner(Protocol):
     """Carries out steps, in the order they were submitted. Used by one thread only.
 
@@ -77,6 +88,7 @@ class Runner(Protocol):
     limits: RunnerLimits
     device: DeviceInfo
     in_flight: int
+    loras: tuple[LoraInfo, ...]
 
     @property
     def memory(self) -> Memory: ...
@@ -94,8 +106,8 @@ class Runner(Protocol):
 
     def set_reach(self, slot: int, reach: Reach | None) -> None:
         """What changes the passes of a slot's rows, in the steps submitted after it that ask for it
-        (`Step.reach`); None: nothing, as after `begin_slot`. Raises InvalidRequest for what the
-        model has not."""
+        (`Step.reach`, `Step.loras`); None: nothing, as after `begin_slot`. Raises InvalidRequest
+        for what the model has not."""
         ...
 
     def submit(self, step: Step) -> None: ...

@@ -58,12 +58,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`reach`: what `Runner.set_reach` set for the slots of the rows acts; without it, it rests."""
+    """`reach`, `loras`: what `Runner.set_reach` set for the slots of the rows acts, of the model's
+    own parts and of adapters; without it, that rests."""
 
     rows: tuple[Row, ...]
     samples: tuple[Sample, ...] = ()
     capture: bool = False
     reach: bool = False
+    loras: bool = False
 
     @property
     def context(self) -> int:

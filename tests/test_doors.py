@@ -39,14 +39,15 @@ GPU = {
     "webgpu": "errors runner step",
     "checkpoint": "cache_folder config errors gguf json_object webgpu",
     "kv": "config errors webgpu",
+    "lora": "checkpoint config errors json_object runner",
     "footprint": "checkpoint config errors kv",
     "inspect": "config errors inspection kv reference runner step",
     "ops": "checkpoint config errors kv runner step webgpu",
     "models": "checkpoint config kv ops webgpu",
-    "plans": "config errors kv models ops reach runner webgpu",
+    "plans": "checkpoint config errors kv lora models ops reach runner webgpu",
     "tuning": "cache_folder checkpoint errors ops runner step webgpu",
-    "runners": "checkpoint config errors kv models ops plans reach runner step tuning webgpu",
-    "pytorch": "checkpoint config errors kv reach reference runner step",
+    "runners": "checkpoint config errors kv lora models ops plans reach runner step tuning webgpu",
+    "pytorch": "checkpoint config errors kv lora reach reference runner step",
     "engine": "checkpoint config errors events inspect inspection interventions kv pytorch reach"
     " runner runners sampling script step text",
     "": "checkpoint config engine errors footprint interventions perplexity reap runner sampling"

@@ -12,12 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.checkpoint.kept import Kept, Nothing, is_kept
+from gpu.checkpoint.laid import Arrange, Laid, Order, Piece, Rows, alone, heads, in_turn
 from gpu.checkpoint.packing import BLOCK, FORMATS, U32, pack, row_words
 from gpu.checkpoint.reader import WeightSource
 from gpu.config import ModelConfig
@@ -28,9 +30,6 @@ PIECE_WEIGHTS = 1 << 18
 """About how much of a matrix is packed at a time: what stays in a processor's cache meanwhile."""
 WORKERS = min(4, os.cpu_count() or 1)
 """Threads that pack pieces, while the loader's own copies them to the device."""
-
-Rows = Callable[[slice], npt.NDArray[Any]]
-"""Gives rows of a matrix as float32, or float16 where that is how they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,8 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A weight of `n` outputs × `k` inputs. `sources`: the checkpoint tensors it was made of."""
+    """A weight of `n` outputs × `k` inputs. `sources`: the checkpoint tensors it was made of;
+    `laid`: tells how."""
 
     name: str
     n: int
@@ -52,6 +52,7 @@ class Matrix:
     dtype: str
     shards: tuple[Shard, ...]
     sources: tuple[str, ...]
+    laid: Callable[[], Laid] | None = None
 
     @property
     def blocks(self) -> int:
@@ -78,22 +79,13 @@ class Cut:
     """
 
     source: str
-    rows: npt.NDArray[np.intp]
+    rows: Order
     n_all: int
     transposed: bool = False
 
 
 Source = str | Cut
 """A whole tensor of the checkpoint, or what is cut out of one."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A matrix of `n` rows that comes from the tensor `source`."""
-
-    source: str
-    n: int
-    rows: Rows
 
 
 class WeightLoader:
@@ -123,15 +115,19 @@ class WeightLoader:
 
     def matrix(self, name: str, source: Source, n: int, k: int) -> Matrix:
         """One matrix (n, k)."""
-        part = self._part(source, n, k)
-        return self._upload(name, n, k, (part.source,), part.rows)
+        return self._upload(name, n, k, [self._part(source, n, k)], alone)
+
+    def given(self, name: str, rows: npt.NDArray[np.float32]) -> Matrix:
+        """A matrix (n, k) that is on the host, stored as it is."""
+        n, k = rows.shape
+        part = Piece(name, n, rows.__getitem__, range(n))
+        return self._upload(name, n, k, [part], alone, dtype="f32")
 
     def vocabulary(self, name: str, source: str, n: int, k: int) -> Matrix:
         """An embedding or output matrix: as `matrix`, but 8 bits where others have 4, because
         errors here are not averaged out by later layers."""
-        part = self._part(source, n, k)
         dtype = FORMATS[self.dtype].vocabulary
-        return self._upload(name, n, k, (source,), part.rows, dtype=dtype)
+        return self._upload(name, n, k, [self._part(source, n, k)], alone, dtype=dtype)
 
     def heads(
         self,
@@ -151,20 +147,10 @@ class WeightLoader:
             for source, n in zip((q, k, v), n_heads, strict=True)
         ]
         order = rotary_order(head_dim, rotary_dim)
-
-        def rows(wanted: slice) -> npt.NDArray[Any]:
-            found, first = [], 0
-            for i, part in enumerate(parts):
-                start = max(wanted.start - first, 0)
-                stop = min(wanted.stop - first, part.n)
-                if start < stop:
-                    heads = part.rows(slice(start, stop)).reshape(-1, head_dim, width)
-                    found.append((heads if i == 2 else heads[:, order]).reshape(-1, width))
-                first += part.n
-            return np.concatenate(found)
-
-        n, sources = sum(part.n for part in parts), tuple(part.source for part in parts)
-        return self._upload(name, n, width, tuple(dict.fromkeys(sources)), rows, multiple=head_dim)
+        n = sum(part.n for part in parts)
+        return self._upload(
+            name, n, width, parts, lambda parts: heads(parts, order), multiple=head_dim
+        )
 
     def head_biases(
         self,
@@ -190,13 +176,7 @@ class WeightLoader:
     def interleaved(self, name: str, even: Source, odd: Source, n: int, k: int) -> Matrix:
         """Two matrices (n, k) as one (2n, k): rows of `even` and `odd` in turn (gate and up)."""
         parts = [self._part(source, n, k) for source in (even, odd)]
-
-        def rows(wanted: slice) -> npt.NDArray[Any]:
-            half = slice(wanted.start // 2, wanted.stop // 2)
-            return np.stack([part.rows(half) for part in parts], axis=1).reshape(-1, k)
-
-        sources = dict.fromkeys(part.source for part in parts)
-        return self._upload(name, 2 * n, k, tuple(sources), rows, 2)
+        return self._upload(name, 2 * n, k, parts, in_turn, 2)
 
     def vector(self, name: str, *sources: Source, n: int, plus: float = 0.0) -> Tensor:
         """`n` numbers as float32, padded with zeros to whole blocks; those of several sources in
@@ -230,10 +210,10 @@ class WeightLoader:
         self._on_weights(len(data))
         return data
 
-    def _part(self, source: Source, n: int, k: int) -> _Part:
+    def _part(self, source: Source, n: int, k: int) -> Piece:
         if isinstance(source, str):
             self._expect(source, (n, k))
-            return _Part(source, n, lambda rows: self._rows(source, rows))
+            return Piece(source, n, lambda rows: self._rows(source, rows), range(n))
         cut = source
         self._expect(cut.source, (k, cut.n_all) if cut.transposed else (cut.n_all, k))
 
@@ -244,7 +224,7 @@ class WeightLoader:
                 return self._rows(cut.source, None, span).T[picked - span.start]
             return self._rows(cut.source, span)[picked - span.start]
 
-        return _Part(cut.source, len(cut.rows), rows)
+        return Piece(cut.source, len(cut.rows), rows, cut.rows)
 
     def _expect(self, source: str, shape: tuple[int, ...]) -> None:
         if source not in self.checkpoint:
@@ -265,8 +245,8 @@ class WeightLoader:
         name: str,
         n: int,
         k: int,
-        sources: tuple[str, ...],
-        rows: Rows,
+        parts: list[Piece],
+        arrange: Arrange,
         multiple: int = 1,
         dtype: str | None = None,
     ) -> Matrix:
@@ -282,7 +262,8 @@ class WeightLoader:
             )
         kept: Kept = self._kept if is_kept(dtype) else Nothing()
         found = kept.find(name, (n, words))
-        shards = []
+        sources = tuple(dict.fromkeys(part.source for part in parts))
+        rows, shards = arrange(parts), []
         for first, n_shard in _pieces(n, limit):
             tag = name if n <= limit else f"{name}[{first}:{first + n_shard}]"
             tensor = self.memory.zeros(tag, (n_shard, words), "u32", purpose="weights")
@@ -299,7 +280,8 @@ class WeightLoader:
                     kept.add(name, (n, words), packed)
                 self._on_weights(len(packed) * k)
             shards.append(Shard(tensor, first, n_shard))
-        return Matrix(name, n, k, dtype, tuple(shards), sources)
+        laid = partial(Laid.of, [(part.source, part.order) for part in parts], arrange, n)
+        return Matrix(name, n, k, dtype, tuple(shards), sources, laid)
 
     def _packed(
         self, dtype: str, rows: Rows, first: int, n: int, step: int, name: str

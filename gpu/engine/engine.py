@@ -8,7 +8,7 @@ caller is told which one that is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from concurrent.futures import Future
 from pathlib import Path
@@ -40,7 +40,7 @@ from gpu.interventions import (
     ReachedFrom,
     encode_interventions,
 )
-from gpu.runner import DeviceInfo, Memory, Runner, RunnerLimits
+from gpu.runner import DeviceInfo, LoraInfo, Memory, Runner, RunnerLimits
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt, checked_script, encoded_reaches
 from gpu.step import Floats
@@ -55,7 +55,7 @@ Progress = Callable[[float, str], None]
 class EngineInfo(msgspec.Struct, frozen=True):
     """What is running, for people. `parameters`: weights, tied ones once. `defaults`: the sampling
     settings the model's makers recommend. `dispatches_per_token`: of a decode step. `eos_ids`: the
-    tokens that end a text."""
+    tokens that end a text. `loras`: the adapters that are loaded."""
 
     name: str
     dtype: str
@@ -74,6 +74,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     dispatches_per_token: int
     defaults: SamplingParams
     eos_ids: tuple[int, ...]
+    loras: tuple[LoraInfo, ...] = ()
 
 
 class Engine:
@@ -120,6 +121,7 @@ class Engine:
         context: int | None = None,
         kv_bytes: int | None = None,
         n_slots: int = 4,
+        loras: Mapping[str, str | Path] | None = None,
         queue: int = 16,
         prefix_cache: bool = True,
         warm_up: bool = False,
@@ -131,6 +133,7 @@ class Engine:
         or a GGUF file.
 
         name          what to call the model; that of its folder or file if not given
+        loras         LoRA adapters that runs can switch on, folders as PEFT saves them by names
         prefix_cache  keep what was computed: a prompt that begins like an earlier text is computed
                       from where they part
         warm_up       compile what the first requests will need while there are none
@@ -163,6 +166,7 @@ class Engine:
                 context=context,
                 kv_bytes=kv_bytes,
                 n_slots=n_slots,
+                loras=loras,
             )
 
         return cls(
@@ -262,7 +266,12 @@ class Engine:
     def _encoded(self, reach: Interventions, n_prompt: int | None = None) -> Encoded:
         most = min(MAX_TEXT_TOKENS, self._limits.context)
         return encode_interventions(
-            reach, self.config, self.tokenizer.encode, n_prompt=n_prompt, most=most
+            reach,
+            self.config,
+            self.tokenizer.encode,
+            n_prompt=n_prompt,
+            most=most,
+            loras=[lora.name for lora in self.info.loras],
         )
 
     def _one_more(self) -> None:
@@ -311,6 +320,7 @@ class Engine:
             dispatches_per_token=runner.dispatches_per_token,
             defaults=defaults,
             eos_ids=self._eos_ids,
+            loras=runner.loras,
         )
 
 

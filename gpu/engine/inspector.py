@@ -212,7 +212,12 @@ class Inspector:
                 )
             earliest = one.first + 1
             encoded = encode_interventions(
-                one.reach, self._runner.config, self._encode, param="reached", most=most
+                one.reach,
+                self._runner.config,
+                self._encode,
+                param="reached",
+                most=most,
+                loras=[lora.name for lora in self._runner.loras],
             )
             found.append((one.first, encoded))
         return found

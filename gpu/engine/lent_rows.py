@@ -101,7 +101,8 @@ class LentRows:
         if reach.acts:
             self._runner.set_reach(slot, reach)
         rows = tuple(Row(slot, i, ids[i]) for i in range(first, len(ids)))
-        return Step(rows, samples, reach=reach.acts)
+        base, loras = reach.acts_on_base, reach.acts_on_loras
+        return Step(rows, samples, reach=base, loras=loras)
 
     def _ask_logits(self, slot: int, ids: list[int], first: int, course: Course) -> Floats:
         samples = tuple(_sampled(i, slot) for i in range(len(ids) - first))

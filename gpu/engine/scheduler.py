@@ -60,7 +60,7 @@ class Scheduler:
         self._free_slots = list(range(limits.n_slots - 1, -1, -1))
         self._without_room: Sequence | None = None  # first in line, until blocks may be free
         self._ms_per_row: float | None = None
-        self._known_shapes: set[tuple[int, bool, bool, bool]] = set()
+        self._known_shapes: set[tuple[int, bool, bool, bool, bool]] = set()
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence in line; it is told its place."""
@@ -108,15 +108,22 @@ class Scheduler:
         if not rows:
             return None
         capture = any(s.capture for s in samplers) or (chunk is not None and chunk.sequence.capture)
-        reaches, reached = self._reaches(rows, samplers, chunk)
-        step = Step(tuple(rows), tuple(samples), capture, reached)
+        reaches, acting = self._reaches(rows, samplers, chunk)
+        step = Step(
+            tuple(rows),
+            tuple(samples),
+            capture,
+            reach=any(reach.acts_on_base for reach in acting),
+            loras=any(reach.acts_on_loras for reach in acting),
+        )
         self._follow_scripts(samplers)
         return Scheduled(step, tuple(samplers), tuple(s.row for s in samples), chunk, reaches)
 
     def learn(self, step: Step, ms: float) -> None:
         """A step with a piece of a prompt took `ms`: sizes the next pieces. The first step of its
         shape does not count, because some drivers compile the shaders in it."""
-        shape = (len(step.rows).bit_length(), bool(step.samples), step.capture, step.reach)
+        kind = (step.capture, step.reach, step.loras)
+        shape = (len(step.rows).bit_length(), bool(step.samples), *kind)
         if shape not in self._known_shapes:
             self._known_shapes.add(shape)
             return
@@ -170,15 +177,15 @@ class Scheduler:
 
     def _reaches(
         self, rows: list[Row], samplers: list[Sequence], chunk: Chunk | None
-    ) -> tuple[tuple[tuple[int, Reach], ...], bool]:
-        """What has to be set for a step, and whether anything acts on one of its rows."""
+    ) -> tuple[tuple[tuple[int, Reach], ...], tuple[Reach, ...]]:
+        """What has to be set for a step, and what acts on its rows then."""
         at = {row.slot: row.position for row in rows}  # all rows of a slot are under the same
         sequences = {s.slot: s for s in (*samplers, *([chunk.sequence] if chunk else []))}
         changed = []
         for slot, sequence in sequences.items():
             if (reach := sequence.reach.enter(at[slot])) is not None:
                 changed.append((slot, reach))
-        return tuple(changed), any(s.reach.acting for s in sequences.values())
+        return tuple(changed), tuple(s.reach.acting for s in sequences.values())
 
     def _place(self, n: int) -> int:
         """What the n-th in line (from 1) is told: how many slots must become free for it."""

@@ -68,6 +68,7 @@ def made(wanted: Encoded, state: State) -> Setting:
         {entry.layer: entry.factor for entry in told.attention},
         {entry.layer: entry.factor for entry in told.mlp},
         steer,
+        loras={entry.name: entry.strength for entry in told.loras},
     )
     return Setting(told, reach, patches)
 
@@ -128,6 +129,6 @@ class RunReach:
         return reach
 
     @property
-    def acting(self) -> bool:
-        """Does what the slot is set to change anything?"""
-        return self._in_slot.acts
+    def acting(self) -> Reach:
+        """What the slot is set to."""
+        return self._in_slot

@@ -96,8 +96,8 @@ class Decoder(ABC):
         instruments: Instruments = NONE,
     ) -> Tensor:
         """Record the pass up to the last layer; returns the residual stream after it. Instruments
-        add dispatches and change none, but for `reached`: it parts sums, so that there is something
-        to change."""
+        add dispatches and change none, but for `reached`, which parts sums, so that there is
+        something to change, and `adapted`, which gives products a bias of each row."""
         states, capture, reached = instruments.states, instruments.capture, instruments.reached
         if states:
             work = replace(work, stream=states.stream)

@@ -87,10 +87,11 @@ class Gpt2(Decoder):
     def attention(self, run: Pass, i: int) -> None:
         layer, name, work = self.layers[i], f"layer{i:02}.attn", run.work
         normed = self._normed(run, f"{name}.norm", layer.attention_norm, work.stream.before(i))
+        label = f"{name}.qkv"
         ops.qkv(
             run.rec,
             run.batch,
-            f"{name}.qkv",
+            label,
             self.config,
             normed,
             layer.qkv,
@@ -98,7 +99,7 @@ class Gpt2(Decoder):
             run.pools,
             i,
             work.q,
-            bias=layer.qkv_bias,
+            bias=run.bias(label, normed, layer.qkv, layer.qkv_bias),
         )
         attended = run.attend(name, i)
         run.add(f"{name}.out", "attention", i, attended, layer.out, layer.out_bias)
@@ -107,14 +108,15 @@ class Gpt2(Decoder):
         layer, name, work = self.layers[i], f"layer{i:02}.mlp", run.work
         x = work.stream.before(i) if self.config.parallel else work.stream.middle(i)
         normed = self._normed(run, f"{name}.norm", layer.mlp_norm, x)
+        label = f"{name}.up"
         ops.matmul(
             run.rec,
             run.batch,
-            f"{name}.up",
+            label,
             normed,
             layer.up,
             work.gated,
-            bias=layer.up_bias,
+            bias=run.bias(label, normed, layer.up, layer.up_bias),
             activation=self.config.activation,
         )
         run.add(f"{name}.down", "mlp", i, work.gated, layer.down, layer.down_bias)

@@ -30,16 +30,9 @@ class HeadNorms(Llama):
     def project(self, run: Pass, name: str, i: int) -> None:
         layer, work = self.layers[i], run.work
         projected = work.scratch["projected"]
-        ops.matmul(
-            run.rec,
-            run.batch,
-            f"{name}.qkv",
-            work.stream.before(i),
-            layer.qkv,
-            projected,
-            norm=layer.norms.before_attention,
-            bias=layer.qkv_bias,
-        )
+        label, x, norm = f"{name}.qkv", work.stream.before(i), layer.norms.before_attention
+        bias = run.bias(label, x, layer.qkv, layer.qkv_bias, norm)
+        ops.matmul(run.rec, run.batch, label, x, layer.qkv, projected, norm=norm, bias=bias)
         ops.place_heads(
             run.rec,
             run.batch,

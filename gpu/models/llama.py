@@ -78,32 +78,34 @@ class Llama(Decoder):
     def project(self, run: Pass, name: str, i: int) -> None:
         """Record queries into `work.q`, keys and values into the cache."""
         layer, work = self.layers[i], run.work
+        label, x, norm = f"{name}.qkv", work.stream.before(i), layer.norms.before_attention
         ops.qkv(
             run.rec,
             run.batch,
-            f"{name}.qkv",
+            label,
             self.config,
-            work.stream.before(i),
+            x,
             layer.qkv,
             self.rotations(i),
             run.pools,
             i,
             work.q,
-            norm=layer.norms.before_attention,
-            bias=layer.qkv_bias,
+            norm=norm,
+            bias=run.bias(label, x, layer.qkv, layer.qkv_bias, norm),
         )
 
     def mlp(self, run: Pass, i: int) -> None:
         layer, name, work = self.layers[i], f"layer{i:02}.mlp", run.work
+        label, x, before = f"{name}.gate_up", work.stream.middle(i), layer.norms.before_mlp
         ops.matmul(
             run.rec,
             run.batch,
-            f"{name}.gate_up",
-            work.stream.middle(i),
+            label,
+            x,
             layer.gate_up,
             work.gated,
-            norm=layer.norms.before_mlp,
-            bias=layer.gate_up_bias,
+            norm=before,
+            bias=run.bias(label, x, layer.gate_up, layer.gate_up_bias, before),
             activation=self.config.activation,
             gated=True,
         )

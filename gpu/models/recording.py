@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu import ops
 from gpu.checkpoint.weights import Matrix
@@ -10,7 +10,8 @@ from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.models.workspace import Instruments, Workspace
 from gpu.ops import Batch, Norm
-from gpu.webgpu.buffers import Tensor
+from gpu.ops.step_buffer import MAX_ROWS
+from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.plan import Recorder
 
 
@@ -44,6 +45,30 @@ class Pass:
             ops.scale_heads(rec, batch, f"{name}.heads", config, factors, work.attended)
         return work.attended
 
+    def bias(
+        self,
+        label: str,
+        x: Tensor,
+        weight: Matrix,
+        bias: Tensor | None = None,
+        norm: Norm | None = None,
+    ) -> Tensor | None:
+        """What is added to [norm](x) · weightᵀ: the bias of the model, or, where the pass has
+        adapters for this matrix, a bias of each row with what they add, computed now."""
+        adapted = self.instruments.adapted
+        low = adapted.of.get(weight.name) if adapted else None
+        if adapted is None or low is None:
+            return bias
+        rec, batch = self.rec, self.batch
+        shrunk = replace(adapted.shrunk, shape=(MAX_ROWS, padded(low.a.n)))
+        added = replace(adapted.added, shape=(MAX_ROWS, low.b.shape[-1]))
+        ops.matmul(rec, batch, f"{label}.lora_a", x, low.a, shrunk, norm=norm)
+        ops.lora_expand(
+            rec, batch, f"{label}.lora_b", shrunk, low.b, low.first, low.ends, adapted.strengths,
+            bias, added,
+        )  # fmt: skip
+        return added
+
     def add(
         self,
         label: str,
@@ -64,6 +89,7 @@ class Pass:
         rec, batch, stream = self.rec, self.batch, self.work.stream
         before = stream.before(i) if part == "attention" else stream.middle(i)
         after = stream.middle(i) if part == "attention" else stream.before(i + 1)
+        bias = self.bias(label, x, weight, bias)
         scale, reached = self.config.residual_scale, self.instruments.reached
         last = reached.update if reached else after
         residual = None if reached else before

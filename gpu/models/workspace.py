@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from gpu.checkpoint.weights import Matrix
 from gpu.config import ModelConfig
 from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Memory, Tensor, padded
@@ -115,14 +116,41 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
+class LowRank:
+    """What adapters add to the outputs of one matrix, see `gpu.lora.stack.Stack`."""
+
+    a: Matrix
+    b: Tensor
+    first: Tensor
+    ends: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """The adapters of a model.
+
+    of         matrix, by its name: what is added to it
+    strengths  (n_slots, n_loras)
+    shrunk     (MAX_ROWS, at least n_modules · ranks): products with A
+    added      (MAX_ROWS, at least the width of an output): a bias of each row
+    """
+
+    of: Mapping[str, LowRank]
+    strengths: Tensor
+    shrunk: Tensor
+    added: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Instruments:
-    """What a recording of the pass does beside the pass, or to it (`reached`). `capture` needs
-    `states`."""
+    """What a recording of the pass does beside the pass, or to it (`reached`, `adapted`). `capture`
+    needs `states`."""
 
     states: States | None = None
     capture: Capture | None = None
     weights: Weights | None = None
     reached: Reached | None = None
+    adapted: Adapted | None = None
 
 
 NONE = Instruments()

@@ -6,6 +6,7 @@ NumPy.
 from gpu.ops.attention import attention, attention_cut, attention_merge
 from gpu.ops.batch import Batch, Splits
 from gpu.ops.inspection import attention_weights
+from gpu.ops.lora import lora_expand
 from gpu.ops.norms import Norm, add_positions, norm, place_heads
 from gpu.ops.products import embed, matmul, qkv
 from gpu.ops.reach import PARTS, scale_heads, scale_update, steer
@@ -26,6 +27,7 @@ __all__ = [
     "embed",
     "keys_tensor",
     "layer_stats",
+    "lora_expand",
     "matmul",
     "norm",
     "place_heads",

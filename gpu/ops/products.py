@@ -71,7 +71,8 @@ def matmul(
 
     `activation`: of `ACTIVATION_CODES`. `gated`: columns in pairs, act(even) · odd, half as many in
     y. `cap`: v becomes cap · tanh(v / cap). `gather`: one row of y for each sample, from its row of
-    x, or, when `gathered`, from the row of x in its own place.
+    x, or, when `gathered`, from the row of x in its own place. `bias`: (width,), or of each row
+    (rows, width).
     """
     expect_shape(x, (padded(weight.k),), label)
     expect_shape(y, (padded(weight.n // 2 if gated else weight.n),), label)
@@ -94,7 +95,7 @@ def matmul(
         },
         {
             "Y_STRIDE": y.shape[-1],
-            "BIAS": bias is not None,
+            **_biased(bias),
             "ACTIVATION": ACTIVATION_CODES[activation] if activation else 0,
             "GATED": gated,
             "SCALE": scale,
@@ -123,7 +124,8 @@ def qkv(
 ) -> None:
     """Project [norm](x) to queries, keys and values, turn queries and keys by their rows' positions
     and write keys and values into the cache of `layer`. `weight` and `bias` are in the order of
-    `WeightLoader.heads`; rotations (context, rotary_dim / 2, 2), None: nothing is turned."""
+    `WeightLoader.heads`, `bias` as in `matmul`; rotations (context, rotary_dim / 2, 2), None:
+    nothing is turned."""
     n_heads = config.n_heads + 2 * config.n_kv_heads
     if weight.n != n_heads * config.head_dim:
         raise ValueError(f"{label}: {weight.n} rows are not {n_heads} heads of {config.head_dim}")
@@ -148,7 +150,7 @@ def qkv(
             "v_pool": pools.values[layer],
         },
         {
-            "BIAS": bias is not None,
+            **_biased(bias),
             "HEAD_DIM": config.head_dim,
             "ROTARY_DIM": rotary_dim,
             "N_HEADS": config.n_heads,
@@ -158,6 +160,11 @@ def qkv(
         {"kv_pair": f"kv_pair_{pools.dtype}"},
         fours=True,
     )
+
+
+def _biased(bias: Tensor | None) -> dict[str, Number]:
+    own = bias is not None and len(bias.shape) > 1
+    return {"BIAS": bias is not None, "BIAS_STRIDE": bias.shape[-1] if bias and own else 0}
 
 
 def _record_product(

@@ -14,7 +14,7 @@ from gpu import ops
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.models.decoder import Decoder
-from gpu.models.workspace import Capture, Instruments, Workspace
+from gpu.models.workspace import Adapted, Capture, Instruments, Workspace
 from gpu.ops import Batch, Splits
 from gpu.ops.attention_cut import FEW_ROWS, split_of
 from gpu.ops.sampling import RESULT_WORDS
@@ -42,9 +42,9 @@ LEAST_ROWS = {"states": 2, "lens": 2}
 """Rows of a state take a multiple of 32 floats and states begin at multiples of 64, so that those
 of two rows and more lie one behind the other: as rows of one matrix, which a lens reads."""
 
-PlanKey = tuple[int, int, int, str, bool]
+PlanKey = tuple[int, int, int, str, bool, bool]
 """(rows bucket, samples bucket, splits bucket, kind: of `SAMPLING` or what that leaves out, whether
-it is reached into)"""
+it is reached into, whether it has adapters)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +106,16 @@ class StepTensors:
 
 
 class PlanBook:
-    """Records plans of `model` on demand and keeps them."""
+    """Records plans of `model` on demand and keeps them. `adapted`: its adapters."""
 
     def __init__(
-        self, device: Device, model: Decoder, pools: KvPools, tensors: StepTensors, memory: Memory
+        self,
+        device: Device,
+        model: Decoder,
+        pools: KvPools,
+        tensors: StepTensors,
+        memory: Memory,
+        adapted: Adapted | None = None,
     ) -> None:
         self.kernels = Kernels(device)
         self._device = device
@@ -117,6 +123,7 @@ class PlanBook:
         self._pools = pools
         self._tensors = tensors
         self._memory = memory
+        self._adapted = adapted
         self._work = Workspace.make(model.config, memory, model.scratch)
         self._shared = Batch.make(memory, tensors.step, 1, 1)
         self._split = split_of(device.info.software)
@@ -151,24 +158,30 @@ class PlanBook:
         return self._plans
 
     def plan(
-        self, n_rows: int, n_samples: int, kind: str, context: int = 1, reach: bool = False
+        self,
+        n_rows: int,
+        n_samples: int,
+        kind: str,
+        context: int = 1,
+        reach: bool = False,
+        loras: bool = False,
     ) -> RecordedPlan:
         """The plan that a step of this size replays; `context`: tokens of its longest sequence;
-        `reach`: what `reach_tables` hold acts."""
+        `reach`: what `reach_tables` hold acts; `loras`: adapters do."""
         rows = _bucket(max(n_rows, LEAST_ROWS.get(kind, 1)), ROW_BUCKETS)
         splits = _power_of_two(-(-context // self._split)) if rows <= FEW_ROWS else 1
-        key = (rows, _bucket(n_samples, SAMPLE_BUCKETS), splits, kind, reach)
+        key = (rows, _bucket(n_samples, SAMPLE_BUCKETS), splits, kind, reach, loras)
         if key not in self._plans:
             self._plans[key] = self._record(key)
         return self._plans[key]
 
     def _record(self, key: PlanKey) -> RecordedPlan:
-        n_rows, n_samples, n_splits, kind, reach = key
+        n_rows, n_samples, n_splits, kind, reach, loras = key
         model, tensors = self._model, self._tensors
         splits = replace(self._splits, n=n_splits) if self._splits and n_splits > 1 else None
         batch = replace(self._shared, n_rows=n_rows, n_samples=n_samples, splits=splits)
         rec = Recorder(self._device, self.kernels)
-        instruments = self._instruments(kind, n_rows, reach)
+        instruments = self._instruments(kind, n_rows, reach, loras)
         if kind == "lens" and instruments.states:
             x = instruments.states.as_rows
         else:
@@ -179,12 +192,13 @@ class PlanBook:
             self._sample(rec, batch)
         return RecordedPlan(key, rec.plan, instruments, self._n_queries(kind, rec.plan))
 
-    def _instruments(self, kind: str, n_rows: int, reach: bool) -> Instruments:
+    def _instruments(self, kind: str, n_rows: int, reach: bool, loras: bool) -> Instruments:
         return Instruments(
             self._arenas.states(n_rows) if kind in ("captured", "states", "lens") else None,
             self._arenas.capture(n_rows) if kind == "captured" else None,
             self._arenas.weights() if kind == "weights" else None,
             self.reach_tables.reached() if reach else None,
+            self._adapted if loras else None,
         )
 
     def _sample(self, rec: Recorder, batch: Batch) -> None:

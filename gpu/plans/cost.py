@@ -151,7 +151,7 @@ def _product(dispatch: Dispatch, n_rows: int) -> Cost:
     if c["NORM"] and c["FIRST"] == 0:
         cost += Cost(n_rows * NORM_FLOPS * k, 4 * k)
     if c["BIAS"]:
-        cost += Cost(n_rows * n, 4 * n)
+        cost += Cost(n_rows * n, 4 * n * (n_rows if c["BIAS_STRIDE"] else 1))
     return cost
 
 

@@ -80,10 +80,10 @@ class ReachTables:
     def set(self, slot: int, reach: Reach | None) -> None:
         """What acts on the rows of a slot in the steps submitted after this. Raises InvalidRequest
         for what the model has not."""
-        if reach is None and self._reached is None:
-            return
         reach = reach or NOTHING
         reach.expect(self._config)
+        if self._reached is None and not reach.acts_on_base:
+            return
         self.reached()
         rows = (*self._factors(reach), *self._before(reach))
         for table, wanted in zip(self._tables, rows, strict=True):

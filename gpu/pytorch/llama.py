@@ -115,7 +115,7 @@ class TorchLlama:
             watcher.add_update("attention", x, update)
             x = x + update
             watcher.mark()
-            update = layer.mlp(self._norm(x, layer.mlp_norm), watcher)
+            update = layer.mlp(self._norm(x, layer.mlp_norm), watcher, batch.reach)
             update = batch.reach.mlp(i, update * scale)
             update = batch.reach.before(i + 1, x, update)
             watcher.add_update("mlp", x, update)
@@ -153,10 +153,11 @@ class TorchLlama:
     ) -> torch.Tensor:
         """Grouped-query attention of each row over its own sequence."""
         layer, config = self.layers[i], self.config
-        q, k = self._normed(layer.q(x), layer.q_norm), self._normed(layer.k(x), layer.k_norm)
+        q, k = layer.q(x, batch.reach), layer.k(x, batch.reach)
+        q, k = self._normed(q, layer.q_norm), self._normed(k, layer.k_norm)
         q = q.view(len(x), config.n_heads, config.head_dim)
         k = k.view(len(x), config.n_kv_heads, config.head_dim)
-        v = layer.v(x).view(k.shape)
+        v = layer.v(x, batch.reach).view(k.shape)
         if turn is not None:
             q, k = turn(q), turn(k)
         scale = config.head_dim**-0.5 if config.score_scale is None else config.score_scale
@@ -170,7 +171,7 @@ class TorchLlama:
             )
             weights.append((slot.which, p))
         watcher.add_weights(weights, len(x))
-        return layer.out(batch.reach.heads(i, attended).flatten(1))
+        return layer.out(batch.reach.heads(i, attended).flatten(1), batch.reach)
 
     def _append(
         self, i: int, slot: SlotRows, k: torch.Tensor, v: torch.Tensor

@@ -11,18 +11,21 @@ from torch.nn import functional
 from gpu.checkpoint.packing import FORMATS, pack, unpack
 from gpu.checkpoint.reader import WeightSource
 from gpu.errors import ModelError
+from gpu.pytorch.reach import UNTOUCHED, Untouched
 from gpu.step import Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x → x · weightᵀ + bias; weight (n_out, n_in)."""
+    """x → x · weightᵀ + bias; weight (n_out, n_in). `module`: its name in the checkpoint."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
+    module: str = ""
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, self.weight, self.bias)
+    def __call__(self, x: torch.Tensor, reach: Untouched = UNTOUCHED) -> torch.Tensor:
+        y = functional.linear(x, self.weight, self.bias)
+        return reach.product(self.module, x, y)
 
 
 class Loader:
@@ -62,7 +65,7 @@ class Loader:
 
     def linear(self, name: str, n_out: int, n_in: int, bias: bool) -> Linear:
         weight = self.matrix(f"{name}.weight", n_out, n_in)
-        return Linear(weight, self.vector(f"{name}.bias", n_out) if bias else None)
+        return Linear(weight, self.vector(f"{name}.bias", n_out) if bias else None, name)
 
     def _read(self, name: str, shape: tuple[int, ...]) -> Floats:
         found = self._checkpoint.shape(name)

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from gpu.config import Experts, ModelConfig
 from gpu.pytorch.loading import Linear, Loader
+from gpu.pytorch.reach import UNTOUCHED, Untouched
 from gpu.pytorch.statistics import Watcher
 
 
@@ -20,8 +21,10 @@ class Swiglu:
     up: Linear
     down: Linear
 
-    def __call__(self, x: torch.Tensor, watcher: Watcher) -> torch.Tensor:
-        return self.down(functional.silu(self.gate(x)) * self.up(x))
+    def __call__(
+        self, x: torch.Tensor, watcher: Watcher, reach: Untouched = UNTOUCHED
+    ) -> torch.Tensor:
+        return self.down(functional.silu(self.gate(x, reach)) * self.up(x, reach), reach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,10 @@ class Mixture:
     experts: tuple[Swiglu, ...]
     shared: SharedExpert | None
 
-    def __call__(self, x: torch.Tensor, watcher: Watcher) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, watcher: Watcher, reach: Untouched = UNTOUCHED
+    ) -> torch.Tensor:
+        """No adapter changes its products, so `reach` has nothing to do here."""
         chosen, gates = self._route(x)
         update = torch.zeros_like(x)
         norms = torch.zeros_like(gates)

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
+from gpu.lora.adapter import Lora
 from gpu.reach import NOTHING, Reach
 from gpu.step import Row
 
 
+@dataclass(frozen=True, slots=True)
+class TorchLora:
+    """An adapter: A (rank, n_in) and B (n_out, rank), times α / r, of each module it changes."""
+
+    name: str
+    pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+
+    @classmethod
+    def of(cls, lora: Lora) -> TorchLora:
+        pairs = {
+            module: (torch.from_numpy(lora.a(module)), torch.from_numpy(lora.b(module)))
+            for module in lora.modules
+        }
+        return cls(lora.name, pairs)
+
+
 class Untouched:
     """Is shown what a pass computes in each layer and gives back what it goes on with: the same."""
+
+    def product(self, module: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The output of a module (n_rows, n_out) of its input x (n_rows, n_in)."""
+        return y
 
     def heads(self, layer: int, attended: torch.Tensor) -> torch.Tensor:
         """What the heads put out (n_rows, n_heads, head_dim)."""
@@ -37,8 +59,20 @@ UNTOUCHED = Untouched()
 class RowReach(Untouched):
     """Changes each row as the reach of its slot says."""
 
-    def __init__(self, rows: Sequence[Row], reaches: Mapping[int, Reach]) -> None:
+    def __init__(
+        self, rows: Sequence[Row], reaches: Mapping[int, Reach], loras: Sequence[TorchLora] = ()
+    ) -> None:
         self._rows = [reaches.get(row.slot, NOTHING) for row in rows]
+        self._loras = loras
+
+    def product(self, module: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for lora in self._loras:
+            if module in lora.pairs:
+                strengths = torch.tensor([[r.loras.get(lora.name, 0.0)] for r in self._rows])
+                if strengths.any():
+                    a, b = lora.pairs[module]
+                    y = y + torch.where(strengths != 0, strengths * (x @ a.T @ b.T), 0.0)
+        return y
 
     def heads(self, layer: int, attended: torch.Tensor) -> torch.Tensor:
         heads = range(attended.shape[1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +22,9 @@ from gpu.checkpoint.reader import Checkpoint, Progress, loading
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit
+from gpu.lora.adapter import Lora, open_loras
 from gpu.pytorch.llama import Batch, SlotRows, TorchLlama, expect_supported
-from gpu.pytorch.reach import UNTOUCHED, RowReach
+from gpu.pytorch.reach import UNTOUCHED, RowReach, TorchLora, Untouched
 from gpu.pytorch.statistics import UNWATCHED, Kept, Statistics, Watcher
 from gpu.reach import NOTHING, Reach
 from gpu.reference.sampler import choose
@@ -40,7 +41,14 @@ class TorchRunner:
     in_flight = 2
     dispatches_per_token = 0
 
-    def __init__(self, model: TorchLlama, shape: KvShape, dtype: str, n_slots: int) -> None:
+    def __init__(
+        self,
+        model: TorchLlama,
+        shape: KvShape,
+        dtype: str,
+        n_slots: int,
+        loras: Sequence[Lora] = (),
+    ) -> None:
         self.config = model.config
         self.model = model
         self.limits = RunnerLimits(
@@ -67,6 +75,8 @@ class TorchRunner:
         self._seen = np.zeros((n_tables, model.config.vocab_size), bool)
         self._last = np.zeros(n_tables, np.int64)
         self._reaches: dict[int, Reach] = {}
+        self.loras = tuple(lora.info for lora in loras)
+        self._loras = [TorchLora.of(lora) for lora in loras]
         self._thread = ThreadPoolExecutor(1, "torch")
         self._pending: deque[Future[StepResult]] = deque()
 
@@ -79,20 +89,23 @@ class TorchRunner:
         context: int | None = None,
         kv_bytes: int | None = None,
         n_slots: int = 4,
+        loras: Mapping[str, str | Path] | None = None,
         progress: Progress = lambda fraction, message: None,
     ) -> TorchRunner:
         """Load a model folder. `dtype`, of `gpu.checkpoint.packing.FORMATS`, says how far weights,
-        keys and values are rounded; they are kept as float32 and computing stays float32. Raises
-        ModelError, and DeviceError when `context` does not fit."""
+        keys and values are rounded; they are kept as float32 and computing stays float32; `loras`:
+        folders of adapters by their names. Raises ModelError, and DeviceError when `context` does
+        not fit."""
         if dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
         config = ModelConfig.from_folder(folder)
         expect_supported(config)
         checkpoint = Checkpoint.open(folder)
+        opened = open_loras(loras or {}, config, checkpoint)
         shape = fit(config, FORMATS[dtype].kv, n_slots, context=context, budget_bytes=kv_bytes)
         on_weights = loading(progress, checkpoint, config.tie_embeddings)
         model = TorchLlama(config, checkpoint, dtype, shape.n_blocks, shape.context, on_weights)
-        return cls(model, shape, dtype, n_slots)
+        return cls(model, shape, dtype, n_slots, opened)
 
     # ---- the runner protocol ----------------------------------------------------------------
 
@@ -183,8 +196,13 @@ class TorchRunner:
             SlotRows(torch.tensor(which), positions[which], self._tables[slot])
             for slot, which in places.items()
         ]
-        reach = RowReach(step.rows, self._reaches) if step.reach else UNTOUCHED
+        reach = self._reach(step)
         return Batch(torch.tensor(ids), positions, slots, reach)
+
+    def _reach(self, step: Step) -> Untouched:
+        if not step.reach and not step.loras:
+            return UNTOUCHED
+        return RowReach(step.rows, self._reaches, self._loras if step.loras else ())
 
     def _choose(self, logits: Floats, sample: Sample) -> Sampled:
         sampled = choose(logits, np.flatnonzero(self._seen[sample.slot]), sample)

@@ -338,3 +338,23 @@ def steer(x: Array, vectors: Array, keeps: Array, slots: Ids) -> Array:
     """x (n_rows, k) plus the vectors (n_slots, k) of its rows' slots, or those alone where their
     slots' `keeps` (n_slots,) is 0."""
     return np.where((keeps[slots] == 0)[:, None], 0.0, x) + vectors[slots]
+
+
+def lora_expand(
+    shrunk: Array,
+    b: Array,
+    first: Ids,
+    ends: Ids,
+    strengths: Array,
+    slots: Ids,
+    bias: Array | None = None,
+) -> Array:
+    """(n_rows, n): [bias (n,) +] what adapters whose ranks end at `ends` (n_loras,) make of shrunk
+    (n_rows, n_modules · R) with b (R, n), by the strengths (n_slots, n_loras) of the rows' slots;
+    `first` (n,): where the numbers of an output's module begin."""
+    out = np.zeros((len(slots), b.shape[1])) + (0.0 if bias is None else bias)
+    for i, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        ranks = np.arange(start, end)
+        x = shrunk[:, first[None, :] + ranks[:, None]]  # (n_rows, ranks, n)
+        out += strengths[slots, i][:, None] * (x * b[start:end]).sum(axis=1)
+    return out

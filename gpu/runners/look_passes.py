@@ -71,7 +71,9 @@ class LookPasses:
             )
         found = np.empty((len(step.rows), n_layers, n_heads, n), np.float32)
         for rows, part in _parts(step, room // n_heads):
-            recorded = self._plans.plan(len(rows), 0, "weights", part.context, part.reach)
+            recorded = self._plans.plan(
+                len(rows), 0, "weights", part.context, part.reach, part.loras
+            )
             weights = recorded.instruments.weights
             assert weights is not None
             at_once = room // (len(rows) * n_heads)
@@ -104,7 +106,9 @@ class LookPasses:
         return found
 
     def _keep_states(self, step: Step) -> States:
-        recorded = self._plans.plan(len(step.rows), 0, "states", step.context, step.reach)
+        recorded = self._plans.plan(
+            len(step.rows), 0, "states", step.context, step.reach, step.loras
+        )
         self._queue.run(recorded, step)
         states = recorded.instruments.states
         assert states is not None

@@ -7,7 +7,7 @@ is matched to its plan, and the bytes that come back become a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,12 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, block_bytes, fit
 from gpu.kv.pools import KvPools
+from gpu.lora.adapter import Lora, open_loras
 from gpu.models.registry import MODELS
 from gpu.ops.step_buffer import MAX_ROWS, MAX_SAMPLES
 from gpu.plans.book import PlanBook, RecordedPlan, StepTensors
 from gpu.plans.cost import StepSize
+from gpu.plans.lora_tables import LoraTables
 from gpu.plans.view import listed
 from gpu.reach import Reach
 from gpu.runner import Memory, RunnerLimits
@@ -77,6 +79,7 @@ class WgpuRunner:
         context: int | None = None,
         kv_bytes: int | None = None,
         n_slots: int = 4,
+        loras: Sequence[Lora] = (),
         on_weights: Callable[[int], None] = lambda n: None,
         kept: Kept | None = None,
     ) -> None:
@@ -86,6 +89,7 @@ class WgpuRunner:
             )
         self.config = config
         self.dtype = dtype
+        self.loras = tuple(lora.info for lora in loras)
         self.gpu = device
         self.device = device.info
         self._memory = memory = DeviceMemory(device)
@@ -98,13 +102,14 @@ class WgpuRunner:
             budget_bytes=kv_bytes,
             max_binding_bytes=device.max_binding_bytes,
         )
-        self.model = MODELS[config.model_type](
-            config, WeightLoader(checkpoint, memory, dtype, on_weights, kept), memory, shape.context
-        )
+        load = WeightLoader(checkpoint, memory, dtype, on_weights, kept)
+        self.model = MODELS[config.model_type](config, load, memory, shape.context)
         n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
         self.pools = KvPools(config, shape, kv, n_tables, memory)
         self._tensors = StepTensors.make(config, n_tables, memory)
-        self.plans = PlanBook(device, self.model, self.pools, self._tensors, memory)
+        self._loras = LoraTables(self.model.layer_matrices(), loras, n_tables, load)
+        adapted = self._loras.adapted
+        self.plans = PlanBook(device, self.model, self.pools, self._tensors, memory, adapted)
         self.limits = RunnerLimits(
             n_slots=n_slots,
             context=shape.context,
@@ -138,16 +143,18 @@ class WgpuRunner:
         context: int | None = None,
         kv_bytes: int | None = None,
         n_slots: int = 4,
+        loras: Mapping[str, str | Path] | None = None,
         checked: bool | None = None,
         probe: bool = False,
         keep_bytes: int = 0,
         progress: Progress = lambda fraction, message: None,
     ) -> WgpuRunner:
         """Open the adapter and load a model folder; `probe`: cut products as was measured to be
-        best there, measuring it now if it never was; `keep_bytes`: see `kept_weights`. Raises
-        ModelError and DeviceError."""
+        best there, measuring it now if it never was; `loras`: folders of adapters by their names;
+        `keep_bytes`: see `kept_weights`. Raises ModelError and DeviceError."""
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
+        opened = open_loras(loras or {}, config, checkpoint)
         device = Device.open(adapter, checked=checked)
         if probe:
             device = tuned(device, progress)
@@ -160,6 +167,7 @@ class WgpuRunner:
                 context=context,
                 kv_bytes=kv_bytes,
                 n_slots=n_slots,
+                loras=opened,
                 on_weights=loading(progress, checkpoint, config.tie_embeddings),
                 kept=kept,
             )
@@ -181,7 +189,7 @@ class WgpuRunner:
         bits[tokens] = 1
         words = np.packbits(bits, bitorder="little").view(np.uint32)
         self._memory.write(self._tensors.seen, words, at=slot * width * 4)
-        self.plans.reach_tables.set(slot, None)
+        self.set_reach(slot, None)
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         self.pools.set_blocks(slot, blocks)
@@ -190,6 +198,7 @@ class WgpuRunner:
         self.pools.copy_block(source, destination)
 
     def set_reach(self, slot: int, reach: Reach | None) -> None:
+        self._loras.set(slot, reach.loras if reach else {})
         self.plans.reach_tables.set(slot, reach)
 
     def submit(self, step: Step) -> None:
@@ -256,7 +265,10 @@ class WgpuRunner:
         """Of a token and of a prompt's pieces, which somebody waits for; captured ones have the
         same kernels but for what the plain warm-up brings."""
         for n in (1, 16):
-            yield self.plans.plan(n, min(n, self.limits.n_slots), "plain", reach=True)
+            samples = min(n, self.limits.n_slots)
+            yield self.plans.plan(n, samples, "plain", reach=True)
+            if self.loras:
+                yield self.plans.plan(n, samples, "plain", loras=True)
 
     def _plans_to_warm(self) -> Iterator[RecordedPlan]:
         limits = self.limits
@@ -288,7 +300,7 @@ class WgpuRunner:
 
     def _plan_of(self, step: Step, kind: str) -> RecordedPlan:
         n_rows, n_samples = len(step.rows), len(step.samples)
-        return self.plans.plan(n_rows, n_samples, kind, step.context, step.reach)
+        return self.plans.plan(n_rows, n_samples, kind, step.context, step.reach, step.loras)
 
     def _captured(self, done: Collected) -> Captured | None:
         lane = done.lane

@@ -6,7 +6,7 @@
 //
 // x, weight, gain  see lib/product.wgsl; the shard is columns FIRST .. FIRST + N - 1 of y (before
 //                  GATED halves them)
-// bias      [>= FIRST + N]           (any buffer when not BIAS)
+// bias      [>= FIRST + N], or of every row, BIAS_STRIDE apart (any buffer when not BIAS)
 // residual  [rows][Y_STRIDE]         (any buffer when not RESIDUAL)
 // y         [rows][Y_STRIDE]
 // use: step
@@ -16,6 +16,7 @@
 override FIRST: u32 = 0u;
 override Y_STRIDE: u32;
 override BIAS: bool = false;
+override BIAS_STRIDE: u32 = 0u;
 override GATED: bool = false;
 override RESIDUAL: bool = false;
 override GATHER: bool = false; // rows of y are the step's samples, taken from their rows of x
@@ -60,12 +61,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       let column = first_n + j;
       if (column >= N) { break; }
       var value = found[i * TILE_N + j];
-      if (BIAS) { value += bias[FIRST + column]; }
+      if (BIAS) { value += bias[row * BIAS_STRIDE + FIRST + column]; }
       if (!GATED) {
         store(row, FIRST + column, activated(value));
       } else if (j % 2u == 1u) {
         var gate = found[i * TILE_N + j - 1u];
-        if (BIAS) { gate += bias[FIRST + column - 1u]; }
+        if (BIAS) { gate += bias[row * BIAS_STRIDE + FIRST + column - 1u]; }
         store(row, (FIRST + column) / 2u, activated(gate) * value);
       }
     }

@@ -11,7 +11,8 @@
 // what is turned together (gpu.checkpoint.weights, `rotary_order`).
 //
 // x, weight, gain  see lib/product.wgsl; the shard is rows FIRST .. FIRST + N - 1 of the weight
-// bias       [rows of the weight / 4] vec4 in the same order (any buffer when not BIAS)
+// bias       [rows of the weight / 4] vec4 in the same order, or of every row, BIAS_STRIDE apart
+//            (any buffer when not BIAS)
 // rotations  [context][ROTARY_DIM / 4] vec4: (cos, sin) of two pairs (any buffer when that is 0)
 // q          [rows][Q_STRIDE / 2] pairs
 // k_pool, v_pool  see lib/paging.wgsl, as pairs
@@ -21,6 +22,7 @@
 // use: kv_pair
 override FIRST: u32 = 0u;
 override BIAS: bool = false;
+override BIAS_STRIDE: u32 = 0u;
 override HEAD_DIM: u32;
 override ROTARY_DIM: u32; // a multiple of 4
 override N_HEADS: u32;
@@ -93,7 +95,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       let column = FIRST + first_n + j;
       let s = i * TILE_N + j;
       var four = vec4f(found[s], found[s + 1u], found[s + 2u], found[s + 3u]);
-      if (BIAS) { four += bias[column / 4u]; }
+      if (BIAS) { four += bias[(row * BIAS_STRIDE + column) / 4u]; }
       keep(row, column / HEAD_DIM, column % HEAD_DIM, four);
     }
   }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.kv.blocks import blocks_for
+from gpu.lora.adapter import open_loras
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
@@ -20,10 +21,17 @@ from tests.gpu.rig import greedy
 GREEDY = greedy(0)
 
 
-def load(device: Device, folder: Path, dtype: str = "f32", n_slots: int = 4) -> WgpuRunner:
+def load(
+    device: Device,
+    folder: Path,
+    dtype: str = "f32",
+    n_slots: int = 4,
+    loras: Mapping[str, Path] | None = None,
+) -> WgpuRunner:
     """A runner on a device that the whole suite shares; it must not be closed."""
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
-    return WgpuRunner(device, config, checkpoint, dtype=dtype, n_slots=n_slots)
+    opened = open_loras(loras or {}, config, checkpoint)
+    return WgpuRunner(device, config, checkpoint, dtype=dtype, n_slots=n_slots, loras=opened)
 
 
 def begin(

@@ -58,6 +58,7 @@ class ScriptedRunner:
         self.memory = Memory(0, 0, 0)
         self.dispatches_per_token = 1
         self.in_flight = 3
+        self.loras = ()
         self.steps: list[Step] = []
         self.closed = False
         self.warmed = self.warmed_reach = 0

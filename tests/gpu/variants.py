@@ -6,7 +6,7 @@ from gpu.plans.book import ROW_BUCKETS, SAMPLE_BUCKETS
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel
-from tests.gpu import driving, random_llama, random_models
+from tests.gpu import driving, random_llama, random_loras, random_models
 from tests.gpu.rig import as_kind
 
 MODELS = {
@@ -26,7 +26,9 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
     found: dict[tuple[str, str], Kernel] = {}
     for name, dtypes in MODELS.items():
         for dtype in dtypes:
-            runner = driving.load(as_kind(device, software), random_llama.folder(name), dtype)
+            loras = {"all": random_loras.folder(name, "all")} if name == random_loras.LLAMA else {}
+            folder, kind = random_llama.folder(name), as_kind(device, software)
+            runner = driving.load(kind, folder, dtype, loras=loras)
             found |= {(k.source, repr(k.constants)): k for k in _kernels(runner)}
     for name, dtype in OTHERS.items():
         runner = driving.load(as_kind(device, software), random_models.folder(name), dtype)
@@ -37,7 +39,7 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
 
 
 def _kernels(runner: WgpuRunner) -> list[Kernel]:
-    """What looks and reaches add is the same in all buckets."""
+    """What looks, reaches and adapters add is the same in all buckets."""
     plans = [
         runner.plans.plan(n_rows, n_samples, kind, context).plan
         for n_rows in ROW_BUCKETS
@@ -47,4 +49,6 @@ def _kernels(runner: WgpuRunner) -> list[Kernel]:
         for context in (1, runner.limits.context)
     ]
     plans.append(runner.plans.plan(1, 0, "weights", reach=True).plan)
+    if runner.loras:
+        plans.append(runner.plans.plan(1, 0, "plain", loras=True).plan)
     return [dispatch.kernel for plan in plans for dispatch in plan.dispatches]

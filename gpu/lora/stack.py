@@ -1,0 +1,58 @@
+"""Adapters of one matrix of the engine, stacked: their ranks one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.checkpoint.laid import Laid
+from gpu.checkpoint.reader import F32
+from gpu.lora.adapter import Lora
+
+U32 = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Of a matrix of `n` outputs × `k` inputs, made of one or more modules of the base (queries,
+    keys and values), with R ranks of all adapters together.
+
+    a      (n_modules · R, k): of each module, A of each adapter; zeros where it has none or fewer
+           ranks than for another module
+    b      (R, n): the columns in the order of the matrix's rows, times α / r
+    first  (n,): where in `a` the module of an output begins
+    ends   (n_loras,): where among the R ranks those of an adapter end
+    """
+
+    a: F32
+    b: F32
+    first: U32
+    ends: U32
+
+    @classmethod
+    def of(cls, loras: Sequence[Lora], sources: Sequence[str], laid: Laid, k: int) -> Stack | None:
+        """Of a matrix whose rows are `laid` out from these tensors; None where no adapter changes
+        it."""
+        modules = [source.removesuffix(".weight") for source in sources]
+        ranks = [max(lora.rank(module) for module in modules) for lora in loras]
+        ends = np.cumsum(ranks)
+        n_ranks = int(ends[-1])
+        if not n_ranks:
+            return None
+        a = np.zeros((len(modules), n_ranks, k), np.float32)
+        b = np.zeros((n_ranks, len(laid.row)), np.float32)
+        for i, module in enumerate(modules):
+            outputs = np.flatnonzero(laid.source == i)
+            for lora, first in zip(loras, ends - ranks, strict=True):
+                if rank := lora.rank(module):
+                    a[i, first : first + rank] = lora.a(module)
+                    b[first : first + rank, outputs] = lora.b(module)[laid.row[outputs]].T
+        return cls(
+            a.reshape(-1, k),
+            b,
+            (laid.source * n_ranks).astype(np.uint32),
+            ends.astype(np.uint32),
+        )

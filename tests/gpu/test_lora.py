@@ -1,0 +1,223 @@
+"""Runs with LoRA adapters against transformers' models that the adapters are merged into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from gpu.engine.engine import Engine
+from gpu.errors import InvalidRequest
+from gpu.inspection import LogitLens
+from gpu.interventions import Interventions, LayerFactor, LoraStrength, ReachedFrom
+from gpu.pytorch.runner import TorchRunner
+from gpu.reach import NOTHING, Reach
+from gpu.runner import Runner
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.sampling import SamplingParams
+from gpu.script import ChangeAt
+from gpu.step import Floats, Row, Step
+from gpu.text.tokenizer import Tokenizer
+from gpu.webgpu.device import Device
+from tests.gpu import driving, random_loras, random_models
+from tests.gpu.logit_checks import check_logits
+from tests.gpu.random_loras import LLAMA, folder, merged
+from tests.gpu.rig import greedy
+from tests.gpu.test_script import Written
+
+MODELS = (LLAMA, "qwen2", "phi3", "gemma2", "gpt2")
+OTHERS = ("qwen3", "gpt_neox")
+KINDS = ("all", "attention", "patterns")
+N = 4  # rows of a step with samples
+PARAMS = SamplingParams(temperature=0.8, seed=11, max_tokens=8, ignore_eos=True)
+
+
+def adapters(name: str) -> dict[str, Path]:
+    return {kind: folder(name, kind, seed) for seed, kind in enumerate(KINDS)}
+
+
+def logits(runner: Runner, ids: list[int], strengths: Mapping[str, float]) -> Floats:
+    """float32 (N, vocab_size), of one step"""
+    driving.begin(runner, 0, ids, len(ids))
+    runner.set_reach(0, Reach(loras=strengths))
+    rows = tuple(Row(0, i, id) for i, id in enumerate(ids))
+    return runner.logits(Step(rows, tuple(greedy(i) for i in range(len(ids))), loras=True))
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    "name", [*MODELS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
+def test_logits_are_those_of_the_merged_model(device: Device, name: str) -> None:
+    loras, ids = adapters(name), random_models.ids(N)
+    runner = driving.load(device, random_loras.base(name), loras=loras)
+    plain = random_loras.reference(name).logits(ids)
+    got, want = [], []
+    for strengths in ({"all": 1.0}, {"attention": 0.75, "patterns": -0.5}):
+        at = {loras[kind]: strength for kind, strength in strengths.items()}
+        want.append(merged(name, at).logits(ids))
+        got.append(logits(runner, ids, strengths))
+        assert np.abs(want[-1] - plain).max() > 0.05 * np.abs(plain).max(), "it changes too little"
+    check_logits("logits with adapters", np.concatenate(got), np.concatenate(want), name)
+
+
+def test_adapters_keep_their_precision_on_a_packed_base(device: Device) -> None:
+    """Against torch with the same packed weights, and keys and values in float16 as well."""
+    loras, ids, strengths = adapters("qwen2"), random_models.ids(N), {"all": 1.5, "patterns": -0.5}
+    oracle = TorchRunner.load(random_loras.base("qwen2"), dtype="q4", loras=loras)
+    runner = driving.load(device, random_loras.base("qwen2"), "q4", loras=loras)
+    got, want = (logits(one, ids, strengths) for one in (runner, oracle))
+    oracle.close()
+    check_logits("logits with adapters on q4", got, want)
+
+
+def test_torch_computes_the_same() -> None:
+    loras, ids = adapters("qwen2"), random_models.ids(N)
+    runner = TorchRunner.load(random_loras.base("qwen2"), loras=loras)
+    want = merged("qwen2", {loras["all"]: 0.5, loras["patterns"]: 1.0}).logits(ids)
+    check_logits("logits with adapters", logits(runner, ids, {"all": 0.5, "patterns": 1}), want)
+    runner.close()
+
+
+@pytest.fixture(scope="module")
+def runner(device: Device) -> WgpuRunner:
+    return driving.load(device, random_loras.base(LLAMA), n_slots=3, loras=adapters(LLAMA))
+
+
+def test_rows_of_a_step_have_adapters_of_their_own(runner: WgpuRunner) -> None:
+    """To the bit what each gives alone: two adapters, the base in the plan it has without any."""
+    settings = [Reach(loras={"all": 1.0}), Reach(loras={"attention": -1.0, "all": 0.5}), NOTHING]
+    alone, rows = [], []
+    for slot, reach in enumerate(settings):
+        row = Row(slot, 0, 5 + slot)
+        rows.append(row)
+        driving.begin(runner, slot, [row.token], 1, [slot])
+        runner.set_reach(slot, reach)
+        alone.append(runner.logits(Step((row,), (greedy(0, slot),), loras=reach.acts))[0])
+    samples = tuple(greedy(i, i) for i in range(3))
+    together = runner.logits(Step(tuple(rows), samples, loras=True))
+    assert np.array_equal(together.view("u4"), np.stack(alone).view("u4"))
+    reached = runner.logits(Step(tuple(rows), samples, reach=True, loras=True))
+    assert np.array_equal(reached.view("u4"), together.view("u4"))
+
+
+def test_plans_without_adapters_are_those_of_the_base(device: Device, runner: WgpuRunner) -> None:
+    bare = driving.load(device, random_loras.base(LLAMA), n_slots=3)
+
+    def plan(of: WgpuRunner, loras: bool = False) -> list[tuple[object, ...]]:
+        recorded = of.plans.plan(4, 2, "plain", loras=loras).plan
+        return [(d.label, d.kernel.name, d.kernel.constants, d.grid) for d in recorded.dispatches]
+
+    assert plan(runner) == plan(bare)
+    added = {label for label, *_ in plan(runner, loras=True)} - {label for label, *_ in plan(bare)}
+    assert len(added) == 2 * 4 * runner.config.n_layers
+    assert all(str(label).endswith((".lora_a", ".lora_b")) for label in added)
+    assert bare.memory.work < runner.memory.work
+
+
+def test_an_adapter_that_is_not_loaded_cannot_act(runner: WgpuRunner) -> None:
+    with pytest.raises(InvalidRequest, match="there is no adapter 'other'"):
+        runner.set_reach(0, Reach(loras={"other": 1.0}))
+
+
+# ---- runs ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setattr(runner, "close", lambda: None)
+    opened = Engine(lambda: runner, Tokenizer.load(random_loras.base(LLAMA)))
+    yield opened
+    opened.close()
+
+
+def with_loras(**strengths: float) -> Interventions:
+    return Interventions(loras=tuple(LoraStrength(n, s) for n, s in strengths.items()))
+
+
+def written(engine: Engine, ids: list[int], reach: Interventions, **more: object) -> list[int]:
+    return [token.id for token in engine.submit(ids, PARAMS, reach=reach, **more)]  # type: ignore[arg-type]
+
+
+def test_the_engine_tells_what_is_loaded(engine: Engine) -> None:
+    told = {lora.name: (lora.rank, lora.modules) for lora in engine.info.loras}
+    assert told == {"all": (3, 35), "attention": (5, 10), "patterns": (7, 35)}
+
+
+def test_an_adapter_acts_on_the_whole_prompt_and_changes_from_a_token_on(engine: Engine) -> None:
+    ids, loras = random_models.ids(16, seed=3), adapters(LLAMA)
+    first, later = with_loras(all=1.0), with_loras(all=0.25, attention=1.0)
+    got = engine.logits(ids, (ReachedFrom(0, first),))
+    want = merged(LLAMA, {loras["all"]: 1.0}).logits(ids)
+    check_logits("logits with adapters", got, want)
+    assert np.array_equal(engine.logits(ids, (ReachedFrom(0, first), ReachedFrom(9, later)))[:9],
+                          got[:9])  # fmt: skip
+    changed = engine.logits(ids, (ReachedFrom(0, first), ReachedFrom(9, later)))[9:]
+    assert not np.allclose(changed, got[9:])
+
+
+def test_a_live_change_is_told_and_written_again_by_its_script(engine: Engine) -> None:
+    ids, first, later = random_models.ids(17, seed=4), with_loras(all=1.0), with_loras(attention=2)
+    live, again = Written(), Written()
+    params = replace(PARAMS, max_tokens=40)
+    run = engine.submit(ids, params, reach=first, on_event=live)
+    index = run.update(reach=later)
+    assert live.wait().updated[0].reach == later
+    assert 0 <= index < 40
+    script = [ChangeAt(index, reach=later)]
+    engine.submit(ids, params, reach=first, script=script, on_event=again)
+    assert again.wait().ids == live.ids
+    assert [(event.index, event.reach) for event in again.updated] == [(index, later)]
+    assert written(engine, ids, first) != live.ids[:8]
+    assert written(engine, ids, with_loras(all=1.0, attention=0)) == written(engine, ids, first)
+
+
+def test_texts_under_adapters_share_the_cache_only_among_themselves(
+    runner: WgpuRunner, engine: Engine
+) -> None:
+    ids = random_models.ids(17, seed=5)
+    settings = [with_loras(all=1.0), Interventions(), with_loras(all=0.5), with_loras(all=1.0)]
+    cached = [written(engine, ids, reach) for reach in settings]
+    anew = Engine(lambda: runner, Tokenizer.load(random_loras.base(LLAMA)), prefix_cache=False)
+    assert cached == [written(anew, ids, reach) for reach in settings]
+    assert cached[0] == cached[3]
+    assert len({tuple(text) for text in cached}) == 3
+    anew.close()
+
+
+def test_runs_side_by_side_write_what_they_write_alone(engine: Engine) -> None:
+    ids = random_models.ids(17, seed=6)
+    both = Interventions(mlp=(LayerFactor(1, 0.5),), loras=with_loras(patterns=1.0).loras)
+    settings = [with_loras(all=1.0), both]
+    runs = [engine.submit(ids, PARAMS, reach=reach) for reach in settings]
+    together = [[token.id for token in run] for run in runs]
+    assert together == [written(engine, ids, reach) for reach in settings]
+
+
+def test_questions_are_answered_under_the_adapters_of_a_run(engine: Engine) -> None:
+    ids, reach = random_models.ids(12, seed=7), with_loras(all=1.0, patterns=0.5)
+    reached = (ReachedFrom(0, reach),)
+    asked = LogitLens(ids, 11, chosen=ids[0], top=5, reached=reached)
+    lens = {array.name: array.numpy() for array in engine.inspect(asked).result().arrays}
+    want = engine.logits(ids, reached)[-1]
+    assert list(lens["ids"][-1]) == list(np.argsort(-want, kind="stable")[:5])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (with_loras(other=1.0), "no adapter 'other'; loaded: all, attention, patterns"),
+        (with_loras(all=9.0), "strength must be a number from -8 to 8, but got 9.0"),
+        (with_loras(all=float("nan")), "strength must be a number"),
+        (Interventions(loras=(LoraStrength("all", 1.0),) * 2), "two entries for all"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    engine: Engine, wrong: Interventions, why: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=why) as refused:
+        engine.submit([1, 2], reach=wrong)
+    assert refused.value.param == "reach.loras"

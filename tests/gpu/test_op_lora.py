@@ -1,0 +1,57 @@
+"""What adapters add to the outputs of a matrix, against its float64 twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu import ops
+from gpu.reference import ops as reference
+from tests.gpu.rig import ROUNDING, Rig, compare, rows_at
+
+pytestmark = pytest.mark.parity
+
+SLOTS = [0, 3, 1, 0, 2]
+N_SLOTS = 4
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("n", "n_modules", "ranks"),
+    [(4, 1, [1]), (20, 2, [3, 0, 5]), (257 * 4, 3, [16, 1]), (576, 1, [2, 2, 64, 7])],
+    ids=str,
+)
+def test_what_adapters_add_by_the_strengths_of_a_rows_slot(
+    rig: Rig, n: int, n_modules: int, ranks: list[int], bias: bool
+) -> None:
+    rng, ends = np.random.default_rng(n), np.cumsum(ranks)
+    strengths = rng.normal(size=(N_SLOTS, len(ranks))).astype(np.float32)
+    strengths[1], strengths[2, 0] = 0, 0
+    b = rng.normal(size=(ends[-1], n)).astype(np.float32)
+    first = (rng.integers(0, n_modules, n) * ends[-1]).astype(np.uint32)
+    shrunk = rng.normal(size=(len(SLOTS), n_modules * ends[-1])).astype(np.float32)
+    added = rng.normal(size=n).astype(np.float32)
+    off = np.array(SLOTS) == 1
+    poisoned = shrunk.copy()
+    poisoned[off] = np.nan  # what is off is not read
+    out = rig.output("y", len(SLOTS), n, n)
+    batch = rig.batch(rows_at([0] * len(SLOTS), SLOTS), bucket=8)
+    upload = rig.memory.upload
+    tensors = (
+        rig.input("shrunk", poisoned), upload("b", b), upload("first", first),
+        upload("ends", ends.astype(np.uint32)), upload("strengths", strengths),
+        upload("bias", added) if bias else None,
+    )  # fmt: skip
+    rig.run(lambda rec: ops.lora_expand(rec, batch, "expand", *tensors, out.tensor))
+    got = out.read()
+    doubles = [a.astype(np.float64) for a in (shrunk, b, strengths, added)]
+
+    def twin(x: np.ndarray, b: np.ndarray, s: np.ndarray, to: np.ndarray) -> np.ndarray:
+        places = first.astype(int), ends, s, np.array(SLOTS)
+        return reference.lora_expand(x, b, *places, to if bias else None)
+
+    size = twin(*(np.abs(a) for a in doubles))
+    bound = (max(ranks) + 2 * len(ranks) + 2) * ROUNDING * size
+    compare("lora_expand", (n, n_modules, ranks), got, twin(*doubles), bound, n)
+    kept = added if bias else np.zeros(n, np.float32)
+    assert np.array_equal(got[off].view("u4"), np.broadcast_to(kept, got[off].shape).view("u4"))
