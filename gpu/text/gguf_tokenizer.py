@@ -2,7 +2,7 @@
 
 Two models are known: "gpt2", byte-level BPE with its merges, whose way of cutting text into words
 is named by `tokenizer.ggml.pre`; and "llama", SentencePiece's BPE, where a piece's score says when
-it is merged. Patterns are those of the tokenizers that llama.cpp's names stand for.
+it is merged.
 """
 
 from __future__ import annotations
@@ -12,19 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from gpu.errors import ModelError
 from gpu.gguf.file import open_gguf
 from gpu.json_object import JsonObject, shown
 from gpu.text.sentence_piece import CONTROL, UNKNOWN, USER_DEFINED, SentencePieces, make_backend
-
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-WORDS = ("gpt-2", "default", "smollm", "llama-bpe", "qwen2")
+from gpu.text.word_cutters import WORDS
 
 
 def read_tokenizer(path: str | Path) -> tuple[tokenizers.Tokenizer, JsonObject]:
@@ -64,28 +58,15 @@ def _byte_level(meta: JsonObject, vocab: dict[str, int]) -> tokenizers.Tokenizer
                 "a space between"
             )
         merges.append((left, right))
-    words = meta.choice("tokenizer.ggml.pre", WORDS, "default")
+    words = WORDS[meta.choice("tokenizer.ggml.pre", tuple(WORDS), "default")]
     made = tokenizers.Tokenizer(
-        models.BPE(vocab=vocab, merges=merges, ignore_merges=words == "llama-bpe")
+        models.BPE(vocab=vocab, merges=merges, ignore_merges=words.whole_words)
     )
-    if words == "qwen2":
+    if words.composed:
         made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = pre_tokenizers.Sequence(_cutters(words))
+    made.pre_tokenizer = pre_tokenizers.Sequence(words.cutters())
     made.decoder = decoders.ByteLevel()
     return made
-
-
-def _cutters(words: str) -> list[Any]:
-    if words in ("llama-bpe", "qwen2"):
-        pattern = Regex(_LLAMA3 if words == "llama-bpe" else _QWEN2)
-        return [
-            pre_tokenizers.Split(pattern, "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    cutters: list[Any] = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    if words == "smollm":
-        cutters.insert(0, pre_tokenizers.Digits(individual_digits=True))
-    return cutters
 
 
 def _sentence_pieces(
@@ -105,7 +86,8 @@ def _config(meta: JsonObject, kind: str, tokens: Sequence[str]) -> JsonObject:
         key = f"tokenizer.ggml.{name}_token_id"
         if key in meta:
             values[f"{name}_token"] = tokens[meta.integer(key, 0, len(tokens) - 1)]
-    by_default = kind == "llama" or meta.get("tokenizer.ggml.pre") == "llama-bpe"
+    words = WORDS.get(meta.get("tokenizer.ggml.pre") or "default")
+    by_default = kind == "llama" or (words is not None and words.begins)
     adds = meta.boolean("tokenizer.ggml.add_bos_token", by_default)
     values["add_bos_token"] = adds and "bos_token" in values
     if "tokenizer.chat_template" in meta:

@@ -254,7 +254,7 @@ def test_sentence_pieces_by_their_scores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"pre": "deepseek-llm"}, "tokenizer.ggml.pre must be one of"),
+        ({"pre": "unheard-of"}, "tokenizer.ggml.pre must be one of"),
         ({"model": "bert"}, "tokenizer.ggml.model"),
     ],
 )
