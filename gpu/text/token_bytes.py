@@ -5,8 +5,9 @@ texts: its byte fallback turns a run of byte tokens into U+FFFD when any one of 
 those it had shown before, so what was streamed would not be a prefix of the text. Bytes have no
 such second thoughts, and a token costs the same however long the text is.
 
-Two families are understood, which are those of Llama models: byte-level BPE (GPT-2, Llama 3) and
-SentencePiece with or without byte fallback (Llama 1 and 2). Other decoders are refused by name.
+Understood are byte-level BPE (GPT-2, Llama 3), SentencePiece with or without byte fallback (Llama 1
+and 2), WordPiece (BERT), and none, where words are joined by spaces. Decoders whose text of a token
+depends on those after it are refused by name.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from gpu.errors import ModelError
 from gpu.json_object import shown
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-SUPPORTED = "ByteLevel, Metaspace, or Replace + ByteFallback + Fuse + Strip"
+SUPPORTED = "ByteLevel, Metaspace, WordPiece, or Replace + ByteFallback + Fuse + Strip"
+CLEAN_UP = (
+    *((f" {mark}", mark) for mark in (".", "?", "!", ",")),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+)
+"""What WordPiece's `cleanup` does to a word and the space before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +40,15 @@ class TokenBytes:
     byte_fallback  a token "<0xE2>" stands for that byte
     replacements   (from, to) in a token's text, in order
     strip          how many spaces are taken from the beginning of a text
+    suffix         what a token begins with that is not a word of its own, as "##ing"; other tokens
+                   get a space in front. None where tokens bring their own spaces
     """
 
     byte_level: bool = False
     byte_fallback: bool = False
     replacements: tuple[tuple[str, str], ...] = ()
     strip: int = 0
+    suffix: str | None = None
 
     def of(self, token: str) -> bytes:
         """The bytes of a token of the model's vocabulary (added tokens are plain text)."""
@@ -46,6 +59,9 @@ class TokenBytes:
                 return token.encode()
         if self.byte_fallback and (byte := BYTE_TOKEN.fullmatch(token)):
             return bytes([int(byte[1], 16)])
+        if self.suffix is not None:
+            goes_on = bool(self.suffix) and token.startswith(self.suffix)
+            token = token.removeprefix(self.suffix) if goes_on else f" {token}"
         for old, new in self.replacements:
             token = token.replace(old, new)
         return token.encode()
@@ -53,37 +69,38 @@ class TokenBytes:
     @classmethod
     def from_decoder(cls, decoder: dict[str, Any] | None, where: str) -> TokenBytes:
         """Read the `decoder` of a tokenizer.json; `ModelError` when it does something else."""
+        if decoder is None:
+            return cls(strip=1, suffix="")
         steps = _flat(decoder)
         kinds = [step.get("type") for step in steps]
         if kinds == ["ByteLevel"]:
             return cls(byte_level=True)
-        if kinds == ["Metaspace"]:
-            strip = 0 if steps[0].get("prepend_scheme") == "never" else 1
-            return cls(replacements=((str(steps[0].get("replacement", "▁")), " "),), strip=strip)
+        if kinds == ["WordPiece"]:
+            clean_up = CLEAN_UP if steps[0].get("cleanup") else ()
+            return cls(replacements=clean_up, strip=1, suffix=str(steps[0]["prefix"]))
         replacements: list[tuple[str, str]] = []
         strip = 0
         for i, step in enumerate(steps):
             fused = "Fuse" in kinds[:i]
-            if step["type"] == "Replace" and not fused and "String" in step["pattern"]:
+            if step["type"] == "Metaspace" and not fused:
+                replacements.append((str(step["replacement"]), " "))
+                strip += step.get("prepend_scheme") != "never"
+            elif step["type"] == "Replace" and not fused and "String" in step["pattern"]:
                 replacements.append((step["pattern"]["String"], step["content"]))
             elif step["type"] == "Strip" and fused and (step["content"], step["stop"]) == (" ", 0):
                 strip += step["start"]
             elif step["type"] not in ("ByteFallback", "Fuse"):
                 raise _unsupported(step, where)
-        if not replacements:
-            raise _unsupported(decoder, where)
         return cls(False, "ByteFallback" in kinds, tuple(replacements), strip)
 
 
-def _flat(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
-    if decoder is None:
-        return []
+def _flat(decoder: dict[str, Any]) -> list[dict[str, Any]]:
     if decoder.get("type") != "Sequence":
         return [decoder]
     return [step for part in decoder["decoders"] for step in _flat(part)]
 
 
-def _unsupported(decoder: dict[str, Any] | None, where: str) -> ModelError:
+def _unsupported(decoder: dict[str, Any], where: str) -> ModelError:
     return ModelError(
         f"{where}: decoder {shown(decoder)} is not supported here; supported: {SUPPORTED}"
     )

@@ -278,7 +278,8 @@ def _panic_raises(failure: Exception) -> Iterator[None]:
 
 def _of_json(path: Path) -> tokenizers.Tokenizer:
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        with _panic_raises(ValueError("it is damaged")):
+            return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:
         raise ModelError(f"{path}: not a usable tokenizer: {error}") from None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
-from tokenizers.trainers import BpeTrainer
+from tokenizers.trainers import BpeTrainer, UnigramTrainer, WordLevelTrainer, WordPieceTrainer
 
 CORPUS = [
     "Once upon a time there was a little cat who liked to sit in the sun.",
@@ -107,6 +107,44 @@ def byte_fallback(n_merges: int = 60) -> tokenizers.Tokenizer:
     tokenizer.add_special_tokens(
         [AddedToken(t, normalized=False) for t in ("<unk>", "<s>", "</s>")]
     )
+    return tokenizer
+
+
+def unigram(vocab_size: int = 160) -> tokenizers.Tokenizer:
+    """SentencePiece's other model, as T5's: pieces with scores, no bytes."""
+    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    specials = ["<unk>", "<s>", "</s>"]
+    trainer = UnigramTrainer(
+        vocab_size=vocab_size, special_tokens=specials, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def word_piece(vocab_size: int = 200) -> tokenizers.Tokenizer:
+    """BERT style: "##" before what is not the beginning of a word."""
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    specials = ["[UNK]", "[CLS]", "[SEP]"]
+    trainer = WordPieceTrainer(vocab_size=vocab_size, special_tokens=specials, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def word_level() -> tokenizers.Tokenizer:
+    """Whole words, and no decoder."""
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    specials = ["[UNK]", "[SEP]"]
+    trainer = WordLevelTrainer(special_tokens=specials, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
     return tokenizer
 
 

@@ -74,9 +74,8 @@ def test_a_tokenizer_that_is_missing_or_corrupt_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "decoder",
     [
-        None,
-        decoders.WordPiece(),
         decoders.BPEDecoder(),
+        decoders.CTC(),
         decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 0, 1)]),
         decoders.Sequence([decoders.Fuse(), decoders.Replace("▁", " ")]),
         decoders.Sequence([decoders.Replace(tokenizers.Regex("x+"), " "), decoders.Fuse()]),
