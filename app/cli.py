@@ -122,7 +122,8 @@ def serve(**values: Any) -> None:
 @settings_options(tuple(row.name for row in rows() if row.name != "model"))
 def run_model(name: str, **values: Any) -> None:
     """Serve the model NAME: a folder, or OWNER/MODEL of the Hugging Face hub, such as
-    HuggingFaceTB/SmolLM2-135M-Instruct.
+    HuggingFaceTB/SmolLM2-135M-Instruct; of a repository of GGUF files OWNER/MODEL:Q4_K_M, or
+    OWNER/MODEL:FILE.
 
     What is not in the local cache of the hub is fetched first, after the model's config and its
     memory have been judged.

@@ -29,8 +29,8 @@ class Settings:
     model: Annotated[
         str | None,
         "Folder with config.json, *.safetensors and tokenizer.json (or SentencePiece's "
-        "tokenizer.model), a GGUF file, or OWNER/MODEL of the Hugging Face hub; the bundled model "
-        "if left out.",
+        "tokenizer.model), a GGUF file, or OWNER/MODEL of the Hugging Face hub, of GGUF files "
+        "as OWNER/MODEL:Q4_K_M or OWNER/MODEL:FILE; the bundled model if left out.",
     ] = None
     revision: Annotated[
         str | None, "Branch, tag or commit of a model of the hub; main if left out."

@@ -15,13 +15,20 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, but not by its types
+    build_hf_headers,
+    get_session,
+    hf_raise_for_status,
+)
 
+from app.hub_cache import remember, remembered, snapshot_folder
 from app.hub_errors import TRANSPORT_ERROR, HubError, NotOnHub, hub_errors
 from app.transfer import Cancelled, Transfer, progress_bar
 
@@ -43,6 +50,7 @@ MAX_SMALL_BYTES = 256 << 20
 """Far above the largest real tokenizer.json."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
+GGUF = ".gguf"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 LOOK_UP_SECONDS = 10.0
 HASH_BYTES = 1 << 20
@@ -144,6 +152,36 @@ class Snapshot:
             _check(self.repository, file, path)
             done += file.n_bytes
 
+    def read(self, file: HubFile, at: int, n_bytes: int) -> bytes:
+        """A few bytes of a remote file, from `at` on. Raises HubError, NotOnHub."""
+        if not n_bytes:
+            return b""
+        url = huggingface_hub.hf_hub_url(self.repository, file.name, revision=self.commit)
+        headers = {**build_hf_headers(), "Range": f"bytes={at}-{at + n_bytes - 1}"}
+        with (
+            hub_errors(self.repository, self.commit),
+            get_session().stream("GET", url, headers=headers, timeout=LOOK_UP_SECONDS) as answer,
+        ):
+            if answer.status_code >= 400:
+                answer.read()
+            hf_raise_for_status(answer)
+            if answer.status_code != HTTPStatus.PARTIAL_CONTENT:
+                raise HubError(
+                    f"{self.repository}: the hub gives {file.name} only as a whole, so it cannot "
+                    "be judged before it is fetched; fetch it, and give its path"
+                )
+            data = answer.read()
+        if len(data) != n_bytes:
+            raise HubError(
+                f"{self.repository}: {file.name} came with {len(data)} of {n_bytes} bytes"
+            )
+        return bytes(data)
+
+    def has_safetensors(self) -> bool:
+        """Are there weights that need no choosing?"""
+        here = self.files if self.files is not None else {p.name for p in self.folder.iterdir()}
+        return WEIGHTS in here or INDEX in here
+
     def shapes(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         """Shape of every tensor, from the headers of remote weight files: a few KB of each."""
         shapes: dict[str, tuple[int, ...]] = {}
@@ -168,7 +206,8 @@ def is_hub_id(name: str) -> bool:
 
 def look_up(repository: str, revision: str | None = None) -> Snapshot:
     """Ask the hub for a revision (branch, tag or commit; main if None) and fetch its config.json,
-    nothing else. Without a network, or in offline mode, what is in the cache.
+    nothing else; where there are only GGUF files, nothing at all. Without a network, or in offline
+    mode, what is in the cache.
 
     Raises NotOnHub and HubError.
     """
@@ -180,6 +219,10 @@ def look_up(repository: str, revision: str | None = None) -> Snapshot:
             commit, files = _list(repository, wanted)
         except (OfflineModeIsEnabled, HfHubHTTPError, TRANSPORT_ERROR) as error:
             return _cached(repository, wanted, error)
+        if SMALL_FILES[0] not in files and any(name.endswith(GGUF) for name in files):
+            if wanted != commit:
+                remember(repository, wanted, commit)
+            return Snapshot(repository, commit, snapshot_folder(repository, commit), files)
         if SMALL_FILES[0] not in files:
             raise NotOnHub(f"{repository} has no {SMALL_FILES[0]}; is it a language model?")
         if files[SMALL_FILES[0]].n_bytes > MAX_SMALL_BYTES:
@@ -190,22 +233,6 @@ def look_up(repository: str, revision: str | None = None) -> Snapshot:
             commit, files = _list(repository, config.parent.name)
         _check(repository, files[SMALL_FILES[0]], config)
         return Snapshot(repository, commit, config.parent, files)
-
-
-def cached_models() -> list[tuple[str, int]]:
-    """(repository, bytes) of the models in the cache that hold safetensors, by name."""
-    if not Path(constants.HF_HUB_CACHE).is_dir():
-        return []
-    return sorted(
-        (repo.repo_id, repo.size_on_disk)
-        for repo in huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE).repos
-        if repo.repo_type == "model"
-        and any(
-            file.file_name.endswith(".safetensors")
-            for revision in repo.revisions
-            for file in revision.files
-        )
-    )
 
 
 def _list(repository: str, revision: str) -> tuple[str, dict[str, HubFile]]:
@@ -234,6 +261,10 @@ def _cached(repository: str, revision: str, why: BaseException) -> Snapshot:
             )
         )
     except LocalEntryNotFoundError:
+        commit = remembered(repository, revision)
+        folder = snapshot_folder(repository, commit)
+        if any(folder.rglob(f"*{GGUF}")):
+            return Snapshot(repository, commit, folder, None)
         raise why from None
     return Snapshot(repository, config.parent.name, config.parent, None)
 

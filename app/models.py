@@ -1,4 +1,5 @@
-"""What a model's name means: a folder, a GGUF file, or OWNER/MODEL on the Hugging Face hub.
+"""What a model's name means: a folder, a GGUF file, or OWNER/MODEL on the Hugging Face hub; which
+of its GGUF files is meant says OWNER/MODEL:Q4_K_M.
 
 A model is found in three steps, so that what cannot be run is refused early: its config is read
 and judged, then its tokenizer and the headers of its weights, and only then are weights fetched.
@@ -6,16 +7,18 @@ and judged, then its tokenizer and the headers of its weights, and only then are
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from app import tale
 from app.config import Settings
-from app.hub import HubFile, Snapshot, is_hub_id, look_up
+from app.hub import HubFile, Snapshot, look_up
+from app.hub_gguf import cached, choices, chosen, is_hub_name, name_parts, write_outlines
 from app.memory import expect_fit
 from app.transfer import Transfer
-from gpu import ModelConfig, ModelError, Tokenizer
+from gpu import ModelConfig, ModelError, Tokenizer, gguf_part
 
 OnTransfer = Callable[[Transfer], None]
 
@@ -59,7 +62,7 @@ def find_model(settings: Settings, *, must_fit: bool = True, spare_bytes: int = 
     the `spare_bytes` that will be free by then.
     """
     name = settings.model
-    of_hub = name is not None and is_hub_id(name) and not Path(name).exists()
+    of_hub = name is not None and is_hub_name(name) and not Path(name).exists()
     if settings.revision is not None and not of_hub:
         raise ModelError(
             "--revision is for OWNER/MODEL of the hub, but the model is "
@@ -72,15 +75,27 @@ def find_model(settings: Settings, *, must_fit: bool = True, spare_bytes: int = 
         raise ModelError(f"there is no folder or file {name!r}; the hub's are named OWNER/MODEL")
     ModelConfig.from_folder(path)
     resolved = path.resolve()
-    called = tale.NAME if resolved == tale.model_dir() else resolved.name.removesuffix(".gguf")
+    called = tale.NAME if resolved == tale.model_dir() else _called(resolved.name)
     model = Model(called, path, Tokenizer.load(path))
     if must_fit:
         expect_fit(called, path, settings, spare_bytes=spare_bytes)
     return model
 
 
+def _called(file_name: str) -> str:
+    part = gguf_part(file_name)
+    return part.name if part else file_name.removesuffix(".gguf")
+
+
 def _of_hub(name: str, settings: Settings, must_fit: bool, spare_bytes: int) -> Model:
-    snapshot = look_up(name, settings.revision)
+    repository, wanted = name_parts(name)
+    snapshot = look_up(repository, settings.revision)
+    files = snapshot.files if snapshot.files is not None else cached(snapshot.folder)
+    found = choices(files.values())
+    if wanted is not None or (found and not snapshot.has_safetensors()):
+        return _gguf_of_hub(
+            name, snapshot, chosen(repository, found, wanted), settings, must_fit, spare_bytes
+        )
     try:
         ModelConfig.from_folder(snapshot.folder)
         snapshot.fetch(snapshot.missing_small())
@@ -95,3 +110,27 @@ def _of_hub(name: str, settings: Settings, must_fit: bool, spare_bytes: int) -> 
         # The cache's folders say nothing to a person.
         raise ModelError(str(error).replace(f"{snapshot.folder}/", f"{name}: ")) from None
     return Model(name, snapshot.folder, tokenizer, missing, snapshot)
+
+
+def _gguf_of_hub(
+    name: str,
+    snapshot: Snapshot,
+    files: tuple[HubFile, ...],
+    settings: Settings,
+    must_fit: bool,
+    spare_bytes: int,
+) -> Model:
+    """Judged by the outline of its files, if they are not here yet."""
+    missing = snapshot.missing(tuple(file.name for file in files))
+    here = snapshot.folder / files[0].name
+    with tempfile.TemporaryDirectory(prefix="tokenglass-") as outlines:
+        folder = Path(outlines) if missing else here.parent
+        try:
+            path = write_outlines(snapshot, files, folder) if missing else here
+            ModelConfig.from_folder(path)
+            tokenizer = Tokenizer.load(path)
+            if must_fit:
+                expect_fit(name, path, settings, spare_bytes=spare_bytes)
+        except ModelError as error:
+            raise ModelError(str(error).replace(f"{folder}/", f"{name}: ")) from None
+    return Model(name, here, tokenizer, missing, snapshot)

@@ -22,7 +22,8 @@ from msgspec.structs import replace as replace_struct
 from app import tale
 from app.config import Dtype, Settings
 from app.engines import EngineClient, Load, Served
-from app.hub import cached_models, is_hub_id
+from app.hub_cache import cached_models
+from app.hub_gguf import is_hub_name
 from app.known_models import KnownModel, known_models
 from app.models import Model, find_model
 from app.transfer import Cancelled, Transfer
@@ -131,7 +132,7 @@ class Switching:
 
     def _settings_for(self, name: str, dtype: Dtype | None) -> Settings:
         started_with = self._settings.model
-        of_hub = is_hub_id(name) and not Path(name).exists()
+        of_hub = is_hub_name(name) and not Path(name).exists()
         if not of_hub and name not in (tale.NAME, started_with):
             raise InvalidRequest(
                 f"{name!r} is not OWNER/MODEL of the hub; to run a folder, start the server with "

@@ -24,6 +24,8 @@ from gpu.errors import (
     QueueFull,
 )
 from gpu.footprint import Footprint, Shapes
+from gpu.gguf.outline import write_outline as write_gguf_outline
+from gpu.gguf.split import part_of as gguf_part
 from gpu.interventions import (
     NO_INTERVENTIONS,
     HeadFactor,
@@ -90,12 +92,14 @@ __all__ = [
     "encode_interventions",
     "expect_empty",
     "expert_scores",
+    "gguf_part",
     "is_tuned",
     "n_dropped",
     "perplexities",
     "probe_device",
     "text_perplexity",
     "text_windows",
+    "write_gguf_outline",
     "write_pruned",
 ]
 

@@ -50,8 +50,8 @@ GPU = {
     "pytorch": "checkpoint config errors kv lora reach reference runner step",
     "engine": "checkpoint config errors events inspect inspection interventions kv pytorch reach"
     " runner runners sampling script step text",
-    "": "checkpoint config engine errors footprint interventions perplexity reap runner sampling"
-    " script text tuning webgpu",
+    "": "checkpoint config engine errors footprint gguf interventions perplexity reap runner"
+    " sampling script text tuning webgpu",
     "bench": "checkpoint config errors kv models ops pytorch reference runner runners step tuning"
     " webgpu",
 }  # fmt: skip
@@ -64,7 +64,7 @@ OUTSIDE = {
     "wgpu": {"gpu.webgpu."},
     "torch": {"gpu.pytorch.", "gpu.bench.peers.scripts.run_transformers", "app.tale.make."},
     "transformers": {"gpu.bench.peers.scripts.run_transformers"},
-    "huggingface_hub": {"app.hub", "app.hub_errors"},
+    "huggingface_hub": {"app.hub", "app.hub_cache", "app.hub_errors"},
     "tokenizers": {"gpu.text.", "app.tale.make."},
     "safetensors": {"app.tale.make."},
     "gguf": {"gpu.bench.peers.gguf_file", "gpu.gguf.types"},

@@ -70,7 +70,7 @@ def open_gguf_weights(path: Path) -> dict[str, Tensor]:
         for projection, n_heads in heads.items():
             if f".{projection}." in gguf.name:
                 rows = pair_order(gguf.shape[0], n_heads, f"{path}: tensor {shown(gguf.name)}")
-        tensors[name] = Tensor(name, path, gguf.type.name, gguf.shape, gguf.data, rows)
+        tensors[name] = Tensor(name, gguf.path, gguf.type.name, gguf.shape, gguf.data, rows)
     return tensors
 
 

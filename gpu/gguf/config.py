@@ -23,13 +23,7 @@ LLAMA3_ROPE = (8192, 1.0, 4.0)
 
 
 def architecture(file: GgufFile) -> str:
-    """Raises ModelError for one that is not in `MODEL_TYPES`, and for a part of a model."""
-    n_files = file.values.get("split.count", 1)
-    if n_files not in (0, 1):
-        raise ModelError(
-            f"{file.path}: is one of {shown(n_files)} files of a model; put them together with "
-            "llama.cpp's `llama-gguf-split --merge`"
-        )
+    """Raises ModelError for one that is not in `MODEL_TYPES`."""
     found = file.values.get("general.architecture")
     if found not in MODEL_TYPES:
         raise ModelError(

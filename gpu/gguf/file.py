@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import ModelError
+from gpu.gguf.split import part_of, part_path
 from gpu.gguf.types import TYPES, GgufType
 from gpu.json_object import shown
 
@@ -47,10 +48,16 @@ NUMBERS = {
 Bytes = npt.NDArray[np.uint8]
 
 
+class EndsEarly(ModelError):
+    """What should follow is not there."""
+
+
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """A tensor: `shape` with the slowest dimension first, `data` its bytes in the mapped file."""
+    """A tensor: `shape` with the slowest dimension first, `data` its bytes in the mapped file at
+    `path`."""
 
+    path: Path
     name: str
     type: GgufType
     shape: tuple[int, ...]
@@ -59,7 +66,8 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """`values`: numbers, booleans, strings, and lists of strings or arrays of numbers."""
+    """`values`: numbers, booleans, strings, and lists of strings or arrays of numbers. Of a model
+    in several files (llama.cpp's gguf-split) the values of the first, and the tensors of all."""
 
     path: Path
     values: Mapping[str, Any]
@@ -72,8 +80,48 @@ def is_gguf(path: str | Path) -> bool:
 
 
 def open_gguf(path: str | Path) -> GgufFile:
-    """Map and check a file; `ModelError` names the file and the fault."""
+    """Map and check a file, and the others of its model if it is one of several; `ModelError` names
+    the file and the fault."""
     path = Path(path)
+    part = part_of(path.name)
+    first = _open_one(path if part is None else part_path(path, 0))
+    n_files = first.values.get("split.count", 1)
+    if n_files in (0, 1):
+        return first
+    if part is None or n_files != part.n_parts:
+        raise ModelError(
+            f"{first.path}: is one of {shown(n_files)} files of a model, which must be called "
+            "NAME-00001-of-00002.gguf and so on"
+        )
+    parts = [first, *(_open_one(part_path(path, i)) for i in range(1, part.n_parts))]
+    return GgufFile(first.path, first.values, _joined(parts))
+
+
+def _joined(parts: list[GgufFile]) -> dict[str, GgufTensor]:
+    """The tensors of all parts, each given once."""
+    tensors: dict[str, GgufTensor] = {}
+    for i, part in enumerate(parts):
+        said = part.values.get("split.no"), part.values.get("split.count")
+        if said != (i, len(parts)):
+            raise ModelError(
+                f"{part.path}: says that it is split.no {shown(said[0])} of {shown(said[1])}; "
+                f"expected {i} of {len(parts)}: the files are not of one model"
+            )
+        if both := tensors.keys() & part.tensors.keys():
+            raise ModelError(
+                f"{part.path}: has tensor {shown(min(both))} of another file of the model too"
+            )
+        tensors |= part.tensors
+    n_tensors = parts[0].values.get("split.tensors.count", len(tensors))
+    if n_tensors != len(tensors):
+        raise ModelError(
+            f"{parts[0].path}: says that all files together have {shown(n_tensors)} tensors, but "
+            f"they have {len(tensors)}"
+        )
+    return tensors
+
+
+def _open_one(path: Path) -> GgufFile:
     try:
         stat = path.stat()
     except OSError as error:
@@ -81,7 +129,7 @@ def open_gguf(path: str | Path) -> GgufFile:
     return _open(path, stat.st_size, stat.st_mtime_ns)
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=8)
 def _open(path: Path, n_bytes: int, modified: int) -> GgufFile:
     """Config, tokenizer and weights are read one after the other, and each from here."""
     if n_bytes < 24:
@@ -90,20 +138,38 @@ def _open(path: Path, n_bytes: int, modified: int) -> GgufFile:
         data: Bytes = np.memmap(path, dtype=np.uint8, mode="r")
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
+    header = read_header(path, data)
+    return GgufFile(path, header.values, _placed(path, header, data))
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What comes before the tensors' bytes, which begin at `start`."""
+
+    values: Mapping[str, Any]
+    infos: Mapping[str, Info]
+    start: int
+    alignment: int
+
+
+def read_header(path: Path, data: Bytes) -> Header:
+    """Of the file at `path`, from its beginning. Raises EndsEarly when `data` has too little of it,
+    and ModelError."""
     reader = _Reader(path, data)
     n_tensors, n_values = reader.preamble()
     values = dict(_unique(path, "key", (reader.entry() for _ in range(n_values))))
     infos = dict(_unique(path, "tensor", (reader.tensor() for _ in range(n_tensors))))
     alignment = values.get("general.alignment", DEFAULT_ALIGNMENT)
-    ok = isinstance(alignment, int) and 0 < alignment <= MAX_ALIGNMENT and alignment % 8 == 0
+    ok = type(alignment) is int and 0 < alignment <= MAX_ALIGNMENT and alignment % 8 == 0
     if not ok:
         raise ModelError(f"{path}: general.alignment is {shown(alignment)}; expected 8, 16, 32 …")
-    start = -(-reader.at // alignment) * alignment
-    return GgufFile(path, values, _placed(path, infos, data, start, alignment))
+    return Header(values, infos, -(-reader.at // alignment) * alignment, alignment)
 
 
 @dataclass(frozen=True, slots=True)
-class _Info:
+class Info:
+    """Where a tensor lies: `offset` from where the first begins."""
+
     type: GgufType
     shape: tuple[int, ...]
     offset: int
@@ -140,7 +206,7 @@ class _Reader:
         key = self._string("a key")
         return key, self._value(self._number("<u4"), key)
 
-    def tensor(self) -> tuple[str, _Info]:
+    def tensor(self) -> tuple[str, Info]:
         name = self._string("a tensor's name")
         n_dims = self._number("<u4")
         if not 1 <= n_dims <= MAX_DIMS:
@@ -159,7 +225,7 @@ class _Reader:
                 f"multiple of {type.block}, and all together below 2^48"
             )
         n_bytes = math.prod(dims) // type.block * type.block_bytes
-        return name, _Info(type, tuple(reversed(dims)), offset, n_bytes)
+        return name, Info(type, tuple(reversed(dims)), offset, n_bytes)
 
     def _value(self, kind: int, key: str) -> Any:
         if kind == STRING:
@@ -178,7 +244,9 @@ class _Reader:
         kind, count = self._number("<u4"), self._number("<u8")
         if kind == STRING:
             if count > (len(self._data) - self.at) // 8:  # every string has its length
-                raise self._error(f"{shown(key)} says it has {count} strings; the file ends before")
+                raise EndsEarly(
+                    f"{self._path}: {shown(key)} says it has {count} strings; the file ends before"
+                )
             return [self._string(f"a string of {shown(key)}") for _ in range(count)]
         if kind not in NUMBERS:
             raise self._error(f"{shown(key)} is an array of value type {kind}, which is not read")
@@ -199,9 +267,10 @@ class _Reader:
 
     def _take(self, n: int, what: str) -> Bytes:
         if n > len(self._data) - self.at:
-            raise self._error(
-                f"{what} at byte {self.at} needs {n} bytes, but {len(self._data) - self.at} are "
-                "left: it is truncated or damaged; download it again"
+            raise EndsEarly(
+                f"{self._path}: {what} at byte {self.at} needs {n} bytes, but "
+                f"{len(self._data) - self.at} are left: it is truncated or damaged; download it "
+                "again"
             )
         self.at += n
         return self._data[self.at - n : self.at]
@@ -225,12 +294,11 @@ def _unique(path: Path, what: str, entries: Any) -> Any:
         yield name, value
 
 
-def _placed(
-    path: Path, infos: Mapping[str, _Info], data: Bytes, start: int, alignment: int
-) -> dict[str, GgufTensor]:
+def _placed(path: Path, header: Header, data: Bytes) -> dict[str, GgufTensor]:
     """The tensors' bytes: inside the file, aligned, and none of them two tensors'."""
+    start, alignment = header.start, header.alignment
     last, end = "the header", 0
-    for name, info in sorted(infos.items(), key=lambda item: item[1].offset):
+    for name, info in sorted(header.infos.items(), key=lambda item: item[1].offset):
         if info.offset % alignment or info.offset < end:
             raise ModelError(
                 f"{path}: tensor {shown(name)} begins at byte {info.offset} of the data; expected "
@@ -244,7 +312,7 @@ def _placed(
             )
     return {
         name: GgufTensor(
-            name, i.type, i.shape, data[start + i.offset : start + i.offset + i.n_bytes]
+            path, name, i.type, i.shape, data[start + i.offset : start + i.offset + i.n_bytes]
         )
-        for name, i in infos.items()
+        for name, i in header.infos.items()
     }

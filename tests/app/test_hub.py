@@ -19,7 +19,8 @@ from huggingface_hub.utils import close_session
 from app import hub as hub_module
 from app import tale
 from app.config import Settings
-from app.hub import cached_models, is_hub_id, look_up
+from app.hub import is_hub_id, look_up
+from app.hub_cache import cached_models
 from app.hub_errors import HubError, NotOnHub
 from app.models import Model, find_model
 from app.transfer import Cancelled, Transfer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import loader
 from tests.app.fake_hub import FakeHub, Repo
 from tests.app.fake_tokenizer import FakeTokenizer
+from tests.gpu import gguf_models
 
 NAME = known_models()[0].name
 
@@ -196,6 +198,22 @@ def test_any_model_of_the_hub_can_be_taken(site: Site) -> None:
     assert client_of(site).post("/api/models", json={"name": "some/tale"}).status_code == 202
     until(lambda: newest(site)["state"] == "done")
     assert site.engine.require_ready().model.n_layers == 3
+
+
+def test_a_gguf_file_of_the_hub_can_be_taken(site: Site, hub: FakeHub, tmp_path: Path) -> None:
+    path = gguf_models.write(tale.model_dir(), tmp_path / "tale-Q4_0.gguf", "Q4_0")
+    hub.repos["some/tale-GGUF"] = Repo({path.name: path.read_bytes(), "tale-Q8_0.gguf": b"GGUF"})
+    name = "some/tale-GGUF:Q4_0"
+    refused = client_of(site).post("/api/models", json={"name": "some/tale-GGUF"})
+    assert refused.status_code == 400
+    assert b"has several GGUF models: tale-Q4_0 (" in refused.data
+    assert served_on(site)
+    assert client_of(site).post("/api/models", json={"name": name}).status_code == 202
+    until(lambda: newest(site)["state"] == "done")
+    assert client_of(site).get("/api/weights").status_code == 200
+    offers = client_of(site).get("/api/models").json
+    assert offers is not None
+    assert [model["name"] for model in offers["cached"]] == [f"some/tale-GGUF:{path.name}"]
 
 
 @pytest.mark.parametrize(

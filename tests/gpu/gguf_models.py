@@ -14,7 +14,10 @@ from gpu.bench.peers.gguf_file import entries, interleaved
 from gpu.bench.subject import Subject
 from gpu.text.tokenizer import Tokenizer
 
-KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K")
+KINDS = (
+    "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K",
+    "Q5_K", "Q6_K",
+)  # fmt: skip
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 
 
@@ -60,7 +63,7 @@ def write(folder: Path, path: Path, kind: str = "F32", **changes: Any) -> Path:
 
 def packed(data: npt.NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> npt.NDArray[Any]:
     """As the package packs it; of the types that it cannot pack, blocks that hold something."""
-    if kind.name.endswith("_K"):
+    if kind.name.endswith("_K") or kind.name == "IQ4_NL":
         return random_blocks(data, kind)
     found: npt.NDArray[Any] = gguf.quants.quantize(data, kind)
     return found
@@ -73,8 +76,12 @@ def random_blocks(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> np
     rng = np.random.default_rng(int(np.abs(data).sum() * 1000))
     blocks = rng.integers(0, 256, (n, n_bytes), np.uint8)
     scales = rng.uniform(1e-4, 1e-3, (n, 2)).astype(np.float16).view(np.uint8)
-    if kind.name == "Q6_K":
+    if kind.name in ("Q3_K", "Q6_K"):
         blocks[:, -2:] = scales[:, :2]
+    elif kind.name == "Q2_K":
+        blocks[:, -4:] = scales
+    elif kind.name == "IQ4_NL":
+        blocks[:, :2] = scales[:, :2]
     else:
         blocks[:, :4] = scales
     return blocks.reshape(len(data), -1)
@@ -115,3 +122,31 @@ def finish(writer: gguf.GGUFWriter) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def split(path: Path, stem: Path, n_parts: int) -> list[Path]:
+    """The file as `n_parts`, as llama.cpp's gguf-split cuts it: the metadata in the first, tensors
+    in the order of the file."""
+    reader = gguf.GGUFReader(path)
+    found = []
+    for i, tensors in enumerate(np.array_split(np.arange(len(reader.tensors)), n_parts)):
+        target = Path(f"{stem}-{i + 1:05}-of-{n_parts:05}.gguf")
+        writer = gguf.GGUFWriter(target, "llama")
+        if i == 0:
+            copy_values(reader, writer)
+        writer.add_uint16(gguf.Keys.Split.LLM_KV_SPLIT_NO, i)
+        writer.add_uint16(gguf.Keys.Split.LLM_KV_SPLIT_COUNT, n_parts)
+        writer.add_int32(gguf.Keys.Split.LLM_KV_SPLIT_TENSORS_COUNT, len(reader.tensors))
+        for tensor in (reader.tensors[n] for n in tensors):
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        finish(writer)
+        found.append(target)
+    return found
+
+
+def copy_values(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
+    for key, field in reader.fields.items():
+        if key.startswith("GGUF.") or key == "general.architecture":
+            continue
+        sub_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(key, field.contents(), field.types[0], sub_type=sub_type)

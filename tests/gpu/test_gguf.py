@@ -407,3 +407,51 @@ def test_mutated_headers_are_read_or_refused(make: Make, tmp_path: Path) -> None
         except ModelError:
             n_refused += 1
     assert 30 < n_refused < N_MUTANTS
+
+
+# ---- models in several files -------------------------------------------------------------------
+
+
+@pytest.fixture
+def parts(make: Make, tmp_path: Path) -> tuple[Path, list[Path]]:
+    """A whole file, and the same as three."""
+    _, whole = make(BIASES, "Q8_0")
+    return whole, gguf_models.split(whole, tmp_path / "model", 3)
+
+
+@pytest.mark.parametrize("named", [0, 2])
+def test_any_part_stands_for_the_model(parts: tuple[Path, list[Path]], named: int) -> None:
+    whole, files = parts
+    got, want = Checkpoint.open(files[named]), Checkpoint.open(whole)
+    assert set(got.names()) == set(want.names())
+    for name in want.names():
+        assert np.array_equal(got.read_f32(name), want.read_f32(name))
+    assert got.paths() == tuple(files)
+    assert ModelConfig.from_folder(files[named]) == ModelConfig.from_folder(whole)
+    assert Tokenizer.load(files[named]).encode("a b") == Tokenizer.load(whole).encode("a b")
+
+
+def test_parts_that_do_not_belong_together_are_refused(parts: tuple[Path, list[Path]]) -> None:
+    _, files = parts
+    first, second, third = (path.read_bytes() for path in files)
+    files[2].unlink()
+    with pytest.raises(ModelError, match=r"00003-of-00003\.gguf: cannot be read"):
+        open_gguf(files[0])
+    files[2].write_bytes(second)
+    with pytest.raises(ModelError, match=r"says that it is split\.no 1 of 3; expected 2 of 3"):
+        open_gguf(files[0])
+    files[2].write_bytes(third.replace(b"split.no", b"split.xx"))
+    with pytest.raises(ModelError, match=r"split\.no null of 3"):
+        open_gguf(files[0])
+    number = struct.pack("<H", 1)
+    at = second.index(b"split.no") + len(b"split.no") + 4
+    assert second[at : at + 2] == number
+    files[2].write_bytes(second[:at] + struct.pack("<H", 2) + second[at + 2 :])
+    with pytest.raises(ModelError, match="of another file of the model too"):
+        open_gguf(files[0])
+    files[2].write_bytes(third)
+    key = b"split.tensors.count"
+    at = first.index(key) + len(key) + 4
+    files[0].write_bytes(first[:at] + struct.pack("<i", 99) + first[at + 4 :])
+    with pytest.raises(ModelError, match="files together have 99 tensors, but they have"):
+        open_gguf(files[0])

@@ -1,0 +1,221 @@
+"""GGUF files of the hub: which one is meant, judged by its header, fetched, whole or in parts."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from huggingface_hub import constants
+
+from app import tale
+from app.config import Settings
+from app.hub import HubFile
+from app.hub_cache import cached_models
+from app.hub_errors import HubError, NotOnHub
+from app.hub_gguf import choices, chosen, name_parts
+from app.models import Model, find_model
+from gpu import DeviceError, Inventory, ModelError
+from gpu.gguf.file import open_gguf
+from tests.app.fake_hub import FakeHub, Repo
+from tests.gpu import gguf_models
+
+REPO = "some/tale-GGUF"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("gguf")
+    made = {}
+    for kind in ("Q8_0", "Q4_0"):
+        path = gguf_models.write(tale.model_dir(), folder / f"{kind}.gguf", kind)
+        made[f"tale-{kind}.gguf"] = path.read_bytes()
+    return made
+
+
+@pytest.fixture(scope="module")
+def parts(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """One of them as llama.cpp's gguf-split cuts it."""
+    folder = tmp_path_factory.mktemp("parts")
+    (folder / "whole.gguf").write_bytes(files["tale-Q4_0.gguf"])
+    made = gguf_models.split(folder / "whole.gguf", folder / "tale-Q4_0", 3)
+    return {path.name: path.read_bytes() for path in made}
+
+
+@pytest.fixture
+def repo(hub: FakeHub, files: dict[str, bytes]) -> Repo:
+    hub.repos[REPO] = Repo({"README.md": b"#", **files})
+    return hub.repos[REPO]
+
+
+def find(name: str = f"{REPO}:Q4_0", **settings: Any) -> Model:
+    return find_model(Settings(model=name, **settings))
+
+
+def fetched_bytes(hub: FakeHub) -> int:
+    """By ranges, of large files."""
+    ranges = [a.range for a in hub.asked if a.method == "GET" and a.path.startswith("/cdn/")]
+    spans = [range.removeprefix("bytes=").split("-") for range in ranges if range]
+    return sum(int(end) - int(begin) + 1 for begin, end in spans if end)
+
+
+def test_it_is_judged_by_its_header_then_fetched(hub: FakeHub, repo: Repo) -> None:
+    model = find()
+    name = "tale-Q4_0.gguf"
+    assert model.name == f"{REPO}:Q4_0"
+    assert [file.name for file in model.missing] == [name]
+    assert not model.path.exists()
+    assert fetched_bytes(hub) <= 1 << 20
+    assert model.tokenizer.encode("Once upon a time")
+    model.fetch()
+    assert model.path.read_bytes() == repo.files[name]
+    assert Inventory.from_folder(model.path).parameters > 3_000_000
+    asked = len(hub.asked)
+    again = find()
+    assert (again.path, again.missing) == (model.path, ())
+    assert all("/cdn/" not in a.path for a in hub.asked[asked:])
+    assert (f"{REPO}:{name}", len(repo.files[name])) in cached_models()
+
+
+def test_the_outline_is_thrown_away(hub: FakeHub, repo: Repo, tmp_path: Path) -> None:
+    find()
+    assert not list(Path(constants.HF_HUB_CACHE).rglob("*.gguf"))
+
+
+@pytest.mark.parametrize("what", ["q8_0", "Q8_0", "tale-Q8_0.gguf"])
+def test_it_is_named_by_type_or_file(repo: Repo, what: str) -> None:
+    assert find(f"{REPO}:{what}").path.name == "tale-Q8_0.gguf"
+
+
+@pytest.mark.parametrize("name", [REPO, f"{REPO}:Q5_K_M", f"{REPO}:tale"])
+def test_several_are_listed_with_their_sizes(repo: Repo, name: str) -> None:
+    with pytest.raises(NotOnHub, match=r"tale-Q4_0 \(0\.00 GB\), tale-Q8_0 \(0\.00 GB\); name one"):
+        find(name)
+
+
+def test_the_only_one_needs_no_name(repo: Repo) -> None:
+    del repo.files["tale-Q8_0.gguf"]
+    assert find(REPO).path.name == "tale-Q4_0.gguf"
+
+
+def test_safetensors_go_before(hub: FakeHub, files: dict[str, bytes]) -> None:
+    hub.repos["some/tale"].files.update(files)
+    assert find("some/tale").path.is_dir()
+    assert find("some/tale:Q4_0").path.name == "tale-Q4_0.gguf"
+
+
+def test_parts_are_one_model(
+    hub: FakeHub, files: dict[str, bytes], parts: dict[str, bytes]
+) -> None:
+    hub.repos[REPO] = Repo({f"Q4_0/{name}": data for name, data in parts.items()})
+    model = find()
+    assert len(model.missing) == 3
+    model.fetch()
+    assert model.path.name == "tale-Q4_0-00001-of-00003.gguf"
+    whole = model.path.with_name("whole.gguf")
+    whole.write_bytes(files["tale-Q4_0.gguf"])
+    got, want = open_gguf(model.path), open_gguf(whole)
+    assert got.tensors.keys() == want.tensors.keys()
+    assert all((got.tensors[n].data == want.tensors[n].data).all() for n in want.tensors)
+    assert Inventory.from_folder(model.path).parameters == Inventory.from_folder(whole).parameters
+
+
+def test_a_model_without_one_of_its_parts_is_not_offered(
+    hub: FakeHub, parts: dict[str, bytes]
+) -> None:
+    hub.repos[REPO] = Repo(dict(list(parts.items())[:2]))
+    with pytest.raises(NotOnHub, match="GGUF models 'Q4_0': none"):
+        find()
+
+
+def test_what_does_not_fit_is_refused_by_its_header(
+    hub: FakeHub, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
+    monkeypatch.setattr("app.memory.device_bytes", lambda settings: 1_000_000)
+    with pytest.raises(DeviceError, match=f"{REPO}:Q4_0 at f16 needs"):
+        find()
+    assert fetched_bytes(hub) <= 1 << 20
+
+
+def test_a_header_longer_than_the_first_bytes_is_read_on(
+    hub: FakeHub, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu.gguf.outline.FIRST_BYTES", 1000)
+    find().fetch()
+    ranges = [a.range for a in hub.asked if a.path.startswith("/cdn/")]
+    assert ranges[:3] == ["bytes=0-999", "bytes=1000-3999", "bytes=4000-15999"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda data: b"GGML" + data[4:], "it is not a GGUF file"),
+        (lambda data: data[:16] + struct.pack("<Q", 1 << 40) + data[24:], "values; 65536"),
+        (lambda data: data[:5000], "the file ends before"),
+        (lambda data: data[:-5000], "is truncated"),
+        (lambda data: data.replace(b"llama", b"mamba"), "'mamba' is not supported"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_it_is_fetched(
+    hub: FakeHub, repo: Repo, damage: Callable[[bytes], bytes], words: str
+) -> None:
+    repo.files["tale-Q4_0.gguf"] = damage(repo.files["tale-Q4_0.gguf"])
+    with pytest.raises(ModelError, match=words) as refused:
+        find()
+    assert str(refused.value).startswith(f"{REPO}:Q4_0: tale-Q4_0.gguf")
+
+
+def test_damage_on_the_way_is_found(hub: FakeHub, repo: Repo) -> None:
+    model = find()
+    hub.faults.damage.add("tale-Q4_0.gguf")
+    with pytest.raises(HubError, match="damaged on the way"):
+        model.fetch()
+    assert not model.path.exists()
+
+
+def test_a_cut_is_gone_on_from(hub: FakeHub, repo: Repo) -> None:
+    model = find()
+    hub.faults.cut["tale-Q4_0.gguf"] = [1_200_000]
+    model.fetch()
+    assert model.path.read_bytes() == repo.files["tale-Q4_0.gguf"]
+
+
+def test_offline_what_was_fetched_is_used(
+    hub: FakeHub, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find().fetch()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert find().missing == ()
+    with pytest.raises(NotOnHub, match="no GGUF models 'Q8_0': tale-Q4_0"):
+        find(f"{REPO}:Q8_0")
+
+
+def test_names() -> None:
+    assert name_parts("a/b:Q4_K_M") == ("a/b", "Q4_K_M")
+    assert name_parts("a/b:Q4/c-00001-of-00002.gguf") == ("a/b", "Q4/c-00001-of-00002.gguf")
+    assert name_parts("a/b") == ("a/b", None)
+    assert name_parts("C:\\models") == ("C:\\models", None)
+
+
+def test_only_models_in_the_repository_are_chosen() -> None:
+    names = (
+        "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m.Q8_0.gguf", "mmproj-m-Q8_0.gguf", "../m-Q6_K.gguf",
+        "/m-Q6_K.gguf", "a/../../m-Q6_K.gguf", "m-Q5_K-00002-of-00002.gguf", "m-Q8_0.gguf.sha256",
+    )  # fmt: skip
+    found = choices(HubFile(name, 1, None, None) for name in names)
+    assert list(found) == ["m-Q4_K_M", "m-Q4_K_S", "m.Q8_0"]
+    for wanted, name in (("Q4_K_M", "m-Q4_K_M.gguf"), ("q8_0", "m.Q8_0.gguf")):
+        assert [file.name for file in chosen("a/b", found, wanted)] == [name]
+    for wanted in ("Q4_K", "Q6_K", "Q5_K", ".", "m"):
+        with pytest.raises(NotOnHub):
+            chosen("a/b", found, wanted)
+
+
+def test_the_parts_are_what_the_package_says(parts: dict[str, bytes]) -> None:
+    """The files of these tests are cut as gguf-split does it."""
+    assert [name[-8:-5] for name in parts] == ["003"] * 3
+    assert gguf.Keys.Split.LLM_KV_SPLIT_COUNT.encode() in next(iter(parts.values()))
