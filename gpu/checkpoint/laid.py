@@ -44,6 +44,26 @@ def in_turn(pieces: list[Piece]) -> Rows:
     return rows
 
 
+def below(pieces: list[Piece], each: int) -> Rows:
+    """One below the other, `each` of them at a time with their rows in turn. Rows are asked for in
+    multiples of `each`."""
+    units = [in_turn(pieces[i : i + each]) for i in range(0, len(pieces), each)]
+    starts = np.cumsum([0, *(each * piece.n for piece in pieces[::each])])
+
+    def rows(wanted: slice) -> npt.NDArray[Any]:
+        found = []
+        first = int(np.searchsorted(starts, wanted.start, "right")) - 1
+        for unit, start, end in zip(
+            units[first:], starts[first:], starts[first + 1 :], strict=False
+        ):
+            if start >= wanted.stop:
+                break
+            found.append(unit(slice(max(wanted.start - start, 0), min(wanted.stop, end) - start)))
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    return rows
+
+
 def heads(pieces: list[Piece], order: Order) -> Rows:
     """Queries, keys and values one below the other, whole heads at a time; `order`: of the rows of
     a query or key head (head_dim,)."""

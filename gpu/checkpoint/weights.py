@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.checkpoint.kept import Kept, Nothing, is_kept
-from gpu.checkpoint.laid import Arrange, Laid, Order, Piece, Rows, alone, heads, in_turn
+from gpu.checkpoint.laid import Arrange, Laid, Order, Piece, Rows, alone, below, heads, in_turn
 from gpu.checkpoint.packing import BLOCK, FORMATS, U32, pack, row_words
 from gpu.checkpoint.reader import WeightSource
 from gpu.config import ModelConfig
@@ -69,6 +69,20 @@ class Matrix:
         return sum(shard.tensor.n_bytes for shard in self.shards)
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertStack:
+    """A weight of each expert of a layer, `n` rows of `matrix` for each, one below the other; no
+    expert lies in two shards."""
+
+    matrix: Matrix
+    n: int
+
+    @property
+    def n_slots(self) -> int:
+        """Experts there is room for."""
+        return self.matrix.n // self.n
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
     """A matrix or vector that lies in a tensor of the checkpoint together with others.
@@ -86,6 +100,18 @@ class Cut:
 
 Source = str | Cut
 """A whole tensor of the checkpoint, or what is cut out of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Rows `first` … `first + n - 1` of matrix `i` in a tensor of several (several, n_all, k)."""
+
+    source: str
+    i: int
+    first: int
+    n: int
+    several: int
+    n_all: int
 
 
 class WeightLoader:
@@ -178,6 +204,28 @@ class WeightLoader:
         parts = [self._part(source, n, k) for source in (even, odd)]
         return self._upload(name, 2 * n, k, parts, in_turn, 2)
 
+    def experts(
+        self, name: str, sources: Sequence[Sequence[str | Member]], n: int, k: int
+    ) -> ExpertStack:
+        """A matrix of each expert, one below the other: of one source (n, k) each, or of several
+        with their rows in turn (gate and up)."""
+        each = len(sources[0])
+        parts = [self._part(source, n, k) for of_one in sources for source in of_one]
+        matrix = self._upload(
+            name, len(parts) * n, k, parts, partial(below, each=each), each, together=each * n
+        )
+        return ExpertStack(matrix, each * n)
+
+    def exact(self, name: str, *sources: tuple[str, int], k: int) -> Matrix:
+        """Matrices (so many, k) one below the other, in float32 whatever others are stored in: a
+        router, whose largest outputs are picked, so that a small error can have a large effect."""
+        parts = []
+        for tensor, n in sources:
+            self._expect(tensor, (n, k))
+            parts.append(Piece(tensor, n, partial(self.checkpoint.read_f32, tensor), range(n)))
+        n_rows = sum(part.n for part in parts)
+        return self._upload(name, n_rows, k, parts, partial(below, each=1), dtype="f32")
+
     def vector(self, name: str, *sources: Source, n: int, plus: float = 0.0) -> Tensor:
         """`n` numbers as float32, padded with zeros to whole blocks; those of several sources in
         turn (gate and up). `plus` is added to each (norms that are saved as what they add to 1)."""
@@ -210,10 +258,12 @@ class WeightLoader:
         self._on_weights(len(data))
         return data
 
-    def _part(self, source: Source, n: int, k: int) -> Piece:
+    def _part(self, source: Source | Member, n: int, k: int) -> Piece:
         if isinstance(source, str):
             self._expect(source, (n, k))
             return Piece(source, n, lambda rows: self._rows(source, rows), range(n))
+        if isinstance(source, Member):
+            return self._part_of_several(source, k)
         cut = source
         self._expect(cut.source, (k, cut.n_all) if cut.transposed else (cut.n_all, k))
 
@@ -225,6 +275,17 @@ class WeightLoader:
             return self._rows(cut.source, span)[picked - span.start]
 
         return Piece(cut.source, len(cut.rows), rows, cut.rows)
+
+    def _part_of_several(self, of: Member, k: int) -> Piece:
+        self._expect(of.source, (of.several, of.n_all, k))
+
+        def rows(wanted: slice) -> npt.NDArray[Any]:
+            some = slice(of.first + wanted.start, of.first + wanted.stop)
+            found: npt.NDArray[Any] = self._rows(of.source, slice(of.i, of.i + 1), some)[0]
+            return found
+
+        first = of.i * of.n_all + of.first
+        return Piece(of.source, of.n, rows, range(first, first + of.n))
 
     def _expect(self, source: str, shape: tuple[int, ...]) -> None:
         if source not in self.checkpoint:
@@ -249,20 +310,23 @@ class WeightLoader:
         arrange: Arrange,
         multiple: int = 1,
         dtype: str | None = None,
+        together: int | None = None,
     ) -> Matrix:
-        """Shards hold multiples of `multiple` rows."""
-        dtype = dtype or self.dtype
+        """Rows are read in multiples of `multiple`; shards hold multiples of `together` (None: of
+        the same)."""
+        dtype, together = dtype or self.dtype, together or multiple
         words = row_words(dtype, k)
         bound = self.memory.device.max_binding_bytes
-        limit = bound // (4 * words) // multiple * multiple
+        limit = bound // (4 * words) // together * together
         if limit == 0:
             raise DeviceError(
-                f"{name}: {multiple} rows that belong together take {4 * words * multiple:,} "
+                f"{name}: {together} rows that belong together take {4 * words * together:,} "
                 f"bytes, but this device binds {bound:,} at most; a smaller --dtype needs less"
             )
         kept: Kept = self._kept if is_kept(dtype) else Nothing()
         found = kept.find(name, (n, words))
         sources = tuple(dict.fromkeys(part.source for part in parts))
+        said = " + ".join(sources) if len(sources) <= 3 else name
         rows, shards = arrange(parts), []
         for first, n_shard in _pieces(n, limit):
             tag = name if n <= limit else f"{name}[{first}:{first + n_shard}]"
@@ -270,7 +334,7 @@ class WeightLoader:
             step = max(multiple, PIECE_WEIGHTS // k // multiple * multiple)
             at = 0
             for packed in (
-                self._packed(dtype, rows, first, n_shard, step, " + ".join(sources))
+                self._packed(dtype, rows, first, n_shard, step, said)
                 if found is None
                 else (found[first + a : first + a + b] for a, b in _pieces(n_shard, step))
             ):

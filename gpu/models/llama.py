@@ -13,7 +13,7 @@ Read it top to bottom like the paper; running it records a plan. Five dispatches
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu import ops
@@ -37,13 +37,19 @@ class Norms:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Weights of one block. Biases are None where the model has none."""
+    """Weights of one block beside its MLP. Biases are None where the model has none."""
 
     norms: Norms
     qkv: Matrix  # (n_heads + 2 n_kv_heads) · head_dim × hidden, see WeightLoader.heads
     qkv_bias: Tensor | None
     out: Matrix  # hidden × n_heads · head_dim
     out_bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """Weights of one MLP."""
+
     gate_up: Matrix  # 2 · intermediate × hidden, rows of gate and up in turn
     gate_up_bias: Tensor | None
     down: Matrix  # hidden × intermediate
@@ -62,10 +68,19 @@ class Llama(Decoder):
         return {"update": self.config.hidden_size} if self.has_norms_after else {}
 
     def load_rest(self, load: WeightLoader, context: int) -> None:
-        self.layers = [self.load_layer(load, i) for i in range(self.config.n_layers)]
+        self.layers: list[Layer] = []
+        self.mlps: dict[int, Mlp] = {}
+        for i in range(self.config.n_layers):
+            self.layers.append(self.load_layer(load, i))
+            self.load_mlp(load, i)
 
     def layer_matrices(self) -> list[Matrix]:
-        return [m for la in self.layers for m in (la.qkv, la.out, la.gate_up, la.down)]
+        each = enumerate(self.layers)
+        return [m for i, la in each for m in (la.qkv, la.out, *self.mlp_matrices(i))]
+
+    def mlp_matrices(self, i: int) -> Sequence[Matrix]:
+        """Of layer i, in the order a step reads them."""
+        return self.mlps[i].gate_up, self.mlps[i].down
 
     # ---- the pass ---------------------------------------------------------------------------
 
@@ -95,22 +110,21 @@ class Llama(Decoder):
         )
 
     def mlp(self, run: Pass, i: int) -> None:
-        layer, name, work = self.layers[i], f"layer{i:02}.mlp", run.work
-        label, x, before = f"{name}.gate_up", work.stream.middle(i), layer.norms.before_mlp
+        mlp, norms, name, work = self.mlps[i], self.layers[i].norms, f"layer{i:02}.mlp", run.work
+        label, x, before = f"{name}.gate_up", work.stream.middle(i), norms.before_mlp
         ops.matmul(
             run.rec,
             run.batch,
             label,
             x,
-            layer.gate_up,
+            mlp.gate_up,
             work.gated,
             norm=before,
-            bias=run.bias(label, x, layer.gate_up, layer.gate_up_bias, before),
+            bias=run.bias(label, x, mlp.gate_up, mlp.gate_up_bias, before),
             activation=self.config.activation,
             gated=True,
         )
-        norm = layer.norms.after_mlp
-        run.add(f"{name}.down", "mlp", i, work.gated, layer.down, layer.down_bias, norm)
+        run.add(f"{name}.down", "mlp", i, work.gated, mlp.down, mlp.down_bias, norms.after_mlp)
 
     # ---- the checkpoint ---------------------------------------------------------------------
 
@@ -141,10 +155,9 @@ class Llama(Decoder):
 
     def load_layer(self, load: WeightLoader, i: int) -> Layer:
         config, name, prefix = self.config, f"layer{i:02}", f"model.layers.{i}"
-        attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        hidden, inner = config.hidden_size, config.intermediate_size
+        attn, hidden = f"{prefix}.self_attn", config.hidden_size
         width, turned = config.n_heads * config.head_dim, self.turned_rows(i)
-        of_out, of_mlp = Biases(load, config.out_bias), Biases(load, config.mlp_bias)
+        of_out = Biases(load, config.out_bias)
         q, k, v = (f"{attn}.{p}_proj.bias" for p in "qkv")
         return Layer(
             norms=self.load_norms(load, name, prefix),
@@ -154,13 +167,21 @@ class Llama(Decoder):
             else None,
             out=load.matrix(f"{name}.attn.out", f"{attn}.o_proj.weight", hidden, width),
             out_bias=of_out.vector(f"{name}.attn.out.bias", f"{attn}.o_proj.bias", n=hidden),
-            gate_up=load.interleaved(f"{name}.mlp.gate_up", *self.mlp_sources(mlp), inner, hidden),
-            gate_up_bias=of_mlp.vector(
-                f"{name}.mlp.gate_up.bias",
+        )
+
+    def load_mlp(self, load: WeightLoader, i: int) -> None:
+        """Put the MLP of layer i into `mlps`."""
+        config, name, mlp = self.config, f"layer{i:02}.mlp", f"model.layers.{i}.mlp"
+        hidden, inner = config.hidden_size, config.intermediate_size
+        biases = Biases(load, config.mlp_bias)
+        self.mlps[i] = Mlp(
+            gate_up=load.interleaved(f"{name}.gate_up", *self.mlp_sources(mlp), inner, hidden),
+            gate_up_bias=biases.vector(
+                f"{name}.gate_up.bias",
                 f"{mlp}.gate_proj.bias",
                 f"{mlp}.up_proj.bias",
                 n=2 * inner,
             ),
-            down=load.matrix(f"{name}.mlp.down", f"{mlp}.down_proj.weight", hidden, inner),
-            down_bias=of_mlp.vector(f"{name}.mlp.down.bias", f"{mlp}.down_proj.bias", n=hidden),
+            down=load.matrix(f"{name}.down", f"{mlp}.down_proj.weight", hidden, inner),
+            down_bias=biases.vector(f"{name}.down.bias", f"{mlp}.down_proj.bias", n=hidden),
         )

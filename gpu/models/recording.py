@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpu import ops
@@ -83,27 +84,35 @@ class Pass:
 
         after = before + [factor ·] scale · [norm](x · weightᵀ [+ bias])
 
-        `norm` needs room for what comes before it in `work.scratch["update"]`; the factor is that
-        of an intervention.
+        `norm` needs room for what comes before it in `work.scratch["update"]`.
         """
-        rec, batch, stream = self.rec, self.batch, self.work.stream
-        before = stream.before(i) if part == "attention" else stream.middle(i)
-        after = stream.middle(i) if part == "attention" else stream.before(i + 1)
+        rec, batch, scale = self.rec, self.batch, self.config.residual_scale
         bias = self.bias(label, x, weight, bias)
-        scale, reached = self.config.residual_scale, self.instruments.reached
-        last = reached.update if reached else after
-        residual = None if reached else before
-        if norm is None:
-            ops.matmul(
-                rec, batch, label, x, weight, last, bias=bias, scale=scale, residual=residual
-            )
-        else:
+
+        def record(y: Tensor, residual: Tensor | None) -> None:
+            if norm is None:
+                ops.matmul(
+                    rec, batch, label, x, weight, y, bias=bias, scale=scale, residual=residual
+                )
+                return
             update = self.work.scratch["update"]
             ops.matmul(rec, batch, label, x, weight, update, bias=bias, scale=scale)
             width = self.config.hidden_size
-            ops.norm(rec, batch, f"{label}.norm", norm, width, update, last, residual=residual)
-        if reached:
-            factors = reached.updates(i)
-            ops.scale_update(
-                rec, batch, f"{label}.scale", part, before, reached.update, factors, after
-            )
+            ops.norm(rec, batch, f"{label}.norm", norm, width, update, y, residual=residual)
+
+        self.update(label, part, i, record)
+
+    def update(
+        self, label: str, part: str, i: int, record: Callable[[Tensor, Tensor | None], None]
+    ) -> None:
+        """after = before + [factor ·] update, of a part of layer i of `ops.PARTS`. `record(y,
+        residual)` records y = [residual +] update; the factor is that of an intervention."""
+        stream, reached = self.work.stream, self.instruments.reached
+        before = stream.before(i) if part == "attention" else stream.middle(i)
+        after = stream.middle(i) if part == "attention" else stream.before(i + 1)
+        if reached is None:
+            record(after, before)
+            return
+        record(reached.update, None)
+        rec, batch, factors = self.rec, self.batch, reached.updates(i)
+        ops.scale_update(rec, batch, f"{label}.scale", part, before, reached.update, factors, after)

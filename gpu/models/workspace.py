@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gpu.checkpoint.weights import Matrix
-from gpu.config import ModelConfig
+from gpu.config import Experts, ModelConfig
+from gpu.ops import Grouping, Routing
 from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
@@ -24,15 +25,52 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertWork:
+    """Of a mixture of experts; a row has `per_token` pairs.
+
+    logits        (MAX_ROWS, ≥ n + 1): of experts, then of the gate of the shared one
+    gated, parts  (MAX_ROWS · per_token, …): of each pair its MLP's activations, and what it gives
+    shared_gated, shared
+                  (MAX_ROWS, …): the same of the expert of every row; None where there is none
+    """
+
+    logits: Tensor
+    routing: Routing
+    grouping: Grouping
+    gated: Tensor
+    parts: Tensor
+    shared_gated: Tensor | None
+    shared: Tensor | None
+
+    @classmethod
+    def make(cls, config: ModelConfig, experts: Experts, memory: Memory) -> ExpertWork:
+        hidden, shared, pairs = config.hidden_size, experts.shared_width, experts.per_token
+
+        def room(name: str, width: int, each: int = 1) -> Tensor:
+            return memory.zeros(f"experts.{name}", (MAX_ROWS * each, padded(width)))
+
+        return cls(
+            room("logits", experts.n + (shared > 0)),
+            Routing.make(experts, memory),
+            Grouping.make(experts, memory),
+            room("gated", experts.width, pairs),
+            room("parts", hidden, pairs),
+            room("shared_gated", shared) if shared else None,
+            room("shared", hidden) if shared else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Workspace:
     """Activations, reused by every layer and every plan: (MAX_ROWS, width) each. `scratch`: those
-    that only some architectures need, by the names they give them."""
+    that only some architectures need, by the names they give them. `experts`: of mixtures."""
 
     stream: Stream
     q: Tensor
     attended: Tensor
     gated: Tensor
     scratch: Mapping[str, Tensor]
+    experts: ExpertWork | None = None
 
     @classmethod
     def make(cls, config: ModelConfig, memory: Memory, scratch: Mapping[str, int]) -> Workspace:
@@ -49,6 +87,7 @@ class Workspace:
             rows("attended", q_width),
             rows("gated", config.intermediate_size),
             {name: rows(name, width) for name, width in scratch.items()},
+            ExpertWork.make(config, config.experts, memory) if config.experts else None,
         )
 
 
@@ -83,6 +122,7 @@ class Capture:
     entropy: Callable[[int], Tensor]  # of a layer: (rows, n_heads) bits
     entropies: Tensor  # all of them: (n_layers, at least rows · n_heads)
     stats: Tensor  # (rows, 1 + 5 · n_layers)
+    routing: Callable[[int], Routing] | None = None  # of a layer that has experts
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,15 @@ NumPy.
 
 from gpu.ops.attention import attention, attention_cut, attention_merge
 from gpu.ops.batch import Batch, Splits
+from gpu.ops.experts import (
+    Grouping,
+    Routing,
+    choose_experts,
+    combine_experts,
+    experts,
+    group_pairs,
+    is_grouped,
+)
 from gpu.ops.inspection import attention_weights
 from gpu.ops.lora import lora_expand
 from gpu.ops.norms import Norm, add_positions, norm, place_heads
@@ -17,14 +26,21 @@ __all__ = [
     "PARTS",
     "RESULT_WORDS",
     "Batch",
+    "Grouping",
     "Norm",
+    "Routing",
     "Splits",
     "add_positions",
     "attention",
     "attention_cut",
     "attention_merge",
     "attention_weights",
+    "choose_experts",
+    "combine_experts",
     "embed",
+    "experts",
+    "group_pairs",
+    "is_grouped",
     "keys_tensor",
     "layer_stats",
     "lora_expand",

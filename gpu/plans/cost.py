@@ -22,6 +22,14 @@ outputs, heads of d numbers:
       bias, residual + rN each                          themselves
     place_heads      4 a number of queries and keys     projected heads; gains; q; new keys, values
                      + 3 for each number turned         rotations
+    choose_experts   4 a logit                          logits; ids and gates of the pairs
+    group_pairs      0                                  ids; order and tiles of the pairs
+    experts          pairs · 2NK                        weights of the experts used, see below;
+                                                        x; y of the pairs
+      norm, gated    as of matmul: of rows, of pairs
+    combine_experts  2N a pair                          parts of the pairs; gates; y
+      shared         + 2rN                              the shared part
+      residual       + rN                               itself
     add_positions    rN                                 r rows of the table; x read and written
     layer_stats      16 a number and layer              both arenas
     sample_keys      8 a token of the vocabulary        logits, seen; keys written
@@ -29,7 +37,9 @@ outputs, heads of d numbers:
 
 Row i of r sees c + i + 1 keys, or the layer's window of them. A sample reads one row of x. What
 `sample` walks over beside the summaries depends on the logits and is left out. Of a matrix in
-shards, what they share counts with the first.
+shards, what they share counts with the first. A row has a pair for each of the k experts of n that
+it is given to. Which these are is not known before a step has run: r rows are taken to use n · (1 −
+(1 − k/n)^r) experts, as if each row chose by lot; of one row these are k.
 """
 
 from __future__ import annotations
@@ -48,6 +58,8 @@ GATE_FLOPS = 5
 """A pair: v / (1 + exp(−v)), times the other."""
 ACTIVATION_FLOPS = 4
 CAP_FLOPS = 5
+ROUTE_FLOPS = 4
+"""A logit: compare with the largest, subtract it, exp, add."""
 LAYER_NORM_FLOPS = 7
 """A number: two differences, two sums, a square, the gain, the scale."""
 TURN_FLOPS = 3
@@ -226,6 +238,43 @@ def _place_heads(dispatch: Dispatch, size: StepSize) -> Cost:
     return Cost(size.n_rows * flops, size.n_rows * row + dispatch.tensors["gains"].n_bytes)
 
 
+def _choose_experts(dispatch: Dispatch, size: StepSize) -> Cost:
+    c = _constants(dispatch)
+    row_bytes = 4 * c["N_EXPERTS"] + 8 * c["PER_TOKEN"]
+    return Cost(size.n_rows * ROUTE_FLOPS * c["N_EXPERTS"], size.n_rows * row_bytes)
+
+
+def _group_pairs(dispatch: Dispatch, size: StepSize) -> Cost:
+    c = _constants(dispatch)
+    return Cost(0, 8 * size.n_rows * c["PER_TOKEN"] + 16 * c["N_TILES"])
+
+
+def _experts(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Of a shard its share of the experts, as if all were chosen alike."""
+    c, n_experts = _constants(dispatch), dispatch.tensors["slots"].shape[0]
+    k, n = c["K"], c["N"]
+    share = c["N_SLOTS"] / n_experts
+    pairs = size.n_rows * c["PER_TOKEN"] * share
+    unused = (1 - c["PER_TOKEN"] / n_experts) ** size.n_rows
+    weights = dispatch.tensors["weight"].n_bytes * (1 - unused)
+    n_y = n // 2 if c["GATED"] else n
+    flops = pairs * (2 * n * k + (GATE_FLOPS * n_y if c["GATED"] else 0))
+    n_bytes = weights + pairs * 4 * n_y
+    if c["FIRST_SLOT"] == 0:
+        n_bytes += 4 * k * size.n_rows * c["PER_TOKEN"] / c["X_PAIRS"]
+        flops += size.n_rows * NORM_FLOPS * k if c["NORM"] else 0
+        n_bytes += 4 * k if c["NORM"] else 0
+    return Cost(round(flops), round(n_bytes))
+
+
+def _combine_experts(dispatch: Dispatch, size: StepSize) -> Cost:
+    c = _constants(dispatch)
+    per_token, width, n_rows = c["PER_TOKEN"], c["STRIDE"], size.n_rows
+    flops = width * (2 * per_token + 2 * c["SHARED"] + c["RESIDUAL"])
+    numbers = width * (1 + per_token + c["SHARED"] + c["RESIDUAL"]) + per_token
+    return Cost(n_rows * flops, 4 * n_rows * numbers)
+
+
 def _add_positions(dispatch: Dispatch, size: StepSize) -> Cost:
     numbers = size.n_rows * _constants(dispatch)["STRIDE"]
     return Cost(numbers, 12 * numbers)
@@ -265,6 +314,10 @@ COSTS: dict[str, Callable[[Dispatch, StepSize], Cost]] = {
     "attention_merge": _attention_merge,
     "norm": _norm,
     "place_heads": _place_heads,
+    "choose_experts": _choose_experts,
+    "group_pairs": _group_pairs,
+    "experts": _experts,
+    "combine_experts": _combine_experts,
     "add_positions": _add_positions,
     "layer_stats": _layer_stats,
     "sample_keys": _sample_keys,

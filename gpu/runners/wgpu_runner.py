@@ -21,7 +21,6 @@ from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint, Progress, WeightSource, loading
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
-from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, block_bytes, fit
 from gpu.kv.pools import KvPools
 from gpu.lora.adapter import Lora, open_loras
@@ -83,10 +82,6 @@ class WgpuRunner:
         on_weights: Callable[[int], None] = lambda n: None,
         kept: Kept | None = None,
     ) -> None:
-        if config.model_type not in MODELS:
-            raise ModelError(
-                f"{config.model_type} models cannot be run yet; those that can: {', '.join(MODELS)}"
-            )
         self.config = config
         self.dtype = dtype
         self.loras = tuple(lora.info for lora in loras)

@@ -33,6 +33,8 @@ fn source_row(row: u32) -> u32 {
   return row;
 }
 
+fn weight_row(column: u32) -> u32 { return column; }
+
 fn store(row: u32, column: u32, value: f32) {
   let at = row * Y_STRIDE + column;
   let whole = soft_capped(vec4f(value)).x * SCALE;

@@ -37,6 +37,8 @@ override Q_STRIDE: u32;
 
 fn source_row(row: u32) -> u32 { return row; }
 
+fn weight_row(column: u32) -> u32 { return column; }
+
 // (a, b) turned by (cos, sin).
 fn turned(a: f32, b: f32, rotation: vec2f) -> vec2f {
   return vec2f(fma(a, rotation.x, -b * rotation.y), fma(b, rotation.x, a * rotation.y));

@@ -34,6 +34,8 @@ WITH_EXPERTS = tuple(expert_cases.CASES)
 ENLARGED = ("q_proj", "k_proj", "qkv_proj", "c_attn", "query_key_value", "embed", "lm_head", "wte")
 """Weights that enlarge what they are fed: attention is peaked here and flat there, and logits
 differ clearly. The others keep its size."""
+EXACT = ("wpe", "mlp.gate.weight", "shared_expert_gate")
+"""Positions and routers, which are kept in float32."""
 VOCABULARY = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out")
 
 
@@ -199,14 +201,14 @@ def _is_transposed(model: Any, name: str) -> bool:
 def _store(model: Any, dtype: str) -> None:
     """Round every matrix as the engine stores it."""
     for name, weight in model.named_parameters():
-        if weight.dim() != 2 or "wpe" in name:
+        if weight.dim() < 2 or any(part in name for part in EXACT):
             continue
         is_vocabulary = any(part in name for part in VOCABULARY)
         stored = FORMATS[dtype].vocabulary if is_vocabulary else dtype
         turned = _is_transposed(model, name)
-        rows = (weight.T if turned else weight).contiguous().numpy()
+        rows = (weight.T if turned else weight.flatten(0, -2)).contiguous().numpy()
         back = torch.from_numpy(unpack(stored, pack(stored, rows), rows.shape[1]))
-        weight.copy_(back.T if turned else back)
+        weight.copy_(back.T if turned else back.view_as(weight))
 
 
 def settings_of(name: str) -> dict[str, Any]:

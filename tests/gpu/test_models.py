@@ -34,25 +34,21 @@ ONE_OF_EACH = (
     "gemma2", "gemma3", "gpt2", "gpt_neox",
 )  # fmt: skip
 """A case of each architecture."""
+OF_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 OF_TORCH = (
     "qwen2", "qwen2_window_yarn", "mistral", "smollm3_window", "granite_bias", "qwen3_window_tied",
 )  # fmt: skip
-UNLIKE = ("mistral", "granite", "olmo2", "gemma2", "gpt2", "gpt_neox")
+UNLIKE = ("mistral", "granite", "olmo2", "gemma2", "gpt2", "gpt_neox", "qwen2_moe", "mixtral")
 """Architectures whose dispatches differ."""
 
 
 def test_what_the_configuration_accepts_there_is_a_model_for() -> None:
-    assert set(MODEL_TYPES) - set(MODELS) == {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}
-    tried = {random_models.settings_of(name)["model_type"] for name in ONE_OF_EACH}
+    assert set(MODEL_TYPES) == set(MODELS)
+    tried = {random_models.settings_of(name)["model_type"] for name in ONE_OF_EACH + OF_EXPERTS}
     assert tried == set(MODELS) - {"llama"}
 
 
-def test_what_there_is_no_model_for_is_refused_by_name(device: Device) -> None:
-    with pytest.raises(ModelError, match="mixtral models cannot be run yet"):
-        driving.load(device, random_models.folder("mixtral"))
-
-
-@pytest.mark.parametrize("name", random_models.NAMES)
+@pytest.mark.parametrize("name", [*random_models.NAMES, *random_models.WITH_EXPERTS])
 def test_logits_states_and_attention_equal_transformers(device: Device, name: str) -> None:
     ids = random_models.ids(N_TOKENS)
     runner = driving.load(device, random_models.folder(name), n_slots=1)
@@ -121,7 +117,9 @@ def check_reach(runner: Runner, oracle: Reference, name: str, ids: list[int]) ->
     compare("models.reached", name, np.concatenate(got), want, np.array(bound), seed=0)
 
 
-@pytest.mark.parametrize("name", [*ONE_OF_EACH, "granite_bias", "olmo2_bias", "gpt2_inner"])
+@pytest.mark.parametrize(
+    "name", [*ONE_OF_EACH, "granite_bias", "olmo2_bias", "gpt2_inner", *OF_EXPERTS]
+)
 def test_the_inventory_is_what_a_runner_loads_and_reads(device: Device, name: str) -> None:
     folder = random_models.folder(name)
     runner = driving.load(device, folder, "q8", n_slots=1)
@@ -162,7 +160,7 @@ def test_attention_costs_what_its_window_sees(device: Device) -> None:
     assert flops(0, StepSize(3, 1, 7)) == (8 + 9 + 9) * per_key + 3 * per_row
 
 
-@pytest.mark.parametrize("name", ["gemma3_linear", "gpt2", "smollm3_window"])
+@pytest.mark.parametrize("name", ["gemma3_linear", "gpt2", "smollm3_window", "qwen2_moe"])
 def test_greedy_text_equals_transformers(device: Device, name: str) -> None:
     """A token a step, from the cache, past windows and blocks."""
     prompt, oracle = random_models.ids(5), random_models.reference(name)
@@ -175,7 +173,8 @@ def test_greedy_text_equals_transformers(device: Device, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), list(zip(ONE_OF_EACH, ["q4", "q8"] * len(ONE_OF_EACH), strict=False))
+    ("name", "dtype"),
+    list(zip(ONE_OF_EACH + OF_EXPERTS, ["q4", "q8"] * len(MODELS), strict=False)),
 )
 def test_quantised_weights_are_computed_with_as_stored(
     device: Device, name: str, dtype: str

@@ -90,7 +90,7 @@ def test_what_a_dispatch_does_with_its_bindings(device: Device) -> None:
 def test_workgroups_have_the_size_that_their_cut_says(runner: WgpuRunner) -> None:
     plan = runner.plan_for(1, 1, capture=True, context=1).plan
     sizes = {d.kernel.name: workgroup_size(d.kernel) for d in plan.dispatches}
-    weight = runner.model.layers[0].down
+    weight = runner.model.mlps[0].down
     tile = runner.gpu.tuning.tile(1, weight.n, weight.blocks)
     assert sizes["matmul"] == (tile.strands * tile.columns, 1, 1)
     assert sizes["embed"] == (64, 1, 1)
@@ -233,15 +233,15 @@ def test_products_cost_what_their_weights_say(device: Device, n_rows: int) -> No
     assert [d.flops for d in ops["matmul"]] == c.n_layers * [
         n_rows * out, n_rows * gate_up, n_rows * down,
     ] + [head]  # fmt: skip
-    layer = runner.model.layers[0]
+    layer, mlp = runner.model.layers[0], runner.model.mlps[0]
     item = {"f32": 4, "f16": 2}[runner.pools.dtype]
     assert ops["qkv"][0].n_bytes == layer.qkv.n_bytes + 4 * (hidden + q + 2 * kv) + n_rows * (
         4 * hidden + 4 * c.head_dim + 4 * q + item * 2 * kv
     )
     assert [d.n_bytes for d in ops["matmul"][:3]] == [
         layer.out.n_bytes + 4 * hidden + n_rows * 4 * (q + hidden + hidden),
-        layer.gate_up.n_bytes + 4 * (hidden + 2 * inner) + n_rows * 4 * (hidden + inner),
-        layer.down.n_bytes + 4 * hidden + n_rows * 4 * (inner + hidden + hidden),
+        mlp.gate_up.n_bytes + 4 * (hidden + 2 * inner) + n_rows * 4 * (hidden + inner),
+        mlp.down.n_bytes + 4 * hidden + n_rows * 4 * (inner + hidden + hidden),
     ]
     assert ops["matmul"][-1].n_bytes == runner.model.head.n_bytes + 4 * (
         hidden + hidden + c.vocab_size

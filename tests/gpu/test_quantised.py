@@ -167,15 +167,15 @@ def test_both_engines_hold_the_same_numbers(
     ours = driving.load(device, folder, dtype).model
     check_matrix(device, ours.embedding, theirs.embedding.numpy())
     check_matrix(device, ours.head, theirs.head.weight.numpy())
-    for a, b in zip(ours.layers, theirs.layers, strict=True):
+    for a, mlp, b in zip(ours.layers, ours.mlps.values(), theirs.layers, strict=True):
         q, k, v, out, gate, up, down = (
             linear.weight.numpy() for linear in (b.q, b.k, b.v, b.out, b.gate, b.up, b.down)
         )
         q, k = (in_rotary_order(heads, ours.config.head_dim) for heads in (q, k))
         check_matrix(device, a.qkv, np.concatenate([q, k, v]))
         check_matrix(device, a.out, out)
-        check_matrix(device, a.gate_up, np.stack([gate, up], axis=1).reshape(-1, up.shape[1]))
-        check_matrix(device, a.down, down)
+        check_matrix(device, mlp.gate_up, np.stack([gate, up], axis=1).reshape(-1, up.shape[1]))
+        check_matrix(device, mlp.down, down)
 
 
 def in_rotary_order(heads: Floats, head_dim: int) -> Floats:

@@ -16,8 +16,14 @@ MODELS = {
     "long_context": ("f16",),
 }
 """Models of unlike shapes, and the formats of their weights."""
-OTHERS = {"gemma3": "f16", "gpt2_inner": "f32"}
-"""Architectures that have, between them, all ops which Llama has not."""
+OTHERS = {
+    "gemma3": ("f16", 1),
+    "gpt2_inner": ("f32", 1),
+    "qwen2_moe": ("q8", 1),
+    "mixtral": ("q4", 8),
+}
+"""Architectures that have, between them, all ops which Llama has not: in which format, and for how
+many rows. Eight share experts."""
 
 
 def recorded(device: Device, *, software: bool) -> list[Kernel]:
@@ -30,9 +36,9 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
             folder, kind = random_llama.folder(name), as_kind(device, software)
             runner = driving.load(kind, folder, dtype, loras=loras)
             found |= {(k.source, repr(k.constants)): k for k in _kernels(runner)}
-    for name, dtype in OTHERS.items():
+    for name, (dtype, n_rows) in OTHERS.items():
         runner = driving.load(as_kind(device, software), random_models.folder(name), dtype)
-        plan = runner.plans.plan(1, 1, "captured").plan
+        plan = runner.plans.plan(n_rows, 1, "captured").plan
         kernels = (dispatch.kernel for dispatch in plan.dispatches)
         found |= {(k.source, repr(k.constants)): k for k in kernels}
     return sorted(found.values(), key=lambda kernel: kernel.name)

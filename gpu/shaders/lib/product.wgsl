@@ -15,7 +15,8 @@
 // weight  [N] rows of one shard, see lib/weights.wgsl
 // gain    [8 · BLOCKS] vec4 (any buffer when not NORM)
 //
-// The shader that uses this says of which row of x a row of the result is made: `source_row`.
+// The shader that uses this says of which row of x a row of the result is made: `source_row`, and
+// which row of the weight a column is: `weight_row`.
 // use: weights
 // use: x_tile
 // use: fma4
@@ -43,7 +44,9 @@ var<workgroup> joined: array<f32, max(1u, WORKGROUP * JOINED)>;
 // Rows and columns past the edge repeat the last one. `lane`: of the workgroup.
 fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   begin_rows(first_m, n_rows, lane);
-  for (var j = 0u; j < TILE_N; j++) { packed_at[j] = min(first_n + j, N - 1u) * row_packed(); }
+  for (var j = 0u; j < TILE_N; j++) {
+    packed_at[j] = weight_row(min(first_n + j, N - 1u)) * row_packed();
+  }
 
   for (var block = first_block(lane); block < BLOCKS; block += STRANDS) {
     if (GRIDS_PACKED > 0u) {

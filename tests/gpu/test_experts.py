@@ -1,0 +1,94 @@
+"""Models whose MLPs are mixtures of experts: however their weights are saved and lie, and whatever
+else is in a step, a token's numbers are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpu.models.mixture import MixtureLlama
+from gpu.plans.cost import StepSize, cost_of
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.step import Floats, Row, Step
+from gpu.webgpu.device import Device
+from tests.gpu import driving, random_models
+from tests.gpu.rig import greedy
+
+NAME = "qwen2_moe"
+"""Ten experts, four for each token, one for all; layer 1 has one MLP."""
+IDS = random_models.ids(70)
+
+
+@pytest.fixture(scope="module")
+def runner(device: Device) -> WgpuRunner:
+    return driving.load(device, random_models.folder(NAME))
+
+
+def same_bits(got: Floats, want: Floats) -> bool:
+    return np.array_equal(got.view(np.uint32), want.view(np.uint32))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(NAME, "f32"), ("mixtral", "q4")])
+def test_experts_of_their_own_tensors_and_stacked_ones_are_the_same(
+    device: Device, tmp_path: Path, name: str, dtype: str
+) -> None:
+    random_models.reference(name).model.save_pretrained(tmp_path, save_original_format=False)
+    folders = random_models.folder(name), tmp_path
+    own, stacked = (driving.load(device, folder, dtype, n_slots=1) for folder in folders)
+    assert stacked.memory.weights == own.memory.weights
+    want = driving.all_logits(own, IDS[:8])
+    assert same_bits(driving.all_logits(stacked, IDS[:8]), want)
+
+
+@pytest.mark.parity
+def test_a_tokens_bits_are_the_same_in_chunks_of_all_sizes(runner: WgpuRunner) -> None:
+    """Rows of one expert are multiplied together in the larger ones."""
+    found = []
+    for chunk in (128, 16, 3, 1):
+        driving.begin(runner, 0, IDS, len(IDS))
+        found.append(driving.last_logits(runner, IDS, chunk=chunk))
+    assert all(same_bits(logits, found[0]) for logits in found[1:])
+
+
+@pytest.mark.parity
+def test_a_tokens_bits_are_the_same_beside_other_sequences(runner: WgpuRunner) -> None:
+    others = [IDS[i : i + 20] for i in (0, 13, 29, 47)]
+    alone = []
+    for slot, ids in enumerate(others):
+        driving.begin(runner, slot, ids, len(ids), range(slot * 2, slot * 2 + 2))
+        alone.append(driving.last_logits(runner, ids, slot=slot))
+    rows = tuple(Row(slot, 19, ids[19]) for slot, ids in enumerate(others))
+    samples = tuple(greedy(slot, slot) for slot in range(4))
+    together = runner.logits(Step(rows, samples))
+    assert all(same_bits(got, want) for got, want in zip(together, alone, strict=True))
+
+
+def test_a_step_costs_the_experts_that_are_used(runner: WgpuRunner) -> None:
+    """One row uses four of ten; of many rows hardly any expert is left out."""
+    model = runner.model
+    assert isinstance(model, MixtureLlama)
+    whole = model.mixtures[0].gate_up.matrix.n_bytes
+    for n_rows, used in ((1, 0.4), (2, 1 - 0.6**2), (64, 1.0)):
+        plan = runner.plan_for(n_rows, 1, capture=False).plan
+        dispatch = next(d for d in plan.dispatches if d.label == "layer00.mlp.experts.gate_up")
+        cost = cost_of(dispatch, StepSize(n_rows, 1, 0))
+        assert cost is not None
+        given = 4 * 72 * (n_rows + 1) + 4 * 20 * 4 * n_rows  # x and gain; y
+        assert cost.n_bytes == pytest.approx(used * whole + given, rel=1e-3)
+        assert cost.flops == n_rows * 4 * (2 * 40 * 72 + 5 * 20) + n_rows * 4 * 72
+
+
+def test_dispatches_of_a_layer(runner: WgpuRunner) -> None:
+    def of_layer(n_rows: int, layer: int) -> list[str]:
+        plan = runner.plan_for(n_rows, 1, capture=False).plan
+        start = f"layer{layer:02}."
+        return [d.label.removeprefix(start) for d in plan.dispatches if d.label.startswith(start)]
+
+    attention = ["attn.qkv", "attn.attention", "attn.out"]
+    experts = ["mlp.shared.gate_up", "mlp.shared.down", "mlp.experts.gate_up", "mlp.experts.down"]
+    routed = ["mlp.router", "mlp.choose"]
+    assert of_layer(1, 0) == [*attention, *routed, *experts, "mlp.combine"]
+    assert of_layer(64, 0) == [*attention, *routed, "mlp.group", *experts, "mlp.combine"]
+    assert of_layer(1, 1) == [*attention, "mlp.gate_up", "mlp.down"]
