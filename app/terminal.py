@@ -28,6 +28,9 @@ def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool
     fetch_with_line(model)
     engine = load_engine(settings, model.path, lambda done, message: None, name=model.name)
     try:
+        if chat and engine.tokenizer.chat_template is None:
+            click.echo("this model has no chat template: it continues the text instead", err=True)
+            chat = False
         if chat:
             ids = prompt_ids(engine.tokenizer, messages=[Message("user", prompt)])
         else:

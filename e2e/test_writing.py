@@ -128,9 +128,12 @@ def test_a_model_without_a_chat_template_only_completes(play: Callable[..., Play
     here = play(chat=False)
     expect(here.page.get_by_role("radio", name="Chat")).to_be_disabled()
     expect(here.page.get_by_role("radio", name="Completion")).to_be_checked()
+    notice = here.page.get_by_test_id("notice")
+    expect(notice).to_contain_text("no chat template")
     here.set(max_tokens=4)
     here.ask("Once")
     here.wait_tokens(4)
+    expect(notice).to_be_hidden()
 
 
 def test_examples_fill_the_composer_and_the_count_follows(play: Callable[..., Playground]) -> None:

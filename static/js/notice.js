@@ -50,6 +50,12 @@ function current() {
   if (state.problem) return problem();
   const segment = shownAnswer(lastTurn())?.segment;
   if (segment && !state.active) return ended(segment);
+  if (state.hello && !state.hello.model.chat && !state.turns.length)
+    return {
+      tone: "wait",
+      head: "This model has no chat template",
+      text: "It continues a text instead of answering: write the beginning of one.",
+    };
   return null;
 }
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from app.cli import main
 from gpu import DeviceError
 from tests.app.fake_engine import FakeEngine, FakeOptions
-from tests.app.fake_tokenizer import STORY
+from tests.app.fake_tokenizer import STORY, FakeTokenizer
 
 
 @pytest.fixture
@@ -54,6 +54,16 @@ def test_chat_and_stop(engines: list[FakeEngine]) -> None:
     result = run("Tell me a story", "--chat", "--temperature", "0", "--stop", " there")
     assert result.stdout == "Once upon a time\n"
     assert "ended by stop" in result.stderr
+
+
+def test_chat_with_a_model_that_has_no_template_completes_and_says_so(
+    engines: list[FakeEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = run("Once", "--temperature", "0", "--max-tokens", "9")
+    monkeypatch.setattr("tests.app.fake_engine.FakeTokenizer", lambda: FakeTokenizer(None))
+    result = run("Once", "--chat", "--temperature", "0", "--max-tokens", "9")
+    assert "no chat template: it continues the text" in result.stderr
+    assert result.stdout == plain.stdout
 
 
 @pytest.mark.parametrize(
