@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ENGINE_SETTINGS = (
-    "model", "revision", "dtype", "backend", "adapter", "context", "kv_memory", "weight_cache",
+    "model", "revision", "dtype", "backend", "adapter", "lora", "context", "kv_memory",
+    "weight_cache",
 )  # fmt: skip
 
 
@@ -166,7 +167,8 @@ def _serve(settings: Settings) -> None:
 def generate(prompt: str, chat: bool, **values: Any) -> None:
     """Write a continuation of PROMPT to the terminal.
 
-    Sampling settings that are left out are those the model's makers recommend.
+    Sampling settings that are left out are those the model's makers recommend; adapters act as
+    they were trained.
     """
     from app.terminal import write
 

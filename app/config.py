@@ -42,6 +42,11 @@ class Settings:
     adapter: Annotated[
         str | None, "Which GPU: its number or part of its name, as `tokenglass devices` lists them."
     ] = None
+    lora: Annotated[
+        tuple[str, ...],
+        "A LoRA adapter as PEFT saves it, NAME=FOLDER or NAME=OWNER/ADAPTER of the hub, that each "
+        "request can switch on, turn up and blend; may be repeated.",
+    ] = ()
     context: Annotated[
         int | None,
         "Tokens one text may have, with its prompt; as the model was made if left out.",

@@ -204,10 +204,10 @@ def is_hub_id(name: str) -> bool:
     return bool(REPOSITORY.fullmatch(name)) and ".." not in name and "--" not in name
 
 
-def look_up(repository: str, revision: str | None = None) -> Snapshot:
-    """Ask the hub for a revision (branch, tag or commit; main if None) and fetch its config.json,
-    nothing else; where there are only GGUF files, nothing at all. Without a network, or in offline
-    mode, what is in the cache.
+def look_up(repository: str, revision: str | None = None, config: str = SMALL_FILES[0]) -> Snapshot:
+    """Ask the hub for a revision (branch, tag or commit; main if None) and fetch its `config`,
+    nothing else; of a model where there are only GGUF files, nothing at all. Without a network, or
+    in offline mode, what is in the cache.
 
     Raises NotOnHub and HubError.
     """
@@ -218,21 +218,23 @@ def look_up(repository: str, revision: str | None = None) -> Snapshot:
         try:
             commit, files = _list(repository, wanted)
         except (OfflineModeIsEnabled, HfHubHTTPError, TRANSPORT_ERROR) as error:
-            return _cached(repository, wanted, error)
-        if SMALL_FILES[0] not in files and any(name.endswith(GGUF) for name in files):
+            return _cached(repository, wanted, config, error)
+        is_model = config == SMALL_FILES[0]
+        if is_model and config not in files and any(name.endswith(GGUF) for name in files):
             if wanted != commit:
                 remember(repository, wanted, commit)
             return Snapshot(repository, commit, snapshot_folder(repository, commit), files)
-        if SMALL_FILES[0] not in files:
-            raise NotOnHub(f"{repository} has no {SMALL_FILES[0]}; is it a language model?")
-        if files[SMALL_FILES[0]].n_bytes > MAX_SMALL_BYTES:
-            raise NotOnHub(f"{repository}: {SMALL_FILES[0]} is too large to be a config")
+        if config not in files:
+            what = "a language model" if is_model else "an adapter"
+            raise NotOnHub(f"{repository} has no {config}; is it {what}?")
+        if files[config].n_bytes > MAX_SMALL_BYTES:
+            raise NotOnHub(f"{repository}: {config} is too large to be a config")
         # By the name of the branch, so that the cache learns which commit it is at.
-        config = Path(huggingface_hub.hf_hub_download(repository, SMALL_FILES[0], revision=wanted))
-        if config.parent.name != commit:  # it moved between the two requests
-            commit, files = _list(repository, config.parent.name)
-        _check(repository, files[SMALL_FILES[0]], config)
-        return Snapshot(repository, commit, config.parent, files)
+        path = Path(huggingface_hub.hf_hub_download(repository, config, revision=wanted))
+        if path.parent.name != commit:  # it moved between the two requests
+            commit, files = _list(repository, path.parent.name)
+        _check(repository, files[config], path)
+        return Snapshot(repository, commit, path.parent, files)
 
 
 def _list(repository: str, revision: str) -> tuple[str, dict[str, HubFile]]:
@@ -248,25 +250,25 @@ def _list(repository: str, revision: str) -> tuple[str, dict[str, HubFile]]:
     return str(info.sha), files
 
 
-def _cached(repository: str, revision: str, why: BaseException) -> Snapshot:
+def _cached(repository: str, revision: str, config: str, why: BaseException) -> Snapshot:
     """The cache's, because the hub cannot be asked; `why` is raised again when it has none or when
     the hub did answer."""
     answered = isinstance(why, HfHubHTTPError) and why.response.status_code < 500
     if answered:
         raise why
     try:
-        config = Path(
+        path = Path(
             huggingface_hub.hf_hub_download(
-                repository, SMALL_FILES[0], revision=revision, local_files_only=True
+                repository, config, revision=revision, local_files_only=True
             )
         )
     except LocalEntryNotFoundError:
         commit = remembered(repository, revision)
         folder = snapshot_folder(repository, commit)
-        if any(folder.rglob(f"*{GGUF}")):
+        if config == SMALL_FILES[0] and any(folder.rglob(f"*{GGUF}")):
             return Snapshot(repository, commit, folder, None)
         raise why from None
-    return Snapshot(repository, config.parent.name, config.parent, None)
+    return Snapshot(repository, path.parent.name, path.parent, None)
 
 
 def _shards(index: Path) -> tuple[str, ...]:

@@ -136,7 +136,13 @@ class Connection:
         """Raises `InvalidRequest` for interventions that the model cannot be given."""
         if reach is not None:
             model = self._engine.require_ready().model
-            encode_interventions(reach, model, self._engine.tokenizer.encode, n_prompt=n_prompt)
+            encode_interventions(
+                reach,
+                model,
+                self._engine.tokenizer.encode,
+                n_prompt=n_prompt,
+                loras=[lora.name for lora in model.loras],
+            )
 
     def _update(self, update: Update) -> None:
         live = self._sessions.get(self._owner, update.id)

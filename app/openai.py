@@ -25,7 +25,6 @@ from app.openai_schema import (
     ChatLogprobs,
     ChatRequest,
     CompletionRequest,
-    ModelNotFoundError,
     TextLogprobs,
     check_logprobs,
     timings,
@@ -33,8 +32,7 @@ from app.openai_schema import (
 )
 from app.openai_shape import Shape, chat_shape, text_shape
 from app.prompts import prompt_ids
-from app.protocol import Hello
-from gpu import InvalidRequest, SamplingParams
+from gpu import Interventions, InvalidRequest, SamplingParams
 from gpu.events import Accepted, Done, Event, Token
 
 PING_SECONDS = 5.0
@@ -51,13 +49,8 @@ def register(app: Flask, engine: EngineClient) -> None:
         return jsonify(
             object="list",
             data=[
-                {
-                    "id": model.name,
-                    "object": "model",
-                    "created": 0,
-                    "owned_by": "local",
-                    "meta": msgspec.to_builtins(model),
-                }
+                _listed(model.name, meta=msgspec.to_builtins(model)),
+                *(_listed(lora.name, parent=model.name) for lora in model.loras),
             ],
         )
 
@@ -70,10 +63,14 @@ def register(app: Flask, engine: EngineClient) -> None:
         return _complete_chat(engine)
 
 
+def _listed(name: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "local", **more}
+
+
 def _complete(engine: EngineClient) -> Response:
     hello = engine.require_ready()
     wanted = _decode(CompletionRequest)
-    _check_model(wanted.model, hello)
+    reach = wanted.reach(hello.model)
     params = wanted.params(hello.defaults)
     check_logprobs(wanted.n_top, params, "logprobs")
     text, given_ids = wanted.text_or_ids()
@@ -84,13 +81,14 @@ def _complete(engine: EngineClient) -> Response:
     logprobs = None
     if wanted.n_top is not None:
         logprobs = TextLogprobs(engine.tokenizer, params, wanted.n_top, 0)
-    return _answer(engine, ids, params, text_shape(hello.model.name, echo, logprobs), wanted)
+    shape = text_shape(wanted.model or hello.model.name, echo, logprobs)
+    return _answer(engine, ids, params, reach, shape, wanted)
 
 
 def _complete_chat(engine: EngineClient) -> Response:
     hello = engine.require_ready()
     wanted = _decode(ChatRequest)
-    _check_model(wanted.model, hello)
+    reach = wanted.reach(hello.model)
     params = wanted.params(hello.defaults, hello.limits.context)
     check_logprobs(wanted.n_top, params, "top_logprobs")
     messages = [message.plain() for message in wanted.messages]
@@ -100,7 +98,8 @@ def _complete_chat(engine: EngineClient) -> Response:
     logprobs = None
     if wanted.n_top is not None:
         logprobs = ChatLogprobs(engine.tokenizer, params, wanted.n_top)
-    return _answer(engine, ids, params, chat_shape(hello.model.name, logprobs), wanted)
+    shape = chat_shape(wanted.model or hello.model.name, logprobs)
+    return _answer(engine, ids, params, reach, shape, wanted)
 
 
 def _decode(kind: type[Any]) -> Any:
@@ -118,15 +117,6 @@ def _decode(kind: type[Any]) -> Any:
         raise InvalidRequest(f"the body must be a JSON object: {error}") from None
 
 
-def _check_model(wanted: str | None, hello: Hello) -> None:
-    if wanted is not None and wanted != hello.model.name:
-        raise ModelNotFoundError(
-            f"the model here is {hello.model.name!r}, not {wanted!r}; ask for that, "
-            "or leave model out",
-            "model",
-        )
-
-
 # ---- running ---------------------------------------------------------------------------------
 
 
@@ -134,10 +124,11 @@ def _answer(
     engine: EngineClient,
     ids: list[int],
     params: SamplingParams,
+    reach: Interventions,
     shape: Shape,
     wanted: CompletionRequest | ChatRequest,
 ) -> Response:
-    events = _events(engine, ids, params, _client_gone())
+    events = _events(engine, ids, params, reach, _client_gone())
     seed = _accepted(events).params.seed
     if wanted.stream:
         with_usage = wanted.stream_options is not None and wanted.stream_options.include_usage
@@ -204,12 +195,16 @@ def _sse(message: dict[str, Any]) -> bytes:
 
 
 def _events(
-    engine: EngineClient, ids: list[int], params: SamplingParams, gone: Callable[[], bool]
+    engine: EngineClient,
+    ids: list[int],
+    params: SamplingParams,
+    reach: Interventions,
+    gone: Callable[[], bool],
 ) -> Iterator[Event | None]:
     """The events of a run to its end; None after every `PING_SECONDS` without one. Closing the
     iterator cancels the run, and so does the client's leaving."""
     inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    run = engine.submit(ids, params, capture=False, on_event=inbox.put)
+    run = engine.submit(ids, params, capture=False, on_event=inbox.put, reach=reach)
     spoke = looked = time.monotonic()
     done = False
     try:

@@ -5,6 +5,9 @@ the one that changes nothing. Fields that never change it (`user`, `metadata` â€
 ignored. Everything else is unknown and refused. Settings left out are those the model's makers
 recommend, except `max_tokens`: 16 for completions, as that API documents, and what the context
 holds for chat.
+
+Adapters are models of their own, as with vLLM: `model` names the base or one of them. `loras`, our
+own, blends them: strengths by name, 0 is off and 1 as trained.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from typing import Any, Literal
 import msgspec
 
 from app.engines import Tokenizer
-from app.protocol import Message
-from gpu import InvalidRequest, SamplingParams
+from app.protocol import Message, ModelInfo
+from gpu import Interventions, InvalidRequest, LoraStrength, SamplingParams
 from gpu.events import Done, Token
 
 MAX_LOGPROBS = 20
@@ -68,6 +71,7 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ignore_eos: bool = False
     stream: bool = False
     stream_options: StreamOptions | None = None
+    loras: dict[str, float] | None = None
 
     # Supported only where they change nothing.
     n: int | None = None
@@ -90,6 +94,29 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "presence_penalty": (None, 0),
             "logit_bias": (None, {}),
         }
+
+    def reach(self, model: ModelInfo) -> Interventions:
+        """The adapters that act. Raises `ModelNotFoundError` for a model or adapter that is not
+        here, and InvalidRequest for two ways of naming adapters at once."""
+        there = [lora.name for lora in model.loras]
+        named = self.model is not None and self.model != model.name
+        if named and self.model not in there:
+            others = f" with its adapters {', '.join(there)}" if there else ""
+            raise ModelNotFoundError(
+                f"the model here is {model.name!r}{others}, not {self.model!r}; ask for that, or "
+                "leave model out",
+                "model",
+            )
+        if named and self.loras is not None:
+            raise InvalidRequest("model names an adapter already; leave loras out", "loras")
+        for name in self.loras or {}:
+            if name not in there:
+                raise InvalidRequest(
+                    f"there is no adapter {name!r:.80}; loaded: {', '.join(there) or 'none'}",
+                    "loras",
+                )
+        strengths = {self.model or "": 1.0} if named else self.loras or {}
+        return Interventions(loras=tuple(LoraStrength(*item) for item in strengths.items()))
 
     def sampling(self, defaults: SamplingParams, max_tokens: int) -> SamplingParams:
         """Validated settings; raises `InvalidRequest` naming the field."""

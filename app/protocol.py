@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from gpu import NO_INTERVENTIONS, ChangeAt, EngineError, Interventions, SamplingParams
+from gpu import NO_INTERVENTIONS, ChangeAt, EngineError, Interventions, LoraInfo, SamplingParams
 from gpu.events import Accepted, Done, Prefill, Queued, Token, Updated
 from gpu.inspection import Question
 
@@ -129,9 +129,9 @@ FromPage = Generate | Update | Stop | Resume | Count | Inspect | Tokenize
 # ---- to the page -----------------------------------------------------------------------------
 
 
-class ModelInfo(msgspec.Struct, frozen=True):
+class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """`chat`: the model has a chat template. `parameters`: how many weights, tied ones once.
-    `eos_ids`: tokens that end a text."""
+    `eos_ids`: tokens that end a text. `loras`: the adapters that a run can switch on."""
 
     name: str
     dtype: str
@@ -144,6 +144,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     parameters: int
     eos_ids: tuple[int, ...]
     chat: bool
+    loras: tuple[LoraInfo, ...] = ()
 
 
 class Device(msgspec.Struct, frozen=True):

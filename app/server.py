@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,6 +25,7 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from app import create_app, tale
 from app.config import Settings
 from app.engines import EngineClient, Progress
+from app.loras import find_loras, usable
 from app.models import find_model
 from app.progress_line import fetch_with_line
 from app.protocol import Hello, Status
@@ -103,9 +104,15 @@ def http_server(listener: socket.socket, app: Flask) -> BaseWSGIServer:
 
 
 def load_engine(
-    settings: Settings, path: Path, progress: Progress, *, name: str | None = None
+    settings: Settings,
+    path: Path,
+    progress: Progress,
+    *,
+    name: str | None = None,
+    loras: Mapping[str, Path] | None = None,
 ) -> Engine:
-    """What the engine's process does first. `name`: of the model, if not its folder's."""
+    """What the engine's process does first. `name`: of the model, if not its folder's; `loras`:
+    folders of adapters, of which those are left out that the model cannot have."""
     return Engine.load(
         path,
         name=name or (tale.NAME if path == tale.model_dir() else None),
@@ -115,6 +122,7 @@ def load_engine(
         context=settings.context,
         kv_bytes=settings.kv_bytes,
         n_slots=settings.slots,
+        loras=usable(path, loras or {}),
         queue=settings.queue,
         prefix_cache=settings.prefix_cache,
         warm_up=True,
@@ -128,14 +136,15 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     """Serve until Ctrl+C or SIGTERM. Returns why the engine failed to start, or None.
 
     `tell` gets the lines for the terminal. Weights that are missing are fetched while the page is
-    up already. Raises `PortError`, what `find_model` raises, and `ModelError` for a tokenizer to
-    compare with that cannot be used.
+    up already. Raises `PortError`, what `find_model` and `find_loras` raise, and `ModelError` for a
+    tokenizer to compare with that cannot be used.
     """
     model = find_model(settings)  # what cannot be run is refused before a port is opened
+    load = functools.partial(load_engine, loras=find_loras(settings.lora))
     compare = compared(settings.compare_tokenizer, model.path)
     with bind(settings.host, settings.port) as listener:
         engine = ProcessEngine(
-            functools.partial(load_engine, settings, model.path, name=model.name),
+            functools.partial(load, settings, model.path, name=model.name),
             model.tokenizer,
             settings.log_level,
             model.path,
@@ -143,7 +152,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
         )
         switching = None
         if settings.switching:
-            switching = Switching(engine, settings, with_engine(load_engine))
+            switching = Switching(engine, settings, with_engine(load))
         app = create_app(settings, engine, compare=compare, switching=switching)
         server = http_server(listener, app)
         tell(f"Tokenglass is at {address(settings, server.port)}")

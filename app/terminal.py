@@ -10,12 +10,13 @@ import click
 import msgspec
 
 from app.config import Settings
+from app.loras import find_loras
 from app.models import find_model
 from app.progress_line import fetch_with_line
 from app.prompts import prompt_ids
 from app.protocol import Message
 from app.server import load_engine
-from gpu import Run
+from gpu import Interventions, LoraStrength, Run, check_lora
 
 
 def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool) -> bool:
@@ -26,7 +27,12 @@ def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool
     """
     model = find_model(settings)
     fetch_with_line(model)
-    engine = load_engine(settings, model.path, lambda done, message: None, name=model.name)
+    loras = find_loras(settings.lora)
+    for lora, folder in loras.items():
+        check_lora(lora, folder, model.path)
+    engine = load_engine(
+        settings, model.path, lambda done, message: None, name=model.name, loras=loras
+    )
     try:
         if chat and engine.tokenizer.chat_template is None:
             click.echo("this model has no chat template: it continues the text instead", err=True)
@@ -37,7 +43,8 @@ def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool
             ids = prompt_ids(engine.tokenizer, prompt)
         params.setdefault("seed", secrets.randbits(32))
         wanted = msgspec.structs.replace(engine.info.defaults, **params)
-        return _stream(engine.generate(ids, wanted), wanted.seed)
+        reach = Interventions(loras=tuple(LoraStrength(lora, 1.0) for lora in loras))
+        return _stream(engine.generate(ids, wanted, reach=reach), wanted.seed)
     finally:
         engine.close()
 

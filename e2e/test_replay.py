@@ -504,8 +504,8 @@ def changed(replay: dict[str, Any], path: Path_, value: object) -> dict[str, Any
 
 BAD_FIELDS: list[tuple[Path_, object, str]] = [
     (("format",), "another", "This is no replay: it does not begin with"),
-    (("version",), 3, "of version 3; this page reads versions 1 and 2"),
-    (("version",), "1", "of version 1; this page reads versions 1 and 2"),
+    (("version",), 4, "of version 4; this page reads versions 1 to 3"),
+    (("version",), "1", "of version 1; this page reads versions 1 to 3"),
     (("version",), ..., "of version undefined"),
     (("hello",), ..., "replay.hello is missing, but must be an object"),
     (("hello", "model"), None, "replay.hello.model is null, but must be an object"),

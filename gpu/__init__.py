@@ -37,6 +37,7 @@ from gpu.interventions import (
     Steer,
     encode_interventions,
 )
+from gpu.lora.adapter import check_lora
 from gpu.perplexity import Perplexity, perplexities
 from gpu.perplexity import Window as TextWindow
 from gpu.perplexity import perplexity as text_perplexity
@@ -88,6 +89,7 @@ __all__ = [
     "TensorSummary",
     "TextWindow",
     "Tokenizer",
+    "check_lora",
     "devices",
     "encode_interventions",
     "expect_empty",

@@ -102,14 +102,28 @@ class Lora:
         return pair.rank if pair else 0
 
     def a(self, module: str) -> F32:
-        """(rank, n_in)"""
-        return self._file.read_f32(self._pairs[module].a)
+        """(rank, n_in). Raises ModelError for what is not finite."""
+        return self._read(self._pairs[module].a)
 
     def b(self, module: str) -> F32:
-        """(n_out, rank), times α / r"""
+        """(n_out, rank), times α / r. Raises ModelError for what is not finite."""
         pair = self._pairs[module]
-        scaled: F32 = self._file.read_f32(pair.b) * np.float32(pair.scale)
+        scaled: F32 = self._read(pair.b) * np.float32(pair.scale)
         return scaled
+
+    def _read(self, tensor: str) -> F32:
+        try:
+            return self._file.read_f32(tensor)
+        except ModelError as error:
+            raise ModelError(f"LoRA adapter {shown(self.name)}: {error}") from None
+
+
+def check_lora(name: str, folder: str | Path, model: str | Path) -> None:
+    """Reads an adapter whole. Raises ModelError for one that the model at `model` cannot have."""
+    path = Path(model)
+    lora = Lora.open(name, Path(folder), ModelConfig.from_folder(path), Checkpoint.open(path))
+    for module in lora.modules:
+        lora.a(module), lora.b(module)
 
 
 def open_loras(

@@ -18,12 +18,13 @@ export function pack({ turns, hello }) {
     turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) },
   );
   const saved = new Date().toISOString();
-  const file = { format: FORMAT, version: versionOf(turns), saved, hello, turns: kept };
+  const file = { format: FORMAT, version: versionOf(turns, hello), saved, hello, turns: kept };
   return only(form, file, "replay");
 }
 
-/** 2 where something was changed inside the model, which version 1 cannot say. */
-function versionOf(turns) {
+/** 3 where there were adapters, 2 where something was changed inside the model: 1 cannot say that. */
+function versionOf(turns, hello) {
+  if (hello.model.loras?.length) return 3;
   const segments = turns.flatMap(({ answers = [] }) => answers.flatMap((each) => each.segments));
   return segments.some(({ request, events }) => [request, ...events].some(({ reach }) => reach)) ? 2 : 1;
 }

@@ -1,4 +1,4 @@
-// The form of a replay file, versions 1 and 2: docs/replay.md in code. Names of fields are those of the
+// The form of a replay file, versions 1 to 3: docs/replay.md in code. Names of fields are those of the
 // messages (app/protocol.py) and their events (gpu/events.py).
 
 import {
@@ -18,11 +18,12 @@ import { MOST_PATCHES, MOST_STEERS } from "./reach.js";
 import { checkTurn } from "./replayruns.js";
 
 export const FORMAT = "tokenglass replay";
-/** Version 2 is version 1 with `reach`; a file without any is of version 1. */
-export const VERSIONS = [1, 2];
+/** Version 2 is version 1 with `reach`, version 3 with adapters; a file is of the least it can be. */
+export const VERSIONS = [1, 2, 3];
 
 const MOST_LAYERS = 1024;
 const MOST_HEADS = 1024;
+const MOST_LORAS = 64;
 const MOST_TOKENS = 2 ** 24;
 const MOST_EVENTS = 2 ** 20;
 const MOST_TURNS = 10_000;
@@ -59,6 +60,7 @@ const more = {
 const params = record({ ...live, seed }, more);
 const defaults = record(live, { ...more, seed: nullable(integer(0, 2 ** 64)) });
 
+const lora = record({ name, rank: count, parameters: count, modules: count });
 const hello = record(
   {
     model: record(
@@ -74,7 +76,7 @@ const hello = record(
         parameters: count,
         chat: flag,
       },
-      { eos_ids: list(id, 1000) },
+      { eos_ids: list(id, 1000), loras: list(lora, MOST_LORAS) },
     ),
     device: record({
       name,
@@ -128,6 +130,7 @@ const reach = record(
       }),
       MOST_PATCHES,
     ),
+    loras: list(record({ name, strength: factor }), MOST_LORAS),
   },
 );
 
@@ -282,7 +285,7 @@ export function form(value, path = "replay") {
   if (!VERSIONS.includes(value.version))
     throw new BadReplay(
       `This replay is of version ${String(value.version).slice(0, 20)}; this page reads versions ` +
-        `${VERSIONS.join(" and ")}. Open it with a Tokenglass that is newer, or as old as the file.`,
+        `${VERSIONS[0]} to ${VERSIONS.at(-1)}. Open it with a Tokenglass that is newer, or as old as the file.`,
     );
   const checked = file(value, path);
   if (checked.turns.at(-1).role !== "model")

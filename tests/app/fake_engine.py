@@ -48,7 +48,7 @@ from gpu.events import (
 )
 from gpu.inspection import Answer, Question
 from gpu.interventions import expect_no_new_patch
-from gpu.runner import DeviceInfo, Memory, RunnerLimits
+from gpu.runner import DeviceInfo, LoraInfo, Memory, RunnerLimits
 from gpu.script import checked_script
 from tests.app import fake_inspection, fake_sampler
 from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
@@ -64,7 +64,7 @@ class FakeOptions:
     """`delay`: seconds per step. `text`: what greedy decoding tells, again and again unless
     `ends`. `fail`: a message with which loading fails. `load_seconds`: how long loading takes.
     `reused`: how many tokens of a longer prompt are found in the cache.
-    `ask_seconds`: how long a question about a run takes."""
+    `ask_seconds`: how long a question about a run takes. `loras`: names of adapters."""
 
     delay: float = 0.01
     n_layers: int = 8
@@ -78,6 +78,7 @@ class FakeOptions:
     load_seconds: float = 0.0
     reused: int = 0
     ask_seconds: float = 0.0
+    loras: tuple[str, ...] = ()
 
 
 def load(options: FakeOptions, progress: Callable[[float, str], None]) -> FakeEngine:
@@ -441,6 +442,7 @@ def info_of(options: FakeOptions) -> EngineInfo:
         dispatches_per_token=8 * options.n_layers + 5,
         defaults=SamplingParams(temperature=0.8, top_k=40, top_p=0.95),
         eos_ids=FakeTokenizer().eos_ids,
+        loras=tuple(LoraInfo(name, 8, 40_960, 32) for name in options.loras),
     )
 
 

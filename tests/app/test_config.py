@@ -59,6 +59,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "dtype": (["f32"], "f32"),
     "backend": (["torch"], "torch"),
     "adapter": (["llvm"], "llvm"),
+    "lora": (["a=folder", "b=some/tone"], ("a=folder", "b=some/tone")),
     "context": (["128"], 128),
     "kv_memory": (["64"], 64),
     "weight_cache": (["0"], 0),

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
-from gpu.lora.adapter import Lora, open_loras
+from gpu.lora.adapter import Lora, check_lora, open_loras
 from gpu.lora.config import LoraConfig
 from gpu.lora.stack import Stack
 from tests.gpu import random_loras
@@ -124,8 +124,10 @@ def test_an_adapter_of_another_base_is_refused(folder: Path) -> None:
 
 def test_a_number_that_is_none_is_refused_when_it_is_read(folder: Path) -> None:
     held(A=np.full((3, 64), np.inf, np.float32))(folder)
-    with pytest.raises(ModelError, match="NaN or infinity"):
+    with pytest.raises(ModelError, match=r"LoRA adapter 'tone': .*NaN or infinity"):
         opened(folder).a("model.layers.0.self_attn.q_proj")
+    with pytest.raises(ModelError, match="NaN or infinity"):
+        check_lora("tone", folder, random_loras.base(LLAMA))
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 65])
