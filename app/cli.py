@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ENGINE_SETTINGS = (
-    "model", "revision", "dtype", "backend", "adapter", "lora", "context", "kv_memory",
+    "model", "revision", "dtype", "kv_dtype", "backend", "adapter", "lora", "context",
+    "kv_memory",
     "weight_cache",
 )  # fmt: skip
 
@@ -43,8 +44,9 @@ def _click_type(row: Row) -> Any:
     if row.type is bool:
         return bool
     kinds = [kind for kind in get_args(row.type) if kind is not type(None)]
-    if get_origin(row.type) is Literal:
-        return click.Choice(get_args(row.type))
+    for kind in (row.type, *kinds):
+        if get_origin(kind) is Literal:
+            return click.Choice(get_args(kind))
     if row.range is not None:
         return click.IntRange(*row.range)
     if row.type is Path or Path in kinds:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 Dtype = Literal["f32", "f16", "q8", "q4"]
+KvDtype = Literal["f32", "f16", "q8", "q8q4", "rotated4"]
 Backend = Literal["wgpu", "torch"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -38,6 +39,11 @@ class Settings:
     dtype: Annotated[
         Dtype, "How weights are stored on the device, the number is bits; sums are always f32."
     ] = "f16"
+    kv_dtype: Annotated[
+        KvDtype | None,
+        "How keys and values are stored: floats, 8 bits, 8 and 4 bits, or turned and 4 bits; f16 "
+        "if left out (f32 with --dtype f32).",
+    ] = None
     backend: Annotated[Backend, "Run the model with WGSL on a GPU, or PyTorch on the CPU."] = "wgpu"
     adapter: Annotated[
         str | None, "Which GPU: its number or part of its name, as `tokenglass devices` lists them."

@@ -14,16 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.config import Settings
-from gpu import DeviceError, DeviceInfo, Footprint, Shapes
+from gpu import DeviceError, DeviceInfo, Footprint, ModelError, Shapes
 
 SMALL_BYTES = 256 << 20
 """Any device that runs at all has this much: no need to look."""
 DTYPES = ("f32", "f16", "q8", "q4")
 CONTEXTS = (32768, 16384, 8192, 4096, 2048, 1024, 512)
+SMALL_KV = ("q8", "q8q4", "rotated4")
+"""The first of these costs nearly nothing; the others are for those who ask."""
 SHARED_KINDS = ("integrated GPU", "software device", "CPU")
 
-Need = Callable[[str, int | None], Footprint]
-"""Of a storage type and a context."""
+Need = Callable[[str, int | None, str | None], Footprint]
+"""Of a storage type, a context, and how keys and values are stored."""
 
 
 def expect_fit(
@@ -39,7 +41,7 @@ def expect_fit(
     numbers, and with what would fit, when the device has less, and ModelError for a model that
     cannot be run at all."""
     need = functools.cache(functools.partial(_footprint, path, settings, shapes))
-    wanted = need(settings.dtype, settings.context)
+    wanted = need(settings.dtype, settings.context, settings.kv_dtype)
     if wanted.total <= SMALL_BYTES:
         return wanted
     free = (free_bytes or device_bytes)(settings)
@@ -49,35 +51,54 @@ def expect_fit(
     raise DeviceError(
         f"{name} at {settings.dtype} needs {_gb(wanted.total)}: {_gb(wanted.weights)} of weights, "
         f"{_gb(wanted.kv_cache)} of KV cache for {wanted.context:,} tokens, a tenth for the rest; "
-        f"the device has {_gb(free)} free. {_advice(need, settings.dtype, wanted, free)}"
+        f"the device has {_gb(free)} free. {_advice(need, settings, wanted, free)}"
     )
 
 
 def _footprint(
-    path: Path, settings: Settings, shapes: Shapes | None, dtype: str, context: int | None
+    path: Path,
+    settings: Settings,
+    shapes: Shapes | None,
+    dtype: str,
+    context: int | None,
+    kv_dtype: str | None,
 ) -> Footprint:
     return Footprint.of(
         path,
         dtype,
         shapes=shapes,
+        kv_dtype=kv_dtype,
         n_slots=settings.slots,
         context=context,
         kv_bytes=settings.kv_bytes,
     )
 
 
-def _advice(need: Need, dtype: str, wanted: Footprint, free: int) -> str:
-    """The longest context that fits as it is, else the highest precision that fits, else that none
-    does."""
+def _advice(need: Need, settings: Settings, wanted: Footprint, free: int) -> str:
+    """A KV cache of fewer bits if that is enough, else the longest context that fits as it is, else
+    the highest precision that fits, else that none does."""
+    dtype, kv = settings.dtype, settings.kv_dtype
+    if kv not in SMALL_KV and settings.backend == "wgpu":
+        smaller = _with_small_kv(need, dtype, wanted.context)
+        if smaller is not None and smaller.total <= free:
+            return f"With --kv-dtype {SMALL_KV[0]} it would need {_gb(smaller.total)}"
     for context in CONTEXTS:
-        if context < wanted.context and (fits := need(dtype, context)).total <= free:
+        if context < wanted.context and (fits := need(dtype, context, kv)).total <= free:
             return f"With --context {context} it would need {_gb(fits.total)}"
     for lower in DTYPES[DTYPES.index(dtype) + 1 :]:
         for context in (wanted.context, *(c for c in CONTEXTS if c < wanted.context)):
-            if (fits := need(lower, context)).total <= free:
+            if (fits := need(lower, context, kv)).total <= free:
                 shorter = f" --context {context}" if context < wanted.context else ""
                 return f"With --dtype {lower}{shorter} it would need {_gb(fits.total)}"
     return "No lower precision fits either: take a smaller model"
+
+
+def _with_small_kv(need: Need, dtype: str, context: int) -> Footprint | None:
+    """None for heads that no quantised cache holds."""
+    try:
+        return need(dtype, context, SMALL_KV[0])
+    except ModelError:
+        return None
 
 
 def device_bytes(settings: Settings) -> int | None:

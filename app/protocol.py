@@ -131,10 +131,14 @@ FromPage = Generate | Update | Stop | Resume | Count | Inspect | Tokenize
 
 class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """`chat`: the model has a chat template. `parameters`: how many weights, tied ones once.
-    `eos_ids`: tokens that end a text. `loras`: the adapters that a run can switch on."""
+    `eos_ids`: tokens that end a text. `kv_dtype`: how keys and values are stored, of `kv_formats`,
+    which are the bytes of a KV block of this model in every format. `loras`: the adapters that a
+    run can switch on."""
 
     name: str
     dtype: str
+    kv_dtype: str
+    kv_formats: dict[str, int]
     n_layers: int
     n_heads: int
     n_kv_heads: int

@@ -117,6 +117,7 @@ def load_engine(
         path,
         name=name or (tale.NAME if path == tale.model_dir() else None),
         dtype=settings.dtype,
+        kv_dtype=settings.kv_dtype,
         backend=settings.backend,
         adapter=settings.adapter,
         context=settings.context,
@@ -192,7 +193,8 @@ def address(settings: Settings, port: int) -> str:
 def _kv_cache(hello: Hello) -> str:
     limits = hello.limits
     return (
-        f"KV cache: {hello.memory.kv_cache / 1e6:.1f} MB, {limits.kv_blocks} blocks of "
+        f"KV cache: {hello.memory.kv_cache / 1e6:.1f} MB in {hello.model.kv_dtype}, "
+        f"{limits.kv_blocks} blocks of "
         f"{limits.block_tokens} tokens; up to {limits.context} tokens for each of "
         f"{limits.active} at once"
     )

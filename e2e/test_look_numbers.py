@@ -149,8 +149,11 @@ def test_the_cache_counts_what_the_engine_counted(run: tuple[Playground, Lookout
     assert float(rows["not grouped"]["bytes now"]) == kept * per_token * grouped
     assert float(rows["one head"]["bytes now"]) == kept * per_token / model["n_kv_heads"]
     assert here["how"].endswith("f16")
-    assert float(rows["q8"]["bytes now"]) == kept * per_token * 8.5 / 16
-    assert float(rows["q4"]["bytes now"]) == kept * per_token * 5 / 16
+    assert list(rows)[3:6] == ["q8", "q8q4", "rotated4"]
+    for name in list(rows)[3:6]:
+        share = model["kv_formats"][name] / limits["kv_block_bytes"]
+        assert float(rows[name]["bytes now"]) == kept * per_token * share
+        assert rows[name]["how"] == f"{16 * share:g} bit a number"
     window = limits["context"] // 4
     assert rows["window"]["how"] == f"the last {window} tokens"
     assert float(rows["window"]["bytes now"]) == min(kept, window) * per_token

@@ -45,6 +45,7 @@ class Footprint:
         *,
         shapes: Shapes | None = None,
         n_slots: int = 4,
+        kv_dtype: str | None = None,
         context: int | None = None,
         kv_bytes: int | None = None,
     ) -> Footprint:
@@ -53,7 +54,7 @@ class Footprint:
         context that its KV cache cannot hold."""
         if dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
-        config, kv = ModelConfig.from_folder(path), FORMATS[dtype].kv
+        config, kv = ModelConfig.from_folder(path), kv_dtype or FORMATS[dtype].kv
         cut = fit(config, kv, n_slots, context=context, budget_bytes=kv_bytes)
         checkpoint = Checkpoint.open(path) if shapes is None else _of_shapes(Path(path), shapes)
         weights = Inventory.of(config, checkpoint, dtype).device_bytes

@@ -22,6 +22,7 @@ from gpu.bench.subject import Subject
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.shapes import SHAPES
 from gpu.errors import EngineError
+from gpu.kv.formats import KV_DTYPES
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.tuning.probe import tuned
 from gpu.webgpu.device import Device
@@ -54,9 +55,15 @@ def measure(args: argparse.Namespace, stack: ExitStack) -> Report:
     device = Device.open(args.adapter)
     if args.probe:
         device = tuned(device)
-    runner = subject.runner(device, args.dtype, longest)
+    runner = subject.runner(device, args.dtype, longest, args.kv_dtype)
     report = Report(
-        subject.name, args.dtype, n_prompt, n_tokens, RunnerContestant("tokenglass", runner), []
+        subject.name,
+        args.dtype,
+        runner.pools.dtype,
+        n_prompt,
+        n_tokens,
+        RunnerContestant("tokenglass", runner),
+        [],
     )
     report.others = _others(args, runner)
     pythons = dict(args.peer_python)
@@ -119,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--model", type=Path, help="a model folder")
     what.add_argument("--shape", choices=SHAPES, help="random weights of a well-known shape")
     add("--dtype", choices=tuple(FORMATS), default="f16")
+    add("--kv-dtype", choices=KV_DTYPES, help="how keys and values are stored (default: f16)")
     add("--adapter", help="index or part of the name, see `tokenglass devices`")
     add(
         "--probe",

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpu import ops
 from gpu.bench.contestants import Figures, decode_steps, greedy
-from gpu.kv.blocks import BLOCK_TOKENS, ITEM_BYTES, blocks_for
+from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.pools import KvPools
 from gpu.ops import Batch
 from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
@@ -175,9 +175,9 @@ def touch_kv(
 ) -> None:
     """Read the keys and values that the last row's sequence has in `layer`, up to the block of its
     position. Workgroups for a cache of `context` tokens, as far as `out` has room for them."""
-    keys = pools.keys[layer]
-    block_vec4s = int(np.prod(keys.shape[1:])) * ITEM_BYTES[pools.dtype] // 16
-    wanted = blocks_for(context) * block_vec4s // (4 * TOUCH_WORKGROUP)
+    keys, values = pools.keys[layer], pools.values[layer]
+    block_vec4s = [pool.n_bytes // pools.shape.n_blocks // 16 for pool in (keys, values)]
+    wanted = blocks_for(context) * max(block_vec4s) // (4 * TOUCH_WORKGROUP)
     groups = max(1, min(wanted, int(np.prod(out.shape)) // TOUCH_WORKGROUP))
     rec.dispatch(
         label,
@@ -186,13 +186,14 @@ def touch_kv(
             "step": batch.step,
             "q": q,
             "k_pool": keys,
-            "v_pool": pools.values[layer],
+            "v_pool": values,
             "block_tables": pools.tables,
             "out": out,
         },
         (groups, 1, 1),
         {
-            "BLOCK_VEC4S": block_vec4s,
+            "KEY_VEC4S": block_vec4s[0],
+            "VALUE_VEC4S": block_vec4s[1],
             "BLOCK_TOKENS": BLOCK_TOKENS,
             "MAX_BLOCKS": pools.shape.max_blocks,
             "GROUPS": groups,

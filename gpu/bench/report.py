@@ -24,6 +24,7 @@ class Report:
 
     model: str
     dtype: str
+    kv_dtype: str
     n_prompt: int
     n_tokens: int
     own: RunnerContestant
@@ -44,6 +45,7 @@ class Report:
         return {
             "model": self.model,
             "dtype": self.dtype,
+            "kv_dtype": self.kv_dtype,
             "device": device_name(runner.device),
             "prompt": self.n_prompt,
             "tokens": self.n_tokens,
@@ -67,7 +69,8 @@ class Report:
         """`result` of `as_json` for people."""
         rows = [
             f"{result['device']}",
-            f"{self.model}, {self.dtype}, prompt {self.n_prompt}, {self.n_tokens} tokens",
+            f"{self.model}, {self.dtype}, KV cache {self.kv_dtype}, prompt {self.n_prompt}, "
+            f"{self.n_tokens} tokens",
             "",
             f"{'':16}{'prefill tok/s':>14}{'decode tok/s':>14}",
         ]

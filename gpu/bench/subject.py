@@ -40,7 +40,9 @@ class Subject:
         config = SHAPES[name]
         return cls(name, config, RandomCheckpoint(config))
 
-    def runner(self, device: Device, dtype: str, context: int) -> WgpuRunner:
+    def runner(
+        self, device: Device, dtype: str, context: int, kv_dtype: str | None = None
+    ) -> WgpuRunner:
         """One slot with room for exactly `context` tokens. Raises DeviceError when the device
         cannot hold them."""
         return WgpuRunner(
@@ -48,7 +50,8 @@ class Subject:
             self.config,
             self.checkpoint,
             dtype=dtype,
+            kv_dtype=kv_dtype,
             context=context,
-            kv_bytes=blocks_for(context) * block_bytes(self.config, FORMATS[dtype].kv),
+            kv_bytes=blocks_for(context) * block_bytes(self.config, kv_dtype or FORMATS[dtype].kv),
             n_slots=1,
         )

@@ -40,6 +40,8 @@ from gpu.interventions import (
     ReachedFrom,
     encode_interventions,
 )
+from gpu.kv.blocks import bytes_by_format
+from gpu.kv.formats import kv_format
 from gpu.runner import DeviceInfo, LoraInfo, Memory, Runner, RunnerLimits
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt, checked_script, encoded_reaches
@@ -55,10 +57,14 @@ Progress = Callable[[float, str], None]
 class EngineInfo(msgspec.Struct, frozen=True):
     """What is running, for people. `parameters`: weights, tied ones once. `defaults`: the sampling
     settings the model's makers recommend. `dispatches_per_token`: of a decode step. `eos_ids`: the
-    tokens that end a text. `loras`: the adapters that are loaded."""
+    tokens that end a text. `kv_dtype`: how keys and values are stored, of `kv_formats`, which are
+    the bytes of a KV block of this model in every format. `loras`: the adapters that are
+    loaded."""
 
     name: str
     dtype: str
+    kv_dtype: str
+    kv_formats: dict[str, int]
     n_layers: int
     n_heads: int
     n_kv_heads: int
@@ -87,6 +93,7 @@ class Engine:
         *,
         name: str = "model",
         dtype: str = "f16",
+        kv_dtype: str | None = None,
         parameters: int = 0,
         defaults: SamplingParams | None = None,
         queue_size: int = 16,
@@ -107,7 +114,9 @@ class Engine:
         self._limits = self._thread.runner.limits
         self.config = self._thread.runner.config
         self._eos_ids = tuple(dict.fromkeys((*self.config.eos_ids, *tokenizer.eos_ids)))
-        self.info = self._describe(name, dtype, parameters, defaults or SamplingParams())
+        self.info = self._describe(
+            name, dtype, kv_dtype or FORMATS[dtype].kv, parameters, defaults or SamplingParams()
+        )
 
     @classmethod
     def load(
@@ -116,6 +125,7 @@ class Engine:
         *,
         name: str | None = None,
         dtype: str = "f16",
+        kv_dtype: str | None = None,
         backend: str = "wgpu",
         adapter: str | None = None,
         context: int | None = None,
@@ -133,6 +143,8 @@ class Engine:
         or a GGUF file.
 
         name          what to call the model; that of its folder or file if not given
+        kv_dtype      how keys and values are stored, of `gpu.kv.formats.KV_FORMATS`; None: f32 with
+                      weights in f32, else f16
         loras         LoRA adapters that runs can switch on, folders as PEFT saves them by names
         prefix_cache  keep what was computed: a prompt that begins like an earlier text is computed
                       from where they part
@@ -148,6 +160,8 @@ class Engine:
         """
         folder = Path(path)
         _check_choice("dtype", dtype, DTYPES)
+        if kv_dtype is not None:
+            kv_format(kv_dtype)
         _check_choice("backend", backend, BACKENDS)
         progress(0.0, f"reading {folder.name}")
         config = ModelConfig.from_folder(folder)
@@ -163,6 +177,7 @@ class Engine:
                 keep_bytes,
                 progress=progress,
                 dtype=dtype,
+                kv_dtype=kv_dtype,
                 context=context,
                 kv_bytes=kv_bytes,
                 n_slots=n_slots,
@@ -174,6 +189,7 @@ class Engine:
             tokenizer,
             name=name or folder.resolve().name,
             dtype=dtype,
+            kv_dtype=kv_dtype,
             parameters=parameters,
             defaults=_defaults(GenerationDefaults.from_folder(folder)),
             queue_size=queue,
@@ -299,12 +315,14 @@ class Engine:
                 )
 
     def _describe(
-        self, name: str, dtype: str, parameters: int, defaults: SamplingParams
+        self, name: str, dtype: str, kv_dtype: str, parameters: int, defaults: SamplingParams
     ) -> EngineInfo:
         config, runner = self.config, self._thread.runner
         return EngineInfo(
             name=name,
             dtype=dtype,
+            kv_dtype=kv_dtype,
+            kv_formats=bytes_by_format(config),
             n_layers=config.n_layers,
             n_heads=config.n_heads,
             n_kv_heads=config.n_kv_heads,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError
+from gpu.kv.formats import CHUNK, KV_FORMATS, Storage, kv_format
 
 BLOCK_TOKENS = 16
 DEFAULT_BUDGET_BYTES = 512 << 20
-ITEM_BYTES = {"f32": 4, "f16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,24 @@ def blocks_for(n_tokens: int) -> int:
 
 
 def block_bytes(config: ModelConfig, dtype: str) -> int:
-    """Bytes of one block: keys and values of all layers."""
-    per_token = 2 * config.n_layers * config.n_kv_heads * config.head_dim
-    return per_token * BLOCK_TOKENS * ITEM_BYTES[dtype]
+    """Bytes of one block: keys and values of all layers, as the KV format `dtype` stores them.
+    Raises ModelError for a format that is none, or cannot hold heads of this model."""
+    format = kv_format(dtype)
+    return config.n_layers * sum(pool_block_bytes(config, s) for s in (format.keys, format.values))
+
+
+def bytes_by_format(config: ModelConfig) -> dict[str, int]:
+    """`block_bytes` of every KV format that can hold this model's heads."""
+    return {
+        name: block_bytes(config, name)
+        for name, format in KV_FORMATS.items()
+        if not format.packed or config.head_dim % CHUNK == 0
+    }
+
+
+def pool_block_bytes(config: ModelConfig, storage: Storage) -> int:
+    """Bytes of one block in one pool: keys, or values, of one layer."""
+    return config.n_kv_heads * BLOCK_TOKENS * storage.head_bytes(config.head_dim)
 
 
 def fit(
@@ -58,8 +73,10 @@ def fit(
     per_block = block_bytes(config, dtype)
     budget = DEFAULT_BUDGET_BYTES if budget_bytes is None else budget_bytes
     affordable = budget // per_block
-    if max_binding_bytes is not None:  # one layer's keys are one buffer
-        affordable = min(affordable, max_binding_bytes // (per_block // (2 * config.n_layers)))
+    if max_binding_bytes is not None:  # one layer's keys are one buffer, its values another
+        format = kv_format(dtype)
+        largest = max(pool_block_bytes(config, s) for s in (format.keys, format.values))
+        affordable = min(affordable, max_binding_bytes // largest)
     wanted = config.context if context is None else context
     if wanted > config.context:
         raise DeviceError(
@@ -71,7 +88,8 @@ def fit(
         raise DeviceError(
             f"a context of {wanted} tokens needs {blocks_for(wanted)} KV blocks of "
             f"{per_block:,} bytes, but the budget of {budget:,} bytes and the device's buffers "
-            f"hold {affordable} ({held} tokens); ask for a shorter --context or more --kv-memory"
+            f"hold {affordable} ({held} tokens); ask for a shorter --context, more --kv-memory or "
+            "fewer bits with --kv-dtype"
         )
     context = min(wanted, held)
     return KvShape(min(affordable, n_slots * blocks_for(context)), context)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate
+
 import numpy as np
 
 from gpu.config import ModelConfig
-from gpu.kv.blocks import BLOCK_TOKENS, KvShape
+from gpu.kv.blocks import BLOCK_TOKENS, KvShape, pool_block_bytes
+from gpu.kv.formats import Storage, kv_format
 from gpu.webgpu.buffers import ITEM_BYTES, Memory, Tensor
 
 
 class KvPools:
     """Keys, values and tables.
 
-    keys, values  one pool for each layer: [n_blocks][n_kv_heads][BLOCK_TOKENS][head_dim]
+    keys, values  one pool for each layer: [n_blocks][n_kv_heads][BLOCK_TOKENS][head_dim]; what a
+                  quantised cache makes of the last two, see `gpu.kv.formats`
     tables        (n_slots, max_blocks) u32
     blocks        what the tables hold, by slot
     staging       one block of every pool, on its way to another block
@@ -23,18 +28,31 @@ class KvPools:
     ) -> None:
         self.shape = shape
         self.dtype = dtype
+        self.format = kv_format(dtype)
         self.n_slots = n_slots
         self._memory = memory
-        pool = (shape.n_blocks, config.n_kv_heads, BLOCK_TOKENS, config.head_dim)
 
-        def make(layer: int, kind: str) -> Tensor:
-            return memory.zeros(f"layer{layer:02}.kv.{kind}", pool, dtype, purpose="kv_cache")
+        def make(layer: int, kind: str, storage: Storage) -> Tensor:
+            words = shape.n_blocks * pool_block_bytes(config, storage) // ITEM_BYTES["u32"]
+            name = f"layer{layer:02}.kv.{kind}"
+            tensor = memory.zeros(name, (words,), "u32", purpose="kv_cache")
+            pool = (shape.n_blocks, config.n_kv_heads, BLOCK_TOKENS, config.head_dim)
+            return replace(tensor, shape=pool, dtype=storage.name)
 
-        self.keys = [make(layer, "keys") for layer in range(config.n_layers)]
-        self.values = [make(layer, "values") for layer in range(config.n_layers)]
+        layers = range(config.n_layers)
+        self.keys = [make(layer, "keys", self.format.keys) for layer in layers]
+        self.values = [make(layer, "values", self.format.values) for layer in layers]
         self.blocks: list[list[int]] = [[] for _ in range(n_slots)]
         self.tables = memory.zeros("kv.tables", (n_slots, shape.max_blocks), "u32")
-        self.staging = memory.zeros("kv.staging", (2 * config.n_layers, *pool[1:]), dtype)
+        staged = [tensor.n_bytes // shape.n_blocks for tensor in (*self.keys, *self.values)]
+        self.staging = memory.zeros("kv.staging", (sum(staged) // ITEM_BYTES["u32"],), "u32")
+        self._staged = list(zip(accumulate(staged, initial=0), staged, strict=False))
+
+    @property
+    def step_tables(self) -> list[list[int]] | None:
+        """Where a step's rows leave keys and values, for `gpu.ops.step_buffer.pack_step`: in these
+        blocks, or, None, in rows that wait to be quantised."""
+        return None if self.format.packed else self.blocks
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         """Write a slot's block table; takes effect for the steps submitted after it."""
@@ -46,12 +64,10 @@ class KvPools:
         """Copy a block of every pool, for the steps submitted after it. By way of `staging`, as
         WebGPU copies no buffer onto itself."""
         pools = [tensor.buffer for tensor in (*self.keys, *self.values)]
-        n_bytes = self.staging.n_bytes // len(pools)
         staging, device = self.staging.buffer, self._memory.device.wgpu
         encoder = device.create_command_encoder(label="kv.copy_block")
-        for i, pool in enumerate(pools):
-            encoder.copy_buffer_to_buffer(pool, source * n_bytes, staging, i * n_bytes, n_bytes)
-        for i, pool in enumerate(pools):
-            at = destination * n_bytes
-            encoder.copy_buffer_to_buffer(staging, i * n_bytes, pool, at, n_bytes)
+        for pool, (at, n_bytes) in zip(pools, self._staged, strict=True):
+            encoder.copy_buffer_to_buffer(pool, source * n_bytes, staging, at, n_bytes)
+        for pool, (at, n_bytes) in zip(pools, self._staged, strict=True):
+            encoder.copy_buffer_to_buffer(staging, at, pool, destination * n_bytes, n_bytes)
         device.queue.submit([encoder.finish()])

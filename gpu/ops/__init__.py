@@ -4,7 +4,8 @@ NumPy.
 """
 
 from gpu.ops.attention import attention, attention_cut, attention_merge
-from gpu.ops.batch import Batch, Splits
+from gpu.ops.batch import Batch, NewHeads, Splits
+from gpu.ops.cache_heads import cache_heads, unrotate_heads
 from gpu.ops.experts import (
     Grouping,
     Routing,
@@ -27,6 +28,7 @@ __all__ = [
     "RESULT_WORDS",
     "Batch",
     "Grouping",
+    "NewHeads",
     "Norm",
     "Routing",
     "Splits",
@@ -35,6 +37,7 @@ __all__ = [
     "attention_cut",
     "attention_merge",
     "attention_weights",
+    "cache_heads",
     "choose_experts",
     "combine_experts",
     "embed",
@@ -53,4 +56,5 @@ __all__ = [
     "scale_heads",
     "scale_update",
     "steer",
+    "unrotate_heads",
 ]

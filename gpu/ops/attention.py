@@ -8,6 +8,7 @@ from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.ops.attention_cut import FEW_ROWS, AttentionCut
 from gpu.ops.batch import STATE_FLOATS, Batch, Splits, expect_shape, groups, paging
+from gpu.ops.cache_heads import unrotate_heads
 from gpu.runner import DeviceInfo
 from gpu.webgpu.buffers import Tensor
 from gpu.webgpu.kernels import Number
@@ -27,7 +28,7 @@ def attention(
 ) -> None:
     """out = softmax(cap(q · kᵀ · scale)) · v over the keys that rows see in this layer. `entropy`
     (rows, n_heads), in bits, is filled when given. Splits of `batch.splits` are put together by a
-    second dispatch."""
+    second dispatch; what comes of a rotated cache is turned back by another."""
     expect_shape(out, (q.shape[-1],), label)
     if entropy is not None:
         expect_shape(entropy, (config.n_heads,), label)
@@ -69,6 +70,8 @@ def attention(
     )
     if splits is not None:
         attention_merge(rec, batch, f"{label}.merge", config, splits, cut.split, out, entropy)
+    if pools.format.rotated:
+        unrotate_heads(rec, batch, f"{label}.unrotate", config, out)
 
 
 def scores(config: ModelConfig, layer: int) -> dict[str, Number]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu.config import ModelConfig
+from gpu.kv.formats import CHUNK, KV_FORMATS, KvFormat
+from gpu.ops.packed import cached_lib, packing_prelude
 
 FEW_ROWS = 8
 """Rows of a step that is taken for decoding: each row's splits are workgroups of their own. Larger
@@ -43,7 +45,8 @@ class AttentionCut:
         cls, config: ModelConfig, kv_dtype: str, n_rows: int, *, software: bool, trade: bool
     ) -> AttentionCut:
         """For a plan of `n_rows` rows. `trade` asks for the feature "subgroup"."""
-        chunk = 8 if kv_dtype == "f16" and config.head_dim % 8 == 0 else 4
+        in_eights = kv_dtype != "f32" and config.head_dim % CHUNK == 0
+        chunk = CHUNK if in_eights else 4
         chunks = config.head_dim // chunk
         lanes = max(8 if software else 64, 1 << (chunks - 1).bit_length())
         whole_quads = chunks % 4 == 0 or not trade
@@ -66,6 +69,10 @@ class AttentionCut:
         )
 
     @property
+    def format(self) -> KvFormat:
+        return KV_FORMATS[self.kv_dtype]
+
+    @property
     def prelude(self) -> dict[str, str]:
         sizes = {
             "HEAD_VEC4S": self.head_dim // 4,
@@ -76,14 +83,16 @@ class AttentionCut:
             "PARTS": self.parts,
             "FEW_ROWS": FEW_ROWS,
         }
-        return {f"const {name}": f"{size}u" for name, size in sizes.items()}
+        packing = packing_prelude(self.format, self.head_dim)
+        return {f"const {name}": f"{size}u" for name, size in sizes.items()} | packing
 
     @property
     def lib(self) -> dict[str, str]:
         """How keys are loaded, and how lanes come by four of them."""
         return {
-            "kv": "kv_f16x8" if self.chunk == 8 else f"kv_{self.kv_dtype}",
+            "kv": "kv_f16x8" if self.chunk == CHUNK else f"kv_{self.kv_dtype}",
             "four": "four_lanes" if self.trade else "four_loads",
+            **cached_lib(self.format),
         }
 
     def n_splits(self, n_keys: int) -> int:

@@ -40,10 +40,25 @@ class Splits:
 
 
 @dataclass(frozen=True, slots=True)
+class NewHeads:
+    """Keys and values of a step's rows on their way into a quantised cache, of the layer that is
+    computed: (max_rows, n_kv_heads, head_dim) float32 each."""
+
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def make(cls, config: ModelConfig, max_rows: int, memory: Memory) -> NewHeads:
+        shape = (max_rows, config.n_kv_heads, config.head_dim)
+        return cls(memory.zeros("new.keys", shape), memory.zeros("new.values", shape))
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """What every op of a step shares: the step's uniform buffer, how many rows and samples the
-    plan is recorded for, stand-ins for bindings an op does not use, and the splits of long contexts
-    (None: every workgroup of attention walks its whole context)."""
+    plan is recorded for, stand-ins for bindings an op does not use, the splits of long contexts
+    (None: every workgroup of attention walks its whole context), and where new keys and values wait
+    (None: they go right into the cache)."""
 
     step: Tensor
     n_rows: int
@@ -51,6 +66,7 @@ class Batch:
     unread: Tensor
     unwritten: Tensor
     splits: Splits | None = None
+    new_heads: NewHeads | None = None
 
     @classmethod
     def make(cls, memory: Memory, step: Tensor, n_rows: int, n_samples: int) -> Batch:

@@ -7,6 +7,7 @@ from gpu.errors import DeviceError
 from gpu.kv.pools import KvPools
 from gpu.ops.attention import scores
 from gpu.ops.batch import Batch, expect_shape, paging
+from gpu.ops.packed import cached_lib, packing_prelude
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.plan import Recorder
 
@@ -56,7 +57,8 @@ def attention_weights(
             "LANES": WEIGHTS_LANES,
             **paging(config, pools),
         },
-        lib={"kv": f"kv_{pools.dtype}"},
+        packing_prelude(pools.format, config.head_dim),
+        cached_lib(pools.format) or {"kv": f"kv_{pools.dtype}"},
     )
 
 

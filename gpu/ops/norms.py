@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
-from gpu.ops.batch import Batch, expect_shape, groups, paging
+from gpu.ops.batch import Batch, expect_shape, groups
+from gpu.ops.cache_heads import Destination, cache_heads
 from gpu.runner import DeviceInfo
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.plan import Recorder
@@ -83,14 +84,16 @@ def place_heads(
     whole: bool = False,
 ) -> None:
     """Normalise queries and keys, turn them by their rows' positions and write keys and values into
-    the cache of `layer`. projected (rows, (n_heads + 2 · n_kv_heads) · head_dim); gains (2 ·
-    head_dim,) of a query head and a key head, each normalised alone, or, when `whole`, ((n_heads +
-    n_kv_heads) · head_dim,) of all heads, normalised together; rotations as in `qkv`."""
+    the cache of `layer`, by a second dispatch where it is quantised. projected (rows, (n_heads +
+    2 · n_kv_heads) · head_dim); gains (2 · head_dim,) of a query head and a key head, each
+    normalised alone, or, when `whole`, ((n_heads + n_kv_heads) · head_dim,) of all heads,
+    normalised together; rotations as in `qkv`."""
     n_heads, d = config.n_heads + 2 * config.n_kv_heads, config.head_dim
     expect_shape(projected, (padded(n_heads * d),), label)
     expect_shape(q, (padded(config.n_heads * d),), label)
     n_gains = config.n_heads + config.n_kv_heads if whole else 2
     expect_shape(gains, (n_gains * d,), label)
+    to = Destination.of(batch, config, pools, layer)
     rec.dispatch(
         label,
         "place_heads",
@@ -100,8 +103,8 @@ def place_heads(
             "gains": gains,
             "rotations": rotations or batch.unread,
             "q": q,
-            "k_pool": pools.keys[layer],
-            "v_pool": pools.values[layer],
+            "k_pool": to.keys,
+            "v_pool": to.values,
         },
         (n_heads, batch.n_rows, 1),
         {
@@ -113,10 +116,11 @@ def place_heads(
             "EPS": config.rms_norm_eps,
             "WHOLE": whole,
             "LANES": _lanes(rec.device.info),
-            **paging(config, pools),
+            **to.paging,
         },
-        lib={"kv_pair": f"kv_pair_{pools.dtype}"},
+        lib={"kv_pair": to.pair},
     )
+    cache_heads(rec, batch, f"{label}.cache", config, pools, layer, q)
 
 
 def turned_dim(config: ModelConfig, rotations: Tensor | None, label: str) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpu.checkpoint.weights import Matrix
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
-from gpu.ops.batch import Batch, expect_shape, groups, paging
+from gpu.ops.batch import Batch, expect_shape, groups
+from gpu.ops.cache_heads import Destination, cache_heads
 from gpu.ops.norms import Norm, turned_dim
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.kernels import Number
@@ -123,15 +124,16 @@ def qkv(
     bias: Tensor | None = None,
 ) -> None:
     """Project [norm](x) to queries, keys and values, turn queries and keys by their rows' positions
-    and write keys and values into the cache of `layer`. `weight` and `bias` are in the order of
-    `WeightLoader.heads`, `bias` as in `matmul`; rotations (context, rotary_dim / 2, 2), None:
-    nothing is turned."""
+    and write keys and values into the cache of `layer`, by a second dispatch where it is quantised.
+    `weight` and `bias` are in the order of `WeightLoader.heads`, `bias` as in `matmul`; rotations
+    (context, rotary_dim / 2, 2), None: nothing is turned."""
     n_heads = config.n_heads + 2 * config.n_kv_heads
     if weight.n != n_heads * config.head_dim:
         raise ValueError(f"{label}: {weight.n} rows are not {n_heads} heads of {config.head_dim}")
     expect_shape(x, (padded(weight.k),), label)
     expect_shape(q, (padded(config.n_heads * config.head_dim),), label)
     rotary_dim = turned_dim(config, rotations, label)
+    to = Destination.of(batch, config, pools, layer)
     _record_product(
         rec,
         "qkv",
@@ -146,8 +148,8 @@ def qkv(
             "bias": bias or batch.unread,
             "rotations": rotations or batch.unread,
             "q": q,
-            "k_pool": pools.keys[layer],
-            "v_pool": pools.values[layer],
+            "k_pool": to.keys,
+            "v_pool": to.values,
         },
         {
             **_biased(bias),
@@ -155,11 +157,12 @@ def qkv(
             "ROTARY_DIM": rotary_dim,
             "N_HEADS": config.n_heads,
             "Q_STRIDE": q.shape[-1],
-            **paging(config, pools),
+            **to.paging,
         },
-        {"kv_pair": f"kv_pair_{pools.dtype}"},
+        {"kv_pair": to.pair},
         fours=True,
     )
+    cache_heads(rec, batch, f"{label}.cache", config, pools, layer, q)
 
 
 def _biased(bias: Tensor | None) -> dict[str, Number]:

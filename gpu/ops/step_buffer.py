@@ -19,9 +19,10 @@ _ROWS_AT = _HEADER.size + MAX_SAMPLES * _SAMPLE.size
 STEP_BYTES = _ROWS_AT + MAX_ROWS * _ROW.size
 
 
-def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]]) -> int:
+def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]] | None) -> int:
     """Write `step` to the start of `data` (`STEP_BYTES` long); returns how many bytes count.
-    `tables`: the KV blocks of each slot, in order."""
+    `tables`: the KV blocks of each slot, in order; None: keys and values of row r are left in block
+    r of rows that wait, see `gpu.ops.cache_heads`."""
     _HEADER.pack_into(data, 0, len(step.rows), len(step.samples))
     at = _HEADER.size
     for s in step.samples:
@@ -41,9 +42,9 @@ def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]]) -> i
         )
         at += _SAMPLE.size
     at = _ROWS_AT
-    for row in step.rows:
+    for i, row in enumerate(step.rows):
         slot, position = row.slot, row.position
-        block = tables[slot][position // BLOCK_TOKENS]
+        block = i if tables is None else tables[slot][position // BLOCK_TOKENS]
         _ROW.pack_into(data, at, slot, position, row.token & 0xFFFFFFFF, block)
         at += _ROW.size
     return at

@@ -15,11 +15,11 @@ from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.models.decoder import Decoder
 from gpu.models.workspace import Adapted, Capture, Instruments, Workspace
-from gpu.ops import Batch, Splits
+from gpu.ops import Batch, NewHeads, Splits
 from gpu.ops.attention_cut import FEW_ROWS, split_of
 from gpu.ops.sampling import RESULT_WORDS
 from gpu.ops.statistics import n_stats
-from gpu.ops.step_buffer import MAX_SAMPLES, STEP_BYTES
+from gpu.ops.step_buffer import MAX_ROWS, MAX_SAMPLES, STEP_BYTES
 from gpu.plans.arenas import ROW_BUCKETS, Arenas, aligned
 from gpu.plans.reach_tables import ReachTables
 from gpu.webgpu.buffers import Memory, Tensor, padded
@@ -125,7 +125,8 @@ class PlanBook:
         self._memory = memory
         self._adapted = adapted
         self._work = Workspace.make(model.config, memory, model.scratch)
-        self._shared = Batch.make(memory, tensors.step, 1, 1)
+        waiting = NewHeads.make(model.config, MAX_ROWS, memory) if pools.format.packed else None
+        self._shared = replace(Batch.make(memory, tensors.step, 1, 1), new_heads=waiting)
         self._split = split_of(device.info.software)
         most = _power_of_two(-(-pools.shape.context // self._split))
         self._splits = Splits.make(model.config, most, memory) if most > 1 else None

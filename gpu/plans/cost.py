@@ -2,9 +2,9 @@
 
 Both are those of the mathematics, whatever the kernel does twice. Every byte of memory that is
 needed counts once, read or written; a multiply-add is two operations; `exp`, a division and a
-comparison are one each, an activation four, a soft cap five; turning a stored weight into a number
-is none. For r rows of one sequence after c tokens that are in the cache already, K inputs, N
-outputs, heads of d numbers:
+comparison are one each, an activation four, a soft cap five; turning what is stored into a number
+is none, nor is the reverse. For r rows of one sequence after c tokens that are in the cache
+already, K inputs, N outputs, heads of d numbers:
 
     embed            0                                  r rows of the table; x written
     matmul, qkv      r · 2NK                            weights as stored; x, y
@@ -20,6 +20,9 @@ outputs, heads of d numbers:
     attention_merge  heads · d · (3 splits − 2) a row   what the splits left; out
     norm             4rN, LayerNorm 7rN                 x, y, gain
       bias, residual + rN each                          themselves
+    cache_heads      0                                  new keys and values; what is stored of them
+      rotated        + log₂(span) + 2 a number          q read and written
+    unrotate_heads   log₂(span) + 2 a number            x read and written
     place_heads      4 a number of queries and keys     projected heads; gains; q; new keys, values
                      + 3 for each number turned         rotations
     choose_experts   4 a logit                          logits; ids and gates of the pairs
@@ -48,6 +51,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu.errors import InvalidRequest
+from gpu.kv.formats import STORAGES, rotation_span
 from gpu.ops.statistics import STATS_PER_LAYER
 from gpu.runner import RunnerLimits
 from gpu.webgpu.plan import Dispatch, Plan
@@ -190,7 +194,8 @@ def _qkv(dispatch: Dispatch, size: StepSize) -> Cost:
     first, last = c["FIRST"], c["FIRST"] + c["N"]
     n_turned = max(0, min(last, k_end) - first) * c["ROTARY_DIM"] // c["HEAD_DIM"]
     n_queries = max(0, min(last, q_end) - first)
-    row_bytes = 4 * n_queries + _item_bytes(keys.dtype) * (c["N"] - n_queries)
+    d = c["HEAD_DIM"]
+    row_bytes = 4 * n_queries + STORAGES[keys.dtype].head_bytes(d) * (c["N"] - n_queries) // d
     rotation_bytes = 0 if first else 4 * c["ROTARY_DIM"]
     turned = Cost(size.n_rows * TURN_FLOPS * n_turned, size.n_rows * (rotation_bytes + row_bytes))
     return _product(dispatch, size.n_rows) + turned
@@ -202,7 +207,7 @@ def _attention(dispatch: Dispatch, size: StepSize) -> Cost:
     score = 4 * d + SOFTMAX_FLOPS + (ENTROPY_FLOPS if c["CAPTURE"] else 0)
     score += CAP_FLOPS if dispatch.kernel.constants["CAP"] else 0
     flops, n_keys = size.n_seen(c["WINDOW"]) * heads * score, size.n_cached(c["WINDOW"])
-    cached = 2 * n_keys * c["N_KV_HEADS"] * d * _item_bytes(keys.dtype)
+    cached = n_keys * c["N_KV_HEADS"] * _pair_bytes(dispatch)
     n_bytes = cached + 4 * -(-n_keys // c["BLOCK_TOKENS"]) + size.n_rows * 4 * heads * d
     if c["PARTIAL"]:
         return Cost(flops, n_bytes + size.n_splits(c["SPLIT"]) * heads * (4 * d + STATE_BYTES))
@@ -229,12 +234,12 @@ def _norm(dispatch: Dispatch, size: StepSize) -> Cost:
 
 
 def _place_heads(dispatch: Dispatch, size: StepSize) -> Cost:
-    c, keys = _constants(dispatch), dispatch.tensors["k_pool"]
+    c = _constants(dispatch)
     d, turned = 2 * c["PAIRS"], 4 * c["HALF"]
     n_normed = c["N_HEADS"] + c["N_KV_HEADS"]
     flops = n_normed * (NORM_FLOPS * d + TURN_FLOPS * turned)
     row = 4 * (2 * c["N_HEADS"] + 2 * c["N_KV_HEADS"]) * d + 4 * turned
-    row += 2 * c["N_KV_HEADS"] * d * _item_bytes(keys.dtype)
+    row += c["N_KV_HEADS"] * _pair_bytes(dispatch)
     return Cost(size.n_rows * flops, size.n_rows * row + dispatch.tensors["gains"].n_bytes)
 
 
@@ -302,8 +307,31 @@ def _sample(dispatch: Dispatch, size: StepSize) -> Cost:
     return Cost(size.n_samples * STRIP_FLOPS * strips, size.n_samples * n_bytes)
 
 
-def _item_bytes(dtype: str) -> int:
-    return {"f32": 4, "f16": 2}[dtype]
+def _cache_heads(dispatch: Dispatch, size: StepSize) -> Cost:
+    c, d = _constants(dispatch), dispatch.tensors["k_pool"].shape[-1]
+    row = c["N_KV_HEADS"] * (2 * 4 * d + _pair_bytes(dispatch))
+    if not c["ROTATED"]:
+        return Cost(0, size.n_rows * row)
+    turned = (c["N_HEADS"] + 2 * c["N_KV_HEADS"]) * d
+    row += 2 * 4 * c["N_HEADS"] * d
+    return Cost(size.n_rows * turned * _rotation_flops(d), size.n_rows * row)
+
+
+def _unrotate_heads(dispatch: Dispatch, size: StepSize) -> Cost:
+    n_heads, d = dispatch.grid[0], _constants(dispatch)["HEAD_DIM"]
+    numbers = size.n_rows * n_heads * d
+    return Cost(numbers * _rotation_flops(d), 2 * 4 * numbers)
+
+
+def _rotation_flops(head_dim: int) -> int:
+    """A number: its sign, the sums or differences it goes into, the scale."""
+    return rotation_span(head_dim).bit_length() + 1
+
+
+def _pair_bytes(dispatch: Dispatch) -> int:
+    """Of one token's key and value of a head in the tensors of a dispatch."""
+    pools = (dispatch.tensors["k_pool"], dispatch.tensors["v_pool"])
+    return sum(STORAGES[pool.dtype].head_bytes(pool.shape[-1]) for pool in pools)
 
 
 COSTS: dict[str, Callable[[Dispatch, StepSize], Cost]] = {
@@ -313,6 +341,8 @@ COSTS: dict[str, Callable[[Dispatch, StepSize], Cost]] = {
     "attention": _attention,
     "attention_merge": _attention_merge,
     "norm": _norm,
+    "cache_heads": _cache_heads,
+    "unrotate_heads": _unrotate_heads,
     "place_heads": _place_heads,
     "choose_experts": _choose_experts,
     "group_pairs": _group_pairs,

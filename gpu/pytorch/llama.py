@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 
-from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import WeightSource
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
@@ -19,7 +18,7 @@ from gpu.pytorch.mlp import Mlp, load_mlp
 from gpu.pytorch.reach import UNTOUCHED, Untouched
 from gpu.pytorch.statistics import UNWATCHED, Watcher
 
-KV_DTYPES = {"f32": torch.float32, "f16": torch.float16}
+KV_TYPES = {"f32": torch.float32, "f16": torch.float16}
 
 WITH_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 MODEL_TYPES = ("llama", "qwen2", "mistral", "smollm3", "granite", "qwen3", *WITH_EXPERTS)
@@ -76,6 +75,7 @@ class TorchLlama:
         config: ModelConfig,
         checkpoint: WeightSource,
         dtype: str,
+        kv_dtype: str,
         n_blocks: int,
         context: int,
         on_weights: Callable[[int], None] = lambda n: None,
@@ -93,7 +93,7 @@ class TorchLlama:
         )
         self.n_weight_bytes = load.n_bytes
         pool = (config.n_layers, n_blocks, BLOCK_TOKENS, config.n_kv_heads, config.head_dim)
-        self.keys = torch.zeros(pool, dtype=KV_DTYPES[FORMATS[dtype].kv])
+        self.keys = torch.zeros(pool, dtype=KV_TYPES[kv_dtype])
         self.values = torch.zeros_like(self.keys)
         self._ropes = Ropes(config, context)
 

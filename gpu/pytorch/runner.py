@@ -23,7 +23,7 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit
 from gpu.lora.adapter import Lora, open_loras
-from gpu.pytorch.llama import Batch, SlotRows, TorchLlama, expect_supported
+from gpu.pytorch.llama import KV_TYPES, Batch, SlotRows, TorchLlama, expect_supported
 from gpu.pytorch.reach import UNTOUCHED, RowReach, TorchLora, Untouched
 from gpu.pytorch.statistics import UNWATCHED, Kept, Statistics, Watcher
 from gpu.reach import NOTHING, Reach
@@ -45,7 +45,7 @@ class TorchRunner:
         self,
         model: TorchLlama,
         shape: KvShape,
-        dtype: str,
+        kv_dtype: str,
         n_slots: int,
         loras: Sequence[Lora] = (),
     ) -> None:
@@ -58,7 +58,7 @@ class TorchRunner:
             max_samples=MAX_ROWS,
             n_blocks=shape.n_blocks,
             block_tokens=BLOCK_TOKENS,
-            block_bytes=block_bytes(model.config, FORMATS[dtype].kv),
+            block_bytes=block_bytes(model.config, kv_dtype),
             max_captured_rows=MAX_ROWS,
         )
         self.device = DeviceInfo(
@@ -86,26 +86,35 @@ class TorchRunner:
         folder: str | Path,
         *,
         dtype: str = "f32",
+        kv_dtype: str | None = None,
         context: int | None = None,
         kv_bytes: int | None = None,
         n_slots: int = 4,
         loras: Mapping[str, str | Path] | None = None,
         progress: Progress = lambda fraction, message: None,
     ) -> TorchRunner:
-        """Load a model folder. `dtype`, of `gpu.checkpoint.packing.FORMATS`, says how far weights,
-        keys and values are rounded; they are kept as float32 and computing stays float32; `loras`:
-        folders of adapters by their names. Raises ModelError, and DeviceError when `context` does
-        not fit."""
+        """Load a model folder. `dtype`, of `gpu.checkpoint.packing.FORMATS`, says how far weights
+        are rounded, `kv_dtype` (f32 or f16; None: as goes with `dtype`) how far keys and values;
+        computing stays float32; `loras`: folders of adapters by their names. Raises ModelError, and
+        DeviceError when `context` does not fit."""
         if dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
+        kv_dtype = kv_dtype or FORMATS[dtype].kv
+        if kv_dtype not in KV_TYPES:
+            raise ModelError(
+                f"the torch backend keeps keys and values as {' or '.join(KV_TYPES)}, not "
+                f"{kv_dtype!r}; choose one of these, or the wgpu backend"
+            )
         config = ModelConfig.from_folder(folder)
         expect_supported(config)
         checkpoint = Checkpoint.open(folder)
         opened = open_loras(loras or {}, config, checkpoint)
-        shape = fit(config, FORMATS[dtype].kv, n_slots, context=context, budget_bytes=kv_bytes)
+        shape = fit(config, kv_dtype, n_slots, context=context, budget_bytes=kv_bytes)
         on_weights = loading(progress, checkpoint, config.tie_embeddings)
-        model = TorchLlama(config, checkpoint, dtype, shape.n_blocks, shape.context, on_weights)
-        return cls(model, shape, dtype, n_slots, opened)
+        model = TorchLlama(
+            config, checkpoint, dtype, kv_dtype, shape.n_blocks, shape.context, on_weights
+        )
+        return cls(model, shape, kv_dtype, n_slots, opened)
 
     # ---- the runner protocol ----------------------------------------------------------------
 

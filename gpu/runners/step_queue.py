@@ -71,7 +71,7 @@ class StepQueue:
     ) -> None:
         self._device = device = memory.device
         self._tensors = tensors
-        self._blocks = pools.blocks
+        self._blocks = pools.step_tables
         self._calls = open_calls(device)
         self._step_bytes = bytearray(STEP_BYTES)
         self._write = self._calls.writer(tensors.step.buffer, self._step_bytes)

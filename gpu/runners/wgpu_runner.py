@@ -75,6 +75,7 @@ class WgpuRunner:
         checkpoint: WeightSource,
         *,
         dtype: str = "f16",
+        kv_dtype: str | None = None,
         context: int | None = None,
         kv_bytes: int | None = None,
         n_slots: int = 4,
@@ -88,7 +89,7 @@ class WgpuRunner:
         self.gpu = device
         self.device = device.info
         self._memory = memory = DeviceMemory(device)
-        kv = FORMATS[dtype].kv
+        kv = kv_dtype or FORMATS[dtype].kv
         shape = fit(
             config,
             kv,
@@ -134,6 +135,7 @@ class WgpuRunner:
         folder: Path,
         *,
         dtype: str = "f16",
+        kv_dtype: str | None = None,
         adapter: str | None = None,
         context: int | None = None,
         kv_bytes: int | None = None,
@@ -144,9 +146,10 @@ class WgpuRunner:
         keep_bytes: int = 0,
         progress: Progress = lambda fraction, message: None,
     ) -> WgpuRunner:
-        """Open the adapter and load a model folder; `probe`: cut products as was measured to be
-        best there, measuring it now if it never was; `loras`: folders of adapters by their names;
-        `keep_bytes`: see `kept_weights`. Raises ModelError and DeviceError."""
+        """Open the adapter and load a model folder. `kv_dtype`: how keys and values are stored, of
+        `gpu.kv.formats.KV_FORMATS`; None: as goes with `dtype`. `probe`: cut products as was
+        measured to be best there, measuring it now if it never was; `loras`: folders of adapters by
+        their names; `keep_bytes`: see `kept_weights`. Raises ModelError and DeviceError."""
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
         opened = open_loras(loras or {}, config, checkpoint)
@@ -159,6 +162,7 @@ class WgpuRunner:
                 config,
                 checkpoint,
                 dtype=dtype,
+                kv_dtype=kv_dtype,
                 context=context,
                 kv_bytes=kv_bytes,
                 n_slots=n_slots,

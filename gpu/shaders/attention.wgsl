@@ -16,6 +16,8 @@
 //               PARTIAL: [n_splits][FEW_ROWS][N_HEADS] State
 // use: step
 // use: kv
+// use: cached_keys
+// use: cached_values
 // use: paging
 // use: fma4
 // use: softmax_state

@@ -10,6 +10,7 @@
 // weights       [n_rows][N_HEADS][range.n]; 0 for keys that the row does not see
 // use: step
 // use: kv
+// use: cached_keys
 // use: paging
 // use: fma4
 // use: softmax_state
@@ -70,11 +71,15 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 // In bits, so that weights are powers of two.
 fn score(row: u32, head: u32, key: u32) -> f32 {
   let block = block_tables[step.rows[row].slot * MAX_BLOCKS + key / BLOCK_TOKENS];
-  let k_at = cached_at(block, key, head / GROUP, HEAD_VEC4S);
+  let chunks = HEAD_VEC4S / CACHED_VEC4S;
+  let k_at = cached_at(block, key, head / GROUP, chunks);
   let q_at = row * (Q_STRIDE / 4u) + head * HEAD_VEC4S;
   var sum = 0.0;
-  for (var d = 0u; d < HEAD_VEC4S; d++) {
-    sum = dot_add(q[q_at + d], unpack_cached(k_pool[k_at + d])[0], sum);
+  for (var c = 0u; c < chunks; c++) {
+    let k = key_numbers(k_at + c);
+    let d = q_at + c * CACHED_VEC4S;
+    sum = dot_add(q[d], k[0], sum);
+    if (CACHED_VEC4S == 2u) { sum = dot_add(q[d + 1u], k[CACHED_VEC4S - 1u], sum); }
   }
   return soft_capped(vec4f(sum * SCALE)).x;
 }

@@ -2,6 +2,7 @@
 
 import { byId, el, setText } from "./dom.js";
 import { bytes, count, parameters } from "./format.js";
+import { shapeOf } from "./look/kvsize.js";
 import { on, state } from "./state.js";
 
 export function setUpAbout() {
@@ -55,7 +56,7 @@ function facts({ model, device, limits, memory, dispatches_per_token: dispatches
     ["Lacks", device.lacks.join(", ") || "nothing that is wanted"],
     [
       "KV cache",
-      `${count(limits.kv_blocks)} blocks of ${limits.block_tokens} tokens, ${bytes(limits.kv_block_bytes)} each`,
+      `${shapeOf({ model, limits }).stored}, ${count(limits.kv_blocks)} blocks of ${limits.block_tokens} tokens, ${bytes(limits.kv_block_bytes)} each`,
     ],
     [
       "Memory",

@@ -61,6 +61,8 @@ const params = record({ ...live, seed }, more);
 const defaults = record(live, { ...more, seed: nullable(integer(0, 2 ** 64)) });
 
 const lora = record({ name, rank: count, parameters: count, modules: count });
+const kv_formats = record({}, { f32: count, f16: count, q8: count, q8q4: count, rotated4: count });
+
 const hello = record(
   {
     model: record(
@@ -76,7 +78,7 @@ const hello = record(
         parameters: count,
         chat: flag,
       },
-      { eos_ids: list(id, 1000), loras: list(lora, MOST_LORAS) },
+      { eos_ids: list(id, 1000), kv_dtype: name, kv_formats, loras: list(lora, MOST_LORAS) },
     ),
     device: record({
       name,

@@ -57,6 +57,8 @@ BLOCK_TOKENS = 16
 PREFILL_CHUNK = 32
 IN_FLIGHT = 2
 KV_BLOCK_BYTES = 65536
+KV_BYTES = {"f32": 256, "f16": 128, "q8": 72, "q8q4": 56, "rotated4": 40}
+"""Of a key and a value of 32 numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,6 +420,8 @@ def info_of(options: FakeOptions) -> EngineInfo:
     return EngineInfo(
         name="fake-story",
         dtype="f16",
+        kv_dtype="f16",
+        kv_formats={name: KV_BLOCK_BYTES * bytes_ // 128 for name, bytes_ in KV_BYTES.items()},
         n_layers=options.n_layers,
         n_heads=options.n_heads,
         n_kv_heads=max(1, options.n_heads // 2),

@@ -57,6 +57,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "model": (["folder"], "folder"),
     "revision": (["v1"], "v1"),
     "dtype": (["f32"], "f32"),
+    "kv_dtype": (["q8q4"], "q8q4"),
     "backend": (["torch"], "torch"),
     "adapter": (["llvm"], "llvm"),
     "lora": (["a=folder", "b=some/tone"], ("a=folder", "b=some/tone")),
@@ -76,6 +77,10 @@ VALUES: dict[str, tuple[list[str], Any]] = {
 }
 
 
+OTHERS = {"dtype": "f16", "kv_dtype": "q8"}
+"""Of settings that take names; "1" goes for all others."""
+
+
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 def test_flag_goes_before_environment_goes_before_default(served: list[Settings], row: Any) -> None:
     given, value = VALUES[row.name]
@@ -86,7 +91,7 @@ def test_flag_goes_before_environment_goes_before_default(served: list[Settings]
     assert run("serve").exit_code == 0
     assert run("serve", env=environment).exit_code == 0
     assert run("serve", *flags).exit_code == 0
-    assert run("serve", *flags, env={row.env: "1" if row.name != "dtype" else "f16"}).exit_code == 0
+    assert run("serve", *flags, env={row.env: OTHERS.get(row.name, "1")}).exit_code == 0
     assert [getattr(settings, row.name) for settings in served] == [
         row.default,
         value,

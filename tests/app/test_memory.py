@@ -108,6 +108,19 @@ def test_what_does_not_fit_comes_with_advice(llama8b: Path, free: int, advice: s
     assert re.search(advice, message), message
 
 
+@pytest.mark.parametrize("kv", ["f16", "q8", "q8q4", "rotated4"])
+def test_a_smaller_cache_is_advised_where_that_is_enough(llama8b: Path, kv: str) -> None:
+    """4.29 GB of float16, 2.28 GB of bytes with their scales."""
+    asked = {"context": 32768, "slots": 1, "kv_memory": 4096, "kv_dtype": kv}
+    if kv == "f16":
+        with pytest.raises(DeviceError, match=r"With --kv-dtype q8 it would need 20\.1\d GB"):
+            expect(llama8b, 21_000_000_000, **asked)
+    else:
+        assert expect(llama8b, 21_000_000_000, **asked).kv_cache <= 32768 * 8 * 2 * 136 * 32
+        with pytest.raises(DeviceError, match=r"With --context 512|With --dtype q8"):
+            expect(llama8b, 17_700_000_000, **asked)
+
+
 def test_small_models_are_never_in_question() -> None:
     assert expect_fit("tale", TALE, Settings(), free_bytes=lambda _: 1).total < 256 << 20
 

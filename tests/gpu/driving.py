@@ -26,12 +26,21 @@ def load(
     folder: Path,
     dtype: str = "f32",
     n_slots: int = 4,
+    kv_dtype: str | None = None,
     loras: Mapping[str, Path] | None = None,
 ) -> WgpuRunner:
     """A runner on a device that the whole suite shares; it must not be closed."""
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
     opened = open_loras(loras or {}, config, checkpoint)
-    return WgpuRunner(device, config, checkpoint, dtype=dtype, n_slots=n_slots, loras=opened)
+    return WgpuRunner(
+        device,
+        config,
+        checkpoint,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        n_slots=n_slots,
+        loras=opened,
+    )
 
 
 def begin(

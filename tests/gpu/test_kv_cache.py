@@ -10,7 +10,7 @@ from gpu.kv.blocks import KvShape
 from gpu.kv.pools import KvPools
 from gpu.webgpu.buffers import ITEM_BYTES, Memory
 from gpu.webgpu.device import Device
-from tests.gpu.cache import NUMPY
+from tests.gpu.cache import pool_words
 
 pytestmark = pytest.mark.parity
 
@@ -25,8 +25,8 @@ def config_of(n_layers: int, n_kv_heads: int, head_dim: int) -> ModelConfig:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
-@pytest.mark.parametrize("shape", [(1, 1, 8), (3, 3, 20), (2, 5, 64)], ids=str)
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q8q4", "rotated4"])
+@pytest.mark.parametrize("shape", [(1, 1, 8), (3, 3, 80), (2, 5, 64)], ids=str)
 def test_a_copied_block_is_the_same_in_every_layer(
     device: Device, dtype: str, shape: tuple[int, int, int]
 ) -> None:
@@ -35,14 +35,15 @@ def test_a_copied_block_is_the_same_in_every_layer(
     rng = np.random.default_rng(3)
     wanted = {}
     for pool in (*pools.keys, *pools.values):
-        wanted[pool.name] = rng.normal(size=pool.shape).astype(NUMPY[dtype])
+        wanted[pool.name] = rng.integers(0, 2**32, (5, pool.n_bytes // 20), dtype=np.uint32)
         memory.write(pool, wanted[pool.name])
     for source, destination in ((4, 0), (0, 2), (1, 4)):
         pools.copy_block(source, destination)
         for values in wanted.values():
             values[destination] = values[source]
     for pool in (*pools.keys, *pools.values):
-        assert np.array_equal(memory.read(pool), wanted[pool.name]), pool.name
+        found = pool_words(memory, pool).reshape(5, -1)
+        assert np.array_equal(found, wanted[pool.name]), pool.name
 
 
 def test_the_staging_memory_is_that_of_one_block(device: Device) -> None:

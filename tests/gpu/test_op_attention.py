@@ -121,10 +121,11 @@ def expected(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
     n_heads, _, head_dim = case.heads
     heads = q.astype(np.float64).reshape(-1, n_heads, head_dim)
     keys, values = cache.keys.astype(np.float64), cache.values.astype(np.float64)
-    return reference.attention(
+    out, entropy = reference.attention(
         heads, keys, values, rows.slots, rows.positions, cache.tables,
         scale=case.scale, cap=case.cap, window=case.window,
     )  # fmt: skip
+    return out @ cache.rotation, entropy
 
 
 def bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
@@ -150,6 +151,8 @@ def bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
             out[row, head] = (weight + 8 * p) @ np.abs(values)
             spread = np.log(len(p)) + p @ below
             entropy[row, head] = LOG2_E * ((2 * off + 16) * (1 + spread) + (weight @ below))
+    if cache.pools.format.rotated:  # every number of a head is a sum of all that turn with it
+        out = 2 * out @ np.abs(cache.rotation)
     return (ROUNDING * out).reshape(len(q), -1), ROUNDING * entropy
 
 
@@ -182,6 +185,28 @@ def test_heads_in_groups_of_every_width(rig: Rig, heads: tuple[int, int, int], d
     check(rig, Case(heads, rows, dtype, bucket=8, capture=heads[2] != 12, seed=heads[2]))
 
 
+SOME_ROWS = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32), (3, 15), (3, 16))
+
+
+def test_a_quantised_cache_in_every_cut(cut_rig: Rig) -> None:
+    check(cut_rig, Case((9, 3, 64), SOME_ROWS, "q8q4", bucket=2 * FEW_ROWS))
+
+
+@pytest.mark.parametrize(
+    ("heads", "dtype"),
+    [((6, 2, 128), "q8"), ((3, 3, 80), "q8q4"), ((13, 1, 8), "rotated4"), ((5, 1, 24), "rotated4")],
+    ids=str,
+)
+def test_quantised_caches(rig: Rig, heads: tuple[int, int, int], dtype: str) -> None:
+    check(rig, Case(heads, SOME_ROWS, dtype, bucket=2 * FEW_ROWS, seed=heads[2]))
+
+
+@pytest.mark.parametrize("dtype", ["q8", "rotated4"])
+def test_splits_and_windows_of_quantised_caches(rig: Rig, dtype: str) -> None:
+    rows = ((0, 600), (1, 255), (2, 256))
+    check(rig, Case((2, 1, 64), rows, dtype, splits=4, window=300, cap=30.0))
+
+
 @pytest.mark.parametrize("heads", [(9, 3, 64), (13, 1, 8), (3, 3, 80)], ids=str)
 def test_groups_in_every_cut(cut_rig: Rig, heads: tuple[int, int, int]) -> None:
     rows = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32))
@@ -192,7 +217,7 @@ def test_cuts_fit_what_every_device_has() -> None:
     """16 KiB of workgroup memory and 256 lanes; whole rounds in a split, whole loads in a key."""
     for n_heads, n_kv_heads, head_dim in (*HEADS, (32, 8, 64), (64, 1, 256)):
         config = config_of((n_heads, n_kv_heads, head_dim))
-        for dtype in ("f32", "f16"):
+        for dtype in ("f32", "f16", *(("q8", "q8q4") if head_dim % 8 == 0 else ())):
             for software, trade in ((True, True), (True, False), (False, False)):
                 few, many = (
                     AttentionCut.of(config, dtype, n, software=software, trade=trade)

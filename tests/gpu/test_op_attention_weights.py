@@ -133,6 +133,13 @@ def test_weights_of_heads_in_groups_of_every_width(
 
 
 # Blocks hold 16 keys; a round is 256.
+@pytest.mark.parametrize(
+    ("heads", "dtype"), [((9, 3, 64), "q8"), ((3, 3, 80), "rotated4")], ids=str
+)
+def test_weights_of_quantised_keys(rig: Rig, heads: tuple[int, int, int], dtype: str) -> None:
+    check(rig, Case(heads, ((0, 70), (1, 3), (0, 71), (2, 32)), (0, 80), dtype, bucket=8))
+
+
 @pytest.mark.parametrize("position", [0, 1, 15, 16, 254, 255, 256, 257, 511, 513, 1023])
 def test_all_keys_of_a_row_weigh_one(rig: Rig, position: int) -> None:
     case = Case((4, 2, 8), ((1, position), (0, position // 2)), (0, position + 1))

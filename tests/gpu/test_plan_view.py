@@ -274,6 +274,28 @@ def test_a_longer_context_costs_its_keys_and_values(runner: WgpuRunner) -> None:
     assert after - before == runner.limits.block_bytes + 4 * runner.config.n_layers
 
 
+@pytest.mark.parametrize("kv", ["q8q4", "rotated4"])
+def test_a_quantised_cache_costs_what_it_stores(device: Device, kv: str) -> None:
+    """Heads of 80 numbers: five blocks, sixteen turned together."""
+    runner = driving.load(device, random_llama.folder("head80_theta"), "f16", kv_dtype=kv)
+    c, (n_rows, n_before) = runner.config, (3, 30)
+    found = by_op(view(runner, n_rows, n_before))
+    rotated, width = kv == "rotated4", c.n_heads * c.head_dim
+    key, value = (40 + 12, 40 + 12) if rotated else (80 + 12, 40 + 20)
+    assert runner.limits.block_bytes == 16 * c.n_layers * c.n_kv_heads * (key + value)
+    cached = (n_before + n_rows) * c.n_kv_heads * (key + value)
+    assert {d.n_bytes for d in found["attention"]} == {cached + 4 * 3 + n_rows * 2 * 4 * width}
+    new = c.n_kv_heads * (2 * 4 * c.head_dim + key + value)
+    turned = (4 + 1 + 1) * (width + 2 * c.n_kv_heads * c.head_dim)  # butterflies, sign, scale
+    assert {(d.n_bytes, d.flops) for d in found["cache_heads"]} == {
+        (n_rows * (new + rotated * 2 * 4 * width), n_rows * turned * rotated)
+    }
+    back = [(d.n_bytes, d.flops) for d in found.get("unrotate_heads", [])]
+    assert back == rotated * c.n_layers * [(n_rows * 2 * 4 * width, n_rows * 6 * width)]
+    (_, before), (_, after) = (step_cost(runner, 1, context) for context in (31, 47))
+    assert after - before == runner.limits.block_bytes + 4 * c.n_layers
+
+
 @pytest.mark.parametrize("n_rows", [1, FEW_ROWS])
 def test_splits_cost_their_partial_sums(device: Device, n_rows: int) -> None:
     runner = driving.load(device, random_llama.folder("long_context"), "f16")

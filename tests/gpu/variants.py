@@ -16,6 +16,8 @@ MODELS = {
     "long_context": ("f16",),
 }
 """Models of unlike shapes, and the formats of their weights."""
+CACHES = {"gqa8": ("q8", "q8q4"), "head80_theta": ("rotated4",)}
+"""Models of unlike heads, and how their keys and values are stored."""
 OTHERS = {
     "gemma3": ("f16", 1),
     "gpt2_inner": ("f32", 1),
@@ -41,6 +43,13 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
         plan = runner.plans.plan(n_rows, 1, "captured").plan
         kernels = (dispatch.kernel for dispatch in plan.dispatches)
         found |= {(k.source, repr(k.constants)): k for k in kernels}
+    for name, kv_dtypes in CACHES.items():
+        for kv in kv_dtypes:
+            folder = random_llama.folder(name)
+            runner = driving.load(as_kind(device, software), folder, "f16", kv_dtype=kv)
+            plan = runner.plans.plan(1, 0, "weights").plan
+            kernels = (dispatch.kernel for dispatch in plan.dispatches)
+            found |= {(k.source, repr(k.constants)): k for k in kernels}
     return sorted(found.values(), key=lambda kernel: kernel.name)
 
 

@@ -31,5 +31,5 @@ def start(subject: Subject, dtype: str, context: int, python: str | None) -> Pee
     config, kv = subject.config, FORMATS[dtype].kv
     budget = blocks_for(context) * block_bytes(config, kv)
     shape = fit(config, kv, 1, context=context, budget_bytes=budget)
-    model = TorchLlama(config, subject.checkpoint, dtype, shape.n_blocks, shape.context)
-    return TorchPeer(TorchRunner(model, shape, dtype, n_slots=1))
+    model = TorchLlama(config, subject.checkpoint, dtype, kv, shape.n_blocks, shape.context)
+    return TorchPeer(TorchRunner(model, shape, kv, n_slots=1))

@@ -2,14 +2,15 @@
 //
 // What attention must at least do: read them all once. The benchmark's floor stands it in for
 // attention. Invocation i adds up the words of the vec4s i, i + stride, i + 2·stride … of the
-// sequence's blocks, so neighbours read neighbouring vec4s.
+// sequence's blocks, so neighbours read neighbouring vec4s; keys may take more of them than values.
 //
 // q               [any] read so that this waits for the product before it, as attention does
-// k_pool, v_pool  [block][BLOCK_VEC4S] vec4 of words
+// k_pool, v_pool  [block][KEY_VEC4S], [block][VALUE_VEC4S] vec4 of words
 // block_tables    [slot][MAX_BLOCKS]
 // out             [invocations]
 // use: step
-override BLOCK_VEC4S: u32; // of keys in one block, all heads; as many of values
+override KEY_VEC4S: u32;   // of keys in one block, all heads
+override VALUE_VEC4S: u32; // of values; no more than of keys
 override MAX_BLOCKS: u32;
 override BLOCK_TOKENS: u32;
 override GROUPS: u32; // workgroups
@@ -25,12 +26,14 @@ override WORKGROUP: u32;
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(global_invocation_id) id: vec3u) {
   let last = step.rows[step.n_rows - 1u];
-  let n_vec4s = (last.position / BLOCK_TOKENS + 1u) * BLOCK_VEC4S;
+  let n_blocks = last.position / BLOCK_TOKENS + 1u;
   let table = last.slot * MAX_BLOCKS;
   var sum = vec4u();
-  for (var i = id.x; i < n_vec4s; i += GROUPS * WORKGROUP) {
-    let at = block_tables[table + i / BLOCK_VEC4S] * BLOCK_VEC4S + i % BLOCK_VEC4S;
-    sum += k_pool[at] + v_pool[at];
+  for (var i = id.x; i < n_blocks * KEY_VEC4S; i += GROUPS * WORKGROUP) {
+    sum += k_pool[block_tables[table + i / KEY_VEC4S] * KEY_VEC4S + i % KEY_VEC4S];
+    if (i < n_blocks * VALUE_VEC4S) {
+      sum += v_pool[block_tables[table + i / VALUE_VEC4S] * VALUE_VEC4S + i % VALUE_VEC4S];
+    }
   }
   // Few bits, so that no float that comes of them slows the products down.
   out[id.x] = q[0] + f32((sum.x + sum.y + sum.z + sum.w) & 255u);

@@ -36,7 +36,7 @@ fn score_keys(run: Run, key: u32, at: ptr<function, Places>) -> array<array<vec4
   let k_at = key_at(run, min(key, run.last / 4u * 4u));
   for (var c = 0u; c < CHUNKS; c++) {
     var k = array<Numbers, 4>();
-    for (var i = 0u; i < 4u; i++) { k[i] = unpack_cached(k_pool[k_at + i * CHUNKS + c]); }
+    for (var i = 0u; i < 4u; i++) { k[i] = key_numbers(k_at + i * CHUNKS + c); }
     for (var v = 0u; v < CACHED_VEC4S; v++) {
       for (var f = 0u; f < FOURS; f++) {
         var queries = four_queries(at, f, c * CACHED_VEC4S + v);
@@ -113,7 +113,7 @@ fn add_round(run: Run, first: u32, lane: u32, to: ptr<function, Sums>) {
     var x = array<Numbers, 4>();
     for (var i = 0u; i < 4u; i++) {
       // A key that is not there has no share, but what lies in its place may not be a number.
-      x[i] = unpack_cached(v_pool[v_at + min(i, run.last - key) * CHUNKS]);
+      x[i] = value_numbers(v_at + min(i, run.last - key) * CHUNKS);
     }
     for (var f = 0u; f < FOURS; f++) {
       var four = four_shares(f, quad, lane);

@@ -1,0 +1,37 @@
+// Nibbles of a sign bit above one of eight levels: number = ± level · top / 255. The tops of two
+// blocks are in a word. gpu/reference/kv.py, `LEVELS`, says where the levels come from.
+const N4 = Packing(4u, 1u);
+const LEVELS_LOW = 0x583d240cu;  // 12, 36, 61, 88, the first lowest
+const LEVELS_HIGH = 0xffc19775u; // 117, 151, 193, 255
+
+// The number of the level closest to `size`, of numbers of which 255 is the greatest.
+fn nearest_level(size: vec4f) -> vec4u {
+  var n = select(vec4u(), vec4u(1u), size > vec4f(24.0));
+  n += select(vec4u(), vec4u(1u), size > vec4f(48.5));
+  n += select(vec4u(), vec4u(1u), size > vec4f(74.5));
+  n += select(vec4u(), vec4u(1u), size > vec4f(102.5));
+  n += select(vec4u(), vec4u(1u), size > vec4f(134.0));
+  n += select(vec4u(), vec4u(1u), size > vec4f(172.0));
+  return n + select(vec4u(), vec4u(1u), size > vec4f(224.0));
+}
+
+fn level(n: vec4u) -> vec4f {
+  let four = select(vec4u(LEVELS_LOW), vec4u(LEVELS_HIGH), (n & vec4u(4u)) != vec4u());
+  return vec4f((four >> ((n & vec4u(3u)) * 8u)) & vec4u(255u));
+}
+
+fn n4_of(x: vec4f, top: f32) -> u32 {
+  let n = nearest_level(abs(x) * over(255.0, top));
+  return nibbles(n + select(vec4u(), vec4u(8u), x < vec4f()));
+}
+
+fn signed_level(code: vec4u) -> vec4f {
+  let size = level(code);
+  return select(size, -size, code >= vec4u(8u));
+}
+
+fn from_n4(word: u32, top: f32) -> Numbers {
+  let step = top * (1.0 / 255.0);
+  return Numbers(signed_level(nibbles_of(word)) * step,
+                 signed_level(nibbles_of(word >> 16u)) * step);
+}

@@ -1,0 +1,313 @@
+"""Quantised KV caches in whole models: against transformers' attention over the same keys and
+values quantised, what they cost a trained model, and that nothing depends on how a text came in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import DynamicCache
+
+from app import tale
+from gpu.config import ModelConfig
+from gpu.engine.engine import Engine
+from gpu.errors import ModelError
+from gpu.kv.blocks import KvShape, block_bytes, bytes_by_format, fit
+from gpu.kv.formats import KV_FORMATS, pack_block, rotation_span
+from gpu.kv.pools import KvPools
+from gpu.pytorch.runner import TorchRunner
+from gpu.reference import kv as reference
+from gpu.reference.divergence import Divergence, mean_loss
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.step import Floats, Row, Step
+from gpu.text.tokenizer import Tokenizer
+from gpu.webgpu.buffers import Memory
+from gpu.webgpu.device import Device
+from tests.gpu import driving, random_llama, random_models
+from tests.gpu.cache import pool_words, token_words
+from tests.gpu.logit_checks import OF_THE_LARGEST_LOGIT, check_logits
+from tests.gpu.rig import greedy
+
+
+class QuantisedCache(DynamicCache):
+    """transformers' cache, giving back what a format makes of what it is given."""
+
+    def __init__(self, dtype: str, head_dim: int) -> None:
+        super().__init__()
+        self.format = KV_FORMATS[dtype]
+        span = rotation_span(head_dim)
+        turn = reference.rotation(head_dim, span) if self.format.rotated else np.eye(head_dim)
+        self.turn, self.block = turn, pack_block(head_dim)
+
+    def update(self, keys: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+        stored = (
+            self._of(keys, self.format.keys.name), self._of(values, self.format.values.name),
+        )  # fmt: skip
+        return super().update(*stored, *args, **kwargs)
+
+    def _of(self, x: torch.Tensor, storage: str) -> torch.Tensor:
+        turned = x.double().numpy() @ self.turn.T
+        back = reference.quantised(storage, turned, self.block) @ self.turn
+        return torch.from_numpy(back).to(x.dtype)
+
+
+@torch.no_grad()
+def twin_logits(model: Any, ids: Sequence[int], dtype: str, head_dim: int) -> Floats:
+    cache = QuantisedCache(dtype, head_dim)
+    out = model(torch.tensor([list(ids)]), past_key_values=cache, use_cache=True)
+    logits: Floats = out.logits[0].numpy()
+    return logits
+
+
+def check_against_twin(got: Floats, want: Floats, plain: Floats, case: str) -> None:
+    """As close as without quantisation, of which there is much more. (In deep models a number that
+    lies between two codes soon rounds the other way, and moves everything after it.)"""
+    effect = np.abs(want - plain).max() / np.abs(want).max()
+    assert effect > 20 * OF_THE_LARGEST_LOGIT, f"{case}: hardly anything was quantised ({effect:g})"
+    check_logits("logits over a quantised cache", got, want, case)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("gqa8", "q8q4"), ("head80_theta", "rotated4"), ("gqa6_wide", "q8")]
+)
+def test_logits_are_those_of_attention_over_quantised_keys(
+    device: Device, name: str, dtype: str
+) -> None:
+    runner = driving.load(device, random_llama.folder(name), kv_dtype=dtype)
+    ids = random_llama.ids(name, 40)
+    model, d = random_llama.reference(name).model, runner.config.head_dim
+    plain = random_llama.reference(name).logits(ids)
+    want = twin_logits(model, ids, dtype, d)
+    check_against_twin(driving.all_logits(runner, ids), want, plain, f"{name} {dtype}")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("olmo2_bias", "rotated4"), ("gpt_neox", "q8q4"), ("gemma2_uncapped", "q8q4"),
+     ("gpt2_inner", "rotated4")],
+)  # fmt: skip
+def test_other_architectures_too(device: Device, name: str, dtype: str) -> None:
+    """Heads with norms of their own, no rotary positions, windows, caps."""
+    runner = driving.load(device, random_models.folder(name), kv_dtype=dtype)
+    ids, reference_ = random_models.ids(24), random_models.reference(name)
+    want = twin_logits(reference_.model, ids, dtype, runner.config.head_dim)
+    plain = reference_.logits(ids)
+    check_against_twin(driving.all_logits(runner, ids), want, plain, f"{name} {dtype}")
+
+
+# ---- what it costs ---------------------------------------------------------------------------
+
+TEXT = """There was a poster on the wall: "Bring your greatest treasure to the fair at the \
+crossroads!" Fern had only a blue cup. "It is nothing special," he thought, but he took it along. \
+There were silver shoes and crystal swans, and a gentle hare had brought a fountain that spouted \
+lemonade. Fern wanted to hide. "And you?" asked the judge. Everyone turned around. "This cup," \
+said Fern. "It belonged to my grandfather. When I hold it, I remember his stories." And he told \
+them all about it."""
+"""The bundled model wrote it."""
+COSTS = {"q8": (1e-4, 0.98), "q8q4": (5e-3, 0.95), "rotated4": (1e-2, 0.95)}
+"""Mean KL from float16 in nats, at most, and the same first choice, at least."""
+
+
+def test_what_the_formats_cost_the_bundled_model(device: Device) -> None:
+    """Fewer bits cost more; 8 hardly anything."""
+    folder = tale.model_dir()
+    ids = Tokenizer.load(folder).encode(TEXT)
+    load = {kv: driving.load(device, folder, "f16", 1, kv) for kv in ("f16", *COSTS)}
+    logits = {kv: driving.all_logits(runner, ids) for kv, runner in load.items()}
+    found = {kv: Divergence.of(logits["f16"], logits[kv]) for kv in COSTS}
+    losses = {kv: mean_loss(logits[kv][:-1], ids[1:]) for kv in logits}
+    for kv, (kl, same) in COSTS.items():
+        per_token = load[kv].limits.block_bytes / load[kv].limits.block_tokens
+        print(f"{kv}: {per_token:g} bytes a token, perplexity {np.exp(losses[kv]):.4f} "
+              f"(f16 {np.exp(losses['f16']):.4f}), {found[kv]}")  # fmt: skip
+        assert 0 < found[kv].kl < kl
+        assert found[kv].same_top >= same
+        assert abs(losses[kv] - losses["f16"]) < 2 * np.sqrt(kl)
+    assert found["q8"].kl < found["q8q4"].kl < found["rotated4"].kl
+
+
+def test_eight_bits_cost_a_trained_model_with_small_heads_little(
+    device: Device, stories: Path
+) -> None:
+    """Eight numbers to a head, one block."""
+    ids = Tokenizer.load(stories).encode(TEXT)[:160]
+    f16, q8 = (
+        driving.all_logits(driving.load(device, stories, "f16", 1, kv), ids) for kv in ("f16", "q8")
+    )
+    found = Divergence.of(f16, q8)
+    print(found)
+    assert 0 < found.kl < 1e-2
+    assert found.same_top > 0.95
+
+
+# ---- the same bits ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["q8q4", "rotated4"])
+def runner(request: pytest.FixtureRequest, device: Device) -> WgpuRunner:
+    return driving.load(device, random_llama.folder("derived_head"), "f16", kv_dtype=request.param)
+
+
+def stored(runner: WgpuRunner, blocks: list[int], n: int) -> list[Any]:
+    """The words of the first `n` tokens that these blocks hold, layer by layer."""
+    pools, d, memory = runner.pools, runner.config.head_dim, Memory(runner.gpu)
+    found = []
+    for storage, tensors in (
+        (pools.format.keys, pools.keys), (pools.format.values, pools.values),
+    ):  # fmt: skip
+        for tensor in tensors:
+            words = pool_words(memory, tensor)
+            for part in token_words(words, storage, d):
+                tokens = part[blocks].transpose(0, 2, 1, 3).reshape(-1, *part.shape[1::2])
+                found.append(tokens[:n])
+    return found
+
+
+@pytest.mark.parity
+def test_keys_do_not_depend_on_how_a_text_came_in(runner: WgpuRunner) -> None:
+    """In pieces of any size, in any blocks, beside another text."""
+    ids = random_llama.ids("derived_head", 37)
+    seen = []
+    for slot, blocks, chunk in ((0, [0, 1, 2], 37), (1, [7, 4, 9], 5), (2, [3, 11, 5], 1)):
+        driving.begin(runner, slot, ids, 37, blocks)
+        driving.prefill(runner, ids, slot=slot, chunk=chunk)
+        seen.append(stored(runner, blocks, 37))
+    driving.begin(runner, 0, ids, 37, [12, 13, 14])
+    driving.begin(runner, 3, ids, 37, [15, 16, 17])
+    for at in range(37):
+        rows = (Row(3, at, ids[-at - 1]), Row(0, at, ids[at]))
+        runner.submit(Step(rows))
+        runner.collect()
+    seen.append(stored(runner, [12, 13, 14], 37))
+    for other in seen[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(seen[0], other, strict=True))
+
+
+@pytest.mark.parity
+def test_a_text_that_parts_inside_a_block_goes_on_from_a_copy(runner: WgpuRunner) -> None:
+    begin, rest = random_llama.ids("derived_head", 21), random_llama.ids("derived_head", 9, seed=1)
+    driving.begin(runner, 0, begin, 21, [0, 1])
+    driving.prefill(runner, begin, slot=0)
+    runner.copy_block(1, 6)
+    driving.begin(runner, 1, begin + rest, 30, [0, 6])
+    driving.prefill(runner, rest[:-1], slot=1, first=21)
+    branch = runner.logits(Step((Row(1, 29, rest[-1]),), (greedy(0, 1),)))
+    driving.begin(runner, 2, begin + rest, 30, [8, 9])
+    fresh = driving.last_logits(runner, begin + rest, slot=2)
+    assert np.array_equal(branch[0].view("u4"), fresh.view("u4"))
+
+
+# ---- what is recorded, and what is refused ---------------------------------------------------
+
+
+def test_plans_of_float_caches_know_nothing_of_quantised_ones(device: Device) -> None:
+    """Five dispatches a layer, in the order of the paper; a quantised cache adds one or two."""
+    names = {}
+    for kv in (None, "f16", "q8", "rotated4"):
+        loaded = driving.load(device, random_llama.folder("gqa8"), "f16", kv_dtype=kv)
+        plan = loaded.plan_for(1, 1, capture=False).plan
+        names[kv] = [dispatch.kernel.name for dispatch in plan.dispatches][1:-3]
+        sources = {dispatch.kernel.source for dispatch in plan.dispatches}
+        assert any("Packing" in source for source in sources) == (kv in ("q8", "rotated4"))
+    n_layers, layer = loaded.config.n_layers, ["qkv", "attention", "matmul", "matmul", "matmul"]
+    assert names[None] == names["f16"] == n_layers * layer
+    assert names["q8"] == n_layers * ["qkv", "cache_heads", *layer[1:]]
+    turned = ["qkv", "cache_heads", "attention", "unrotate_heads", *layer[2:]]
+    assert names["rotated4"] == n_layers * turned
+
+
+@pytest.mark.parametrize("dtype", KV_FORMATS)
+@pytest.mark.parametrize("name", ["odd100_tied", "gqa6_wide", "head80_theta", "head128_llama3"])
+def test_a_cache_takes_the_bytes_that_were_foretold(device: Device, name: str, dtype: str) -> None:
+    config = ModelConfig.from_folder(random_llama.folder(name))
+    if dtype not in bytes_by_format(config):
+        with pytest.raises(ModelError, match="a multiple of 8 numbers, but this model's have 12"):
+            fit(config, dtype, 1)
+        return
+    pools = KvPools(config, KvShape(3, 48), dtype, 1, memory := Memory(device))
+    assert memory.n_bytes["kv_cache"] == 3 * block_bytes(config, dtype)
+    assert bytes_by_format(config)[dtype] == block_bytes(config, dtype)
+    assert pools.staging.n_bytes == block_bytes(config, dtype)
+
+
+def test_blocks_are_as_equal_as_they_can_be() -> None:
+    sizes = {8: 8, 16: 16, 24: 24, 32: 32, 48: 24, 64: 32, 80: 16, 96: 32, 120: 24, 256: 32}
+    assert {d: pack_block(d) for d in sizes} == sizes
+    assert [rotation_span(d) for d in (8, 48, 80, 96, 128)] == [8, 16, 16, 32, 128]
+
+
+def test_names_that_are_none_and_backends_that_lack_them() -> None:
+    folder = random_llama.folder("tiny")
+    with pytest.raises(ModelError, match="kv_dtype 'q5' is not supported; supported: f32, f16, q8"):
+        Engine.load(folder, kv_dtype="q5")
+    with pytest.raises(ModelError, match="the torch backend keeps keys and values as f32 or f16"):
+        Engine.load(folder, kv_dtype="q8", backend="torch")
+    with pytest.raises(ModelError, match="kv_dtype 'int8' is not supported"):
+        fit(ModelConfig.from_folder(folder), "int8", 1)
+    torch_runner = TorchRunner.load(folder, dtype="f32", kv_dtype="f16")
+    assert torch_runner.model.keys.dtype == torch.float16
+    torch_runner.close()
+
+
+def test_an_engine_says_how_it_stores_keys() -> None:
+    engine = Engine.load(random_llama.folder("tiny"), kv_dtype="q8")
+    assert engine.info.kv_dtype == "q8"
+    assert engine.info.kv_formats[engine.info.kv_dtype] == engine.info.limits.block_bytes
+    assert engine.info.kv_formats["f16"] == 16 * 2 * 8 * 2
+    engine.close()
+
+
+# ---- the twin --------------------------------------------------------------------------------
+
+
+def test_levels_are_those_that_err_least_for_normal_numbers() -> None:
+    """Lloyd's iteration: each level is the mean of what is closest to it. The outermost is 255."""
+    levels = np.linspace(0.1, 2.5, 8)
+    for _ in range(2000):
+        edges = [0.0, *(levels[1:] + levels[:-1]) / 2, np.inf]
+        density = np.exp(-np.square(edges) / 2) * math.sqrt(2 / math.pi)
+        below = np.array([math.erf(edge / math.sqrt(2)) for edge in edges])
+        levels = -np.diff(density) / np.diff(below)
+    assert levels[-1] == pytest.approx(2.7326, abs=2e-4)
+    assert tuple(np.rint(255 * levels / levels[-1]).astype(int)) == reference.LEVELS
+
+
+def test_what_each_storage_errs() -> None:
+    """Relative to normal numbers: half a step of 127, 15 or the levels, in blocks of 32."""
+    x = np.random.default_rng(0).normal(size=(4000, 128))
+    for storage, most in (("q8", 0.0055), ("q4", 0.079), ("n4", 0.082)):
+        error = np.linalg.norm(reference.quantised(storage, x, 32) - x) / np.linalg.norm(x)
+        assert 0.95 * most < error < most, storage
+
+
+@pytest.mark.parametrize("kind", ["one large", "constant", "alternating"])
+def test_a_rotation_helps_where_numbers_are_unlike_normal_ones(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    x = 0.1 * rng.normal(size=(500, 64))
+    if kind == "one large":
+        x[:, 7] += 10
+    else:
+        x += np.where(np.arange(64) % 2 * (kind == "alternating"), -1, 1)
+    turn = reference.rotation(64, 64)
+    turned = x @ turn.T
+    assert np.abs(turned).max() < 4 * np.sqrt(np.mean(x**2)), "spread over all numbers"
+    alone = np.linalg.norm(reference.quantised("n4", x, 32) - x)
+    back = reference.quantised("n4", turned, 32) @ turn
+    assert np.linalg.norm(back - x) < (0.6 if kind == "one large" else 1.6) * alone
+
+
+def test_words_come_back() -> None:
+    rng = np.random.default_rng(2)
+    for storage, most in (("q8", 127), ("q4", 15), ("n4", 15)):
+        codes = rng.integers(-most if storage == "q8" else 0, most + 1, (3, 16, 80))
+        grid = rng.normal(size=(3, 16, 5, 2 if storage == "q4" else 1))
+        grid = grid.astype(np.float16).astype(np.float64)
+        words = reference.pack(storage, codes, grid)
+        got_codes, got_grid = reference.unpack(storage, words, 16, 80, 16)
+        assert np.array_equal(got_codes, codes)
+        assert np.array_equal(got_grid, grid)

@@ -1,0 +1,173 @@
+"""What a quantised cache makes of new keys and values, and the rotation, against their twins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from gpu import ops
+from gpu.config import ModelConfig
+from gpu.kv.formats import KV_FORMATS, Storage, pack_block, rotation_span
+from gpu.ops import NewHeads
+from gpu.reference import kv as reference
+from tests.gpu.cache import LAYER, Cache, Rows, pool_words, token_words
+from tests.gpu.rig import ROUNDING, Array, Rig, compare, llama_config
+
+pytestmark = pytest.mark.parity
+FORMATS = [name for name, format in KV_FORMATS.items() if format.packed]
+ROWS = Rows.of((0, 0), (1, 15), (2, 16), (0, 1), (1, 17), (2, 47), (0, 99), (1, 48))
+HEADS = [(2, 1, 8), (9, 3, 64), (4, 2, 24), (3, 3, 80), (2, 1, 48), (6, 2, 128), (1, 1, 256)]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the device made of new heads (n_rows, n_kv_heads, head_dim) and queries."""
+
+    cache: Cache
+    keys: Array
+    values: Array
+    q: Array
+    new_q: Array
+    words: tuple[Array, Array]
+
+
+def config_of(heads: tuple[int, int, int]) -> ModelConfig:
+    n_heads, n_kv_heads, head_dim = heads
+    return llama_config(n_layers=2, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim)
+
+
+def new_heads(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Numbers of all sizes, heads with one that is large, a head of zeros, one beyond float16."""
+    x = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, (*shape[:-1], 1))
+    x[1::3, :, 5] *= 40
+    x[2, 0] = 0
+    x[3, 0, 0] = -1e6
+    return x.astype(np.float32)
+
+
+def store(
+    rig: Rig, heads: tuple[int, int, int], dtype: str, rows: Rows, k: Array, v: Array, q: Array
+) -> Stored:
+    config = config_of(heads)
+    cache = Cache.scattered(rig, config, dtype, n_slots=3, n_tokens=100, seed=heads[2])
+    waiting = NewHeads.make(config, len(rows.slots) + 2, rig.memory)
+    for tensor, numbers in ((waiting.keys, k), (waiting.values, v)):
+        rig.poison(tensor)
+        rig.memory.write(tensor, numbers)
+    bucket = len(rows.slots) + 2
+    batch = replace(rig.batch(rows.step, bucket=bucket), new_heads=waiting)
+    queries = rig.input("q", q)
+    rig.run(lambda rec: ops.cache_heads(rec, batch, "cache", config, cache.pools, LAYER, queries))
+    words = tuple(
+        pool_words(rig.memory, pool[LAYER]) for pool in (cache.pools.keys, cache.pools.values)
+    )
+    after = rig.memory.read(queries)
+    assert np.isnan(after[len(q) :]).all(), "rows that are not there"
+    return Stored(cache, k, v, q, after[: len(q), : q.shape[1]], (words[0], words[1]))
+
+
+def stored(
+    rig: Rig, heads: tuple[int, int, int], dtype: str, rows: Rows = ROWS, seed: int = 0
+) -> Stored:
+    n_heads, n_kv_heads, head_dim = heads
+    rng = np.random.default_rng(seed + head_dim)
+    k, v = (new_heads((len(rows.slots), n_kv_heads, head_dim), rng) for _ in range(2))
+    q = rng.normal(size=(len(rows.slots), n_heads * head_dim)).astype(np.float32)
+    return store(rig, heads, dtype, rows, k, v, q)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+def test_codes_and_grids_are_those_of_the_twin(
+    rig: Rig, heads: tuple[int, int, int], dtype: str
+) -> None:
+    found = stored(rig, heads, dtype)
+    format, turn = KV_FORMATS[dtype], found.cache.rotation
+    for words, numbers, storage in (
+        (found.words[0], found.keys, format.keys),
+        (found.words[1], found.values, format.values),
+    ):
+        before = numbers.astype(np.float64) @ turn.T
+        check_words(words, before, storage, found.cache, f"{dtype}-{heads}", format.rotated)
+
+
+def check_words(
+    words: Array, x: Array, storage: Storage, cache: Cache, case: str, rotated: bool
+) -> None:
+    """x (n_rows, n_kv_heads, head_dim) was to be stored. A grid may be the float16 next to the
+    twin's, a code the one next to it where a number lies between two; nothing else is written."""
+    name, d = storage.name, x.shape[-1]
+    block = pack_block(d)
+    blocks, at = cache.tables[ROWS.slots, ROWS.positions // 16], ROWS.positions % 16
+    data, grid_words = token_words(words, storage, d)
+    rows = np.concatenate([data[blocks, :, at], grid_words[blocks, :, at]], axis=-1)
+    codes, grid = (found[..., 0, :] if found.ndim == 4 else found[..., 0, :, :]
+                   for found in reference.unpack(name, rows, 1, d, block))  # fmt: skip
+    want = reference.grids(name, x, block)
+    largest = np.abs(x.reshape(*x.shape[:-1], -1, block)).max(-1)[..., None]
+    off = (2.0**-10 + 64 * ROUNDING * rotated) * np.minimum(largest, 65504) + 2.0**-24
+    if name == "n4":  # fitted to levels, of which one near a middle may be another
+        off = off + 0.004 * largest
+    compare(f"cache_heads.{name}.grids", case, grid, want, off, 0)
+
+    exact = reference.encode(name, x, block, grid)
+    wrong = codes != exact
+    assert wrong.mean() < 0.01, f"{case}: {wrong.sum()} of {wrong.size} codes of {name}"
+    got = reference.decode(name, codes, block, grid)
+    best = reference.decode(name, exact, block, grid)
+    room = np.repeat(largest, block, axis=-1).reshape(x.shape) * (8 * ROUNDING + 2.0**-13)
+    compare(f"cache_heads.{name}", case, np.abs(got - x), np.abs(best - x), room, 0)
+
+    untouched = np.ones(words.shape, bool)
+    for part in token_words(untouched, storage, d):
+        part[blocks, :, at] = False
+    assert (words[untouched] == cache.stored[0].flat[0]).all(), f"{case}: wrote beside its tokens"
+
+
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+def test_queries_are_turned_with_the_keys_and_what_is_attended_back(
+    rig: Rig, heads: tuple[int, int, int]
+) -> None:
+    n_heads, _, d = heads
+    found = stored(rig, heads, "rotated4")
+    turn = reference.rotation(d, rotation_span(d))
+    np.testing.assert_allclose(turn @ turn.T, np.eye(d), atol=1e-12)
+    q = found.q.astype(np.float64).reshape(-1, n_heads, d)
+    bound = 16 * ROUNDING * np.linalg.norm(q, axis=-1, keepdims=True)
+    compare("rotate_heads", heads, found.new_q.reshape(q.shape), q @ turn.T, bound, 0)
+
+    config = config_of(heads)
+    batch = rig.batch(ROWS.step, bucket=len(ROWS.slots) + 1)
+    x = rig.input("x", found.new_q)
+    rig.run(lambda rec: ops.unrotate_heads(rec, batch, "back", config, x))
+    after = rig.memory.read(x)
+    compare("unrotate_heads", heads, after[: len(q), : n_heads * d].reshape(q.shape), q, bound, 0)
+    assert np.isnan(after[len(q) :]).all(), "rows that are not there"
+    for name in ("q8", "q8q4"):
+        assert np.array_equal(*(lambda s: (s.new_q, s.q))(stored(rig, heads, name)))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_tokens_words_do_not_depend_on_its_place_or_the_rows_beside_it(
+    rig: Rig, dtype: str
+) -> None:
+    heads = (4, 2, 48)
+    together = stored(rig, heads, dtype)
+    storages = (KV_FORMATS[dtype].keys, KV_FORMATS[dtype].values)
+    alone = Rows.of((2, 37))
+    for row in (0, 3, 7):
+        k, v, q = (a[row : row + 1] for a in (together.keys, together.values, together.q))
+        own = store(rig, heads, dtype, alone, k, v, q)
+        assert np.array_equal(own.new_q[0].view("u4"), together.new_q[row].view("u4"))
+        for i, storage in enumerate(storages):
+            mine = _words_at(own, i, storage, alone, 0)
+            assert np.array_equal(mine, _words_at(together, i, storage, ROWS, row))
+
+
+def _words_at(found: Stored, which: int, storage: Storage, rows: Rows, row: int) -> Array:
+    slot, position = int(rows.slots[row]), int(rows.positions[row])
+    block = found.cache.tables[slot, position // 16]
+    parts = token_words(found.words[which], storage, found.keys.shape[-1])
+    return np.concatenate([part[block, :, position % 16].reshape(-1) for part in parts])
