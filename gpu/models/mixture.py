@@ -73,11 +73,17 @@ class MixtureLlama(Llama):
         if of is None or work is None:
             super().mlp(run, i)
             return
+        routed = run.instruments.routed
         routing = capture.routing(i) if capture and capture.routing else work.routing
+        if routed:
+            routing = routed.routing(i)
         name, x = f"layer{i:02}.mlp", run.work.stream.middle(i)
         self.route(run, name, i, of, work, routing, x)
         shared = self.shared(run, name, i, work, x)
         self.products(run, name, i, of, work, routing, x)
+        if routed:
+            norms = routed.norms(i)
+            ops.expert_norms(run.rec, run.batch, f"{name}.norms", of, work.parts, norms)
 
         def combine(y: Tensor, residual: Tensor | None) -> None:
             ops.combine_experts(

@@ -140,6 +140,22 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
+class Routed:
+    """Where a plan leaves which experts its rows were given to (`gpu.step.Routes`).
+
+    routing, norms  of a layer: (MAX_ROWS, per_token) each
+    chosen, gates, lengths
+                    of all layers with experts: (n_expert_layers, at least MAX_ROWS · per_token)
+    """
+
+    routing: Callable[[int], Routing]
+    norms: Callable[[int], Tensor]
+    chosen: Tensor
+    gates: Tensor
+    lengths: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Reached:
     """What changes the pass of each slot: of a layer, tables that ops find a row's slot in.
 
@@ -191,6 +207,7 @@ class Instruments:
     weights: Weights | None = None
     reached: Reached | None = None
     adapted: Adapted | None = None
+    routed: Routed | None = None
 
 
 NONE = Instruments()

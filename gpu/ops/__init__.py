@@ -15,7 +15,7 @@ from gpu.ops.experts import (
     group_pairs,
     is_grouped,
 )
-from gpu.ops.inspection import attention_weights
+from gpu.ops.inspection import attention_weights, expert_norms
 from gpu.ops.lora import lora_expand
 from gpu.ops.norms import Norm, add_positions, norm, place_heads
 from gpu.ops.products import embed, matmul, qkv
@@ -41,6 +41,7 @@ __all__ = [
     "choose_experts",
     "combine_experts",
     "embed",
+    "expert_norms",
     "experts",
     "group_pairs",
     "is_grouped",

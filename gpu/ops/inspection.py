@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu.config import ModelConfig
+from gpu.config import Experts, ModelConfig
 from gpu.errors import DeviceError
 from gpu.kv.pools import KvPools
 from gpu.ops.attention import scores
@@ -72,3 +72,18 @@ def _expect_rounds(rec: Recorder, config: ModelConfig, pools: KvPools, label: st
             f"{rounds:,} rounds, but software devices end a shader after {MAX_ROUNDS:,}; use a "
             "real GPU or a shorter --context"
         )
+
+
+def expert_norms(
+    rec: Recorder, batch: Batch, label: str, experts: Experts, parts: Tensor, norms: Tensor
+) -> None:
+    """norms (rows, per_token): the lengths of what the experts of each row gave it, of parts
+    (rows · per_token, width)."""
+    expect_shape(norms, (experts.per_token,), label)
+    rec.dispatch(
+        label,
+        "expert_norms",
+        {"step": batch.step, "parts": parts, "norms": norms},
+        (batch.n_rows * experts.per_token, 1, 1),
+        {"PER_TOKEN": experts.per_token, "STRIDE": parts.shape[-1]},
+    )

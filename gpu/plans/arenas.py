@@ -4,7 +4,8 @@ steps use it in turn."""
 from __future__ import annotations
 
 from gpu.config import ModelConfig
-from gpu.models.workspace import Capture, States, Stream, Weights
+from gpu.models.workspace import Capture, Routed, States, Stream, Weights
+from gpu.ops import Routing
 from gpu.ops.statistics import n_stats
 from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Memory, Tensor, padded
@@ -37,6 +38,7 @@ class Arenas:
         self._arenas: dict[str, Tensor] = {}
         self._captures: dict[int, Capture] = {}
         self._weights: Weights | None = None
+        self._routed: Routed | None = None
         self.max_rows = _max_rows(config, memory)
         self.weights_room = _weights_room(config, context, memory)
 
@@ -69,6 +71,29 @@ class Arenas:
             keys = self._memory.zeros("inspect.keys", (2,), "u32", uniform=True)
             self._weights = Weights(keys, lambda i: part_of(layers, i, (1, room)), layers)
         return self._weights
+
+    def routed(self) -> Routed:
+        """Raises ValueError for a model without experts."""
+        if self._routed is None:
+            experts, layers = self._config.experts, self._config.expert_layers
+            if experts is None:
+                raise ValueError(f"{self._config.model_type} models have no experts")
+            shape, rows = (len(layers), aligned(MAX_ROWS * experts.per_token)), MAX_ROWS
+            chosen = self._memory.zeros("inspect.chosen", shape, "u32")
+            gates = self._memory.zeros("inspect.gates", shape)
+            lengths = self._memory.zeros("inspect.norms", shape)
+
+            def of_layer(arena: Tensor, layer: int) -> Tensor:
+                return part_of(arena, layers.index(layer), (rows, experts.per_token))
+
+            self._routed = Routed(
+                lambda i: Routing(of_layer(chosen, i), of_layer(gates, i)),
+                lambda i: of_layer(lengths, i),
+                chosen,
+                gates,
+                lengths,
+            )
+        return self._routed
 
     def _arena(self, name: str, n_parts: int, n_rows: int, width: int) -> Tensor:
         """(n_parts, n_rows · width, rounded up), at the beginning of a buffer with room for the
@@ -103,4 +128,4 @@ def aligned(n_floats: int) -> int:
 def part_of(arena: Tensor, i: int, shape: tuple[int, int]) -> Tensor:
     """The i-th part of an arena as a tensor of its own."""
     n_bytes, offset = shape[0] * shape[1] * 4, i * arena.shape[1] * 4
-    return Tensor(f"{arena.name}[{i}]", arena.buffer, shape, "f32", n_bytes, offset)
+    return Tensor(f"{arena.name}[{i}]", arena.buffer, shape, arena.dtype, n_bytes, offset)

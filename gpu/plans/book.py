@@ -35,6 +35,7 @@ SAMPLING = ("plain", "captured")
     logits   of the sampled rows
     states   every state of the residual stream
     weights  attention weights of a range of keys
+    routes   which experts rows are given to, and the lengths of what these give
     lens     logits of states that a plan of states left; runs no layers
 """
 
@@ -200,6 +201,7 @@ class PlanBook:
             self._arenas.weights() if kind == "weights" else None,
             self.reach_tables.reached() if reach else None,
             self._adapted if loras else None,
+            self._arenas.routed() if kind == "routes" else None,
         )
 
     def _sample(self, rec: Recorder, batch: Batch) -> None:

@@ -317,6 +317,12 @@ def layer_stats(states: Array, middles: Array) -> Array:
     return stats
 
 
+def expert_norms(parts: Array) -> Array:
+    """(n_pairs,): lengths of parts (n_pairs, width)."""
+    norms: Array = np.linalg.norm(parts, axis=-1)
+    return norms
+
+
 def cosine(a: Array, b: Array) -> Array:
     """Of the angle between a and b, along the last axis; 0 where either has no length."""
     lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)

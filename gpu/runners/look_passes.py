@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,8 @@ from gpu.errors import InvalidRequest
 from gpu.models.workspace import States, Weights
 from gpu.plans.book import PlanBook, RecordedPlan, StepTensors
 from gpu.runners.step_queue import StepQueue
-from gpu.step import Floats, Inspected, Look, Sample, Step
-from gpu.webgpu.buffers import Memory
+from gpu.step import Floats, Inspected, Look, Routes, Sample, Step
+from gpu.webgpu.buffers import Memory, Tensor
 
 LENS_SAMPLES = 4
 """States whose logits are computed together: as many rows as runs beside each other sample, so that
@@ -50,7 +51,8 @@ class LookPasses:
         one key can be kept."""
         attention = self._attention(step, *look.keys) if look.keys is not None else None
         states = self._all_states(step) if look.states else None
-        return Inspected(attention, self._lens(step) if look.lens else None, states)
+        lens = self._lens(step) if look.lens else None
+        return Inspected(attention, lens, states, self._routes(step) if look.routes else None)
 
     def first_plans(self) -> list[RecordedPlan]:
         """Plans whose kernels the first look will need."""
@@ -92,6 +94,25 @@ class LookPasses:
         used = layers[:, : n_rows * n_heads * n_keys].reshape(-1, n_rows, n_heads, n_keys)
         found: Floats = used.swapaxes(0, 1)
         return found
+
+    # ---- experts ----------------------------------------------------------------------------
+
+    def _routes(self, step: Step) -> Routes:
+        experts, layers = self._config.experts, self._config.expert_layers
+        if experts is None:
+            raise InvalidRequest(f"{self._config.model_type} models have no experts", "routes")
+        n_rows, per_token = len(step.rows), experts.per_token
+        recorded = self._plans.plan(n_rows, 0, "routes", step.context, step.reach, step.loras)
+        self._queue.run(recorded, step)
+        routed = recorded.instruments.routed
+        assert routed is not None
+
+        def read(tensor: Tensor) -> npt.NDArray[Any]:
+            """(n_rows, n_expert_layers, per_token)"""
+            used = self._memory.read(tensor)[:, : n_rows * per_token]
+            return used.reshape(len(layers), n_rows, per_token).swapaxes(0, 1)
+
+        return Routes(read(routed.chosen), read(routed.gates), read(routed.lengths))
 
     # ---- the residual stream ----------------------------------------------------------------
 

@@ -31,8 +31,8 @@ WINDOWS = [Window(tuple(random_models.ids(N_TOKENS, seed)), 1) for seed in (1, 2
 def load() -> Iterator[Any]:
     opened: list[Engine] = []
 
-    def open_engine(folder: Path) -> Engine:
-        opened.append(Engine.load(folder, dtype="f32", backend="torch", context=64, n_slots=1))
+    def open_engine(folder: Path, backend: str = "torch") -> Engine:
+        opened.append(Engine.load(folder, dtype="f32", backend=backend, context=64, n_slots=1))
         return opened[-1]
 
     yield open_engine
@@ -65,11 +65,20 @@ def observed(name: str, ids: list[int]) -> tuple[Any, Any, Any]:
     return chosen, gates, norms
 
 
-@pytest.mark.parametrize("name", ["mixtral_window_odd", "qwen2_moe", "qwen3_moe"])
-def test_routes_and_scores_are_those_of_transformers(name: str, load: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("mixtral_window_odd", "torch"),
+        ("qwen2_moe", "torch"),
+        ("qwen2_moe", "wgpu"),
+        ("qwen3_moe", "torch"),
+        ("qwen3_moe", "wgpu"),
+    ],
+)
+def test_routes_and_scores_are_those_of_transformers(name: str, backend: str, load: Any) -> None:
     """qwen2_moe: a layer without experts between two that have some, and gates that are not
     normalised; qwen3_moe: every second layer."""
-    engine, ids = load(random_models.folder(name)), list(WINDOWS[0].ids)
+    engine, ids = load(random_models.folder(name), backend), list(WINDOWS[0].ids)
     chosen, gates, norms = observed(name, ids)
     answer = engine.inspect(Routing(ids)).result()
     got = {part: answer[part].swapaxes(0, 1) for part in ("chosen", "gates", "norms")}
@@ -132,14 +141,23 @@ def test_a_model_without_experts_has_no_routes(load: Any) -> None:
         load(random_models.folder("qwen3")).inspect(Routing([1, 2])).result()
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe"])
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("mixtral", "torch"),
+        ("qwen2_moe", "torch"),
+        ("qwen3_moe", "torch"),
+        ("olmoe", "torch"),
+        ("olmoe", "wgpu"),
+    ],
+)
 def test_a_dead_expert_is_found_and_taken_out_without_a_trace(
-    name: str, tmp_path: Path, load: Any
+    name: str, backend: str, tmp_path: Path, load: Any
 ) -> None:
     """Also where gates are shares of all experts, since its share was nothing."""
     whole, without, less = (tmp_path / part for part in ("whole", "without", "less"))
     dead = planted(name, whole)
-    engine = load(whole)
+    engine = load(whole, backend)
     assert engine.config.experts is not None
     scores = expert_scores(engine, engine.config, WINDOWS)
     alive = {i: tuple(e for e in range(engine.config.experts.n) if e != dead[i]) for i in dead}
@@ -148,7 +166,7 @@ def test_a_dead_expert_is_found_and_taken_out_without_a_trace(
         assert (counts > 0).sum() > len(counts) // 2
     ids = list(WINDOWS[0].ids)
     write_pruned(whole, without, alive)
-    smaller = load(without)
+    smaller = load(without, backend)
     want, got = engine.logits(ids), smaller.logits(ids)
     assert np.abs(got - want).max() <= 2e-6 * np.abs(want).max()
     assert text_perplexity(smaller, WINDOWS) == pytest.approx(
@@ -158,4 +176,4 @@ def test_a_dead_expert_is_found_and_taken_out_without_a_trace(
     most = scores.means[0].argmax()
     others = {i: tuple(e for e in range(engine.config.experts.n) if e != most) for i in dead}
     write_pruned(whole, less, others)
-    assert np.abs(load(less).logits(ids) - want).max() > 1e-2 * np.abs(want).max()
+    assert np.abs(load(less, backend).logits(ids) - want).max() > 1e-2 * np.abs(want).max()
