@@ -36,6 +36,8 @@ MAX_LISTS = 1 << 16
 """Within one value: a list that holds another twice, and so on, is small only to look at."""
 MAX_EXPONENT = 16
 TEMPLATE_FILE = "<chat template>"
+MAKE_TEXT = ("join", "tojson", "string", "pprint", "urlencode", "xmlattr")
+"""Filters that make a text of a list and of all that is in it."""
 NUMBER = re.compile(r"\d+")
 
 
@@ -93,13 +95,18 @@ def _charge(what: str, n_chars: int) -> None:
         raise SecurityError(f"{what} makes too large a text")
 
 
-def _size(value: Any) -> int:
-    """Characters of a text, items of a list with all that is in them; of a number the number. Goes
-    no further than what is too large."""
-    if isinstance(value, str):
-        return len(value)
+def _length(value: Any) -> int:
+    """Characters of a text, items of a list; of a number the number."""
     if isinstance(value, int | float):
         return int(min(abs(value), MAX_WORK_CHARS))
+    return len(value) if isinstance(value, str | list | tuple | dict) else 1
+
+
+def _size(value: Any) -> int:
+    """As `_length`, with all that is in a list: what it may become as text. Goes no further than
+    what is too large."""
+    if not isinstance(value, list | tuple | dict):
+        return _length(value)
     n_chars, n_lists, left = 1, 0, [value]
     while left and n_chars <= MAX_TEXT_CHARS:
         items = left.pop()
@@ -133,11 +140,12 @@ def _method_size(name: str, text: str, args: list[Any]) -> int:
         values = [v for arg in args for v in (arg.values() if isinstance(arg, dict) else [arg])]
         return _formatted_size(text, values, "{")
     if name == "replace" and len(args) >= 2:
-        return len(text) + text.count(str(args[0])) * _size(args[1])
-    size = sum(map(_size, args))
-    if name in ("expandtabs", "join", "translate"):
-        return (len(text) + 1) * (size or 8)
-    return len(text) + size
+        return len(text) + text.count(str(args[0])) * _length(args[1])
+    if name == "join":
+        return sum(len(text) * _length(parts) + _size(parts) for parts in args)
+    if name in ("expandtabs", "translate"):
+        return (len(text) + 1) * (sum(map(_size, args)) or 8)
+    return len(text) + sum(map(_length, args))
 
 
 def _filter_size(name: str, value: Any, args: list[Any]) -> int:
@@ -146,13 +154,16 @@ def _filter_size(name: str, value: Any, args: list[Any]) -> int:
         return _method_size(name, value, args)
     if isinstance(value, str) and name == "format":
         return _formatted_size(value, args, "*")
-    sizes = sum(map(_size, args))
-    if name == "indent":
-        return _size(value) + str(value).count("\n") * (sizes + 4) + sizes
-    if name in ("join", "tojson", "wordwrap"):
-        n_items = value.count("\n") + len(value) // 8 if isinstance(value, str) else _size(value)
-        return _size(value) + n_items * sizes
-    return _size(value) + sizes
+    sizes = sum(map(_length, args))
+    if name in ("indent", "wordwrap") and isinstance(value, str):
+        n_lines = value.count("\n") + (len(value) // 8 if name == "wordwrap" else 0)
+        return len(value) + (n_lines + 1) * (sizes + 4)
+    if name == "join":
+        return _size(value) + _length(value) * sizes
+    if name in MAKE_TEXT:
+        nested = name == "tojson" and not isinstance(value, str)
+        return _size(value) * (1 + sizes if nested else 1)
+    return _length(value) + sizes
 
 
 def _bounded_filter(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,13 +229,13 @@ class Environment(ImmutableSandboxedEnvironment):
     ) -> Any:
         """`'a' * 10**9` is memory, not text: operators are held to ordinary sizes."""
         if operator == "**":
-            size = MAX_WORK_CHARS if abs(right) > MAX_EXPONENT else _size(left)
+            size = MAX_WORK_CHARS if abs(right) > MAX_EXPONENT else _length(left)
         elif operator == "*":
-            size = _size(left) * _size(right)
+            size = _length(left) * _length(right)
         elif operator == "%" and isinstance(left, str):
             size = _formatted_size(left, right if isinstance(right, tuple) else (right,), "*")
         else:
-            size = 0 if isinstance(left, int | float) else _size(left) + _size(right)
+            size = 0 if isinstance(left, int | float) else _length(left) + _length(right)
         _charge(f"the operator {operator}", size)
         return super().call_binop(context, operator, left, right)
 

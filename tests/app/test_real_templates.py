@@ -93,3 +93,12 @@ def test_it_continues_as_transformers_does(name: str) -> None:
         assert got(name, messages, continue_final=True) == want
         taken += want is not None
     assert taken >= 3
+
+
+def test_long_conversations_are_within_the_bounds() -> None:
+    turns = [Message("user", "A b\n" * 10_000), Message("assistant", "C </think> d\n" * 3_000)]
+    messages = [*turns * 30, turns[0]]
+    for name in SOURCES:
+        want = expected(name, messages, add_generation_prompt=True)
+        assert want is not None
+        assert got(name, messages, add_generation_prompt=True) == want
