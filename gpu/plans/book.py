@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gpu import ops
 from gpu.config import ModelConfig
@@ -43,9 +44,17 @@ LEAST_ROWS = {"states": 2, "lens": 2}
 """Rows of a state take a multiple of 32 floats and states begin at multiples of 64, so that those
 of two rows and more lie one behind the other: as rows of one matrix, which a lens reads."""
 
-PlanKey = tuple[int, int, int, str, bool, bool]
-"""(rows bucket, samples bucket, splits bucket, kind: of `SAMPLING` or what that leaves out, whether
-it is reached into, whether it has adapters)"""
+
+class PlanKey(NamedTuple):
+    """What a plan is recorded for: buckets of rows, samples and splits; a kind, of `SAMPLING` or
+    what that leaves out; whether it is reached into and whether it has adapters."""
+
+    rows: int
+    samples: int
+    splits: int
+    kind: str
+    reach: bool
+    loras: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,7 @@ class RecordedPlan:
 
     @property
     def sample_bytes(self) -> int:
-        return self.key[1] * RESULT_WORDS * 4
+        return self.key.samples * RESULT_WORDS * 4
 
     @property
     def query_at(self) -> int:
@@ -172,7 +181,7 @@ class PlanBook:
         `reach`: what `reach_tables` hold acts; `loras`: adapters do."""
         rows = _bucket(max(n_rows, LEAST_ROWS.get(kind, 1)), ROW_BUCKETS)
         splits = _power_of_two(-(-context // self._split)) if rows <= FEW_ROWS else 1
-        key = (rows, _bucket(n_samples, SAMPLE_BUCKETS), splits, kind, reach, loras)
+        key = PlanKey(rows, _bucket(n_samples, SAMPLE_BUCKETS), splits, kind, reach, loras)
         if key not in self._plans:
             self._plans[key] = self._record(key)
         return self._plans[key]

@@ -30,7 +30,7 @@ def listed(recorded: RecordedPlan, size: StepSize) -> ListedPlan:
         n_rows=size.n_rows,
         n_samples=size.n_samples,
         context=size.context,
-        recorded_rows=recorded.key[0],
+        recorded_rows=recorded.key.rows,
         dispatches=tuple(_dispatch(d, numbers[id(d.kernel)], size) for d in plan.dispatches),
         kernels=tuple(_kernel(kernel) for kernel in kernels),
         n_bytes=total.n_bytes,

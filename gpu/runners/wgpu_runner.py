@@ -309,7 +309,7 @@ class WgpuRunner:
         return parse_captured(
             done.data[recorded.sample_bytes :],
             self.config,
-            bucket=recorded.key[0],
+            bucket=recorded.key.rows,
             n_rows=len(lane.step.rows),
             entropy_stride=recorded.capture.entropies.shape[1],
             times=done.times,
