@@ -106,6 +106,10 @@ class ReachedFrom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reach: Interventions
 
 
+EncodedReached = tuple[tuple[int, "Encoded"], ...]
+"""Of a text: position from which on a setting acted, and the setting."""
+
+
 class Sizes(Protocol):
     """Of a model."""
 
@@ -159,6 +163,46 @@ def encode_interventions(
     check.loras(wanted.loras, loras)
     toward, away = check.steers(wanted.steer)
     return Encoded(wanted, toward, away, check.patches(wanted.patch, n_prompt))
+
+
+def encode_reached(
+    reached: Sequence[ReachedFrom], encode: Callable[[Interventions], Encoded]
+) -> EncodedReached:
+    """`reached` for a model, each setting by `encode`. Raises InvalidRequest for positions that do
+    not rise, and what `encode` raises."""
+    earliest, found = 0, []
+    for one in reached:
+        if one.first < earliest:
+            raise InvalidRequest(
+                f"first must be {earliest} or more, because what acts later comes later, but got "
+                f"{one.first}",
+                "reached",
+            )
+        earliest = one.first + 1
+        found.append((one.first, encode(one.reach)))
+    return tuple(found)
+
+
+def expect_in_turn(reached: Sequence[ReachedFrom], reach: Interventions, last: int) -> None:
+    """`reach` acts on a text from position `last` on, and where `reached` is not empty, that acts
+    on what is before. Raises InvalidRequest where it goes on to `last`, and for a patch of `reach`
+    that comes too late."""
+    if not reached:
+        return
+    if reached[-1].first >= last:
+        raise InvalidRequest(
+            f"first must be less than {last}, the last position of ids, where reach begins, but "
+            f"got {reached[-1].first}",
+            "reached",
+        )
+    acted = {patch for one in reached for patch in one.reach.patch}
+    for patch in reach.patch:
+        if patch.position < last and patch not in acted:
+            raise InvalidRequest(
+                f"reach begins at position {last}, so it cannot patch the token at "
+                f"{patch.position}; put that patch into reached",
+                "reach.patch",
+            )
 
 
 def expect_no_new_patch(now: Interventions, wanted: Interventions, param: str = "reach") -> None:

@@ -39,6 +39,8 @@ from gpu.interventions import (
     Interventions,
     ReachedFrom,
     encode_interventions,
+    encode_reached,
+    expect_in_turn,
 )
 from gpu.kv.blocks import bytes_by_format
 from gpu.kv.formats import kv_format
@@ -205,12 +207,15 @@ class Engine:
         capture: bool = False,
         script: Several[ChangeAt] = (),
         reach: Interventions = NO_INTERVENTIONS,
+        reached: Several[ReachedFrom] = (),
         on_event: Callable[[Event], None] | None = None,
     ) -> Run:
         """Start a run and return at once. `on_event` is called on the engine's thread and must not
         block; without it the run is iterated. `script`: changes of its settings, each to act from a
         token on that is known already, as in a run that is written again. `reach`: interventions
-        from its beginning on, see `gpu.interventions`.
+        from its beginning on, see `gpu.interventions`. `reached`: what all of `ids` but the last
+        were computed under, where they are the text of an earlier run that goes on; `reach` then
+        begins with the last.
 
         Raises InvalidRequest, ContextExceeded, QueueFull, EngineClosed.
         """
@@ -220,6 +225,8 @@ class Engine:
             raise ContextExceeded(len(ids), self._limits.context)
         changes = checked_script(script, params)
         later = encoded_reaches(changes, reach, self._encoded)
+        expect_in_turn(reached, reach, len(ids) - 1)
+        before = encode_reached(reached, lambda one: self._encoded(one, len(ids), "reached"))
         reaches = (self._encoded(reach, len(ids)), *later)
         events = Events(on_event, self._one_less)
         sequence = Sequence(
@@ -231,6 +238,7 @@ class Engine:
             capture=capture,
             script=changes,
             reaches=reaches,
+            reached=before,
             on_event=events,
         )
         self._one_more()
@@ -279,12 +287,15 @@ class Engine:
         """Why the engine stopped by itself; None while it has not."""
         return self._thread.failure
 
-    def _encoded(self, reach: Interventions, n_prompt: int | None = None) -> Encoded:
+    def _encoded(
+        self, reach: Interventions, n_prompt: int | None = None, param: str = "reach"
+    ) -> Encoded:
         most = min(MAX_TEXT_TOKENS, self._limits.context)
         return encode_interventions(
             reach,
             self.config,
             self.tokenizer.encode,
+            param=param,
             n_prompt=n_prompt,
             most=most,
             loras=[lora.name for lora in self.info.loras],

@@ -35,7 +35,16 @@ from gpu.inspection import (
     Routing,
     Waterfall,
 )
-from gpu.interventions import MAX_TEXT_TOKENS, Encode, Encoded, ReachedFrom, encode_interventions
+from gpu.interventions import (
+    MAX_TEXT_TOKENS,
+    Encode,
+    Encoded,
+    EncodedReached,
+    Interventions,
+    ReachedFrom,
+    encode_interventions,
+    encode_reached,
+)
 from gpu.reach import Course
 from gpu.runner import Runner
 from gpu.step import Floats, Look, Sample
@@ -44,9 +53,6 @@ MAX_TOP = 100
 
 Pieces = Generator[None, None, Answer]
 """Yields after each piece of work; its value is the answer."""
-
-Wanted = list[tuple[int, Encoded]]
-"""Interventions that tokens were computed under, from a position on each."""
 
 
 class Inspector:
@@ -196,33 +202,23 @@ class Inspector:
         """What `ask` answers under these interventions, whose texts are computed first."""
         return self._asked(self._wanted(reached), ask)
 
-    def _asked(self, wanted: Wanted, ask: Callable[[Course], Pieces]) -> Pieces:
+    def _asked(self, wanted: EncodedReached, ask: Callable[[Course], Pieces]) -> Pieces:
         course = yield from self._course(wanted)
         return (yield from ask(course))
 
-    def _wanted(self, reached: tuple[ReachedFrom, ...]) -> Wanted:
-        earliest, found = 0, []
-        most = min(MAX_TEXT_TOKENS, self._runner.limits.context)
-        for one in reached:
-            if one.first < earliest:
-                raise InvalidRequest(
-                    f"first must be {earliest} or more, because what acts later comes later, but "
-                    f"got {one.first}",
-                    "reached",
-                )
-            earliest = one.first + 1
-            encoded = encode_interventions(
-                one.reach,
-                self._runner.config,
-                self._encode,
-                param="reached",
-                most=most,
-                loras=[lora.name for lora in self._runner.loras],
-            )
-            found.append((one.first, encoded))
-        return found
+    def _wanted(self, reached: tuple[ReachedFrom, ...]) -> EncodedReached:
+        runner = self._runner
+        most = min(MAX_TEXT_TOKENS, runner.limits.context)
+        loras = [lora.name for lora in runner.loras]
 
-    def _course(self, wanted: Wanted) -> Generator[None, None, Course]:
+        def encoded(reach: Interventions) -> Encoded:
+            return encode_interventions(
+                reach, runner.config, self._encode, param="reached", most=most, loras=loras
+            )
+
+        return encode_reached(reached, encoded)
+
+    def _course(self, wanted: EncodedReached) -> Generator[None, None, Course]:
         course = Course()
         for first, encoded in wanted:
             setting = yield from self._states.setting(encoded)

@@ -29,7 +29,7 @@ from gpu.events import (
     TokenText,
     Updated,
 )
-from gpu.interventions import UNTOUCHED, Encoded
+from gpu.interventions import UNTOUCHED, Encoded, EncodedReached
 from gpu.kv.blocks import blocks_for
 from gpu.kv.prefix_cache import Chain
 from gpu.sampling import SamplingParams
@@ -80,6 +80,7 @@ class Sequence:
         capture: bool = False,
         script: Script = (),
         reaches: tuple[Encoded | None, ...] = (),
+        reached: EncodedReached = (),
         on_event: Callable[[Event], None] = lambda event: None,
     ) -> None:
         if params.seed is None:
@@ -87,7 +88,8 @@ class Sequence:
             params = msgspec.structs.replace(params, seed=seed)
         self.prompt = prompt
         self.ids = list(prompt)  # the prompt and every token read since
-        self.reach = RunReach(reaches or (UNTOUCHED, *[None] * len(script)), len(prompt))
+        wanted = reaches or (UNTOUCHED, *[None] * len(script))
+        self.reach = RunReach(wanted, len(prompt), reached)
         self.chain = Chain(self.reach.course.mark)  # of ids
         self.params = params
         self.capture = capture

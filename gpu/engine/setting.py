@@ -12,6 +12,7 @@ from gpu.interventions import (
     NO_INTERVENTIONS,
     UNTOUCHED,
     Encoded,
+    EncodedReached,
     Ids,
     Interventions,
     expect_no_new_patch,
@@ -76,21 +77,26 @@ def made(wanted: Encoded, state: State) -> Setting:
 class RunReach:
     """What acts on the tokens of one run.
 
-    wanted  the setting it begins with, then that of each change of its script, None for no change
+    wanted  what its prompt was computed under before, then the setting it begins with, then that of
+            each change of its script, None for no change
     course  what acts where, of tokens that are computed and to come
     told    the setting in force, as it was asked for
     """
 
-    def __init__(self, wanted: tuple[Encoded | None, ...], n_prompt: int) -> None:
-        self.wanted = wanted
+    def __init__(
+        self, wanted: tuple[Encoded | None, ...], n_prompt: int, reached: EncodedReached = ()
+    ) -> None:
+        """`wanted`: without what `reached` says of its prompt."""
+        self.wanted = (*(encoded for _, encoded in reached), *wanted)
         self.course = Course()
         self.told = NO_INTERVENTIONS if wanted[0] is None else wanted[0].told
         self._n_prompt = n_prompt
+        self._firsts = tuple(first for first, _ in reached)
         self._settings: tuple[Setting | None, ...] | None = None
         self._early: Setting | None = None
         self._in_slot = NOTHING
-        if all(one is None or one is UNTOUCHED for one in wanted):
-            self.settle(tuple(None if one is None else PLAIN for one in wanted))
+        if all(one is None or one is UNTOUCHED for one in self.wanted):
+            self.settle(tuple(None if one is None else PLAIN for one in self.wanted))
 
     @property
     def ready(self) -> bool:
@@ -99,10 +105,13 @@ class RunReach:
 
     def settle(self, settings: tuple[Setting | None, ...]) -> None:
         """What was wanted is ready. Before any row is made."""
-        self._settings = settings
-        last = self._n_prompt - 1
-        if settings[0] is not None:
-            settings[0].lay(self.course, 0, last)
+        n_before, last = len(self._firsts), self._n_prompt - 1
+        before, self._settings = settings[:n_before], settings[n_before:]
+        for first, setting in zip(self._firsts, before, strict=True):
+            if setting is not None:
+                setting.lay(self.course, first, first)
+        if (own := self._settings[0]) is not None:
+            own.lay(self.course, last if n_before else 0, last)
         if self._early is not None:
             self._early.lay(self.course, last, last)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -16,6 +17,7 @@ from gpu.errors import InvalidRequest
 from gpu.events import Done, Event, Prefill, Token, Updated
 from gpu.inspection import AttentionFrom, AttentionTo, Beam, LogitLens, Losses, Question, Waterfall
 from gpu.interventions import (
+    NO_INTERVENTIONS,
     HeadFactor,
     Interventions,
     LayerFactor,
@@ -59,6 +61,7 @@ ALL = Interventions(
     steer=(*STEER.steer, Steer(1, "low", 1.0)),
     patch=PATCHED.patch,
 )
+BAD = Interventions(mlp=(LayerFactor(5, 0.0),))
 SETTINGS = {"steer": STEER, "off": OFF, "patch": PATCHED, "all": ALL}
 
 
@@ -341,6 +344,59 @@ def test_questions_find_the_blocks_of_the_run_they_are_about(engine: Engine) -> 
     assert sum(n > 0 for n in after.n_found) - sum(n > 0 for n in state.n_found) <= 1
 
 
+# ---- going on -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("now", [Interventions(), OFF, STEER])
+def test_a_text_goes_on_as_if_it_had_never_stopped(engine: Engine, now: Interventions) -> None:
+    """Begun with patches, changed at two tokens, and written on from the ninth: to the bit, from
+    what the cache kept."""
+    prompt = text(16, 40)
+    script = [ChangeAt(3, reach=ALL_BUT_PATCHES), ChangeAt(9, reach=now)]
+    whole = submit(engine, prompt, reach=PATCHED, script=script)
+    ids = prompt + whole.ids[:9]
+    params = msgspec.structs.replace(PARAMS, first_index=9, max_tokens=PARAMS.max_tokens - 9)
+    ran = (ReachedFrom(0, PATCHED), ReachedFrom(39 + 3, ALL_BUT_PATCHES))
+    rest = submit(engine, ids, params, reach=now, reached=ran)
+    assert rest.ids == whole.ids[9:]
+    told = tokens(whole.events)[9:]
+    exact = engine.info.device.backend != "torch"
+    assert [t.logprob for t in tokens(rest.events)] == (
+        [t.logprob for t in told] if exact else pytest.approx([t.logprob for t in told], abs=1e-4)
+    )
+    assert n_found(rest) == len(ids) - 1
+    anew = submit(engine, ids, params, reach=now)
+    assert tokens(anew.events)[0].logprob != pytest.approx(told[0].logprob, abs=1e-3)
+
+
+def test_a_patch_that_acted_before_may_be_told_again(engine: Engine) -> None:
+    """A page sends all that is set with every change."""
+    prompt = text(17, 24)
+    both = msgspec.structs.replace(OFF, patch=PATCHED.patch)
+    ran = (ReachedFrom(0, PATCHED),)
+    written = submit(engine, prompt, reach=both, reached=ran, script=[ChangeAt(2, reach=PATCHED)])
+    bare = submit(
+        engine, prompt, reach=OFF, reached=ran, script=[ChangeAt(2, reach=NO_INTERVENTIONS)]
+    )
+    assert_equal_draws(engine, written, bare)
+
+
+@pytest.mark.parametrize(
+    ("reached", "reach", "words"),
+    [
+        ((ReachedFrom(0, BAD),), NO_INTERVENTIONS, "reached.mlp: layer must be"),
+        ((ReachedFrom(4, OFF), ReachedFrom(2, OFF)), NO_INTERVENTIONS, "first must be 5 or more"),
+        ((ReachedFrom(19, OFF),), NO_INTERVENTIONS, "less than 19"),
+        ((ReachedFrom(0, OFF),), PATCHED, "it cannot patch the token at 7"),
+    ],
+)
+def test_what_cannot_have_been_before_is_refused(
+    engine: Engine, reached: tuple[ReachedFrom, ...], reach: Interventions, words: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        engine.submit(text(18), PARAMS, reach=reach, reached=reached)
+
+
 # ---- others, and none ---------------------------------------------------------------------------
 
 
@@ -364,19 +420,17 @@ def test_without_interventions_the_plans_are_those_of_ever(engine: Engine, runne
         key: [described(d) for d in p.plan.dispatches] for key, p in runner.plans.recorded.items()
     }
     submit(engine, prompt, reach=ALL)
-    n_reached = sum(key[-1] for key in runner.plans.recorded)
+    n_reached = sum(key.reach for key in runner.plans.recorded)
     assert n_reached > 0
     neutral = Interventions(mlp=(LayerFactor(0, 1.0),), steer=(Steer(0, "a", 0.0),))
     for reach in (Interventions(), neutral):
         submit(engine, text(12 + len(reach.mlp)), reach=reach)
-    assert sum(key[-1] for key in runner.plans.recorded) == n_reached
+    assert sum(key.reach for key in runner.plans.recorded) == n_reached
     for key, dispatches in plain.items():
         assert [described(d) for d in runner.plans.recorded[key].plan.dispatches] == dispatches
 
 
 # ---- refused ------------------------------------------------------------------------------------
-
-BAD = Interventions(mlp=(LayerFactor(5, 0.0),))
 
 
 def test_a_bad_setting_changes_nothing(engine: Engine) -> None:
