@@ -37,8 +37,9 @@ from gpu.interventions import (
     Steer,
     encode_interventions,
 )
+from gpu.kv.blocks import token_bytes_by_format
 from gpu.lora.adapter import check_lora
-from gpu.perplexity import Perplexity, perplexities
+from gpu.perplexity import Measured, Perplexity, perplexities
 from gpu.perplexity import Window as TextWindow
 from gpu.perplexity import perplexity as text_perplexity
 from gpu.perplexity import windows as text_windows
@@ -71,6 +72,7 @@ __all__ = [
     "LayerFactor",
     "LoraInfo",
     "LoraStrength",
+    "Measured",
     "ModelConfig",
     "ModelError",
     "Outlier",
@@ -101,6 +103,7 @@ __all__ = [
     "probe_device",
     "text_perplexity",
     "text_windows",
+    "token_bytes_by_format",
     "write_gguf_outline",
     "write_pruned",
 ]
