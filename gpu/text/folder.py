@@ -13,7 +13,7 @@ import tokenizers
 
 from gpu.errors import ModelError
 from gpu.json_object import JsonObject
-from gpu.text.added_tokens import add_tokens
+from gpu.text.added_tokens import add_tokens, mark_special
 from gpu.text.model_proto import read_model
 from gpu.text.sentence_piece import make_backend
 
@@ -40,6 +40,7 @@ def read_folder(folder: Path, path: Path) -> TokenizerFiles:
         backend, named = _of_sentence_piece(path, named, older)
     else:
         backend = _of_json(path)
+    add_tokens(backend, folder, config, older)
     return TokenizerFiles(backend, named, str(path), _chat_template(folder, config))
 
 
@@ -82,7 +83,7 @@ def _of_sentence_piece(
         pieces = replace(pieces, add_prefix=config.boolean("add_prefix_space", True))
     first_only = not config.boolean("legacy", True)
     backend = make_backend(pieces, str(path), prefix_first_only=first_only)
-    add_tokens(backend, path.parent, config, names)
+    mark_special(backend, config, names)
     said = {"bos_token": pieces.control(pieces.bos_id), "eos_token": pieces.control(pieces.eos_id)}
     values = said | {key: value for key, value in config.values.items() if value is not None}
     values.setdefault("add_bos_token", values["bos_token"] is not None)
