@@ -167,6 +167,7 @@ class EngineProcess:
             on_event=on_event,
             script=message.script,
             reach=message.reach,
+            reached=message.reached,
         )
 
     def _ask(self, engine: Engine, message: Ask) -> None:

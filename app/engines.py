@@ -31,6 +31,7 @@ from gpu import (
     EngineError,
     EngineInfo,
     Interventions,
+    ReachedFrom,
     SamplingParams,
 )
 from gpu.events import Event
@@ -58,7 +59,7 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]: ...
     def encode_with_offsets(
-        self, text: str, bos: bool = True, specials: bool = True, inside: bool = False
+        self, text: str, bos: bool = True, specials: bool = True
     ) -> tuple[list[int], list[tuple[int, int]]]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
     def piece(self, id: int) -> str: ...
@@ -101,6 +102,7 @@ class Engine(Protocol):
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
         reach: Interventions = NO_INTERVENTIONS,
+        reached: tuple[ReachedFrom, ...] = (),
     ) -> EngineRun: ...
     def inspect(self, question: Question) -> Future[Answer]: ...
     def close(self) -> None: ...
@@ -187,6 +189,7 @@ class EngineClient(ABC):
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
         reach: Interventions = NO_INTERVENTIONS,
+        reached: tuple[ReachedFrom, ...] = (),
     ) -> Run:
         """Start a run. Raises what `gpu.Engine.submit` raises, and `UnavailableError`."""
 
@@ -235,11 +238,18 @@ class LocalEngine(EngineClient):
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
         reach: Interventions = NO_INTERVENTIONS,
+        reached: tuple[ReachedFrom, ...] = (),
     ) -> Run:
         self.require_ready()
         assert self._engine is not None
         return self._engine.submit(
-            ids, params, capture=capture, on_event=on_event, script=script, reach=reach
+            ids,
+            params,
+            capture=capture,
+            on_event=on_event,
+            script=script,
+            reach=reach,
+            reached=reached,
         )
 
     def inspect(self, question: Question) -> Future[Answer]:

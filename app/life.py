@@ -34,7 +34,14 @@ from app.pipe import (
     ToEngine,
     error_of,
 )
-from gpu import NO_INTERVENTIONS, ChangeAt, Interventions, InvalidRequest, SamplingParams
+from gpu import (
+    NO_INTERVENTIONS,
+    ChangeAt,
+    Interventions,
+    InvalidRequest,
+    ReachedFrom,
+    SamplingParams,
+)
 from gpu.events import Done, Event, Prefill, Timings, Token
 from gpu.inspection import Answer, Question
 
@@ -123,12 +130,14 @@ class Life:
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
         reach: Interventions = NO_INTERVENTIONS,
+        reached: tuple[ReachedFrom, ...] = (),
     ) -> ProcessRun:
         number = next(self._numbers)
         run = ProcessRun(self, number, len(ids), on_event)
         self._register(self._runs, number, run)
         try:
-            self.call(lambda call: Submit(call, number, ids, params, capture, script, reach))
+            asked = (ids, params, capture, script, reach, reached)
+            self.call(lambda call: Submit(call, number, *asked))
         except BaseException:
             self._runs.pop(number, None)
             raise

@@ -37,7 +37,7 @@ from app.security import browser_session
 from app.sessions import RequestClock, Sessions
 from app.tokenizing import Tokenizing
 from app.written import checked_written
-from gpu import Interventions, encode_interventions
+from gpu import Interventions, InvalidRequest, encode_interventions, expect_in_turn
 
 PATH = "/ws"
 MAX_CONNECTIONS = 64
@@ -132,7 +132,17 @@ class Connection:
             case Tokenize():
                 self._questions.answer(lambda: self._tokenizing.of(message))
 
-    def _check_reach(self, reach: Interventions | None, n_prompt: int | None = None) -> None:
+    def _check_reached(self, message: Generate, n_prompt: int) -> None:
+        """Raises `InvalidRequest` for what cannot have acted on the tokens of a message."""
+        if message.reached and message.ids is None:
+            raise InvalidRequest("reached says what ids were computed under; give ids", "reached")
+        expect_in_turn(message.reached, message.reach, n_prompt - 1)
+        for one in message.reached:
+            self._check_reach(one.reach, n_prompt, "reached")
+
+    def _check_reach(
+        self, reach: Interventions | None, n_prompt: int | None = None, param: str = "reach"
+    ) -> None:
         """Raises `InvalidRequest` for interventions that the model cannot be given."""
         if reach is not None:
             model = self._engine.require_ready().model
@@ -140,6 +150,7 @@ class Connection:
                 reach,
                 model,
                 self._engine.tokenizer.encode,
+                param=param,
                 n_prompt=n_prompt,
                 loras=[lora.name for lora in model.loras],
             )
@@ -160,6 +171,7 @@ class Connection:
             continue_final=message.continue_final,
         )
         self._check_reach(message.reach, len(ids))
+        self._check_reached(message, len(ids))
         clock.prepared = clock.now()
         live = self._sessions.start(
             self._owner,
@@ -171,6 +183,7 @@ class Connection:
             script=message.changes,
             n_written=checked_written(message),
             reach=message.reach,
+            reached=message.reached,
         )
         self._out.follow(live, after=0)
 

@@ -16,6 +16,7 @@ from gpu import (
     Interventions,
     InvalidRequest,
     QueueFull,
+    ReachedFrom,
     SamplingParams,
 )
 from gpu.events import Event
@@ -37,6 +38,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     capture: bool
     script: tuple[ChangeAt, ...] = ()
     reach: Interventions = NO_INTERVENTIONS
+    reached: tuple[ReachedFrom, ...] = ()
 
 
 class Change(msgspec.Struct, frozen=True, tag="change"):

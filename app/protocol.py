@@ -13,7 +13,15 @@ from typing import Literal
 
 import msgspec
 
-from gpu import NO_INTERVENTIONS, ChangeAt, EngineError, Interventions, LoraInfo, SamplingParams
+from gpu import (
+    NO_INTERVENTIONS,
+    ChangeAt,
+    EngineError,
+    Interventions,
+    LoraInfo,
+    ReachedFrom,
+    SamplingParams,
+)
 from gpu.events import Accepted, Done, Prefill, Queued, Token, Updated
 from gpu.inspection import Question
 
@@ -47,6 +55,8 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_field
     there by a person; `accepted` tells what each adds to it. When the last of them ends the text,
     the generation is over at once.
     `reach`: interventions from the beginning on, see `gpu.interventions`.
+    `reached`: what all of `ids` but the last were computed under, where they go on from a text;
+    `reach` then begins with the last.
     """
 
     id: str
@@ -59,6 +69,7 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_field
     changes: tuple[ChangeAt, ...] = ()
     written: int = 0
     reach: Interventions = NO_INTERVENTIONS
+    reached: tuple[ReachedFrom, ...] = ()
 
 
 class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

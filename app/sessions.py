@@ -28,6 +28,7 @@ from gpu import (
     EngineError,
     Interventions,
     InvalidRequest,
+    ReachedFrom,
     SamplingParams,
 )
 from gpu.events import Accepted, Done, Event, Prefill, Token
@@ -230,6 +231,7 @@ class Sessions:
         script: tuple[ChangeAt, ...] = (),
         n_written: int = 0,
         reach: Interventions = NO_INTERVENTIONS,
+        reached: tuple[ReachedFrom, ...] = (),
     ) -> LiveRun:
         """Begin a generation; `clock` began with the request, or begins now. `n_written`: see
         `app.protocol.Generate`. Raises `InvalidRequest` and what `EngineClient.submit` raises."""
@@ -250,6 +252,7 @@ class Sessions:
                     on_event=live.on_event,
                     script=script,
                     reach=reach,
+                    reached=reached,
                 )
                 live.started(run)
         except BaseException:

@@ -127,9 +127,7 @@ class Tokenizing:
         tokens: list[PromptPiece] = []
         start = 0
         for text, specials in parts.parts:
-            ids, offsets = self._tokenizer.encode_with_offsets(
-                text, bos=False, specials=specials, inside=start > 0
-            )
+            ids, offsets = self._tokenizer.encode_with_offsets(text, bos=False, specials=specials)
             for id, (first, end) in zip(ids, offsets, strict=True):
                 owner = owners.of(start + first, start + end)
                 role = "" if owner is None else messages[owner].role

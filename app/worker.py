@@ -18,7 +18,14 @@ from app.life import Life, ProcessRun
 from app.pipe import CLOSE_SECONDS, Close, Failed, Loading, Ready
 from app.protocol import Status
 from app.transfer import Cancelled, Transfer
-from gpu import NO_INTERVENTIONS, ChangeAt, EngineError, Interventions, SamplingParams
+from gpu import (
+    NO_INTERVENTIONS,
+    ChangeAt,
+    EngineError,
+    Interventions,
+    ReachedFrom,
+    SamplingParams,
+)
 from gpu.inspection import Answer, Question
 
 log = logging.getLogger(__name__)
@@ -74,11 +81,12 @@ class ProcessEngine(EngineClient):
         on_event: OnEvent,
         script: tuple[ChangeAt, ...] = (),
         reach: Interventions = NO_INTERVENTIONS,
+        reached: tuple[ReachedFrom, ...] = (),
     ) -> ProcessRun:
         self.require_ready()
         life = self._life
         assert life is not None
-        return life.submit(ids, params, capture, on_event, script, reach)
+        return life.submit(ids, params, capture, on_event, script, reach, reached)
 
     def inspect(self, question: Question) -> Future[Answer]:
         self.require_ready()

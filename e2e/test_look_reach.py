@@ -395,6 +395,28 @@ def test_a_smaller_model_keeps_what_it_has(hand: Hand) -> None:
     }
 
 
+NONE: dict[str, Any] = {}
+GOES_ON = [
+    # ran, from, last, reach now, what is asked for
+    ([], 8, 8, NONE, {}),
+    ([], 8, 8, HEAD_OFF, {"reached": [{"first": 0, "reach": {}}]}),
+    ([], 6, 8, HEAD_OFF, {"reached": [{"first": 6, "reach": HEAD_OFF}]}),
+    ([(3, HEAD_OFF)], 8, 8, NONE, {"reached": [{"first": 3, "reach": HEAD_OFF}]}),
+    ([(3, HEAD_OFF), (9, NONE)], 8, 8, NONE, {"reached": [{"first": 3, "reach": HEAD_OFF}]}),
+    # a patch that has acted is told again; a new one is computed from where it is
+    ([(0, PATCH)], 20, 20, PATCH, {"reached": [{"first": 0, "reach": PATCH}]}),
+    ([], 20, 20, PATCH, {"reached": [{"first": 7, "reach": PATCH}]}),
+]
+
+
+@pytest.mark.parametrize(("ran", "first", "last", "now", "asked"), GOES_ON)
+def test_a_text_that_goes_on_says_what_acted_before(
+    hand: Hand, ran: list[Any], first: int, last: int, now: Any, asked: Any
+) -> None:
+    acted = [{"first": at, "reach": reach} for at, reach in ran]
+    assert call(hand.page, "reach", "goingOn", acted, first, last, now) == asked
+
+
 def test_what_acts_alike_is_the_same(hand: Hand) -> None:
     def same(a: object, b: object) -> bool:
         return bool(call(hand.page, "reach", "same", a, b))

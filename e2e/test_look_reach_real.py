@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -20,6 +21,11 @@ from gpu.interventions import Interventions, LayerFactor, Patch, ReachedFrom
 
 ASK = "Tell me a story about a fox who finds a lantern"
 N = 160
+PUT_AGAIN = """async (at) => {
+  const { lastTurn, shownAnswer } = await import("/static/js/state.js");
+  const answer = shownAnswer(lastTurn());
+  (await import("/static/js/forcing.js")).force(answer, at, [answer.tokens[at]]);
+}"""
 LAYER_OFF = Interventions(attention=(LayerFactor(0, 0.0),), mlp=(LayerFactor(0, 0.0),))
 
 
@@ -52,10 +58,26 @@ def test_the_text_changes_from_the_announced_token_on_and_comes_back(
     expect(hand.twin).to_contain_text("As version 1 for")
     same = int(re.search(r"for (\d+) tokens", hand.twin.inner_text())[1])  # type: ignore[index]
     assert same >= index
+    assert_a_branch_is_the_run(hand, index)
     hand.button("Reset").click()
-    hand.again(3, N)
-    assert hand.ids(2) == alone
+    hand.again(4, N)
+    assert hand.ids(3) == alone
     expect(hand.twin).to_have_text(f"The same {N} tokens as version 1")
+
+
+def assert_a_branch_is_the_run(hand: Hand, index: int) -> None:
+    """Where a token is put in the place of itself, after a change, the text goes on as it did: the
+    prompt was computed without the change, which a branch must not forget."""
+    ids, at = hand.ids(1), index + 3
+    hand.page.evaluate(PUT_AGAIN, at)
+    request = hand.wait_requests(3)
+    off = json.loads(msgspec.json.encode(LAYER_OFF))
+    assert request["reach"] == off
+    assert request["reached"] == [{"first": hand.prompt_length() - 1 + index, "reach": off}]
+    hand.settle(N)
+    assert hand.ids(2)[: N - at - 1] == ids[at + 1 :]
+    prompt = hand.wire.events("accepted")[-1]["prompt"]
+    assert hand.wire.events("done")[-1]["timings"]["cache_n"] == len(prompt) - 1
 
 
 def assert_surprise_is_the_runs(hand: Hand, real: Site, index: int) -> None:

@@ -36,10 +36,10 @@ from gpu.interventions import (
     ReachedFrom,
     Steer,
     encode_interventions,
+    expect_in_turn,
 )
-from gpu.kv.blocks import token_bytes_by_format
 from gpu.lora.adapter import check_lora
-from gpu.perplexity import Measured, Perplexity, perplexities
+from gpu.perplexity import Perplexity, perplexities
 from gpu.perplexity import Window as TextWindow
 from gpu.perplexity import perplexity as text_perplexity
 from gpu.perplexity import windows as text_windows
@@ -72,7 +72,6 @@ __all__ = [
     "LayerFactor",
     "LoraInfo",
     "LoraStrength",
-    "Measured",
     "ModelConfig",
     "ModelError",
     "Outlier",
@@ -95,6 +94,7 @@ __all__ = [
     "devices",
     "encode_interventions",
     "expect_empty",
+    "expect_in_turn",
     "expert_scores",
     "gguf_part",
     "is_tuned",
@@ -103,7 +103,6 @@ __all__ = [
     "probe_device",
     "text_perplexity",
     "text_windows",
-    "token_bytes_by_format",
     "write_gguf_outline",
     "write_pruned",
 ]

@@ -200,7 +200,7 @@ const HANDLERS = {
     segment.params = event.params;
     segment.capture = event.capture;
     segment.reach = segment.request?.reach ?? {};
-    segment.reached = atStart(segment.reach, event.prompt.length);
+    segment.reached = reachedBy(segment.request, event.prompt.length);
     if (!segment.branch) markStart(answer, segment);
     segment.prefill.total = event.prompt.length;
     HANDLERS.queued(answer, segment, event);
@@ -255,6 +255,12 @@ const HANDLERS = {
     segment.timings = event.timings;
   },
 };
+
+/** What a run acts with on a text of so many tokens: from its beginning on, or after what acted before. */
+function reachedBy(request, nPrompt) {
+  const { reach = {}, reached } = request ?? {};
+  return reached ? changedFrom(reached, nPrompt - 1, reach) : atStart(reach, nPrompt);
+}
 
 /** Another setting inside the model acts from the row on that chooses the token. */
 function takeReach(segment, { index, reach }, changes) {

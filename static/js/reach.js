@@ -68,6 +68,22 @@ export const changedFrom = (reached, first, reach) => [
   { first, reach: normal(reach) },
 ];
 
+/**
+ * `reached` of a request whose ids go on from a text: the tokens before position `from` are computed
+ * as they `ran`, those from there on, or from a patch on that has not acted yet, under `reach`. It
+ * acts by itself from position `last` on, so that is left out; {} where nothing ever acted.
+ */
+export function goingOn(ran, from, last, reach) {
+  const acted = new Set(ran.flatMap((entry) => entry.reach.patch ?? []).map(placeOf));
+  const fresh = (reach.patch ?? []).filter((patch) => !acted.has(placeOf(patch)));
+  const first = Math.min(from, ...fresh.map(({ position }) => position));
+  const before = changedFrom(ran, first, reach).filter((entry) => entry.first < last);
+  if (isNothing(reach) && before.every((entry) => isNothing(entry.reach))) return {};
+  return { reached: before.length ? before : [{ first: 0, reach: {} }] };
+}
+
+const placeOf = ({ layer, position, prompt, token }) => JSON.stringify([layer, position, prompt, token]);
+
 /** What acted at a position. */
 export const inForce = (reached, position) =>
   reached.findLast(({ first }) => first <= position)?.reach ?? {};

@@ -101,7 +101,7 @@ function begin(again) {
  * where it did.
  */
 export function requestOf({ kept }) {
-  const { reach } = kept.request;
+  const { reach, reached } = kept.request;
   const [{ event: accepted }] = kept.events;
   const done = kept.events.at(-1).event;
   const n = done.completion_tokens ?? kept.events.filter(isToken).length;
@@ -112,6 +112,7 @@ export function requestOf({ kept }) {
     params,
     capture: accepted.capture,
     ...(reach && { reach }),
+    ...(reached && { reached }),
     changes: changesOf(kept, limited),
   };
 }

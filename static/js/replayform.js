@@ -18,7 +18,7 @@ import { MOST_PATCHES, MOST_STEERS } from "./reach.js";
 import { checkTurn } from "./replayruns.js";
 
 export const FORMAT = "tokenglass replay";
-/** Version 2 is version 1 with `reach`, version 3 with adapters; a file is of the least it can be. */
+/** Version 2 is version 1 with `reach`, 3 with adapters and `reached`; a file is of the least it can be. */
 export const VERSIONS = [1, 2, 3];
 
 const MOST_LAYERS = 1024;
@@ -236,6 +236,7 @@ const request = record(
     written: count,
     continue_final: flag,
     reach,
+    reached: list(record({ first: count, reach }), MOST_EVENTS),
     changes: list(change, MOST_EVENTS),
   },
 );

@@ -4,7 +4,7 @@ import { Answer } from "./answer.js";
 import { send } from "./line.js";
 import { drawSeed } from "./params.js";
 import { save } from "./persist.js";
-import { isNothing } from "./reach.js";
+import { asTheyRan, goingOn, isNothing } from "./reach.js";
 import { dropPatches } from "./reachdesk.js";
 import { patchable, wireOf } from "./reachsetting.js";
 import { dropRefills } from "./resume.js";
@@ -80,7 +80,8 @@ export function continueAnswer() {
 
 /**
  * Let the last answer go on another way: a version of it that has `put` (tokens of a Branch) in the
- * place of token `at`. The page's settings act from there on; the random numbers stay the run's.
+ * place of token `at`. The page's settings act from there on, and what was before is as it ran; the
+ * random numbers stay the run's.
  */
 export function branchOff(answer, at, put) {
   const turn = lastTurn();
@@ -96,10 +97,14 @@ export function branchOff(answer, at, put) {
   const own = { seed, first_index: number + put.length };
   turn.answers.push(new Answer());
   turn.shown = turn.answers.length - 1;
-  if (!begin(shownAnswer(turn), request, own, state.capture, branch)) dropVersion(turn, branch.of);
+  const from = segment.prompt.length + lead.length;
+  const { reached: ran = [] } = asTheyRan(segment, from);
+  if (!begin(shownAnswer(turn), request, own, state.capture, branch, { ran, from }))
+    dropVersion(turn, branch.of);
 }
 
-function begin(answer, request, own = {}, capture = state.capture, branch = null) {
+/** `before`: {ran, from} of a text that goes on, see `goingOn` of reach.js; null: it begins. */
+function begin(answer, request, own = {}, capture = state.capture, branch = null, before = null) {
   state.problem = null;
   const { seed, ...params } = state.settings;
   const nTokens = request.ids?.length ?? lastTurn().answers[0].segments[0]?.prompt.length ?? 0;
@@ -111,6 +116,7 @@ function begin(answer, request, own = {}, capture = state.capture, branch = null
     params: { ...params, seed: seed === "" ? drawSeed() : seed, ...own },
     capture,
     ...(isNothing(reach) ? {} : { reach }),
+    ...(before && goingOn(before.ran, before.from, nTokens - 1, reach)),
   };
   const limit = state.hello.limits.message_bytes;
   const size = new TextEncoder().encode(encode(full)).length;

@@ -47,7 +47,7 @@ from gpu.events import (
     Updated,
 )
 from gpu.inspection import Answer, Question
-from gpu.interventions import expect_no_new_patch
+from gpu.interventions import ReachedFrom, expect_in_turn, expect_no_new_patch
 from gpu.runner import DeviceInfo, LoraInfo, Memory, RunnerLimits
 from gpu.script import checked_script
 from tests.app import fake_inspection, fake_sampler
@@ -243,9 +243,11 @@ class FakeEngine:
         on_event: Callable[[Event], None] = lambda event: None,
         script: Sequence[ChangeAt] = (),
         reach: Interventions = NO_INTERVENTIONS,
+        reached: Sequence[ReachedFrom] = (),
     ) -> FakeRun:
         params.validate()
         script = checked_script(script, params)
+        expect_in_turn(reached, reach, len(ids) - 1)
         if not ids:
             raise InvalidRequest("the prompt is empty; give at least one token", "prompt")
         for id in ids:

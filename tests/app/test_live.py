@@ -227,6 +227,21 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "no prompt": ({}, INVALID, "prompt"),
     "two prompts": ({"prompt": "a", "ids": [1]}, INVALID, "prompt"),
     "no ids": ({"ids": []}, INVALID, "ids"),
+    "what was before, without ids": (
+        {"prompt": "a", "reached": [{"first": 0, "reach": {}}]},
+        INVALID,
+        "reached",
+    ),
+    "what was before, too late": (
+        {"ids": [1, 2], "reached": [{"first": 1, "reach": {}}]},
+        INVALID,
+        "reached",
+    ),
+    "what was before, of another model": (
+        {"ids": [1, 2], "reached": [{"first": 0, "reach": {"mlp": [{"layer": 99, "factor": 0}]}}]},
+        INVALID,
+        "reached.mlp",
+    ),
     "id outside the vocabulary": ({"ids": [1, 10**6]}, INVALID, "prompt"),
     "negative id": ({"ids": [-1]}, INVALID, "prompt"),
     "no messages": ({"messages": []}, INVALID, "messages"),
