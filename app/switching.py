@@ -1,9 +1,9 @@
-"""Changing the model of a running server: judged and fetched while the old one is served, then the
-old one is freed, then the new one is loaded.
+"""Changing the model of a running server: judged, fetched and checked while the old one is served,
+then the old one is freed, then the new one is loaded.
 
-What is seen before loading (no such model, an architecture the engine lacks, no room) leaves the
-old model as it is. Beside what the server was started with, only names of the hub can be taken: a
-page cannot make the server read a folder.
+What is seen before loading (no such model, an architecture the engine lacks, no room, weights that
+are damaged) leaves the old model as it is. Beside what the server was started with, only names of
+the hub can be taken: a page cannot make the server read a folder.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from app.hub_gguf import is_hub_name
 from app.known_models import KnownModel, known_models
 from app.models import Model, find_model
 from app.transfer import Cancelled, Transfer
-from gpu import EngineError, InvalidRequest
+from gpu import EngineError, InvalidRequest, expect_loadable
 
 log = logging.getLogger(__name__)
 
-UNDER_WAY = ("judging", "fetching", "loading")
+UNDER_WAY = ("judging", "fetching", "checking", "loading")
 
 
 class CachedModel(msgspec.Struct, frozen=True):
@@ -42,10 +42,10 @@ class CachedModel(msgspec.Struct, frozen=True):
 
 
 class ModelChange(msgspec.Struct, frozen=True):
-    """The newest change of the model. `progress` is in [0, 1] while fetching."""
+    """The newest change of the model. `progress` is in [0, 1] while fetching and checking."""
 
     name: str
-    state: Literal["judging", "fetching", "loading", "done", "failed", "cancelled"]
+    state: Literal["judging", "fetching", "checking", "loading", "done", "failed", "cancelled"]
     message: str = ""
     progress: float | None = None
 
@@ -158,8 +158,16 @@ class Switching:
         def tell(transfer: Transfer) -> None:
             self._change = ModelChange(name, "fetching", str(transfer), transfer.share)
 
+        def check(share: float, message: str) -> None:
+            self._change = ModelChange(name, "checking", message, share)
+            if self._cancelled.is_set():
+                raise Cancelled
+
         try:
             model.fetch(tell, self._cancelled.is_set)
+            if self._cancelled.is_set():
+                raise Cancelled
+            expect_loadable(model.path, settings.dtype, check)  # the old model is still there
             if self._cancelled.is_set():
                 raise Cancelled
             served = Served(self._make_load(settings, model), model.tokenizer, model.path)

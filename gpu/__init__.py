@@ -8,6 +8,9 @@ for token in run:
     print(token.text, end="")
 """
 
+from collections.abc import Callable
+from pathlib import Path
+
 from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
 from gpu.checkpoint.pruning import expect_empty, write_pruned
 from gpu.checkpoint.tensor_summary import Outlier, TensorSummary
@@ -95,6 +98,7 @@ __all__ = [
     "encode_interventions",
     "expect_empty",
     "expect_in_turn",
+    "expect_loadable",
     "expert_scores",
     "gguf_part",
     "is_tuned",
@@ -113,6 +117,16 @@ def devices() -> list[DeviceInfo]:
     from gpu.webgpu.device import list_devices
 
     return list_devices()
+
+
+def expect_loadable(
+    path: str | Path, dtype: str, progress: Callable[[float, str], None] = lambda share, what: None
+) -> None:
+    """Raises ModelError for a model whose weights could not be loaded, without a device: tensors
+    that are missing or of another shape, numbers that are none. Reads all of them."""
+    from gpu.runners import dry_run
+
+    dry_run.expect_loadable(path, dtype, progress)
 
 
 def is_tuned(device: DeviceInfo) -> bool:

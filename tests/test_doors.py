@@ -51,7 +51,7 @@ GPU = {
     "engine": "checkpoint config errors events inspect inspection interventions kv pytorch reach"
     " runner runners sampling script step text",
     "": "checkpoint config engine errors footprint gguf interventions lora perplexity reap runner"
-    " sampling script text tuning webgpu",
+    " runners sampling script text tuning webgpu",
     "bench": "checkpoint config errors kv models ops pytorch reference runner runners step tuning"
     " webgpu",
 }  # fmt: skip

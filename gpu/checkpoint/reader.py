@@ -188,7 +188,9 @@ class Checkpoint:
         return tensor, data[rows] if rows is not None and tensor.shape else data
 
 
-def loading(progress: Progress, checkpoint: Checkpoint, tied: bool) -> Callable[[int], None]:
+def loading(
+    progress: Progress, checkpoint: Checkpoint, tied: bool, doing: str = "loading"
+) -> Callable[[int], None]:
     """A function that is told how many weights are in place now, and tells `progress` the share of
     all of them, and how many bytes of the files that is. `tied`: the output matrix is the
     embedding."""
@@ -199,7 +201,7 @@ def loading(progress: Progress, checkpoint: Checkpoint, tied: bool) -> Callable[
         nonlocal loaded
         loaded += n
         share = loaded / n_weights
-        progress(share, f"loading weights, {share * n_bytes / 1e6:.0f} of {n_bytes / 1e6:.0f} MB")
+        progress(share, f"{doing} weights, {share * n_bytes / 1e6:.0f} of {n_bytes / 1e6:.0f} MB")
 
     return on_weights
 

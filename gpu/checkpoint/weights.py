@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from gpu.checkpoint.kept import Kept, Nothing, is_kept
 from gpu.checkpoint.laid import Arrange, Laid, Order, Piece, Rows, alone, below, heads, in_turn
-from gpu.checkpoint.packing import BLOCK, FORMATS, U32, pack, row_words
+from gpu.checkpoint.packing import BLOCK, FORMATS, pack, row_words
 from gpu.checkpoint.reader import WeightSource
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError, ModelError
@@ -347,16 +347,20 @@ class WeightLoader:
         laid = partial(Laid.of, [(part.source, part.order) for part in parts], arrange, n)
         return Matrix(name, n, k, dtype, tuple(shards), sources, laid)
 
+    def pack(self, dtype: str, rows: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+        """Rows of a matrix as they lie on the device. On threads of the loader's own."""
+        return pack(dtype, rows, name)
+
     def _packed(
         self, dtype: str, rows: Rows, first: int, n: int, step: int, name: str
-    ) -> Iterator[U32]:
+    ) -> Iterator[npt.NDArray[Any]]:
         """`n` rows from `first` on as `dtype`, `step` at a time, in order. A few pieces are packed
         ahead of the one that is asked for."""
 
-        def packed(start: int, count: int) -> U32:
-            return pack(dtype, rows(slice(first + start, first + start + count)), name)
+        def packed(start: int, count: int) -> npt.NDArray[Any]:
+            return self.pack(dtype, rows(slice(first + start, first + start + count)), name)
 
-        ahead: deque[Future[U32]] = deque()
+        ahead: deque[Future[npt.NDArray[Any]]] = deque()
         try:
             for piece in _pieces(n, step):
                 ahead.append(self._packers.submit(packed, *piece))

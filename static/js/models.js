@@ -5,7 +5,7 @@ import { bytes, parameters } from "./format.js";
 
 const PATH = "/api/models";
 const POLL_MS = 500;
-const UNDER_WAY = ["judging", "fetching", "loading"];
+const UNDER_WAY = ["judging", "fetching", "checking", "loading"];
 const LOST = "The server cannot be reached.";
 
 const dialog = byId("models");
@@ -108,6 +108,7 @@ function follow(found, tell) {
 const SAYS = {
   judging: ({ name }) => `Asking what ${name} is …`,
   fetching: ({ name, message }) => `Fetching ${name}${message ? `: ${message}` : " …"}`,
+  checking: ({ name, message }) => `Checking ${name}${message ? `: ${message}` : " …"}`,
   loading: ({ name, message }) => `Loading ${name}${message ? `: ${message}` : " …"}`,
   done: ({ name }) => `${name} is ready.`,
   cancelled: ({ message }) => `Cancelled: ${message}.`,
@@ -119,7 +120,7 @@ function draw(found, tell = true) {
   bar.hidden = !underWay;
   if (typeof found?.progress === "number") bar.value = found.progress;
   else bar.removeAttribute("value"); // moving, without a share
-  byId("models-cancel").hidden = found?.state !== "fetching";
+  byId("models-cancel").hidden = !["fetching", "checking"].includes(found?.state);
   byId("models-load").disabled = underWay;
   setText(byId("models-say"), underWay || tell ? (SAYS[found?.state]?.(found) ?? "") : "");
   if (tell && found?.state === "failed") complain(found.message);

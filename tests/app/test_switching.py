@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flask.testing import FlaskClient
+from safetensors.numpy import load, save
 
 from app import tale
 from app.config import Settings
@@ -142,6 +144,75 @@ def test_weights_that_do_not_come_leave_the_old_one(site: Site, offered: FakeHub
     assert client_of(site).post("/api/models", json={"name": NAME}).status_code in (202, 400)
     until(lambda: newest(site)["state"] == "failed")
     assert served_on(site)
+
+
+def change_tensors(
+    change: Callable[[dict[str, Any]], object],
+) -> Callable[[dict[str, bytes]], None]:
+    """Another model.safetensors."""
+
+    def changed(files: dict[str, bytes]) -> None:
+        tensors = load(files["model.safetensors"])
+        change(tensors)
+        files["model.safetensors"] = save(tensors)
+
+    return changed
+
+
+def change_config(**values: Any) -> Callable[[dict[str, bytes]], None]:
+    def changed(files: dict[str, bytes]) -> None:
+        files["config.json"] = json.dumps(json.loads(files["config.json"]) | values).encode()
+
+    return changed
+
+
+def twice(files: dict[str, bytes]) -> None:
+    """A name that the header has twice, and as long as it was."""
+    data = files["model.safetensors"]
+    layers = (b"layers.0.mlp.up_proj", b"layers.1.mlp.up_proj")
+    files["model.safetensors"] = data.replace(layers[1], layers[0], 1)
+
+
+DOWN = "model.layers.1.mlp.down_proj.weight"
+DAMAGE: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
+    "missing": (change_tensors(lambda t: t.pop(DOWN)), f"no tensor {DOWN}"),
+    "shape": (change_tensors(lambda t: t.update({DOWN: t[DOWN].T.copy()})), f"{DOWN} has shape"),
+    "dtype": (change_tensors(lambda t: t.update({DOWN: t[DOWN].astype("i4")})), "has dtype I32"),
+    "not a number": (
+        change_tensors(lambda t: t[DOWN].__setitem__((3, 4), np.nan)),
+        f"{DOWN}' holds",
+    ),
+    "too large": (
+        change_tensors(lambda t: t.update({DOWN: t[DOWN].astype("f4") * 1e9})),
+        "float16 ends at 65504",
+    ),
+    "twice": (twice, "is given twice"),
+    "cut short": (
+        lambda f: f.update({"model.safetensors": f["model.safetensors"][:-9]}),
+        "truncated",
+    ),
+    "vocabulary": (change_config(vocab_size=5000), "has shape"),
+    "header": (lambda f: f.update({"model.safetensors": b"\xff" * 4096}), "header"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_weights_that_are_damaged_leave_the_old_one(
+    site: Site, offered: FakeHub, what: str
+) -> None:
+    """As they are on the hub: what arrives is what was sent, and no model."""
+    damage, words = DAMAGE[what]
+    files = dict(offered.repos[NAME].files)
+    damage(files)
+    offered.repos[NAME].files = files
+    response = client_of(site).post("/api/models", json={"name": NAME})
+    if response.status_code == 202:
+        until(lambda: newest(site)["state"] == "failed")
+    assert words in newest(site)["message"]
+    assert served_on(site)
+    page = site.page()
+    page.tell("generate", id="g", prompt="Once", params={"max_tokens": 2})
+    assert page.until("done", id="g")["reason"] == "length"
 
 
 def test_one_change_at_a_time_and_it_can_be_cancelled(

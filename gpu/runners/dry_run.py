@@ -1,0 +1,64 @@
+"""Loading without a device: would these weights load? Every tensor that the model reads is read as
+it would be, and nothing is packed or kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy.typing as npt
+
+from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.reader import Checkpoint, Progress, loading
+from gpu.checkpoint.weights import WeightLoader
+from gpu.config import ModelConfig
+from gpu.errors import ModelError
+from gpu.models.registry import MODELS
+from gpu.webgpu.buffers import Memory, Purpose, Tensor
+
+CONTEXT = 2
+
+
+def expect_loadable(
+    path: str | Path, dtype: str, progress: Progress = lambda fraction, message: None
+) -> None:
+    """Raises ModelError for weights that are not those of their config, by names or shapes, and
+    for numbers that `dtype` cannot hold or that are none. Takes about as long as reading them."""
+    if dtype not in FORMATS:
+        raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
+    config, checkpoint = ModelConfig.from_folder(path), Checkpoint.open(path)
+    memory = _NoMemory()
+    on_weights = loading(progress, checkpoint, config.tie_embeddings, "checking")
+    MODELS[config.model_type](
+        config, _Reader(checkpoint, memory, dtype, on_weights), memory, CONTEXT
+    )
+
+
+class _Reader(WeightLoader):
+    """Reads, and leaves out the packing."""
+
+    def pack(self, dtype: str, rows: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+        return rows
+
+
+class _NoMemory(Memory):
+    """Holds nothing, however much it is given."""
+
+    def __init__(self) -> None:
+        self.device: Any = SimpleNamespace(max_binding_bytes=1 << 62)
+        self.n_bytes: Counter[Purpose] = Counter()
+
+    def zeros(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: str = "f32",
+        *,
+        purpose: Purpose = "work",
+        uniform: bool = False,
+    ) -> Tensor:
+        return Tensor(name, None, shape, dtype, 0)
+
+    def write(self, tensor: Tensor, array: npt.NDArray[Any], at: int = 0) -> None: ...
