@@ -15,7 +15,8 @@ from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
 from gpu.checkpoint.pruning import expect_empty, write_pruned
 from gpu.checkpoint.tensor_summary import Outlier, TensorSummary
 from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig
-from gpu.engine.engine import Engine, EngineInfo
+from gpu.engine.engine import Engine
+from gpu.engine.info import EngineInfo
 from gpu.engine.run import Run
 from gpu.errors import (
     ContextExceeded,

@@ -12,22 +12,26 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import GenerationDefaults, ModelConfig
+from gpu.engine.info import describe
+from gpu.engine.opening import (
+    BACKENDS,
+    DTYPES,
+    Progress,
+    check_choice,
+    open_runner,
+    recommended_settings,
+)
 from gpu.engine.run import Events, Run
 from gpu.engine.sequence import Sequence
 from gpu.engine.thread import EngineThread, Inspect, Logits, Start
 from gpu.errors import (
     ContextExceeded,
-    DeviceError,
     EngineError,
     InvalidRequest,
-    ModelError,
     QueueFull,
 )
 from gpu.events import Event
@@ -42,47 +46,12 @@ from gpu.interventions import (
     encode_reached,
     expect_in_turn,
 )
-from gpu.kv.blocks import bytes_by_format
 from gpu.kv.formats import kv_format
-from gpu.runner import DeviceInfo, LoraInfo, Memory, Runner, RunnerLimits
+from gpu.runner import Runner
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt, checked_script, encoded_reaches
 from gpu.step import Floats
 from gpu.text.tokenizer import Tokenizer
-
-BACKENDS = ("wgpu", "torch")
-DTYPES = tuple(FORMATS)
-
-Progress = Callable[[float, str], None]
-
-
-class EngineInfo(msgspec.Struct, frozen=True):
-    """What is running, for people. `parameters`: weights, tied ones once. `defaults`: the sampling
-    settings the model's makers recommend. `dispatches_per_token`: of a decode step. `eos_ids`: the
-    tokens that end a text. `kv_dtype`: how keys and values are stored, of `kv_formats`, which are
-    the bytes of a KV block of this model in every format. `loras`: the adapters that are
-    loaded."""
-
-    name: str
-    dtype: str
-    kv_dtype: str
-    kv_formats: dict[str, int]
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    hidden_size: int
-    vocab_size: int
-    parameters: int
-    device: DeviceInfo
-    limits: RunnerLimits
-    memory: Memory
-    queue: int
-    in_flight: int
-    dispatches_per_token: int
-    defaults: SamplingParams
-    eos_ids: tuple[int, ...]
-    loras: tuple[LoraInfo, ...] = ()
 
 
 class Engine:
@@ -116,8 +85,15 @@ class Engine:
         self._limits = self._thread.runner.limits
         self.config = self._thread.runner.config
         self._eos_ids = tuple(dict.fromkeys((*self.config.eos_ids, *tokenizer.eos_ids)))
-        self.info = self._describe(
-            name, dtype, kv_dtype or FORMATS[dtype].kv, parameters, defaults or SamplingParams()
+        self.info = describe(
+            self._thread.runner,
+            name=name,
+            dtype=dtype,
+            kv_dtype=kv_dtype or FORMATS[dtype].kv,
+            parameters=parameters,
+            defaults=defaults or SamplingParams(),
+            queue=queue_size,
+            eos_ids=self._eos_ids,
         )
 
     @classmethod
@@ -161,17 +137,17 @@ class Engine:
         run it, before anything is half loaded.
         """
         folder = Path(path)
-        _check_choice("dtype", dtype, DTYPES)
+        check_choice("dtype", dtype, DTYPES)
         if kv_dtype is not None:
             kv_format(kv_dtype)
-        _check_choice("backend", backend, BACKENDS)
+        check_choice("backend", backend, BACKENDS)
         progress(0.0, f"reading {folder.name}")
         config = ModelConfig.from_folder(folder)
         tokenizer = Tokenizer.load(folder)
         parameters = Checkpoint.open(folder).parameters(config.tie_embeddings)
 
         def make_runner() -> Runner:
-            return _open_runner(
+            return open_runner(
                 backend,
                 folder,
                 adapter,
@@ -193,7 +169,7 @@ class Engine:
             dtype=dtype,
             kv_dtype=kv_dtype,
             parameters=parameters,
-            defaults=_defaults(GenerationDefaults.from_folder(folder)),
+            defaults=recommended_settings(GenerationDefaults.from_folder(folder)),
             queue_size=queue,
             warm_up=warm_up,
             prefix_cache=prefix_cache,
@@ -324,69 +300,3 @@ class Engine:
                 raise InvalidRequest(
                     f"token {i} of the prompt is {id!r}, but ids go from 0 to {vocab - 1}", "prompt"
                 )
-
-    def _describe(
-        self, name: str, dtype: str, kv_dtype: str, parameters: int, defaults: SamplingParams
-    ) -> EngineInfo:
-        config, runner = self.config, self._thread.runner
-        return EngineInfo(
-            name=name,
-            dtype=dtype,
-            kv_dtype=kv_dtype,
-            kv_formats=bytes_by_format(config),
-            n_layers=config.n_layers,
-            n_heads=config.n_heads,
-            n_kv_heads=config.n_kv_heads,
-            head_dim=config.head_dim,
-            hidden_size=config.hidden_size,
-            vocab_size=config.vocab_size,
-            parameters=parameters,
-            device=runner.device,
-            limits=runner.limits,
-            memory=runner.memory,
-            queue=self._queue_size,
-            in_flight=runner.in_flight,
-            dispatches_per_token=runner.dispatches_per_token,
-            defaults=defaults,
-            eos_ids=self._eos_ids,
-            loras=runner.loras,
-        )
-
-
-def _open_runner(
-    backend: str,
-    folder: Path,
-    adapter: str | None,
-    probe: bool,
-    keep_bytes: int,
-    **options: Any,
-) -> Runner:
-    """Imported here, so that neither backend needs the other's packages."""
-    if backend == "torch":
-        try:
-            from gpu.pytorch.runner import TorchRunner
-        except ModuleNotFoundError as error:
-            raise DeviceError(
-                f"--backend torch needs PyTorch ({error}); install it with "
-                "`pip install 'tokenglass[torch]'`"
-            ) from error
-        runner: Runner = TorchRunner.load(folder, **options)
-        return runner
-    from gpu.runners.wgpu_runner import WgpuRunner
-
-    return WgpuRunner.load(folder, adapter=adapter, probe=probe, keep_bytes=keep_bytes, **options)
-
-
-def _defaults(recommended: GenerationDefaults) -> SamplingParams:
-    """The recommended settings over ours."""
-    values = {
-        name: value
-        for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        if (value := getattr(recommended, name)) is not None
-    }
-    return SamplingParams(**values)
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ModelError(f"{name} {value!r} is not supported; supported: {', '.join(choices)}")
