@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gpu.checkpoint.blocks import AS, packed_blocks
 from gpu.checkpoint.files import (
     BITS,
     INDEX,
@@ -26,6 +27,7 @@ from gpu.checkpoint.files import (
     open_shards,
 )
 from gpu.checkpoint.numbers import convert
+from gpu.checkpoint.packing import U32
 from gpu.errors import ModelError
 from gpu.gguf.file import is_gguf
 from gpu.gguf.types import BLOCKS, unpacked
@@ -153,6 +155,28 @@ class Checkpoint:
                 "load this model with dtype f32"
             )
         return values
+
+    def is_packed(self, name: str, dtype: str) -> bool:
+        """Does it lie in its file as the storage type `dtype` has it, but for the order?"""
+        return AS.get(self._tensor(name).dtype) == dtype
+
+    def read_packed(self, name: str, rows: slice) -> U32:
+        """Rows of a tensor that `is_packed`, as `gpu.checkpoint.packing` lays them: exactly the
+        numbers of the file. Raises `ModelError` when they are not finite."""
+        tensor, data = self._rows(name, rows)
+        try:
+            return packed_blocks(tensor.dtype, data)
+        except OverflowError as error:
+            raise ModelError(f"{tensor.where}: {error}; use dtype f32") from None
+
+    def conversion(self, dtype: str) -> str | None:
+        """What becomes of quantised weights that are stored as `dtype`; None without any."""
+        types = sorted({t.dtype for t in self._tensors.values()} & set(BLOCKS))
+        kept = [type for type in types if AS.get(type) == dtype]
+        others = [type for type in types if type not in kept]
+        said = [f"{', '.join(kept)} weights run as they are"] if kept else []
+        said += [f"{', '.join(others)} weights are converted to {dtype}"] if others else []
+        return "; ".join(said) or None
 
     def pieces(self, name: str, n: int) -> Iterator[F32]:
         """All values of a tensor as float32, in the order of the file, at most `n` at a time; also

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from gpu.checkpoint.kept import Kept, Nothing, is_kept
 from gpu.checkpoint.laid import Arrange, Laid, Order, Piece, Rows, alone, below, heads, in_turn
 from gpu.checkpoint.packing import BLOCK, FORMATS, pack, row_words
-from gpu.checkpoint.reader import WeightSource
+from gpu.checkpoint.reader import Checkpoint, WeightSource
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError, ModelError
 from gpu.webgpu.buffers import Memory, Tensor, padded
@@ -323,11 +323,12 @@ class WeightLoader:
                 f"{name}: {together} rows that belong together take {4 * words * together:,} "
                 f"bytes, but this device binds {bound:,} at most; a smaller --dtype needs less"
             )
-        kept: Kept = self._kept if is_kept(dtype) else Nothing()
+        in_place = self._in_place(parts, k, dtype)
+        kept: Kept = self._kept if is_kept(dtype) and in_place is None else Nothing()
         found = kept.find(name, (n, words))
         sources = tuple(dict.fromkeys(part.source for part in parts))
         said = " + ".join(sources) if len(sources) <= 3 else name
-        rows, shards = arrange(parts), []
+        rows, shards = arrange(in_place or parts), []
         for first, n_shard in _pieces(n, limit):
             tag = name if n <= limit else f"{name}[{first}:{first + n_shard}]"
             tensor = self.memory.zeros(tag, (n_shard, words), "u32", purpose="weights")
@@ -348,8 +349,20 @@ class WeightLoader:
         return Matrix(name, n, k, dtype, tuple(shards), sources, laid)
 
     def pack(self, dtype: str, rows: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        """Rows of a matrix as they lie on the device. On threads of the loader's own."""
-        return pack(dtype, rows, name)
+        """Rows of a matrix as they lie on the device, if they are not packed already. On threads of
+        the loader's own."""
+        return rows if rows.dtype == np.uint32 else pack(dtype, rows, name)
+
+    def _in_place(self, parts: list[Piece], k: int, dtype: str) -> list[Piece] | None:
+        """The same parts with packed rows, when the checkpoint has all of them packed so."""
+        source = self.checkpoint
+        if not isinstance(source, Checkpoint):
+            return None
+        for part in parts:
+            whole = part.source in source and source.shape(part.source) == (part.n, k)
+            if not whole or not source.is_packed(part.source, dtype):
+                return None
+        return [replace(p, rows=partial(source.read_packed, p.source)) for p in parts]
 
     def _packed(
         self, dtype: str, rows: Rows, first: int, n: int, step: int, name: str

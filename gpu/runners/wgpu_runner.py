@@ -7,6 +7,7 @@ is matched to its plan, and the bytes that come back become a result.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -40,6 +41,8 @@ from gpu.tuning.probe import tuned
 from gpu.webgpu.buffers import Memory as DeviceMemory
 from gpu.webgpu.device import Device
 from gpu.webgpu.peaks import measure_peaks
+
+log = logging.getLogger(__name__)
 
 IN_FLIGHT = 3
 TIMED_EVERY = 8
@@ -153,6 +156,8 @@ class WgpuRunner:
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
         opened = open_loras(loras or {}, config, checkpoint)
+        if note := checkpoint.conversion(dtype):
+            log.info("%s: %s", folder, note)
         device = Device.open(adapter, checked=checked)
         if probe:
             device = tuned(device, progress)

@@ -6,6 +6,7 @@ import json
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,18 @@ from safetensors.numpy import save_file
 
 from app import tale
 from gpu import Engine, Inventory, TensorSummary
+from gpu.checkpoint import weights
+from gpu.checkpoint.packing import unpack
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.weights import Matrix, WeightLoader
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.gguf.file import is_gguf, open_gguf
 from gpu.gguf.types import BY_NAME
+from gpu.models.registry import MODELS
 from gpu.text.tokenizer import Tokenizer
+from gpu.webgpu.buffers import Memory
+from gpu.webgpu.device import Device
 from tests.gpu import gguf_models, made_tokenizers, random_llama
 
 BIASES = random_llama.Shape(
@@ -455,3 +462,57 @@ def test_parts_that_do_not_belong_together_are_refused(parts: tuple[Path, list[P
     files[0].write_bytes(first[:at] + struct.pack("<i", 99) + first[at + 4 :])
     with pytest.raises(ModelError, match="files together have 99 tensors, but they have"):
         open_gguf(files[0])
+
+
+# ---- blocks that run in place ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "q8"), ("Q4_0", "q4")])
+def test_blocks_are_stored_as_they_are(
+    make: Make, device: Device, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit the numbers of the file, in the order the device wants them, and nothing is
+    quantised but the embedding of a q4 model, which has eight bits."""
+    _, path = make(BIASES, kind)
+    config, checkpoint = ModelConfig.from_folder(path), Checkpoint.open(path)
+    packed: list[str] = []
+    pack = weights.pack
+
+    def noted(dtype: str, rows: Any, name: str) -> Any:
+        packed.append(name)
+        return pack(dtype, rows, name)
+
+    monkeypatch.setattr(weights, "pack", noted)
+    memory = Memory(device)
+    model = MODELS["llama"](config, WeightLoader(checkpoint, memory, dtype), memory, 64)
+    ends = {"model.embed_tokens.weight", "lm_head.weight"}
+    assert set(packed) == (ends if dtype == "q4" else set())
+    exact = MODELS["llama"](config, WeightLoader(checkpoint, memory, "f32"), memory, 64)
+    for got, want in zip(model.layer_matrices(), exact.layer_matrices(), strict=True):
+        assert np.array_equal(numbers(memory, got), numbers(memory, want)), got.name
+
+
+def numbers(memory: Memory, matrix: Matrix) -> Any:
+    words = np.concatenate([memory.read(shard.tensor) for shard in matrix.shards])
+    return unpack(matrix.dtype, words, matrix.k)
+
+
+def test_other_types_are_converted_and_it_is_said(make: Make) -> None:
+    _, path = make(BIASES, "Q8_0")
+    checkpoint = Checkpoint.open(path)
+    assert checkpoint.conversion("q8") == "Q8_0 weights run as they are"
+    assert checkpoint.conversion("q4") == "Q8_0 weights are converted to q4"
+    assert Checkpoint.open(make(BIASES, "F16")[1]).conversion("q8") is None
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("Q8_0", np.inf), ("Q8_0", np.nan), ("Q4_0", 9000)])
+def test_a_scale_that_is_none_is_refused_in_place(make: Make, kind: str, scale: float) -> None:
+    _, path = make(BIASES, kind)
+    checkpoint = Checkpoint.open(path)
+    name = "model.layers.0.mlp.up_proj.weight"
+    data = checkpoint._tensors[name].data.copy()
+    data[:2] = np.array([scale], np.float16).view(np.uint8)
+    checkpoint._tensors[name] = replace(checkpoint._tensors[name], data=data)
+    with pytest.raises(ModelError, match=r"'model\.layers\.0\.mlp\.up_proj\.weight': the grid"):
+        checkpoint.read_packed(name, slice(0, 4))
+    assert checkpoint.read_packed(name, slice(1, 4)).shape[0] == 3
