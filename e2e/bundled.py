@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from app import tale
 from app.config import Settings
@@ -22,11 +23,11 @@ ANSWER_SECONDS = 60
 
 
 @contextmanager
-def bundled_site() -> Iterator[Site]:
-    """As `tokenglass serve` serves it, once its engine is ready."""
+def bundled_site(loras: Mapping[str, Path] | None = None) -> Iterator[Site]:
+    """As `tokenglass serve` serves it, once its engine is ready; `loras`: folders of adapters."""
     os.environ["TOKENGLASS_CACHE"] = os.devnull  # no place to keep tunings: none is measured
     folder = tale.model_dir()
-    load = functools.partial(load_engine, Settings(port=0), folder)
+    load = functools.partial(load_engine, Settings(port=0), folder, loras=dict(loras or {}))
     site = Site(ProcessEngine(load, Tokenizer.load(folder)))
     settled = threading.Event()
 

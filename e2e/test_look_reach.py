@@ -358,6 +358,7 @@ def call(page: Page, module: str, name: str, *arguments: Any) -> Any:
 HEAD_HALF = {"heads": [{"layer": 2, "head": 3, "factor": 0.5}]}
 SEA = {"steer": [{"layer": 4, "toward": "sea", "away": "", "strength": 1.5}]}
 LAYER_2_OFF = {"attention": [{"layer": 2, "factor": 0}], "mlp": [{"layer": 2, "factor": 0}]}
+TONE = {"loras": [{"name": "tone", "strength": 1}]}
 PATCH = {"patch": [{"layer": 3, "position": 7, "prompt": "other", "token": 2}]}
 MOVES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, HEAD_OFF, "head 2.3 off"),
@@ -372,6 +373,11 @@ MOVES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"heads": [{"layer": 0, "head": 0, "factor": -2}]}, "head 0.0 × −2"),
     ({}, {"heads": [{"layer": 0, "head": h, "factor": 0} for h in range(5)]}, "3 more"),
     ({}, {"heads": [{"layer": 0, "head": 0, "factor": 1}]}, ""),
+    ({}, TONE, "adapter tone on"),
+    (TONE, {"loras": [{"name": "tone", "strength": -0.5}]}, "adapter tone × −0.5"),
+    (TONE | HEAD_OFF, HEAD_OFF, "adapter tone off"),
+    (TONE, {}, "adapter tone off"),
+    (TONE | HEAD_OFF, {}, "reset"),
 ]
 
 
@@ -386,12 +392,14 @@ def test_a_smaller_model_keeps_what_it_has(hand: Hand) -> None:
         "factors": {"head 2.3": 0, "head 2.9": 0, "mlp 7": 0.5, "attention 1": 0},
         "steer": [{"layer": 1}, {"layer": 6}],
         "patch": [{"layer": 4}],
+        "loras": {"tone": 1, "other": 0.5},
     }
-    sizes = {"n_layers": 4, "n_heads": 8}
+    sizes = {"n_layers": 4, "n_heads": 8, "loras": [{"name": "tone"}]}
     assert call(hand.page, "reachsetting", "fitting", setting, sizes) == {
         "factors": {"head 2.3": 0, "attention 1": 0},
         "steer": [{"layer": 1}],
         "patch": [],
+        "loras": {"tone": 1},
     }
 
 

@@ -129,6 +129,11 @@ class Encoded:
     away: tuple[Ids, ...] = ()
     patch: tuple[Ids, ...] = ()
 
+    @property
+    def only_loras(self) -> bool:
+        """Is nothing changed but how strong adapters are?"""
+        return self.told == Interventions(loras=self.told.loras)
+
     def texts(self) -> Iterator[Ids]:
         """Those whose last token's state is needed."""
         return (ids for ids in (*self.toward, *self.away, *self.patch) if ids)

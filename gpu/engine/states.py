@@ -20,8 +20,8 @@ MOST_KEPT = 2 * (2 * MAX_STEERS + MAX_PATCHES)
 
 
 class LastStates:
-    """`warm` readies the plans that are reached into, a kernel at a time; the first setting waits
-    for it."""
+    """`warm` readies the plans that are reached into, a kernel at a time; the first setting that
+    changes more than adapters waits for it."""
 
     def __init__(self, rows: LentRows, config: ModelConfig, warm: Iterator[None]) -> None:
         self._rows = rows
@@ -33,6 +33,8 @@ class LastStates:
         """The setting, if nothing has to be computed for it; None if something has."""
         if wanted is UNTOUCHED:
             return PLAIN
+        if wanted.only_loras:
+            return self._made(wanted, {})
         if self._warm is not None or any(ids not in self._kept for ids in wanted.texts()):
             return None
         return self._made(wanted, {ids: self._keep(ids, self._kept[ids]) for ids in wanted.texts()})
@@ -40,8 +42,8 @@ class LastStates:
     def setting(self, wanted: Encoded) -> Generator[None, None, Setting]:
         """The setting, in pieces. Raises QueueFull while the KV cache has no room for a text, and
         InvalidRequest for states that are not numbers."""
-        if wanted is UNTOUCHED:
-            return PLAIN
+        if (ready := self.now(wanted)) is not None:
+            return ready
         while self._warm is not None:
             if next(self._warm, "done") == "done":
                 self._warm = None

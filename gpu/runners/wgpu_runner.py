@@ -269,17 +269,17 @@ class WgpuRunner:
         """Of a token and of a prompt's pieces, which somebody waits for; captured ones have the
         same kernels but for what the plain warm-up brings."""
         for n in (1, 16):
-            samples = min(n, self.limits.n_slots)
-            yield self.plans.plan(n, samples, "plain", reach=True)
-            if self.loras:
-                yield self.plans.plan(n, samples, "plain", loras=True)
+            yield self.plans.plan(n, min(n, self.limits.n_slots), "plain", reach=True)
 
     def _plans_to_warm(self) -> Iterator[RecordedPlan]:
         limits = self.limits
         for kind, n, long in WARM_UP:
             rows = min(n, limits.max_captured_rows) if kind == "captured" else n
             context = limits.context if long else 1
-            yield self.plans.plan(rows, min(rows, limits.n_slots), kind, context)
+            samples = min(rows, limits.n_slots)
+            yield self.plans.plan(rows, samples, kind, context)
+            if self.loras:
+                yield self.plans.plan(rows, samples, kind, context, loras=True)
         yield from self._looks.first_plans()
 
     def close(self) -> None:

@@ -10,9 +10,9 @@ export const STRENGTH = { label: "strength", least: -16, most: 16 };
 export const MOST_STEERS = 8;
 export const MOST_PATCHES = 16;
 
-const LISTS = ["heads", "attention", "mlp", "steer", "patch"];
+const LISTS = ["heads", "attention", "mlp", "steer", "patch", "loras"];
 const NUMBERS = ["layer", "head", "position", "factor"];
-const ORDER = [...NUMBERS, "toward", "away", "strength", "prompt", "token"];
+const ORDER = [...NUMBERS, "name", "toward", "away", "strength", "prompt", "token"];
 /** So many changes are told one by one at a mark. */
 const MOST_TOLD = 3;
 
@@ -26,7 +26,10 @@ const whole = (name, one) => (name === "steer" ? { away: "", ...one } : one);
 const acts = ({ factor, strength }) => factor !== 1 && strength !== 0;
 
 const byPlace = (a, b) =>
-  a.layer - b.layer || (a.head ?? 0) - (b.head ?? 0) || (a.position ?? 0) - (b.position ?? 0);
+  (a.layer ?? 0) - (b.layer ?? 0) ||
+  (a.head ?? 0) - (b.head ?? 0) ||
+  (a.position ?? 0) - (b.position ?? 0) ||
+  (a.name ?? "").localeCompare(b.name ?? "");
 
 const listed = (name, list = []) =>
   list.filter(acts).map((one) => tidy(whole(name, one))).sort(byPlace);
@@ -115,7 +118,7 @@ function layersOff(attention, mlp) {
 /** Key → words of each thing that is changed; both halves of a layer that are off are one. */
 function things(reach) {
   const found = new Map();
-  const { heads = [], attention = [], mlp = [], steer = [], patch = [] } = normal(reach);
+  const { heads = [], attention = [], mlp = [], steer = [], patch = [], loras = [] } = normal(reach);
   const off = layersOff(attention, mlp);
   for (const layer of off) found.set(`layer ${layer}`, `layer ${layer} off`);
   for (const [name, list] of [["attention", attention], ["MLP", mlp]])
@@ -130,6 +133,8 @@ function things(reach) {
     );
   for (const { layer, position, prompt, token } of patch)
     found.set(`patch ${layer} ${position} ${prompt} ${token}`, `patch at layer ${layer}`);
+  for (const { name, strength } of loras)
+    found.set(`adapter ${name}`, `adapter ${name} ${factorWords(strength)}`);
   return found;
 }
 
@@ -149,15 +154,19 @@ const halfOf = (key, after) =>
   ["attention", "MLP"].some((half) => after.has(`${half} ${key.slice(6)}`));
 
 function undone(key, words) {
+  if (key.startsWith("adapter ")) return `${key} off`;
   return /^(steering|patch)/.test(key) ? `no more ${words}` : `${key} on`;
 }
 
 /** Which things differ, by their keys. */
 export const touched = (from, to) => moves(from, to).map(([key]) => key);
 
+const isAdaptersAlone = (reach) => Object.keys(normal(reach)).every((name) => name === "loras");
+
 /** "head 2.3 off, steer +1.5 at layer 4": what a change did. */
 export function describeMove(from, to) {
-  if (isNothing(to)) return isNothing(from) ? "" : "reset";
+  if (isNothing(to) && isNothing(from)) return "";
+  if (isNothing(to) && !isAdaptersAlone(from)) return "reset";
   const told = moves(from, to).map(([, words]) => words);
   if (told.length <= MOST_TOLD) return told.join(", ");
   return `${told.slice(0, MOST_TOLD - 1).join(", ")} and ${count(told.length - MOST_TOLD + 1)} more`;

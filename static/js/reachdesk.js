@@ -2,14 +2,14 @@
 // until it is taken back. Every step can be undone.
 
 import { saveSoon } from "./persist.js";
-import { factorOf, fitting, newKey, NONE, withFactor } from "./reachsetting.js";
+import { factorOf, fitting, newKey, NONE, withFactor, withLora } from "./reachsetting.js";
 import { changed, on, state } from "./state.js";
 import { pushSettings } from "./updates.js";
 
 const MOST_STEPS = 200;
 
-/** A desk on which `setting` lies: state.reach. */
-export const deskOf = (setting = NONE) => ({ setting, past: [], future: [] });
+/** A desk on which `setting` lies: state.reach. What was kept by an older page may lack something. */
+export const deskOf = (setting) => ({ setting: { ...NONE, ...setting }, past: [], future: [] });
 
 /** Another model may have fewer layers and heads: what is set there goes. */
 export function setUpReachDesk() {
@@ -71,6 +71,13 @@ export const setFactor = (place, factor, gesture = null) =>
 /** Off, or on again. */
 export const toggle = (place) =>
   setFactor(place, factorOf(state.reach.setting, place) === 0 ? 1 : 0);
+
+// ---- adapters ----------------------------------------------------------------------------------
+
+export const setLora = (name, strength, gesture = null) =>
+  change(withLora(state.reach.setting, name, strength), gesture);
+
+export const lorasOff = () => change({ ...state.reach.setting, loras: {} });
 
 // ---- vectors and patches -----------------------------------------------------------------------
 

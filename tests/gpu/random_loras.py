@@ -64,15 +64,20 @@ def reference(name: str, dtype: str = "f32") -> random_models.Reference:
 @cache
 def folder(name: str, kind: str, seed: int = 0) -> Path:
     """An adapter of a base, written on first use, gone when we exit."""
-    path = Path(tempfile.mkdtemp(prefix=f"{name}-{kind}-"))
+    return of_model(base(name), kind, seed)
+
+
+def of_model(model: Path, kind: str, seed: int = 0) -> Path:
+    """As `folder`, of a model in a folder."""
+    path = Path(tempfile.mkdtemp(prefix=f"lora-{kind}-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
-    model = Checkpoint.open(base(name))
-    ends = _ends(model, kind)
+    checkpoint = Checkpoint.open(model)
+    ends = _ends(checkpoint, kind)
     config = {"peft_type": "LORA", "bias": "none", "target_modules": ends, **KINDS[kind]}
     rng = np.random.default_rng(seed)
     tensors: dict[str, Any] = {}
-    for module in _modules(model, ends):
-        n_out, n_in = _shape(model, module)
+    for module in _modules(checkpoint, ends):
+        n_out, n_in = _shape(checkpoint, module)
         rank, _ = rank_and_scale(config, module)
         key = f"base_model.model.{module}"
         a = rng.normal(0, n_in**-0.5, (rank, n_in))
