@@ -43,10 +43,19 @@ class LayerStats(msgspec.Struct, frozen=True):
     mlp_ms: float | None = None
 
 
+class Route(msgspec.Struct, frozen=True):
+    """The experts that one token was given to in `layer`, by number, and the gates that what they
+    gave was multiplied by; the largest gate first."""
+
+    layer: int
+    experts: tuple[int, ...]
+    gates: tuple[float, ...]
+
+
 class TokenStats(msgspec.Struct, frozen=True):
     """What every layer did for one token. `n_rows`: rows in the step the times are of. `timed_at`:
     position of the token whose step that was, this one or the last before it that was timed; None
-    without times."""
+    without times. `routes`: of each layer that has experts; none in a model without."""
 
     position: int
     embedding: float
@@ -55,6 +64,7 @@ class TokenStats(msgspec.Struct, frozen=True):
     embed_ms: float | None = None
     head_ms: float | None = None
     timed_at: int | None = None
+    routes: tuple[Route, ...] = ()
 
 
 class StepTimes(msgspec.Struct, frozen=True):

@@ -118,6 +118,10 @@ class Captured:
     attention_cosine, mlp_cosine            cosine of the angle between each of the two and the
                (n_rows, n_layers)           stream that it was added to; 0 where one has no length
     entropy    (n_rows, n_layers, n_heads)  entropy of each head's attention, in bits
+    chosen, gates                           the experts that the row was given to and what their
+               (n_rows, n_expert_layers,    outputs were multiplied by, of each layer that has
+               per_token)                   experts, `expert_layers`, largest gate first; None where
+                                            none has
     layer_ms   (n_layers, 2)                GPU time of attention and MLP of each layer for the
                                             whole step; None without in-pass timestamps
     embed_ms, head_ms                       GPU time before the layers and after them
@@ -130,6 +134,9 @@ class Captured:
     attention_cosine: Floats
     mlp_cosine: Floats
     entropy: Floats
+    chosen: npt.NDArray[np.uint32] | None = None
+    gates: Floats | None = None
+    expert_layers: tuple[int, ...] = ()
     layer_ms: Floats | None = None
     embed_ms: float | None = None
     head_ms: float | None = None

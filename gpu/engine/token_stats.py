@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpu.events import LayerStats, TokenStats
+from gpu.events import LayerStats, Route, TokenStats
 from gpu.step import Captured, Floats
 
 DIGITS = 6
@@ -63,7 +63,16 @@ def token_stats(
         embed_ms=None if times is None else times.embed_ms,
         head_ms=None if times is None else times.head_ms,
         timed_at=None if times is None else times.position,
+        routes=_routes(captured, row),
     )
+
+
+def _routes(captured: Captured, row: int) -> tuple[Route, ...]:
+    if captured.chosen is None or captured.gates is None:
+        return ()
+    chosen, gates = captured.chosen[row].tolist(), significant(captured.gates[row])
+    each = zip(captured.expert_layers, chosen, gates, strict=True)
+    return tuple(Route(layer, tuple(ids), tuple(of)) for layer, ids, of in each)
 
 
 def significant(values: Floats) -> Any:

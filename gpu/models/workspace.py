@@ -123,6 +123,13 @@ class Capture:
     entropies: Tensor  # all of them: (n_layers, at least rows · n_heads)
     stats: Tensor  # (rows, 1 + 5 · n_layers)
     routing: Callable[[int], Routing] | None = None  # of a layer that has experts
+    routings: Routing | None = None  # all: (n_expert_layers, at least rows · per_token) each
+
+    @property
+    def kept(self) -> tuple[Tensor, ...]:
+        """What is read back, in this order."""
+        of_experts = (self.routings.chosen, self.routings.gates) if self.routings else ()
+        return self.stats, self.entropies, *of_experts
 
 
 @dataclass(frozen=True, slots=True)

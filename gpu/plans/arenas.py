@@ -3,6 +3,8 @@ steps use it in turn."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpu.config import ModelConfig
 from gpu.models.workspace import Capture, Routed, States, Stream, Weights
 from gpu.ops import Routing
@@ -44,10 +46,12 @@ class Arenas:
 
     def states(self, n_rows: int) -> States:
         """Two arenas for the stream, because an op reads one state of it and writes the next, and
-        no dispatch may read and write one buffer."""
+        no dispatch may read and write one buffer. Where rows end in zeros that nobody writes,
+        buckets have arenas of their own: the rows of one would lie over the zeros of another."""
         n_layers, width = self._config.n_layers, padded(self._config.hidden_size)
-        states = self._arena("capture.states", n_layers + 1, n_rows, width)
-        middles = self._arena("capture.middles", n_layers, n_rows, width)
+        own = "" if width == self._config.hidden_size else f".{n_rows}"
+        states = self._arena(f"capture.states{own}", n_layers + 1, n_rows, width)
+        middles = self._arena(f"capture.middles{own}", n_layers, n_rows, width)
         stream = Stream(
             lambda i: part_of(states, i, (n_rows, width)),
             lambda i: part_of(middles, i, (n_rows, width)),
@@ -60,9 +64,27 @@ class Arenas:
             entropies = self._arena("capture.entropy", n_layers, n_rows, n_heads)
             stats = self._memory.zeros("capture.stats", (n_rows, n_stats(self._config)))
             self._captures[n_rows] = Capture(
-                lambda i: part_of(entropies, i, (n_rows, n_heads)), entropies, stats
+                lambda i: part_of(entropies, i, (n_rows, n_heads)),
+                entropies,
+                stats,
+                *self._routing(n_rows),
             )
         return self._captures[n_rows]
+
+    def _routing(self, n_rows: int) -> tuple[Callable[[int], Routing] | None, Routing | None]:
+        """Of each layer that has experts, and of all of them together."""
+        experts, layers = self._config.experts, self._config.expert_layers
+        if experts is None or not layers:
+            return None, None
+        shape = (n_rows, experts.per_token)
+        chosen = self._arena("capture.chosen", len(layers), *shape, dtype="u32")
+        gates = self._arena("capture.gates", len(layers), *shape)
+
+        def of_layer(layer: int) -> Routing:
+            i = layers.index(layer)
+            return Routing(part_of(chosen, i, shape), part_of(gates, i, shape))
+
+        return of_layer, Routing(chosen, gates)
 
     def weights(self) -> Weights:
         if self._weights is None:
@@ -95,15 +117,17 @@ class Arenas:
             )
         return self._routed
 
-    def _arena(self, name: str, n_parts: int, n_rows: int, width: int) -> Tensor:
+    def _arena(
+        self, name: str, n_parts: int, n_rows: int, width: int, dtype: str = "f32"
+    ) -> Tensor:
         """(n_parts, n_rows · width, rounded up), at the beginning of a buffer with room for the
         largest bucket."""
         if name not in self._arenas:
             shape = (n_parts, aligned(self.max_rows * width))
-            self._arenas[name] = self._memory.zeros(name, shape)
+            self._arenas[name] = self._memory.zeros(name, shape, dtype)
         part = aligned(n_rows * width)
         buffer = self._arenas[name].buffer
-        return Tensor(name, buffer, (n_parts, part), "f32", n_parts * part * 4)
+        return Tensor(name, buffer, (n_parts, part), dtype, n_parts * part * 4)
 
 
 def _max_rows(config: ModelConfig, memory: Memory) -> int:

@@ -59,8 +59,8 @@ class PlanKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordedPlan:
-    """A plan and where its results lie in the readback buffer: samples, then stats and entropies of
-    a captured plan, then timestamps (begin, end, marks)."""
+    """A plan and where its results lie in the readback buffer: samples, then what a captured plan
+    kept, then timestamps (begin, end, marks)."""
 
     key: PlanKey
     plan: Plan
@@ -79,7 +79,7 @@ class RecordedPlan:
     def query_at(self) -> int:
         n = self.sample_bytes
         if self.capture:
-            n += self.capture.stats.n_bytes + self.capture.entropies.n_bytes
+            n += sum(tensor.n_bytes for tensor in self.capture.kept)
         return -(-n // 8) * 8
 
     @property
@@ -159,7 +159,9 @@ class PlanBook:
         """Of the largest step's results in a readback buffer."""
         config, rows = self._model.config, self.max_captured_rows
         entropies = config.n_layers * aligned(rows * config.n_heads)
-        captured = rows * n_stats(config) + entropies
+        per_token = config.experts.per_token if config.experts else 0
+        routings = 2 * len(config.expert_layers) * aligned(rows * per_token)
+        captured = rows * n_stats(config) + entropies + routings
         queries = FIRST_MARK + 1 + 2 * config.n_layers
         return -(-(MAX_SAMPLES * RESULT_WORDS + captured) * 4 // 8) * 8 + 8 * queries
 

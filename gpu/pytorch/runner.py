@@ -171,7 +171,7 @@ class TorchRunner:
         self._reaches.pop(slot, None)
 
     def _run(self, step: Step) -> StepResult:
-        statistics = Statistics() if step.capture else None
+        statistics = Statistics(self.config.expert_layers) if step.capture else None
         logits = self._logits(step, statistics or UNWATCHED)
         samples = tuple(self._choose(row, s) for row, s in zip(logits, step.samples, strict=True))
         if statistics is None:

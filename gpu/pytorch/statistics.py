@@ -40,9 +40,13 @@ UNWATCHED = Watcher()
 
 
 class Statistics(Watcher):
-    """Keeps what `Captured` holds. Times are CPU time as it passed."""
+    """Keeps what `Captured` holds, of a model with these `expert_layers`. Times are CPU time as it
+    passed."""
 
-    def __init__(self) -> None:
+    def __init__(self, expert_layers: tuple[int, ...] = ()) -> None:
+        self._expert_layers = expert_layers
+        self._chosen: list[torch.Tensor] = []
+        self._gates: list[torch.Tensor] = []
         self._norms: dict[str, list[torch.Tensor]] = {}
         self._cosines: dict[str, list[torch.Tensor]] = {}
         self._entropy: list[torch.Tensor] = []
@@ -63,6 +67,10 @@ class Statistics(Watcher):
             entropy[which] = -torch.xlogy(p, p).sum(-1) / math.log(2)
         self._entropy.append(entropy)
 
+    def add_experts(self, chosen: torch.Tensor, gates: torch.Tensor, norms: torch.Tensor) -> None:
+        self._chosen.append(chosen)
+        self._gates.append(gates)
+
     def mark(self) -> None:
         self._marks.append(time.perf_counter())
 
@@ -76,6 +84,9 @@ class Statistics(Watcher):
             attention_cosine=torch.stack(self._cosines["attention"], 1).numpy(),
             mlp_cosine=torch.stack(self._cosines["mlp"], 1).numpy(),
             entropy=torch.stack(self._entropy, 1).numpy(),
+            chosen=torch.stack(self._chosen, 1).numpy().astype(np.uint32) if self._chosen else None,
+            gates=torch.stack(self._gates, 1).numpy() if self._gates else None,
+            expert_layers=self._expert_layers,
             layer_ms=spans[1:-1].reshape(-1, 2),
             embed_ms=float(spans[0]),
             head_ms=float(spans[-1]),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu.config import ModelConfig
 from gpu.ops.sampling import RESULT_WORDS
 from gpu.ops.statistics import STATS_PER_LAYER, n_stats
-from gpu.step import CUTS, N_CANDIDATES, Candidate, Captured, Sampled, Times
+from gpu.step import CUTS, N_CANDIDATES, Candidate, Captured, Floats, Sampled, Times
 
 HEADER_WORDS = 12
 
@@ -44,12 +45,15 @@ def parse_captured(
     bucket: int,
     n_rows: int,
     entropy_stride: int,
+    routing_stride: int,
     times: Times | None,
 ) -> Captured:
     """Statistics of the first `n_rows` rows of a plan recorded for `bucket` rows.
 
     data   stats (bucket, 1 + 5 · n_layers), then entropy (n_layers, entropy_stride), of which the
-           first bucket · n_heads floats of a layer are (bucket, n_heads); float32
+           first bucket · n_heads floats of a layer are (bucket, n_heads); float32. Of a model with
+           experts, then ids and gates (n_expert_layers, routing_stride) in the same way, uint32 and
+           float32
     times  milliseconds: begin, end, then the plan's marks: after the embedding, and after each
            layer's attention and MLP; None, or only begin and end, without in-pass timestamps
     """
@@ -60,6 +64,9 @@ def parse_captured(
     entropy = np.frombuffer(data, np.float32, n_layers * entropy_stride, n_floats * 4)
     entropy = entropy.reshape(n_layers, entropy_stride)[:, : n_rows * n_heads]
     entropy = entropy.reshape(n_layers, n_rows, n_heads).transpose(1, 0, 2)
+    chosen, gates = _routing(
+        data[4 * (n_floats + n_layers * entropy_stride) :], config, n_rows, routing_stride
+    )
     layer_ms = embed_ms = head_ms = None
     if times is not None and len(times) > 2:
         begin, end, *marks = times.tolist()
@@ -73,7 +80,23 @@ def parse_captured(
         attention_cosine=layers[:, :, 3].copy(),
         mlp_cosine=layers[:, :, 4].copy(),
         entropy=entropy.copy(),
+        chosen=chosen,
+        gates=gates,
+        expert_layers=config.expert_layers,
         layer_ms=layer_ms,
         embed_ms=embed_ms,
         head_ms=head_ms,
     )
+
+
+def _routing(
+    data: bytes, config: ModelConfig, n_rows: int, stride: int
+) -> tuple[npt.NDArray[np.uint32] | None, Floats | None]:
+    """Ids and gates, (n_rows, n_expert_layers, per_token) each."""
+    experts, n_layers = config.experts, len(config.expert_layers)
+    if experts is None or not n_layers:
+        return None, None
+    words = np.frombuffer(data, np.uint32, 2 * n_layers * stride).reshape(2, n_layers, stride)
+    both = words[:, :, : n_rows * experts.per_token]
+    chosen, gates = both.reshape(2, n_layers, n_rows, -1).swapaxes(1, 2).copy()
+    return chosen, gates.view(np.float32)

@@ -157,7 +157,7 @@ class StepQueue:
         if at:
             copies.append(Copy(self._tensors.results.buffer, at, 0))
         if capture := recorded.capture:
-            for tensor in (capture.stats, capture.entropies):
+            for tensor in capture.kept:
                 copies.append(Copy(tensor.buffer, tensor.n_bytes, at))
                 at += tensor.n_bytes
         if self._timestamps is None or not n_queries:

@@ -311,11 +311,13 @@ class WgpuRunner:
         recorded = lane.recorded
         if recorded.capture is None:
             return None
+        routings = recorded.capture.routings
         return parse_captured(
             done.data[recorded.sample_bytes :],
             self.config,
             bucket=recorded.key.rows,
             n_rows=len(lane.step.rows),
             entropy_stride=recorded.capture.entropies.shape[1],
+            routing_stride=routings.chosen.shape[1] if routings else 0,
             times=done.times,
         )

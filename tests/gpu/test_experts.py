@@ -14,7 +14,7 @@ from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Floats, Row, Step
 from gpu.webgpu.device import Device
 from tests.gpu import driving, random_models
-from tests.gpu.rig import greedy
+from tests.gpu.rig import compare, greedy
 
 NAME = "qwen2_moe"
 """Ten experts, four for each token, one for all; layer 1 has one MLP."""
@@ -92,3 +92,26 @@ def test_dispatches_of_a_layer(runner: WgpuRunner) -> None:
     assert of_layer(1, 0) == [*attention, *routed, *experts, "mlp.combine"]
     assert of_layer(64, 0) == [*attention, *routed, "mlp.group", *experts, "mlp.combine"]
     assert of_layer(1, 1) == [*attention, "mlp.gate_up", "mlp.down"]
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("chunk", [1, 64])
+def test_a_captured_step_keeps_the_experts_of_every_row(runner: WgpuRunner, chunk: int) -> None:
+    """As transformers' routers choose them."""
+    ids = IDS[: 5 * chunk]
+    reference, seen = random_models.reference(NAME), []
+    gates_of = [reference.model.base_model.layers[i].mlp.gate for i in (0, 2)]
+    hooks = [g.register_forward_hook(lambda _m, _x, out: seen.append(out[1:])) for g in gates_of]
+    reference.logits(ids)
+    for hook in hooks:
+        hook.remove()
+    parts = driving.captured(runner, ids, min(chunk, runner.limits.max_captured_rows))
+    assert all(part.expert_layers == (0, 2) for part in parts)
+    chosen = np.concatenate([part.chosen for part in parts if part.chosen is not None])
+    gates = np.concatenate([part.gates for part in parts if part.gates is not None])
+    assert chosen.shape == gates.shape == (len(ids), 2, 4)
+    for at, routed in enumerate(seen):
+        want, ids_of = (tensor.numpy() for tensor in routed)
+        assert np.array_equal(chosen[:, at], ids_of)
+        bound = 1e-5 * want.max()
+        compare("models.gates", NAME, gates[:, at], want, np.array(bound), seed=0)

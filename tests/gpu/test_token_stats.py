@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,17 @@ def captured(times: bool) -> Captured:
         embed_ms=0.5 if times else None,
         head_ms=1.5 if times else None,
     )
+
+
+@pytest.mark.parametrize("row", [0, 2])
+def test_routes_are_the_rows(row: int) -> None:
+    chosen = np.array([[[3, 1]], [[0, 2]], [[5, 4]]], np.uint32)
+    gates = np.array([[[0.75, 0.25]], [[0.5, 0.125]], [[0.6, 0.3]]], np.float32)
+    step = replace(captured(times=False), chosen=chosen, gates=gates, expert_layers=(1,))
+    (route,) = token_stats(step, row, 17, None).routes
+    assert (route.layer, route.experts) == (1, tuple(chosen[row, 0].tolist()))
+    assert route.gates == pytest.approx(tuple(gates[row, 0].tolist()), rel=5e-6)
+    assert token_stats(captured(times=False), row, 17, None).routes == ()
 
 
 @pytest.mark.parametrize("times", [True, False])
