@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ENGINE_SETTINGS = (
-    "model", "revision", "dtype", "kv_dtype", "backend", "adapter", "lora", "context",
-    "kv_memory",
-    "weight_cache",
+    "model", "revision", "dtype", "kv_dtype", "backend", "adapter", "lora", "expert_slots",
+    "context", "kv_memory", "weight_cache",
 )  # fmt: skip
 
 

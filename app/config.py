@@ -53,6 +53,12 @@ class Settings:
         "A LoRA adapter as PEFT saves it, NAME=FOLDER or NAME=OWNER/ADAPTER of the hub, that each "
         "request can switch on, turn up and blend; may be repeated.",
     ] = ()
+    expert_slots: Annotated[
+        int | None,
+        "For mixtures of experts: of each layer's experts, so many lie on the GPU at a time, the "
+        "others wait in the host's memory; all on the GPU if left out.",
+        (1, 1024),
+    ] = None
     context: Annotated[
         int | None,
         "Tokens one text may have, with its prompt; as the model was made if left out.",

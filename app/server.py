@@ -118,6 +118,7 @@ def load_engine(
         name=name or (tale.NAME if path == tale.model_dir() else None),
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,
+        expert_slots=settings.expert_slots,
         backend=settings.backend,
         adapter=settings.adapter,
         context=settings.context,

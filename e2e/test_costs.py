@@ -75,3 +75,34 @@ def test_the_sheet_tells_what_looking_costs(page: Page, site: Callable[..., Site
     expect(sheet.locator("div").filter(has_text="Instrument asking")).to_contain_text("% less")
     expect(sheet.locator("div").filter(has_text="Answers")).not_to_contain_text("0 B of")
     assert violations(page) == []
+
+
+def test_the_run_tells_of_experts_that_do_not_all_lie_on_the_device(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    """Two steps, of a prompt that fits one and of the tokens after it: 3 of 4 found in each."""
+    play = Playground(page, site(experts=(3, 1)).url).open()
+    shown = page.get_by_test_id("experts")
+    expect(shown).to_be_hidden()
+    play.set(max_tokens=20)
+    play.ask()
+    play.wait_done()
+    steps = page.evaluate(
+        "import('/static/js/view.js').then(({ view }) => {"
+        "  const { segment } = view.answer;"
+        "  return segment.chunks.length + segment.nTokens; })"
+    )
+    assert steps > 20
+    expect(shown).to_have_text(re.compile(rf"Experts\s+{steps}(\.0)? MB brought\s*75 % found"))
+    assert page.locator(".run dl").evaluate("dl => dl.scrollWidth <= dl.clientWidth")
+    assert violations(page) == []
+
+
+def test_a_run_without_such_experts_has_no_line_for_them(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = Playground(page, site().url).open()
+    play.set(max_tokens=5)
+    play.ask()
+    play.wait_done()
+    expect(page.get_by_test_id("experts")).to_be_hidden()

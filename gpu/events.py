@@ -8,6 +8,7 @@ import msgspec
 
 from gpu.interventions import Interventions
 from gpu.sampling import SamplingParams
+from gpu.step import ExpertUse
 
 Reason = Literal["eos", "stop", "length", "context", "cancelled", "error"]
 
@@ -100,7 +101,8 @@ class Queued(msgspec.Struct, frozen=True, tag="queued"):
 class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
     """`done` of `total` prompt tokens are in the KV cache; `reused` of them were there already.
     `ms` counts from the start of the run, `gpu_ms` is of this chunk's step alone.
-    `stats` has one entry for each prompt token of this chunk when captured."""
+    `stats` has one entry for each prompt token of this chunk when captured; `experts` is as in
+    `Token`."""
 
     done: int
     total: int
@@ -109,13 +111,15 @@ class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
     gpu_ms: float | None
     kv_blocks: int
     stats: tuple[TokenStats, ...] = ()
+    experts: ExpertUse | None = None
 
 
 class Token(msgspec.Struct, frozen=True, tag="token"):
     """One written token. `text` joined over all tokens is the text of the run: a token that ends
     inside a character has "" and the one that completes it has the whole character. `eos` marks
     the end-of-sequence token, whose text is "". Statistics in `stats` are those of the step that
-    chose this token, at `stats.position`."""
+    chose this token, at `stats.position`; `experts` is of the same step and all of its rows, None
+    where all experts lie on the device, or there are none."""
 
     index: int
     id: int
@@ -131,6 +135,7 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     kv_blocks: int
     stats: TokenStats | None = None
     eos: bool = False
+    experts: ExpertUse | None = None
 
 
 class Updated(msgspec.Struct, frozen=True, tag="updated", omit_defaults=True):

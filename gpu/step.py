@@ -205,12 +205,27 @@ class Inspected:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertUse:
+    """Experts that the rows of a step were given to, each counted once for each of its layers:
+    those `found` on the device, and those `brought` there from the host's memory, `n_bytes`."""
+
+    found: int = 0
+    brought: int = 0
+    n_bytes: int = 0
+
+    def plus(self, other: ExpertUse) -> ExpertUse:
+        return ExpertUse(
+            self.found + other.found, self.brought + other.brought, self.n_bytes + other.n_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """`gpu_ms` is the GPU time of the whole step and `gpu_began_ms` when it began by the device's
     clock (None where the adapter has no timestamps); `encode_ms`, `wait_ms`, `read_ms` are host
     time: encoding (of it `finish_ms` in the one native call that ends it), being blocked in the
     submission (`submit_ms`; some drivers run the work there) and in waiting for the result, and
-    fetching it."""
+    fetching it. `experts`: None where all experts lie on the device, or there are none."""
 
     samples: tuple[Sampled, ...]
     captured: Captured | None = None
@@ -221,3 +236,4 @@ class StepResult:
     read_ms: float = 0.0
     finish_ms: float = 0.0
     submit_ms: float = 0.0
+    experts: ExpertUse | None = None

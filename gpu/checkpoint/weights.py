@@ -72,15 +72,31 @@ class Matrix:
 @dataclass(frozen=True, slots=True)
 class ExpertStack:
     """A weight of each expert of a layer, `n` rows of `matrix` for each, one below the other; no
-    expert lies in two shards."""
+    expert lies in two shards. `host`: where there is not room for all, all of them as they lie on
+    the device, (experts · n, words); None: they are there."""
 
     matrix: Matrix
     n: int
+    host: npt.NDArray[np.uint32] | None = None
 
     @property
     def n_slots(self) -> int:
         """Experts there is room for."""
         return self.matrix.n // self.n
+
+    @property
+    def expert_bytes(self) -> int:
+        """Of one of them."""
+        return self.matrix.n_bytes // self.n_slots
+
+    def bring(self, memory: Memory, expert: int, slot: int) -> None:
+        """Copy an expert from the host to a slot."""
+        assert self.host is not None
+        first = slot * self.n
+        shard = next(s for s in self.matrix.shards if s.first <= first < s.first + s.n_rows)
+        row_bytes = 4 * shard.tensor.shape[-1]
+        rows = self.host[expert * self.n : (expert + 1) * self.n]
+        memory.write(shard.tensor, rows, at=(first - shard.first) * row_bytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +135,8 @@ class WeightLoader:
 
     `dtype` is the storage type of matrices; vectors (norm gains, biases) are always float32.
     `on_weights` is told how many weights were just put in place. `kept`: where packed matrices are
-    kept from an earlier start, or for the next one.
+    kept from an earlier start, or for the next one. `expert_slots`: of the experts of a layer, how
+    many the device has room for; None: for all.
     """
 
     def __init__(
@@ -129,6 +146,7 @@ class WeightLoader:
         dtype: str,
         on_weights: Callable[[int], None] = lambda n: None,
         kept: Kept | None = None,
+        expert_slots: int | None = None,
     ) -> None:
         if dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
@@ -136,6 +154,7 @@ class WeightLoader:
         self.memory = memory
         self.dtype = dtype
         self._on_weights = on_weights
+        self.expert_slots = expert_slots
         self._kept = kept or Nothing()
         self._packers = ThreadPoolExecutor(WORKERS, "pack")
 
@@ -208,13 +227,22 @@ class WeightLoader:
         self, name: str, sources: Sequence[Sequence[str | Member]], n: int, k: int
     ) -> ExpertStack:
         """A matrix of each expert, one below the other: of one source (n, k) each, or of several
-        with their rows in turn (gate and up)."""
+        with their rows in turn (gate and up). Where there are fewer `expert_slots` they are on the
+        host, and nothing is on the device yet."""
         each = len(sources[0])
         parts = [self._part(source, n, k) for of_one in sources for source in of_one]
-        matrix = self._upload(
-            name, len(parts) * n, k, parts, partial(below, each=each), each, together=each * n
-        )
-        return ExpertStack(matrix, each * n)
+        arrange, n_rows, together = partial(below, each=each), len(parts) * n, each * n
+        if self.expert_slots is None or self.expert_slots >= len(sources):
+            matrix = self._upload(name, n_rows, k, parts, arrange, each, together=together)
+            return ExpertStack(matrix, together)
+        words, n_slot_rows = row_words(self.dtype, k), self.expert_slots * together
+        host, at = np.empty((n_rows, words), np.uint32), 0
+        for packed in self._reader(name, self.dtype, n_rows, k, parts, arrange, each)(0, n_rows):
+            host[at : at + len(packed)] = packed
+            at += len(packed)
+        shards = self._room(name, n_slot_rows, words, together)
+        matrix = Matrix(name, n_slot_rows, k, self.dtype, shards, _sources(parts))
+        return ExpertStack(matrix, together, host)
 
     def exact(self, name: str, *sources: tuple[str, int], k: int) -> Matrix:
         """Matrices (so many, k) one below the other, in float32 whatever others are stored in: a
@@ -314,8 +342,19 @@ class WeightLoader:
     ) -> Matrix:
         """Rows are read in multiples of `multiple`; shards hold multiples of `together` (None: of
         the same)."""
-        dtype, together = dtype or self.dtype, together or multiple
-        words = row_words(dtype, k)
+        dtype = dtype or self.dtype
+        read = self._reader(name, dtype, n, k, parts, arrange, multiple)
+        shards = self._room(name, n, row_words(dtype, k), together or multiple)
+        for shard in shards:
+            at = 0
+            for packed in read(shard.first, shard.n_rows):
+                self.memory.write(shard.tensor, packed, at)
+                at += packed.nbytes
+        laid = partial(Laid.of, [(part.source, part.order) for part in parts], arrange, n)
+        return Matrix(name, n, k, dtype, shards, _sources(parts), laid)
+
+    def _room(self, name: str, n: int, words: int, together: int) -> tuple[Shard, ...]:
+        """Room on the device for `n` rows of so many words; shards hold multiples of `together`."""
         bound = self.memory.device.max_binding_bytes
         limit = bound // (4 * words) // together * together
         if limit == 0:
@@ -323,30 +362,44 @@ class WeightLoader:
                 f"{name}: {together} rows that belong together take {4 * words * together:,} "
                 f"bytes, but this device binds {bound:,} at most; a smaller --dtype needs less"
             )
-        in_place = self._in_place(parts, k, dtype)
-        kept: Kept = self._kept if is_kept(dtype) and in_place is None else Nothing()
-        found = kept.find(name, (n, words))
-        sources = tuple(dict.fromkeys(part.source for part in parts))
-        said = " + ".join(sources) if len(sources) <= 3 else name
-        rows, shards = arrange(in_place or parts), []
+        shards = []
         for first, n_shard in _pieces(n, limit):
             tag = name if n <= limit else f"{name}[{first}:{first + n_shard}]"
             tensor = self.memory.zeros(tag, (n_shard, words), "u32", purpose="weights")
-            step = max(multiple, PIECE_WEIGHTS // k // multiple * multiple)
-            at = 0
-            for packed in (
-                self._packed(dtype, rows, first, n_shard, step, said)
-                if found is None
-                else (found[first + a : first + a + b] for a, b in _pieces(n_shard, step))
-            ):
-                self.memory.write(tensor, packed, at)
-                at += packed.nbytes
-                if found is None:
-                    kept.add(name, (n, words), packed)
-                self._on_weights(len(packed) * k)
             shards.append(Shard(tensor, first, n_shard))
-        laid = partial(Laid.of, [(part.source, part.order) for part in parts], arrange, n)
-        return Matrix(name, n, k, dtype, tuple(shards), sources, laid)
+        return tuple(shards)
+
+    def _reader(
+        self,
+        name: str,
+        dtype: str,
+        n: int,
+        k: int,
+        parts: list[Piece],
+        arrange: Arrange,
+        multiple: int,
+    ) -> Callable[[int, int], Iterator[npt.NDArray[Any]]]:
+        """Gives so many rows of a matrix from a first on as they lie on the device, a piece at a
+        time: as an earlier start kept them, or packed now. It is asked for all rows in order."""
+        shape, in_place = (n, row_words(dtype, k)), self._in_place(parts, k, dtype)
+        kept: Kept = self._kept if is_kept(dtype) and in_place is None else Nothing()
+        found = kept.find(name, shape)
+        sources, rows = _sources(parts), arrange(in_place or parts)
+        said = " + ".join(sources) if len(sources) <= 3 else name
+        step = max(multiple, PIECE_WEIGHTS // k // multiple * multiple)
+
+        def read(first: int, count: int) -> Iterator[npt.NDArray[Any]]:
+            for packed in (
+                self._packed(dtype, rows, first, count, step, said)
+                if found is None
+                else (found[first + a : first + a + b] for a, b in _pieces(count, step))
+            ):
+                yield packed
+                if found is None:
+                    kept.add(name, shape, packed)
+                self._on_weights(len(packed) * k)
+
+        return read
 
     def pack(self, dtype: str, rows: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
         """Rows of a matrix as they lie on the device, if they are not packed already. On threads of
@@ -384,6 +437,10 @@ class WeightLoader:
         finally:
             for future in ahead:
                 future.cancel()
+
+
+def _sources(parts: list[Piece]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.source for part in parts))
 
 
 def rotary_order(head_dim: int, rotary_dim: int | None = None) -> npt.NDArray[np.intp]:

@@ -22,6 +22,7 @@ from gpu.engine.opening import (
     DTYPES,
     Progress,
     check_choice,
+    check_expert_slots,
     open_runner,
     recommended_settings,
 )
@@ -115,6 +116,7 @@ class Engine:
         warm_up: bool = False,
         probe: bool = False,
         keep_bytes: int = 0,
+        expert_slots: int | None = None,
         progress: Progress = lambda fraction, message: None,
     ) -> Engine:
         """Load a model folder (config.json, *.safetensors, and tokenizer.json or tokenizer.model)
@@ -131,6 +133,9 @@ class Engine:
                       they never were, then kept in the user's cache folder
         keep_bytes    keep weights as q8 and q4 pack them for the next start, in files in the user's
                       cache folder that take so much together at most; 0: neither write nor read any
+        expert_slots  of each layer's experts, so many lie on the GPU at a time; the others wait in
+                      the host's memory and are brought when a token is given to them, in the place
+                      of those used least recently; None: all lie on the GPU
         progress      gets a fraction and a message, also from the engine's thread
 
         Raises ModelError for a model that cannot be run and DeviceError for a device that cannot
@@ -143,6 +148,8 @@ class Engine:
         check_choice("backend", backend, BACKENDS)
         progress(0.0, f"reading {folder.name}")
         config = ModelConfig.from_folder(folder)
+        if expert_slots is not None:
+            check_expert_slots(expert_slots, backend)
         tokenizer = Tokenizer.load(folder)
         parameters = Checkpoint.open(folder).parameters(config.tie_embeddings)
 
@@ -153,6 +160,7 @@ class Engine:
                 adapter,
                 probe,
                 keep_bytes,
+                expert_slots,
                 progress=progress,
                 dtype=dtype,
                 kv_dtype=kv_dtype,

@@ -24,6 +24,7 @@ def open_runner(
     adapter: str | None,
     probe: bool,
     keep_bytes: int,
+    expert_slots: int | None,
     **options: Any,
 ) -> Runner:
     """`options` are those of both. Imported here, so that neither backend needs the other's
@@ -40,7 +41,14 @@ def open_runner(
         return runner
     from gpu.runners.wgpu_runner import WgpuRunner
 
-    return WgpuRunner.load(folder, adapter=adapter, probe=probe, keep_bytes=keep_bytes, **options)
+    return WgpuRunner.load(
+        folder,
+        adapter=adapter,
+        probe=probe,
+        keep_bytes=keep_bytes,
+        expert_slots=expert_slots,
+        **options,
+    )
 
 
 def recommended_settings(recommended: GenerationDefaults) -> SamplingParams:
@@ -51,6 +59,17 @@ def recommended_settings(recommended: GenerationDefaults) -> SamplingParams:
         if (value := getattr(recommended, name)) is not None
     }
     return SamplingParams(**values)
+
+
+def check_expert_slots(n: int, backend: str) -> None:
+    """Raises ModelError for a number that is none, and where they would mean nothing."""
+    if n < 1:
+        raise ModelError(f"expert_slots should be 1 or more, but is {n}")
+    if backend == "torch":
+        raise ModelError(
+            "--expert-slots is for --backend wgpu: PyTorch runs in the host's memory, where all "
+            "experts lie; leave it out"
+        )
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -212,6 +212,7 @@ class Sequence:
                 gpu_ms=result.gpu_ms,
                 kv_blocks=blocks_for(first + n),
                 stats=stats,
+                experts=result.experts,
             )
         )
 
@@ -322,4 +323,5 @@ class Sequence:
             kv_blocks=blocks_for(position + 1),
             stats=stats,
             eos=eos,
+            experts=result.experts,
         )

@@ -25,6 +25,7 @@ from gpu.config import Experts
 from gpu.models.llama import Llama, Mlp
 from gpu.models.recording import Pass
 from gpu.models.workspace import ExpertWork
+from gpu.ops.experts import NOWHERE
 from gpu.webgpu.buffers import Tensor
 
 
@@ -49,6 +50,15 @@ class Mixture:
     def matrices(self) -> list[Matrix]:
         shared = [self.shared.gate_up, self.shared.down] if self.shared else []
         return [self.router, *shared, self.gate_up.matrix, self.down.matrix]
+
+    @property
+    def stacks(self) -> tuple[ExpertStack, ExpertStack]:
+        return self.gate_up, self.down
+
+    @property
+    def is_resident(self) -> bool:
+        """Are all experts on the device?"""
+        return self.gate_up.host is None
 
 
 class MixtureLlama(Llama):
@@ -157,16 +167,16 @@ class MixtureLlama(Llama):
         gates = [(f"{self.module_of(load, mlp)}.gate.weight", of.n)]
         if of.shared_width:
             gates.append((f"{mlp}.shared_expert_gate.weight", 1))
-        gate_up, down = self.expert_sources(load, mlp, of)
-        self.mixtures[i] = Mixture(
-            router=load.exact(f"{name}.router", *gates, k=hidden),
-            shared=self.load_shared(load, name, mlp, of.shared_width) if of.shared_width else None,
-            gate_up=load.experts(f"{name}.experts.gate_up", gate_up, of.width, hidden),
-            down=load.experts(f"{name}.experts.down", down, hidden, of.width),
-            slots=load.memory.upload(
-                f"{name}.experts.slots", np.arange(of.n, dtype=np.uint32), purpose="work"
-            ),
+        of_gate_up, of_down = self.expert_sources(load, mlp, of)
+        router = load.exact(f"{name}.router", *gates, k=hidden)
+        shared = self.load_shared(load, name, mlp, of.shared_width) if of.shared_width else None
+        gate_up = load.experts(f"{name}.experts.gate_up", of_gate_up, of.width, hidden)
+        down = load.experts(f"{name}.experts.down", of_down, hidden, of.width)
+        places = np.arange(of.n) if gate_up.host is None else np.full(of.n, NOWHERE)
+        slots = load.memory.upload(
+            f"{name}.experts.slots", places.astype(np.uint32), purpose="work"
         )
+        self.mixtures[i] = Mixture(router, gate_up, down, slots, shared)
 
     def load_shared(self, load: WeightLoader, name: str, mlp: str, width: int) -> Mlp:
         hidden, module = self.config.hidden_size, f"{mlp}.shared_expert"

@@ -36,6 +36,8 @@ from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.plan import Recorder
 from gpu.webgpu.tiling import Tuning
 
+NOWHERE = 0xFFFFFFFF
+"""The place of an expert that is not there."""
 WORKGROUP = 64
 
 

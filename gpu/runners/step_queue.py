@@ -19,7 +19,8 @@ from gpu.kv.pools import KvPools
 from gpu.ops.step_buffer import STEP_BYTES, pack_step
 from gpu.plans.book import PlanKey, RecordedPlan, StepTensors
 from gpu.runners.dispatch_timer import DispatchTimer
-from gpu.step import Step, Times
+from gpu.runners.expert_offload import ExpertOffload
+from gpu.step import ExpertUse, Step, Times
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import Copy, PassDispatch, StepCommands
@@ -31,7 +32,16 @@ NOTHING = Step(())
 class Lane:
     """A readback buffer and the step whose results it gets."""
 
-    __slots__ = ("encode_ms", "finish_ms", "n_queries", "readback", "recorded", "step", "submit_ms")
+    __slots__ = (
+        "encode_ms",
+        "experts",
+        "finish_ms",
+        "n_queries",
+        "readback",
+        "recorded",
+        "step",
+        "submit_ms",
+    )
 
     recorded: RecordedPlan
 
@@ -39,6 +49,7 @@ class Lane:
         self.readback = readback
         self.step = NOTHING
         self.n_queries = 0
+        self.experts: ExpertUse | None = None
         self.encode_ms = 0.0
         self.finish_ms = 0.0
         self.submit_ms = 0.0
@@ -68,10 +79,12 @@ class StepQueue:
         depth: int,
         result_bytes: int,
         n_marks: int,
+        offload: ExpertOffload | None = None,
     ) -> None:
         self._device = device = memory.device
         self._tensors = tensors
         self._blocks = pools.step_tables
+        self._offload = offload
         self._calls = open_calls(device)
         self._step_bytes = bytearray(STEP_BYTES)
         self._write = self._calls.writer(tensors.step.buffer, self._step_bytes)
@@ -90,10 +103,12 @@ class StepQueue:
     def submit(self, recorded: RecordedPlan, step: Step, *, marks: bool = True) -> None:
         """`marks` False: without the times inside the pass that the plan may have marked. Raises
         IndexError when `depth` steps are in flight already."""
-        began = time.perf_counter()
+        asked = time.perf_counter()
         lane = self._free.popleft()
         self._write(pack_step(step, self._step_bytes, self._blocks))
-        lane.n_queries = recorded.n_queries if marks else min(recorded.n_queries, FIRST_MARK)
+        lane.experts = self._run_to_last(recorded, step)
+        lane.n_queries = self._n_queries(recorded, marks)
+        began = time.perf_counter()
         encoder = self._calls.record(self._prepare(recorded, lane.n_queries), lane.readback)
         walked = time.perf_counter()
         commands = self._calls.finish(encoder)
@@ -102,7 +117,7 @@ class StepQueue:
         lane.recorded, lane.step = recorded, step
         lane.encode_ms = (encoded - began) * 1e3
         lane.finish_ms = (encoded - walked) * 1e3
-        lane.submit_ms = (time.perf_counter() - encoded) * 1e3
+        lane.submit_ms = (time.perf_counter() - encoded + began - asked) * 1e3
         self._in_flight.append(lane)
 
     def collect(self) -> Collected:
@@ -122,12 +137,15 @@ class StepQueue:
 
     def run(self, recorded: RecordedPlan, step: Step) -> None:
         """Run a step without reading its results, and wait for everything submitted."""
-        self._run(self._prepare(recorded, recorded.n_queries), step)
+        self._write(pack_step(step, self._step_bytes, self._blocks))
+        self._run_to_last(recorded, step)
+        self._finish(self._prepare(recorded, self._n_queries(recorded)))
 
     def dispatch_times(self, recorded: RecordedPlan, step: Step, repeat: int) -> Times | None:
         """(repeat, n_dispatches) ms of each dispatch on the GPU, in `repeat` runs of a step after
-        one that is not counted; None where the device has no clock. No steps may be in flight."""
-        if self._timestamps is None:
+        one that is not counted; None where the device has no clock, or not all experts. No steps
+        may be in flight."""
+        if self._timestamps is None or self._offload is not None:
             return None
         timer = DispatchTimer(self._device, self._calls, recorded.plan)
         self._write(pack_step(step, self._step_bytes, self._blocks))
@@ -137,12 +155,25 @@ class StepQueue:
     def warm(self, dispatch: PassDispatch) -> None:
         """Run one dispatch of a plan for no rows: its shader returns at once, but drivers that
         compile at first use have done it by then."""
-        self._run(self._calls.prepare(StepCommands(((dispatch,),))), NOTHING)
+        self._write(pack_step(NOTHING, self._step_bytes, self._blocks))
+        self._finish(self._calls.prepare(StepCommands(((dispatch,),))))
 
-    def _run(self, prepared: Any, step: Step) -> None:
-        self._write(pack_step(step, self._step_bytes, self._blocks))
+    def _finish(self, prepared: Any) -> None:
+        """Run the last commands of what has been written, and wait."""
         self._calls.submit(self._calls.encode(prepared))
         self._calls.wait()
+
+    def _run_to_last(self, recorded: RecordedPlan, step: Step) -> ExpertUse | None:
+        """What runs before the commands that `_commands` gives; None: nothing."""
+        if self._offload is None:
+            return None
+        return self._offload.run_to_last(recorded, len(step.rows))
+
+    def _n_queries(self, recorded: RecordedPlan, marks: bool = True) -> int:
+        """GPU times are of one pass: where a step takes several there are none."""
+        if self._offload is not None:
+            return 0
+        return recorded.n_queries if marks else min(recorded.n_queries, FIRST_MARK)
 
     def _prepare(self, recorded: RecordedPlan, n_queries: int) -> Any:
         key = (recorded.key, n_queries)
@@ -160,6 +191,8 @@ class StepQueue:
             for tensor in capture.kept:
                 copies.append(Copy(tensor.buffer, tensor.n_bytes, at))
                 at += tensor.n_bytes
+        if self._offload is not None:
+            return StepCommands((self._offload.rest(recorded.plan),), tuple(copies))
         if self._timestamps is None or not n_queries:
             return StepCommands(recorded.plan.segments(), tuple(copies))
         return StepCommands(

@@ -25,6 +25,8 @@ from gpu.config import ModelConfig
 from gpu.kv.blocks import BLOCK_TOKENS, block_bytes, fit
 from gpu.kv.pools import KvPools
 from gpu.lora.adapter import Lora, open_loras
+from gpu.models.decoder import Decoder
+from gpu.models.mixture import MixtureLlama
 from gpu.models.registry import MODELS
 from gpu.ops.step_buffer import MAX_ROWS, MAX_SAMPLES
 from gpu.plans.book import PlanBook, RecordedPlan, StepTensors
@@ -33,6 +35,7 @@ from gpu.plans.lora_tables import LoraTables
 from gpu.plans.view import listed
 from gpu.reach import Reach
 from gpu.runner import Memory, RunnerLimits
+from gpu.runners.expert_offload import ExpertOffload
 from gpu.runners.look_passes import LookPasses
 from gpu.runners.results import parse_captured, parse_samples
 from gpu.runners.step_queue import Collected, StepQueue
@@ -85,6 +88,7 @@ class WgpuRunner:
         loras: Sequence[Lora] = (),
         on_weights: Callable[[int], None] = lambda n: None,
         kept: Kept | None = None,
+        expert_slots: int | None = None,
     ) -> None:
         self.config = config
         self.dtype = dtype
@@ -101,7 +105,7 @@ class WgpuRunner:
             budget_bytes=kv_bytes,
             max_binding_bytes=device.max_binding_bytes,
         )
-        load = WeightLoader(checkpoint, memory, dtype, on_weights, kept)
+        load = WeightLoader(checkpoint, memory, dtype, on_weights, kept, expert_slots)
         self.model = MODELS[config.model_type](config, load, memory, shape.context)
         n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
         self.pools = KvPools(config, shape, kv, n_tables, memory)
@@ -119,6 +123,9 @@ class WgpuRunner:
             block_bytes=block_bytes(config, kv),
             max_captured_rows=self.plans.max_captured_rows,
         )
+        offload = _offload(self.model, memory)
+        if offload is not None:  # its steps end when they are submitted, but for their last part
+            self.in_flight = 1
         self._queue = StepQueue(
             memory,
             self._tensors,
@@ -126,6 +133,7 @@ class WgpuRunner:
             IN_FLIGHT,
             self.plans.max_result_bytes,
             n_marks=1 + 2 * config.n_layers,
+            offload=offload,
         )
         self._looks = LookPasses(config, self.plans, self._queue, self._tensors, memory)
         self._peaks: dict[str, float] | None = None
@@ -147,12 +155,14 @@ class WgpuRunner:
         checked: bool | None = None,
         probe: bool = False,
         keep_bytes: int = 0,
+        expert_slots: int | None = None,
         progress: Progress = lambda fraction, message: None,
     ) -> WgpuRunner:
         """Open the adapter and load a model folder. `kv_dtype`: how keys and values are stored, of
         `gpu.kv.formats.KV_FORMATS`; None: as goes with `dtype`. `probe`: cut products as was
         measured to be best there, measuring it now if it never was; `loras`: folders of adapters by
-        their names; `keep_bytes`: see `kept_weights`. Raises ModelError and DeviceError."""
+        their names; `keep_bytes`: see `kept_weights`; `expert_slots`: of each layer, see
+        `gpu.runners.expert_offload`. Raises ModelError and DeviceError."""
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
         opened = open_loras(loras or {}, config, checkpoint)
@@ -174,6 +184,7 @@ class WgpuRunner:
                 loras=opened,
                 on_weights=loading(progress, checkpoint, config.tie_embeddings),
                 kept=kept,
+                expert_slots=expert_slots,
             )
 
     @property
@@ -222,6 +233,7 @@ class WgpuRunner:
             read_ms=done.read_ms,
             finish_ms=lane.finish_ms,
             submit_ms=lane.submit_ms,
+            experts=lane.experts,
         )
 
     def logits(self, step: Step) -> Floats:
@@ -321,3 +333,12 @@ class WgpuRunner:
             routing_stride=routings.chosen.shape[1] if routings else 0,
             times=done.times,
         )
+
+
+def _offload(model: Decoder, memory: DeviceMemory) -> ExpertOffload | None:
+    """What brings experts of a model to the device where not all lie there."""
+    if not isinstance(model, MixtureLlama) or model.config.experts is None:
+        return None
+    if all(mixture.is_resident for mixture in model.mixtures.values()):
+        return None
+    return ExpertOffload(memory, model.mixtures, model.config.experts.per_token)

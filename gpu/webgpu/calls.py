@@ -82,7 +82,7 @@ def _pass_writes(timing: Timing) -> dict[str, Any]:
 
 def _encode_copies(encoder: wgpu.GPUCommandEncoder, commands: StepCommands, to: Any) -> None:
     for copy in commands.copies:
-        encoder.copy_buffer_to_buffer(copy.source, 0, to, copy.at, copy.n_bytes)
+        encoder.copy_buffer_to_buffer(copy.source, copy.offset, to, copy.at, copy.n_bytes)
     if timing := commands.timing:
         encoder.resolve_query_set(timing.query_set, 0, timing.n, timing.resolved, 0)
         encoder.copy_buffer_to_buffer(timing.resolved, 0, to, timing.at, 8 * timing.n)

@@ -18,11 +18,13 @@ PassDispatch = tuple[Any, Any, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The first `n_bytes` of a buffer go to the readback buffer, `at` bytes from its start."""
+    """`n_bytes` of a buffer, from `offset` on, go to the readback buffer, `at` bytes from its
+    start."""
 
     source: Any
     n_bytes: int
     at: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class Prepared:
     commands: StepCommands
     pass_descriptor: Any
     segments: list[list[NativeDispatch]]
-    copies: list[tuple[Any, int, int]]
+    copies: list[tuple[Any, int, int, int]]  # as wgpuCommandEncoderCopyBufferToBuffer takes them
 
 
 class NativeCalls:
@@ -144,7 +144,7 @@ class NativeCalls:
                 [(pipeline._internal, group._internal, *grid) for pipeline, group, *grid in part]
                 for part in commands.segments
             ],
-            [(copy.source._internal, copy.n_bytes, copy.at) for copy in commands.copies],
+            [(c.source._internal, c.offset, c.at, c.n_bytes) for c in commands.copies],
         )
 
     def _timed_pass(self, query_set: Any) -> Any:
@@ -214,8 +214,8 @@ def _encode_dispatches(compute_pass: Any, dispatches: list[NativeDispatch]) -> N
 
 
 def _encode_copies(encoder: Any, prepared: Prepared, destination: Any) -> None:
-    for source, n_bytes, at in prepared.copies:
-        _copy(encoder, source, 0, destination, at, n_bytes)
+    for source, offset, at, n_bytes in prepared.copies:
+        _copy(encoder, source, offset, destination, at, n_bytes)
     if timing := prepared.commands.timing:
         resolved = timing.resolved._internal
         _resolve(encoder, timing.query_set._internal, 0, timing.n, resolved, 0)

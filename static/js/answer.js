@@ -37,6 +37,8 @@ export class Segment {
     /** Every event of it that was taken, in order. */
     this.events = [];
     this.kvBlocks = 0;
+    /** Experts that its steps found on the device and brought there; null: all lie there. */
+    this.experts = null;
     /** How many of the prompt's tokens were found in the cache when it was first read. */
     this.promptReused = 0;
     this.reason = "";
@@ -222,6 +224,7 @@ const HANDLERS = {
     const { done, reused, ms, gpu_ms: gpuMs, passedAt, receivedAt } = event;
     segment.chunks.push({ done, reused, ms, gpuMs, passedAt, receivedAt });
     segment.kvBlocks = event.kv_blocks;
+    addExperts(segment, event.experts);
     if (!segment.branch) segment.promptReused = event.reused;
     for (const stats of event.stats ?? []) {
       if (stats.position < segment.prompt.length) segment.promptStats[stats.position] = stats;
@@ -232,6 +235,7 @@ const HANDLERS = {
   token(answer, segment, event) {
     segment.state = "writing";
     segment.kvBlocks = event.kv_blocks;
+    addExperts(segment, event.experts);
     const number = (segment.params.first_index ?? 0) + event.index;
     answer.tokens.push(Object.assign(event, { segment, place: segment.nTokens, number }));
     segment.nTokens += 1;
@@ -260,6 +264,13 @@ const HANDLERS = {
 function reachedBy(request, nPrompt) {
   const { reach = {}, reached } = request ?? {};
   return reached ? changedFrom(reached, nPrompt - 1, reach) : atStart(reach, nPrompt);
+}
+
+function addExperts(segment, used) {
+  if (!used) return;
+  const sum = segment.experts ?? { found: 0, brought: 0, n_bytes: 0 };
+  for (const name of ["found", "brought", "n_bytes"]) sum[name] += used[name];
+  segment.experts = sum;
 }
 
 /** Another setting inside the model acts from the row on that chooses the token. */

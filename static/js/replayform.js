@@ -169,6 +169,8 @@ const candidate = record({
   cut: oneOf("", "top_k", "top_p", "min_p"),
 });
 
+const experts = nullable(record({ found: count, brought: count, n_bytes: count }));
+
 const events = {
   accepted: {
     prompt: list(record({ id, text: piece }), MOST_TOKENS, 1),
@@ -223,7 +225,12 @@ const events = {
     message: prose,
   },
 };
-const event = tagged("type", events, { accepted: { texts: list(prose, MOST_TOKENS) }, updated: { reach } });
+const event = tagged("type", events, {
+  accepted: { texts: list(prose, MOST_TOKENS) },
+  prefill: { experts },
+  token: { experts },
+  updated: { reach },
+});
 
 const message = record({ role: oneOf("system", "user", "assistant"), content: prose });
 const change = record({ index: count }, { params: record({}, live), capture: flag, reach });

@@ -43,6 +43,16 @@ function drawFigures() {
   setText(byId("r-speed"), figure(1000 / tpot));
   drawTimes(segment, tpot);
   drawSpark(answer, segment);
+  drawExperts(segment?.experts);
+}
+
+/** How often the experts that a step wanted were on the device, where not all lie there. */
+function drawExperts(used) {
+  byId("r-experts-row").hidden = !used;
+  if (!used) return;
+  const share = used.found / Math.max(1, used.found + used.brought);
+  setText(byId("r-experts"), `${Math.floor(100 * share)}`);
+  setText(byId("r-moved"), `${bytes(used.n_bytes)} brought`);
 }
 
 function drawTimes(segment, tpot) {

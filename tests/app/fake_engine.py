@@ -50,6 +50,7 @@ from gpu.inspection import Answer, Question
 from gpu.interventions import ReachedFrom, expect_in_turn, expect_no_new_patch
 from gpu.runner import DeviceInfo, LoraInfo, Memory, RunnerLimits
 from gpu.script import checked_script
+from gpu.step import ExpertUse
 from tests.app import fake_inspection, fake_sampler
 from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
 
@@ -66,7 +67,9 @@ class FakeOptions:
     """`delay`: seconds per step. `text`: what greedy decoding tells, again and again unless
     `ends`. `fail`: a message with which loading fails. `load_seconds`: how long loading takes.
     `reused`: how many tokens of a longer prompt are found in the cache.
-    `ask_seconds`: how long a question about a run takes. `loras`: names of adapters."""
+    `ask_seconds`: how long a question about a run takes. `loras`: names of adapters.
+    `experts`: how many every step finds on the device and brings there, a megabyte each; None: all
+    lie there."""
 
     delay: float = 0.01
     n_layers: int = 8
@@ -81,6 +84,7 @@ class FakeOptions:
     reused: int = 0
     ask_seconds: float = 0.0
     loras: tuple[str, ...] = ()
+    experts: tuple[int, int] | None = None
 
 
 def load(options: FakeOptions, progress: Callable[[float, str], None]) -> FakeEngine:
@@ -340,7 +344,8 @@ class FakeEngine:
         chunk = range(start, run.prefilled)
         stats = tuple(self._stats(p, run.prompt[p], len(chunk)) for p in chunk if run.capture)
         done, total = run.prefilled, len(run.prompt)
-        run.on_event(Prefill(done, total, run.reused, 3.1, 2.6, blocks(done), stats))
+        used = self._experts()
+        run.on_event(Prefill(done, total, run.reused, 3.1, 2.6, blocks(done), stats, used))
 
     def _decode(self, run: FakeRun) -> None:
         run.settle()
@@ -366,6 +371,7 @@ class FakeEngine:
             kv_blocks=blocks(position + 1),
             stats=self._stats(position, id, len(self.active)) if run.captures else None,
             eos=eos,
+            experts=self._experts(),
             **chosen,  # type: ignore[arg-type]
         )
         run.index += 1
@@ -379,6 +385,12 @@ class FakeEngine:
             self._end(run, "length")
         elif len(run.prompt) + run.index >= options.context:
             self._end(run, "context")
+
+    def _experts(self) -> ExpertUse | None:
+        if self.options.experts is None:
+            return None
+        found, brought = self.options.experts
+        return ExpertUse(found, brought, 1_000_000 * brought)
 
     def _text(self, run: FakeRun, id: int) -> tuple[str, bool]:
         """The text to show for this token, and whether a stop string ended the run."""

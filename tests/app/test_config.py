@@ -61,6 +61,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "backend": (["torch"], "torch"),
     "adapter": (["llvm"], "llvm"),
     "lora": (["a=folder", "b=some/tone"], ("a=folder", "b=some/tone")),
+    "expert_slots": (["4"], 4),
     "context": (["128"], 128),
     "kv_memory": (["64"], 64),
     "weight_cache": (["0"], 0),

@@ -28,6 +28,7 @@ def load(
     n_slots: int = 4,
     kv_dtype: str | None = None,
     loras: Mapping[str, Path] | None = None,
+    expert_slots: int | None = None,
 ) -> WgpuRunner:
     """A runner on a device that the whole suite shares; it must not be closed."""
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
@@ -40,6 +41,7 @@ def load(
         kv_dtype=kv_dtype,
         n_slots=n_slots,
         loras=opened,
+        expert_slots=expert_slots,
     )
 
 

@@ -86,6 +86,13 @@ def test_the_first_bytes_of_a_readback_are_enough(calls: Calls, memory: Memory) 
     assert readback.read(8) == b"\0\0\0\0\1\0\0\0"
 
 
+def test_a_copy_begins_where_it_says(calls: Calls, memory: Memory) -> None:
+    tensor, readback = memory.upload("source", np.arange(16, dtype="u4")), calls.readback(64, "it")
+    commands = StepCommands(((),), (Copy(tensor.buffer, 8, 4, offset=20),))
+    calls.submit(calls.encode(calls.prepare(commands), readback), readback)
+    assert np.frombuffer(readback.read(12), "u4")[1:].tolist() == [5, 6]
+
+
 def test_several_readbacks_are_in_flight_at_once(calls: Calls, memory: Memory) -> None:
     readbacks = [calls.readback(64, f"readback{i}") for i in range(3)]
     for i, readback in enumerate(readbacks):

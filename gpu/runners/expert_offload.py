@@ -1,0 +1,133 @@
+"""Steps of mixtures whose experts do not all lie on the device: a step runs to each router in turn,
+the host reads which experts were chosen, brings those that are missing, and the step goes on.
+
+Where a layer's rows want more experts than it has slots, its products run several times, each time
+for the experts that are there: what the pairs of others gave is left standing
+(`gpu.ops.experts`). A pair's product is the same bits wherever its weights lie, so the results are
+those of a model that is there as a whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpu.models.mixture import Mixture
+from gpu.ops.experts import NOWHERE
+from gpu.ops.step_buffer import MAX_ROWS
+from gpu.plans.book import PlanKey, RecordedPlan
+from gpu.runners.expert_slots import ExpertSlots, Round
+from gpu.step import ExpertUse
+from gpu.webgpu.buffers import Memory
+from gpu.webgpu.calls import open_calls
+from gpu.webgpu.commands import Copy, PassDispatch, StepCommands
+from gpu.webgpu.plan import Dispatch, Plan
+
+PRODUCTS = "experts"
+"""The shader that reads the weights of experts."""
+
+Segment = tuple[PassDispatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A layer in a plan. `before`: what runs up to its routing, whose result is copied, from the
+    products of the layer before on; `products`: these alone."""
+
+    layer: int
+    before: Any
+    products: Any
+
+
+class ExpertOffload:
+    """The experts of one model in the slots of its layers. Used by one thread."""
+
+    def __init__(self, memory: Memory, mixtures: Mapping[int, Mixture], per_token: int) -> None:
+        """`mixtures`: by layer; `per_token`: experts that a row is given to."""
+        self._memory = memory
+        self._mixtures = mixtures
+        self._per_token = per_token
+        self._layer_of = {mixture.slots.name: i for i, mixture in mixtures.items()}
+        self._slots = {i: ExpertSlots(of.gate_up.n_slots) for i, of in mixtures.items()}
+        self._calls = open_calls(memory.device)
+        n_bytes = 4 * MAX_ROWS * per_token
+        self._routed = self._calls.readback(n_bytes, "routed")
+        memory.n_bytes["work"] += n_bytes
+        self._stops: dict[PlanKey, list[Stop]] = {}
+
+    def run_to_last(self, recorded: RecordedPlan, n_rows: int) -> ExpertUse:
+        """Run a plan up to what `rest` gives, for the first `n_rows` rows; blocks."""
+        if recorded.key not in self._stops:
+            self._stops[recorded.key] = self._cut(recorded.plan)
+        used = ExpertUse()
+        for stop in self._stops[recorded.key]:
+            self._calls.submit(self._calls.encode(stop.before, self._routed), self._routed)
+            *others, last = rounds = self._slots[stop.layer].rounds(self._chosen(n_rows))
+            for part in others:
+                self._bring(stop.layer, part)
+                self._calls.submit(self._calls.encode(stop.products))
+            self._bring(stop.layer, last)
+            used = used.plus(self._use(stop.layer, rounds))
+        return used
+
+    def rest(self, plan: Plan) -> Segment:
+        """What is left of a plan, from the products of its last layer with experts on."""
+        first = max((run.start for run in _products(plan)), default=0)
+        return tuple(dispatch.in_pass for dispatch in plan.dispatches[first:])
+
+    def _cut(self, plan: Plan) -> list[Stop]:
+        stops, first = [], 0
+        for run in _products(plan):
+            of_layer = plan.dispatches[run]
+            chosen = of_layer[0].tensors["chosen"]
+            copy = Copy(chosen.buffer, chosen.n_bytes, 0, chosen.offset)
+            before = plan.dispatches[first : run.start]
+            stops.append(
+                Stop(
+                    self._layer_of[of_layer[0].tensors["slots"].name],
+                    self._calls.prepare(StepCommands((_in_pass(before),), (copy,))),
+                    self._calls.prepare(StepCommands((_in_pass(of_layer),))),
+                )
+            )
+            first = run.start
+        return stops
+
+    def _chosen(self, n_rows: int) -> list[int]:
+        """The experts that the rows of the step were given to."""
+        data = self._routed.read(4 * n_rows * self._per_token)
+        found: list[int] = np.unique(np.frombuffer(data, np.uint32)).tolist()
+        return found
+
+    def _use(self, layer: int, rounds: list[Round]) -> ExpertUse:
+        n_wanted = sum(len(part.places) for part in rounds)
+        n_brought = sum(len(part.loads) for part in rounds)
+        expert_bytes = sum(stack.expert_bytes for stack in self._mixtures[layer].stacks)
+        return ExpertUse(n_wanted - n_brought, n_brought, n_brought * expert_bytes)
+
+    def _bring(self, layer: int, part: Round) -> None:
+        mixture = self._mixtures[layer]
+        for expert in part.loads:
+            for stack in mixture.stacks:
+                stack.bring(self._memory, expert, part.places[expert])
+        table = np.full(mixture.slots.shape, NOWHERE, np.uint32)
+        table[list(part.places)] = list(part.places.values())
+        self._memory.write(mixture.slots, table)
+
+
+def _products(plan: Plan) -> list[slice]:
+    """Where the products of each layer's experts lie in a plan: they follow each other."""
+    runs, at = [], 0
+    for name, group in itertools.groupby(plan.dispatches, lambda dispatch: dispatch.kernel.name):
+        n = len(list(group))
+        if name == PRODUCTS:
+            runs.append(slice(at, at + n))
+        at += n
+    return runs
+
+
+def _in_pass(dispatches: list[Dispatch]) -> Segment:
+    return tuple(dispatch.in_pass for dispatch in dispatches)

@@ -1,0 +1,176 @@
+"""Experts that do not all lie on the device: the same bits as where they do, at any number of
+slots, and what the steps say of it."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu import Engine, SamplingParams
+from gpu.checkpoint.weights import WeightLoader
+from gpu.errors import ModelError
+from gpu.events import Done, Event, Prefill, Token
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.step import ExpertUse, Look, Row, Sample, Step
+from gpu.webgpu.buffers import Memory
+from gpu.webgpu.device import Device
+from tests.gpu import driving, random_models
+from tests.gpu.rig import Arrays, Rig, limited
+
+N_TOKENS = 21
+CHUNK = 8
+"""Rows of every step but those that write: as few kernels as can be."""
+DTYPES = {"qwen2_moe": "q8", "qwen3_moe_window_bias": "f32"}
+"""A layer without experts between two that have 10 each, and a shared one, all wanted by a step of
+some rows; 37 experts, of which a step wants few."""
+DRAWN = Sample(0, 0, 7, 0, 1.3, 40, 0.95, 0.01, 1.1)
+
+
+@pytest.fixture(scope="module")
+def resident(device: Device) -> Any:
+    """Runners whose experts all lie on the device, by case, and what they compute."""
+    found: dict[str, tuple[WgpuRunner, dict[str, Any]]] = {}
+
+    def of(name: str) -> tuple[WgpuRunner, dict[str, Any]]:
+        if name not in found:
+            runner = load(device, name, None)
+            found[name] = runner, computed(runner)
+        return found[name]
+
+    return of
+
+
+def load(device: Device, name: str, expert_slots: int | None) -> WgpuRunner:
+    folder = random_models.folder(name)
+    return driving.load(device, folder, DTYPES[name], n_slots=1, expert_slots=expert_slots)
+
+
+def computed(runner: WgpuRunner) -> dict[str, Any]:
+    """Logits, statistics and captured tokens, and a look."""
+    ids = random_models.ids(N_TOKENS)
+    captured = driving.captured(runner, ids, CHUNK)
+    written = driving.generate(runner, ids[: CHUNK + 1], 6, sample=DRAWN, capture=True)
+    driving.begin(runner, 0, ids, len(ids))
+    driving.prefill(runner, ids[:-CHUNK], chunk=CHUNK)
+    rows = tuple(Row(0, i, ids[i]) for i in range(N_TOKENS - CHUNK, N_TOKENS))
+    looked = runner.inspect(Step(rows), Look(routes=True)).routes
+    assert looked is not None
+    return {
+        "logits": driving.all_logits(runner, ids),
+        "mlp": np.concatenate([part.mlp for part in captured]),
+        "residual": np.concatenate([part.residual for part in captured]),
+        "written": written,
+        "chosen": looked.chosen,
+        "norms": looked.norms,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "n_slots"),
+    [
+        ("qwen2_moe", 3),
+        ("qwen3_moe_window_bias", 1),
+        ("qwen3_moe_window_bias", 9),
+    ],
+)
+def test_the_same_bits_at_any_number_of_slots(
+    device: Device, resident: Any, name: str, n_slots: int
+) -> None:
+    whole, want = resident(name)
+    runner = load(device, name, n_slots)
+    assert runner.in_flight == 1
+    assert runner.memory.weights < whole.memory.weights
+    got = computed(runner)
+    for what, values in want.items():
+        if what == "written":
+            assert got[what] == values
+        else:
+            assert np.array_equal(got[what].view("u4"), values.view("u4")), what
+
+
+def test_steps_say_what_they_found_and_brought(device: Device) -> None:
+    """A token that is computed again finds its experts there; nothing is said where all are."""
+    name = "qwen3_moe_window_bias"
+    runner, ids = load(device, name, 12), random_models.ids(4)
+    per_token, layers = 5, 2
+    driving.begin(runner, 0, ids, len(ids))
+    uses = []
+    for _ in range(2):
+        runner.submit(Step((Row(0, 0, ids[0]),)))
+        uses.append(runner.collect().experts)
+    mixture = next(iter(runner.model.mixtures.values()))  # type: ignore[attr-defined]
+    expert_bytes = sum(stack.expert_bytes for stack in mixture.stacks)
+    wanted = per_token * layers
+    assert uses == [ExpertUse(0, wanted, wanted * expert_bytes), ExpertUse(wanted, 0, 0)]
+    whole = load(device, name, None)
+    driving.begin(whole, 0, ids, len(ids))
+    whole.submit(Step((Row(0, 0, ids[0]),)))
+    assert whole.collect().experts is None
+
+
+def test_as_many_slots_as_experts_are_all_of_them(device: Device) -> None:
+    name, n_experts = "qwen2_moe", 10
+    runner = load(device, name, n_experts)
+    assert runner.in_flight == WgpuRunner.in_flight
+    assert runner.memory == load(device, name, None).memory
+
+
+def test_an_engine_writes_the_same_and_tells_of_experts_with_every_token() -> None:
+    """A prompt of one piece, then tokens; PyTorch has all experts where they are computed."""
+    name, written, told = "qwen2_moe", [], []
+    load = partial(Engine.load, random_models.folder(name), dtype=DTYPES[name], context=64)
+    for expert_slots in (None, 2):
+        engine = load(expert_slots=expert_slots, n_slots=1)
+        events: list[Event] = []
+        params = SamplingParams(seed=3, max_tokens=6, ignore_eos=True)
+        engine.submit(random_models.ids(8), params, on_event=events.append)
+        while not events or not isinstance(events[-1], Done):
+            time.sleep(0.01)
+        engine.close()
+        steps = [event for event in events if isinstance(event, Prefill | Token)]
+        written.append([event.id for event in steps if isinstance(event, Token)])
+        told.append([event.experts for event in steps])
+    assert written[0] == written[1]
+    assert told[0] == [None] * len(told[0])
+    uses = [used for used in told[1] if used is not None]
+    assert len(uses) == len(told[1]) == len(told[0])
+    assert all(used.found + used.brought >= 2 * 4 for used in uses), "4 experts in 2 layers"
+    assert sum(used.n_bytes for used in uses) > 0
+    with pytest.raises(ModelError, match="expert-slots is for --backend wgpu"):
+        load(backend="torch", expert_slots=2)
+    with pytest.raises(ModelError, match="should be 1 or more"):
+        load(expert_slots=0)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "q4"])
+def test_an_expert_is_brought_to_where_its_slot_lies(rig: Rig, dtype: str) -> None:
+    """Slots in several shards; what lies in the others stays."""
+    n_experts, n, k = 6, 5, 33
+    rng = np.random.default_rng(0)
+    arrays = {
+        f"{part}{i}": rng.normal(size=(n, k)).astype(np.float32)
+        for part in ("gate", "up")
+        for i in range(n_experts)
+    }
+    sources = [(f"gate{i}", f"up{i}") for i in range(n_experts)]
+    small = Memory(limited(rig.device, 2 * 2 * n * 64 * 4))
+    loader = partial(WeightLoader, Arrays(arrays), small, dtype)
+    whole = loader().experts("whole", sources, n, k)
+    stack = loader(expert_slots=3).experts("stack", sources, n, k)
+    assert whole.host is None
+    assert stack.n_slots == 3
+    assert dtype == "q4" or len(stack.matrix.shards) == 2
+    lies = [5, 0, 3]
+    for slot, expert in enumerate([1, 0, 4]):
+        stack.bring(small, expert, slot)
+    for slot, expert in ((0, 5), (2, 3)):
+        stack.bring(small, expert, slot)
+    want = np.concatenate([small.read(shard.tensor) for shard in whole.matrix.shards])
+    got = np.concatenate([small.read(shard.tensor) for shard in stack.matrix.shards])
+    for slot, expert in enumerate(lies):
+        rows = slice(expert * stack.n, (expert + 1) * stack.n)
+        assert np.array_equal(got[slot * stack.n : (slot + 1) * stack.n], want[rows])
