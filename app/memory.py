@@ -50,7 +50,8 @@ def expect_fit(
     free += spare_bytes
     raise DeviceError(
         f"{name} at {settings.dtype} needs {_gb(wanted.total)}: {_gb(wanted.weights)} of weights, "
-        f"{_gb(wanted.kv_cache)} of KV cache for {wanted.context:,} tokens, a tenth for the rest; "
+        f"{_gb(wanted.kv_cache)} of KV cache in {wanted.kv_dtype} for "
+        f"{wanted.context:,} tokens, a tenth for the rest; "
         f"the device has {_gb(free)} free. {_advice(need, settings, wanted, free)}"
     )
 

@@ -26,11 +26,13 @@ OVERHEAD = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes of the weights, and of the KV cache for `context` tokens of a text."""
+    """Bytes of the weights, and of the KV cache, stored as `kv_dtype`, for `context` tokens of a
+    text."""
 
     weights: int
     kv_cache: int
     context: int
+    kv_dtype: str
 
     @property
     def total(self) -> int:
@@ -59,7 +61,7 @@ class Footprint:
         checkpoint = Checkpoint.open(path) if shapes is None else _of_shapes(Path(path), shapes)
         weights = Inventory.of(config, checkpoint, dtype).device_bytes
         assert weights is not None
-        return cls(weights, cut.n_blocks * block_bytes(config, kv), cut.context)
+        return cls(weights, cut.n_blocks * block_bytes(config, kv), cut.context, kv)
 
 
 def _of_shapes(path: Path, shapes: Shapes) -> Checkpoint:

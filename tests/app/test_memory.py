@@ -104,6 +104,7 @@ def test_what_does_not_fit_comes_with_advice(llama8b: Path, free: int, advice: s
         expect(llama8b, free)
     message = str(refused.value)
     assert message.startswith("a/llama at f16 needs 18.26 GB: 16.06 GB of weights, 0.54 GB of KV")
+    assert "KV cache in f16 for 4,096 tokens" in message
     assert f"the device has {free / 1e9:.2f} GB free" in message
     assert re.search(advice, message), message
 

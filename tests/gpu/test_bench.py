@@ -14,7 +14,7 @@ from gpu.bench.__main__ import main
 from gpu.bench.contestants import gpu_gap_share
 from gpu.bench.floor import Floor, touch_kv
 from gpu.bench.subject import Subject
-from gpu.bench.work import prefill_flops
+from gpu.bench.work import kv_bytes, prefill_flops
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape
 from gpu.kv.pools import KvPools
 from gpu.step import Row, StepResult
@@ -23,7 +23,7 @@ from gpu.webgpu.plan import Dispatch, Plan
 from tests.gpu.rig import Rig, llama_config
 
 KEYS = {
-    "model", "dtype", "device", "prompt", "tokens", "decode_tok_s", "prefill_tok_s",
+    "model", "dtype", "kv_dtype", "device", "prompt", "tokens", "decode_tok_s", "prefill_tok_s",
     "decode_over_floor", "prefill_over_floor", "dispatches_per_token", "dispatches_per_layer",
     "step_ms", "encode_ms", "gpu_ms", "wait_ms", "readback_ms", "host_us_per_dispatch",
     "host_finish_us_per_dispatch", "submit_ms", "gpu_gap_share", "bytes_per_token", "copy_gb_s",
@@ -51,7 +51,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], st
 def test_the_last_line_has_every_figure(result: tuple[dict[str, Any], str]) -> None:
     found, appended = result
     assert set(found) == KEYS
-    assert (found["model"], found["dtype"]) == ("tiny", "f16")
+    assert (found["model"], found["dtype"], found["kv_dtype"]) == ("tiny", "f16", "f16")
     assert appended == f"before\n{json.dumps(found)}\n"
     assert {name for name, value in found.items() if value is None} <= {"gpu_gap_share", "gpu_ms"}
 
@@ -115,6 +115,16 @@ def test_the_operations_of_a_prompt_are_those_of_its_multiplications(device: Dev
 
 
 # ---- the floor -------------------------------------------------------------------------------
+
+
+def test_the_bytes_of_a_context_are_those_of_the_chosen_cache(device: Device) -> None:
+    """Of the shape called tiny: a byte a number, and a word for the scale of 32."""
+    runner = Subject.from_shape("tiny").runner(device, "f16", 32, "q8")
+    assert kv_bytes(runner, 20) == 20 * 6 * 2 * 4 * (32 + 4)
+    assert runner.memory.kv_cache == kv_bytes(runner, 32)
+    touched = Floor(runner).plan(1, 1, 32).dispatches
+    sizes = {d.kernel.constants["KEY_VEC4S"] for d in touched if d.kernel.name == "bench/touch_kv"}
+    assert sizes == {16 * 4 * (32 + 4) // 16}
 
 
 @pytest.mark.parametrize("dtype", ["f32", "q4"])

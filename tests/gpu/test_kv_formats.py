@@ -24,7 +24,8 @@ from gpu.pytorch.runner import TorchRunner
 from gpu.reference import kv as reference
 from gpu.reference.divergence import Divergence, mean_loss
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.step import Floats, Row, Step
+from gpu.sampling import SamplingParams
+from gpu.step import Floats, Look, Row, Step
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
@@ -32,6 +33,7 @@ from tests.gpu import driving, random_llama, random_models
 from tests.gpu.cache import pool_words, token_words
 from tests.gpu.logit_checks import OF_THE_LARGEST_LOGIT, check_logits
 from tests.gpu.rig import greedy
+from tests.gpu.test_prefix_reuse import write
 
 
 class QuantisedCache(DynamicCache):
@@ -200,6 +202,41 @@ def test_a_text_that_parts_inside_a_block_goes_on_from_a_copy(runner: WgpuRunner
     driving.begin(runner, 2, begin + rest, 30, [8, 9])
     fresh = driving.last_logits(runner, begin + rest, slot=2)
     assert np.array_equal(branch[0].view("u4"), fresh.view("u4"))
+
+
+@pytest.mark.parity
+def test_a_question_finds_what_the_text_was_computed_with(runner: WgpuRunner) -> None:
+    """Rows that are computed again leave the same keys, and have the logits they had."""
+    ids = random_llama.ids("derived_head", 19, seed=4)
+    logits = driving.all_logits(runner, ids)
+    before = stored(runner, [0, 1], 19)
+    step = Step(tuple(Row(0, 5 + i, id) for i, id in enumerate(ids[5:])), (greedy(13),))
+    found = runner.inspect(step, Look((0, 19), lens=True, states=True))
+    assert found.attention is not None
+    assert found.lens is not None
+    np.testing.assert_allclose(found.attention.sum(-1), 1, rtol=1e-5)
+    assert np.array_equal(found.lens[-1].view("u4"), logits[18].view("u4"))
+    for a, b in zip(before, stored(runner, [0, 1], 19), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_what_is_found_in_the_cache_is_what_would_be_computed(
+    runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A continuation, and a text that parts from the first inside a block."""
+    monkeypatch.setattr(runner, "close", lambda: None)
+    tokenizer = Tokenizer.load(random_llama.folder("derived_head"))
+    begin, other = random_llama.ids("derived_head", 40), random_llama.ids("derived_head", 6, seed=8)
+    written = {}
+    for kept in (True, False):
+        engine = Engine(lambda: runner, tokenizer, prefix_cache=kept)
+        greedily = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+        texts = (begin, begin + other, begin[:25] + other)
+        runs = [write(engine, ids, greedily) for ids in texts]
+        written[kept] = [[(t.id, t.logprob) for t in run.tokens] for run in runs]
+        assert [run.reused for run in runs] == ([0, 40, 25] if kept else [0, 0, 0])
+        engine.close()
+    assert written[True] == written[False]
 
 
 # ---- what is recorded, and what is refused ---------------------------------------------------
