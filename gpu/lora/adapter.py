@@ -73,7 +73,7 @@ class Lora:
             if linear is None:
                 raise ModelError(
                     f"it changes {shown(module)}, but adapters are supported for the matrices of "
-                    "attention and MLP that the base has"
+                    "attention and MLP that the base has, not for experts, embeddings or heads"
                 )
             if not wanted.adapts(module, linear.layer):
                 raise ModelError(f"its config does not target {shown(module)}, its file does")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,15 +33,17 @@ class Stack:
     ends: U32
 
     @classmethod
-    def of(cls, loras: Sequence[Lora], sources: Sequence[str], laid: Laid, k: int) -> Stack | None:
-        """Of a matrix whose rows are `laid` out from these tensors; None where no adapter changes
-        it."""
+    def of(
+        cls, loras: Sequence[Lora], sources: Sequence[str], lay: Callable[[], Laid], k: int
+    ) -> Stack | None:
+        """Of a matrix made of these tensors, `lay` tells how; None where no adapter changes it."""
         modules = [source.removesuffix(".weight") for source in sources]
         ranks = [max(lora.rank(module) for module in modules) for lora in loras]
         ends = np.cumsum(ranks)
         n_ranks = int(ends[-1])
         if not n_ranks:
             return None
+        laid = lay()
         a = np.zeros((len(modules), n_ranks, k), np.float32)
         b = np.zeros((n_ranks, len(laid.row)), np.float32)
         for i, module in enumerate(modules):

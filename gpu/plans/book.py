@@ -199,6 +199,7 @@ class PlanBook:
             x = instruments.states.as_rows
         else:
             x = model.forward(rec, batch, self._work, self._pools, tensors.chosen, instruments)
+            _expect_adapted(rec.plan, instruments)
         if n_samples:
             model.logits(rec, batch, self._work, x, tensors.logits)
         if n_samples and kind in SAMPLING:
@@ -225,6 +226,13 @@ class PlanBook:
             return 0
         marked = kind == "captured" and self._device.has_pass_timestamps
         return FIRST_MARK + (len(plan.marks) if marked else 0)
+
+
+def _expect_adapted(plan: Plan, instruments: Instruments) -> None:
+    """An adapter that a pass leaves out would be a wrong answer that nobody sees."""
+    labels = {dispatch.label for dispatch in plan.dispatches}
+    for name in instruments.adapted.of if instruments.adapted else ():
+        assert f"{name}.lora_b" in labels, f"the pass does not adapt {name}"
 
 
 def _power_of_two(n: int) -> int:

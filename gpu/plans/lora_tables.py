@@ -56,7 +56,7 @@ class LoraTables:
     ) -> Adapted:
         memory, found = self._memory, {}
         for matrix in matrices:
-            stack = matrix.laid and Stack.of(loras, matrix.sources, matrix.laid(), matrix.k)
+            stack = matrix.laid and Stack.of(loras, matrix.sources, matrix.laid, matrix.k)
             if stack:
                 found[matrix.name] = self._low_rank(matrix.name, stack, load)
         _expect_placed(loras, {source for m in matrices if m.name in found for source in m.sources})

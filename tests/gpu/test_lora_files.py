@@ -185,7 +185,7 @@ def test_a_stack_of_fused_rows_multiplies_as_its_modules_do() -> None:
     loras = [opened(random_loras.folder(LLAMA, kind), kind) for kind in ("all", "patterns")]
     modules = [f"model.layers.0.mlp.{end}_proj" for end in ("gate", "up")]
     laid = Laid(np.tile([0, 1], 172), np.repeat(np.arange(172)[::-1], 2))
-    stack = Stack.of(loras, [f"{module}.weight" for module in modules], laid, 64)
+    stack = Stack.of(loras, [f"{module}.weight" for module in modules], lambda: laid, 64)
     assert stack is not None
     x = np.random.default_rng(0).normal(size=64)
     shrunk = stack.a @ x
