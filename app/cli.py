@@ -182,7 +182,7 @@ def generate(prompt: str, chat: bool, **values: Any) -> None:
 
 
 @main.command()
-@settings_options(("model", "revision", "backend", "adapter"))
+@settings_options(("model", "revision", "backend", "adapter", "expert_slots"))
 @click.option(
     "--text", "file", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
@@ -215,7 +215,7 @@ def perplexity(
 
 
 @main.command()
-@settings_options(("model", "revision", "dtype", "backend", "adapter"))
+@settings_options(("model", "revision", "dtype", "backend", "adapter", "expert_slots"))
 @click.option(
     "--text", "file", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Experts are scored on this text (UTF-8): it should be like what the model will be for.",

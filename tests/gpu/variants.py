@@ -40,8 +40,10 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
             found |= {(k.source, repr(k.constants)): k for k in _kernels(runner)}
     for name, (dtype, n_rows) in OTHERS.items():
         runner = driving.load(as_kind(device, software), random_models.folder(name), dtype)
-        plan = runner.plans.plan(n_rows, 1, "captured").plan
-        kernels = (dispatch.kernel for dispatch in plan.dispatches)
+        plans = [runner.plans.plan(n_rows, 1, "captured").plan]
+        if runner.config.experts:
+            plans.append(runner.plans.plan(n_rows, 0, "routes").plan)
+        kernels = [dispatch.kernel for plan in plans for dispatch in plan.dispatches]
         found |= {(k.source, repr(k.constants)): k for k in kernels}
     for name, kv_dtypes in CACHES.items():
         for kv in kv_dtypes:
