@@ -199,7 +199,7 @@ def test_a_model_that_does_not_fit_is_refused_before_its_weights(
 ) -> None:
     monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
     monkeypatch.setattr("app.memory.device_bytes", lambda settings: 30_000_000)
-    with pytest.raises(DeviceError, match=r"some/tale at f32 needs .* With --context 512 it would"):
+    with pytest.raises(DeviceError, match=r"some/tale at f32 needs .* With --kv-dtype q8 it would"):
         find(dtype="f32")
     assert all(a.range for a in hub.fetched(WEIGHTS))
 
