@@ -203,9 +203,11 @@ class FakeRun:
 class Generated:
     """A run whose tokens are iterated."""
 
-    def __init__(self, engine: FakeEngine, ids: list[int], params: SamplingParams) -> None:
+    def __init__(
+        self, engine: FakeEngine, ids: list[int], params: SamplingParams, **options: Any
+    ) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._run = engine.submit(ids, params, on_event=self._events.put)
+        self._run = engine.submit(ids, params, on_event=self._events.put, **options)
         self.done: Done | None = None
 
     def cancel(self) -> None:
@@ -281,8 +283,8 @@ class FakeEngine:
             self.changed.notify()
         return run
 
-    def generate(self, ids: list[int], params: SamplingParams) -> Generated:
-        return Generated(self, ids, params)
+    def generate(self, ids: list[int], params: SamplingParams, **options: Any) -> Generated:
+        return Generated(self, ids, params, **options)
 
     def inspect(self, question: Question) -> Future[Answer]:
         future: Future[Answer] = Future()

@@ -92,8 +92,8 @@ def test_a_device_error_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
 class Interrupted(FakeEngine):
     """The user presses Ctrl+C at the fifth token."""
 
-    def generate(self, ids: Any, params: Any) -> Any:
-        run = super().generate(ids, params)
+    def generate(self, ids: Any, params: Any, **options: Any) -> Any:
+        run = super().generate(ids, params, **options)
         tokens = iter(run)
 
         class Run:
