@@ -26,8 +26,9 @@ from gpu.config import ModelConfig
 from gpu.errors import DeviceError, ModelError
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
-PIECE_WEIGHTS = 1 << 18
-"""About how much of a matrix is packed at a time: what stays in a processor's cache meanwhile."""
+PIECE_WEIGHTS = 1 << 17
+"""About how much of a matrix is packed at a time: what stays in a processor's cache meanwhile, and
+what the allocator does not give back to the system after each."""
 WORKERS = min(4, os.cpu_count() or 1)
 """Threads that pack pieces, while the loader's own copies them to the device."""
 

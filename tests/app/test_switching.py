@@ -196,23 +196,21 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", DAMAGE)
-def test_weights_that_are_damaged_leave_the_old_one(
-    site: Site, offered: FakeHub, what: str
-) -> None:
-    """As they are on the hub: what arrives is what was sent, and no model."""
-    damage, words = DAMAGE[what]
-    files = dict(offered.repos[NAME].files)
-    damage(files)
-    offered.repos[NAME].files = files
-    response = client_of(site).post("/api/models", json={"name": NAME})
-    if response.status_code == 202:
-        until(lambda: newest(site)["state"] == "failed")
-    assert words in newest(site)["message"]
-    assert served_on(site)
-    page = site.page()
-    page.tell("generate", id="g", prompt="Once", params={"max_tokens": 2})
-    assert page.until("done", id="g")["reason"] == "length"
+def test_weights_that_are_damaged_leave_the_old_one(site: Site, offered: FakeHub) -> None:
+    """As they are on the hub: what arrives is what was sent, and no model. One after the other, as
+    a person might try them."""
+    whole = dict(offered.repos[NAME].files)
+    page, client = site.page(), client_of(site)
+    for i, (what, (damage, words)) in enumerate(DAMAGE.items()):
+        files = dict(whole)
+        damage(files)
+        offered.repos[NAME] = Repo(files, commit=f"{i:040x}")
+        if client.post("/api/models", json={"name": NAME}).status_code == 202:
+            until(lambda: newest(site)["state"] == "failed")
+        assert words in newest(site)["message"], what
+        assert served_on(site), what
+        page.tell("generate", id=f"d{i}", prompt="Once", params={"max_tokens": 2})
+        assert page.until("done", id=f"d{i}")["reason"] == "length"
 
 
 def test_one_change_at_a_time_and_it_can_be_cancelled(
