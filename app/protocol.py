@@ -144,7 +144,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """`chat`: the model has a chat template. `parameters`: how many weights, tied ones once.
     `eos_ids`: tokens that end a text. `kv_dtype`: how keys and values are stored, of `kv_formats`,
     which are the bytes of a KV block of this model in every format. `loras`: the adapters that a
-    run can switch on."""
+    run can switch on. `n_experts`: of each layer that has experts; 0: none has."""
 
     name: str
     dtype: str
@@ -160,6 +160,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     eos_ids: tuple[int, ...]
     chat: bool
     loras: tuple[LoraInfo, ...] = ()
+    n_experts: int = 0
 
 
 class Device(msgspec.Struct, frozen=True):

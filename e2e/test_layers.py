@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.playground import Playground, until
 from e2e.site import Site
-from tests.app.fake_sampler import stats
+from tests.app.fake_sampler import routes, stats
 
 NUMBERS = ("residual", "attention", "mlp", "attention_cosine", "mlp_cosine")
 
@@ -18,6 +20,14 @@ TOLD = """async (index) => {
   const { view } = await import("/static/js/view.js");
   const { id, stats } = view.answer.tokens[index];
   return { id, stats };
+}"""
+
+# Positions of all tokens of the answer, its prompt's too, that were captured.
+MEASURED = """async () => {
+  const { view } = await import("/static/js/view.js");
+  const [{ promptStats }] = view.answer.segments;
+  const all = [...promptStats, ...view.answer.tokens.map(({ stats }) => stats)];
+  return all.filter(Boolean).map(({ position }) => position);
 }"""
 
 # [colour on the plate, colour of the map] in the middle of each layer's MLP row of a written token.
@@ -84,6 +94,54 @@ def test_the_focused_layer_is_told_with_every_head(page: Page, site: Callable[..
         expect(page.get_by_role("img", name="Attention entropy of each head")).to_have_attribute(
             "aria-label", f"Attention entropy of each head, in bits: {bits}"
         )
+
+
+def test_the_experts_of_a_token_and_of_the_run_are_told(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = Playground(page, site(n_experts=6).url).open()
+    written(play, 12)
+    play.tokens.nth(4).click()
+    page.locator('#lrows tr[data-layer="5"]').click()
+    told = page.evaluate(TOLD, 4)
+    route = next(route for route in routes(told["stats"]["position"], 8, 6) if route.layer == 5)
+    first, second = (f"{e} {g:.2f}" for e, g in zip(route.experts, route.gates, strict=True))
+    line = page.locator("#experts-line span")
+    expect(line.first).to_have_text(f"expert {first}, {second}")
+
+    positions = page.evaluate(MEASURED)
+    assert len(positions) > 20, "the prompt counts too"
+    chosen = [e for at in positions for r in routes(at, 8, 6) if r.layer == 5 for e in r.experts]
+    shares = np.bincount(chosen, minlength=6) / len(chosen)
+    some = shares[shares > 0]
+    evenness = -np.sum(some * np.log(some)) / np.log(6)
+    expect(line.last).to_have_text(
+        f"{len(some)} of 6 experts used by {len(positions)} tokens, evenness {evenness:.2f}"
+    )
+    page.locator('#lrows tr[data-layer="0"]').click()
+    expect(line).to_have_text("no experts in this layer: it has one MLP")
+
+
+def test_a_model_without_experts_says_nothing_of_them(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = Playground(page, site().url).open()
+    written(play, 3)
+    expect(page.locator("#experts-line")).to_be_hidden()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "used", "evenness"),
+    [([[0], [0], [0]], 1, 0), ([[0, 1], [2, 3]], 4, 1), ([[0, 1], [0, 2]], 3, 0.75), ([], 0, None)],
+)
+def test_how_evenly_experts_are_used(
+    call: Callable[..., Any], chosen: list[list[int]], used: int, evenness: float | None
+) -> None:
+    """Of four. 0.75: half the choices one, a quarter each of two others: 1.5 of 2 bits."""
+    tokens = [{"stats": {"routes": [{"layer": 3, "experts": some}]}} for some in chosen]
+    found = call("expertuse", "useOf", [*tokens, {"stats": None}], 3, 4)
+    assert (found["tokens"], found["used"]) == (len(chosen), used)
+    assert found["evenness"] == (None if evenness is None else pytest.approx(evenness))
 
 
 def test_the_cosine_is_a_colour_of_the_core(page: Page, site: Callable[..., Site]) -> None:

@@ -56,7 +56,7 @@ class Route(msgspec.Struct, frozen=True):
 class TokenStats(msgspec.Struct, frozen=True):
     """What every layer did for one token. `n_rows`: rows in the step the times are of. `timed_at`:
     position of the token whose step that was, this one or the last before it that was timed; None
-    without times. `routes`: of each layer that has experts; none in a model without."""
+    without times. `routes`: of each layer that has experts; not told of a model without."""
 
     position: int
     embedding: float
@@ -65,7 +65,7 @@ class TokenStats(msgspec.Struct, frozen=True):
     embed_ms: float | None = None
     head_ms: float | None = None
     timed_at: int | None = None
-    routes: tuple[Route, ...] = ()
+    routes: tuple[Route, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class StepTimes(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     settings the model's makers recommend. `dispatches_per_token`: of a decode step. `eos_ids`: the
     tokens that end a text. `kv_dtype`: how keys and values are stored, of `kv_formats`, which are
     the bytes of a KV block of this model in every format. `loras`: the adapters that are
-    loaded."""
+    loaded. `n_experts`: of each layer that has some."""
 
     name: str
     dtype: str
@@ -36,6 +36,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     defaults: SamplingParams
     eos_ids: tuple[int, ...]
     loras: tuple[LoraInfo, ...] = ()
+    n_experts: int = 0
 
 
 def describe(
@@ -59,6 +60,7 @@ def describe(
         n_layers=config.n_layers,
         n_heads=config.n_heads,
         n_kv_heads=config.n_kv_heads,
+        n_experts=config.experts.n if config.experts else 0,
         head_dim=config.head_dim,
         hidden_size=config.hidden_size,
         vocab_size=config.vocab_size,

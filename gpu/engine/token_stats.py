@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -67,9 +68,9 @@ def token_stats(
     )
 
 
-def _routes(captured: Captured, row: int) -> tuple[Route, ...]:
+def _routes(captured: Captured, row: int) -> tuple[Route, ...] | msgspec.UnsetType:
     if captured.chosen is None or captured.gates is None:
-        return ()
+        return msgspec.UNSET
     chosen, gates = captured.chosen[row].tolist(), significant(captured.gates[row])
     each = zip(captured.expert_layers, chosen, gates, strict=True)
     return tuple(Route(layer, tuple(ids), tuple(of)) for layer, ids, of in each)

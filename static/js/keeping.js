@@ -17,13 +17,18 @@ const CANDIDATES = 4;
 const LAYER_BYTES = 170;
 const HEAD_BYTES = 8;
 const CANDIDATE_BYTES = 110;
+const ROUTE_BYTES = 100;
+const CHOICE_BYTES = 12;
 
 const FIELDS = ["residual", "attention", "mlp", "attention_cosine", "mlp_cosine"];
 const TIMES = ["attention_ms", "mlp_ms"];
 
 const layersBytes = (layers) => layers.length * (LAYER_BYTES + HEAD_BYTES * layers[0].entropy.length);
+const routesBytes = (routes) =>
+  (routes ?? []).reduce((sum, { experts }) => sum + ROUTE_BYTES + CHOICE_BYTES * experts.length, 0);
 const bytesOf = ({ stats, candidates }) =>
-  (stats ? layersBytes(stats.layers) : 0) + CANDIDATE_BYTES * (candidates?.length ?? 0);
+  (stats ? layersBytes(stats.layers) + routesBytes(stats.routes) : 0) +
+  CANDIDATE_BYTES * (candidates?.length ?? 0);
 
 /**
  * What came with one token: {segment, id, stats, candidates}, `id` and `candidates` null for one of
@@ -119,7 +124,10 @@ export class Keeping {
     for (const { candidates } of oldest) this.#bytes -= CANDIDATE_BYTES * (candidates?.length ?? 0);
     const members = oldest.map(({ stats }) => stats).filter(Boolean);
     if (!members.length) return;
-    for (const { layers } of members) this.#bytes -= layersBytes(layers);
+    for (const stats of members) {
+      this.#bytes -= layersBytes(stats.layers) + routesBytes(stats.routes);
+      if (stats.routes) stats.routes = []; // there is no mean of choices
+    }
     this.#groups.push(this.#joined(segment, members, members.map(({ layers }) => layers)));
   }
 

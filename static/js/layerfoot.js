@@ -1,9 +1,12 @@
 // Under the layer table: the focused layer in words, and the attention entropy of each of its heads.
 
 import { byId, el, fitCanvas, setText } from "./dom.js";
+import { routeInWords, routeOf, useOf } from "./expertuse.js";
 import { count } from "./format.js";
 import { scales, signed } from "./metrics.js";
 import { palette } from "./palette.js";
+import { state } from "./state.js";
+import { view } from "./view.js";
 
 const SANS = '"Plex Sans", sans-serif';
 /** A head with this much room has its number beside its bar. */
@@ -11,6 +14,7 @@ const NUMBER_ROOM = 28;
 const BAR = 4;
 
 const line = byId("layer-line");
+const expertLine = byId("experts-line");
 const canvas = byId("heads");
 let labelled = "";
 
@@ -21,6 +25,9 @@ export const micro = (ms) => (ms === null || ms === undefined ? "" : count(Math.
 export function drawFoot(stats, at) {
   const layer = stats?.layers[at] ?? null;
   line.replaceChildren(...(layer ? words(layer, at) : []));
+  const used = layer ? expertWords(stats, at) : [];
+  expertLine.replaceChildren(...used);
+  expertLine.hidden = !state.hello?.model.n_experts;
   drawHeads(layer, stats?.summary);
 }
 
@@ -36,6 +43,35 @@ function words(layer, at) {
     part("attention", layer.attention, layer.attention_cosine, layer.attention_ms),
     part("MLP", layer.mlp, layer.mlp_cosine, layer.mlp_ms),
   ];
+}
+
+/** The token's experts in this layer, and how all of them were used by the run so far. */
+function expertWords(stats, at) {
+  const route = routeOf(stats, at);
+  if (!route) return [el("span", "", withoutRoute(stats, at))];
+  const n = state.hello.model.n_experts;
+  const { tokens, used, evenness } = useOf(runTokens(), at, n);
+  const whole = `${used} of ${n} experts used by ${count(tokens)} tokens`;
+  const even = evenness === null ? whole : `${whole}, evenness ${evenness.toFixed(2)}`;
+  const said = el("span", "", even);
+  said.title =
+    "Evenness: entropy of how often each expert was chosen, divided by that of equal shares. 1: all alike.";
+  return [el("span", "", routeInWords(route)), said];
+}
+
+/** Why no experts of this token are told in this layer. */
+function withoutRoute(stats, at) {
+  const others = runTokens().some((token) => routeOf(token?.stats, at));
+  if (!others) return "no experts in this layer: it has one MLP";
+  return stats.summary ? "of tokens this old, which experts they used is not kept" : "";
+}
+
+/** All tokens of the answer in the core, those of its prompt first. */
+function runTokens() {
+  const { answer } = view;
+  if (!answer) return [];
+  const prompt = answer.segments[0]?.promptStats ?? [];
+  return [...prompt.map((stats) => ({ stats })), ...answer.tokens];
 }
 
 /** A bar for each head, from no entropy (it looks at one token) to the end of the scale. */

@@ -23,12 +23,13 @@ export function pack({ turns, hello }) {
 }
 
 /**
- * 3 where there were adapters or a text went on after something had acted on it, 2 where something
- * was changed inside the model: 1 cannot say that.
+ * 3 where there were adapters or experts, or a text went on after something had acted on it, 2 where
+ * something was changed inside the model: 1 cannot say that.
  */
 function versionOf(turns, hello) {
   const segments = turns.flatMap(({ answers = [] }) => answers.flatMap((each) => each.segments));
-  if (hello.model.loras?.length || segments.some(({ request }) => request.reached)) return 3;
+  const { loras, n_experts: nExperts } = hello.model;
+  if (loras?.length || nExperts || segments.some(({ request }) => request.reached)) return 3;
   return segments.some(({ request, events }) => [request, ...events].some(({ reach }) => reach)) ? 2 : 1;
 }
 

@@ -18,11 +18,13 @@ import { MOST_PATCHES, MOST_STEERS } from "./reach.js";
 import { checkTurn } from "./replayruns.js";
 
 export const FORMAT = "tokenglass replay";
-/** Version 2 is version 1 with `reach`, 3 with adapters and `reached`; a file is of the least it can be. */
+/** Version 2 is version 1 with `reach`, 3 with adapters, experts and `reached`; a file is of the least
+ * it can be. */
 export const VERSIONS = [1, 2, 3];
 
 const MOST_LAYERS = 1024;
 const MOST_HEADS = 1024;
+const MOST_EXPERTS = 1024;
 const MOST_LORAS = 64;
 const MOST_TOKENS = 2 ** 24;
 const MOST_EVENTS = 2 ** 20;
@@ -78,7 +80,13 @@ const hello = record(
         parameters: count,
         chat: flag,
       },
-      { eos_ids: list(id, 1000), kv_dtype: name, kv_formats, loras: list(lora, MOST_LORAS) },
+      {
+        eos_ids: list(id, 1000),
+        kv_dtype: name,
+        kv_formats,
+        loras: list(lora, MOST_LORAS),
+        n_experts: integer(1, MOST_EXPERTS),
+      },
     ),
     device: record({
       name,
@@ -150,6 +158,11 @@ const layer = record(
   { attention_cosine: measured, mlp_cosine: measured }, // files of before they were measured
 );
 const position = integer(0, MOST_TOKENS);
+const route = record({
+  layer: integer(0, MOST_LAYERS - 1),
+  experts: list(integer(0, MOST_EXPERTS - 1), MOST_EXPERTS, 1),
+  gates: list(measured, MOST_EXPERTS, 1),
+});
 const stats = record(
   {
     position,
@@ -159,7 +172,7 @@ const stats = record(
     embed_ms: nullable(ms),
     head_ms: nullable(ms),
   },
-  { timed_at: nullable(position) },
+  { timed_at: nullable(position), routes: list(route, MOST_LAYERS) },
 );
 const candidate = record({
   id,

@@ -43,7 +43,13 @@ function checkPrefill({ done, total, reused, stats: its }, nPrompt, path) {
   for (const { position } of its) integer(0, nPrompt - 1)(position, `${path}.stats.position`);
 }
 
-function checkStats({ layers }, { n_layers: nLayers, n_heads: nHeads }, path) {
+function checkStats({ layers, routes }, model, path) {
+  const { n_layers: nLayers, n_heads: nHeads, n_experts: nExperts = 0 } = model;
   oneOf(nLayers)(layers.length, `${path}.layers.length`);
   for (const { entropy } of layers) oneOf(nHeads)(entropy.length, `${path}.layers.entropy.length`);
+  for (const { layer, experts, gates } of routes ?? []) {
+    integer(0, nLayers - 1)(layer, `${path}.routes.layer`);
+    for (const expert of experts) integer(0, nExperts - 1)(expert, `${path}.routes.experts`);
+    oneOf(experts.length)(gates.length, `${path}.routes.gates.length`);
+  }
 }

@@ -69,7 +69,7 @@ class FakeOptions:
     `reused`: how many tokens of a longer prompt are found in the cache.
     `ask_seconds`: how long a question about a run takes. `loras`: names of adapters.
     `experts`: how many every step finds on the device and brings there, a megabyte each; None: all
-    lie there."""
+    lie there. `n_experts`: of every layer but the first; each token is given to two."""
 
     delay: float = 0.01
     n_layers: int = 8
@@ -85,6 +85,7 @@ class FakeOptions:
     ask_seconds: float = 0.0
     loras: tuple[str, ...] = ()
     experts: tuple[int, int] | None = None
+    n_experts: int = 0
 
 
 def load(options: FakeOptions, progress: Callable[[float, str], None]) -> FakeEngine:
@@ -415,7 +416,12 @@ class FakeEngine:
         return shown, False
 
     def _stats(self, position: int, id: int, n_rows: int) -> Any:
-        return fake_sampler.stats(position, id, self.options.n_layers, self.options.n_heads, n_rows)
+        options = self.options
+        stats = fake_sampler.stats(position, id, options.n_layers, options.n_heads, n_rows)
+        if not options.n_experts:
+            return stats
+        routes = fake_sampler.routes(position, options.n_layers, options.n_experts)
+        return msgspec.structs.replace(stats, routes=routes)
 
     def _end(self, run: FakeRun, reason: Reason) -> None:
         if run in self.active:
@@ -441,6 +447,7 @@ def info_of(options: FakeOptions) -> EngineInfo:
         n_layers=options.n_layers,
         n_heads=options.n_heads,
         n_kv_heads=max(1, options.n_heads // 2),
+        n_experts=options.n_experts,
         head_dim=32,
         hidden_size=32 * options.n_heads,
         vocab_size=FakeTokenizer().vocab_size,

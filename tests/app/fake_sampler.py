@@ -10,7 +10,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from gpu.events import CandidateText, LayerStats, TokenStats
+from gpu.events import CandidateText, LayerStats, Route, TokenStats
 from gpu.sampling import SamplingParams
 from tests.app.fake_tokenizer import FIRST_WORD, FakeTokenizer
 
@@ -122,3 +122,15 @@ def stats(position: int, id: int, n_layers: int, n_heads: int, n_rows: int) -> T
         embed_ms=0.02,
         head_ms=float(rng.uniform(0.3, 0.5)),
     )
+
+
+def routes(position: int, n_layers: int, n_experts: int) -> tuple[Route, ...]:
+    """Two experts in each layer but the first; some are liked more."""
+    found = []
+    for layer in range(1, n_layers):
+        rng = np.random.default_rng([13, position, layer])
+        liking = np.geomspace(1, 0.2, n_experts)
+        experts = rng.choice(n_experts, 2, replace=False, p=liking / liking.sum())
+        first = float(rng.uniform(0.5, 0.9))
+        found.append(Route(layer, tuple(experts.tolist()), (first, 1 - first)))
+    return tuple(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -38,10 +39,12 @@ def test_routes_are_the_rows(row: int) -> None:
     chosen = np.array([[[3, 1]], [[0, 2]], [[5, 4]]], np.uint32)
     gates = np.array([[[0.75, 0.25]], [[0.5, 0.125]], [[0.6, 0.3]]], np.float32)
     step = replace(captured(times=False), chosen=chosen, gates=gates, expert_layers=(1,))
-    (route,) = token_stats(step, row, 17, None).routes
+    routes = token_stats(step, row, 17, None).routes
+    assert isinstance(routes, tuple)
+    (route,) = routes
     assert (route.layer, route.experts) == (1, tuple(chosen[row, 0].tolist()))
     assert route.gates == pytest.approx(tuple(gates[row, 0].tolist()), rel=5e-6)
-    assert token_stats(captured(times=False), row, 17, None).routes == ()
+    assert b"routes" not in msgspec.json.encode(token_stats(captured(times=False), row, 17, None))
 
 
 @pytest.mark.parametrize("times", [True, False])

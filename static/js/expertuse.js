@@ -1,0 +1,34 @@
+// What a layer's experts were used for: by one token, and by all tokens of a run so far.
+
+/**
+ * How evenly `n` experts of a layer were used by `tokens` (with `stats`, `TokenStats` of
+ * gpu/events.py, or null): {tokens, given, used, evenness}
+ *   tokens    those whose experts are known; of the oldest the page keeps a summary without them
+ *   given     how often each expert was chosen, by its number
+ *   used      experts chosen at all
+ *   evenness  entropy of the shares of all choices, divided by that of equal shares (Shannon): 1 where
+ *             every expert is chosen as often, 0 where one always is
+ */
+export function useOf(tokens, layer, n) {
+  const given = new Array(n).fill(0);
+  let known = 0;
+  for (const token of tokens) {
+    const route = routeOf(token?.stats, layer);
+    if (!route) continue;
+    known += 1;
+    for (const expert of route.experts) given[expert] += 1;
+  }
+  const all = given.reduce((sum, times) => sum + times, 0);
+  const shares = given.filter(Boolean).map((times) => times / all);
+  const entropy = -shares.reduce((sum, share) => sum + share * Math.log(share), 0);
+  const evenness = n > 1 && all ? Math.abs(entropy / Math.log(n)) : null;
+  return { tokens: known, given, used: shares.length, evenness };
+}
+
+/** The experts of one token in this layer: {experts, gates}, or null. */
+export const routeOf = (stats, layer) =>
+  stats?.routes?.find((route) => route.layer === layer) ?? null;
+
+/** "expert 7 0.61, 2 0.39": the largest gate first. */
+export const routeInWords = ({ experts, gates }) =>
+  `expert ${experts.map((expert, i) => `${expert} ${gates[i].toFixed(2)}`).join(", ")}`;
