@@ -105,9 +105,9 @@ def test_the_experts_of_a_token_and_of_the_run_are_told(
     page.locator('#lrows tr[data-layer="5"]').click()
     told = page.evaluate(TOLD, 4)
     route = next(route for route in routes(told["stats"]["position"], 8, 6) if route.layer == 5)
-    first, second = (f"{e} {g:.2f}" for e, g in zip(route.experts, route.gates, strict=True))
+    (one, other), gates = route.experts, route.gates
     line = page.locator("#experts-line span")
-    expect(line.first).to_have_text(f"expert {first}, {second}")
+    expect(line.first).to_have_text(f"expert {one} (gate {gates[0]:.2f}), {other} ({gates[1]:.2f})")
 
     positions = page.evaluate(MEASURED)
     assert len(positions) > 20, "the prompt counts too"

@@ -29,6 +29,6 @@ export function useOf(tokens, layer, n) {
 export const routeOf = (stats, layer) =>
   stats?.routes?.find((route) => route.layer === layer) ?? null;
 
-/** "expert 7 0.61, 2 0.39": the largest gate first. */
+/** "expert 7 (gate 0.61), 2 (0.39)": the largest gate first. */
 export const routeInWords = ({ experts, gates }) =>
-  `expert ${experts.map((expert, i) => `${expert} ${gates[i].toFixed(2)}`).join(", ")}`;
+  `expert ${experts.map((expert, i) => `${expert} (${i ? "" : "gate "}${gates[i].toFixed(2)})`).join(", ")}`;
