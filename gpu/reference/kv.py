@@ -20,6 +20,21 @@ LEVELS = (12, 36, 61, 88, 117, 151, 193, 255)
 GREATEST_HALF = 65504.0
 
 
+def cache_heads(
+    storage: str, x: Array, turn: Array, block: int
+) -> tuple[npt.NDArray[np.int64], Array]:
+    """Codes and grids of new heads x (…, head_dim), turned before by the matrix `turn` of
+    `rotation`, or by none: the identity."""
+    turned = x @ turn.T
+    grid = grids(storage, turned, block)
+    return encode(storage, turned, block, grid), grid
+
+
+def unrotate_heads(x: Array, turn: Array) -> Array:
+    """Heads x (…, head_dim) turned back."""
+    return x @ turn
+
+
 def rotation(head_dim: int, span: int) -> Array:
     """The orthogonal matrix R (head_dim, head_dim) that turns heads x to x · Rᵀ: for every `span`
     numbers (a power of two) Hadamard's matrix over √span, after signs that are one everywhere or

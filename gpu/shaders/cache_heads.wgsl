@@ -4,6 +4,7 @@
 // One workgroup for each (head, row): query heads when ROTATED, key heads, value heads. A block's
 // grid is found by one lane, whatever their number: the bits of a key depend on its own numbers.
 //
+// block_tables          see lib/paging.wgsl
 // new_keys, new_values  [n_rows][N_KV_HEADS][HEAD_DIM]
 // q                     [n_rows][Q_STRIDE]
 // k_pool, v_pool        words, see lib/packed_heads.wgsl

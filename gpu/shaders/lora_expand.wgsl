@@ -1,5 +1,5 @@
-// y = [bias +] what LoRA adapters (Hu et al. 2021) add to the outputs of a matrix, by how strong each
-// is in the slot of a row:
+// y = [bias +] what LoRA adapters (Hu et al. 2021) add to the outputs of a matrix, by how strong
+// each is in the slot of a row:
 //
 //   y[n] = bias[n] + Σ strength of an adapter · Σ b[r][n] · shrunk[first[n] + r]    r: its ranks
 //

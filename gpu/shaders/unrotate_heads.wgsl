@@ -1,5 +1,5 @@
-// Every head of x turned back from the rotation of a rotated KV cache, in place: what attention made
-// of turned values.
+// Every head of x turned back from the rotation of a rotated KV cache, in place: what attention
+// made of turned values.
 //
 // One workgroup for each (head, row).
 //

@@ -12,6 +12,7 @@ from gpu import ops, step
 from gpu.errors import DeviceError
 from gpu.ops import step_buffer
 from gpu.reference import experts as reference_experts
+from gpu.reference import kv as reference_kv
 from gpu.reference import ops as reference
 from gpu.reference import sampler as reference_sampler
 from gpu.webgpu import kernels
@@ -19,10 +20,11 @@ from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel, Kernels, bindings_of, compose, read_shader, shader_names
 from tests.gpu import variants
 
+TWIN_ROOMS = (reference, reference_experts, reference_kv)
 FOLDER = resources.files("gpu") / "shaders"
 LIB = sorted(f.name.removesuffix(".wgsl") for f in (FOLDER / "lib").iterdir())
 TWINS = {
-    name: getattr(reference, name, getattr(reference_experts, name, None))
+    name: next((getattr(room, name) for room in TWIN_ROOMS if hasattr(room, name)), None)
     for name in shader_names()
 }
 TWINS |= {"sample_keys": reference_sampler.scale, "sample": reference_sampler.choose}
@@ -37,13 +39,17 @@ MAX_INVOCATIONS = 256
 
 STAND_INS = {
     "weight": ("f32", "f16", "q8", "q4"),
-    "kv": ("f32", "f16", "f16x8"),
+    "kv": ("f32", "f16", "f16x8", "packed"),
+    "cached_keys": ("q8", "n4"),
+    "cached_values": ("q8", "q4", "n4"),
     "kv_pair": ("f32", "f16"),
     "x_tile": ("lanes", "loads"),
     "four": ("lanes", "loads"),
 }
 """Names that shaders use, and the endings of the files that stand in for them."""
-ANY = {name: f"{name}_{endings[0]}" for name, endings in STAND_INS.items()}
+FLOATS = {"cached_keys": "cached_keys", "cached_values": "cached_values"}
+"""Files that stand for themselves where no other does."""
+ANY = {name: f"{name}_{endings[0]}" for name, endings in STAND_INS.items()} | FLOATS
 
 SECTIONS = (
     r"^// ",
@@ -109,7 +115,7 @@ def test_every_file_of_the_library_is_used() -> None:
     for name in (*shader_names(), *(f"lib/{name}" for name in LIB)):
         used |= set(re.findall(r"^// use: (\w+)", read_shader(name), re.MULTILINE))
     files = {f"{name}_{ending}" for name in STAND_INS for ending in STAND_INS[name]}
-    assert set(LIB) == (used - set(STAND_INS)) | files
+    assert set(LIB) == (used - set(STAND_INS)) | files | set(FLOATS)
 
 
 def test_host_and_shaders_agree_on_their_numbers() -> None:

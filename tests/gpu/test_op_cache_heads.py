@@ -89,15 +89,18 @@ def test_codes_and_grids_are_those_of_the_twin(
         (found.words[0], found.keys, format.keys),
         (found.words[1], found.values, format.values),
     ):
-        before = numbers.astype(np.float64) @ turn.T
-        check_words(words, before, storage, found.cache, f"{dtype}-{heads}", format.rotated)
+        numbers = numbers.astype(np.float64)
+        _, grid = reference.cache_heads(storage.name, numbers, turn, pack_block(heads[2]))
+        case = f"{dtype}-{heads}"
+        check_words(words, numbers @ turn.T, grid, storage, found.cache, case, format.rotated)
 
 
 def check_words(
-    words: Array, x: Array, storage: Storage, cache: Cache, case: str, rotated: bool
+    words: Array, x: Array, want: Array, storage: Storage, cache: Cache, case: str, rotated: bool
 ) -> None:
-    """x (n_rows, n_kv_heads, head_dim) was to be stored. A grid may be the float16 next to the
-    twin's, a code the one next to it where a number lies between two; nothing else is written."""
+    """x (n_rows, n_kv_heads, head_dim) was to be stored, with the grids `want`. A grid may be the
+    float16 next to the twin's, a code the one next to it where a number lies between two; nothing
+    else is written."""
     name, d = storage.name, x.shape[-1]
     block = pack_block(d)
     blocks, at = cache.tables[ROWS.slots, ROWS.positions // 16], ROWS.positions % 16
@@ -105,7 +108,6 @@ def check_words(
     rows = np.concatenate([data[blocks, :, at], grid_words[blocks, :, at]], axis=-1)
     codes, grid = (found[..., 0, :] if found.ndim == 4 else found[..., 0, :, :]
                    for found in reference.unpack(name, rows, 1, d, block))  # fmt: skip
-    want = reference.grids(name, x, block)
     largest = np.abs(x.reshape(*x.shape[:-1], -1, block)).max(-1)[..., None]
     off = (2.0**-10 + 64 * ROUNDING * rotated) * np.minimum(largest, 65504) + 2.0**-24
     if name == "n4":  # fitted to levels, of which one near a middle may be another
@@ -143,7 +145,10 @@ def test_queries_are_turned_with_the_keys_and_what_is_attended_back(
     x = rig.input("x", found.new_q)
     rig.run(lambda rec: ops.unrotate_heads(rec, batch, "back", config, x))
     after = rig.memory.read(x)
-    compare("unrotate_heads", heads, after[: len(q), : n_heads * d].reshape(q.shape), q, bound, 0)
+    back = reference.unrotate_heads(found.new_q.astype(np.float64).reshape(q.shape), turn)
+    np.testing.assert_allclose(back, q, atol=float(bound.max()))
+    got = after[: len(q), : n_heads * d].reshape(q.shape)
+    compare("unrotate_heads", heads, got, back, bound, 0)
     assert np.isnan(after[len(q) :]).all(), "rows that are not there"
     for name in ("q8", "q8q4"):
         assert np.array_equal(*(lambda s: (s.new_q, s.q))(stored(rig, heads, name)))

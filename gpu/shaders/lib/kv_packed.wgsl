@@ -1,5 +1,5 @@
-// Eight consecutive numbers of a quantised key or value at a time; what they are read from, and how,
-// is said by the files that stand in for `cached_keys` and `cached_values`.
+// Eight consecutive numbers of a quantised key or value at a time; what they are read from, and
+// how, is said by the files that stand in for `cached_keys` and `cached_values`.
 // use: packed_heads
 // use: nibbles
 alias Cached = vec2u;
