@@ -1,103 +1,25 @@
-"""Checkpoint matrices on the device: packed, padded, sharded.
-
-A matrix is stored row by row, each row padded with zeros to whole blocks of 32 weights, packed as
-`gpu.checkpoint.packing` says. What exceeds the largest binding of the device is cut into shards of
-whole rows.
-"""
+"""The weights of a model by what they are to it: which tensors of the checkpoint make a matrix or a
+vector on the device, and how their rows are ordered there."""
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.kept import Kept, Nothing, is_kept
-from gpu.checkpoint.laid import Arrange, Laid, Order, Piece, Rows, alone, below, heads, in_turn
-from gpu.checkpoint.packing import BLOCK, FORMATS, pack, row_words
-from gpu.checkpoint.reader import Checkpoint, WeightSource
+from gpu.checkpoint.kept import Kept
+from gpu.checkpoint.laid import Order, Piece, alone, below, heads, in_turn
+from gpu.checkpoint.matrix import ExpertStack, Matrix
+from gpu.checkpoint.packing import FORMATS, row_words
+from gpu.checkpoint.reader import WeightSource
+from gpu.checkpoint.uploader import MatrixUploader, sources_of
 from gpu.config import ModelConfig
-from gpu.errors import DeviceError, ModelError
+from gpu.errors import ModelError
 from gpu.webgpu.buffers import Memory, Tensor, padded
-
-PIECE_WEIGHTS = 1 << 17
-"""About how much of a matrix is packed at a time: what stays in a processor's cache meanwhile, and
-what the allocator does not give back to the system after each."""
-WORKERS = min(4, os.cpu_count() or 1)
-"""Threads that pack pieces, while the loader's own copies them to the device."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """Rows `first` … `first + n_rows - 1` of a matrix."""
-
-    tensor: Tensor
-    first: int
-    n_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A weight of `n` outputs × `k` inputs. `sources`: the checkpoint tensors it was made of;
-    `laid`: tells how."""
-
-    name: str
-    n: int
-    k: int
-    dtype: str
-    shards: tuple[Shard, ...]
-    sources: tuple[str, ...]
-    laid: Callable[[], Laid] | None = None
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of 32 weights in a row."""
-        return padded(self.k) // BLOCK
-
-    @property
-    def row_loads(self) -> int:
-        """Loads of 16 bytes that hold the weights of a row."""
-        return self.blocks * FORMATS[self.dtype].block_words // 4
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(shard.tensor.n_bytes for shard in self.shards)
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertStack:
-    """A weight of each expert of a layer, `n` rows of `matrix` for each, one below the other; no
-    expert lies in two shards. `host`: where there is not room for all, all of them as they lie on
-    the device, (experts · n, words); None: they are there."""
-
-    matrix: Matrix
-    n: int
-    host: npt.NDArray[np.uint32] | None = None
-
-    @property
-    def n_slots(self) -> int:
-        """Experts there is room for."""
-        return self.matrix.n // self.n
-
-    @property
-    def expert_bytes(self) -> int:
-        """Of one of them."""
-        return self.matrix.n_bytes // self.n_slots
-
-    def bring(self, memory: Memory, expert: int, slot: int) -> None:
-        """Copy an expert from the host to a slot."""
-        assert self.host is not None
-        first = slot * self.n
-        shard = next(s for s in self.matrix.shards if s.first <= first < s.first + s.n_rows)
-        row_bytes = 4 * shard.tensor.shape[-1]
-        rows = self.host[expert * self.n : (expert + 1) * self.n]
-        memory.write(shard.tensor, rows, at=(first - shard.first) * row_bytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +53,7 @@ class Member:
     n_all: int
 
 
-class WeightLoader:
+class WeightLoader(MatrixUploader):
     """Reads tensors of one checkpoint onto the device, checking shapes.
 
     `dtype` is the storage type of matrices; vectors (norm gains, biases) are always float32.
@@ -149,15 +71,8 @@ class WeightLoader:
         kept: Kept | None = None,
         expert_slots: int | None = None,
     ) -> None:
-        if dtype not in FORMATS:
-            raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
-        self.checkpoint = checkpoint
-        self.memory = memory
-        self.dtype = dtype
-        self._on_weights = on_weights
+        super().__init__(checkpoint, memory, dtype, on_weights, kept)
         self.expert_slots = expert_slots
-        self._kept = kept or Nothing()
-        self._packers = ThreadPoolExecutor(WORKERS, "pack")
 
     def matrix(self, name: str, source: Source, n: int, k: int) -> Matrix:
         """One matrix (n, k)."""
@@ -242,7 +157,7 @@ class WeightLoader:
             host[at : at + len(packed)] = packed
             at += len(packed)
         shards = self._room(name, n_slot_rows, words, together)
-        matrix = Matrix(name, n_slot_rows, k, self.dtype, shards, _sources(parts))
+        matrix = Matrix(name, n_slot_rows, k, self.dtype, shards, sources_of(parts))
         return ExpertStack(matrix, together, host)
 
     def exact(self, name: str, *sources: tuple[str, int], k: int) -> Matrix:
@@ -330,119 +245,6 @@ class WeightLoader:
             return self.checkpoint.read_f16(source, rows, columns)
         return self.checkpoint.read_f32(source, rows, columns)
 
-    def _upload(
-        self,
-        name: str,
-        n: int,
-        k: int,
-        parts: list[Piece],
-        arrange: Arrange,
-        multiple: int = 1,
-        dtype: str | None = None,
-        together: int | None = None,
-    ) -> Matrix:
-        """Rows are read in multiples of `multiple`; shards hold multiples of `together` (None: of
-        the same)."""
-        dtype = dtype or self.dtype
-        read = self._reader(name, dtype, n, k, parts, arrange, multiple)
-        shards = self._room(name, n, row_words(dtype, k), together or multiple)
-        for shard in shards:
-            at = 0
-            for packed in read(shard.first, shard.n_rows):
-                self.memory.write(shard.tensor, packed, at)
-                at += packed.nbytes
-        laid = partial(Laid.of, [(part.source, part.order) for part in parts], arrange, n)
-        return Matrix(name, n, k, dtype, shards, _sources(parts), laid)
-
-    def _room(self, name: str, n: int, words: int, together: int) -> tuple[Shard, ...]:
-        """Room on the device for `n` rows of so many words; shards hold multiples of `together`."""
-        bound = self.memory.device.max_binding_bytes
-        limit = bound // (4 * words) // together * together
-        if limit == 0:
-            raise DeviceError(
-                f"{name}: {together} rows that belong together take {4 * words * together:,} "
-                f"bytes, but this device binds {bound:,} at most; a smaller --dtype needs less"
-            )
-        shards = []
-        for first, n_shard in _pieces(n, limit):
-            tag = name if n <= limit else f"{name}[{first}:{first + n_shard}]"
-            tensor = self.memory.zeros(tag, (n_shard, words), "u32", purpose="weights")
-            shards.append(Shard(tensor, first, n_shard))
-        return tuple(shards)
-
-    def _reader(
-        self,
-        name: str,
-        dtype: str,
-        n: int,
-        k: int,
-        parts: list[Piece],
-        arrange: Arrange,
-        multiple: int,
-    ) -> Callable[[int, int], Iterator[npt.NDArray[Any]]]:
-        """Gives so many rows of a matrix from a first on as they lie on the device, a piece at a
-        time: as an earlier start kept them, or packed now. It is asked for all rows in order."""
-        shape, in_place = (n, row_words(dtype, k)), self._in_place(parts, k, dtype)
-        kept: Kept = self._kept if is_kept(dtype) and in_place is None else Nothing()
-        found = kept.find(name, shape)
-        sources, rows = _sources(parts), arrange(in_place or parts)
-        said = " + ".join(sources) if len(sources) <= 3 else name
-        step = max(multiple, PIECE_WEIGHTS // k // multiple * multiple)
-
-        def read(first: int, count: int) -> Iterator[npt.NDArray[Any]]:
-            for packed in (
-                self._packed(dtype, rows, first, count, step, said)
-                if found is None
-                else (found[first + a : first + a + b] for a, b in _pieces(count, step))
-            ):
-                yield packed
-                if found is None:
-                    kept.add(name, shape, packed)
-                self._on_weights(len(packed) * k)
-
-        return read
-
-    def pack(self, dtype: str, rows: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        """Rows of a matrix as they lie on the device, if they are not packed already. On threads of
-        the loader's own."""
-        return rows if rows.dtype == np.uint32 else pack(dtype, rows, name)
-
-    def _in_place(self, parts: list[Piece], k: int, dtype: str) -> list[Piece] | None:
-        """The same parts with packed rows, when the checkpoint has all of them packed so."""
-        source = self.checkpoint
-        if not isinstance(source, Checkpoint):
-            return None
-        for part in parts:
-            whole = part.source in source and source.shape(part.source) == (part.n, k)
-            if not whole or not source.is_packed(part.source, dtype):
-                return None
-        return [replace(p, rows=partial(source.read_packed, p.source)) for p in parts]
-
-    def _packed(
-        self, dtype: str, rows: Rows, first: int, n: int, step: int, name: str
-    ) -> Iterator[npt.NDArray[Any]]:
-        """`n` rows from `first` on as `dtype`, `step` at a time, in order. A few pieces are packed
-        ahead of the one that is asked for."""
-
-        def packed(start: int, count: int) -> npt.NDArray[Any]:
-            return self.pack(dtype, rows(slice(first + start, first + start + count)), name)
-
-        ahead: deque[Future[npt.NDArray[Any]]] = deque()
-        try:
-            for piece in _pieces(n, step):
-                ahead.append(self._packers.submit(packed, *piece))
-                if len(ahead) > WORKERS:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
-
-
-def _sources(parts: list[Piece]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part.source for part in parts))
-
 
 def rotary_order(head_dim: int, rotary_dim: int | None = None) -> npt.NDArray[np.intp]:
     """(head_dim,): which row of a head comes where: (d, d + 1, d + half, d + half + 1) for even d
@@ -452,9 +254,3 @@ def rotary_order(head_dim: int, rotary_dim: int | None = None) -> npt.NDArray[np
     d, half = np.arange(0, turned // 2, 2), turned // 2
     fours = np.stack([d, d + 1, d + half, d + half + 1], axis=1).reshape(-1)
     return np.concatenate([fours, np.arange(turned, head_dim)])
-
-
-def _pieces(n: int, size: int) -> Iterator[tuple[int, int]]:
-    """(start, count) of consecutive pieces of at most `size` that cover n."""
-    for start in range(0, n, size):
-        yield start, min(size, n - start)

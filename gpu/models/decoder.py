@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu import ops
-from gpu.checkpoint.weights import Matrix, WeightLoader
+from gpu.checkpoint.matrix import Matrix
+from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig, RopeConfig
 from gpu.kv.pools import KvPools
 from gpu.models.recording import Pass

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu import ops
-from gpu.checkpoint.weights import Cut, Matrix, Source, WeightLoader
+from gpu.checkpoint.matrix import Matrix
+from gpu.checkpoint.weights import Cut, Source, WeightLoader
 from gpu.config import ModelConfig
 from gpu.models.decoder import Biases, Decoder
 from gpu.models.recording import Pass

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu import ops
-from gpu.checkpoint.weights import Matrix, Source, WeightLoader
+from gpu.checkpoint.matrix import Matrix
+from gpu.checkpoint.weights import Source, WeightLoader
 from gpu.models.decoder import Biases, Decoder
 from gpu.models.recording import Pass
 from gpu.ops import Norm

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu import ops
-from gpu.checkpoint.weights import ExpertStack, Matrix, Member, WeightLoader
+from gpu.checkpoint.matrix import ExpertStack, Matrix
+from gpu.checkpoint.weights import Member, WeightLoader
 from gpu.config import Experts
 from gpu.models.llama import Llama, Mlp
 from gpu.models.recording import Pass

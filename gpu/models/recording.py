@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpu import ops
-from gpu.checkpoint.weights import Matrix
+from gpu.checkpoint.matrix import Matrix
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.models.workspace import Instruments, Workspace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from gpu.checkpoint.weights import Matrix
+from gpu.checkpoint.matrix import Matrix
 from gpu.config import Experts, ModelConfig
 from gpu.ops import Grouping, Routing
 from gpu.ops.step_buffer import MAX_ROWS

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu.checkpoint.weights import ExpertStack
+from gpu.checkpoint.matrix import ExpertStack
 from gpu.config import Experts
 from gpu.ops.batch import Batch, expect_shape, groups
 from gpu.ops.norms import Norm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu.checkpoint.weights import Matrix
+from gpu.checkpoint.matrix import Matrix
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.ops.batch import Batch, expect_shape, groups

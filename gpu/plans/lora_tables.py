@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence, Set
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.weights import Matrix, WeightLoader
+from gpu.checkpoint.matrix import Matrix
+from gpu.checkpoint.weights import WeightLoader
 from gpu.errors import InvalidRequest, ModelError
 from gpu.lora.adapter import Lora
 from gpu.lora.stack import Stack

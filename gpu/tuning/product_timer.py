@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from gpu import ops
+from gpu.checkpoint.matrix import Matrix, Shard
 from gpu.checkpoint.packing import pack, row_words
-from gpu.checkpoint.weights import Matrix, Shard
 from gpu.errors import DeviceError
 from gpu.ops import Batch, Norm
 from gpu.ops.step_buffer import STEP_BYTES, pack_step

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.weights import Matrix, WeightLoader
+from gpu.checkpoint.matrix import Matrix
+from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig, RopeConfig
 from gpu.ops import Batch
 from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step

@@ -17,10 +17,11 @@ from safetensors.numpy import save_file
 
 from app import tale
 from gpu import Engine, Inventory, TensorSummary
-from gpu.checkpoint import weights
+from gpu.checkpoint import uploader
+from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.packing import unpack
 from gpu.checkpoint.reader import Checkpoint
-from gpu.checkpoint.weights import Matrix, WeightLoader
+from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.gguf.file import is_gguf, open_gguf
@@ -476,13 +477,13 @@ def test_blocks_are_stored_as_they_are(
     _, path = make(BIASES, kind)
     config, checkpoint = ModelConfig.from_folder(path), Checkpoint.open(path)
     packed: list[str] = []
-    pack = weights.pack
+    pack = uploader.pack
 
     def noted(dtype: str, rows: Any, name: str) -> Any:
         packed.append(name)
         return pack(dtype, rows, name)
 
-    monkeypatch.setattr(weights, "pack", noted)
+    monkeypatch.setattr(uploader, "pack", noted)
     memory = Memory(device)
     model = MODELS["llama"](config, WeightLoader(checkpoint, memory, dtype), memory, 64)
     ends = {"model.embed_tokens.weight", "lm_head.weight"}

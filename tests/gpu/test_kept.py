@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpu.checkpoint import kept, weights
+from gpu.checkpoint import kept, uploader
 from gpu.checkpoint.kept import kept_weights
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
@@ -47,14 +47,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def load(device: Device, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Loads the model: the words of its matrices, and how many pieces had to be packed."""
     packed = 0
-    pack = weights.pack
+    pack = uploader.pack
 
     def counted(*args: Any) -> Any:
         nonlocal packed
         packed += 1
         return pack(*args)
 
-    monkeypatch.setattr(weights, "pack", counted)
+    monkeypatch.setattr(uploader, "pack", counted)
 
     def loaded(
         dtype: str = "q4", limit_bytes: int = PLENTY, on: Device | None = None

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from gpu import ops
+from gpu.checkpoint.matrix import ExpertStack
 from gpu.checkpoint.packing import FORMATS, pack, row_words, unpack
-from gpu.checkpoint.weights import ExpertStack, WeightLoader
+from gpu.checkpoint.weights import WeightLoader
 from gpu.config import Experts
 from gpu.ops.experts import most_tiles, tile_pairs
 from gpu.reference import experts as reference

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from app.tale import model_dir
+from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.packing import FORMATS, unpack
-from gpu.checkpoint.weights import Matrix, rotary_order
+from gpu.checkpoint.weights import rotary_order
 from gpu.pytorch.runner import TorchRunner
 from gpu.reference.divergence import mean_kl, same_top
 from gpu.step import Floats

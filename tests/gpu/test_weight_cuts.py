@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.packing import unpack
-from gpu.checkpoint.weights import Cut, Matrix, WeightLoader, rotary_order
+from gpu.checkpoint.weights import Cut, WeightLoader, rotary_order
 from gpu.errors import ModelError
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
