@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import click
 
 from app import version
-from app.config import Dtype, Row, Settings, SettingsError, rows
+from app.config import Dtype, KvDtype, Row, Settings, SettingsError, rows
 
 if TYPE_CHECKING:
     from gpu import DeviceInfo, Probed
@@ -188,7 +188,11 @@ def generate(prompt: str, chat: bool, **values: Any) -> None:
 )
 @click.option(
     "--dtype", "dtypes", multiple=True, type=click.Choice(get_args(Dtype)),
-    help="Measure this one beside f32; may be repeated. All if left out.",
+    help="Measure weights stored so beside f32; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--kv-dtype", "kv_dtypes", multiple=True, type=click.Choice(get_args(KvDtype)),
+    help="Measure a KV cache stored so beside f16, with weights in f16; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--window", type=click.IntRange(8), default=512, show_default=True,
@@ -199,18 +203,29 @@ def generate(prompt: str, chat: bool, **values: Any) -> None:
     help="Tokens of the text at most; their logits wait in a temporary file.",
 )  # fmt: skip
 def perplexity(
-    file: Path, dtypes: tuple[str, ...], window: int, tokens: int, **values: Any
+    file: Path,
+    dtypes: tuple[str, ...],
+    kv_dtypes: tuple[str, ...],
+    window: int,
+    tokens: int,
+    **values: Any,
 ) -> None:
-    """Measure what each storage type of the weights costs on a text: perplexity, divergence of the
-    logits from those of f32, and how often the likeliest token is the same.
+    """Measure what each storage type of the weights and of the KV cache costs on a text:
+    perplexity, divergence of the logits from those of f32 weights or an f16 cache, and how often
+    the likeliest token is the same; of caches also the bytes of a token, and all of this by how
+    many tokens came before (0 to 127, 128 to 511, … with a --window as long). Without --dtype and
+    --kv-dtype all are measured.
 
     The text (UTF-8) is read in windows that do not overlap.
     """
-    from app.perplexity import lines
+    from app.perplexity import default_kv_dtypes, lines
 
     text = _read_text(file)
     with _errors():
-        for line in lines(Settings(**values), text, dtypes or get_args(Dtype), window, tokens):
+        settings = Settings(**values)
+        if not dtypes and not kv_dtypes:
+            dtypes, kv_dtypes = get_args(Dtype), default_kv_dtypes(settings)
+        for line in lines(settings, text, dtypes, kv_dtypes, window, tokens):
             click.echo(line)
 
 

@@ -46,8 +46,8 @@ def message_ids(
     """Token ids of a conversation, in the model's chat template; `InvalidRequest` if it has none,
     or one that does not take these messages."""
     ids: list[int] = []
-    for part in rendered_parts(tokenizer, messages, continue_final).parts:
-        ids += tokenizer.encode(part.text, bos=False, specials=part.specials)
+    for text, specials in rendered_parts(tokenizer, messages, continue_final).parts:
+        ids += tokenizer.encode_with_offsets(text, False, specials, inside=bool(ids))[0]
     return ids
 
 

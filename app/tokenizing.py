@@ -127,7 +127,9 @@ class Tokenizing:
         tokens: list[PromptPiece] = []
         start = 0
         for text, specials in parts.parts:
-            ids, offsets = self._tokenizer.encode_with_offsets(text, bos=False, specials=specials)
+            ids, offsets = self._tokenizer.encode_with_offsets(
+                text, bos=False, specials=specials, inside=start > 0
+            )
             for id, (first, end) in zip(ids, offsets, strict=True):
                 owner = owners.of(start + first, start + end)
                 role = "" if owner is None else messages[owner].role

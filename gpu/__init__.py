@@ -42,8 +42,9 @@ from gpu.interventions import (
     encode_interventions,
     expect_in_turn,
 )
+from gpu.kv.blocks import token_bytes_by_format
 from gpu.lora.adapter import check_lora
-from gpu.perplexity import Perplexity, perplexities
+from gpu.perplexity import Measured, Perplexity, perplexities
 from gpu.perplexity import Window as TextWindow
 from gpu.perplexity import perplexity as text_perplexity
 from gpu.perplexity import windows as text_windows
@@ -76,6 +77,7 @@ __all__ = [
     "LayerFactor",
     "LoraInfo",
     "LoraStrength",
+    "Measured",
     "ModelConfig",
     "ModelError",
     "Outlier",
@@ -108,6 +110,7 @@ __all__ = [
     "probe_device",
     "text_perplexity",
     "text_windows",
+    "token_bytes_by_format",
     "write_gguf_outline",
     "write_pruned",
 ]

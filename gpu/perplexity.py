@@ -1,14 +1,15 @@
-"""What a storage type of the weights costs on a text: its perplexity, and how far the logits are
-from those of float32 weights.
+"""What a storage type of the weights, or of the KV cache, costs on a text: its perplexity, and how
+far the logits are from those of a reference.
 
 The text is cut into windows of the same length, each read on its own: from the token that begins
 texts, where the tokenizer has one, and every token after it is foretold from those before it in its
 window. (Numbers of other programs that let windows overlap are lower.) One engine is loaded at a
-time; the logits of float32 wait in a file meanwhile.
+time; the logits of the reference wait in a file meanwhile.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,9 @@ from gpu.step import Floats
 REFERENCE = "f32"
 PIECE = 64
 """Positions that are compared at a time: in double precision they take some room."""
+SPANS = (0, 128, 512, 2048, 8192, 32_768, 131_072)
+"""Positions at which another part of a window begins: what a cache costs grows with the keys that
+are read from it."""
 
 
 class Engine(Protocol):
@@ -52,14 +56,22 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Perplexity:
-    """Of one storage type: exp of the mean loss in nats over `n_tokens` tokens. `divergence`: from
-    float32, None for that itself."""
+class Measured:
+    """exp of the mean loss in nats over `n_tokens` tokens. `divergence`: from the reference, None
+    for that itself."""
 
-    dtype: str
     perplexity: float
     n_tokens: int
     divergence: Divergence | None
+
+
+@dataclass(frozen=True, slots=True)
+class Perplexity(Measured):
+    """Of one storage type: of all tokens, and, as `spans`, of those foretold after positions
+    [first, end) of their windows."""
+
+    dtype: str
+    spans: tuple[tuple[int, int, Measured], ...]
 
 
 def windows(tokenizer: Encoder, text: str, size: int, most: int) -> list[Window]:
@@ -79,41 +91,61 @@ def windows(tokenizer: Encoder, text: str, size: int, most: int) -> list[Window]
 
 def perplexity(engine: Engine, cut: Sequence[Window]) -> float:
     """Of what an engine's model makes of a text in windows."""
-    loss = sum(_loss(_foretelling(engine, window), window) for window in cut)
-    return math.exp(loss / sum(window.n_counted for window in cut))
+    pieces = (_compared(window, _foretelling(engine, window), None) for window in cut)
+    return _together([*itertools.chain.from_iterable(pieces)]).perplexity
 
 
 def perplexities(
-    load: Callable[[str], Engine], cut: Sequence[Window], dtypes: Sequence[str]
+    load: Callable[[str], Engine],
+    cut: Sequence[Window],
+    dtypes: Sequence[str],
+    reference: str = REFERENCE,
 ) -> Iterator[Perplexity]:
-    """Of float32 and then of each other type, as they are measured. `load` gives an engine of a
-    storage type, which is closed after it."""
+    """Of the reference and then of each other type, as they are measured. `load` gives an engine of
+    a storage type, which is closed after it."""
     with tempfile.TemporaryFile() as kept:
-        for dtype in dict.fromkeys((REFERENCE, *dtypes)):
+        for dtype in dict.fromkeys((reference, *dtypes)):
             engine = load(dtype)
             try:
-                yield _measure(engine, dtype, cut, kept)
+                yield _measure(engine, dtype, cut, kept, writes=dtype == reference)
             finally:
                 engine.close()
 
 
-def _measure(engine: Engine, dtype: str, cut: Sequence[Window], kept: IO[bytes]) -> Perplexity:
-    """Of one engine. `kept`: written with the logits of float32, and read for all others."""
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some positions of a window, all of one span."""
+
+    span: int
+    n: int
+    loss: float
+    divergence: Divergence | None
+
+
+def _measure(
+    engine: Engine, dtype: str, cut: Sequence[Window], kept: IO[bytes], *, writes: bool
+) -> Perplexity:
+    """Of one engine. `kept`: written with the logits of the reference, and read for all others."""
     kept.seek(0)
-    loss, parts = 0.0, []
+    pieces: list[_Piece] = []
     for window in cut:
         logits = _foretelling(engine, window)
-        loss += _loss(logits, window)
-        if dtype == REFERENCE:
+        reference = None
+        if writes:
             kept.write(np.ascontiguousarray(logits, np.float32).tobytes())
-            continue
-        data = kept.read(4 * logits.size)
-        reference = np.frombuffer(data, np.float32).reshape(logits.shape)
-        for at in _pieces(len(logits)):
-            parts.append((len(logits[at]), Divergence.of(reference[at], logits[at])))
-    n_tokens = sum(window.n_counted for window in cut)
-    divergence = Divergence.mean(parts) if parts else None
-    return Perplexity(dtype, math.exp(loss / n_tokens), n_tokens, divergence)
+        else:
+            reference = np.frombuffer(kept.read(4 * logits.size), np.float32).reshape(logits.shape)
+        pieces += _compared(window, logits, reference)
+    whole, end = _together(pieces), max(len(window.ids) for window in cut) - 1
+    edges = [at for at in SPANS if at < end]
+    spans = [
+        (first, last, _together([piece for piece in pieces if piece.span == first]))
+        for first, last in itertools.pairwise([*edges, end])
+        if any(piece.span == first for piece in pieces)
+    ]
+    return Perplexity(
+        whole.perplexity, whole.n_tokens, whole.divergence, dtype=dtype, spans=tuple(spans)
+    )
 
 
 def _foretelling(engine: Engine, window: Window) -> Floats:
@@ -121,11 +153,19 @@ def _foretelling(engine: Engine, window: Window) -> Floats:
     return engine.logits(list(window.ids))[window.first - 1 : -1]
 
 
-def _loss(logits: Floats, window: Window) -> float:
-    """Nats of all tokens that are counted, a few positions at a time."""
-    ids = window.ids[window.first :]
-    return sum(len(ids[at]) * mean_loss(logits[at], ids[at]) for at in _pieces(len(ids)))
+def _compared(window: Window, logits: Floats, reference: Floats | None) -> Iterator[_Piece]:
+    """A few positions at a time."""
+    ids, first = window.ids[window.first :], window.first - 1
+    edges = sorted({*range(0, len(ids), PIECE), *(at - first for at in SPANS), len(ids)})
+    for begin, end in itertools.pairwise([at for at in edges if 0 <= at <= len(ids)]):
+        at = slice(begin, end)
+        span = max(edge for edge in SPANS if edge <= begin + first)
+        apart = None if reference is None else Divergence.of(reference[at], logits[at])
+        yield _Piece(span, end - begin, mean_loss(logits[at], ids[at]), apart)
 
 
-def _pieces(n: int) -> Iterator[slice]:
-    return (slice(at, min(n, at + PIECE)) for at in range(0, n, PIECE))
+def _together(pieces: Sequence[_Piece]) -> Measured:
+    n_tokens = sum(piece.n for piece in pieces)
+    loss = sum(piece.n * piece.loss for piece in pieces) / n_tokens
+    parts = [(piece.n, piece.divergence) for piece in pieces if piece.divergence is not None]
+    return Measured(math.exp(loss), n_tokens, Divergence.mean(parts) if parts else None)

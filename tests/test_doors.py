@@ -50,8 +50,8 @@ GPU = {
     "pytorch": "checkpoint config errors kv lora reach reference runner step",
     "engine": "checkpoint config errors events inspect inspection interventions kv pytorch reach"
     " runner runners sampling script step text",
-    "": "checkpoint config engine errors footprint gguf interventions lora perplexity reap runner"
-    " runners sampling script text tuning webgpu",
+    "": "checkpoint config engine errors footprint gguf interventions kv lora perplexity reap"
+    " runner runners sampling script text tuning webgpu",
     "bench": "checkpoint config errors kv models ops pytorch reference runner runners step tuning"
     " webgpu",
 }  # fmt: skip

@@ -50,6 +50,11 @@ def bytes_by_format(config: ModelConfig) -> dict[str, int]:
     }
 
 
+def token_bytes_by_format(config: ModelConfig) -> dict[str, int]:
+    """What one token takes in every KV format that can hold this model's heads."""
+    return {name: n_bytes // BLOCK_TOKENS for name, n_bytes in bytes_by_format(config).items()}
+
+
 def pool_block_bytes(config: ModelConfig, storage: Storage) -> int:
     """Bytes of one block in one pool: keys, or values, of one layer."""
     return config.n_kv_heads * BLOCK_TOKENS * storage.head_bytes(config.head_dim)

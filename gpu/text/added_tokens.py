@@ -20,29 +20,56 @@ FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 def add_tokens(
     backend: tokenizers.Tokenizer, folder: Path, config: JsonObject, names: JsonObject
 ) -> None:
-    """Add to `backend` what tokenizer_config.json (`config`) and added_tokens.json hold, and mark
-    as special what those and special_tokens_map.json (`names`) name. Raises ModelError."""
+    """Add to `backend` what it lacks of tokenizer_config.json (`config`) or added_tokens.json;
+    special is what is called so there, or named by those or special_tokens_map.json (`names`).
+    Raises ModelError."""
     numbered = _of_config(config) or _of_older_file(folder)
-    special = {text for file in (config, names) for text in special_names(file)}
+    special = {text for file in (config, names) for text in _special_names(file)}
+    lacking = []
     for id, token in sorted(numbered.items()):
-        token.special = token.special or token.content in special
         found = backend.token_to_id(token.content)
-        expected = backend.get_vocab_size() if found is None else found
+        if found is None:
+            lacking.append((id, token))
+        elif found != id:
+            raise _disagree(folder, token, id, found)
+    next_id = 1 + max(backend.get_vocab().values(), default=-1) if lacking else 0
+    for expected, (id, token) in enumerate(lacking, next_id):
         if id != expected:
-            raise ModelError(
-                f"{folder}: the added token {token.content!r} has the id {id}, but the tokenizer "
-                f"would give it {expected}"
-            )
-        backend.add_tokens([token])
-    backend.add_special_tokens([text for text in special if backend.token_to_id(text) is not None])
+            raise _disagree(folder, token, id, expected)
+        token.special = token.special or token.content in special
+    backend.add_tokens([token for _, token in lacking])
 
 
-def special_names(file: JsonObject) -> list[str]:
+def _disagree(folder: Path, token: AddedToken, said: int, given: int) -> ModelError:
+    return ModelError(
+        f"{folder}: the added token {token.content!r} has the id {said}, but the tokenizer would "
+        f"give it {given}"
+    )
+
+
+def mark_special(backend: tokenizers.Tokenizer, *files: JsonObject) -> None:
+    """Mark those tokens of `backend` as special that a file names besides the usual ones. (Of the
+    usual ones some stand for padding, and may be words.)"""
+    named = [text for file in files for text in _more_names(file)]
+    backend.add_special_tokens([text for text in named if backend.token_to_id(text) is not None])
+
+
+def _special_names(file: JsonObject) -> list[str]:
     """The special tokens that a config or special_tokens_map.json names."""
-    values = [file.get(name) for name in NAMES]
+    return _texts([file.get(name) for name in NAMES]) + _more_names(file)
+
+
+def _more_names(file: JsonObject) -> list[str]:
+    values: list[Any] = []
     for name in MANY_NAMES:
         many = file.get(name)
-        values += many.values() if isinstance(many, dict) else many or []
+        if isinstance(many, dict | list):
+            values += many.values() if isinstance(many, dict) else many
+    return _texts(values)
+
+
+def _texts(values: list[Any]) -> list[str]:
+    """Of tokens, written as strings or as objects with `content`."""
     texts = [value.get("content") if isinstance(value, dict) else value for value in values]
     return [text for text in texts if isinstance(text, str)]
 

@@ -86,8 +86,10 @@ def _config(meta: JsonObject, kind: str, tokens: Sequence[str]) -> JsonObject:
         key = f"tokenizer.ggml.{name}_token_id"
         if key in meta:
             values[f"{name}_token"] = tokens[meta.integer(key, 0, len(tokens) - 1)]
-    words = WORDS.get(meta.get("tokenizer.ggml.pre") or "default")
-    by_default = kind == "llama" or (words is not None and words.begins)
+    if kind == "llama":
+        by_default = True
+    else:
+        by_default = WORDS[meta.choice("tokenizer.ggml.pre", tuple(WORDS), "default")].begins
     adds = meta.boolean("tokenizer.ggml.add_bos_token", by_default)
     values["add_bos_token"] = adds and "bos_token" in values
     if "tokenizer.chat_template" in meta:

@@ -10,21 +10,19 @@ from __future__ import annotations
 import codecs
 import json
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 import tokenizers
+from tokenizers import pre_tokenizers
+from tokenizers.pre_tokenizers import PreTokenizer
 
 from gpu.errors import InvalidRequest, ModelError
 from gpu.gguf.file import is_gguf
 from gpu.json_object import JsonObject, shown
-from gpu.text.added_tokens import add_tokens
+from gpu.text.folder import panic_raises, read_folder
 from gpu.text.gguf_tokenizer import read_tokenizer
-from gpu.text.model_proto import read_model
-from gpu.text.sentence_piece import make_backend
 from gpu.text.token_bytes import TokenBytes
 
 
@@ -57,6 +55,8 @@ class Tokenizer:
         self._specials = frozenset(id for id, token in added.items() if token.special)
         self._added = frozenset(added)
         self._prefix = self._find_prefix(config, bos_id)
+        self._beginning = backend.pre_tokenizer
+        self._inside = _without_prefix(backend.pre_tokenizer)
         backend.post_processor = None  # it would only trim spaces from offsets now
         state = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
         self._token_bytes = TokenBytes.from_decoder(state, where)
@@ -72,17 +72,9 @@ class Tokenizer:
         path = folder / "tokenizer.json"
         if folder.is_file():
             folder, path = folder.parent, folder
-        config = JsonObject.read_optional(folder / "tokenizer_config.json")
-        older = JsonObject.read_optional(folder / "special_tokens_map.json")
-        tokens = {k: older.get(k) for k in ("bos_token", "eos_token") if k not in config.values}
-        named = JsonObject(config.where, config.values | tokens)
-        if path.suffix == ".model" or not path.is_file():
-            path = path if path.is_file() else folder / "tokenizer.model"
-            backend, named = _of_sentence_piece(path, named, older)
-        else:
-            backend = _of_json(path)
-        tokenizer = cls(backend, named, str(path))
-        tokenizer.chat_template = _chat_template(folder, config)
+        files = read_folder(folder, path)
+        tokenizer = cls(files.backend, files.config, files.where)
+        tokenizer.chat_template = files.chat_template
         return tokenizer
 
     @classmethod
@@ -104,12 +96,16 @@ class Tokenizer:
         return [*self._missing_prefix(ids), *ids] if bos else ids
 
     def encode_with_offsets(
-        self, text: str, bos: bool = True, specials: bool = True
+        self, text: str, bos: bool = True, specials: bool = True, inside: bool = False
     ) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of `encode`, and of each the first character of `text` it holds a part of and
         the one after the last. Tokens that share a character overlap; one that holds none (what
-        `bos` adds) is empty."""
-        encoding = self._encode(text, specials)
+        `bos` adds) is empty.
+
+        inside  `text` is what comes after a special token in a longer one: it gets no "▁" in front
+                where only the beginning of a text does
+        """
+        encoding = self._encode(text, specials, inside)
         prefix = self._missing_prefix(encoding.ids) if bos else ()
         return [*prefix, *encoding.ids], [(0, 0)] * len(prefix) + encoding.offsets
 
@@ -151,7 +147,7 @@ class Tokenizer:
         """How many spaces a decoded text loses at its beginning (SentencePiece adds one)."""
         return self._token_bytes.strip
 
-    def _encode(self, text: str, specials: bool) -> tokenizers.Encoding:
+    def _encode(self, text: str, specials: bool, inside: bool = False) -> tokenizers.Encoding:
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -160,8 +156,10 @@ class Tokenizer:
                 "which is half of a surrogate pair"
             ) from None
         failure = InvalidRequest(f"{self._where}: the tokenizer fails at this text; is it damaged?")
-        with self._lock, _panic_raises(failure):
+        with self._lock, panic_raises(failure):
             self._backend.encode_special_tokens = not specials
+            if self._inside is not None:
+                self._backend.pre_tokenizer = self._inside if inside else self._beginning
             encoding = self._backend.encode(text, add_special_tokens=False)
         if not specials:
             self._check_plain(encoding.ids)
@@ -192,7 +190,7 @@ class Tokenizer:
             if bos_id is None:
                 raise config.error("add_bos_token", "false, as there is no bos_token")
             return (bos_id,)
-        with _panic_raises(ModelError(f"{self._where}: the tokenizer is damaged")):
+        with panic_raises(ModelError(f"{self._where}: the tokenizer is damaged")):
             plain = self._backend.encode("a", add_special_tokens=False).ids
             whole = self._backend.encode("a").ids
         for n in range(len(whole) - len(plain) + 1):
@@ -264,50 +262,15 @@ MAX_INCOMPLETE = 3
 """An unfinished UTF-8 character has at most this many bytes."""
 
 
-@contextmanager
-def _panic_raises(failure: Exception) -> Iterator[None]:
-    """`tokenizers` panics at tables that point out of themselves. Python sees that as an exception
-    outside `Exception`, which would end the thread; here `failure` is raised instead."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise failure from None
-
-
-def _of_json(path: Path) -> tokenizers.Tokenizer:
-    try:
-        with _panic_raises(ValueError("it is damaged")):
-            return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:
-        raise ModelError(f"{path}: not a usable tokenizer: {error}") from None
-
-
-def _of_sentence_piece(
-    path: Path, config: JsonObject, names: JsonObject
-) -> tuple[tokenizers.Tokenizer, JsonObject]:
-    """The tokenizer of a tokenizer.model, and its config with what the model itself says.
-
-    Of the config, `legacy: false` and `add_prefix_space` count. A text begins with the model's
-    beginning of sequence unless `add_bos_token` is false, as in the classes of `transformers` that
-    such folders were made for.
-    """
-    if not path.is_file():
-        raise ModelError(
-            f"{path.parent / 'tokenizer.json'}: not found, nor {path.name}; the model needs a "
-            "tokenizer in one of these formats"
-        )
-    pieces = read_model(path)
-    if "add_prefix_space" in config:
-        pieces = replace(pieces, add_prefix=config.boolean("add_prefix_space", True))
-    first_only = not config.boolean("legacy", True)
-    backend = make_backend(pieces, str(path), prefix_first_only=first_only)
-    add_tokens(backend, path.parent, config, names)
-    said = {"bos_token": pieces.control(pieces.bos_id), "eos_token": pieces.control(pieces.eos_id)}
-    values = said | {key: value for key, value in config.values.items() if value is not None}
-    values.setdefault("add_bos_token", values["bos_token"] is not None)
-    return backend, JsonObject(config.where, values)
+def _without_prefix(cutter: PreTokenizer | None) -> PreTokenizer | None:
+    """As it cuts what is not the beginning of a text; None if that is no different."""
+    state = b"null" if cutter is None else cutter.__getstate__()
+    first, never = b'"prepend_scheme":"first"', b'"prepend_scheme":"never"'
+    if first not in state:
+        return None
+    other = pre_tokenizers.Sequence([])
+    other.__setstate__(state.replace(first, never))
+    return other
 
 
 def _special_token(config: JsonObject, key: str) -> str | None:
@@ -318,28 +281,3 @@ def _special_token(config: JsonObject, key: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise config.error(key, "a token's text, or an object with its content")
     return value
-
-
-def _chat_template(folder: Path, config: JsonObject) -> str | None:
-    """`chat_template.jinja`, or `chat_template` of the config: one, or a list of named ones."""
-    path = folder / "chat_template.jinja"
-    if path.exists():
-        try:
-            return path.read_text("utf-8")
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{path}: cannot be read ({error})") from None
-    value = config.get("chat_template")
-    if value is None or isinstance(value, str):
-        return value
-    expected = "a template, or a list of objects with name and template"
-    if not isinstance(value, list):
-        raise config.error("chat_template", expected)
-    named: dict[str, str] = {}
-    for entry in value:
-        name, template = (
-            (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
-        )
-        if not isinstance(name, str) or not isinstance(template, str):
-            raise config.error("chat_template", expected)
-        named[name] = template
-    return named.get("default", next(iter(named.values()), None))

@@ -62,7 +62,7 @@ class FakeTokenizer:
         return self.encode_with_offsets(text, bos, specials)[0]
 
     def encode_with_offsets(
-        self, text: str, bos: bool = True, specials: bool = True
+        self, text: str, bos: bool = True, specials: bool = True, inside: bool = False
     ) -> tuple[list[int], list[tuple[int, int]]]:
         found: list[tuple[int, tuple[int, int]]] = []
         at = 0

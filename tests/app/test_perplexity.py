@@ -14,10 +14,12 @@ from app.config import Settings
 
 
 class Sure:
-    """An engine for which all tokens are equally likely, but for a slope that f32 has not."""
+    """An engine for which all tokens are equally likely, but for a slope that f32 has not, nor f16
+    with its own cache."""
 
-    def __init__(self, dtype: str) -> None:
-        self.slope = 0.0 if dtype == "f32" else 1e-3
+    def __init__(self, settings: Settings) -> None:
+        exact = settings.kv_dtype == "f16" or settings.dtype == "f32"
+        self.slope = 0.0 if exact else 1e-3
 
     def logits(self, ids: list[int]) -> Any:
         return np.tile(self.slope * np.arange(4096, dtype=np.float32) / 4096, (len(ids), 1))
@@ -32,7 +34,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
     def load(settings: Settings, path: Path, progress: Any, name: str) -> Sure:
         found.append(settings)
-        return Sure(settings.dtype)
+        return Sure(settings)
 
     monkeypatch.setattr("app.perplexity.load_engine", load)
     return found
@@ -53,13 +55,23 @@ def test_a_table_of_all_types(loaded: list[Settings], text: Path) -> None:
     result = run("--text", str(text), "--window", "64", "--tokens", "150")
     assert result.exit_code == 0
     head, columns, *rows = result.output.splitlines()
+    rows, caches = rows[:4], rows[4:]
     assert head == "tale-3m: 147 tokens, in 3 windows of up to 64 tokens"
+    assert caches[0] == "KV cache, with weights in f16:"
+    assert [row.split()[:3] for row in caches[2:]] == [
+        ["f16", "3,072", "all"],
+        ["q8", "1,728", "all"],
+        ["q8q4", "1,344", "all"],
+        ["rotated4", "960", "all"],
+    ]
+    assert len({len(line) for line in caches[1:]}) == 1
     assert columns.split()[:2] == ["dtype", "perplexity"]
     assert [row.split()[:2] for row in rows[:1]] == [["f32", "4096.0000"]]
     assert [row.split()[0] for row in rows] == ["f32", "f16", "q8", "q4"]
     assert all("nats" in row and row.endswith("0.00%") for row in rows[1:])
     assert len({len(line) for line in (columns, *rows)}) == 1
-    assert [settings.dtype for settings in loaded] == ["f32", "f16", "q8", "q4"]
+    assert [settings.dtype for settings in loaded] == ["f32", "f16", "q8", "q4", *["f16"] * 4]
+    assert [s.kv_dtype for s in loaded[4:]] == ["f16", "q8", "q8q4", "rotated4"]
     assert {(s.context, s.slots) for s in loaded} == {(64, 1)}
 
 
@@ -67,6 +79,15 @@ def test_one_type_is_compared_with_f32(loaded: list[Settings], text: Path) -> No
     result = run("--text", str(text), "--dtype", "q4", "--backend", "torch")
     assert [row.split()[0] for row in result.output.splitlines()[2:]] == ["f32", "q4"]
     assert {settings.backend for settings in loaded} == {"torch"}
+
+
+def test_one_cache_is_compared_with_f16_by_position(loaded: list[Settings], text: Path) -> None:
+    result = run("--text", str(text), "--kv-dtype", "q8", "--window", "200")
+    assert [(s.dtype, s.kv_dtype) for s in loaded] == [("f16", "f16"), ("f16", "q8")]
+    rows = [line.split() for line in result.output.splitlines()[3:]]
+    assert [row[0] for row in rows] == ["f16", "0–127", "128–198", "q8", "0–127", "128–198"]
+    assert all(row[-1].endswith("%") for row in rows[3:])
+    assert run("--text", str(text), "--kv-dtype", "q5").exit_code == 2
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe\x00", b"a"])

@@ -97,6 +97,39 @@ def test_it_is_what_the_measures_say_of_all_positions() -> None:
     assert all(engine.closed for engine in engines.values())
 
 
+def test_spans_are_by_how_many_tokens_came_before() -> None:
+    """A window of 300 tokens after the one that begins it, one of 100, one that is too short for
+    the second span."""
+    text = "abcdefghij" * 41
+    cut = text_windows(Letters(10), text, 301, 10_000)
+    assert [len(w.ids) for w in cut] == [301, 111]
+    engines = {"f16": Made(0.0), "q8": Made(0.5)}
+    f16, q8 = perplexities(engines.__getitem__, cut, ["q8"], reference="f16")
+    assert [(first, end) for first, end, _ in q8.spans] == [(0, 128), (128, 300)]
+    assert f16.divergence is None
+    for (first, end, part), (_, _, before) in zip(q8.spans, f16.spans, strict=True):
+        want, got = (
+            np.concatenate([e.logits(list(w.ids))[first : min(end, len(w.ids) - 1)] for w in cut])
+            for e in (engines["f16"], engines["q8"])
+        )
+        came = [id for w in cut for id in w.ids[first + 1 : end + 1]]
+        assert part.n_tokens == before.n_tokens == len(came)
+        assert part.perplexity == pytest.approx(math.exp(mean_loss(got, came)))
+        assert before.perplexity == pytest.approx(math.exp(mean_loss(want, came)))
+        assert part.divergence is not None
+        assert part.divergence.kl == pytest.approx(mean_kl(want, got))
+    assert sum(part.n_tokens for *_, part in q8.spans) == q8.n_tokens == 410
+
+
+def test_a_window_without_a_token_that_begins_texts_counts_from_its_second() -> None:
+    cut = text_windows(Letters(), "abcdefghij" * 20, 200, 10_000)
+    (found,) = perplexities(lambda dtype: Made(0.0), cut, [])
+    assert [(first, end, part.n_tokens) for first, end, part in found.spans] == [
+        (0, 128, 128),
+        (128, 199, 71),
+    ]
+
+
 def test_an_engine_is_closed_when_measuring_fails() -> None:
     engine = Made(0.0)
     engine.logits = lambda ids: 1 / 0  # type: ignore[assignment, method-assign, return-value]

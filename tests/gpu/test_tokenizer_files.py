@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tokenizers
 from tokenizers import decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from gpu.errors import ModelError
 from gpu.text.tokenizer import Tokenizer
@@ -31,6 +32,30 @@ def test_names_and_templates_in_every_spelling(tmp_path: Path) -> None:
     assert Tokenizer.load(tmp_path).chat_template == "two"
     (tmp_path / "chat_template.jinja").write_text("four é")
     assert Tokenizer.load(tmp_path).chat_template == "four é"
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_tokens_that_only_the_files_beside_it_know(tmp_path: Path, older: bool) -> None:
+    new = {"<new>": 400, "<turn>": 401, "<|im_end|>": 2}
+    config: dict[str, Any] = {"eos_token": "<turn>"}
+    if older:
+        (tmp_path / "added_tokens.json").write_text(json.dumps(new))
+    else:
+        config["added_tokens_decoder"] = {str(id): {"content": text} for text, id in new.items()}
+    made.save(tmp_path, made.byte_level(), config)
+    ours, theirs = Tokenizer.load(tmp_path), PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    text = "a<new> b<turn>c<|im_end|>"
+    assert ours.encode(text, bos=False) == theirs.encode(text, add_special_tokens=False)
+    assert ours.encode(text, bos=False)[1] == 400
+    assert ours.eos_ids == (401,)
+    assert ours.decode([400, 401]) == "<new>"
+
+
+def test_ids_that_disagree_are_refused(tmp_path: Path) -> None:
+    for text, id in (("<new>", 405), ("<|im_end|>", 3)):
+        made.save(tmp_path, made.byte_level(), {"added_tokens_decoder": {id: {"content": text}}})
+        with pytest.raises(ModelError, match=f"has the id {id}, but the tokenizer would give it"):
+            Tokenizer.load(tmp_path)
 
 
 def test_names_may_stand_in_the_older_file(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""What the files of a model folder say of its tokenizer: tokenizer.json, or SentencePiece's
+tokenizer.model, with tokenizer_config.json and its older companions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import tokenizers
+
+from gpu.errors import ModelError
+from gpu.json_object import JsonObject
+from gpu.text.added_tokens import add_tokens, mark_special
+from gpu.text.model_proto import read_model
+from gpu.text.sentence_piece import make_backend
+
+
+class TokenizerFiles(NamedTuple):
+    """`where`: the file of the tokenizer itself. `config`: its tokenizer_config.json, with names
+    that stand elsewhere. `chat_template`: the default one, None without."""
+
+    backend: tokenizers.Tokenizer
+    config: JsonObject
+    where: str
+    chat_template: str | None
+
+
+def read_folder(folder: Path, path: Path) -> TokenizerFiles:
+    """The tokenizer at `path`, or where that is missing tokenizer.model, with the files beside it.
+    Raises ModelError."""
+    config = JsonObject.read_optional(folder / "tokenizer_config.json")
+    older = JsonObject.read_optional(folder / "special_tokens_map.json")
+    tokens = {k: older.get(k) for k in ("bos_token", "eos_token") if k not in config.values}
+    named = JsonObject(config.where, config.values | tokens)
+    if path.suffix == ".model" or not path.is_file():
+        path = path if path.is_file() else folder / "tokenizer.model"
+        backend, named = _of_sentence_piece(path, named, older)
+    else:
+        backend = _of_json(path)
+    add_tokens(backend, folder, config, older)
+    return TokenizerFiles(backend, named, str(path), _chat_template(folder, config))
+
+
+@contextmanager
+def panic_raises(failure: Exception) -> Iterator[None]:
+    """`tokenizers` panics at tables that point out of themselves. Python sees that as an exception
+    outside `Exception`, which would end the thread; here `failure` is raised instead."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise failure from None
+
+
+def _of_json(path: Path) -> tokenizers.Tokenizer:
+    try:
+        with panic_raises(ValueError("it is damaged")):
+            return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise ModelError(f"{path}: not a usable tokenizer: {error}") from None
+
+
+def _of_sentence_piece(
+    path: Path, config: JsonObject, names: JsonObject
+) -> tuple[tokenizers.Tokenizer, JsonObject]:
+    """The tokenizer of a tokenizer.model, and its config with what the model itself says.
+
+    Of the config, `legacy: false` and `add_prefix_space` count. A text begins with the model's
+    beginning of sequence unless `add_bos_token` is false, as in the classes of `transformers` that
+    such folders were made for.
+    """
+    if not path.is_file():
+        raise ModelError(
+            f"{path.parent / 'tokenizer.json'}: not found, nor {path.name}; the model needs a "
+            "tokenizer in one of these formats"
+        )
+    pieces = read_model(path)
+    if "add_prefix_space" in config:
+        pieces = replace(pieces, add_prefix=config.boolean("add_prefix_space", True))
+    first_only = not config.boolean("legacy", True)
+    backend = make_backend(pieces, str(path), prefix_first_only=first_only)
+    mark_special(backend, config, names)
+    said = {"bos_token": pieces.control(pieces.bos_id), "eos_token": pieces.control(pieces.eos_id)}
+    values = said | {key: value for key, value in config.values.items() if value is not None}
+    values.setdefault("add_bos_token", values["bos_token"] is not None)
+    return backend, JsonObject(config.where, values)
+
+
+def _chat_template(folder: Path, config: JsonObject) -> str | None:
+    """`chat_template.jinja`, or `chat_template` of the config: one, or a list of named ones."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        try:
+            return path.read_text("utf-8")
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{path}: cannot be read ({error})") from None
+    value = config.get("chat_template")
+    if value is None or isinstance(value, str):
+        return value
+    expected = "a template, or a list of objects with name and template"
+    if not isinstance(value, list):
+        raise config.error("chat_template", expected)
+    named: dict[str, str] = {}
+    for entry in value:
+        name, template = (
+            (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
+        )
+        if not isinstance(name, str) or not isinstance(template, str):
+            raise config.error("chat_template", expected)
+        named[name] = template
+    return named.get("default", next(iter(named.values()), None))

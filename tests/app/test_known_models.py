@@ -1,0 +1,49 @@
+"""The sizes of the models that the page offers: those of the same configs in transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from app.known_models import SIZES, Sizes
+
+PUBLISHED = {
+    "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
+    "HuggingFaceTB/SmolLM2-360M-Instruct": 361_821_120,
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": 1_100_048_384,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "HuggingFaceTB/SmolLM2-1.7B-Instruct": 1_711_376_384,
+    "HuggingFaceTB/SmolLM3-3B": 3_075_098_624,
+}
+"""Parameters as the hub's pages of these models count them, without what is saved twice."""
+
+
+@pytest.mark.parametrize(("key", "sizes"), SIZES.items(), ids=[name for name, _ in SIZES])
+def test_parameters_are_those_of_transformers(key: tuple[str, str], sizes: Sizes) -> None:
+    """Of the same config, without a single weight."""
+    name, model_type = key
+    given: dict[str, Any] = {
+        "num_hidden_layers": sizes.layers,
+        "hidden_size": sizes.hidden,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "intermediate_size": sizes.inner,
+        "vocab_size": sizes.vocab,
+        "tie_word_embeddings": sizes.tied,
+        "pad_token_id": None,
+    }
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **given))
+    assert sizes.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert sizes.parameters == PUBLISHED[name]
+
+
+def test_a_matrix_that_is_saved_twice_is_fetched_twice() -> None:
+    """Qwen3 0.6B: 1.5 GB of files for 0.6 billion parameters."""
+    assert SIZES["Qwen/Qwen3-0.6B", "qwen3"].n_bytes == pytest.approx(1_503_300_328, rel=1e-4)

@@ -1,0 +1,216 @@
+"""Whatever is in a file that a model is read from: it is read, or a ModelError says what is wrong.
+Never another error, never more memory than a bound."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpu.checkpoint.inventory import Inventory
+from gpu.checkpoint.reader import Checkpoint
+from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig
+from gpu.errors import ModelError
+from gpu.lora.adapter import Lora
+from gpu.text.tokenizer import Tokenizer
+from tests.gpu import gguf_models, random_llama, random_loras
+from tests.gpu.mutations import json_files, mutants, safetensors_files
+from tests.gpu.test_families import GPT2, SIZES
+
+QUICK, LONG = 150, 3000
+MOST_BYTES = 64 << 20
+"""Of memory for a file of some KB."""
+SENTENCE_PIECES = Path(__file__).parent / "sentence_piece" / "bpe.model"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file of a model at `path`: what is written there, and how it is read."""
+
+    path: Path
+    contents: st.SearchStrategy[bytes]
+    read: Callable[[], object]
+
+
+def safetensors(folder: Path) -> Target:
+    path = folder / "model.safetensors"
+    return Target(path, safetensors_files(*small_file()), lambda: read_all(folder))
+
+
+def small_file() -> tuple[dict[str, Any], bytes]:
+    """A header and what follows it."""
+    sizes = {
+        "a": ("F32", [3, 2], 24),
+        "b": ("BF16", [5], 10),
+        "c": ("F16", [], 2),
+        "d": ("I8", [4], 4),
+    }
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, (dtype, shape, n_bytes) in sizes.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + n_bytes]}
+        at += n_bytes
+    return header, bytes(range(1, at + 1))
+
+
+def read_all(path: Path) -> None:
+    checkpoint = Checkpoint.open(path)
+    for name in checkpoint.names():
+        if checkpoint.is_readable(name):
+            checkpoint.read_f32(name)
+            checkpoint.read_f16(name)
+
+
+def index(folder: Path) -> Target:
+    names = ("one.safetensors", "two.safetensors")
+    header, body = small_file()
+    text = json.dumps(header).encode()
+    for name in names:
+        (folder / name).write_bytes(len(text).to_bytes(8, "little") + text + body)
+    weight_map = {"a": names[0], "b": names[1], "c": names[1]}
+    base = {"metadata": {"total_size": 80}, "weight_map": weight_map}
+    path = folder / "model.safetensors.index.json"
+    return Target(path, json_files(base), lambda: read_all(folder))
+
+
+def config(folder: Path) -> Target:
+    shutil.copyfile(
+        random_llama.folder("derived_head") / "model.safetensors", folder / "model.safetensors"
+    )
+    rope = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 512}  # fmt: skip
+    common = {"rms_norm_eps": 1e-5, "eos_token_id": [1, 2], "bos_token_id": 0,
+              "tie_word_embeddings": True, "hidden_act": "silu",
+              "rope_parameters": rope}  # fmt: skip
+
+    def of(model_type: str) -> st.SearchStrategy[bytes]:
+        sizes = GPT2 if model_type == "gpt2" else SIZES | common
+        return json_files({"model_type": model_type, **sizes})
+
+    def read() -> None:
+        found = ModelConfig.from_folder(folder)
+        Inventory.of(found, Checkpoint.open(folder), "q4")
+
+    return Target(folder / "config.json", st.sampled_from(MODEL_TYPES).flatmap(of), read)
+
+
+def generation_config(folder: Path) -> Target:
+    base = {"temperature": 0.6, "top_k": 50, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.1,
+            "do_sample": True, "eos_token_id": [1, 2]}  # fmt: skip
+    return Target(
+        folder / "generation_config.json",
+        json_files(base),
+        lambda: GenerationDefaults.from_folder(folder),
+    )
+
+
+def gguf(folder: Path) -> Target:
+    whole = gguf_models.write(random_llama.folder("derived_head"), folder / "whole.gguf", "F16")
+    path = folder / "model.gguf"
+
+    def read() -> None:
+        ModelConfig.from_folder(path)
+        Tokenizer.load(path).encode("a b")
+        read_all(path)
+
+    return Target(path, mutants(whole.read_bytes(), 20_000), read)
+
+
+def tokenizer_json(folder: Path) -> Target:
+    base = json.loads((random_llama.folder("derived_head") / "tokenizer.json").read_text("utf-8"))
+    model = base["model"]
+    kept = dict(list(model["vocab"].items())[:300])
+    merges = [
+        m for m in model["merges"] if "".join(m if isinstance(m, list) else m.split(" ")) in kept
+    ]
+    base["model"] = model | {"vocab": kept, "merges": merges}
+    return Target(folder / "tokenizer.json", json_files(base), lambda: use_tokenizer(folder))
+
+
+def tokenizer_config(folder: Path) -> Target:
+    source = random_llama.folder("derived_head")
+    shutil.copyfile(source / "tokenizer.json", folder / "tokenizer.json")
+    base = {"bos_token": "<s>", "eos_token": {"content": "</s>", "special": True},
+            "add_bos_token": True, "chat_template": [{"name": "default", "template": "{{ 1 }}"}],
+            "added_tokens_decoder": {"0": {"content": "<s>", "special": True}}}  # fmt: skip
+    return Target(folder / "tokenizer_config.json", json_files(base), lambda: use_tokenizer(folder))
+
+
+def sentence_pieces(folder: Path) -> Target:
+    path = folder / "tokenizer.model"
+    return Target(path, mutants(SENTENCE_PIECES.read_bytes()), lambda: use_tokenizer(folder))
+
+
+def use_tokenizer(folder: Path) -> None:
+    tokenizer = Tokenizer.load(folder)
+    tokenizer.decode(tokenizer.encode("Once 12 é\n"))
+
+
+def adapter_config(folder: Path) -> Target:
+    made = random_loras.folder(random_loras.LLAMA, "all")
+    shutil.copyfile(made / "adapter_model.safetensors", folder / "adapter_model.safetensors")
+    base = json.loads((made / "adapter_config.json").read_text())
+    return Target(folder / "adapter_config.json", json_files(base), lambda: open_lora(folder))
+
+
+def adapter(folder: Path) -> Target:
+    made = random_loras.folder(random_loras.LLAMA, "all")
+    shutil.copyfile(made / "adapter_config.json", folder / "adapter_config.json")
+    path = folder / "adapter_model.safetensors"
+    data = (made / path.name).read_bytes()
+    n = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + n])
+    return Target(path, safetensors_files(header, data[8 + n :]), lambda: open_lora(folder))
+
+
+def open_lora(folder: Path) -> None:
+    model = random_loras.base(random_loras.LLAMA)
+    lora = Lora.open("tone", folder, ModelConfig.from_folder(model), Checkpoint.open(model))
+    for module in lora.modules:
+        assert lora.a(module).shape[0] == lora.b(module).shape[1]
+
+
+TARGETS = (
+    safetensors, index, config, generation_config, gguf, tokenizer_json, tokenizer_config,
+    sentence_pieces, adapter_config, adapter,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [QUICK, pytest.param(LONG, marks=pytest.mark.slow)], ids=["", "long"])
+@pytest.mark.parametrize("make", TARGETS, ids=lambda make: make.__name__)
+def test_files_are_read_or_refused(tmp_path: Path, make: Callable[[Path], Target], n: int) -> None:
+    target = make(tmp_path)
+    refused: list[bool] = []
+
+    @settings(
+        max_examples=n,
+        derandomize=n == QUICK,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(target.contents)
+    def whatever_it_holds(contents: bytes) -> None:
+        target.path.write_bytes(contents)
+        tracemalloc.start()
+        try:
+            target.read()
+            refused.append(False)
+        except ModelError:
+            refused.append(True)
+        finally:
+            _, most = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        assert most < MOST_BYTES
+
+    whatever_it_holds()
+    assert any(refused)
+    assert not all(refused)
