@@ -34,11 +34,22 @@ MAX_WORK_CHARS = 32 * MAX_TEXT_CHARS
 """Of all that one rendering makes."""
 MAX_LISTS = 1 << 16
 """Within one value: a list that holds another twice, and so on, is small only to look at."""
+PLAIN = (str, int, float, list, tuple, dict, range, datetime, jinja2.Undefined)
+"""Besides None."""
 MAX_EXPONENT = 16
+MOST_MESSAGE_CHARS = 1000
+"""Of what a template refuses a conversation with."""
 TEMPLATE_FILE = "<chat template>"
 MAKE_TEXT = ("join", "tojson", "string", "pprint", "urlencode", "xmlattr")
 """Filters that make a text of a list and of all that is in it."""
 NUMBER = re.compile(r"\d+")
+FIELD_IN_FIELD = re.compile(r"\{[^{}]*\{")
+TO_BYTES = ("encode", "to_bytes")
+"""Methods whose bytes have methods of their own, which nothing would be charged for."""
+WORK_ON_TEXT = ("format", "replace", "wordwrap", "indent", "center", "truncate")
+"""Filters that make a text of what they are given first."""
+MOST_WRAPPED = 10_000
+"""Characters: wrapping takes their square."""
 
 
 class _Allowance(threading.local):
@@ -102,11 +113,27 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, str | list | tuple | dict) else 1
 
 
+def _weight(value: Any) -> int:
+    """How many items comparing a value may look at: what is in it twice counts twice."""
+    weight, left = 0, [value]
+    while left and weight <= MAX_LISTS:
+        items = left.pop()
+        if isinstance(items, dict | list | tuple):
+            weight += 1 + len(items)
+            left += items.values() if isinstance(items, dict) else items
+    return weight
+
+
+def _is_plain(value: Any) -> bool:
+    """Is it something whose size as text is known?"""
+    return value is None or isinstance(value, PLAIN)
+
+
 def _size(value: Any) -> int:
     """As `_length`, with all that is in a list: what it may become as text. Goes no further than
     what is too large."""
     if not isinstance(value, list | tuple | dict):
-        return _length(value)
+        return _length(value) if _is_plain(value) else MAX_WORK_CHARS
     n_chars, n_lists, left = 1, 0, [value]
     while left and n_chars <= MAX_TEXT_CHARS:
         items = left.pop()
@@ -122,13 +149,18 @@ def _size(value: Any) -> int:
                     n_chars += len(item)
                 elif isinstance(item, dict | list | tuple):
                     left.append(item)
+                elif not _is_plain(item):
+                    return MAX_WORK_CHARS
     return n_chars
 
 
 def _formatted_size(text: str, values: Any, nested: str) -> int:
     """At most so long is a text of `%` or `format`. `nested`: with it a width can be a value."""
     fields = text.count("%") + text.count("{")
-    widths = sum(min(int(n[:9]), MAX_WORK_CHARS) for n in NUMBER.findall(text))
+    if nested == "{" and FIELD_IN_FIELD.search(text.replace("{{", "")):
+        raise SecurityError("a format with a field inside a field")
+    digits = (n.lstrip("0")[:9] or "0" for n in NUMBER.findall(text))
+    widths = sum(min(int(n), MAX_WORK_CHARS) for n in digits)
     numbers = [value for value in values if isinstance(value, int)] if nested in text else []
     texts = [value for value in values if not isinstance(value, int)]
     return len(text) + widths + fields * (_size(texts) + sum(map(_size, numbers)) + 20)
@@ -154,7 +186,11 @@ def _filter_size(name: str, value: Any, args: list[Any]) -> int:
         return _method_size(name, value, args)
     if isinstance(value, str) and name == "format":
         return _formatted_size(value, args, "*")
-    sizes = sum(map(_length, args))
+    sizes = sum(map(_size, args))
+    if name == "sum" and not all(isinstance(arg, int | float | str | None) for arg in args):
+        return MAX_WORK_CHARS  # of lists it copies the first part for each
+    if name == "wordwrap" and len(value) > MOST_WRAPPED:
+        return MAX_WORK_CHARS
     if name in ("indent", "wordwrap") and isinstance(value, str):
         n_lines = value.count("\n") + (len(value) // 8 if name == "wordwrap" else 0)
         return len(value) + (n_lines + 1) * (sizes + 4)
@@ -175,6 +211,8 @@ def _bounded_filter(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
         args_left = list(args)
         if name == "join" and not isinstance(args[at], str):
             args_left[at] = list(args[at])
+        if name in WORK_ON_TEXT and not isinstance(args[at], str):
+            args_left[at] = str(_printable(args[at]))
         rest = [*args_left[at + 1 :], *kwargs.values()]
         _charge(name, _filter_size(name, args_left[at], rest))
         return made(*args_left, **kwargs)
@@ -190,6 +228,23 @@ class _CodeGenerator(jinja2.compiler.CodeGenerator):
             self.visit(part, frame)
             self.write(", ")
         self.write("))")
+
+    def visit_Compare(self, node: jinja2.nodes.Compare, frame: Any) -> None:  # noqa: N802
+        """`a == b`, `a in b` and so on, both through `Environment.compared`."""
+        self.write("(")
+        self._visit_compared(node.expr, frame)
+        for operand in node.ops:
+            self.visit(operand, frame)
+        self.write(")")
+
+    def visit_Operand(self, node: jinja2.nodes.Operand, frame: Any) -> None:  # noqa: N802
+        self.write(f" {jinja2.compiler.operators[node.op]} ")
+        self._visit_compared(node.expr, frame)
+
+    def _visit_compared(self, node: jinja2.nodes.Expr, frame: Any) -> None:
+        self.write("environment.compared(")
+        self.visit(node, frame)
+        self.write(")")
 
 
 class Environment(ImmutableSandboxedEnvironment):
@@ -224,6 +279,16 @@ class Environment(ImmutableSandboxedEnvironment):
         """`a ~ b ~ …`"""
         return self.concat(str(_printable(part)) for part in parts)
 
+    @staticmethod
+    def compared(value: Any) -> Any:
+        """A list that holds another twice, and so on, is equal to its like only after looking at
+        all of it."""
+        if isinstance(value, list | tuple | dict):
+            _check_time()
+            if _weight(value) > MAX_LISTS:
+                raise SecurityError("a comparison of too large a list")
+        return value
+
     def call_binop(
         self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
     ) -> Any:
@@ -242,9 +307,12 @@ class Environment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Calls a function, a macro or a method."""
         method = getattr(__obj, "__wrapped__", __obj)  # of str.format, which the sandbox wraps
-        owner = getattr(method, "__self__", None)
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        if name in TO_BYTES and isinstance(owner, str | int):
+            raise SecurityError(f"{name} makes bytes, which no template needs")
         if isinstance(owner, str):
-            name = method.__name__
+            if name == "join" and args and not isinstance(args[0], str | list | tuple | dict):
+                args = (list(args[0]), *args[1:])
             _charge(name, _method_size(name, owner, [*args, *kwargs.values()]))
         return super().call(__context, __obj, *args, **kwargs)
 
@@ -292,11 +360,13 @@ def _printable(value: Any) -> Any:
     """What is about to become text."""
     if not isinstance(value, str):
         _charge("a list", _size(value) if isinstance(value, list | tuple | dict) else 20)
+        if not _is_plain(value) and not hasattr(value, "__html__"):
+            raise SecurityError(f"a {type(value).__name__} is no text")
     return value
 
 
-def _raise(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
+def _raise(message: Any) -> NoReturn:
+    raise jinja2.TemplateError(str(_printable(message))[:MOST_MESSAGE_CHARS])
 
 
 def _strftime_now(format: str) -> str:
