@@ -86,7 +86,7 @@ class JsonObject:
 
     def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
         value = self._value(key, default)
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             raise self.error(key, "one of " + ", ".join(choices))
         return str(value)
 

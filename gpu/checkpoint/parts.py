@@ -96,13 +96,13 @@ class Names:
 
     def find(self, tensor: str) -> Found | None:
         """None for what the architecture has not."""
-        pattern = rf"(?:{re.escape(self.layer)}\.(\d+)\.)?(.+?)(?:\.(weight|bias))?"
+        pattern = rf"(?:{re.escape(self.layer)}\.(\d{{1,9}})\.)?(.+?)(?:\.(weight|bias))?"
         match = re.fullmatch(pattern, tensor, re.ASCII)
         if match is None:
             return None
         number, module, suffix = match.groups()
         layer = None if number is None else int(number)
-        expert = re.search(r"\.experts\.(\d+)\.", module)
+        expert = re.search(r"\.experts\.(\d{1,9})\.", module)
         if expert is not None:
             module = f"{module[: expert.start(1)]}*{module[expert.end(1) :]}"
         part = self.parts_of(layer).get(module)

@@ -30,9 +30,12 @@ saves of Qwen 3's, the second elsewhere."""
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack")
 """Other weights in a folder are of the whole model, and are not copied."""
 
-_OF_EXPERT = re.compile(r"(.+\.(\d+)\.(?:mlp|block_sparse_moe)\.experts\.)(\d+)(\..+)", re.ASCII)
+_OF_EXPERT = re.compile(
+    r"(.+\.(\d{1,9})\.(?:mlp|block_sparse_moe)\.experts\.)(\d{1,9})(\..+)", re.ASCII
+)
 _ROW_EACH = re.compile(
-    r".+\.(\d+)\.(?:mlp|block_sparse_moe)\.(gate\.weight|experts\.(?:gate_up|down)_proj)", re.ASCII
+    r".+\.(\d{1,9})\.(?:mlp|block_sparse_moe)\.(gate\.weight|experts\.(?:gate_up|down)_proj)",
+    re.ASCII,
 )
 """Routers, and the matrices of all experts of a layer as one tensor."""
 

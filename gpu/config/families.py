@@ -241,7 +241,8 @@ def _qwen3_moe(config: JsonObject, sizes: Sizes) -> Traits:
 
 def _qwen_experts(
     config: JsonObject, sizes: Sizes, *, n: int, per_token: int, width: int, shared_width: int = 0
-) -> Experts:
+) -> Experts | None:
+    """None where every layer is dense."""
     found = read_experts(
         config,
         n=n,
@@ -250,7 +251,8 @@ def _qwen_experts(
         default_width=width,
         shared_width=shared_width,
     )
-    return replace(found, dense_layers=read_dense_layers(config, sizes))
+    dense = read_dense_layers(config, sizes)
+    return None if len(dense) == sizes.n_layers else replace(found, dense_layers=dense)
 
 
 def _olmoe(config: JsonObject, sizes: Sizes) -> Traits:

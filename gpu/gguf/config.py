@@ -25,7 +25,7 @@ LLAMA3_ROPE = (8192, 1.0, 4.0)
 def architecture(file: GgufFile) -> str:
     """Raises ModelError for one that is not in `MODEL_TYPES`."""
     found = file.values.get("general.architecture")
-    if found not in MODEL_TYPES:
+    if not isinstance(found, str) or found not in MODEL_TYPES:
         raise ModelError(
             f"{file.path}: architecture {shown(found)} is not supported in a GGUF file; "
             f"supported: {', '.join(MODEL_TYPES)}"

@@ -86,9 +86,9 @@ def open_gguf(path: str | Path) -> GgufFile:
     part = part_of(path.name)
     first = _open_one(path if part is None else part_path(path, 0))
     n_files = first.values.get("split.count", 1)
-    if n_files in (0, 1):
+    if type(n_files) is int and n_files in (0, 1):
         return first
-    if part is None or n_files != part.n_parts:
+    if part is None or type(n_files) is not int or n_files != part.n_parts:
         raise ModelError(
             f"{first.path}: is one of {shown(n_files)} files of a model, which must be called "
             "NAME-00001-of-00002.gguf and so on"
@@ -102,7 +102,7 @@ def _joined(parts: list[GgufFile]) -> dict[str, GgufTensor]:
     tensors: dict[str, GgufTensor] = {}
     for i, part in enumerate(parts):
         said = part.values.get("split.no"), part.values.get("split.count")
-        if said != (i, len(parts)):
+        if not all(type(n) is int for n in said) or said != (i, len(parts)):
             raise ModelError(
                 f"{part.path}: says that it is split.no {shown(said[0])} of {shown(said[1])}; "
                 f"expected {i} of {len(parts)}: the files are not of one model"

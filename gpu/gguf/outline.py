@@ -49,4 +49,4 @@ def _header(path: Path, n_bytes: int, fetch: Fetch) -> tuple[bytes, Header]:
                 raise
         if wanted >= MOST_BYTES:
             raise ModelError(f"{path}: its header has more than {MOST_BYTES:,} bytes")
-        wanted *= 4
+        wanted = min(4 * wanted, MOST_BYTES)

@@ -16,6 +16,9 @@ MAX_RANK = 512
 MOST_ALPHA = 1e6
 MAX_PATTERN = 1000
 """Characters of a regular expression."""
+MAX_REPEATS = 3
+"""Of a regular expression, and no group repeated: matching a name takes steps of its length to this
+power at most. A pattern without bounds could keep the process busy for ever."""
 
 REFUSED = (
     "use_dora",
@@ -156,13 +159,20 @@ def _layers(fields: JsonObject) -> frozenset[int] | None:
 def _patterns(fields: JsonObject, key: str, read: Any) -> tuple[tuple[re.Pattern[str], Any], ...]:
     """Of modules, what `read` reads of each: as `get_pattern_key` of PEFT matches them."""
     of = fields.object(key)
-    return tuple((_compiled(of, name, rf"(.*\.)?({name})$"), read(of, name)) for name in of.values)
+    whole = r"(.*\.)?({})$"
+    return tuple((_compiled(of, name, name, whole), read(of, name)) for name in of.values)
 
 
-def _compiled(fields: JsonObject, key: str, pattern: str) -> re.Pattern[str]:
-    if len(pattern) > MAX_PATTERN:
-        raise fields.error(key, f"a regular expression of {MAX_PATTERN} characters at most")
+def _compiled(fields: JsonObject, key: str, pattern: str, whole: str = "{}") -> re.Pattern[str]:
+    """`pattern` in the place of {} in `whole`."""
+    repeats = len(re.findall(r"[*+{]", pattern))
+    if len(pattern) > MAX_PATTERN or repeats > MAX_REPEATS or re.search(r"\)[*+{]", pattern):
+        raise fields.error(
+            key,
+            f"a regular expression of {MAX_PATTERN} characters and {MAX_REPEATS} repetitions at "
+            "most, none of them of a group",
+        )
     try:
-        return re.compile(pattern)
+        return re.compile(whole.replace("{}", pattern))
     except (re.error, RecursionError, OverflowError):
         raise fields.error(key, "a regular expression") from None

@@ -108,6 +108,6 @@ def _types(meta: JsonObject, n: int) -> list[int]:
     value = meta.get("tokenizer.ggml.token_type")
     if value is None:
         return [1] * n
-    if not hasattr(value, "dtype") or len(value) != n:
+    if not hasattr(value, "dtype") or value.dtype.kind not in "iu" or len(value) != n:
         raise meta.error("tokenizer.ggml.token_type", f"{n} numbers, one for each token")
     return [int(type) for type in value]

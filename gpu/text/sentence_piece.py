@@ -23,6 +23,8 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """What a piece is; GGUF's `tokenizer.ggml.token_type` has the same numbers."""
 UNIGRAM, BPE = "unigram", "bpe"
 SPACE = "▁"
+MOST_CHARS = 1024
+"""Of a piece: how it may be put together of others is tried at every place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ def _check(pieces: SentencePieces, where: str) -> None:
     n_pieces = len(pieces.texts)
     if not n_pieces or len(set(pieces.texts)) != n_pieces:
         raise refused("expected pieces of text, each once")
+    if max(map(len, pieces.texts)) > MOST_CHARS:
+        raise refused(f"a piece has more than {MOST_CHARS} characters")
     if pieces.kind not in (UNIGRAM, BPE):
         raise refused(f"pieces of the kind {pieces.kind} are not supported here: unigram and bpe")
     if not all(map(math.isfinite, pieces.scores)):
@@ -135,13 +139,13 @@ def _normalizers(pieces: SentencePieces, prefix_first_only: bool) -> list[Any]:
     if pieces.charsmap:
         steps.append(normalizers.Precompiled(pieces.charsmap))
     if pieces.join_spaces:
-        steps.append(normalizers.Replace(Regex(r"\A +| +\z"), ""))
+        steps.append(normalizers.Replace(Regex(r"\A +|(?<! ) +\z"), ""))
         steps.append(normalizers.Replace(Regex(r" {2,}"), " "))
     if pieces.add_prefix and not prefix_first_only:
         steps.append(normalizers.Prepend(SPACE))
     steps.append(normalizers.Replace(" ", SPACE))
     if pieces.join_spaces:
-        steps.append(normalizers.Replace(Regex(rf"{SPACE}+\z"), ""))
+        steps.append(normalizers.Replace(Regex(rf"(?<!{SPACE}){SPACE}+\z"), ""))
     return steps
 
 
