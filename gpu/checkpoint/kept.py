@@ -84,6 +84,7 @@ def kept_weights(
     found = FoundWeights.open(path, key)
     if found is not None:
         yield found
+        _remove_oldest(folder, limit_bytes, but=path)
         return
     n_bytes = int(n_weights * FORMATS["q8"].bits_per_weight / 8)  # no less than it will be
     if n_bytes > limit_bytes or not _has_room(folder, n_bytes):
@@ -115,15 +116,15 @@ class FoundWeights:
     @classmethod
     def open(cls, path: Path, key: str) -> FoundWeights | None:
         """None when there is no file, or one that is damaged, which is thrown away."""
-        if not path.exists():
-            return None
         try:
+            if not path.exists():
+                return None
             metadata, tensors = open_with_metadata(path)
             if metadata.get("key") != key:
                 raise ModelError(f"{path}: is not what its name says")
             with contextlib.suppress(OSError):
                 os.utime(path)  # used now
-        except ModelError as error:
+        except (ModelError, OSError) as error:
             _discard(path, str(error))
             return None
         return cls(path, metadata, tensors)
@@ -258,9 +259,12 @@ def _code_digest() -> str:
 
 def _has_room(folder: Path, n_bytes: int) -> bool:
     """Half of what the disk has free is the most that is taken."""
-    while not folder.exists():
-        folder = folder.parent
-    return 2 * n_bytes <= shutil.disk_usage(folder).free
+    try:
+        while not folder.exists():
+            folder = folder.parent
+        return 2 * n_bytes <= shutil.disk_usage(folder).free
+    except OSError:
+        return False
 
 
 def _remove_oldest(folder: Path, limit_bytes: int, but: Path) -> None:

@@ -224,7 +224,7 @@ def loading(
     def on_weights(n: int) -> None:
         nonlocal loaded
         loaded += n
-        share = loaded / n_weights
+        share = min(1.0, loaded / n_weights)  # adapters are in no file of the model
         progress(share, f"{doing} weights, {share * n_bytes / 1e6:.0f} of {n_bytes / 1e6:.0f} MB")
 
     return on_weights

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from gpu.checkpoint.packing import FORMATS
@@ -36,10 +37,22 @@ def expect_loadable(
     )
 
 
+GREATEST = {"q8": 127 * 65504.0, "q4": 65504.0}
+"""The largest number that a storage type can hold, where float16 numbers are its scales."""
+
+
 class _Reader(WeightLoader):
-    """Reads, and leaves out the packing."""
+    """Reads, and leaves out the packing but for what it refuses."""
 
     def pack(self, dtype: str, rows: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+        greatest = GREATEST.get(dtype)
+        if greatest is not None and rows.dtype != np.uint32:
+            largest = np.abs(rows).max(initial=0)
+            if largest > greatest:
+                raise ModelError(
+                    f"{name} cannot be stored as {dtype}: it holds {largest:g}, but {greatest:g} "
+                    "is the most; use dtype f32"
+                )
         return rows
 
 
