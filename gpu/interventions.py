@@ -6,6 +6,7 @@ pass, a `gpu.reach.Reach`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -305,8 +306,8 @@ class _Check:
             raise self._refused(name, f"{most} entries are taken at most, but got {n}")
 
     def _once(self, name: str, places: Sequence[object]) -> None:
-        for place in set(places):
-            if places.count(place) > 1:
+        for place, n in Counter(places).items():
+            if n > 1:
                 raise self._refused(name, f"there are two entries for {place}; give one")
 
     def _refused(self, name: str, why: str) -> InvalidRequest:
