@@ -86,6 +86,8 @@ class Snapshot:
     commit: str
     folder: Path
     files: Mapping[str, HubFile] | None
+    branch: str | None = None
+    """Under this name too it is found in the cache, once something of it is there."""
 
     def missing(self, names: tuple[str, ...]) -> tuple[HubFile, ...]:
         """Those of `names` that are in the repository and not in the cache."""
@@ -151,6 +153,8 @@ class Snapshot:
                 )
             _check(self.repository, file, path)
             done += file.n_bytes
+        if self.branch is not None and self.branch != self.commit and files:
+            remember(self.repository, self.branch, self.commit)
 
     def read(self, file: HubFile, at: int, n_bytes: int) -> bytes:
         """A few bytes of a remote file, from `at` on. Raises HubError, NotOnHub."""
@@ -220,10 +224,9 @@ def look_up(repository: str, revision: str | None = None, config: str = SMALL_FI
         except (OfflineModeIsEnabled, HfHubHTTPError, TRANSPORT_ERROR) as error:
             return _cached(repository, wanted, config, error)
         is_model = config == SMALL_FILES[0]
-        if is_model and config not in files and any(name.endswith(GGUF) for name in files):
-            if wanted != commit:
-                remember(repository, wanted, commit)
-            return Snapshot(repository, commit, snapshot_folder(repository, commit), files)
+        if is_model and config not in files and any(name.lower().endswith(GGUF) for name in files):
+            folder = snapshot_folder(repository, commit)
+            return Snapshot(repository, commit, folder, files, branch=wanted)
         if config not in files:
             what = "a language model" if is_model else "an adapter"
             raise NotOnHub(f"{repository} has no {config}; is it {what}?")
