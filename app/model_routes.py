@@ -5,8 +5,9 @@ GET    /api/models   `app.switching.Offers`: the current model, those that can b
                      pages hear `status` and then `hello` on their WebSocket, as after a restart.
 POST   /api/models   `{"name": …, "dtype": …}`, dtype if not the server's: judge and begin. 202 with
                      the change; 400 when the model cannot be run or is a folder, 503 when the
-                     hub cannot be asked. The old model is served until the new one is fetched.
-DELETE /api/models   Cancel the download. 202.
+                     hub cannot be asked. The old model is served until the new one is fetched
+                     and checked.
+DELETE /api/models   Cancel fetching or checking. 202.
 
 Guarded like every route (`app.security`): the Host must be ours, a foreign Origin or site is
 refused, and the token is needed where there is one. The body must be application/json, which no

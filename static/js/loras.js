@@ -34,9 +34,13 @@ function draw() {
     drawNumber(box, strength);
     range.input.disabled = box.disabled = !free;
   }
-  byId("loras-undo").disabled = !free || !past.length;
+  byId("loras-undo").disabled = !free || !isOwn(past.at(-1), setting);
   byId("loras-off").disabled = !free || !Object.keys(setting.loras).length;
 }
+
+/** Was the last step one of an adapter? Others are undone where they can be seen, in Reach. */
+const isOwn = (last, setting) =>
+  !!last && JSON.stringify(last.setting.loras) !== JSON.stringify(setting.loras);
 
 const wordsOf = (strength) =>
   strength === 0 ? "off" : strength === 1 ? "1, as trained" : String(strength);

@@ -42,9 +42,9 @@ function atRest(set, segment) {
 }
 
 /** From which token on what is set acted. */
-function sinceWhen({ reached, prompt, base, given }) {
-  if (!reached.length) return "Acts from the beginning on.";
-  const drawn = reached.at(-1).first - prompt.length - given + 1;
-  if (drawn <= 0) return "Acts from the beginning on.";
-  return `Acts from token ${count(base + given + drawn + 1)} on.`;
+function sinceWhen({ reached, prompt, base }) {
+  let at = reached.length - 1;
+  while (at > 0 && same(reached[at - 1].reach, reached[at].reach)) at -= 1;
+  const index = (reached[at]?.first ?? 0) - prompt.length + 1;
+  return index <= 0 ? "Acts from the beginning on." : `Acts from token ${count(base + index + 1)} on.`;
 }
