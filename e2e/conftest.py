@@ -18,6 +18,16 @@ from e2e.site import Site, fake_site
 
 logging.getLogger("werkzeug").setLevel(logging.WARNING)  # not a line for every file of the page
 
+UNUSED = (
+    # Pages of the browser's own that each window would open: half of a short test's work.
+    "WebUIOmniboxPopup", "WebUIOmniboxAimPopup",
+    # What Playwright switches off: the last --disable-features counts alone.
+    "AimEnabled", "AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose",
+    "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades", "LensOverlay", "MediaRouter",
+    "NetworkTimeServiceQuerying", "OptimizationHints", "PaintHolding", "PreconnectToSearch",
+    "ThirdPartyStoragePartitioning",
+)  # fmt: skip
+"""Features of Chromium."""
 CALL = """async ([module, name, args]) =>
   (await import(`/static/js/${module}.js`))[name](...args)"""
 
@@ -35,6 +45,7 @@ def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[s
     """The system's Chromium where there is one (or TOKENGLASS_CHROMIUM), else Playwright's."""
     path = os.environ.get("TOKENGLASS_CHROMIUM") or shutil.which("chromium")
     args = [*browser_type_launch_args.get("args", []), "--disable-dev-shm-usage"]
+    args.append(f"--disable-features={','.join(UNUSED)}")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         args.append("--no-sandbox")
     found = {"executable_path": path} if path else {}
