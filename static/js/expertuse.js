@@ -10,14 +10,22 @@
  *             every expert is chosen as often, 0 where one always is
  */
 export function useOf(tokens, layer, n) {
-  const given = new Array(n).fill(0);
-  let known = 0;
-  for (const token of tokens) {
-    const route = routeOf(token?.stats, layer);
-    if (!route) continue;
-    known += 1;
-    for (const expert of route.experts) given[expert] += 1;
-  }
+  const tally = newTally(layer, n);
+  for (const token of tokens) tallyUp(tally, token?.stats);
+  return readTally(tally);
+}
+
+/** What `useOf` counts, to go on with. */
+export const newTally = (layer, n) => ({ layer, n, known: 0, given: new Array(n).fill(0) });
+
+export function tallyUp(tally, stats) {
+  const route = routeOf(stats, tally.layer);
+  if (!route) return;
+  tally.known += 1;
+  for (const expert of route.experts) tally.given[expert] += 1;
+}
+
+export function readTally({ n, known, given }) {
   const all = given.reduce((sum, times) => sum + times, 0);
   const shares = given.filter(Boolean).map((times) => times / all);
   const entropy = -shares.reduce((sum, share) => sum + share * Math.log(share), 0);

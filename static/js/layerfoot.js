@@ -1,7 +1,7 @@
 // Under the layer table: the focused layer in words, and the attention entropy of each of its heads.
 
 import { byId, el, fitCanvas, setText } from "./dom.js";
-import { routeInWords, routeOf, useOf } from "./expertuse.js";
+import { newTally, readTally, routeInWords, routeOf, tallyUp } from "./expertuse.js";
 import { count } from "./format.js";
 import { scales, signed } from "./metrics.js";
 import { palette } from "./palette.js";
@@ -25,9 +25,8 @@ export const micro = (ms) => (ms === null || ms === undefined ? "" : count(Math.
 export function drawFoot(stats, at) {
   const layer = stats?.layers[at] ?? null;
   line.replaceChildren(...(layer ? words(layer, at) : []));
-  const used = layer ? expertWords(stats, at) : [];
-  expertLine.replaceChildren(...used);
   expertLine.hidden = !state.hello?.model.n_experts;
+  expertLine.replaceChildren(...(layer && !expertLine.hidden ? expertWords(stats, at) : []));
   drawHeads(layer, stats?.summary);
 }
 
@@ -50,7 +49,7 @@ function expertWords(stats, at) {
   const route = routeOf(stats, at);
   if (!route) return [el("span", "", withoutRoute(stats, at))];
   const n = state.hello.model.n_experts;
-  const { tokens, used, evenness } = useOf(runTokens(), at, n);
+  const { tokens, used, evenness } = useSoFar(at, n);
   const whole = `${used} of ${n} experts used by ${count(tokens)} tokens`;
   const even = evenness === null ? whole : `${whole}, evenness ${evenness.toFixed(2)}`;
   const said = el("span", "", even);
@@ -59,19 +58,31 @@ function expertWords(stats, at) {
   return [el("span", "", routeInWords(route)), said];
 }
 
-/** Why no experts of this token are told in this layer. */
-function withoutRoute(stats, at) {
-  const others = runTokens().some((token) => routeOf(token?.stats, at));
-  if (!others) return "no experts in this layer: it has one MLP";
-  return stats.summary ? "of tokens this old, which experts they used is not kept" : "";
+/** What was counted of the answer in the core: {answer, edition, layer, done, tally}. */
+let counted = {};
+
+/** The use of a layer's experts by the run so far; while it writes, only what is new is looked at. */
+function useSoFar(layer, n) {
+  const { answer } = view;
+  const goesOn =
+    answer?.running &&
+    counted.answer === answer &&
+    counted.edition === answer.edition &&
+    counted.layer === layer;
+  if (!goesOn) {
+    counted = { answer, edition: answer?.edition, layer, done: 0, tally: newTally(layer, n) };
+    for (const stats of answer?.segments[0]?.promptStats ?? []) tallyUp(counted.tally, stats);
+  }
+  const tokens = answer?.tokens ?? [];
+  for (; counted.done < tokens.length; counted.done += 1)
+    tallyUp(counted.tally, tokens[counted.done].stats);
+  return readTally(counted.tally);
 }
 
-/** All tokens of the answer in the core, those of its prompt first. */
-function runTokens() {
-  const { answer } = view;
-  if (!answer) return [];
-  const prompt = answer.segments[0]?.promptStats ?? [];
-  return [...prompt.map((stats) => ({ stats })), ...answer.tokens];
+/** Why no experts of this token are told in this layer. */
+function withoutRoute(stats, at) {
+  if (stats.summary) return "of tokens this old, which experts they used is not kept";
+  return useSoFar(at, state.hello.model.n_experts).tokens ? "" : "no experts in this layer: it has one MLP";
 }
 
 /** A bar for each head, from no entropy (it looks at one token) to the end of the scale. */
