@@ -170,7 +170,8 @@ def test_both_engines_hold_the_same_numbers(
     check_matrix(device, ours.head, theirs.head.weight.numpy())
     for a, mlp, b in zip(ours.layers, ours.mlps.values(), theirs.layers, strict=True):
         q, k, v, out, gate, up, down = (
-            linear.weight.numpy() for linear in (b.q, b.k, b.v, b.out, b.gate, b.up, b.down)
+            linear.weight.numpy()
+            for linear in (b.q, b.k, b.v, b.out, b.mlp.gate, b.mlp.up, b.mlp.down)
         )
         q, k = (in_rotary_order(heads, ours.config.head_dim) for heads in (q, k))
         check_matrix(device, a.qkv, np.concatenate([q, k, v]))
