@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
+from app import tale
+from e2e.bundled import bundled_site
 from e2e.playground import Playground
 from e2e.site import Site, fake_site
+from gpu import Engine
 
 logging.getLogger("werkzeug").setLevel(logging.WARNING)  # not a line for every file of the page
 
@@ -81,6 +84,21 @@ def site(_sites: dict[tuple[Any, ...], Site]) -> Callable[..., Site]:
         return _sites[key]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def bundled() -> Iterator[Site]:
+    """A site around the bundled model, for the whole session: its shaders are compiled once."""
+    with bundled_site() as site:
+        yield site
+
+
+@pytest.fixture(scope="session")
+def bundled_engine() -> Iterator[Engine]:
+    """The bundled model in this process, to hold the page's numbers to."""
+    engine = Engine.load(tale.model_dir())
+    yield engine
+    engine.close()
 
 
 @pytest.fixture

@@ -256,8 +256,8 @@ def test_nothing_moves_while_text_streams_beside_an_instrument(
 @pytest.mark.parametrize(
     ("theme", "size"),
     [
-        ("light", (1440, 900)),
         ("dark", (360, 640)),
+        pytest.param("light", (1440, 900), marks=pytest.mark.slow),
         pytest.param("dark", (1440, 900), marks=pytest.mark.slow),
         pytest.param("light", (900, 800), marks=pytest.mark.slow),
     ],

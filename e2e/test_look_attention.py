@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, WebSocketRoute, expect
 
-from app import tale
 from e2e.lookout import Lookout, Wire
 from e2e.playground import Playground, until
 from e2e.site import Site
@@ -22,7 +20,6 @@ from e2e.test_looks import open_page, violations
 from gpu import Engine
 from gpu.inspection import Answer, AttentionFrom, AttentionTo, Question
 from tests.app.fake_engine import FakeEngine, FakeOptions
-from tests.serving import serving
 
 SCORES = """async ([ids, position, weights]) => {
   const scores = await import("/static/js/look/attentionscores.js");
@@ -152,17 +149,14 @@ def test_heads_that_share_keys_stand_together(
 # ---- a real run ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with serving() as address:
-        yield address
+@pytest.fixture
+def url(bundled: Site) -> str:
+    return bundled.url
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    engine = Engine.load(Path(tale.model_dir()))
-    yield engine
-    engine.close()
+@pytest.fixture
+def engine(bundled_engine: Engine) -> Engine:
+    return bundled_engine
 
 
 def real_run(page: Page, url: str, n: int = 40) -> tuple[Playground, Lookout, list[int], int]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from e2e.bundled import answer_of, bundled_site
+from e2e.bundled import answer_of
 from e2e.lookout import Lookout
 from e2e.playground import Playground, until
 from e2e.site import Site
@@ -270,33 +270,33 @@ def test_a_phone_scrolls_the_words_beside_their_figures(
     expect(page.locator("#version")).to_have_text("2/2")
 
 
-def test_on_the_bundled_model_the_numbers_are_the_engines_own(page: Page) -> None:
+def test_on_the_bundled_model_the_numbers_are_the_engines_own(page: Page, bundled: Site) -> None:
     """The probability of what is put in is the one its row had, nearly nothing is computed again,
     and the token that was drawn anyway gives the very same text."""
-    with bundled_site() as here:
-        settings = {"temperature": "1", "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
-        play, wire, tokens = wrote(page, here, N, **settings)
-        first = play.text()
-        at = next(i for i, t in enumerate(tokens) if i > 5 and t["candidates"][1]["before"] > 0.1)
-        other = next(c for c in tokens[at]["candidates"] if c["id"] != tokens[at]["id"])
-        force(play, at, other)
-        play.wait_tokens(at + 1 + N)
-        play.wait_done()
-        prefill = wire.events("prefill")[-1]
-        assert prefill["reused"] == prefill["total"] - 1
-        look = Lookout(page).open("branches")
-        row = look.csv()[1]
-        assert float(row["its p"]) == pytest.approx(other["before"], rel=1e-3)
-        ids = sent(wire)[-1]["ids"] + [t["id"] for t in wire.events("token")[N:]]
-        n = int(row["tokens"])
-        judged = answer_of(here, Losses(ids, top=1, first=len(ids) - n - 1))
-        total = float(judged["logprob"].astype(np.float64).sum())
-        assert float(row["log p"]) == pytest.approx(total, abs=1e-3)
-        page.keyboard.press("Escape")
-        rest = play.text()
-        look_at(play, at + 7)
-        page.locator(".cands .pick-row button").click()
-        expect(page.locator("#version")).to_have_text("3/3")
-        play.wait_done()
-        assert play.text().startswith(rest)
-        assert first
+    here = bundled
+    settings = {"temperature": "1", "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
+    play, wire, tokens = wrote(page, here, N, **settings)
+    first = play.text()
+    at = next(i for i, t in enumerate(tokens) if i > 5 and t["candidates"][1]["before"] > 0.1)
+    other = next(c for c in tokens[at]["candidates"] if c["id"] != tokens[at]["id"])
+    force(play, at, other)
+    play.wait_tokens(at + 1 + N)
+    play.wait_done()
+    prefill = wire.events("prefill")[-1]
+    assert prefill["reused"] == prefill["total"] - 1
+    look = Lookout(page).open("branches")
+    row = look.csv()[1]
+    assert float(row["its p"]) == pytest.approx(other["before"], rel=1e-3)
+    ids = sent(wire)[-1]["ids"] + [t["id"] for t in wire.events("token")[N:]]
+    n = int(row["tokens"])
+    judged = answer_of(here, Losses(ids, top=1, first=len(ids) - n - 1))
+    total = float(judged["logprob"].astype(np.float64).sum())
+    assert float(row["log p"]) == pytest.approx(total, abs=1e-3)
+    page.keyboard.press("Escape")
+    rest = play.text()
+    look_at(play, at + 7)
+    page.locator(".cands .pick-row button").click()
+    expect(page.locator("#version")).to_have_text("3/3")
+    play.wait_done()
+    assert play.text().startswith(rest)
+    assert first

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from e2e.bundled import answer_of, bundled_site
+from e2e.bundled import answer_of
 from e2e.lookout import Lookout, Wire
 from e2e.playground import Playground, until
 from e2e.site import Site
@@ -32,10 +32,9 @@ CUTS = ("", "top-k", "top-p", "min-p")
 STAGES = ("raw logits", "penalties", "temperature", "top-k", "top-p", "min-p")
 
 
-@pytest.fixture(scope="module")
-def real() -> Iterator[Site]:
-    with bundled_site() as site:
-        yield site
+@pytest.fixture
+def real(bundled: Site) -> Site:
+    return bundled
 
 
 @pytest.fixture

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from app import tale
 from e2e.lookout import Lookout, Wire
 from e2e.playground import Playground
 from e2e.site import Site
 from e2e.test_looks import open_page, violations
 from gpu import Engine
 from gpu.inspection import LogitLens
-from tests.serving import serving
 
 
 @pytest.mark.parametrize(
@@ -67,17 +64,14 @@ def test_what_was_asked_is_kept_within_a_bound(loaded: Page) -> None:
 # ---- a real run ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with serving() as address:
-        yield address
+@pytest.fixture
+def url(bundled: Site) -> str:
+    return bundled.url
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    engine = Engine.load(Path(tale.model_dir()))
-    yield engine
-    engine.close()
+@pytest.fixture
+def engine(bundled_engine: Engine) -> Engine:
+    return bundled_engine
 
 
 def pin(page: Page, index: int) -> None:

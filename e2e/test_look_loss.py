@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.bundled import answer_of, bundled_site
+from e2e.bundled import answer_of
 from e2e.lookout import Lookout, Wire
 from e2e.playground import Playground
 from e2e.site import Site
@@ -26,10 +26,9 @@ TEXT = (
 TOP = 6
 
 
-@pytest.fixture(scope="module")
-def real() -> Iterator[Site]:
-    with bundled_site() as site:
-        yield site
+@pytest.fixture
+def real(bundled: Site) -> Site:
+    return bundled
 
 
 def read(look: Lookout, text: str) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import msgspec
 import pytest
 from playwright.sync_api import Page, expect
 
 from app import tale
-from e2e.bundled import answer_of, bundled_site
+from e2e.bundled import answer_of
 from e2e.playground import until
 from e2e.reach import Hand
 from e2e.site import Site
@@ -29,10 +28,9 @@ PUT_AGAIN = """async (at) => {
 LAYER_OFF = Interventions(attention=(LayerFactor(0, 0.0),), mlp=(LayerFactor(0, 0.0),))
 
 
-@pytest.fixture(scope="module")
-def real() -> Iterator[Site]:
-    with bundled_site() as site:
-        yield site
+@pytest.fixture
+def real(bundled: Site) -> Site:
+    return bundled
 
 
 def test_the_text_changes_from_the_announced_token_on_and_comes_back(

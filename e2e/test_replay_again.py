@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,14 @@ from e2e.film import Film
 from e2e.lookout import Wire
 from e2e.playground import Playground
 from e2e.site import Site
-from tests.serving import serving
 
 ASK = "Tell me a story about a fox who finds a lantern"
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+@pytest.fixture
+def url(bundled: Site) -> str:
     """The bundled model on the real engine."""
-    with serving() as address:
-        yield address
+    return bundled.url
 
 
 def write(page: Page, url: str, n: int, change_at: int = 10, **settings: Any) -> Playground:

@@ -464,7 +464,8 @@ def test_a_run_goes_on_under_it(page: Page, own_site: Callable[..., Site]) -> No
 # ---- how it looks ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("theme", [pytest.param("light", marks=SLOW), "dark"])
+@SLOW
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_in_any_step(page: Page, site: Callable[..., Site], theme: str) -> None:
     open_page(page, site(), color_scheme=theme)
     tour = start(page)

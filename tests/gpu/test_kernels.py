@@ -129,7 +129,13 @@ def test_host_and_shaders_agree_on_their_numbers() -> None:
     assert words == ops.RESULT_WORDS
 
 
-@pytest.mark.parametrize("software", [True, False], ids=["for-software", "for-gpus"])
+@pytest.mark.parametrize(
+    "software",
+    [
+        pytest.param(True, id="for-software", marks=pytest.mark.slow),  # others run those
+        pytest.param(False, id="for-gpus"),
+    ],
+)
 def test_every_variant_that_models_ask_for_compiles(device: Device, software: bool) -> None:
     found = variants.recorded(device, software=software)
     assert {kernel.name for kernel in found} == set(shader_names())
