@@ -30,7 +30,7 @@ ROUNDED = tuple(name for name in FORMATS if name != EXACT)
 def cases() -> dict[str, list[Path]]:
     """Model folders of every architecture, of unlike shapes."""
     found = defaultdict(list, llama=[random_llama.folder(name) for name in random_llama.NAMES])
-    for name in random_models.NAMES:
+    for name in (*random_models.NAMES, *random_models.WITH_EXPERTS):
         found[random_models.settings_of(name)["model_type"]].append(random_models.folder(name))
     missing = set(MODELS) - set(found)
     if missing:
@@ -52,8 +52,8 @@ def divergence(device: Device, folder: Path, dtype: str) -> float:
 
 def _both(device: Device, folder: Path, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """The engine's logits and the reference's, (N_TOKENS, vocab_size)."""
-    ids = random_models.ids(N_TOKENS)
     runner = driving.load(device, folder, dtype, n_slots=1)
+    ids = [id % runner.config.vocab_size for id in random_models.ids(N_TOKENS)]
     return driving.all_logits(runner, ids), Reference(folder, dtype).logits(ids)
 
 
