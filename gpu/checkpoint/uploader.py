@@ -24,8 +24,8 @@ from gpu.webgpu.buffers import Memory
 PIECE_WEIGHTS = 1 << 17
 """About how much of a matrix is packed at a time: what stays in a processor's cache meanwhile, and
 what the allocator does not give back to the system after each."""
-WORKERS = min(4, os.cpu_count() or 1)
-"""Threads that pack pieces, while the loader's own copies them to the device."""
+WORKERS = max(1, min(4, (os.cpu_count() or 1) - 1))
+"""Threads that pack pieces; a core is left for the one of the loader, which copies them."""
 
 
 class MatrixUploader:
