@@ -112,6 +112,12 @@ def main() -> None:
     """
 
 
+window_option = click.option(
+    "--window", type=click.IntRange(8), default=512, show_default=True,
+    help="Tokens that are read together.",
+)  # fmt: skip
+
+
 @main.command()
 @settings_options()
 def serve(**values: Any) -> None:
@@ -194,10 +200,7 @@ def generate(prompt: str, chat: bool, **values: Any) -> None:
     "--kv-dtype", "kv_dtypes", multiple=True, type=click.Choice(get_args(KvDtype)),
     help="Measure a KV cache stored so beside f16, with weights in f16; may be repeated.",
 )  # fmt: skip
-@click.option(
-    "--window", type=click.IntRange(8), default=512, show_default=True,
-    help="Tokens that are read together.",
-)  # fmt: skip
+@window_option
 @click.option(
     "--tokens", type=click.IntRange(2), default=2048, show_default=True,
     help="Tokens of the text at most; their logits wait in a temporary file.",
@@ -247,10 +250,7 @@ def perplexity(
     "--out", required=True, type=click.Path(path_type=Path),
     help="Folder to write the smaller model to; must be new or empty.",
 )  # fmt: skip
-@click.option(
-    "--window", type=click.IntRange(8), default=512, show_default=True,
-    help="Tokens that are read together.",
-)  # fmt: skip
+@window_option
 @click.option(
     "--tokens", type=click.IntRange(2), default=8192, show_default=True,
     help="Tokens of each text at most.",

@@ -17,12 +17,13 @@ from gpu import SamplingParams
 from gpu.events import Event, Token
 from tests.app.conftest import StartSite
 from tests.app.fake_engine import FakeEngine, FakeOptions, FakeRun
+from tests.app.page import Page
 
 N_TOKENS = 120
-QUICKEST_TENTH_MS = 5.0
-"""On a quiet machine the median is under 1 ms, about half of it in this test's own client; on one
-that does other things the quickest tenth still is. Polling or Nagle's algorithm would show in most
-tokens."""
+MEDIAN_MS = 5.0
+"""On a quiet machine it is under 1 ms, about half of it in this test's own client."""
+N_ROUNDS = 3
+"""What else a machine does makes some runs late; what polls or waits in the server makes all."""
 
 
 class Stamping(FakeEngine):
@@ -50,13 +51,21 @@ def load(progress: object) -> Stamping:
 
 
 def test_a_token_is_at_the_page_within_milliseconds(start_site: StartSite) -> None:
-    page = start_site(process=True, load=load).page()
+    site = start_site(process=True, load=load)
+    medians: list[float] = []
+    while len(medians) < N_ROUNDS and not any(ms < MEDIAN_MS for ms in medians):
+        medians.append(statistics.median(_latencies(site.page())))
+    assert 0 < min(medians) < MEDIAN_MS, medians
+
+
+def _latencies(page: Page) -> list[float]:
+    """Milliseconds from the engine to this client, of every token of a run."""
     page.tell("generate", id="a", prompt="Once", params={"max_tokens": N_TOKENS})
-    latencies = []
+    found = []
     for index in range(N_TOKENS):
         token = page.until("token", index=index)
-        latencies.append(time.monotonic() * 1e3 - token["times"]["interval"])
-    assert 0 < statistics.quantiles(latencies, n=10)[0] < QUICKEST_TENTH_MS, latencies
+        found.append(time.monotonic() * 1e3 - token["times"]["interval"])
+    return found
 
 
 def test_small_packets_do_not_wait_for_acknowledgements(
