@@ -1,20 +1,16 @@
-"""Will a model fit? Its need, computed before anything large is fetched or loaded, beside what the
-device has; and what to choose where it does not.
-
-WebGPU does not tell how much memory a device has. A software or integrated device, and PyTorch,
-share the host's, which the system tells. A card of its own is a matter of trying: there this says
-nothing.
-"""
+"""Will a model fit? Its need, computed before anything large is fetched or loaded, beside what
+there is; and what to choose where that is too little."""
 
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from app.config import Settings
-from gpu import DeviceError, DeviceInfo, Footprint, ModelError, Shapes
+from app.free_memory import Free, free_memory
+from gpu import DeviceError, Footprint, ModelError, Shapes
 
 SMALL_BYTES = 256 << 20
 """Any device that runs at all has this much: no need to look."""
@@ -22,7 +18,6 @@ DTYPES = ("f32", "f16", "q8", "q4")
 CONTEXTS = (32768, 16384, 8192, 4096, 2048, 1024, 512)
 SMALL_KV = ("q8", "q8q4", "rotated4")
 """The first of these costs nearly nothing; the others are for those who ask."""
-SHARED_KINDS = ("integrated GPU", "software device", "CPU")
 
 Need = Callable[[str, int | None, str | None], Footprint]
 """Of a storage type, a context, and how keys and values are stored."""
@@ -33,26 +28,25 @@ def expect_fit(
     path: Path,
     settings: Settings,
     shapes: Shapes | None = None,
+    *,
     spare_bytes: int = 0,
-    free_bytes: Callable[[Settings], int | None] | None = None,
+    loras: Mapping[str, Path] | None = None,
+    free: Free | None = None,
 ) -> Footprint:
     """What the model at `path` needs with these settings. `shapes`: of weights that are not there
-    yet; `spare_bytes`: what will be given back before it is loaded. Raises DeviceError with the
-    numbers, and with what would fit, when the device has less, and ModelError for a model that
-    cannot be run at all."""
-    need = functools.cache(functools.partial(_footprint, path, settings, shapes))
+    yet; `spare_bytes`: what will be given back before it is loaded; `loras`: folders of adapters;
+    `free`: None: what there is. Raises DeviceError with the numbers, and with what would fit, when
+    that is less, and ModelError for a model that cannot be run at all."""
+    need = functools.cache(functools.partial(_footprint, path, settings, shapes, loras))
     wanted = need(settings.dtype, settings.context, settings.kv_dtype)
-    if wanted.total <= SMALL_BYTES:
+    if wanted.total + wanted.waiting <= SMALL_BYTES:
         return wanted
-    free = (free_bytes or device_bytes)(settings)
-    if free is None or wanted.total <= free + spare_bytes:
+    free = (free or free_memory(settings)).plus(spare_bytes)
+    if free.holds(wanted):
         return wanted
-    free += spare_bytes
     raise DeviceError(
-        f"{name} at {settings.dtype} needs {_gb(wanted.total)}: {_gb(wanted.weights)} of weights, "
-        f"{_gb(wanted.kv_cache)} of KV cache in {wanted.kv_dtype} for "
-        f"{wanted.context:,} tokens, a tenth for the rest; "
-        f"the device has {_gb(free)} free. {_advice(need, settings, wanted, free)}"
+        f"{name} at {settings.dtype} needs {_told(wanted)}; {_there_is(free, wanted)}. "
+        f"{_advice(need, settings, wanted, free)}"
     )
 
 
@@ -60,6 +54,7 @@ def _footprint(
     path: Path,
     settings: Settings,
     shapes: Shapes | None,
+    loras: Mapping[str, Path] | None,
     dtype: str,
     context: int | None,
     kv_dtype: str | None,
@@ -68,30 +63,89 @@ def _footprint(
         path,
         dtype,
         shapes=shapes,
+        backend=settings.backend,
         kv_dtype=kv_dtype,
         n_slots=settings.slots,
         context=context,
         kv_bytes=settings.kv_bytes,
+        loras=loras,
+        expert_slots=settings.expert_slots,
     )
 
 
-def _advice(need: Need, settings: Settings, wanted: Footprint, free: int) -> str:
-    """A KV cache of fewer bits if that is enough, else the longest context that fits as it is, else
-    the highest precision that fits, else that none does."""
+def _told(need: Footprint) -> str:
+    parts = [f"{_gb(need.weights)} of weights"]
+    if need.waiting:
+        parts[0] += f" with {need.n_slots} of {need.n_experts} experts"
+    if need.adapters:
+        parts.append(f"{_gb(need.adapters)} of adapters")
+    parts += [
+        f"{_gb(need.kv_cache)} of KV cache in {need.kv_dtype} for {need.context:,} tokens",
+        "a tenth for the rest",
+    ]
+    waiting = f", and {_gb(need.waiting)} in the host's memory for all experts"
+    return f"{_gb(need.total)}: {', '.join(parts)}{waiting if need.waiting else ''}"
+
+
+def _there_is(free: Free, need: Footprint) -> str:
+    found = [f"the device has {_gb(free.device)} free"] if free.device is not None else []
+    if free.shared and need.waiting:
+        found.append("and no memory of its own")
+    elif need.waiting and free.host is not None:
+        found.append(f"the host {_gb(free.host)}")
+    return ", ".join(found)
+
+
+def _advice(need: Need, settings: Settings, wanted: Footprint, free: Free) -> str:
+    """What costs least of what is enough: all experts in the one memory there is, a KV cache of
+    fewer bits, the longest context that fits; or else fewer experts on the device and the highest
+    precision that fits."""
+    for flags, fits in _cheap(need, settings, wanted):
+        if free.holds(fits):
+            return f"{flags} it would need {_gb(fits.total)}"
+    ways = [*_fewer_slots(wanted, free), *_lower_precision(need, settings, wanted, free)]
+    if not ways:
+        return "No lower precision fits either: take a smaller model"
+    return "With " + ", or with ".join(f"{flags} it would need {_both(n)}" for flags, n in ways)
+
+
+def _cheap(need: Need, settings: Settings, wanted: Footprint) -> Iterator[tuple[str, Footprint]]:
     dtype, kv = settings.dtype, settings.kv_dtype
+    if wanted.waiting:
+        yield "Without --expert-slots", replace(wanted, expert_slots=None)
     if kv not in SMALL_KV and settings.backend == "wgpu":
         smaller = _with_small_kv(need, dtype, wanted.context)
-        if smaller is not None and smaller.total <= free:
-            return f"With --kv-dtype {SMALL_KV[0]} it would need {_gb(smaller.total)}"
+        if smaller is not None:
+            yield f"With --kv-dtype {SMALL_KV[0]}", smaller
     for context in CONTEXTS:
-        if context < wanted.context and (fits := need(dtype, context, kv)).total <= free:
-            return f"With --context {context} it would need {_gb(fits.total)}"
-    for lower in DTYPES[DTYPES.index(dtype) + 1 :]:
+        if context < wanted.context:
+            yield f"With --context {context}", need(dtype, context, kv)
+
+
+def _fewer_slots(need: Footprint, free: Free) -> Iterator[tuple[str, Footprint]]:
+    """The most experts on the device that fit, fewer than it has now."""
+    for n in range(need.n_slots - 1, 0, -1):
+        fits = replace(need, expert_slots=n)
+        if free.holds(fits):
+            yield f"--expert-slots {n}", fits
+            return
+
+
+def _lower_precision(
+    need: Need, settings: Settings, wanted: Footprint, free: Free
+) -> Iterator[tuple[str, Footprint]]:
+    """The highest that fits, with a shorter context or fewer experts on the device if need be."""
+    kv = settings.kv_dtype
+    for lower in DTYPES[DTYPES.index(settings.dtype) + 1 :]:
         for context in (wanted.context, *(c for c in CONTEXTS if c < wanted.context)):
-            if (fits := need(lower, context, kv)).total <= free:
-                shorter = f" --context {context}" if context < wanted.context else ""
-                return f"With --dtype {lower}{shorter} it would need {_gb(fits.total)}"
-    return "No lower precision fits either: take a smaller model"
+            shorter = f" --context {context}" if context < wanted.context else ""
+            fits = need(lower, context, kv)
+            if free.holds(fits):
+                yield f"--dtype {lower}{shorter}", fits
+                return
+        for flags, fits in _fewer_slots(need(lower, wanted.context, kv), free):
+            yield f"--dtype {lower} {flags}", fits
+            return
 
 
 def _with_small_kv(need: Need, dtype: str, context: int) -> Footprint | None:
@@ -102,58 +156,8 @@ def _with_small_kv(need: Need, dtype: str, context: int) -> Footprint | None:
         return None
 
 
-def device_bytes(settings: Settings) -> int | None:
-    """Free memory of the device that these settings choose, None where nobody tells."""
-    if settings.backend == "torch":
-        return host_bytes()
-    import gpu
-
-    device = _chosen(gpu.devices(), settings.adapter)
-    if device is None or device.kind not in SHARED_KINDS:
-        return None
-    return host_bytes()
-
-
-def _chosen(devices: list[DeviceInfo], wanted: str | None) -> DeviceInfo | None:
-    """As the engine chooses; None leaves the complaint to it."""
-    if not wanted:
-        return next(iter(devices), None)
-    if wanted.isdecimal():
-        return devices[int(wanted)] if int(wanted) < len(devices) else None
-    named = (d for d in devices if wanted.lower() in f"{d.name} {d.driver}".lower())
-    return next(named, None)
-
-
-def host_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that this machine can give, or what a container is limited to if that is less."""
-    found = [n for n in (_available(root), _container_left(root)) if n is not None]
-    return min(found, default=None)
-
-
-def _available(root: Path) -> int | None:
-    """What the kernel could hand out without swapping; all there is, where it does not say."""
-    try:
-        for line in (root / "proc/meminfo").read_text("ascii").splitlines():
-            key, _, value = line.partition(":")
-            if key == "MemAvailable":
-                return int(value.split()[0]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # as on Windows
-        return None
-
-
-def _container_left(root: Path) -> int | None:
-    """Of the limit of this control group, version 2."""
-    group = root / "sys/fs/cgroup"
-    try:
-        limit = (group / "memory.max").read_text("ascii").strip()
-        used = int((group / "memory.current").read_text("ascii"))
-        return None if limit == "max" else max(0, int(limit) - used)
-    except (OSError, ValueError):
-        return None
+def _both(need: Footprint) -> str:
+    return _gb(need.total) + (f" and {_gb(need.waiting)} of the host's" if need.waiting else "")
 
 
 def _gb(n_bytes: int) -> str:

@@ -7,8 +7,9 @@ and judged, then its tokenizer and the headers of its weights, and only then are
 
 from __future__ import annotations
 
+import functools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +19,12 @@ from app.hub import HubFile, Snapshot, look_up
 from app.hub_gguf import cached, choices, chosen, is_hub_name, name_parts, write_outlines
 from app.memory import expect_fit
 from app.transfer import Transfer
-from gpu import ModelConfig, ModelError, Tokenizer, gguf_part
+from gpu import ModelConfig, ModelError, Shapes, Tokenizer, gguf_part
 
 OnTransfer = Callable[[Transfer], None]
+Judge = Callable[..., None]
+"""Of what a model is called, its path, and what gives the shapes of weights that are not here yet:
+raises DeviceError where the memory cannot hold it."""
 
 
 def _unheard(transfer: Transfer) -> None: ...
@@ -53,23 +57,35 @@ class Model:
             self.snapshot.fetch(self.missing, on_transfer, cancelled)
 
 
-def find_model(settings: Settings, *, must_fit: bool = True, spare_bytes: int = 0) -> Model:
+def find_model(
+    settings: Settings,
+    *,
+    must_fit: bool = True,
+    spare_bytes: int = 0,
+    loras: Mapping[str, Path] | None = None,
+) -> Model:
     """The model that the settings name, the bundled one if none; of one of the hub, all but the
     weights is fetched. What is a path of this machine is that, even if the hub has the name too.
 
     Raises ModelError for what is no model or cannot be run, HubError when the hub is needed and
-    cannot be had, and, with `must_fit`, DeviceError when the device's memory cannot hold it, with
-    the `spare_bytes` that will be free by then.
+    cannot be had, and, with `must_fit`, DeviceError when the memory there is, with the
+    `spare_bytes` that will be free by then, cannot hold it and the adapters in the folders `loras`.
     """
     name = settings.model
     of_hub = name is not None and is_hub_name(name) and not Path(name).exists()
+
+    def judge(called: str, path: Path, shapes: Callable[[], Shapes] | None = None) -> None:
+        if must_fit:
+            there = shapes and shapes()
+            expect_fit(called, path, settings, there, spare_bytes=spare_bytes, loras=loras)
+
     if settings.revision is not None and not of_hub:
         raise ModelError(
             "--revision is for OWNER/MODEL of the hub, but the model is "
             f"{name or 'the bundled one'}: leave it out"
         )
     if name is not None and of_hub:
-        return _of_hub(name, settings, must_fit, spare_bytes)
+        return _of_hub(name, settings, judge)
     path = tale.model_dir() if name is None else Path(name)
     if not path.exists():
         raise ModelError(f"there is no folder or file {name!r}; the hub's are named OWNER/MODEL")
@@ -77,8 +93,7 @@ def find_model(settings: Settings, *, must_fit: bool = True, spare_bytes: int = 
     resolved = path.resolve()
     called = tale.NAME if resolved == tale.model_dir() else _called(resolved.name)
     model = Model(called, path, Tokenizer.load(path))
-    if must_fit:
-        expect_fit(called, path, settings, spare_bytes=spare_bytes)
+    judge(called, path)
     return model
 
 
@@ -87,15 +102,13 @@ def _called(file_name: str) -> str:
     return part.name if part else file_name.removesuffix(".gguf")
 
 
-def _of_hub(name: str, settings: Settings, must_fit: bool, spare_bytes: int) -> Model:
+def _of_hub(name: str, settings: Settings, judge: Judge) -> Model:
     repository, wanted = name_parts(name)
     snapshot = look_up(repository, settings.revision)
     files = snapshot.files if snapshot.files is not None else cached(snapshot.folder)
     found = choices(files.values())
     if wanted is not None or (found and not snapshot.has_safetensors()):
-        return _gguf_of_hub(
-            name, snapshot, chosen(repository, found, wanted), settings, must_fit, spare_bytes
-        )
+        return _gguf_of_hub(name, snapshot, chosen(repository, found, wanted), judge)
     try:
         ModelConfig.from_folder(snapshot.folder)
         snapshot.fetch(snapshot.missing_small())
@@ -103,23 +116,15 @@ def _of_hub(name: str, settings: Settings, must_fit: bool, spare_bytes: int) -> 
         tokenizer = Tokenizer.load(snapshot.folder)
         weights = snapshot.weight_names()
         missing = snapshot.missing(weights)
-        if must_fit:
-            shapes = snapshot.shapes(weights) if missing else None
-            expect_fit(name, snapshot.folder, settings, shapes, spare_bytes)
+        shapes = functools.partial(snapshot.shapes, weights)
+        judge(name, snapshot.folder, shapes if missing else None)
     except ModelError as error:
         # The cache's folders say nothing to a person.
         raise ModelError(str(error).replace(f"{snapshot.folder}/", f"{name}: ")) from None
     return Model(name, snapshot.folder, tokenizer, missing, snapshot)
 
 
-def _gguf_of_hub(
-    name: str,
-    snapshot: Snapshot,
-    files: tuple[HubFile, ...],
-    settings: Settings,
-    must_fit: bool,
-    spare_bytes: int,
-) -> Model:
+def _gguf_of_hub(name: str, snapshot: Snapshot, files: tuple[HubFile, ...], judge: Judge) -> Model:
     """Judged by the outline of its files, if they are not here yet."""
     missing = snapshot.missing(tuple(file.name for file in files))
     here = snapshot.folder / files[0].name
@@ -129,8 +134,7 @@ def _gguf_of_hub(
             path = write_outlines(snapshot, files, folder) if missing else here
             ModelConfig.from_folder(path)
             tokenizer = Tokenizer.load(path)
-            if must_fit:
-                expect_fit(name, path, settings, spare_bytes=spare_bytes)
+            judge(name, path)
         except ModelError as error:
             raise ModelError(str(error).replace(f"{folder}/", f"{name}: ")) from None
     return Model(name, here, tokenizer, missing, snapshot)

@@ -141,8 +141,9 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     up already. Raises `PortError`, what `find_model` and `find_loras` raise, and `ModelError` for a
     tokenizer to compare with that cannot be used.
     """
-    model = find_model(settings)  # what cannot be run is refused before a port is opened
-    load = functools.partial(load_engine, loras=find_loras(settings.lora))
+    loras = find_loras(settings.lora)  # whose memory is judged with the model's
+    model = find_model(settings, loras=loras)  # what cannot be run is refused before a port is open
+    load = functools.partial(load_engine, loras=loras)
     compare = compared(settings.compare_tokenizer, model.path)
     with bind(settings.host, settings.port) as listener:
         engine = ProcessEngine(
@@ -154,7 +155,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
         )
         switching = None
         if settings.switching:
-            switching = Switching(engine, settings, with_engine(load))
+            switching = Switching(engine, settings, with_engine(load), loras)
         app = create_app(settings, engine, compare=compare, switching=switching)
         server = http_server(listener, app)
         tell(f"Tokenglass is at {address(settings, server.port)}")

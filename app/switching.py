@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -64,14 +64,19 @@ class Offers(msgspec.Struct, frozen=True):
 
 class Switching:
     """Offers models and changes to them, one at a time. `make_load`: how an engine is loaded with
-    these settings."""
+    these settings; `loras`: folders of the adapters that it is loaded with."""
 
     def __init__(
-        self, engine: EngineClient, settings: Settings, make_load: Callable[[Settings, Model], Load]
+        self,
+        engine: EngineClient,
+        settings: Settings,
+        make_load: Callable[[Settings, Model], Load],
+        loras: Mapping[str, Path] | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._make_load = make_load
+        self._loras = loras
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._change: ModelChange | None = None
@@ -113,7 +118,7 @@ class Switching:
             self._change = ModelChange(name, "judging")
             self._cancelled.clear()
         try:
-            model = find_model(settings, spare_bytes=self._held_bytes())
+            model = find_model(settings, spare_bytes=self._held_bytes(), loras=self._loras)
         except EngineError as error:
             self._change = ModelChange(name, "failed", str(error))
             raise

@@ -25,9 +25,9 @@ def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool
     False when Ctrl+C ended it; what was written stays. Raises `EngineError`s, before anything is
     written when the request is wrong.
     """
-    model = find_model(settings)
-    fetch_with_line(model)
     loras = find_loras(settings.lora)
+    model = find_model(settings, loras=loras)
+    fetch_with_line(model)
     for lora, folder in loras.items():
         check_lora(lora, folder, model.path)
     engine = load_engine(

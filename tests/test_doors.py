@@ -40,7 +40,7 @@ GPU = {
     "checkpoint": "cache_folder config errors gguf json_object webgpu",
     "kv": "config errors webgpu",
     "lora": "checkpoint config errors json_object runner",
-    "footprint": "checkpoint config errors kv",
+    "footprint": "checkpoint config errors kv lora",
     "inspect": "config errors inspection kv reference runner step",
     "ops": "checkpoint config errors kv runner step webgpu",
     "models": "checkpoint config kv ops webgpu",

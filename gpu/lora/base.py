@@ -15,10 +15,12 @@ OPS = ("attn.qkv", "attn.out", "mlp.gate_up", "mlp.up", "mlp.down")
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A matrix of `n_out` outputs × `n_in` inputs in the layer with that number."""
+    """A matrix of `n_out` outputs × `n_in` inputs in the layer with that number. `op`: the product
+    that it belongs to, of `OPS`."""
 
     module: str
     layer: int
+    op: str
     n_out: int
     n_in: int
 
@@ -33,7 +35,7 @@ def linears(config: ModelConfig, checkpoint: WeightSource) -> Iterator[Linear]:
             if is_product and f"{name}.weight" in checkpoint:
                 shape = checkpoint.shape(f"{name}.weight")
                 n_out, n_in = shape[::-1] if part.lies == "transposed" else shape
-                yield Linear(name, layer, n_out, n_in)
+                yield Linear(name, layer, part.op, n_out, n_in)
 
 
 def module_in_base(module: str, config: ModelConfig, checkpoint: WeightSource) -> str:

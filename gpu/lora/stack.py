@@ -13,6 +13,9 @@ from gpu.checkpoint.reader import F32
 from gpu.lora.adapter import Lora
 
 U32 = npt.NDArray[np.uint32]
+FOUR = 4
+"""Outputs that `gpu.ops.lora` works on together: on the device, b and first are padded to whole
+fours."""
 
 
 @dataclass(frozen=True, slots=True)

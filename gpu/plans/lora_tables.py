@@ -13,13 +13,10 @@ from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.weights import WeightLoader
 from gpu.errors import InvalidRequest, ModelError
 from gpu.lora.adapter import Lora
-from gpu.lora.stack import Stack
+from gpu.lora.stack import FOUR, Stack
 from gpu.models.workspace import Adapted, LowRank
 from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Tensor, padded
-
-FOUR = 4
-"""Outputs that `gpu.ops.lora` works on together."""
 
 
 class LoraTables:

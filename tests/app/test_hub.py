@@ -19,6 +19,7 @@ from huggingface_hub.utils import close_session
 from app import hub as hub_module
 from app import tale
 from app.config import Settings
+from app.free_memory import Free
 from app.hub import is_hub_id, look_up
 from app.hub_cache import cached_models
 from app.hub_errors import HubError, NotOnHub
@@ -198,7 +199,7 @@ def test_a_model_that_does_not_fit_is_refused_before_its_weights(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
-    monkeypatch.setattr("app.memory.device_bytes", lambda settings: 30_000_000)
+    monkeypatch.setattr("app.memory.free_memory", lambda settings: Free(30_000_000, None, True))
     with pytest.raises(DeviceError, match=r"some/tale at f32 needs .* With --kv-dtype q8 it would"):
         find(dtype="f32")
     assert all(a.range for a in hub.fetched(WEIGHTS))

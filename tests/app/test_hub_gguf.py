@@ -13,6 +13,7 @@ from huggingface_hub import constants
 
 from app import tale
 from app.config import Settings
+from app.free_memory import Free
 from app.hub import HubFile
 from app.hub_cache import cached_models
 from app.hub_errors import HubError, NotOnHub
@@ -135,7 +136,7 @@ def test_what_does_not_fit_is_refused_by_its_header(
     hub: FakeHub, repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
-    monkeypatch.setattr("app.memory.device_bytes", lambda settings: 1_000_000)
+    monkeypatch.setattr("app.memory.free_memory", lambda settings: Free(1_000_000, None, True))
     with pytest.raises(DeviceError, match=f"{REPO}:Q4_0 at f16 needs"):
         find()
     assert fetched_bytes(hub) <= 1 << 20

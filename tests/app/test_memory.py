@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 from app import tale
 from app.config import Settings
-from app.memory import device_bytes, expect_fit, host_bytes
-from gpu import DeviceError, DeviceInfo, Footprint, Inventory, ModelError
+from app.free_memory import Free
+from app.memory import expect_fit
+from gpu import DeviceError, Footprint, Inventory, ModelError
+from tests.gpu import random_loras
+from tests.gpu.random_loras import LLAMA
 
 TALE = tale.model_dir()
 LLAMA8B = {
@@ -79,9 +83,8 @@ def test_it_knows_dtypes() -> None:
 
 
 def expect(folder: Path, free: int | None, **settings: Any) -> Footprint:
-    return expect_fit(
-        "a/llama", folder, Settings(**settings), shapes(LLAMA8B), free_bytes=lambda _: free
-    )
+    there = Free(free, free, shared=True)
+    return expect_fit("a/llama", folder, Settings(**settings), shapes(LLAMA8B), free=there)
 
 
 def test_what_fits_fits(llama8b: Path) -> None:
@@ -122,42 +125,96 @@ def test_a_smaller_cache_is_advised_where_that_is_enough(llama8b: Path, kv: str)
             expect(llama8b, 17_700_000_000, **asked)
 
 
+MIXTRAL = LLAMA8B | {
+    "model_type": "mixtral",
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 32000,
+}
+EXPERTS = 32 * 8 * 3 * 4096 * 14336
+"""Weights of them all: 45 of 47 thousand million."""
+
+
+def mixtral_shapes() -> dict[str, tuple[int, ...]]:
+    """Of Mixtral 8x7B, the experts of a layer in one tensor."""
+    found = {name: of for name, of in shapes(MIXTRAL).items() if ".mlp." not in name}
+    for i in range(32):
+        p = f"model.layers.{i}.mlp"
+        found[f"{p}.gate.weight"] = (8, 4096)
+        found[f"{p}.experts.gate_up_proj"] = (8, 2 * 14336, 4096)
+        found[f"{p}.experts.down_proj"] = (8, 4096, 14336)
+    return found
+
+
+def expect_mixtral(tmp_path: Path, free: Free, **settings: Any) -> Footprint:
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    asked = Settings(kv_dtype="q8", context=512, **settings)
+    return expect_fit("a/mixtral", tmp_path, asked, mixtral_shapes(), free=free)
+
+
+def test_experts_that_wait_are_the_hosts(tmp_path: Path) -> None:
+    whole = expect_mixtral(tmp_path, Free(None, 1, shared=False))
+    assert (whole.waiting, whole.weights - whole.dense) == (0, 2 * EXPERTS)
+    room = Free(41_000_000_000, 100_000_000_000, shared=False)
+    some = expect_mixtral(tmp_path, room, expert_slots=3)
+    assert (some.waiting, some.weights) == (2 * EXPERTS, some.dense + 2 * EXPERTS * 3 // 8)
+    assert some.dense == whole.dense
+    assert expect_mixtral(tmp_path, Free(None, None, True), expert_slots=8) == replace(
+        whole, expert_slots=8
+    )
+
+
+def test_fewer_experts_on_the_device_are_advised(tmp_path: Path) -> None:
+    card = Free(60_000_000_000, 100_000_000_000, shared=False)
+    slots = r"With --expert-slots 4 it would need 53\.\d\d GB and 90\.19 GB of the host's"
+    with pytest.raises(DeviceError, match=slots + r", or with --dtype q8 it would need 5\d\.\d\d"):
+        expect_mixtral(tmp_path, card)
+    with pytest.raises(DeviceError, match=r"needs 10\d\.\d\d GB") as told:
+        expect_mixtral(tmp_path, replace(card, host=60_000_000_000), backend="wgpu")
+    assert "--expert-slots" not in str(told.value), "the host has not the memory either"
+    with pytest.raises(
+        DeviceError, match=r"--dtype q8 --expert-slots 2 .* 47\.\d\d GB of the host"
+    ):
+        expect_mixtral(tmp_path, Free(18_000_000_000, 60_000_000_000, shared=False))
+    with pytest.raises(DeviceError, match=r"with 7 of 8 experts.* 90\.19 GB in the host's memory"):
+        expect_mixtral(tmp_path, card, expert_slots=7)
+
+
+def test_where_memory_is_shared_waiting_experts_save_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError) as told:
+        expect_mixtral(tmp_path, Free(60_000_000_000, 60_000_000_000, shared=True))
+    assert "--expert-slots" not in str(told.value)
+    room = Free(110_000_000_000, 110_000_000_000, shared=True)
+    with pytest.raises(DeviceError, match=r"own[.] Without --expert-slots"):
+        expect_mixtral(tmp_path, room, expert_slots=4)
+    assert expect_mixtral(tmp_path, room).total < 110_000_000_000
+
+
+def test_adapters_of_the_model_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, of_another = random_loras.base(LLAMA), random_loras.folder("qwen2", "all")
+    folders = {"all": random_loras.folder(LLAMA, "all"), "other": of_another}
+    found = Footprint.of(base, "q8", loras=folders)
+    alone = Footprint.of(base, "q8", loras={"all": folders["all"]})
+    assert found == alone
+    assert found.adapters > 0
+    assert found.total - Footprint.of(base, "q8").total == pytest.approx(
+        1.1 * found.adapters, abs=2
+    )
+    monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
+    with pytest.raises(DeviceError, match=r"of weights, 0\.\d\d GB of adapters, "):
+        expect_fit("a", base, Settings(), loras=folders, free=Free(1, 1, True))
+
+
+def test_pytorch_keeps_every_weight_in_float32() -> None:
+    parameters = Inventory.from_folder(TALE, None).parameters
+    found = Footprint.of(TALE, "q8", backend="torch", expert_slots=1)
+    assert found.weights == pytest.approx(4 * parameters, rel=0.01)
+    base, folder = random_loras.base(LLAMA), random_loras.folder(LLAMA, "all")
+    of_torch = Footprint.of(base, "q8", backend="torch", loras={"all": folder})
+    assert of_torch.adapters == pytest.approx(
+        4 * sum(values.size for values in load_file(folder / "adapter_model.safetensors").values())
+    )
+
+
 def test_small_models_are_never_in_question() -> None:
-    assert expect_fit("tale", TALE, Settings(), free_bytes=lambda _: 1).total < 256 << 20
-
-
-def device(kind: str, name: str) -> DeviceInfo:
-    return DeviceInfo(name, "driver", "Vulkan", kind, False)
-
-
-def test_only_devices_that_share_the_hosts_memory_are_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = [device("discrete GPU", "Card"), device("software device", "llvmpipe")]
-    monkeypatch.setattr("gpu.devices", lambda: found)
-    monkeypatch.setattr("app.memory.host_bytes", lambda: 77)
-    assert device_bytes(Settings()) is None
-    assert device_bytes(Settings(adapter="1")) == 77
-    assert device_bytes(Settings(adapter="LLVM")) == 77
-    assert device_bytes(Settings(adapter="7")) is None
-    assert device_bytes(Settings(adapter="nonsense")) is None
-    assert device_bytes(Settings(backend="torch")) == 77
-    found.clear()
-    assert device_bytes(Settings()) is None
-
-
-def test_host_memory_is_the_least_of_machine_and_container(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal:  100 kB\nMemAvailable:   64 kB\n")
-    assert host_bytes(tmp_path) == 64 * 1024
-    group = tmp_path / "sys/fs/cgroup"
-    group.mkdir(parents=True)
-    (group / "memory.current").write_text("5000\n")
-    (group / "memory.max").write_text("max\n")
-    assert host_bytes(tmp_path) == 64 * 1024
-    (group / "memory.max").write_text("25000\n")
-    assert host_bytes(tmp_path) == 20_000
-    shutil.rmtree(tmp_path / "proc")
-    assert host_bytes(tmp_path) == 20_000
-    real = host_bytes()
-    assert real is None or real > 10_000_000
+    assert expect_fit("tale", TALE, Settings(), free=Free(1, 1, True)).total < 256 << 20

@@ -16,6 +16,7 @@ from safetensors.numpy import load, save
 from app import tale
 from app.config import Settings
 from app.engines import LocalEngine, Served, UnavailableError
+from app.free_memory import Free
 from app.known_models import known_models
 from app.models import Model
 from gpu import MODEL_TYPES, Tokenizer
@@ -119,7 +120,7 @@ def test_a_model_that_does_not_fit_leaves_the_old_one(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
-    monkeypatch.setattr("app.memory.device_bytes", lambda settings: 1000)
+    monkeypatch.setattr("app.memory.free_memory", lambda settings: Free(1000, None, True))
     response = client_of(site).post("/api/models", json={"name": NAME, "dtype": "f32"})
     assert response.status_code == 400
     assert response.json is not None
@@ -127,7 +128,7 @@ def test_a_model_that_does_not_fit_leaves_the_old_one(
     assert served_on(site)
     memory = site.engine.require_ready().memory
     held = memory.weights + memory.kv_cache + memory.work
-    monkeypatch.setattr("app.memory.device_bytes", lambda settings: 45_000_000 - held)
+    monkeypatch.setattr("app.memory.free_memory", lambda _: Free(45_000_000 - held, None, True))
     assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
     until(lambda: newest(site)["state"] == "done")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu import Engine, SamplingParams
+from gpu import Engine, Footprint, SamplingParams
 from gpu.checkpoint.weights import WeightLoader
 from gpu.errors import ModelError
 from gpu.events import Done, Event, Prefill, Token
@@ -84,6 +84,9 @@ def test_the_same_bits_at_any_number_of_slots(
     runner = load(device, name, n_slots)
     assert runner.in_flight == 1
     assert runner.memory.weights < whole.memory.weights
+    for one, slots in ((runner, n_slots), (whole, None)):
+        need = Footprint.of(random_models.folder(name), DTYPES[name], expert_slots=slots)
+        assert one.memory.weights == need.weights
     got = computed(runner)
     for what, values in want.items():
         if what == "written":

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
+from gpu.footprint import Footprint
 from gpu.inspection import LogitLens
 from gpu.interventions import Interventions, LayerFactor, LoraStrength, ReachedFrom
+from gpu.models.workspace import LowRank
 from gpu.pytorch.runner import TorchRunner
 from gpu.reach import NOTHING, Reach
 from gpu.runner import Runner
@@ -113,6 +115,12 @@ def test_rows_of_a_step_have_adapters_of_their_own(runner: WgpuRunner) -> None:
     assert np.array_equal(reached.view("u4"), together.view("u4"))
 
 
+def adapted(runner: WgpuRunner) -> Mapping[str, LowRank]:
+    recorded = runner.plans.plan(1, 0, "plain", loras=True)
+    assert recorded.instruments.adapted is not None
+    return recorded.instruments.adapted.of
+
+
 def test_plans_without_adapters_are_those_of_the_base(device: Device, runner: WgpuRunner) -> None:
     bare = driving.load(device, random_loras.base(LLAMA), n_slots=3)
 
@@ -125,6 +133,10 @@ def test_plans_without_adapters_are_those_of_the_base(device: Device, runner: Wg
     assert len(added) == 2 * 4 * runner.config.n_layers
     assert all(str(label).endswith((".lora_a", ".lora_b")) for label in added)
     assert bare.memory.work < runner.memory.work
+    need = Footprint.of(random_loras.base(LLAMA), "f32", loras=adapters(LLAMA)).adapters
+    low = {id(tensor): tensor for of in adapted(runner).values() for tensor in (of.first, of.ends)}
+    tables = sum(tensor.n_bytes for tensor in low.values())
+    assert runner.memory.weights - bare.memory.weights == need + tables
 
 
 def test_an_adapter_that_is_not_loaded_cannot_act(runner: WgpuRunner) -> None:

@@ -1,0 +1,80 @@
+"""What memory this machine tells that it has."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from app.config import Settings
+from app.free_memory import Free, card_bytes, free_memory, host_bytes
+from gpu import DeviceInfo
+
+
+def device(kind: str, name: str) -> DeviceInfo:
+    return DeviceInfo(name, "driver", "Vulkan", kind, False)
+
+
+def test_what_shares_the_hosts_memory_has_what_that_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [device("discrete GPU", "Card"), device("software device", "llvmpipe")]
+    monkeypatch.setattr("gpu.devices", lambda: found)
+    monkeypatch.setattr("app.free_memory.host_bytes", lambda: 77)
+    own, shared = Free(None, 77, shared=False), Free(77, 77, shared=True)
+    assert free_memory(Settings()) == own
+    assert free_memory(Settings(adapter="1")) == shared
+    assert free_memory(Settings(adapter="LLVM")) == shared
+    assert free_memory(Settings(adapter="7")) == own
+    assert free_memory(Settings(adapter="nonsense")) == own
+    assert free_memory(Settings(backend="torch")) == shared
+    found.clear()
+    assert free_memory(Settings()) == own
+    assert (own.plus(5).device, shared.plus(5).device) == (None, 82)
+
+
+def test_nvidias_tool_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    card = device("discrete GPU", "NVIDIA B")
+    assert card_bytes(card) is None, "no tool"
+    for says, wanted in {
+        "echo 'NVIDIA A, 9'; echo 'NVIDIA B, 20'; echo 'NVIDIA B, 30'": 30 << 20,
+        "echo 'NVIDIA A, 9'": None,
+        "echo 'NVIDIA B, [N/A]'": None,
+        "echo 'NVIDIA B, 20'; exit 9": None,
+    }.items():
+        tool.write_text(f"#!/bin/sh\n{says}\n")
+        tool.chmod(0o755)
+        assert card_bytes(card) == wanted, says
+    assert card_bytes(device("discrete GPU", "Arc")) is None
+
+
+def test_amds_driver_is_asked(tmp_path: Path) -> None:
+    card = device("discrete GPU", "AMD Radeon RX 7900 XTX (RADV NAVI31)")
+    assert card_bytes(card, tmp_path) is None
+    for i, (total, used) in enumerate(((900, 100), (500, 100))):
+        place = tmp_path / f"sys/class/drm/card{i}/device"
+        place.mkdir(parents=True)
+        (place / "mem_info_vram_total").write_text(f"{total}\n")
+        (place / "mem_info_vram_used").write_text(f"{used}\n")
+    (tmp_path / "sys/class/drm/card2/device").mkdir(parents=True)
+    assert card_bytes(card, tmp_path) == 800
+
+
+def test_host_memory_is_the_least_of_machine_and_container(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal:  100 kB\nMemAvailable:   64 kB\n")
+    assert host_bytes(tmp_path) == 64 * 1024
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text("5000\n")
+    (group / "memory.max").write_text("max\n")
+    assert host_bytes(tmp_path) == 64 * 1024
+    (group / "memory.max").write_text("25000\n")
+    assert host_bytes(tmp_path) == 20_000
+    shutil.rmtree(tmp_path / "proc")
+    assert host_bytes(tmp_path) == 20_000
+    real = host_bytes()
+    assert real is None or real > 10_000_000
