@@ -3,7 +3,7 @@
 The safetensors format is that of its project: 8 bytes with the length of the header
 (little-endian), the header as JSON, then the tensors' bytes without gaps. A file may lie about all
 of it, so every number is checked against the file's true size before anything is read. For GGUF see
-`gpu.gguf.file`.
+`gpu.checkpoint.gguf_weights`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import ModelError
-from gpu.gguf.config import permuted_heads
-from gpu.gguf.file import open_gguf
-from gpu.gguf.names import ROPE_FACTORS, checkpoint_name, pair_order
 from gpu.json_object import JsonObject, parse_json, shown
 
 WEIGHTS = "model.safetensors"
@@ -41,8 +38,12 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where a tensor lies: its bytes in the mapped file at `path`. `rows`: which row of them each
-    of its rows is; None: they are in order."""
+    """Where a tensor lies: its bytes in the mapped file at `path`.
+
+    rows        which row of the file each of its rows is; None: they are in order
+    transposed  the file has its columns as rows
+    plus        is added to each number of the file
+    """
 
     name: str
     path: Path
@@ -50,28 +51,17 @@ class Tensor:
     shape: tuple[int, ...]
     data: Bytes
     rows: npt.NDArray[np.intp] | None = None
+    transposed: bool = False
+    plus: float = 0.0
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """As it lies in the file."""
+        return self.shape[::-1] if self.transposed else self.shape
 
     @property
     def where(self) -> str:
         return f"{self.path}: tensor {shown(self.name)}"
-
-
-def open_gguf_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a GGUF file under their names in a checkpoint. Where the file has a head's
-    rotary pairs (j, j + head_dim / 2) as the rows 2j and 2j + 1, they are put in order again."""
-    file = open_gguf(path)
-    heads = permuted_heads(file)
-    tensors = {}
-    for gguf in file.tensors.values():
-        if gguf.name == ROPE_FACTORS:
-            continue  # said in the config
-        name = checkpoint_name(gguf.name)
-        rows = None
-        for projection, n_heads in heads.items():
-            if f".{projection}." in gguf.name:
-                rows = pair_order(gguf.shape[0], n_heads, f"{path}: tensor {shown(gguf.name)}")
-        tensors[name] = Tensor(name, gguf.path, gguf.type.name, gguf.shape, gguf.data, rows)
-    return tensors
 
 
 def open_shards(folder: Path) -> dict[str, Tensor]:

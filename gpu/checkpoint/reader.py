@@ -22,10 +22,10 @@ from gpu.checkpoint.files import (
     WEIGHTS,
     Bytes,
     Tensor,
-    open_gguf_weights,
     open_safetensors,
     open_shards,
 )
+from gpu.checkpoint.gguf_weights import open_gguf_weights
 from gpu.checkpoint.numbers import convert
 from gpu.checkpoint.packing import U32
 from gpu.errors import ModelError
@@ -137,8 +137,8 @@ class Checkpoint:
         Raises `ModelError` for a name that is not there, a dtype that is not readable, and values
         that are not finite, which no model can compute with.
         """
-        tensor, data = self._rows(name, rows)
-        values, finite = _converted(tensor, data, columns, np.dtype(np.float32))
+        tensor = self._tensor(name)
+        values, finite = self._read(tensor, rows, columns, np.dtype(np.float32))
         if not finite:
             raise ModelError(f"{tensor.where} holds NaN or infinity: the file is damaged")
         return values
@@ -146,8 +146,8 @@ class Checkpoint:
     def read_f16(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F16:
         """As `read_f32`, rounded to nearest float16. `ModelError` when a value is too large for it:
         clipped weights would give text that is quietly wrong."""
-        tensor, data = self._rows(name, rows)
-        values, finite = _converted(tensor, data, columns, np.dtype(np.float16))
+        tensor = self._tensor(name)
+        values, finite = self._read(tensor, rows, columns, np.dtype(np.float16))
         if not finite:
             largest = float(np.abs(self.read_f32(name, rows, columns)).max())
             raise ModelError(
@@ -158,14 +158,15 @@ class Checkpoint:
 
     def is_packed(self, name: str, dtype: str) -> bool:
         """Does it lie in its file as the storage type `dtype` has it, but for the order?"""
-        return AS.get(self._tensor(name).dtype) == dtype
+        tensor = self._tensor(name)
+        return AS.get(tensor.dtype) == dtype and not tensor.transposed
 
     def read_packed(self, name: str, rows: slice) -> U32:
         """Rows of a tensor that `is_packed`, as `gpu.checkpoint.packing` lays them: exactly the
         numbers of the file. Raises `ModelError` when they are not finite."""
-        tensor, data = self._rows(name, rows)
+        tensor = self._tensor(name)
         try:
-            return packed_blocks(tensor.dtype, data)
+            return packed_blocks(tensor.dtype, self._rows(tensor, rows))
         except OverflowError as error:
             raise ModelError(f"{tensor.where}: {error}; use dtype f32") from None
 
@@ -181,7 +182,8 @@ class Checkpoint:
     def pieces(self, name: str, n: int) -> Iterator[F32]:
         """All values of a tensor as float32, in the order of the file, at most `n` at a time; also
         those that are not finite. Raises `ModelError` as `read_f32` does for name and dtype."""
-        tensor, data = self._rows(name, None)
+        tensor = self._tensor(name)
+        data = self._rows(tensor, None)
         units = data.reshape(-1, data.shape[-1])
         step = max(1, n // _unit(tensor))
         for start in range(0, len(units), step):
@@ -194,22 +196,31 @@ class Checkpoint:
             raise ModelError(f"{self.folder}: tensor {shown(name)} is missing from the weights")
         return tensor
 
-    def _rows(self, name: str, rows: slice | None) -> tuple[Tensor, Bytes]:
-        """The tensor and its bytes as (n_rows, ..., bytes of one element, or of one row where those
-        come in blocks), not copied unless they must be put in order."""
-        tensor = self._tensor(name)
-        if not self.is_readable(name):
+    def _read(
+        self, tensor: Tensor, rows: slice | None, columns: slice | None, to: np.dtype[Any]
+    ) -> tuple[npt.NDArray[Any], bool]:
+        """Some of a tensor as an array of its own, and whether it is finite."""
+        if tensor.transposed:
+            values, finite = _converted(tensor, self._rows(tensor, columns), rows, to)
+            return values.T, finite
+        return _converted(tensor, self._rows(tensor, rows), columns, to)
+
+    def _rows(self, tensor: Tensor, rows: slice | None) -> Bytes:
+        """Bytes of a tensor as they lie in the file, (n_rows, ..., bytes of one element, or of one
+        row where those come in blocks), not copied unless they must be put in order."""
+        if not self.is_readable(tensor.name):
             raise ModelError(
                 f"{tensor.where} has dtype {tensor.dtype}; expected one of {', '.join(READABLE)}"
             )
+        shape = tensor.stored_shape
         if tensor.dtype in BITS:
-            data = tensor.data.reshape(*tensor.shape, BITS[tensor.dtype] // 8)
+            data = tensor.data.reshape(*shape, BITS[tensor.dtype] // 8)
         else:
-            n_rows = math.prod(tensor.shape[:-1])
-            data = tensor.data.reshape(*tensor.shape[:-1], len(tensor.data) // max(1, n_rows))
+            n_rows = math.prod(shape[:-1])
+            data = tensor.data.reshape(*shape[:-1], len(tensor.data) // max(1, n_rows))
         if tensor.rows is not None:
-            return tensor, data[tensor.rows if rows is None else tensor.rows[rows]]
-        return tensor, data[rows] if rows is not None and tensor.shape else data
+            return data[tensor.rows if rows is None else tensor.rows[rows]]
+        return data[rows] if rows is not None and shape else data
 
 
 def loading(
@@ -232,7 +243,7 @@ def loading(
 
 def _unit(tensor: Tensor) -> int:
     """How many weights are unpacked together: a row where they come in blocks."""
-    return tensor.shape[-1] if tensor.dtype in BLOCKS else 1
+    return tensor.stored_shape[-1] if tensor.dtype in BLOCKS else 1
 
 
 def _converted(
@@ -245,5 +256,7 @@ def _converted(
         stored = np.asarray(data).view(STORED[tensor.dtype])[..., 0]
     if columns is not None:
         stored = stored[:, columns]
+    if tensor.plus:
+        stored = stored + np.float32(tensor.plus)
     out = np.empty(stored.shape, to)
     return out, convert(np.atleast_1d(stored), np.atleast_1d(out))

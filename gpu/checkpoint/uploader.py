@@ -135,10 +135,10 @@ class MatrixUploader:
         if not isinstance(source, Checkpoint):
             return None
         for part in parts:
-            whole = part.source in source and source.shape(part.source) == (part.n, k)
-            if not whole or not source.is_packed(part.source, dtype):
+            is_matrix = part.source in source and source.shape(part.source)[1:] == (k,)
+            if not is_matrix or not source.is_packed(part.source, dtype):
                 return None
-        return [replace(p, rows=partial(source.read_packed, p.source)) for p in parts]
+        return [replace(part, rows=_packed_rows(source, part)) for part in parts]
 
     def _packed(
         self, dtype: str, rows: Rows, first: int, n: int, step: int, name: str
@@ -160,6 +160,20 @@ class MatrixUploader:
         finally:
             for future in ahead:
                 future.cancel()
+
+
+def _packed_rows(source: Checkpoint, part: Piece) -> Rows:
+    """As they lie in the file."""
+    if isinstance(part.order, range):  # the whole tensor
+        return partial(source.read_packed, part.source)
+    order = part.order
+
+    def rows(wanted: slice) -> npt.NDArray[Any]:
+        picked = order[wanted]
+        first = int(picked.min())
+        return source.read_packed(part.source, slice(first, int(picked.max()) + 1))[picked - first]
+
+    return rows
 
 
 def sources_of(parts: list[Piece]) -> tuple[str, ...]:

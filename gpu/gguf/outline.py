@@ -10,7 +10,7 @@ import numpy as np
 
 from gpu.errors import ModelError
 from gpu.gguf.file import EndsEarly, Header, read_header
-from gpu.gguf.names import ROPE_FACTORS
+from gpu.gguf.names import OF_CONFIG
 
 FIRST_BYTES, MOST_BYTES = 1 << 20, 1 << 27
 """Read at first, and at most: a header holds the tokenizer, a few MB."""
@@ -25,12 +25,11 @@ def write_outline(path: Path, n_bytes: int, fetch: Fetch) -> None:
     which take no room on most disks; but for the rotary factors, which belong to the config.
     Raises ModelError for what is not a GGUF file, and what `fetch` raises."""
     data, header = _header(path, n_bytes, fetch)
-    factors = header.infos.get(ROPE_FACTORS)
     with path.open("wb") as file:
         file.write(data[: header.start])
-        if factors is not None and factors.n_bytes <= MOST_FACTORS_BYTES:
+        for factors in (header.infos[name] for name in OF_CONFIG if name in header.infos):
             at = header.start + factors.offset
-            if at + factors.n_bytes <= n_bytes:
+            if factors.n_bytes <= MOST_FACTORS_BYTES and at + factors.n_bytes <= n_bytes:
                 file.seek(at)
                 file.write(fetch(at, factors.n_bytes))
         file.truncate(n_bytes)

@@ -10,9 +10,8 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from gpu.bench.peers.gguf_file import entries, interleaved
-from gpu.bench.subject import Subject
 from gpu.text.tokenizer import Tokenizer
+from tests.gpu import gguf_converter
 
 KINDS = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K",
@@ -24,41 +23,39 @@ NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 def write(folder: Path, path: Path, kind: str = "F32", **changes: Any) -> Path:
     """The model of a folder as GGUF, its matrices of type `kind`. `changes`: metadata that is other
     than the folder says; None leaves it out."""
-    subject = Subject.from_folder(folder)
-    config = subject.config
-    arch, pre = changes.pop("architecture", "llama"), changes.pop("pre", None)
-    values: dict[str, Any] = {
-        "context_length": config.context,
-        "embedding_length": config.hidden_size,
-        "block_count": config.n_layers,
-        "feed_forward_length": config.intermediate_size,
-        "attention.head_count": config.n_heads,
-        "attention.head_count_kv": config.n_kv_heads,
-        "attention.key_length": config.head_dim,
-        "rope.dimension_count": config.head_dim,
-        "rope.freq_base": config.rope.theta,
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        **changes,
-    }
+    arch = changes.pop("architecture", None) or gguf_converter.architecture(folder)
+    pre = changes.pop("pre", None)
     writer = gguf.GGUFWriter(path, arch)
-    for key, value in values.items():
-        if isinstance(value, float):
-            writer.add_float32(f"{arch}.{key}", value)
-        elif isinstance(value, str):
-            writer.add_string(f"{arch}.{key}", value)
-        elif value is not None:
-            writer.add_uint32(f"{arch}.{key}", value)
+    for key, value in {**gguf_converter.values(folder), **changes}.items():
+        if value is not None:
+            _add(writer, f"{arch}.{key}", value)
     add_tokenizer(writer, folder)
     if pre is not None:
         writer.add_tokenizer_pre(pre)
-    for entry in entries(subject):
-        data = subject.checkpoint.read_f32(entry.source)
-        if entry.heads and arch == "llama":
-            data = interleaved(data, entry.heads)
-        chosen = gguf.GGMLQuantizationType["F32" if data.ndim == 1 else kind]
-        writer.add_tensor(entry.name, packed(data, chosen), raw_dtype=chosen)
+    for name, data in gguf_converter.tensors(folder):
+        chosen = gguf.GGMLQuantizationType["F32" if _is_exact(name, data) else kind]
+        writer.add_tensor(name, packed(data, chosen), raw_dtype=chosen)
     finish(writer)
     return path
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    match value:
+        case bool():
+            writer.add_bool(key, value)
+        case float():
+            writer.add_float32(key, value)
+        case str():
+            writer.add_string(key, value)
+        case list():
+            writer.add_array(key, value)
+        case _:
+            writer.add_uint32(key, value)
+
+
+def _is_exact(name: str, data: npt.NDArray[Any]) -> bool:
+    """Vectors, routers and positions are not quantised."""
+    return data.ndim == 1 or ".ffn_gate_inp." in name or name == "position_embd.weight"
 
 
 def packed(data: npt.NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> npt.NDArray[Any]:
@@ -84,7 +81,7 @@ def random_blocks(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> np
         blocks[:, :2] = scales[:, :2]
     else:
         blocks[:, :4] = scales
-    return blocks.reshape(len(data), -1)
+    return blocks.reshape(*data.shape[:-1], -1)
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:

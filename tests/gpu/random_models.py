@@ -26,7 +26,7 @@ from gpu.checkpoint.packing import FORMATS, pack, unpack
 from gpu.reach import Reach
 from gpu.step import Floats
 from tests.gpu import expert_cases, made_tokenizers
-from tests.gpu.model_cases import CASES, COMMON
+from tests.gpu.model_cases import CASES, COMMON, Case
 
 NAMES = tuple(CASES)
 WITH_EXPERTS = tuple(expert_cases.CASES)
@@ -44,7 +44,11 @@ def folder(name: str) -> Path:
     """The model folder of a case, written on first use, gone when we exit."""
     path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
-    case = {**CASES, **expert_cases.CASES}[name]
+    return write(path, {**CASES, **expert_cases.CASES}[name])
+
+
+def write(path: Path, case: Case) -> Path:
+    """The model folder of a configuration."""
     config = getattr(transformers, case.config)(**{**COMMON, **case.settings})
     model = transformers.AutoModelForCausalLM.from_config(config)
     _randomise(model, torch.Generator().manual_seed(0))

@@ -1,0 +1,83 @@
+"""The metadata of a GGUF file, read strictly: keys of its architecture without its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpu.errors import ModelError
+from gpu.gguf.file import GgufFile
+from gpu.json_object import JsonObject
+
+MAX_HEADS = 4096
+MAX_HEAD_DIM = 4096
+
+
+class Metadata:
+    """`own` has the keys `ARCH.…`, for which the getters take what follows the dot; as those of
+    `JsonObject`, they raise ModelError for what is not as it should be."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file = file
+        self.arch = str(file.values.get("general.architecture"))
+        self.all = JsonObject(f"{file.path}: metadata", dict(file.values))
+
+    def __contains__(self, key: str) -> bool:
+        return f"{self.arch}.{key}" in self.all
+
+    def get(self, key: str) -> Any:
+        """As config.json would have it: a decimal, where the file has a float32, is the shortest
+        one that is that float32."""
+        value = self.all.get(f"{self.arch}.{key}")
+        return float(str(np.float32(value))) if isinstance(value, float) else value
+
+    def integer(self, key: str, least: int, greatest: int, default: int | None = None) -> int:
+        return self.all.integer(f"{self.arch}.{key}", least, greatest, default)
+
+    def number(
+        self, key: str, least: float, greatest: float, default: float | None = None
+    ) -> float:
+        found = self.all.number(f"{self.arch}.{key}", least, greatest, default)
+        return float(str(np.float32(found))) if key in self else found
+
+    def boolean(self, key: str, default: bool) -> bool:
+        return self.all.boolean(f"{self.arch}.{key}", default)
+
+    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
+        return self.all.choice(f"{self.arch}.{key}", choices, default)
+
+    def error(self, key: str, expected: str) -> ModelError:
+        return self.all.error(f"{self.arch}.{key}", expected)
+
+    # ---- what several readers need ----------------------------------------------------------
+
+    def has_tensor(self, end: str) -> bool:
+        """Is there a tensor whose name ends so?"""
+        return any(name.endswith(end) for name in self.file.tensors)
+
+    def shape(self, name: str, n_dims: int) -> tuple[int, ...]:
+        """Of a tensor that there must be."""
+        tensor = self.file.tensors.get(name)
+        if tensor is None or len(tensor.shape) != n_dims:
+            raise ModelError(
+                f"{self.file.path}: has no tensor {name} of {n_dims} dimensions; is it a whole "
+                "model?"
+            )
+        return tensor.shape
+
+    @property
+    def n_heads(self) -> int:
+        return self.integer("attention.head_count", 1, MAX_HEADS)
+
+    @property
+    def n_kv_heads(self) -> int:
+        return self.integer("attention.head_count_kv", 1, MAX_HEADS, self.n_heads)
+
+    @property
+    def head_dim(self) -> int:
+        width = self.shape("token_embd.weight", 2)[1]
+        found = self.integer("attention.key_length", 1, MAX_HEAD_DIM, width // self.n_heads)
+        if self.integer("attention.value_length", 1, MAX_HEAD_DIM, found) != found:
+            raise self.error("attention.value_length", f"{found}, as the key_length")
+        return found
