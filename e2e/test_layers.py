@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,12 +21,13 @@ TOLD = """async (index) => {
   return { id, stats };
 }"""
 
-# Positions of all tokens of the answer, its prompt's too, that were captured.
+# Positions of all tokens of the answer, its prompt's too, that were captured. The prompt's last is
+# told twice: it also chose the first token.
 MEASURED = """async () => {
   const { view } = await import("/static/js/view.js");
   const [{ promptStats }] = view.answer.segments;
   const all = [...promptStats, ...view.answer.tokens.map(({ stats }) => stats)];
-  return all.filter(Boolean).map(({ position }) => position);
+  return [...new Set(all.filter(Boolean).map(({ position }) => position))];
 }"""
 
 # [colour on the plate, colour of the map] in the middle of each layer's MLP row of a written token.
@@ -120,28 +120,6 @@ def test_the_experts_of_a_token_and_of_the_run_are_told(
     )
     page.locator('#lrows tr[data-layer="0"]').click()
     expect(line).to_have_text("no experts in this layer: it has one MLP")
-
-
-def test_a_model_without_experts_says_nothing_of_them(
-    page: Page, site: Callable[..., Site]
-) -> None:
-    play = Playground(page, site().url).open()
-    written(play, 3)
-    expect(page.locator("#experts-line")).to_be_hidden()
-
-
-@pytest.mark.parametrize(
-    ("chosen", "used", "evenness"),
-    [([[0], [0], [0]], 1, 0), ([[0, 1], [2, 3]], 4, 1), ([[0, 1], [0, 2]], 3, 0.75), ([], 0, None)],
-)
-def test_how_evenly_experts_are_used(
-    call: Callable[..., Any], chosen: list[list[int]], used: int, evenness: float | None
-) -> None:
-    """Of four. 0.75: half the choices one, a quarter each of two others: 1.5 of 2 bits."""
-    tokens = [{"stats": {"routes": [{"layer": 3, "experts": some}]}} for some in chosen]
-    found = call("expertuse", "useOf", [*tokens, {"stats": None}], 3, 4)
-    assert (found["tokens"], found["used"]) == (len(chosen), used)
-    assert found["evenness"] == (None if evenness is None else pytest.approx(evenness))
 
 
 def test_the_cosine_is_a_colour_of_the_core(page: Page, site: Callable[..., Site]) -> None:

@@ -19,6 +19,7 @@ INSTRUMENTS = (
     "timeline",
     "attention",
     "lens",
+    "experts",
     "filters",
     "reach",
     "branches",
@@ -27,6 +28,8 @@ INSTRUMENTS = (
     "weights",
     "plan",
 )
+EXPERTS = 6
+"""Of the fake model, where all instruments are opened: one of them is of experts."""
 
 # Of a PNG: its size, the colour of its corner, the share of pixels that are not of that colour, and
 # how many colours there are.
@@ -193,7 +196,7 @@ def test_a_lost_line_is_said_and_the_panel_goes_on_by_itself(
 
 @pytest.mark.parametrize("name", INSTRUMENTS)
 def test_files_hold_what_the_table_says(page: Page, site: Callable[..., Site], name: str) -> None:
-    _, look = wrote(page, site())
+    _, look = wrote(page, site(n_experts=EXPERTS))
     look.open(name)
     expect(look.message).to_be_hidden()
     if name == "tokens":
@@ -220,7 +223,7 @@ def test_files_hold_what_the_table_says(page: Page, site: Callable[..., Site], n
 def test_a_picture_is_saved_of_what_is_seen(
     page: Page, site: Callable[..., Site], theme: str
 ) -> None:
-    _, look = wrote(page, site(), color_scheme=theme)
+    _, look = wrote(page, site(n_experts=EXPERTS), color_scheme=theme)
     for name in INSTRUMENTS:
         look.open(name)
         expect(look.message).to_be_hidden()
@@ -241,7 +244,7 @@ def test_nothing_moves_while_text_streams_beside_an_instrument(
     page: Page, site: Callable[..., Site], name: str
 ) -> None:
     page.add_init_script(WATCH_SHIFTS)
-    play = open_page(page, site(delay=0.01))
+    play = open_page(page, site(n_experts=EXPERTS))
     play.set(max_tokens=150)
     play.ask()
     Lookout(page).open(name)
@@ -266,7 +269,7 @@ def test_axe_finds_nothing_in_an_instrument(
     page: Page, site: Callable[..., Site], theme: str, size: tuple[int, int]
 ) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
-    play = open_page(page, site(), color_scheme=theme)
+    play = open_page(page, site(n_experts=EXPERTS), color_scheme=theme)
     look = Lookout(page)
     for name in INSTRUMENTS:
         look.open(name)
@@ -287,7 +290,7 @@ def test_axe_finds_nothing_in_an_instrument(
 
 def test_a_phone_shows_an_instrument_over_the_ribbon(page: Page, site: Callable[..., Site]) -> None:
     page.set_viewport_size({"width": 360, "height": 640})
-    play = open_page(page, site())
+    play = open_page(page, site(n_experts=EXPERTS))
     play.ask("x" * 200)
     play.wait_tokens(20)
     play.wait_done()
@@ -311,7 +314,7 @@ def test_a_phone_shows_an_instrument_over_the_ribbon(page: Page, site: Callable[
 
 
 def test_the_row_of_instruments_fits_every_width(page: Page, site: Callable[..., Site]) -> None:
-    play, look = wrote(page, site())
+    play, look = wrote(page, site(n_experts=EXPERTS))
     for width in (768, 1024, 1359, 1360, 1920):
         page.set_viewport_size({"width": width, "height": 900})
         look.open("timeline")

@@ -5,6 +5,7 @@
 // tokens its run did not draw. Nothing here touches the page.
 
 import { takeLead, takeStats, takeWritten } from "./branch.js";
+import { countPrompt, countToken, ExpertUse } from "./expertuse.js";
 import { addMark } from "./marks.js";
 import { differences } from "./params.js";
 import { atStart, changedFrom, same } from "./reach.js";
@@ -101,6 +102,8 @@ export class Answer {
      * token at `index` saw; `told` is what people read: a whole drag at its last mark, else nothing.
      */
     this.marks = [];
+    /** Which experts its tokens and its prompt's were given to. */
+    this.use = new ExpertUse();
     /** Grows when tokens changed in another way than by appending. */
     this.edition = 0;
   }
@@ -227,8 +230,11 @@ const HANDLERS = {
     addExperts(segment, event.experts);
     if (!segment.branch) segment.promptReused = event.reused;
     for (const stats of event.stats ?? []) {
-      if (stats.position < segment.prompt.length) segment.promptStats[stats.position] = stats;
-      else takeStats(answer, segment, stats);
+      if (stats.position >= segment.prompt.length) takeStats(answer, segment, stats);
+      else {
+        countPrompt(answer, segment, stats);
+        segment.promptStats[stats.position] = stats;
+      }
     }
   },
 
@@ -238,6 +244,7 @@ const HANDLERS = {
     addExperts(segment, event.experts);
     const number = (segment.params.first_index ?? 0) + event.index;
     answer.tokens.push(Object.assign(event, { segment, place: segment.nTokens, number }));
+    countToken(answer, event);
     segment.nTokens += 1;
   },
 

@@ -4,6 +4,7 @@
 // All runs along a branch draw with one seed, and each goes on in its random numbers where the
 // tokens before it end. So a branch in which nothing else was put in writes the same text again.
 
+import { countToken, ExpertUse } from "./expertuse.js";
 import { differences } from "./params.js";
 import { probability, tokenLabel } from "./format.js";
 import { same as sameReach } from "./reach.js";
@@ -52,7 +53,15 @@ export function takeLead(answer, segment) {
     promptReused: host.promptReused,
     hasLead: true,
   });
+  recount(answer);
   return true;
+}
+
+/** Its tokens are others now. */
+function recount(answer) {
+  answer.use = new ExpertUse();
+  for (const stats of answer.segments[0].promptStats) answer.use.take(stats);
+  for (const token of answer.tokens) countToken(answer, token);
 }
 
 const owned = (thing, host, segment) => (thing.segment === host ? { ...thing, segment } : thing);
@@ -88,14 +97,18 @@ function putAt({ branch, parent }, k) {
 }
 
 function push(answer, segment, token) {
-  answer.tokens.push({ ...token, segment, place: segment.nTokens });
+  const own = { ...token, segment, place: segment.nTokens };
+  answer.tokens.push(own);
+  countToken(answer, own);
   segment.nTokens += 1;
 }
 
 /** Statistics of the prompt's rows that came after all: each belongs to the token it chose. */
 export function takeStats(answer, segment, stats) {
   const token = answer.tokens[segment.base + stats.position + 1 - segment.prompt.length];
-  if (token?.segment === segment) token.stats ??= stats;
+  if (token?.segment !== segment || token.stats) return;
+  token.stats = stats;
+  countToken(answer, token);
 }
 
 // ---- marks -----------------------------------------------------------------------------------

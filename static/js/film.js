@@ -6,6 +6,7 @@
 
 import { Answer } from "./answer.js";
 import { clamp } from "./dom.js";
+import { ExpertUse } from "./expertuse.js";
 import { isToken } from "./replayfile.js";
 
 /** Between two generations, ms. */
@@ -176,7 +177,7 @@ export class Film {
 /** Make an answer what it was before it was begun. */
 function blank(answer) {
   const edition = answer.edition + 1;
-  Object.assign(answer, { segments: [], tokens: [], marks: [], edition });
+  Object.assign(answer, { segments: [], tokens: [], marks: [], use: new ExpertUse(), edition });
 }
 
 /** An event as the page has it, with the times that the clock of another page told. */

@@ -1,7 +1,7 @@
 // Under the layer table: the focused layer in words, and the attention entropy of each of its heads.
 
 import { byId, el, fitCanvas, setText } from "./dom.js";
-import { newTally, readTally, routeInWords, routeOf, tallyUp } from "./expertuse.js";
+import { routeInWords, routeOf, spreadOf } from "./expertuse.js";
 import { count } from "./format.js";
 import { scales, signed } from "./metrics.js";
 import { palette } from "./palette.js";
@@ -49,7 +49,8 @@ function expertWords(stats, at) {
   const route = routeOf(stats, at);
   if (!route) return [el("span", "", withoutRoute(stats, at))];
   const n = state.hello.model.n_experts;
-  const { tokens, used, evenness } = useSoFar(at, n);
+  const { tokens, given } = view.answer.use.of(at, n);
+  const { used, evenness } = spreadOf(given);
   const whole = `${used} of ${n} experts used by ${count(tokens)} tokens`;
   const even = evenness === null ? whole : `${whole}, evenness ${evenness.toFixed(2)}`;
   const said = el("span", "", even);
@@ -58,31 +59,10 @@ function expertWords(stats, at) {
   return [el("span", "", routeInWords(route)), said];
 }
 
-/** What was counted of the answer in the core: {answer, edition, layer, done, tally}. */
-let counted = {};
-
-/** The use of a layer's experts by the run so far; while it writes, only what is new is looked at. */
-function useSoFar(layer, n) {
-  const { answer } = view;
-  const goesOn =
-    answer?.running &&
-    counted.answer === answer &&
-    counted.edition === answer.edition &&
-    counted.layer === layer;
-  if (!goesOn) {
-    counted = { answer, edition: answer?.edition, layer, done: 0, tally: newTally(layer, n) };
-    for (const stats of answer?.segments[0]?.promptStats ?? []) tallyUp(counted.tally, stats);
-  }
-  const tokens = answer?.tokens ?? [];
-  for (; counted.done < tokens.length; counted.done += 1)
-    tallyUp(counted.tally, tokens[counted.done].stats);
-  return readTally(counted.tally);
-}
-
 /** Why no experts of this token are told in this layer. */
 function withoutRoute(stats, at) {
   if (stats.summary) return "of tokens this old, which experts they used is not kept";
-  return useSoFar(at, state.hello.model.n_experts).tokens ? "" : "no experts in this layer: it has one MLP";
+  return view.answer.use.has(at) ? "" : "no experts in this layer: it has one MLP";
 }
 
 /** A bar for each head, from no entropy (it looks at one token) to the end of the scale. */

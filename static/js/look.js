@@ -9,6 +9,7 @@
 //   what    what is seen, in one sentence
 //   needs   what there must be: "run" (an answer), "token" (a focused token) or "nothing"
 //   asks    true when it asks the engine, which must then be ready
+//   fits(hello)     is there anything of the kind in this model? Where not, it has no tab. Optional
 //   setUp(root)     called once, before the first `show`: build the picture in `root`
 //   show(context)   draw what is looked at (look/context.js). Returns, or promises, where the
 //                   numbers come from: "Measured on this run." Called again in the frame after
@@ -24,7 +25,8 @@ import { byId } from "./dom.js";
 import { attention } from "./look/attention.js";
 import { branches } from "./look/branches.js";
 import { cache } from "./look/cache.js";
-import { changed, on } from "./state.js";
+import { changed, on, state } from "./state.js";
+import { experts } from "./look/experts.js";
 import { filters } from "./look/filters.js";
 import { lens } from "./look/lens.js";
 import { loss } from "./look/loss.js";
@@ -42,6 +44,7 @@ const INSTRUMENTS = [
   timeline,
   attention,
   lens,
+  experts,
   filters,
   reach,
   branches,
@@ -64,9 +67,27 @@ export function setUpLook() {
   setUpTabs(INSTRUMENTS, (instrument) => (open === instrument ? closeLook() : openLook(instrument)));
   byId("look-sheet").addEventListener("click", toggleLook);
   on(TOPICS, refresh);
+  on("hello", onHello);
   addEventListener("hashchange", followHash);
   followHash();
+  onHello();
 }
+
+/** May it be opened? While no model is known, what an address names may. */
+const mayOpen = ({ fits }) => !fits || !state.hello || fits(state.hello);
+const hasTab = (instrument) =>
+  instrument === open || !instrument.fits || (!!state.hello && mayOpen(instrument));
+
+/** Another model, which may lack what the one before had. */
+function onHello() {
+  if (open && !mayOpen(open)) closeLook();
+  else drawTabs(open, nextToOpen(), hasTab);
+}
+
+/** The one that was opened last: the Tab key comes to its tab, and a key opens it. */
+const nextToOpen = () => (last && hasTab(last) ? last : INSTRUMENTS[0]);
+
+const byName = (name) => INSTRUMENTS.find((one) => one.name === name && mayOpen(one));
 
 function openLook(instrument) {
   open = last = instrument;
@@ -80,7 +101,7 @@ export const openInstrument = () => open?.name ?? null;
 /** Open the instrument of this name, null closes; what a person opened last stays that. */
 export function showInstrument(name) {
   const own = last;
-  const wanted = INSTRUMENTS.find((instrument) => instrument.name === name);
+  const wanted = byName(name);
   if (!wanted) closeLook();
   else if (wanted !== open) openLook(wanted);
   last = own;
@@ -102,12 +123,12 @@ export function closeLook() {
 export function toggleLook() {
   if (closeLook()) return;
   opener = document.activeElement;
-  openLook(last ?? INSTRUMENTS[0]);
+  openLook(nextToOpen());
   byId("look").focus({ preventScroll: true });
 }
 
 function followHash() {
-  const wanted = INSTRUMENTS.find(({ name }) => name === HASH.exec(location.hash)?.[1]);
+  const wanted = byName(HASH.exec(location.hash)?.[1]);
   if (wanted) openLook(wanted);
   else if (closeLook()) document.querySelector(":target")?.focus();
 }
@@ -115,7 +136,7 @@ function followHash() {
 function draw() {
   document.body.toggleAttribute("data-look", !!open);
   byId("look-sheet").setAttribute("aria-expanded", String(!!open));
-  drawTabs(open, last ?? INSTRUMENTS[0]);
+  drawTabs(open, nextToOpen(), hasTab);
   present(open);
   changed("size");
 }

@@ -17,12 +17,15 @@ export function setUpTabs(instruments, choose) {
     list.append(tab);
   }
   list.addEventListener("keydown", onKey);
-  drawTabs(null, instruments[0]);
 }
 
-/** `open` is selected (or none); `reached` is the tab that the Tab key reaches. */
-export function drawTabs(open, reached) {
+/**
+ * `open` is selected (or none); `reached` is the tab that the Tab key reaches; only those that are
+ * `wanted(instrument)` are there.
+ */
+export function drawTabs(open, reached, wanted) {
   for (const [instrument, tab] of tabs) {
+    tab.hidden = !wanted(instrument);
     tab.setAttribute("aria-selected", String(instrument === open));
     tab.tabIndex = instrument === reached ? 0 : -1;
   }
@@ -37,7 +40,7 @@ export const reachedTab = () => list.querySelector("[tabindex='0']");
 
 /** Arrows move among tabs, Enter opens; down goes into the panel. */
 function onKey(event) {
-  const all = [...tabs.values()];
+  const all = [...tabs.values()].filter((tab) => !tab.hidden);
   const at = all.indexOf(document.activeElement);
   if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
   const to = {

@@ -1,0 +1,79 @@
+// What the experts of all layers were given, as numbers.
+
+import { loadOf, routeOf, spreadOf } from "../expertuse.js";
+import { count } from "../format.js";
+
+/**
+ * The layers that have experts, from the lowest, of an ExpertUse (expertuse.js) with `n` in each:
+ * {layer, tokens, given, gates} with what `spreadOf` tells of each.
+ */
+export const layersOf = (use, n) =>
+  use.layers.map((layer) => {
+    const own = use.of(layer, n);
+    return { layer, ...own, ...spreadOf(own.given) };
+  });
+
+/**
+ * All layers together, of what `layersOf` gives: `n` experts, `never` chosen of them, the mean
+ * `evenness`, the `least` even layer and the one with the `busiest` expert.
+ */
+export function totalOf(layers) {
+  const sum = (value) => layers.reduce((total, layer) => total + value(layer), 0);
+  const first = (better) => layers.reduce((best, layer) => (better(layer, best) ? layer : best));
+  return {
+    n: sum(({ given }) => given.length),
+    never: sum(({ never }) => never.length),
+    evenness: layers[0].evenness === null ? null : sum(({ evenness }) => evenness) / layers.length,
+    least: first((a, b) => a.evenness < b.evenness),
+    busiest: first((a, b) => a.load > b.load),
+  };
+}
+
+/** One expert of a layer: {times, share (of all choices), load, gate (the mean of its own)}. */
+export function expertOf({ given, gates, choices }, expert) {
+  const times = given[expert];
+  return {
+    times,
+    share: choices ? times / choices : 0,
+    load: loadOf(times, choices, given.length),
+    gate: times ? gates[expert] / times : null,
+  };
+}
+
+/** The gates of one token in a layer, by the number of the expert. */
+export function gatesOf(stats, layer) {
+  const route = routeOf(stats, layer);
+  return new Map(route?.experts.map((expert, i) => [expert, route.gates[i]]));
+}
+
+const whole = (name) => ({ name, format: count });
+const COLUMNS = [
+  "layer",
+  "expert",
+  whole("chosen"),
+  "share of choices",
+  "× mean",
+  "mean gate",
+  "gate at the token",
+  "evenness",
+  "unused",
+  "busiest",
+  "busiest × mean",
+];
+
+/** A row for each layer, then one for each expert; the last layer first, as in the picture. */
+export function numbersOf(layers, stats) {
+  const down = layers.toReversed();
+  const of = ({ layer, choices, evenness, never, busiest, load }) => {
+    return [layer, null, choices, null, null, null, null, evenness, never.length, busiest, load];
+  };
+  const experts = down.flatMap((layer) => {
+    const gates = gatesOf(stats, layer.layer);
+    return layer.given.map((_, expert) => {
+      const { times, share, load, gate } = expertOf(layer, expert);
+      const own = [times, share, load, gate, gates.get(expert) ?? null];
+      return [layer.layer, expert, ...own, null, null, null, null];
+    });
+  });
+  return { columns: COLUMNS, rows: [...down.map(of), ...experts] };
+}

@@ -1,0 +1,271 @@
+// The map of experts: layers from bottom to top as in the core, the experts of each from left to
+// right, and beside every row how evenly they were used.
+
+import { clamp, el, fitCanvas, setVars } from "../dom.js";
+import { percent } from "../format.js";
+import { palette } from "../palette.js";
+import { CellPainter } from "./cellpainter.js";
+import { label, rule } from "./chart.js";
+import { gatesOf } from "./expertsfigures.js";
+import { loadStrength, strength } from "./shares.js";
+
+const TOP = 18;
+const FOOT = 18;
+const RIGHT = 12;
+const LEAST_ROW = 3;
+const MOST_ROW = 44;
+const LEAST_COLUMN = 2;
+const MOST_COLUMN = 120;
+/** Cells and rows this large are apart by more than a hairline. */
+const ROOMY = 6;
+/** Cells this large have room for a number under their colour. */
+const WORDS_HIGH = 26;
+const WORDS_WIDE = 34;
+const WORDS = 14;
+/** Rows this high have room for the numbers of their layer. */
+const NUMBERS_HIGH = 13;
+const BAR = 4;
+/** What is told beside the rows: a bar, and a number where rows are high; narrow maps do without. */
+const BESIDE = [
+  {
+    name: "evenness",
+    at: ({ evenness }) => evenness ?? 0,
+    text: ({ evenness }) => evenness?.toFixed(2) ?? "–",
+  },
+  {
+    name: "unused",
+    at: ({ never, given }) => never.length / given.length,
+    text: ({ never }) => String(never.length),
+  },
+  {
+    name: "busiest",
+    at: ({ load }) => loadStrength(load),
+    text: ({ load }) => `${load.toFixed(1)} ×`,
+  },
+];
+const BESIDE_FROM = 480;
+const BAR_WIDE = 48;
+const NUMBER_WIDE = 32;
+const GAP = 14;
+
+/**
+ * Where everything is, in CSS pixels: `x(expert)` of a cell's left edge, `y(layer)` of a row's top;
+ * `wide` and `high` of a cell's colour; `beside` has the columns that there is room for.
+ */
+export function layOut(width, height, left, { n, nLayers }) {
+  const row = clamp(Math.floor((height - TOP - FOOT) / nLayers), LEAST_ROW, MOST_ROW);
+  const beside = width >= BESIDE_FROM ? BESIDE : [];
+  const numbered = row >= NUMBERS_HIGH;
+  const pitch = GAP + BAR_WIDE + (numbered ? NUMBER_WIDE : 0);
+  const taken = beside.length * pitch + RIGHT;
+  const column = clamp((width - left - taken) / n, LEAST_COLUMN, MOST_COLUMN);
+  const worded = row >= WORDS_HIGH && column >= WORDS_WIDE;
+  const right = left + n * column;
+  const x = (expert) => Math.round(left + expert * column);
+  const between = column < ROOMY ? 0 : 1;
+  return {
+    column,
+    row,
+    numbered,
+    worded,
+    foot: TOP + nLayers * row,
+    right,
+    x,
+    y: (layer) => TOP + (nLayers - 1 - layer) * row,
+    wide: (expert) => x(expert + 1) - x(expert) - between,
+    high: worded ? row - WORDS : row - (row < ROOMY ? 0 : 1),
+    beside: beside.map((one, i) => ({ ...one, x: Math.round(right + GAP + i * pitch) })),
+  };
+}
+
+export class ExpertMap {
+  /** `on`: {hover(cell | null), choose(cell), key(event)}; a cell is {layer, expert}. */
+  constructor(root, on) {
+    this.field = root.appendChild(el("div", "ex-map"));
+    this.canvas = this.field.appendChild(el("canvas"));
+    this.canvas.setAttribute("aria-hidden", "true");
+    this.places = null;
+    this.picture = { of: [], image: null };
+    this.#slider(on.key);
+    const { canvas } = this;
+    canvas.addEventListener("pointermove", (event) => {
+      if (event.pointerType !== "touch") on.hover(this.#under(event));
+    });
+    canvas.addEventListener("pointerleave", () => on.hover(null));
+    canvas.addEventListener("click", (event) => {
+      const cell = this.#under(event);
+      if (cell) on.choose(cell);
+    });
+  }
+
+  #slider(onKey) {
+    const { field } = this;
+    const how = el("p", "vh", "Up and down arrows move over layers, left and right over experts.");
+    how.id = "ex-how";
+    field.append(how);
+    field.tabIndex = 0;
+    field.setAttribute("role", "slider");
+    field.setAttribute("aria-label", "Expert");
+    field.setAttribute("aria-describedby", how.id);
+    field.setAttribute("aria-valuemin", "0");
+    field.addEventListener("keydown", onKey);
+  }
+
+  /**
+   * `shown`: {use, layers, n, nLayers, mode, stats}: what `layersOf` gives, how many experts and
+   * layers there are, "run" or "token", and the focused token's statistics. `cell` is marked, and so
+   * is the name of layer `hot`.
+   */
+  draw(shown, cell, hot) {
+    const { n, nLayers } = shown;
+    setVars(this.canvas, { "--least": `${TOP + FOOT + LEAST_ROW * nLayers}px` });
+    const left = parseFloat(getComputedStyle(this.canvas).getPropertyValue("--names"));
+    setVars(this.canvas, { "--broad": `${left + LEAST_COLUMN * n + RIGHT}px` });
+    const [context, width, height] = fitCanvas(this.canvas);
+    if (!width) return;
+    this.shown = shown;
+    this.places = layOut(width, height, left, shown);
+    context.putImageData(this.#image(context), 0, 0);
+    this.#names(context, left, hot);
+    this.#unused(context);
+    if (this.places.worded) this.#words(context);
+    this.#beside(context);
+    this.#without(context);
+    this.#mark(context, cell);
+  }
+
+  /** Say the cell that the keyboard is at, in words. */
+  describe({ layer, expert }, words) {
+    const { n, nLayers } = this.shown;
+    this.field.setAttribute("aria-valuemax", String(n * nLayers - 1));
+    this.field.setAttribute("aria-valuenow", String(layer * n + expert));
+    this.field.setAttribute("aria-valuetext", words);
+  }
+
+  /** The cells' colours, painted again when they changed: not while only marks do. */
+  #image(context) {
+    const { width, height } = this.canvas;
+    const { use, layers, mode, stats, n } = this.shown;
+    const of = [use, use.tokens, mode, mode === "token" ? stats : null, palette.map, width, height];
+    if (this.picture.image && this.picture.of.every((part, i) => part === of[i]))
+      return this.picture.image;
+    const image = context.createImageData(width, height);
+    const paint = new CellPainter(image, width / this.canvas.clientWidth);
+    const { x, y, wide, high } = this.places;
+    for (const layer of layers) {
+      const value = valueOf(layer, mode, stats);
+      for (let expert = 0; expert < n; expert += 1)
+        paint.fill([x(expert), y(layer.layer), wide(expert), high], value(expert));
+    }
+    this.picture = { of, image };
+    return image;
+  }
+
+  #names(context, left, hot) {
+    const { nLayers, n } = this.shown;
+    const { row, column, foot, x, y, beside } = this.places;
+    const every = [1, 2, 4, 5, 10, 20].find((step) => step * row >= 14) ?? 20;
+    const long = left > 60 && every === 1;
+    for (let layer = 0; layer < nLayers; layer += every) {
+      const on = layer === hot;
+      const at = y(layer) + Math.min(row, this.places.high) / 2 + 1;
+      const style = { align: "end", colour: on ? "lamp" : "ink-3", weight: on ? 500 : 400 };
+      label(context, long ? `layer ${layer}` : String(layer), left - 10, at, style);
+    }
+    const step = [1, 2, 4, 8, 16, 32, 64].find((each) => each * column >= 24) ?? 128;
+    for (let expert = 0; expert < n; expert += step) {
+      const text = expert || step * column < 52 ? String(expert) : "expert 0";
+      label(context, text, x(expert) + column / 2, foot + FOOT / 2, { align: "center" });
+    }
+    for (const { name, x: at } of beside) label(context, name, at, TOP / 2 - 1);
+  }
+
+  /** Experts never chosen have a dot: little use looks like none. */
+  #unused(context) {
+    if (this.shown.mode === "token") return;
+    const { x, y, wide, high } = this.places;
+    for (const { layer, never } of this.shown.layers)
+      for (const expert of never) {
+        const side = clamp(Math.round(Math.min(wide(expert), high) / 4), 1, 4);
+        const at = x(expert) + (wide(expert) - side) / 2;
+        rule(context, at, y(layer) + (high - side) / 2, side, side, "edge");
+      }
+  }
+
+  /** Under the colours: the numbers they show. */
+  #words(context) {
+    const { mode, stats, n } = this.shown;
+    const { x, y, high } = this.places;
+    for (const layer of this.shown.layers) {
+      const gates = gatesOf(stats, layer.layer);
+      for (let expert = 0; expert < n; expert += 1) {
+        const gate = gates.get(expert);
+        const share = `${percent(layer.given[expert] / layer.choices)} %`;
+        const text = mode === "run" ? share : (gate?.toFixed(2) ?? "");
+        const style = { colour: gate === undefined ? "ink-2" : "lamp" };
+        label(context, text, x(expert) + 1, y(layer.layer) + high + WORDS / 2, style);
+      }
+    }
+  }
+
+  /** Of each layer's use by the run: bars, and numbers where they fit. */
+  #beside(context) {
+    const { row, y, high, beside, worded, numbered } = this.places;
+    for (const layer of this.shown.layers) {
+      const middle = y(layer.layer) + (worded ? row : high) / 2;
+      const thick = Math.max(1, Math.min(BAR, high - 1));
+      for (const { x, at, text } of beside) {
+        rule(context, x, middle - thick / 2, BAR_WIDE, thick, "line");
+        rule(context, x, middle - thick / 2, at(layer) * BAR_WIDE, thick, "data-2");
+        if (!numbered) continue;
+        const end = x + BAR_WIDE + NUMBER_WIDE;
+        label(context, text(layer), end, middle + 1, { align: "end", colour: "ink-2" });
+      }
+    }
+  }
+
+  /** Layers that have one MLP. */
+  #without(context) {
+    const { layers, nLayers } = this.shown;
+    const { x, y, high, right, numbered } = this.places;
+    const having = new Set(layers.map(({ layer }) => layer));
+    for (let layer = 0; layer < nLayers; layer += 1) {
+      if (having.has(layer)) continue;
+      const middle = y(layer) + high / 2;
+      if (numbered) label(context, "one MLP, no experts", x(0), middle + 1);
+      const from = numbered ? x(0) + 116 : x(0);
+      if (from < right) rule(context, from, middle, right - from, 1);
+    }
+  }
+
+  /** The cell that is looked at, and in each layer the experts of the focused token. */
+  #mark(context, { layer, expert }) {
+    const { layers, mode, stats } = this.shown;
+    const { x, y, wide, high } = this.places;
+    if (mode === "run" && high >= ROOMY - 1)
+      for (const of of layers)
+        for (const one of gatesOf(stats, of.layer).keys()) {
+          const thick = high >= WORDS ? 2 : 1;
+          rule(context, x(one), y(of.layer) + high - thick, wide(one), thick, "lamp");
+        }
+    context.strokeStyle = palette.lamp;
+    context.lineWidth = 2;
+    context.strokeRect(x(expert) - 1, y(layer) - 1, wide(expert) + 2, high + 2);
+  }
+
+  #under({ offsetX, offsetY }) {
+    if (!this.places) return null;
+    const { n, nLayers } = this.shown;
+    const { column, row, foot, right, x } = this.places;
+    if (offsetX < x(0) || offsetX >= right || offsetY < TOP || offsetY >= foot) return null;
+    const layer = nLayers - 1 - Math.floor((offsetY - TOP) / row);
+    return { layer, expert: clamp(Math.floor((offsetX - x(0)) / column), 0, n - 1) };
+  }
+}
+
+/** Where an expert's cell lies on the scale of the colours, 0 to 1. */
+function valueOf({ layer, given, choices }, mode, stats) {
+  if (mode === "run") return (expert) => loadStrength((given[expert] * given.length) / (choices || 1));
+  const gates = gatesOf(stats, layer);
+  return (expert) => strength(gates.get(expert) ?? 0);
+}

@@ -1,0 +1,116 @@
+// Beside the map of experts: how one layer's use is spread, and that of all layers.
+
+import { routeOf } from "../expertuse.js";
+import { el, fitCanvas, setText } from "../dom.js";
+import { count, plural } from "../format.js";
+import { palette } from "../palette.js";
+import { label, rule } from "./chart.js";
+
+const TOP = 18;
+/** Bars this wide have a gap between them. */
+const ROOMY = 4;
+
+const ROWS = {
+  evenness:
+    "Entropy of how often each expert was chosen, divided by that of equal shares. 1: all alike.",
+  unused: "Experts that no token of the run was given to.",
+  busiest: "What the expert chosen most often was given, beside the mean expert of its layer.",
+};
+
+export class ExpertSide {
+  constructor(root) {
+    const side = root.appendChild(el("div", "ex-side"));
+    this.head = side.appendChild(el("p", "ex-head"));
+    this.canvas = side.appendChild(el("canvas", "ex-spread"));
+    this.canvas.setAttribute("aria-hidden", "true");
+    this.#figures(side);
+  }
+
+  #figures(side) {
+    const table = side.appendChild(el("table", "ex-figures"));
+    table.append(el("caption", "vh", "How evenly experts were used"));
+    const names = table.createTHead().insertRow();
+    names.insertCell();
+    this.name = newHead(names, "col");
+    newHead(names, "col", "all layers");
+    const body = table.createTBody();
+    this.rows = Object.entries(ROWS).map(([name, what]) => {
+      const row = body.insertRow();
+      newHead(row, "row", name).title = what;
+      const cells = [row.insertCell(), row.insertCell()].map((cell) => {
+        const [figure, words] = [el("b"), el("small")];
+        cell.append(figure, " ", words);
+        return [figure, words];
+      });
+      return cells;
+    });
+  }
+
+  /**
+   * `layer`: one of `layersOf` (expertsfigures.js); `total`: `totalOf` them; `stats`: of the focused
+   * token.
+   */
+  draw(layer, total, stats) {
+    setText(this.head, headOf(layer));
+    drawSpread(this.canvas, layer, new Set(routeOf(stats, layer.layer)?.experts));
+    setText(this.name, `layer ${layer.layer}`);
+    figuresOf(layer, total).forEach((pair, i) =>
+      pair.forEach((texts, j) => texts.forEach((text, k) => setText(this.rows[i][j][k], text))),
+    );
+  }
+}
+
+function newHead(row, scope, text = "") {
+  const cell = row.appendChild(el("th", "", text));
+  cell.scope = scope;
+  return cell;
+}
+
+function headOf({ layer, choices, tokens, given }) {
+  const some = `${count(Math.round(choices / tokens))} of ${plural(given.length, "expert")}`;
+  return `Layer ${layer}: ${some} for each of ${plural(tokens, "token")}.`;
+}
+
+/** [[of the layer, of all], …] for each of ROWS, each [figure, words]. */
+function figuresOf({ evenness, never, given, busiest, load }, total) {
+  const even = (value) => value?.toFixed(2) ?? "–";
+  const times = (value) => `${value.toFixed(1)} ×`;
+  const { least, busiest: most } = total;
+  return [
+    [
+      [even(evenness), ""],
+      [even(total.evenness), `${even(least.evenness)} in layer ${least.layer}`],
+    ],
+    [
+      [count(never.length), `of ${count(given.length)}`],
+      [count(total.never), `of ${count(total.n)}`],
+    ],
+    [
+      [times(load), `expert ${busiest}`],
+      [times(most.load), `in layer ${most.layer}`],
+    ],
+  ];
+}
+
+/** A bar for each expert, the busiest first, over the line of an equal share. */
+function drawSpread(canvas, { given, choices, load }, chosen) {
+  const [context, width, height] = fitCanvas(canvas);
+  if (!width) return;
+  const order = given.map((times, expert) => ({ times, expert })).sort((a, b) => b.times - a.times);
+  const n = given.length;
+  const most = Math.max(load, 1.25);
+  const foot = height - 1;
+  const high = (times) => ((times * n) / choices / most) * (foot - TOP);
+  const room = width / n;
+  order.forEach(({ times, expert }, i) => {
+    const [x, end] = [Math.round(i * room), Math.round((i + 1) * room)];
+    context.fillStyle = chosen.has(expert) ? palette.lamp : palette.data;
+    const tall = times ? Math.max(1, high(times)) : 0;
+    context.fillRect(x, foot - tall, Math.max(1, end - x - (room < ROOMY ? 0 : 1)), tall);
+  });
+  rule(context, 0, foot, width, 1, "edge");
+  const mean = foot - (foot - TOP) / most;
+  rule(context, 0, mean, width, 1, "ink");
+  label(context, "the mean", width, mean - 8, { align: "end", colour: "ink-2" });
+  label(context, `${load.toFixed(1)} ×`, 0, TOP / 2 - 1, { colour: "ink-2" });
+}
