@@ -144,7 +144,9 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """`chat`: the model has a chat template. `parameters`: how many weights, tied ones once.
     `eos_ids`: tokens that end a text. `kv_dtype`: how keys and values are stored, of `kv_formats`,
     which are the bytes of a KV block of this model in every format. `loras`: the adapters that a
-    run can switch on. `n_experts`: of each layer that has experts; 0: none has."""
+    run can switch on. `n_experts`: of each layer that has experts; 0: none has. `conversion`: what
+    the types of a file with quantised weights are stored as, such as "Q4_K, Q6_K converted to q4".
+    """
 
     name: str
     dtype: str
@@ -161,6 +163,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     chat: bool
     loras: tuple[LoraInfo, ...] = ()
     n_experts: int = 0
+    conversion: str = ""
 
 
 class Device(msgspec.Struct, frozen=True):

@@ -224,6 +224,8 @@ class _Watch:
                 self._tell(
                     f"Ready: {hello.model.name} ({hello.model.dtype}) on {hello.device.name}"
                 )
+                if hello.model.conversion:
+                    self._tell(f"Weights: {hello.model.conversion}")
                 self._tell(_kv_cache(hello))
             case "failed" if not self._was_ready:
                 self.failure = status.message

@@ -88,9 +88,11 @@ def test_a_name_that_is_typed_in(page: Page, play: Playground, allowed_console: 
 def test_a_server_that_changes_nothing_offers_nothing(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    Playground(page, site().url).open()
+    """But it says what it runs, and what became of the weights of a GGUF file."""
+    Playground(page, site(conversion="Q4_K, Q6_K converted to q4").url).open()
     page.get_by_test_id("about-open").click()
-    expect(page.locator("#facts")).to_be_visible()
+    weights = page.locator("#facts div").filter(has=page.get_by_text("Weights", exact=True))
+    expect(weights).to_contain_text("Q4_K, Q6_K converted to q4")
     expect(page.locator("#models-open")).to_have_count(0)
 
 

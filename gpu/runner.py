@@ -82,6 +82,8 @@ class Runner(Protocol):
     for the repetition penalty). `set_blocks` names the KV blocks that hold its tokens, in order;
     it may be called again with more blocks as the sequence grows. `copy_block` copies the keys and
     values of one block, all layers, for the steps submitted after it, from those before it.
+    `conversion`: what became of the types of a file with quantised weights, for people; "" where
+    none are.
     """
 
     config: ModelConfig
@@ -89,6 +91,7 @@ class Runner(Protocol):
     device: DeviceInfo
     in_flight: int
     loras: tuple[LoraInfo, ...]
+    conversion: str
 
     @property
     def memory(self) -> Memory: ...

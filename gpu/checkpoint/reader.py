@@ -170,15 +170,6 @@ class Checkpoint:
         except OverflowError as error:
             raise ModelError(f"{tensor.where}: {error}; use dtype f32") from None
 
-    def conversion(self, dtype: str) -> str | None:
-        """What becomes of quantised weights that are stored as `dtype`; None without any."""
-        types = sorted({t.dtype for t in self._tensors.values()} & set(BLOCKS))
-        kept = [type for type in types if AS.get(type) == dtype]
-        others = [type for type in types if type not in kept]
-        said = [f"{', '.join(kept)} weights run as they are"] if kept else []
-        said += [f"{', '.join(others)} weights are converted to {dtype}"] if others else []
-        return "; ".join(said) or None
-
     def pieces(self, name: str, n: int) -> Iterator[F32]:
         """All values of a tensor as float32, in the order of the file, at most `n` at a time; also
         those that are not finite. Raises `ModelError` as `read_f32` does for name and dtype."""

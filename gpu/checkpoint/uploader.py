@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpu.checkpoint.conversion import Conversion
 from gpu.checkpoint.kept import Kept, Nothing, is_kept
 from gpu.checkpoint.laid import Arrange, Laid, Piece, Rows
 from gpu.checkpoint.matrix import Matrix, Shard
@@ -33,6 +34,7 @@ class MatrixUploader:
 
     `dtype` is the storage type of matrices. `on_weights` is told how many weights were just put in
     place. `kept`: where packed matrices are kept from an earlier start, or for the next one.
+    `conversion`: what became of those that were loaded.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class MatrixUploader:
         self.checkpoint = checkpoint
         self.memory = memory
         self.dtype = dtype
+        self.conversion = Conversion(checkpoint)
         self._on_weights = on_weights
         self._kept = kept or Nothing()
         self._packers = ThreadPoolExecutor(WORKERS, "pack")
@@ -108,6 +111,7 @@ class MatrixUploader:
         kept: Kept = self._kept if is_kept(dtype) and in_place is None else Nothing()
         found = kept.find(name, shape)
         sources, rows = sources_of(parts), arrange(in_place or parts)
+        self.conversion.note(sources, dtype, in_place=in_place is not None)
         said = " + ".join(sources) if len(sources) <= 3 else name
         step = max(multiple, PIECE_WEIGHTS // k // multiple * multiple)
 

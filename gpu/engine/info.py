@@ -14,7 +14,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     settings the model's makers recommend. `dispatches_per_token`: of a decode step. `eos_ids`: the
     tokens that end a text. `kv_dtype`: how keys and values are stored, of `kv_formats`, which are
     the bytes of a KV block of this model in every format. `loras`: the adapters that are
-    loaded. `n_experts`: of each layer that has some."""
+    loaded. `n_experts`: of each layer that has some. `conversion`: of a file with quantised
+    weights, what its types are stored as, such as "Q4_K, Q6_K converted to q4"."""
 
     name: str
     dtype: str
@@ -37,6 +38,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     eos_ids: tuple[int, ...]
     loras: tuple[LoraInfo, ...] = ()
     n_experts: int = 0
+    conversion: str = ""
 
 
 def describe(
@@ -74,4 +76,5 @@ def describe(
         defaults=defaults,
         eos_ids=eos_ids,
         loras=runner.loras,
+        conversion=runner.conversion,
     )

@@ -92,6 +92,7 @@ class TorchLlama:
             else load.vocabulary("lm_head.weight", vocab, hidden)
         )
         self.n_weight_bytes = load.n_bytes
+        self.conversion = str(load.conversion)
         pool = (config.n_layers, n_blocks, BLOCK_TOKENS, config.n_kv_heads, config.head_dim)
         self.keys = torch.zeros(pool, dtype=KV_TYPES[kv_dtype])
         self.values = torch.zeros_like(self.keys)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from gpu.checkpoint.conversion import Conversion
 from gpu.checkpoint.packing import FORMATS, pack, unpack
 from gpu.checkpoint.reader import WeightSource
 from gpu.errors import ModelError
@@ -38,6 +39,7 @@ class Loader:
         self._checkpoint = checkpoint
         self._dtype = dtype
         self._on_weights = on_weights
+        self.conversion = Conversion(checkpoint)
         self.n_bytes = 0
 
     def __contains__(self, name: str) -> bool:
@@ -47,21 +49,21 @@ class Loader:
         return self._done(self._read(name, (n,)))
 
     def matrix(self, name: str, n_out: int, n_in: int) -> torch.Tensor:
-        return self._done(_packed_and_back(self._dtype, self._read(name, (n_out, n_in)), name))
+        return self._done(self._stored(self._dtype, self._read(name, (n_out, n_in)), name))
 
     def vocabulary(self, name: str, n: int, width: int) -> torch.Tensor:
         """An embedding or output matrix."""
         dtype = FORMATS[self._dtype].vocabulary
-        return self._done(_packed_and_back(dtype, self._read(name, (n, width)), name))
+        return self._done(self._stored(dtype, self._read(name, (n, width)), name))
 
     def exact(self, name: str, n_out: int, n_in: int) -> torch.Tensor:
         """A matrix that is float32 whatever others are stored in."""
-        return self._done(self._read(name, (n_out, n_in)))
+        return self._done(self._stored("f32", self._read(name, (n_out, n_in)), name))
 
     def stacked(self, name: str, n: int, n_out: int, n_in: int) -> list[torch.Tensor]:
         """The `n` matrices that lie in one tensor."""
         rows = self._read(name, (n, n_out, n_in)).reshape(-1, n_in)
-        return list(self._done(_packed_and_back(self._dtype, rows, name)).view(n, n_out, n_in))
+        return list(self._done(self._stored(self._dtype, rows, name)).view(n, n_out, n_in))
 
     def linear(self, name: str, n_out: int, n_in: int, bias: bool) -> Linear:
         weight = self.matrix(f"{name}.weight", n_out, n_in)
@@ -73,14 +75,13 @@ class Loader:
             raise ModelError(f"tensor {name} has shape {found}, but the config makes it {shape}")
         return self._checkpoint.read_f32(name)
 
+    def _stored(self, dtype: str, rows: Floats, name: str) -> Floats:
+        """As they come back from `dtype`."""
+        self.conversion.note([name], dtype)
+        return rows if dtype == "f32" else unpack(dtype, pack(dtype, rows, name), rows.shape[1])
+
     def _done(self, values: Floats) -> torch.Tensor:
         data = torch.from_numpy(values)
         self.n_bytes += data.nbytes
         self._on_weights(values.size)
         return data
-
-
-def _packed_and_back(dtype: str, rows: Floats, name: str) -> Floats:
-    if dtype == "f32":
-        return rows
-    return unpack(dtype, pack(dtype, rows, name), rows.shape[1])

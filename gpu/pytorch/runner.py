@@ -76,6 +76,7 @@ class TorchRunner:
         self._last = np.zeros(n_tables, np.int64)
         self._reaches: dict[int, Reach] = {}
         self.loras = tuple(lora.info for lora in loras)
+        self.conversion = model.conversion
         self._loras = [TorchLora.of(lora) for lora in loras]
         self._thread = ThreadPoolExecutor(1, "torch")
         self._pending: deque[Future[StepResult]] = deque()

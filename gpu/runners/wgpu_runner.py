@@ -7,7 +7,6 @@ is matched to its plan, and the bytes that come back become a result.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -44,8 +43,6 @@ from gpu.tuning.probe import tuned
 from gpu.webgpu.buffers import Memory as DeviceMemory
 from gpu.webgpu.device import Device
 from gpu.webgpu.peaks import measure_peaks
-
-log = logging.getLogger(__name__)
 
 IN_FLIGHT = 3
 TIMED_EVERY = 8
@@ -107,6 +104,7 @@ class WgpuRunner:
         )
         load = WeightLoader(checkpoint, memory, dtype, on_weights, kept, expert_slots)
         self.model = MODELS[config.model_type](config, load, memory, shape.context)
+        self.conversion = str(load.conversion)
         n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
         self.pools = KvPools(config, shape, kv, n_tables, memory)
         self._tensors = StepTensors.make(config, n_tables, memory)
@@ -166,8 +164,6 @@ class WgpuRunner:
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
         opened = open_loras(loras or {}, config, checkpoint)
-        if note := checkpoint.conversion(dtype):
-            log.info("%s: %s", folder, note)
         device = Device.open(adapter, checked=checked)
         if probe:
             device = tuned(device, progress)

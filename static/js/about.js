@@ -37,6 +37,7 @@ function forget() {
 function facts({ model, device, limits, memory, dispatches_per_token: dispatches }) {
   return [
     ["Model", `${model.name}, ${parameters(model.parameters)} weights, ${model.dtype}`],
+    ...(model.conversion ? [["Weights", model.conversion]] : []),
     ["Layers", `${model.n_layers} of width ${count(model.hidden_size)}`],
     [
       "Attention",

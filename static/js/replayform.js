@@ -86,6 +86,7 @@ const hello = record(
         kv_formats,
         loras: list(lora, MOST_LORAS),
         n_experts: integer(1, MOST_EXPERTS),
+        conversion: name,
       },
     ),
     device: record({

@@ -69,7 +69,8 @@ class FakeOptions:
     `reused`: how many tokens of a longer prompt are found in the cache.
     `ask_seconds`: how long a question about a run takes. `loras`: names of adapters.
     `experts`: how many every step finds on the device and brings there, a megabyte each; None: all
-    lie there. `n_experts`: of every layer but the first; each token is given to two."""
+    lie there. `n_experts`: of every layer but the first; each token is given to two. `conversion`:
+    of the types of a file."""
 
     delay: float = 0.01
     n_layers: int = 8
@@ -86,6 +87,7 @@ class FakeOptions:
     loras: tuple[str, ...] = ()
     experts: tuple[int, int] | None = None
     n_experts: int = 0
+    conversion: str = ""
 
 
 def load(options: FakeOptions, progress: Callable[[float, str], None]) -> FakeEngine:
@@ -448,6 +450,7 @@ def info_of(options: FakeOptions) -> EngineInfo:
         n_heads=options.n_heads,
         n_kv_heads=max(1, options.n_heads // 2),
         n_experts=options.n_experts,
+        conversion=options.conversion,
         head_dim=32,
         hidden_size=32 * options.n_heads,
         vocab_size=FakeTokenizer().vocab_size,

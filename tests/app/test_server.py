@@ -68,13 +68,17 @@ def start_server() -> Iterator[StartServer]:
 
 
 def test_it_says_where_it_is_before_the_model_is_loaded(start_server: StartServer) -> None:
-    server = start_server("--load-seconds", "3")
+    """And then what became of the weights of a GGUF file."""
+    conversion = "Q4_K, Q6_K converted to q4"
+    server = start_server("--load-seconds", "3", "--conversion", conversion)
     url = server.line("(http://127.0.0.1:[0-9]+/)")
     server.line("(Loading)")
     with pytest.raises(urllib.error.HTTPError) as health:
         urllib.request.urlopen(f"{url}health")
     assert health.value.code == 503
     assert b"Tokenglass" in urllib.request.urlopen(url).read()
+    server.line("(Ready)")
+    assert server.line("^Weights: (.+)") == conversion
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -59,6 +59,7 @@ class ScriptedRunner:
         self.dispatches_per_token = 1
         self.in_flight = 3
         self.loras = ()
+        self.conversion = ""
         self.steps: list[Step] = []
         self.closed = False
         self.warmed = self.warmed_reach = 0

@@ -128,6 +128,8 @@ def test_an_engine_says_the_same_of_a_file_as_of_a_folder(
         engine = Engine.load(place, dtype="f32", backend="torch", context=64)
         logits.append(engine.logits(ids))
         assert engine.info.parameters == Inventory.from_folder(folder).parameters
+        is_quantised = place == path and kind != "F32"
+        assert engine.info.conversion == (f"{kind} converted to f32" if is_quantised else "")
         engine.close()
     assert np.array_equal(*logits)
     assert np.ptp(logits[0]) > 0.1
@@ -498,12 +500,24 @@ def numbers(memory: Memory, matrix: Matrix) -> Any:
     return unpack(matrix.dtype, words, matrix.k)
 
 
-def test_other_types_are_converted_and_it_is_said(make: Make) -> None:
-    _, path = make(BIASES, "Q8_0")
-    checkpoint = Checkpoint.open(path)
-    assert checkpoint.conversion("q8") == "Q8_0 weights run as they are"
-    assert checkpoint.conversion("q4") == "Q8_0 weights are converted to q4"
-    assert Checkpoint.open(make(BIASES, "F16")[1]).conversion("q8") is None
+@pytest.mark.parametrize(
+    ("kind", "dtype", "said"),
+    [
+        ("Q8_0", "q8", "Q8_0 as they are"),
+        ("Q8_0", "q4", "Q8_0 as they are and converted to q4"),  # the vocabulary has eight bits
+        ("Q4_0", "q4", "Q4_0 as they are and converted to q8"),
+        ("Q5_1", "f16", "Q5_1 converted to f16"),
+        ("F16", "q8", ""),
+    ],
+)
+def test_it_is_said_what_became_of_the_types(
+    make: Make, device: Device, kind: str, dtype: str, said: str
+) -> None:
+    _, path = make(BIASES, kind)
+    config, memory = ModelConfig.from_folder(path), Memory(device)
+    load = WeightLoader(Checkpoint.open(path), memory, dtype)
+    MODELS["llama"](config, load, memory, 64)
+    assert str(load.conversion) == said
 
 
 @pytest.mark.parametrize(("kind", "scale"), [("Q8_0", np.inf), ("Q8_0", np.nan), ("Q4_0", 9000)])
