@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub
@@ -9,23 +11,31 @@ from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name
 
 
-def cached_models() -> list[tuple[str, int]]:
-    """(name, bytes) of the models in the cache, by name: repositories that hold safetensors, and
-    each GGUF model as REPOSITORY:FILE."""
+@dataclass(frozen=True, slots=True)
+class CachedRepository:
+    """Of models. `snapshots`: of each commit, the files that are there and their bytes; `n_bytes`:
+    of all of it on the disk."""
+
+    name: str
+    n_bytes: int
+    snapshots: tuple[Mapping[str, int], ...]
+
+
+def cached_repositories() -> Iterator[CachedRepository]:
+    """What is in the cache, if there is one."""
     if not Path(constants.HF_HUB_CACHE).is_dir():
-        return []
-    found: dict[str, int] = {}
+        return
     for repo in huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE).repos:
         if repo.repo_type != "model":
             continue
-        for revision in repo.revisions:
-            for file in revision.files:
-                if file.file_name.endswith(".safetensors"):
-                    found[repo.repo_id] = repo.size_on_disk
-                elif file.file_name.lower().endswith(".gguf"):
-                    name = file.file_path.relative_to(revision.snapshot_path).as_posix()
-                    found[f"{repo.repo_id}:{name}"] = file.size_on_disk
-    return sorted(found.items())
+        snapshots = tuple(
+            {
+                file.file_path.relative_to(revision.snapshot_path).as_posix(): file.size_on_disk
+                for file in revision.files
+            }
+            for revision in repo.revisions
+        )
+        yield CachedRepository(repo.repo_id, repo.size_on_disk, snapshots)
 
 
 def snapshot_folder(repository: str, commit: str) -> Path:

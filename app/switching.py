@@ -20,9 +20,9 @@ import msgspec
 from msgspec.structs import replace as replace_struct
 
 from app import tale
+from app.cached_models import cached_models
 from app.config import Dtype, Settings
 from app.engines import EngineClient, Load, Served
-from app.hub_cache import cached_models
 from app.hub_gguf import is_hub_name
 from app.known_models import KnownModel, known_models
 from app.models import Model, find_model

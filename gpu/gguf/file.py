@@ -84,7 +84,7 @@ def open_gguf(path: str | Path) -> GgufFile:
     the file and the fault."""
     path = Path(path)
     part = part_of(path.name)
-    first = _open_one(path if part is None else part_path(path, 0))
+    first = _open(_stat(path if part is None else part_path(path, 0)))
     n_files = first.values.get("split.count", 1)
     if type(n_files) is int and n_files in (0, 1):
         return first
@@ -93,8 +93,7 @@ def open_gguf(path: str | Path) -> GgufFile:
             f"{first.path}: is one of {shown(n_files)} files of a model, which must be called "
             "NAME-00001-of-00002.gguf and so on"
         )
-    parts = [first, *(_open_one(part_path(path, i)) for i in range(1, part.n_parts))]
-    return GgufFile(first.path, first.values, _joined(parts))
+    return _open_parts(tuple(_stat(part_path(path, i)) for i in range(part.n_parts)))
 
 
 def _joined(parts: list[GgufFile]) -> dict[str, GgufTensor]:
@@ -121,17 +120,33 @@ def _joined(parts: list[GgufFile]) -> dict[str, GgufTensor]:
     return tensors
 
 
-def _open_one(path: Path) -> GgufFile:
+Stat = tuple[Path, int, int]
+"""A file, its bytes, and when it was modified: another of these is another file."""
+
+
+def _stat(path: Path) -> Stat:
     try:
         stat = path.stat()
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
-    return _open(path, stat.st_size, stat.st_mtime_ns)
+    return path, stat.st_size, stat.st_mtime_ns
 
 
-@functools.lru_cache(maxsize=8)
-def _open(path: Path, n_bytes: int, modified: int) -> GgufFile:
+@functools.lru_cache(maxsize=4)
+def _open(stat: Stat) -> GgufFile:
     """Config, tokenizer and weights are read one after the other, and each from here."""
+    return _read(stat)
+
+
+@functools.lru_cache(maxsize=4)
+def _open_parts(stats: tuple[Stat, ...]) -> GgufFile:
+    """As `_open`, of a model in several files, however many they are."""
+    parts = [_open(stats[0]), *map(_read, stats[1:])]
+    return GgufFile(parts[0].path, parts[0].values, _joined(parts))
+
+
+def _read(stat: Stat) -> GgufFile:
+    path, n_bytes, _ = stat
     if n_bytes < 24:
         raise ModelError(f"{path}: has {n_bytes} bytes, too few for a GGUF file")
     try:

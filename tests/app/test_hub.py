@@ -18,10 +18,10 @@ from huggingface_hub.utils import close_session
 
 from app import hub as hub_module
 from app import tale
+from app.cached_models import cached_models
 from app.config import Settings
 from app.free_memory import Free
 from app.hub import is_hub_id, look_up
-from app.hub_cache import cached_models
 from app.hub_errors import HubError, NotOnHub
 from app.models import Model, find_model
 from app.transfer import Cancelled, Transfer

@@ -12,10 +12,10 @@ import pytest
 from huggingface_hub import constants
 
 from app import tale
+from app.cached_models import cached_models
 from app.config import Settings
 from app.free_memory import Free
 from app.hub import HubFile
-from app.hub_cache import cached_models
 from app.hub_errors import HubError, NotOnHub
 from app.hub_gguf import choices, chosen, name_parts
 from app.models import Model, find_model
@@ -114,8 +114,14 @@ def test_parts_are_one_model(
     hub.repos[REPO] = Repo({f"Q4_0/{name}": data for name, data in parts.items()})
     model = find()
     assert len(model.missing) == 3
+    assert model.snapshot is not None
+    model.snapshot.fetch(model.missing[:2])
+    assert cached_models() == []
     model.fetch()
     assert model.path.name == "tale-Q4_0-00001-of-00003.gguf"
+    model.path.with_name("mmproj-tale-F16.gguf").write_bytes(b"of images")
+    n_bytes = sum(map(len, parts.values()))
+    assert cached_models() == [(f"{REPO}:Q4_0/{model.path.name}", n_bytes)]
     whole = model.path.with_name("whole.gguf")
     whole.write_bytes(files["tale-Q4_0.gguf"])
     got, want = open_gguf(model.path), open_gguf(whole)

@@ -24,6 +24,7 @@ from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
+from gpu.gguf import file as file_module
 from gpu.gguf.file import is_gguf, open_gguf
 from gpu.gguf.types import BY_NAME
 from gpu.models.registry import MODELS
@@ -439,6 +440,25 @@ def test_any_part_stands_for_the_model(parts: tuple[Path, list[Path]], named: in
     assert got.paths() == tuple(files)
     assert ModelConfig.from_folder(files[named]) == ModelConfig.from_folder(whole)
     assert Tokenizer.load(files[named]).encode("a b") == Tokenizer.load(whole).encode("a b")
+
+
+def test_many_parts_are_read_once(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By config, tokenizer and weights together."""
+    _, whole = make(BIASES, "Q8_0")
+    files = gguf_models.split(whole, tmp_path / "model", 12)
+    opened: list[Path] = []
+    read_header = file_module.read_header
+    monkeypatch.setattr(
+        file_module,
+        "read_header",
+        lambda path, data: opened.append(path) or read_header(path, data),
+    )
+    ModelConfig.from_folder(files[0])
+    Tokenizer.load(files[0])
+    Checkpoint.open(files[5])
+    assert opened == files
 
 
 def test_parts_that_do_not_belong_together_are_refused(parts: tuple[Path, list[Path]]) -> None:
