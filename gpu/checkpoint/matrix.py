@@ -7,7 +7,7 @@ whole rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,11 +59,13 @@ class Matrix:
 class ExpertStack:
     """A weight of each expert of a layer, `n` rows of `matrix` for each, one below the other; no
     expert lies in two shards. `host`: where there is not room for all, all of them as they lie on
-    the device, (experts · n, words); None: they are there."""
+    the device, (experts · n, words); None: they are there. `modules`: of each expert those whose
+    rows its matrix has in turn, as `gpu.checkpoint.parts.expert_modules` names them."""
 
     matrix: Matrix
     n: int
     host: npt.NDArray[np.uint32] | None = None
+    modules: Sequence[Sequence[str]] = ()
 
     @property
     def n_slots(self) -> int:

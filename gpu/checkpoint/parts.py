@@ -111,6 +111,17 @@ class Names:
         return Found(layer, module, part, suffix == "bias", int(expert[1]) if expert else 0)
 
 
+def expert_modules(config: ModelConfig, layer: int, op: str) -> list[tuple[str, ...]]:
+    """Of each expert of a layer, the modules of which the dispatch `op` has a row in turn: by the
+    names they have where every expert has tensors of its own."""
+    names, experts = NAMES[config.model_type], config.experts_of(layer)
+    modules = [m for m, part in names.sparse.items() if part.op == op and "*" in m]
+    return [
+        tuple(f"{names.layer}.{layer}.{module.replace('*', str(e))}" for module in modules)
+        for e in range(experts.n if experts else 0)
+    ]
+
+
 def has_biases(config: ModelConfig, part: Part) -> bool:
     return part.biases == "always" or bool(part.biases and getattr(config, part.biases))
 

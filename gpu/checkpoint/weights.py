@@ -84,6 +84,13 @@ class WeightLoader(MatrixUploader):
         part = Piece(name, n, rows.__getitem__, range(n))
         return self._upload(name, n, k, [part], alone, dtype="f32")
 
+    def given_experts(self, name: str, rows: npt.NDArray[np.float32], together: int) -> ExpertStack:
+        """As `given`, of each expert so many rows `together`."""
+        part = Piece(name, len(rows), rows.__getitem__, range(len(rows)))
+        n, k = rows.shape
+        matrix = self._upload(name, n, k, [part], alone, dtype="f32", together=together)
+        return ExpertStack(matrix, together)
+
     def vocabulary(self, name: str, source: str, n: int, k: int) -> Matrix:
         """An embedding or output matrix: as `matrix`, but 8 bits where others have 4, because
         errors here are not averaged out by later layers."""
@@ -140,17 +147,22 @@ class WeightLoader(MatrixUploader):
         return self._upload(name, 2 * n, k, parts, in_turn, 2)
 
     def experts(
-        self, name: str, sources: Sequence[Sequence[str | Member]], n: int, k: int
+        self,
+        name: str,
+        sources: Sequence[Sequence[str | Member]],
+        n: int,
+        k: int,
+        modules: Sequence[Sequence[str]] = (),
     ) -> ExpertStack:
         """A matrix of each expert, one below the other: of one source (n, k) each, or of several
-        with their rows in turn (gate and up). Where there are fewer `expert_slots` they are on the
-        host, and nothing is on the device yet."""
+        with their rows in turn (gate and up), which the base calls `modules`. Where there are fewer
+        `expert_slots` they are on the host, and nothing is on the device yet."""
         each = len(sources[0])
         parts = [self._part(source, n, k) for of_one in sources for source in of_one]
         arrange, n_rows, together = partial(below, each=each), len(parts) * n, each * n
         if self.expert_slots is None or self.expert_slots >= len(sources):
             matrix = self._upload(name, n_rows, k, parts, arrange, each, together=together)
-            return ExpertStack(matrix, together)
+            return ExpertStack(matrix, together, modules=modules)
         words, n_slot_rows = row_words(self.dtype, k), self.expert_slots * together
         host, at = np.empty((n_rows, words), np.uint32), 0
         for packed in self._reader(name, self.dtype, n_rows, k, parts, arrange, each)(0, n_rows):
@@ -158,7 +170,7 @@ class WeightLoader(MatrixUploader):
             at += len(packed)
         shards = self._room(name, n_slot_rows, words, together)
         matrix = Matrix(name, n_slot_rows, k, self.dtype, shards, sources_of(parts))
-        return ExpertStack(matrix, together, host)
+        return ExpertStack(matrix, together, host, modules)
 
     def exact(self, name: str, *sources: tuple[str, int], k: int) -> Matrix:
         """Matrices (so many, k) one below the other, in float32 whatever others are stored in: a

@@ -8,8 +8,8 @@ rank) add, turned up by a strength,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +19,15 @@ from gpu.checkpoint.reader import F32, Checkpoint, WeightSource
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.json_object import shown
-from gpu.lora.base import Linear, linears, module_in_base
+from gpu.lora.base import linears, module_in_base
 from gpu.lora.config import CONFIG, LoraConfig
+from gpu.lora.pairs import Pair, judged_pairs
 from gpu.runner import LoraInfo
 
 WEIGHTS = "adapter_model.safetensors"
 PICKLE = "adapter_model.bin"
 MAX_LORAS = 8
 NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
-TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The two matrices of a module, by their names in the file; `scale`: α / r."""
-
-    a: str
-    b: str
-    rank: int
-    scale: float
 
 
 class Lora:
@@ -47,6 +37,7 @@ class Lora:
         self.name = name
         self._file = file
         self._pairs = pairs
+        self._shared: dict[str, F32] = {}
 
     @classmethod
     def open(cls, name: str, folder: Path, config: ModelConfig, base: WeightSource) -> Lora:
@@ -66,19 +57,8 @@ class Lora:
         _expect_files(folder)
         wanted = LoraConfig.read(folder)
         file = Checkpoint(folder, open_safetensors(folder / WEIGHTS))
-        there = {linear.module: linear for linear in linears(config, base)}
-        pairs: dict[str, Pair] = {}
-        for module in _adapted(file):
-            linear = there.get(module_in_base(module, config, base))
-            if linear is None:
-                raise ModelError(
-                    f"it changes {shown(module)}, but adapters are supported for the matrices of "
-                    "attention and MLP that the base has, not for experts, embeddings or heads"
-                )
-            if not wanted.adapts(module, linear.layer):
-                raise ModelError(f"its config does not target {shown(module)}, its file does")
-            pairs[linear.module] = _pair(file, module, linear, wanted)
-        _expect_whole(pairs, there.values(), wanted)
+        in_base = partial(module_in_base, config=config, checkpoint=base)
+        pairs = judged_pairs(file, wanted, tuple(linears(config, base)), in_base)
         return cls(name, file, pairs)
 
     @property
@@ -103,13 +83,28 @@ class Lora:
 
     def a(self, module: str) -> F32:
         """(rank, n_in). Raises ModelError for what is not finite."""
-        return self._read(self._pairs[module].a)
+        pair = self._pairs[module]
+        if pair.of_all is None:
+            return self._read(pair.a)
+        return pair.of_all.a(self._whole(pair.a), self._whole(pair.b))
 
     def b(self, module: str) -> F32:
         """(n_out, rank), times α / r. Raises ModelError for what is not finite."""
         pair = self._pairs[module]
-        scaled: F32 = self._read(pair.b) * np.float32(pair.scale)
+        if pair.of_all is None:
+            b = self._read(pair.b)
+        else:
+            b = pair.of_all.b(self._whole(pair.a), self._whole(pair.b))
+        scaled: F32 = b * np.float32(pair.scale)
         return scaled
+
+    def _whole(self, tensor: str) -> F32:
+        """A tensor that many modules share; those of one parameter are kept at a time."""
+        if tensor not in self._shared:
+            if len(self._shared) == 2:
+                self._shared.clear()
+            self._shared[tensor] = self._read(tensor)
+        return self._shared[tensor]
 
     def _read(self, tensor: str) -> F32:
         try:
@@ -145,45 +140,3 @@ def _expect_files(folder: Path) -> None:
     for file in (CONFIG, WEIGHTS):
         if not (folder / file).is_file():
             raise ModelError(f"{folder}: {file} is missing; an adapter has {CONFIG} and {WEIGHTS}")
-
-
-def _adapted(file: Checkpoint) -> list[str]:
-    """The modules that the file has both matrices of, and no other tensor."""
-    halves: dict[str, set[str]] = {}
-    for name in file.names():
-        match = TENSOR.fullmatch(name)
-        if match is None:
-            raise ModelError(
-                f"tensor {shown(name)} is not supported; expected only "
-                "base_model.model.<module>.lora_A.weight and .lora_B.weight"
-            )
-        halves.setdefault(match[1], set()).add(match[2])
-    for module, found in halves.items():
-        for half in {"A", "B"} - found:
-            raise ModelError(f"lora_{half} of {shown(module)} is missing; the file is damaged")
-    if not halves:
-        raise ModelError("its file has no tensors")
-    return list(halves)
-
-
-def _pair(file: Checkpoint, module: str, linear: Linear, wanted: LoraConfig) -> Pair:
-    a, b = (f"base_model.model.{module}.lora_{half}.weight" for half in "AB")
-    rank = wanted.rank(module)
-    for name, shape in ((a, (rank, linear.n_in)), (b, (linear.n_out, rank))):
-        if file.shape(name) != shape:
-            raise ModelError(
-                f"tensor {shown(name)} has shape {file.shape(name)}, but base and config make it "
-                f"{shape}"
-            )
-        if not file.is_readable(name):
-            raise ModelError(f"tensor {shown(name)} is {file.dtype(name)}, not F32, F16 or BF16")
-    return Pair(a, b, rank, wanted.scale(module))
-
-
-def _expect_whole(pairs: Mapping[str, Pair], there: Iterable[Linear], wanted: LoraConfig) -> None:
-    for linear in there:
-        if linear.module not in pairs and wanted.adapts(linear.module, linear.layer):
-            raise ModelError(
-                f"its config targets {shown(linear.module)}, but its file has nothing for it; "
-                "the file is damaged, or of another base"
-            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ REFUSED = (
     "lora_bias",
     "modules_to_save",
     "trainable_token_indices",
-    "target_parameters",
     "layer_replication",
     "alora_invocation_tokens",
     "use_qalora",
@@ -61,6 +60,8 @@ class LoraConfig:
     root        divide by √rank, not by the rank (rsLoRA, Kalajdzievski 2023)
     targets     modules that have an adapter, None: all linear ones; but for `exclude`, and only
                 those of `layers`, if it is not None
+    parameters  that have one, beside these modules
+    version     of PEFT that saved it, "" before 0.18
     """
 
     r: int
@@ -69,6 +70,8 @@ class LoraConfig:
     targets: Modules | None
     exclude: Modules
     layers: frozenset[int] | None
+    parameters: Modules = field(default_factory=Modules)
+    version: str = ""
     ranks: tuple[tuple[re.Pattern[str], int], ...] = ()
     alphas: tuple[tuple[re.Pattern[str], float], ...] = ()
 
@@ -87,6 +90,8 @@ class LoraConfig:
             targets=by_name,
             exclude=_modules(fields, "exclude_modules"),
             layers=_layers(fields),
+            parameters=_modules(fields, "target_parameters"),
+            version=fields.string("peft_version", ""),
             ranks=_patterns(fields, "rank_pattern", lambda o, key: o.integer(key, 1, MAX_RANK)),
             alphas=_patterns(
                 fields, "alpha_pattern", lambda o, key: o.number(key, -MOST_ALPHA, MOST_ALPHA)

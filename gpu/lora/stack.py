@@ -28,6 +28,9 @@ class Stack:
     b      (R, n): the columns in the order of the matrix's rows, times α / r
     first  (n,): where in `a` the module of an output begins
     ends   (n_loras,): where among the R ranks those of an adapter end
+
+    Of experts, `a` (n_experts · n_modules · R, k) and `b` (n_experts, R, n) are those of each, one
+    behind the other.
     """
 
     a: F32
@@ -61,3 +64,25 @@ class Stack:
             (laid.source * n_ranks).astype(np.uint32),
             ends.astype(np.uint32),
         )
+
+    @classmethod
+    def of_experts(
+        cls, loras: Sequence[Lora], modules: Sequence[Sequence[str]], n: int, k: int
+    ) -> Stack | None:
+        """Of the matrices (n, k) of all experts, each made of the rows of its `modules` in turn;
+        None where no adapter changes one."""
+        ranks = [max(lora.rank(m) for of_one in modules for m in of_one) for lora in loras]
+        ends, each = np.cumsum(ranks), len(modules[0])
+        n_ranks = int(ends[-1])
+        if not n_ranks:
+            return None
+        a = np.zeros((len(modules), each, n_ranks, k), np.float32)
+        b = np.zeros((len(modules), n_ranks, n), np.float32)
+        for lora, first in zip(loras, ends - ranks, strict=True):
+            for expert, of_one in enumerate(modules):
+                for i, module in enumerate(of_one):
+                    if rank := lora.rank(module):
+                        a[expert, i, first : first + rank] = lora.a(module)
+                        b[expert, first : first + rank, i::each] = lora.b(module).T
+        starts = np.tile(np.arange(each, dtype=np.uint32) * np.uint32(n_ranks), n // each)
+        return cls(a.reshape(-1, k), b, starts, ends.astype(np.uint32))

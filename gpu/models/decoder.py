@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu import ops
-from gpu.checkpoint.matrix import Matrix
+from gpu.checkpoint.matrix import ExpertStack, Matrix
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig, RopeConfig
 from gpu.kv.pools import KvPools
@@ -74,6 +74,10 @@ class Decoder(ABC):
         """Record what comes before the first layer."""
         scale = self.config.embedding_scale
         ops.embed(run.rec, run.batch, "embed", self.embedding, chosen, x, scale=scale)
+
+    def expert_stacks(self) -> Sequence[ExpertStack]:
+        """The matrices of experts, which are among those of the layers."""
+        return ()
 
     # ---- the pass ---------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from gpu import ops
 from gpu.checkpoint.matrix import ExpertStack, Matrix
+from gpu.checkpoint.parts import expert_modules
 from gpu.checkpoint.weights import Member, WeightLoader
 from gpu.config import Experts
 from gpu.models.llama import Llama, Mlp
@@ -77,6 +78,9 @@ class MixtureLlama(Llama):
     def mlp_matrices(self, i: int) -> Sequence[Matrix]:
         return self.mixtures[i].matrices if i in self.mixtures else super().mlp_matrices(i)
 
+    def expert_stacks(self) -> list[ExpertStack]:
+        return [stack for mixture in self.mixtures.values() for stack in mixture.stacks]
+
     # ---- the pass ---------------------------------------------------------------------------
 
     def mlp(self, run: Pass, i: int) -> None:
@@ -116,8 +120,9 @@ class MixtureLlama(Llama):
     ) -> None:
         """Record which experts each row is given to."""
         rec, batch, norm = run.rec, run.batch, self.layers[i].norms.before_mlp
-        router = self.mixtures[i].router
-        ops.matmul(rec, batch, f"{name}.router", x, router, work.logits, norm=norm)
+        router, label = self.mixtures[i].router, f"{name}.router"
+        bias = run.bias(label, x, router, norm=norm)
+        ops.matmul(rec, batch, label, x, router, work.logits, norm=norm, bias=bias)
         ops.choose_experts(rec, batch, f"{name}.choose", of, work.logits, routing)
         if ops.is_grouped(of, batch.n_rows):
             ops.group_pairs(rec, batch, f"{name}.group", of, routing, work.grouping)
@@ -127,12 +132,15 @@ class MixtureLlama(Llama):
         mlp, norm = self.mixtures[i].shared, self.layers[i].norms.before_mlp
         if mlp is None or work.shared_gated is None or work.shared is None:
             return None
-        rec, batch, activation = run.rec, run.batch, self.config.activation
+        rec, batch, gated = run.rec, run.batch, work.shared_gated
+        gate_up, down = f"{name}.shared.gate_up", f"{name}.shared.down"
         ops.matmul(
-            rec, batch, f"{name}.shared.gate_up", x, mlp.gate_up, work.shared_gated, norm=norm,
-            activation=activation, gated=True,
+            rec, batch, gate_up, x, mlp.gate_up, gated, norm=norm,
+            bias=run.bias(gate_up, x, mlp.gate_up, norm=norm),
+            activation=self.config.activation, gated=True,
         )  # fmt: skip
-        ops.matmul(rec, batch, f"{name}.shared.down", work.shared_gated, mlp.down, work.shared)
+        bias = run.bias(down, gated, mlp.down)
+        ops.matmul(rec, batch, down, gated, mlp.down, work.shared, bias=bias)
         return work.shared
 
     def products(
@@ -146,15 +154,21 @@ class MixtureLlama(Llama):
         x: Tensor,
     ) -> None:
         """Record what the experts of each row give."""
-        rec, batch, mixture = run.rec, run.batch, self.mixtures[i]
+        rec, batch, mixture, grouping = run.rec, run.batch, self.mixtures[i], work.grouping
+        gate_up, down = f"{name}.experts.gate_up", f"{name}.experts.down"
+        norm = self.layers[i].norms.before_mlp
         ops.experts(
-            rec, batch, f"{name}.experts.gate_up", of, x, mixture.gate_up, mixture.slots, routing,
-            work.grouping, work.gated, norm=self.layers[i].norms.before_mlp,
+            rec, batch, gate_up, of, x, mixture.gate_up, mixture.slots, routing, grouping,
+            work.gated, norm=norm,
+            bias=run.bias_of_pairs(gate_up, of, x, mixture.gate_up, routing, grouping, norm),
             activation=self.config.activation, gated=True,
         )  # fmt: skip
         ops.experts(
-            rec, batch, f"{name}.experts.down", of, work.gated, mixture.down, mixture.slots,
-            routing, work.grouping, work.parts, of_pairs=True,
+            rec, batch, down, of, work.gated, mixture.down, mixture.slots, routing, grouping,
+            work.parts, of_pairs=True,
+            bias=run.bias_of_pairs(
+                down, of, work.gated, mixture.down, routing, grouping, of_pairs=True
+            ),
         )  # fmt: skip
 
     # ---- the checkpoint ---------------------------------------------------------------------
@@ -171,8 +185,15 @@ class MixtureLlama(Llama):
         of_gate_up, of_down = self.expert_sources(load, mlp, of)
         router = load.exact(f"{name}.router", *gates, k=hidden)
         shared = self.load_shared(load, name, mlp, of.shared_width) if of.shared_width else None
-        gate_up = load.experts(f"{name}.experts.gate_up", of_gate_up, of.width, hidden)
-        down = load.experts(f"{name}.experts.down", of_down, hidden, of.width)
+        gate_up, down = (
+            load.experts(
+                f"{name}.experts.{op}", sources, n, k,
+                modules=expert_modules(self.config, i, f"mlp.experts.{op}"),
+            )
+            for op, sources, n, k in (
+                ("gate_up", of_gate_up, of.width, hidden), ("down", of_down, hidden, of.width)
+            )
+        )  # fmt: skip
         places = np.arange(of.n) if gate_up.host is None else np.full(of.n, NOWHERE)
         slots = load.memory.upload(
             f"{name}.experts.slots", places.astype(np.uint32), purpose="work"

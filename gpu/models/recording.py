@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpu import ops
-from gpu.checkpoint.matrix import Matrix
-from gpu.config import ModelConfig
+from gpu.checkpoint.matrix import ExpertStack, Matrix
+from gpu.config import Experts, ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.models.workspace import Instruments, Workspace
 from gpu.ops import Batch, Norm
@@ -67,6 +67,36 @@ class Pass:
         ops.lora_expand(
             rec, batch, f"{label}.lora_b", shrunk, low.b, low.first, low.ends, adapted.strengths,
             bias, added,
+        )  # fmt: skip
+        return added
+
+    def bias_of_pairs(
+        self,
+        label: str,
+        of: Experts,
+        x: Tensor,
+        weight: ExpertStack,
+        routing: ops.Routing,
+        grouping: ops.Grouping,
+        norm: Norm | None = None,
+        *,
+        of_pairs: bool = False,
+    ) -> Tensor | None:
+        """As `bias`, of every pair of a row and an expert, for `ops.experts` of the same."""
+        adapted = self.instruments.adapted
+        low = adapted.of_experts.get(weight.matrix.name) if adapted else None
+        if adapted is None or low is None:
+            return None
+        rec, batch, n_pairs = self.rec, self.batch, MAX_ROWS * of.per_token
+        shrunk = replace(adapted.shrunk, shape=(n_pairs, padded(low.a.n)))
+        added = replace(adapted.added, shape=(n_pairs, low.b.shape[-1]))
+        ops.experts(
+            rec, batch, f"{label}.lora_a", of, x, low.a, low.slots, routing, grouping, shrunk,
+            norm=norm, of_pairs=of_pairs,
+        )  # fmt: skip
+        ops.lora_expand(
+            rec, batch, f"{label}.lora_b", shrunk, low.b, low.first, low.ends, adapted.strengths,
+            None, added, experts=of, chosen=routing.chosen,
         )  # fmt: skip
         return added
 

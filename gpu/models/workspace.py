@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from gpu.checkpoint.matrix import Matrix
+from gpu.checkpoint.matrix import ExpertStack, Matrix
 from gpu.config import Experts, ModelConfig
 from gpu.ops import Grouping, Routing
 from gpu.ops.step_buffer import MAX_ROWS
@@ -189,16 +189,29 @@ class LowRank:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertLowRank:
+    """What adapters add to the outputs of every expert; `slots`: of `a`, where all of them lie."""
+
+    a: ExpertStack
+    b: Tensor
+    first: Tensor
+    ends: Tensor
+    slots: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Adapted:
     """The adapters of a model.
 
-    of         matrix, by its name: what is added to it
+    of, of_experts
+               matrix, by its name: what is added to it
     strengths  (n_slots, n_loras)
-    shrunk     (MAX_ROWS, at least n_modules · ranks): products with A
-    added      (MAX_ROWS, at least the width of an output): a bias of each row
+    shrunk     room for products with A, n_modules · ranks for each row, or pair of an expert
+    added      room for a bias of each of them, as wide as an output
     """
 
     of: Mapping[str, LowRank]
+    of_experts: Mapping[str, ExpertLowRank]
     strengths: Tensor
     shrunk: Tensor
     added: Tensor

@@ -164,14 +164,15 @@ def experts(
     y: Tensor,
     *,
     norm: Norm | None = None,
+    bias: Tensor | None = None,
     activation: str | None = None,
     gated: bool = False,
     of_pairs: bool = False,
 ) -> None:
-    """y (pairs, …) = act([norm](x) · weightᵀ) with the weight of each pair's expert, a dispatch for
-    each shard. x has a row for each row of the step or, `of_pairs`, for each pair. Steps that
-    `is_grouped` says so of need `group_pairs` before. `slots`: see the head of this file; the
-    others as in `matmul`."""
+    """y (pairs, …) = act([norm](x) · weightᵀ [+ bias]) with the weight of each pair's expert, a
+    dispatch for each shard. x has a row for each row of the step or, `of_pairs`, for each pair;
+    `bias` has one for each pair (pairs, ≥ weight.n). Steps that `is_grouped` says so of need
+    `group_pairs` before. `slots`: see the head of this file; the others as in `matmul`."""
     matrix = weight.matrix
     expect_shape(x, (padded(matrix.k),), label)
     expect_shape(y, (padded(weight.n // 2 if gated else weight.n),), label)
@@ -189,8 +190,8 @@ def experts(
                 "x": x,
                 "weight": shard.tensor,
                 "gain": norm.gain if norm else batch.unread,
-                "chosen": routing.chosen,
-                "order": grouping.order if grouped else batch.unread,
+                "pairs": grouping.order if grouped else routing.chosen,
+                "bias": bias or batch.unread,
                 "tiles": grouping.tiles if grouped else batch.unread,
                 "slots": slots,
                 "y": y,
@@ -207,6 +208,8 @@ def experts(
                 "FIRST_SLOT": shard.first // weight.n,
                 "N_SLOTS": shard.n_rows // weight.n,
                 "Y_STRIDE": y.shape[-1],
+                "BIAS": bias is not None,
+                "BIAS_STRIDE": bias.shape[-1] if bias else 0,
                 "ACTIVATION": ACTIVATION_CODES[activation] if activation else 0,
                 "GATED": gated,
                 "GROUPED": grouped,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu.config import Experts
 from gpu.ops.batch import Batch, expect_shape, groups
 from gpu.webgpu.buffers import Tensor
 from gpu.webgpu.plan import Recorder
@@ -20,12 +21,19 @@ def lora_expand(
     strengths: Tensor,
     bias: Tensor | None,
     y: Tensor,
+    *,
+    experts: Experts | None = None,
+    chosen: Tensor | None = None,
 ) -> None:
     """y (rows, width) = [bias (≥ width,) +] Σ strength (n_slots, n_loras) of each row's slot · what
     the adapter makes of shrunk (rows, n_modules · ranks), the products with its A.
 
     b (ranks, width), first (width,) and ends (n_loras,): see `gpu.lora.stack.Stack`.
+
+    With `experts` y and shrunk have a row for each pair of a row and an expert it was given to,
+    `chosen` (rows, per_token), and b is that of each expert (n, ranks, width).
     """
+    per_token = experts.per_token if experts else 0
     width = y.shape[-1]
     for tensor in (b, first):
         expect_shape(tensor, (width,), label)
@@ -44,13 +52,15 @@ def lora_expand(
             "strengths": strengths,
             "bias": bias or batch.unread,
             "y": y,
+            "chosen": chosen or batch.unread,
         },
-        (groups(width // 4, WORKGROUP), batch.n_rows, 1),
+        (groups(width // 4, WORKGROUP), batch.n_rows * max(1, per_token), 1),
         {
             "N_LORAS": ends.shape[0],
             "SHRUNK_STRIDE": shrunk.shape[-1],
             "STRIDE": width,
             "BIAS": bias is not None,
+            "PER_TOKEN": per_token,
             "WORKGROUP": WORKGROUP,
         },
     )

@@ -231,7 +231,8 @@ class PlanBook:
 def _expect_adapted(plan: Plan, instruments: Instruments) -> None:
     """An adapter that a pass leaves out would be a wrong answer that nobody sees."""
     labels = {dispatch.label for dispatch in plan.dispatches}
-    for name in instruments.adapted.of if instruments.adapted else ():
+    adapted = instruments.adapted
+    for name in (*adapted.of, *adapted.of_experts) if adapted else ():
         assert f"{name}.lora_b" in labels, f"the pass does not adapt {name}"
 
 

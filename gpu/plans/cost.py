@@ -29,7 +29,8 @@ already, K inputs, N outputs, heads of d numbers:
     group_pairs      0                                  ids; order and tiles of the pairs
     experts          pairs · 2NK                        weights of the experts used, see below;
                                                         x; y of the pairs
-      norm, gated    as of matmul: of rows, of pairs
+      norm, bias, gated
+                     as of matmul: of rows, of pairs, of pairs
     combine_experts  2N a pair                          parts of the pairs; gates; y
       shared         + 2rN                              the shared part
       residual       + rN                               itself
@@ -263,8 +264,8 @@ def _experts(dispatch: Dispatch, size: StepSize) -> Cost:
     unused = (1 - c["PER_TOKEN"] / n_experts) ** size.n_rows
     weights = dispatch.tensors["weight"].n_bytes * (1 - unused)
     n_y = n // 2 if c["GATED"] else n
-    flops = pairs * (2 * n * k + (GATE_FLOPS * n_y if c["GATED"] else 0))
-    n_bytes = weights + pairs * 4 * n_y
+    flops = pairs * (2 * n * k + (GATE_FLOPS * n_y if c["GATED"] else 0) + n * c["BIAS"])
+    n_bytes = weights + pairs * 4 * (n_y + n * c["BIAS"])
     if c["FIRST_SLOT"] == 0:
         n_bytes += 4 * k * size.n_rows * c["PER_TOKEN"] / c["X_PAIRS"]
         flops += size.n_rows * NORM_FLOPS * k if c["NORM"] else 0

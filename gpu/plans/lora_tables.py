@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence, Set
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.matrix import Matrix
+from gpu.checkpoint.matrix import ExpertStack, Matrix
 from gpu.checkpoint.weights import WeightLoader
+from gpu.config import Experts
 from gpu.errors import InvalidRequest, ModelError
 from gpu.lora.adapter import Lora
 from gpu.lora.stack import FOUR, Stack
-from gpu.models.workspace import Adapted, LowRank
+from gpu.models.decoder import Decoder
+from gpu.models.workspace import Adapted, ExpertLowRank, LowRank
 from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Tensor, padded
 
@@ -27,7 +29,7 @@ class LoraTables:
 
     def __init__(
         self,
-        matrices: Sequence[Matrix],
+        model: Decoder,
         loras: Sequence[Lora],
         n_slots: int,
         load: WeightLoader,
@@ -36,7 +38,7 @@ class LoraTables:
         self._names = [lora.name for lora in loras]
         self._held = np.zeros((n_slots, len(loras)), np.float32)
         self._small: dict[bytes, Tensor] = {}
-        self.adapted = self._placed(matrices, loras, load) if loras else None
+        self.adapted = self._placed(model, loras, load) if loras else None
 
     def set(self, slot: int, strengths: Mapping[str, float]) -> None:
         """How strong the adapters are for the rows of a slot, off if not named, in the steps
@@ -49,35 +51,70 @@ class LoraTables:
             self._memory.write(self.adapted.strengths, wanted, at=slot * wanted.nbytes)
             self._held[slot] = wanted
 
-    def _placed(
-        self, matrices: Sequence[Matrix], loras: Sequence[Lora], load: WeightLoader
+    def _placed(self, model: Decoder, loras: Sequence[Lora], load: WeightLoader) -> Adapted:
+        of: dict[str, LowRank] = {}
+        of_experts: dict[str, ExpertLowRank] = {}
+        placed: set[str] = set()
+        for experts in model.expert_stacks():
+            if found := self._of_experts(experts, loras, load):
+                of_experts[experts.matrix.name] = found
+                placed |= {module for modules in experts.modules for module in modules}
+        routed = {experts.matrix.name for experts in model.expert_stacks()}
+        for matrix in model.layer_matrices():
+            if matrix.name not in routed and (low := self._of_matrix(matrix, loras, load)):
+                of[matrix.name] = low
+                placed |= {source.removesuffix(".weight") for source in matrix.sources}
+        _expect_placed(loras, placed)
+        return self._adapted(of, of_experts, model.config.experts)
+
+    def _adapted(
+        self,
+        of: Mapping[str, LowRank],
+        of_experts: Mapping[str, ExpertLowRank],
+        experts: Experts | None,
     ) -> Adapted:
-        memory, found = self._memory, {}
-        for matrix in matrices:
-            stack = matrix.laid and Stack.of(loras, matrix.sources, matrix.laid, matrix.k)
-            if stack:
-                found[matrix.name] = self._low_rank(matrix.name, stack, load)
-        _expect_placed(loras, {source for m in matrices if m.name in found for source in m.sources})
-        shrunk = max(padded(low.a.n) for low in found.values())
-        added = max(low.b.shape[-1] for low in found.values())
+        """With room for the widest of what products of rows, and of pairs, leave."""
+        n_pairs = MAX_ROWS * experts.per_token if experts else 0
+        widths = [(MAX_ROWS, padded(low.a.n), low.b.shape[-1]) for low in of.values()]
+        widths += [(n_pairs, padded(low.a.n), low.b.shape[-1]) for low in of_experts.values()]
+        shrunk, added = (max(found[0] * found[i] for found in widths) for i in (1, 2))
+        zeros = self._memory.zeros
         return Adapted(
-            found,
-            memory.zeros("lora.strengths", self._held.shape),
-            memory.zeros("lora.shrunk", (MAX_ROWS, shrunk)),
-            memory.zeros("lora.added", (MAX_ROWS, added)),
+            of,
+            of_experts,
+            zeros("lora.strengths", self._held.shape),
+            zeros("lora.shrunk", (shrunk,)),
+            zeros("lora.added", (added,)),
         )
 
-    def _low_rank(self, name: str, stack: Stack, load: WeightLoader) -> LowRank:
-        n_ranks, n = stack.b.shape
-        width = -(-n // FOUR) * FOUR
-        b = np.zeros((n_ranks, width), np.float32)
-        b[:, :n] = stack.b
-        first = np.zeros(width, np.uint32)
-        first[:n] = stack.first
+    def _of_matrix(
+        self, matrix: Matrix, loras: Sequence[Lora], load: WeightLoader
+    ) -> LowRank | None:
+        stack = matrix.laid and Stack.of(loras, matrix.sources, matrix.laid, matrix.k)
+        if not stack:
+            return None
         return LowRank(
-            load.given(f"{name}.lora_a", stack.a),
+            load.given(f"{matrix.name}.lora_a", stack.a), *self._rest(matrix.name, stack)
+        )
+
+    def _of_experts(
+        self, experts: ExpertStack, loras: Sequence[Lora], load: WeightLoader
+    ) -> ExpertLowRank | None:
+        name, n = experts.matrix.name, len(experts.modules)
+        stack = Stack.of_experts(loras, experts.modules, experts.n, experts.matrix.k)
+        if not stack:
+            return None
+        a = load.given_experts(f"{name}.lora_a", stack.a, len(stack.a) // n)
+        slots = self._shared("lora.slots", np.arange(n, dtype=np.uint32))
+        return ExpertLowRank(a, *self._rest(name, stack), slots)
+
+    def _rest(self, name: str, stack: Stack) -> tuple[Tensor, Tensor, Tensor]:
+        """B, where modules begin and where adapters end."""
+        short = -stack.b.shape[-1] % FOUR
+        b = np.pad(stack.b, [(0, 0)] * (stack.b.ndim - 1) + [(0, short)])
+        return (
             self._memory.upload(f"{name}.lora_b", b),
-            self._shared("lora.first", first),
+            self._shared("lora.first", np.pad(stack.first, (0, short))),
             self._shared("lora.ends", stack.ends),
         )
 
@@ -89,10 +126,10 @@ class LoraTables:
         return self._small[key]
 
 
-def _expect_placed(loras: Sequence[Lora], sources: Set[str]) -> None:
+def _expect_placed(loras: Sequence[Lora], placed: Set[str]) -> None:
     for lora in loras:
         for module in lora.modules:
-            if f"{module}.weight" not in sources:
+            if module not in placed:
                 raise ModelError(
                     f"LoRA adapter {lora.name!r}: it changes {module!r}, which takes no adapters "
                     "in models of this architecture"

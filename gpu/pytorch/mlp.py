@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from gpu.checkpoint.parts import expert_modules
 from gpu.config import Experts, ModelConfig
 from gpu.pytorch.loading import Linear, Loader
 from gpu.pytorch.reach import UNTOUCHED, Untouched
@@ -34,8 +35,10 @@ class SharedExpert:
     mlp: Swiglu
     gate: Linear
 
-    def __call__(self, x: torch.Tensor, watcher: Watcher) -> torch.Tensor:
-        return torch.sigmoid(self.gate(x)) * self.mlp(x, watcher)
+    def __call__(
+        self, x: torch.Tensor, watcher: Watcher, reach: Untouched = UNTOUCHED
+    ) -> torch.Tensor:
+        return torch.sigmoid(self.gate(x, reach)) * self.mlp(x, watcher, reach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +54,21 @@ class Mixture:
     def __call__(
         self, x: torch.Tensor, watcher: Watcher, reach: Untouched = UNTOUCHED
     ) -> torch.Tensor:
-        """No adapter changes its products, so `reach` has nothing to do here."""
-        chosen, gates = self._route(x)
+        chosen, gates = self._route(x, reach)
         update = torch.zeros_like(x)
         norms = torch.zeros_like(gates)
         for number in torch.unique(chosen).tolist():
             rows, places = torch.nonzero(chosen == number, as_tuple=True)
-            given = self.experts[number](x[rows], watcher)
+            given = self.experts[number](x[rows], watcher, reach.of(rows))
             norms[rows, places] = given.norm(dim=-1)
             update.index_add_(0, rows, given * gates[rows, places, None])
         watcher.add_experts(chosen, gates, norms)
-        return update if self.shared is None else update + self.shared(x, watcher)
+        return update if self.shared is None else update + self.shared(x, watcher, reach)
 
-    def _route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _route(self, x: torch.Tensor, reach: Untouched) -> tuple[torch.Tensor, torch.Tensor]:
         """Numbers of the experts of each row, largest gate first, and their gates, both
         (n_rows, per_token)."""
-        shares = functional.softmax(self.router(x), -1)
+        shares = functional.softmax(self.router(x, reach), -1)
         gates, chosen = shares.sort(dim=-1, descending=True, stable=True)
         gates, chosen = (found[:, : self.settings.per_token] for found in (gates, chosen))
         if self.settings.normalised:
@@ -89,14 +91,25 @@ def load_mlp(config: ModelConfig, load: Loader, i: int) -> Mlp:
     shared = None
     if experts.shared_width:
         mlp = _swiglu(config, load, f"{layer}.mlp.shared_expert", experts.shared_width)
-        gate = load.exact(f"{layer}.mlp.shared_expert_gate.weight", 1, hidden)
-        shared = SharedExpert(mlp, Linear(gate))
+        shared = SharedExpert(mlp, _exact(load, f"{layer}.mlp.shared_expert_gate", 1, hidden))
+    of_each = [
+        gate_up + down
+        for gate_up, down in zip(
+            expert_modules(config, i, "mlp.experts.gate_up"),
+            expert_modules(config, i, "mlp.experts.down"),
+            strict=True,
+        )
+    ]
     return Mixture(
         experts,
-        Linear(load.exact(f"{router}.weight", experts.n, hidden)),
-        _load_experts(load, f"{router.removesuffix('.gate')}.experts", experts, hidden),
+        _exact(load, router, experts.n, hidden),
+        _load_experts(load, f"{layer}.mlp.experts", of_each, experts.width, hidden),
         shared,
     )
+
+
+def _exact(load: Loader, module: str, n_out: int, n_in: int) -> Linear:
+    return Linear(load.exact(f"{module}.weight", n_out, n_in), module=module)
 
 
 def _swiglu(config: ModelConfig, load: Loader, mlp: str, inner: int) -> Swiglu:
@@ -108,23 +121,27 @@ def _swiglu(config: ModelConfig, load: Loader, mlp: str, inner: int) -> Swiglu:
     )
 
 
-def _load_experts(load: Loader, module: str, experts: Experts, hidden: int) -> tuple[Swiglu, ...]:
-    """By the names of Qwen's, by Mixtral's, or all of a layer as one tensor."""
-    inner = experts.width
-    if f"{module}.gate_up_proj" in load:
-        pairs = load.stacked(f"{module}.gate_up_proj", experts.n, 2 * inner, hidden)
-        downs = load.stacked(f"{module}.down_proj", experts.n, hidden, inner)
+def _load_experts(
+    load: Loader, of_all: str, of_each: list[tuple[str, ...]], inner: int, hidden: int
+) -> tuple[Swiglu, ...]:
+    """Gate, up and down `of_each`, or `of_all` of a layer as one tensor."""
+    if f"{of_all}.gate_up_proj" not in load:
         return tuple(
-            Swiglu(Linear(pair[:inner]), Linear(pair[inner:]), Linear(down))
-            for pair, down in zip(pairs, downs, strict=True)
+            Swiglu(
+                load.linear(gate, inner, hidden, False),
+                load.linear(up, inner, hidden, False),
+                load.linear(down, hidden, inner, False),
+            )
+            for gate, up, down in of_each
         )
-    is_mixtral = f"{module}.0.w1.weight" in load
-    gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+    pairs = load.stacked(f"{of_all}.gate_up_proj", len(of_each), 2 * inner, hidden)
+    downs = load.stacked(f"{of_all}.down_proj", len(of_each), hidden, inner)
     return tuple(
         Swiglu(
-            load.linear(f"{module}.{i}.{gate}", inner, hidden, False),
-            load.linear(f"{module}.{i}.{up}", inner, hidden, False),
-            load.linear(f"{module}.{i}.{down}", hidden, inner, False),
+            *(
+                Linear(weight, module=module)
+                for weight, module in zip((both[:inner], both[inner:], down), modules, strict=True)
+            )
         )
-        for i in range(experts.n)
+        for both, down, modules in zip(pairs, downs, of_each, strict=True)
     )

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gpu.lora.adapter import Lora
-from gpu.reach import NOTHING, Reach
-from gpu.step import Row
+from gpu.reach import Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,10 @@ class Untouched:
         """The output of a module (n_rows, n_out) of its input x (n_rows, n_in)."""
         return y
 
+    def of(self, rows: torch.Tensor) -> Untouched:
+        """The same for these rows alone, by their numbers."""
+        return self
+
     def heads(self, layer: int, attended: torch.Tensor) -> torch.Tensor:
         """What the heads put out (n_rows, n_heads, head_dim)."""
         return attended
@@ -57,13 +60,14 @@ UNTOUCHED = Untouched()
 
 
 class RowReach(Untouched):
-    """Changes each row as the reach of its slot says."""
+    """Changes each row as the reach of its slot says: `rows`, one of each."""
 
-    def __init__(
-        self, rows: Sequence[Row], reaches: Mapping[int, Reach], loras: Sequence[TorchLora] = ()
-    ) -> None:
-        self._rows = [reaches.get(row.slot, NOTHING) for row in rows]
+    def __init__(self, rows: Sequence[Reach], loras: Sequence[TorchLora] = ()) -> None:
+        self._rows = rows
         self._loras = loras
+
+    def of(self, rows: torch.Tensor) -> RowReach:
+        return RowReach([self._rows[row] for row in rows.tolist()], self._loras)
 
     def product(self, module: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         for lora in self._loras:

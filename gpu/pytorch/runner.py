@@ -212,7 +212,8 @@ class TorchRunner:
     def _reach(self, step: Step) -> Untouched:
         if not step.reach and not step.loras:
             return UNTOUCHED
-        return RowReach(step.rows, self._reaches, self._loras if step.loras else ())
+        rows = [self._reaches.get(row.slot, NOTHING) for row in step.rows]
+        return RowReach(rows, self._loras if step.loras else ())
 
     def _choose(self, logits: Floats, sample: Sample) -> Sampled:
         sampled = choose(logits, np.flatnonzero(self._seen[sample.slot]), sample)

@@ -41,17 +41,21 @@ def experts(
     *,
     gain: Array | None = None,
     eps: float = 0.0,
+    bias: Array | None = None,
     activation: str | None = None,
     gated: bool = False,
     of_pairs: bool = False,
 ) -> Array:
-    """(n_pairs, …): act([rms_norm](x) · weightᵀ) with weights (n_experts, n, k) of each pair's
-    expert; x (n_rows, k) or, `of_pairs`, (n_pairs, k). `gated` as in `matmul`."""
+    """(n_pairs, …): act([rms_norm](x) · weightᵀ [+ bias]) with weights (n_experts, n, k) of each
+    pair's expert; x (n_rows, k) or, `of_pairs`, (n_pairs, k); bias (n_pairs, n). `gated` as in
+    `matmul`."""
     act = ACTIVATIONS[activation] if activation else np.asarray
     x = x if of_pairs else np.repeat(x, chosen.shape[1], axis=0)
     if gain is not None:
         x = rms_norm(x, gain, eps)
     y: Array = np.einsum("pnk,pk->pn", weights[chosen.reshape(-1)], x)
+    if bias is not None:
+        y = y + bias
     return act(y[:, 0::2]) * y[:, 1::2] if gated else act(y)
 
 

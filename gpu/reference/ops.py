@@ -356,11 +356,12 @@ def lora_expand(
     bias: Array | None = None,
 ) -> Array:
     """(n_rows, n): [bias (n,) +] what adapters whose ranks end at `ends` (n_loras,) make of shrunk
-    (n_rows, n_modules · R) with b (R, n), by the strengths (n_slots, n_loras) of the rows' slots;
-    `first` (n,): where the numbers of an output's module begin."""
-    out = np.zeros((len(slots), b.shape[1])) + (0.0 if bias is None else bias)
+    (n_rows, n_modules · R) with b (R, n), or that of each row (n_rows, R, n), by the strengths
+    (n_slots, n_loras) of the rows' slots; `first` (n,): where the numbers of an output's module
+    begin."""
+    out = np.zeros((len(slots), b.shape[-1])) + (0.0 if bias is None else bias)
     for i, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
         ranks = np.arange(start, end)
         x = shrunk[:, first[None, :] + ranks[:, None]]  # (n_rows, ranks, n)
-        out += strengths[slots, i][:, None] * (x * b[start:end]).sum(axis=1)
+        out += strengths[slots, i][:, None] * (x * b[..., start:end, :]).sum(axis=1)
     return out

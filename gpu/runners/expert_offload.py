@@ -9,8 +9,7 @@ those of a model that is there as a whole.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +26,8 @@ from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import Copy, PassDispatch, StepCommands
 from gpu.webgpu.plan import Dispatch, Plan
 
-PRODUCTS = "experts"
-"""The shader that reads the weights of experts."""
+CHOICE, PRODUCTS = "choose_experts", "experts"
+"""The shader that says which are wanted, and the one that reads their weights."""
 
 Segment = tuple[PassDispatch, ...]
 
@@ -83,12 +82,12 @@ class ExpertOffload:
         stops, first = [], 0
         for run in _products(plan):
             of_layer = plan.dispatches[run]
-            chosen = of_layer[0].tensors["chosen"]
+            chosen = _last(CHOICE, plan.dispatches[: run.start]).tensors["chosen"]
             copy = Copy(chosen.buffer, chosen.n_bytes, 0, chosen.offset)
             before = plan.dispatches[first : run.start]
             stops.append(
                 Stop(
-                    self._layer_of[of_layer[0].tensors["slots"].name],
+                    self._layer_of[_last(PRODUCTS, of_layer).tensors["slots"].name],
                     self._calls.prepare(StepCommands((_in_pass(before),), (copy,))),
                     self._calls.prepare(StepCommands((_in_pass(of_layer),))),
                 )
@@ -119,14 +118,18 @@ class ExpertOffload:
 
 
 def _products(plan: Plan) -> list[slice]:
-    """Where the products of each layer's experts lie in a plan: they follow each other."""
-    runs, at = [], 0
-    for name, group in itertools.groupby(plan.dispatches, lambda dispatch: dispatch.kernel.name):
-        n = len(list(group))
-        if name == PRODUCTS:
-            runs.append(slice(at, at + n))
-        at += n
+    """Where the products of each layer's experts lie in a plan, with what adapters add to them."""
+    runs: list[slice] = []
+    for at, dispatch in enumerate(plan.dispatches):
+        if dispatch.kernel.name == CHOICE:
+            runs.append(slice(0, 0))
+        elif dispatch.kernel.name == PRODUCTS:
+            runs[-1] = slice(runs[-1].start or at, at + 1)
     return runs
+
+
+def _last(shader: str, dispatches: Sequence[Dispatch]) -> Dispatch:
+    return next(found for found in reversed(dispatches) if found.kernel.name == shader)
 
 
 def _in_pass(dispatches: list[Dispatch]) -> Segment:

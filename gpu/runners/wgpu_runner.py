@@ -108,7 +108,7 @@ class WgpuRunner:
         n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
         self.pools = KvPools(config, shape, kv, n_tables, memory)
         self._tensors = StepTensors.make(config, n_tables, memory)
-        self._loras = LoraTables(self.model.layer_matrices(), loras, n_tables, load)
+        self._loras = LoraTables(self.model, loras, n_tables, load)
         adapted = self._loras.adapted
         self.plans = PlanBook(device, self.model, self.pools, self._tensors, memory, adapted)
         self.limits = RunnerLimits(

@@ -1,4 +1,4 @@
-// y[pair] = act([norm](x) · weightᵀ) with the weight of the pair's own expert
+// y[pair] = act([norm](x) · weightᵀ [+ bias]) with the weight of the pair's own expert
 //
 //   act    see lib/activation.wgsl
 //          GATED: act(even columns) · odd columns     SwiGLU (Shazeer 2020), half as many columns
@@ -12,8 +12,9 @@
 // left to the dispatches of others.
 //
 // x, weight, gain  see lib/product.wgsl; x has a row for each X_PAIRS pairs
-// chosen  [pairs] ids
-// order   [pairs], tiles [N_TILES]   see group_pairs.wgsl (any buffers when not GROUPED)
+// pairs   [pairs] the expert of each, or, GROUPED, pairs in the order of group_pairs.wgsl
+// bias    [pairs][BIAS_STRIDE]: of each pair its own (any buffer when not BIAS)
+// tiles   [N_TILES]   see group_pairs.wgsl (any buffer when not GROUPED)
 // slots   [N_EXPERTS]
 // y       [pairs][Y_STRIDE]
 // use: step
@@ -24,12 +25,14 @@ override X_PAIRS: u32;
 override FIRST_SLOT: u32 = 0u;
 override N_SLOTS: u32;
 override Y_STRIDE: u32;
+override BIAS: bool = false;
+override BIAS_STRIDE: u32 = 0u;
 override GATED: bool = false;
 override GROUPED: bool;
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(4) var<storage, read> chosen: array<u32>;
-@group(0) @binding(5) var<storage, read> order: array<u32>;
+@group(0) @binding(4) var<storage, read> pairs: array<u32>;
+@group(0) @binding(5) var<storage, read> bias: array<f32>;
 @group(0) @binding(6) var<storage, read> tiles: array<vec4u>;
 @group(0) @binding(7) var<storage, read> slots: array<u32>;
 @group(0) @binding(8) var<storage, read_write> y: array<f32>;
@@ -37,7 +40,7 @@ override GROUPED: bool;
 var<private> first_row: u32; // of the expert's weight
 
 fn pair_at(place: u32) -> u32 {
-  if (GROUPED) { return order[place]; }
+  if (GROUPED) { return pairs[place]; }
   return place;
 }
 
@@ -49,7 +52,7 @@ fn weight_row(column: u32) -> u32 { return first_row + column; }
 fn tile_of(group: u32, n_pairs: u32) -> vec3u {
   if (GROUPED) { return tiles[group].xyz; }
   if (group >= n_pairs) { return vec3u(); }
-  return vec3u(chosen[group], group, group + 1u);
+  return vec3u(pairs[group], group, group + 1u);
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -67,15 +70,19 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var found = sums;
   for (var i = 0u; i < TILE_M; i++) {
     if (tile.y + i >= tile.z) { break; }
-    let at = pair_at(tile.y + i) * Y_STRIDE;
+    let pair = pair_at(tile.y + i);
+    let at = pair * Y_STRIDE;
     for (var j = 0u; j < TILE_N; j++) {
       let column = first_n + j;
       if (column >= N) { break; }
-      let value = found[i * TILE_N + j];
+      var value = found[i * TILE_N + j];
+      if (BIAS) { value += bias[pair * BIAS_STRIDE + column]; }
       if (!GATED) {
         y[at + column] = activated(value);
       } else if (j % 2u == 1u) {
-        y[at + column / 2u] = activated(found[i * TILE_N + j - 1u]) * value;
+        var gate = found[i * TILE_N + j - 1u];
+        if (BIAS) { gate += bias[pair * BIAS_STRIDE + column - 1u]; }
+        y[at + column / 2u] = activated(gate) * value;
       }
     }
   }

@@ -66,15 +66,6 @@ def test_logits_are_those_of_the_merged_model(device: Device, name: str) -> None
     check_logits("logits with adapters", np.concatenate(got), np.concatenate(want), name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe"])
-def test_attention_beside_experts_has_adapters(device: Device, name: str) -> None:
-    path, ids = folder(name, "attention"), random_models.ids(N)
-    runner = driving.load(device, random_loras.base(name), loras={"a": path})
-    got, want = logits(runner, ids, {"a": 1.0}), merged(name, {path: 1.0}).logits(ids)
-    check_logits("logits with adapters", got, want, name)
-
-
 def test_adapters_keep_their_precision_on_a_packed_base(device: Device) -> None:
     """Against torch with the same packed weights, and keys and values in float16 as well."""
     loras, ids, strengths = adapters("qwen2"), random_models.ids(N), {"all": 1.5, "patterns": -0.5}

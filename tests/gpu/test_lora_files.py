@@ -17,6 +17,7 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.lora.adapter import Lora, check_lora, open_loras
 from gpu.lora.config import LoraConfig
+from gpu.lora.fused import is_turned
 from gpu.lora.stack import Stack
 from tests.gpu import random_loras
 from tests.gpu.random_loras import LLAMA, rank_and_scale
@@ -99,7 +100,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "magnitude": (held(**{f"{Q}.lora_magnitude_vector": np.ones(64, "f4")}), "is not supported"),
     "head": (
         held(**{f"base_model.model.lm_head.lora_{h}.weight": np.ones((1, 1), "f4") for h in "AB"}),
-        "it changes 'lm_head', but adapters are supported for the matrices of attention and MLP",
+        "it changes 'lm_head', but adapters are supported for the matrices of attention, MLP, ex",
     ),
     "pickle": (only_pickle, "is a pickle, which can run code"),
     "cut_short": (cut_short, "truncated"),
@@ -115,6 +116,88 @@ def test_what_is_damaged_or_not_supported_is_refused_by_name(folder: Path, case:
     damage(folder)
     with pytest.raises(ModelError, match=f"LoRA adapter 'tone': .*{why}"):
         opened(folder)
+
+
+DOWN = "base_model.model.model.layers.0.mlp.experts"
+FUSED = f"{DOWN}.base_layer"
+EXPERTS_BASE = "mixtral_window_odd"
+"""5 experts of 33 inputs inside, 60 outside."""
+BAD_EXPERTS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "rank": (told(r=4, rank_pattern={}), r"has shape \(15, 60\) and its lora_B \(66, 15\); base"),
+    "wide": (held(**{f"{FUSED}.lora_A.weight": np.zeros((15, 61), "f4")}), r"shape \(15, 61\)"),
+    "no_target": (told(target_parameters=["mlp.router"]), "not target the parameters of 'model.l"),
+    "other_target": (told(target_parameters=["experts.down_proj"]), "make that of none of model"),
+    "half": (
+        held(**{f"{FUSED}.lora_A.weight": None}),
+        "lora_A of 'model.layers.0.mlp.experts.base",
+    ),
+    "a_layer": (
+        held(**{f"{FUSED}.lora_{half}.weight": None for half in "AB"}),
+        "targets 'model.layers.0.block_sparse_moe.experts.0.w1', but its file has nothing for it",
+    ),
+    "twice": (
+        held(
+            **{f"{DOWN}.lora_A.weight": np.zeros((15, 60), "f4")},
+            **{f"{DOWN}.lora_B.weight": np.zeros((66, 15), "f4")},
+        ),
+        "it changes 'model.layers.0.block_sparse_moe.experts.0.w1' twice",
+    ),
+    "whole_numbers": (
+        held(**{f"{FUSED}.lora_A.weight": np.zeros((15, 60), "i4")}),
+        "is I32, not F32, F16 or BF16",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_EXPERTS)
+def test_what_is_wrong_with_all_experts_is_said(tmp_path: Path, case: str) -> None:
+    damage, why = BAD_EXPERTS[case]
+    folder = Path(shutil.copytree(random_loras.fused(EXPERTS_BASE), tmp_path / "adapter"))
+    damage(folder)
+    with pytest.raises(ModelError, match=f"LoRA adapter 'tone': .*{why}"):
+        opened(folder, base=EXPERTS_BASE)
+
+
+def test_experts_may_be_left_out_together_but_not_some(tmp_path: Path) -> None:
+    """As by "all-linear" since experts and routers are no linear modules any more."""
+    source = random_loras.folder(EXPERTS_BASE, "all")
+    tensors = load_file(source / WEIGHTS)
+    routed = [name for name in tensors if ".experts." in name or ".gate." in name]
+    for n_gone, why in ((len(routed), None), (len(routed) - 2, "its file has nothing for it")):
+        folder = Path(shutil.copytree(source, tmp_path / str(n_gone)))
+        held(**dict.fromkeys(sorted(routed)[:n_gone]))(folder)
+        told(target_modules="all-linear")(folder)
+        if why is None:
+            assert opened(folder, base=EXPERTS_BASE).info.modules == 4 * 3
+        else:
+            with pytest.raises(ModelError, match=why):
+                opened(folder, base=EXPERTS_BASE)
+
+
+def test_older_adapters_of_all_experts_are_turned(tmp_path: Path) -> None:
+    """PEFT took their outputs for inputs; of as many, its version tells."""
+    whole, base = opened(random_loras.fused(EXPERTS_BASE), base=EXPERTS_BASE), EXPERTS_BASE
+    source = random_loras.fused(base)
+    tensors, n = load_file(source / WEIGHTS), 5
+    turned = {}
+    for name, values in tensors.items():
+        if "lora_A" in name:  # (experts · rank, inputs), to B (inputs, rank · experts)
+            parts = values.reshape(n, -1, values.shape[1]).transpose(2, 1, 0)
+            turned[name.replace("lora_A", "lora_B")] = parts.reshape(values.shape[1], -1).copy()
+        else:
+            parts = values.reshape(len(values), -1, n).transpose(2, 1, 0)
+            turned[name.replace("lora_B", "lora_A")] = parts.reshape(-1, len(values)).copy()
+    config = json.loads((source / "adapter_config.json").read_text()) | {"peft_version": "0.18.0"}
+    older = opened(random_loras.write(tmp_path, config, turned), base=base)
+    assert older.modules == whole.modules
+    for module in whole.modules:
+        assert np.array_equal(older.a(module), whole.a(module)), module
+        assert np.array_equal(older.b(module), whole.b(module)), module
+    square = (6, 8), (8, 6), 6, 8, 8
+    versions = {"": True, "0.18.1": True, "0.19.0": True, "0.19.1": False, "0.21.2.dev0": False}
+    assert {version: is_turned(*square, version) for version in versions} == versions
+    assert is_turned((6, 8), (9, 6), 6, 9, 8, "") is False
+    assert is_turned((6, 8), (9, 6), 5, 9, 8, "") is None
 
 
 def test_an_adapter_of_another_base_is_refused(folder: Path) -> None:

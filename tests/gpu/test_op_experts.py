@@ -161,6 +161,7 @@ class Case:
     rows: int = 3
     bucket: int = 4
     norm: bool = False
+    bias: bool = False
     gated: bool = False
     of_pairs: bool = False
     shards: int = 1
@@ -168,7 +169,7 @@ class Case:
     tuning: str = "own"
 
     def __str__(self) -> str:
-        flags = [f for f in ("norm", "gated", "of_pairs") if getattr(self, f)]
+        flags = [f for f in ("norm", "bias", "gated", "of_pairs") if getattr(self, f)]
         return f"{self.dtype}-{self.rows}of{self.bucket}x{self.k}x{self.n}-{self.tuning}-{flags}"
 
 
@@ -180,6 +181,7 @@ class Problem:
     weights: Array
     stored: Array
     gain: Array
+    bias: Array
     chosen: Array
 
     @classmethod
@@ -195,6 +197,7 @@ class Problem:
             stored=unpack(case.dtype, pack(case.dtype, flat), case.k).reshape(shape),
             gain=rng.uniform(0.5, 1.5, case.k).astype(np.float32),
             chosen=choices(rng, case.rows, case.of),
+            bias=rng.normal(size=(case.rows * case.of.per_token, case.n)).astype(np.float32),
         )
 
 
@@ -228,7 +231,7 @@ def compute(rig: Rig, case: Case, p: Problem) -> Array:
     y = rig.output("y", case.rows * of.per_token, case.n // 2 if case.gated else case.n)
     gain = rig.memory.upload("gain", np.pad(p.gain, (0, -case.k % 32)))
     routing, grouping = routed(rig, p.chosen), ops.Grouping.make(of, rig.memory)
-    x = rig.input("x", p.x)
+    x, bias = rig.input("x", p.x), rig.input("bias", p.bias) if case.bias else None
 
     def record(rec: Recorder) -> None:
         if ops.is_grouped(of, batch.n_rows):
@@ -236,6 +239,7 @@ def compute(rig: Rig, case: Case, p: Problem) -> Array:
         ops.experts(
             rec, batch, "experts", of, x, stack, slots, routing, grouping, y.tensor,
             norm=ops.Norm(gain, EPS) if case.norm else None,
+            bias=bias,
             activation="silu" if case.gated else None,
             gated=case.gated,
             of_pairs=case.of_pairs,
@@ -258,6 +262,10 @@ def check(rig: Rig, case: Case) -> None:
     bound = 8 * ROUNDING * np.linalg.norm(normed, axis=1)[:, None] * sizes
     if case.norm:
         bound += (8 + np.sqrt(case.k)) * ROUNDING * np.abs(before)
+    if case.bias:
+        before = before + p.bias
+        bound += 2 * ROUNDING * (np.abs(before) + np.abs(p.bias))
+    given["bias"] = p.bias if case.bias else None
     want = before
     if case.gated:
         want = reference.experts(x, stored, chosen, activation="silu", gated=True, **given)
@@ -278,6 +286,14 @@ def test_pairs_times_the_weights_of_their_experts(
     rows = max(1, bucket - 1)
     check(rig, Case(70, 38, dtype, rows=rows, bucket=bucket, norm=True, gated=True, tuning=tuning))
     check(rig, Case(33, 19, dtype, rows=rows, bucket=bucket, of_pairs=True, tuning=tuning))
+
+
+@pytest.mark.parametrize("bucket", [1, 16], ids=["alone", "grouped"])
+def test_a_bias_of_every_pair(rig: Rig, bucket: int) -> None:
+    """Before the activation, in the order of pairs however these are grouped, in shards too."""
+    rows = max(1, bucket - 1)
+    check(rig, Case(33, 22, "q8", rows=rows, bucket=bucket, bias=True, norm=True, gated=True))
+    check(rig, Case(64, 19, rows=rows, bucket=bucket, bias=True, of_pairs=True, shards=3))
 
 
 @pytest.mark.parametrize("bucket", [2, 32])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gpu import ops
+from gpu.config import Experts
 from gpu.reference import ops as reference
 from tests.gpu.rig import ROUNDING, Rig, compare, rows_at
 
@@ -55,3 +56,34 @@ def test_what_adapters_add_by_the_strengths_of_a_rows_slot(
     compare("lora_expand", (n, n_modules, ranks), got, twin(*doubles), bound, n)
     kept = added if bias else np.zeros(n, np.float32)
     assert np.array_equal(got[off].view("u4"), np.broadcast_to(kept, got[off].shape).view("u4"))
+
+
+def test_pairs_have_the_adapters_of_their_experts(rig: Rig) -> None:
+    """Two modules; a row has three pairs; poisoned where nothing is read."""
+    rng, of, n, ends = np.random.default_rng(3), Experts(5, 3, 8, True), 28, np.array([2, 2, 7])
+    n_pairs = len(SLOTS) * of.per_token
+    chosen = rng.permuted(np.tile(np.arange(of.n), (len(SLOTS), 1)), axis=1)[:, : of.per_token]
+    strengths = rng.normal(size=(N_SLOTS, 3)).astype(np.float32)
+    strengths[1] = 0
+    b = rng.normal(size=(of.n, 7, n)).astype(np.float32)
+    first = np.tile([0, 7], n // 2).astype(np.uint32)
+    shrunk = rng.normal(size=(n_pairs, 14)).astype(np.float32)
+    off = np.repeat(np.array(SLOTS) == 1, of.per_token)
+    poisoned = np.where(off[:, None], np.float32(np.nan), shrunk)
+    out = rig.output("y", n_pairs, n, n)
+    batch, upload = rig.batch(rows_at([0] * len(SLOTS), SLOTS), bucket=8), rig.memory.upload
+    tensors = (
+        rig.input("shrunk", poisoned), upload("b", b), upload("first", first),
+        upload("ends", ends.astype(np.uint32)), upload("strengths", strengths), None, out.tensor,
+    )  # fmt: skip
+    given = upload("chosen", chosen.astype(np.uint32))
+    rig.run(lambda rec: ops.lora_expand(rec, batch, "expand", *tensors, experts=of, chosen=given))
+    slots = np.repeat(SLOTS, of.per_token)
+
+    def twin(*of_pairs: np.ndarray) -> np.ndarray:
+        x, b, s = (a.astype(np.float64) for a in of_pairs)
+        return reference.lora_expand(x, b[chosen.reshape(-1)], first.astype(int), ends, s, slots)
+
+    size = twin(np.abs(shrunk), np.abs(b), np.abs(strengths))
+    want = twin(shrunk, b, strengths)
+    compare("lora_expand", "pairs", out.read(), want, 13 * ROUNDING * size, 3)

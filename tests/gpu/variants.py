@@ -39,10 +39,14 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
             runner = driving.load(kind, folder, dtype, loras=loras)
             found |= {(k.source, repr(k.constants)): k for k in _kernels(runner)}
     for name, (dtype, n_rows) in OTHERS.items():
-        runner = driving.load(as_kind(device, software), random_models.folder(name), dtype)
+        mixture = name in random_models.WITH_EXPERTS
+        loras = {"all": random_loras.folder(name, "all")} if mixture else {}
+        folder, kind = random_models.folder(name), as_kind(device, software)
+        runner = driving.load(kind, folder, dtype, loras=loras)
         plans = [runner.plans.plan(n_rows, 1, "captured").plan]
-        if runner.config.experts:
+        if mixture:
             plans.append(runner.plans.plan(n_rows, 0, "routes").plan)
+            plans.append(runner.plans.plan(n_rows, 0, "plain", loras=True).plan)
         kernels = [dispatch.kernel for plan in plans for dispatch in plan.dispatches]
         found |= {(k.source, repr(k.constants)): k for k in kernels}
     for name, kv_dtypes in CACHES.items():
