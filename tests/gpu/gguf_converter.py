@@ -124,6 +124,7 @@ def tensors(folder: Path) -> Iterator[tuple[str, F32]]:
             yield named(name), _changed(config, name, checkpoint.read_f32(name))
         elif expert[3] == "0":
             layer, module, _, matrix = expert.groups()
+            assert config.experts is not None
             ends = (f"{module}.experts.{i}.{matrix}.weight" for i in range(config.experts.n))
             together = np.stack([checkpoint.read_f32(f"{layer}.{end}") for end in ends])
             mixtral = f"{layer.removeprefix('model.')}.feed_forward.experts.{matrix}.weight"

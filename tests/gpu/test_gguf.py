@@ -45,6 +45,8 @@ LINEAR = random_llama.Shape(
     "gguf_linear", 2, 2, 32, 64, 64, 260, n_layers=1, rope={"rope_type": "linear", "factor": 4.0}
 )
 
+IM_END = "<|im_end|>"
+
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: Any) -> Callable[..., tuple[Path, Path]]:
@@ -78,6 +80,19 @@ def test_the_config_is_the_folders(make: Make, shape: random_llama.Shape) -> Non
             assert getattr(got, name) == getattr(want, name), name
     tokenizer = Tokenizer.load(folder)
     assert got.eos_ids == tokenizer.eos_ids
+
+
+def test_special_tokens_that_are_known_to_end_a_turn_do(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gemma's files name <eos> alone, which never comes in a chat; here it is <|begin|>, 0."""
+    folder, _ = make(BIASES)
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|begin|>"}')
+    special = gguf_models.write(folder, tmp_path / "special.gguf")
+    assert ModelConfig.from_folder(special).eos_ids == (0, made_tokenizers.SPECIALS.index(IM_END))
+    monkeypatch.setattr(gguf_models, "CONTROL", gguf_models.NORMAL)
+    text = gguf_models.write(folder, tmp_path / "text.gguf")
+    assert ModelConfig.from_folder(text).eos_ids == (0,)
 
 
 def test_the_weights_are_the_folders(make: Make) -> None:
@@ -450,11 +465,12 @@ def test_many_parts_are_read_once(
     files = gguf_models.split(whole, tmp_path / "model", 12)
     opened: list[Path] = []
     read_header = file_module.read_header
-    monkeypatch.setattr(
-        file_module,
-        "read_header",
-        lambda path, data: opened.append(path) or read_header(path, data),
-    )
+
+    def noted(path: Path, data: Any) -> file_module.Header:
+        opened.append(path)
+        return read_header(path, data)
+
+    monkeypatch.setattr(file_module, "read_header", noted)
     ModelConfig.from_folder(files[0])
     Tokenizer.load(files[0])
     Checkpoint.open(files[5])
