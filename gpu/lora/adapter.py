@@ -81,6 +81,11 @@ class Lora:
         pair = self._pairs.get(module)
         return pair.rank if pair else 0
 
+    def origin_of_a(self, module: str) -> object:
+        """Modules of which this is equal have the same A; None: of one that it leaves alone."""
+        pair = self._pairs.get(module)
+        return pair and (pair.a, pair.of_all.expert if pair.of_all else None)
+
     def a(self, module: str) -> F32:
         """(rank, n_in). Raises ModelError for what is not finite."""
         pair = self._pairs[module]

@@ -9,7 +9,7 @@ from gpu.checkpoint.reader import WeightSource
 from gpu.config import ModelConfig
 from gpu.lora.adapter import Lora
 from gpu.lora.base import EXPERT_OPS, Linear, linears
-from gpu.lora.stack import FOUR
+from gpu.lora.stack import FOUR, modules_with_own_a
 
 
 def stacked_bytes(loras: Sequence[Lora], config: ModelConfig, base: WeightSource) -> int:
@@ -25,8 +25,13 @@ def stacked_bytes(loras: Sequence[Lora], config: ModelConfig, base: WeightSource
     )
 
 
-def _bytes(loras: Sequence[Lora], parts: Sequence[Linear], n_matrices: int) -> int:
-    """Of so many matrices of one shape that are made of these."""
+def _bytes(loras: Sequence[Lora], parts: Sequence[Linear], n_experts: int) -> int:
+    """Of a matrix that is made of these, or of one of each expert that is."""
     n_ranks = sum(max(lora.rank(part.module) for part in parts) for lora in loras)
-    width = -(-sum(part.n_out for part in parts) // n_matrices // FOUR) * FOUR
-    return 4 * n_ranks * (len(parts) * row_words("f32", parts[0].n_in) + n_matrices * width)
+    width = -(-sum(part.n_out for part in parts) // n_experts // FOUR) * FOUR
+    n_modules = each = len(parts) // n_experts
+    if parts[0].op in EXPERT_OPS:
+        modules = [part.module for part in parts]
+        of_each = [modules[i : i + each] for i in range(0, len(modules), each)]
+        n_modules = modules_with_own_a(loras, of_each)
+    return 4 * n_ranks * n_experts * (n_modules * row_words("f32", parts[0].n_in) + width)

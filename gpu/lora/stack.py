@@ -30,7 +30,7 @@ class Stack:
     ends   (n_loras,): where among the R ranks those of an adapter end
 
     Of experts, `a` (n_experts · n_modules · R, k) and `b` (n_experts, R, n) are those of each, one
-    behind the other.
+    behind the other; n_modules is 1 where all modules of an expert have the same A.
     """
 
     a: F32
@@ -76,13 +76,24 @@ class Stack:
         n_ranks = int(ends[-1])
         if not n_ranks:
             return None
-        a = np.zeros((len(modules), each, n_ranks, k), np.float32)
+        n_modules = modules_with_own_a(loras, modules)
+        a = np.zeros((len(modules), n_modules, n_ranks, k), np.float32)
         b = np.zeros((len(modules), n_ranks, n), np.float32)
         for lora, first in zip(loras, ends - ranks, strict=True):
             for expert, of_one in enumerate(modules):
                 for i, module in enumerate(of_one):
                     if rank := lora.rank(module):
-                        a[expert, i, first : first + rank] = lora.a(module)
+                        a[expert, i % n_modules, first : first + rank] = lora.a(module)
                         b[expert, first : first + rank, i::each] = lora.b(module).T
-        starts = np.tile(np.arange(each, dtype=np.uint32) * np.uint32(n_ranks), n // each)
-        return cls(a.reshape(-1, k), b, starts, ends.astype(np.uint32))
+        starts = np.tile(np.arange(each) % n_modules * n_ranks, n // each)
+        return cls(a.reshape(-1, k), b, starts.astype(np.uint32), ends.astype(np.uint32))
+
+
+def modules_with_own_a(loras: Sequence[Lora], modules: Sequence[Sequence[str]]) -> int:
+    """So many of an expert: 1 where all have the same (gate and up of one parameter), else all."""
+    shared = all(
+        len({lora.origin_of_a(module) for module in of_one}) == 1
+        for lora in loras
+        for of_one in modules
+    )
+    return 1 if shared else len(modules[0])

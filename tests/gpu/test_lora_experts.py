@@ -114,12 +114,22 @@ def test_adapters_act_on_experts_that_wait_in_the_host(loaded: Load) -> None:
         assert np.array_equal(logits(some, ids, strengths).view("u4"), want.view("u4"))
 
 
-def test_what_they_take_is_known_before(loaded: Load) -> None:
-    runner, name = loaded(SHARED), SHARED
+def test_what_they_take_is_known_before(loaded: Load, device: Device) -> None:
+    name = SHARED
+    fused_alone = {"parameters": adapters(name)["parameters"]}
+    alone = driving.load(device, base(name), n_slots=3, loras=fused_alone)
+    for runner, loras in ((loaded(name), adapters(name)), (alone, fused_alone)):
+        expect_known(runner, name, loras)
+    ids, want = random_models.ids(N), merged(name, {fused_alone["parameters"]: 1.0})
+    got = logits(alone, ids, {"parameters": 1.0})  # gate and up have one A here
+    check_logits("logits with adapters of experts", got, want.logits(ids), name)
+
+
+def expect_known(runner: WgpuRunner, name: str, loras: Mapping[str, Path]) -> None:
     recorded = runner.plans.plan(1, 0, "plain", loras=True)
     adapted = recorded.instruments.adapted
     assert adapted is not None
-    need = Footprint.of(base(name), "f32", loras=adapters(name))
+    need = Footprint.of(base(name), "f32", loras=loras)
     low = [*adapted.of.values(), *adapted.of_experts.values()]
     tables = {id(tensor): tensor for of in low for tensor in (of.first, of.ends)}
     tables |= {id(of.slots): of.slots for of in adapted.of_experts.values()}

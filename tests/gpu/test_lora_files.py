@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from gpu.checkpoint.parts import expert_modules
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
@@ -172,6 +173,28 @@ def test_experts_may_be_left_out_together_but_not_some(tmp_path: Path) -> None:
         else:
             with pytest.raises(ModelError, match=why):
                 opened(folder, base=EXPERTS_BASE)
+
+
+@pytest.mark.parametrize("kinds", [("fused",), ("fused", "all")])
+def test_a_stack_of_experts_multiplies_as_their_modules_do(kinds: tuple[str, ...]) -> None:
+    """Gate and up of one parameter have one A, and take two beside an adapter of modules."""
+    of = {"fused": random_loras.fused, "all": lambda base: random_loras.folder(base, "all")}
+    loras = [opened(of[kind](EXPERTS_BASE), kind, EXPERTS_BASE) for kind in kinds]
+    config = ModelConfig.from_folder(random_loras.base(EXPERTS_BASE))
+    modules, ranks = expert_modules(config, 1, "mlp.experts.gate_up"), sum(3 for _ in kinds)
+    stack = Stack.of_experts(loras, modules, 66, 60)
+    assert stack is not None
+    assert stack.a.shape == (5 * len(kinds) * ranks, 60)
+    x = np.random.default_rng(0).normal(size=60)
+    shrunk = (stack.a @ x).reshape(5, -1)
+    for expert, of_one in enumerate(modules):
+        got = [
+            sum(stack.b[expert, r, n] * shrunk[expert, stack.first[n] + r] for r in range(ranks))
+            for n in range(66)
+        ]
+        for i, module in enumerate(of_one):
+            want = sum(lora.b(module).astype(float) @ lora.a(module) @ x for lora in loras)
+            np.testing.assert_allclose(got[i::2], want, rtol=1e-5, atol=1e-5)
 
 
 def test_older_adapters_of_all_experts_are_turned(tmp_path: Path) -> None:
