@@ -27,6 +27,10 @@ def config_of(path: str | Path) -> JsonObject:
     file = open_gguf(path)
     arch, meta = architecture(file), Metadata(file)
     vocab_size = meta.shape("token_embd.weight", 2)[0]
+    if not meta.boolean("attention.causal", True):
+        raise meta.error("attention.causal", "true: the engine writes text")
+    if meta.number("attention.clamp_kqv", 0.0, 1e9, 0.0):
+        raise meta.error("attention.clamp_kqv", "0, the only value supported")
     values: dict[str, Any] = {
         "model_type": arch.model_type,
         "num_hidden_layers": meta.get("block_count"),

@@ -39,14 +39,21 @@ def rope_of(meta: Metadata, *, partial: bool = False) -> Values:
 
 def _scaling(meta: Metadata, turned: int) -> Values:
     tensors = meta.file.tensors
-    kind = meta.choice("rope.scaling.type", SCALINGS, "none")
+    kind = meta.choice("rope.scaling.type", SCALINGS, "linear")
     if LONG_FACTORS in tensors or SHORT_FACTORS in tensors or kind == "longrope":
         return _longrope(meta, turned)
     if ROPE_FACTORS in tensors:
         return _llama3(meta, turned)
-    if kind == "linear":
-        return {"rope_type": "linear", "factor": meta.number("rope.scaling.factor", 1.0, 1e6)}
-    return _yarn(meta) if kind == "yarn" else {"rope_type": "default"}
+    if kind == "yarn":
+        return _yarn(meta)
+    return _linear(meta) if kind == "linear" else {"rope_type": "default"}
+
+
+def _linear(meta: Metadata) -> Values:
+    """By the key of today, or that of old files; neither, or 0, is no scaling."""
+    old = meta.number("rope.scale_linear", 0.0, 1e6, 0.0)
+    factor = meta.number("rope.scaling.factor", 0.0, 1e6, old) or 1.0
+    return {"rope_type": "linear", "factor": factor} if factor != 1 else {"rope_type": "default"}
 
 
 def _yarn(meta: Metadata) -> Values:

@@ -241,7 +241,11 @@ def test_phi_4_has_no_window(make: Make) -> None:
     assert config(make, "phi3", **{"attention.sliding_window": 0}).windows == ()
 
 
-def test_sizes_that_old_files_do_not_say(make: Make) -> None:
+def test_what_old_files_say_otherwise(make: Make) -> None:
+    for key in ("rope.scale_linear", "rope.scaling.factor"):
+        rope = config(make, "qwen2", **{key: 4.0}).rope
+        assert (rope.scaling, rope.factor) == ("linear", 4.0)
+    assert config(make, "qwen2", **{"rope.scale_linear": 1.0}).rope.scaling == "default"
     left_out = {"expert_feed_forward_length": None, "expert_shared_feed_forward_length": None}
     experts = config(make, "qwen2_moe", **left_out).experts
     assert experts is not None
@@ -260,6 +264,8 @@ def test_sizes_that_old_files_do_not_say(make: Make) -> None:
         ("qwen3_moe", "expert_weights_scale", 2.5, "1, the only value"),
         ("qwen3_moe", "expert_used_count", None, "expert_used_count is missing"),
         ("qwen3_moe", "rope.scaling.yarn_attn_factor", 0.5, "1 or left out"),
+        ("qwen2", "attention.causal", False, "the engine writes text"),
+        ("olmoe", "attention.clamp_kqv", 8.0, "0, the only value"),
         ("qwen2", "rope.dimension_count", 8, "12, the whole head"),
         ("qwen2", "attention.value_length", 8, "12, as the key_length"),
         ("qwen2", "rope.scaling.type", "longrope", "original_context_length is missing"),
