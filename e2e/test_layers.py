@@ -119,7 +119,7 @@ def test_the_experts_of_a_token_and_of_the_run_are_told(
         f"{len(some)} of 6 experts used by {len(positions)} tokens, evenness {evenness:.2f}"
     )
     page.locator('#lrows tr[data-layer="0"]').click()
-    expect(line).to_have_text("no experts in this layer: it has one MLP")
+    expect(page.locator("#experts-line")).to_have_text("no experts in this layer: it has one MLP")
 
 
 def test_the_cosine_is_a_colour_of_the_core(page: Page, site: Callable[..., Site]) -> None:
