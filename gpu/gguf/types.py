@@ -38,6 +38,14 @@ TYPES = {
     12: GgufType("Q4_K", 256, 144),
     13: GgufType("Q5_K", 256, 176),
     14: GgufType("Q6_K", 256, 210),
+    23: GgufType("IQ4_XS", 256, 136),
+    21: GgufType("IQ3_S", 256, 110),
+    18: GgufType("IQ3_XXS", 256, 98),
+    22: GgufType("IQ2_S", 256, 82),
+    17: GgufType("IQ2_XS", 256, 74),
+    16: GgufType("IQ2_XXS", 256, 66),
+    29: GgufType("IQ1_M", 256, 56),
+    19: GgufType("IQ1_S", 256, 50),
 }
 """By their number in the file."""
 BY_NAME = {type.name: type for type in TYPES.values()}

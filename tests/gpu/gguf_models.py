@@ -15,8 +15,10 @@ from tests.gpu import gguf_converter
 
 KINDS = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K",
-    "Q5_K", "Q6_K",
+    "Q5_K", "Q6_K", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S",
 )  # fmt: skip
+IQ1_M_SCALE = np.array([0x00, 0x00, 0x40, 0x10], np.uint8)
+"""0x1400, 0.001 as a float16: its lowest four bits first, each as the upper ones of a byte."""
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 
 
@@ -60,7 +62,7 @@ def _is_exact(name: str, data: npt.NDArray[Any]) -> bool:
 
 def packed(data: npt.NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> npt.NDArray[Any]:
     """As the package packs it; of the types that it cannot pack, blocks that hold something."""
-    if kind.name.endswith("_K") or kind.name == "IQ4_NL":
+    if kind.name.endswith("_K") or kind.name.startswith("IQ"):
         return random_blocks(data, kind)
     found: npt.NDArray[Any] = gguf.quants.quantize(data, kind)
     return found
@@ -77,7 +79,9 @@ def random_blocks(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> np
         blocks[:, -2:] = scales[:, :2]
     elif kind.name == "Q2_K":
         blocks[:, -4:] = scales
-    elif kind.name == "IQ4_NL":
+    elif kind.name == "IQ1_M":  # the bits of the scale are the upper ones of its last four words
+        blocks[:, -7::2] = blocks[:, -7::2] & 15 | IQ1_M_SCALE
+    elif kind.name.startswith("IQ"):
         blocks[:, :2] = scales[:, :2]
     else:
         blocks[:, :4] = scales
