@@ -15,6 +15,7 @@ from app import tale
 from app.config import Settings
 from app.free_memory import Free
 from app.memory import expect_fit
+from app.models import find_model
 from gpu import DeviceError, Footprint, Inventory, ModelError
 from tests.gpu import random_loras
 from tests.gpu.random_loras import LLAMA
@@ -203,6 +204,16 @@ def test_adapters_of_the_model_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
     with pytest.raises(DeviceError, match=r"of weights, 0\.\d\d GB of adapters, "):
         expect_fit("a", base, Settings(), loras=folders, free=Free(1, 1, True))
+
+
+def test_a_model_is_judged_with_the_adapters_it_will_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, settings = random_loras.base(LLAMA), Settings(model=str(random_loras.base(LLAMA)))
+    room = Footprint.of(base, settings.dtype).total
+    monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
+    monkeypatch.setattr("app.memory.free_memory", lambda settings: Free(room, room, shared=True))
+    assert find_model(settings).path == base
+    with pytest.raises(DeviceError, match="of adapters"):
+        find_model(settings, loras={"all": random_loras.folder(LLAMA, "all")})
 
 
 def test_pytorch_keeps_every_weight_in_float32() -> None:
