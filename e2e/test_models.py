@@ -41,7 +41,7 @@ def test_what_is_offered_is_what_the_server_says(page: Page, play: Playground) -
     names = dialog.locator(".offer-name").all_inner_texts()
     assert names == [tale.NAME, *(model.name for model in known_models())]
     first = dialog.locator(".offer").nth(1)
-    expect(first).to_contain_text("135.0 M weights · Apache-2.0 · about 269 MB to fetch")
+    expect(first).to_contain_text("134.5 M weights · Apache-2.0 · about 269 MB to fetch")
     assert violations(page) == []
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()

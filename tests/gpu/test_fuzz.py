@@ -22,6 +22,7 @@ from gpu.errors import ModelError
 from gpu.lora.adapter import Lora
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu import gguf_models, random_llama, random_loras
+from tests.gpu.made_tokenizers import SPECIALS
 from tests.gpu.mutations import json_files, mutants, safetensors_files
 from tests.gpu.test_families import GPT2, SIZES
 
@@ -138,9 +139,10 @@ def tokenizer_json(folder: Path) -> Target:
 def tokenizer_config(folder: Path) -> Target:
     source = random_llama.folder("derived_head")
     shutil.copyfile(source / "tokenizer.json", folder / "tokenizer.json")
-    base = {"bos_token": "<s>", "eos_token": {"content": "</s>", "special": True},
+    first, _, last = SPECIALS
+    base = {"bos_token": first, "eos_token": {"content": last, "special": True},
             "add_bos_token": True, "chat_template": [{"name": "default", "template": "{{ 1 }}"}],
-            "added_tokens_decoder": {"0": {"content": "<s>", "special": True}}}  # fmt: skip
+            "added_tokens_decoder": {"0": {"content": first, "special": True}}}  # fmt: skip
     return Target(folder / "tokenizer_config.json", json_files(base), lambda: use_tokenizer(folder))
 
 
