@@ -47,7 +47,7 @@ READ = """async () => {
 
 @dataclass(frozen=True)
 class State:
-    """What is open while a text is written; `instrument` is a name of look.js or ""."""
+    """What is open while a text is written; `instrument` is a name of instruments.js or ""."""
 
     name: str
     capture: bool

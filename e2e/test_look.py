@@ -58,6 +58,25 @@ def wrote(page: Page, here: Site, n: int = 30, **media: str) -> tuple[Playground
     return play, Lookout(page)
 
 
+def test_an_instrument_is_fetched_when_it_is_opened_and_again_when_that_failed(
+    page: Page, site: Callable[..., Site], allowed_console: list[str]
+) -> None:
+    allowed_console.append("Failed to load resource")
+    fetched: list[str] = []
+    page.on("request", lambda request: fetched.append(request.url.rpartition("/")[2]))
+    page.route("**/look/lens.js", lambda route: route.abort())
+    play, look = wrote(page, site())
+    assert "lens.js" not in fetched
+    look.open("lens")
+    expect(look.message).to_contain_text("The server cannot be reached. This goes on by itself")
+    expect(look.panel.get_by_role("button", name="CSV")).to_be_disabled()
+    page.unroute("**/look/lens.js")
+    play.core.focus()
+    page.keyboard.press("ArrowLeft")  # what is looked at changes, so it is tried again
+    expect(page.locator(".ln-grid tr").first).to_be_visible()
+    expect(look.panel.get_by_role("button", name="CSV")).to_be_enabled()
+
+
 def test_the_keyboard_alone_opens_drives_and_closes(page: Page, site: Callable[..., Site]) -> None:
     play, look = wrote(page, site())
     play.core.focus()
@@ -239,7 +258,13 @@ def test_a_picture_is_saved_of_what_is_seen(
         assert picture["colours"] > 50, f"{name}: smoothed words have colours between two"
 
 
-@pytest.mark.parametrize("name", INSTRUMENTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attention",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in INSTRUMENTS if n != "attention"),
+    ],
+)
 def test_nothing_moves_while_text_streams_beside_an_instrument(
     page: Page, site: Callable[..., Site], name: str
 ) -> None:
@@ -256,13 +281,14 @@ def test_nothing_moves_while_text_streams_beside_an_instrument(
     assert sum(shift[0] for shift in shifts) < 0.001, shifts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("theme", "size"),
     [
         ("dark", (360, 640)),
-        pytest.param("light", (1440, 900), marks=pytest.mark.slow),
-        pytest.param("dark", (1440, 900), marks=pytest.mark.slow),
-        pytest.param("light", (900, 800), marks=pytest.mark.slow),
+        ("light", (1440, 900)),
+        ("dark", (1440, 900)),
+        ("light", (900, 800)),
     ],
 )
 def test_axe_finds_nothing_in_an_instrument(

@@ -1,15 +1,11 @@
 // Look closer: instruments that open over the bench and show the focused token, or the run.
 //
-// An instrument is an object. The frame opens and closes it, tells it what is looked at, and gives
-// it the header, the states, the table and the files.
+// An instrument is an object. The frame fetches it when it is first opened (look/instruments.js),
+// opens and closes it, tells it what is looked at, and gives it the header, the states, the table
+// and the files.
 //
-//   name    one word; the address is #look=<name>
-//   tab     what its tab says
-//   title   what its header says
-//   what    what is seen, in one sentence
 //   needs   what there must be: "run" (an answer), "token" (a focused token) or "nothing"
 //   asks    true when it asks the engine, which must then be ready
-//   fits(hello)     is there anything of the kind in this model? Where not, it has no tab. Optional
 //   setUp(root)     called once, before the first `show`: build the picture in `root`
 //   show(context)   draw what is looked at (look/context.js). Returns, or promises, where the
 //                   numbers come from: "Measured on this run." Called again in the frame after
@@ -22,37 +18,10 @@
 // instrument's own controls changed: changed("look").
 
 import { byId } from "./dom.js";
-import { attention } from "./look/attention.js";
-import { branches } from "./look/branches.js";
-import { cache } from "./look/cache.js";
-import { changed, on, state } from "./state.js";
-import { experts } from "./look/experts.js";
-import { filters } from "./look/filters.js";
-import { lens } from "./look/lens.js";
-import { loss } from "./look/loss.js";
-import { present, refresh, setUpPanel } from "./look/panel.js";
-import { plan } from "./look/plan.js";
-import { reach } from "./look/reach.js";
-import { timeline } from "./look/timeline.js";
-import { tokens } from "./look/tokens.js";
+import { INSTRUMENTS } from "./look/instruments.js";
+import { prepare, present, refresh, setUpPanel } from "./look/panel.js";
 import { drawTabs, reachedTab, setUpTabs } from "./look/tabs.js";
-import { weights } from "./look/weights.js";
-
-/** In the order of their tabs. */
-const INSTRUMENTS = [
-  tokens,
-  timeline,
-  attention,
-  lens,
-  experts,
-  filters,
-  reach,
-  branches,
-  loss,
-  cache,
-  weights,
-  plan,
-];
+import { changed, on, state } from "./state.js";
 
 const TOPICS = "hello line turns tokens focus settings reach counted size theme look";
 const HASH = /^#look=([a-z]+)$/;
@@ -106,6 +75,9 @@ export function showInstrument(name) {
   else if (wanted !== open) openLook(wanted);
   last = own;
 }
+
+/** Resolves when the instrument of this name, which is open, is there to be used. */
+export const whenPrepared = (name) => prepare(byName(name));
 
 /** Close the panel; true when it was open. */
 export function closeLook() {

@@ -8,6 +8,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from app import assets
+from app.pages import STYLE_SHEETS
 from tests.app.conftest import StartSite
 
 
@@ -17,6 +18,16 @@ def test_the_page_is_served_and_not_kept(http: FlaskClient) -> None:
     assert response.mimetype == "text/html"
     assert response.headers["Cache-Control"] == "no-cache"
     assert "Tokenglass" in response.text
+
+
+def test_the_style_sheets_come_as_one_file(http: FlaskClient) -> None:
+    style = http.get("/static/css/page.css")
+    assert style.mimetype == "text/css"
+    sheets = {path.stem: path.read_text("utf-8") for path in assets("static").glob("css/*.css")}
+    assert set(STYLE_SHEETS) == set(sheets)
+    assert style.text == "\n".join(sheets[name] for name in STYLE_SHEETS)
+    tag = {"If-None-Match": style.headers["ETag"]}
+    assert http.get("/static/css/page.css", headers=tag).status_code == 304
 
 
 def static_files() -> list[str]:

@@ -30,10 +30,6 @@ let over = false;
 let now = null;
 
 export const attention = {
-  name: "attention",
-  tab: "Attention",
-  title: "Attention",
-  what: "What the focused token looked at and, after it, what looked at it.",
   needs: "token",
   asks: true,
 

@@ -27,10 +27,6 @@ let hot = null;
 let now = null;
 
 export const branches = {
-  name: "branches",
-  tab: "Branches",
-  title: "Branches",
-  what: "What the versions of the answer share, how likely each is, and the likeliest ways to go on.",
   needs: "run",
 
   setUp(root) {

@@ -22,11 +22,6 @@ const inputs = {};
 const view = () => VIEWS[wanted].view;
 
 export const cache = {
-  name: "cache",
-  tab: "Cache",
-  title: "KV cache",
-  what: "Keys and values that all layers keep for every token, so that none is computed twice.",
-
   get needs() {
     return view().needs;
   },

@@ -27,12 +27,7 @@ let hovered = null;
 let now = null;
 
 export const experts = {
-  name: "experts",
-  tab: "Experts",
-  title: "Experts",
-  what: "To which of its experts each layer gave the tokens, and how evenly the run used them all.",
   needs: "run",
-  fits: ({ model }) => model.n_experts > 0,
 
   setUp(root) {
     const bar = root.appendChild(el("div", "ex-bar"));

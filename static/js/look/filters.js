@@ -28,10 +28,6 @@ let figures = null;
 let now = null;
 
 export const filters = {
-  name: "filters",
-  tab: "Filters",
-  title: "Filters",
-  what: "How sampling makes one token of all: shares of probability, stage by stage, and the draw.",
   needs: "token",
   asks: true,
 

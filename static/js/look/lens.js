@@ -36,10 +36,6 @@ let now = null;
 let embedding = null;
 
 export const lens = {
-  name: "lens",
-  tab: "Lens",
-  title: "Logit lens",
-  what: "What the model would say after every layer, if its output head read the stream there.",
   needs: "token",
   asks: true,
 

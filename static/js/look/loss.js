@@ -40,10 +40,6 @@ let problem = null;
 let one = null;
 
 export const loss = {
-  name: "loss",
-  tab: "Loss",
-  title: "Loss",
-  what: "How surprising each token of a text is, what was expected, and what training would move.",
   needs: "nothing",
   asks: true,
 

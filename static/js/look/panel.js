@@ -11,8 +11,10 @@ const BUSY_AFTER_MS = 200;
 
 const panel = byId("look");
 const roots = new Map();
+/** What was fetched: what an instrument does, by its entry in instruments.js. */
+const fetched = new Map();
 
-/** The instrument on show and what became of it. */
+/** The entry of the instrument on show, and what became of it. */
 let shown = null;
 let source = "";
 let asTable = false;
@@ -28,32 +30,42 @@ export function setUpPanel(close) {
     button.addEventListener("click", () => saveAs(button.dataset.kind));
 }
 
-/** Show another instrument, or null for none. */
-export function present(instrument) {
-  if (shown === instrument) return;
+/** Show another instrument (its entry in instruments.js), or null for none. */
+export function present(entry) {
+  if (shown === entry) return;
   leave();
-  shown = instrument;
-  panel.hidden = !instrument;
-  if (!instrument) return;
-  setText(byId("look-title"), instrument.title);
-  setText(byId("look-what"), instrument.what);
-  for (const [other, root] of roots) root.hidden = other !== instrument;
-  if (!roots.has(instrument)) setUpInstrument(instrument);
+  shown = entry;
+  panel.hidden = !entry;
+  if (!entry) return;
+  setText(byId("look-title"), entry.title);
+  setText(byId("look-what"), entry.what);
+  for (const [other, root] of roots) root.hidden = other !== entry;
   tell("");
   say("");
   refresh();
 }
 
-function setUpInstrument(instrument) {
+/** Fetch and set up an instrument, once. Fails with Missing while the server cannot be reached. */
+export async function prepare(entry) {
+  const instrument = await entry.fetch().catch(() => {
+    throw new Missing("The server cannot be reached. This goes on by itself when it can.");
+  });
+  if (fetched.has(entry)) return;
+  fetched.set(entry, instrument);
+  setUpInstrument(entry, instrument);
+}
+
+function setUpInstrument(entry, instrument) {
   const root = document.createElement("div");
-  root.className = `instrument ${instrument.name}`;
-  roots.set(instrument, root);
+  root.className = `instrument ${entry.name}`;
+  root.hidden = entry !== shown;
+  roots.set(entry, root);
   byId("look-body").append(root);
   instrument.setUp(root);
   if (!root.querySelector("button, input, textarea, [tabindex]")) {
     root.tabIndex = 0; // whoever scrolls by keyboard has to get there
     root.setAttribute("role", "group");
-    root.setAttribute("aria-label", instrument.title);
+    root.setAttribute("aria-label", entry.title);
   }
   new ResizeObserver(refresh).observe(root);
 }
@@ -64,7 +76,7 @@ function leave() {
   leaving = new AbortController();
   notBusy();
   pending = again = false;
-  shown.hide?.();
+  fetched.get(shown)?.hide?.();
 }
 
 /** Show what is looked at now. While an instrument works on an answer, the newest request waits. */
@@ -78,7 +90,8 @@ export async function refresh() {
   pending = true;
   again = false;
   try {
-    const from = showNow(signal);
+    if (!fetched.has(shown)) await patiently(prepare(shown), signal);
+    const from = signal.aborted ? "" : showNow(fetched.get(shown), signal);
     const known = from instanceof Promise ? await patiently(from, signal) : from;
     if (!signal.aborted) done(known);
   } catch (error) {
@@ -89,13 +102,13 @@ export async function refresh() {
   if (again) refresh();
 }
 
-function showNow(signal) {
-  const reason = whyNot(shown);
+function showNow(instrument, signal) {
+  const reason = whyNot(instrument);
   if (reason) throw new Missing(reason);
-  return shown.show(contextNow(signal));
+  return instrument.show(contextNow(signal));
 }
 
-/** Wait for an answer of the engine, and say so when it takes long. */
+/** Wait for an answer of the engine (or for the code that asks), and say so when it takes long. */
 async function patiently(answer, signal) {
   panel.setAttribute("aria-busy", "true");
   busyTimer = setTimeout(() => tell("Computing …"), BUSY_AFTER_MS);
@@ -154,7 +167,8 @@ function say(text, bad = false) {
   box.hidden = !text;
   box.dataset.tone = bad ? "bad" : "";
   panel.toggleAttribute("data-nothing", !!text);
-  for (const button of panel.querySelectorAll("[data-kind], #look-table")) button.disabled = !!text;
+  const nothing = !!text || !fetched.has(shown);
+  for (const button of panel.querySelectorAll("[data-kind], #look-table")) button.disabled = nothing;
 }
 
 // ---- the same as numbers ---------------------------------------------------------------------
@@ -163,13 +177,13 @@ function showTable(wanted) {
   asTable = wanted;
   byId("look-table").setAttribute("aria-pressed", String(asTable));
   panel.toggleAttribute("data-table", asTable);
-  if (asTable) drawNumbers();
+  if (asTable && fetched.has(shown)) drawNumbers();
 }
 
 function drawNumbers() {
   const box = byId("look-numbers");
   const { scrollTop } = box;
-  box.replaceChildren(drawTable(shown.table(), shown.title));
+  box.replaceChildren(drawTable(fetched.get(shown).table(), shown.title));
   box.scrollTop = scrollTop;
 }
 
@@ -186,5 +200,5 @@ function saveAs(kind) {
     `${shown.title} · ${about.model} · ${about.device}`,
     `${shown.what} ${source}`.trim(),
   ];
-  save(kind, { numbers: () => shown.table(), about, root: roots.get(shown), lines });
+  save(kind, { numbers: () => fetched.get(shown).table(), about, root: roots.get(shown), lines });
 }

@@ -32,10 +32,6 @@ let now = null;
 let timing = false;
 
 export const plan = {
-  name: "plan",
-  tab: "Plan",
-  title: "Plan",
-  what: "Every dispatch of a step, in the order they run on the device.",
   needs: "nothing",
   asks: true,
 

@@ -37,10 +37,6 @@ let chosen = "head 0.0";
 let found = null;
 
 export const reach = {
-  name: "reach",
-  tab: "Reach",
-  title: "Reach in",
-  what: "Switch off or scale what is inside, steer and patch, while the text is written.",
   needs: "nothing",
 
   setUp(root) {

@@ -23,10 +23,6 @@ let roof = null;
 let now = null;
 
 export const timeline = {
-  name: "timeline",
-  tab: "Timeline",
-  title: "Timeline",
-  what: "This request from sending it to its words on the page, step by step.",
   needs: "run",
 
   setUp(root) {

@@ -30,10 +30,6 @@ let pieces = null;
 let choices = null;
 
 export const tokens = {
-  name: "tokens",
-  tab: "Tokens",
-  title: "Tokens",
-  what: "What becomes of a prompt: the chat template around it, and the pieces the model reads.",
   needs: "nothing",
 
   setUp(root) {

@@ -26,10 +26,6 @@ let now = null;
 let known = null;
 
 export const weights = {
-  name: "weights",
-  tab: "Weights",
-  title: "Weights",
-  what: "Every tensor of the model, as large as its number of parameters.",
   needs: "nothing",
   asks: true,
 
