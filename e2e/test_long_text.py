@@ -145,6 +145,7 @@ def test_a_word_out_of_sight_is_found_and_lit(page: Page, long: Playground) -> N
     expect(word).to_be_in_viewport()
 
 
+@pytest.mark.slow
 def test_a_token_costs_the_same_however_long_the_text_is(
     page: Page, site: Callable[..., Site]
 ) -> None:

@@ -468,7 +468,7 @@ def test_an_error_about_what_looked_at_it_leaves_what_it_looked_at(
     expect(page.get_by_role("button", name="Ask 14 tokens after it")).to_be_visible()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_axe_finds_nothing_in_attention(page: Page, site: Callable[..., Site], theme: str) -> None:
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     _, look, _ = fake_run(page, site())

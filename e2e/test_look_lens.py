@@ -249,7 +249,7 @@ def test_before_anything_follows_there_is_nothing_to_see(
     expect(page.locator(".ln-says")).to_contain_text("After “")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_axe_finds_nothing_in_the_lens(page: Page, site: Callable[..., Site], theme: str) -> None:
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     fake_run(page, site())

@@ -74,8 +74,11 @@ def open_page(page: Page, here: Site, **media: Any) -> Playground:
 
 @pytest.mark.parametrize(
     ("theme", "size"),
-    [("light", (1440, 900)), ("dark", (1440, 900)), ("light", (390, 844))],
-    ids=["desktop-light", "desktop-dark", "phone"],
+    [
+        pytest.param("light", (1440, 900), id="desktop-light", marks=pytest.mark.slow),
+        pytest.param("dark", (1440, 900), id="desktop-dark"),
+        pytest.param("light", (390, 844), id="phone"),
+    ],
 )
 def test_axe_finds_nothing_in_any_state(
     page: Page, site: Callable[..., Site], theme: str, size: tuple[int, int]

@@ -92,6 +92,7 @@ def test_long_names_stay_in_their_place(page: Page, hand: Hand, width: int) -> N
                                              " 1 is as it was trained")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_bundled_model_with_an_adapter_and_without(page: Page) -> None:
     """A change while writing acts from the announced token on; without it, the same seed gives the
     text of the base."""

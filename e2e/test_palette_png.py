@@ -41,6 +41,7 @@ def test_many_colours_become_near_ones(page: Page) -> None:
     assert np.abs(got.astype(int) - pixels.astype(int)).mean() <= 6
 
 
+@pytest.mark.slow
 def test_a_page_becomes_smaller_and_stays_itself(page: Page) -> None:
     page.set_content("<h1>Core sample</h1><p>" + "A fox found a lantern. " * 200)
     png = page.screenshot()

@@ -36,6 +36,7 @@ def test_a_full_disk_is_one_line() -> None:
     assert done.stderr == "Error: the text cannot be written: No space left on device\n"
 
 
+@pytest.mark.slow
 def test_without_a_writable_cache_it_writes_the_same_text() -> None:
     usual = generate(subprocess.PIPE)
     nowhere = generate(

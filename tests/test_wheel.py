@@ -46,6 +46,7 @@ def address(command: Path, tmp_path: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.slow
 def test_the_wheel_has_no_torch_and_streams_a_token(command: Path, address: str) -> None:
     installed = run(command.parent / "python", "-m", "pip", "list")
     assert not re.search(r"^torch\b", installed, re.MULTILINE)

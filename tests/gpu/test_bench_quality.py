@@ -77,6 +77,7 @@ def test_another_text_begins_where_one_ends(device: Device) -> None:
     assert len({tuple(text) for text in texts if len(text) > 1}) > 2
 
 
+@pytest.mark.slow
 def test_a_models_own_text_is_where_roundings_are_close(device: Device, tale: WgpuRunner) -> None:
     """The reason for not measuring on random ids."""
     q4 = Subject.from_folder(TALE).runner(device, "q4", N_TOKENS)

@@ -72,9 +72,9 @@ def computed(runner: WgpuRunner) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "n_slots"),
     [
-        ("qwen2_moe", 3),
         ("qwen3_moe_window_bias", 1),
-        ("qwen3_moe_window_bias", 9),
+        pytest.param("qwen2_moe", 3, marks=pytest.mark.slow),
+        pytest.param("qwen3_moe_window_bias", 9, marks=pytest.mark.slow),
     ],
 )
 def test_the_same_bits_at_any_number_of_slots(
@@ -122,6 +122,7 @@ def test_as_many_slots_as_experts_are_all_of_them(device: Device) -> None:
     assert runner.memory == load(device, name, None).memory
 
 
+@pytest.mark.slow
 def test_an_engine_writes_the_same_and_tells_of_experts_with_every_token() -> None:
     """A prompt of one piece, then tokens; PyTorch has all experts where they are computed."""
     name, written, told = "qwen2_moe", [], []

@@ -26,7 +26,7 @@ from tests.gpu.made_tokenizers import SPECIALS
 from tests.gpu.mutations import json_files, mutants, safetensors_files
 from tests.gpu.test_families import GPT2, SIZES
 
-QUICK, LONG = 150, 3000
+QUICK, LONG = 60, 3000
 MOST_BYTES = 64 << 20
 """Of memory for a file of some KB."""
 SENTENCE_PIECES = Path(__file__).parent / "sentence_piece" / "bpe.model"

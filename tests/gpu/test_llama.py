@@ -42,7 +42,17 @@ def test_logits_and_statistics_equal_transformers(device: Device, name: str) -> 
     compare("llama.entropy_bits", name, entropy, want.entropy, np.array(1e-3), seed=0)
 
 
-@pytest.mark.parametrize("name", random_llama.NAMES[::2])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "odd100_tied",
+        *(
+            pytest.param(n, marks=pytest.mark.slow)
+            for n in random_llama.NAMES
+            if n != "odd100_tied"
+        ),
+    ],
+)
 def test_half_precision_storage_changes_little(device: Device, name: str) -> None:
     ids = random_llama.ids(name, 24)
     runner = driving.load(device, random_llama.folder(name), "f16")
@@ -66,7 +76,10 @@ def test_a_trained_model_equals_transformers(device: Device, stories: Path) -> N
         compare("stories260k.kl.f16", "text", np.array([kl]), np.zeros(1), np.array(1e-5), seed=0)
 
 
-@pytest.mark.parametrize("capture", [False, True], ids=["plain", "captured"])
+@pytest.mark.parametrize(
+    "capture",
+    [pytest.param(False, id="plain", marks=pytest.mark.slow), pytest.param(True, id="captured")],
+)
 def test_a_trained_model_writes_its_golden_text(
     device: Device, stories: Path, capture: bool
 ) -> None:

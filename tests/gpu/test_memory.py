@@ -38,7 +38,7 @@ def record_all(runner: WgpuRunner) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", ["f16", "q4", *(pytest.param(d, marks=pytest.mark.slow) for d in ("f32", "q8"))]
+    "dtype", ["f16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("f32", "q8", "q4"))]
 )
 def test_all_but_weights_and_cache_is_little(device: Device, dtype: str) -> None:
     """SmolLM2-135M's shape with the KV cache of one conversation: as little as is of use, so that
@@ -78,7 +78,10 @@ def test_weights_are_not_on_the_host_twice(device: Device) -> None:
     assert resident_bytes() - before < 1.25 * len(weights) * UPLOAD_BYTES
 
 
-@pytest.mark.parametrize("capture", [False, True], ids=["plain", "captured"])
+@pytest.mark.parametrize(
+    "capture",
+    [pytest.param(False, id="plain", marks=pytest.mark.slow), pytest.param(True, id="captured")],
+)
 def test_fifty_tokens_leave_nothing_behind(device: Device, capture: bool) -> None:
     """No plan, no dispatch, no byte, no GPU object and no Python object, while the context grows
     over several blocks."""

@@ -130,6 +130,7 @@ def test_nibbles_beat_a_grid_from_least_to_greatest(k: int, size: float) -> None
     assert found <= 0.93 * plain + k * 200 * rounding
 
 
+@pytest.mark.slow
 def test_nibbles_come_near_the_least_possible_error() -> None:
     blocks = normal(64, 32, seed=1)
     found = np.square(there_and_back("q4", blocks) - blocks).sum(1)

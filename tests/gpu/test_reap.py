@@ -70,8 +70,8 @@ def observed(name: str, ids: list[int]) -> tuple[Any, Any, Any]:
     [
         ("mixtral_window_odd", "torch"),
         ("qwen2_moe", "torch"),
-        ("qwen2_moe", "wgpu"),
-        ("qwen3_moe", "torch"),
+        pytest.param("qwen2_moe", "wgpu", marks=pytest.mark.slow),
+        pytest.param("qwen3_moe", "torch", marks=pytest.mark.slow),
         ("qwen3_moe", "wgpu"),
     ],
 )

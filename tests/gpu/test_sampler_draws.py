@@ -40,6 +40,7 @@ SETTINGS = {
 
 
 MORE = [(name, "smooth") for name in ("hot", "cold", "top_k", "top_p", "min_p", "penalty")]
+MORE += [(name, "tied") for name in ("top_p", "penalty")]
 MORE += [("plain", "tied"), ("all", "tied")]
 
 
@@ -79,7 +80,6 @@ def p_value(counts: Array, probabilities: Array) -> float:
     ("name", "kind"),
     [
         *((name, "smooth") for name in ("plain", "all")),
-        *((name, "tied") for name in ("top_p", "penalty")),
         *(pytest.param(name, kind, marks=pytest.mark.slow) for name, kind in MORE),
     ],
 )
@@ -99,6 +99,7 @@ def test_the_first_tokens_of_many_seeds_follow_the_reference(sampler: SamplerRig
     assert p_value(draw(sampler, logits, samples, []), wanted) > LEAST_P
 
 
+@pytest.mark.slow
 def test_the_test_notices_a_wrong_distribution(sampler: SamplerRig) -> None:
     """Draws at temperature 1.3 do not pass for draws at 1."""
     logits = logits_of("smooth")
