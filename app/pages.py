@@ -35,7 +35,8 @@ def register(app: Flask, engine: EngineClient, version: str, *, switching: bool)
         response = Response("\n".join(sheets), mimetype="text/css")
         response.headers["Cache-Control"] = "no-cache"
         response.add_etag()
-        return response.make_conditional(request)
+        response.make_conditional(request)
+        return response
 
     @app.get("/health")
     def health() -> tuple[Response, int]:
