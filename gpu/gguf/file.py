@@ -1,55 +1,26 @@
 """One GGUF file, opened and checked: its metadata, and where its tensors lie.
 
-The format is llama.cpp's, versions 2 and 3 (docs/gguf.md of the ggml project), little-endian:
-
-    "GGUF", u32 version, u64 n_tensors, u64 n_values
-    n_values × (string key, u32 type, value)
-    n_tensors × (string name, u32 n_dims, u64 dims[n_dims] (fastest first), u32 type, u64 offset)
-    padding to `general.alignment`, then the tensors' bytes at their offsets from there
-
-A string is a u64 length and UTF-8; an array is a u32 type, a u64 count and the values. A file may
-lie about all of it, so every length is held to the bytes that are left before anything is read, and
-nothing is read of a file whose tensors overlap or do not fit.
+A file may lie about all of it (see `gpu.gguf.header`): nothing is read of one whose tensors overlap
+or do not fit.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu.errors import ModelError
+from gpu.gguf.header import Bytes, Header, read_header
 from gpu.gguf.split import part_of, part_path
-from gpu.gguf.types import TYPES, GgufType
+from gpu.gguf.types import GgufType
 from gpu.json_object import shown
 
-MAGIC = b"GGUF"
-VERSIONS = (2, 3)
 SUFFIX = ".gguf"
-MAX_ENTRIES = 1 << 16
-"""Of values and of tensors, each: real files have a few thousand."""
-MAX_DIMS = 4
-DEFAULT_ALIGNMENT = 32
-MAX_ALIGNMENT = 1 << 16
-
-STRING, ARRAY, BOOL = 8, 9, 7
-NUMBERS = {
-    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4",
-    BOOL: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
-}  # fmt: skip
-
-Bytes = npt.NDArray[np.uint8]
-
-
-class EndsEarly(ModelError):
-    """What should follow is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,158 +126,6 @@ def _read(stat: Stat) -> GgufFile:
         raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
     header = read_header(path, data)
     return GgufFile(path, header.values, _placed(path, header, data))
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What comes before the tensors' bytes, which begin at `start`."""
-
-    values: Mapping[str, Any]
-    infos: Mapping[str, Info]
-    start: int
-    alignment: int
-
-
-def read_header(path: Path, data: Bytes) -> Header:
-    """Of the file at `path`, from its beginning. Raises EndsEarly when `data` has too little of it,
-    and ModelError."""
-    reader = _Reader(path, data)
-    n_tensors, n_values = reader.preamble()
-    values = dict(_unique(path, "key", (reader.entry() for _ in range(n_values))))
-    infos = dict(_unique(path, "tensor", (reader.tensor() for _ in range(n_tensors))))
-    alignment = values.get("general.alignment", DEFAULT_ALIGNMENT)
-    ok = type(alignment) is int and 0 < alignment <= MAX_ALIGNMENT and alignment % 8 == 0
-    if not ok:
-        raise ModelError(f"{path}: general.alignment is {shown(alignment)}; expected 8, 16, 32 …")
-    return Header(values, infos, -(-reader.at // alignment) * alignment, alignment)
-
-
-@dataclass(frozen=True, slots=True)
-class Info:
-    """Where a tensor lies: `offset` from where the first begins."""
-
-    type: GgufType
-    shape: tuple[int, ...]
-    offset: int
-    n_bytes: int
-
-
-class _Reader:
-    """Reads the header from its beginning; never past the end of the file."""
-
-    def __init__(self, path: Path, data: Bytes) -> None:
-        self._path = path
-        self._data = data
-        self.at = 0
-
-    def preamble(self) -> tuple[int, int]:
-        """How many tensors and values there are."""
-        magic, version = bytes(self._take(4, "the magic")), self._number("<u4")
-        if magic != MAGIC:
-            raise self._error(f"begins with {magic!r}, not with {MAGIC!r}: it is not a GGUF file")
-        if version not in VERSIONS:
-            raise self._error(
-                f"is GGUF version {version}; supported: {', '.join(map(str, VERSIONS))}, "
-                "little-endian"
-            )
-        counts = self._number("<u8"), self._number("<u8")
-        if max(counts) > MAX_ENTRIES:
-            raise self._error(
-                f"says it has {counts[0]} tensors and {counts[1]} values; {MAX_ENTRIES} of each "
-                "are the most that are read"
-            )
-        return counts
-
-    def entry(self) -> tuple[str, Any]:
-        key = self._string("a key")
-        return key, self._value(self._number("<u4"), key)
-
-    def tensor(self) -> tuple[str, Info]:
-        name = self._string("a tensor's name")
-        n_dims = self._number("<u4")
-        if not 1 <= n_dims <= MAX_DIMS:
-            raise self._error(f"tensor {shown(name)} has {n_dims} dimensions; expected 1 to 4")
-        dims = [self._number("<u8") for _ in range(n_dims)]
-        kind, offset = self._number("<u4"), self._number("<u8")
-        type = TYPES.get(kind)
-        if type is None:
-            raise self._error(
-                f"tensor {shown(name)} has type {kind}; supported: "
-                + ", ".join(t.name for t in TYPES.values())
-            )
-        if math.prod(dims) >= 1 << 48 or dims[0] % type.block:
-            raise self._error(
-                f"tensor {shown(name)} has dimensions {dims}; the first of a {type.name} must be a "
-                f"multiple of {type.block}, and all together below 2^48"
-            )
-        n_bytes = math.prod(dims) // type.block * type.block_bytes
-        return name, Info(type, tuple(reversed(dims)), offset, n_bytes)
-
-    def _value(self, kind: int, key: str) -> Any:
-        if kind == STRING:
-            return self._string(f"the value of {shown(key)}")
-        if kind == ARRAY:
-            return self._array(key)
-        return self._scalar(kind, key)
-
-    def _scalar(self, kind: int, key: str) -> Any:
-        if kind not in NUMBERS:
-            raise self._error(f"{shown(key)} has value type {kind}; expected 0 to 12")
-        number = self._number(NUMBERS[kind])
-        return bool(number) if kind == BOOL else number
-
-    def _array(self, key: str) -> Any:
-        kind, count = self._number("<u4"), self._number("<u8")
-        if kind == STRING:
-            if count > (len(self._data) - self.at) // 8:  # every string has its length
-                raise EndsEarly(
-                    f"{self._path}: {shown(key)} says it has {count} strings; the file ends before"
-                )
-            return [self._string(f"a string of {shown(key)}") for _ in range(count)]
-        if kind not in NUMBERS:
-            raise self._error(f"{shown(key)} is an array of value type {kind}, which is not read")
-        item = np.dtype(NUMBERS[kind])
-        values = self._take(count * item.itemsize, f"the array {shown(key)}").view(item)
-        return values.astype(bool) if kind == BOOL else values
-
-    def _string(self, what: str) -> str:
-        data = bytes(self._take(self._number("<u8"), what))
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise self._error(f"{what} before byte {self.at} is not UTF-8 ({error})") from None
-
-    def _number(self, format: str) -> Any:
-        data = self._take(np.dtype(format).itemsize, "a number")
-        return struct.unpack(_STRUCT[format], data.tobytes())[0]
-
-    def _take(self, n: int, what: str) -> Bytes:
-        if n > len(self._data) - self.at:
-            raise EndsEarly(
-                f"{self._path}: {what} at byte {self.at} needs {n} bytes, but "
-                f"{len(self._data) - self.at} are left: it is truncated or damaged; download it "
-                "again"
-            )
-        self.at += n
-        return self._data[self.at - n : self.at]
-
-    def _error(self, fault: str) -> ModelError:
-        return ModelError(f"{self._path}: {fault}")
-
-
-_STRUCT = {
-    "<u1": "<B", "<i1": "<b", "<u2": "<H", "<i2": "<h", "<u4": "<I", "<i4": "<i", "<f4": "<f",
-    "<u8": "<Q", "<i8": "<q", "<f8": "<d",
-}  # fmt: skip
-
-
-def _unique(path: Path, what: str, entries: Any) -> Any:
-    seen: set[str] = set()
-    for name, value in entries:
-        if name in seen:
-            raise ModelError(f"{path}: {what} {shown(name)} is given twice")
-        seen.add(name)
-        yield name, value
 
 
 def _placed(path: Path, header: Header, data: Bytes) -> dict[str, GgufTensor]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gpu.errors import ModelError
-from gpu.gguf.file import EndsEarly, Header, read_header
+from gpu.gguf.header import EndsEarly, Header, read_header
 from gpu.gguf.names import OF_CONFIG
 
 FIRST_BYTES, MOST_BYTES = 1 << 20, 1 << 27

@@ -466,7 +466,7 @@ def test_many_parts_are_read_once(
     opened: list[Path] = []
     read_header = file_module.read_header
 
-    def noted(path: Path, data: Any) -> file_module.Header:
+    def noted(path: Path, data: Any) -> Any:
         opened.append(path)
         return read_header(path, data)
 
