@@ -137,7 +137,7 @@ class Activations:
         kv_width = config.n_kv_heads * config.head_dim
         gate_up = rows("gate_up", 2 * config.intermediate_size)
         return cls(
-            batch=Batch.make(memory, step, 1, 1),
+            batch=replace(Batch.make(memory, step, 1, 1), byte_rows=runner.plans.byte_rows),
             before=rows("before", config.hidden_size),
             middle=rows("middle", config.hidden_size),
             qkv=rows("qkv", q_width + 2 * kv_width),

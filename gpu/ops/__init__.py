@@ -5,6 +5,7 @@ NumPy.
 
 from gpu.ops.attention import attention, attention_cut, attention_merge
 from gpu.ops.batch import Batch, NewHeads, Splits
+from gpu.ops.byte_rows import room_for_bytes, to_bytes
 from gpu.ops.cache_heads import cache_heads, unrotate_heads
 from gpu.ops.experts import (
     Grouping,
@@ -52,10 +53,12 @@ __all__ = [
     "norm",
     "place_heads",
     "qkv",
+    "room_for_bytes",
     "sample",
     "sample_keys",
     "scale_heads",
     "scale_update",
     "steer",
+    "to_bytes",
     "unrotate_heads",
 ]

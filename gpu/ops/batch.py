@@ -57,8 +57,9 @@ class NewHeads:
 class Batch:
     """What every op of a step shares: the step's uniform buffer, how many rows and samples the
     plan is recorded for, stand-ins for bindings an op does not use, the splits of long contexts
-    (None: every workgroup of attention walks its whole context), and where new keys and values wait
-    (None: they go right into the cache)."""
+    (None: every workgroup of attention walks its whole context), where new keys and values wait
+    (None: they go right into the cache), and where rows lie as bytes for products with q8 and q4
+    weights (None: these take float32)."""
 
     step: Tensor
     n_rows: int
@@ -67,6 +68,7 @@ class Batch:
     unwritten: Tensor
     splits: Splits | None = None
     new_heads: NewHeads | None = None
+    byte_rows: Tensor | None = None
 
     @classmethod
     def make(cls, memory: Memory, step: Tensor, n_rows: int, n_samples: int) -> Batch:

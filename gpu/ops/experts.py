@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from gpu.checkpoint.matrix import ExpertStack
 from gpu.config import Experts
 from gpu.ops.batch import Batch, expect_shape, groups
+from gpu.ops.byte_rows import operand
 from gpu.ops.norms import Norm
 from gpu.ops.products import ACTIVATION_CODES
 from gpu.ops.step_buffer import MAX_ROWS
@@ -174,12 +175,12 @@ def experts(
     `bias` has one for each pair (pairs, ≥ weight.n). Steps that `is_grouped` says so of need
     `group_pairs` before. `slots`: see the head of this file; the others as in `matmul`."""
     matrix = weight.matrix
-    expect_shape(x, (padded(matrix.k),), label)
     expect_shape(y, (padded(weight.n // 2 if gated else weight.n),), label)
     expect_shape(slots, (of.n,), label)
     _expect_routing(routing, of, label)
     tuning, n_rows, grouped = rec.device.tuning, batch.n_rows, is_grouped(of, batch.n_rows)
     m = tile_pairs(tuning, of, n_rows)
+    rows = operand(rec, batch, label, x, matrix, norm, each=of.per_token if of_pairs else 1)
     for shard in matrix.shards:
         tile = tuning.tile(m, weight.n, matrix.blocks)
         rec.dispatch(
@@ -187,9 +188,8 @@ def experts(
             "experts",
             {
                 "step": batch.step,
-                "x": x,
+                **rows.tensors,
                 "weight": shard.tensor,
-                "gain": norm.gain if norm else batch.unread,
                 "pairs": grouping.order if grouped else routing.chosen,
                 "bias": bias or batch.unread,
                 "tiles": grouping.tiles if grouped else batch.unread,
@@ -201,8 +201,7 @@ def experts(
                 "K": matrix.k,
                 "N": weight.n,
                 "BLOCKS": matrix.blocks,
-                "EPS": norm.eps if norm else 0.0,
-                "NORM": norm is not None,
+                **rows.constants,
                 "PER_TOKEN": of.per_token,
                 "X_PAIRS": 1 if of_pairs else of.per_token,
                 "FIRST_SLOT": shard.first // weight.n,
@@ -215,7 +214,7 @@ def experts(
                 "GROUPED": grouped,
             },
             tile.prelude,
-            {"weight": f"weight_{matrix.dtype}", "x_tile": tile.x_tile},
+            {**rows.lib, "x_tile": tile.x_tile},
         )
 
 

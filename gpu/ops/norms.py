@@ -60,7 +60,7 @@ def norm(
             "WIDTH": width,
             "STRIDE": padded(width),
             "EPS": of.eps,
-            "LANES": _lanes(rec.device.info),
+            "LANES": lanes_over_a_row(rec.device.info),
             "CENTRED": of.centred,
             "BIAS": of.bias is not None,
             "RESIDUAL": residual is not None,
@@ -115,7 +115,7 @@ def place_heads(
             "Q_STRIDE": q.shape[-1],
             "EPS": config.rms_norm_eps,
             "WHOLE": whole,
-            "LANES": _lanes(rec.device.info),
+            "LANES": lanes_over_a_row(rec.device.info),
             **to.paging,
         },
         lib={"kv_pair": to.pair},
@@ -144,6 +144,6 @@ def add_positions(rec: Recorder, batch: Batch, label: str, table: Tensor, x: Ten
     )
 
 
-def _lanes(info: DeviceInfo) -> int:
-    """Lanes over a row."""
+def lanes_over_a_row(info: DeviceInfo) -> int:
+    """Of a workgroup that has a row to itself."""
     return 8 if info.software else 64

@@ -6,6 +6,7 @@ from gpu.checkpoint.matrix import Matrix
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.ops.batch import Batch, expect_shape, groups
+from gpu.ops.byte_rows import Operand, operand
 from gpu.ops.cache_heads import Destination, cache_heads
 from gpu.ops.norms import Norm, turned_dim
 from gpu.webgpu.buffers import Tensor, padded
@@ -75,21 +76,19 @@ def matmul(
     x, or, when `gathered`, from the row of x in its own place. `bias`: (width,), or of each row
     (rows, width).
     """
-    expect_shape(x, (padded(weight.k),), label)
     expect_shape(y, (padded(weight.n // 2 if gated else weight.n),), label)
     if residual is not None:
         expect_shape(residual, (y.shape[-1],), label)
+    sampled = gather or gathered
     _record_product(
         rec,
         "matmul",
         label,
         weight,
-        norm,
-        batch.n_samples if gather or gathered else batch.n_rows,
+        operand(rec, batch, label, x, weight, norm, sampled=sampled),
+        batch.n_samples if sampled else batch.n_rows,
         {
             "step": batch.step,
-            "x": x,
-            "gain": norm.gain if norm else batch.unread,
             "bias": bias or batch.unread,
             "residual": residual or batch.unread,
             "y": y,
@@ -102,7 +101,7 @@ def matmul(
             "SCALE": scale,
             "CAP": cap or 0.0,
             "RESIDUAL": residual is not None,
-            "GATHER": gather or gathered,
+            "GATHER": sampled,
             "GATHERED": gathered,
         },
     )
@@ -130,7 +129,6 @@ def qkv(
     n_heads = config.n_heads + 2 * config.n_kv_heads
     if weight.n != n_heads * config.head_dim:
         raise ValueError(f"{label}: {weight.n} rows are not {n_heads} heads of {config.head_dim}")
-    expect_shape(x, (padded(weight.k),), label)
     expect_shape(q, (padded(config.n_heads * config.head_dim),), label)
     rotary_dim = turned_dim(config, rotations, label)
     to = Destination.of(batch, config, pools, layer)
@@ -139,12 +137,10 @@ def qkv(
         "qkv",
         label,
         weight,
-        norm,
+        operand(rec, batch, label, x, weight, norm),
         batch.n_rows,
         {
             "step": batch.step,
-            "x": x,
-            "gain": norm.gain if norm else batch.unread,
             "bias": bias or batch.unread,
             "rotations": rotations or batch.unread,
             "q": q,
@@ -175,7 +171,7 @@ def _record_product(
     shader: str,
     label: str,
     weight: Matrix,
-    norm: Norm | None,
+    rows: Operand,
     n_rows: int,
     tensors: dict[str, Tensor],
     constants: dict[str, Number],
@@ -185,24 +181,16 @@ def _record_product(
 ) -> None:
     """A dispatch for each shard of what uses shaders/lib/product.wgsl. `fours`: columns belong
     together in fours."""
-    if norm and not norm.is_rms:
-        raise ValueError(f"{label}: a product takes RMSNorm alone; record `norm` before it")
-    shared: dict[str, Number] = {
-        "K": weight.k,
-        "BLOCKS": weight.blocks,
-        "EPS": norm.eps if norm else 0.0,
-        "NORM": norm is not None,
-        **constants,
-    }
+    shared = {"K": weight.k, "BLOCKS": weight.blocks, **rows.constants, **constants}
     for shard in weight.shards:
         tile = rec.device.tuning.tile(n_rows, shard.n_rows, weight.blocks, fours=fours)
         grid = (groups(shard.n_rows, tile.n * tile.columns), groups(n_rows, tile.m), 1)
         rec.dispatch(
             label,
             shader,
-            {**tensors, "weight": shard.tensor},
+            {**tensors, **rows.tensors, "weight": shard.tensor},
             grid,
             {**shared, "N": shard.n_rows, "FIRST": shard.first},
             tile.prelude,
-            {"weight": f"weight_{weight.dtype}", "x_tile": tile.x_tile, **(lib or {})},
+            {**rows.lib, "x_tile": tile.x_tile, **(lib or {})},
         )

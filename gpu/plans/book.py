@@ -136,7 +136,10 @@ class PlanBook:
         self._adapted = adapted
         self._work = Workspace.make(model.config, memory, model.scratch)
         waiting = NewHeads.make(model.config, MAX_ROWS, memory) if pools.format.packed else None
-        self._shared = replace(Batch.make(memory, tensors.step, 1, 1), new_heads=waiting)
+        self.byte_rows = _room_for_bytes(device, model, memory)
+        self._shared = replace(
+            Batch.make(memory, tensors.step, 1, 1), new_heads=waiting, byte_rows=self.byte_rows
+        )
         self._split = split_of(device.info.software)
         most = _power_of_two(-(-pools.shape.context // self._split))
         self._splits = Splits.make(model.config, most, memory) if most > 1 else None
@@ -234,6 +237,15 @@ def _expect_adapted(plan: Plan, instruments: Instruments) -> None:
     adapted = instruments.adapted
     for name in (*adapted.of, *adapted.of_experts) if adapted else ():
         assert f"{name}.lora_b" in labels, f"the pass does not adapt {name}"
+
+
+def _room_for_bytes(device: Device, model: Decoder, memory: Memory) -> Tensor | None:
+    """Where the device's products take bytes: for the rows of a step, or their pairs."""
+    if not device.tuning.bytes:
+        return None
+    experts = model.config.experts
+    rows = MAX_ROWS * (experts.per_token if experts else 1)
+    return ops.room_for_bytes(memory, model.layer_matrices(), rows)
 
 
 def _power_of_two(n: int) -> int:

@@ -14,6 +14,9 @@ already, K inputs, N outputs, heads of d numbers:
       gated          + 5rN / 2                          half as many y
       cap            + 5rN
       qkv            + 3r for each number turned        rotations; new keys and values
+      of bytes                                          rows as `to_bytes` leaves them
+    to_bytes         4rK                                x; bytes and grids of its rows
+      norm           + 4rK                              gain
     attention        Σ keys seen · heads · (4d + 5)     keys, values of c + r tokens; block table;
                      + r · heads · d                    q, out
       cap            + 5 for each score
@@ -67,6 +70,8 @@ ROUTE_FLOPS = 4
 """A logit: compare with the largest, subtract it, exp, add."""
 LAYER_NORM_FLOPS = 7
 """A number: two differences, two sums, a square, the gain, the scale."""
+BYTE_FLOPS = 4
+"""A number: compare with the largest, scale, round, add to the sum."""
 TURN_FLOPS = 3
 SOFTMAX_FLOPS = 5
 """A score: scale, compare with the maximum, subtract it, exp, add."""
@@ -164,12 +169,26 @@ def _product(dispatch: Dispatch, n_rows: int) -> Cost:
     k, n = c["K"], c["N"]
     cost = Cost(n_rows * 2 * n * k, dispatch.tensors["weight"].n_bytes)
     if c["FIRST"] == 0:
-        cost += Cost(0, n_rows * 4 * k)
-    if c["NORM"] and c["FIRST"] == 0:
+        cost += Cost(0, n_rows * _row_bytes(dispatch))
+    if c.get("NORM") and c["FIRST"] == 0:
         cost += Cost(n_rows * NORM_FLOPS * k, 4 * k)
     if c["BIAS"]:
         cost += Cost(n_rows * n, 4 * n * (n_rows if c["BIAS_STRIDE"] else 1))
     return cost
+
+
+def _row_bytes(dispatch: Dispatch) -> int:
+    """Of what a product is given for a row."""
+    x = dispatch.tensors["x"]
+    return 4 * (x.shape[-1] if x.dtype == "u32" else _constants(dispatch)["K"])
+
+
+def _to_bytes(dispatch: Dispatch, size: StepSize) -> Cost:
+    c = _constants(dispatch)
+    n_rows = size.n_rows * c["EACH"]
+    written = 4 * dispatch.tensors["y"].shape[-1]
+    cost = Cost(n_rows * BYTE_FLOPS * c["K"], n_rows * (4 * c["K"] + written))
+    return cost + Cost(n_rows * NORM_FLOPS * c["K"], 4 * c["K"]) if c["NORM"] else cost
 
 
 def _matmul(dispatch: Dispatch, size: StepSize) -> Cost:
@@ -267,9 +286,9 @@ def _experts(dispatch: Dispatch, size: StepSize) -> Cost:
     flops = pairs * (2 * n * k + (GATE_FLOPS * n_y if c["GATED"] else 0) + n * c["BIAS"])
     n_bytes = weights + pairs * 4 * (n_y + n * c["BIAS"])
     if c["FIRST_SLOT"] == 0:
-        n_bytes += 4 * k * size.n_rows * c["PER_TOKEN"] / c["X_PAIRS"]
-        flops += size.n_rows * NORM_FLOPS * k if c["NORM"] else 0
-        n_bytes += 4 * k if c["NORM"] else 0
+        n_bytes += _row_bytes(dispatch) * size.n_rows * c["PER_TOKEN"] / c["X_PAIRS"]
+        flops += size.n_rows * NORM_FLOPS * k if c.get("NORM") else 0
+        n_bytes += 4 * k if c.get("NORM") else 0
     return Cost(round(flops), round(n_bytes))
 
 
@@ -338,6 +357,7 @@ def _pair_bytes(dispatch: Dispatch) -> int:
 COSTS: dict[str, Callable[[Dispatch, StepSize], Cost]] = {
     "embed": _embed,
     "matmul": _matmul,
+    "to_bytes": _to_bytes,
     "qkv": _qkv,
     "attention": _attention,
     "attention_merge": _attention_merge,

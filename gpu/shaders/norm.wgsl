@@ -12,10 +12,10 @@
 // residual  [rows][STRIDE]   (any buffer when not RESIDUAL)
 // y         [rows][STRIDE]; columns past WIDTH are left alone
 // use: step
+// use: sum_of_lanes
 override WIDTH: u32;
 override STRIDE: u32;
 override EPS: f32;
-override LANES: u32; // a power of two
 override CENTRED: bool = false;
 override BIAS: bool = false;
 override RESIDUAL: bool = false;
@@ -27,21 +27,6 @@ override GATHER: bool = false; // rows of y are the step's samples, taken from t
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read> residual: array<f32>;
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
-
-var<workgroup> of_lanes: array<f32, LANES>;
-
-// Σ of what the lanes have.
-fn sum_of_lanes(mine: f32, lane: u32) -> f32 {
-  of_lanes[lane] = mine;
-  workgroupBarrier();
-  for (var half = LANES / 2u; half > 0u; half /= 2u) {
-    if (lane < half) { of_lanes[lane] += of_lanes[lane + half]; }
-    workgroupBarrier();
-  }
-  let sum = of_lanes[0];
-  workgroupBarrier();
-  return sum;
-}
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {

@@ -50,6 +50,7 @@ class Tuning:
     many_n     columns of a tile of more rows
     strands    most lanes that share one tile
     workgroup  about how many lanes a workgroup has
+    bytes      products with q8 and q4 weights take x rounded to bytes
     """
 
     trade: bool
@@ -58,9 +59,11 @@ class Tuning:
     many_n: int
     strands: int
     workgroup: int
+    bytes: bool = False
 
     def __str__(self) -> str:
-        """For people: rows × columns of small tiles and of the largest, and how lanes share."""
+        """For people: rows × columns of small tiles and of the largest, and how lanes share; not
+        what products take."""
         lanes = "trading" if self.trade else f"strands {self.strands}, lanes {self.workgroup}"
         return f"1×{self.few_n}, {self.max_m}×{self.many_n}, {lanes}"
 

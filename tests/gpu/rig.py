@@ -18,7 +18,9 @@ from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig, RopeConfig
 from gpu.ops import Batch
+from gpu.ops.byte_rows import BLOCK_WORDS, EVEN_ODD, row_words
 from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
+from gpu.reference.byte_rows import in_order
 from gpu.step import Row, Sample, Step
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.calls import open_calls
@@ -82,6 +84,8 @@ class Rig:
         self.calls = open_calls(device)
         self.memory = Memory(device)
         self.step = self.memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True)
+        bytes_there = device.tuning.bytes
+        self.byte_rows = self.memory.zeros("byte_rows", (1 << 18,), "u32") if bytes_there else None
 
     def batch(
         self,
@@ -102,7 +106,17 @@ class Rig:
         batch = Batch.make(self.memory, self.step, bucket or len(rows), max(1, len(samples)))
         self.poison(batch.unread)
         self.poison(batch.unwritten)
-        return batch
+        if self.byte_rows is None:
+            return batch
+        return replace(batch, byte_rows=self.poison(self.byte_rows))
+
+    def rounded(self, dtype: str, n_rows: int, k: int) -> Array:
+        """float64 (n_rows, k): what the last product with a `dtype` weight was given as bytes."""
+        assert self.byte_rows is not None
+        n_words = row_words(k)
+        words = self.memory.read(self.byte_rows)[: n_rows * n_words].reshape(n_rows, n_words)
+        q, scales, _ = byte_numbers(words)
+        return in_order(q * scales[..., None], k, even_odd=EVEN_ODD[dtype])
 
     def run(self, record: Callable[[Recorder], None]) -> None:
         """Record and replay; returns when the queue has the work."""
@@ -158,6 +172,15 @@ class Rig:
             loader.heads("qkv", "q", "k", "v", config, config.turned_dim),
             loader.head_biases("bias", "bq", "bk", "bv", config, config.turned_dim),
         )
+
+
+def byte_numbers(words: Array) -> tuple[Array, Array, Array]:
+    """Rows of gpu/shaders/to_bytes.wgsl → bytes (n_rows, blocks, 2, 16), scales (n_rows, blocks, 2)
+    and sums (n_rows, blocks), float64."""
+    blocks = np.ascontiguousarray(words).reshape(len(words), -1, BLOCK_WORDS)
+    q = np.ascontiguousarray(blocks[..., :8]).view(np.int8)
+    grids = np.ascontiguousarray(blocks[..., 8:]).view(np.float32).astype(np.float64)
+    return q.astype(np.float64).reshape(*q.shape[:2], 2, 16), grids[..., :2], grids[..., 2]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 from gpu import ops, step
 from gpu.errors import DeviceError
 from gpu.ops import step_buffer
+from gpu.reference import byte_rows as reference_byte_rows
 from gpu.reference import experts as reference_experts
 from gpu.reference import kv as reference_kv
 from gpu.reference import ops as reference
@@ -20,7 +21,7 @@ from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel, Kernels, bindings_of, compose, read_shader, shader_names
 from tests.gpu import variants
 
-TWIN_ROOMS = (reference, reference_experts, reference_kv)
+TWIN_ROOMS = (reference, reference_byte_rows, reference_experts, reference_kv)
 FOLDER = resources.files("gpu") / "shaders"
 LIB = sorted(f.name.removesuffix(".wgsl") for f in (FOLDER / "lib").iterdir())
 TWINS = {
@@ -39,6 +40,8 @@ MAX_INVOCATIONS = 256
 
 STAND_INS = {
     "weight": ("f32", "f16", "q8", "q4"),
+    "weight_bytes": ("q8", "q4"),
+    "product": ("bytes",),
     "kv": ("f32", "f16", "f16x8", "packed"),
     "cached_keys": ("q8", "n4"),
     "cached_values": ("q8", "q4", "n4"),
@@ -47,7 +50,7 @@ STAND_INS = {
     "four": ("lanes", "loads"),
 }
 """Names that shaders use, and the endings of the files that stand in for them."""
-FLOATS = {"cached_keys": "cached_keys", "cached_values": "cached_values"}
+FLOATS = {name: name for name in ("product", "cached_keys", "cached_values")}
 """Files that stand for themselves where no other does."""
 ANY = {name: f"{name}_{endings[0]}" for name, endings in STAND_INS.items()} | FLOATS
 

@@ -250,8 +250,13 @@ def compute(rig: Rig, case: Case, p: Problem) -> Array:
 
 
 def check(rig: Rig, case: Case) -> None:
-    """Bounds as for `matmul`."""
     p = Problem.of(case)
+    want, bound = expected(case, p)
+    compare(f"experts.{case.dtype}", case, compute(rig, case, p), want, bound, seed=5)
+
+
+def expected(case: Case, p: Problem) -> tuple[Array, Array]:
+    """Bounds as for `matmul`."""
     x, stored, gain = (a.astype(np.float64) for a in (p.x, p.stored, p.gain))
     chosen = p.chosen.astype(np.int64)
     given = {"gain": gain if case.norm else None, "eps": EPS, "of_pairs": case.of_pairs}
@@ -273,7 +278,7 @@ def check(rig: Rig, case: Case) -> None:
         act = np.abs(gate / (1 + np.exp(-gate)))
         bound = bound[:, 0::2] * 1.2 * np.abs(up) + bound[:, 1::2] * act  # |act′| ≤ 1.2
         bound += (16 + 4 * np.abs(gate)) * ROUNDING * act * np.abs(up)
-    compare(f"experts.{case.dtype}", case, compute(rig, case, p), want, bound, seed=5)
+    return want, bound
 
 
 @pytest.mark.parametrize(

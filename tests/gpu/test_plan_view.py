@@ -248,6 +248,32 @@ def test_products_cost_what_their_weights_say(device: Device, n_rows: int) -> No
     )
 
 
+@pytest.mark.parametrize("n_rows", [1, 20])
+def test_rounded_rows_cost_what_is_written_and_read_again(device: Device, n_rows: int) -> None:
+    """48 bytes for 32 numbers, of which the products read nothing else; the output head takes
+    float32. Four operations a number, and the norm's."""
+    of_bytes = replace(device, tuning=replace(device.tuning, bytes=True))
+    runner = driving.load(of_bytes, random_llama.folder("head100_all_bias"), "q8")
+    c, ops = runner.config, by_op(view(runner, n_rows, 3))
+    width, hidden, inner = c.n_heads * c.head_dim, c.hidden_size, c.intermediate_size
+    inputs = [(hidden, True), (width, False), (hidden, True), (inner, False)]
+    rows = [48 * -(-k // 32) for k, _ in inputs]
+    assert [d.label.rpartition(".")[0] for d in ops["to_bytes"][:4]] == [
+        "layer00.attn.qkv", "layer00.attn.out", "layer00.mlp.gate_up", "layer00.mlp.down",
+    ]  # fmt: skip
+    assert len(ops["to_bytes"]) == 4 * c.n_layers
+    assert [(d.flops, d.n_bytes) for d in ops["to_bytes"][:4]] == [
+        (n_rows * (4 + 4 * norm) * k, n_rows * (4 * k + row) + 4 * norm * k)
+        for (k, norm), row in zip(inputs, rows, strict=True)
+    ]
+    mlp = runner.model.mlps[0]
+    assert ops["matmul"][1].n_bytes == (
+        mlp.gate_up.n_bytes + 4 * 2 * inner + n_rows * (rows[2] + 4 * inner)
+    )
+    head = 2 * hidden * c.vocab_size + 4 * hidden
+    assert ops["matmul"][-1].flops == head
+
+
 @pytest.mark.parametrize(("n_rows", "n_before"), [(1, 0), (1, 77), (8, 30), (20, 3), (128, 100)])
 def test_attention_costs_a_score_for_each_key_a_row_sees(
     runner: WgpuRunner, n_rows: int, n_before: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpu.plans.book import ROW_BUCKETS, SAMPLE_BUCKETS
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.device import Device
@@ -27,6 +29,9 @@ OTHERS = {
 """Architectures that have, between them, all ops which Llama has not: in which format, and for how
 many rows. Eight share experts."""
 
+OF_BYTES = {"odd36": "q8", "head100_all_bias": "q4"}
+"""Models whose products take bytes, and the formats of their weights."""
+
 
 def recorded(device: Device, *, software: bool) -> list[Kernel]:
     """Kernels of plans of every kind in all buckets, weights in every format, as for a software
@@ -49,6 +54,11 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
             plans.append(runner.plans.plan(n_rows, 0, "plain", loras=True).plan)
         kernels = [dispatch.kernel for plan in plans for dispatch in plan.dispatches]
         found |= {(k.source, repr(k.constants)): k for k in kernels}
+    for name, dtype in OF_BYTES.items():
+        kind = as_kind(device, software)
+        kind = replace(kind, tuning=replace(kind.tuning, bytes=True))
+        plan = driving.load(kind, random_llama.folder(name), dtype).plans.plan(8, 1, "logits").plan
+        found |= {(d.kernel.source, repr(d.kernel.constants)): d.kernel for d in plan.dispatches}
     for name, kv_dtypes in CACHES.items():
         for kv in kv_dtypes:
             folder = random_llama.folder(name)

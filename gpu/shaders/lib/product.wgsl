@@ -20,25 +20,20 @@
 // use: weights
 // use: x_tile
 // use: fma4
+// use: strands
 // prelude: const TILE_M (1, 2, 4, 8 or 16), const TILE_N, const STRANDS, const COLUMNS
 override K: u32;
 override N: u32;
 override EPS: f32 = 0.0;
 override NORM: bool = false;
 
-const WORKGROUP = STRANDS * COLUMNS; // COLUMNS tiles side by side
-
 @group(0) @binding(1) var<storage, read> x: array<vec4f>;
 @group(0) @binding(2) var<storage, read> weight: array<Packed>;
 @group(0) @binding(3) var<storage, read> gain: array<vec4f>;
 
-var<private> sums: array<f32, TILE_M * TILE_N>;
 var<private> packed: array<Packed, TILE_N>;
 var<private> packed_at: array<u32, TILE_N>; // where in the weight their row begins
 var<private> grid: array<vec2f, TILE_N>;
-
-const JOINED = select(TILE_N + 1u, 0u, STRANDS == 1u); // what a lane adds to a row: sums, squares
-var<workgroup> joined: array<f32, max(1u, WORKGROUP * JOINED)>;
 
 // Leaves the tile from row `first_m` and column `first_n` on in `sums` of the lanes of strand 0.
 // Rows and columns past the edge repeat the last one. `lane`: of the workgroup.
@@ -84,27 +79,5 @@ fn add_four(block: u32, four: u32, lane: u32) {
         sums[s] = dot_add(rows[i], w[j], sums[s]);
       }
     }
-  }
-}
-
-// Adds up what the strands have, in their order, a row of the tile at a time.
-fn join_strands(totals: ptr<function, array<f32, TILE_M>>, lane: u32) {
-  let column = lane / STRANDS;
-  let strand = lane % STRANDS;
-  let stride = COLUMNS * JOINED;
-  for (var i = 0u; i < TILE_M; i++) {
-    let mine = strand * stride + column * JOINED;
-    for (var j = 0u; j < TILE_N; j++) { joined[mine + j] = sums[i * TILE_N + j]; }
-    joined[mine + TILE_N] = (*totals)[i];
-    workgroupBarrier();
-    for (var o = lane; o < stride; o += WORKGROUP) {
-      var total = 0.0;
-      for (var s = 0u; s < STRANDS; s++) { total += joined[s * stride + o]; }
-      joined[o] = total;
-    }
-    workgroupBarrier();
-    for (var j = 0u; j < TILE_N; j++) { sums[i * TILE_N + j] = joined[column * JOINED + j]; }
-    (*totals)[i] = joined[column * JOINED + TILE_N];
-    workgroupBarrier();
   }
 }

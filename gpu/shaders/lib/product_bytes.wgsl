@@ -1,0 +1,67 @@
+// A tile of x · weightᵀ as lib/product.wgsl leaves it, where x was rounded to bytes by
+// to_bytes.wgsl: four products of bytes and their sum are one `dot4I8Packed`.
+//
+// Of a block of 32 with x = a · p, where a is one of two scales, and weight = b · q + c
+//
+//   Σ x · weight = b · (a₁ · Σ₁ p q + a₂ · Σ₂ p q) + c · Σ x
+//
+// The sums of bytes are exact; of those of blocks every output is one chain of fused multiply-adds
+// (two a block where there are minima), strands added up in order: a row's bits depend on STRANDS
+// alone. Norms are part of the scales.
+//
+// x       [rows] of to_bytes.wgsl
+// weight  [N] rows of one shard, see lib/weights.wgsl
+//
+// The shader that uses this says the same as for lib/product.wgsl.
+// use: weights
+// use: weight_bytes
+// use: byte_rows
+// use: strands
+override K: u32; // for those who count operations: blocks are whole here
+override N: u32;
+
+@group(0) @binding(1) var<storage, read> x: array<vec4u>;
+@group(0) @binding(2) var<storage, read> weight: array<Packed>;
+
+var<private> x_at: array<u32, TILE_M>;      // where in x the rows of the tile begin
+var<private> packed_at: array<u32, TILE_N>; // where in the weight those of its columns do
+
+// As in lib/product.wgsl.
+fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
+  for (var i = 0u; i < TILE_M; i++) {
+    x_at[i] = source_row(min(first_m + i, n_rows - 1u)) * BLOCKS * BYTE_LOADS;
+  }
+  for (var j = 0u; j < TILE_N; j++) {
+    packed_at[j] = weight_row(min(first_n + j, N - 1u)) * row_packed();
+  }
+  for (var block = lane % STRANDS; block < BLOCKS; block += STRANDS) { add_block(block); }
+  if (STRANDS > 1u) {
+    var none = array<f32, TILE_M>();
+    join_strands(&none, lane);
+  }
+}
+
+fn add_block(block: u32) {
+  var w = array<array<vec4u, 2>, TILE_N>();
+  var grid = array<vec2f, TILE_N>();
+  for (var j = 0u; j < TILE_N; j++) {
+    w[j] = bytes_of(packed_at[j] + block * BLOCK_PACKED);
+    grid[j] = grid_of(weight[packed_at[j] + grid_at(block)], block);
+  }
+  for (var i = 0u; i < TILE_M; i++) {
+    let at = x_at[i] + block * BYTE_LOADS;
+    let p = array(x[at], x[at + 1u]);
+    let of_x = bitcast<vec4f>(x[at + 2u]);
+    for (var j = 0u; j < TILE_N; j++) {
+      let s = i * TILE_N + j;
+      let parts = vec2f(vec2i(dot_of_fours(p[0], w[j][0]), dot_of_fours(p[1], w[j][1])));
+      if (MINIMA) { sums[s] = fma(grid[j].y, of_x.z, sums[s]); }
+      sums[s] = fma(grid[j].x, fma(parts.x, of_x.x, parts.y * of_x.y), sums[s]);
+    }
+  }
+}
+
+fn dot_of_fours(a: vec4u, b: vec4u) -> i32 {
+  return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y)
+       + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
+}

@@ -1,0 +1,97 @@
+// y = [norm](x) as signed bytes, each 16 numbers with a scale of their own
+//
+//   norm  x[k] · gain[k] / sqrt(mean(x²) + EPS)      RMSNorm (Zhang & Sennrich 2019)
+//   y     scale = largest |x| of the 16 / 127, byte = round(x / scale), of two as near the even
+//
+// One workgroup for each row, lanes over its blocks. The sum that goes with a block (as in
+// llama.cpp's q8_1) is of what was rounded. Where x holds what is no number, or infinite, the scale
+// is none either: what is wrong stays to be seen.
+//
+// x     [rows][8 · BLOCKS] vec4; columns past K are zero
+// gain  [8 · BLOCKS] vec4 (any buffer when not NORM)
+// y     [rows], see lib/byte_rows.wgsl
+// use: step
+// use: byte_rows
+// use: sum_of_lanes
+// use: fma4
+override K: u32;
+override BLOCKS: u32;
+override EPS: f32 = 0.0;
+override NORM: bool = false;
+override EVEN_ODD: bool;
+override EACH: u32 = 1u; // rows of x for each row of the step
+
+const LARGEST = 3.4028234e38;
+const TINY = 1e-36; // what 127 divided by it is still a number
+
+struct Half {
+  bytes: vec4u,
+  scale: f32,
+  sum: f32,
+}
+
+@group(0) @binding(0) var<uniform> step: Step;
+@group(0) @binding(1) var<storage, read> x: array<vec4f>;
+@group(0) @binding(2) var<storage, read> gain: array<vec4f>;
+@group(0) @binding(3) var<storage, read_write> y: array<vec4u>;
+
+fn four_bytes(a: vec4f) -> u32 { return pack4xI8(vec4i(round(a))); }
+
+fn half_of(a: vec4f, b: vec4f, c: vec4f, d: vec4f) -> Half {
+  let tops = max(max(abs(a), abs(b)), max(abs(c), abs(d)));
+  let sizes = abs(a) + abs(b) + abs(c) + abs(d);
+  let top = max(max(tops.x, tops.y), max(tops.z, tops.w));
+  let size = sizes.x + sizes.y + sizes.z + sizes.w;
+  let over = select(0.0, 127.0 / top, top >= TINY);
+  let q = vec4u(
+    four_bytes(a * over), four_bytes(b * over), four_bytes(c * over), four_bytes(d * over));
+  let ones = 0x01010101u;
+  let sum = dot4I8Packed(q.x, ones) + dot4I8Packed(q.y, ones)
+          + dot4I8Packed(q.z, ones) + dot4I8Packed(q.w, ones);
+  let scale = select(size, top / 127.0, size <= LARGEST); // a NaN compares as false
+  return Half(q, scale, scale * f32(sum));
+}
+
+// The numbers of a block, times their gains.
+fn block_of(row_at: u32, block: u32) -> array<vec4f, 8> {
+  var found = array<vec4f, 8>();
+  for (var i = 0u; i < 8u; i++) {
+    found[i] = x[row_at + 8u * block + i];
+    if (NORM) { found[i] *= gain[8u * block + i]; }
+  }
+  return found;
+}
+
+fn halves_of(b: array<vec4f, 8>) -> array<Half, 2> {
+  if (EVEN_ODD) {
+    return array<Half, 2>(
+      half_of(vec4f(b[0].xz, b[1].xz), vec4f(b[2].xz, b[3].xz),
+              vec4f(b[4].xz, b[5].xz), vec4f(b[6].xz, b[7].xz)),
+      half_of(vec4f(b[0].yw, b[1].yw), vec4f(b[2].yw, b[3].yw),
+              vec4f(b[4].yw, b[5].yw), vec4f(b[6].yw, b[7].yw)));
+  }
+  return array<Half, 2>(half_of(b[0], b[1], b[2], b[3]), half_of(b[4], b[5], b[6], b[7]));
+}
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let row = group.x;
+  if (row >= step.n_rows * EACH) { return; }
+  let row_at = row * 8u * BLOCKS;
+  var norm = 1.0;
+  if (NORM) {
+    var squares = 0.0;
+    for (var i = lane; i < 8u * BLOCKS; i += LANES) {
+      squares = dot_add(x[row_at + i], x[row_at + i], squares);
+    }
+    norm = 1.0 / sqrt(sum_of_lanes(squares, lane) / f32(K) + EPS);
+  }
+  for (var block = lane; block < BLOCKS; block += LANES) {
+    let halves = halves_of(block_of(row_at, block));
+    let at = (row * BLOCKS + block) * BYTE_LOADS;
+    y[at] = halves[0].bytes;
+    y[at + 1u] = halves[1].bytes;
+    let grid = vec4f(halves[0].scale, halves[1].scale, halves[0].sum + halves[1].sum, 0.0);
+    y[at + 2u] = bitcast<vec4u>(grid * norm);
+  }
+}
