@@ -26,7 +26,7 @@ INTERRUPTED = 130
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ENGINE_SETTINGS = (
     "model", "revision", "dtype", "kv_dtype", "backend", "adapter", "lora", "expert_slots",
-    "context", "kv_memory", "weight_cache",
+    "products", "context", "kv_memory", "weight_cache",
 )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def generate(prompt: str, chat: bool, **values: Any) -> None:
 
 
 @main.command()
-@settings_options(("model", "revision", "backend", "adapter", "expert_slots"))
+@settings_options(("model", "revision", "backend", "adapter", "expert_slots", "products"))
 @click.option(
     "--text", "file", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
@@ -218,6 +218,8 @@ def perplexity(
     the likeliest token is the same; of caches also the bytes of a token, and all of this by how
     many tokens came before (0 to 127, 128 to 511, … with a --window as long). Without --dtype and
     --kv-dtype all are measured.
+
+    With --products bytes, rows of q8 and q4 are measured with activations rounded to bytes.
 
     The text (UTF-8) is read in windows that do not overlap.
     """
@@ -292,8 +294,9 @@ def _read_text(file: Path) -> str:
 def devices(probe: bool, adapter: str | None) -> None:
     """List the GPUs that can run a model; their numbers are for --adapter.
 
-    With --probe, their kernels are measured (3 s each at most) and a table is printed; --adapter
-    limits that to one.
+    With --probe, their kernels are measured (a few seconds each) and a table is printed, at its end
+    whether products with q8 and q4 weights are faster when their rows are rounded to bytes;
+    --adapter limits that to one.
     """
     import gpu
 
@@ -358,10 +361,11 @@ def _show_device(which: str, device: DeviceInfo) -> None:
 
 def _show_probed(which: str, probed: Probed) -> None:
     _show_device(which, probed.device)
-    width = max(len(row.name) for row in probed.rows)
+    width = max(len(row.name) for row in (*probed.rows, *probed.products))
     click.echo(f"   {'kernels':{width}}  decode Gweights/s  prefill GFLOP/s")
-    for row in probed.rows:
-        figures = f"{row.decode_gweights:17.2f}  {row.prefill_gflops:15.1f}"
+    for row in (*probed.rows, *probed.products):
+        prefill = "–" if row.prefill_gflops is None else f"{row.prefill_gflops:.1f}"
+        figures = f"{row.decode_gweights:17.2f}  {prefill:>15}"
         click.echo(f"   {row.name:{width}}  {figures}{'  chosen' if row.chosen else ''}")
     for fault in probed.faults:
         click.echo(f"   left out: {fault}")

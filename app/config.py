@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 Dtype = Literal["f32", "f16", "q8", "q4"]
 KvDtype = Literal["f32", "f16", "q8", "q8q4", "rotated4"]
 Backend = Literal["wgpu", "torch"]
+Products = Literal["auto", "float", "bytes"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 MIB = 1024 * 1024
@@ -59,6 +60,11 @@ class Settings:
         "others wait in the host's memory; all on the GPU if left out.",
         (1, 1024),
     ] = None
+    products: Annotated[
+        Products,
+        "What products with q8 and q4 weights are given: float32, or bytes, rounded in blocks of "
+        "32, which costs some quality; auto: bytes where they were measured to be faster.",
+    ] = "auto"
     context: Annotated[
         int | None,
         "Tokens one text may have, with its prompt; as the model was made if left out.",

@@ -64,12 +64,16 @@ def _of_weights(
     settings: Settings, model: Model, cut: Sequence[TextWindow], dtypes: Sequence[str]
 ) -> Iterator[str]:
     yield "dtype  perplexity    mean KL from f32  same first choice"
+    given: dict[str, str] = {}
 
     def load(dtype: str) -> Engine:
-        return _load(replace(settings, dtype=cast(Dtype, dtype)), model.path, model.name)
+        engine = _load(replace(settings, dtype=cast(Dtype, dtype)), model.path, model.name)
+        given[dtype] = engine.info.products
+        return engine
 
     for found in perplexities(load, cut, dtypes):
-        yield f"{found.dtype:5}  {_figures(found)}"
+        of_bytes = "  products of bytes" if given[found.dtype] == "bytes" else ""
+        yield f"{found.dtype:5}  {_figures(found)}{of_bytes}"
 
 
 def _of_caches(

@@ -119,6 +119,7 @@ def load_engine(
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,
         expert_slots=settings.expert_slots,
+        products=settings.products,
         backend=settings.backend,
         adapter=settings.adapter,
         context=settings.context,

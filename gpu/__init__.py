@@ -141,8 +141,9 @@ def is_tuned(device: DeviceInfo) -> bool:
 
 
 def probe_device(adapter: str | None = None) -> Probed:
-    """Measure how products are best cut on an adapter, for 3 s at most, and remember it for engines
-    that load with `probe`. Raises DeviceError when the adapter cannot be opened."""
+    """Measure how products are best cut on an adapter and whether they should be of bytes, which
+    takes some seconds, and remember it for engines that load with `probe`. Raises DeviceError when
+    the adapter cannot be opened."""
     from gpu.tuning.probe import probe_adapter
 
     return probe_adapter(adapter)

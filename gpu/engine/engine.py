@@ -23,6 +23,7 @@ from gpu.engine.opening import (
     Progress,
     check_choice,
     check_expert_slots,
+    check_products,
     open_runner,
     recommended_settings,
 )
@@ -117,6 +118,7 @@ class Engine:
         probe: bool = False,
         keep_bytes: int = 0,
         expert_slots: int | None = None,
+        products: str = "auto",
         progress: Progress = lambda fraction, message: None,
     ) -> Engine:
         """Load a model folder (config.json, *.safetensors, and tokenizer.json or tokenizer.model)
@@ -129,13 +131,16 @@ class Engine:
         prefix_cache  keep what was computed: a prompt that begins like an earlier text is computed
                       from where they part
         warm_up       compile what the first requests will need while there are none
-        probe         run the kernels that are fastest on the adapter: measured now (3 s at most) if
-                      they never were, then kept in the user's cache folder
+        probe         run the kernels that are fastest on the adapter: measured now (a few
+                      seconds) if they never were, then kept in the user's cache folder
         keep_bytes    keep weights as q8 and q4 pack them for the next start, in files in the user's
                       cache folder that take so much together at most; 0: neither write nor read any
         expert_slots  of each layer's experts, so many lie on the GPU at a time; the others wait in
                       the host's memory and are brought when a token is given to them, in the place
                       of those used least recently; None: all lie on the GPU
+        products      what products with q8 and q4 weights are given: "float", or "bytes", blocks of
+                      32 rounded with a scale of their own; "auto": with `probe` what was measured
+                      to be faster, else "float"
         progress      gets a fraction and a message, also from the engine's thread
 
         Raises ModelError for a model that cannot be run and DeviceError for a device that cannot
@@ -150,6 +155,7 @@ class Engine:
         config = ModelConfig.from_folder(folder)
         if expert_slots is not None:
             check_expert_slots(expert_slots, backend)
+        check_products(products, backend)
         tokenizer = Tokenizer.load(folder)
         parameters = Checkpoint.open(folder).parameters(config.tie_embeddings)
 
@@ -161,6 +167,7 @@ class Engine:
                 probe,
                 keep_bytes,
                 expert_slots,
+                products,
                 progress=progress,
                 dtype=dtype,
                 kv_dtype=kv_dtype,

@@ -15,7 +15,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     tokens that end a text. `kv_dtype`: how keys and values are stored, of `kv_formats`, which are
     the bytes of a KV block of this model in every format. `loras`: the adapters that are
     loaded. `n_experts`: of each layer that has some. `conversion`: of a file with quantised
-    weights, what its types are stored as, such as "Q4_K, Q6_K converted to q4"."""
+    weights, what its types are stored as, such as "Q4_K, Q6_K converted to q4". `products`: what
+    products with q8 and q4 weights are given, "float" or "bytes"."""
 
     name: str
     dtype: str
@@ -39,6 +40,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     loras: tuple[LoraInfo, ...] = ()
     n_experts: int = 0
     conversion: str = ""
+    products: str = "float"
 
 
 def describe(
@@ -63,6 +65,7 @@ def describe(
         n_heads=config.n_heads,
         n_kv_heads=config.n_kv_heads,
         n_experts=config.experts.n if config.experts else 0,
+        products=runner.products,
         head_dim=config.head_dim,
         hidden_size=config.hidden_size,
         vocab_size=config.vocab_size,

@@ -13,6 +13,7 @@ from gpu.runner import Runner
 from gpu.sampling import SamplingParams
 
 BACKENDS = ("wgpu", "torch")
+PRODUCTS = ("auto", "float", "bytes")
 DTYPES = tuple(FORMATS)
 
 Progress = Callable[[float, str], None]
@@ -25,6 +26,7 @@ def open_runner(
     probe: bool,
     keep_bytes: int,
     expert_slots: int | None,
+    products: str,
     **options: Any,
 ) -> Runner:
     """`options` are those of both. Imported here, so that neither backend needs the other's
@@ -47,6 +49,7 @@ def open_runner(
         probe=probe,
         keep_bytes=keep_bytes,
         expert_slots=expert_slots,
+        products=products,
         **options,
     )
 
@@ -69,6 +72,15 @@ def check_expert_slots(n: int, backend: str) -> None:
         raise ModelError(
             "--expert-slots is for --backend wgpu: PyTorch runs in the host's memory, where all "
             "experts lie; leave it out"
+        )
+
+
+def check_products(products: str, backend: str) -> None:
+    """Raises ModelError for what there is not, or not there."""
+    check_choice("products", products, PRODUCTS)
+    if backend == "torch" and products == "bytes":
+        raise ModelError(
+            "--products bytes is for --backend wgpu: PyTorch computes with float32; leave it out"
         )
 
 

@@ -40,6 +40,7 @@ class TorchRunner:
 
     in_flight = 2
     dispatches_per_token = 0
+    products = "float"
 
     def __init__(
         self,

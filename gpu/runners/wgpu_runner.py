@@ -8,7 +8,7 @@ is matched to its plan, and the bytes that come back become a result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,19 +154,23 @@ class WgpuRunner:
         probe: bool = False,
         keep_bytes: int = 0,
         expert_slots: int | None = None,
+        products: str = "auto",
         progress: Progress = lambda fraction, message: None,
     ) -> WgpuRunner:
         """Open the adapter and load a model folder. `kv_dtype`: how keys and values are stored, of
         `gpu.kv.formats.KV_FORMATS`; None: as goes with `dtype`. `probe`: cut products as was
         measured to be best there, measuring it now if it never was; `loras`: folders of adapters by
         their names; `keep_bytes`: see `kept_weights`; `expert_slots`: of each layer, see
-        `gpu.runners.expert_offload`. Raises ModelError and DeviceError."""
+        `gpu.runners.expert_offload`; `products`: see `gpu.engine.engine.Engine.load`. Raises
+        ModelError and DeviceError."""
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
         opened = open_loras(loras or {}, config, checkpoint)
         device = Device.open(adapter, checked=checked)
         if probe:
             device = tuned(device, progress)
+        if products != "auto":
+            device = replace(device, tuning=replace(device.tuning, bytes=products == "bytes"))
         with kept_weights(checkpoint, config, dtype, keep_bytes) as kept:
             return cls(
                 device,
@@ -191,6 +195,10 @@ class WgpuRunner:
     @property
     def dispatches_per_token(self) -> int:
         return len(self.plan_for(1, 1, capture=False).plan.dispatches)
+
+    @property
+    def products(self) -> str:
+        return "float" if self.plans.byte_rows is None else "bytes"
 
     # ---- the runner protocol ----------------------------------------------------------------
 

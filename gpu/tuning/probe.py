@@ -3,11 +3,13 @@
 Two products stand for a model (`gpu.tuning.product_timer`): one of a single row, as in decoding,
 and one of many, as in prefill. Every candidate of `gpu.webgpu.tiling` is compiled, checked against
 the default's results and timed, in turns with the others, within a budget; what is nearest the
-default comes first, so that a slow compiler costs the unlikely candidates. The choice is kept by
-adapter, driver and kernels (`gpu.tuning.saved`).
+default comes first, so that a slow compiler costs the unlikely candidates. Then it is measured
+whether rows should be bytes where weights are q8 or q4 (`gpu.tuning.products`). The choices are
+kept by adapter, driver and kernels (`gpu.tuning.saved`).
 
 Tiles change no result, but `strands` and `trade` change the order of sums: after the cache was
-cleared or the driver changed, another choice may change the last bits of logits.
+cleared or the driver changed, another choice may change the last bits of logits. `bytes` changes
+more: what it costs is measured by `tokenglass perplexity`.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from functools import cache
 from importlib.metadata import version
 from typing import Protocol
 
+from gpu.ops.byte_rows import lib_of_bytes
 from gpu.runner import DeviceInfo
 from gpu.tuning import saved
 from gpu.tuning.probed import Measured, Probed, Speed, choose
 from gpu.tuning.product_timer import N_ROWS, ProductTimer, Trial
+from gpu.tuning.products import measure_products
 from gpu.tuning.saved import Key
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import compose
@@ -81,26 +85,44 @@ def measure(
 
 
 def probe(device: Device, budget_s: float = BUDGET_S) -> Probed:
-    """Measure on a device for at most `budget_s` seconds, its own tuning counting as the default,
-    and keep the choice for `tuned`."""
+    """Measure how products are cut for at most `budget_s` seconds, the device's own tuning counting
+    as the default, then whether their rows are bytes; keep the choices for `tuned`."""
     deadline = time.perf_counter() + budget_s
     timer = ProductTimer(device, device.tuning)
     try:
         measured = measure(device.tuning, timer, deadline)
     finally:
         timer.close()
-    kept = not device.checked and saved.write(key_of(device.info), measured.chosen)
-    probed = Probed.of(
+    found = Probed.of(
         device.info,
         measured,
         timer.multiply_adds("decode"),
         timer.multiply_adds("prefill"),
-        kept=kept,
+        kept=False,
     )
+    probed = _with_products(device, found)
+    kept = not device.checked and saved.write(key_of(device.info), probed.chosen)
+    probed = replace(probed, kept=kept)
     for fault in probed.faults:
         log.warning("%s: left out: %s", device.info.name, fault)
     log.info("%s: chose %s of %d candidates", device.info.name, probed.chosen, len(probed.rows))
     return probed
+
+
+def _with_products(device: Device, probed: Probed) -> Probed:
+    """With what products of q8 weights are given, chosen as well."""
+    timer = ProductTimer(device, probed.chosen, "q8")
+    try:
+        products = measure_products(timer, probed.chosen)
+    finally:
+        timer.close()
+    faults = (f"q8 × bytes: {products.fault}",) if products.fault else ()
+    return replace(
+        probed,
+        faults=(*probed.faults, *faults),
+        chosen=replace(probed.chosen, bytes=products.bytes_pay),
+        products=products.rows({shape: timer.multiply_adds(shape) for shape in N_ROWS}),
+    )
 
 
 def probe_adapter(adapter: str | None) -> Probed:
@@ -143,11 +165,12 @@ def key_of(info: DeviceInfo) -> Key:
 
 @cache
 def _digest(software: bool) -> str:
-    """Of the sources of the product and of all candidates."""
+    """Of the sources of the products and of all candidates."""
     digest = hashlib.sha256(repr(candidates(_most_capable(software))).encode())
-    for x_tile in ("x_tile_lanes", "x_tile_loads"):
-        source = compose("matmul", {}, {"weight": "weight_f16", "x_tile": x_tile})
-        digest.update(source.encode())
+    of_floats = ({"weight": "weight_f16", "x_tile": f"x_tile_{how}"} for how in ("lanes", "loads"))
+    for lib in (*of_floats, lib_of_bytes("q8")):
+        digest.update(compose("matmul", {}, lib).encode())
+    digest.update(compose("to_bytes", {}).encode())
     return digest.hexdigest()
 
 

@@ -49,19 +49,20 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class ProbedRow:
-    """A candidate: 10⁹ weights a second in decode, 10⁹ floating point operations a second in
-    prefill (a multiply-add counts as two)."""
+    """A candidate: 10⁹ weights a second in decode, 10⁹ operations a second in prefill (a
+    multiply-add counts as two), None where decode had decided."""
 
     name: str
     decode_gweights: float
-    prefill_gflops: float
+    prefill_gflops: float | None
     chosen: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
     """The table of one adapter. `faults`: lines about candidates with wrong results; `n_left`: how
-    many candidates the time was too short for; `chosen`: the best; `kept`: is it remembered?"""
+    many candidates the time was too short for; `chosen`: the best; `kept`: is it remembered?
+    `products`: the product with q8 weights, with rows of float32 and of bytes."""
 
     device: DeviceInfo
     rows: tuple[ProbedRow, ...]
@@ -69,6 +70,7 @@ class Probed:
     n_left: int
     chosen: Tuning
     kept: bool
+    products: tuple[ProbedRow, ...] = ()
 
     @classmethod
     def of(

@@ -3,8 +3,8 @@
     decode   1 row  · weightᵀ, weight (N, K)
     prefill  64 rows · weightᵀ, weight (N / 4, K)
 
-f16 weights with RMSNorm folded in, of random normal numbers scaled so that results are about 1. N
-grows with the device until a product takes long enough to be seen.
+Weights of random normal numbers with RMSNorm folded in, scaled so that results are about 1. N grows
+with the device until a product takes long enough to be seen.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ READBACK_BYTES = 8 * FIRST_MARK
 TOLERANCE = 1e-4
 """Two orders of summing K float32 products of about unit length differ by at most a third of this;
 products in float16 would by ten times as much."""
+BYTES_TOLERANCE = 0.05
+"""Rows rounded to bytes differ by 0.006 on average, by six times that at most; a block that is left
+out, or read as another, by 0.2."""
 
 Shape = Literal["decode", "prefill"]
 N_ROWS: dict[Shape, int] = {"decode": 1, "prefill": PREFILL_ROWS}
@@ -54,16 +57,17 @@ N_ROWS: dict[Shape, int] = {"decode": 1, "prefill": PREFILL_ROWS}
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One product cut in one way. `tuning`: any that cuts it so."""
+    """One product cut in one way, with rows of float32 or of bytes. `tuning`: any that says so."""
 
     shape: Shape
     tile: Tile
+    bytes: bool
     tuning: Tuning = field(compare=False)
 
     @classmethod
     def of(cls, shape: Shape, tuning: Tuning) -> Trial:
         n = BASE_N if shape == "decode" else BASE_N // PREFILL_SHARE
-        return cls(shape, tuning.tile(N_ROWS[shape], n, K // 32), tuning)
+        return cls(shape, tuning.tile(N_ROWS[shape], n, K // 32), tuning.bytes, tuning)
 
 
 @dataclass(slots=True)
@@ -78,11 +82,13 @@ class _Product:
 
 
 class ProductTimer:
-    """Buffers for both products on one device; `close` gives the large one back. Raises DeviceError
-    when `default`, against which others are checked, does not run."""
+    """Buffers for both products on one device, with weights stored as `dtype`; `close` gives the
+    large one back. Raises DeviceError when `default`, against which others are checked, does not
+    run."""
 
-    def __init__(self, device: Device, default: Tuning) -> None:
+    def __init__(self, device: Device, default: Tuning, dtype: str = "f16") -> None:
         self._device = device
+        self._dtype = dtype
         self._kernels = Kernels(device)
         self._calls = open_calls(device)
         self._memory = Memory(device)
@@ -93,7 +99,7 @@ class ProductTimer:
         self._x = self._memory.upload("probe.x", x, purpose="work")
         gain = rng.uniform(0.5, 1.5, K).astype(np.float32)
         self._norm = Norm(self._memory.upload("probe.gain", gain, purpose="work"), 1e-5)
-        self._packed = pack("f16", rng.standard_normal((BASE_N, K), np.float32) * K**-0.5)
+        self._packed = pack(dtype, rng.standard_normal((BASE_N, K), np.float32) * K**-0.5)
         self._make_products(1)
         self._make_products(self._copies_to_see(Trial.of("decode", default)))
 
@@ -115,7 +121,7 @@ class ProductTimer:
             product.expected = result
             product.repeats = _clamped(PASS_S / self._run(trial), MOST_REPEATS)
         self._prepared[trial] = self._prepare(trial, product.repeats)
-        return fault(result, product.expected)
+        return fault(result, product.expected, BYTES_TOLERANCE if trial.bytes else TOLERANCE)
 
     def seconds(self, trial: Trial) -> float:
         """What one product of a trial that has begun takes."""
@@ -140,7 +146,7 @@ class ProductTimer:
     def _make_products(self, copies: int) -> None:
         """Both products, with a weight of `copies` times `BASE_N` rows."""
         n = BASE_N * copies
-        self._weight = self._memory.zeros("probe.weight", (n, row_words("f16", K)), "u32")
+        self._weight = self._memory.zeros("probe.weight", (n, row_words(self._dtype, K)), "u32")
         for copy in range(copies):
             self._memory.write(self._weight, self._packed, at=copy * self._packed.nbytes)
         self._prepared: dict[Trial, Any] = {}
@@ -157,14 +163,18 @@ class ProductTimer:
         memory.write(step, np.frombuffer(data, np.uint8))
         return _Product(
             Batch.make(memory, step, rows, 1),
-            Matrix("probe.weight", n, K, "f16", (Shard(self._weight, 0, n),), ()),
+            Matrix("probe.weight", n, K, self._dtype, (Shard(self._weight, 0, n),), ()),
             memory.zeros(f"probe.{shape}", (rows, n)),
         )
 
     def _prepare(self, trial: Trial, repeats: int) -> Any:
         product = self._products[trial.shape]
+        batch = product.batch
+        if trial.bytes:
+            room = ops.room_for_bytes(self._memory, [product.weight], PREFILL_ROWS)
+            batch = replace(batch, byte_rows=room)
         rec = Recorder(replace(self._device, tuning=trial.tuning), self._kernels)
-        ops.matmul(rec, product.batch, "probe", self._x, product.weight, product.y, norm=self._norm)
+        ops.matmul(rec, batch, "probe", self._x, product.weight, product.y, norm=self._norm)
         dispatches = tuple(dispatch.in_pass for dispatch in rec.plan.dispatches) * repeats
         timing = self._timestamps.timing(FIRST_MARK, 0) if self._timestamps else None
         copies = () if timing else (Copy(product.y.buffer, READBACK_BYTES, 0),)
@@ -185,10 +195,10 @@ class ProductTimer:
         return seconds
 
 
-def fault(result: Floats, expected: Floats) -> str:
+def fault(result: Floats, expected: Floats, tolerance: float = TOLERANCE) -> str:
     """What is wrong with a result, or ""."""
     error = np.abs(result - expected)
-    wrong = ~(error <= TOLERANCE)  # a NaN is wrong
+    wrong = ~(error <= tolerance)  # a NaN is wrong
     if not wrong.any():
         return ""
     row, column = (int(i) for i in np.argwhere(wrong)[0])

@@ -14,7 +14,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -64,7 +64,7 @@ def writable() -> bool:
 
 
 def read(key: Key, allowed: Collection[Tuning]) -> Tuning | None:
-    """The tuning kept for `key`, if it is one of `allowed`."""
+    """The tuning kept for `key`, if it cuts products like one of `allowed`."""
     where = cache_folder()
     if where is None:
         return None
@@ -73,7 +73,7 @@ def read(key: Key, allowed: Collection[Tuning]) -> Tuning | None:
         if not path.exists():
             return None
         entry = _parse(path)
-        if entry.key != key or entry.tuning not in allowed:
+        if entry.key != key or replace(entry.tuning, bytes=False) not in allowed:
             raise ValueError("it is not for this adapter or not a tuning that is ever chosen")
     except (OSError, ValueError, RecursionError) as error:
         log.warning("%s is ignored: %s", path, error)

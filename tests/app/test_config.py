@@ -62,6 +62,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "adapter": (["llvm"], "llvm"),
     "lora": (["a=folder", "b=some/tone"], ("a=folder", "b=some/tone")),
     "expert_slots": (["4"], 4),
+    "products": (["bytes"], "bytes"),
     "context": (["128"], 128),
     "kv_memory": (["64"], 64),
     "weight_cache": (["0"], 0),
@@ -78,7 +79,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
 }
 
 
-OTHERS = {"dtype": "f16", "kv_dtype": "q8"}
+OTHERS = {"dtype": "f16", "kv_dtype": "q8", "products": "float"}
 """Of settings that take names; "1" goes for all others."""
 
 
@@ -243,7 +244,12 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         which.append(adapter)
         if adapter == "1":
             raise DeviceError("Card could not be opened: it is busy")
-        return probed(n_left=3, faults=("1×2, 4×4: 7 of 9 results are wrong",), kept=False)
+        products = (
+            ProbedRow("q8 × float32", 9, None, True),
+            ProbedRow("q8 × bytes", 8, None, False),
+        )
+        faults = ("1×2, 4×4: 7 of 9 results are wrong",)
+        return probed(n_left=3, faults=faults, kept=False, products=products)
 
     monkeypatch.setattr("gpu.devices", lambda: 3 * [CARD])
     monkeypatch.setattr("gpu.probe_device", fake)
@@ -256,17 +262,19 @@ def test_devices_are_measured_and_the_table_is_shown(probes: list[str]) -> None:
     lines = result.output.splitlines()
     assert probes == ["0", "1", "2"]
     assert lines[0].startswith("0  Card")
-    assert [line.split() for line in lines[2:4]] == [
+    assert [line.split() for line in lines[2:6]] == [
         ["1×2,", "8×4", "10.00", "1234.5"],
         ["1×4,", "8×8", "20.25", "2000.0", "chosen"],
+        ["q8", "×", "float32", "9.00", "–", "chosen"],
+        ["q8", "×", "bytes", "8.00", "–"],
     ]
-    assert len(lines[2]) + len("  chosen") == len(lines[3])
-    assert lines[4] == "   left out: 1×2, 4×4: 7 of 9 results are wrong"
-    assert lines[5] == "   3 more were not reached in time"
-    assert "cannot be written" in lines[6]
-    assert lines[7].startswith("1  Card")
-    assert lines[8] == "   cannot be measured: Card could not be opened: it is busy"
-    assert lines[9].startswith("2  Card")
+    assert len(lines[2]) + len("  chosen") == len(lines[3]) == len(lines[4])
+    assert lines[6] == "   left out: 1×2, 4×4: 7 of 9 results are wrong"
+    assert lines[7] == "   3 more were not reached in time"
+    assert "cannot be written" in lines[8]
+    assert lines[9].startswith("1  Card")
+    assert lines[10] == "   cannot be measured: Card could not be opened: it is busy"
+    assert lines[11].startswith("2  Card")
 
 
 def test_one_device_is_measured_when_it_is_named(probes: list[str]) -> None:
@@ -280,8 +288,10 @@ def test_the_server_loads_with_the_kernels_measured_for_the_adapter(
 ) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr("gpu.Engine.load", lambda folder, **options: asked.update(options))
-    app.server.load_engine(Settings(), tmp_path, lambda fraction, message: None)
+    settings = Settings(products="bytes")
+    app.server.load_engine(settings, tmp_path, lambda fraction, message: None)
     assert asked["probe"] is True
+    assert asked["products"] == "bytes"
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])

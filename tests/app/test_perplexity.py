@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ class Sure:
     def __init__(self, settings: Settings) -> None:
         exact = settings.kv_dtype == "f16" or settings.dtype == "f32"
         self.slope = 0.0 if exact else 1e-3
+        of_bytes = settings.products == "bytes" and settings.dtype in ("q8", "q4")
+        self.info = SimpleNamespace(products="bytes" if of_bytes else "float")
 
     def logits(self, ids: list[int]) -> Any:
         return np.tile(self.slope * np.arange(4096, dtype=np.float32) / 4096, (len(ids), 1))
@@ -88,6 +91,13 @@ def test_one_cache_is_compared_with_f16_by_position(loaded: list[Settings], text
     assert [row[0] for row in rows] == ["f16", "0–127", "128–198", "q8", "0–127", "128–198"]
     assert all(row[-1].endswith("%") for row in rows[3:])
     assert run("--text", str(text), "--kv-dtype", "q5").exit_code == 2
+
+
+def test_products_of_bytes_are_named(loaded: list[Settings], text: Path) -> None:
+    result = run("--text", str(text), "--dtype", "f16", "--dtype", "q8", "--products", "bytes")
+    rows = result.output.splitlines()[2:]
+    assert [row.endswith("  products of bytes") for row in rows] == [False, False, True]
+    assert {settings.products for settings in loaded} == {"bytes"}
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe\x00", b"a"])

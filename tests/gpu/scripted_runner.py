@@ -60,6 +60,7 @@ class ScriptedRunner:
         self.in_flight = 3
         self.loras = ()
         self.conversion = ""
+        self.products = "float"
         self.steps: list[Step] = []
         self.closed = False
         self.warmed = self.warmed_reach = 0

@@ -182,7 +182,7 @@ ALLOWED = candidates(GPU)
 
 def test_what_was_written_is_read(folder: Path) -> None:
     assert saved.read(KEY, ALLOWED) is None
-    best = replace(GPU, strands=32, workgroup=128)
+    best = replace(GPU, strands=32, workgroup=128, bytes=True)
     assert saved.write(KEY, best)
     assert saved.write(replace(KEY, adapter="another card"), GPU)
     assert saved.read(KEY, ALLOWED) == best
@@ -278,9 +278,12 @@ def test_a_real_probe_finds_what_can_be_used(
     with caplog.at_level(logging.INFO):
         probed = probe(device, 1.0)
     assert probed.faults == ()
-    assert probed.chosen in candidates(device.tuning)
+    assert replace(probed.chosen, bytes=False) in candidates(device.tuning)
     assert [row.name for row in probed.rows if row.chosen] == [str(probed.chosen)]
-    assert all(row.decode_gweights > 0 and row.prefill_gflops > 0 for row in probed.rows)
+    assert all(row.decode_gweights > 0 and row.prefill_gflops for row in probed.rows)
+    floats, as_bytes = probed.products
+    assert (as_bytes.chosen, floats.chosen) == (probed.chosen.bytes, not probed.chosen.bytes)
+    assert not probed.chosen.bytes or as_bytes.decode_gweights > floats.decode_gweights
     assert len(probed.rows) + probed.n_left == len(candidates(device.tuning))
     assert device.info.name in caplog.text
     assert probed.kept == (not device.checked)
@@ -297,6 +300,16 @@ def test_every_candidate_is_held_to_the_defaults_result(device: Device) -> None:
     assert expected.shape[0] == 64
     timer._products["prefill"].expected = expected + np.float32(1e-3)
     assert "instead of" in timer.begin(Trial.of("prefill", device.tuning))
+    timer.close()
+
+
+@pytest.mark.parity
+def test_products_of_bytes_are_held_to_those_of_floats(device: Device) -> None:
+    timer, as_bytes = ProductTimer(device, device.tuning, "q8"), replace(device.tuning, bytes=True)
+    assert timer.begin(Trial.of("decode", device.tuning)) == ""
+    assert timer.begin(Trial.of("decode", as_bytes)) == ""
+    timer._products["decode"].expected += np.float32(0.1)
+    assert "instead of" in timer.begin(Trial.of("decode", as_bytes))
     timer.close()
 
 
