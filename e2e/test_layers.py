@@ -96,6 +96,27 @@ def test_the_focused_layer_is_told_with_every_head(page: Page, site: Callable[..
         )
 
 
+def attention_column(page: Page) -> list[str]:
+    return page.locator("#lrows tr[data-layer] td:nth-child(2)").all_inner_texts()
+
+
+def test_rows_too_low_for_words_have_numbers_for_screen_readers(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    """They take turns while a text is written, and at rest are all those of the focused token."""
+    play = Playground(page, site(n_layers=40, delay=0.02).url).open()
+    play.set(max_tokens=200)
+    play.ask()
+    play.wait_tokens(30)
+    assert "dense" in (page.locator(".ltab").get_attribute("class") or "")
+    until(page, lambda: all(attention_column(page)), "a number in every row")
+    page.keyboard.press("Escape")
+    play.wait_done()
+    layers = page.evaluate(TOLD, play.tokens.count() - 1)["stats"]["layers"]
+    shown = [f"{layer['attention'] / layer['residual']:.2f}" for layer in reversed(layers)]
+    until(page, lambda: attention_column(page) == shown, "the numbers of the last token")
+
+
 def test_the_experts_of_a_token_and_of_the_run_are_told(
     page: Page, site: Callable[..., Site]
 ) -> None:

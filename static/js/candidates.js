@@ -1,6 +1,6 @@
 // How one token was chosen: its candidates before and after the filters, and the draw.
 
-import { byId, clamp, el, setText, setVars } from "./dom.js";
+import { byId, clamp, el, setAttr, setText, setVars } from "./dom.js";
 import { whyNotHere } from "./forcing.js";
 import { count, ordinal, percent, probability, tokenLabel } from "./format.js";
 import { drawInstead, setUpInstead } from "./instead.js";
@@ -92,23 +92,23 @@ function emptyRow() {
 
 function drawRow(row, candidate, token, most) {
   const [word, bar, number, note] = row.children;
-  const drawn = candidate?.id === token?.id;
+  const drawn = !!candidate && candidate.id === token.id;
   const cut = CUT[candidate?.cut] ?? "";
-  const again = candidate && !cut && penalised(candidate, token);
-  row.className = !candidate
-    ? ""
-    : `${drawn ? "pick-row" : ""}${cut ? " cut" : ""}${again ? " again" : ""}`;
+  const again = !!candidate && !cut && penalised(candidate, token);
+  row.classList.toggle("pick-row", drawn);
+  row.classList.toggle("cut", cut !== "");
+  row.classList.toggle("again", again);
   bar.hidden = !candidate && focusedToken() !== null;
-  const text = candidate?.id === token?.id && token?.eos ? "end of text" : candidate?.text;
+  const text = drawn && token.eos ? "end of text" : candidate?.text;
   setText(word, candidate ? tokenLabel(text, "–") : "");
   const share = candidate?.after || candidate?.before || 0;
   setText(number, candidate && !Number.isNaN(share) ? percent(share) : "");
   setText(note, !candidate ? "" : noteOf(candidate, token) || cut || (again ? "penalty" : ""));
   word.disabled = !candidate || !free;
-  word.ariaHidden = String(!candidate); // an empty row keeps its place, and is no button yet
-  row.dataset.act = drawn ? "write on from here" : "write this instead";
-  if (word.disabled) word.removeAttribute("aria-label");
-  else word.setAttribute("aria-label", `${word.textContent}: ${row.dataset.act}`);
+  setAttr(word, "aria-hidden", String(!candidate)); // an empty row keeps its place: no button yet
+  const act = word.disabled ? null : drawn ? "write on from here" : "write this instead";
+  setAttr(row, "data-act", act);
+  setAttr(word, "aria-label", act && `${word.textContent}: ${act}`);
   setVars(bar.children[0], { "--p": (candidate?.before ?? 0) / most });
   setVars(bar.children[1], { "--q": (candidate?.after ?? 0) / most });
   bar.children[0].hidden = bar.children[1].hidden = !candidate;

@@ -16,9 +16,22 @@ export function setVars(node, values) {
   return node;
 }
 
-/** Set text only when it differs: writing equal text still costs a layout. */
+/**
+ * Set text only when it differs: writing equal text still costs a layout. A text node that is there
+ * keeps its place, for putting in another costs the styles around it.
+ */
 export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  if (node.textContent === text) return;
+  const only = node.firstChild;
+  if (only?.nodeType === Node.TEXT_NODE && !only.nextSibling) only.data = text;
+  else node.textContent = text;
+}
+
+/** Set an attribute only when it differs, null takes it away: for what is drawn in every frame. */
+export function setAttr(node, name, value) {
+  if (node.getAttribute(name) === value) return;
+  if (value === null) node.removeAttribute(name);
+  else node.setAttribute(name, value);
 }
 
 /** Sizes of boxes as a ResizeObserver told them: asking the DOM in a frame costs a layout. */

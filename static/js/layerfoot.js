@@ -72,7 +72,8 @@ function drawHeads(layer, summary) {
   label(entropy, summary);
   if (!width || !entropy.length) return;
   const room = width / entropy.length;
-  context.font = `400 11px ${SANS}`;
+  const numbered = room >= NUMBER_ROOM;
+  if (numbered) context.font = `400 11px ${SANS}`; // to set one costs the styles of the page
   context.textBaseline = "middle";
   for (const [head, bits] of entropy.entries()) {
     const x = head * room;
@@ -82,7 +83,7 @@ function drawHeads(layer, summary) {
     const high = Math.max(1, scales.entropy.at(bits) * height);
     context.fillStyle = palette.data;
     context.fillRect(x, height - high, wide, high);
-    if (room < NUMBER_ROOM) continue;
+    if (!numbered) continue;
     context.fillStyle = palette["ink-2"];
     context.fillText(bits.toFixed(1), x + BAR + 3, height / 2 + 1);
   }

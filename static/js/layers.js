@@ -18,8 +18,13 @@ const CELL_GAP = 10;
 /** Length of a needle that shows a direction; it stands in the middle of twice as much. */
 const NEEDLE = 9;
 /** Cells of each row, by layer; "out" and "emb" are the ends. */
+/** Rows of unseen numbers that are drawn in a frame. */
+const UNSEEN_ROWS = 3;
+
 let cells = new Map();
 let dense = false;
+/** The layer whose unseen numbers come next. */
+let unseen = 0;
 /** Where the cells are on the canvas: {boxes: [{x, width}] by column, feet: y by layer, height}. */
 let places = null;
 
@@ -109,28 +114,41 @@ function draw() {
   const stats = token?.stats ?? null;
   const row = focusedRow();
   document.body.toggleAttribute("data-focus", !!token);
-  for (let layer = 0; layer < (state.hello?.model.n_layers ?? 0); layer += 1) {
-    const cell = cells.get(layer);
-    if (!cell) return;
-    const s = stats?.layers[layer];
-    const texts = s
-      ? [
-          (s.attention / s.residual).toFixed(2),
-          (s.mlp / s.residual).toFixed(2),
-          bits(s.entropy),
-          norm(s.residual),
-          micro(layerTime(s)),
-        ]
-      : ["", "", "", "", ""];
-    texts.forEach((text, i) => setText(cell.parts[i], text));
+  for (const [layer, cell] of cells)
     cell.row.classList.toggle("hot", !!token && row?.layer === layer);
-  }
+  for (const layer of layersDue(cells.size - 2)) drawNumbers(layer, stats);
   const end = (key, i, text) => cells.get(key) && setText(cells.get(key).parts[i], text);
   end("out", 4, micro(stats?.head_ms));
   end("emb", 4, micro(stats?.embed_ms));
   end("emb", 3, stats ? norm(stats.embedding) : "");
   drawBars(stats);
   drawFoot(row ? stats : null, row?.layer);
+}
+
+/**
+ * The layers of `n` whose numbers are drawn now. Rows too low for words have them for screen readers
+ * only, and while a text is written those take turns: all in every frame would be most of what the
+ * page lays out.
+ */
+function layersDue(n) {
+  if (!dense || !state.active) return Array.from({ length: Math.max(0, n) }, (_, layer) => layer);
+  const first = unseen;
+  unseen = (unseen + UNSEEN_ROWS) % n;
+  return Array.from({ length: Math.min(UNSEEN_ROWS, n) }, (_, i) => (first + i) % n);
+}
+
+function drawNumbers(layer, stats) {
+  const s = stats?.layers[layer];
+  const texts = s
+    ? [
+        (s.attention / s.residual).toFixed(2),
+        (s.mlp / s.residual).toFixed(2),
+        bits(s.entropy),
+        norm(s.residual),
+        micro(layerTime(s)),
+      ]
+    : ["", "", "", "", ""];
+  texts.forEach((text, i) => setText(cells.get(layer).parts[i], text));
 }
 
 /** Bars at the foot of each cell; an entropy mark for each head. */
