@@ -138,12 +138,12 @@ def _gemma3_windows(meta: Metadata) -> Values:
     """A file names every how many-th layer has no window, or each layer, or (most) neither."""
     if "attention.sliding_window" not in meta:
         return {"sliding_window_pattern": 1}
-    pattern = meta.get("attention.sliding_window_pattern")
-    windowed = {"sliding_window": meta.get("attention.sliding_window")}
-    if pattern is None or isinstance(pattern, int):
-        return windowed | {"sliding_window_pattern": pattern}
-    kinds = ["sliding_attention" if has else "full_attention" for has in pattern]
-    return windowed | {"layer_types": kinds}
+    key, windowed = "attention.sliding_window_pattern", meta.get("attention.sliding_window")
+    of_each = meta.array(key)
+    if of_each is None:
+        return {"sliding_window": windowed, "sliding_window_pattern": meta.get(key)}
+    kinds = ["sliding_attention" if has else "full_attention" for has in of_each]
+    return {"sliding_window": windowed, "layer_types": kinds}
 
 
 def _score_scalar(meta: Metadata) -> int:

@@ -51,12 +51,11 @@ def config_of(path: str | Path) -> JsonObject:
     return JsonObject(meta.all.where, said)
 
 
-def _ends(meta: JsonObject, vocab_size: int) -> list[Any]:
+def _ends(meta: JsonObject, vocab_size: int) -> list[int]:
     """The ids that end a text or a turn: those that are named, then those of special tokens that
     are known to. Most files name one alone, often not the one that ends a turn."""
-    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    named = (meta.get(f"tokenizer.ggml.{key}") for key in keys)
-    found = [id for id in named if id is not None]
+    keys = (f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom"))
+    found = [meta.integer(key, 0, vocab_size - 1) for key in keys if key in meta]
     tokens, types = (meta.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
     if isinstance(tokens, list) and len(np.atleast_1d(types)) == len(tokens):
         known = (id for id, token in enumerate(tokens[:vocab_size]) if token in ENDS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu.errors import ModelError
 from gpu.gguf.file import GgufFile
@@ -27,10 +29,17 @@ class Metadata:
         return f"{self.arch}.{key}" in self.all
 
     def get(self, key: str) -> Any:
-        """As config.json would have it: a decimal, where the file has a float32, is the shortest
-        one that is that float32."""
+        """One value, as config.json would have it: a decimal, where the file has a float32, is the
+        shortest one that is that float32. Raises ModelError for an array."""
+        if self.array(key) is not None:
+            raise self.error(key, "one value")
         value = self.all.get(f"{self.arch}.{key}")
         return float(str(np.float32(value))) if isinstance(value, float) else value
+
+    def array(self, key: str) -> Sequence[Any] | npt.NDArray[Any] | None:
+        """Several values; None where there is one, or none."""
+        value = self.all.get(f"{self.arch}.{key}")
+        return value if isinstance(value, list | np.ndarray) else None
 
     def integer(self, key: str, least: int, greatest: int, default: int | None = None) -> int:
         return self.all.integer(f"{self.arch}.{key}", least, greatest, default)

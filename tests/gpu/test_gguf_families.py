@@ -20,6 +20,7 @@ from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
+from gpu.gguf.file import open_gguf
 from gpu.models.registry import MODELS
 from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.device import Device
@@ -276,6 +277,28 @@ def test_what_cannot_be_run_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=words):
         config(make, name, **{key: value})
+
+
+def test_values_of_another_kind_are_read_or_refused(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a key holds, it is no other error than a ModelError."""
+    others = (np.array([1, 2]), np.array([], np.int32), ["a", "b"], "x", 2.5, -1, True)
+    left_out = ("attention.scale", "attention.sliding_window_pattern", "expert_count")
+    n_refused = dict.fromkeys(("granite", "gemma2", "gemma3", "phi3", "qwen2_moe"), 0)
+    for name in n_refused:
+        path = make(name)[1]
+        file = open_gguf(path)
+        arch = file.values["general.architecture"]
+        for key in {*file.values, *(f"{arch}.{key}" for key in left_out)}:
+            for other in others:
+                said = replace(file, values={**file.values, key: other})
+                monkeypatch.setattr("gpu.gguf.config.open_gguf", lambda _, said=said: said)
+                try:
+                    ModelConfig.from_folder(path)
+                except ModelError:
+                    n_refused[name] += 1
+    assert min(n_refused.values()) > 60, n_refused
 
 
 def test_experts_that_are_none_are_refused(make: Make, tmp_path: Path) -> None:
