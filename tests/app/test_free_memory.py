@@ -70,11 +70,14 @@ def test_host_memory_is_the_least_of_machine_and_container(tmp_path: Path) -> No
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
     (group / "memory.current").write_text("5000\n")
+    (group / "memory.stat").write_text("anon 900\nfile 4100\n")
     (group / "memory.max").write_text("max\n")
     assert host_bytes(tmp_path) == 64 * 1024
     (group / "memory.max").write_text("25000\n")
     assert host_bytes(tmp_path) == 20_000
     shutil.rmtree(tmp_path / "proc")
     assert host_bytes(tmp_path) == 20_000
+    (group / "memory.stat").write_text("anon 900\nactive_file 1000\ninactive_file 3000\n")
+    assert host_bytes(tmp_path) == 24_000, "cached files give way"
     real = host_bytes()
     assert real is None or real > 10_000_000
