@@ -68,13 +68,14 @@ def _chosen(devices: list[DeviceInfo], wanted: str | None) -> DeviceInfo | None:
 
 
 def card_bytes(device: DeviceInfo, root: Path = Path("/")) -> int | None:
-    """Free memory of a card of its own; the largest, where there are several of that name."""
+    """Free memory of a card of its own. Where it may be one of several (of NVIDIA those of that
+    name, of AMD any), the largest."""
     if "nvidia" in device.name.lower():
         return max((free for name, free in _nvidia_cards() if name == device.name), default=None)
     if not any(word in device.name for word in ("AMD", "Radeon")):
         return None
-    found = [free for free in map(_amd_free, root.glob("sys/class/drm/card*/device")) if free]
-    return max(found, default=None)
+    found = map(_amd_free, root.glob("sys/class/drm/card*/device"))
+    return max((free for free in found if free is not None), default=None)
 
 
 def _nvidia_cards() -> list[tuple[str, int]]:
@@ -125,11 +126,14 @@ def _available(root: Path) -> int | None:
 
 
 def _container_left(root: Path) -> int | None:
-    """Of the limit of this control group, version 2."""
+    """Of the limit of this control group, version 2. Cached files count as used there, as those of
+    a model just fetched, but give way."""
     group = root / "sys/fs/cgroup"
     try:
         limit = (group / "memory.max").read_text("ascii").strip()
         used = int((group / "memory.current").read_text("ascii"))
-        return None if limit == "max" else max(0, int(limit) - used)
+        fields = (line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
+        cached = sum(int(n) for key, n in fields if key in ("active_file", "inactive_file"))
+        return None if limit == "max" else max(0, int(limit) - max(0, used - cached))
     except (OSError, ValueError):
         return None

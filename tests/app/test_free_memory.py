@@ -54,6 +54,11 @@ def test_nvidias_tool_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_amds_driver_is_asked(tmp_path: Path) -> None:
     card = device("discrete GPU", "AMD Radeon RX 7900 XTX (RADV NAVI31)")
     assert card_bytes(card, tmp_path) is None
+    place = tmp_path / "sys/class/drm/card3/device"
+    place.mkdir(parents=True)
+    for which in ("total", "used"):
+        (place / f"mem_info_vram_{which}").write_text("500\n")
+    assert card_bytes(card, tmp_path) == 0, "full, not unknown"
     for i, (total, used) in enumerate(((900, 100), (500, 100))):
         place = tmp_path / f"sys/class/drm/card{i}/device"
         place.mkdir(parents=True)
