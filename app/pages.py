@@ -18,7 +18,7 @@ STYLE_SHEETS = (
 
 
 def register(app: Flask, engine: EngineClient, version: str, *, switching: bool) -> None:
-    """Add `/` and `/health`. `switching`: the page can change the model."""
+    """Add `/`, the style sheets and `/health`. `switching`: the page can change the model."""
 
     @app.get("/")
     def index() -> Response:

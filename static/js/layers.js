@@ -17,10 +17,10 @@ const TALL_MARKS_FROM = 24;
 const CELL_GAP = 10;
 /** Length of a needle that shows a direction; it stands in the middle of twice as much. */
 const NEEDLE = 9;
-/** Cells of each row, by layer; "out" and "emb" are the ends. */
 /** Rows of unseen numbers that are drawn in a frame. */
 const UNSEEN_ROWS = 3;
 
+/** Cells of each row, by layer; "out" and "emb" are the ends. */
 let cells = new Map();
 let dense = false;
 /** The layer whose unseen numbers come next. */
