@@ -61,7 +61,7 @@ def wrote(page: Page, here: Site, n: int = 30, **media: str) -> tuple[Playground
 def test_an_instrument_is_fetched_when_it_is_opened_and_again_when_that_failed(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
-    allowed_console.append("Failed to load resource")
+    allowed_console += ["Failed to load resource", "Unexpected token"]
     fetched: list[str] = []
     page.on("request", lambda request: fetched.append(request.url.rpartition("/")[2]))
     page.route("**/look/lens.js", lambda route: route.abort())
@@ -75,6 +75,10 @@ def test_an_instrument_is_fetched_when_it_is_opened_and_again_when_that_failed(
     page.keyboard.press("ArrowLeft")  # what is looked at changes, so it is tried again
     expect(page.locator(".ln-grid tr").first).to_be_visible()
     expect(look.panel.get_by_role("button", name="CSV")).to_be_enabled()
+    broken = {"body": "export const weights = (;", "content_type": "text/javascript"}
+    page.route("**/look/weights.js", lambda route: route.fulfill(**broken))
+    look.open("weights")
+    expect(look.message).to_contain_text("This could not be shown: ")
 
 
 def test_the_keyboard_alone_opens_drives_and_closes(page: Page, site: Callable[..., Site]) -> None:

@@ -47,7 +47,8 @@ export function present(entry) {
 
 /** Fetch and set up an instrument, once. Fails with Missing while the server cannot be reached. */
 export async function prepare(entry) {
-  const instrument = await entry.fetch().catch(() => {
+  const instrument = await entry.fetch().catch((error) => {
+    if (!(error instanceof TypeError)) throw error; // fetched, but not to be run
     throw new Missing("The server cannot be reached. This goes on by itself when it can.");
   });
   if (fetched.has(entry)) return;
