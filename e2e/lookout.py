@@ -46,8 +46,12 @@ class Lookout:
     def tab(self, name: str) -> Locator:
         return self.page.get_by_role("tab", name=name)
 
-    def open(self, name: str) -> Lookout:
+    def turn_to(self, name: str) -> None:
         self.page.evaluate("(name) => { location.hash = `look=${name}` }", name)
+
+    def open(self, name: str) -> Lookout:
+        """Turn to an instrument, and wait until it shows something."""
+        self.turn_to(name)
         expect(self.panel).to_be_visible()
         expect(self.panel).not_to_have_attribute("aria-busy", "true")
         return self

@@ -276,7 +276,8 @@ def test_nothing_moves_while_text_streams_beside_an_instrument(
     play = open_page(page, site(n_experts=EXPERTS))
     play.set(max_tokens=150)
     play.ask()
-    Lookout(page).open(name)
+    Lookout(page).turn_to(name)  # it may be busy all the time, with token after token
+    expect(page.locator(f".instrument.{name}")).to_be_visible()
     play.wait_tokens(5)
     page.evaluate("() => { window.shifts.length = 0 }")
     play.wait_tokens(150)

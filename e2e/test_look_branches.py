@@ -154,7 +154,7 @@ def test_what_is_pointed_at_in_the_tree_is_the_cores_focus(
 
 
 def test_versions_wait_until_the_writing_ends(page: Page, site: Callable[..., Site]) -> None:
-    play = Playground(page, site(delay=0.03).url).open()
+    play = Playground(page, site(delay=0.1).url).open()
     play.set(max_tokens=30, seed=3)
     play.ask()
     look = Lookout(page).open("branches")

@@ -51,8 +51,8 @@ def lora_expand(
             "ends": ends,
             "strengths": strengths,
             "bias": bias or batch.unread,
-            "y": y,
             "chosen": chosen or batch.unread,
+            "y": y,
         },
         (groups(width // 4, WORKGROUP), batch.n_rows * max(1, per_token), 1),
         {

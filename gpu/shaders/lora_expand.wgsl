@@ -14,8 +14,8 @@
 // ends       [N_LORAS]: where the ranks of an adapter end
 // strengths  [n_slots][N_LORAS]
 // bias       [≥ STRIDE / 4] vec4 (any buffer when not BIAS)
-// y          [n_rows][STRIDE / 4] vec4
 // chosen     [pairs] the expert of each (any buffer without experts)
+// y          [n_rows][STRIDE / 4] vec4
 // use: step
 override N_LORAS: u32;
 override SHRUNK_STRIDE: u32;
@@ -31,8 +31,8 @@ override WORKGROUP: u32 = 64u;
 @group(0) @binding(4) var<storage, read> ends: array<u32>;
 @group(0) @binding(5) var<storage, read> strengths: array<f32>;
 @group(0) @binding(6) var<storage, read> bias: array<vec4f>;
-@group(0) @binding(7) var<storage, read_write> y: array<vec4f>;
-@group(0) @binding(8) var<storage, read> chosen: array<u32>;
+@group(0) @binding(7) var<storage, read> chosen: array<u32>;
+@group(0) @binding(8) var<storage, read_write> y: array<vec4f>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(global_invocation_id) id: vec3u) {
