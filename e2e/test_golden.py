@@ -25,6 +25,7 @@ def url() -> Iterator[str]:
         yield address
 
 
+@pytest.mark.slow
 def test_the_page_gets_the_golden_ids(page: Page, url: str) -> None:
     case = json.loads((FOLDER / "golden.json").read_text())[0]
     ids: list[int] = []

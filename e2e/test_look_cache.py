@@ -297,13 +297,14 @@ def test_blocks_by_pointer(page: Page, site: Callable[..., Site]) -> None:
     expect(field(page)).to_have_attribute("aria-valuenow", "1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("theme", "size"),
     [
         ("light", (360, 640)),
         ("dark", (1440, 900)),
-        pytest.param("light", (1440, 900), marks=pytest.mark.slow),
-        pytest.param("dark", (900, 800), marks=pytest.mark.slow),
+        ("light", (1440, 900)),
+        ("dark", (900, 800)),
     ],
 )
 def test_axe_finds_nothing_in_the_blocks(

@@ -35,6 +35,7 @@ def mean_logprob(runner: Runner, texts: Texts) -> float:
     return float(np.mean(found))
 
 
+@pytest.mark.slow
 def test_texts_are_the_models_own(tale: WgpuRunner) -> None:
     """Far likelier to it than tokens drawn evenly, or than those of its texts in another order."""
     texts = quality.own_texts(tale, N_TOKENS)
@@ -60,6 +61,7 @@ def test_another_text_begins_where_the_context_is_full(device: Device) -> None:
     assert [len(text) for text in quality.own_texts(runner, 100)] == [48, 48, 4]
 
 
+@pytest.mark.slow
 def test_another_text_begins_where_one_ends(device: Device) -> None:
     """A model made to end soon: one in eight of its tokens ends a text."""
     subject = Subject.from_folder(random_llama.folder("head128_llama3"))

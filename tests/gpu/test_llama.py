@@ -92,7 +92,12 @@ def test_a_trained_model_writes_its_golden_text(
 @pytest.mark.parametrize(
     ("name", "max_binding_bytes", "cut"),
     [
-        ("head80_theta", 620_000, {"embedding", "attn.qkv", "mlp.gate_up", "head"}),
+        pytest.param(
+            "head80_theta",
+            620_000,
+            {"embedding", "attn.qkv", "mlp.gate_up", "head"},
+            marks=pytest.mark.slow,
+        ),
         pytest.param("vocab50000_tied", 2 << 20, {"embedding"}, marks=pytest.mark.slow),
     ],
 )

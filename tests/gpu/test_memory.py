@@ -54,6 +54,7 @@ def test_all_but_weights_and_cache_is_little(device: Device, dtype: str) -> None
     assert memory.work <= MOST_WORK * (memory.weights + memory.kv_cache), memory
 
 
+@pytest.mark.slow
 def test_captured_steps_of_all_sizes_share_their_memory(device: Device) -> None:
     runner = driving.load(device, random_llama.folder("derived_head"))
     limits = runner.limits

@@ -28,12 +28,13 @@ from tests.gpu.sampler_rig import settings
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "capture"),
     [
-        pytest.param("f32", False, id="f32-plain", marks=pytest.mark.slow),
-        pytest.param("f32", True, id="f32-captured", marks=pytest.mark.slow),
-        pytest.param("f16", False, id="f16-plain", marks=pytest.mark.slow),
+        pytest.param("f32", False, id="f32-plain"),
+        pytest.param("f32", True, id="f32-captured"),
+        pytest.param("f16", False, id="f16-plain"),
         pytest.param("f16", True, id="f16-captured"),
     ],
 )

@@ -137,7 +137,9 @@ def test_both_engines_compute_with_the_same_weights(
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
+@pytest.mark.parametrize(
+    "dtype", ["q4", *(pytest.param(d, marks=pytest.mark.slow) for d in ("f16", "q8"))]
+)
 def test_both_engines_are_equal_on_a_trained_model(
     device: Device, torch: Torch, stories: Path, dtype: str
 ) -> None:

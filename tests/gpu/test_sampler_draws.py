@@ -41,7 +41,7 @@ SETTINGS = {
 
 MORE = [(name, "smooth") for name in ("hot", "cold", "top_k", "top_p", "min_p", "penalty")]
 MORE += [(name, "tied") for name in ("top_p", "penalty")]
-MORE += [("plain", "tied"), ("all", "tied")]
+MORE += [("plain", "smooth"), ("plain", "tied"), ("all", "tied")]
 
 
 def logits_of(kind: str) -> Array:
@@ -79,7 +79,7 @@ def p_value(counts: Array, probabilities: Array) -> float:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((name, "smooth") for name in ("plain", "all")),
+        ("all", "smooth"),
         *(pytest.param(name, kind, marks=pytest.mark.slow) for name, kind in MORE),
     ],
 )

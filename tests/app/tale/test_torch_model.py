@@ -28,6 +28,7 @@ def test_cached_steps_equal_one_pass(bundled) -> None:  # type: ignore[no-untype
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_text_does_not_depend_on_its_batch(bundled) -> None:  # type: ignore[no-untyped-def]
     from app.tale.make.sample import ask, complete
 
