@@ -41,11 +41,13 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# About five minutes on two cores. Each run adds a line of JSON; the README's table is made of them.
+# About six minutes on two cores, with the kernels that a first start finds fastest. Each run adds a
+# line of JSON; the README's table is made of them.
 BENCH := $(BIN)/python -m gpu.bench --floor --append build/bench.jsonl
 
 bench: $(VENV)/test.stamp
 	mkdir -p build && rm -f build/bench.jsonl
+	$(BIN)/tokenglass devices --probe
 	for dtype in f16 q8 q4; do \
 		$(BENCH) --model app/tale/model --dtype $$dtype --capture --kl --peer torch \
 			--context 128,512,1000 && \
