@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from flask import Flask, request
+from flask import Flask, Response, g, request
 from flask_sock import Sock
 from simple_websocket import ConnectionClosed, Server
 from wsproto.utilities import RemoteProtocolError
@@ -46,6 +46,8 @@ MAX_UNREAD = 1000
 TRANSPORT_MESSAGE_BYTES = 2 * MAX_MESSAGE_BYTES
 """Past this the transport closes the connection; up to it, too large is answered by an error."""
 TRY_AGAIN_LATER = 1013
+FAREWELL_SECONDS = 1.0
+"""For simple-websocket's thread to send its last frame, after it has told that the page is gone."""
 
 
 class Connection:
@@ -188,6 +190,14 @@ class Connection:
         self._out.follow(live, after=0)
 
 
+class Answered(Response):
+    """To a request that its WebSocket has answered. flask-sock answers with an empty page as well,
+    which a browser would take for a frame; werkzeug lets go of a lost connection without a word."""
+
+    def __call__(self, *_: Any) -> Any:
+        raise ConnectionError("the WebSocket has ended")
+
+
 def register(app: Flask, engine: EngineClient, sessions: Sessions, tokenizing: Tokenizing) -> None:
     """Add the WebSocket route."""
     app.config["SOCK_SERVER_OPTIONS"] = {
@@ -207,6 +217,7 @@ def register(app: Flask, engine: EngineClient, sessions: Sessions, tokenizing: T
 
     @Sock(app).route(PATH)  # type: ignore[untyped-decorator]
     def live(ws: Server) -> None:
+        g.has_websocket = True
         if not slots.acquire(blocking=False):
             ws.close(TRY_AGAIN_LATER, f"more than {MAX_CONNECTIONS} pages are open; close some")
             return
@@ -214,6 +225,11 @@ def register(app: Flask, engine: EngineClient, sessions: Sessions, tokenizing: T
             Connection(ws, browser_session(), engine, sessions, tokenizing).serve()
         finally:
             slots.release()
+            ws.thread.join(FAREWELL_SECONDS)
+
+    @app.after_request
+    def end_with_the_websocket(response: Response) -> Response:
+        return Answered() if g.get("has_websocket") else response
 
 
 def _bad_handshake(error: RemoteProtocolError) -> tuple[Any, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from contextlib import suppress
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from simple_websocket import ConnectionClosed
 from simple_websocket import ConnectionError as HandshakeFailed
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, CloseConnection, Event, Request, TextMessage
 
 from app.live import TRY_AGAIN_LATER
 from app.outgoing import STATS_BACKLOG
@@ -436,6 +439,33 @@ def test_requests_beyond_the_slots_wait_and_know_their_place(start_site: StartSi
         for id in ("a", "b", "c")
     }
     assert positions == {"a": [0], "b": [1, 0], "c": [2, 1, 0]}
+
+
+def test_nothing_follows_the_last_frame(start_site: StartSite) -> None:
+    """Not the page that flask-sock answers a request with, which browsers take for a broken frame.
+    Read byte by byte, so that nothing is lost behind the frame."""
+    port = start_site(delay=0.001).port
+    for id in ("a", "b", "c", "d"):
+        ws = WSConnection(ConnectionType.CLIENT)
+        origin = [(b"Origin", f"http://127.0.0.1:{port}".encode())]
+        told = json.dumps({"type": "generate", "id": id, "prompt": "Once", "params": GREEDY})
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+            sock.sendall(ws.send(Request(f"127.0.0.1:{port}", "/ws", extra_headers=origin)))
+            _read(sock, ws, AcceptConnection)
+            sock.sendall(ws.send(TextMessage(told)))
+            _read(sock, ws, TextMessage, least=500)
+            sock.sendall(ws.send(CloseConnection(3001, "cut")))
+            _read(sock, ws, CloseConnection)
+            assert sock.recv(200) == b""
+
+
+def _read(sock: socket.socket, ws: WSConnection, kind: type[Event], least: int = 1) -> None:
+    """Until so many events of a kind came; of a text each byte is one."""
+    while least > 0:
+        byte = sock.recv(1)
+        assert byte, "the server ended the connection"
+        ws.receive_data(byte)
+        least -= sum(isinstance(event, kind) for event in ws.events())
 
 
 def test_a_flood_that_is_not_read_is_cut_off(site: Site) -> None:
