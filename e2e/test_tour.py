@@ -413,6 +413,26 @@ def test_a_lost_line_is_waited_for(
     expect(tour.text).to_contain_text("heads shares its attention out", timeout=15_000)
 
 
+def test_a_walk_that_cannot_be_fetched_says_why(
+    page: Page, site: Callable[..., Site], allowed_console: list[str]
+) -> None:
+    allowed_console += ["Failed to load resource", "Unexpected token"]
+    play = open_page(page, site())
+    guide = "**/tour/guide.js"
+    page.route(guide, lambda route: route.abort())
+    tour = start(page)
+    expect(play.notice).to_contain_text("The walk could not begin")
+    expect(play.notice).to_contain_text("The server cannot be reached.")
+    play.notice.get_by_role("button", name="Dismiss").click()
+    expect(play.notice).to_be_hidden()
+    page.unroute(guide)
+    broken = {"body": "export const startTour = (;", "content_type": "text/javascript"}
+    page.route(guide, lambda route: route.fulfill(**broken))
+    start(page)
+    expect(play.notice).to_contain_text("Unexpected token")
+    expect(tour.card).to_be_hidden()
+
+
 def test_an_engine_that_restarts_is_waited_for(page: Page, own_site: Callable[..., Site]) -> None:
     here = own_site(process=True, load_seconds=1.5)
     play = Playground(page, here.url).open()

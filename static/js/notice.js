@@ -69,6 +69,7 @@ const HEADS = {
   unavailable: "The engine is not ready",
   bad_message: "The request was refused",
   too_long: "The conversation is too long to send",
+  walk: "The walk could not begin",
 };
 
 function problem() {

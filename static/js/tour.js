@@ -1,6 +1,7 @@
 // Where the guided walk begins. What it says and does is fetched when it is first asked for.
 
-import { byId } from "./dom.js";
+import { fetchCode, Unfetched } from "./fetchcode.js";
+import { changed, state } from "./state.js";
 
 export function setUpTour() {
   for (const button of document.querySelectorAll("[data-tour-start]"))
@@ -12,7 +13,11 @@ export function setUpTour() {
 
 /** Begin the walk, or put the keyboard where it is; by key as well. */
 export async function startTour() {
-  const guide = await import("./tour/guide.js").catch(() => null);
-  if (guide) guide.startTour();
-  else byId("say").textContent = "The walk could not be fetched: the server cannot be reached.";
+  try {
+    (await fetchCode(() => import("./tour/guide.js"))).startTour();
+  } catch (error) {
+    state.problem = { code: "walk", message: error.message };
+    changed("turns");
+    if (!(error instanceof Unfetched)) reportError(error);
+  }
 }

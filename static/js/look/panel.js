@@ -1,6 +1,7 @@
 // The panel an instrument is shown in: its header, its states, its numbers as a table, its files.
 
 import { byId, setText } from "../dom.js";
+import { fetchCode, Unfetched } from "../fetchcode.js";
 import { ready, state } from "../state.js";
 import { contextNow, Missing } from "./context.js";
 import { save } from "./save.js";
@@ -8,6 +9,7 @@ import { drawTable } from "./table.js";
 
 /** What takes longer than this is said to take time. */
 const BUSY_AFTER_MS = 200;
+const LOST = "The server cannot be reached. This goes on by itself when it can.";
 
 const panel = byId("look");
 const roots = new Map();
@@ -47,9 +49,8 @@ export function present(entry) {
 
 /** Fetch and set up an instrument, once. Fails with Missing while the server cannot be reached. */
 export async function prepare(entry) {
-  const instrument = await entry.fetch().catch((error) => {
-    if (!(error instanceof TypeError)) throw error; // fetched, but not to be run
-    throw new Missing("The server cannot be reached. This goes on by itself when it can.");
+  const instrument = await fetchCode(entry.fetch).catch((error) => {
+    throw error instanceof Unfetched ? new Missing(LOST) : error;
   });
   if (fetched.has(entry)) return;
   fetched.set(entry, instrument);
@@ -135,9 +136,7 @@ function whyNot({ needs, asks }) {
   if (asks && state.replay)
     return "The engine would have to compute this, and a replay is shown without one.";
   if (asks && !ready())
-    return state.line === "open"
-      ? "The engine is not ready. This goes on by itself when it is."
-      : "The server cannot be reached. This goes on by itself when it can.";
+    return state.line === "open" ? "The engine is not ready. This goes on by itself when it is." : LOST;
   return "";
 }
 
