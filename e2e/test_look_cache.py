@@ -437,6 +437,8 @@ def test_leaving_before_the_answer_shows_the_other_view_at_once(
 
 
 def test_a_second_turn_finds_the_first_in_the_cache(page: Page, bundled: Site) -> None:
+    """Other tests may have asked the same engine before."""
+    before = answer_of(bundled, CacheBlocks()).info
     wire = Wire(page)
     play = Playground(page, bundled.url).open()
     play.set(max_tokens=40, seed=11)
@@ -454,11 +456,10 @@ def test_a_second_turn_finds_the_first_in_the_cache(page: Page, bundled: Site) -
     reused = [
         event["reused"] for event in wire.events("prefill") if event["done"] == event["total"]
     ]
-    assert reused[0] < prompts[0], "other tests may have left its first tokens, never the last"
-    assert reused[1] >= prompts[0], "the second prompt begins with the first"
-    assert sums["prompt tokens"] == sum(prompts)
-    assert sums["prompt tokens found"] == sum(reused)
-    rate = 100 * sum(reused) / sum(prompts)
+    assert reused[0] < prompts[0] <= reused[1], "the second prompt begins with the first"
+    assert sums["prompt tokens"] - before["prompt_tokens"] == sum(prompts)
+    assert sums["prompt tokens found"] - before["reused_tokens"] == sum(reused)
+    rate = 100 * sums["prompt tokens found"] / sums["prompt tokens"]
     expect(page.locator(".kv-figures dd").first).to_have_text(f"{rate:.1f} %")
     answer = answer_of(bundled, CacheBlocks())
     blocks = [row for row in rows if row["block"]]
@@ -470,7 +471,7 @@ def test_a_second_turn_finds_the_first_in_the_cache(page: Page, bundled: Site) -
     assert sums["kept, full"] + sums["kept, begun"] >= -(-kept // size)
     assert kept >= prompts[1], "the longer text can be found"
     assert sums["copies"] == answer.info["copies"]
-    assert sums["evictions"] == answer.info["evictions"] == 0
+    assert sums["evictions"] == answer.info["evictions"]
 
 
 def test_the_blocks_of_a_run_are_read_while_it_writes(page: Page, bundled: Site) -> None:
