@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from app.sessions import Keeping
@@ -268,6 +269,7 @@ def test_words_of_ones_own_are_shown_as_tokens_and_put_in(
     assert "ids" not in sent(wire)[-1]
 
 
+@pytest.mark.slow
 def test_a_branch_of_a_branch_keeps_both_marks(page: Page, site: Callable[..., Site]) -> None:
     play, wire, tokens = wrote(page, site())
     force(play, 10, other_than_drawn(tokens[10]))
@@ -289,6 +291,7 @@ def test_a_branch_of_a_branch_keeps_both_marks(page: Page, site: Callable[..., S
     expect(page.locator("#version")).to_have_text("3/3")
 
 
+@pytest.mark.slow
 def test_an_answer_that_was_continued_can_part_in_either_piece(
     page: Page, site: Callable[..., Site]
 ) -> None:
@@ -392,6 +395,7 @@ def test_the_rows_stand_still_under_the_hand_while_the_text_goes_on(
     play.wait_done()
 
 
+@pytest.mark.slow
 def test_a_cut_line_loses_nothing_of_a_branch(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
@@ -481,6 +485,7 @@ def test_a_reload_brings_every_branch_back(page: Page, site: Callable[..., Site]
             newer.click()
 
 
+@pytest.mark.slow
 def test_branches_the_server_forgot_keep_their_text(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
@@ -499,6 +504,7 @@ def test_branches_the_server_forgot_keep_their_text(
     assert play.text() == "".join(token["text"] for token in tokens)
 
 
+@pytest.mark.slow
 def test_a_branch_outlives_what_it_parted_from(page: Page, own_site: Callable[..., Site]) -> None:
     """The server keeps one generation: of the branch's beginning only the words are known."""
     here = own_site(keeping=Keeping(n_finished=1))

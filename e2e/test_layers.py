@@ -178,7 +178,7 @@ def test_a_run_from_before_cosines_says_so(page: Page, site: Callable[..., Site]
     expect(page.locator("#layer-line span").first).not_to_contain_text("cos")
 
 
-@pytest.mark.parametrize("columns", ["ordinary", "narrowest"])
+@pytest.mark.parametrize("columns", ["ordinary", pytest.param("narrowest", marks=pytest.mark.slow)])
 def test_all_of_a_long_run_can_be_scrolled_back(
     page: Page, site: Callable[..., Site], columns: str
 ) -> None:

@@ -120,6 +120,7 @@ def test_lines_that_are_set_apart_look_the_same(page: Page, long: Playground) ->
     assert long.numbers() == list(range(700))
 
 
+@pytest.mark.slow
 def test_lines_are_set_anew_in_another_width(page: Page, long: Playground) -> None:
     for width in (1800, 1000, 1440):
         page.set_viewport_size({"width": width, "height": 900})

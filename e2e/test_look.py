@@ -242,7 +242,7 @@ def test_files_hold_what_the_table_says(page: Page, site: Callable[..., Site], n
     assert saved["model"] == "fake-story f16"
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_a_picture_is_saved_of_what_is_seen(
     page: Page, site: Callable[..., Site], theme: str
 ) -> None:

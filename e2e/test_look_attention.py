@@ -344,6 +344,7 @@ def test_a_head_marks_its_row_in_the_core(page: Page, site: Callable[..., Site])
     expect(play.core).to_have_attribute("aria-valuetext", re.compile("layer 3 head 3"))
 
 
+@pytest.mark.slow
 def test_several_tokens_are_asked_one_by_one_until_the_panel_closes(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
@@ -422,6 +423,7 @@ class SlowAnswers(FakeEngine):
         future.set_result(msgspec.structs.replace(answer, info={**answer.info, "ms": ms}))
 
 
+@pytest.mark.slow
 def test_slow_answers_are_asked_for_less_often(page: Page, own_site: Callable[..., Site]) -> None:
     """Whatever a question takes of the engine, together they take a fifth of the time at most."""
     wire = Wire(page)

@@ -135,6 +135,7 @@ def test_a_press_shows_a_version(page: Page, site: Callable[..., Site]) -> None:
     assert play.text() == text
 
 
+@pytest.mark.slow
 def test_what_is_pointed_at_in_the_tree_is_the_cores_focus(
     page: Page, site: Callable[..., Site]
 ) -> None:
@@ -153,6 +154,7 @@ def test_what_is_pointed_at_in_the_tree_is_the_cores_focus(
     expect(play.core).to_have_attribute("aria-valuenow", str(N + 31))
 
 
+@pytest.mark.slow
 def test_versions_wait_until_the_writing_ends(page: Page, site: Callable[..., Site]) -> None:
     play = Playground(page, site(delay=0.1).url).open()
     play.set(max_tokens=30, seed=3)

@@ -356,6 +356,7 @@ def test_it_is_asked_when_the_view_opens_and_not_again(
     assert len(asked_at(page)) == 3
 
 
+@pytest.mark.slow
 def test_it_is_asked_twice_a_second_while_something_is_written_and_once_after(
     page: Page, site: Callable[..., Site]
 ) -> None:

@@ -274,6 +274,7 @@ def test_only_an_open_panel_asks_and_an_answer_is_kept(
     assert len(inspections(wire)) == known
 
 
+@pytest.mark.slow
 def test_the_newest_token_is_followed_while_the_run_writes(
     page: Page, site: Callable[..., Site]
 ) -> None:

@@ -386,7 +386,7 @@ def test_shards_and_splits_have_their_places_and_neighbours(look: Lookout) -> No
     ("theme", "size"),
     [
         ("light", (360, 780)),
-        ("dark", (1440, 900)),
+        pytest.param("dark", (1440, 900), marks=pytest.mark.slow),
         pytest.param("light", (1440, 900), marks=pytest.mark.slow),
         pytest.param("dark", (900, 800), marks=pytest.mark.slow),
     ],

@@ -166,6 +166,7 @@ def test_a_large_model_is_a_grid_of_reach_too(page: Page, site: Callable[..., Si
 # ---- steering --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_vectors_are_written_scaled_muted_and_removed(live: Hand) -> None:
     live.button("Add vector").click()
     toward = live.panel.get_by_role("textbox", name="Steer toward")
@@ -273,6 +274,7 @@ def test_after_a_reset_the_same_seed_gives_the_same_text(hand: Hand) -> None:
     expect(hand.note).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_undone_while_writing_it_is_left_alone_again(live: Hand) -> None:
     live.cell("head 2.3").click()
     until(live.page, lambda: len(live.acknowledged()) == 1, "the first acknowledgement")
@@ -317,7 +319,7 @@ def test_nobody_forgets_it(hand: Hand) -> None:
     ("theme", "size"),
     [
         ("dark", (1440, 900)),
-        ("light", (360, 740)),
+        pytest.param("light", (360, 740), marks=pytest.mark.slow),
         pytest.param("light", (900, 800), marks=pytest.mark.slow),
     ],
 )

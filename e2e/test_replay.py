@@ -242,6 +242,7 @@ def test_every_position_is_the_page_as_it_was(alone: Film, written: dict[str, An
     assert len(alone.state()["turns"]) == 4
 
 
+@pytest.mark.slow
 def test_back_and_forth_is_the_same(alone: Film, written: dict[str, Any]) -> None:
     alone.open(written["path"])
     seen = {}

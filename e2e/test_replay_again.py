@@ -136,6 +136,7 @@ def test_what_parts_is_told_with_its_token(page: Page, story: dict[str, Any]) ->
     expect(made.said).to_have_attribute("data-tone", "parted")
 
 
+@pytest.mark.slow
 def test_another_device_is_given_as_the_reason(page: Page, story: dict[str, Any]) -> None:
     made = Film(page)
     other = copy.deepcopy(story)
@@ -184,6 +185,7 @@ def test_it_can_be_stopped_and_ends_with_its_replay(page: Page, story: dict[str,
     expect(page.locator("body")).to_have_attribute("data-phase", "empty")
 
 
+@pytest.mark.slow
 def test_a_line_that_breaks_ends_it(page: Page, story: dict[str, Any]) -> None:
     play = Playground(page, page.url)
     play.route_sockets()
@@ -225,6 +227,7 @@ def test_a_context_that_is_too_small_is_said(
     expect(made.said).to_have_text(words)
 
 
+@pytest.mark.slow
 def test_a_change_of_the_limit_is_written_again(
     page: Page, site: Callable[..., Site], tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def check_instrument(page: Page, name: str | None) -> None:
     expect(look.message).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_a_phone_has_the_card_under_the_page(page: Page, here: Site) -> None:
     page.set_viewport_size({"width": 360, "height": 640})
     page.emulate_media(reduced_motion="reduce")
@@ -463,6 +464,7 @@ def test_a_new_chat_ends_it_politely(page: Page, site: Callable[..., Site]) -> N
     play.wait_tokens(2)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_under_it(page: Page, own_site: Callable[..., Site]) -> None:
     play = open_page(page, own_site(delay=0.02))
     play.set(max_tokens=400)
