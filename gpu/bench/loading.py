@@ -68,8 +68,8 @@ def load(device: Device, config: ModelConfig, folder: Path, dtype: str, keep_byt
     """Load the weights in `folder` as `dtype`, and wait until they are there."""
     memory, checkpoint = Memory(device), Checkpoint.open(folder)
     with kept_weights(checkpoint, config, dtype, keep_bytes) as kept:
-        loader = WeightLoader(checkpoint, memory, dtype, kept=kept)
-        model = MODELS[config.model_type](config, loader, memory, CONTEXT)
+        with WeightLoader(checkpoint, memory, dtype, kept=kept) as load:
+            model = MODELS[config.model_type](config, load, memory, CONTEXT)
         memory.read(model.norm.gain)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Rows = Callable[[slice], npt.NDArray[Any]]
-"""Gives rows of a matrix as float32, or float16 where that is how they are stored."""
+Rows = Callable[[slice, npt.NDArray[Any]], None]
+"""Puts rows of a matrix into an array of so many: as float16 or float32, whichever that is of, or
+packed, as uint32."""
 
 Order = npt.NDArray[np.intp]
 
@@ -36,10 +37,10 @@ def alone(pieces: list[Piece]) -> Rows:
 def in_turn(pieces: list[Piece]) -> Rows:
     """A row of each, then the next of each."""
 
-    def rows(wanted: slice) -> npt.NDArray[Any]:
+    def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
         each = slice(wanted.start // len(pieces), wanted.stop // len(pieces))
-        found = np.stack([piece.rows(each) for piece in pieces], axis=1)
-        return found.reshape(-1, found.shape[-1])
+        for i, piece in enumerate(pieces):
+            piece.rows(each, out[i :: len(pieces)])
 
     return rows
 
@@ -50,16 +51,15 @@ def below(pieces: list[Piece], each: int) -> Rows:
     units = [in_turn(pieces[i : i + each]) for i in range(0, len(pieces), each)]
     starts = np.cumsum([0, *(each * piece.n for piece in pieces[::each])])
 
-    def rows(wanted: slice) -> npt.NDArray[Any]:
-        found = []
+    def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
         first = int(np.searchsorted(starts, wanted.start, "right")) - 1
         for unit, start, end in zip(
             units[first:], starts[first:], starts[first + 1 :], strict=False
         ):
             if start >= wanted.stop:
                 break
-            found.append(unit(slice(max(wanted.start - start, 0), min(wanted.stop, end) - start)))
-        return found[0] if len(found) == 1 else np.concatenate(found)
+            a, b = max(wanted.start, start), min(wanted.stop, end)
+            unit(slice(a - start, b - start), out[a - wanted.start : b - wanted.start])
 
     return rows
 
@@ -68,17 +68,27 @@ def heads(pieces: list[Piece], order: Order) -> Rows:
     """Queries, keys and values one below the other, whole heads at a time; `order`: of the rows of
     a query or key head (head_dim,)."""
 
-    def rows(wanted: slice) -> npt.NDArray[Any]:
-        found, first = [], 0
+    def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
+        first = 0
         for i, piece in enumerate(pieces):
             start = max(wanted.start - first, 0)
             stop = min(wanted.stop - first, piece.n)
             if start < stop:
-                some = piece.rows(slice(start, stop))
-                heads = some.reshape(-1, len(order), some.shape[-1])
-                found.append((heads if i == 2 else heads[:, order]).reshape(some.shape))
+                some = out[first + start - wanted.start : first + stop - wanted.start]
+                piece.rows(slice(start, stop), some)
+                if i < 2:
+                    heads = some.reshape(-1, len(order), some.shape[-1])
+                    some[:] = heads[:, order].reshape(some.shape)
             first += piece.n
-        return np.concatenate(found)
+
+    return rows
+
+
+def rows_of(array: npt.NDArray[Any]) -> Rows:
+    """Those of a matrix that is on the host."""
+
+    def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
+        out[:] = array[wanted]
 
     return rows
 
@@ -100,5 +110,7 @@ class Laid:
         for source, order in pieces:
             of_source = np.full(len(order), sources.index(source))
             labels = np.stack([of_source, np.asarray(order, np.intp)], axis=1)
-            labelled.append(Piece(source, len(order), labels.__getitem__, order))
-        return cls(*arrange(labelled)(slice(0, n)).T)
+            labelled.append(Piece(source, len(order), rows_of(labels), order))
+        found = np.empty((n, 2), np.intp)
+        arrange(labelled)(slice(0, n), found)
+        return cls(*found.T)

@@ -1,20 +1,23 @@
 """Stored numbers as float32 or float16.
 
-Work is done in pieces that stay in the processor's cache. NumPy has no bfloat16, and rounds to
-float16 one number at a time; what a bfloat16 is in either is a matter of a few operations on its
-bits, for many at once.
+Work is done in pieces that stay in the processor's cache, in memory that is used again: what the
+system hands out it clears first, which takes longer than the work. NumPy has no bfloat16, and
+rounds to float16 one number at a time; what a bfloat16 is in either is a matter of a few operations
+on its bits, for many at once.
 """
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-PIECE = 1 << 16
-"""Numbers worked on at a time: 256 KiB as float32."""
+PIECE = 1 << 18
+"""Numbers worked on at a time. Smaller ones leave threads waiting for the interpreter's lock."""
 
 Array = npt.NDArray[Any]
 
@@ -40,10 +43,31 @@ def convert(stored: Array, out: Array) -> bool:
     return all(finite)
 
 
+class _Scratch(threading.local):
+    """Memory of one thread, for a piece or more; holds anything."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+
+    def __call__(
+        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.uint16
+    ) -> Array:
+        size = math.prod(shape)
+        found = self._arrays.get(name)
+        if found is None or len(found) < size:
+            found = self._arrays[name] = np.empty(size, dtype)
+        return found[:size].reshape(shape)
+
+
+_scratch = _Scratch()
+
+
 def _pieces(stored: Array, out: Array) -> Iterator[tuple[Array, Array]]:
-    """Flat where it lies in one piece, else some rows at a time."""
-    if stored.flags.c_contiguous:
+    """Flat where both lie in one piece, else some rows at a time."""
+    if stored.flags.c_contiguous and out.flags.c_contiguous:
         stored, out = stored.reshape(-1), out.reshape(-1)
+    while stored.ndim > 2 and len(stored) == 1:
+        stored, out = stored[0], out[0]
     width = stored.size // max(1, len(stored))
     step = max(1, PIECE // max(1, width))
     for start in range(0, len(stored), step):
@@ -54,7 +78,9 @@ def _rounded(stored: Array, out: Array) -> bool:
     with np.errstate(over="ignore"):
         out[...] = stored
     if out.dtype == np.float16:
-        return bool((out.view(np.uint16) & MAGNITUDE).max(initial=0) < F16_INFINITY)
+        bits = out.view(np.uint16)
+        magnitude = np.bitwise_and(bits, MAGNITUDE, out=_scratch("magnitude", bits.shape))
+        return bool(magnitude.max(initial=0) < F16_INFINITY)
     return bool(np.isfinite(out).all())
 
 
@@ -63,17 +89,23 @@ def _bfloat16_as_float32(stored: Array, out: Array) -> bool:
     bits = out.view(np.uint32)
     bits[...] = stored
     np.left_shift(bits, np.uint32(16), out=bits)
-    return bool((stored & MAGNITUDE).max(initial=0) < BF16_INFINITY)
+    magnitude = np.bitwise_and(stored, MAGNITUDE, out=_scratch("magnitude", stored.shape))
+    return bool(magnitude.max(initial=0) < BF16_INFINITY)
 
 
 def _bfloat16_as_float16(stored: Array, out: Array) -> bool:
     """Three more digits, and a smaller exponent; what becomes subnormal is rounded by NumPy."""
-    bits, magnitude = out.view(np.uint16), stored & MAGNITUDE
-    np.subtract(magnitude, REBIASED, out=bits)
-    np.left_shift(bits, np.uint16(3), out=bits)
-    np.bitwise_or(bits, stored & SIGN, out=bits)
-    small = np.nonzero(magnitude < BF16_NORMAL)
+    magnitude, sign = _scratch("magnitude", stored.shape), _scratch("sign", stored.shape)
+    is_small = _scratch("small", stored.shape, np.bool_)
+    np.bitwise_and(stored, MAGNITUDE, out=magnitude)
+    largest = magnitude.max(initial=0)
+    np.less(magnitude, BF16_NORMAL, out=is_small)
+    np.subtract(magnitude, REBIASED, out=magnitude)
+    np.left_shift(magnitude, np.uint16(3), out=magnitude)
+    np.bitwise_and(stored, SIGN, out=sign)
+    np.bitwise_or(magnitude, sign, out=out.view(np.uint16))
+    small = np.unravel_index(np.flatnonzero(is_small), stored.shape)
     if len(small[0]):
         wide = stored[small].astype(np.uint32) << np.uint32(16)
         out[small] = wide.view(np.float32).astype(np.float16)
-    return bool(magnitude.max(initial=0) < BF16_65536)
+    return bool(largest < BF16_65536)

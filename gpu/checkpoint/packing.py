@@ -29,6 +29,8 @@ BLOCK = 32
 GROUP_WORDS = 4
 """Words of grids come in groups of so many."""
 
+_NUMBERS: dict[str, npt.DTypeLike] = {"f32": np.float32, "f16": np.float16}
+
 U32 = npt.NDArray[np.uint32]
 F32 = npt.NDArray[np.float32]
 
@@ -73,20 +75,28 @@ def row_words(dtype: str, k: int) -> int:
     return format.block_words * blocks + _grid_words(format, blocks)
 
 
-def pack(dtype: str, rows: npt.NDArray[Any], name: str = "the matrix") -> U32:
-    """float32 or float16 (n, k), all finite → uint32 (n, row_words).
+def pack(
+    dtype: str, rows: npt.NDArray[Any], name: str = "the matrix", out: U32 | None = None
+) -> U32:
+    """float32 or float16 (n, k), all finite → uint32 (n, row_words). `out`: where to put it; None:
+    into a new array.
 
     Raises ModelError with `name` for weights that the format cannot hold.
     """
     n, k = rows.shape
-    if dtype in _AS_THEY_ARE and rows.dtype == _AS_THEY_ARE[dtype] and k % BLOCK == 0:
-        return np.ascontiguousarray(rows).view(np.uint32)
-    packed = np.zeros((n, row_words(dtype, k)), np.uint32)
+    packed = np.empty((n, row_words(dtype, k)), np.uint32) if out is None else out
+    packed.fill(0)
     try:
         _PACKERS[dtype](rows, packed)
     except OverflowError as error:
         raise ModelError(f"{name} cannot be stored as {dtype}: {error}; use dtype f32") from error
     return packed
+
+
+def as_numbers(dtype: str, packed: U32, k: int) -> npt.NDArray[Any] | None:
+    """uint32 (n, row_words) seen as the numbers in it, (n, k), where they are not quantised."""
+    kind = _NUMBERS.get(dtype)
+    return None if kind is None else packed.view(kind)[:, :k]
 
 
 def unpack(dtype: str, packed: U32, k: int) -> F32:
@@ -163,8 +173,6 @@ _PACKERS: dict[str, Callable[[npt.NDArray[Any], U32], None]] = {
     "q8": _pack_q8,
     "q4": _pack_q4,
 }
-_AS_THEY_ARE: dict[str, npt.DTypeLike] = {"f32": np.float32, "f16": np.float16}
-"""What whole blocks are already."""
 _UNPACKERS: dict[str, Callable[[U32, int], F32]] = {
     "f32": _unpack_f32,
     "f16": _unpack_f16,

@@ -57,11 +57,19 @@ class WeightSource(Protocol):
     def shape(self, name: str) -> tuple[int, ...]: ...
 
     def read_f32(
-        self, name: str, rows: slice | None = None, columns: slice | None = None
+        self,
+        name: str,
+        rows: slice | None = None,
+        columns: slice | None = None,
+        out: F32 | None = None,
     ) -> F32: ...
 
     def read_f16(
-        self, name: str, rows: slice | None = None, columns: slice | None = None
+        self,
+        name: str,
+        rows: slice | None = None,
+        columns: slice | None = None,
+        out: F16 | None = None,
     ) -> F16: ...
 
 
@@ -130,24 +138,36 @@ class Checkpoint:
             if not name.endswith(NOT_PARAMETERS) and not (tied and name == "lm_head.weight"):
                 yield tensor
 
-    def read_f32(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F32:
+    def read_f32(
+        self,
+        name: str,
+        rows: slice | None = None,
+        columns: slice | None = None,
+        out: F32 | None = None,
+    ) -> F32:
         """float32 copy of a tensor, or of `rows` of its first dimension, or of `columns` of its
-        second; exact for every dtype.
+        second; exact for every dtype. `out`: where to put it; None: into a new array.
 
         Raises `ModelError` for a name that is not there, a dtype that is not readable, and values
         that are not finite, which no model can compute with.
         """
         tensor = self._tensor(name)
-        values, finite = self._read(tensor, rows, columns, np.dtype(np.float32))
+        values, finite = self._read(tensor, rows, columns, np.dtype(np.float32), out)
         if not finite:
             raise ModelError(f"{tensor.where} holds NaN or infinity: the file is damaged")
         return values
 
-    def read_f16(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F16:
+    def read_f16(
+        self,
+        name: str,
+        rows: slice | None = None,
+        columns: slice | None = None,
+        out: F16 | None = None,
+    ) -> F16:
         """As `read_f32`, rounded to nearest float16. `ModelError` when a value is too large for it:
         clipped weights would give text that is quietly wrong."""
         tensor = self._tensor(name)
-        values, finite = self._read(tensor, rows, columns, np.dtype(np.float16))
+        values, finite = self._read(tensor, rows, columns, np.dtype(np.float16), out)
         if not finite:
             largest = float(np.abs(self.read_f32(name, rows, columns)).max())
             raise ModelError(
@@ -188,13 +208,19 @@ class Checkpoint:
         return tensor
 
     def _read(
-        self, tensor: Tensor, rows: slice | None, columns: slice | None, to: np.dtype[Any]
+        self,
+        tensor: Tensor,
+        rows: slice | None,
+        columns: slice | None,
+        to: np.dtype[Any],
+        out: npt.NDArray[Any] | None,
     ) -> tuple[npt.NDArray[Any], bool]:
-        """Some of a tensor as an array of its own, and whether it is finite."""
+        """Some of a tensor in `out` or as an array of its own, and whether it is finite."""
         if tensor.transposed:
-            values, finite = _converted(tensor, self._rows(tensor, columns), rows, to)
+            turned = None if out is None else out.T
+            values, finite = _converted(tensor, self._rows(tensor, columns), rows, to, turned)
             return values.T, finite
-        return _converted(tensor, self._rows(tensor, rows), columns, to)
+        return _converted(tensor, self._rows(tensor, rows), columns, to, out)
 
     def _rows(self, tensor: Tensor, rows: slice | None) -> Bytes:
         """Bytes of a tensor as they lie in the file, (n_rows, ..., bytes of one element, or of one
@@ -238,9 +264,14 @@ def _unit(tensor: Tensor) -> int:
 
 
 def _converted(
-    tensor: Tensor, data: Bytes, columns: slice | None, to: np.dtype[Any]
+    tensor: Tensor,
+    data: Bytes,
+    columns: slice | None,
+    to: np.dtype[Any],
+    out: npt.NDArray[Any] | None = None,
 ) -> tuple[npt.NDArray[Any], bool]:
-    """`data` as `Checkpoint._rows` gives it, as an array of its own, and whether it is finite."""
+    """`data` as `Checkpoint._rows` gives it, in `out` or an array of its own, and whether it is
+    finite."""
     if tensor.dtype in BLOCKS:
         stored: npt.NDArray[Any] = unpacked(tensor.dtype, data)
     else:
@@ -249,5 +280,6 @@ def _converted(
         stored = stored[:, columns]
     if tensor.plus:
         stored = stored + np.float32(tensor.plus)
-    out = np.empty(stored.shape, to)
+    if out is None:
+        out = np.empty(stored.shape, to)
     return out, convert(np.atleast_1d(stored), np.atleast_1d(out))

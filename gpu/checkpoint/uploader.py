@@ -1,32 +1,28 @@
-"""Rows of a checkpoint packed, on threads, and put on the device, a piece at a time."""
+"""Rows of a checkpoint packed and put on the device, a piece at a time."""
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from gpu.checkpoint.ahead import Ahead, Packed, Room
 from gpu.checkpoint.conversion import Conversion
 from gpu.checkpoint.kept import Kept, Nothing, is_kept
 from gpu.checkpoint.laid import Arrange, Laid, Piece, Rows
 from gpu.checkpoint.matrix import Matrix, Shard
-from gpu.checkpoint.packing import FORMATS, pack, row_words
+from gpu.checkpoint.packing import BLOCK, FORMATS, as_numbers, pack, row_words
 from gpu.checkpoint.reader import Checkpoint, WeightSource
 from gpu.errors import DeviceError, ModelError
 from gpu.webgpu.buffers import Memory
 
-PIECE_WEIGHTS = 1 << 17
-"""About how much of a matrix is packed at a time: what stays in a processor's cache meanwhile, and
-what the allocator does not give back to the system after each."""
-WORKERS = max(1, min(4, (os.cpu_count() or 1) - 1))
-"""Threads that pack pieces; a core is left for the one of the loader, which copies them."""
+PIECE_WEIGHTS = {"f32": 1 << 19, "f16": 1 << 20, "q8": 1 << 18, "q4": 1 << 18}
+"""About how much of a matrix is packed at a time: 2 MiB of what is read and written once, 1 MiB of
+what is quantised in many passes."""
 
 
 class MatrixUploader:
@@ -35,6 +31,9 @@ class MatrixUploader:
     `dtype` is the storage type of matrices. `on_weights` is told how many weights were just put in
     place. `kept`: where packed matrices are kept from an earlier start, or for the next one.
     `conversion`: what became of those that were loaded.
+
+    Matrices are in place when they are returned; in a `with` statement, when that ends: then one is
+    packed while another is uploaded.
     """
 
     def __init__(
@@ -53,7 +52,8 @@ class MatrixUploader:
         self.conversion = Conversion(checkpoint)
         self._on_weights = on_weights
         self._kept = kept or Nothing()
-        self._packers = ThreadPoolExecutor(WORKERS, "pack")
+        self._ahead = Ahead()
+        self._is_open = False
 
     def _upload(
         self,
@@ -69,17 +69,13 @@ class MatrixUploader:
         """Rows are read in multiples of `multiple`; shards hold multiples of `together` (None: of
         the same)."""
         dtype = dtype or self.dtype
-        read = self._reader(name, dtype, n, k, parts, arrange, multiple)
-        shards = self._room(name, n, row_words(dtype, k), together or multiple)
-        for shard in shards:
-            at = 0
-            for packed in read(shard.first, shard.n_rows):
-                self.memory.write(shard.tensor, packed, at)
-                at += packed.nbytes
+        shards = self._make_shards(name, n, row_words(dtype, k), together or multiple)
+        put = partial(self._write, shards)
+        self._put_rows(name, dtype, n, k, parts, arrange, multiple, put)
         laid = partial(Laid.of, [(part.source, part.order) for part in parts], arrange, n)
         return Matrix(name, n, k, dtype, shards, sources_of(parts), laid)
 
-    def _room(self, name: str, n: int, words: int, together: int) -> tuple[Shard, ...]:
+    def _make_shards(self, name: str, n: int, words: int, together: int) -> tuple[Shard, ...]:
         """Room on the device for `n` rows of so many words; shards hold multiples of `together`."""
         bound = self.memory.device.max_binding_bytes
         limit = bound // (4 * words) // together * together
@@ -89,13 +85,23 @@ class MatrixUploader:
                 f"bytes, but this device binds {bound:,} at most; a smaller --dtype needs less"
             )
         shards = []
-        for first, n_shard in _pieces(n, limit):
+        for first in range(0, n, limit):
+            n_shard = min(limit, n - first)
             tag = name if n <= limit else f"{name}[{first}:{first + n_shard}]"
             tensor = self.memory.zeros(tag, (n_shard, words), "u32", purpose="weights")
             shards.append(Shard(tensor, first, n_shard))
         return tuple(shards)
 
-    def _reader(
+    def _write(self, shards: Sequence[Shard], first: int, packed: Packed) -> None:
+        """Rows of a matrix from number `first` on, to wherever they belong."""
+        for shard in shards:
+            a = max(first, shard.first)
+            b = min(first + len(packed), shard.first + shard.n_rows)
+            if a < b:
+                at = 4 * packed.shape[1] * (a - shard.first)
+                self.memory.write(shard.tensor, packed[a - first : b - first], at)
+
+    def _put_rows(
         self,
         name: str,
         dtype: str,
@@ -104,34 +110,79 @@ class MatrixUploader:
         parts: list[Piece],
         arrange: Arrange,
         multiple: int,
-    ) -> Callable[[int, int], Iterator[npt.NDArray[Any]]]:
-        """Gives so many rows of a matrix from a first on as they lie on the device, a piece at a
-        time: as an earlier start kept them, or packed now. It is asked for all rows in order."""
+        put: Callable[[int, Packed], None],
+    ) -> None:
+        """Have all rows of a matrix put in place in order, a piece at a time, as they lie on the
+        device: as an earlier start kept them, or packed now. `put` is given the number of the first
+        row and the rows, which are there until it returns."""
         shape, in_place = (n, row_words(dtype, k)), self._in_place(parts, k, dtype)
         kept: Kept = self._kept if is_kept(dtype) and in_place is None else Nothing()
         found = kept.find(name, shape)
         sources, rows = sources_of(parts), arrange(in_place or parts)
         self.conversion.note(sources, dtype, in_place=in_place is not None)
         said = " + ".join(sources) if len(sources) <= 3 else name
-        step = max(multiple, PIECE_WEIGHTS // k // multiple * multiple)
 
-        def read(first: int, count: int) -> Iterator[npt.NDArray[Any]]:
-            for packed in (
-                self._packed(dtype, rows, first, count, step, said)
-                if found is None
-                else (found[first + a : first + a + b] for a, b in _pieces(count, step))
-            ):
-                yield packed
-                if found is None:
-                    kept.add(name, shape, packed)
-                self._on_weights(len(packed) * k)
+        def fill(wanted: slice, room: Room) -> Packed:
+            packed = room.words((wanted.stop - wanted.start, shape[1]))
+            if in_place is None:
+                self._fill(packed, dtype, partial(rows, wanted), k, room, said)
+            else:
+                rows(wanted, packed)
+            return packed
 
-        return read
+        def done(first: int, packed: Packed) -> None:
+            put(first, packed)
+            if found is None:
+                kept.add(name, shape, packed)
+            self._on_weights(len(packed) * k)
 
-    def pack(self, dtype: str, rows: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        """Rows of a matrix as they lie on the device, if they are not packed already. On threads of
-        the loader's own."""
-        return rows if rows.dtype == np.uint32 else pack(dtype, rows, name)
+        step = max(multiple, PIECE_WEIGHTS[dtype] // k // multiple * multiple)
+        for start in range(0, n, step):
+            wanted = slice(start, min(start + step, n))
+            if found is None:
+                self._ahead.add(partial(fill, wanted), partial(done, start))
+            else:
+                done(start, found[wanted])
+        if not self._is_open:
+            self._ahead.finish()
+
+    def _fill(
+        self,
+        packed: npt.NDArray[np.uint32],
+        dtype: str,
+        rows: Callable[[npt.NDArray[Any]], None],
+        k: int,
+        room: Room,
+        name: str,
+    ) -> None:
+        """Rows of `k` weights, as `rows` puts them, as they lie on the device."""
+        numbers = as_numbers(dtype, packed, k)
+        if numbers is None:
+            numbers = room.numbers((len(packed), k))
+            rows(numbers)
+            self.pack(dtype, numbers, name, packed)
+            return
+        if k % BLOCK:
+            packed.fill(0)  # what pads a row
+        rows(numbers)
+
+    def __enter__(self) -> Self:
+        """From now on matrices need not be in place when they are returned; they are at the end."""
+        self._is_open = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._is_open = False
+        if kind is None:
+            self._ahead.finish()
+        else:
+            self._ahead.give_up()
+
+    def pack(
+        self, dtype: str, rows: npt.NDArray[Any], name: str, out: npt.NDArray[np.uint32]
+    ) -> None:
+        """Quantise rows of a matrix into `out`. On threads of the loader's own."""
+        pack(dtype, rows, name, out)
 
     def _in_place(self, parts: list[Piece], k: int, dtype: str) -> list[Piece] | None:
         """The same parts with packed rows, when the checkpoint has all of them packed so."""
@@ -144,38 +195,16 @@ class MatrixUploader:
                 return None
         return [replace(part, rows=_packed_rows(source, part)) for part in parts]
 
-    def _packed(
-        self, dtype: str, rows: Rows, first: int, n: int, step: int, name: str
-    ) -> Iterator[npt.NDArray[Any]]:
-        """`n` rows from `first` on as `dtype`, `step` at a time, in order. A few pieces are packed
-        ahead of the one that is asked for."""
-
-        def packed(start: int, count: int) -> npt.NDArray[Any]:
-            return self.pack(dtype, rows(slice(first + start, first + start + count)), name)
-
-        ahead: deque[Future[npt.NDArray[Any]]] = deque()
-        try:
-            for piece in _pieces(n, step):
-                ahead.append(self._packers.submit(packed, *piece))
-                if len(ahead) > WORKERS:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
-
 
 def _packed_rows(source: Checkpoint, part: Piece) -> Rows:
     """As they lie in the file."""
-    if isinstance(part.order, range):  # the whole tensor
-        return partial(source.read_packed, part.source)
-    order = part.order
+    order = np.asarray(part.order)
 
-    def rows(wanted: slice) -> npt.NDArray[Any]:
+    def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
         picked = order[wanted]
         first = int(picked.min())
-        return source.read_packed(part.source, slice(first, int(picked.max()) + 1))[picked - first]
+        found = source.read_packed(part.source, slice(first, int(picked.max()) + 1))
+        out[:] = found[picked - first]
 
     return rows
 
@@ -183,9 +212,3 @@ def _packed_rows(source: Checkpoint, part: Piece) -> Rows:
 def sources_of(parts: list[Piece]) -> tuple[str, ...]:
     """The tensors that a matrix is made of, each once."""
     return tuple(dict.fromkeys(part.source for part in parts))
-
-
-def _pieces(n: int, size: int) -> Iterator[tuple[int, int]]:
-    """(start, count) of consecutive pieces of at most `size` that cover n."""
-    for start in range(0, n, size):
-        yield start, min(size, n - start)

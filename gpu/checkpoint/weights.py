@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.checkpoint.kept import Kept
-from gpu.checkpoint.laid import Order, Piece, alone, below, heads, in_turn
+from gpu.checkpoint.laid import Order, Piece, alone, below, heads, in_turn, rows_of
 from gpu.checkpoint.matrix import ExpertStack, Matrix
 from gpu.checkpoint.packing import FORMATS, row_words
 from gpu.checkpoint.reader import WeightSource
@@ -81,12 +81,12 @@ class WeightLoader(MatrixUploader):
     def given(self, name: str, rows: npt.NDArray[np.float32]) -> Matrix:
         """A matrix (n, k) that is on the host, stored as it is."""
         n, k = rows.shape
-        part = Piece(name, n, rows.__getitem__, range(n))
+        part = Piece(name, n, rows_of(rows), range(n))
         return self._upload(name, n, k, [part], alone, dtype="f32")
 
     def given_experts(self, name: str, rows: npt.NDArray[np.float32], together: int) -> ExpertStack:
         """As `given`, of each expert so many rows `together`."""
-        part = Piece(name, len(rows), rows.__getitem__, range(len(rows)))
+        part = Piece(name, len(rows), rows_of(rows), range(len(rows)))
         n, k = rows.shape
         matrix = self._upload(name, n, k, [part], alone, dtype="f32", together=together)
         return ExpertStack(matrix, together)
@@ -164,11 +164,13 @@ class WeightLoader(MatrixUploader):
             matrix = self._upload(name, n_rows, k, parts, arrange, each, together=together)
             return ExpertStack(matrix, together, modules=modules)
         words, n_slot_rows = row_words(self.dtype, k), self.expert_slots * together
-        host, at = np.empty((n_rows, words), np.uint32), 0
-        for packed in self._reader(name, self.dtype, n_rows, k, parts, arrange, each)(0, n_rows):
-            host[at : at + len(packed)] = packed
-            at += len(packed)
-        shards = self._room(name, n_slot_rows, words, together)
+        host = np.empty((n_rows, words), np.uint32)
+
+        def put(first: int, packed: npt.NDArray[Any]) -> None:
+            host[first : first + len(packed)] = packed
+
+        self._put_rows(name, self.dtype, n_rows, k, parts, arrange, each, put)
+        shards = self._make_shards(name, n_slot_rows, words, together)
         matrix = Matrix(name, n_slot_rows, k, self.dtype, shards, sources_of(parts))
         return ExpertStack(matrix, together, host, modules)
 
@@ -178,7 +180,7 @@ class WeightLoader(MatrixUploader):
         parts = []
         for tensor, n in sources:
             self._expect(tensor, (n, k))
-            parts.append(Piece(tensor, n, partial(self.checkpoint.read_f32, tensor), range(n)))
+            parts.append(Piece(tensor, n, partial(self._read, tensor), range(n)))
         n_rows = sum(part.n for part in parts)
         return self._upload(name, n_rows, k, parts, partial(below, each=1), dtype="f32")
 
@@ -217,28 +219,35 @@ class WeightLoader(MatrixUploader):
     def _part(self, source: Source | Member, n: int, k: int) -> Piece:
         if isinstance(source, str):
             self._expect(source, (n, k))
-            return Piece(source, n, lambda rows: self._rows(source, rows), range(n))
+            return Piece(source, n, partial(self._read, source), range(n))
         if isinstance(source, Member):
             return self._part_of_several(source, k)
         cut = source
         self._expect(cut.source, (k, cut.n_all) if cut.transposed else (cut.n_all, k))
 
-        def rows(wanted: slice) -> npt.NDArray[Any]:
+        def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
             picked = cut.rows[wanted]
             span = slice(int(picked.min()), int(picked.max()) + 1)
+            if not cut.transposed and np.all(np.diff(picked) == 1):
+                self._read(cut.source, span, out)
+                return
+            n_read = span.stop - span.start
+            found = np.empty((k, n_read) if cut.transposed else (n_read, k), out.dtype)
             if cut.transposed:
-                return self._rows(cut.source, None, span).T[picked - span.start]
-            return self._rows(cut.source, span)[picked - span.start]
+                self._read(cut.source, None, found, span)
+                found = found.T
+            else:
+                self._read(cut.source, span, found)
+            out[:] = found[picked - span.start]
 
         return Piece(cut.source, len(cut.rows), rows, cut.rows)
 
     def _part_of_several(self, of: Member, k: int) -> Piece:
         self._expect(of.source, (of.several, of.n_all, k))
 
-        def rows(wanted: slice) -> npt.NDArray[Any]:
+        def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
             some = slice(of.first + wanted.start, of.first + wanted.stop)
-            found: npt.NDArray[Any] = self._rows(of.source, slice(of.i, of.i + 1), some)[0]
-            return found
+            self._read(of.source, slice(of.i, of.i + 1), out[np.newaxis], some)
 
         first = of.i * of.n_all + of.first
         return Piece(of.source, of.n, rows, range(first, first + of.n))
@@ -250,12 +259,17 @@ class WeightLoader(MatrixUploader):
         if found != shape:
             raise ModelError(f"{source} has shape {found}, but the config makes it {shape}")
 
-    def _rows(
-        self, source: str, rows: slice | None, columns: slice | None = None
-    ) -> npt.NDArray[Any]:
-        if self.dtype == "f16":
-            return self.checkpoint.read_f16(source, rows, columns)
-        return self.checkpoint.read_f32(source, rows, columns)
+    def _read(
+        self,
+        source: str,
+        rows: slice | None,
+        out: npt.NDArray[Any],
+        columns: slice | None = None,
+    ) -> None:
+        if out.dtype == np.float16:
+            self.checkpoint.read_f16(source, rows, columns, out)
+        else:
+            self.checkpoint.read_f32(source, rows, columns, out)
 
 
 def rotary_order(head_dim: int, rotary_dim: int | None = None) -> npt.NDArray[np.intp]:

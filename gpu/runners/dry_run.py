@@ -44,16 +44,15 @@ GREATEST = {"q8": 127 * 65504.0, "q4": 65504.0}
 class _Reader(WeightLoader):
     """Reads, and leaves out the packing but for what it refuses."""
 
-    def pack(self, dtype: str, rows: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        greatest = GREATEST.get(dtype)
-        if greatest is not None and rows.dtype != np.uint32:
-            largest = np.abs(rows).max(initial=0)
-            if largest > greatest:
-                raise ModelError(
-                    f"{name} cannot be stored as {dtype}: it holds {largest:g}, but {greatest:g} "
-                    "is the most; use dtype f32"
-                )
-        return rows
+    def pack(
+        self, dtype: str, rows: npt.NDArray[Any], name: str, out: npt.NDArray[np.uint32]
+    ) -> None:
+        largest = np.abs(rows).max(initial=0)
+        if largest > GREATEST[dtype]:
+            raise ModelError(
+                f"{name} cannot be stored as {dtype}: it holds {largest:g}, but "
+                f"{GREATEST[dtype]:g} is the most; use dtype f32"
+            )
 
 
 class _NoMemory(Memory):

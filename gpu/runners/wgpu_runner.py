@@ -102,13 +102,13 @@ class WgpuRunner:
             budget_bytes=kv_bytes,
             max_binding_bytes=device.max_binding_bytes,
         )
-        load = WeightLoader(checkpoint, memory, dtype, on_weights, kept, expert_slots)
-        self.model = MODELS[config.model_type](config, load, memory, shape.context)
-        self.conversion = str(load.conversion)
         n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
+        with WeightLoader(checkpoint, memory, dtype, on_weights, kept, expert_slots) as load:
+            self.model = MODELS[config.model_type](config, load, memory, shape.context)
+            self._loras = LoraTables(self.model, loras, n_tables, load)
+        self.conversion = str(load.conversion)
         self.pools = KvPools(config, shape, kv, n_tables, memory)
         self._tensors = StepTensors.make(config, n_tables, memory)
-        self._loras = LoraTables(self.model, loras, n_tables, load)
         adapted = self._loras.adapted
         self.plans = PlanBook(device, self.model, self.pools, self._tensors, memory, adapted)
         self.limits = RunnerLimits(

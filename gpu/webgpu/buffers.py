@@ -11,14 +11,17 @@ import numpy.typing as npt
 import wgpu
 
 from gpu.errors import DeviceError
+from gpu.webgpu.calls import open_calls
+from gpu.webgpu.commands import Calls
 from gpu.webgpu.device import Device
 
 Purpose = Literal["weights", "kv_cache", "work"]
 BLOCK = 32
 """Columns of activations and weights come in blocks of so many, padded with zeros."""
-UPLOAD_BYTES = 8 << 20
-"""Uploads go in pieces of this size and wait once as much is staged, so that the staging memory
-stays small: nothing leaves it before a submission, and drivers keep what they once had."""
+UPLOAD_BYTES = 4 << 20
+"""Uploads go in pieces of this size. Once as much is staged it is submitted, and what was submitted
+before is waited for, so that the staging memory stays small: nothing leaves it before a submission,
+and drivers keep what they once had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Memory:
         self.device = device
         self.n_bytes: Counter[Purpose] = Counter()
         self._n_staged = 0
+        self._calls: Calls | None = None
+        self._submitted: Any = None
 
     def zeros(
         self,
@@ -95,8 +100,14 @@ class Memory:
             queue.write_buffer(tensor.buffer, tensor.offset + at + start, piece)
             self._n_staged += piece.nbytes
             if self._n_staged >= UPLOAD_BYTES:
-                self._n_staged = 0
-                queue.read_buffer(tensor.buffer, 0, 4)  # submits what is staged, and waits
+                self._submit_staged()
+
+    def _submit_staged(self) -> None:
+        self._n_staged = 0
+        self._calls = self._calls or open_calls(self.device)
+        before, self._submitted = self._submitted, self._calls.flush()
+        if before is not None:
+            self._calls.wait(before)
 
     def read(self, tensor: Tensor) -> npt.NDArray[Any]:
         """The tensor's contents. Creates a staging buffer and waits: for tests and inspection."""

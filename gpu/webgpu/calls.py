@@ -63,7 +63,10 @@ class PublicCalls:
     def submit(self, command_buffer: Any, to: PublicReadback | None = None) -> None:
         self._device.queue.submit([command_buffer])
 
-    def wait(self) -> None:
+    def flush(self) -> None:
+        self._device.queue.submit([])
+
+    def wait(self, flushed: Any = None) -> None:
         """By reading a buffer that is written last: `on_submitted_work_done_sync` raises TypeError
         in wgpu-py 0.32."""
         encoder = self._device.create_command_encoder()

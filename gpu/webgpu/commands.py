@@ -99,6 +99,12 @@ class Calls(Protocol):
         """Hand a command buffer to the queue, once. `to`: the readback it copies into."""
         ...
 
-    def wait(self) -> None:
-        """Block, without holding the interpreter lock, until everything submitted is done."""
+    def flush(self) -> Any:
+        """Hand writes to buffers to the device that wait for the next commands. Returns what `wait`
+        takes."""
+        ...
+
+    def wait(self, flushed: Any = None) -> None:
+        """Block, without holding the interpreter lock, until what was submitted up to a `flush` is
+        done, or everything (None). Some wait for everything always."""
         ...

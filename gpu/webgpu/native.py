@@ -190,8 +190,11 @@ class NativeCalls:
         if to is not None:
             to.request(index)
 
-    def wait(self) -> None:
-        _poll(self._device, True, NULL)
+    def flush(self) -> Any:
+        return ffi.new("uint64_t *", _submit_for_index(self._queue, 0, NULL))
+
+    def wait(self, flushed: Any = None) -> None:
+        _poll(self._device, True, flushed or NULL)
 
 
 def _encode_segments(compute_pass: Any, prepared: Prepared) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpu.checkpoint import uploader
+from gpu.checkpoint.packing import pack
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
@@ -47,6 +49,19 @@ def stories() -> Path:
     if not (STORIES / "model.safetensors").exists():
         pytest.skip("needs the stories260k checkpoint in ../shared/models, beside the checkout")
     return STORIES
+
+
+@pytest.fixture
+def packed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the host quantises while weights are loaded: the name of each piece."""
+    names: list[str] = []
+
+    def noted(dtype: str, rows: Any, name: str, out: Any) -> Any:
+        names.append(name)
+        return pack(dtype, rows, name, out)
+
+    monkeypatch.setattr(uploader, "pack", noted)
+    return names
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

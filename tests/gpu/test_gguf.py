@@ -17,7 +17,6 @@ from safetensors.numpy import save_file
 
 from app import tale
 from gpu import Engine, Inventory, TensorSummary
-from gpu.checkpoint import uploader
 from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.packing import unpack
 from gpu.checkpoint.reader import Checkpoint
@@ -508,20 +507,12 @@ def test_parts_that_do_not_belong_together_are_refused(parts: tuple[Path, list[P
 
 @pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "q8"), ("Q4_0", "q4")])
 def test_blocks_are_stored_as_they_are(
-    make: Make, device: Device, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+    make: Make, device: Device, kind: str, dtype: str, packed: list[str]
 ) -> None:
     """To the bit the numbers of the file, in the order the device wants them, and nothing is
     quantised but the embedding of a q4 model, which has eight bits."""
     _, path = make(BIASES, kind)
     config, checkpoint = ModelConfig.from_folder(path), Checkpoint.open(path)
-    packed: list[str] = []
-    pack = uploader.pack
-
-    def noted(dtype: str, rows: Any, name: str) -> Any:
-        packed.append(name)
-        return pack(dtype, rows, name)
-
-    monkeypatch.setattr(uploader, "pack", noted)
     memory = Memory(device)
     model = MODELS["llama"](config, WeightLoader(checkpoint, memory, dtype), memory, 64)
     ends = {"model.embed_tokens.weight", "lm_head.weight"}

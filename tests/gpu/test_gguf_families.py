@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from gpu.checkpoint import uploader
 from gpu.checkpoint.packing import unpack
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
@@ -156,19 +155,11 @@ def test_experts_that_are_quantised_say_what_their_numbers_say(
 @pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "q8"), ("Q4_0", "q4")])
 @pytest.mark.parametrize("name", ["qwen2_moe", "mixtral", "phi3"])
 def test_blocks_are_stored_as_they_are(
-    make: Make, device: Device, name: str, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+    make: Make, device: Device, name: str, kind: str, dtype: str, packed: list[str]
 ) -> None:
     """To the bit the numbers of the file, experts and parts of fused matrices too: nothing is
     quantised but the vocabulary of a q4 model, which has eight bits."""
     _, path = make(name, kind)
-    packed: list[str] = []
-    pack = uploader.pack
-
-    def noted(dtype: str, rows: Any, name: str) -> Any:
-        packed.append(name)
-        return pack(dtype, rows, name)
-
-    monkeypatch.setattr(uploader, "pack", noted)
     model, memory = loaded(device, path, dtype)
     exact = {"f32"} if "moe" in name or name == "mixtral" else set()
     assert {matrix.dtype for matrix in model.layer_matrices()} == {dtype, *exact}

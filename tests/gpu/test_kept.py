@@ -7,13 +7,12 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpu.checkpoint import kept, uploader
+from gpu.checkpoint import kept
 from gpu.checkpoint.kept import kept_weights
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
@@ -44,33 +43,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def load(device: Device, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+def load(device: Device, folder: Path, cache: Path, packed: list[str]) -> Load:
     """Loads the model: the words of its matrices, and how many pieces had to be packed."""
-    packed = 0
-    pack = uploader.pack
-
-    def counted(*args: Any) -> Any:
-        nonlocal packed
-        packed += 1
-        return pack(*args)
-
-    monkeypatch.setattr(uploader, "pack", counted)
 
     def loaded(
         dtype: str = "q4", limit_bytes: int = PLENTY, on: Device | None = None
     ) -> tuple[Bits, int]:
-        nonlocal packed
-        packed = 0
+        packed.clear()
         config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
         memory = Memory(on or device)
-        with kept_weights(checkpoint, config, dtype, limit_bytes) as kept:
-            loader = WeightLoader(checkpoint, memory, dtype, kept=kept)
+        with (
+            kept_weights(checkpoint, config, dtype, limit_bytes) as kept,
+            WeightLoader(checkpoint, memory, dtype, kept=kept) as loader,
+        ):
             model = MODELS[config.model_type](config, loader, memory, 64)
         found = {
             matrix.name: np.concatenate([memory.read(shard.tensor) for shard in matrix.shards])
             for matrix in model.matrices()
         }
-        return found, packed
+        return found, len(packed)
 
     return loaded
 

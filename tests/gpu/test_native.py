@@ -122,6 +122,21 @@ def test_what_is_written_is_what_the_next_commands_see(calls: Calls, memory: Mem
         assert readback.read(16) == bytes([byte]) * 8 + bytes(8)
 
 
+def test_what_was_flushed_can_be_waited_for(calls: Calls, device: Device, memory: Memory) -> None:
+    """In any order, and again."""
+    tensor = memory.zeros("written", (4,), "u32")
+    flushed = []
+    for value in range(3):
+        device.wgpu.queue.write_buffer(tensor.buffer, 4 * value, np.uint32(value + 1).tobytes())
+        flushed.append(calls.flush())
+    for which in (2, 0, 2):
+        calls.wait(flushed[which])
+    assert memory.read(tensor).tolist() == [1, 2, 3, 0]
+    if isinstance(calls, native.NativeCalls):
+        numbers = [int(submission[0]) for submission in flushed]
+        assert numbers == sorted(set(numbers))
+
+
 @pytest.mark.parametrize("checked", [False, True], ids=["native", "public"])
 def test_a_lost_device_is_an_error_a_person_can_act_on(checked: bool) -> None:
     own = Device.open(checked=checked)  # not the one the other tests share
