@@ -7,14 +7,18 @@ The bundled model (or --model, an option of the server) writes the same text in 
 a real server. States are interleaved, forwards and backwards in turn, and a share is beside the
 closed panels of the same round, so that a machine with other work to do tells about the same. A
 speed is that of all tokens after the second, by the engine's clock; questions are those the page
-asked.
+asked. Where /proc tells, the processor time of the engine is given too, in ms a token: a software
+device shares its cores with the browser, and this says what capturing and answering cost without
+what drawing does.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 from playwright.sync_api import Browser
@@ -62,6 +66,32 @@ LAYERS = State("layers", capture=True)
 class Run:
     speed: float
     questions: int
+    engine_ms: float | None
+
+
+def engine_seconds() -> float | None:
+    """Processor time so far of the engines that this process started; None where nothing tells."""
+    proc = Path("/proc")
+    if not (proc / "self" / "stat").exists():
+        return None
+    parents, ticks = {}, {}
+    for stat in proc.glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            command = (stat.parent / "cmdline").read_bytes()
+        except OSError:  # it has ended
+            continue
+        pid = int(stat.parent.name)
+        parents[pid] = int(fields[1])
+        if b"spawn_main" in command:
+            ticks[pid] = int(fields[11]) + int(fields[12])
+    ours = (n for pid, n in ticks.items() if os.getpid() in _ancestors(pid, parents))
+    return sum(ours) / os.sysconf("SC_CLK_TCK")
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> Iterable[int]:
+    while pid := parents.get(pid, 0):
+        yield pid
 
 
 def write(browser: Browser, url: str, state: State, n_tokens: int) -> Run:
@@ -69,27 +99,32 @@ def write(browser: Browser, url: str, state: State, n_tokens: int) -> Run:
     it would lie over the settings."""
     page = browser.new_page(viewport=DESKTOP)
     play = Playground(page, url).open()
+    began = engine_seconds()
     page.get_by_role("switch", name="Capture").set_checked(state.capture)
     play.set(max_tokens=n_tokens, seed=SEED)
     play.ask(ASK)
     if state.instrument:
         page.evaluate("(name) => { location.hash = `#look=${name}` }", state.instrument)
     until(page, lambda: page.evaluate(DONE), "the end of the text", MOST_SECONDS)
+    ended = engine_seconds()
     told = page.evaluate(READ)
     page.close()
     intervals = told["intervals"]
-    return Run(1000 * len(intervals) / sum(intervals), told["questions"])
+    took = None if began is None or ended is None else 1000 * (ended - began) / n_tokens
+    return Run(1000 * len(intervals) / sum(intervals), told["questions"], took)
 
 
 def table(runs: dict[str, list[Run]]) -> Iterable[str]:
     """Medians of the rounds, and the median of what each round lost to its closed panels."""
-    yield f"{'open':24}{'tokens/s':>10}{'of closed':>11}{'questions':>11}"
+    yield f"{'open':24}{'tokens/s':>10}{'of closed':>11}{'questions':>11}{'engine, ms':>12}"
     closed = runs[CLOSED.name]
     for name, its in runs.items():
         speed = median(run.speed for run in its)
         share = median(run.speed / base.speed for run, base in zip(its, closed, strict=True))
         asked = median(run.questions for run in its)
-        yield f"{name:24}{speed:10.1f}{share:11.2f}{asked:11.0f}"
+        took = [run.engine_ms for run in its if run.engine_ms is not None]
+        engine = f"{median(took):12.2f}" if took else f"{'–':>12}"
+        yield f"{name:24}{speed:10.1f}{share:11.2f}{asked:11.0f}{engine}"
 
 
 def main() -> None:
