@@ -35,8 +35,10 @@ from gpu.webgpu.kernels import compose
 from gpu.webgpu.tiling import GPU, SOFTWARE, Tuning, candidates
 
 BUDGET_S = 3.0
+CUT_SHARE = 0.6
+"""Of the budget, for how products are cut; the rest is for what they are given."""
 COMPILE_SHARE = 0.9
-"""Of the budget; the rest is for timing again what is near the best."""
+"""Of the time for cuts; the rest is for timing again what is near the best."""
 NEAR = 1.25
 """What is slower by more than this factor at first is not timed again."""
 ROUNDS = 8
@@ -85,12 +87,13 @@ def measure(
 
 
 def probe(device: Device, budget_s: float = BUDGET_S) -> Probed:
-    """Measure how products are cut for at most `budget_s` seconds, the device's own tuning counting
-    as the default, then whether their rows are bytes; keep the choices for `tuned`."""
-    deadline = time.perf_counter() + budget_s
+    """Measure for about `budget_s` seconds how products are cut, the device's own tuning counting
+    as the default, and whether their rows are bytes; keep the choices for `tuned`. What was begun
+    is ended: a slow compiler or device may pass the budget by the last of its trials."""
+    began = time.perf_counter()
     timer = ProductTimer(device, device.tuning)
     try:
-        measured = measure(device.tuning, timer, deadline)
+        measured = measure(device.tuning, timer, began + CUT_SHARE * budget_s)
     finally:
         timer.close()
     found = Probed.of(
@@ -100,7 +103,7 @@ def probe(device: Device, budget_s: float = BUDGET_S) -> Probed:
         timer.multiply_adds("prefill"),
         kept=False,
     )
-    probed = _with_products(device, found)
+    probed = _with_products(device, found, began + budget_s)
     kept = not device.checked and saved.write(key_of(device.info), probed.chosen)
     probed = replace(probed, kept=kept)
     for fault in probed.faults:
@@ -109,11 +112,11 @@ def probe(device: Device, budget_s: float = BUDGET_S) -> Probed:
     return probed
 
 
-def _with_products(device: Device, probed: Probed) -> Probed:
+def _with_products(device: Device, probed: Probed, deadline: float) -> Probed:
     """With what products of q8 weights are given, chosen as well."""
     timer = ProductTimer(device, probed.chosen, "q8")
     try:
-        products = measure_products(timer, probed.chosen)
+        products = measure_products(timer, probed.chosen, deadline)
     finally:
         timer.close()
     faults = (f"q8 × bytes: {products.fault}",) if products.fault else ()

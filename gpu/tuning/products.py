@@ -7,7 +7,9 @@ of a token must not depend on how it came to be computed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -68,8 +70,14 @@ class Products:
         )
 
 
-def measure_products(timer: Timer, tuning: Tuning) -> Products:
-    """Raises DeviceError when the product of float32 rows does not run."""
+def measure_products(
+    timer: Timer,
+    tuning: Tuning,
+    deadline: float = math.inf,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Products:
+    """Each product is timed once at least, and again until `deadline` by `clock`. Raises
+    DeviceError when the product of float32 rows does not run."""
     found = Products()
     for shape in N_ROWS:
         floats = Trial.of(shape, replace(tuning, bytes=False))
@@ -77,7 +85,9 @@ def measure_products(timer: Timer, tuning: Tuning) -> Products:
         fault = timer.begin(floats) or timer.begin(as_bytes)
         if fault:
             return replace(found, fault=fault)
-        rounds = [(timer.seconds(floats), timer.seconds(as_bytes)) for _ in range(ROUNDS)]
+        rounds = [(timer.seconds(floats), timer.seconds(as_bytes))]
+        while len(rounds) < ROUNDS and clock() < deadline:
+            rounds.append((timer.seconds(floats), timer.seconds(as_bytes)))
         found.floats[shape], found.bytes[shape] = map(min, zip(*rounds, strict=True))
         if found.gains["decode"] < LEAST_GAIN:
             break

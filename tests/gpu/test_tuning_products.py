@@ -66,6 +66,24 @@ def test_what_loses_in_prefill_is_not_chosen() -> None:
     assert measure_products(FakeTimer(equal), GPU).bytes_pay
 
 
+def test_a_device_that_is_slow_is_timed_once() -> None:
+    """Each product, also after the deadline: without prefill nothing could be chosen."""
+    times = {("decode", False): 4.0, ("decode", True): 1.0, ("prefill", True): 0.5}
+    timer = FakeTimer(times)
+    timed: list[float] = []
+
+    def clock() -> float:
+        return sum(timed)
+
+    seconds = timer.seconds
+    timer.seconds = lambda trial: timed.append(seconds(trial)) or timed[-1]  # type: ignore
+    found = measure_products(timer, GPU, 3.0, clock)
+    assert (found.bytes_pay, timed) == (True, [4.0, 1.0, 1.0, 0.5])
+    timed.clear()
+    assert measure_products(timer, GPU, 12.0, clock).bytes_pay
+    assert timed == [4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 1.0, 0.5]
+
+
 @pytest.mark.parametrize("shape", ["decode", "prefill"])
 def test_a_wrong_result_is_named_and_not_chosen(shape: str) -> None:
     fast = {("decode", True): 0.1, ("prefill", True): 0.1}
