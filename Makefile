@@ -41,7 +41,7 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# About six minutes on two cores, with the kernels that a first start finds fastest. Each run adds a
+# About eight minutes on two cores, with the kernels that a first start finds fastest. Each run adds a
 # line of JSON; the README's table is made of them.
 BENCH := $(BIN)/python -m gpu.bench --floor --append build/bench.jsonl
 
@@ -51,7 +51,7 @@ bench: $(VENV)/test.stamp
 	for dtype in f16 q8 q4; do \
 		$(BENCH) --model app/tale/model --dtype $$dtype --capture --kl --peer torch \
 			--context 128,512,1000 && \
-		$(BENCH) --shape smol135 --dtype $$dtype --tokens 32 --repeat 3 --peer torch \
+		$(BENCH) --shape smol135 --dtype $$dtype --tokens 16 --repeat 5 --peer torch \
 			--context 128,1024,4096,8192 || exit 1; \
 	done
 	$(BIN)/python -m gpu.bench.table build/bench.jsonl README.md
