@@ -149,16 +149,6 @@ def test_heads_that_share_keys_stand_together(
 # ---- a real run ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def url(bundled: Site) -> str:
-    return bundled.url
-
-
-@pytest.fixture
-def engine(bundled_engine: Engine) -> Engine:
-    return bundled_engine
-
-
 def real_run(page: Page, url: str, n: int = 40) -> tuple[Playground, Lookout, list[int], int]:
     """A page after a run; its ids, and how many of them are the prompt's."""
     wire = Wire(page)
@@ -184,8 +174,10 @@ def weights_of(look: Lookout, column: str) -> list[float]:
     return [float(row[column]) if row[column] else np.nan for row in look.csv()]
 
 
-def test_the_weights_are_those_of_the_engine(page: Page, url: str, engine: Engine) -> None:
-    _, look, ids, n_prompt = real_run(page, url)
+def test_the_weights_are_those_of_the_engine(
+    page: Page, bundled: Site, bundled_engine: Engine
+) -> None:
+    _, look, ids, n_prompt = real_run(page, bundled.url)
     position = n_prompt + 20
     pin(page, 20)
     look.open("attention")
@@ -195,10 +187,12 @@ def test_the_weights_are_those_of_the_engine(page: Page, url: str, engine: Engin
     for key in ("ArrowUp", "ArrowUp", "ArrowUp"):  # from the mean of all to layers 0, 1, 2
         page.keyboard.press(key)
     expect(grid).to_have_attribute("aria-valuetext", re.compile("layer 2, mean of 6 heads"))
-    before = engine.inspect(AttentionFrom(ids[: position + 1], position)).result()["weights"]
-    after = engine.inspect(AttentionTo(ids, position)).result()["weights"]
+    before = bundled_engine.inspect(AttentionFrom(ids[: position + 1], position)).result()[
+        "weights"
+    ]
+    after = bundled_engine.inspect(AttentionTo(ids, position)).result()["weights"]
     until(page, lambda: not np.isnan(weights_of(look, "head 0")[-1]), "what looked at the token")
-    for head in range(engine.info.n_heads):
+    for head in range(bundled_engine.info.n_heads):
         got = np.array(weights_of(look, f"head {head}"), np.float32)
         assert np.array_equal(got[: position + 1], before[2, head]), (
             f"head {head}, what it looked at"
@@ -213,8 +207,10 @@ def test_the_weights_are_those_of_the_engine(page: Page, url: str, engine: Engin
     )
 
 
-def test_the_scores_are_sums_of_the_engines_weights(page: Page, url: str, engine: Engine) -> None:
-    _, look, ids, n_prompt = real_run(page, url)
+def test_the_scores_are_sums_of_the_engines_weights(
+    page: Page, bundled: Site, bundled_engine: Engine
+) -> None:
+    _, look, ids, n_prompt = real_run(page, bundled.url)
     position = next(
         at
         for at in range(n_prompt + 4, len(ids))
@@ -224,10 +220,12 @@ def test_the_scores_are_sums_of_the_engines_weights(page: Page, url: str, engine
     look.open("attention")
     shown_at(page, position)
     page.get_by_role("radio", name="Copy").check()
-    weights = engine.inspect(AttentionFrom(ids[: position + 1], position)).result()["weights"]
+    weights = bundled_engine.inspect(AttentionFrom(ids[: position + 1], position)).result()[
+        "weights"
+    ]
     after = [j for j in range(1, position - 1) if ids[j - 1] == ids[position]]
     rows = {(int(row["layer"]), int(row["head"])): row for row in look.csv()}
-    assert len(rows) == engine.info.n_layers * engine.info.n_heads
+    assert len(rows) == bundled_engine.info.n_layers * bundled_engine.info.n_heads
     for (layer, head), row in rows.items():
         own = weights[layer, head].astype(np.float64)
         assert int(row["KV head"]) == head // 2
@@ -242,8 +240,8 @@ def test_the_scores_are_sums_of_the_engines_weights(page: Page, url: str, engine
             assert float(row[name]) == pytest.approx(value, abs=2e-5), (layer, head, name)
 
 
-def test_special_tokens_of_the_prompt_are_among_the_words(page: Page, url: str) -> None:
-    _, look, _, _ = real_run(page, url, n=4)
+def test_special_tokens_of_the_prompt_are_among_the_words(page: Page, bundled: Site) -> None:
+    _, look, _, _ = real_run(page, bundled.url, n=4)
     look.open("attention")
     special = page.locator(".aw.special")
     expect(special.first).to_have_text(re.compile(r"^<\|im_start\|>"))

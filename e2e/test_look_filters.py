@@ -33,15 +33,10 @@ STAGES = ("raw logits", "penalties", "temperature", "top-k", "top-p", "min-p")
 
 
 @pytest.fixture
-def real(bundled: Site) -> Site:
-    return bundled
-
-
-@pytest.fixture
-def run(page: Page, real: Site) -> tuple[Playground, Lookout, Wire]:
+def run(page: Page, bundled: Site) -> tuple[Playground, Lookout, Wire]:
     """A page on which the bundled model wrote `N` tokens, and all that came over its line."""
     wire = Wire(page)
-    play = Playground(page, real.url).open()
+    play = Playground(page, bundled.url).open()
     play.set(**SETTINGS, seed=SEED, max_tokens=N)
     play.ask(ASK)
     play.wait_tokens(10)
@@ -68,13 +63,13 @@ def settle(look: Lookout) -> None:
     expect(look.panel).not_to_have_attribute("aria-busy", "true")
 
 
-def asked(real: Site, wire: Wire, index: int, **changes: Any) -> Answer:
+def asked(bundled: Site, wire: Wire, index: int, **changes: Any) -> Answer:
     """What the engine says of a token of the run, asked by the test."""
     prompt = [token["id"] for token in wire.events("accepted")[-1]["prompt"]]
     written = [token["id"] for token in wire.events("token")]
     ids = prompt + written[:index]
     params = SamplingParams(**{**SETTINGS, **changes}, seed=SEED)
-    return answer_of(real, Waterfall(ids, len(ids) - 1, params, index, TOP))
+    return answer_of(bundled, Waterfall(ids, len(ids) - 1, params, index, TOP))
 
 
 def compare(rows: list[dict[str, str]], answer: Answer) -> None:
@@ -117,14 +112,14 @@ def cells(look: Lookout, row: int) -> list[str]:
 
 
 def test_the_numbers_are_the_engines_and_the_draw_is_the_runs(
-    real: Site, run: tuple[Playground, Lookout, Wire]
+    bundled: Site, run: tuple[Playground, Lookout, Wire]
 ) -> None:
     play, look, wire = run
     events = wire.events("token")
     unsure = max(range(len(events)), key=lambda i: events[i]["n_kept"])
     for index in (0, unsure, len(events) - 1):
         look_at(play, look, index)
-        answer = asked(real, wire, index)
+        answer = asked(bundled, wire, index)
         rows = look.csv()
         assert {row["of"] for row in rows} == {"run"}
         compare(rows, answer)
@@ -142,12 +137,12 @@ def test_the_numbers_are_the_engines_and_the_draw_is_the_runs(
 
 
 def test_the_penalty_shows_what_it_pressed_down(
-    real: Site, run: tuple[Playground, Lookout, Wire]
+    bundled: Site, run: tuple[Playground, Lookout, Wire]
 ) -> None:
     play, look, wire = run
     index = len(wire.events("token")) - 1
     look_at(play, look, index)
-    answer = asked(real, wire, index)
+    answer = asked(bundled, wire, index)
     rows = {int(row["id"]): row for row in look.csv() if row["id"]}
     ids, seen = answer["ids"].tolist(), answer["seen"].tolist()
     fresh = next(id for id, was in zip(ids, seen, strict=True) if not was)
@@ -162,7 +157,7 @@ def test_the_penalty_shows_what_it_pressed_down(
 
 
 def test_a_slider_previews_and_changes_nothing_of_the_run(
-    real: Site, run: tuple[Playground, Lookout, Wire]
+    bundled: Site, run: tuple[Playground, Lookout, Wire]
 ) -> None:
     play, look, wire = run
     events = wire.events("token")
@@ -180,7 +175,7 @@ def test_a_slider_previews_and_changes_nothing_of_the_run(
     expect(look.source).to_contain_text("Outlined: the run.")
     rows = look.csv()
     preview = [row for row in rows if row["of"] == "preview"]
-    answer = asked(real, wire, index, temperature=1.5, top_k=7)
+    answer = asked(bundled, wire, index, temperature=1.5, top_k=7)
     compare(preview, answer)
     sums(preview)
     assert [row for row in rows if row["of"] == "run"] == before
@@ -195,9 +190,9 @@ def test_a_slider_previews_and_changes_nothing_of_the_run(
     assert len(wire.events("token")) == len(events)
 
 
-def test_greedy_is_told_as_such(page: Page, real: Site) -> None:
+def test_greedy_is_told_as_such(page: Page, bundled: Site) -> None:
     wire = Wire(page)
-    play = Playground(page, real.url).open()
+    play = Playground(page, bundled.url).open()
     page.get_by_role("button", name="Greedy").click()
     play.set(max_tokens=6)
     play.ask(ASK)

@@ -64,23 +64,15 @@ def test_what_was_asked_is_kept_within_a_bound(loaded: Page) -> None:
 # ---- a real run ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def url(bundled: Site) -> str:
-    return bundled.url
-
-
-@pytest.fixture
-def engine(bundled_engine: Engine) -> Engine:
-    return bundled_engine
-
-
 def pin(page: Page, index: int) -> None:
     page.evaluate("async (i) => (await import('/static/js/view.js')).pin(i)", index)
 
 
-def test_the_guesses_are_those_of_the_engine(page: Page, url: str, engine: Engine) -> None:
+def test_the_guesses_are_those_of_the_engine(
+    page: Page, bundled: Site, bundled_engine: Engine
+) -> None:
     wire = Wire(page)
-    play = Playground(page, url).open()
+    play = Playground(page, bundled.url).open()
     play.set(max_tokens=40, seed=11)
     play.ask("Tell me a story about a fox who finds a lantern")
     play.wait_tokens(40)
@@ -99,18 +91,18 @@ def test_the_guesses_are_those_of_the_engine(page: Page, url: str, engine: Engin
         at = at if at >= 0 else len(prompt) - 4
         pin(page, index)
         says = page.locator(".ln-says")
-        text = engine.tokenizer.piece(ids[at + 1]).strip() or "␣"
+        text = bundled_engine.tokenizer.piece(ids[at + 1]).strip() or "␣"
         expect(says).to_contain_text(f"“{text}”".replace("\n", "↵"))
         expect(page.locator("#look")).not_to_have_attribute("aria-busy", "true")
-        answer = engine.inspect(LogitLens(ids[: at + 1], at, ids[at + 1])).result()
+        answer = bundled_engine.inspect(LogitLens(ids[: at + 1], at, ids[at + 1])).result()
         rows = look.csv()
-        assert len(rows) == engine.info.n_layers + 1
+        assert len(rows) == bundled_engine.info.n_layers + 1
         for row, stage in zip(rows, reversed(range(len(rows))), strict=True):
             assert row["after"] == ("embed" if stage == 0 else f"layer {stage - 1}")
             for i, (id, share) in enumerate(
                 zip(answer["ids"][stage], answer["probabilities"][stage], strict=True), start=1
             ):
-                assert row[f"guess {i}"] == engine.tokenizer.piece(int(id))
+                assert row[f"guess {i}"] == bundled_engine.tokenizer.piece(int(id))
                 assert np.float32(row[f"share {i}"]) == share
             assert np.float32(row["entropy (bits)"]) == answer["entropy"][stage]
             assert int(row["rank of the chosen"]) == answer["rank"][stage] + 1
@@ -122,8 +114,8 @@ def test_the_guesses_are_those_of_the_engine(page: Page, url: str, engine: Engin
             expect(look.source).to_contain_text("as it did in the run")
 
 
-def test_the_chosen_token_is_marked_wherever_it_is_guessed(page: Page, url: str) -> None:
-    play = Playground(page, url).open()
+def test_the_chosen_token_is_marked_wherever_it_is_guessed(page: Page, bundled: Site) -> None:
+    play = Playground(page, bundled.url).open()
     page.get_by_role("button", name="Greedy").click()
     play.set(max_tokens=12)
     play.ask("Tell me a story about a fox who finds a lantern")

@@ -26,11 +26,6 @@ TEXT = (
 TOP = 6
 
 
-@pytest.fixture
-def real(bundled: Site) -> Site:
-    return bundled
-
-
 def read(look: Lookout, text: str) -> None:
     """Type a text of one's own and wait until it was read, or refused."""
     look.panel.get_by_text("Any text", exact=True).click()
@@ -61,13 +56,13 @@ def number(text: str) -> float:
     return float(text.replace(",", "").replace("−", "-"))
 
 
-def test_a_texts_losses_are_the_engines(page: Page, real: Site) -> None:
-    play = Playground(page, real.url).open()
+def test_a_texts_losses_are_the_engines(page: Page, bundled: Site) -> None:
+    play = Playground(page, bundled.url).open()
     look = Lookout(page).open("loss")
     read(look, TEXT)
-    assert isinstance(real.engine.tokenizer, Tokenizer)
-    ids = real.engine.tokenizer.encode(TEXT)
-    answer = answer_of(real, Losses(ids, TOP))
+    assert isinstance(bundled.engine.tokenizer, Tokenizer)
+    ids = bundled.engine.tokenizer.encode(TEXT)
+    answer = answer_of(bundled, Losses(ids, TOP))
     expect(look.source).to_contain_text(f"Teacher forcing: {len(ids)} tokens read by the engine")
     first, *rows = look.csv()
     assert first["loss, nats"] == ""
@@ -80,7 +75,7 @@ def test_a_texts_losses_are_the_engines(page: Page, real: Site) -> None:
         for place in range(5):
             expected = math.exp(float(answer["top_logprobs"][at][place]))
             assert float(row[f"p {place + 1}"]) == pytest.approx(expected)
-            piece = real.engine.tokenizer.piece(int(answer["top_ids"][at][place]))
+            piece = bundled.engine.tokenizer.piece(int(answer["top_ids"][at][place]))
             assert row[f"expected {place + 1}"] == piece
     shown = figures(look)["text"]
     assert number(shown["tokens"]) == len(ids) - 1
@@ -89,15 +84,15 @@ def test_a_texts_losses_are_the_engines(page: Page, real: Site) -> None:
     assert play.tokens.count() == 0
 
 
-def test_bits_are_shared_out_over_bytes_and_characters(page: Page, real: Site) -> None:
+def test_bits_are_shared_out_over_bytes_and_characters(page: Page, bundled: Site) -> None:
     """Of the tokens that were judged: the first one's bytes are not among them."""
-    Playground(page, real.url).open()
+    Playground(page, bundled.url).open()
     look = Lookout(page).open("loss")
     read(look, TEXT)
-    assert isinstance(real.engine.tokenizer, Tokenizer)
-    ids = real.engine.tokenizer.encode(TEXT)
-    judged = b"".join(real.engine.tokenizer.token_bytes(id) for id in ids[1:])
-    bits = -float(answer_of(real, Losses(ids))["logprob"].astype(np.float64).sum()) / math.log(2)
+    assert isinstance(bundled.engine.tokenizer, Tokenizer)
+    ids = bundled.engine.tokenizer.encode(TEXT)
+    judged = b"".join(bundled.engine.tokenizer.token_bytes(id) for id in ids[1:])
+    bits = -float(answer_of(bundled, Losses(ids))["logprob"].astype(np.float64).sum()) / math.log(2)
     shown = figures(look)["text"]
     assert number(shown["bits a byte"]) == pytest.approx(bits / len(judged), abs=5e-4)
     characters = len(judged.decode())
@@ -105,9 +100,9 @@ def test_bits_are_shared_out_over_bytes_and_characters(page: Page, real: Site) -
     assert number(shown["bits a character"]) == pytest.approx(bits / characters, abs=5e-4)
 
 
-def test_the_answers_losses_are_the_runs(page: Page, real: Site) -> None:
+def test_the_answers_losses_are_the_runs(page: Page, bundled: Site) -> None:
     wire = Wire(page)
-    play = Playground(page, real.url).open()
+    play = Playground(page, bundled.url).open()
     play.set(temperature="1.1", max_tokens=30, seed=4)
     play.ask(ASK)
     play.wait_tokens(10)
@@ -129,15 +124,15 @@ def test_the_answers_losses_are_the_runs(page: Page, real: Site) -> None:
     mean = -sum(logprobs) / len(logprobs)
     assert number(shown["answer"]["mean loss, nats"]) == pytest.approx(mean, abs=1e-3)
     ids = [int(row["id"]) for row in rows]
-    whole = answer_of(real, Losses(ids))
+    whole = answer_of(bundled, Losses(ids))
     assert number(shown["all"]["mean loss, nats"]) == pytest.approx(
         whole.info["mean_loss"], abs=5e-4
     )
 
 
-def test_the_gradient_is_what_training_would_move(page: Page, real: Site) -> None:
+def test_the_gradient_is_what_training_would_move(page: Page, bundled: Site) -> None:
     """p − 1 and p, and so nothing in all; the token's own row is the one that is pushed up."""
-    Playground(page, real.url).open()
+    Playground(page, bundled.url).open()
     look = Lookout(page).open("loss")
     read(look, TEXT)
     rows = look.csv()
@@ -309,9 +304,9 @@ COLOURS = """async () => {
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_words_are_readable_on_every_tint(page: Page, real: Site, theme: str) -> None:
+def test_words_are_readable_on_every_tint(page: Page, bundled: Site, theme: str) -> None:
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-    Playground(page, real.url).open()
+    Playground(page, bundled.url).open()
     look = Lookout(page).open("loss")
     read(look, TEXT)
     contrasts = page.evaluate(COLOURS)

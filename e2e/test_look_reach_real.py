@@ -28,15 +28,10 @@ PUT_AGAIN = """async (at) => {
 LAYER_OFF = Interventions(attention=(LayerFactor(0, 0.0),), mlp=(LayerFactor(0, 0.0),))
 
 
-@pytest.fixture
-def real(bundled: Site) -> Site:
-    return bundled
-
-
 def test_the_text_changes_from_the_announced_token_on_and_comes_back(
-    page: Page, real: Site
+    page: Page, bundled: Site
 ) -> None:
-    hand = Hand(page, real)
+    hand = Hand(page, bundled)
     hand.play.set(max_tokens=N, seed=11)
     hand.play.ask(ASK)
     hand.settle(N)
@@ -52,7 +47,7 @@ def test_the_text_changes_from_the_announced_token_on_and_comes_back(
     assert reached[:index] == alone[:index]
     assert index < N
     assert reached[index:] != alone[index:], "the first layer was off"
-    assert_surprise_is_the_runs(hand, real, index)
+    assert_surprise_is_the_runs(hand, bundled, index)
     expect(hand.twin).to_contain_text("As version 1 for")
     same = int(re.search(r"for (\d+) tokens", hand.twin.inner_text())[1])  # type: ignore[index]
     assert same >= index
@@ -78,7 +73,7 @@ def assert_a_branch_is_the_run(hand: Hand, index: int) -> None:
     assert hand.wire.events("done")[-1]["timings"]["cache_n"] == len(prompt) - 1
 
 
-def assert_surprise_is_the_runs(hand: Hand, real: Site, index: int) -> None:
+def assert_surprise_is_the_runs(hand: Hand, bundled: Site, index: int) -> None:
     """Asked under the layer's being off from the announced token on, and only so, the engine finds
     every token as likely as the run did: positions and indexes are the same on both sides."""
     prompt = [token["id"] for token in hand.wire.events("accepted")[-1]["prompt"]]
@@ -87,16 +82,16 @@ def assert_surprise_is_the_runs(hand: Hand, real: Site, index: int) -> None:
     first = len(prompt) - 1
     reached = (ReachedFrom(first + index, LAYER_OFF),)
     logprobs = [event["logprob"] for event in events]
-    answer = answer_of(real, Losses(ids, 5, first, reached=reached))
+    answer = answer_of(bundled, Losses(ids, 5, first, reached=reached))
     assert answer["logprob"].tolist() == pytest.approx(logprobs, abs=1e-4)
-    plain = answer_of(real, Losses(ids, 5, first))["logprob"].tolist()
+    plain = answer_of(bundled, Losses(ids, 5, first))["logprob"].tolist()
     assert plain[:index] == pytest.approx(logprobs[:index], abs=1e-4)
     assert plain[index:] != pytest.approx(logprobs[index:], abs=1e-1)
 
 
 @pytest.mark.slow
-def test_a_steered_story_goes_to_sea(page: Page, real: Site) -> None:
-    hand = Hand(page, real)
+def test_a_steered_story_goes_to_sea(page: Page, bundled: Site) -> None:
+    hand = Hand(page, bundled)
     hand.play.set(max_tokens=40, seed=11, temperature=0)
     hand.play.ask(ASK)
     hand.settle(20)
@@ -115,8 +110,8 @@ def test_a_steered_story_goes_to_sea(page: Page, real: Site) -> None:
     )
 
 
-def test_a_word_of_the_prompt_becomes_that_of_another(page: Page, real: Site) -> None:
-    hand, n = Hand(page, real), 40
+def test_a_word_of_the_prompt_becomes_that_of_another(page: Page, bundled: Site) -> None:
+    hand, n = Hand(page, bundled), 40
     hand.play.set(max_tokens=n, seed=11, temperature=0)
     hand.play.ask(ASK)
     hand.settle(n)
@@ -136,17 +131,17 @@ def test_a_word_of_the_prompt_becomes_that_of_another(page: Page, real: Site) ->
     assert hand.requests()[1]["reach"] == {"patch": [msgspec.to_builtins(patch)]}
     assert "bear" in hand.play.text()
     assert "fox" not in hand.play.text(), "no other token of the prompt names the animal"
-    assert_surprise_is_that_under(hand, real, ReachedFrom(0, Interventions(patch=(patch,))))
+    assert_surprise_is_that_under(hand, bundled, ReachedFrom(0, Interventions(patch=(patch,))))
 
 
-def assert_surprise_is_that_under(hand: Hand, real: Site, reached: ReachedFrom) -> None:
+def assert_surprise_is_that_under(hand: Hand, bundled: Site, reached: ReachedFrom) -> None:
     """The engine finds every token of the last run as likely as the run did, and without `reached`
     it does not."""
     prompt = [token["id"] for token in hand.wire.events("accepted")[-1]["prompt"]]
     events = hand.wire.events("token")[-len(hand.ids()) :]
     ids, first = prompt + [event["id"] for event in events], len(prompt) - 1
     logprobs = [event["logprob"] for event in events]
-    under = answer_of(real, Losses(ids, 5, first, reached=(reached,)))["logprob"].tolist()
+    under = answer_of(bundled, Losses(ids, 5, first, reached=(reached,)))["logprob"].tolist()
     assert under == pytest.approx(logprobs, abs=1e-4)
-    plain = answer_of(real, Losses(ids, 5, first))["logprob"].tolist()
+    plain = answer_of(bundled, Losses(ids, 5, first))["logprob"].tolist()
     assert plain != pytest.approx(logprobs, abs=1e-1)

@@ -20,12 +20,6 @@ from e2e.site import Site
 ASK = "Tell me a story about a fox who finds a lantern"
 
 
-@pytest.fixture
-def url(bundled: Site) -> str:
-    """The bundled model on the real engine."""
-    return bundled.url
-
-
 def write(page: Page, url: str, n: int, change_at: int = 10, **settings: Any) -> Playground:
     """An answer of `n` tokens whose temperature was moved while it was written."""
     play = Playground(page, url).open()
@@ -56,9 +50,9 @@ def requests(wire: Wire) -> list[dict[str, Any]]:
 # ---- on the real engine ----------------------------------------------------------------------
 
 
-def test_the_engine_writes_the_same_ids_again(page: Page, url: str, tmp_path: Path) -> None:
+def test_the_engine_writes_the_same_ids_again(page: Page, bundled: Site, tmp_path: Path) -> None:
     wire = Wire(page)
-    play = write(page, url, 120)
+    play = write(page, bundled.url, 120)
     text = play.text()
     made = Film(page)
     path = made.save(tmp_path / "fox.json")
@@ -82,9 +76,9 @@ def test_the_engine_writes_the_same_ids_again(page: Page, url: str, tmp_path: Pa
 
 
 def test_a_conversation_is_written_again_answer_by_answer(
-    page: Page, url: str, tmp_path: Path
+    page: Page, bundled: Site, tmp_path: Path
 ) -> None:
-    play = write(page, url, 40)
+    play = write(page, bundled.url, 40)
     play.set(max_tokens=20)
     play.carry_on.click()
     play.wait_tokens(60)
