@@ -547,11 +547,22 @@ BAD_FIELDS: list[tuple[Path_, object, str]] = [
 ]  # fmt: skip
 
 
-REFUSED = """async (texts) => {
+# What is said of a replay, changed in one place after the other: [path, value], or [path] for
+# nothing in that place.
+REFUSED = """async ([text, changes]) => {
   const { open } = await import("/static/js/replayfile.js");
-  const file = (text) => new File([text], "bad.json");
-  const told = (text) => open(file(text)).then(() => "opened", ({ message }) => message);
-  return Promise.all(texts.map(told));
+  const changed = ([path, ...value]) => {
+    const replay = JSON.parse(text);
+    const place = path.slice(0, -1).reduce((at, step) => at[step], replay);
+    const own = { value: value[0], enumerable: true, configurable: true, writable: true };
+    if (value.length) Object.defineProperty(place, path.at(-1), own);
+    else delete place[path.at(-1)];
+    return new File([JSON.stringify(replay)], "bad.json");
+  };
+  const told = [];
+  for (const change of changes)
+    told.push(await open(changed(change)).then(() => "opened", ({ message }) => message));
+  return told;
 }"""
 
 
@@ -564,12 +575,12 @@ def test_bad_fields_are_refused_by_name(
     play.wait_tokens(5)
     play.wait_done()
     mine = play.text()
-    bad = [changed(written["replay"], path, value) for path, value, _ in BAD_FIELDS]
-    told = page.evaluate(REFUSED, [json.dumps(replay) for replay in bad])
+    changes = [[path] if value is ... else [path, value] for path, value, _ in BAD_FIELDS]
+    told = page.evaluate(REFUSED, [json.dumps(written["replay"]), changes])
     for (path, _, words), message in zip(BAD_FIELDS, told, strict=True):
         assert words in message, path
     made = Film(page)
-    made.give(as_file(bad[0], "bad.json"))
+    made.give(as_file(changed(written["replay"], *BAD_FIELDS[0][:2]), "bad.json"))
     expect(made.error).to_have_text(f"bad.json cannot be opened. {told[0]}")
     expect(made.bar).to_be_hidden()
     page.keyboard.press("Escape")

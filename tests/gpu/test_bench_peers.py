@@ -188,6 +188,7 @@ def test_a_large_matrix_is_written_piece_by_piece(
 # ---- engines ---------------------------------------------------------------------------------
 
 CHILDREN = ["llama.cpp", "onnxruntime", "transformers"]
+SLOW = ["transformers", "torch-compiled"]
 
 
 @pytest.mark.parametrize("peer", CHILDREN)
@@ -240,7 +241,7 @@ def test_torch_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "peer", [*CHILDREN, pytest.param("torch-compiled", marks=pytest.mark.slow)]
+    "peer", [*CHILDREN[:2], *(pytest.param(peer, marks=pytest.mark.slow) for peer in SLOW)]
 )
 def test_an_engine_computes_the_same_model(device: Device, peer: str) -> None:
     model = subject("head128_llama3")

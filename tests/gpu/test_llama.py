@@ -19,7 +19,15 @@ pytestmark = pytest.mark.parity
 N_TOKENS = 45
 
 
-RARE = ("linear_old", "llama3_old_shards", "head80_theta", "gqa6_wide", "head100_all_bias")
+RARE = (
+    "linear_old",
+    "llama3_old_shards",
+    "head80_theta",
+    "gqa6_wide",
+    "head100_all_bias",
+    "odd172_bias",
+    "vocab50000_tied",
+)
 """What they have alone is a matter of reading a config, or of a width that ops are tested with."""
 
 

@@ -148,7 +148,7 @@ def test_values_are_put_in_as_their_types() -> None:
     ]
 
 
-@pytest.mark.parametrize("n_rows", [1, 2])
+@pytest.mark.parametrize("n_rows", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_filled_sources_compute_the_same_bits(rig: Rig, runner: WgpuRunner, n_rows: int) -> None:
     """The plan is run again with pipelines made of the sources that are shown, no constants."""
     ids = [i * 7 % runner.config.vocab_size for i in range(n_rows)]

@@ -111,6 +111,7 @@ def test_a_trained_model_changes_little(torch: Torch, stories: Path) -> None:
     check_formats(torch, "stories260k", stories, golden_texts(stories), 1.0)
 
 
+@pytest.mark.slow
 def test_the_bundled_model_changes_less(torch: Torch) -> None:
     check_formats(torch, "bundled", model_dir(), bundled_texts(), 0.5)
 
