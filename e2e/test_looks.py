@@ -19,12 +19,23 @@ WATCH_SHIFTS = """
 window.shifts = [];
 const text = ".answer, .ls-text";
 const inAnswer = (node) => (node?.nodeType === 3 ? node.parentNode : node)?.closest?.(text);
+// As a browser counts: how much of the window it covers, times how far it went.
+const shift = ({ previousRect: a, currentRect: b }) => {
+  const width = Math.max(a.right, b.right) - Math.min(a.left, b.left);
+  const height = Math.max(a.bottom, b.bottom) - Math.min(a.top, b.top);
+  const far = Math.max(Math.abs(a.x - b.x), Math.abs(a.y - b.y));
+  const covered = (width * height) / (innerWidth * innerHeight);
+  return (covered * far) / Math.max(innerWidth, innerHeight);
+};
 new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) {
-    const wrapped = entry.sources.length && entry.sources.every(({ node }) => inAnswer(node));
-    if (entry.hadRecentInput || wrapped) continue;
-    const moved = entry.sources.map(({ node }) => (node?.outerHTML ?? node?.data)?.slice(0, 80));
-    window.shifts.push([entry.value, ...moved]);
+    if (entry.hadRecentInput) continue;
+    // A word of the answer that goes to the next line moves, and whatever else does in that frame.
+    const others = entry.sources.filter(({ node }) => !inAnswer(node));
+    const mixed = others.length < entry.sources.length;
+    const value = mixed ? others.reduce((sum, source) => sum + shift(source), 0) : entry.value;
+    const moved = others.map(({ node }) => (node?.outerHTML ?? node?.data)?.slice(0, 80));
+    if (value) window.shifts.push([value, ...moved]);
   }
 }).observe({ type: "layout-shift", buffered: true });
 """
