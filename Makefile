@@ -41,7 +41,7 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# About eight minutes on two cores, with the kernels that a first start finds fastest. Each run adds a
+# About seven minutes on two cores, with the kernels that a first start finds fastest. Each run adds a
 # line of JSON; the README's table is made of them.
 BENCH := $(BIN)/python -m gpu.bench --floor --append build/bench.jsonl
 

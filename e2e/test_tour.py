@@ -114,7 +114,7 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "size"),
     [
-        pytest.param(1, (768, 1024), marks=SLOW),
+        (1, (768, 1024)),
         pytest.param(2, (1024, 768), marks=SLOW),
         pytest.param(3, (1366, 720), marks=SLOW),
     ],

@@ -57,20 +57,16 @@ class WeightSource(Protocol):
     def shape(self, name: str) -> tuple[int, ...]: ...
 
     def read_f32(
-        self,
-        name: str,
-        rows: slice | None = None,
-        columns: slice | None = None,
-        out: F32 | None = None,
+        self, name: str, rows: slice | None = None, columns: slice | None = None
     ) -> F32: ...
 
     def read_f16(
-        self,
-        name: str,
-        rows: slice | None = None,
-        columns: slice | None = None,
-        out: F16 | None = None,
+        self, name: str, rows: slice | None = None, columns: slice | None = None
     ) -> F16: ...
+
+    def read_into(
+        self, out: F32 | F16, name: str, rows: slice | None = None, columns: slice | None = None
+    ) -> None: ...
 
 
 class Checkpoint:
@@ -138,43 +134,25 @@ class Checkpoint:
             if not name.endswith(NOT_PARAMETERS) and not (tied and name == "lm_head.weight"):
                 yield tensor
 
-    def read_f32(
-        self,
-        name: str,
-        rows: slice | None = None,
-        columns: slice | None = None,
-        out: F32 | None = None,
-    ) -> F32:
+    def read_f32(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F32:
         """float32 copy of a tensor, or of `rows` of its first dimension, or of `columns` of its
-        second; exact for every dtype. `out`: where to put it; None: into a new array.
+        second; exact for every dtype.
 
         Raises `ModelError` for a name that is not there, a dtype that is not readable, and values
         that are not finite, which no model can compute with.
         """
-        tensor = self._tensor(name)
-        values, finite = self._read(tensor, rows, columns, np.dtype(np.float32), out)
-        if not finite:
-            raise ModelError(f"{tensor.where} holds NaN or infinity: the file is damaged")
-        return values
+        return self._read(name, rows, columns, np.dtype(np.float32))
 
-    def read_f16(
-        self,
-        name: str,
-        rows: slice | None = None,
-        columns: slice | None = None,
-        out: F16 | None = None,
-    ) -> F16:
+    def read_f16(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F16:
         """As `read_f32`, rounded to nearest float16. `ModelError` when a value is too large for it:
         clipped weights would give text that is quietly wrong."""
-        tensor = self._tensor(name)
-        values, finite = self._read(tensor, rows, columns, np.dtype(np.float16), out)
-        if not finite:
-            largest = float(np.abs(self.read_f32(name, rows, columns)).max())
-            raise ModelError(
-                f"{tensor.where} holds {largest:g}, but float16 ends at 65504; "
-                "load this model with dtype f32"
-            )
-        return values
+        return self._read(name, rows, columns, np.dtype(np.float16))
+
+    def read_into(
+        self, out: F32 | F16, name: str, rows: slice | None = None, columns: slice | None = None
+    ) -> None:
+        """As `read_f32` or `read_f16`, whichever `out` holds, into `out`."""
+        self._read(name, rows, columns, out.dtype, out)
 
     def is_packed(self, name: str, dtype: str) -> bool:
         """Does it lie in its file as the storage type `dtype` has it, but for the order?"""
@@ -209,18 +187,29 @@ class Checkpoint:
 
     def _read(
         self,
-        tensor: Tensor,
+        name: str,
         rows: slice | None,
         columns: slice | None,
         to: np.dtype[Any],
-        out: npt.NDArray[Any] | None,
-    ) -> tuple[npt.NDArray[Any], bool]:
-        """Some of a tensor in `out` or as an array of its own, and whether it is finite."""
+        out: npt.NDArray[Any] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Some of a tensor in `out`, or as an array of its own."""
+        tensor = self._tensor(name)
         if tensor.transposed:
             turned = None if out is None else out.T
             values, finite = _converted(tensor, self._rows(tensor, columns), rows, to, turned)
-            return values.T, finite
-        return _converted(tensor, self._rows(tensor, rows), columns, to, out)
+            values = values.T
+        else:
+            values, finite = _converted(tensor, self._rows(tensor, rows), columns, to, out)
+        if finite:
+            return values
+        if to == np.float32:
+            raise ModelError(f"{tensor.where} holds NaN or infinity: the file is damaged")
+        largest = float(np.abs(self.read_f32(name, rows, columns)).max())
+        raise ModelError(
+            f"{tensor.where} holds {largest:g}, but float16 ends at 65504; "
+            "load this model with dtype f32"
+        )
 
     def _rows(self, tensor: Tensor, rows: slice | None) -> Bytes:
         """Bytes of a tensor as they lie in the file, (n_rows, ..., bytes of one element, or of one

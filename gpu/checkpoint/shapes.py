@@ -70,33 +70,7 @@ class RandomCheckpoint:
     def parameters(self, tie_embeddings: bool = False) -> int:
         return sum(math.prod(shape) for shape in self._shapes.values())
 
-    def read_f32(
-        self,
-        name: str,
-        rows: slice | None = None,
-        columns: slice | None = None,
-        out: F32 | None = None,
-    ) -> F32:
-        values = self._numbers(name, rows, columns)
-        if out is None:
-            return values
-        out[...] = values
-        return out
-
-    def read_f16(
-        self,
-        name: str,
-        rows: slice | None = None,
-        columns: slice | None = None,
-        out: F16 | None = None,
-    ) -> F16:
-        values = self._numbers(name, rows, columns)
-        if out is None:
-            return values.astype(np.float16)
-        out[...] = values
-        return out
-
-    def _numbers(self, name: str, rows: slice | None, columns: slice | None) -> F32:
+    def read_f32(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F32:
         shape = self._shapes[name]
         if len(shape) == 1:
             return np.ones(shape[0] if rows is None else len(range(*rows.indices(shape[0]))), "f4")
@@ -105,6 +79,14 @@ class RandomCheckpoint:
         flat = self._cut(first, (stop - start) * shape[1])
         values = flat.reshape(-1, shape[1]) * np.float32(shape[1] ** -0.5)
         return values if columns is None else values[:, columns]
+
+    def read_f16(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F16:
+        return self.read_f32(name, rows, columns).astype(np.float16)
+
+    def read_into(
+        self, out: F32 | F16, name: str, rows: slice | None = None, columns: slice | None = None
+    ) -> None:
+        out[...] = self.read_f32(name, rows, columns)
 
     def _cut(self, first: int, n: int) -> F32:
         """`n` numbers of the endlessly repeated pool from `first` on."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.checkpoint.kept import Kept
-from gpu.checkpoint.laid import Order, Piece, alone, below, heads, in_turn, rows_of
+from gpu.checkpoint.laid import Order, Piece, Rows, alone, below, heads, in_turn, rows_of
 from gpu.checkpoint.matrix import ExpertStack, Matrix
 from gpu.checkpoint.packing import FORMATS, row_words
 from gpu.checkpoint.reader import WeightSource
@@ -180,7 +180,7 @@ class WeightLoader(MatrixUploader):
         parts = []
         for tensor, n in sources:
             self._expect(tensor, (n, k))
-            parts.append(Piece(tensor, n, partial(self._read, tensor), range(n)))
+            parts.append(Piece(tensor, n, self._rows_of(tensor), range(n)))
         n_rows = sum(part.n for part in parts)
         return self._upload(name, n_rows, k, parts, partial(below, each=1), dtype="f32")
 
@@ -219,35 +219,39 @@ class WeightLoader(MatrixUploader):
     def _part(self, source: Source | Member, n: int, k: int) -> Piece:
         if isinstance(source, str):
             self._expect(source, (n, k))
-            return Piece(source, n, partial(self._read, source), range(n))
+            return Piece(source, n, self._rows_of(source), range(n))
         if isinstance(source, Member):
             return self._part_of_several(source, k)
-        cut = source
+        cut, read = source, self.checkpoint.read_into
         self._expect(cut.source, (k, cut.n_all) if cut.transposed else (cut.n_all, k))
 
         def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
             picked = cut.rows[wanted]
             span = slice(int(picked.min()), int(picked.max()) + 1)
             if not cut.transposed and np.all(np.diff(picked) == 1):
-                self._read(cut.source, span, out)
+                read(out, cut.source, span)
                 return
             n_read = span.stop - span.start
             found = np.empty((k, n_read) if cut.transposed else (n_read, k), out.dtype)
             if cut.transposed:
-                self._read(cut.source, None, found, span)
+                read(found, cut.source, None, span)
                 found = found.T
             else:
-                self._read(cut.source, span, found)
+                read(found, cut.source, span)
             out[:] = found[picked - span.start]
 
         return Piece(cut.source, len(cut.rows), rows, cut.rows)
+
+    def _rows_of(self, source: str) -> Rows:
+        """Those of a whole tensor."""
+        return lambda wanted, out: self.checkpoint.read_into(out, source, wanted)
 
     def _part_of_several(self, of: Member, k: int) -> Piece:
         self._expect(of.source, (of.several, of.n_all, k))
 
         def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
             some = slice(of.first + wanted.start, of.first + wanted.stop)
-            self._read(of.source, slice(of.i, of.i + 1), out[np.newaxis], some)
+            self.checkpoint.read_into(out[np.newaxis], of.source, slice(of.i, of.i + 1), some)
 
         first = of.i * of.n_all + of.first
         return Piece(of.source, of.n, rows, range(first, first + of.n))
@@ -258,18 +262,6 @@ class WeightLoader(MatrixUploader):
         found = self.checkpoint.shape(source)
         if found != shape:
             raise ModelError(f"{source} has shape {found}, but the config makes it {shape}")
-
-    def _read(
-        self,
-        source: str,
-        rows: slice | None,
-        out: npt.NDArray[Any],
-        columns: slice | None = None,
-    ) -> None:
-        if out.dtype == np.float16:
-            self.checkpoint.read_f16(source, rows, columns, out)
-        else:
-            self.checkpoint.read_f32(source, rows, columns, out)
 
 
 def rotary_order(head_dim: int, rotary_dim: int | None = None) -> npt.NDArray[np.intp]:

@@ -63,8 +63,9 @@ class PublicCalls:
     def submit(self, command_buffer: Any, to: PublicReadback | None = None) -> None:
         self._device.queue.submit([command_buffer])
 
-    def flush(self) -> None:
+    def flush(self) -> int:
         self._device.queue.submit([])
+        return 0  # `wait` waits for everything
 
     def wait(self, flushed: Any = None) -> None:
         """By reading a buffer that is written last: `on_submitted_work_done_sync` raises TypeError

@@ -101,7 +101,7 @@ class Calls(Protocol):
 
     def flush(self) -> Any:
         """Hand writes to buffers to the device that wait for the next commands. Returns what `wait`
-        takes."""
+        takes, never None."""
         ...
 
     def wait(self, flushed: Any = None) -> None:

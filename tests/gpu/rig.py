@@ -67,27 +67,17 @@ class Arrays:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._arrays[name].shape
 
-    def read_f32(
-        self,
-        name: str,
-        rows: slice | None = None,
-        columns: slice | None = None,
-        out: Array | None = None,
-    ) -> Array:
+    def read_f32(self, name: str, rows: slice | None = None, columns: slice | None = None) -> Array:
         found = self._arrays[name][rows or slice(None)]
-        found = (found if columns is None else found[:, columns]).astype(np.float32)
-        if out is not None:
-            out[...] = found
-        return found
+        return (found if columns is None else found[:, columns]).astype(np.float32)
 
-    def read_f16(
-        self,
-        name: str,
-        rows: slice | None = None,
-        columns: slice | None = None,
-        out: Array | None = None,
-    ) -> Array:
-        return self.read_f32(name, rows, columns, out).astype(np.float16)
+    def read_f16(self, name: str, rows: slice | None = None, columns: slice | None = None) -> Array:
+        return self.read_f32(name, rows, columns).astype(np.float16)
+
+    def read_into(
+        self, out: Array, name: str, rows: slice | None = None, columns: slice | None = None
+    ) -> None:
+        out[...] = self.read_f32(name, rows, columns)
 
 
 class Rig:

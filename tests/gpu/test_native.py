@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ import wgpu.backends.wgpu_native as wgpu_native
 
 from gpu.errors import DeviceError
 from gpu.step import Sampled
-from gpu.webgpu import native
+from gpu.webgpu import buffers, native
 from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import Calls, Copy, Readback, StepCommands
@@ -132,9 +133,31 @@ def test_what_was_flushed_can_be_waited_for(calls: Calls, device: Device, memory
     for which in (2, 0, 2):
         calls.wait(flushed[which])
     assert memory.read(tensor).tolist() == [1, 2, 3, 0]
+    assert None not in flushed
     if isinstance(calls, native.NativeCalls):
         numbers = [int(submission[0]) for submission in flushed]
         assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("checked", [False, True], ids=["native", "public"])
+def test_no_more_is_staged_than_two_submissions(
+    device: Device, monkeypatch: pytest.MonkeyPatch, checked: bool
+) -> None:
+    """Each of what an upload submits is waited for when the next one was submitted."""
+    monkeypatch.setattr(buffers, "UPLOAD_BYTES", 4096)
+    memory = Memory(replace(device, checked=checked))
+    made = open_calls(memory.device)
+    heard: list[str] = []
+    for name in ("flush", "wait"):
+        call = getattr(made, name)
+        noted = partial(
+            lambda name, call, *given: (heard.append(name), call(*given))[1], name, call
+        )
+        monkeypatch.setattr(made, name, noted)
+    monkeypatch.setattr(buffers, "open_calls", lambda device: made)
+    numbers = np.arange(4096, dtype=np.uint32)
+    assert np.array_equal(memory.read(memory.upload("numbers", numbers)), numbers)
+    assert heard == ["flush", *["flush", "wait"] * 3]
 
 
 @pytest.mark.parametrize("checked", [False, True], ids=["native", "public"])

@@ -136,7 +136,9 @@ function whyNot({ needs, asks }) {
   if (asks && state.replay)
     return "The engine would have to compute this, and a replay is shown without one.";
   if (asks && !ready())
-    return state.line === "open" ? "The engine is not ready. This goes on by itself when it is." : LOST;
+    return state.line === "open"
+      ? "The engine is not ready. This goes on by itself when it is."
+      : LOST;
   return "";
 }
 
