@@ -1,25 +1,59 @@
-"""A site around the bundled model, whose engine a test can ask the same as the page does."""
+"""A site around the bundled model, whose engine a test can ask the same as the page does.
+
+The model writes hundreds of tokens a second, and a browser that shares two cores with three others
+may take a second to move a slider: what a test changes while the text is written would come after
+its end. So the engine takes `TOKEN_SECONDS` for every token at least.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from app import tale
 from app.config import Settings
+from app.engines import OnEvent, Progress
 from app.protocol import Hello, Status
 from app.server import load_engine
 from app.worker import ProcessEngine
 from e2e.site import Site
-from gpu import Tokenizer
+from gpu import Engine, Tokenizer
+from gpu.events import Event, Token
 from gpu.inspection import Answer, Question
 
 LOAD_SECONDS = 180
 ANSWER_SECONDS = 60
+TOKEN_SECONDS = 0.02
+
+
+class Unhurried:
+    """A real engine whose thread rests after every token it tells of."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def submit(self, *args: Any, on_event: OnEvent, **options: Any) -> Any:
+        def slowly(event: Event) -> None:
+            on_event(event)
+            if isinstance(event, Token):
+                time.sleep(TOKEN_SECONDS)
+
+        return self._engine.submit(*args, on_event=slowly, **options)
+
+
+def unhurried(
+    settings: Settings, folder: Path, progress: Progress, *, loras: Mapping[str, Path]
+) -> Unhurried:
+    return Unhurried(load_engine(settings, folder, progress, loras=loras))
 
 
 @contextmanager
@@ -27,7 +61,7 @@ def bundled_site(loras: Mapping[str, Path] | None = None) -> Iterator[Site]:
     """As `tokenglass serve` serves it, once its engine is ready; `loras`: folders of adapters."""
     os.environ["TOKENGLASS_CACHE"] = os.devnull  # no place to keep tunings: none is measured
     folder = tale.model_dir()
-    load = functools.partial(load_engine, Settings(port=0), folder, loras=dict(loras or {}))
+    load = functools.partial(unhurried, Settings(port=0), folder, loras=dict(loras or {}))
     site = Site(ProcessEngine(load, Tokenizer.load(folder)))
     settled = threading.Event()
 

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from app import tale
 from e2e.bundled import bundled_site
-from e2e.playground import Playground
+from e2e.playground import PATIENCE_MS, Playground
 from e2e.site import Site, fake_site
 from gpu import Engine
 
 logging.getLogger("werkzeug").setLevel(logging.WARNING)  # not a line for every file of the page
+expect.set_options(timeout=PATIENCE_MS)
 
 UNUSED = (
     # Pages of the browser's own that each window would open: half of a short test's work.

@@ -8,7 +8,9 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
-PATIENCE_MS = 15_000
+PATIENCE_SECONDS = 30.0
+"""For what a busy machine takes seconds to do: four browsers share its cores."""
+PATIENCE_MS = 1000 * PATIENCE_SECONDS
 
 # The text of an answer without the words of change marks.
 TEXT_OF = """(node) => {
@@ -18,7 +20,9 @@ TEXT_OF = """(node) => {
 }"""
 
 
-def until(page: Page, condition: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
+def until(
+    page: Page, condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS
+) -> Any:
     """Wait for a truthy value. (Playwright's own wait evaluates a string, which the page's
     Content-Security-Policy rightly forbids; and a plain sleep would hold up its events, so that
     what the page sent meanwhile stayed unread.)"""

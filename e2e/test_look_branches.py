@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e.bundled import answer_of
-from e2e.lookout import Lookout
+from e2e.lookout import Lookout, Wire
 from e2e.playground import Playground, until
 from e2e.site import Site
 from e2e.test_branch import force, look_at, other_than_drawn, sent, wrote
@@ -174,6 +174,11 @@ def test_versions_wait_until_the_writing_ends(page: Page, site: Callable[..., Si
 # ---- the beam --------------------------------------------------------------------------------
 
 
+def beams(wire: Wire) -> list[dict[str, Any]]:
+    asked = [message["question"] for message in sent(wire, "inspect")]
+    return [question for question in asked if question["kind"] == "beam"]
+
+
 def test_the_beam_is_the_engines_and_can_be_written(page: Page, site: Callable[..., Site]) -> None:
     here = site()
     play, wire, tokens = wrote(page, here, N)
@@ -186,6 +191,8 @@ def test_the_beam_is_the_engines_and_can_be_written(page: Page, site: Callable[.
         field.fill(str(value))
         field.press("Enter")
     expect(rows(look)).to_have_count(4)
+    until(page, lambda: beams(wire)[-1]["depth"] == 6, "the question with both numbers")
+    expect(look.panel).not_to_have_attribute("aria-busy", "true")
     prompt = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
     ids = prompt + [token["id"] for token in tokens[:12]]
     wanted = fake_inspection.answer(Beam(ids, width=3, depth=6), info_of(here.options))
@@ -226,8 +233,8 @@ def test_the_beam_follows_the_focus_and_says_where_there_is_none(
     expect(says).to_contain_text("A prompt is given")
     page.keyboard.press("ArrowRight")
     expect(says).to_contain_text("In the place of token 1,")
-    beams = [m for m in sent(wire, "inspect") if m["question"]["kind"] == "beam"]
-    assert len({str(m["question"]) for m in beams}) == len(beams), "none is asked twice"
+    asked = beams(wire)
+    assert len({str(question) for question in asked}) == len(asked), "none is asked twice"
     look.panel.get_by_label("ranked per token").check()
     until(
         page,

@@ -227,7 +227,7 @@ def test_a_token_is_asked_with_the_settings_it_was_drawn_with(
     page: Page, site: Callable[..., Site]
 ) -> None:
     wire = Wire(page)
-    play = Playground(page, site(delay=0.03).url).open()
+    play = Playground(page, site(delay=0.1).url).open()
     play.set(temperature="0.5", max_tokens=40, seed=5)
     play.ask()
     play.wait_tokens(8)

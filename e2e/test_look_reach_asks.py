@@ -52,7 +52,7 @@ ASKING = {
 def test_instruments_ask_about_tokens_as_they_were_computed(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    hand, first = reached(page, site(delay=0.03))
+    hand, first = reached(page, site(delay=0.1))
     n_prompt = hand.prompt_length()
     page.keyboard.press("Escape")
     page.wait_for_timeout(300)  # what Reach itself asked both ways is on the line
@@ -75,7 +75,7 @@ def test_instruments_ask_about_tokens_as_they_were_computed(
 
 
 def test_what_it_did_is_asked_both_ways(page: Page, site: Callable[..., Site]) -> None:
-    hand, first = reached(page, site(delay=0.03))
+    hand, first = reached(page, site(delay=0.1))
     pin(hand, N - 1)
     expect(hand.panel.locator(".rc-tokens li").first).to_be_visible()
     expect(hand.look.source).to_contain_text("as they ran, and with nothing changed inside")

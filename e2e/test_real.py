@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.playground import Playground
+from e2e.site import Site
 from tests.serving import serving
 
 ASK = "Tell me a story about a fox who finds a lantern"
@@ -72,8 +73,8 @@ def test_every_layer_is_measured(page: Page, url: str) -> None:
     expect(page.get_by_test_id("kv")).to_contain_text("blocks")
 
 
-def test_a_slider_acts_and_a_reload_resumes(page: Page, url: str) -> None:
-    play = Playground(page, url).open()
+def test_a_slider_acts_and_a_reload_resumes(page: Page, bundled: Site) -> None:
+    play = Playground(page, bundled.url).open()
     play.set(temperature="0.5", max_tokens=160, seed=3)
     play.ask(ASK)
     play.wait_tokens(5)

@@ -34,7 +34,7 @@ def written(
     page = browser.new_page()
     wire = Wire(page)
     here = _sites.setdefault(
-        (("delay", 0.02),), _sites.get((("delay", 0.02),)) or fake_site(delay=0.02)
+        (("delay", 0.05),), _sites.get((("delay", 0.05),)) or fake_site(delay=0.05)
     )
     play = Playground(page, here.url).open()
     play.set(seed="18446744073709551615", max_tokens=60, temperature=0.8)

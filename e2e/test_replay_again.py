@@ -21,12 +21,13 @@ ASK = "Tell me a story about a fox who finds a lantern"
 
 
 def write(page: Page, url: str, n: int, change_at: int = 10, **settings: Any) -> Playground:
-    """An answer of `n` tokens whose temperature was moved while it was written."""
+    """An answer of `n` tokens whose temperature was moved while it was written. Down: whichever
+    token it first acts on, the bundled model does not end a story here before 130 tokens."""
     play = Playground(page, url).open()
     play.set(max_tokens=n, **{"seed": 2**63 + 11, "temperature": 0.7, **settings})
     play.ask(ASK)
     play.wait_tokens(change_at)
-    play.slide("temperature", 1.3)
+    play.slide("temperature", 0.5)
     play.wait_done()
     play.wait_tokens(n)
     return play
@@ -69,7 +70,7 @@ def test_the_engine_writes_the_same_ids_again(page: Page, bundled: Site, tmp_pat
     assert second["params"]["seed"] == 2**63 + 11
     expect(page.locator("#version")).to_have_text("2/2")
     assert play.text() == text
-    expect(page.locator(".mark-change")).to_have_text("temperature 0.7 → 1.3")
+    expect(page.locator(".mark-change")).to_have_text("temperature 0.7 → 0.5")
     page.get_by_role("button", name="Previous version").click()
     expect(page.locator("#version")).to_have_text("1/2")
     assert play.text() == text
@@ -85,7 +86,7 @@ def test_a_conversation_is_written_again_answer_by_answer(
     play.wait_done()
     play.ask("And then?")
     expect(page.locator(".turn")).to_have_count(4)
-    play.wait_tokens(8)
+    play.wait_tokens(1)
     page.keyboard.press("Escape")
     play.wait_done()
     n_last = len(play.numbers())
@@ -107,7 +108,7 @@ def test_a_conversation_is_written_again_answer_by_answer(
 @pytest.fixture
 def story(page: Page, site: Callable[..., Site], tmp_path: Path) -> dict[str, Any]:
     """A replay of 60 tokens with a change, as an object; the page is open and ready."""
-    write(page, site(delay=0.02).url, 60, temperature=0.8)
+    write(page, site(delay=0.05).url, 60, temperature=0.8)
     replay = film.read(Film(page).save(tmp_path / "story.json"))
     page.get_by_role("button", name="New", exact=True).click()
     expect(page.locator("body")).to_have_attribute("data-phase", "empty")

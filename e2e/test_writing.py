@@ -203,7 +203,7 @@ def test_an_earlier_answer_can_be_looked_at_again(play: Callable[..., Playground
 def test_copy_takes_the_text_without_marks(page: Page, site: Callable[..., Site]) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     play = Playground(page, site(delay=0.03).url).open()
-    play.set(max_tokens=40)
+    play.set(max_tokens=400)
     play.ask(ASK)
     play.wait_tokens(5)
     play.slide("temperature", 1.5)
