@@ -311,6 +311,18 @@ def test_experts_by_keyboard(look: Lookout) -> None:
     expect(page.locator(".ex-head")).to_contain_text("Layer 3: ")
 
 
+PRESS = """(field, keys) => {
+  for (const key of keys) field.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+}"""
+
+
+def test_keys_that_come_faster_than_frames_all_count(look: Lookout) -> None:
+    look.page.locator('#lrows tr[data-layer="6"]').click()
+    field(look.page).focus()
+    field(look.page).evaluate(PRESS, ["Home", *["ArrowDown"] * 4, *["ArrowRight"] * 3, "ArrowUp"])
+    expect(says(look.page).locator("b")).to_have_text("layer 3, expert 3")
+
+
 def test_experts_by_pointer(look: Lookout) -> None:
     page = look.page
     rows = n_prompt(page) + 19

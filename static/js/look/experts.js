@@ -81,8 +81,6 @@ function measure({ answer, token, hello, row }) {
   if (!use.tokens) throw new Missing(whyNone(answer));
   if (!use.within(nLayers, n)) throw new Missing("This run was written by another model.");
   const layers = now?.counted === use.tokens && now.use === use ? now.layers : layersOf(use, n);
-  const looked = hovered?.layer ?? row?.layer ?? 0;
-  const below = layers.findLast(({ layer }) => layer <= looked);
   return {
     use,
     counted: use.tokens,
@@ -92,10 +90,13 @@ function measure({ answer, token, hello, row }) {
     mode,
     stats: token?.stats ?? null,
     byLayer: new Map(layers.map((each) => [each.layer, each])),
-    at: below ?? layers[0],
+    at: layerAt(layers, hovered?.layer ?? row?.layer),
     word: token ? `${numberOf(token)} “${tokenLabel(token.text, "·")}”` : "no token",
   };
 }
+
+const layerAt = (layers, looked = 0) =>
+  layers.findLast(({ layer }) => layer <= looked) ?? layers[0];
 
 function whyNone({ running, segment }) {
   if (segment.capture) return running ? "No token yet. The prompt is being read." : NOT_KNOWN;
@@ -187,9 +188,13 @@ function onKey(event) {
   if (to.expert >= 0 && to.expert < now.n && to.layer !== undefined) choose(to);
 }
 
-/** The cell that a key leads to, which may lie outside; null for another key. */
+/**
+ * The cell that a key leads to, which may lie outside; null for another key. From the core's layer,
+ * not from the one drawn: keys come faster than frames.
+ */
 function moved(key) {
-  const { at, layers, n } = now;
+  const { layers, n } = now;
+  const at = layerAt(layers, view.row?.layer);
   const here = Math.min(expert ?? at.busiest, n - 1);
   const i = layers.indexOf(at);
   const beside = { ArrowRight: here + 1, ArrowLeft: here - 1, Home: 0, End: n - 1 }[key];
