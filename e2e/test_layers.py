@@ -143,6 +143,28 @@ def test_the_experts_of_a_token_and_of_the_run_are_told(
     expect(page.locator("#experts-line")).to_have_text("no experts in this layer: it has one MLP")
 
 
+TWO_FRAMES = """() => new Promise((done) =>
+  requestAnimationFrame(() => requestAnimationFrame(done)))"""
+
+
+def test_a_layer_keeps_its_place_under_the_pointer(page: Page, site: Callable[..., Site]) -> None:
+    """Words about a layer without experts are shorter: were their place lower as well, the table
+    would move, another row come under the pointer, its words move it back, and so on."""
+    play = Playground(page, site(n_experts=6).url).open()
+    written(play, 12)
+    rows = page.locator("#lrows tr[data-layer]")
+    places = [row.bounding_box() for row in rows.all()]
+    for row in rows.all():
+        row.hover()
+        page.evaluate(
+            "() => new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)))"
+        )
+        assert [row.bounding_box() for row in rows.all()] == places
+        expect(page.locator("#layer-line b")).to_have_text(
+            f"layer {row.get_attribute('data-layer')}"
+        )
+
+
 def test_the_cosine_is_a_colour_of_the_core(page: Page, site: Callable[..., Site]) -> None:
     play = Playground(page, site().url).open()
     written(play, 20)

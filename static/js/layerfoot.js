@@ -1,6 +1,6 @@
 // Under the layer table: the focused layer in words, and the attention entropy of each of its heads.
 
-import { byId, el, fitCanvas, setText } from "./dom.js";
+import { byId, el, fitCanvas, setVars } from "./dom.js";
 import { routeInWords, routeOf, spreadOf } from "./expertuse.js";
 import { count } from "./format.js";
 import { scales, signed } from "./metrics.js";
@@ -9,6 +9,8 @@ import { state } from "./state.js";
 import { view } from "./view.js";
 
 const SANS = '"Plex Sans", sans-serif';
+/** Experts with their gates that have room beside each other. */
+const EXPERTS_IN_LINE = 4;
 /** A head with this much room has its number beside its bar. */
 const NUMBER_ROOM = 28;
 const BAR = 4;
@@ -27,6 +29,8 @@ export function drawFoot(stats, at) {
   line.replaceChildren(...(layer ? words(layer, at) : []));
   expertLine.hidden = !state.hello?.model.n_experts;
   expertLine.replaceChildren(...(layer && !expertLine.hidden ? expertWords(stats, at) : []));
+  const perToken = stats?.routes?.[0]?.experts.length;
+  if (perToken) setVars(expertLine, { "--route-lines": Math.ceil(perToken / EXPERTS_IN_LINE) });
   drawHeads(layer, stats?.summary);
 }
 
