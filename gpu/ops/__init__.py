@@ -4,7 +4,7 @@ NumPy.
 """
 
 from gpu.ops.attention import attention, attention_cut, attention_merge
-from gpu.ops.batch import Batch, NewHeads, Splits
+from gpu.ops.batch import Batch, NewHeads, NormParts, Splits
 from gpu.ops.byte_rows import room_for_bytes, to_bytes
 from gpu.ops.cache_heads import cache_heads, unrotate_heads
 from gpu.ops.experts import (
@@ -18,6 +18,7 @@ from gpu.ops.experts import (
 )
 from gpu.ops.inspection import attention_weights, expert_norms
 from gpu.ops.lora import lora_expand
+from gpu.ops.norm_parts import norm_parts
 from gpu.ops.norms import Norm, add_positions, norm, place_heads
 from gpu.ops.products import embed, matmul, qkv
 from gpu.ops.reach import PARTS, scale_heads, scale_update, steer
@@ -31,6 +32,7 @@ __all__ = [
     "Grouping",
     "NewHeads",
     "Norm",
+    "NormParts",
     "Routing",
     "Splits",
     "add_positions",
@@ -51,6 +53,7 @@ __all__ = [
     "lora_expand",
     "matmul",
     "norm",
+    "norm_parts",
     "place_heads",
     "qkv",
     "room_for_bytes",

@@ -54,12 +54,29 @@ class NewHeads:
 
 
 @dataclass(frozen=True, slots=True)
+class NormParts:
+    """What `norm_parts` leaves for the product after it: rows (max_rows, padded width) and scales
+    (max_rows,)."""
+
+    rows: Tensor
+    scales: Tensor
+
+    @classmethod
+    def make(cls, width: int, max_rows: int, memory: Memory) -> NormParts:
+        return cls(
+            memory.zeros("norm.rows", (max_rows, padded(width))),
+            memory.zeros("norm.scales", (max_rows,)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """What every op of a step shares: the step's uniform buffer, how many rows and samples the
     plan is recorded for, stand-ins for bindings an op does not use, the splits of long contexts
     (None: every workgroup of attention walks its whole context), where new keys and values wait
-    (None: they go right into the cache), and where rows lie as bytes for products with q8 and q4
-    weights (None: these take float32)."""
+    (None: they go right into the cache), where rows lie as bytes for products with q8 and q4
+    weights (None: these take float32), and where the parts of a norm do (None: products of many
+    rows have it folded in as those of few do)."""
 
     step: Tensor
     n_rows: int
@@ -69,6 +86,7 @@ class Batch:
     splits: Splits | None = None
     new_heads: NewHeads | None = None
     byte_rows: Tensor | None = None
+    norm_parts: NormParts | None = None
 
     @classmethod
     def make(cls, memory: Memory, step: Tensor, n_rows: int, n_samples: int) -> Batch:

@@ -1,5 +1,5 @@
-"""What products are given: rows as they are, or rounded to bytes where weights are whole numbers on
-grids themselves, so that four multiply-adds are one instruction.
+"""Rows rounded to bytes, for products whose weights are whole numbers on grids themselves, so that
+four multiply-adds are one instruction.
 
 Bytes cost an input of r rows of K numbers one dispatch, which reads 4rK bytes (and the gain) and
 writes 1.5rK, a grid of 16 bytes for each 32 numbers; its product then reads these. Rows of samples
@@ -9,13 +9,11 @@ stay as they are: what is lost there goes straight to the logits, and only the o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from gpu.checkpoint.matrix import Matrix
 from gpu.ops.batch import Batch, expect_shape
 from gpu.ops.norms import Norm, lanes_over_a_row
 from gpu.webgpu.buffers import Memory, Tensor, padded
-from gpu.webgpu.kernels import Number
 from gpu.webgpu.plan import Recorder
 
 EVEN_ODD = {"q8": False, "q4": True}
@@ -23,51 +21,6 @@ EVEN_ODD = {"q8": False, "q4": True}
 
 BLOCK_WORDS = 12
 """Of 32 numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """How a shader that uses shaders/lib/product.wgsl, or what stands in for it, comes by its rows:
-    what it binds, which constants it has and which files it is made of."""
-
-    tensors: dict[str, Tensor]
-    constants: dict[str, Number]
-    lib: dict[str, str]
-
-
-def operand(
-    rec: Recorder,
-    batch: Batch,
-    label: str,
-    x: Tensor,
-    weight: Matrix,
-    norm: Norm | None,
-    *,
-    each: int = 1,
-    sampled: bool = False,
-) -> Operand:
-    """[norm](x) for a product with `weight`, `each` rows for each row of the step; `sampled`: for
-    some of them only. `to_bytes` is recorded where the product takes bytes."""
-    if norm and not norm.is_rms:
-        raise ValueError(f"{label}: a product takes RMSNorm alone; record `norm` before it")
-    expect_shape(x, (padded(weight.k),), label)
-    if batch.byte_rows is None or weight.dtype not in EVEN_ODD or sampled:
-        gain, eps = (norm.gain, norm.eps) if norm else (batch.unread, 0.0)
-        constants: dict[str, Number] = {"EPS": eps, "NORM": norm is not None}
-        return Operand({"x": x, "gain": gain}, constants, {"weight": f"weight_{weight.dtype}"})
-    y = replace(batch.byte_rows, shape=(batch.n_rows * each, row_words(weight.k)))
-    even_odd = EVEN_ODD[weight.dtype]
-    to_bytes(rec, batch, f"{label}.bytes", x, weight.k, y, norm=norm, even_odd=even_odd, each=each)
-    return Operand({"x": y}, {}, lib_of_bytes(weight.dtype))
-
-
-def lib_of_bytes(dtype: str) -> dict[str, str]:
-    """Which files a product of bytes with weights stored as `dtype` is made of."""
-    return {
-        "product": "product_bytes",
-        "weight": f"weight_{dtype}",
-        "weight_bytes": f"weight_bytes_{dtype}",
-    }
 
 
 def to_bytes(

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from gpu.checkpoint.matrix import ExpertStack
 from gpu.config import Experts
 from gpu.ops.batch import Batch, expect_shape, groups
-from gpu.ops.byte_rows import operand
 from gpu.ops.norms import Norm
+from gpu.ops.operands import operand
 from gpu.ops.products import ACTIVATION_CODES
 from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Memory, Tensor, padded

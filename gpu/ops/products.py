@@ -6,9 +6,9 @@ from gpu.checkpoint.matrix import Matrix
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.ops.batch import Batch, expect_shape, groups
-from gpu.ops.byte_rows import Operand, operand
 from gpu.ops.cache_heads import Destination, cache_heads
 from gpu.ops.norms import Norm, turned_dim
+from gpu.ops.operands import Operand, operand
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.kernels import Number
 from gpu.webgpu.plan import Recorder

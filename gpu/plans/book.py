@@ -16,7 +16,7 @@ from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.models.decoder import Decoder
 from gpu.models.workspace import Adapted, Capture, Instruments, Workspace
-from gpu.ops import Batch, NewHeads, Splits
+from gpu.ops import Batch, NewHeads, NormParts, Splits
 from gpu.ops.attention_cut import FEW_ROWS, split_of
 from gpu.ops.sampling import RESULT_WORDS
 from gpu.ops.statistics import n_stats
@@ -138,7 +138,10 @@ class PlanBook:
         waiting = NewHeads.make(model.config, MAX_ROWS, memory) if pools.format.packed else None
         self.byte_rows = _room_for_bytes(device, model, memory)
         self._shared = replace(
-            Batch.make(memory, tensors.step, 1, 1), new_heads=waiting, byte_rows=self.byte_rows
+            Batch.make(memory, tensors.step, 1, 1),
+            new_heads=waiting,
+            byte_rows=self.byte_rows,
+            norm_parts=NormParts.make(model.config.hidden_size, MAX_ROWS, memory),
         )
         self._split = split_of(device.info.software)
         most = _power_of_two(-(-pools.shape.context // self._split))

@@ -9,6 +9,7 @@ already, K inputs, N outputs, heads of d numbers:
     embed            0                                  r rows of the table; x written
     matmul, qkv      r · 2NK                            weights as stored; x, y
       norm           + 4rK                              gain
+      after parts    + rN                               scales
       bias, residual + rN each                          themselves
       activation     + 4rN
       gated          + 5rN / 2                          half as many y
@@ -17,6 +18,7 @@ already, K inputs, N outputs, heads of d numbers:
       of bytes                                          rows as `to_bytes` leaves them
     to_bytes         4rK                                x; bytes and grids of its rows
       norm           + 4rK                              gain
+    norm_parts       3rK                                x, gain; y, scales
     attention        Σ keys seen · heads · (4d + 5)     keys, values of c + r tokens; block table;
                      + r · heads · d                    q, out
       cap            + 5 for each score
@@ -32,8 +34,8 @@ already, K inputs, N outputs, heads of d numbers:
     group_pairs      0                                  ids; order and tiles of the pairs
     experts          pairs · 2NK                        weights of the experts used, see below;
                                                         x; y of the pairs
-      norm, bias, gated
-                     as of matmul: of rows, of pairs, of pairs
+      norm, after parts, bias, gated
+                     as of matmul: of rows, of pairs, of pairs, of pairs
     combine_experts  2N a pair                          parts of the pairs; gates; y
       shared         + 2rN                              the shared part
       residual       + rN                               itself
@@ -62,6 +64,8 @@ from gpu.webgpu.plan import Dispatch, Plan
 
 NORM_FLOPS = 4
 """A number: square, add, multiply by the gain and by the scale."""
+PARTS_FLOPS = 3
+"""A number: square, add, multiply by the gain."""
 GATE_FLOPS = 5
 """A pair: v / (1 + exp(−v)), times the other."""
 ACTIVATION_FLOPS = 4
@@ -172,6 +176,8 @@ def _product(dispatch: Dispatch, n_rows: int) -> Cost:
         cost += Cost(0, n_rows * _row_bytes(dispatch))
     if c.get("NORM") and c["FIRST"] == 0:
         cost += Cost(n_rows * NORM_FLOPS * k, 4 * k)
+    if c.get("SCALED"):
+        cost += Cost(n_rows * n, 0 if c["FIRST"] else 4 * n_rows)
     if c["BIAS"]:
         cost += Cost(n_rows * n, 4 * n * (n_rows if c["BIAS_STRIDE"] else 1))
     return cost
@@ -189,6 +195,11 @@ def _to_bytes(dispatch: Dispatch, size: StepSize) -> Cost:
     written = 4 * dispatch.tensors["y"].shape[-1]
     cost = Cost(n_rows * BYTE_FLOPS * c["K"], n_rows * (4 * c["K"] + written))
     return cost + Cost(n_rows * NORM_FLOPS * c["K"], 4 * c["K"]) if c["NORM"] else cost
+
+
+def _norm_parts(dispatch: Dispatch, size: StepSize) -> Cost:
+    k = _constants(dispatch)["K"]
+    return Cost(size.n_rows * PARTS_FLOPS * k, 4 * (2 * size.n_rows * k + k + size.n_rows))
 
 
 def _matmul(dispatch: Dispatch, size: StepSize) -> Cost:
@@ -288,7 +299,8 @@ def _experts(dispatch: Dispatch, size: StepSize) -> Cost:
     if c["FIRST_SLOT"] == 0:
         n_bytes += _row_bytes(dispatch) * size.n_rows * c["PER_TOKEN"] / c["X_PAIRS"]
         flops += size.n_rows * NORM_FLOPS * k if c.get("NORM") else 0
-        n_bytes += 4 * k if c.get("NORM") else 0
+        n_bytes += 4 * k if c.get("NORM") else 4 * size.n_rows if c.get("SCALED") else 0
+    flops += pairs * n if c.get("SCALED") else 0
     return Cost(round(flops), round(n_bytes))
 
 
@@ -362,6 +374,7 @@ COSTS: dict[str, Callable[[Dispatch, StepSize], Cost]] = {
     "attention": _attention,
     "attention_merge": _attention_merge,
     "norm": _norm,
+    "norm_parts": _norm_parts,
     "cache_heads": _cache_heads,
     "unrotate_heads": _unrotate_heads,
     "place_heads": _place_heads,

@@ -32,6 +32,11 @@ def rms_norm(x: Array, gain: Array, eps: float) -> Array:
     return normed
 
 
+def norm_parts(x: Array, gain: Array, eps: float) -> tuple[Array, Array]:
+    """(n_rows, k) and (n_rows,): what rows of `rms_norm` are the products of."""
+    return x * gain, 1 / np.sqrt(np.mean(x**2, axis=-1) + eps)
+
+
 def silu(x: Array) -> Array:
     """x · sigmoid(x), without overflow on either side."""
     small = np.exp(-np.abs(x))

@@ -23,7 +23,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Protocol
 
-from gpu.ops.byte_rows import lib_of_bytes
+from gpu.ops.operands import lib_of_bytes
 from gpu.runner import DeviceInfo
 from gpu.tuning import saved
 from gpu.tuning.probed import Measured, Probed, Speed, choose

@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass
 
 M_SIZES = (1, 2, 4, 8, 16)
 TRADING_LANES = 8
+BLOCK_FOURS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,13 @@ class Tuning:
             return Tile(m, _even(n, columns), 1, TRADING_LANES, trade=True)
         strands = even_strands(blocks, self.strands)
         return Tile(m, columns, strands, max(1, self.workgroup // strands), trade=False)
+
+    def norm_chains(self, blocks: int) -> tuple[int, int]:
+        """Into how many sums a row's mean of squares is cut by a product with rows of `blocks`
+        blocks, and how many fours in a row go to one of them."""
+        if self.trade:
+            return TRADING_LANES, 1
+        return even_strands(blocks, self.strands), BLOCK_FOURS
 
     def changes(self, other: Tuning) -> int:
         """How many of the settings differ."""

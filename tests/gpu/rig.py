@@ -17,7 +17,7 @@ import numpy.typing as npt
 from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig, RopeConfig
-from gpu.ops import Batch
+from gpu.ops import Batch, NormParts
 from gpu.ops.byte_rows import BLOCK_WORDS, EVEN_ODD, row_words
 from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
 from gpu.reference.byte_rows import in_order
@@ -39,6 +39,8 @@ DENORMAL = 1e-36
 POISON = 0x7FC0BEEF
 """A float32 NaN with a payload that shows in a dump."""
 GUARD_ROWS = 3
+WIDEST = 4096
+"""Numbers of a row that is normalised before a product."""
 
 Array = npt.NDArray[Any]
 
@@ -89,6 +91,7 @@ class Rig:
         self.calls = open_calls(device)
         self.memory = Memory(device)
         self.step = self.memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True)
+        self.norm_parts = NormParts.make(WIDEST, MAX_ROWS, self.memory)
         bytes_there = device.tuning.bytes
         self.byte_rows = self.memory.zeros("byte_rows", (1 << 18,), "u32") if bytes_there else None
 
@@ -111,6 +114,9 @@ class Rig:
         batch = Batch.make(self.memory, self.step, bucket or len(rows), max(1, len(samples)))
         self.poison(batch.unread)
         self.poison(batch.unwritten)
+        for tensor in (self.norm_parts.rows, self.norm_parts.scales):
+            self.poison(tensor)
+        batch = replace(batch, norm_parts=self.norm_parts)
         if self.byte_rows is None:
             return batch
         return replace(batch, byte_rows=self.poison(self.byte_rows))

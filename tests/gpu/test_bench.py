@@ -137,8 +137,8 @@ def test_the_floor_has_the_products_and_bytes_of_the_model(
     bare = Floor(runner).plan(n_rows, 1, 160)
     assert [_product(d) for d in _products(bare)] == [_product(d) for d in _products(real)]
     for dispatch in _products(bare):
-        fusions = ("NORM", "BIAS", "GATED", "RESIDUAL")
-        assert not any(dispatch.kernel.constants[name] for name in fusions)
+        fusions = ("NORM", "SCALED", "BIAS", "GATED", "RESIDUAL")
+        assert not any(dispatch.kernel.constants.get(name) for name in fusions)
     touched = [d for d in bare.dispatches if d.kernel.name == "bench/touch_kv"]
     caches = [(d.tensors["k_pool"], d.tensors["v_pool"]) for d in touched]
     assert caches == list(zip(runner.pools.keys, runner.pools.values, strict=True))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gpu.models.mixture import MixtureLlama
+from gpu.ops.norm_parts import MANY_ROWS
 from gpu.plans.cost import StepSize, cost_of
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Floats, Row, Step
@@ -75,9 +76,11 @@ def test_a_step_costs_the_experts_that_are_used(runner: WgpuRunner) -> None:
         dispatch = next(d for d in plan.dispatches if d.label == "layer00.mlp.experts.gate_up")
         cost = cost_of(dispatch, StepSize(n_rows, 1, 0))
         assert cost is not None
-        given = 4 * 72 * (n_rows + 1) + 4 * 20 * 4 * n_rows  # x and gain; y
+        parts = n_rows >= MANY_ROWS
+        given = 4 * 72 * n_rows + 4 * (n_rows if parts else 72) + 4 * 20 * 4 * n_rows  # x, norm; y
         assert cost.n_bytes == pytest.approx(used * whole + given, rel=1e-3)
-        assert cost.flops == n_rows * 4 * (2 * 40 * 72 + 5 * 20) + n_rows * 4 * 72
+        norm = 4 * n_rows * (40 if parts else 72)
+        assert cost.flops == n_rows * 4 * (2 * 40 * 72 + 5 * 20) + norm
 
 
 def test_dispatches_of_a_layer(runner: WgpuRunner) -> None:
@@ -90,7 +93,11 @@ def test_dispatches_of_a_layer(runner: WgpuRunner) -> None:
     experts = ["mlp.shared.gate_up", "mlp.shared.down", "mlp.experts.gate_up", "mlp.experts.down"]
     routed = ["mlp.router", "mlp.choose"]
     assert of_layer(1, 0) == [*attention, *routed, *experts, "mlp.combine"]
-    assert of_layer(64, 0) == [*attention, *routed, "mlp.group", *experts, "mlp.combine"]
+    many = [*attention, *routed, "mlp.group", *experts, "mlp.combine"]
+    normed = ("attn.qkv", "mlp.router", "mlp.shared.gate_up", "mlp.experts.gate_up")
+    assert of_layer(64, 0) == [
+        label for each in many for label in ((f"{each}.norm", each) if each in normed else (each,))
+    ]
     assert of_layer(1, 1) == [*attention, "mlp.gate_up", "mlp.down"]
 
 

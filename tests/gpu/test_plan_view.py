@@ -14,6 +14,7 @@ import pytest
 from gpu.checkpoint.inventory import Inventory
 from gpu.errors import InvalidRequest
 from gpu.ops.attention_cut import FEW_ROWS, split_of
+from gpu.ops.norm_parts import MANY_ROWS
 from gpu.plans.cost import COSTS, Cost, StepSize, cost_of, plan_cost
 from gpu.plans.listed import ListedPlan, PlanDispatch
 from gpu.plans.view import listed, step_cost
@@ -218,29 +219,39 @@ def by_op(found: ListedPlan) -> dict[str, list[PlanDispatch]]:
 def test_products_cost_what_their_weights_say(device: Device, n_rows: int) -> None:
     """Of a model with biases everywhere: two operations a weight and row, four a number for each of
     the norms, one for each bias and each number of the residual stream, five for each gate, three
-    for each number turned. The output head runs for one row."""
+    for each number turned. The output head runs for one row. Of many rows a norm is three a number
+    in a dispatch before, and one a number of the result."""
     runner = driving.load(device, random_llama.folder("head100_all_bias"), "q8")
     c = runner.config
     ops = by_op(view(runner, n_rows, 3))
     q, kv = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
     hidden, inner = c.hidden_size, c.intermediate_size
-    qkv = 2 * hidden * (q + 2 * kv) + (q + 2 * kv) + 4 * hidden + 3 * (q + kv)
+    parts = n_rows >= MANY_ROWS
+
+    def norm(n: int) -> int:
+        return n if parts else 4 * hidden
+
+    qkv = 2 * hidden * (q + 2 * kv) + (q + 2 * kv) + norm(q + 2 * kv) + 3 * (q + kv)
     out = 2 * q * hidden + hidden + hidden
-    gate_up = 2 * hidden * 2 * inner + 2 * inner + 4 * hidden + 5 * inner
+    gate_up = 2 * hidden * 2 * inner + 2 * inner + norm(2 * inner) + 5 * inner
     down = 2 * inner * hidden + hidden + hidden
     head = 2 * hidden * c.vocab_size + 4 * hidden
     assert [d.flops for d in ops["qkv"]] == [n_rows * qkv] * c.n_layers
     assert [d.flops for d in ops["matmul"]] == c.n_layers * [
         n_rows * out, n_rows * gate_up, n_rows * down,
     ] + [head]  # fmt: skip
+    assert [(d.flops, d.n_bytes) for d in ops.get("norm_parts", [])] == parts * 2 * c.n_layers * [
+        (n_rows * 3 * hidden, 4 * (hidden + n_rows * (2 * hidden + 1)))
+    ]
     layer, mlp = runner.model.layers[0], runner.model.mlps[0]
+    scale = n_rows if parts else hidden  # numbers that are read for the norm
     item = {"f32": 4, "f16": 2}[runner.pools.dtype]
-    assert ops["qkv"][0].n_bytes == layer.qkv.n_bytes + 4 * (hidden + q + 2 * kv) + n_rows * (
+    assert ops["qkv"][0].n_bytes == layer.qkv.n_bytes + 4 * (scale + q + 2 * kv) + n_rows * (
         4 * hidden + 4 * c.head_dim + 4 * q + item * 2 * kv
     )
     assert [d.n_bytes for d in ops["matmul"][:3]] == [
         layer.out.n_bytes + 4 * hidden + n_rows * 4 * (q + hidden + hidden),
-        mlp.gate_up.n_bytes + 4 * (hidden + 2 * inner) + n_rows * 4 * (hidden + inner),
+        mlp.gate_up.n_bytes + 4 * (scale + 2 * inner) + n_rows * 4 * (hidden + inner),
         mlp.down.n_bytes + 4 * hidden + n_rows * 4 * (inner + hidden + hidden),
     ]
     assert ops["matmul"][-1].n_bytes == runner.model.head.n_bytes + 4 * (

@@ -8,12 +8,15 @@
 // multiply-adds and every mean of squares eight of them: a row's bits depend on STRANDS alone, not
 // on the tile or on the rows beside it.
 //
+// Where there are many rows, norm_parts.wgsl has multiplied them by their gain and found their
+// scales before: SCALED. The sums and their bits are the same.
+//
 // A block of x is eight fours (vec4) a row. The file that stands in for `x_tile` says how a lane
 // comes by those of the tile's rows: by loading all of them, or by loading one and trading.
 //
 // x       [rows][8 · BLOCKS] vec4; columns past K are zero
 // weight  [N] rows of one shard, see lib/weights.wgsl
-// gain    [8 · BLOCKS] vec4 (any buffer when not NORM)
+// gain    [8 · BLOCKS] vec4; when SCALED, the scale of each row of x (any buffer without a norm)
 //
 // The shader that uses this says of which row of x a row of the result is made: `source_row`, and
 // which row of the weight a column is: `weight_row`.
@@ -26,6 +29,7 @@ override K: u32;
 override N: u32;
 override EPS: f32 = 0.0;
 override NORM: bool = false;
+override SCALED: bool = false;
 
 @group(0) @binding(1) var<storage, read> x: array<vec4f>;
 @group(0) @binding(2) var<storage, read> weight: array<Packed>;
@@ -54,9 +58,13 @@ fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   var totals = array<f32, TILE_M>();
   if (NORM) { totals = total_squares(); }
   if (STRANDS > 1u) { join_strands(&totals, lane); }
-  if (NORM) {
+  if (NORM || SCALED) {
     for (var i = 0u; i < TILE_M; i++) {
-      let scale = 1.0 / sqrt(totals[i] / f32(K) + EPS);
+      var scale = 1.0 / sqrt(totals[i] / f32(K) + EPS);
+      if (SCALED) {
+        let row = source_row(min(first_m + i, n_rows - 1u));
+        scale = gain[row / 4u][row % 4u];
+      }
       for (var j = 0u; j < TILE_N; j++) { sums[i * TILE_N + j] *= scale; }
     }
   }
