@@ -15,6 +15,7 @@
 // heads_out     [n_rows][N_HEADS] entropy in bits (untouched when not CAPTURE);
 //               PARTIAL: [n_splits][FEW_ROWS][N_HEADS] State
 // use: step
+// use: words
 // use: kv
 // use: cached_keys
 // use: cached_values
@@ -43,7 +44,7 @@ alias Places = array<u32, FOURS * PLACES>; // of queries in q
 alias Keys = array<array<u32, 4>, FOURS>;  // how many each query may see
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(1) var<storage, read> q: array<vec4f>;
+@group(0) @binding(1) var<storage, read> q: array<Sixteen>;
 @group(0) @binding(2) var<storage, read> k_pool: array<Cached>;
 @group(0) @binding(3) var<storage, read> v_pool: array<Cached>;
 @group(0) @binding(4) var<storage, read> block_tables: array<u32>;

@@ -9,6 +9,7 @@
 // k_pool, block_tables  see lib/paging.wgsl
 // weights       [n_rows][N_HEADS][range.n]; 0 for keys that the row does not see
 // use: step
+// use: words
 // use: kv
 // use: cached_keys
 // use: paging
@@ -30,7 +31,7 @@ struct Range {
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<uniform> range: Range;
-@group(0) @binding(2) var<storage, read> q: array<vec4f>;
+@group(0) @binding(2) var<storage, read> q: array<Sixteen>;
 @group(0) @binding(3) var<storage, read> k_pool: array<Cached>;
 @group(0) @binding(4) var<storage, read> block_tables: array<u32>;
 @group(0) @binding(5) var<storage, read_write> weights: array<f32>;
@@ -78,8 +79,10 @@ fn score(row: u32, head: u32, key: u32) -> f32 {
   for (var c = 0u; c < chunks; c++) {
     let k = key_numbers(k_at + c);
     let d = q_at + c * CACHED_VEC4S;
-    sum = dot_add(q[d], k[0], sum);
-    if (CACHED_VEC4S == 2u) { sum = dot_add(q[d + 1u], k[CACHED_VEC4S - 1u], sum); }
+    sum = dot_add(floats_of(q[d]), k[0], sum);
+    if (CACHED_VEC4S == 2u) {
+      sum = dot_add(floats_of(q[d + 1u]), k[CACHED_VEC4S - 1u], sum);
+    }
   }
   return soft_capped(vec4f(sum * SCALE)).x;
 }

@@ -11,7 +11,7 @@ override SCALE: f32 = 1.0;
 override WORKGROUP: u32 = 64u;
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(1) var<storage, read> table: array<Packed>;
+@group(0) @binding(1) var<storage, read> table: array<Sixteen>;
 @group(0) @binding(2) var<storage, read> chosen: array<u32>;
 @group(0) @binding(3) var<storage, read_write> x: array<vec4f>;
 
@@ -26,8 +26,11 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
   let row_at = (token - FIRST) * row_packed();
   let block = load / BLOCK_PACKED;
   var grid = vec2f();
-  if (GRIDS_PACKED > 0u) { grid = grid_of(table[row_at + grid_at(block)], block); }
-  let packed = table[row_at + load];
+  if (GRIDS_PACKED > 0u) {
+    let element = table[row_at + grid_at(block)][grid_word(block) / ELEMENT_WORDS];
+    grid = grid_of(word_in(element, grid_word(block)), block);
+  }
+  let packed = words_of(table[row_at + load]);
   let at = (row * BLOCKS * BLOCK_PACKED + load) * PACKED_FOURS;
   for (var i = 0u; i < PACKED_FOURS; i++) { x[at + i] = four_of(packed, i, grid) * SCALE; }
 }

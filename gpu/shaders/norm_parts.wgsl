@@ -15,6 +15,7 @@
 // y       [rows][8 · BLOCKS] vec4
 // scales  [rows]
 // use: step
+// use: words
 // use: fma4
 override K: u32;
 override BLOCKS: u32;
@@ -23,8 +24,8 @@ override CHAINS: u32;
 override CHAIN_FOURS: u32;
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(1) var<storage, read> x: array<vec4f>;
-@group(0) @binding(2) var<storage, read> gain: array<vec4f>;
+@group(0) @binding(1) var<storage, read> x: array<Sixteen>;
+@group(0) @binding(2) var<storage, read> gain: array<Sixteen>;
 @group(0) @binding(3) var<storage, read_write> y: array<vec4f>;
 @group(0) @binding(4) var<storage, read_write> scales: array<f32>;
 
@@ -39,8 +40,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var chain = 0.0;
   for (var first = lane * CHAIN_FOURS; first < n_fours; first += CHAINS * CHAIN_FOURS) {
     for (var i = first; i < first + CHAIN_FOURS; i++) {
-      let four = x[row_at + i];
-      y[row_at + i] = four * gain[i];
+      let four = floats_of(x[row_at + i]);
+      y[row_at + i] = four * floats_of(gain[i]);
       chain = dot_add(four, four, chain);
     }
   }

@@ -30,7 +30,7 @@ from gpu.tuning.probed import Measured, Probed, Speed, choose
 from gpu.tuning.product_timer import N_ROWS, ProductTimer, Trial
 from gpu.tuning.products import measure_products
 from gpu.tuning.saved import Key
-from gpu.webgpu.device import Device
+from gpu.webgpu.device import Device, stand_ins
 from gpu.webgpu.kernels import compose
 from gpu.webgpu.tiling import GPU, SOFTWARE, Tuning, candidates
 
@@ -163,17 +163,23 @@ def kept_tuning(info: DeviceInfo) -> Tuning | None:
 
 def key_of(info: DeviceInfo) -> Key:
     """What a measurement on this adapter holds for."""
-    return Key(info.name, info.driver, info.backend, version("wgpu"), _digest(info.software))
+    return Key(
+        info.name,
+        info.driver,
+        info.backend,
+        version("wgpu"),
+        _digest(info.software, **stand_ins(info)),
+    )
 
 
 @cache
-def _digest(software: bool) -> str:
+def _digest(software: bool, **of_device: str) -> str:
     """Of the sources of the products and of all candidates."""
     digest = hashlib.sha256(repr(candidates(_most_capable(software))).encode())
     of_floats = ({"weight": "weight_f16", "x_tile": f"x_tile_{how}"} for how in ("lanes", "loads"))
     for lib in (*of_floats, lib_of_bytes("q8")):
-        digest.update(compose("matmul", {}, lib).encode())
-    digest.update(compose("to_bytes", {}).encode())
+        digest.update(compose("matmul", {}, of_device | lib).encode())
+    digest.update(compose("to_bytes", {}, of_device).encode())
     return digest.hexdigest()
 
 

@@ -3,8 +3,8 @@
     decode   1 row  · weightᵀ, weight (N, K)
     prefill  64 rows · weightᵀ, weight (N / 4, K)
 
-Weights of random normal numbers with RMSNorm folded in, scaled so that results are about 1. N grows
-with the device until a product takes long enough to be seen.
+Weights of random normal numbers, scaled so that results are about 1, of rows that are normalised as
+a step of so many has it. N grows with the device until a product takes long enough to be seen.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpu import ops
 from gpu.checkpoint.matrix import Matrix, Shard
 from gpu.checkpoint.packing import pack, row_words
 from gpu.errors import DeviceError
-from gpu.ops import Batch, Norm
+from gpu.ops import Batch, Norm, NormParts
 from gpu.ops.step_buffer import STEP_BYTES, pack_step
 from gpu.step import Floats, Row, Step
 from gpu.webgpu.buffers import Memory, Tensor
@@ -161,8 +161,9 @@ class ProductTimer:
         data = bytearray(STEP_BYTES)
         pack_step(Step((Row(0, 0, 0),) * rows), data, [[0]])
         memory.write(step, np.frombuffer(data, np.uint8))
+        parts = NormParts.make(K, rows, memory)
         return _Product(
-            Batch.make(memory, step, rows, 1),
+            replace(Batch.make(memory, step, rows, 1), norm_parts=parts),
             Matrix("probe.weight", n, K, self._dtype, (Shard(self._weight, 0, n),), ()),
             memory.zeros(f"probe.{shape}", (rows, n)),
         )

@@ -31,6 +31,8 @@ KIND_NAMES = {
     "CPU": "software device",
 }
 WANTED_FEATURES = ("timestamp-query", "timestamp-query-inside-passes", "subgroup")
+SOFTWARE_FEATURES = ("shader-int64",)
+"""What helps a software device alone: a GPU loads sixteen bytes at once anyway."""
 WANTED_LIMITS = (
     "max-buffer-size",
     "max-storage-buffer-binding-size",
@@ -73,15 +75,16 @@ def list_devices() -> list[DeviceInfo]:
 def describe(adapter: wgpu.GPUAdapter) -> DeviceInfo:
     info = adapter.info
     kind = info["adapter_type"]
-    there = {f for f in WANTED_FEATURES if f in adapter.features and not _needs_native(f)}
+    wanted = WANTED_FEATURES + (SOFTWARE_FEATURES if kind == "CPU" else ())
+    there = {f for f in wanted if f in adapter.features and not _needs_native(f)}
     return DeviceInfo(
         name=info["device"] or info["vendor"] or "unnamed adapter",
         driver=info["description"] or "unknown driver",
         backend=info["backend_type"],
         kind=KIND_NAMES.get(kind, kind),
         software=kind == "CPU",
-        features=tuple(f for f in WANTED_FEATURES if f in there),
-        lacks=tuple(f for f in WANTED_FEATURES if f not in there),
+        features=tuple(f for f in wanted if f in there),
+        lacks=tuple(f for f in wanted if f not in there),
         limits={name: int(adapter.limits[name]) for name in WANTED_LIMITS},
     )
 
@@ -138,6 +141,11 @@ class Device:
         return cls(device, info, checked, _tuning(device, info))
 
     @property
+    def lib(self) -> dict[str, str]:
+        """Which files of the shaders' library stand in for others on this device."""
+        return stand_ins(self.info)
+
+    @property
     def has_timestamps(self) -> bool:
         """Can a pass be timed as a whole?"""
         return "timestamp-query" in self.info.features
@@ -165,6 +173,12 @@ def _tuning(device: wgpu.GPUDevice, info: DeviceInfo) -> Tuning:
     if not info.software:
         return GPU
     return SOFTWARE if can_trade(device) else SOFTWARE_LOADS
+
+
+def stand_ins(info: DeviceInfo) -> dict[str, str]:
+    """As `Device.lib`."""
+    wide = info.software and "shader-int64" in info.features
+    return {"words": "words_64"} if wide else {}
 
 
 def _needs_native(feature: str) -> bool:

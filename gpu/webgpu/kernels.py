@@ -125,7 +125,7 @@ class Kernels:
 
         Raises DeviceError with the composed source's line when the shader does not compile.
         """
-        prelude, lib = prelude or {}, lib or {}
+        prelude, lib = prelude or {}, self.device.lib | dict(lib or {})
         key = (name, _items(constants), _items(prelude), _items(lib))
         if key not in self._kernels:
             source = compose(name, prelude, lib)

@@ -113,7 +113,7 @@ def test_an_adapter_is_described_for_people() -> None:
     assert (info.name, info.driver, info.backend) == ("llvmpipe (LLVM 15)", "Mesa 22", "Vulkan")
     assert (info.kind, info.software) == ("software device", True)
     assert info.features == ("timestamp-query",)
-    assert info.lacks == ("timestamp-query-inside-passes", "subgroup")
+    assert info.lacks == ("timestamp-query-inside-passes", "subgroup", "shader-int64")
     assert info.limits == dict.fromkeys(WANTED_LIMITS, 64)
 
 
@@ -121,6 +121,7 @@ def test_what_a_driver_does_not_say_is_said_to_be_unknown() -> None:
     info = describe(adapter("", "IntegratedGPU", "", vendor=""))
     assert (info.name, info.driver) == ("unnamed adapter", "unknown driver")
     assert (info.kind, info.software) == ("integrated GPU", False)
+    assert "shader-int64" not in info.lacks, "a GPU has no use for it"
 
 
 @pytest.mark.parity

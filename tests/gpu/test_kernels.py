@@ -47,10 +47,11 @@ STAND_INS = {
     "cached_values": ("q8", "q4", "n4"),
     "kv_pair": ("f32", "f16"),
     "x_tile": ("lanes", "loads"),
+    "words": ("64",),
     "four": ("lanes", "loads"),
 }
 """Names that shaders use, and the endings of the files that stand in for them."""
-FLOATS = {name: name for name in ("product", "cached_keys", "cached_values")}
+FLOATS = {name: name for name in ("product", "cached_keys", "cached_values", "words")}
 """Files that stand for themselves where no other does."""
 ANY = {name: f"{name}_{endings[0]}" for name, endings in STAND_INS.items()} | FLOATS
 

@@ -8,7 +8,7 @@ const TOPS = LANES / 4u; // quads that leave a maximum of each query
 fn query_of(place: u32, lane: u32) -> u32 { return place * 4u + lane % 4u; }
 
 fn four_queries(at: ptr<function, Places>, four: u32, d: u32) -> array<vec4f, 4> {
-  return handed_round(q[(*at)[four] + d]);
+  return handed_round(floats_of(q[(*at)[four] + d]));
 }
 
 fn four_shares(four: u32, quad: u32, lane: u32) -> array<vec4f, 4> {

@@ -8,8 +8,8 @@ fn query_of(place: u32, lane: u32) -> u32 { return place; }
 // Numbers `d` of queries 4 · four + (0, 1, 2, 3), which begin at `at`.
 fn four_queries(at: ptr<function, Places>, four: u32, d: u32) -> array<vec4f, 4> {
   let p = four * PLACES;
-  return array<vec4f, 4>(q[(*at)[p] + d], q[(*at)[p + 1u] + d],
-                         q[(*at)[p + 2u] + d], q[(*at)[p + 3u] + d]);
+  return array<vec4f, 4>(floats_of(q[(*at)[p] + d]), floats_of(q[(*at)[p + 1u] + d]),
+                         floats_of(q[(*at)[p + 2u] + d]), floats_of(q[(*at)[p + 3u] + d]));
 }
 
 fn four_shares(four: u32, quad: u32, lane: u32) -> array<vec4f, 4> {

@@ -3,7 +3,6 @@ alias Cached = vec2u;
 alias Numbers = array<vec4f, 1>;
 const CACHED_VEC4S = 1u;
 
-fn pack_cached(v: vec4f) -> Cached { return vec2u(pack2x16float(v.xy), pack2x16float(v.zw)); }
 fn unpack_cached(c: Cached) -> Numbers {
   return Numbers(vec4f(unpack2x16float(c.x), unpack2x16float(c.y)));
 }

@@ -1,7 +1,7 @@
 // Four consecutive numbers of a cached key or value, stored as float32.
-alias Cached = vec4f;
+// use: words
+alias Cached = Sixteen;
 alias Numbers = array<vec4f, 1>;
 const CACHED_VEC4S = 1u;
 
-fn pack_cached(v: vec4f) -> Cached { return v; }
-fn unpack_cached(c: Cached) -> Numbers { return Numbers(c); }
+fn unpack_cached(c: Cached) -> Numbers { return Numbers(floats_of(c)); }

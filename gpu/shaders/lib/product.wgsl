@@ -31,11 +31,11 @@ override EPS: f32 = 0.0;
 override NORM: bool = false;
 override SCALED: bool = false;
 
-@group(0) @binding(1) var<storage, read> x: array<vec4f>;
-@group(0) @binding(2) var<storage, read> weight: array<Packed>;
-@group(0) @binding(3) var<storage, read> gain: array<vec4f>;
+@group(0) @binding(1) var<storage, read> x: array<Sixteen>;
+@group(0) @binding(2) var<storage, read> weight: array<Sixteen>;
+@group(0) @binding(3) var<storage, read> gain: array<Sixteen>;
 
-var<private> packed: array<Packed, TILE_N>;
+var<private> packed: array<vec4u, TILE_N>;
 var<private> packed_at: array<u32, TILE_N>; // where in the weight their row begins
 var<private> grid: array<vec2f, TILE_N>;
 
@@ -50,7 +50,8 @@ fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   for (var block = first_block(lane); block < BLOCKS; block += STRANDS) {
     if (GRIDS_PACKED > 0u) {
       for (var j = 0u; j < TILE_N; j++) {
-        grid[j] = grid_of(weight[packed_at[j] + grid_at(block)], block);
+        let element = weight[packed_at[j] + grid_at(block)][grid_word(block) / ELEMENT_WORDS];
+        grid[j] = grid_of(word_in(element, grid_word(block)), block);
       }
     }
     add_block(block, lane);
@@ -63,7 +64,7 @@ fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
       var scale = 1.0 / sqrt(totals[i] / f32(K) + EPS);
       if (SCALED) {
         let row = source_row(min(first_m + i, n_rows - 1u));
-        scale = gain[row / 4u][row % 4u];
+        scale = floats_of(gain[row / 4u])[row % 4u];
       }
       for (var j = 0u; j < TILE_N; j++) { sums[i * TILE_N + j] *= scale; }
     }
@@ -74,7 +75,8 @@ fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
 fn add_four(block: u32, four: u32, lane: u32) {
   if (four % PACKED_FOURS == 0u) {
     for (var j = 0u; j < TILE_N; j++) {
-      packed[j] = weight[packed_at[j] + block * BLOCK_PACKED + four / PACKED_FOURS];
+      let at = packed_at[j] + block * BLOCK_PACKED + four / PACKED_FOURS;
+      packed[j] = words_of(weight[at]);
     }
   }
   var w = array<vec4f, TILE_N>();

@@ -20,8 +20,8 @@
 override K: u32; // for those who count operations: blocks are whole here
 override N: u32;
 
-@group(0) @binding(1) var<storage, read> x: array<vec4u>;
-@group(0) @binding(2) var<storage, read> weight: array<Packed>;
+@group(0) @binding(1) var<storage, read> x: array<Sixteen>;
+@group(0) @binding(2) var<storage, read> weight: array<Sixteen>;
 
 var<private> x_at: array<u32, TILE_M>;      // where in x the rows of the tile begin
 var<private> packed_at: array<u32, TILE_N>; // where in the weight those of its columns do
@@ -46,12 +46,13 @@ fn add_block(block: u32) {
   var grid = array<vec2f, TILE_N>();
   for (var j = 0u; j < TILE_N; j++) {
     w[j] = bytes_of(packed_at[j] + block * BLOCK_PACKED);
-    grid[j] = grid_of(weight[packed_at[j] + grid_at(block)], block);
+    let element = weight[packed_at[j] + grid_at(block)][grid_word(block) / ELEMENT_WORDS];
+    grid[j] = grid_of(word_in(element, grid_word(block)), block);
   }
   for (var i = 0u; i < TILE_M; i++) {
     let at = x_at[i] + block * BYTE_LOADS;
-    let p = array(x[at], x[at + 1u]);
-    let of_x = bitcast<vec4f>(x[at + 2u]);
+    let p = array(words_of(x[at]), words_of(x[at + 1u]));
+    let of_x = floats_of(x[at + 2u]);
     for (var j = 0u; j < TILE_N; j++) {
       let s = i * TILE_N + j;
       let parts = vec2f(vec2i(dot_of_fours(p[0], w[j][0]), dot_of_fours(p[1], w[j][1])));

@@ -3,6 +3,6 @@ const MINIMA = true; // grids have a minimum
 
 // A block's numbers as bytes: the even ones, then the odd ones.
 fn bytes_of(at: u32) -> array<vec4u, 2> {
-  let pairs = weight[at];
+  let pairs = words_of(weight[at]);
   return array<vec4u, 2>(pairs & vec4u(0x0f0f0f0fu), (pairs >> vec4u(4u)) & vec4u(0x0f0f0f0fu));
 }

@@ -1,12 +1,11 @@
 // A matrix of signed bytes, q · scale with a float16 scale for each block; see lib/weights.wgsl.
-alias Packed = vec4u;
 const BLOCK_PACKED = 2u;
 const GRIDS_PACKED = 8u;
 
-fn grid_of(packed: Packed, block: u32) -> vec2f {
-  let scales = unpack2x16float(packed[(block / 2u) % 4u]);
+fn grid_of(word: u32, block: u32) -> vec2f {
+  let scales = unpack2x16float(word);
   return vec2f(select(scales.x, scales.y, block % 2u == 1u), 0.0);
 }
-fn four_of(packed: Packed, i: u32, grid: vec2f) -> vec4f {
+fn four_of(packed: vec4u, i: u32, grid: vec2f) -> vec4f {
   return vec4f(unpack4xI8(packed[i])) * grid.x;
 }

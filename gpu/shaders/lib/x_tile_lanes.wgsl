@@ -39,11 +39,11 @@ fn rows_of(first: u32, block: u32, four: u32, lane: u32) -> array<vec4f, TILE_RO
   let h = first / 8u;
   if (four % TRADED_FOURS == 0u) {
     let at = block * BLOCK_FOURS + four;
-    mine[h] = x[mine_at[h] + at];
+    mine[h] = floats_of(x[mine_at[h] + at]);
     if (NORM) {
       let chain = four / TRADED_FOURS * TILE_EIGHTS + h;
       squares[chain] = dot_add(mine[h], mine[h], squares[chain]);
-      mine[h] *= gain[at + lane / TILE_ROWS];
+      mine[h] *= floats_of(gain[at + lane / TILE_ROWS]);
     }
   }
   let m = mine[h];

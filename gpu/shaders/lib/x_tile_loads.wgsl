@@ -21,10 +21,10 @@ fn rows_of(first: u32, block: u32, four: u32, lane: u32) -> array<vec4f, TILE_RO
   let at = block * BLOCK_FOURS + four;
   var rows = array<vec4f, TILE_ROWS>();
   for (var i = 0u; i < TILE_M; i++) {
-    rows[i] = x[rows_at[i] + at];
+    rows[i] = floats_of(x[rows_at[i] + at]);
     if (NORM) {
       squares[i] = dot_add(rows[i], rows[i], squares[i]);
-      rows[i] *= gain[at];
+      rows[i] *= floats_of(gain[at]);
     }
   }
   return rows;
