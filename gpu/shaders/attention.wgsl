@@ -52,7 +52,7 @@ alias Keys = array<array<u32, 4>, FOURS>;  // how many each query may see
 @group(0) @binding(6) var<storage, read_write> heads_out: array<f32>;
 
 // [query][four keys]: 2^(score − maximum), and what they add to State.weighted
-var<workgroup> shares: array<vec4f, 4u * FOURS * LANES>;
+var<workgroup> shares: array<Sixteen, 4u * FOURS * LANES>;
 var<workgroup> terms: array<f32, 4u * FOURS * LANES>;
 var<workgroup> of_lanes: array<f32, 4u * FOURS * LANES>; // [query][lane] maxima, at last sums
 var<workgroup> maxima: array<f32, 4u * FOURS>;
@@ -139,7 +139,7 @@ fn finish(run: Run, split: u32, lane: u32, sums: ptr<function, Sums>) {
   for (var v = 0u; v < CACHED_VEC4S; v++) {
     for (var f = 0u; f < FOURS; f++) {
       for (var j = 0u; j < 4u; j++) {
-        shares[(f * 4u + j) * LANES + lane] = (*sums).values[f][j][v];
+        shares[(f * 4u + j) * LANES + lane] = sixteen_of((*sums).values[f][j][v]);
       }
     }
     workgroupBarrier();
@@ -149,7 +149,7 @@ fn finish(run: Run, split: u32, lane: u32, sums: ptr<function, Sums>) {
       if (has_keys(run, i, split)) {
         var total = vec4f();
         for (var part = 0u; part < PARTS; part++) {
-          total += shares[i * LANES + part * CHUNKS + chunk];
+          total += floats_of(shares[i * LANES + part * CHUNKS + chunk]);
         }
         leave_values(run, split, i, chunk * CACHED_VEC4S + v, total);
       }

@@ -84,7 +84,7 @@ fn weigh_round(run: Run, first: u32, lane: u32, at: ptr<function, Places>,
       // A query may see no key of a round, and then all are as good as the best.
       if (WINDOW > 0u) { share = select(vec4f(), share, seen(keys, (*n_keys)[f][j])); }
       let place = (f * 4u + j) * LANES + lane;
-      shares[place] = share;
+      shares[place] = sixteen_of(share);
       if (CAPTURE) { terms[place] = dot_add(share, below, 0.0); }
     }
   }

@@ -12,7 +12,7 @@ fn four_queries(at: ptr<function, Places>, four: u32, d: u32) -> array<vec4f, 4>
 }
 
 fn four_shares(four: u32, quad: u32, lane: u32) -> array<vec4f, 4> {
-  return handed_round(shares[query_of(four, lane) * LANES + quad]);
+  return handed_round(floats_of(shares[query_of(four, lane) * LANES + quad]));
 }
 
 fn leave_top(i: u32, lane: u32, top: f32) {

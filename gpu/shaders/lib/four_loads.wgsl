@@ -14,8 +14,8 @@ fn four_queries(at: ptr<function, Places>, four: u32, d: u32) -> array<vec4f, 4>
 
 fn four_shares(four: u32, quad: u32, lane: u32) -> array<vec4f, 4> {
   let at = four * 4u * LANES + quad;
-  return array<vec4f, 4>(shares[at], shares[at + LANES],
-                         shares[at + 2u * LANES], shares[at + 3u * LANES]);
+  return array<vec4f, 4>(floats_of(shares[at]), floats_of(shares[at + LANES]),
+                         floats_of(shares[at + 2u * LANES]), floats_of(shares[at + 3u * LANES]));
 }
 
 fn leave_top(i: u32, lane: u32, top: f32) { of_lanes[i * LANES + lane] = top; }
