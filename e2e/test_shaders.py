@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from playwright.sync_api import Browser, Page, Route
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel, compose, shader_names
 from tests.gpu import variants
+from tests.gpu.rig import without_int64
 
 NEEDS = re.compile(r"^// needs: (\w+)$", re.MULTILINE)
 SITE = "http://127.0.0.1:1/"
@@ -92,15 +92,10 @@ def n_switched_on(kernel: Kernel) -> int:
     return sum(value is True for value in kernel.constants.values())
 
 
-def without_int64(device: Device) -> Device:
-    """Numbers of 64 bits are naga's own; a browser's shaders are those of devices without."""
-    features = tuple(name for name in device.info.features if name != "shader-int64")
-    return replace(device, info=replace(device.info, features=features))
-
-
 @pytest.fixture(scope="module")
 def kernels() -> list[Kernel]:
-    """One for each source, the one with most of its constants switched on."""
+    """One for each source, the one with most of its constants switched on. Numbers of 64 bits are
+    naga's own: those of a device without."""
     device = without_int64(Device.open())
     recorded = [
         kernel

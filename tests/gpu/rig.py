@@ -57,6 +57,12 @@ def as_kind(device: Device, software: bool) -> Device:
     return replace(device, info=replace(device.info, software=software), tuning=tuning)
 
 
+def without_int64(device: Device) -> Device:
+    """The same device, said to have no numbers of 64 bits: shaders load words."""
+    features = tuple(name for name in device.info.features if name != "shader-int64")
+    return replace(device, info=replace(device.info, features=features))
+
+
 class Arrays:
     """A `WeightSource` of arrays."""
 

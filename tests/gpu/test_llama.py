@@ -12,7 +12,7 @@ from gpu.reference.divergence import mean_kl
 from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
 from tests.gpu.logit_checks import check_logits
-from tests.gpu.rig import compare, limited
+from tests.gpu.rig import compare, limited, without_int64
 
 pytestmark = pytest.mark.parity
 
@@ -131,3 +131,15 @@ def test_a_model_whose_matrices_are_cut_into_shards(
     got = driving.all_logits(runner, ids)
     assert np.array_equal(got.view("u4"), driving.all_logits(whole, ids).view("u4"))
     check_logits("llama.logits.f32", got, random_llama.reference(name).logits(ids))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
+def test_the_bits_are_the_same_however_sixteen_bytes_are_loaded(device: Device, dtype: str) -> None:
+    if not device.lib:
+        pytest.skip("this device loads words alone")
+    ids, found = random_llama.ids("head100_all_bias", 40), []
+    for each in (device, without_int64(device)):
+        runner = driving.load(each, random_llama.folder("head100_all_bias"), dtype)
+        driving.begin(runner, 0, ids, len(ids))
+        found.append(driving.last_logits(runner, ids, chunk=32))
+    assert np.array_equal(*(logits.view("u4") for logits in found))
