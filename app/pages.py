@@ -27,6 +27,11 @@ def register(app: Flask, engine: EngineClient, version: str, *, switching: bool)
         response.headers["Cache-Control"] = "no-cache"
         return response
 
+    @app.get("/favicon.ico")
+    def icon() -> Response:
+        """Where browsers look that have not read the page's link yet, or never will."""
+        return app.send_static_file("mark.svg")
+
     @app.get("/static/css/page.css")
     def style() -> Response:
         """One request instead of one a sheet, and none is drawn without the next."""

@@ -46,6 +46,12 @@ def test_a_file_is_checked_by_its_tag(http: FlaskClient, name: str) -> None:
         assert first.mimetype == "text/javascript"
 
 
+def test_the_icon_is_where_browsers_look_for_it(http: FlaskClient) -> None:
+    answer = http.get("/favicon.ico")
+    assert answer.status_code == 200
+    assert answer.mimetype == "image/svg+xml"
+
+
 @pytest.mark.parametrize(
     "path", ["/static/../app/config.py", "/static/%2e%2e/app/config.py", "/static/%2fetc%2fpasswd"]
 )
