@@ -148,7 +148,7 @@ def _clean_console(page: Page, allowed_console: list[str]) -> Iterator[None]:
 
     def on_console(message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
-            problems.append(f"{message.type}: {message.text}")
+            problems.append(f"{message.type}: {message.text} ({message.location.get('url')})")
 
     page.on("console", on_console)
     page.on("pageerror", lambda error: problems.append(f"exception: {error}\n{error.stack}"))

@@ -54,7 +54,7 @@ def test_an_instrument_asks_still_between_its_questions(play: Callable[..., Play
 
 
 def test_the_sheet_tells_what_looking_costs(page: Page, site: Callable[..., Site]) -> None:
-    play = Playground(page, site(delay=0.01, ask_seconds=0.02).url).open()
+    play = Playground(page, site(delay=0.01, ask_seconds=0.1).url).open()
     capture = page.get_by_role("switch", name="Capture")
     for captured, instrument in [(False, ""), (True, ""), (True, "attention")]:
         capture.set_checked(captured)

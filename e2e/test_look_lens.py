@@ -64,6 +64,11 @@ def test_what_was_asked_is_kept_within_a_bound(loaded: Page) -> None:
 # ---- a real run ------------------------------------------------------------------------------
 
 
+TWO_FRAMES = """() => new Promise((done) =>
+  requestAnimationFrame(() => requestAnimationFrame(done)))"""
+"""What was changed is shown by then."""
+
+
 def pin(page: Page, index: int) -> None:
     page.evaluate("async (i) => (await import('/static/js/view.js')).pin(i)", index)
 
@@ -125,6 +130,7 @@ def test_the_chosen_token_is_marked_wherever_it_is_guessed(page: Page, bundled: 
     last = page.locator(".ln-grid tbody tr").first
     for index in (2, 7, 11):
         pin(page, index)
+        page.evaluate(TWO_FRAMES)
         word = page.locator("#tok-word").inner_text()
         expect(page.locator(".ln-says")).to_contain_text(f": “{word}” is the top guess")
         expect(last.locator("td").first).to_have_class(re.compile(r"\bhit\b"))
