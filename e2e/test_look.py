@@ -217,7 +217,13 @@ def test_a_lost_line_is_said_and_the_panel_goes_on_by_itself(
     expect(page.locator(".pc").first).to_be_visible()
 
 
-@pytest.mark.parametrize("name", INSTRUMENTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *INSTRUMENTS[::2],
+        *(pytest.param(name, marks=pytest.mark.slow) for name in INSTRUMENTS[1::2]),
+    ],
+)
 def test_files_hold_what_the_table_says(page: Page, site: Callable[..., Site], name: str) -> None:
     _, look = wrote(page, site(n_experts=EXPERTS))
     look.open(name)

@@ -43,6 +43,7 @@ def test_experts_of_their_own_tensors_and_stacked_ones_are_the_same(
     assert same_bits(driving.all_logits(stacked, IDS[:8]), want)
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 def test_a_tokens_bits_are_the_same_in_chunks_of_all_sizes(runner: WgpuRunner) -> None:
     """Rows of one expert are multiplied together in the larger ones."""

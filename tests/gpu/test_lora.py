@@ -30,8 +30,8 @@ from tests.gpu.random_loras import LLAMA, folder, merged
 from tests.gpu.rig import greedy
 from tests.gpu.test_script import Written
 
-MODELS = (LLAMA, "qwen2", "phi3", "gemma2", "gpt2")
-OTHERS = ("qwen3", "gpt_neox")
+MODELS = (LLAMA, "gemma2", "gpt2")
+OTHERS = ("qwen2", "phi3", "qwen3", "gpt_neox")
 KINDS = ("all", "attention", "patterns")
 N = 4  # rows of a step with samples
 PARAMS = SamplingParams(temperature=0.8, seed=11, max_tokens=8, ignore_eos=True)

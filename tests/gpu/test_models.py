@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,16 @@ def test_what_the_configuration_accepts_there_is_a_model_for() -> None:
     assert tried == set(MODELS) - {"llama"}
 
 
-@pytest.mark.parametrize("name", [*random_models.NAMES, *random_models.WITH_EXPERTS])
+def slow_but(fast: Iterable[str], names: Iterable[str]) -> list[Any]:
+    """`names`, of which `make test` tries those that are `fast`."""
+    fast = set(fast)
+    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize(
+    "name",
+    slow_but(ONE_OF_EACH + OF_EXPERTS, [*random_models.NAMES, *random_models.WITH_EXPERTS]),
+)
 def test_logits_states_and_attention_equal_transformers(device: Device, name: str) -> None:
     ids = random_models.ids(N_TOKENS)
     runner = driving.load(device, random_models.folder(name), n_slots=1)
@@ -174,7 +184,10 @@ def test_greedy_text_equals_transformers(device: Device, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    list(zip(ONE_OF_EACH + OF_EXPERTS, ["q4", "q8"] * len(MODELS), strict=False)),
+    [
+        pytest.param(name, dtype, marks=[] if name in UNLIKE else pytest.mark.slow)
+        for name, dtype in zip(ONE_OF_EACH + OF_EXPERTS, ["q4", "q8"] * len(MODELS), strict=False)
+    ],
 )
 def test_quantised_weights_are_computed_with_as_stored(
     device: Device, name: str, dtype: str

@@ -229,6 +229,7 @@ print(json.dumps([[t.id, t.logprob, t.times.gpu is not None] for t in tokens]))
 """
 
 
+@pytest.mark.slow
 def test_a_generation_without_the_internals_is_the_same_and_says_so() -> None:
     """In processes of their own, because the internals are looked for on import."""
     folder = random_llama.folder("derived_head")

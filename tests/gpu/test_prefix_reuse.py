@@ -182,7 +182,11 @@ def conversation(engine: Engine, capture: bool) -> list[Written]:
     return written
 
 
-@pytest.mark.parametrize("capture", [False, True], ids=["plain", "captured"])
+@pytest.mark.parametrize(
+    "capture",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["plain", "captured"],
+)
 def test_a_conversation_is_the_same_with_and_without(
     kind: str, use: Callable[..., Any], capture: bool
 ) -> None:

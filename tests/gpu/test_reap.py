@@ -148,7 +148,7 @@ def test_a_model_without_experts_has_no_routes(load: Any) -> None:
         ("qwen2_moe", "torch"),
         ("qwen3_moe", "torch"),
         ("olmoe", "torch"),
-        ("olmoe", "wgpu"),
+        pytest.param("olmoe", "wgpu", marks=pytest.mark.slow),
     ],
 )
 def test_a_dead_expert_is_found_and_taken_out_without_a_trace(

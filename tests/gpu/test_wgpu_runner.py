@@ -47,6 +47,7 @@ def test_a_prompt_in_chunks_leaves_the_same_bits(model: tuple[str, WgpuRunner]) 
         assert np.array_equal(seen[0], other)
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 def test_a_context_of_several_splits_leaves_the_same_bits(device: Device) -> None:
     """Steps of many rows walk the splits in one workgroup, steps of few rows in one each."""
