@@ -53,6 +53,7 @@ def test_an_instrument_asks_still_between_its_questions(play: Callable[..., Play
     assert found["on"] == pytest.approx(50, rel=0.01), "and a while after its last it does not"
 
 
+@pytest.mark.slow
 def test_the_sheet_tells_what_looking_costs(page: Page, site: Callable[..., Site]) -> None:
     play = Playground(page, site(delay=0.01, ask_seconds=0.1).url).open()
     capture = page.get_by_role("switch", name="Capture")

@@ -373,7 +373,7 @@ FLOW = """async ([question, top]) => {
 }"""
 
 
-@pytest.mark.parametrize("top", [1, pytest.param(2, marks=pytest.mark.slow), 100])
+@pytest.mark.parametrize("top", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 100))])
 @pytest.mark.parametrize(
     "settings",
     [

@@ -108,17 +108,15 @@ def test_a_phone_has_the_card_under_the_page(page: Page, here: Site) -> None:
     expect(page.locator("#tabs")).to_be_visible()
 
 
-SLOW = pytest.mark.slow
-
-
 @pytest.mark.parametrize(
     ("seed", "size"),
     [
         (1, (768, 1024)),
-        pytest.param(2, (1024, 768), marks=SLOW),
-        pytest.param(3, (1366, 720), marks=SLOW),
+        (2, (1024, 768)),
+        (3, (1366, 720)),
     ],
 )
+@pytest.mark.slow
 def test_the_card_covers_nothing_it_speaks_about(
     page: Page, here: Site, seed: int, size: tuple[int, int]
 ) -> None:
@@ -487,8 +485,8 @@ def test_a_run_goes_on_under_it(page: Page, own_site: Callable[..., Site]) -> No
 # ---- how it looks ----------------------------------------------------------------------------
 
 
-@SLOW
-@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_in_any_step(page: Page, site: Callable[..., Site], theme: str) -> None:
     open_page(page, site(), color_scheme=theme)
     tour = start(page)

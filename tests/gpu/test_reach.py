@@ -188,7 +188,10 @@ def check(runner: Runner, oracle: random_llama.Reference, name: str, ids: list[i
     compare(kind, name, got, want, np.array(2e-4 * size), seed=0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [*NAMES[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[2:])],
+)
 def test_interventions_equal_hooks_on_transformers(load: Load, name: str) -> None:
     runner = load(random_llama.folder(name))
     check(runner, random_llama.reference(name), name, random_llama.ids(name, N_TOKENS))
