@@ -67,10 +67,11 @@ def test_every_dispatch_has_a_time(runner: WgpuRunner, n_rows: int) -> None:
 
 def test_a_time_is_that_of_its_dispatch(runner: WgpuRunner) -> None:
     """The head reads 50,000 rows of 64 numbers where a projection reads 64: the times are in the
-    order of the plan."""
-    times = runner.profile(last_rows(begin(runner, 0, 20), 1), 5)
+    order of the plan. The least of several: a busy machine holds up now this one, now that."""
+    step = last_rows(begin(runner, 0, 20), 1)
+    found = [runner.profile(step, 5) for _ in range(4)]
+    times = np.min([each for each in found if each is not None], axis=0)
     plan = runner.plan_for(1, 1, capture=False, context=20).plan
-    assert times is not None
     by_label = {d.label: float(ms) for d, ms in zip(plan.dispatches, times, strict=True)}
     for layer in range(runner.config.n_layers):
         for op in ("attn.out", "mlp.gate_up", "mlp.down"):
