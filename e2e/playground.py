@@ -12,6 +12,10 @@ PATIENCE_SECONDS = 30.0
 """For what a busy machine takes seconds to do: four browsers share its cores."""
 PATIENCE_MS = 1000 * PATIENCE_SECONDS
 
+TWO_FRAMES = """() => new Promise((done) =>
+  requestAnimationFrame(() => requestAnimationFrame(done)))"""
+"""What was changed is drawn by then."""
+
 # The text of an answer without the words of change marks.
 TEXT_OF = """(node) => {
   const copy = node.cloneNode(true);

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.playground import Playground, until
+from e2e.playground import TWO_FRAMES, Playground, until
 from e2e.site import Site
 from tests.app.fake_sampler import routes, stats
 
@@ -143,10 +143,6 @@ def test_the_experts_of_a_token_and_of_the_run_are_told(
     expect(page.locator("#experts-line")).to_have_text("no experts in this layer: it has one MLP")
 
 
-TWO_FRAMES = """() => new Promise((done) =>
-  requestAnimationFrame(() => requestAnimationFrame(done)))"""
-
-
 def test_a_layer_keeps_its_place_under_the_pointer(page: Page, site: Callable[..., Site]) -> None:
     """Words about a layer without experts are shorter: were their place lower as well, the table
     would move, another row come under the pointer, its words move it back, and so on."""
@@ -156,9 +152,7 @@ def test_a_layer_keeps_its_place_under_the_pointer(page: Page, site: Callable[..
     places = [row.bounding_box() for row in rows.all()]
     for row in rows.all():
         row.hover()
-        page.evaluate(
-            "() => new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)))"
-        )
+        page.evaluate(TWO_FRAMES)
         assert [row.bounding_box() for row in rows.all()] == places
         expect(page.locator("#layer-line b")).to_have_text(
             f"layer {row.get_attribute('data-layer')}"

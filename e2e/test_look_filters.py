@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from e2e.bundled import answer_of
 from e2e.lookout import Lookout, Wire
-from e2e.playground import Playground, until
+from e2e.playground import TWO_FRAMES, Playground, until
 from e2e.site import Site
 from gpu.inspection import Answer, Waterfall
 from gpu.sampling import SamplingParams
@@ -57,9 +57,7 @@ def look_at(play: Playground, look: Lookout, index: int) -> None:
 
 def settle(look: Lookout) -> None:
     """Wait until nothing is asked any more: two frames show what changed and what came."""
-    look.page.evaluate(
-        "() => new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)))"
-    )
+    look.page.evaluate(TWO_FRAMES)
     expect(look.panel).not_to_have_attribute("aria-busy", "true")
 
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.lookout import Lookout, Wire
-from e2e.playground import Playground
+from e2e.playground import TWO_FRAMES, Playground
 from e2e.site import Site
 from e2e.test_looks import open_page, violations
 from gpu import Engine
@@ -62,11 +62,6 @@ def test_what_was_asked_is_kept_within_a_bound(loaded: Page) -> None:
 
 
 # ---- a real run ------------------------------------------------------------------------------
-
-
-TWO_FRAMES = """() => new Promise((done) =>
-  requestAnimationFrame(() => requestAnimationFrame(done)))"""
-"""What was changed is shown by then."""
 
 
 def pin(page: Page, index: int) -> None:

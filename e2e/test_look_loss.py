@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from e2e.bundled import answer_of
 from e2e.lookout import Lookout, Wire
-from e2e.playground import Playground
+from e2e.playground import TWO_FRAMES, Playground
 from e2e.site import Site
 from gpu import Tokenizer
 from gpu.inspection import Losses
@@ -35,9 +35,7 @@ def read(look: Lookout, text: str) -> None:
 
 
 def settle(look: Lookout) -> None:
-    look.page.evaluate(
-        "() => new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)))"
-    )
+    look.page.evaluate(TWO_FRAMES)
     expect(look.panel).not_to_have_attribute("aria-busy", "true", timeout=60_000)
 
 

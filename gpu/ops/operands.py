@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpu.checkpoint.matrix import Matrix
-from gpu.ops.batch import Batch, expect_shape
+from gpu.ops.batch import Batch, NormParts, expect_shape
 from gpu.ops.byte_rows import EVEN_ODD, row_words, to_bytes
 from gpu.ops.norm_parts import MANY_ROWS, norm_parts
 from gpu.ops.norms import Norm
@@ -52,7 +52,9 @@ def operand(
     if norm is None:
         return Operand({"x": x, "gain": batch.unread}, {}, lib)
     if batch.norm_parts and batch.n_rows >= MANY_ROWS and each == 1 and not sampled:
-        parts = norm_parts(rec, batch, f"{label}.norm", x, weight.k, norm, batch.norm_parts)
+        rows = replace(batch.norm_parts.rows, shape=(batch.n_rows, padded(weight.k)))
+        parts = NormParts(rows, batch.norm_parts.scales)
+        norm_parts(rec, batch, f"{label}.norm", x, weight.k, norm, parts)
         return Operand({"x": parts.rows, "gain": parts.scales}, {"SCALED": True}, lib)
     return Operand({"x": x, "gain": norm.gain}, {"EPS": norm.eps, "NORM": True}, lib)
 

@@ -179,7 +179,8 @@ def _digest(software: bool, **of_device: str) -> str:
     of_floats = ({"weight": "weight_f16", "x_tile": f"x_tile_{how}"} for how in ("lanes", "loads"))
     for lib in (*of_floats, lib_of_bytes("q8")):
         digest.update(compose("matmul", {}, of_device | lib).encode())
-    digest.update(compose("to_bytes", {}, of_device).encode())
+    for before in ("to_bytes", "norm_parts"):
+        digest.update(compose(before, {}, of_device).encode())
     return digest.hexdigest()
 
 

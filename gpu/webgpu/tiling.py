@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass
 M_SIZES = (1, 2, 4, 8, 16)
 TRADING_LANES = 8
 BLOCK_FOURS = 8
+"""Of a row's numbers, as in shaders/lib/weights.wgsl."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ def test_the_floor_has_the_products_and_bytes_of_the_model(
     assert [_product(d) for d in _products(bare)] == [_product(d) for d in _products(real)]
     for dispatch in _products(bare):
         fusions = ("NORM", "SCALED", "BIAS", "GATED", "RESIDUAL")
+        assert all(f"override {name}: bool = false" in dispatch.kernel.source for name in fusions)
         assert not any(dispatch.kernel.constants.get(name) for name in fusions)
     touched = [d for d in bare.dispatches if d.kernel.name == "bench/touch_kv"]
     caches = [(d.tensors["k_pool"], d.tensors["v_pool"]) for d in touched]

@@ -51,9 +51,9 @@ STAND_INS = {
     "four": ("lanes", "loads"),
 }
 """Names that shaders use, and the endings of the files that stand in for them."""
-FLOATS = {name: name for name in ("product", "cached_keys", "cached_values", "words")}
+THEMSELVES = {name: name for name in ("product", "cached_keys", "cached_values", "words")}
 """Files that stand for themselves where no other does."""
-ANY = {name: f"{name}_{endings[0]}" for name, endings in STAND_INS.items()} | FLOATS
+ANY = {name: f"{name}_{endings[0]}" for name, endings in STAND_INS.items()} | THEMSELVES
 
 SECTIONS = (
     r"^// ",
@@ -119,7 +119,7 @@ def test_every_file_of_the_library_is_used() -> None:
     for name in (*shader_names(), *(f"lib/{name}" for name in LIB)):
         used |= set(re.findall(r"^// use: (\w+)", read_shader(name), re.MULTILINE))
     files = {f"{name}_{ending}" for name in STAND_INS for ending in STAND_INS[name]}
-    assert set(LIB) == (used - set(STAND_INS)) | files | set(FLOATS)
+    assert set(LIB) == (used - set(STAND_INS)) | files | set(THEMSELVES)
 
 
 def test_host_and_shaders_agree_on_their_numbers() -> None:

@@ -31,7 +31,7 @@ def test_rows_times_their_gain_and_their_scales(rig: Rig, k: int, tuning: str) -
     batch, given = rig.batch(plain_rows(n_rows), bucket=bucket), rig.input("x", x)
     norm = ops.Norm(rig.memory.upload("gain", np.pad(gain, (0, -k % 32))), EPS)
     parts = NormParts(rows.tensor, replace(scales.tensor, shape=(bucket,)))
-    rig.run(lambda rec: ops.norm_parts(rec, batch, "norm", given, k, norm, parts) and None)
+    rig.run(lambda rec: ops.norm_parts(rec, batch, "norm", given, k, norm, parts))
     want, want_scales = reference.norm_parts(x.astype(np.float64), gain.astype(np.float64), EPS)
     compare("norm_parts.rows", k, rows.read(), want, ROUNDING * np.abs(want), seed=k)
     bound = (8 + np.sqrt(k)) * ROUNDING * want_scales
