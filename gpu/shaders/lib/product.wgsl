@@ -71,6 +71,22 @@ fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   }
 }
 
+// Adds the products of a block of one row of x, given as its fours, a column of the tile at a time.
+// The loads of a column's block, which share a cache line, follow each other, and what each brings
+// is used up before the next. The order of a column's sum is that of `add_four`.
+fn add_columns(block: u32, row: array<vec4f, BLOCK_FOURS>) {
+  for (var j = 0u; j < TILE_N; j++) {
+    var sum = sums[j];
+    for (var i = 0u; i < BLOCK_PACKED; i++) {
+      let loaded = words_of(weight[packed_at[j] + block * BLOCK_PACKED + i]);
+      for (var f = 0u; f < PACKED_FOURS; f++) {
+        sum = dot_add(row[i * PACKED_FOURS + f], four_of(loaded, f, grid[j]), sum);
+      }
+    }
+    sums[j] = sum;
+  }
+}
+
 // Adds the products of four columns of x with four weights of each column of the tile.
 fn add_four(block: u32, four: u32, lane: u32) {
   if (four % PACKED_FOURS == 0u) {

@@ -24,6 +24,11 @@ fn first_block(lane: u32) -> u32 { return 0u; }
 
 // Written out: drivers leave a loop of this size standing, and everything kept spills.
 fn add_block(block: u32, lane: u32) {
+  if (TILE_M == 1u && BLOCK_PACKED > 1u) {
+    bring(0u, block, 0u, lane);
+    add_columns(block, traded(0u));
+    return;
+  }
   add_four(block, 0u, lane);
   add_four(block, 1u, lane);
   add_four(block, 2u, lane);
@@ -37,23 +42,31 @@ fn add_block(block: u32, lane: u32) {
 // The fours at `four` of `block`, of the TILE_ROWS rows from row `first` of the tile on.
 fn rows_of(first: u32, block: u32, four: u32, lane: u32) -> array<vec4f, TILE_ROWS> {
   let h = first / 8u;
-  if (four % TRADED_FOURS == 0u) {
-    let at = block * BLOCK_FOURS + four;
-    mine[h] = floats_of(x[mine_at[h] + at]);
-    if (NORM) {
-      let chain = four / TRADED_FOURS * TILE_EIGHTS + h;
-      squares[chain] = dot_add(mine[h], mine[h], squares[chain]);
-      mine[h] *= floats_of(gain[at + lane / TILE_ROWS]);
-    }
-  }
-  let m = mine[h];
-  let traded = array<vec4f, 8>(subgroupBroadcast(m, 0u), subgroupBroadcast(m, 1u),
-                               subgroupBroadcast(m, 2u), subgroupBroadcast(m, 3u),
-                               subgroupBroadcast(m, 4u), subgroupBroadcast(m, 5u),
-                               subgroupBroadcast(m, 6u), subgroupBroadcast(m, 7u));
+  if (four % TRADED_FOURS == 0u) { bring(h, block, four, lane); }
+  let eight = traded(h);
   var rows = array<vec4f, TILE_ROWS>();
-  for (var i = 0u; i < TILE_ROWS; i++) { rows[i] = traded[four % TRADED_FOURS * TILE_ROWS + i]; }
+  for (var i = 0u; i < TILE_ROWS; i++) { rows[i] = eight[four % TRADED_FOURS * TILE_ROWS + i]; }
   return rows;
+}
+
+// Loads this lane's element of eight rows, from `four` of `block` on.
+fn bring(h: u32, block: u32, four: u32, lane: u32) {
+  let at = block * BLOCK_FOURS + four;
+  mine[h] = floats_of(x[mine_at[h] + at]);
+  if (NORM) {
+    let chain = four / TRADED_FOURS * TILE_EIGHTS + h;
+    squares[chain] = dot_add(mine[h], mine[h], squares[chain]);
+    mine[h] *= floats_of(gain[at + lane / TILE_ROWS]);
+  }
+}
+
+// The elements of all eight lanes.
+fn traded(h: u32) -> array<vec4f, 8> {
+  let m = mine[h];
+  return array<vec4f, 8>(subgroupBroadcast(m, 0u), subgroupBroadcast(m, 1u),
+                         subgroupBroadcast(m, 2u), subgroupBroadcast(m, 3u),
+                         subgroupBroadcast(m, 4u), subgroupBroadcast(m, 5u),
+                         subgroupBroadcast(m, 6u), subgroupBroadcast(m, 7u));
 }
 
 // Σ x² of each row of the tile: its eight chains added up in order.
