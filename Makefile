@@ -51,7 +51,7 @@ bench: $(VENV)/test.stamp
 	for dtype in f16 q8 q4; do \
 		$(BENCH) --model app/tale/model --dtype $$dtype --capture --kl --peer torch \
 			--context 128,512,1000 && \
-		$(BENCH) --shape smol135 --dtype $$dtype --tokens 16 --repeat 5 --peer torch \
+		$(BENCH) --shape smol135 --dtype $$dtype --tokens 16 --repeat 7 --peer torch \
 			--context 128,1024,4096,8192 || exit 1; \
 	done
 	$(BIN)/python -m gpu.bench.table build/bench.jsonl README.md

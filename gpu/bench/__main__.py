@@ -14,7 +14,7 @@ import numpy as np
 
 from gpu.bench import __doc__ as purpose
 from gpu.bench import context, quality
-from gpu.bench.contestants import Contestant, Figures, RunnerContestant
+from gpu.bench.contestants import Contestant, RunnerContestant, in_turns
 from gpu.bench.floor import Floor
 from gpu.bench.peers import PEERS, PeerMissing
 from gpu.bench.report import Report
@@ -77,7 +77,7 @@ def measure(args: argparse.Namespace, stack: ExitStack) -> Report:
         report.others = [*report.others, peer]
         report.peer_devices[name] = peer.device
     prompt = np.random.default_rng(0).integers(0, subject.config.vocab_size, n_prompt).tolist()
-    _in_turns([report.own, *report.others], prompt, n_tokens, args.repeat)
+    in_turns([report.own, *report.others], prompt, n_tokens, args.repeat)
     if args.context:
         report.contexts = context.measure(runner, args.context, args.repeat)
     if args.kl:
@@ -93,15 +93,6 @@ def _others(args: argparse.Namespace, runner: WgpuRunner) -> list[Contestant]:
     if args.floor:
         found.append(Floor(runner))
     return found
-
-
-def _in_turns(contestants: list[Contestant], prompt: list[int], n_tokens: int, repeat: int) -> None:
-    for contestant in contestants:
-        contestant.run(prompt, n_tokens)  # records and compiles
-        contestant.figures = Figures()
-    for _ in range(repeat):
-        for contestant in contestants:
-            contestant.run(prompt, n_tokens)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -90,6 +90,28 @@ class RunnerContestant:
         return steps
 
 
+def in_turns(
+    contestants: Sequence[Contestant], prompt: list[int], n_tokens: int, repeat: int
+) -> None:
+    """`repeat` repetitions of each, after one that records and compiles. Every second turn goes
+    backwards: what one leaves behind for the next, and a machine that becomes slower, falls on
+    all."""
+    for contestant in contestants:
+        contestant.run(prompt, n_tokens)
+        contestant.figures = Figures()
+    for turn in range(repeat):
+        for contestant in contestants[:: -1 if turn % 2 else 1]:
+            contestant.run(prompt, n_tokens)
+
+
+def times_as_fast(own: Figures, other: Figures, name: str) -> float:
+    """The median over repetitions of `own`'s speed over `other`'s in the same turn: on a shared
+    machine they change together."""
+    mine: list[float] = getattr(own, name)
+    theirs: list[float] = getattr(other, name)
+    return statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+
+
 def decode_steps(n_context: int, n_tokens: int, capture: bool = False) -> list[Step]:
     """`n_tokens` greedy steps of slot 0 after `n_context` tokens."""
     return [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu.bench.contestants import Contestant, Figures, RunnerContestant
+from gpu.bench.contestants import Contestant, Figures, RunnerContestant, times_as_fast
 from gpu.bench.context import AtContext, lines
 from gpu.bench.work import kv_bytes, prefill_flops, weight_bytes
 from gpu.reference.divergence import Divergence
@@ -109,18 +109,13 @@ class Report:
         floors = [c for c in self.others if c.name == "floor"]
         if not floors:
             return None
-        own, floor = self.own.figures.median(name), floors[0].figures.median(name)
-        return round(_known(floor) / _known(own), 3)
+        return round(times_as_fast(floors[0].figures, self.own.figures, name), 3)
 
     def _ratios(self, others: Sequence[Contestant]) -> dict[str, dict[str, float]]:
         """Our speed over theirs by name."""
         return {
             kind: {
-                c.name: round(
-                    _known(self.own.figures.median(f"{kind}_tok_s"))
-                    / _known(c.figures.median(f"{kind}_tok_s")),
-                    2,
-                )
+                c.name: round(times_as_fast(self.own.figures, c.figures, f"{kind}_tok_s"), 2)
                 for c in others
             }
             for kind in ("decode", "prefill")

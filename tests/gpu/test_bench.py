@@ -11,7 +11,7 @@ import pytest
 
 from gpu.bench import table
 from gpu.bench.__main__ import main
-from gpu.bench.contestants import gpu_gap_share
+from gpu.bench.contestants import Figures, gpu_gap_share, in_turns, times_as_fast
 from gpu.bench.floor import Floor, touch_kv
 from gpu.bench.subject import Subject
 from gpu.bench.work import kv_bytes, prefill_flops
@@ -195,6 +195,31 @@ def test_the_gap_is_what_the_device_idles_between_steps() -> None:
     results = [StepResult((), gpu_began_ms=began, gpu_ms=ms) for began, ms in spans]
     assert gpu_gap_share(results) == pytest.approx(2 / 8)
     assert gpu_gap_share([StepResult((), gpu_ms=1.0)] * 3) is None
+
+
+class Recorded:
+    """A contestant that notes when it ran."""
+
+    def __init__(self, name: str, ran: list[str]) -> None:
+        self.name, self.figures, self.ran = name, Figures(), ran
+
+    def run(self, prompt: list[int], n_tokens: int) -> None:
+        self.ran.append(self.name)
+        self.figures.decode_tok_s.append(n_tokens)
+
+
+def test_every_second_turn_goes_backwards() -> None:
+    ran: list[str] = []
+    contestants = [Recorded(name, ran) for name in "abc"]
+    in_turns(contestants, [1], 4, 3)
+    assert "".join(ran) == "abc" + "abc" + "cba" + "abc"
+    assert [c.figures.decode_tok_s for c in contestants] == [[4, 4, 4]] * 3  # not the first
+
+
+def test_speeds_are_compared_within_a_turn() -> None:
+    own = Figures(decode_tok_s=[20.0, 8.0, 12.0])  # of a machine that became half as fast
+    other = Figures(decode_tok_s=[10.0, 4.0, 4.0])
+    assert times_as_fast(own, other, "decode_tok_s") == 2.0
 
 
 # ---- the README's table ----------------------------------------------------------------------
