@@ -45,6 +45,10 @@ from gpu.webgpu.device import Device
 from gpu.webgpu.peaks import measure_peaks
 
 IN_FLIGHT = 3
+"""On a GPU: one step runs, one waits for it, one is encoded or read."""
+SOFTWARE_IN_FLIGHT = 2
+"""Mesa's software driver takes a step when the one before has ended: with three in flight every
+result would be read a step late."""
 TIMED_EVERY = 8
 """On a software device one captured step of this many takes the times of its layers."""
 WARM_UP = (
@@ -68,8 +72,6 @@ with and runs together (tiles grow with the rows, up to 16), then long contexts,
 
 class WgpuRunner:
     """A model on a GPU. Implements `gpu.runner.Runner`."""
-
-    in_flight = IN_FLIGHT
 
     def __init__(
         self,
@@ -122,13 +124,14 @@ class WgpuRunner:
             max_captured_rows=self.plans.max_captured_rows,
         )
         offload = _offload(self.model, memory)
-        if offload is not None:  # its steps end when they are submitted, but for their last part
-            self.in_flight = 1
+        depth = SOFTWARE_IN_FLIGHT if device.info.software else IN_FLIGHT
+        # A step with offloaded experts ends when it is submitted, but for its last part.
+        self.in_flight = depth if offload is None else 1
         self._queue = StepQueue(
             memory,
             self._tensors,
             self.pools,
-            IN_FLIGHT,
+            depth,
             self.plans.max_result_bytes,
             n_marks=1 + 2 * config.n_layers,
             offload=offload,
