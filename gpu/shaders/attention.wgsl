@@ -48,7 +48,7 @@ alias Keys = array<array<u32, 4>, FOURS>;  // how many each query may see
 @group(0) @binding(2) var<storage, read> k_pool: array<Cached>;
 @group(0) @binding(3) var<storage, read> v_pool: array<Cached>;
 @group(0) @binding(4) var<storage, read> block_tables: array<u32>;
-@group(0) @binding(5) var<storage, read_write> out: array<vec4f>;
+@group(0) @binding(5) var<storage, read_write> out: array<Sixteen>;
 @group(0) @binding(6) var<storage, read_write> heads_out: array<f32>;
 
 // [query][four keys]: 2^(score − maximum), and what they add to State.weighted
@@ -115,7 +115,12 @@ fn attend(run: Run, split: u32, lane: u32) {
     weigh_round(run, first, lane, &at, &n_keys, &sums);
     add_round(run, first, lane, &sums);
   }
-  finish(run, split, lane, &sums);
+  workgroupBarrier();
+  if (PARTS == 1u && !PARTIAL && run.last < SPLIT) {
+    leave_own(run, lane, &n_keys, &sums);
+  } else {
+    leave_together(run, split, lane, &sums);
+  }
 }
 
 // Where query i begins in q; that of a real one where there is none.
@@ -125,9 +130,30 @@ fn query_at(run: Run, i: u32) -> u32 {
   return row * (Q_STRIDE / 4u) + head * HEAD_VEC4S;
 }
 
+// Leaves what came of a run's only split where each lane has all of its chunk's sums.
+fn leave_own(run: Run, lane: u32, n_keys: ptr<function, Keys>, sums: ptr<function, Sums>) {
+  for (var f = 0u; f < FOURS; f++) {
+    for (var j = 0u; j < 4u; j++) {
+      let i = f * 4u + j;
+      let row = run.first + i / HEADS;
+      let head = run.head + i % HEADS;
+      let is_query = (*n_keys)[f][j] > 0u && i % HEADS < run.n_heads;
+      if (is_query && lane < CHUNKS) {
+        let at = row * (Q_STRIDE / 4u) + head * HEAD_VEC4S + lane * CACHED_VEC4S;
+        for (var v = 0u; v < CACHED_VEC4S; v++) {
+          out[at + v] = sixteen_of((*sums).values[f][j][v] / (*sums).sums[f][j]);
+        }
+      }
+      if (CAPTURE && is_query && lane == 0u) {
+        let state = State((*sums).tops[f][j], (*sums).sums[f][j], (*sums).weighted[f][j]);
+        heads_out[row * N_HEADS + head] = entropy_bits(state);
+      }
+    }
+  }
+}
+
 // Puts the parts of a split together and merges it with the splits before, or leaves it to merge.
-fn finish(run: Run, split: u32, lane: u32, sums: ptr<function, Sums>) {
-  workgroupBarrier();
+fn leave_together(run: Run, split: u32, lane: u32, sums: ptr<function, Sums>) {
   for (var f = 0u; f < FOURS; f++) {
     for (var j = 0u; j < 4u; j++) {
       let i = f * 4u + j;
@@ -139,7 +165,7 @@ fn finish(run: Run, split: u32, lane: u32, sums: ptr<function, Sums>) {
   for (var v = 0u; v < CACHED_VEC4S; v++) {
     for (var f = 0u; f < FOURS; f++) {
       for (var j = 0u; j < 4u; j++) {
-        shares[(f * 4u + j) * LANES + lane] = sixteen_of((*sums).values[f][j][v]);
+        shares[(f * 4u + j) * LANES + lane] = sixteen_of(nth_of((*sums).values[f][j], v));
       }
     }
     workgroupBarrier();
@@ -162,6 +188,12 @@ fn finish(run: Run, split: u32, lane: u32, sums: ptr<function, Sums>) {
   workgroupBarrier();
 }
 
+// Picked without an index that is no constant, which would keep all sums in memory in every round.
+fn nth_of(numbers: Numbers, v: u32) -> vec4f {
+  if (v == 0u) { return numbers[0]; }
+  return numbers[CACHED_VEC4S - 1u];
+}
+
 // Is query i one of the run's, with keys in this split?
 fn has_keys(run: Run, i: u32, split: u32) -> bool {
   let row = i / HEADS;
@@ -182,18 +214,18 @@ fn leave_values(run: Run, split: u32, i: u32, d: u32, total: vec4f) {
   let row = run.first + i / HEADS;
   let at = (run.head + i % HEADS) * HEAD_VEC4S + d;
   if (PARTIAL) {
-    out[(split * FEW_ROWS + row) * (Q_STRIDE / 4u) + at] = total;
+    out[(split * FEW_ROWS + row) * (Q_STRIDE / 4u) + at] = sixteen_of(total);
     return;
   }
   let place = row * (Q_STRIDE / 4u) + at;
   var state = state_of(i);
   var v = total;
   if (split > 0u) {
-    v = merged_values(finished[i], out[place], state, total);
+    v = merged_values(finished[i], floats_of(out[place]), state, total);
     state = merged(finished[i], state);
   }
   if (step.rows[row].position / SPLIT == split) { v /= state.sum; }
-  out[place] = v;
+  out[place] = sixteen_of(v);
 }
 
 fn leave_state(run: Run, split: u32, i: u32) {
