@@ -65,6 +65,14 @@ def collect(events: queue.SimpleQueue[Event]) -> list[Event]:
     return found
 
 
+def collect_to_token(events: queue.SimpleQueue[Event]) -> list[Event]:
+    """The events of a run up to its first token."""
+    found = [events.get(timeout=10)]
+    while not isinstance(found[-1], Token):
+        found.append(events.get(timeout=10))
+    return found
+
+
 def gone(pid: int) -> bool:
     """Has the process ended? (A zombie whose parent has not looked yet has.)"""
     try:
@@ -167,10 +175,10 @@ def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngin
     runs = [queue.SimpleQueue[Event]() for _ in range(3)]
     for events in runs:
         engine.submit(IDS, SamplingParams(max_tokens=400), capture=False, on_event=events.put)
-    time.sleep(0.2)
+    begun = [collect_to_token(events) for events in runs]
     os.kill(pid, signal.SIGKILL)
-    for events in runs:
-        found = collect(events)
+    for events, found in zip(runs, begun, strict=True):
+        found += collect(events)
         done = found[-1]
         assert isinstance(done, Done)
         assert done.reason == "error"

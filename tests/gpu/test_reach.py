@@ -289,7 +289,7 @@ def test_what_is_set_rests_until_a_step_asks_for_it(load: Load) -> None:
 
 
 def write_three(runner: WgpuRunner, reaches: list[Reach], *, ahead: bool) -> list[Sampled]:
-    """A token with each reach; all steps submitted `ahead` of reading the first, or one by one."""
+    """A token with each reach; steps submitted as far `ahead` of reading as goes, or one by one."""
     prompt, found = random_llama.ids("derived_head", 20), []
     driving.begin(runner, 0, prompt, 24)
     driving.prefill(runner, prompt[:-1])
@@ -297,7 +297,7 @@ def write_three(runner: WgpuRunner, reaches: list[Reach], *, ahead: bool) -> lis
         runner.set_reach(0, reach)
         row = Row(0, 19 + i, FROM_GPU if i else prompt[-1])
         runner.submit(Step((row,), (counted(GREEDY, 0, 0, i),), reach=True))
-        if not ahead:
+        if not ahead or i + 1 >= runner.in_flight:
             found += runner.collect().samples
     while len(found) < len(reaches):
         found += runner.collect().samples
