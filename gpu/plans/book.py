@@ -141,7 +141,7 @@ class PlanBook:
             Batch.make(memory, tensors.step, 1, 1),
             new_heads=waiting,
             byte_rows=self.byte_rows,
-            norm_parts=NormParts.make(model.config.hidden_size, MAX_ROWS, memory),
+            norm_parts=_room_for_norms(model, memory),
         )
         self._split = split_of(device.info.software)
         most = _power_of_two(-(-pools.shape.context // self._split))
@@ -240,6 +240,14 @@ def _expect_adapted(plan: Plan, instruments: Instruments) -> None:
     adapted = instruments.adapted
     for name in (*adapted.of, *adapted.of_experts) if adapted else ():
         assert f"{name}.lora_b" in labels, f"the pass does not adapt {name}"
+
+
+def _room_for_norms(model: Decoder, memory: Memory) -> NormParts | None:
+    """Where the parts of a norm wait for a product. None: the model has no RMSNorm, and products
+    take no other."""
+    if not model.norm.is_rms:
+        return None
+    return NormParts.make(model.config.hidden_size, MAX_ROWS, memory)
 
 
 def _room_for_bytes(device: Device, model: Decoder, memory: Memory) -> Tensor | None:
