@@ -141,6 +141,7 @@ def test_a_candidate_is_written_instead_and_the_text_goes_on(
     assert play.text() == first
 
 
+@pytest.mark.slow
 def test_the_parents_measurements_are_those_of_the_branch_before_it_parts(
     page: Page, site: Callable[..., Site]
 ) -> None:
@@ -170,6 +171,7 @@ def test_the_parents_measurements_are_those_of_the_branch_before_it_parts(
     expect(page.locator("#plot")).to_have_attribute("aria-valuetext", re.compile(r"^token 21, “"))
 
 
+@pytest.mark.slow
 def test_the_token_that_was_drawn_anyway_gives_the_very_same_text(
     page: Page, site: Callable[..., Site]
 ) -> None:
@@ -348,6 +350,7 @@ def test_the_end_of_the_text_can_be_put_in(page: Page, site: Callable[..., Site]
 # ---- while and when --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_that_writes_is_stopped_first_and_stays_as_it_was(
     page: Page, site: Callable[..., Site]
 ) -> None:
@@ -425,6 +428,7 @@ def test_a_cut_line_loses_nothing_of_a_branch(
     assert play.text() == text
 
 
+@pytest.mark.slow
 def test_a_branch_that_was_asked_for_when_the_line_broke_comes_when_it_is_back(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
@@ -451,6 +455,7 @@ def test_a_branch_that_was_asked_for_when_the_line_broke_comes_when_it_is_back(
     expect(play.stats).to_contain_text("stopped")
 
 
+@pytest.mark.slow
 def test_a_reload_brings_every_branch_back(page: Page, site: Callable[..., Site]) -> None:
     play, wire, tokens = wrote(page, site(delay=0.02))
     force(play, 10, other_than_drawn(tokens[10]))

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.playground import PATIENCE_MS, Playground, until
@@ -139,6 +140,7 @@ def test_a_model_that_cannot_be_loaded_says_why(page: Page, own_site: Callable[.
     expect(page.get_by_test_id("connection")).to_have_text("Failed")
 
 
+@pytest.mark.slow
 def test_two_pages_write_at_once_and_the_third_waits_in_the_queue(
     page: Page, browser: Browser, own_site: Callable[..., Site]
 ) -> None:
@@ -170,6 +172,7 @@ def test_two_pages_write_at_once_and_the_third_waits_in_the_queue(
         context.close()
 
 
+@pytest.mark.slow
 def test_a_full_queue_is_told_and_the_prompt_given_back(
     page: Page, browser: Browser, own_site: Callable[..., Site]
 ) -> None:

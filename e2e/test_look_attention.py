@@ -285,6 +285,7 @@ def test_pointing_at_a_word_looks_at_it(page: Page, site: Callable[..., Site]) -
     expect(play.core).to_have_attribute("aria-valuenow", str(30 - 19))
 
 
+@pytest.mark.slow
 def test_an_answer_is_asked_for_once(page: Page, site: Callable[..., Site]) -> None:
     _, look, wire = fake_run(page, site())
     look.open("attention")

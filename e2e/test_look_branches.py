@@ -279,6 +279,7 @@ def test_a_phone_scrolls_the_words_beside_their_figures(
     expect(page.locator("#version")).to_have_text("2/2")
 
 
+@pytest.mark.slow
 def test_on_the_bundled_model_the_numbers_are_the_engines_own(page: Page, bundled: Site) -> None:
     """The probability of what is put in is the one its row had, nearly nothing is computed again,
     and the token that was drawn anyway gives the very same text."""

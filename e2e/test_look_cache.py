@@ -418,6 +418,7 @@ def test_a_failed_question_is_said_and_leaves_the_other_view(
     expect(page.locator(".kv-says")).to_have_text("4 of 128 blocks read now.")
 
 
+@pytest.mark.slow
 def test_leaving_before_the_answer_shows_the_other_view_at_once(
     page: Page, own_site: Callable[..., Site]
 ) -> None:

@@ -221,6 +221,7 @@ def inspections(wire: Wire) -> list[dict[str, Any]]:
     return [message["question"] for message in wire.sent if message["type"] == "inspect"]
 
 
+@pytest.mark.slow
 def test_a_token_is_asked_with_the_settings_it_was_drawn_with(
     page: Page, site: Callable[..., Site]
 ) -> None:

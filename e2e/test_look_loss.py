@@ -169,6 +169,7 @@ def inspections(wire: Wire) -> list[dict[str, Any]]:
     return [message["question"] for message in wire.sent if message["type"] == "inspect"]
 
 
+@pytest.mark.slow
 def test_a_run_that_writes_is_not_asked_about(page: Page, site: Callable[..., Site]) -> None:
     wire = Wire(page)
     play = Playground(page, site(delay=0.03).url).open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from e2e import film
@@ -33,6 +34,7 @@ def reached(page: Page, here: Site) -> Hand:
     return hand
 
 
+@pytest.mark.slow
 def test_it_is_kept_plays_and_is_written_again(
     page: Page, site: Callable[..., Site], tmp_path: Path
 ) -> None:

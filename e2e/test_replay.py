@@ -371,6 +371,7 @@ def test_a_file_dropped_on_the_page_opens(
     expect(page.locator("body")).not_to_have_attribute("data-drop", "")
 
 
+@pytest.mark.slow
 def test_a_branch_is_kept_and_plays(page: Page, site: Callable[..., Site], tmp_path: Path) -> None:
     play = Playground(page, site().url).open()
     play.set(seed=11, max_tokens=20)
@@ -419,6 +420,7 @@ def words(state: dict[str, Any]) -> dict[str, Any]:
 # ---- what it covers --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_conversation_goes_on_underneath_and_comes_back_whole(
     page: Page, own_site: Callable[..., Site], written: dict[str, Any]
 ) -> None:

@@ -76,6 +76,7 @@ def test_the_engine_writes_the_same_ids_again(page: Page, bundled: Site, tmp_pat
     assert play.text() == text
 
 
+@pytest.mark.slow
 def test_a_conversation_is_written_again_answer_by_answer(
     page: Page, bundled: Site, tmp_path: Path
 ) -> None:

@@ -165,6 +165,7 @@ def test_a_run_that_is_there_is_walked_through(page: Page, site: Callable[..., S
     assert asked.count("generate") == 1, "nothing more is written"
 
 
+@pytest.mark.slow
 def test_a_branch_is_followed_with_its_own_draws(page: Page, here: Site) -> None:
     play = Playground(page, here.url).open()
     play.set(max_tokens=40, seed=SEED)
@@ -250,6 +251,7 @@ def walk_to(tour: Tour, step: int) -> None:
     tour.wait(step)
 
 
+@pytest.mark.slow
 def test_greedy_draws_nothing(page: Page, here: Site) -> None:
     Playground(page, here.url).open()
     page.get_by_role("button", name="Greedy").click()
@@ -331,6 +333,7 @@ def test_a_draft_in_the_composer_gives_way_and_comes_back(
     expect(play.prompt).to_have_value("half a thought")
 
 
+@pytest.mark.slow
 def test_the_cache_shows_the_run_and_then_what_it_had_shown(
     page: Page, site: Callable[..., Site]
 ) -> None:
@@ -390,6 +393,7 @@ def test_back_and_the_arrows(page: Page, site: Callable[..., Site]) -> None:
 # ---- when the world goes on ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_lost_line_is_waited_for(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
@@ -432,6 +436,7 @@ def test_a_walk_that_cannot_be_fetched_says_why(
     expect(tour.card).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_an_engine_that_restarts_is_waited_for(page: Page, own_site: Callable[..., Site]) -> None:
     here = own_site(process=True, load_seconds=1.5)
     play = Playground(page, here.url).open()
