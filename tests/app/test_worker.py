@@ -57,18 +57,10 @@ def wait_for(engine: ProcessEngine, *states: str) -> Status:
     return engine.status
 
 
-def collect(events: queue.SimpleQueue[Event]) -> list[Event]:
-    """All events of one run, to its end."""
+def collect(events: queue.SimpleQueue[Event], to: type[Event] = Done) -> list[Event]:
+    """The next events of one run, up to the first `to`; by default to its end."""
     found = [events.get(timeout=10)]
-    while not isinstance(found[-1], Done):
-        found.append(events.get(timeout=10))
-    return found
-
-
-def collect_to_token(events: queue.SimpleQueue[Event]) -> list[Event]:
-    """The events of a run up to its first token."""
-    found = [events.get(timeout=10)]
-    while not isinstance(found[-1], Token):
+    while not isinstance(found[-1], to):
         found.append(events.get(timeout=10))
     return found
 
@@ -175,7 +167,7 @@ def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngin
     runs = [queue.SimpleQueue[Event]() for _ in range(3)]
     for events in runs:
         engine.submit(IDS, SamplingParams(max_tokens=400), capture=False, on_event=events.put)
-    begun = [collect_to_token(events) for events in runs]
+    begun = [collect(events, Token) for events in runs]
     os.kill(pid, signal.SIGKILL)
     for events, found in zip(runs, begun, strict=True):
         found += collect(events)

@@ -72,8 +72,8 @@ fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
 }
 
 // Adds the products of a block of one row of x, given as its fours, a column of the tile at a time.
-// The loads of a column's block, which share a cache line, follow each other, and what each brings
-// is used up before the next. The order of a column's sum is that of `add_four`.
+// The loads of a column's block, which lie side by side, follow each other, and what each brings is
+// used up before the next. The order of a column's sum is that of `add_four`.
 fn add_columns(block: u32, row: array<vec4f, BLOCK_FOURS>) {
   for (var j = 0u; j < TILE_N; j++) {
     var sum = sums[j];

@@ -22,10 +22,11 @@ fn begin_rows(first_m: u32, n_rows: u32, lane: u32) {
 // All lanes walk together: there is one strand.
 fn first_block(lane: u32) -> u32 { return 0u; }
 
-// Written out: drivers leave a loop of this size standing, and everything kept spills.
+// One row takes the weight column by column where a block is more than one load. Else written out:
+// drivers leave a loop of this size standing, and everything kept spills.
 fn add_block(block: u32, lane: u32) {
   if (TILE_M == 1u && BLOCK_PACKED > 1u) {
-    bring(0u, block, 0u, lane);
+    load_mine(0u, block, 0u, lane);
     add_columns(block, traded(0u));
     return;
   }
@@ -42,7 +43,7 @@ fn add_block(block: u32, lane: u32) {
 // The fours at `four` of `block`, of the TILE_ROWS rows from row `first` of the tile on.
 fn rows_of(first: u32, block: u32, four: u32, lane: u32) -> array<vec4f, TILE_ROWS> {
   let h = first / 8u;
-  if (four % TRADED_FOURS == 0u) { bring(h, block, four, lane); }
+  if (four % TRADED_FOURS == 0u) { load_mine(h, block, four, lane); }
   let eight = traded(h);
   var rows = array<vec4f, TILE_ROWS>();
   for (var i = 0u; i < TILE_ROWS; i++) { rows[i] = eight[four % TRADED_FOURS * TILE_ROWS + i]; }
@@ -50,7 +51,7 @@ fn rows_of(first: u32, block: u32, four: u32, lane: u32) -> array<vec4f, TILE_RO
 }
 
 // Loads this lane's element of eight rows, from `four` of `block` on.
-fn bring(h: u32, block: u32, four: u32, lane: u32) {
+fn load_mine(h: u32, block: u32, four: u32, lane: u32) {
   let at = block * BLOCK_FOURS + four;
   mine[h] = floats_of(x[mine_at[h] + at]);
   if (NORM) {
