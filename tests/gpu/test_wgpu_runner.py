@@ -13,7 +13,8 @@ import pytest
 import wgpu
 
 from gpu.ops.attention_cut import split_of
-from gpu.runners.wgpu_runner import TIMED_EVERY, WgpuRunner
+from gpu.runners import wgpu_runner
+from gpu.runners.wgpu_runner import IN_FLIGHT, SOFTWARE_IN_FLIGHT, TIMED_EVERY, WgpuRunner
 from gpu.step import FROM_GPU, Row, Step
 from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
@@ -153,6 +154,21 @@ def test_steps_in_flight_are_collected_in_their_order(model: tuple[str, WgpuRunn
     for step in steps:
         runner.submit(step)
     assert [runner.collect().samples[0] for _ in steps] == one_by_one
+
+
+def test_submitting_further_ahead_changes_no_token(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A software device takes fewer steps at once than a GPU: here each takes the other's."""
+    prompt = random_llama.ids("derived_head", 9)
+    texts = []
+    for depth in (1, SOFTWARE_IN_FLIGHT, IN_FLIGHT):
+        monkeypatch.setattr(wgpu_runner, "SOFTWARE_IN_FLIGHT", depth)
+        monkeypatch.setattr(wgpu_runner, "IN_FLIGHT", depth)
+        runner = driving.load(device, random_llama.folder("derived_head"))
+        assert runner.in_flight == depth
+        texts.append(driving.generate(runner, prompt, 40, sample=SEEDED, capture=True))
+    assert texts[0] == texts[1] == texts[2]
 
 
 def test_times_of_a_captured_step(model: tuple[str, WgpuRunner]) -> None:
