@@ -1,8 +1,8 @@
 """Matrices of a checkpoint as they lie on the device.
 
 A matrix is stored row by row, each row padded with zeros to whole blocks of 32 weights, packed as
-`gpu.checkpoint.packing` says. What exceeds the largest binding of the device is cut into shards of
-whole rows.
+`gpu.checkpoint.packing` says; on some devices several rows lie abreast (`gpu.checkpoint.abreast`).
+What exceeds the largest binding of the device is cut into shards of whole rows.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A weight of `n` outputs × `k` inputs. `sources`: the checkpoint tensors it was made of;
-    `laid`: tells how."""
+    """A weight of `n` outputs × `k` inputs, `abreast` rows side by side. `sources`: the checkpoint
+    tensors it was made of; `laid`: tells how."""
 
     name: str
     n: int
@@ -39,6 +39,7 @@ class Matrix:
     shards: tuple[Shard, ...]
     sources: tuple[str, ...]
     laid: Callable[[], Laid] | None = None
+    abreast: int = 1
 
     @property
     def blocks(self) -> int:

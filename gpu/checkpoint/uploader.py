@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from math import lcm
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from gpu.checkpoint.abreast import abreast, rows_abreast
 from gpu.checkpoint.ahead import Ahead, Packed, Room
 from gpu.checkpoint.conversion import Conversion
 from gpu.checkpoint.kept import Kept, Nothing, is_kept
@@ -53,6 +55,7 @@ class MatrixUploader:
         self._on_weights = on_weights
         self._kept = kept or Nothing()
         self._ahead = Ahead()
+        self._abreast = Room()
         self._is_open = False
 
     def _upload(
@@ -66,14 +69,16 @@ class MatrixUploader:
         dtype: str | None = None,
         together: int | None = None,
     ) -> Matrix:
-        """Rows are read in multiples of `multiple`; shards hold multiples of `together` (None: of
-        the same)."""
-        dtype = dtype or self.dtype
-        shards = self._make_shards(name, n, row_words(dtype, k), together or multiple)
+        """Rows are read in multiples of `multiple`. `together`: of so many rows each is a part that
+        is found by its number and lies in one shard; None: shards hold multiples of `multiple`."""
+        dtype, device = dtype or self.dtype, self.memory.device
+        unit = together or multiple
+        n_abreast = rows_abreast(device, dtype, k, together or n, unit)
+        shards = self._make_shards(name, n, row_words(dtype, k), lcm(unit, n_abreast))
         put = partial(self._write, shards)
-        self._put_rows(name, dtype, n, k, parts, arrange, multiple, put)
+        self._put_rows(name, dtype, n, k, parts, arrange, multiple, put, n_abreast)
         laid = partial(Laid.of, [(part.source, part.order) for part in parts], arrange, n)
-        return Matrix(name, n, k, dtype, shards, sources_of(parts), laid)
+        return Matrix(name, n, k, dtype, shards, sources_of(parts), laid, n_abreast)
 
     def _make_shards(self, name: str, n: int, words: int, together: int) -> tuple[Shard, ...]:
         """Room on the device for `n` rows of so many words; shards hold multiples of `together`."""
@@ -111,6 +116,7 @@ class MatrixUploader:
         arrange: Arrange,
         multiple: int,
         put: Callable[[int, Packed], None],
+        n_abreast: int,
     ) -> None:
         """Have all rows of a matrix put in place in order, a piece at a time, as they lie on the
         device: as an earlier start kept them, or packed now. `put` is given the number of the first
@@ -131,12 +137,16 @@ class MatrixUploader:
             return packed
 
         def done(first: int, packed: Packed) -> None:
-            put(first, packed)
+            laid = packed
+            if n_abreast > 1:
+                laid = abreast(dtype, k, packed, n_abreast, self._abreast.words(packed.shape))
+            put(first, laid)
             if found is None:
                 kept.add(name, shape, packed)
             self._on_weights(len(packed) * k)
 
-        step = max(multiple, PIECE_WEIGHTS[dtype] // k // multiple * multiple)
+        unit = lcm(multiple, n_abreast)
+        step = max(unit, PIECE_WEIGHTS[dtype] // k // unit * unit)
         for start in range(0, n, step):
             wanted = slice(start, min(start + step, n))
             if found is None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpu.checkpoint.abreast import rows_abreast
 from gpu.checkpoint.kept import Kept
 from gpu.checkpoint.laid import Order, Piece, Rows, alone, below, heads, in_turn, rows_of
 from gpu.checkpoint.matrix import ExpertStack, Matrix
@@ -164,14 +165,16 @@ class WeightLoader(MatrixUploader):
             matrix = self._upload(name, n_rows, k, parts, arrange, each, together=together)
             return ExpertStack(matrix, together, modules=modules)
         words, n_slot_rows = row_words(self.dtype, k), self.expert_slots * together
+        n_abreast = rows_abreast(self.memory.device, self.dtype, k, together, together)
         host = np.empty((n_rows, words), np.uint32)
 
         def put(first: int, packed: npt.NDArray[Any]) -> None:
             host[first : first + len(packed)] = packed
 
-        self._put_rows(name, self.dtype, n_rows, k, parts, arrange, each, put)
+        self._put_rows(name, self.dtype, n_rows, k, parts, arrange, each, put, n_abreast)
         shards = self._make_shards(name, n_slot_rows, words, together)
-        matrix = Matrix(name, n_slot_rows, k, self.dtype, shards, sources_of(parts))
+        sources = sources_of(parts)
+        matrix = Matrix(name, n_slot_rows, k, self.dtype, shards, sources, abreast=n_abreast)
         return ExpertStack(matrix, together, host, modules)
 
     def exact(self, name: str, *sources: tuple[str, int], k: int) -> Matrix:

@@ -201,6 +201,7 @@ def experts(
                 "K": matrix.k,
                 "N": weight.n,
                 "BLOCKS": matrix.blocks,
+                "ABREAST": matrix.abreast,
                 **rows.constants,
                 "PER_TOKEN": of.per_token,
                 "X_PAIRS": 1 if of_pairs else of.per_token,

@@ -41,6 +41,7 @@ def embed(
             (groups(table.row_loads, workgroup), batch.n_rows, 1),
             {
                 "BLOCKS": table.blocks,
+                "ABREAST": table.abreast,
                 "FIRST": shard.first,
                 "COUNT": shard.n_rows,
                 "SCALE": scale,
@@ -181,7 +182,8 @@ def _record_product(
 ) -> None:
     """A dispatch for each shard of what uses shaders/lib/product.wgsl. `fours`: columns belong
     together in fours."""
-    shared = {"K": weight.k, "BLOCKS": weight.blocks, **rows.constants, **constants}
+    of_weight = {"K": weight.k, "BLOCKS": weight.blocks, "ABREAST": weight.abreast}
+    shared = {**of_weight, **rows.constants, **constants}
     for shard in weight.shards:
         tile = rec.device.tuning.tile(n_rows, shard.n_rows, weight.blocks, fours=fours)
         grid = (groups(shard.n_rows, tile.n * tile.columns), groups(n_rows, tile.m), 1)

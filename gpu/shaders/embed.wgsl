@@ -23,14 +23,13 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
   var token = step.rows[row].token;
   if (token == FROM_GPU) { token = chosen[step.rows[row].slot]; }
   if (token < FIRST || token - FIRST >= COUNT) { return; } // another shard's
-  let row_at = (token - FIRST) * row_packed();
   let block = load / BLOCK_PACKED;
   var grid = vec2f();
   if (GRIDS_PACKED > 0u) {
-    let element = table[row_at + grid_at(block)][grid_word(block) / ELEMENT_WORDS];
+    let element = table[grids_at(token - FIRST) + to_grid(block)][grid_word(block) / ELEMENT_WORDS];
     grid = grid_of(word_in(element, grid_word(block)), block);
   }
-  let packed = words_of(table[row_at + load]);
+  let packed = words_of(table[blocks_at(token - FIRST) + to_block(block) + load % BLOCK_PACKED]);
   let at = (row * BLOCKS * BLOCK_PACKED + load) * PACKED_FOURS;
   for (var i = 0u; i < PACKED_FOURS; i++) { x[at + i] = four_of(packed, i, grid) * SCALE; }
 }

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gpu import ops
+from gpu.checkpoint.abreast import abreast, rows_abreast
 from gpu.checkpoint.matrix import Matrix, Shard
 from gpu.checkpoint.packing import pack, row_words
 from gpu.errors import DeviceError
@@ -99,7 +100,9 @@ class ProductTimer:
         self._x = self._memory.upload("probe.x", x, purpose="work")
         gain = rng.uniform(0.5, 1.5, K).astype(np.float32)
         self._norm = Norm(self._memory.upload("probe.gain", gain, purpose="work"), 1e-5)
-        self._packed = pack(dtype, rng.standard_normal((BASE_N, K), np.float32) * K**-0.5)
+        packed = pack(dtype, rng.standard_normal((BASE_N, K), np.float32) * K**-0.5)
+        self._n_abreast = rows_abreast(device, dtype, K, BASE_N, 1)
+        self._packed = abreast(dtype, K, packed, self._n_abreast, np.empty_like(packed))
         self._make_products(1)
         self._make_products(self._copies_to_see(Trial.of("decode", default)))
 
@@ -162,9 +165,10 @@ class ProductTimer:
         pack_step(Step((Row(0, 0, 0),) * rows), data, [[0]])
         memory.write(step, np.frombuffer(data, np.uint8))
         parts = NormParts.make(K, rows, memory)
+        shards = (Shard(self._weight, 0, n),)
         return _Product(
             replace(Batch.make(memory, step, rows, 1), norm_parts=parts),
-            Matrix("probe.weight", n, K, self._dtype, (Shard(self._weight, 0, n),), ()),
+            Matrix("probe.weight", n, K, self._dtype, shards, (), abreast=self._n_abreast),
             memory.zeros(f"probe.{shape}", (rows, n)),
         )
 

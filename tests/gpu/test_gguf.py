@@ -17,8 +17,6 @@ from safetensors.numpy import save_file
 
 from app import tale
 from gpu import Engine, Inventory, TensorSummary
-from gpu.checkpoint.matrix import Matrix
-from gpu.checkpoint.packing import unpack
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
@@ -31,6 +29,7 @@ from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.gpu import gguf_models, made_tokenizers, random_llama
+from tests.gpu.on_device import stored_numbers
 
 BIASES = random_llama.Shape(
     "gguf_bias", 4, 2, 16, 64, 96, 301, attention_bias=True, mlp_bias=True, n_layers=2
@@ -519,12 +518,7 @@ def test_blocks_are_stored_as_they_are(
     assert set(packed) == (ends if dtype == "q4" else set())
     exact = MODELS["llama"](config, WeightLoader(checkpoint, memory, "f32"), memory, 64)
     for got, want in zip(model.layer_matrices(), exact.layer_matrices(), strict=True):
-        assert np.array_equal(numbers(memory, got), numbers(memory, want)), got.name
-
-
-def numbers(memory: Memory, matrix: Matrix) -> Any:
-    words = np.concatenate([memory.read(shard.tensor) for shard in matrix.shards])
-    return unpack(matrix.dtype, words, matrix.k)
+        assert np.array_equal(stored_numbers(memory, got), stored_numbers(memory, want)), got.name
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from gpu.models.registry import MODELS
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.gpu import random_llama
+from tests.gpu.on_device import packed_rows
 from tests.gpu.rig import limited
 
 PLENTY = 1 << 30
@@ -57,11 +58,7 @@ def load(device: Device, folder: Path, cache: Path, packed: list[str]) -> Load:
             WeightLoader(checkpoint, memory, dtype, kept=kept) as loader,
         ):
             model = MODELS[config.model_type](config, loader, memory, 64)
-        found = {
-            matrix.name: np.concatenate([memory.read(shard.tensor) for shard in matrix.shards])
-            for matrix in model.matrices()
-        }
-        return found, len(packed)
+        return {m.name: packed_rows(memory, m) for m in model.matrices()}, len(packed)
 
     return loaded
 

@@ -14,7 +14,7 @@ import pytest
 
 from app.tale import model_dir
 from gpu.checkpoint.matrix import Matrix
-from gpu.checkpoint.packing import FORMATS, unpack
+from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.weights import rotary_order
 from gpu.ops.byte_rows import EVEN_ODD
 from gpu.pytorch.loading import Linear
@@ -26,6 +26,7 @@ from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.gpu import driving, random_llama
+from tests.gpu.on_device import stored_numbers
 from tests.gpu.rig import compare
 
 MOST_KL = {"f16": 1e-5, "q8": 5e-4, "q4": 5e-2}
@@ -200,8 +201,7 @@ def in_rotary_order(heads: Floats, head_dim: int) -> Floats:
 
 
 def check_matrix(device: Device, matrix: Matrix, want: Floats) -> None:
-    packed = np.concatenate([Memory(device).read(shard.tensor) for shard in matrix.shards])
-    assert np.array_equal(unpack(matrix.dtype, packed, matrix.k), want), matrix.name
+    assert np.array_equal(stored_numbers(Memory(device), matrix), want), matrix.name
 
 
 # ---- products of bytes -----------------------------------------------------------------------

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from gpu.checkpoint.matrix import Matrix
-from gpu.checkpoint.packing import unpack
 from gpu.checkpoint.weights import Cut, WeightLoader, rotary_order
 from gpu.errors import ModelError
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
+from tests.gpu.on_device import stored_numbers
 from tests.gpu.rig import Array, Arrays, limited, llama_config
 
 WIDTH = 50
@@ -34,8 +34,7 @@ def loader(device: Device, weight: Array, n: int, shards: int) -> WeightLoader:
 def check(device: Device, matrix: Matrix, want: Array, shards: int) -> None:
     assert len(matrix.shards) >= shards
     assert matrix.sources == ("fused",)
-    found = [Memory(device).read(shard.tensor) for shard in matrix.shards]
-    assert np.array_equal(unpack("f32", np.concatenate(found), want.shape[1]), want)
+    assert np.array_equal(stored_numbers(Memory(device), matrix), want)
 
 
 def fused(*shape: int) -> Array:

@@ -36,7 +36,8 @@ override SCALED: bool = false;
 @group(0) @binding(3) var<storage, read> gain: array<Sixteen>;
 
 var<private> packed: array<vec4u, TILE_N>;
-var<private> packed_at: array<u32, TILE_N>; // where in the weight their row begins
+var<private> packed_at: array<u32, TILE_N>; // where in the weight their blocks begin
+var<private> grid_at: array<u32, TILE_N>;   // and their grids
 var<private> grid: array<vec2f, TILE_N>;
 
 // Leaves the tile from row `first_m` and column `first_n` on in `sums` of the lanes of strand 0.
@@ -44,13 +45,15 @@ var<private> grid: array<vec2f, TILE_N>;
 fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   begin_rows(first_m, n_rows, lane);
   for (var j = 0u; j < TILE_N; j++) {
-    packed_at[j] = weight_row(min(first_n + j, N - 1u)) * row_packed();
+    let row = weight_row(min(first_n + j, N - 1u));
+    packed_at[j] = blocks_at(row);
+    grid_at[j] = grids_at(row);
   }
 
   for (var block = first_block(lane); block < BLOCKS; block += STRANDS) {
     if (GRIDS_PACKED > 0u) {
       for (var j = 0u; j < TILE_N; j++) {
-        let element = weight[packed_at[j] + grid_at(block)][grid_word(block) / ELEMENT_WORDS];
+        let element = weight[grid_at[j] + to_grid(block)][grid_word(block) / ELEMENT_WORDS];
         grid[j] = grid_of(word_in(element, grid_word(block)), block);
       }
     }
@@ -78,7 +81,7 @@ fn add_columns(block: u32, row: array<vec4f, BLOCK_FOURS>) {
   for (var j = 0u; j < TILE_N; j++) {
     var sum = sums[j];
     for (var i = 0u; i < BLOCK_PACKED; i++) {
-      let loaded = words_of(weight[packed_at[j] + block * BLOCK_PACKED + i]);
+      let loaded = words_of(weight[packed_at[j] + to_block(block) + i]);
       for (var f = 0u; f < PACKED_FOURS; f++) {
         sum = dot_add(row[i * PACKED_FOURS + f], four_of(loaded, f, grid[j]), sum);
       }
@@ -91,7 +94,7 @@ fn add_columns(block: u32, row: array<vec4f, BLOCK_FOURS>) {
 fn add_four(block: u32, four: u32, lane: u32) {
   if (four % PACKED_FOURS == 0u) {
     for (var j = 0u; j < TILE_N; j++) {
-      let at = packed_at[j] + block * BLOCK_PACKED + four / PACKED_FOURS;
+      let at = packed_at[j] + to_block(block) + four / PACKED_FOURS;
       packed[j] = words_of(weight[at]);
     }
   }

@@ -24,7 +24,8 @@ override N: u32;
 @group(0) @binding(2) var<storage, read> weight: array<Sixteen>;
 
 var<private> x_at: array<u32, TILE_M>;      // where in x the rows of the tile begin
-var<private> packed_at: array<u32, TILE_N>; // where in the weight those of its columns do
+var<private> packed_at: array<u32, TILE_N>; // where in the weight the blocks of its columns do
+var<private> grid_at: array<u32, TILE_N>;   // and their grids
 
 // As in lib/product.wgsl.
 fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
@@ -32,7 +33,9 @@ fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
     x_at[i] = source_row(min(first_m + i, n_rows - 1u)) * BLOCKS * BYTE_LOADS;
   }
   for (var j = 0u; j < TILE_N; j++) {
-    packed_at[j] = weight_row(min(first_n + j, N - 1u)) * row_packed();
+    let row = weight_row(min(first_n + j, N - 1u));
+    packed_at[j] = blocks_at(row);
+    grid_at[j] = grids_at(row);
   }
   for (var block = lane % STRANDS; block < BLOCKS; block += STRANDS) { add_block(block); }
   if (STRANDS > 1u) {
@@ -45,8 +48,8 @@ fn add_block(block: u32) {
   var w = array<array<vec4u, 2>, TILE_N>();
   var grid = array<vec2f, TILE_N>();
   for (var j = 0u; j < TILE_N; j++) {
-    w[j] = bytes_of(packed_at[j] + block * BLOCK_PACKED);
-    let element = weight[packed_at[j] + grid_at(block)][grid_word(block) / ELEMENT_WORDS];
+    w[j] = bytes_of(packed_at[j] + to_block(block));
+    let element = weight[grid_at[j] + to_grid(block)][grid_word(block) / ELEMENT_WORDS];
     grid[j] = grid_of(word_in(element, grid_word(block)), block);
   }
   for (var i = 0u; i < TILE_M; i++) {

@@ -4,21 +4,35 @@
 // then, where the format has them, the blocks' grids (scale, minimum), GRIDS_PACKED of them in a
 // load. The file that stands in for `weight` says the rest; gpu/checkpoint/packing.py writes the
 // same layout.
+//
+// ABREAST rows lie side by side (gpu/checkpoint/abreast.py): the first block of each of them, then
+// the second of each, …, then their grids, a load of each in turn.
 // use: words
 // use: weight
 override BLOCKS: u32;
+override ABREAST: u32 = 1u;
 
 const BLOCK_FOURS = 8u;                           // fours of weights in a block
 const PACKED_FOURS = BLOCK_FOURS / BLOCK_PACKED;  // fours in a load
 
+// Where the rows begin that lie side by side with `row`.
+fn group_at(row: u32) -> u32 { return row / ABREAST * ABREAST * row_packed(); }
+
 // Loads of a row.
 fn row_packed() -> u32 {
   if (GRIDS_PACKED == 0u) { return BLOCKS * BLOCK_PACKED; }
-  return grid_at(BLOCKS - 1u) + 1u;
+  return BLOCKS * BLOCK_PACKED + (BLOCKS - 1u) / max(GRIDS_PACKED, 1u) + 1u;
 }
 
-// Where in a row the grid of `block` is, and in which word there.
-fn grid_at(block: u32) -> u32 { return BLOCKS * BLOCK_PACKED + block / max(GRIDS_PACKED, 1u); }
+// Where the blocks of a row begin, and how far from there `block` is.
+fn blocks_at(row: u32) -> u32 { return group_at(row) + row % ABREAST * BLOCK_PACKED; }
+fn to_block(block: u32) -> u32 { return block * ABREAST * BLOCK_PACKED; }
+
+// Where the grids of a row begin, how far from there that of `block` is, and in which word there.
+fn grids_at(row: u32) -> u32 {
+  return group_at(row) + ABREAST * BLOCKS * BLOCK_PACKED + row % ABREAST;
+}
+fn to_grid(block: u32) -> u32 { return block / max(GRIDS_PACKED, 1u) * ABREAST; }
 fn grid_word(block: u32) -> u32 {
   let grids = max(GRIDS_PACKED, 1u);
   return block % grids * 4u / grids;

@@ -1,0 +1,22 @@
+"""What lies on the device, as numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.checkpoint.abreast import one_by_one
+from gpu.checkpoint.matrix import Matrix
+from gpu.checkpoint.packing import unpack
+from gpu.webgpu.buffers import Memory
+
+
+def packed_rows(memory: Memory, matrix: Matrix) -> npt.NDArray[np.uint32]:
+    """(n, row_words), one row after the other."""
+    words = np.concatenate([memory.read(shard.tensor) for shard in matrix.shards])
+    return one_by_one(matrix.dtype, matrix.k, words, matrix.abreast)
+
+
+def stored_numbers(memory: Memory, matrix: Matrix) -> npt.NDArray[np.float32]:
+    """(n, k)."""
+    return unpack(matrix.dtype, packed_rows(memory, matrix), matrix.k)
