@@ -59,7 +59,8 @@ class _NoMemory(Memory):
     """Holds nothing, however much it is given."""
 
     def __init__(self) -> None:
-        self.device: Any = SimpleNamespace(max_binding_bytes=1 << 62)
+        row_after_row = SimpleNamespace(software=False)
+        self.device: Any = SimpleNamespace(max_binding_bytes=1 << 62, info=row_after_row)
         self.n_bytes: Counter[Purpose] = Counter()
 
     def zeros(
