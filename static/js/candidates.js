@@ -12,6 +12,7 @@ const CUT = { top_k: "top-k", top_p: "top-p", min_p: "min-p" };
 const MOST_ROWS = 20;
 const LEAST_ROWS = 6;
 const ROW = 20;
+const FIGURE_SPACE = "\u2007"; // as wide as a figure
 let nRows = 12;
 /** What the rows show, and whether they can be written in the place of what was. */
 let rows = [];
@@ -102,7 +103,7 @@ function drawRow(row, candidate, token, most) {
   const text = drawn && token.eos ? "end of text" : candidate?.text;
   setText(word, candidate ? tokenLabel(text, "–") : "");
   const share = candidate?.after || candidate?.before || 0;
-  setText(number, candidate && !Number.isNaN(share) ? percent(share) : "");
+  setText(number, candidate && !Number.isNaN(share) ? inColumn(percent(share)) : "");
   setText(note, !candidate ? "" : noteOf(candidate, token) || cut || (again ? "penalty" : ""));
   word.disabled = !candidate || !free;
   setAttr(word, "aria-hidden", String(!candidate)); // an empty row keeps its place: no button yet
@@ -113,6 +114,10 @@ function drawRow(row, candidate, token, most) {
   setVars(bar.children[1], { "--q": (candidate?.after ?? 0) / most });
   bar.children[0].hidden = bar.children[1].hidden = !candidate;
 }
+
+/** As wide as any other share, "100.0" being the longest: a number that begins elsewhere with every
+ * token is a thing that moves, to an eye as to a browser that counts what does. */
+const inColumn = (share) => share.padStart(5, FIGURE_SPACE);
 
 /** What became of a candidate: a token that was put here stands where another was drawn. */
 function noteOf({ id }, token) {
