@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from gpu.checkpoint.packing import BLOCK, FORMATS, GROUP_WORDS, U32, row_words
+from gpu.checkpoint.packing import FORMATS, GROUP_WORDS, U32, row_words, weight_words
 from gpu.webgpu.device import Device
 
 SOFTWARE_ROWS = 8
@@ -47,7 +47,7 @@ def one_by_one(dtype: str, k: int, laid: U32, n: int) -> U32:
 
 def _rows(dtype: str, k: int, packed: U32, n: int) -> list[U32]:
     """Blocks (rows / n, n, blocks, words), and in the same way grids in fours of words."""
-    groups, end = len(packed) // n, _block_words(dtype, k)
+    groups, end = len(packed) // n, weight_words(dtype, k)
     return [
         packed[:, columns].reshape(groups, n, -1, words)
         for columns, words in _parts(dtype, end, packed.shape[1])
@@ -56,7 +56,7 @@ def _rows(dtype: str, k: int, packed: U32, n: int) -> list[U32]:
 
 def _laid(dtype: str, k: int, laid: U32, n: int) -> list[U32]:
     """Blocks (rows / n, blocks, n, words), and in the same way grids in fours of words."""
-    end = n * _block_words(dtype, k)
+    end = n * weight_words(dtype, k)
     groups = laid.reshape(len(laid) // n, -1)
     return [
         groups[:, columns].reshape(len(groups), -1, n, words)
@@ -69,8 +69,3 @@ def _parts(dtype: str, end: int, width: int) -> list[tuple[slice, int]]:
     stay together in each."""
     blocks = slice(0, end), FORMATS[dtype].block_words
     return [blocks, (slice(end, width), GROUP_WORDS)] if end < width else [blocks]
-
-
-def _block_words(dtype: str, k: int) -> int:
-    """Of all blocks of a row."""
-    return FORMATS[dtype].block_words * -(-k // BLOCK)

@@ -69,10 +69,14 @@ FORMATS = {
 }
 
 
+def weight_words(dtype: str, k: int) -> int:
+    """Words that hold the blocks of a row of `k` weights, its grids left out."""
+    return FORMATS[dtype].block_words * _blocks(k)
+
+
 def row_words(dtype: str, k: int) -> int:
     """Words that hold a row of `k` weights."""
-    format, blocks = FORMATS[dtype], _blocks(k)
-    return format.block_words * blocks + _grid_words(format, blocks)
+    return weight_words(dtype, k) + _grid_words(FORMATS[dtype], _blocks(k))
 
 
 def pack(

@@ -71,10 +71,10 @@ def test_no_bit_depends_on_it(
         logits = driving.last_logits(runner, ids, chunk=17)
         return {matrix.abreast for matrix in matrices}, stored, logits.tobytes()
 
-    (widths, *one_by_one), (widths_abreast, *side_by_side) = laid(False), laid(True)
+    (widths, *row_after_row), (widths_abreast, *side_by_side) = laid(False), laid(True)
     assert widths == {1}
     assert SOFTWARE_ROWS in widths_abreast
-    assert one_by_one == side_by_side
+    assert row_after_row == side_by_side
 
 
 def as_software(device: Device, software: bool = True) -> Device:
