@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from gpu.checkpoint.packing import FORMATS, GROUP_WORDS, U32, row_words, weight_words
+from gpu.webgpu.buffers import TEXEL_WORDS
 from gpu.webgpu.device import Device
 
 SOFTWARE_ROWS = 8
@@ -22,11 +23,19 @@ SOFTWARE_ROWS = 8
 def rows_abreast(device: Device, dtype: str, k: int, n: int, together: int) -> int:
     """How many rows of `k` weights lie abreast on `device` where they come in multiples of `n`, and
     shards hold multiples of `together` rows and of what lies abreast."""
-    several_loads = FORMATS[dtype].block_words > GROUP_WORDS
-    if not device.info.software or not several_loads or n % SOFTWARE_ROWS:
+    if not device.info.software or n % SOFTWARE_ROWS:
         return 1
-    n_bytes = 4 * row_words(dtype, k) * math.lcm(together, SOFTWARE_ROWS)
-    return SOFTWARE_ROWS if n_bytes <= device.max_binding_bytes else 1
+    least = math.lcm(together, SOFTWARE_ROWS)
+    return SOFTWARE_ROWS if max_rows(device, row_words(dtype, k), SOFTWARE_ROWS) >= least else 1
+
+
+def max_rows(device: Device, words: int, abreast: int) -> int:
+    """Of so many words each and so many abreast, how many rows one shard can have."""
+    rows = device.max_binding_bytes // (4 * words)
+    if not device.weights_in_textures:
+        return rows
+    is_too_wide = words * abreast // TEXEL_WORDS > device.max_texture_side
+    return 0 if is_too_wide else min(rows, device.max_texture_side * abreast)
 
 
 def abreast(dtype: str, k: int, packed: U32, n: int, out: U32) -> U32:

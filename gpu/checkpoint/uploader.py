@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.abreast import abreast, rows_abreast
+from gpu.checkpoint.abreast import abreast, max_rows, rows_abreast
 from gpu.checkpoint.ahead import Ahead, Packed, Room
 from gpu.checkpoint.conversion import Conversion
 from gpu.checkpoint.kept import Kept, Nothing, is_kept
@@ -74,26 +74,30 @@ class MatrixUploader:
         dtype, device = dtype or self.dtype, self.memory.device
         unit = together or multiple
         n_abreast = rows_abreast(device, dtype, k, together or n, unit)
-        shards = self._make_shards(name, n, row_words(dtype, k), lcm(unit, n_abreast))
+        shards = self._make_shards(name, n, row_words(dtype, k), unit, n_abreast)
         put = partial(self._write, shards)
         self._put_rows(name, dtype, n, k, parts, arrange, multiple, put, n_abreast)
         laid = partial(Laid.of, [(part.source, part.order) for part in parts], arrange, n)
         return Matrix(name, n, k, dtype, shards, sources_of(parts), laid, n_abreast)
 
-    def _make_shards(self, name: str, n: int, words: int, together: int) -> tuple[Shard, ...]:
-        """Room on the device for `n` rows of so many words; shards hold multiples of `together`."""
-        bound = self.memory.device.max_binding_bytes
-        limit = bound // (4 * words) // together * together
+    def _make_shards(
+        self, name: str, n: int, words: int, unit: int, n_abreast: int
+    ) -> tuple[Shard, ...]:
+        """Room on the device for `n` rows of so many words; shards hold multiples of `unit` and of
+        the rows that lie abreast."""
+        device, together = self.memory.device, lcm(unit, n_abreast)
+        limit = max_rows(device, words, n_abreast) // together * together
         if limit == 0:
             raise DeviceError(
                 f"{name}: {together} rows that belong together take {4 * words * together:,} "
-                f"bytes, but this device binds {bound:,} at most; a smaller --dtype needs less"
+                f"bytes, but this device binds {device.max_binding_bytes:,} at most; a smaller "
+                f"--dtype needs less"
             )
         shards = []
         for first in range(0, n, limit):
             n_shard = min(limit, n - first)
             tag = name if n <= limit else f"{name}[{first}:{first + n_shard}]"
-            tensor = self.memory.zeros(tag, (n_shard, words), "u32", purpose="weights")
+            tensor = self.memory.weights(tag, n_shard, words, n_abreast)
             shards.append(Shard(tensor, first, n_shard))
         return tuple(shards)
 

@@ -172,7 +172,7 @@ class WeightLoader(MatrixUploader):
             host[first : first + len(packed)] = packed
 
         self._put_rows(name, self.dtype, n_rows, k, parts, arrange, each, put, n_abreast)
-        shards = self._make_shards(name, n_slot_rows, words, together)
+        shards = self._make_shards(name, n_slot_rows, words, together, n_abreast)
         sources = sources_of(parts)
         matrix = Matrix(name, n_slot_rows, k, self.dtype, shards, sources, abreast=n_abreast)
         return ExpertStack(matrix, together, host, modules)

@@ -37,7 +37,7 @@ def embed(
         rec.dispatch(
             label,
             "embed",
-            {"step": batch.step, "table": shard.tensor, "chosen": chosen, "x": x},
+            {"step": batch.step, "chosen": chosen, "weight": shard.tensor, "x": x},
             (groups(table.row_loads, workgroup), batch.n_rows, 1),
             {
                 "BLOCKS": table.blocks,

@@ -160,11 +160,11 @@ def _constants(dispatch: Dispatch) -> dict[str, int]:
 
 
 def _embed(dispatch: Dispatch, size: StepSize) -> Cost:
-    c, table = _constants(dispatch), dispatch.tensors["table"]
+    c, weight = _constants(dispatch), dispatch.tensors["weight"]
     if c["FIRST"]:
         return Cost(0, 0)
     width = dispatch.tensors["x"].shape[-1]
-    return Cost(0, size.n_rows * (table.n_bytes // c["COUNT"] + 4 * width))
+    return Cost(0, size.n_rows * (weight.n_bytes // c["COUNT"] + 4 * width))
 
 
 def _product(dispatch: Dispatch, n_rows: int) -> Cost:

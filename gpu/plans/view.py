@@ -89,6 +89,7 @@ def _binding(binding: Binding, tensor: Tensor) -> PlanBinding:
     kinds: dict[str, Access] = {
         "uniform": "uniform",
         "read-only-storage": "read",
+        "texture": "read",
         "storage": "read_write",
     }
     access: Access = "unused" if tensor.name in _STAND_INS else kinds[binding.kind]

@@ -60,7 +60,9 @@ class _NoMemory(Memory):
 
     def __init__(self) -> None:
         row_after_row = SimpleNamespace(software=False)
-        self.device: Any = SimpleNamespace(max_binding_bytes=1 << 62, info=row_after_row)
+        self.device: Any = SimpleNamespace(
+            max_binding_bytes=1 << 62, info=row_after_row, weights_in_textures=False
+        )
         self.n_bytes: Counter[Purpose] = Counter()
 
     def zeros(

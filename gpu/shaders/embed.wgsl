@@ -1,6 +1,6 @@
-// x[row] = table[token of row] · SCALE
+// x[row] = weight[token of row] · SCALE
 //
-// table   [COUNT] rows FIRST .. FIRST + COUNT - 1 of the vocabulary (one shard); lib/weights.wgsl
+// weight  [COUNT] rows FIRST .. FIRST + COUNT - 1 of the vocabulary (one shard); lib/weights.wgsl
 // chosen  [n_slots] the id each slot sampled last
 // x       [n_rows][8 * BLOCKS] vec4
 // use: step
@@ -11,8 +11,7 @@ override SCALE: f32 = 1.0;
 override WORKGROUP: u32 = 64u;
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(1) var<storage, read> table: array<Sixteen>;
-@group(0) @binding(2) var<storage, read> chosen: array<u32>;
+@group(0) @binding(1) var<storage, read> chosen: array<u32>;
 @group(0) @binding(3) var<storage, read_write> x: array<vec4f>;
 
 @compute @workgroup_size(WORKGROUP)
@@ -26,10 +25,10 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
   let block = load / BLOCK_PACKED;
   var grid = vec2f();
   if (GRIDS_PACKED > 0u) {
-    let element = table[grids_at(token - FIRST) + to_grid(block)][grid_word(block) / ELEMENT_WORDS];
-    grid = grid_of(word_in(element, grid_word(block)), block);
+    let word = word_at(grids_at(token - FIRST), to_grid(block), grid_word(block));
+    grid = grid_of(word, block);
   }
-  let packed = words_of(table[blocks_at(token - FIRST) + to_block(block) + load % BLOCK_PACKED]);
+  let packed = load_at(blocks_at(token - FIRST), to_block(block) + load % BLOCK_PACKED);
   let at = (row * BLOCKS * BLOCK_PACKED + load) * PACKED_FOURS;
   for (var i = 0u; i < PACKED_FOURS; i++) { x[at + i] = four_of(packed, i, grid) * SCALE; }
 }

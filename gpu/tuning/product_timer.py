@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gpu import ops
-from gpu.checkpoint.abreast import abreast, rows_abreast
+from gpu.checkpoint.abreast import abreast, max_rows, rows_abreast
 from gpu.checkpoint.matrix import Matrix, Shard
 from gpu.checkpoint.packing import pack, row_words
 from gpu.errors import DeviceError
@@ -142,14 +142,16 @@ class ProductTimer:
         """How many times `BASE_N` rows keep the device busy for long enough."""
         self.begin(trial)
         seconds = min(self.seconds(trial) for _ in range(2))
-        fits = self._device.max_binding_bytes // self._packed.nbytes
+        fits = max_rows(self._device, self._packed.shape[1], self._n_abreast) // BASE_N
         self._weight.buffer.destroy()
         return _clamped(SEEN_S / seconds, min(MOST_COPIES, fits))
 
     def _make_products(self, copies: int) -> None:
         """Both products, with a weight of `copies` times `BASE_N` rows."""
         n = BASE_N * copies
-        self._weight = self._memory.zeros("probe.weight", (n, row_words(self._dtype, K)), "u32")
+        self._weight = self._memory.weights(
+            "probe.weight", n, row_words(self._dtype, K), self._n_abreast
+        )
         for copy in range(copies):
             self._memory.write(self._weight, self._packed, at=copy * self._packed.nbytes)
         self._prepared: dict[Trial, Any] = {}

@@ -18,6 +18,10 @@ from gpu.webgpu.device import Device
 Purpose = Literal["weights", "kv_cache", "work"]
 BLOCK = 32
 """Columns of activations and weights come in blocks of so many, padded with zeros."""
+TEXEL_WORDS = 4
+TEXTURE_USAGE = (
+    wgpu.TextureUsage.STORAGE_BINDING | wgpu.TextureUsage.COPY_DST | wgpu.TextureUsage.COPY_SRC
+)
 UPLOAD_BYTES = 4 << 20
 """Uploads go in pieces of this size. Once as much is staged it is submitted, and what was submitted
 before is waited for, so that the staging memory stays small: nothing leaves it before a submission,
@@ -28,7 +32,8 @@ and drivers keep what they once had."""
 class Tensor:
     """A range of a buffer: `n_bytes` from `offset`. `shape` and `dtype` say what it holds and are
     checked by ops; the last dimension of an activation is its stride in floats (a multiple of 32)
-    and columns past the logical width hold zeros."""
+    and columns past the logical width hold zeros. Weights may be a whole texture, its `view` then
+    what is bound."""
 
     name: str
     buffer: Any
@@ -36,9 +41,13 @@ class Tensor:
     dtype: str
     n_bytes: int
     offset: int = 0
+    view: Any = None
 
     @property
-    def binding(self) -> dict[str, Any]:
+    def binding(self) -> Any:
+        """What a bind group takes."""
+        if self.view is not None:
+            return self.view
         return {"buffer": self.buffer, "offset": self.offset, "size": self.n_bytes}
 
     def __repr__(self) -> str:
@@ -80,6 +89,20 @@ class Memory:
         self.n_bytes[purpose] += n_bytes
         return Tensor(name, buffer, shape, dtype, n_bytes)
 
+    def weights(self, name: str, n: int, words: int, abreast: int = 1) -> Tensor:
+        """Zero-filled room for `n` rows of a matrix, of so many words, so many side by side: a
+        buffer, or where the device reads those more slowly a texture, a texel for four words and
+        a line for the rows that lie side by side."""
+        if not self.device.weights_in_textures:
+            return self.zeros(name, (n, words), "u32", purpose="weights")
+        size = (words * abreast // TEXEL_WORDS, n // abreast, 1)
+        texture = self.device.wgpu.create_texture(
+            label=name, size=size, format=wgpu.TextureFormat.rgba32uint, usage=TEXTURE_USAGE
+        )
+        n_bytes = 4 * n * words
+        self.n_bytes["weights"] += n_bytes
+        return Tensor(name, texture, (n, words), "u32", n_bytes, view=texture.create_view())
+
     def upload(self, name: str, array: npt.NDArray[Any], *, purpose: Purpose = "weights") -> Tensor:
         """A new buffer holding `array` (float32, float16 or uint32)."""
         dtype = {"float32": "f32", "float16": "f16", "uint32": "u32"}[array.dtype.name]
@@ -88,19 +111,33 @@ class Memory:
         return tensor
 
     def write(self, tensor: Tensor, array: npt.NDArray[Any], at: int = 0) -> None:
-        """Copy `array` into `tensor`, `at` bytes from its start."""
+        """Copy `array` into `tensor`, `at` bytes from its start; of a texture, whole lines."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if at + data.nbytes > tensor.n_bytes:
             raise ValueError(f"{data.nbytes} bytes at {at} do not fit in {tensor!r}")
         if data.nbytes % 4:  # the queue copies whole words
             data = np.concatenate([data, np.zeros(4 - data.nbytes % 4, np.uint8)])
-        queue = self.device.wgpu.queue
-        for start in range(0, data.nbytes, UPLOAD_BYTES):
-            piece = data[start : start + UPLOAD_BYTES]
-            queue.write_buffer(tensor.buffer, tensor.offset + at + start, piece)
+        step = UPLOAD_BYTES
+        if tensor.view is not None:
+            step = max(1, UPLOAD_BYTES // _line_bytes(tensor)) * _line_bytes(tensor)
+        for start in range(0, data.nbytes, step):
+            piece = data[start : start + step]
+            self._stage(tensor, at + start, piece)
             self._n_staged += piece.nbytes
             if self._n_staged >= UPLOAD_BYTES:
                 self._submit_staged()
+
+    def _stage(self, tensor: Tensor, at: int, piece: npt.NDArray[np.uint8]) -> None:
+        queue = self.device.wgpu.queue
+        if tensor.view is None:
+            queue.write_buffer(tensor.buffer, tensor.offset + at, piece)
+            return
+        line = _line_bytes(tensor)
+        if at % line or piece.nbytes % line:
+            raise ValueError(f"{piece.nbytes} bytes at {at} are no lines of {line} of {tensor!r}")
+        to = {"texture": tensor.buffer, "origin": (0, at // line, 0)}
+        size = (tensor.buffer.width, piece.nbytes // line, 1)
+        queue.write_texture(to, piece, {"bytes_per_row": line}, size)
 
     def _submit_staged(self) -> None:
         self._n_staged = 0
@@ -111,10 +148,21 @@ class Memory:
 
     def read(self, tensor: Tensor) -> npt.NDArray[Any]:
         """The tensor's contents. Creates a staging buffer and waits: for tests and inspection."""
-        data = self.device.wgpu.queue.read_buffer(tensor.buffer, tensor.offset, tensor.n_bytes)
+        queue = self.device.wgpu.queue
+        if tensor.view is None:
+            data = queue.read_buffer(tensor.buffer, tensor.offset, tensor.n_bytes)
+        else:
+            size = (tensor.buffer.width, tensor.buffer.height, 1)
+            layout = {"bytes_per_row": _line_bytes(tensor)}
+            data = queue.read_texture({"texture": tensor.buffer}, layout, size)
         dtype = {"f32": np.float32, "u32": np.uint32, "f16": np.float16}[tensor.dtype]
         count = int(np.prod(tensor.shape))
         return np.frombuffer(data, dtype, count).reshape(tensor.shape).copy()
+
+
+def _line_bytes(tensor: Tensor) -> int:
+    """Of a texture."""
+    return int(4 * TEXEL_WORDS * tensor.buffer.width)
 
 
 def padded(width: int) -> int:

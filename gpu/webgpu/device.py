@@ -39,6 +39,7 @@ WANTED_LIMITS = (
     "max-compute-workgroup-storage-size",
     "max-compute-invocations-per-workgroup",
     "max-compute-workgroup-size-x",
+    "max-texture-dimension-2d",
     "min-storage-buffer-offset-alignment",
 )
 NO_ADAPTER = (
@@ -161,6 +162,15 @@ class Device:
         return min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
 
     @property
+    def weights_in_textures(self) -> bool:
+        """Are weights textures here, and not buffers?"""
+        return reads_textures_faster(self.info)
+
+    @property
+    def max_texture_side(self) -> int:
+        return self.info.limits["max-texture-dimension-2d"]
+
+    @property
     def offset_alignment(self) -> int:
         return self.info.limits["min-storage-buffer-offset-alignment"]
 
@@ -178,7 +188,15 @@ def _tuning(device: wgpu.GPUDevice, info: DeviceInfo) -> Tuning:
 def stand_ins(info: DeviceInfo) -> dict[str, str]:
     """As `Device.lib`."""
     wide = info.software and "shader-int64" in info.features
-    return {"words": "words_64"} if wide else {}
+    words = {"words": "words_64"} if wide else {}
+    in_textures = reads_textures_faster(info)
+    return words | ({"weight_store": "weight_store_texture"} if in_textures else {})
+
+
+def reads_textures_faster(info: DeviceInfo) -> bool:
+    """Faster than buffers: Mesa's software device, which has 64-bit integers; SwiftShader has not,
+    and reads textures more slowly."""
+    return info.software and info.backend == "Vulkan" and "shader-int64" in info.features
 
 
 def _needs_native(feature: str) -> bool:

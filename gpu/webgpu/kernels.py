@@ -25,6 +25,9 @@ _BINDING = re.compile(
     r"@group\(0\)\s*@binding\((\d+)\)\s*var<\s*(uniform|storage)\s*(?:,\s*(read_write|read)\s*)?>"
     r"\s*(\w+)\s*:"
 )
+_TEXTURE = re.compile(
+    r"@group\(0\)\s*@binding\((\d+)\)\s*var\s+(\w+):\s*texture_storage_2d<rgba32uint, read>"
+)
 _USE = re.compile(r"^// use: (\w+)\s*$", re.MULTILINE)
 _OVERRIDE = re.compile(r"^override\s+(\w+)\s*:.*\n", re.MULTILINE)
 
@@ -73,7 +76,17 @@ def _overrides_first(source: str) -> str:
 class Binding:
     index: int
     name: str
-    kind: str  # "uniform", "read-only-storage" or "storage"
+    kind: str  # "uniform", "texture", "read-only-storage" or "storage"
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """Its entry in a bind group layout."""
+        if self.kind == "texture":
+            what = {"format": wgpu.TextureFormat.rgba32uint, "access": "read-only"}
+            how: dict[str, Any] = {"storage_texture": {**what, "view_dimension": "2d"}}
+        else:
+            how = {"buffer": {"type": self.kind}}
+        return {"binding": self.index, "visibility": wgpu.ShaderStage.COMPUTE, **how}
 
 
 def bindings_of(source: str) -> tuple[Binding, ...]:
@@ -82,6 +95,7 @@ def bindings_of(source: str) -> tuple[Binding, ...]:
         Binding(int(index), name, _kind(space, access))
         for index, space, access, name in _BINDING.findall(source)
     ]
+    found += [Binding(int(index), name, "texture") for index, name in _TEXTURE.findall(source)]
     return tuple(sorted(found, key=lambda b: b.index))
 
 
@@ -138,17 +152,7 @@ class Kernels:
             raise ValueError(f"{name}.wgsl has no override named {', '.join(sorted(unknown))}")
         bindings = bindings_of(source)
         device = self.device.wgpu
-        layout = device.create_bind_group_layout(
-            label=name,
-            entries=[
-                {
-                    "binding": b.index,
-                    "visibility": wgpu.ShaderStage.COMPUTE,
-                    "buffer": {"type": b.kind},
-                }
-                for b in bindings
-            ],
-        )
+        layout = device.create_bind_group_layout(label=name, entries=[b.layout for b in bindings])
         try:
             pipeline = device.create_compute_pipeline(
                 label=name,

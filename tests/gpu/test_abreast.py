@@ -38,7 +38,7 @@ def test_blocks_then_grids_of_all_rows_in_turn(dtype: str, k: int) -> None:
 
 def test_which_rows_lie_abreast(device: Device) -> None:
     software, gpu = as_software(device), as_software(device, False)
-    for dtype, n in (("f32", 8), ("f16", 8), ("q8", 8), ("q4", 1)):
+    for dtype, n in (("f32", 8), ("f16", 8), ("q8", 8), ("q4", 8)):
         assert rows_abreast(software, dtype, 64, 48, 1) == n
         assert rows_abreast(gpu, dtype, 64, 48, 1) == 1
     assert rows_abreast(software, "f16", 64, 50, 1) == 1

@@ -48,10 +48,13 @@ STAND_INS = {
     "kv_pair": ("f32", "f16"),
     "x_tile": ("lanes", "loads"),
     "words": ("64",),
+    "weight_store": ("texture",),
     "four": ("lanes", "loads"),
 }
 """Names that shaders use, and the endings of the files that stand in for them."""
-THEMSELVES = {name: name for name in ("product", "cached_keys", "cached_values", "words")}
+THEMSELVES = {
+    name: name for name in ("product", "cached_keys", "cached_values", "words", "weight_store")
+}
 """Files that stand for themselves where no other does."""
 ANY = {name: f"{name}_{endings[0]}" for name, endings in STAND_INS.items()} | THEMSELVES
 

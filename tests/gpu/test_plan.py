@@ -27,8 +27,8 @@ def rec(device: Device) -> Recorder:
 
 def embed_tensors(memory: Memory) -> dict[str, Tensor]:
     step = memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True)
-    floats = {name: memory.zeros(name, (32,)) for name in ("table", "x")}
-    return {"step": step, "chosen": memory.zeros("chosen", (8,), "u32"), **floats}
+    chosen, x = memory.zeros("chosen", (8,), "u32"), memory.zeros("x", (32,))
+    return {"step": step, "chosen": chosen, "weight": memory.weights("weight", 1, 32), "x": x}
 
 
 def record_embed(rec: Recorder, tensors: dict[str, Tensor], grid: Grid = (1, 1, 1)) -> None:
@@ -45,7 +45,7 @@ def test_tensors_must_be_those_the_shader_binds(rec: Recorder, memory: Memory) -
 
 def test_a_buffer_cannot_be_written_and_read_at_once(rec: Recorder, memory: Memory) -> None:
     tensors = embed_tensors(memory)
-    tensors["table"] = tensors["x"]
+    tensors["chosen"] = tensors["x"]
     with pytest.raises(ValueError, match=r"here: x f32\[32\] is written and bound again as"):
         record_embed(rec, tensors)
 

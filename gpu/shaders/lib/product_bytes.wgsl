@@ -13,6 +13,7 @@
 // weight  [N] rows of one shard, see lib/weights.wgsl
 //
 // The shader that uses this says the same as for lib/product.wgsl.
+// use: words
 // use: weights
 // use: weight_bytes
 // use: byte_rows
@@ -21,11 +22,10 @@ override K: u32; // for those who count operations: blocks are whole here
 override N: u32;
 
 @group(0) @binding(1) var<storage, read> x: array<Sixteen>;
-@group(0) @binding(2) var<storage, read> weight: array<Sixteen>;
 
-var<private> x_at: array<u32, TILE_M>;      // where in x the rows of the tile begin
-var<private> packed_at: array<u32, TILE_N>; // where in the weight the blocks of its columns do
-var<private> grid_at: array<u32, TILE_N>;   // and their grids
+var<private> x_at: array<u32, TILE_M>;        // where in x the rows of the tile begin
+var<private> packed_at: array<Place, TILE_N>; // where in the weight the blocks of its columns do
+var<private> grid_at: array<Place, TILE_N>;   // and their grids
 
 // As in lib/product.wgsl.
 fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
@@ -48,9 +48,8 @@ fn add_block(block: u32) {
   var w = array<array<vec4u, 2>, TILE_N>();
   var grid = array<vec2f, TILE_N>();
   for (var j = 0u; j < TILE_N; j++) {
-    w[j] = bytes_of(packed_at[j] + to_block(block));
-    let element = weight[grid_at[j] + to_grid(block)][grid_word(block) / ELEMENT_WORDS];
-    grid[j] = grid_of(word_in(element, grid_word(block)), block);
+    w[j] = bytes_of(packed_at[j], to_block(block));
+    grid[j] = grid_of(word_at(grid_at[j], to_grid(block), grid_word(block)), block);
   }
   for (var i = 0u; i < TILE_M; i++) {
     let at = x_at[i] + block * BYTE_LOADS;

@@ -7,16 +7,13 @@
 //
 // ABREAST rows lie side by side (gpu/checkpoint/abreast.py): the first block of each of them, then
 // the second of each, …, then their grids, a load of each in turn.
-// use: words
+// use: weight_store
 // use: weight
 override BLOCKS: u32;
 override ABREAST: u32 = 1u;
 
 const BLOCK_FOURS = 8u;                           // fours of weights in a block
 const PACKED_FOURS = BLOCK_FOURS / BLOCK_PACKED;  // fours in a load
-
-// Where the rows begin that lie side by side with `row`.
-fn group_at(row: u32) -> u32 { return row / ABREAST * ABREAST * row_packed(); }
 
 // Loads of a row.
 fn row_packed() -> u32 {
@@ -25,12 +22,12 @@ fn row_packed() -> u32 {
 }
 
 // Where the blocks of a row begin, and how far from there `block` is.
-fn blocks_at(row: u32) -> u32 { return group_at(row) + row % ABREAST * BLOCK_PACKED; }
+fn blocks_at(row: u32) -> Place { return place_of(row, row % ABREAST * BLOCK_PACKED); }
 fn to_block(block: u32) -> u32 { return block * ABREAST * BLOCK_PACKED; }
 
 // Where the grids of a row begin, how far from there that of `block` is, and in which word there.
-fn grids_at(row: u32) -> u32 {
-  return group_at(row) + ABREAST * BLOCKS * BLOCK_PACKED + row % ABREAST;
+fn grids_at(row: u32) -> Place {
+  return place_of(row, ABREAST * BLOCKS * BLOCK_PACKED + row % ABREAST);
 }
 fn to_grid(block: u32) -> u32 { return block / max(GRIDS_PACKED, 1u) * ABREAST; }
 fn grid_word(block: u32) -> u32 {

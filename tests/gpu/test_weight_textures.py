@@ -1,0 +1,100 @@
+"""Weights in textures: what is written lies where it should, how many rows one holds, and that no
+bit of a model's numbers depends on where its weights lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpu.checkpoint.abreast import max_rows, rows_abreast
+from gpu.webgpu.buffers import Memory
+from gpu.webgpu.device import Device
+from tests.gpu import driving, random_models
+from tests.gpu.on_device import packed_rows
+
+
+@pytest.fixture
+def textures(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_textures(monkeypatch, True)
+
+
+def use_textures(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
+    monkeypatch.setattr("gpu.webgpu.device.reads_textures_faster", lambda info: wanted)
+
+
+def with_side(device: Device, texels: int) -> Device:
+    limits = {**device.info.limits, "max-texture-dimension-2d": texels}
+    return replace(device, info=replace(device.info, limits=limits))
+
+
+@pytest.mark.usefixtures("textures")
+@pytest.mark.parametrize("abreast", [1, 4])
+def test_lines_lie_where_they_were_written(device: Device, abreast: int) -> None:
+    memory = Memory(device)
+    tensor = memory.weights("weight", 12, 20, abreast)
+    assert (tensor.buffer.width, tensor.buffer.height) == (5 * abreast, 12 // abreast)
+    assert memory.n_bytes["weights"] == tensor.n_bytes == 12 * 20 * 4
+    rows = np.arange(1, 241, dtype=np.uint32).reshape(12, 20)
+    memory.write(tensor, rows[8:], at=8 * 80)
+    assert np.array_equal(memory.read(tensor), np.where(np.arange(12)[:, None] < 8, 0, rows))
+    memory.write(tensor, rows[:4])
+    memory.write(tensor, rows[4:8], at=4 * 80)
+    assert np.array_equal(memory.read(tensor), rows)
+
+
+@pytest.mark.usefixtures("textures")
+@pytest.mark.parametrize(("n_rows", "at"), [(2, 0), (4, 160)])
+def test_parts_of_a_line_are_refused(device: Device, n_rows: int, at: int) -> None:
+    memory = Memory(device)
+    tensor = memory.weights("weight", 12, 20, 4)
+    rows = np.ones((n_rows, 20), np.uint32)
+    with pytest.raises(ValueError, match=rf"{n_rows * 80} bytes at {at} are no lines of 320 of"):
+        memory.write(tensor, rows, at=at)
+    assert not memory.read(tensor).any()
+
+
+@pytest.mark.usefixtures("textures")
+def test_a_texture_holds_as_many_lines_as_the_device_takes(device: Device) -> None:
+    narrow = with_side(device, 64)
+    assert max_rows(narrow, 32, 1) == 64
+    assert max_rows(narrow, 32, 8) == 64 * 8
+    assert max_rows(narrow, 36, 8) == 0  # lines of 72 texels
+    assert max_rows(with_side(device, 1 << 30), 1 << 20, 1) == device.max_binding_bytes >> 22
+
+
+@pytest.mark.usefixtures("textures")
+def test_rows_too_long_for_a_line_lie_by_themselves(device: Device) -> None:
+    software = replace(device, info=replace(device.info, software=True))
+    assert rows_abreast(with_side(software, 64), "f16", 64, 48, 1) == 8
+    assert rows_abreast(with_side(software, 63), "f16", 64, 48, 1) == 1
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
+@pytest.mark.parametrize("name", ["qwen2", "mixtral"])
+def test_no_bit_depends_on_it(
+    device: Device, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
+) -> None:
+    """Embedding, products of one row and of many, experts and the output head; in textures of so
+    few lines, too, that matrices have several."""
+    folder = random_models.folder(name)
+    ids = list(range(3, 40))
+
+    def logits(on: Device) -> tuple[int, list[bytes], bytes]:
+        runner = driving.load(on, folder, dtype)
+        matrices, memory = runner.model.matrices(), Memory(on)
+        stored = [packed_rows(memory, matrix).tobytes() for matrix in matrices]
+        driving.begin(runner, 0, ids, len(ids))
+        n_shards = max(len(matrix.shards) for matrix in matrices)
+        return n_shards, stored, driving.last_logits(runner, ids, chunk=17).tobytes()
+
+    use_textures(monkeypatch, False)
+    _, *in_buffers = logits(device)
+    use_textures(monkeypatch, True)
+    _, *in_textures = logits(device)
+    longest = {"f32": 100, "f16": 200, "q8": 120, "q4": 80}[dtype]
+    n_shards, *in_several = logits(with_side(device, longest))
+    assert n_shards > 1
+    assert in_buffers == in_textures == in_several
