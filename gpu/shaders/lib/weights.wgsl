@@ -6,7 +6,8 @@
 // same layout.
 //
 // ABREAST rows lie side by side (gpu/checkpoint/abreast.py): the first block of each of them, then
-// the second of each, …, then their grids, a load of each in turn.
+// the second of each, …, then their grids, a load of each in turn. weight_store.wgsl says what they
+// are bound as.
 // use: weight_store
 // use: weight
 override BLOCKS: u32;
