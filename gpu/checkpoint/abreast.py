@@ -3,7 +3,8 @@ second of each, and so on, then their grids, four words of each in turn.
 
 A software device has every lane walk neighbouring rows of a weight, block by block. Row after row,
 those are as many places in memory as there are rows, far more than a processor fetches ahead of;
-abreast, a lane reads on where it is. A format whose block is one load of 16 bytes gains nothing.
+abreast, a lane reads on where it is. A format whose block is one load of 16 bytes gains no time by
+it; in a texture, whose lines are limited in number, more of its rows find room.
 """
 
 from __future__ import annotations

@@ -86,12 +86,13 @@ class MatrixUploader:
         """Room on the device for `n` rows of so many words; shards hold multiples of `unit` and of
         the rows that lie abreast."""
         device, together = self.memory.device, lcm(unit, n_abreast)
-        limit = max_rows(device, words, n_abreast) // together * together
+        most = max_rows(device, words, n_abreast)
+        limit = most // together * together
         if limit == 0:
             raise DeviceError(
                 f"{name}: {together} rows that belong together take {4 * words * together:,} "
-                f"bytes, but this device binds {device.max_binding_bytes:,} at most; a smaller "
-                f"--dtype needs less"
+                f"bytes, but this device binds {4 * words * most:,} at most of rows so long; a "
+                f"smaller --dtype needs less"
             )
         shards = []
         for first in range(0, n, limit):

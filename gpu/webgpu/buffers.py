@@ -58,7 +58,7 @@ ITEM_BYTES = {"f32": 4, "u32": 4, "f16": 2}
 
 
 class Memory:
-    """Makes buffers on one device and counts their bytes by purpose."""
+    """Makes buffers and textures on one device and counts their bytes by purpose."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -134,7 +134,10 @@ class Memory:
             return
         line = _line_bytes(tensor)
         if at % line or piece.nbytes % line:
-            raise ValueError(f"{piece.nbytes} bytes at {at} are no lines of {line} of {tensor!r}")
+            raise ValueError(
+                f"{tensor!r} is a texture and written in whole lines of {line} bytes, but got "
+                f"{piece.nbytes} bytes at {at}"
+            )
         to = {"texture": tensor.buffer, "origin": (0, at // line, 0)}
         size = (tensor.buffer.width, piece.nbytes // line, 1)
         queue.write_texture(to, piece, {"bytes_per_row": line}, size)

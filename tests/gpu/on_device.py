@@ -8,7 +8,9 @@ import numpy.typing as npt
 from gpu.checkpoint.abreast import one_by_one
 from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.packing import unpack
+from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.buffers import Memory
+from tests.gpu import driving
 
 
 def packed_rows(memory: Memory, matrix: Matrix) -> npt.NDArray[np.uint32]:
@@ -20,3 +22,12 @@ def packed_rows(memory: Memory, matrix: Matrix) -> npt.NDArray[np.uint32]:
 def stored_numbers(memory: Memory, matrix: Matrix) -> npt.NDArray[np.float32]:
     """(n, k)."""
     return unpack(matrix.dtype, packed_rows(memory, matrix), matrix.k)
+
+
+def stored_and_computed(runner: WgpuRunner) -> tuple[list[bytes], bytes]:
+    """The rows of every matrix, and the logits after 37 tokens in steps of 17."""
+    matrices, memory = runner.model.matrices(), runner._memory
+    stored = [packed_rows(memory, matrix).tobytes() for matrix in matrices]
+    ids = list(range(3, 40))
+    driving.begin(runner, 0, ids, len(ids))
+    return stored, driving.last_logits(runner, ids, chunk=17).tobytes()

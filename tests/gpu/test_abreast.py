@@ -11,10 +11,9 @@ import pytest
 from gpu.checkpoint import uploader, weights
 from gpu.checkpoint.abreast import SOFTWARE_ROWS, abreast, one_by_one, rows_abreast
 from gpu.checkpoint.packing import FORMATS, row_words
-from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.gpu import driving, random_models
-from tests.gpu.on_device import packed_rows
+from tests.gpu.on_device import stored_and_computed
 from tests.gpu.rig import limited
 
 
@@ -55,7 +54,6 @@ def test_no_bit_depends_on_it(
 ) -> None:
     """Embedding, products of one row and of many, experts and the output head."""
     folder = random_models.folder(name)
-    ids = list(range(3, 40))
 
     def laid(software: bool) -> tuple[set[int], list[bytes], bytes]:
         for module in (uploader, weights):
@@ -65,11 +63,8 @@ def test_no_bit_depends_on_it(
                 lambda device, *of: rows_abreast(as_software(device, software), *of),
             )
         runner = driving.load(device, folder, dtype)
-        matrices, memory = runner.model.matrices(), Memory(device)
-        stored = [packed_rows(memory, matrix).tobytes() for matrix in matrices]
-        driving.begin(runner, 0, ids, len(ids))
-        logits = driving.last_logits(runner, ids, chunk=17)
-        return {matrix.abreast for matrix in matrices}, stored, logits.tobytes()
+        widths = {matrix.abreast for matrix in runner.model.matrices()}
+        return widths, *stored_and_computed(runner)
 
     (widths, *row_after_row), (widths_abreast, *side_by_side) = laid(False), laid(True)
     assert widths == {1}

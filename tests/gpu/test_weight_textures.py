@@ -12,7 +12,7 @@ from gpu.checkpoint.abreast import max_rows, rows_abreast
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.gpu import driving, random_models
-from tests.gpu.on_device import packed_rows
+from tests.gpu.on_device import stored_and_computed
 
 
 @pytest.fixture
@@ -50,7 +50,9 @@ def test_parts_of_a_line_are_refused(device: Device, n_rows: int, at: int) -> No
     memory = Memory(device)
     tensor = memory.weights("weight", 12, 20, 4)
     rows = np.ones((n_rows, 20), np.uint32)
-    with pytest.raises(ValueError, match=rf"{n_rows * 80} bytes at {at} are no lines of 320 of"):
+    with pytest.raises(
+        ValueError, match=rf"lines of 320 bytes, but got {n_rows * 80} bytes at {at}"
+    ):
         memory.write(tensor, rows, at=at)
     assert not memory.read(tensor).any()
 
@@ -80,15 +82,11 @@ def test_no_bit_depends_on_it(
     """Embedding, products of one row and of many, experts and the output head; in textures of so
     few lines, too, that matrices have several."""
     folder = random_models.folder(name)
-    ids = list(range(3, 40))
 
     def logits(on: Device) -> tuple[int, list[bytes], bytes]:
         runner = driving.load(on, folder, dtype)
-        matrices, memory = runner.model.matrices(), Memory(on)
-        stored = [packed_rows(memory, matrix).tobytes() for matrix in matrices]
-        driving.begin(runner, 0, ids, len(ids))
-        n_shards = max(len(matrix.shards) for matrix in matrices)
-        return n_shards, stored, driving.last_logits(runner, ids, chunk=17).tobytes()
+        n_shards = max(len(matrix.shards) for matrix in runner.model.matrices())
+        return n_shards, *stored_and_computed(runner)
 
     use_textures(monkeypatch, False)
     _, *in_buffers = logits(device)

@@ -41,13 +41,11 @@ var<private> grid_at: array<Place, TILE_N>;   // and their grids
 var<private> grid: array<vec2f, TILE_N>;
 
 // Leaves the tile from row `first_m` and column `first_n` on in `sums` of the lanes of strand 0.
-// Rows and columns past the edge repeat the last one, tiles past it the last tile. `lane`: of the
-// workgroup.
+// Rows and columns past the edge repeat the last one. `lane`: of the workgroup.
 fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   begin_rows(first_m, n_rows, lane);
-  let first = min(first_n, (N - 1u) / TILE_N * TILE_N);
   for (var j = 0u; j < TILE_N; j++) {
-    let row = weight_row(min(first + j, N - 1u));
+    let row = weight_row(min(first_n + j, N - 1u));
     packed_at[j] = blocks_at(row);
     grid_at[j] = grids_at(row);
   }
@@ -55,7 +53,7 @@ fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   for (var block = first_block(lane); block < BLOCKS; block += STRANDS) {
     if (GRIDS_PACKED > 0u) {
       for (var j = 0u; j < TILE_N; j++) {
-        grid[j] = column_grid(j, block);
+        grid[j] = grid_of(word_at(grid_at[j], to_grid(block), grid_word(block)), block);
       }
     }
     add_block(block, lane);
@@ -75,19 +73,6 @@ fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   }
 }
 
-// A load of a column's blocks, and the grid of one of them. Where the columns of a tile lie side by
-// side in one line, they are found from the first: addresses of one line cost a driver less.
-fn column_load(j: u32, load: u32) -> vec4u {
-  if (ABREAST % TILE_N == 0u) { return load_at(packed_at[0], j * BLOCK_PACKED + load); }
-  return load_at(packed_at[j], load);
-}
-fn column_grid(j: u32, block: u32) -> vec2f {
-  if (ABREAST % TILE_N == 0u) {
-    return grid_of(word_at(grid_at[0], j + to_grid(block), grid_word(block)), block);
-  }
-  return grid_of(word_at(grid_at[j], to_grid(block), grid_word(block)), block);
-}
-
 // Adds the products of a block of one row of x, given as its fours, a column of the tile at a time.
 // The loads of a column's block, which lie side by side, follow each other, and what each brings is
 // used up before the next. The order of a column's sum is that of `add_four`.
@@ -95,7 +80,7 @@ fn add_columns(block: u32, row: array<vec4f, BLOCK_FOURS>) {
   for (var j = 0u; j < TILE_N; j++) {
     var sum = sums[j];
     for (var i = 0u; i < BLOCK_PACKED; i++) {
-      let loaded = column_load(j, to_block(block) + i);
+      let loaded = load_at(packed_at[j], to_block(block) + i);
       for (var f = 0u; f < PACKED_FOURS; f++) {
         sum = dot_add(row[i * PACKED_FOURS + f], four_of(loaded, f, grid[j]), sum);
       }
@@ -108,7 +93,7 @@ fn add_columns(block: u32, row: array<vec4f, BLOCK_FOURS>) {
 fn add_four(block: u32, four: u32, lane: u32) {
   if (four % PACKED_FOURS == 0u) {
     for (var j = 0u; j < TILE_N; j++) {
-      packed[j] = column_load(j, to_block(block) + four / PACKED_FOURS);
+      packed[j] = load_at(packed_at[j], to_block(block) + four / PACKED_FOURS);
     }
   }
   var w = array<vec4f, TILE_N>();
