@@ -150,11 +150,16 @@ fn pick_part(span: Span, query: Query) -> Span {
   return picked;
 }
 
-// Narrows a span until it holds at most `enough` keys, or all that it holds are equal.
-fn narrow(row: Quads, start: Span, query: Query, enough: u32) -> Span {
+// Narrows a span until it holds at most `enough` keys, or all that it holds are equal; by `n_walks`
+// walks at least.
+fn narrow(row: Quads, start: Span, query: Query, enough: u32, n_walks: u32) -> Span {
   var span = start;
-  for (var round = 0u; span.n > enough && span.high - span.low > 1u; round++) {
-    tally(row, span, round);
+  for (
+    var walk = 0u;
+    walk < n_walks || (span.n > enough && span.high - span.low > 1u);
+    walk++
+  ) {
+    tally(row, span, walk);
     if (lane == 0u) { shared_span = pick_part(span, query); }
     span = workgroupUniformLoad(&shared_span);
   }

@@ -169,8 +169,3 @@ fn find(w: Window, query: Query, floor: u32) -> Place {
   let mass_through = cumulative[w.base + end - 1u];
   return Place(entry.x, entry.y, w.n_above + begin, w.n_above + end, mass_through);
 }
-
-fn place_in(w: Window, query: Query, floor: u32) -> Place {
-  if (lane == 0u) { shared_place = find(w, query, floor); }
-  return workgroupUniformLoad(&shared_place);
-}
