@@ -25,6 +25,7 @@ from typing import Any
 import wgpu
 
 from gpu.errors import DeviceError
+from gpu.webgpu.c_types import parse_together
 from gpu.webgpu.commands import StepCommands
 
 SIGNATURES = {
@@ -93,6 +94,7 @@ UNAVAILABLE = missing_internals()
 if not UNAVAILABLE:
     from wgpu.backends.wgpu_native import _api, ffi, lib
 
+    parse_together(ffi)
     NULL = ffi.NULL
     _create_encoder = lib.wgpuDeviceCreateCommandEncoder
     _begin_pass = lib.wgpuCommandEncoderBeginComputePass
