@@ -23,7 +23,8 @@ from gpu.runners.expert_offload import ExpertOffload
 from gpu.step import ExpertUse, Step, Times
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.calls import open_calls
-from gpu.webgpu.commands import Copy, PassDispatch, StepCommands
+from gpu.webgpu.commands import Copy, StepCommands
+from gpu.webgpu.plan import Dispatch
 from gpu.webgpu.timestamps import FIRST_MARK, Timestamps
 
 NOTHING = Step(())
@@ -90,6 +91,7 @@ class StepQueue:
         self._write = self._calls.writer(tensors.step.buffer, self._step_bytes)
         self._timestamps = Timestamps(device, n_marks) if device.has_timestamps else None
         self._prepared: dict[tuple[PlanKey, int], Any] = {}
+        self._started: set[int] = set()  # kernels that have run, by their identity
         self._free = deque(
             Lane(self._calls.readback(result_bytes, f"readback{i}")) for i in range(depth)
         )
@@ -104,12 +106,14 @@ class StepQueue:
         """`marks` False: without the times inside the pass that the plan may have marked. Raises
         IndexError when `depth` steps are in flight already."""
         asked = time.perf_counter()
+        n_queries = self._n_queries(recorded, marks)
+        prepared = self._prepare(recorded, n_queries)
         lane = self._free.popleft()
         self._write(pack_step(step, self._step_bytes, self._blocks))
         lane.experts = self._run_to_last(recorded, step)
-        lane.n_queries = self._n_queries(recorded, marks)
+        lane.n_queries = n_queries
         began = time.perf_counter()
-        encoder = self._calls.record(self._prepare(recorded, lane.n_queries), lane.readback)
+        encoder = self._calls.record(prepared, lane.readback)
         walked = time.perf_counter()
         commands = self._calls.finish(encoder)
         encoded = time.perf_counter()
@@ -137,9 +141,11 @@ class StepQueue:
 
     def run(self, recorded: RecordedPlan, step: Step) -> None:
         """Run a step without reading its results, and wait for everything submitted."""
+        prepared = self._prepare(recorded, self._n_queries(recorded))
         self._write(pack_step(step, self._step_bytes, self._blocks))
         self._run_to_last(recorded, step)
-        self._finish(self._prepare(recorded, self._n_queries(recorded)))
+        self._calls.submit(self._calls.encode(prepared))
+        self._calls.wait()
 
     def dispatch_times(self, recorded: RecordedPlan, step: Step, repeat: int) -> Times | None:
         """(repeat, n_dispatches) ms of each dispatch on the GPU, in `repeat` runs of a step after
@@ -152,16 +158,23 @@ class StepQueue:
         timer.run()  # the first run of a pipeline compiles it
         return np.stack([timer.run() for _ in range(repeat)])
 
-    def warm(self, dispatch: PassDispatch) -> None:
-        """Run one dispatch of a plan for no rows: its shader returns at once, but drivers that
-        compile at first use have done it by then."""
-        self._write(pack_step(NOTHING, self._step_bytes, self._blocks))
-        self._finish(self._calls.prepare(StepCommands(((dispatch,),))))
-
-    def _finish(self, prepared: Any) -> None:
-        """Run the last commands of what has been written, and wait."""
-        self._calls.submit(self._calls.encode(prepared))
+    def warm(self, dispatch: Dispatch) -> bool:
+        """Run one dispatch of a plan for no rows, and wait: its shader returns at once, but drivers
+        that compile at first use have done it by then. False: its kernel has run before."""
+        if not self._start(dispatch):
+            return False
         self._calls.wait()
+        return True
+
+    def _start(self, dispatch: Dispatch) -> bool:
+        """As `warm`, without waiting for it."""
+        if id(dispatch.kernel) in self._started:
+            return False
+        prepared = self._calls.prepare(StepCommands(((dispatch.in_pass,),)))
+        self._started.add(id(dispatch.kernel))
+        self._write(pack_step(NOTHING, self._step_bytes, self._blocks))
+        self._calls.submit(self._calls.encode(prepared))
+        return True
 
     def _run_to_last(self, recorded: RecordedPlan, step: Step) -> ExpertUse | None:
         """What runs before the commands that `_commands` gives; None: nothing."""
@@ -176,9 +189,13 @@ class StepQueue:
         return recorded.n_queries if marks else min(recorded.n_queries, FIRST_MARK)
 
     def _prepare(self, recorded: RecordedPlan, n_queries: int) -> Any:
+        """A plan's commands. It may write a step of its own, so it comes before the step's."""
         key = (recorded.key, n_queries)
         prepared = self._prepared.get(key)
         if prepared is None:
+            # The driver compiles the first kernels while wgpu still makes the others' pipelines.
+            for dispatch in recorded.plan.dispatches:
+                self._start(dispatch)
             prepared = self._calls.prepare(self._commands(recorded, n_queries))
             self._prepared[key] = prepared
         return prepared

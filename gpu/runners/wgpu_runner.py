@@ -139,7 +139,6 @@ class WgpuRunner:
         self._looks = LookPasses(config, self.plans, self._queue, self._tensors, memory)
         self._peaks: dict[str, float] | None = None
         self._n_watched = 0
-        self._warm: set[int] = set()  # kernels that were compiled, by their identity
 
     @classmethod
     def load(
@@ -279,9 +278,7 @@ class WgpuRunner:
         than its own. Plans with other buckets share the same kernels."""
         for recorded in self._plans_to_reach() if reach else self._plans_to_warm():
             for dispatch in recorded.plan.dispatches:
-                if id(dispatch.kernel) not in self._warm:
-                    self._warm.add(id(dispatch.kernel))
-                    self._queue.warm(dispatch.in_pass)
+                if self._queue.warm(dispatch):
                     yield
 
     def _plans_to_reach(self) -> Iterator[RecordedPlan]:
@@ -304,6 +301,7 @@ class WgpuRunner:
     def close(self) -> None:
         while self._queue:
             self._queue.collect()
+        self.plans.kernels.close()
         self.gpu.close()
 
     def plan_for(

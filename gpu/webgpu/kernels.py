@@ -9,7 +9,9 @@ declares are the only place where their order is written down: ops bind by name.
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -17,8 +19,7 @@ from typing import Any
 
 import wgpu
 
-from gpu.errors import DeviceError
-from gpu.webgpu import native
+from gpu.webgpu.compiler import Compiler
 from gpu.webgpu.device import Device
 
 _BINDING = re.compile(
@@ -105,24 +106,29 @@ def _kind(space: str, access: str) -> str:
     return "storage" if access == "read_write" else "read-only-storage"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Kernel:
-    """A compiled pipeline. `source` is what was compiled, `constants` its overrides."""
+    """A shader with its overrides. `source` is what is compiled, `constants` its overrides."""
 
     name: str
-    pipeline: Any
     layout: Any
     bindings: tuple[Binding, ...]
     source: str
     constants: Mapping[str, Number]
+    _compiled: Future[Any]
+
+    @property
+    def pipeline(self) -> Any:
+        """Waits until it is compiled. Raises DeviceError when it cannot be."""
+        return self._compiled.result()
 
 
 class Kernels:
-    """Compiles each specialisation once."""
+    """Each specialisation once, compiled in the background."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._modules: dict[str, Any] = {}
+        self._compiler = Compiler(device)
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
 
     def __len__(self) -> int:
@@ -135,49 +141,31 @@ class Kernels:
         prelude: Mapping[str, str] | None = None,
         lib: Mapping[str, str] | None = None,
     ) -> Kernel:
-        """The kernel for shader `name` with these overrides, compiled now if it is new.
-
-        Raises DeviceError with the composed source's line when the shader does not compile.
-        """
+        """The kernel for shader `name` with these overrides, which begins to be compiled now if it
+        is new. Raises ValueError for an override that the shader does not declare."""
         prelude, lib = prelude or {}, self.device.lib | dict(lib or {})
         key = (name, _items(constants), _items(prelude), _items(lib))
         if key not in self._kernels:
             source = compose(name, prelude, lib)
-            self._kernels[key] = self._compile(name, source, constants)
+            self._kernels[key] = self._begin(name, source, dict(constants))
         return self._kernels[key]
 
-    def _compile(self, name: str, source: str, constants: Mapping[str, Number]) -> Kernel:
+    def close(self) -> None:
+        """Compile nothing more; waits for what is being compiled."""
+        self._compiler.close()
+
+    def _begin(self, name: str, source: str, constants: dict[str, Number]) -> Kernel:
         declared = set(_OVERRIDE.findall(source))
         if unknown := set(constants) - declared:
             raise ValueError(f"{name}.wgsl has no override named {', '.join(sorted(unknown))}")
         bindings = bindings_of(source)
-        device = self.device.wgpu
-        layout = device.create_bind_group_layout(label=name, entries=[b.layout for b in bindings])
-        try:
-            pipeline = device.create_compute_pipeline(
-                label=name,
-                layout=device.create_pipeline_layout(bind_group_layouts=[layout]),
-                compute={
-                    "module": self._module(name, source),
-                    "entry_point": "main",
-                    "constants": {k: float(v) for k, v in constants.items()},
-                },
-            )
-        except wgpu.GPUError as error:
-            raise DeviceError(f"{name}.wgsl with {dict(constants)} failed: {error}") from error
-        return Kernel(name, pipeline, layout, bindings, source, dict(constants))
-
-    def _module(self, name: str, source: str) -> Any:
-        if source not in self._modules:
-            device = self.device.wgpu
-            try:
-                module = device.create_shader_module(label=name, code=source)
-            except wgpu.GPUError as error:
-                raise DeviceError(f"{name}.wgsl does not compile: {error}") from error
-            if not self.device.checked:
-                module = native.trusted_module(device, source, name)
-            self._modules[source] = module
-        return self._modules[source]
+        layout = self.device.wgpu.create_bind_group_layout(
+            label=name, entries=[b.layout for b in bindings]
+        )
+        compiled = self._compiler.begin(name, source, constants, layout)
+        kernel = Kernel(name, layout, bindings, source, constants, compiled)
+        weakref.finalize(kernel, compiled.cancel)  # nobody waits for it any more
+        return kernel
 
 
 def _items(mapping: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from importlib import resources
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,7 @@ def test_every_variant_that_models_ask_for_compiles(device: Device, software: bo
     found = variants.recorded(device, software=software)
     assert {kernel.name for kernel in found} == set(shader_names())
     for kernel in found:
+        assert kernel.pipeline
         assert 1 <= workgroup_size(kernel) <= MAX_INVOCATIONS
 
 
@@ -191,12 +193,16 @@ def broken(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     monkeypatch.setattr(kernels, "read_shader", lambda name: read(name).replace(old, new))
 
 
+def pipeline(device: Device, constants: dict[str, int]) -> Any:
+    return Kernels(device).get("embed", constants, lib={"weight": "weight_f32"}).pipeline
+
+
 def test_a_shader_that_does_not_compile_is_named_with_the_line(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch, "let row = id.y;", "let row = id.nothing;")
     with pytest.raises(DeviceError) as caught:
-        Kernels(device).get("embed", {"BLOCKS": 1, "COUNT": 1}, lib={"weight": "weight_f32"})
+        pipeline(device, {"BLOCKS": 1, "COUNT": 1})
     message = str(caught.value)
     assert message.startswith("embed.wgsl does not compile")
     assert re.search(r"\d+ │ +let row = id\.nothing;", message)
@@ -206,10 +212,10 @@ def test_a_pipeline_that_cannot_be_made_is_named_with_its_constants(device: Devi
     with pytest.raises(
         DeviceError, match=r"(?s)embed\.wgsl with {'BLOCKS': 3} failed.*COUNT"
     ) as caught:
-        Kernels(device).get("embed", {"BLOCKS": 3}, lib={"weight": "weight_f32"})
+        pipeline(device, {"BLOCKS": 3})
     assert "COUNT" in str(caught.value)
 
 
 def test_an_unknown_override_is_refused(device: Device) -> None:
     with pytest.raises(ValueError, match=r"embed\.wgsl has no override named COUNTS"):
-        Kernels(device).get("embed", {"COUNTS": 1}, lib={"weight": "weight_f32"})
+        pipeline(device, {"COUNTS": 1})

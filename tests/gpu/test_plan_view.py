@@ -3,6 +3,7 @@ its costs are those of the model's arithmetic, worked out here another way."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -123,7 +124,7 @@ def test_a_size_that_cannot_be_worked_out(source: str) -> None:
 
 
 def made_kernel(source: str, constants: dict[str, Any]) -> Kernel:
-    return Kernel("made", None, None, (), source, constants)
+    return Kernel("made", None, (), source, constants, Future())
 
 
 def test_values_are_put_in_as_their_types() -> None:
