@@ -110,9 +110,11 @@ def load_engine(
     *,
     name: str | None = None,
     loras: Mapping[str, Path] | None = None,
+    warm_up: bool = False,
 ) -> Engine:
     """What the engine's process does first. `name`: of the model, if not its folder's; `loras`:
-    folders of adapters, of which those are left out that the model cannot have."""
+    folders of adapters, of which those are left out that the model cannot have; `warm_up`: compile
+    what requests will need while there are none."""
     return Engine.load(
         path,
         name=name or (tale.NAME if path == tale.model_dir() else None),
@@ -128,7 +130,7 @@ def load_engine(
         loras=usable(path, loras or {}),
         queue=settings.queue,
         prefix_cache=settings.prefix_cache,
-        warm_up=True,
+        warm_up=warm_up,
         probe=True,
         keep_bytes=settings.keep_bytes,
         progress=progress,
@@ -144,7 +146,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     """
     loras = find_loras(settings.lora)  # whose memory is judged with the model's
     model = find_model(settings, loras=loras)  # what cannot be run is refused before a port is open
-    load = functools.partial(load_engine, loras=loras)
+    load = functools.partial(load_engine, loras=loras, warm_up=True)
     compare = compared(settings.compare_tokenizer, model.path)
     with bind(settings.host, settings.port) as listener:
         engine = ProcessEngine(

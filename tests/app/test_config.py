@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 import app.server
 from app.cli import main
 from app.config import Settings, SettingsError, is_loopback, rows
+from app.engines import Progress
 from app.server import PortError, address, bind
 from gpu import DeviceError, DeviceInfo, Probed, ProbedRow
 
@@ -303,6 +305,28 @@ def test_the_server_loads_with_or_without_the_prefix_cache(
     settings = Settings(prefix_cache=prefix_cache)
     app.server.load_engine(settings, tmp_path, lambda fraction, message: None)
     assert asked["prefix_cache"] is prefix_cache
+
+
+def test_only_a_server_compiles_ahead_of_requests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Who writes one text would wait for kernels that it does not need."""
+    asked: dict[str, Any] = {}
+    loads: list[Callable[[Progress], Any]] = []
+    make = app.server.ProcessEngine
+
+    def noted(load: Callable[[Progress], Any], *others: Any) -> Any:
+        loads.append(load)
+        return make(load, *others)
+
+    monkeypatch.setattr("gpu.Engine.load", lambda folder, **options: asked.update(options))
+    monkeypatch.setattr(app.server, "ProcessEngine", noted)
+    monkeypatch.setattr(app.server, "run", lambda server, engine, tell: server.server_close())
+    app.server.serve(Settings(port=0), lambda line: None)
+    loads[0](lambda fraction, message: None)
+    assert asked["warm_up"] is True
+    app.server.load_engine(Settings(), tmp_path, lambda fraction, message: None)
+    assert asked["warm_up"] is False
 
 
 def test_a_device_error_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
