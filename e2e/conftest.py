@@ -44,6 +44,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What went wrong at the first try: which test it was does not say why."""
+    again = terminalreporter.stats.get("rerun", [])
+    if again:
+        terminalreporter.section("before a second try")
+    for report in again:
+        terminalreporter.line(f"{report.nodeid}\n{report.longreprtext}\n")
+
+
 @pytest.fixture(scope="session")
 def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
     """The system's Chromium where there is one (or TOKENGLASS_CHROMIUM), else Playwright's."""
