@@ -1,10 +1,10 @@
 """A forward pass as data: recorded once, replayed every step.
 
 WebGPU's command buffers cannot be submitted twice, and each call from Python costs microseconds.
-So a model runs once per shape with a `Recorder`, which compiles what is missing, builds the bind
-groups and appends `Dispatch`es to a `Plan`. Replaying a plan (`gpu.webgpu.commands`) only walks its
-prebuilt handles into one compute pass. Nothing else is created per step than the encoder, its pass
-and the command buffer that WebGPU demands.
+So a model runs once per shape with a `Recorder`, which has compiled what is missing, builds the
+bind groups and appends `Dispatch`es to a `Plan`. Replaying a plan (`gpu.webgpu.commands`) only
+walks its prebuilt handles into one compute pass. Nothing else is created per step than the encoder,
+its pass and the command buffer that WebGPU demands.
 """
 
 from __future__ import annotations
