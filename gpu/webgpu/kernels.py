@@ -164,8 +164,15 @@ class Kernels:
         )
         compiled = self._compiler.begin(name, source, constants, layout)
         kernel = Kernel(name, layout, bindings, source, constants, compiled)
-        weakref.finalize(kernel, compiled.cancel)  # nobody waits for it any more
+        # Held here, a pipeline would keep its device past the collection that finds both.
+        weakref.finalize(kernel, _cancel, weakref.ref(compiled))
         return kernel
+
+
+def _cancel(compiled: weakref.ref[Future[Any]]) -> None:
+    """Nobody waits for it any more."""
+    if pending := compiled():
+        pending.cancel()
 
 
 def _items(mapping: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

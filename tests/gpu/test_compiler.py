@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,6 +69,23 @@ def test_what_nobody_holds_any_more_is_not_compiled(device: Device, slow: SlowCo
     assert (first.pipeline, second.pipeline) == ("embed 1", "embed 2")
     assert embed(kernels, 4).pipeline == "embed 4"
     assert slow.compiled == [1, 2, 4]
+
+
+def test_a_kernel_takes_its_pipeline_along(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pipeline:
+        """Stands in a circle with others, as wgpu's objects do with their device."""
+
+        def __init__(self) -> None:
+            self.device = [self]
+
+    monkeypatch.setattr(Compiler, "_compile", lambda *_: Pipeline())
+    circle: list[Any] = [embed(Kernels(device), 1)]
+    circle.append(circle)
+    pipeline = weakref.ref(circle[0].pipeline)
+    assert pipeline()
+    del circle
+    gc.collect()
+    assert pipeline() is None
 
 
 def test_closing_waits_for_what_has_begun_and_begins_nothing(
