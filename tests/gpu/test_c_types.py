@@ -51,9 +51,10 @@ found = cffi.api.FFI._typeof_locked
 asked = []
 cffi.api.FFI._typeof_locked = lambda ffi, name: asked.append(name) or found(ffi, name)
 
+from app import tale
 from gpu import Engine, SamplingParams
 
-engine = Engine.load("app/tale/model")
+engine = Engine.load(tale.model_dir())
 list(engine.generate(engine.tokenizer.encode("Once"), SamplingParams(max_tokens=1)))
 engine.close()
 print(len(asked), *asked, sep="\\n")
