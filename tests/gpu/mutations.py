@@ -13,7 +13,12 @@ NASTY = (
     0, -1, 1, 2**31, 2**53 + 1, 2**63, 2**64, 10**400, 1e308, -0.0, 5e-324, float("inf"),
     float("nan"), True, False, None, "", "\0", "\ud800", "../..", "a" * 300, [], {}, [[]],
 )  # fmt: skip
-LEAVES = st.sampled_from(NASTY) | st.integers() | st.floats() | st.text(max_size=8)
+LEAVES = (
+    st.sampled_from(NASTY).map(copy.deepcopy)  # which `trees` may change again
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+)
 VALUES = st.recursive(
     LEAVES,
     lambda inner: (
