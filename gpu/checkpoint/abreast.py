@@ -1,19 +1,21 @@
 """Rows of a matrix that lie abreast on the device: the first block of each of some rows, then the
-second of each, and so on, then their grids, four words of each in turn.
+second of each, and so on, then in the same order the grids of those blocks.
 
 A software device has every lane walk neighbouring rows of a weight, block by block. Row after row,
 those are as many places in memory as there are rows, far more than a processor fetches ahead of;
-abreast, a lane reads on where it is. A format whose block is one load of 16 bytes gains no time by
-it; in a texture, whose lines are limited in number, more of its rows find room.
+abreast, a lane reads on where it is, and finds the grids of several of its rows in one load of 16
+bytes. In a texture, whose lines are limited in number, more rows find room.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from gpu.checkpoint.packing import FORMATS, GROUP_WORDS, U32, row_words, weight_words
+from gpu.checkpoint.packing import FORMATS, U32, row_words, weight_words
 from gpu.webgpu.buffers import TEXEL_WORDS
 from gpu.webgpu.device import Device
 
@@ -55,27 +57,23 @@ def one_by_one(dtype: str, k: int, laid: U32, n: int) -> U32:
     return packed
 
 
-def _rows(dtype: str, k: int, packed: U32, n: int) -> list[U32]:
-    """Blocks (rows / n, n, blocks, words), and in the same way grids in fours of words."""
+def _rows(dtype: str, k: int, packed: U32, n: int) -> list[npt.NDArray[Any]]:
+    """Blocks (rows / n, n, blocks, words), and grids (rows / n, n, grids, 1)."""
     groups, end = len(packed) // n, weight_words(dtype, k)
+    return [part.reshape(groups, n, -1, together) for part, together in _parts(dtype, packed, end)]
+
+
+def _laid(dtype: str, k: int, laid: U32, n: int) -> list[npt.NDArray[Any]]:
+    """Blocks (rows / n, blocks, n, words), and grids (rows / n, grids, n, 1)."""
+    groups, end = laid.reshape(len(laid) // n, -1), n * weight_words(dtype, k)
     return [
-        packed[:, columns].reshape(groups, n, -1, words)
-        for columns, words in _parts(dtype, end, packed.shape[1])
+        part.reshape(len(groups), -1, n, together) for part, together in _parts(dtype, groups, end)
     ]
 
 
-def _laid(dtype: str, k: int, laid: U32, n: int) -> list[U32]:
-    """Blocks (rows / n, blocks, n, words), and in the same way grids in fours of words."""
-    end = n * weight_words(dtype, k)
-    groups = laid.reshape(len(laid) // n, -1)
-    return [
-        groups[:, columns].reshape(len(groups), -1, n, words)
-        for columns, words in _parts(dtype, end, groups.shape[1])
-    ]
-
-
-def _parts(dtype: str, end: int, width: int) -> list[tuple[slice, int]]:
-    """Columns of a row's blocks, which end at `end`, and of its grids where it has any; words that
-    stay together in each."""
-    blocks = slice(0, end), FORMATS[dtype].block_words
-    return [blocks, (slice(end, width), GROUP_WORDS)] if end < width else [blocks]
+def _parts(dtype: str, lines: U32, end: int) -> list[tuple[npt.NDArray[Any], int]]:
+    """The blocks of each line, which end at word `end`, in words, and after them the grids, where
+    there are any, each a number; how many of these stay together."""
+    blocks, grids, format = lines[:, :end], lines[:, end:], FORMATS[dtype]
+    parts: list[tuple[npt.NDArray[Any], int]] = [(blocks, format.block_words)]
+    return [*parts, (grids.view(f"u{format.grid_bytes}"), 1)] if format.grid_bytes else parts

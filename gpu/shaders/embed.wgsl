@@ -25,8 +25,9 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
   let block = load / BLOCK_PACKED;
   var grid = vec2f();
   if (GRIDS_PACKED > 0u) {
-    let word = word_at(grids_at(token - FIRST), to_grid(block), grid_word(block));
-    grid = grid_of(word, block);
+    let index = grid_index(block, (token - FIRST) % ABREAST);
+    let word = word_at(grids_at(token - FIRST), to_grid(index), grid_word(index));
+    grid = grid_of(word, index);
   }
   let packed = load_at(blocks_at(token - FIRST), to_block(block) + load % BLOCK_PACKED);
   let at = (row * BLOCKS * BLOCK_PACKED + load) * PACKED_FOURS;

@@ -19,9 +19,9 @@ from tests.gpu.rig import limited
 
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("k", [32, 33, 300])
-def test_blocks_then_grids_of_all_rows_in_turn(dtype: str, k: int) -> None:
+def test_blocks_of_all_rows_in_turn_and_then_their_grids(dtype: str, k: int) -> None:
     n, n_rows = 4, 12
-    words, blocks = FORMATS[dtype].block_words, -(-k // 32)
+    words, blocks, grid_bytes = FORMATS[dtype].block_words, -(-k // 32), FORMATS[dtype].grid_bytes
     packed = np.arange(n_rows * row_words(dtype, k), dtype=np.uint32).reshape(n_rows, -1)
     laid = abreast(dtype, k, packed, n, np.zeros_like(packed))
     want = []
@@ -29,8 +29,9 @@ def test_blocks_then_grids_of_all_rows_in_turn(dtype: str, k: int) -> None:
         rows = packed[first : first + n]
         for block in range(blocks):
             want += [row[block * words : (block + 1) * words] for row in rows]
-        for four in range(blocks * words, packed.shape[1], 4):
-            want += [row[four : four + 4] for row in rows]
+        if grid_bytes:
+            numbers = rows[:, blocks * words :].copy().view(f"u{grid_bytes}")
+            want.append(np.ascontiguousarray(numbers.T).reshape(-1).view(np.uint32))
     assert np.array_equal(laid.reshape(-1), np.concatenate(want))
     assert np.array_equal(one_by_one(dtype, k, laid, n), packed)
 

@@ -15,19 +15,17 @@
 // comes by those of the tile's rows: by loading all of them, or by loading one and trading.
 //
 // x       [rows][8 · BLOCKS] vec4; columns past K are zero
-// weight  [N] rows of one shard, see lib/weights.wgsl
+// weight  see lib/columns.wgsl
 // gain    [8 · BLOCKS] vec4; when SCALED, the scale of each row of x (any buffer without a norm)
 //
-// The shader that uses this says of which row of x a row of the result is made: `source_row`, and
-// which row of the weight a column is: `weight_row`.
+// The shader that uses this says of which row of x a row of the result is made: `source_row`.
 // use: words
-// use: weights
+// use: columns
 // use: x_tile
 // use: fma4
 // use: strands
 // prelude: const TILE_M (1, 2, 4, 8 or 16), const TILE_N, const STRANDS, const COLUMNS
 override K: u32;
-override N: u32;
 override EPS: f32 = 0.0;
 override NORM: bool = false;
 override SCALED: bool = false;
@@ -36,26 +34,14 @@ override SCALED: bool = false;
 @group(0) @binding(3) var<storage, read> gain: array<Sixteen>;
 
 var<private> packed: array<vec4u, TILE_N>;
-var<private> packed_at: array<Place, TILE_N>; // where in the weight their blocks begin
-var<private> grid_at: array<Place, TILE_N>;   // and their grids
-var<private> grid: array<vec2f, TILE_N>;
 
 // Leaves the tile from row `first_m` and column `first_n` on in `sums` of the lanes of strand 0.
 // Rows and columns past the edge repeat the last one. `lane`: of the workgroup.
 fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   begin_rows(first_m, n_rows, lane);
-  for (var j = 0u; j < TILE_N; j++) {
-    let row = weight_row(min(first_n + j, N - 1u));
-    packed_at[j] = blocks_at(row);
-    grid_at[j] = grids_at(row);
-  }
-
+  begin_columns(first_n);
   for (var block = first_block(lane); block < BLOCKS; block += STRANDS) {
-    if (GRIDS_PACKED > 0u) {
-      for (var j = 0u; j < TILE_N; j++) {
-        grid[j] = grid_of(word_at(grid_at[j], to_grid(block), grid_word(block)), block);
-      }
-    }
+    load_grids(block);
     add_block(block, lane);
   }
   var totals = array<f32, TILE_M>();

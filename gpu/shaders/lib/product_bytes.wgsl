@@ -10,33 +10,26 @@
 // alone. Norms are part of the scales.
 //
 // x       [rows] of to_bytes.wgsl
-// weight  [N] rows of one shard, see lib/weights.wgsl
+// weight  see lib/columns.wgsl
 //
 // The shader that uses this says the same as for lib/product.wgsl.
 // use: words
-// use: weights
+// use: columns
 // use: weight_bytes
 // use: byte_rows
 // use: strands
 override K: u32; // for those who count operations: blocks are whole here
-override N: u32;
 
 @group(0) @binding(1) var<storage, read> x: array<Sixteen>;
 
-var<private> x_at: array<u32, TILE_M>;        // where in x the rows of the tile begin
-var<private> packed_at: array<Place, TILE_N>; // where in the weight the blocks of its columns do
-var<private> grid_at: array<Place, TILE_N>;   // and their grids
+var<private> x_at: array<u32, TILE_M>; // where in x the rows of the tile begin
 
 // As in lib/product.wgsl.
 fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   for (var i = 0u; i < TILE_M; i++) {
     x_at[i] = source_row(min(first_m + i, n_rows - 1u)) * BLOCKS * BYTE_LOADS;
   }
-  for (var j = 0u; j < TILE_N; j++) {
-    let row = weight_row(min(first_n + j, N - 1u));
-    packed_at[j] = blocks_at(row);
-    grid_at[j] = grids_at(row);
-  }
+  begin_columns(first_n);
   for (var block = lane % STRANDS; block < BLOCKS; block += STRANDS) { add_block(block); }
   if (STRANDS > 1u) {
     var none = array<f32, TILE_M>();
@@ -46,11 +39,8 @@ fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
 
 fn add_block(block: u32) {
   var w = array<array<vec4u, 2>, TILE_N>();
-  var grid = array<vec2f, TILE_N>();
-  for (var j = 0u; j < TILE_N; j++) {
-    w[j] = bytes_of(packed_at[j], to_block(block));
-    grid[j] = grid_of(word_at(grid_at[j], to_grid(block), grid_word(block)), block);
-  }
+  for (var j = 0u; j < TILE_N; j++) { w[j] = bytes_of(packed_at[j], to_block(block)); }
+  load_grids(block);
   for (var i = 0u; i < TILE_M; i++) {
     let at = x_at[i] + block * BYTE_LOADS;
     let p = array(words_of(x[at]), words_of(x[at + 1u]));
