@@ -49,9 +49,9 @@ bench: $(VENV)/test.stamp
 	mkdir -p build && rm -f build/bench.jsonl
 	$(BIN)/tokenglass devices --probe
 	for dtype in f16 q8 q4; do \
-		$(BENCH) --model app/tale/model --dtype $$dtype --capture --kl --peer torch \
+		$(BENCH) --model app/tale/model --dtype $$dtype --repeat 15 --capture --kl --peer torch \
 			--context 128,512,1000 && \
-		$(BENCH) --shape smol135 --dtype $$dtype --tokens 16 --repeat 7 --peer torch \
+		$(BENCH) --shape smol135 --dtype $$dtype --tokens 16 --repeat 15 --peer torch \
 			--context 128,1024,4096,8192 || exit 1; \
 	done
 	$(BIN)/python -m gpu.bench.table build/bench.jsonl README.md
