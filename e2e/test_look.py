@@ -289,7 +289,7 @@ def test_nothing_moves_while_text_streams_beside_an_instrument(
     play.wait_tokens(150)
     play.wait_done()
     shifts = page.evaluate("() => window.shifts")
-    assert sum(shift[0] for shift in shifts) < 0.001, shifts
+    assert sum(shift[0] for shift in shifts) < 0.001, json.dumps(shifts, indent=1)
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def test_which_rows_lie_abreast(device: Device) -> None:
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("dtype", ["f16", "q8"])
+@pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
 @pytest.mark.parametrize("name", ["qwen2", "mixtral"])
 def test_no_bit_depends_on_it(
     device: Device, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
