@@ -17,7 +17,7 @@ from e2e.site import Site
 # Everything else must stay where it is.
 WATCH_SHIFTS = """
 window.shifts = [];
-const text = ".answer, .ls-text";
+const text = ".answer, .ls-text, .at-words";
 const inAnswer = (node) => (node?.nodeType === 3 ? node.parentNode : node)?.closest?.(text);
 // As a browser counts: how much of the window it covers, times how far it went.
 const shift = ({ previousRect: a, currentRect: b }) => {
@@ -30,7 +30,7 @@ const shift = ({ previousRect: a, currentRect: b }) => {
 new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) {
     if (entry.hadRecentInput) continue;
-    // A word of the answer that goes to the next line moves, and whatever else does in that frame.
+    // A word of a text that goes to the next line moves, and whatever else does in that frame.
     const others = entry.sources.filter(({ node }) => !inAnswer(node));
     const mixed = others.length < entry.sources.length;
     const value = mixed ? others.reduce((sum, source) => sum + shift(source), 0) : entry.value;
