@@ -169,20 +169,27 @@ def run(server: BaseWSGIServer, engine: EngineClient, tell: Callable[[str], None
     """Start `engine`, serve, and end both. See `serve`."""
     watch = _Watch(server, tell)
     try:
-        signal.signal(signal.SIGTERM, _interrupt)
+        _on_signals(_interrupt)
         engine.listen(watch.on_state)
         engine.start()
         server.serve_forever()
     except KeyboardInterrupt:
         pass
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl+C must not leave orphans
+        _on_signals(signal.SIG_IGN)
         engine.close()
         server.server_close()
     return watch.failure
 
 
+def _on_signals(handler: signal.Handlers | Callable[[int, FrameType | None], None]) -> None:
+    """Of those that end a server."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    _on_signals(signal.SIG_IGN)  # a second one must not leave orphans
     raise KeyboardInterrupt
 
 

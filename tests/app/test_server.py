@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -93,6 +94,23 @@ def test_it_ends_cleanly_and_takes_the_engine_along(
     else:
         server.process.send_signal(number)
     assert server.process.wait(PATIENCE_S) == 0
+    wait_gone(engine)
+    assert server.errors() == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_as_cleanly_when_it_is_told_again(
+    start_server: StartServer, number: signal.Signals
+) -> None:
+    """As by those who stop a service: all processes of the group, until they are gone."""
+    server = start_server()
+    engine = int(server.line("engine process ([0-9]+)"))
+    server.line("(Ready)")
+    deadline = time.monotonic() + PATIENCE_S
+    while server.process.poll() is None and time.monotonic() < deadline:
+        os.killpg(server.process.pid, number)
+        time.sleep(0.005)
+    assert server.process.poll() == 0
     wait_gone(engine)
     assert server.errors() == ""
 
