@@ -62,11 +62,12 @@ def assert_a_branch_is_the_run(hand: Hand, index: int) -> None:
     """Where a token is put in the place of itself, after a change, the text goes on as it did: the
     prompt was computed without the change, which a branch must not forget."""
     ids, at = hand.ids(1), index + 3
+    first = hand.prompt_length() - 1 + index  # of the run: the branch's own prompt is longer
     hand.page.evaluate(PUT_AGAIN, at)
     request = hand.wait_requests(3)
     off = json.loads(msgspec.json.encode(LAYER_OFF))
     assert request["reach"] == off
-    assert request["reached"] == [{"first": hand.prompt_length() - 1 + index, "reach": off}]
+    assert request["reached"] == [{"first": first, "reach": off}]
     hand.settle(N)
     assert hand.ids(2)[: N - at - 1] == ids[at + 1 :]
     prompt = hand.wire.events("accepted")[-1]["prompt"]
