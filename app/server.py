@@ -183,7 +183,7 @@ def run(server: BaseWSGIServer, engine: EngineClient, tell: Callable[[str], None
 
 
 def _on_signals(handler: signal.Handlers | Callable[[int, FrameType | None], None]) -> None:
-    """Of those that end a server."""
+    """Let `handler` have the signals that end a server."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
 

@@ -18,7 +18,7 @@ from e2e.site import Site
 WATCH_SHIFTS = """
 window.shifts = [];
 const text = ".answer, .ls-text, .at-words";
-const inAnswer = (node) => (node?.nodeType === 3 ? node.parentNode : node)?.closest?.(text);
+const inText = (node) => (node?.nodeType === 3 ? node.parentNode : node)?.closest?.(text);
 // As a browser counts: how much of the window it covers, times how far it went.
 const shift = ({ previousRect: a, currentRect: b }) => {
   const width = Math.max(a.right, b.right) - Math.min(a.left, b.left);
@@ -31,7 +31,7 @@ new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) {
     if (entry.hadRecentInput) continue;
     // A word of a text that goes to the next line moves, and whatever else does in that frame.
-    const others = entry.sources.filter(({ node }) => !inAnswer(node));
+    const others = entry.sources.filter(({ node }) => !inText(node));
     const mixed = others.length < entry.sources.length;
     const value = mixed ? others.reduce((sum, source) => sum + shift(source), 0) : entry.value;
     const moved = others.map(({ node }) => (node?.outerHTML ?? node?.data)?.slice(0, 80));
