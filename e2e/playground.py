@@ -100,6 +100,7 @@ class Playground:
         self.tokens.nth(n - 1).wait_for(state="attached", timeout=PATIENCE_MS)
 
     def wait_done(self) -> None:
+        self.page.evaluate(TWO_FRAMES)  # what was just asked for is being written only then
         expect(self.page.locator("body")).not_to_have_attribute(
             "data-writing", "", timeout=PATIENCE_MS
         )
