@@ -398,7 +398,7 @@ def test_a_replay_shows_them_as_they_were_and_a_new_run_begins_anew(
 
 def test_what_is_summarised_stays_counted(page: Page, site: Callable[..., Site]) -> None:
     n = 200
-    small(page, site(delay=0.0, n_experts=N), 120_000, n)
+    small(page, site(n_experts=N), 120_000, n)
     look = Lookout(page).open("experts")
     expect(look.source).to_contain_text(f"over {n_prompt(page) + n - 1} tokens")
     expect(look.source).to_contain_text("Of old tokens the page keeps a summary without experts")
