@@ -60,6 +60,7 @@ class Playground:
         return self
 
     def wait_ready(self) -> None:
+        self.page.evaluate(TWO_FRAMES)  # an engine that was just lost is shown as lost only then
         expect(self.page.locator("body")).to_have_attribute(
             "data-engine", "ready", timeout=PATIENCE_MS
         )

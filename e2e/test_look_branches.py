@@ -252,8 +252,7 @@ def test_a_beam_at_the_end_of_the_context_is_as_deep_as_fits(
     play.wait_done()
     look = Lookout(page).open("branches")
     beam_mode(look)
-    expect(rows(look).first).to_be_visible()
-    question = sent(wire, "inspect")[-1]["question"]
+    question = until(page, lambda: beams(wire), "a question for a beam")[-1]
     assert question["depth"] == 64 - len(question["ids"]) < 8
 
 

@@ -253,10 +253,10 @@ def test_what_a_dispatch_reads_and_who_reads_it_are_marked(look: Lookout) -> Non
     look.open("plan")
     cells = look.panel.locator(".pl-cell button")
     cells.nth(9).click()
+    expect(cells.nth(9)).to_have_attribute("aria-pressed", "true")
     marked = "(cells, name) => cells.flatMap((c, i) => (c.classList.contains(name) ? [i] : []))"
     assert cells.evaluate_all(marked, "from") == [8]
     assert cells.evaluate_all(marked, "to") == [10]
-    expect(cells.nth(9)).to_have_attribute("aria-pressed", "true")
 
 
 def test_times_are_measured_when_asked_for(page: Page, site: Callable[..., Site]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from e2e.playground import Playground
+from e2e.playground import TWO_FRAMES, Playground
 from e2e.site import Site
 
 # A word that turns out to be longer than its line moves to the next one; that is text being set.
@@ -136,7 +136,7 @@ def test_nothing_is_wider_than_the_window(page: Page, site: Callable[..., Site])
     play.wait_done()
     for width in (768, 900, 1024, 1280, 1360, 1920, 3840):
         page.set_viewport_size({"width": width, "height": 2160 if width == 3840 else 900})
-        page.wait_for_timeout(50)
+        page.evaluate(TWO_FRAMES)
         assert play.overflow() <= 0, width
 
 
@@ -165,7 +165,7 @@ def test_table_rows_stand_on_core_rows(
     play.wait_tokens(5)
     for height in (840, 1080, 1300):
         page.set_viewport_size({"width": 1440, "height": height})
-        page.wait_for_timeout(50)
+        page.evaluate(TWO_FRAMES)
         rows = page.evaluate(ROWS)
         assert len(rows) >= 4
         for layer, name, row in rows:
@@ -206,7 +206,7 @@ def test_the_core_grows_by_one_column_per_token_and_follows(
     play.ask()
     play.wait_tokens(40)
     play.wait_done()
-    page.wait_for_timeout(50)
+    page.evaluate(TWO_FRAMES)
     painted = page.evaluate(PAINTED)
     box = page.locator(".hair").evaluate("(n) => n.getBoundingClientRect().right")
     left = page.locator("#plot").evaluate("(n) => n.getBoundingClientRect().left")
