@@ -87,8 +87,9 @@ def test_a_generation_the_server_forgot_keeps_its_text(
     page: Page, own_site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
     allowed_console.append(LOST_LINE)
-    first = own_site()
-    play = Playground(page, first.url).open()
+    play = Playground(page, own_site().url)
+    play.route_sockets()
+    play.open()
     prepare(play, 10)
     play.wait_tokens(10)
     play.wait_done()
@@ -98,6 +99,10 @@ def test_a_generation_the_server_forgot_keeps_its_text(
     play.wait_ready()
     expect(play.stats).to_contain_text("its text is kept")
     assert play.text() == text
+    play.cut()
+    expect(page.get_by_test_id("connection")).not_to_have_text("Connected")
+    play.wait_ready()
+    assert play.text() == text, "once, however often it is drawn"
     play.carry_on.click()
     play.wait_tokens(10)
     play.wait_done()

@@ -117,11 +117,13 @@ function drawAnswer(entry, answer) {
   const fragment = document.createDocumentFragment();
   for (; entry.segment < answer.segments.length; entry.segment += 1) {
     const segment = answer.segments[entry.segment];
-    if (segment.plain !== null) fragment.append(el("span", "plain", segment.plain));
-    else
-      for (const end = segment.base + segment.nTokens; entry.shown < end; entry.shown += 1)
-        entry.nodes.push(putToken(fragment, answer, entry.shown));
-    if (segment === answer.segment) break;
+    if (segment.plain !== null) {
+      fragment.append(el("span", "plain", segment.plain));
+      continue;
+    }
+    for (const end = segment.base + segment.nTokens; entry.shown < end; entry.shown += 1)
+      entry.nodes.push(putToken(fragment, answer, entry.shown));
+    if (segment === answer.segment) break; // it may grow
   }
   text.insertBefore(fragment, caret.parentNode === text ? caret : null);
   drawMarks(entry, answer);
