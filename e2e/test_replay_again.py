@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 from e2e import film
 from e2e.film import Film
 from e2e.lookout import Wire
-from e2e.playground import Playground
+from e2e.playground import Playground, until
 from e2e.site import Site
 
 ASK = "Tell me a story about a fox who finds a lantern"
@@ -176,8 +176,12 @@ def test_it_can_be_stopped_and_ends_with_its_replay(page: Page, story: dict[str,
     made.leave.click()
     expect(page.get_by_test_id("connection")).to_have_text("Connected")
     first, second = requests(wire)
-    stopped = [message["id"] for message in wire.sent if message["type"] == "stop"]
-    assert stopped == [first["id"], second["id"]]
+    ids = [first["id"], second["id"]]
+    until(
+        page,
+        lambda: [message["id"] for message in wire.sent if message["type"] == "stop"] == ids,
+        "both to be stopped",
+    )
     expect(page.locator("body")).to_have_attribute("data-phase", "empty")
 
 
