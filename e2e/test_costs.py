@@ -13,26 +13,28 @@ from e2e.playground import Playground
 from e2e.site import Site
 from e2e.test_looks import violations
 
-# Notes tokens as a run tells them: [captured, asked before it, milliseconds] each.
-NOTE = """async (told) => {
+# Notes tokens as a run tells them: [captured, asked before it, milliseconds] each. A question is
+# answered before its token, or `late`, after all of them.
+NOTE = """async ([told, late]) => {
   const { note, speeds, forget } = await import("/static/js/overhead.js");
   const { inspect } = await import("/static/js/inspect.js");
   forget();
   const segment = { capture: true };
   const plain = { capture: false };
-  told.forEach(([captured, asked, interval], i) => {
-    if (asked) inspect({ kind: "no" }).catch(() => {});
+  for (const [i, [captured, asked, interval]] of told.entries()) {
+    const answer = asked && inspect({ kind: "no" }).catch(() => {});
+    if (!late) await answer;
     const stats = captured ? {} : null;
     note({ stats, segment: captured ? segment : plain, index: i + 2, times: { interval } });
-  });
+  }
   return speeds();
 }"""
 
 
-def speeds(page: Page, *told: tuple[int, bool, bool, float]) -> Any:
+def speeds(page: Page, *told: tuple[int, bool, bool, float], late: bool = False) -> Any:
     """`told`: (tokens, captured, asked before each, milliseconds)."""
     tokens = [[captured, asked, ms] for n, captured, asked, ms in told for _ in range(n)]
-    return page.evaluate(NOTE, tokens)
+    return page.evaluate(NOTE, [tokens, late])
 
 
 def test_each_state_has_the_speed_of_all_its_time(play: Callable[..., Playground]) -> None:
@@ -51,6 +53,14 @@ def test_an_instrument_asks_still_between_its_questions(play: Callable[..., Play
     found = speeds(page, *now_and_then, (40, True, False, 20.0))
     assert found["asking"] == pytest.approx(25, rel=0.1)
     assert found["on"] == pytest.approx(50, rel=0.01), "and a while after its last it does not"
+
+
+def test_an_instrument_asks_until_it_is_answered(play: Callable[..., Playground]) -> None:
+    """Of a line that takes longer than eight tokens, the slow one comes late."""
+    once = [(1, True, True, 10.0), (29, True, False, 10.0), (1, True, False, 300.0)]
+    found = speeds(play().page, (20, True, False, 10.0), *once, late=True)
+    assert found["on"] == pytest.approx(100)
+    assert found["asking"] == pytest.approx(30 / (29 * 0.01 + 0.3))
 
 
 @pytest.mark.slow

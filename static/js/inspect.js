@@ -5,7 +5,8 @@ import { send } from "./line.js";
 /** Asked and not answered: number → {resolve, reject}. */
 const underWay = new Map();
 let last = 0;
-let nInspected = 0;
+/** Questions about runs: how many were asked, and how many of them have no answer yet. */
+const inspections = { asked: 0, underWay: 0 };
 
 /**
  * Ask about a run. `question` is one of `gpu/inspection.py`, as {kind, ids, …}. Resolves to
@@ -13,12 +14,15 @@ let nInspected = 0;
  * {code, message}: those of the server, and "lost" when the line is down or breaks.
  */
 export function inspect(question) {
-  nInspected += 1;
-  return ask("inspect", { question });
+  inspections.asked += 1;
+  inspections.underWay += 1;
+  return ask("inspect", { question }).finally(() => {
+    inspections.underWay -= 1;
+  });
 }
 
-/** How many questions about runs were asked; each takes time of the engine. */
-export const questions = () => nInspected;
+/** Questions about runs, each of which takes time of the engine: {asked, underWay}. */
+export const questions = () => ({ ...inspections });
 
 /**
  * The tokens of a text, as `Tokenized` of `app/protocol.py`. `what` has `prompt`, `messages` (and

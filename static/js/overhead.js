@@ -5,7 +5,7 @@ import { questions } from "./inspect.js";
 
 const KEPT = 400;
 const NEEDED = 12;
-/** An instrument that asked within so many tokens is asking still: one need not ask at each. */
+/** An instrument answered within so many tokens is asking still: one need not ask at each. */
 const ASKS_WITHIN = 8;
 
 const intervals = { off: [], on: [], asking: [] };
@@ -17,8 +17,9 @@ let asked = { questions: 0, tokensAgo: Infinity };
  * nor does one that was captured but came without statistics because the page was behind.
  */
 export function note(token) {
-  const now = questions();
-  asked = { questions: now, tokensAgo: now === asked.questions ? asked.tokensAgo + 1 : 0 };
+  const { asked: now, underWay } = questions();
+  const quiet = now === asked.questions && !underWay;
+  asked = { questions: now, tokensAgo: quiet ? asked.tokensAgo + 1 : 0 };
   const which = stateOf(token);
   const steady = before?.segment === token.segment && before.which === which && token.index > 1;
   before = { segment: token.segment, which };
