@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from app.sessions import Keeping
 from e2e.lookout import Lookout, Wire
-from e2e.playground import Playground, until
+from e2e.playground import TWO_FRAMES, Playground, until
 from e2e.site import Site
 from gpu.events import Done, Event, Token
 from gpu.sampling import SamplingParams
@@ -507,6 +507,7 @@ def test_branches_the_server_forgot_keep_their_text(
     expect(play.stats).to_contain_text("its text is kept")
     assert play.text() == text
     page.get_by_role("button", name="Previous version").click()
+    page.evaluate(TWO_FRAMES)
     assert play.text() == "".join(token["text"] for token in tokens)
 
 
