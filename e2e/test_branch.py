@@ -389,6 +389,7 @@ def test_the_rows_stand_still_under_the_hand_while_the_text_goes_on(
     play.ask()
     play.wait_tokens(10)
     page.locator(".cands li").nth(2).hover()
+    page.evaluate(TWO_FRAMES)  # from here on they stand
     number = page.locator("#tok-no").inner_text()
     words = page.locator(".cands .w").all_inner_texts()
     play.wait_tokens(int(number) + 8)

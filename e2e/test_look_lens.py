@@ -229,7 +229,7 @@ def test_the_names_of_columns_stay_over_many_layers(page: Page, site: Callable[.
 def test_before_anything_follows_there_is_nothing_to_see(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
-    play = open_page(page, own_site(delay=0.6))
+    play = open_page(page, own_site(delay=2.0))
     play.set(max_tokens=3)
     look = Lookout(page).open("lens")
     expect(look.message).to_contain_text("Nothing has been run yet")
