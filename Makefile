@@ -9,7 +9,7 @@ PORT ?= 8000
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run test test-slow lint parity bench accuracy screenshots clean
+.PHONY: run test test-late test-slow lint parity bench accuracy screenshots clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python -m app.software_device
@@ -32,6 +32,10 @@ else
 	VK_DRIVER_FILES=$(SWIFTSHADER) VK_ICD_FILENAMES=$(SWIFTSHADER) \
 		$(PYTEST) -m "parity and not slow" $(PARITY)
 endif
+
+# Every frame and message of the page late, as on a busy machine, and no second try.
+test-late: $(VENV)/test.stamp
+	$(PYTEST) -m "not slow" e2e --late 120
 
 test-slow: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m slow

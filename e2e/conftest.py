@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
 from app import tale
 from e2e.bundled import bundled_site
+from e2e.late import hold_back
 from e2e.playground import PATIENCE_MS, Playground
 from e2e.site import Site, fake_site
 from gpu import Engine
@@ -36,9 +37,17 @@ CALL = """async ([module, name, args]) =>
   (await import(`/static/js/${module}.js`))[name](...args)"""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    told = "hold back every frame and message of a page, and what it sends, for so long"
+    parser.addoption("--late", type=int, default=0, metavar="MS", help=told)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A browser on a busy machine may miss a frame or a deadline: a test of this folder gets a
-    second try, and the summary says RERUN when it needed one."""
+    second try, and the summary says RERUN when it needed one. Not with `--late`, which finds such
+    tests."""
+    if config.getoption("late", 0):
+        return
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.flaky(reruns=1))
@@ -73,6 +82,13 @@ def browser_context_args(browser_context_args: dict[str, Any]) -> dict[str, Any]
         "color_scheme": "light",
         "reduced_motion": "no-preference",
     }
+
+
+@pytest.fixture
+def context(context: BrowserContext, pytestconfig: pytest.Config) -> BrowserContext:
+    if late := pytestconfig.getoption("late", 0):
+        hold_back(context, late)
+    return context
 
 
 @pytest.fixture(scope="session")
