@@ -62,7 +62,8 @@ Inside = Submit | Change | Cancel | Ask | Ended | Failing
 
 def run_engine(pipe: Connection, load: Load, log_level: str) -> None:
     """The main function of the engine's process: load, then serve the pipe until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the server, which then tells us
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they are for the server, which then tells us
     logging.basicConfig(level=log_level.upper(), format="%(name)s: %(message)s")
     EngineProcess(pipe).serve(load)
 

@@ -113,9 +113,9 @@ class ProcessEngine(EngineClient):
 
     def _supervise(self) -> None:
         if hasattr(signal, "pthread_sigmask"):
-            # Inherited by the process: Ctrl+C in the terminal reaches the server alone, even
-            # before the process has set up its own handling.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            # Inherited by the process: what tells the whole group to end (Ctrl+C in a terminal, a
+            # service manager) reaches the server alone, even before the process handles it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         ready = self._fetch is None or self._fetched(self._fetch)
         while not self._closing.is_set():
             failure = self._live_once() if ready else None

@@ -99,6 +99,22 @@ def test_it_ends_cleanly_and_takes_the_engine_along(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_engine_leaves_signals_to_the_server(
+    start_server: StartServer, number: signal.Signals
+) -> None:
+    """Of a group that is told to end, the engine may hear it first."""
+    server = start_server()
+    engine = int(server.line("engine process ([0-9]+)"))
+    server.line("(Ready)")
+    os.kill(engine, number)
+    time.sleep(0.2)
+    os.kill(server.process.pid, signal.SIGTERM)
+    assert server.process.wait(PATIENCE_S) == 0
+    wait_gone(engine)
+    assert server.errors() == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_as_cleanly_when_it_is_told_again(
     start_server: StartServer, number: signal.Signals
 ) -> None:
