@@ -1,7 +1,7 @@
 """A page to which everything comes late, as on a busy machine: frames, messages, what it sends.
 
-A test that reads what the page has not drawn, or the page what it has not heard, mostly goes well.
-Held back, both happen at every turn: `pytest e2e --late 120`.
+A test that reads the page before it has drawn, or the line before it has sent, passes on most runs.
+With these held back it fails on every one: `pytest e2e --late 120`, in milliseconds.
 """
 
 from __future__ import annotations
@@ -44,5 +44,5 @@ HOLD_BACK = """(() => {
 
 
 def hold_back(context: BrowserContext, milliseconds: int) -> None:
-    """On every page of this context from now on."""
+    """Do so on every page of `context` that is opened from now on."""
     context.add_init_script(HOLD_BACK.replace("MS", str(milliseconds)))

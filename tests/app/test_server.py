@@ -68,6 +68,20 @@ def start_server() -> Iterator[StartServer]:
         server.process.communicate()
 
 
+def ready(start_server: StartServer) -> tuple[Server, int]:
+    """A server that can write, and the process id of its engine."""
+    server = start_server()
+    engine = int(server.line("engine process ([0-9]+)"))
+    server.line("(Ready)")
+    return server, engine
+
+
+def assert_ends_cleanly(server: Server, engine: int) -> None:
+    assert server.process.wait(PATIENCE_S) == 0
+    wait_gone(engine)
+    assert server.errors() == ""
+
+
 def test_it_says_where_it_is_before_the_model_is_loaded(start_server: StartServer) -> None:
     """And then what became of the weights of a GGUF file."""
     conversion = "Q4_K, Q6_K converted to q4"
@@ -86,16 +100,12 @@ def test_it_says_where_it_is_before_the_model_is_loaded(start_server: StartServe
 def test_it_ends_cleanly_and_takes_the_engine_along(
     start_server: StartServer, number: signal.Signals
 ) -> None:
-    server = start_server()
-    engine = int(server.line("engine process ([0-9]+)"))
-    server.line("(Ready)")
+    server, engine = ready(start_server)
     if number == signal.SIGINT:  # a terminal sends it to all processes of the group
         os.killpg(server.process.pid, number)
     else:
         server.process.send_signal(number)
-    assert server.process.wait(PATIENCE_S) == 0
-    wait_gone(engine)
-    assert server.errors() == ""
+    assert_ends_cleanly(server, engine)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -103,15 +113,11 @@ def test_the_engine_leaves_signals_to_the_server(
     start_server: StartServer, number: signal.Signals
 ) -> None:
     """Of a group that is told to end, the engine may hear it first."""
-    server = start_server()
-    engine = int(server.line("engine process ([0-9]+)"))
-    server.line("(Ready)")
+    server, engine = ready(start_server)
     os.kill(engine, number)
     time.sleep(0.2)
     os.kill(server.process.pid, signal.SIGTERM)
-    assert server.process.wait(PATIENCE_S) == 0
-    wait_gone(engine)
-    assert server.errors() == ""
+    assert_ends_cleanly(server, engine)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -119,16 +125,12 @@ def test_it_ends_as_cleanly_when_it_is_told_again(
     start_server: StartServer, number: signal.Signals
 ) -> None:
     """As by those who stop a service: all processes of the group, until they are gone."""
-    server = start_server()
-    engine = int(server.line("engine process ([0-9]+)"))
-    server.line("(Ready)")
+    server, engine = ready(start_server)
     deadline = time.monotonic() + PATIENCE_S
     while server.process.poll() is None and time.monotonic() < deadline:
         os.killpg(server.process.pid, number)
         time.sleep(0.005)
-    assert server.process.poll() == 0
-    wait_gone(engine)
-    assert server.errors() == ""
+    assert_ends_cleanly(server, engine)
 
 
 def test_ctrl_c_while_loading(start_server: StartServer) -> None:
