@@ -1,9 +1,12 @@
 """Weight files, mapped and checked: where every tensor's bytes lie.
 
-The safetensors format is that of its project: 8 bytes with the length of the header
-(little-endian), the header as JSON, then the tensors' bytes without gaps. A file may lie about all
-of it, so every number is checked against the file's true size before anything is read. For GGUF see
-`gpu.checkpoint.gguf_weights`.
+A safetensors file is 8 bytes with the length of the header (little-endian), the header as JSON,
+then the tensors' bytes without gaps. A file may lie about all of it, so every number is checked
+against the file's true size before anything is read. `gpu.checkpoint.writer` writes such files with
+the safetensors library. Its reader is not used here, for three reasons: it copies each tensor it
+gives, where a matrix larger than the free memory has to be streamed to the device from the mapped
+file; its arrays for NumPy have no bfloat16; and its errors do not name the tensor at fault. For GGUF
+see `gpu.checkpoint.gguf_weights`.
 """
 
 from __future__ import annotations

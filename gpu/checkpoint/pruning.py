@@ -125,16 +125,13 @@ def _places(tensor: Tensor, kept: Sequence[int] | None) -> Sequence[int]:
 
 
 def _write_weights(folder: Path, entries: dict[str, list[Entry]], progress: Progress) -> None:
-    total = sum(entry.n_bytes for of_file in entries.values() for entry in of_file)
-    done = 0
-
-    def on_bytes(n: int) -> None:
-        nonlocal done
-        done += n
-        progress(done / total, f"writing weights, {done / 1e6:.0f} of {total / 1e6:.0f} MB")
-
+    sizes = {file: sum(entry.n_bytes for entry in of_file) for file, of_file in entries.items()}
+    done, total = 0, sum(sizes.values())
     for file, of_file in entries.items():
-        write_safetensors(folder / file, of_file, on_bytes)
+        progress(done / total, f"writing weights, {done / 1e6:.0f} of {total / 1e6:.0f} MB")
+        write_safetensors(folder / file, of_file)
+        done += sizes[file]
+    progress(1.0, f"wrote {total / 1e6:.0f} MB of weights")
 
 
 # ---- the other files -------------------------------------------------------------------------

@@ -1,27 +1,34 @@
-"""Safetensors files, written tensor by tensor: no more than a piece of one is in memory.
+"""Writing of safetensors files, by the library of that name, from mapped memory.
 
-The format is that of its project, as `gpu.checkpoint.files` reads it.
+The library is handed addresses: it streams what lies in a mapped file to the new one, so that no
+tensor is copied into this process's memory.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu.checkpoint.files import BITS, Bytes
+import numpy as np
+from safetensors import SafetensorError, TensorSpec, serialize_file
 
-PIECE_BYTES = 8 << 20
-"""Handed to the file at a time; what is mapped and was written can be let go."""
-ALIGNMENT = 8
-"""Of the first tensor; the header is filled up with spaces."""
+from gpu.checkpoint.files import Bytes
+
+DTYPES = {
+    "F64": "float64", "I64": "int64", "U64": "uint64", "F32": "float32", "I32": "int32",
+    "U32": "uint32", "F16": "float16", "BF16": "bfloat16", "I16": "int16", "U16": "uint16",
+    "I8": "int8", "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2",
+}  # fmt: skip
+"""Names of the library for the names in a file's header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tensor to write: `data` are its bytes, in as many parts as they come in."""
+    """A tensor to write: `data` are its bytes, in one contiguous part or several."""
 
     name: str
     dtype: str
@@ -30,33 +37,46 @@ class Entry:
 
     @property
     def n_bytes(self) -> int:
-        return sum(len(part) for part in self.data)
+        return sum(part.nbytes for part in self.data)
 
 
-def write_safetensors(
-    path: Path, entries: Sequence[Entry], on_bytes: Callable[[int], None] = lambda n: None
-) -> None:
-    """Write a file and wait until the disk has it. `on_bytes` is told of every piece. Wide numbers
-    come first, so that each tensor lies at a multiple of its number's size. Raises OSError."""
-    entries = sorted(entries, key=lambda entry: (-BITS[entry.dtype], entry.name))
-    with path.open("wb") as file:
-        file.write(_header(entries))
-        for part in (part for entry in entries for part in entry.data):
-            for at in range(0, len(part), PIECE_BYTES):
-                on_bytes(file.write(part[at : at + PIECE_BYTES].data))
-        file.flush()
+def write_safetensors(path: Path, entries: Sequence[Entry]) -> None:
+    """Write a file and wait until the disk has it. Raises OSError."""
+    joined = [_joined(entry, path.parent) for entry in entries]  # alive until all is written
+    specs = {
+        entry.name: TensorSpec(
+            dtype=DTYPES[entry.dtype],
+            shape=_storage_shape(entry),
+            data_ptr=data.ctypes.data,
+            data_len=data.nbytes,
+        )
+        for entry, data in zip(entries, joined, strict=True)
+    }
+    try:
+        # "pt" names the layout that PyTorch, and everybody else, reads: row by row.
+        serialize_file(specs, path, {"format": "pt"})
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
-def _header(entries: Sequence[Entry]) -> bytes:
-    """Its length in 8 bytes, and itself. "pt" names the layout that PyTorch, and everybody else,
-    reads: row by row."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+def _joined(entry: Entry, folder: Path) -> Bytes:
+    """The bytes of a tensor in one piece: several parts go through an unnamed file in `folder`,
+    because together they may be larger than the memory."""
+    if len(entry.data) == 1 or entry.n_bytes == 0:
+        return entry.data[0] if entry.data else np.empty(0, np.uint8)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        whole = np.memmap(file, np.uint8, "w+", shape=(entry.n_bytes,))
     at = 0
-    for entry in entries:
-        offsets = [at, at + entry.n_bytes]
-        header[entry.name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": offsets}
-        at += entry.n_bytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
+    for part in entry.data:
+        whole[at : at + part.nbytes] = part.reshape(-1)
+        at += part.nbytes
+    return whole
+
+
+def _storage_shape(entry: Entry) -> Sequence[int]:
+    """Shape in units of the library's type, which holds two numbers of 4 bits."""
+    if entry.dtype != "F4":
+        return entry.shape
+    return (*entry.shape[:-1], entry.shape[-1] // 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpu.checkpoint import pruning, writer
-from gpu.checkpoint.files import INDEX, WEIGHTS
+from gpu.checkpoint.files import BITS, INDEX, WEIGHTS, open_safetensors
 from gpu.checkpoint.pruning import write_pruned
 from gpu.checkpoint.reader import Checkpoint
 from gpu.errors import ModelError
@@ -103,7 +104,7 @@ def test_what_stays_is_the_same_to_the_byte(source: Path, tmp_path: Path) -> Non
     assert config == {**json.loads((source / "config.json").read_text()), "num_experts": 3}
     assert list(config)[:2] == ["model_type", "num_experts"], "in the order of the file"
     total = sum(data.nbytes for data in want.values()) / 1e6
-    assert seen[-1] == (1.0, f"writing weights, {total:.0f} of {total:.0f} MB")
+    assert seen[-1] == (1.0, f"wrote {total:.0f} MB of weights")
     assert left_beside(out) == {"whole", "pruned"}
     names = Checkpoint.open(out).names()
     widths = [want[name].itemsize for name in names]
@@ -170,25 +171,38 @@ def test_shards_stay_shards(source: Path, tmp_path: Path) -> None:
     }
 
 
-def test_nothing_larger_than_a_piece_is_handed_over(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "PIECE_BYTES", 16)
-    pieces: list[int] = []
-    writer.write_safetensors(
-        tmp_path / "file.safetensors",
-        [
-            writer.Entry("b", "F32", (3, 5), (np.arange(60, dtype=np.uint8),)),
-            writer.Entry("a", "F16", (2,), (np.arange(4, dtype=np.uint8)[:2],) * 2),
-            writer.Entry("none", "F32", (0, 4), ()),
-        ],
-        pieces.append,
-    )
-    found = load_file(tmp_path / "file.safetensors")
-    assert found["b"].tobytes() == bytes(range(60))
-    assert found["a"].tobytes() == bytes([0, 1, 0, 1])
-    assert found["none"].shape == (0, 4)
-    assert pieces == [16, 16, 16, 12, 2, 2]
+def test_every_type_of_number_is_written_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / WEIGHTS
+    rng = np.random.default_rng(1)
+    entries = [
+        writer.Entry(dtype, dtype, (3, 4), (rng.integers(0, 2, 12 * bits // 8, np.uint8),))
+        for dtype, bits in BITS.items()
+    ]
+    writer.write_safetensors(path, [*entries, writer.Entry("none", "F32", (0, 4), ())])
+    read = open_safetensors(path)
+    assert read["none"].shape == (0, 4)
+    for entry in entries:
+        assert (read[entry.name].dtype, read[entry.name].shape) == (entry.dtype, (3, 4))
+        assert read[entry.name].data.tobytes() == entry.data[0].tobytes()
+
+
+def test_no_tensor_is_copied_into_memory(tmp_path: Path) -> None:
+    path, n = tmp_path / "whole.bin", 1 << 20
+    path.write_bytes(bytes(range(256)) * (n // 256))
+    whole = np.memmap(path, np.uint8, "r")
+    entries = [
+        writer.Entry("a", "U8", (n,), (whole,)),
+        writer.Entry("b", "U8", (2, n // 2), (whole[n // 2 :], whole[: n // 2])),
+    ]
+    tracemalloc.start()
+    writer.write_safetensors(tmp_path / WEIGHTS, entries)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < n / 4
+    found = load_file(tmp_path / WEIGHTS)
+    assert found["a"].tobytes() == whole.tobytes()
+    assert found["b"].tobytes() == whole[n // 2 :].tobytes() + whole[: n // 2].tobytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"whole.bin", WEIGHTS}
 
 
 @pytest.mark.parametrize(
