@@ -1,4 +1,5 @@
-# Two commands: `make run` opens the playground, `make test` checks everything.
+# Two commands: `make run` opens the playground, `make test` runs one case of every claim.
+# Before a release, `make test-all` runs the exhaustive cases too.
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +10,7 @@ PORT ?= 8000
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run test test-late test-slow lint parity bench accuracy screenshots clean
+.PHONY: run test test-all test-late test-slow mutants lint parity bench accuracy screenshots clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python -m app.software_device
@@ -27,11 +28,23 @@ PARITY ?= tests
 
 parity: $(VENV)/test.stamp
 ifeq ($(SWIFTSHADER),)
-	@echo "no second Vulkan driver: Debian's chromium package has one"
+	@echo "The second Vulkan driver was not found, so nothing was compared on it." \
+		"Debian's chromium package brings it (SwiftShader)." >&2
+	@test -z "$(CI)"  # elsewhere the message is enough
 else
 	VK_DRIVER_FILES=$(SWIFTSHADER) VK_ICD_FILENAMES=$(SWIFTSHADER) \
 		$(PYTEST) -m "parity and not slow" $(PARITY)
 endif
+
+# What a release must pass: all of `make test`, every comparison on the second driver, and the slow
+# tests.
+test-all: test
+	$(MAKE) --no-print-directory parity
+	$(MAKE) --no-print-directory test-slow
+
+# Break one thing at a time and see which test notices; docs/mutants.md is the result.
+mutants: $(VENV)/test.stamp
+	$(BIN)/python -m tests.mutants --report docs/mutants.md
 
 # Every frame and message of the page late, as on a busy machine, and no second try.
 test-late: $(VENV)/test.stamp

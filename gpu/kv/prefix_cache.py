@@ -1,4 +1,5 @@
-"""Which KV blocks hold which tokens, so that no prefix is computed twice. Host logic only.
+"""Index of the KV blocks by the tokens they hold: a prefix in the cache is not computed again. Host
+logic only.
 
 A full block is named by a chained hash: of the name of the text before it and its own ids. So the
 texts that begin alike share the names, and the blocks, of what they have in common (Kwon et al.
