@@ -79,6 +79,16 @@ class Engine:
         self._queue_size = queue_size
         self._thread = EngineThread(
             make_runner,
+            lambda runner: describe(
+                runner,
+                name=name,
+                dtype=dtype,
+                kv_dtype=kv_dtype or FORMATS[dtype].kv,
+                parameters=parameters,
+                defaults=defaults or SamplingParams(),
+                queue=queue_size,
+                eos_ids=_end_ids(runner.config, tokenizer),
+            ),
             tokenizer.encode,
             warm_up=warm_up,
             prefix_cache=prefix_cache,
@@ -86,17 +96,7 @@ class Engine:
         )
         self._limits = self._thread.runner.limits
         self.config = self._thread.runner.config
-        self._eos_ids = tuple(dict.fromkeys((*self.config.eos_ids, *tokenizer.eos_ids)))
-        self.info = describe(
-            self._thread.runner,
-            name=name,
-            dtype=dtype,
-            kv_dtype=kv_dtype or FORMATS[dtype].kv,
-            parameters=parameters,
-            defaults=defaults or SamplingParams(),
-            queue=queue_size,
-            eos_ids=self._eos_ids,
-        )
+        self.info = self._thread.info
 
     @classmethod
     def load(
@@ -224,7 +224,7 @@ class Engine:
             list(ids),
             params,
             self.tokenizer,
-            self._eos_ids,
+            self.info.eos_ids,
             self._limits.context,
             capture=capture,
             script=changes,
@@ -315,3 +315,8 @@ class Engine:
                 raise InvalidRequest(
                     f"token {i} of the prompt is {id!r}, but ids go from 0 to {vocab - 1}", "prompt"
                 )
+
+
+def _end_ids(config: ModelConfig, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The tokens that end a text, as the model or its tokenizer says."""
+    return tuple(dict.fromkeys((*config.eos_ids, *tokenizer.eos_ids)))

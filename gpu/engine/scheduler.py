@@ -1,10 +1,12 @@
 """Which rows run next: continuous batching with chunked prefill.
 
 Every step takes one row of each sequence that is writing, then fills up with the next piece of the
-oldest prompt that is not in the cache yet (Agrawal et al. 2023, "Sarathi"). Sequences wait in
-order until a slot is free and the KV cache can hold all they may write, so a started run is never
-put back; what of a prompt is in the cache already is not computed again (`gpu.engine.kv_manager`).
-Host logic only; the engine carries the steps out.
+oldest prompt that is not in the cache yet (Agrawal et al. 2023, "Sarathi"). Where more sequences
+write than a step can sample, they take turns: those that were served longest ago come first, and a
+prompt whose last token is next counts from when it got its slot. Sequences wait in order until a
+slot is free and the KV cache can hold all they may write, so a started run is never put back; what
+of a prompt is in the cache already is not computed again (`gpu.engine.kv_manager`). Host logic
+only; the engine carries the steps out.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ PREFILL_MS = 200.0
 
 FIRST_CHUNK = 16
 """Rows of the first piece, before the device's speed is known."""
+
+PROMPT_SHARE = 8
+"""One row of this many is left for a prompt where more sequences write than a step has rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class Scheduler:
         self.active: list[Sequence] = []
         self._free_slots = list(range(limits.n_slots - 1, -1, -1))
         self._without_room: Sequence | None = None  # first in line, until blocks may be free
+        self._n_steps = 0
         self._ms_per_row: float | None = None
         self._known_shapes: set[tuple[int, bool, bool, bool, bool]] = set()
 
@@ -76,6 +82,7 @@ class Scheduler:
                 break
             sequence = self.waiting.popleft()
             sequence.slot = self._free_slots.pop()
+            sequence.served = self._n_steps
             self.active.append(sequence)
             sequence.follow_script()
             started.append(sequence)
@@ -95,18 +102,21 @@ class Scheduler:
 
     def next_step(self, *, prefill: bool = True) -> Scheduled | None:
         """The rows that can run now, or None. `prefill` False: only sequences that are writing."""
-        rows: list[Row] = []
-        samples: list[Sample] = []
-        samplers: list[Sequence] = []
-        for sequence in self.active:
-            if sequence.wants_decode and len(samples) < self.limits.max_samples:
-                rows.append(sequence.decode_row())
-                samples.append(sequence.sample(len(rows) - 1))
-                samplers.append(sequence)
-                self.kv.cover(sequence, rows[-1].position)
-        chunk = self._next_chunk(rows, samples, samplers) if prefill else None
+        prompt = self._next_prompt() if prefill else None
+        samplers = self._next_writers(prompt)
+        n = self._piece_rows(prompt, samplers) if prompt else 0
+        if prompt and n == prompt.n_to_prefill and len(samplers) == self.limits.max_samples:
+            if prompt.served <= samplers[-1].served:
+                samplers.pop()
+            else:
+                n -= 1  # the last token waits for a step that can sample it
+        rows, samples = self._decode(samplers)
+        chunk = self._prefill(prompt, n, rows, samples, samplers) if prompt and n else None
         if not rows:
             return None
+        self._n_steps += 1
+        for sequence in samplers:
+            sequence.served = self._n_steps
         capture = any(s.capture for s in samplers) or (chunk is not None and chunk.sequence.capture)
         reaches, acting = self._reaches(rows, samplers, chunk)
         step = Step(
@@ -202,36 +212,59 @@ class Scheduler:
             if sequence.finished:
                 self.release(sequence)
 
-    def _next_chunk(
-        self, rows: list[Row], samples: list[Sample], samplers: list[Sequence]
-    ) -> Chunk | None:
-        sequence = next((s for s in self.active if s.prefilling and not s.finished), None)
-        if sequence is None:
-            return None
-        capture = sequence.capture or any(s.capture for s in samplers)
-        row = len(rows)
-        room = self._chunk_rows(capture) - row
-        if room < 1:
-            return None
-        if sequence.n_prefilled == sequence.n_reused:
-            self.kv.find_more(sequence)
-        first = sequence.n_prefilled
-        # the last token waits for a step that can sample it: its row is not made twice
-        last = len(sequence.prompt) - (len(samples) == self.limits.max_samples)
-        n = min(last - first, room)
-        if n < 1:
-            return None
-        n = sequence.reach.course.end(first, first + n) - first
-        rows += sequence.prefill_rows(n)
-        self.kv.cover(sequence, first + n - 1)
-        if not sequence.prefilling:
-            samples.append(sequence.sample(len(rows) - 1))
-            samplers.append(sequence)
-        return Chunk(sequence, first, n, row)
+    def _next_prompt(self) -> Sequence | None:
+        """The oldest sequence whose prompt is not in the cache yet."""
+        return next((s for s in self.active if s.prefilling and not s.finished), None)
 
-    def _chunk_rows(self, capture: bool) -> int:
-        most = self.limits.max_captured_rows if capture else self.limits.max_rows
+    def _next_writers(self, prompt: Sequence | None) -> list[Sequence]:
+        """Sequences that get a row of the next step, those served longest ago first. Some rows are
+        left for a prompt, if there is one."""
+        line = sorted((s for s in self.active if s.wants_decode), key=lambda s: s.served)
+        writers = line[: self.limits.max_samples]
+        most = self._most_rows(prompt, writers)
+        if prompt is not None:
+            most -= max(1, most // PROMPT_SHARE)
+        return writers[:most]
+
+    def _piece_rows(self, prompt: Sequence, writers: list[Sequence]) -> int:
+        """Rows of the next piece of `prompt`, beside a row of each of `writers`."""
         wanted = FIRST_CHUNK
         if self._ms_per_row is not None:
             wanted = int(PREFILL_MS / max(self._ms_per_row, 1e-6))
-        return max(len(self.active) + 1, min(most, wanted))
+        most = min(self._most_rows(prompt, writers), max(len(writers) + 1, wanted))
+        if prompt.n_prefilled == prompt.n_reused:
+            self.kv.find_more(prompt)
+        first = prompt.n_prefilled
+        n = min(prompt.n_to_prefill, most - len(writers))
+        return prompt.reach.course.end(first, first + n) - first
+
+    def _most_rows(self, prompt: Sequence | None, writers: list[Sequence]) -> int:
+        capture = any(s.capture for s in writers) or (prompt is not None and prompt.capture)
+        return self.limits.max_captured_rows if capture else self.limits.max_rows
+
+    def _decode(self, writers: list[Sequence]) -> tuple[list[Row], list[Sample]]:
+        """A row of each that feeds its next sample."""
+        rows: list[Row] = []
+        samples: list[Sample] = []
+        for sequence in writers:
+            rows.append(sequence.decode_row())
+            samples.append(sequence.sample(len(rows) - 1))
+            self.kv.cover(sequence, rows[-1].position)
+        return rows, samples
+
+    def _prefill(
+        self,
+        prompt: Sequence,
+        n: int,
+        rows: list[Row],
+        samples: list[Sample],
+        samplers: list[Sequence],
+    ) -> Chunk:
+        """Add the next `n` rows of `prompt`, and a sample if they are its last."""
+        chunk = Chunk(prompt, prompt.n_prefilled, n, len(rows))
+        rows += prompt.prefill_rows(n)
+        self.kv.cover(prompt, rows[-1].position)
+        if not prompt.prefilling:
+            samples.append(prompt.sample(len(rows) - 1))
+            samplers.append(prompt)
+        return chunk

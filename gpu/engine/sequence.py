@@ -95,6 +95,7 @@ class Sequence:
         self.capture = capture
         self.context = context
         self.slot = -1
+        self.served = 0  # the scheduler's step that sampled it last, or after which it got its slot
         self.blocks: list[int] = []
         self.n_reused = 0  # prompt tokens found in the KV cache
         self.n_prefilled = 0  # prompt tokens found or submitted
@@ -117,6 +118,11 @@ class Sequence:
     @property
     def prefilling(self) -> bool:
         return self.n_prefilled < len(self.prompt)
+
+    @property
+    def n_to_prefill(self) -> int:
+        """Prompt tokens that were neither found nor submitted."""
+        return len(self.prompt) - self.n_prefilled
 
     @property
     def wants_decode(self) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from gpu.engine.changes import Changes, Update
+from gpu.engine.info import EngineInfo
 from gpu.engine.inspector import Inspector
 from gpu.engine.lent_rows import LentRows
 from gpu.engine.scheduler import Scheduled, Scheduler
@@ -74,13 +75,16 @@ Command = Start | Update | Cancel | Logits | Inspect | Close
 
 
 class EngineThread:
-    """Runs until closed or until the device fails. `encode`: of texts in interventions; `warm_up`:
-    compile plans while idle, and those with interventions before the first acts; `prefix_cache`:
-    compute no prefix twice; `end_ids`: tokens that the tokenizer ends a text with."""
+    """Runs until closed or until the device fails. `info` is what `describe` says of the runner,
+    worked out on the thread, because that may record a plan. `encode`: of texts in interventions;
+    `warm_up`: compile plans while idle, and those with interventions before the first acts;
+    `prefix_cache`: compute no prefix twice; `end_ids`: tokens that the tokenizer ends a text with.
+    """
 
     def __init__(
         self,
         make_runner: Callable[[], Runner],
+        describe: Callable[[Runner], EngineInfo],
         encode: Encode,
         *,
         warm_up: bool = False,
@@ -96,15 +100,15 @@ class EngineThread:
         self._inspections = Turns()
         self._readying = False
         self._warm_up: Iterator[None] | None = None
-        ready: Future[Runner] = Future()
+        ready: Future[tuple[Runner, EngineInfo]] = Future()
         self._thread = threading.Thread(
             target=self._main,
-            args=(make_runner, ready, warm_up),
+            args=(make_runner, describe, ready, warm_up),
             name="tokenglass engine",
             daemon=True,
         )
         self._thread.start()
-        self.runner = ready.result()
+        self.runner, self.info = ready.result()
 
     def post(self, command: Command) -> Future[Any]:
         """Queue a command. Raises EngineClosed when the thread has ended."""
@@ -126,10 +130,14 @@ class EngineThread:
     # ---- on the thread ----------------------------------------------------------------------
 
     def _main(
-        self, make_runner: Callable[[], Runner], ready: Future[Runner], warm_up: bool
+        self,
+        make_runner: Callable[[], Runner],
+        describe: Callable[[Runner], EngineInfo],
+        ready: Future[tuple[Runner, EngineInfo]],
+        warm_up: bool,
     ) -> None:
         try:
-            runner = make_runner()
+            runner, info = _opened(make_runner, describe)
         except BaseException as error:
             ready.set_exception(error)
             return
@@ -142,7 +150,7 @@ class EngineThread:
         )
         self._changes = Changes(states, self._update)
         self._warm_up = runner.warm_up() if warm_up else None
-        ready.set_result(runner)
+        ready.set_result((runner, info))
         try:
             while self._obey(runner):
                 self._advance(runner)
@@ -224,7 +232,7 @@ class EngineThread:
             pass
         if self._in_flight:
             self._collect(runner)
-        elif self._warm_up and not self._inspections and next(self._warm_up, "done") == "done":
+        elif self._warm_up and not self._inspections and not _warmed(self._warm_up):
             self._warm_up = None
 
     def _ready(self, sequence: Sequence) -> Generator[None, None, None]:
@@ -301,3 +309,29 @@ class EngineThread:
             if isinstance(command, Start):
                 command.sequence.finish("error", message)
             future.set_exception(EngineClosed(message))
+
+
+def _opened(
+    make_runner: Callable[[], Runner], describe: Callable[[Runner], EngineInfo]
+) -> tuple[Runner, EngineInfo]:
+    runner = make_runner()
+    try:
+        return runner, describe(runner)
+    except BaseException:
+        runner.close()
+        raise
+
+
+def _warmed(warm_up: Iterator[None]) -> bool:
+    """Compile one more kernel in advance; False: there is nothing more to compile. A failure ends
+    that, not the engine: a request may never need what failed, or else is told why it fails."""
+    try:
+        return next(warm_up, "done") != "done"
+    except Exception as error:
+        log.error(
+            "kernels could not be compiled in advance (%s); the first requests compile what they "
+            "need and take longer",
+            error,
+        )
+        log.debug("compiling in advance failed", exc_info=True)
+        return False

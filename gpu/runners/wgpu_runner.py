@@ -285,18 +285,22 @@ class WgpuRunner:
         """Of a token and of a prompt's pieces, which somebody waits for; captured ones have the
         same kernels but for what the plain warm-up brings."""
         for n in (1, 16):
-            yield self.plans.plan(n, min(n, self.limits.n_slots), "plain", reach=True)
+            yield self.plans.plan(n, self._most_samples(n), "plain", reach=True)
 
     def _plans_to_warm(self) -> Iterator[RecordedPlan]:
         limits = self.limits
         for kind, n, long in WARM_UP:
             rows = min(n, limits.max_captured_rows) if kind == "captured" else n
             context = limits.context if long else 1
-            samples = min(rows, limits.n_slots)
+            samples = self._most_samples(rows)
             yield self.plans.plan(rows, samples, kind, context)
             if self.loras:
                 yield self.plans.plan(rows, samples, kind, context, loras=True)
         yield from self._looks.first_plans()
+
+    def _most_samples(self, n_rows: int) -> int:
+        """Samples of the largest step of so many rows."""
+        return min(n_rows, self.limits.n_slots, self.limits.max_samples)
 
     def close(self) -> None:
         while self._queue:

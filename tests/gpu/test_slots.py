@@ -1,0 +1,233 @@
+"""More runs than a step can sample: all of them start, and none waits longer than its share."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu.engine.engine import Engine
+from gpu.events import Done, Event, Token
+from gpu.ops.step_buffer import MAX_SAMPLES
+from gpu.plans.book import SAMPLING
+from gpu.sampling import SamplingParams
+from gpu.step import Step
+from gpu.text.tokenizer import Tokenizer
+from gpu.webgpu.device import Device
+from tests.gpu import driving
+from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+
+MODEL = Path(__file__).parents[2] / "app" / "tale" / "model"
+SAMPLES = 8
+"""Of a step of the scripted runner."""
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return byte_tokenizer(tmp_path_factory.mktemp("bytes"))
+
+
+class Log:
+    """Tokens of several runs, in the order in which they came."""
+
+    def __init__(self, n: int) -> None:
+        self.tokens: list[tuple[int, int]] = []  # run, id
+        self._left = n
+        self._all_done = threading.Event()
+
+    def of(self, run: int) -> Callable[[Event], None]:
+        def on_event(event: Event) -> None:
+            if isinstance(event, Token):
+                self.tokens.append((run, event.id))
+            if isinstance(event, Done):
+                assert event.reason == "length", event.message
+                self._left -= 1
+                if not self._left:
+                    self._all_done.set()
+
+        return on_event
+
+    def wait(self, seconds: float) -> None:
+        assert self._all_done.wait(seconds)
+
+    def ids(self, run: int) -> list[int]:
+        return [id for other, id in self.tokens if other == run]
+
+    def longest_wait(self, run: int) -> int:
+        """Tokens of others that came between two of the run."""
+        places = [i for i, (other, _) in enumerate(self.tokens) if other == run]
+        return max(b - a - 1 for a, b in itertools.pairwise(places))
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32])
+def test_no_run_waits_longer_than_its_share(tokenizer: Tokenizer, n: int) -> None:
+    runner = ScriptedRunner(n_slots=n, context=96, n_blocks=6 * n, max_rows=32)
+    engine = Engine(lambda: runner, tokenizer, queue_size=2)
+    log, n_tokens = Log(n), 40
+    prompts = [[i + 1, i + 2, i + 3] for i in range(n)]
+    try:
+        for i, prompt in enumerate(prompts):
+            engine.submit(prompt, SamplingParams(max_tokens=n_tokens), on_event=log.of(i))
+        log.wait(30)
+    finally:
+        engine.close()
+    assert [log.ids(i) for i in range(n)] == [expected(prompt, n_tokens) for prompt in prompts]
+    share = -(-n // SAMPLES)
+    for slot in range(n):
+        waits = steps_waited(runner.steps, slot)
+        assert waits[0] <= share, f"slot {slot} got its first token after {waits[0]} steps"
+        assert max(waits) <= share, f"slot {slot} waited {max(waits)} steps; its share is {share}"
+
+
+def steps_waited(steps: list[Step], slot: int) -> list[int]:
+    """Of each token of a slot: steps since the one before, or since its prompt but for the last
+    row was computed."""
+    sampled = [i for i, step in enumerate(steps) if any(s.slot == slot for s in step.samples)]
+    rows = [i for i, step in enumerate(steps) if any(r.slot == slot for r in step.rows)]
+    return [b - a for a, b in zip([rows[0], *sampled], sampled, strict=False)]
+
+
+def test_a_new_prompt_gets_its_turn_among_those_that_write(tokenizer: Tokenizer) -> None:
+    """One by one beside nine that write all the time: each of them begins at once, and they stop
+    nobody."""
+    runner = ScriptedRunner(n_slots=12, context=256, n_blocks=200, max_rows=32, delay=0.0005)
+    engine = Engine(lambda: runner, tokenizer, queue_size=2)
+    log = Log(9)
+    try:
+        for i in range(9):
+            engine.submit([i + 1], SamplingParams(max_tokens=200), on_event=log.of(i))
+        for i in range(30):
+            short = engine.generate([100 + i, 7, 8], SamplingParams(max_tokens=1))
+            assert [t.id for t in short] == expected([100 + i, 7, 8], 1)
+        log.wait(30)
+    finally:
+        engine.close()
+    for slot in range(9):
+        assert max(steps_waited(runner.steps, slot)) <= 2
+
+
+@pytest.mark.parametrize(("max_samples", "max_rows"), [(4, 4), (4, 8), (1, 2), (16, 16)])
+def test_prompts_get_rows_where_all_of_a_step_could_write(
+    tokenizer: Tokenizer, max_samples: int, max_rows: int
+) -> None:
+    """A backend whose steps have no more rows than samples, with more runs than either."""
+    n = 3 * max_samples
+    runner = ScriptedRunner(
+        n_slots=n, context=96, n_blocks=6 * n, max_rows=max_rows, max_samples=max_samples
+    )
+    engine = Engine(lambda: runner, tokenizer, queue_size=2)
+    log, prompts = Log(n), [[i + 1] * (i % 7 + 1) for i in range(n)]
+    try:
+        for i, prompt in enumerate(prompts):
+            engine.submit(prompt, SamplingParams(max_tokens=50), on_event=log.of(i))
+        log.wait(30)
+    finally:
+        engine.close()
+    assert [log.ids(i) for i in range(n)] == [expected(prompt, 50) for prompt in prompts]
+    for slot in range(n):
+        assert max(steps_waited(runner.steps, slot)[1:]) <= -(-n // min(max_samples, max_rows - 1))
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "n", "capture"),
+    [
+        ("wgpu", "f16", 12, False),
+        ("wgpu", "f16", 12, True),
+        ("wgpu", "f16", 32, False),
+        ("torch", "f32", 12, False),
+    ],
+)
+def test_runs_of_a_model_keep_pace(backend: str, dtype: str, n: int, capture: bool) -> None:
+    n_tokens = 40
+    engine = Engine.load(MODEL, backend=backend, dtype=dtype, n_slots=n, context=64)
+    params = [
+        SamplingParams(temperature=0.8, max_tokens=n_tokens, ignore_eos=True, seed=i)
+        for i in range(n)
+    ]
+    prompts = [engine.tokenizer.encode(f"Once upon a time {i} foxes") for i in range(n)]
+    log = Log(n)
+    try:
+        for i, prompt in enumerate(prompts):
+            engine.submit(prompt, params[i], capture=capture, on_event=log.of(i))
+        log.wait(300)
+        if backend == "wgpu":  # PyTorch's sums depend on how many rows are computed at once
+            alone = engine.generate(prompts[-1], params[-1])
+            assert [token.id for token in alone] == log.ids(n - 1)
+    finally:
+        engine.close()
+    began = [next(i for i, (other, _) in enumerate(log.tokens) if other == run) for run in range(n)]
+    most = n if backend == "torch" else min(n, MAX_SAMPLES)
+    assert max(began) <= n * most  # every prompt takes a step, in which so many others write
+    for run in range(n):
+        assert log.longest_wait(run) < 2 * n
+
+
+@pytest.mark.parametrize("n_slots", [1, 8, 9, 16, 256])
+def test_warm_up_readies_steps_that_there_can_be(device: Device, n_slots: int) -> None:
+    runner = driving.load(device, MODEL, dtype="f16", n_slots=n_slots)
+    plans = [*runner._plans_to_warm(), *runner._plans_to_reach()]
+    most = max(plan.key.samples for plan in plans if plan.key.kind in SAMPLING)
+    assert most == min(n_slots, runner.limits.max_samples)
+
+
+# ---- what goes wrong before the first request ------------------------------------------------
+
+
+class NotWarm(ScriptedRunner):
+    """Compiling in advance fails at the second kernel."""
+
+    def warm_up(self, *, reach: bool = False) -> Iterator[None]:
+        yield
+        raise ValueError("a step of 9 is larger than 8")
+
+
+def test_what_fails_in_advance_is_said_once_and_serving_goes_on(
+    tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        engine = Engine(NotWarm, tokenizer, warm_up=True)
+        try:
+            written = engine.generate([3], SamplingParams(max_tokens=4))
+            assert [t.id for t in written] == expected([3], 4)
+            while not caplog.records:
+                assert engine.failure is None
+                time.sleep(0.01)
+            assert [t.id for t in engine.generate([5], SamplingParams(max_tokens=4))] == expected(
+                [5], 4
+            )
+        finally:
+            engine.close()
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
+        "kernels could not be compiled in advance (a step of 9 is larger than 8); the first "
+        "requests compile what they need and take longer"
+    ]
+
+
+class Indescribable(ScriptedRunner):
+    """Says on which thread it was asked, and cannot answer."""
+
+    asked_on = ""
+
+    @property  # type: ignore[override]
+    def dispatches_per_token(self) -> int:
+        self.asked_on = threading.current_thread().name
+        raise RuntimeError("no kernel for this")
+
+    @dispatches_per_token.setter
+    def dispatches_per_token(self, value: int) -> None: ...
+
+
+def test_a_runner_that_cannot_be_described_is_closed_and_its_error_told(
+    tokenizer: Tokenizer,
+) -> None:
+    runner = Indescribable()
+    with pytest.raises(RuntimeError, match="no kernel for this"):
+        Engine(lambda: runner, tokenizer, warm_up=True)
+    assert runner.closed
+    assert runner.asked_on == "tokenglass engine"
