@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpu.errors import ModelError
+from gpu.regular_file import is_there, read_regular
 
-MAX_BYTES = 256 * 1024**2
-"""Far above the largest real tokenizer.json; keeps a stray file from filling the memory."""
+MAX_BYTES = 32 << 20
+"""Three times the largest real one, an index of 90,000 tensors; keeps a stray file from filling the
+memory."""
 
 
 class JsonObject:
@@ -36,7 +39,7 @@ class JsonObject:
     @classmethod
     def read_optional(cls, path: Path) -> JsonObject:
         """As `read`, but a file that is not there counts as an empty object."""
-        return cls.read(path) if path.exists() else cls(str(path), {})
+        return cls.read(path) if is_there(path) else cls(str(path), {})
 
     def renamed(self, keys: Mapping[str, str]) -> JsonObject:
         """The same with other names: `keys` maps those to be used to those of the file."""
@@ -103,18 +106,13 @@ class JsonObject:
 
 
 def read_json(path: Path) -> Any:
-    """The parsed contents of a UTF-8 JSON file; `ModelError` when it is missing or not JSON."""
-    try:
-        n_bytes = path.stat().st_size
-        if n_bytes > MAX_BYTES:
-            raise ModelError(f"{path}: has {n_bytes} bytes, but {MAX_BYTES} is the most read")
-        return parse_json(path.read_bytes(), str(path))
-    except FileNotFoundError:
+    """The parsed contents of a UTF-8 JSON file; `ModelError` when it is missing, no regular file,
+    too large, or not JSON."""
+    if not is_there(path):
         raise ModelError(
             f"{path}: not found; a model folder holds config.json, tokenizer.json and *.safetensors"
-        ) from None
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
+        )
+    return parse_json(read_regular(path, MAX_BYTES), str(path))
 
 
 def parse_json(data: bytes, where: str) -> Any:
@@ -134,9 +132,8 @@ def shown(value: Any) -> str:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in values:
-            raise ValueError(f"key {shown(key)} is given twice")
-        values[key] = value
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        raise ValueError(f"key {shown(counts.most_common(1)[0][0])} is given twice")
     return values

@@ -12,23 +12,32 @@ see `gpu.checkpoint.gguf_weights`.
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import ModelError
 from gpu.json_object import JsonObject, parse_json, shown
+from gpu.regular_file import open_regular
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
 """No path separators: an index must not reach out of its folder."""
-MAX_HEADER_BYTES = 100_000_000
-"""The safetensors project's own limit."""
+MAX_HEADER_BYTES = 16 << 20
+"""The safetensors project allows 100 MB. Reading one takes several times as much memory, and the
+largest real ones, of a model with 36,000 tensors in one file, have 5 MB."""
+MAX_TENSORS = 1 << 16
+"""Of one file."""
+MAX_PARTS = 4 * MAX_TENSORS
+"""Objects and lists in a header, where every tensor has three."""
+MAX_INDEXED = 1 << 18
+"""Tensors of all files that an index names: DeepSeek-V3 has 91,000."""
 
 BITS = {
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32,
@@ -73,6 +82,11 @@ def open_shards(folder: Path) -> dict[str, Tensor]:
     weight_map = index.object("weight_map")
     if not weight_map.values:
         raise index.error("weight_map", "an object that names the file of each tensor")
+    if len(weight_map.values) > MAX_INDEXED:
+        raise ModelError(
+            f"{index.where}: names {len(weight_map.values)} tensors; {MAX_INDEXED} is the most "
+            "that is read"
+        )
     files: dict[str, dict[str, Tensor]] = {}
     tensors: dict[str, Tensor] = {}
     for name in weight_map.values:
@@ -96,31 +110,59 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
 
 def open_with_metadata(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """As `open_safetensors`, with the strings that the file holds beside its tensors."""
-    try:
-        n_bytes = path.stat().st_size
-        if n_bytes < 8:
-            raise ModelError(f"{path}: has {n_bytes} bytes, too few for a safetensors file")
-        data: Bytes = np.memmap(path, dtype=np.uint8, mode="r")
-    except FileNotFoundError:
-        raise ModelError(f"{path}: not found; download all the files of the model") from None
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
-    header_bytes = int.from_bytes(data[:8].tobytes(), "little")
-    if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, n_bytes - 8):
-        raise ModelError(
-            f"{path}: the header says it has {header_bytes} bytes, but the file has {n_bytes} "
-            f"and {MAX_HEADER_BYTES} is the most allowed; it is truncated or not safetensors"
-        )
-    header = parse_json(data[8 : 8 + header_bytes].tobytes(), f"{path}: header")
-    if not isinstance(header, dict):
-        raise ModelError(f"{path}: the header must be a JSON object, but is {shown(header)}")
+    data = _mapped(path)
+    header = _header(path, data)
     metadata = _strings(header.pop("__metadata__", None))
-    body = data[8 + header_bytes :]
+    body = data[8 + int.from_bytes(data[:8].tobytes(), "little") :]
     spans = [_check_entry(path, name, entry, len(body)) for name, entry in header.items()]
     _check_cover(path, spans, len(body))
     return metadata, {
         name: Tensor(name, path, dtype, shape, body[a:b]) for name, dtype, shape, a, b in spans
     }
+
+
+def _mapped(path: Path) -> Bytes:
+    """The bytes of a file, as a plain array: slicing a memmap costs four times as much."""
+    with open_regular(path) as file:
+        n_bytes = os.fstat(file.fileno()).st_size
+        if n_bytes < 8:
+            raise ModelError(f"{path}: has {n_bytes} bytes, too few for a safetensors file")
+        try:
+            return np.asarray(np.memmap(file, dtype=np.uint8, mode="r"))
+        except (OSError, ValueError) as error:  # ValueError: it is empty by now
+            raise ModelError(f"{path}: cannot be read ({error})") from None
+
+
+def _header(path: Path, data: Bytes) -> dict[str, Any]:
+    """Entries of tensors by name, and what the file holds beside them; none of it is checked."""
+    header_bytes = int.from_bytes(data[:8].tobytes(), "little")
+    if not 2 <= header_bytes <= len(data) - 8:
+        raise ModelError(
+            f"{path}: the header says it has {header_bytes} bytes, but the file has {len(data)}; "
+            "it is truncated or not safetensors"
+        )
+    if header_bytes > MAX_HEADER_BYTES:
+        raise ModelError(
+            f"{path}: the header says it has {header_bytes} bytes; {MAX_HEADER_BYTES} is the most "
+            "that is read"
+        )
+    text = data[8 : 8 + header_bytes].tobytes()
+    n_tensors = text.count(b'"data_offsets"')  # before the text is parsed into a lot of memory
+    if n_tensors > MAX_TENSORS:
+        raise ModelError(
+            f"{path}: the header has {n_tensors} tensors; {MAX_TENSORS} is the most that is read "
+            "of one file"
+        )
+    n_parts = text.count(b"{") + text.count(b"[")  # those in strings too: some metadata is JSON
+    if n_parts > MAX_PARTS:
+        raise ModelError(
+            f"{path}: the header has {n_parts} objects and lists; {MAX_PARTS} is the most that is "
+            "read"
+        )
+    header = parse_json(text, f"{path}: header")
+    if not isinstance(header, dict):
+        raise ModelError(f"{path}: the header must be a JSON object, but is {shown(header)}")
+    return header
 
 
 def _strings(metadata: Any) -> dict[str, str]:
@@ -135,48 +177,63 @@ Span = tuple[str, str, tuple[int, ...], int, int]
 
 
 def _check_entry(path: Path, name: str, entry: Any, body_bytes: int) -> Span:
-    where = f"{path}: tensor {shown(name)}"
     if not isinstance(entry, dict):
-        raise ModelError(f"{where}: its entry must be a JSON object, but is {shown(entry)}")
-    fields = JsonObject(where, entry)
-    dtype = fields.choice("dtype", tuple(BITS))
-    shape = _sizes(fields, "shape", "a list of sizes")
-    offsets = _sizes(fields, "data_offsets", "[begin, end] with begin ≤ end")
-    if len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise fields.error("data_offsets", "[begin, end] with begin ≤ end")
+        raise ModelError(
+            f"{_place(path, name)}: its entry must be a JSON object, but is {shown(entry)}"
+        )
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str) or dtype not in BITS:
+        raise _entry_error(JsonObject(_place(path, name), entry))
+    if not _are_sizes(shape) or not _are_span(offsets):
+        raise _entry_error(JsonObject(_place(path, name), entry))
     begin, end = offsets
     if end > body_bytes:
         raise ModelError(
-            f"{where}: ends at byte {end} after the header, but the file ends at {body_bytes}; "
-            "it is truncated: download it again"
+            f"{_place(path, name)}: ends at byte {end} after the header, but the file ends at "
+            f"{body_bytes}; it is truncated: download it again"
         )
-    if math.prod(shape) * BITS[dtype] != 8 * (end - begin):
+    n_bits = math.prod(shape) * BITS[dtype]
+    if n_bits != 8 * (end - begin):
         raise ModelError(
-            f"{where}: {dtype} {shown(shape)} needs {math.prod(shape) * BITS[dtype] // 8} bytes, "
-            f"but data_offsets span {end - begin}"
+            f"{_place(path, name)}: {dtype} {shown(tuple(shape))} needs {n_bits // 8} bytes, but "
+            f"data_offsets span {end - begin}"
         )
-    return name, dtype, shape, begin, end
+    return name, dtype, tuple(shape), begin, end
 
 
-def _sizes(fields: JsonObject, key: str, expected: str) -> tuple[int, ...]:
-    value = fields.get(key)
-    if not isinstance(value, list) or not all(type(n) is int and n >= 0 for n in value):
-        raise fields.error(key, expected)
-    return tuple(value)
+def _place(path: Path, name: str) -> str:
+    return f"{path}: tensor {shown(name)}"
+
+
+def _are_sizes(value: Any) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+
+
+def _are_span(value: Any) -> TypeGuard[list[int]]:
+    return _are_sizes(value) and len(value) == 2 and value[0] <= value[1]
+
+
+def _entry_error(fields: JsonObject) -> ModelError:
+    """What is wrong with an entry."""
+    fields.choice("dtype", tuple(BITS))
+    if not _are_sizes(fields.get("shape")):
+        return fields.error("shape", "a list of sizes")
+    return fields.error("data_offsets", "[begin, end] with begin ≤ end")
 
 
 def _check_cover(path: Path, spans: list[Span], body_bytes: int) -> None:
     """The tensors follow each other without overlap or gap and end where the file ends."""
 
-    last, at = "the header", 0
+    last, at = "", 0
     for name, _, _, begin, end in sorted(spans, key=lambda span: span[3:]):
         if begin != at:
             fault = "overlaps" if begin < at else "leaves a gap after"
+            before = f"tensor {shown(last)}" if last else "the header"
             raise ModelError(
-                f"{path}: tensor {shown(name)} {fault} {last}: "
+                f"{path}: tensor {shown(name)} {fault} {before}: "
                 f"expected it to begin at byte {at}, but it begins at {begin}"
             )
-        last, at = f"tensor {shown(name)}", end
+        last, at = name, end
     if at != body_bytes:
         raise ModelError(
             f"{path}: {body_bytes - at} bytes follow the last tensor; expected none: the file is "

@@ -32,6 +32,7 @@ from gpu.errors import ModelError
 from gpu.gguf.file import is_gguf
 from gpu.gguf.types import BLOCKS, unpacked
 from gpu.json_object import shown
+from gpu.regular_file import is_there
 
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """How NumPy sees them; of bfloat16 it sees the bits."""
@@ -82,9 +83,9 @@ class Checkpoint:
         folder = Path(folder)
         if is_gguf(folder):
             return cls(folder, open_gguf_weights(folder))
-        if (folder / WEIGHTS).exists():
+        if is_there(folder / WEIGHTS):
             return cls(folder, open_safetensors(folder / WEIGHTS))
-        if (folder / INDEX).exists():
+        if is_there(folder / INDEX):
             return cls(folder, open_shards(folder))
         others = sorted(path.name for path in folder.glob("*.bin")) if folder.is_dir() else []
         hint = f"; {shown(others[0])} must be converted to safetensors first" if others else ""

@@ -31,6 +31,8 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_ENTRIES = 1 << 16
 """Of values and of tensors, each: real files have a few thousand."""
+MAX_STRINGS = 1 << 21
+"""Of all arrays together: Gemma 3 has 780,000, tokens and merges."""
 MAX_DIMS = 4
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 16
@@ -87,7 +89,8 @@ class _Reader:
 
     def __init__(self, path: Path, data: Bytes) -> None:
         self._path = path
-        self._data = data
+        self._data = data.data
+        self._n_strings = 0
         self.at = 0
 
     def preamble(self) -> tuple[int, int]:
@@ -149,45 +152,59 @@ class _Reader:
     def _array(self, key: str) -> Any:
         kind, count = self._number("<u4"), self._number("<u8")
         if kind == STRING:
-            if count > (len(self._data) - self.at) // 8:  # every string has its length
-                raise EndsEarly(
-                    f"{self._path}: {shown(key)} says it has {count} strings; the file ends before"
-                )
-            return [self._string(f"a string of {shown(key)}") for _ in range(count)]
+            return self._strings(count, key)
         if kind not in NUMBERS:
             raise self._error(f"{shown(key)} is an array of value type {kind}, which is not read")
         item = np.dtype(NUMBERS[kind])
-        values = self._take(count * item.itemsize, f"the array {shown(key)}").view(item)
+        data = self._take(count * item.itemsize, f"the array {shown(key)}")
+        values = np.frombuffer(data, item)
         return values.astype(bool) if kind == BOOL else values
 
+    def _strings(self, count: int, key: str) -> list[str]:
+        if count > (len(self._data) - self.at) // 8:  # every string has its length
+            raise EndsEarly(
+                f"{self._path}: {shown(key)} says it has {count} strings; the file ends before"
+            )
+        self._n_strings += count
+        if self._n_strings > MAX_STRINGS:
+            raise self._error(
+                f"its arrays have {self._n_strings} strings with {shown(key)}; {MAX_STRINGS} is "
+                "the most that is read"
+            )
+        what = f"a string of {shown(key)}"
+        return [self._string(what) for _ in range(count)]
+
     def _string(self, what: str) -> str:
-        data = bytes(self._take(self._number("<u8"), what))
+        data = self._take(self._number("<u8"), what)
         try:
-            return data.decode("utf-8")
+            return str(data, "utf-8")
         except UnicodeDecodeError as error:
             raise self._error(f"{what} before byte {self.at} is not UTF-8 ({error})") from None
 
     def _number(self, format: str) -> Any:
-        data = self._take(np.dtype(format).itemsize, "a number")
-        return struct.unpack(_STRUCT[format], data.tobytes())[0]
+        number = _STRUCT[format]
+        return number.unpack(self._take(number.size, "a number"))[0]
 
-    def _take(self, n: int, what: str) -> Bytes:
-        if n > len(self._data) - self.at:
+    def _take(self, n: int, what: str) -> memoryview:
+        at = self.at
+        if n > len(self._data) - at:
             raise EndsEarly(
-                f"{self._path}: {what} at byte {self.at} needs {n} bytes, but "
-                f"{len(self._data) - self.at} are left: it is truncated or damaged; download it "
-                "again"
+                f"{self._path}: {what} at byte {at} needs {n} bytes, but "
+                f"{len(self._data) - at} are left: it is truncated or damaged; download it again"
             )
-        self.at += n
-        return self._data[self.at - n : self.at]
+        self.at = at + n
+        return self._data[at : self.at]
 
     def _error(self, fault: str) -> ModelError:
         return ModelError(f"{self._path}: {fault}")
 
 
 _STRUCT = {
-    "<u1": "<B", "<i1": "<b", "<u2": "<H", "<i2": "<h", "<u4": "<I", "<i4": "<i", "<f4": "<f",
-    "<u8": "<Q", "<i8": "<q", "<f8": "<d",
+    name: struct.Struct(format)
+    for name, format in {
+        "<u1": "<B", "<i1": "<b", "<u2": "<H", "<i2": "<h", "<u4": "<I", "<i4": "<i",
+        "<f4": "<f", "<u8": "<Q", "<i8": "<q", "<f8": "<d",
+    }.items()
 }  # fmt: skip
 
 

@@ -13,9 +13,13 @@ import tokenizers
 
 from gpu.errors import ModelError
 from gpu.json_object import JsonObject
+from gpu.regular_file import is_there, open_regular, read_regular
 from gpu.text.added_tokens import add_tokens, mark_special
 from gpu.text.model_proto import read_model
 from gpu.text.sentence_piece import make_backend
+
+MAX_TEMPLATE_BYTES = 1 << 20
+"""The longest real chat templates have 20 KB."""
 
 
 class TokenizerFiles(NamedTuple):
@@ -31,6 +35,9 @@ class TokenizerFiles(NamedTuple):
 def read_folder(folder: Path, path: Path) -> TokenizerFiles:
     """The tokenizer at `path`, or where that is missing tokenizer.model, with the files beside it.
     Raises ModelError."""
+    for file in (path, folder / "tokenizer.model"):
+        if is_there(file):
+            open_regular(file).close()
     config = JsonObject.read_optional(folder / "tokenizer_config.json")
     older = JsonObject.read_optional(folder / "special_tokens_map.json")
     tokens = {k: older.get(k) for k in ("bos_token", "eos_token") if k not in config.values}
@@ -93,10 +100,10 @@ def _of_sentence_piece(
 def _chat_template(folder: Path, config: JsonObject) -> str | None:
     """`chat_template.jinja`, or `chat_template` of the config: one, or a list of named ones."""
     path = folder / "chat_template.jinja"
-    if path.exists():
+    if is_there(path):
         try:
-            return path.read_text("utf-8")
-        except (OSError, ValueError) as error:
+            return read_regular(path, MAX_TEMPLATE_BYTES).decode("utf-8")
+        except ValueError as error:
             raise ModelError(f"{path}: cannot be read ({error})") from None
     value = config.get("chat_template")
     if value is None or isinstance(value, str):

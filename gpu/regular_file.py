@@ -1,0 +1,71 @@
+"""The files of a model folder, which may be no files at all: opening a pipe waits for its writer,
+and a device may never end."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from gpu.errors import ModelError
+
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def is_there(path: Path) -> bool:
+    """Is there anything at `path`? Also a link that leads nowhere but to itself, which
+    `Path.exists` takes for nothing."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading. Raises ModelError when it is missing, no regular file, or cannot be
+    read."""
+    try:
+        _expect_regular(path, path.stat())
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+        file = open(os.open(path, flags), "rb")  # noqa: SIM115 - the caller closes it
+        try:
+            _expect_regular(path, os.fstat(file.fileno()))  # it may be another one by now
+        except BaseException:
+            file.close()
+            raise
+        return file
+    except FileNotFoundError:
+        raise ModelError(f"{path}: not found; download all the files of the model") from None
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The bytes of a file. Raises ModelError as `open_regular` does, and for more than `most`."""
+    with open_regular(path) as file:
+        n_bytes = os.fstat(file.fileno()).st_size
+        try:
+            data = file.read(most + 1) if n_bytes <= most else b""
+        except OSError as error:
+            raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if max(n_bytes, len(data)) > most:
+        raise ModelError(
+            f"{path}: has {max(n_bytes, len(data))} bytes, but {most} is the most read"
+        )
+    return data
+
+
+def _expect_regular(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        raise ModelError(f"{path}: cannot be read: it is {kind}; expected a regular file")

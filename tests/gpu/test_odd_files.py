@@ -1,0 +1,296 @@
+"""Model folders whose files are no files, or whose headers are enormous: refused soon, in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import struct
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpu.checkpoint.files import MAX_HEADER_BYTES, MAX_INDEXED, MAX_TENSORS
+from gpu.checkpoint.reader import Checkpoint
+from gpu.config import GenerationDefaults, ModelConfig
+from gpu.errors import ModelError
+from gpu.gguf.file import open_gguf
+from gpu.gguf.header import MAX_ENTRIES, MAX_STRINGS
+from gpu.json_object import MAX_BYTES
+from gpu.regular_file import read_regular
+from gpu.text.tokenizer import Tokenizer
+
+MODEL = Path(__file__).parents[2] / "app" / "tale" / "model"
+FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "model.safetensors",
+)
+
+
+def read_all(folder: Path) -> None:
+    """As the server and the engine do."""
+    ModelConfig.from_folder(folder)
+    GenerationDefaults.from_folder(folder)
+    Tokenizer.load(folder)
+    Checkpoint.open(folder)
+
+
+def refused(read: Callable[[], object], seconds: float = 20) -> str:
+    """The message of the ModelError. On a thread, because what is not refused waits for ever."""
+    errors: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            read()
+        except BaseException as error:
+            errors.append(error)
+        else:
+            errors.append(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert errors, "it is still reading"
+    assert isinstance(errors[0], ModelError), errors[0]
+    return str(errors[0])
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def listening(path: Path) -> None:
+    here = os.open(".", os.O_RDONLY)
+    os.chdir(path.parent)  # the path of a socket has 107 bytes at most
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path.name)
+    finally:
+        os.chdir(here)
+        os.close(here)
+
+
+ODD: dict[str, tuple[Callable[[Path], None], str]] = {
+    "pipe": (pipe, "it is a pipe; expected a regular file"),
+    "endless": (endless, "it is a device; expected a regular file"),
+    "loop": (loop, "symbolic links"),
+    "socket": (listening, "it is a socket; expected a regular file"),
+    "folder": (Path.mkdir, "it is a folder; expected a regular file"),
+}
+
+posix = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The bundled model, in a folder of its own."""
+    shutil.copytree(MODEL, tmp_path / "model")
+    read_all(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@posix
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_no_regular_file_is_refused(folder: Path, name: str, odd: str) -> None:
+    make, words = ODD[odd]
+    (folder / name).unlink(missing_ok=True)
+    make(folder / name)
+    message = refused(lambda: read_all(folder))
+    assert message.startswith(f"{folder / name}: ")
+    assert words in message
+
+
+@posix
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "one.safetensors"])
+def test_so_are_shards_and_their_index(folder: Path, name: str, odd: str) -> None:
+    (folder / "model.safetensors").unlink()
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"w": "one.safetensors"}}))
+    (folder / name).unlink(missing_ok=True)
+    make, words = ODD[odd]
+    make(folder / name)
+    message = refused(lambda: read_all(folder))
+    assert message.startswith(f"{folder / name}: ")
+    assert words in message
+
+
+@posix
+@pytest.mark.parametrize("odd", sorted(ODD.keys() - {"folder"}))
+def test_so_is_a_gguf_file(tmp_path: Path, odd: str) -> None:
+    make, words = ODD[odd]
+    make(tmp_path / "m.gguf")
+    assert words in refused(lambda: read_all(tmp_path / "m.gguf"))
+
+
+@posix
+def test_what_becomes_a_pipe_while_it_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regular = tmp_path / "regular"
+    regular.write_text("{}")
+    pipe(tmp_path / "pipe")
+    found = regular.stat()
+    monkeypatch.setattr(Path, "stat", lambda self, **_: found)
+    assert "it is a pipe" in refused(lambda: read_regular(tmp_path / "pipe", 100))
+
+
+def test_links_to_files_are_files(folder: Path) -> None:
+    for path in list(folder.iterdir()):
+        path.rename(folder.parent / path.name)
+        path.symlink_to(folder.parent / path.name)
+    read_all(folder)
+
+
+# ---- enormous ones ---------------------------------------------------------------------------
+
+
+def write_header(path: Path, text: bytes, n_bytes: int) -> None:
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + n_bytes)
+
+
+def many(n: int, name: str = "{}") -> bytes:
+    entries = (
+        f'"{name.format(i)}":{{"dtype":"U8","shape":[1],"data_offsets":[{i},{i + 1}]}}'
+        for i in range(n)
+    )
+    return b"{" + ",".join(entries).encode() + b"}"
+
+
+def measured(read: Callable[[], object]) -> tuple[float, int]:
+    """Seconds, and the most bytes of Python objects meanwhile."""
+    began = time.process_time()
+    read()
+    seconds = time.process_time() - began
+    tracemalloc.start()
+    try:
+        read()
+        return seconds, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_header_of_300_000_tensors_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    write_header(path, many(300_000), 300_000)
+
+    def read() -> None:
+        with pytest.raises(ModelError, match=r"header says it has \d+ bytes; 16777216 is the most"):
+            Checkpoint.open(tmp_path)
+
+    seconds, n_bytes = measured(read)
+    assert seconds < 1
+    assert n_bytes < 1 << 20
+
+
+def test_too_many_tensors_are_counted_before_they_are_parsed(tmp_path: Path) -> None:
+    write_header(tmp_path / "model.safetensors", many(MAX_TENSORS + 1), MAX_TENSORS + 1)
+
+    def read() -> None:
+        with pytest.raises(ModelError, match="the header has 65537 tensors; 65536 is the most"):
+            Checkpoint.open(tmp_path)
+
+    seconds, n_bytes = measured(read)
+    assert seconds < 1
+    assert n_bytes < 2 * MAX_HEADER_BYTES
+
+
+@pytest.mark.parametrize("part", [b"{}", b"[]", b'{"":[]}'])
+def test_a_header_full_of_nothing_is_not_parsed(tmp_path: Path, part: bytes) -> None:
+    text = b'{"a":[' + b",".join([part] * ((MAX_HEADER_BYTES - 100) // (len(part) + 1))) + b"]}"
+    write_header(tmp_path / "model.safetensors", text, 0)
+
+    def read() -> None:
+        with pytest.raises(ModelError, match=r"objects and lists; 262144 is the most"):
+            Checkpoint.open(tmp_path)
+
+    seconds, n_bytes = measured(read)
+    assert seconds < 1
+    assert n_bytes < 2 * MAX_HEADER_BYTES
+
+
+def test_as_many_as_are_read_are_read_soon(tmp_path: Path) -> None:
+    write_header(tmp_path / "model.safetensors", many(MAX_TENSORS), MAX_TENSORS)
+    seconds, n_bytes = measured(lambda: Checkpoint.open(tmp_path))
+    assert seconds < 5
+    assert n_bytes < 200 << 20
+    assert len(Checkpoint.open(tmp_path).names()) == MAX_TENSORS
+
+
+def test_an_index_of_too_many_tensors_is_refused(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    names = ",".join(f'"{i}":"a.safetensors"' for i in range(MAX_INDEXED + 1))
+    index.write_text(f'{{"weight_map":{{{names}}}}}')
+    with pytest.raises(ModelError, match=f"names {MAX_INDEXED + 1} tensors; {MAX_INDEXED} is the"):
+        Checkpoint.open(tmp_path)
+
+
+def test_a_configuration_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    tracemalloc.start()
+    with pytest.raises(ModelError, match=f"has {MAX_BYTES + 1} bytes, but {MAX_BYTES} is the most"):
+        ModelConfig.from_folder(tmp_path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def string(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def strings(key: str, n: int) -> bytes:
+    return string(key) + struct.pack("<IIQ", 9, 8, n) + bytes(8) * n
+
+
+def gguf(path: Path, n_tensors: int, values: list[bytes]) -> Path:
+    head = b"GGUF" + struct.pack("<IQQ", 3, n_tensors, len(values)) + b"".join(values)
+    infos = (string(str(i)) + struct.pack("<IQIQ", 1, 32, 0, 128 * i) for i in range(n_tensors))
+    with path.open("wb") as file:
+        file.write(head + b"".join(infos))
+        file.truncate(file.tell() + 31 + 128 * n_tensors)
+    return path
+
+
+@pytest.mark.parametrize("n_arrays", [1, 8])
+def test_more_strings_than_any_tokenizer_has_are_refused(tmp_path: Path, n_arrays: int) -> None:
+    n = MAX_STRINGS // n_arrays + 1
+    path = gguf(tmp_path / "m.gguf", 0, [strings(f"a{i}", n) for i in range(n_arrays)])
+    with pytest.raises(ModelError, match=f"{MAX_STRINGS} is the most that is read"):
+        open_gguf(path)
+
+
+def test_more_gguf_tensors_than_any_model_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="65536 of each are the most that are read"):
+        open_gguf(gguf(tmp_path / "m.gguf", MAX_ENTRIES + 1, []))
+
+
+def test_the_largest_gguf_header_is_read_soon(tmp_path: Path) -> None:
+    path = gguf(tmp_path / "m.gguf", MAX_ENTRIES, [strings("tokens", 780_000)])
+    began = time.process_time()
+    file = open_gguf(path)
+    assert time.process_time() - began < 8
+    assert (len(file.tensors), len(file.values["tokens"])) == (MAX_ENTRIES, 780_000)
