@@ -89,6 +89,12 @@ class Settings:
     ] = True
     switching: Annotated[bool, "Let the page change the model, for all who use this server."] = True
     queue: Annotated[int, "Requests that may wait for a slot; more are refused.", (0, 4096)] = 16
+    engine_timeout: Annotated[
+        int,
+        "Seconds that the GPU may take for one step; an engine that takes longer hangs, and is "
+        "started again.",
+        (1, 86400),
+    ] = 180
     host: Annotated[
         str, "Address to listen on. One that others can reach needs --token as well."
     ] = "127.0.0.1"

@@ -7,11 +7,13 @@ so it never outlives the server.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
 import signal
 import threading
+import time
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 
@@ -19,10 +21,12 @@ import msgspec
 
 from app.engines import Engine, EngineRun, Load, hello_of
 from app.pipe import (
+    BEAT_SECONDS,
     CLOSE_SECONDS,
     Agreed,
     Answered,
     Ask,
+    Beat,
     Cancel,
     Change,
     Close,
@@ -80,6 +84,8 @@ class EngineProcess:
         self._inbox: queue.SimpleQueue[Inside | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
         self._runs: dict[int, EngineRun] = {}
+        self._engine: Engine | None = None
+        self._told_at = time.monotonic()  # how far loading is
         self._writer = threading.Thread(target=self._write, name="pipe writer", daemon=True)
 
     def serve(self, load: Load) -> None:
@@ -95,9 +101,9 @@ class EngineProcess:
 
     def _load(self, load: Load) -> Engine | None:
         try:
-            engine = load(lambda done, text: self._outbox.put(Loading(done, text)))
+            engine = self._engine = load(self._tell)
         except EngineError as error:
-            self._outbox.put(Failed(str(error)))
+            self._outbox.put(Failed(str(error), device=isinstance(error, DeviceError)))
             return None
         except Exception as error:
             log.exception("the model could not be loaded")
@@ -105,6 +111,10 @@ class EngineProcess:
             return None
         self._outbox.put(Ready(hello_of(engine.info, chat=False)))
         return engine
+
+    def _tell(self, done: float, text: str) -> None:
+        self._told_at = time.monotonic()
+        self._outbox.put(Loading(done, text))
 
     def _serve_inbox(self, engine: Engine) -> None:
         while (message := self._inbox.get()) is not None:
@@ -220,14 +230,26 @@ class EngineProcess:
 
     def _write(self) -> None:
         encoder = msgspec.msgpack.Encoder()
+        beat_at = 0.0
         try:
-            while (message := self._outbox.get()) is not None:
+            while (message := self._next(beat_at)) is not None:
                 self._pipe.send_bytes(_encoded(encoder, message))
+                if isinstance(message, Beat):
+                    beat_at = time.monotonic() + BEAT_SECONDS
         except OSError:
             return  # the reader notices too, and ends the process
         except Exception:
             log.exception("an event cannot be sent; ending the engine's process")
             os._exit(EXIT_ENGINE_DEAD)
+
+    def _next(self, beat_at: float) -> FromEngine | None:
+        """What is to be sent next: a beat when it is time for one, else what waits first."""
+        left = beat_at - time.monotonic()
+        if left > 0:
+            with contextlib.suppress(queue.Empty):
+                return self._outbox.get(timeout=left)
+        engine = self._engine
+        return Beat(self._told_at if engine is None else engine.busy_since)
 
 
 def _encoded(encoder: msgspec.msgpack.Encoder, message: FromEngine) -> bytes:

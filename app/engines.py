@@ -93,6 +93,9 @@ class Engine(Protocol):
     @property
     def failure(self) -> str | None: ...
 
+    @property
+    def busy_since(self) -> float | None: ...
+
     def submit(
         self,
         ids: list[int],
@@ -271,9 +274,14 @@ def unavailable_message(status: Status) -> str:
             percent = "" if status.progress is None else f" ({status.progress:.0%})"
             return f"the model is still loading{percent}; try again in a moment"
         case "restarting":
+            if status.retry_seconds is not None:
+                return f"the engine is restarting: {status.message}"
             return "the engine is restarting; try again in a moment"
         case "failed":
-            return f"the engine has failed: {status.message}; restart the server"
+            return (
+                f"the engine has failed: {status.message}; take another model, or start the "
+                "server again"
+            )
     return "the engine is not ready; try again in a moment"
 
 

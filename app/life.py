@@ -3,10 +3,9 @@ goes."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
-import multiprocessing
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,15 +14,18 @@ from typing import Any
 
 import msgspec
 
+from app.child import KILL_SECONDS, Child
 from app.engine_process import run_engine
 from app.engines import Load, OnEvent, UnavailableError
+from app.heartbeat import Heartbeat, Patience
 from app.pipe import (
-    CLOSE_SECONDS,
     Agreed,
     Answered,
     Ask,
+    Beat,
     Cancel,
     Change,
+    Close,
     Failed,
     FromEngine,
     Loading,
@@ -34,6 +36,7 @@ from app.pipe import (
     ToEngine,
     error_of,
 )
+from app.pipe_writer import PipeWriter
 from gpu import (
     NO_INTERVENTIONS,
     ChangeAt,
@@ -70,7 +73,7 @@ class ProcessRun:
         return self._life.call(lambda call: Change(call, self._number, changes, capture, reach))
 
     def cancel(self) -> None:
-        self._life.send(Cancel(self._number))
+        self._life.send(Cancel(self._number), force=True)
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Prefill):
@@ -103,22 +106,26 @@ class ProcessRun:
 
 
 class Life:
-    """One process, from its start to its end, and the runs and calls that end with it."""
+    """One process, from its start to its end, and the runs and calls that end with it. Raises
+    OSError when the process cannot be started."""
 
-    def __init__(self, load: Load, log_level: str) -> None:
-        context = multiprocessing.get_context("spawn")  # a GPU device does not survive a fork
-        self._pipe, theirs = context.Pipe()
-        self.process = context.Process(
-            target=run_engine, args=(theirs, load, log_level), name="engine", daemon=True
-        )
+    def __init__(self, load: Load, log_level: str, patience: Patience) -> None:
         self._numbers = itertools.count(1)
-        self._sending = threading.Lock()
         self._lock = threading.Lock()
         self._alive = True
         self._calls: dict[int, Future[Any]] = {}
         self._runs: dict[int, ProcessRun] = {}
-        self.process.start()
-        theirs.close()
+        self._said: queue.SimpleQueue[Loading | Ready | Failed | None] = queue.SimpleQueue()
+        self._child = Child(run_engine, load, log_level)
+        self._writer = PipeWriter(self._child.pipe)
+        self._heartbeat = Heartbeat(patience, self._kill)
+        self._reader = threading.Thread(target=self._read, name="pipe reader", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, until it is given back."""
+        return self._child.pid
 
     # ---- to the engine -----------------------------------------------------------------------
 
@@ -170,14 +177,19 @@ class Life:
             raise
         return future
 
-    def send(self, message: ToEngine) -> None:
-        """A message for a process that is gone is dropped; `end` answers for it."""
+    def send(self, message: ToEngine, *, force: bool = False) -> None:
+        """Return at once. A message for a process that is gone is dropped; `end` answers for it.
+        Raises `UnavailableError` when the process does not read, unless `force`."""
         try:
             encoded = msgspec.msgpack.encode(message)
         except OverflowError:
             raise InvalidRequest("a number in the request has more than 64 bits") from None
-        with self._sending, contextlib.suppress(OSError):
-            self._pipe.send_bytes(encoded)
+        self._writer.send(encoded, force=force)
+
+    def close(self) -> None:
+        """Tell the process to end; it is killed if it does not. Returns at once."""
+        self.send(Close(), force=True)
+        self._heartbeat.closing()
 
     def _register(self, table: dict[int, Any], number: int, value: Any) -> None:
         with self._lock:
@@ -188,34 +200,61 @@ class Life:
     # ---- from the engine ---------------------------------------------------------------------
 
     def receive(self) -> Iterator[Loading | Ready | Failed]:
-        """Hand events and answers to whom they are for, and yield the rest, until the end."""
+        """What the process says of itself, until its end."""
+        while (message := self._said.get()) is not None:
+            yield message
+
+    def _read(self) -> None:
+        """Hand events and answers to whom they are for, and the rest to `receive`."""
         decoder = msgspec.msgpack.Decoder(FromEngine)
-        while True:
-            try:
-                message = decoder.decode(self._pipe.recv_bytes())
-            except (EOFError, OSError):
-                return
-            match message:
-                case RunEvent(run=number, event=event):
-                    ended = isinstance(event, Done)
-                    run = self._runs.pop(number, None) if ended else self._runs.get(number)
-                    if run is not None:
-                        run.on_event(event)
-                case Agreed(call=number, index=result) | Answered(call=number, answer=result):
-                    if (future := self._calls.pop(number, None)) is not None:
-                        future.set_result(result)
-                case Refused(call=number):
-                    if (future := self._calls.pop(number, None)) is not None:
-                        future.set_exception(error_of(message))
-                case _:
-                    yield message
+        try:
+            while True:
+                message = decoder.decode(self._child.pipe.recv_bytes())
+                self._heartbeat.heard()
+                self._take(message)
+        except (EOFError, OSError):
+            pass
+        except Exception:
+            log.exception("the engine's process said what cannot be understood")
+            self._kill("it said what cannot be understood")
+        finally:
+            self._said.put(None)
+
+    def _take(self, message: FromEngine) -> None:
+        match message:
+            case RunEvent(run=number, event=event):
+                ended = isinstance(event, Done)
+                run = self._runs.pop(number, None) if ended else self._runs.get(number)
+                if run is not None:
+                    run.on_event(event)
+            case Agreed(call=number, index=result) | Answered(call=number, answer=result):
+                if (future := self._calls.pop(number, None)) is not None:
+                    future.set_result(result)
+            case Refused(call=number):
+                if (future := self._calls.pop(number, None)) is not None:
+                    future.set_exception(error_of(message))
+            case Beat(busy_since=busy_since):
+                self._heartbeat.beat(busy_since)
+            case Ready():
+                self._heartbeat.ready()
+                self._said.put(message)
+            case _:
+                self._said.put(message)
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def _kill(self, reason: str) -> None:
+        if not self._child.kill(reason):
+            self._said.put(None)  # nobody waits for a process that cannot be ended
+
+    def reap(self) -> str:
+        """How the process ended. Call it when `receive` has ended."""
+        how = self._child.reap()
+        self._heartbeat.stop()
+        return how
 
     def end(self, message: str) -> None:
-        """Reap the process, fail its calls and lose its runs."""
-        self.process.join(CLOSE_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        """Fail the calls, lose the runs and give everything back. Call `reap` first."""
         with self._lock:
             self._alive = False
             calls, runs = list(self._calls.values()), list(self._runs.values())
@@ -225,4 +264,9 @@ class Life:
             future.set_exception(UnavailableError(message))
         for run in runs:
             run.lose(message)
-        self._pipe.close()
+        if not self._child.release():
+            return
+        self._reader.join(KILL_SECONDS)
+        # A descriptor that a thread still uses must not be given to somebody else.
+        if self._writer.stop(KILL_SECONDS) and not self._reader.is_alive():
+            self._child.pipe.close()

@@ -24,6 +24,8 @@ from gpu.inspection import Answer, Question
 
 CLOSE_SECONDS = 5.0
 """An engine that does not close within this time is ended by force."""
+BEAT_SECONDS = 1.0
+"""Between two signs of life of the engine's process."""
 
 # ---- to the engine ---------------------------------------------------------------------------
 
@@ -83,9 +85,18 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The model cannot be loaded; the process ends and another would fail in the same way."""
+    """The model cannot be loaded; the process ends. Another would fail in the same way, unless
+    `device`: a GPU that is gone or full may come back."""
 
     message: str
+    device: bool = False
+
+
+class Beat(msgspec.Struct, frozen=True, tag="beat"):
+    """A sign of life, every `BEAT_SECONDS`. `busy_since`: when the engine began the step it is in,
+    by a clock of its own; None while it has nothing to do."""
+
+    busy_since: float | None
 
 
 class RunEvent(msgspec.Struct, frozen=True, tag="event"):
@@ -116,7 +127,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     context: int = 0
 
 
-FromEngine = Loading | Ready | Failed | RunEvent | Agreed | Answered | Refused
+FromEngine = Loading | Ready | Failed | Beat | RunEvent | Agreed | Answered | Refused
 
 
 def refused(call: int, error: EngineError) -> Refused:

@@ -209,11 +209,13 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
-    """The engine's state. `progress` is in [0, 1] while loading; `message` says what happens."""
+    """The engine's state. `progress` is in [0, 1] while loading; `message` says what happens.
+    `retry_seconds`: until the engine, which keeps stopping, is started again."""
 
     state: Literal["loading", "ready", "restarting", "failed"]
     message: str
     progress: float | None = None
+    retry_seconds: int | None = None
 
 
 class Generation(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):

@@ -25,6 +25,7 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from app import create_app, tale
 from app.config import Settings
 from app.engines import EngineClient, Progress
+from app.heartbeat import Patience
 from app.loras import find_loras, usable
 from app.models import find_model
 from app.progress_line import fetch_with_line
@@ -155,6 +156,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
             settings.log_level,
             model.path,
             functools.partial(fetch_with_line, model),
+            patience=Patience(step=settings.engine_timeout),
         )
         switching = None
         if settings.switching:
@@ -218,14 +220,15 @@ class _Watch:
     def __init__(self, server: BaseWSGIServer, tell: Callable[[str], None]) -> None:
         self._server = server
         self._tell = tell
-        self._state = ""
+        self._told = ("", False)
         self._was_ready = False
         self.failure: str | None = None
 
     def on_state(self, status: Status, hello: Hello | None) -> None:
-        if status.state == self._state:
+        waits = status.retry_seconds is not None
+        before, self._told = self._told, (status.state, waits)
+        if self._told == before:
             return
-        self._state = status.state
         match status.state:
             case "loading":
                 self._tell("Loading the model …")
@@ -240,5 +243,7 @@ class _Watch:
             case "failed" if not self._was_ready:
                 self.failure = status.message
                 threading.Thread(target=self._server.shutdown, daemon=True).start()
-            case "restarting" | "failed":
-                self._tell(f"The engine is {status.state}: {status.message}")
+            case "restarting" if waits or before[0] != "restarting":
+                self._tell(status.message[0].upper() + status.message[1:])
+            case "failed":
+                self._tell(f"The engine has failed: {status.message}")

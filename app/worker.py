@@ -6,16 +6,17 @@ import logging
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
 
+from app.backoff import Backoff, Restarts
 from app.engines import EngineClient, Load, OnEvent, Served, Tokenizer
+from app.heartbeat import Patience
 from app.life import Life, ProcessRun
-from app.pipe import CLOSE_SECONDS, Close, Failed, Loading, Ready
+from app.pipe import Failed, Loading, Ready
 from app.protocol import Status
 from app.transfer import Cancelled, Transfer
 from gpu import (
@@ -30,19 +31,20 @@ from gpu.inspection import Answer, Question
 
 log = logging.getLogger(__name__)
 
-MAX_RESTARTS = 3
-RESTART_WINDOW_SECONDS = 60.0
+CLOSING_SECONDS = 9.0
+"""A server that is told to end does, within this time."""
 
 Fetch = Callable[[Callable[[Transfer], None], Callable[[], bool]], None]
 """Brings a model's files: is given whom to tell how far it is, and who says that it shall end."""
 
 
 class ProcessEngine(EngineClient):
-    """The engine in a process of its own, restarted when it dies.
+    """The engine in a process of its own, started again when it dies, hangs or is frozen.
 
     Before the first one, `fetch` brings what the model still lacks; the state says how far it is.
-    A model that cannot be fetched or loaded is not tried again. A process that dies is, up to
-    `MAX_RESTARTS` times within `RESTART_WINDOW_SECONDS`; then the state is `failed`.
+    A model that cannot be fetched or loaded is not tried again, and the state is `failed`. So it is
+    when the first process of this server dies while loading, more often than `restarts` allow at
+    once. Any other that dies is started again, after longer and longer pauses.
     """
 
     def __init__(
@@ -52,22 +54,28 @@ class ProcessEngine(EngineClient):
         log_level: str = "info",
         path: Path | None = None,
         fetch: Fetch | None = None,
+        *,
+        patience: Patience | None = None,
+        restarts: Restarts | None = None,
     ) -> None:
         super().__init__(tokenizer, path)
         self._load = load
         self._fetch = fetch
         self._log_level = log_level
+        self._patience = patience or Patience()
+        self._backoff = Backoff(restarts or Restarts())
         self._life: Life | None = None
         self._closing = threading.Event()
-        self._wake = threading.Event()  # a failed engine has something to do
+        self._wake = threading.Event()  # to be closed, or to serve another model
         self._next: Served | None = None
-        self._deaths: deque[float] = deque()
+        self._was_ready = False
+        self._could_load = False  # the model that is served
         self._thread = threading.Thread(target=self._supervise, name="engine", daemon=True)
 
     @property
     def pid(self) -> int | None:
         """Of the engine's process, while there is one."""
-        return None if self._life is None else self._life.process.pid
+        return None if self._life is None else self._life.pid
 
     def start(self) -> None:
         self._thread.start()
@@ -98,16 +106,17 @@ class ProcessEngine(EngineClient):
         self._next = served
         self._set_state(Status("loading", "ending the model before", 0.0))
         if self._life is not None:
-            self._life.send(Close())
+            self._life.close()
         self._wake.set()
 
     def close(self) -> None:
+        """End the engine and all runs, within `CLOSING_SECONDS`, whatever they do."""
         self._closing.set()
         self._wake.set()
         if self._life is not None:
-            self._life.send(Close())
+            self._life.close()
         if self._thread.ident is not None:
-            self._thread.join(2 * CLOSE_SECONDS)
+            self._thread.join(CLOSING_SECONDS)
 
     # ---- supervision -------------------------------------------------------------------------
 
@@ -118,10 +127,7 @@ class ProcessEngine(EngineClient):
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         ready = self._fetch is None or self._fetched(self._fetch)
         while not self._closing.is_set():
-            failure = self._live_once() if ready else None
-            if failure is not None:
-                self._set_state(Status("failed", failure))
-            if failure is not None or not ready:
+            if not (ready and self._live_once()):
                 self._wake.wait()
             ready = True
             self._take_next()
@@ -132,7 +138,8 @@ class ProcessEngine(EngineClient):
         served, self._next = self._next, None
         if served is not None:
             self._load, self.tokenizer, self.path = served.load, served.tokenizer, served.path
-            self._deaths.clear()
+            self._could_load = False
+            self._backoff.reset()
 
     def _fetched(self, fetch: Fetch) -> bool:
         def tell(transfer: Transfer) -> None:
@@ -151,61 +158,77 @@ class ProcessEngine(EngineClient):
             return False
         return True
 
-    def _live_once(self) -> str | None:
-        """One process until its end; the reason when there shall be no other."""
-        life = self._life = Life(self._load, self._log_level)
-        if self._closing.is_set() or self._next is not None:
-            life.send(Close())
-        failure = None
+    def _live_once(self) -> bool:
+        """One process until its end, and the pause after it; False: there shall be no other."""
+        try:
+            life = self._life = Life(self._load, self._log_level, self._patience)
+        except (OSError, RuntimeError) as error:
+            return self._mourn(f"it could not be started: {error}", 0.0)
+        if self._called_off:
+            life.close()
+        failed, ready_at = self._follow(life)
+        how = life.reap()
+        lived = 0.0 if ready_at is None else time.monotonic() - ready_at
+        if self._closing.is_set():
+            life.end("the server is shutting down")
+            return True
+        if self._next is not None:
+            life.end("the model was changed; the text so far is kept")
+            return True
+        if failed is None:
+            return self._mourn(how, lived, life)
+        life.end(failed.message)
+        if failed.device and self._could_load:
+            return self._mourn(failed.message, lived)
+        self._set_state(Status("failed", failed.message))
+        return False
+
+    @property
+    def _called_off(self) -> bool:
+        """Does nobody wait for this process any more?"""
+        return self._closing.is_set() or self._next is not None
+
+    def _follow(self, life: Life) -> tuple[Failed | None, float | None]:
+        """Tell what a process says until its end: why it could not load, and when it was ready."""
+        failed = ready_at = None
         for message in life.receive():
             if self._next is not None:
-                continue  # nobody waits for this model any more
+                continue
             match message:
                 case Loading(progress=progress, message=text):
-                    again = bool(self._deaths)
+                    again = bool(self._backoff.n_deaths)
                     self._set_state(Status("restarting" if again else "loading", text, progress))
                 case Ready(hello=hello):
+                    ready_at = time.monotonic()
+                    self._was_ready = self._could_load = True
                     model = msgspec.structs.replace(hello.model, chat=self.chat)
                     self._set_state(
                         Status("ready", "ready"), msgspec.structs.replace(hello, model=model)
                     )
-                case Failed(message=text):
-                    failure = text
-        if self._closing.is_set():
-            life.end("the server is shutting down")
-            return None
-        if self._next is not None:
-            life.end("the model was changed; the text so far is kept")
-            return None
-        if failure is None:
-            failure = self._mourn(life)
-        life.end(failure or "the engine stopped; the text so far is kept")
-        return failure
+                case Failed():
+                    failed = message
+        return failed, ready_at
 
-    def _mourn(self, life: Life) -> str | None:
-        """Note a death; the reason when there were too many."""
-        life.process.join(CLOSE_SECONDS)
-        how = ending(life.process.exitcode)
+    def _mourn(self, how: str, ready_seconds: float, life: Life | None = None) -> bool:
+        """Note a death, tell it, and wait as long as there have been many; False: give up."""
+        pause = self._backoff.died(ready_seconds)
+        often = f"the engine stopped {self._backoff.n_deaths} times in a row ({how})"
+        give_up = pause > 0 and not self._was_ready
+        if give_up:
+            self._set_state(Status("failed", f"{often}; its messages are in the server's log"))
+        elif pause:
+            self._set_state(_waiting(often, pause))
+        else:
+            self._set_state(Status("restarting", f"the engine stopped ({how}) and is restarting"))
         log.error("the engine's process ended unexpectedly (%s)", how)
-        now = time.monotonic()
-        self._deaths.append(now)
-        recent = sum(now - death <= RESTART_WINDOW_SECONDS for death in self._deaths)
-        if recent > MAX_RESTARTS:
-            return (
-                f"its process ended {recent} times within {RESTART_WINDOW_SECONDS:g} s, "
-                f"the last time by {how}; its messages are in the server's log"
-            )
-        self._set_state(Status("restarting", f"the engine stopped ({how}) and is restarting"))
-        return None
+        if life is not None:
+            life.end("the engine stopped; the text so far is kept")
+        for left in range(0 if give_up else pause, 0, -1):
+            self._set_state(_waiting(often, left))
+            if self._wake.wait(1.0):
+                break
+        return not give_up
 
 
-def ending(exit_code: int | None) -> str:
-    """How a process ended, for people."""
-    if exit_code is None:
-        return "closing its pipe"
-    if exit_code >= 0:
-        return f"exit code {exit_code}"
-    try:
-        return f"signal {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f"signal {-exit_code}"
+def _waiting(why: str, seconds: int) -> Status:
+    return Status("restarting", f"{why}; trying again in {seconds} s", None, seconds)

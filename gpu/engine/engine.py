@@ -278,6 +278,12 @@ class Engine:
         """Why the engine stopped by itself; None while it has not."""
         return self._thread.failure
 
+    @property
+    def busy_since(self) -> float | None:
+        """`time.monotonic` when the present round of steps began; None while there is nothing to
+        do. A value that stays the same for minutes means that the device or its driver hangs."""
+        return self._thread.busy_since
+
     def _encoded(
         self, reach: Interventions, n_prompt: int | None = None, param: str = "reach"
     ) -> Encoded:

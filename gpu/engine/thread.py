@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
@@ -95,6 +96,8 @@ class EngineThread:
         self._encode = encode
         self._end_ids = end_ids
         self.failure: str | None = None
+        self.busy_since: float | None = None
+        """`time.monotonic` when the present round of the loop began; None while it waits."""
         self._commands: queue.Queue[tuple[Command, Future[Any]]] = queue.Queue()
         self._in_flight: deque[Scheduled] = deque()
         self._inspections = Turns()
@@ -166,8 +169,10 @@ class EngineThread:
     def _obey(self, runner: Runner) -> bool:
         """Carry out the commands that wait; False: close. Sleeps when there is nothing to do."""
         while True:
+            idle = self._idle()
+            self.busy_since = None if idle else time.monotonic()
             try:
-                command, future = self._commands.get(block=self._idle())
+                command, future = self._commands.get(block=idle)
             except queue.Empty:
                 return True
             if isinstance(command, Close):

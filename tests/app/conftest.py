@@ -16,8 +16,10 @@ from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 
 from app import create_app, tale
+from app.backoff import Restarts
 from app.config import Settings
 from app.engines import EngineClient, Load, LocalEngine
+from app.heartbeat import Patience
 from app.models import Model
 from app.server import bind, http_server
 from app.sessions import Keeping
@@ -28,6 +30,9 @@ from tests.app.fake_engine import loader
 from tests.app.fake_hub import FakeHub, Repo
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 from tests.app.page import Page
+from tests.app.processes import start_engine
+
+__all__ = ["start_engine"]
 
 
 @dataclass
@@ -62,7 +67,7 @@ StartSite = Callable[..., Site]
 @pytest.fixture
 def start_site() -> Iterator[StartSite]:
     """Start servers; keywords are those of `FakeOptions`, and `load` in their place, `process`,
-    `keeping`, `settings`, `chat_template`, `compare`, `switch`, `wait`."""
+    `keeping`, `settings`, `chat_template`, `compare`, `switch`, `wait`, `patience`, `restarts`."""
     sites: list[tuple[Site, Any, threading.Thread]] = []
 
     def start(
@@ -75,12 +80,16 @@ def start_site() -> Iterator[StartSite]:
         compare: Compared | None = None,
         switch: Callable[[Settings, Model], Load] | None = None,
         wait: bool = True,
+        patience: Patience | None = None,
+        restarts: Restarts | None = None,
         **options: Any,
     ) -> Site:
         tokenizer = FakeTokenizer(chat_template)
         load = load or loader(**{"delay": 0.002, **options})
         engine: EngineClient = (
-            ProcessEngine(load, tokenizer) if process else LocalEngine(load, tokenizer)
+            ProcessEngine(load, tokenizer, patience=patience, restarts=restarts)
+            if process
+            else LocalEngine(load, tokenizer)
         )
         settings = settings or Settings(port=0)
         switching = Switching(engine, settings, switch) if switch else None

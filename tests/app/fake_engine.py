@@ -57,6 +57,7 @@ from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
 BLOCK_TOKENS = 16
 PREFILL_CHUNK = 32
 IN_FLIGHT = 2
+HANGS_AT = 5
 KV_BLOCK_BYTES = 65536
 KV_BYTES = {"f32": 256, "f16": 128, "q8": 72, "q8q4": 56, "rotated4": 40}
 """Of a key and a value of 32 numbers."""
@@ -70,7 +71,8 @@ class FakeOptions:
     `ask_seconds`: how long a question about a run takes. `loras`: names of adapters.
     `experts`: how many every step finds on the device and brings there, a megabyte each; None: all
     lie there. `n_experts`: of every layer but the first; each token is given to two. `conversion`:
-    of the types of a file."""
+    of the types of a file. `hangs_with`: the seed of runs whose token `HANGS_AT` never comes,
+    because the engine waits for ever, as in a driver."""
 
     delay: float = 0.01
     n_layers: int = 8
@@ -88,6 +90,7 @@ class FakeOptions:
     experts: tuple[int, int] | None = None
     n_experts: int = 0
     conversion: str = ""
+    hangs_with: int | None = None
 
 
 def load(options: FakeOptions, progress: Callable[[float, str], None]) -> FakeEngine:
@@ -239,6 +242,7 @@ class FakeEngine:
         self.asked: deque[tuple[Question, Future[Answer]]] = deque()
         self.closed = False
         self.failure: str | None = None
+        self.busy_since: float | None = None
         self.info = info_of(options)
         self._thread = threading.Thread(target=self._loop, name="fake engine", daemon=True)
         self._thread.start()
@@ -309,6 +313,7 @@ class FakeEngine:
     def _loop(self) -> None:
         while True:
             with self.changed:
+                self.busy_since = None
                 self.changed.wait_for(lambda: self.closed or self.active or self.asked)
                 if self.closed:
                     for run in self.active + self.waiting:
@@ -316,6 +321,7 @@ class FakeEngine:
                     for _, future in self.asked:
                         future.set_exception(EngineClosed("the engine is closed"))
                     return
+                self.busy_since = time.monotonic()
                 self._drop_cancelled()
                 for run in list(self.active):
                     self._step(run)
@@ -357,6 +363,8 @@ class FakeEngine:
     def _decode(self, run: FakeRun) -> None:
         run.settle()
         options, params = self.options, run.acting
+        if params.seed == options.hangs_with and run.index == HANGS_AT:
+            threading.Event().wait()
         place = params.first_index + run.index
         wanted = self.story[(place + elsewhere(run.inside, len(self.story))) % len(self.story)]
         if options.ends and place == len(self.story):

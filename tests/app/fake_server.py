@@ -12,8 +12,10 @@ from typing import Any
 import click
 
 from app import create_app
+from app.backoff import Restarts
 from app.config import Settings
 from app.engines import EngineClient, LocalEngine
+from app.heartbeat import Patience
 from app.server import address, bind, http_server, run
 from app.worker import ProcessEngine
 from tests.app.fake_engine import loader
@@ -33,13 +35,20 @@ from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 @click.option("--conversion", default="", help="What became of the types of a file.")
 @click.option("--chat/--no-chat", default=True, help="Does the model have a chat template?")
 @click.option("--process", is_flag=True, help="Run the engine in a process of its own.")
-def main(port: int, chat: bool, process: bool, **options: Any) -> None:
+@click.option("--silent", default=10.0, show_default=True, help="Seconds until it is frozen.")
+@click.option("--at-once", default=3, show_default=True, help="Restarts without a pause.")
+def main(port: int, chat: bool, process: bool, silent: float, at_once: int, **options: Any) -> None:
     """Serve the playground with the fake engine on 127.0.0.1."""
     tokenizer = FakeTokenizer(CHAT_TEMPLATE if chat else None)
     load = loader(**options)
     engine: EngineClient = LocalEngine(load, tokenizer)
     if process:
-        engine = ProcessEngine(load, tokenizer)
+        engine = ProcessEngine(
+            load,
+            tokenizer,
+            patience=Patience(silent=silent),
+            restarts=Restarts(at_once=at_once),
+        )
         engine.listen(lambda status, hello: _tell_pid(engine) if hello else None)
     settings = Settings(port=port)
     app = create_app(settings, engine)

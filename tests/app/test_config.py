@@ -72,6 +72,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "prefix_cache": (["false"], False),
     "switching": (["false"], False),
     "queue": (["0"], 0),
+    "engine_timeout": (["600"], 600),
     "host": (["localhost"], "localhost"),
     "port": (["0"], 0),
     "token": (["secret"], "secret"),
@@ -315,9 +316,9 @@ def test_only_a_server_compiles_ahead_of_requests(
     loads: list[Callable[[Progress], Any]] = []
     make = app.server.ProcessEngine
 
-    def noted(load: Callable[[Progress], Any], *others: Any) -> Any:
+    def noted(load: Callable[[Progress], Any], *others: Any, **named: Any) -> Any:
         loads.append(load)
-        return make(load, *others)
+        return make(load, *others, **named)
 
     monkeypatch.setattr("gpu.Engine.load", lambda folder, **options: asked.update(options))
     monkeypatch.setattr(app.server, "ProcessEngine", noted)

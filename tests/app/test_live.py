@@ -52,6 +52,7 @@ def test_hello_comes_first_and_tells_the_model(site: Site) -> None:
         "state": "ready",
         "message": "ready",
         "progress": None,
+        "retry_seconds": None,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -20,7 +21,8 @@ import pytest
 from app.config import Settings
 from app.server import PortError, address, bind, http_server
 from tests.app.conftest import Site, StartSite
-from tests.app.test_worker import wait_gone
+from tests.app.page import Page
+from tests.app.processes import engines_of, gone, wait_gone
 
 StartServer = Callable[..., "Server"]
 
@@ -131,6 +133,98 @@ def test_it_ends_as_cleanly_when_it_is_told_again(
         os.killpg(server.process.pid, number)
         time.sleep(0.005)
     assert_ends_cleanly(server, engine)
+
+
+ENDS_WITHIN_S = 10.0
+TELLINGS = {
+    "SIGTERM": [signal.SIGTERM],
+    "SIGINT": [signal.SIGINT],
+    "twice": [signal.SIGINT, signal.SIGINT],
+    "both": [signal.SIGTERM, signal.SIGINT],
+}
+
+
+@pytest.mark.parametrize("told", TELLINGS)
+def test_it_ends_although_its_engine_is_frozen(start_server: StartServer, told: str) -> None:
+    """While four pages have it write, before it is noticed."""
+    server = start_server("--silent", "600", "--delay", "0.01")
+    port = int(server.line("http://127.0.0.1:([0-9]+)/"))
+    engine = int(server.line("engine process ([0-9]+)"))
+    server.line("(Ready)")
+    pages = [Page(port) for _ in range(4)]
+    for page in pages:
+        page.tell("generate", id="a", prompt="Once", params={"max_tokens": 400})
+        page.until("token", index=1)
+    os.kill(engine, signal.SIGSTOP)
+    _ends_in_time(server, *TELLINGS[told])
+    assert gone(engine)
+
+
+def test_it_ends_although_its_engine_is_frozen_while_it_loads(start_server: StartServer) -> None:
+    server = start_server("--load-seconds", "60")
+    server.line("(Loading)")
+    time.sleep(1)
+    engines = engines_of(server.process.pid)
+    assert len(engines) == 1
+    for engine in engines:
+        os.kill(engine, signal.SIGSTOP)
+    _ends_in_time(server, signal.SIGTERM)
+    assert all(gone(engine) for engine in engines)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_it_ends_while_its_engine_restarts(start_server: StartServer, frozen: bool) -> None:
+    server = start_server("--load-seconds", "2")
+    first = int(server.line("engine process ([0-9]+)"))
+    server.line("(Ready)")
+    os.kill(first, signal.SIGKILL)
+    server.line("(The engine stopped)")
+    time.sleep(1)
+    engines = engines_of(server.process.pid)
+    if frozen:
+        for engine in engines:
+            os.kill(engine, signal.SIGSTOP)
+    _ends_in_time(server, signal.SIGTERM)
+    assert all(gone(engine) for engine in engines)
+
+
+def test_it_says_when_it_tries_again_and_ends_before(start_server: StartServer) -> None:
+    """In the terminal, once for every pause, and where health is asked."""
+    server = start_server("--at-once", "0")
+    url = server.line("(http://127.0.0.1:[0-9]+/)")
+    for seconds in (1, 2, 4):
+        engine = int(server.line("engine process ([0-9]+)"))
+        server.line("(Ready)")
+        os.kill(engine, signal.SIGKILL)
+        said = server.line("(The engine stopped .* s$)")
+        assert said.endswith(f"signal SIGKILL); trying again in {seconds} s")
+    with pytest.raises(urllib.error.HTTPError) as health:
+        urllib.request.urlopen(f"{url}health")
+    assert health.value.code == 503
+    told = json.load(health.value)["error"]["message"]
+    assert re.search(r"3 times in a row \(signal SIGKILL\); trying again in [1-4] s", told), told
+    began = time.monotonic()
+    _ends_in_time(server, signal.SIGTERM)
+    assert time.monotonic() - began < 3
+
+
+def test_a_server_that_was_stopped_keeps_its_engine(start_server: StartServer) -> None:
+    """By Ctrl+Z, or as a laptop that sleeps: no time has passed for either of them."""
+    server = start_server("--silent", "2")
+    engine = int(server.line("engine process ([0-9]+)"))
+    server.line("(Ready)")
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        os.killpg(server.process.pid, number)
+        time.sleep(5 if number == signal.SIGSTOP else 3)
+    assert not gone(engine)
+    _ends_in_time(server, signal.SIGTERM)
+
+
+def _ends_in_time(server: Server, *numbers: signal.Signals) -> None:
+    for number in numbers:
+        server.process.send_signal(number)
+        time.sleep(0.2)
+    assert server.process.wait(ENDS_WITHIN_S) == 0
 
 
 def test_ctrl_c_while_loading(start_server: StartServer) -> None:

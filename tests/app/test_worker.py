@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-import app.worker
-from app.engines import UnavailableError
+from app.backoff import Backoff, Restarts
+from app.child import ending
+from app.engines import Served, UnavailableError
 from app.pipe import Refused, error_of, refused
 from app.protocol import Hello, Status
-from app.worker import ProcessEngine, ending
+from app.worker import ProcessEngine
 from gpu import (
     ContextExceeded,
     DeviceError,
@@ -29,56 +33,7 @@ from gpu.events import Accepted, Done, Event, Token, Updated
 from tests.app.conftest import StartSite
 from tests.app.fake_engine import FakeEngine, FakeOptions, loader
 from tests.app.fake_tokenizer import FakeTokenizer
-
-IDS = [0, 262]
-StartEngine = Callable[..., ProcessEngine]
-
-
-@pytest.fixture
-def start_engine() -> Iterator[StartEngine]:
-    engines: list[ProcessEngine] = []
-
-    def start(load: Any = None, **options: Any) -> ProcessEngine:
-        engine = ProcessEngine(load or loader(**{"delay": 0.002, **options}), FakeTokenizer())
-        engines.append(engine)
-        engine.start()
-        return engine
-
-    yield start
-    for engine in engines:
-        engine.close()
-
-
-def wait_for(engine: ProcessEngine, *states: str) -> Status:
-    deadline = time.monotonic() + 20
-    while engine.status.state not in states:
-        assert time.monotonic() < deadline, engine.status
-        time.sleep(0.01)
-    return engine.status
-
-
-def collect(events: queue.SimpleQueue[Event], to: type[Event] = Done) -> list[Event]:
-    """The next events of one run, up to the first `to`; by default to its end."""
-    found = [events.get(timeout=10)]
-    while not isinstance(found[-1], to):
-        found.append(events.get(timeout=10))
-    return found
-
-
-def gone(pid: int) -> bool:
-    """Has the process ended? (A zombie whose parent has not looked yet has.)"""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def wait_gone(pid: int, seconds: float = 8.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not gone(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still there"
-        time.sleep(0.02)
+from tests.app.processes import IDS, StartEngine, collect, kill, wait_for, wait_gone
 
 
 def test_a_run_in_the_process(start_engine: StartEngine) -> None:
@@ -204,36 +159,131 @@ def test_between_two_processes_requests_are_refused(start_engine: StartEngine) -
         engine.submit(IDS, SamplingParams(), capture=False, on_event=print)
 
 
-def test_a_process_that_keeps_dying_is_given_up(
-    start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app.worker, "MAX_RESTARTS", 2)
-    engine = start_engine()
+def test_a_process_that_keeps_dying_is_tried_again_later(start_engine: StartEngine) -> None:
+    """Each pause is twice the one before; the state counts the seconds and says why."""
+    engine = start_engine(restarts=Restarts(at_once=1))
+    pauses: list[int] = []
     for _ in range(3):
         wait_for(engine, "ready")
-        assert engine.pid is not None
-        os.kill(engine.pid, signal.SIGKILL)
-        wait_for(engine, "restarting", "failed")
-    status = wait_for(engine, "failed")
-    assert "3 times" in status.message
-    assert "SIGKILL" in status.message
-    with pytest.raises(UnavailableError, match="failed"):
+        heard: list[Status] = []
+        unlisten = engine.listen(lambda status, hello, heard=heard: heard.append(status))  # type: ignore[misc]
+        kill(engine)
+        wait_for(engine, "restarting")
+        wait_for(engine, "ready")
+        unlisten()
+        waiting = [status for status in heard if status.retry_seconds is not None]
+        pauses.append(len({status.retry_seconds for status in waiting}))
+        if waiting:
+            assert "SIGKILL" in waiting[0].message
+            assert waiting[0].message.endswith(f"trying again in {pauses[-1]} s")
+            assert waiting[-1].message.endswith("trying again in 1 s")
+    assert pauses == [0, 1, 2]
+
+
+def test_while_it_waits_requests_are_told_for_how_long(start_engine: StartEngine) -> None:
+    engine = start_engine(restarts=Restarts(at_once=0, first=60))
+    wait_for(engine, "ready")
+    kill(engine)
+    wait_for(engine, "restarting")
+    with pytest.raises(UnavailableError, match=r"1 times in a row .*trying again in \d+ s"):
         engine.submit(IDS, SamplingParams(), capture=False, on_event=print)
+    began = time.monotonic()
+    engine.close()
+    assert time.monotonic() - began < 5, "it does not wait for the next try"
 
 
-def test_deaths_long_ago_are_forgiven(
+def test_another_model_does_not_wait_for_the_next_try(start_engine: StartEngine) -> None:
+    engine = start_engine(restarts=Restarts(at_once=0, first=60))
+    wait_for(engine, "ready")
+    kill(engine)
+    wait_for(engine, "restarting")
+    engine.switch(Served(loader(delay=0.002), FakeTokenizer(), None))
+    wait_for(engine, "ready")
+    kill(engine)
+    assert "stopped 1 times" in wait_for(engine, "restarting").message, "its deaths are its own"
+
+
+def test_a_first_model_that_only_dies_is_given_up(start_engine: StartEngine) -> None:
+    """So that `serve` can end and say why; nobody has waited for it yet."""
+    engine = start_engine(load=_crash, restarts=Restarts(at_once=1))
+    status = wait_for(engine, "failed")
+    assert "2 times" in status.message
+    assert "exit code 7" in status.message
+
+
+def _crash(progress: Any) -> FakeEngine:
+    os._exit(7)
+
+
+def test_a_process_that_was_steady_is_started_again_at_once() -> None:
+    backoff = Backoff(Restarts(at_once=2, first=1, longest=60, steady=60))
+    assert [backoff.died(1.0) for _ in range(10)] == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert backoff.died(59.0) == 60
+    assert backoff.died(60.0) == 0
+    assert [backoff.died(0.0) for _ in range(2000)][-1] == 60
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(
     start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app.worker, "RESTART_WINDOW_SECONDS", 0.0)
-    monkeypatch.setattr(app.worker, "MAX_RESTARTS", 1)
+    """As when the machine has no more descriptors or processes; those are given back."""
     engine = start_engine()
-    for _ in range(2):
+    wait_for(engine, "ready")
+    tries = []
+
+    def refuse(process: object) -> None:
+        tries.append(process)
+        if len(tries) < 3:
+            raise OSError(24, "Too many open files")
+        start(process)
+
+    start = SpawnProcess.start
+    monkeypatch.setattr(SpawnProcess, "start", refuse)
+    kill(engine)
+    wait_for(engine, "restarting")
+    wait_for(engine, "ready")
+    assert len(tries) == 3
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts in /proc")
+def test_what_a_dead_process_needed_is_given_back_at_once(start_engine: StartEngine) -> None:
+    """Not when Python gets to it: its pipe, what tells its end, and the threads that serve it."""
+    engine = start_engine(restarts=Restarts(at_once=1000))
+    held: list[tuple[int, int]] = []
+    for _ in range(15):
         wait_for(engine, "ready")
-        pid = engine.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        held.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
+        kill(engine)
         wait_for(engine, "restarting")
     wait_for(engine, "ready")
+    held.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
+    assert len(set(held)) == 1, held
+
+
+def test_a_gpu_that_was_lost_is_tried_again(start_engine: StartEngine, tmp_path: Path) -> None:
+    """It may come back. One that was never there fails at once."""
+    gone = tmp_path / "gone"
+    load = functools.partial(_load_on_a_gpu, gone)
+    engine = start_engine(load=load, restarts=Restarts(at_once=1))
+    wait_for(engine, "ready")
+    gone.touch()
+    kill(engine)
+    deadline = time.monotonic() + 20
+    while "no GPU was found" not in engine.status.message:
+        assert time.monotonic() < deadline, engine.status
+        time.sleep(0.01)
+    assert engine.status.state == "restarting"
+    gone.unlink()
+    wait_for(engine, "ready")
+    gone.touch()
+    other = start_engine(load=load)
+    assert wait_for(other, "failed").message == "no GPU was found"
+
+
+def _load_on_a_gpu(gone: Path, progress: Any) -> FakeEngine:
+    if gone.exists():
+        raise DeviceError("no GPU was found")
+    return FakeEngine(FakeOptions(delay=0.002))
 
 
 def test_a_model_that_cannot_be_loaded_is_not_tried_again(start_engine: StartEngine) -> None:

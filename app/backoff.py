@@ -1,0 +1,40 @@
+"""How soon the engine's process is started again after it died."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restarts:
+    """After a death the process is started again at once, `at_once` times; then after pauses of
+    `first` seconds, twice that and so on, up to `longest`. One that was ready for `steady` seconds
+    begins anew."""
+
+    at_once: int = 3
+    first: int = 1
+    longest: int = 60
+    steady: float = 60.0
+
+
+class Backoff:
+    """Deaths in a row, and the pause after the last one."""
+
+    def __init__(self, restarts: Restarts) -> None:
+        self._restarts = restarts
+        self.n_deaths = 0
+
+    def died(self, ready_seconds: float) -> int:
+        """Seconds to wait now, after a process that was ready for so long."""
+        restarts = self._restarts
+        if ready_seconds >= restarts.steady:
+            self.n_deaths = 0
+        self.n_deaths += 1
+        again = self.n_deaths - restarts.at_once - 1
+        if again < 0:
+            return 0
+        return min(restarts.longest, restarts.first << min(again, 30))
+
+    def reset(self) -> None:
+        """Another model is served: its deaths are its own."""
+        self.n_deaths = 0

@@ -1,0 +1,125 @@
+"""Engines in processes of their own, as tests start, await, kill and freeze them."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from app.backoff import Restarts
+from app.heartbeat import Patience
+from app.protocol import Status
+from app.worker import ProcessEngine
+from gpu.events import Done, Event
+from tests.app.fake_engine import loader
+from tests.app.fake_tokenizer import FakeTokenizer
+
+IDS = [0, 262]
+StartEngine = Callable[..., ProcessEngine]
+
+
+@pytest.fixture
+def start_engine() -> Iterator[StartEngine]:
+    engines: list[ProcessEngine] = []
+
+    def start(
+        load: Any = None,
+        patience: Patience | None = None,
+        restarts: Restarts | None = None,
+        **options: Any,
+    ) -> ProcessEngine:
+        engine = ProcessEngine(
+            load or loader(**{"delay": 0.002, **options}),
+            FakeTokenizer(),
+            patience=patience,
+            restarts=restarts,
+        )
+        engines.append(engine)
+        engine.start()
+        return engine
+
+    yield start
+    for engine in engines:
+        engine.close()
+
+
+def wait_for(engine: ProcessEngine, *states: str) -> Status:
+    deadline = time.monotonic() + 20
+    while engine.status.state not in states:
+        assert time.monotonic() < deadline, engine.status
+        time.sleep(0.01)
+    return engine.status
+
+
+def collect(events: queue.SimpleQueue[Event], to: type[Event] = Done) -> list[Event]:
+    """The next events of one run, up to the first `to`; by default to its end."""
+    found = [events.get(timeout=10)]
+    while not isinstance(found[-1], to):
+        found.append(events.get(timeout=10))
+    return found
+
+
+def gone(pid: int) -> bool:
+    """Has the process ended? (A zombie whose parent has not looked yet has.)"""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_gone(pid: int, seconds: float = 8.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not gone(pid):
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.02)
+
+
+def engines_of(server: int) -> list[int]:
+    """The engine's process of a server: its child that Python has spawned to run our code."""
+    found: list[int] = []
+    for task in os.listdir(f"/proc/{server}/task"):
+        with open(f"/proc/{server}/task/{task}/children") as children:
+            found += [int(child) for child in children.read().split()]
+    return [pid for pid in found if b"spawn_main" in _command(pid)]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as command:
+            return command.read()
+    except OSError:
+        return b""
+
+
+def pid_of(engine: ProcessEngine) -> int:
+    """Of the process, once its engine is ready."""
+    wait_for(engine, "ready")
+    assert engine.pid is not None
+    return engine.pid
+
+
+def kill(engine: ProcessEngine) -> int:
+    pid = pid_of(engine)
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def freeze(engine: ProcessEngine) -> int:
+    pid = pid_of(engine)
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+@contextmanager
+def takes_at_most(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert took < seconds, f"it took {took:.1f} s"

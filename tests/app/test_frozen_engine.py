@@ -1,0 +1,268 @@
+"""An engine's process that lives and does nothing: it is noticed, killed and replaced."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import threading
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import pytest
+
+import app.pipe_writer
+from app.engines import Served, UnavailableError
+from app.heartbeat import Patience
+from app.worker import ProcessEngine
+from gpu import SamplingParams
+from gpu.events import Done, Event, Token
+from gpu.inspection import Losses
+from tests.app.conftest import Site, StartSite
+from tests.app.fake_engine import HANGS_AT, FakeEngine, FakeOptions, loader
+from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.processes import (
+    IDS,
+    StartEngine,
+    collect,
+    freeze,
+    pid_of,
+    takes_at_most,
+    wait_for,
+    wait_gone,
+)
+
+SILENT = Patience(silent=2.0)
+PATIENT = Patience(silent=600.0)
+CLOSES_WITHIN_S = 10.0
+HUNG_SEED = 666
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped")
+
+
+def begin(engine: ProcessEngine, **params: Any) -> queue.SimpleQueue[Event]:
+    """A run that has written its first token."""
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    wanted = SamplingParams(**{"max_tokens": 400, **params})
+    engine.submit(IDS, wanted, capture=False, on_event=events.put)
+    collect(events, Token)
+    return events
+
+
+def test_a_frozen_process_is_replaced_and_its_texts_are_kept(
+    start_engine: StartEngine,
+) -> None:
+    engine = start_engine(delay=0.01, patience=SILENT)
+    wait_for(engine, "ready")
+    runs = [begin(engine) for _ in range(4)]
+    pid = freeze(engine)
+    with takes_at_most(8):
+        status = wait_for(engine, "restarting")
+    assert status.message == (
+        "the engine stopped (it was frozen: no sign of life for 2 s) and is restarting"
+    )
+    wait_gone(pid)
+    for events in runs:
+        done = collect(events)[-1]
+        assert isinstance(done, Done)
+        assert (done.reason, done.message[:18]) == ("error", "the engine stopped")
+        assert done.completion_tokens > 0
+    assert pid_of(engine) != pid
+    begin(engine)
+
+
+def test_a_frozen_engine_that_is_idle_is_replaced(start_engine: StartEngine) -> None:
+    engine = start_engine(patience=SILENT)
+    pid = freeze(engine)
+    wait_for(engine, "restarting")
+    assert pid_of(engine) != pid
+
+
+def test_pages_and_health_are_told(start_site: StartSite) -> None:
+    site = start_site(process=True, patience=SILENT, load_seconds=1.0)
+    page = site.page()
+    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 400})
+    page.until("token", index=3)
+    freeze(_engine(site))
+    told = page.until("status", state="restarting")
+    assert "no sign of life" in told["message"]
+    health = site.app.test_client().get("/health")
+    assert health.status_code == 503
+    assert health.json is not None
+    assert health.json["status"] == "restarting"
+    assert page.until("done", id="a")["reason"] == "error"
+    page.until("status", state="ready")
+    assert site.app.test_client().get("/health").status_code == 200
+
+
+def _engine(site: Site) -> ProcessEngine:
+    assert isinstance(site.engine, ProcessEngine)
+    return site.engine
+
+
+def test_an_engine_that_hangs_in_a_step_is_replaced(start_engine: StartEngine) -> None:
+    """Its process lives and answers, so that only its steps tell."""
+    engine = start_engine(hangs_with=HUNG_SEED, patience=Patience(step=2.0))
+    pid = pid_of(engine)
+    events = begin(engine, seed=HUNG_SEED)
+    status = wait_for(engine, "restarting")
+    assert "one step on the GPU hung: nothing happened for 2 s" in status.message
+    wait_gone(pid)
+    done = collect(events)[-1]
+    assert isinstance(done, Done)
+    assert done.completion_tokens == HANGS_AT
+    pid_of(engine)
+    begin(engine)
+
+
+def test_one_that_works_long_is_waited_for(start_engine: StartEngine) -> None:
+    """Compiling, a long question: the process answers, and the step is not too long yet."""
+    engine = start_engine(ask_seconds=4.0, patience=Patience(silent=2.0, step=20.0))
+    pid = pid_of(engine)
+    assert engine.inspect(Losses(IDS)).result(20)
+    assert engine.pid == pid
+    assert engine.status.state == "ready"
+
+
+def test_many_short_steps_are_no_long_one(start_engine: StartEngine) -> None:
+    engine = start_engine(delay=0.02, patience=Patience(step=1.0))
+    pid = pid_of(engine)
+    collect(begin(engine, max_tokens=150))  # after three seconds
+    assert engine.pid == pid
+
+
+def _clutching(seconds: int, progress: Any) -> FakeEngine:
+    _hold_the_interpreter(seconds)
+    return _Clutching(FakeOptions())
+
+
+class _Clutching(FakeEngine):
+    def _decode(self, run: Any) -> None:
+        _hold_the_interpreter(600)
+
+
+def _hold_the_interpreter(seconds: int) -> None:
+    """No other thread of this process runs meanwhile: PyDLL keeps Python's lock."""
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+def _clutch(progress: Any) -> FakeEngine:
+    return _clutching(4, progress)
+
+
+def test_python_may_be_held_while_a_model_is_loaded_but_not_later(
+    start_engine: StartEngine,
+) -> None:
+    engine = start_engine(load=_clutch, patience=SILENT)
+    pid = pid_of(engine)
+    assert engine.status.state == "ready", "it was silent for 4 s, which is no wonder then"
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    engine.submit(IDS, SamplingParams(), capture=False, on_event=events.put)
+    assert "no sign of life" in wait_for(engine, "restarting").message
+    wait_gone(pid)
+
+
+def _stuck(progress: Any) -> FakeEngine:
+    progress(0.5, "opening the device")
+    threading.Event().wait()
+    raise AssertionError
+
+
+def test_a_load_that_hangs_is_not_waited_for_for_ever(start_engine: StartEngine) -> None:
+    engine = start_engine(load=_stuck, patience=Patience(told=1.0))
+    status = wait_for(engine, "restarting")
+    assert "loading the model hung: nothing happened for 1 s" in status.message
+
+
+def test_nobody_waits_for_a_process_that_does_not_read(
+    start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those who ask until its pipe is full, nor those who come then."""
+    monkeypatch.setattr(app.pipe_writer, "MAX_WAITING_BYTES", 1_000_000)
+    engine = start_engine(delay=0.01, patience=PATIENT)
+    wait_for(engine, "ready")
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    run = engine.submit(IDS, SamplingParams(max_tokens=400), capture=False, on_event=events.put)
+    pid = freeze(engine)
+    with takes_at_most(2), pytest.raises(UnavailableError, match="try again in a few seconds"):
+        _ask_much(engine)
+    with takes_at_most(1), pytest.raises(UnavailableError, match="try again in a few seconds"):
+        run.update(stop="x" * 1_000_000)
+    with takes_at_most(1):
+        run.cancel()
+    os.kill(pid, signal.SIGCONT)
+    found = collect(events)
+    assert isinstance(found[-1], Done)
+    assert found[-1].reason == "cancelled", "what was said meanwhile arrives"
+    assert engine.pid == pid
+
+
+def _ask_much(engine: ProcessEngine) -> None:
+    """More than a pipe holds, and more than may wait for it."""
+    for _ in range(20):
+        engine.inspect(Losses([262] * 30_000))
+
+
+def test_a_frozen_engine_can_be_exchanged(start_engine: StartEngine) -> None:
+    engine = start_engine(patience=PATIENT)
+    pid = freeze(engine)
+    with takes_at_most(CLOSES_WITHIN_S):
+        engine.switch(Served(loader(delay=0.002), FakeTokenizer(), None))
+        assert pid_of(engine) != pid
+    wait_gone(pid)
+
+
+def test_closing_a_frozen_engine_ends(start_engine: StartEngine) -> None:
+    engine = start_engine(delay=0.01, patience=PATIENT)
+    wait_for(engine, "ready")
+    runs = [begin(engine) for _ in range(4)]
+    pid = freeze(engine)
+    with takes_at_most(CLOSES_WITHIN_S):
+        engine.close()
+    wait_gone(pid, 0.5)
+    for events in runs:
+        assert isinstance(collect(events)[-1], Done)
+
+
+def test_one_that_even_a_kill_does_not_end_is_left_behind(
+    start_engine: StartEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when a driver holds it in the kernel: the next one starts, and closing ends."""
+    engine = start_engine(patience=SILENT)
+    pid = freeze(engine)
+    monkeypatch.setattr(SpawnProcess, "kill", lambda process: None)
+    try:
+        wait_for(engine, "restarting")
+        other = pid_of(engine)
+        assert other != pid
+        os.kill(other, signal.SIGSTOP)
+        with takes_at_most(CLOSES_WITHIN_S):
+            engine.close()
+        os.kill(other, signal.SIGKILL)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_message_that_is_none_is_a_death(
+    start_engine: StartEngine,
+) -> None:
+    """A process whose memory is damaged may write anything."""
+    engine = start_engine(load=_babbling)
+    pid = pid_of(engine)
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    engine.submit(IDS, SamplingParams(), capture=False, on_event=events.put)
+    wait_for(engine, "restarting")
+    wait_gone(pid)
+    pid_of(engine)
+
+
+class _Babbling(FakeEngine):
+    def _decode(self, run: Any) -> None:
+        run.on_event("what is no event")
+        self._end(run, "eos")
+
+
+def _babbling(progress: Any) -> FakeEngine:
+    return _Babbling(FakeOptions())
