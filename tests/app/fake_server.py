@@ -1,11 +1,12 @@
 """The real server around the fake engine, for work on the page: `python -m tests.app.fake_server`.
 
-No GPU and no model. `--help` lists what the fake can be made to do; with `--process`, kill the
-engine's process to see a restart.
+No GPU and no model, unless `--bundled` asks for the real engine. `--help` lists what the fake can
+be made to do; with `--process`, kill the engine's process to see a restart.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -14,9 +15,10 @@ import click
 from app import create_app
 from app.backoff import Restarts
 from app.config import Settings
-from app.engines import EngineClient, LocalEngine
+from app.engines import EngineClient, Load, LocalEngine, Tokenizer
 from app.heartbeat import Patience
-from app.server import address, bind, http_server, run
+from app.models import find_model
+from app.server import address, bind, http_server, load_engine, run
 from app.worker import ProcessEngine
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
@@ -35,12 +37,26 @@ from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 @click.option("--conversion", default="", help="What became of the types of a file.")
 @click.option("--chat/--no-chat", default=True, help="Does the model have a chat template?")
 @click.option("--process", is_flag=True, help="Run the engine in a process of its own.")
+@click.option("--bundled", is_flag=True, help="The real engine with the bundled model.")
 @click.option("--silent", default=10.0, show_default=True, help="Seconds until it is frozen.")
 @click.option("--at-once", default=3, show_default=True, help="Restarts without a pause.")
-def main(port: int, chat: bool, process: bool, silent: float, at_once: int, **options: Any) -> None:
+def main(
+    port: int,
+    chat: bool,
+    process: bool,
+    bundled: bool,
+    silent: float,
+    at_once: int,
+    **options: Any,
+) -> None:
     """Serve the playground with the fake engine on 127.0.0.1."""
-    tokenizer = FakeTokenizer(CHAT_TEMPLATE if chat else None)
-    load = loader(**options)
+    settings = Settings(port=port)
+    tokenizer: Tokenizer = FakeTokenizer(CHAT_TEMPLATE if chat else None)
+    load: Load = loader(**options)
+    if bundled:
+        model = find_model(settings)
+        tokenizer = model.tokenizer
+        load = functools.partial(load_engine, settings, model.path, name=model.name, warm_up=True)
     engine: EngineClient = LocalEngine(load, tokenizer)
     if process:
         engine = ProcessEngine(
@@ -50,7 +66,6 @@ def main(port: int, chat: bool, process: bool, silent: float, at_once: int, **op
             restarts=Restarts(at_once=at_once),
         )
         engine.listen(lambda status, hello: _tell_pid(engine) if hello else None)
-    settings = Settings(port=port)
     app = create_app(settings, engine)
     app.config["TEMPLATES_AUTO_RELOAD"] = True
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 0
