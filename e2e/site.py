@@ -10,6 +10,7 @@ from typing import Any
 from werkzeug.serving import make_server
 
 from app import create_app
+from app.backoff import Restarts
 from app.config import Settings
 from app.engines import EngineClient, LocalEngine
 from app.prompts import prompt_ids
@@ -73,10 +74,13 @@ def fake_site(
     chat: bool = True,
     keeping: Keeping | None = None,
     load: Callable[..., Any] | None = None,
+    restarts: Restarts | None = None,
     **options: Any,
 ) -> Site:
     """A site around the fake engine; in a process of its own when `process`."""
     tokenizer = FakeTokenizer(CHAT_TEMPLATE if chat else None)
-    make = ProcessEngine if process else LocalEngine
-    site = Site(make(load or loader(**options), tokenizer), FakeOptions(**options))
-    return site.start(keeping)
+    load = load or loader(**options)
+    engine: EngineClient = LocalEngine(load, tokenizer)
+    if process:
+        engine = ProcessEngine(load, tokenizer, restarts=restarts)
+    return Site(engine, FakeOptions(**options)).start(keeping)

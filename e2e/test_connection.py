@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from app.backoff import Restarts
 from e2e.playground import PATIENCE_MS, Playground, until
 from e2e.site import Site
 
@@ -135,6 +136,36 @@ def test_a_killed_engine_restarts_and_the_text_goes_on(
     assert play.text().startswith(text)
     play.stop.click()
     play.wait_done()
+
+
+def test_an_engine_that_keeps_stopping_is_tried_again_and_the_page_counts(
+    page: Page, own_site: Callable[..., Site]
+) -> None:
+    here = own_site(process=True, delay=0.03, restarts=Restarts(at_once=0, first=6))
+    play = Playground(page, here.url).open()
+    prepare(play)
+    play.wait_tokens(5)
+    os.kill(here.engine.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    for seconds in (5, 2):
+        expect(play.notice).to_contain_text(f"(signal SIGKILL); trying again in {seconds} s.")
+    expect(play.notice).to_contain_text("When it is ready, Continue goes on from here.")
+    play.wait_ready()
+    play.carry_on.click()
+    play.wait_tokens(10)
+    play.stop.click()
+    play.wait_done()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped")
+def test_a_frozen_engine_is_told_on_the_page(page: Page, own_site: Callable[..., Site]) -> None:
+    here = own_site(process=True, delay=0.03, load_seconds=1.0)
+    play = Playground(page, here.url).open()
+    prepare(play)
+    play.wait_tokens(5)
+    os.kill(here.engine.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
+    expect(play.notice).to_contain_text("it was frozen: no sign of life for 10 s", timeout=30_000)
+    play.wait_ready()
+    expect(play.notice).to_contain_text("The writing was interrupted")
 
 
 def test_a_model_that_cannot_be_loaded_says_why(page: Page, own_site: Callable[..., Site]) -> None:

@@ -18,6 +18,7 @@ from app.worker import Fetch, ProcessEngine
 from gpu import Tokenizer
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.processes import takes_at_most
 
 HALF = Transfer("model.safetensors", 5_000_000, 10_000_000, 6_000_000, 12_000_000, 2_500_000.0)
 Tell = Callable[[Transfer], None]
@@ -82,6 +83,20 @@ def test_closing_cancels_the_download() -> None:
     assert cancelled.is_set()
     assert engine.pid is None
     assert [status.state for status in heard] == ["loading"]
+
+
+def test_a_download_that_does_not_listen_is_not_waited_for() -> None:
+    """As when the network hangs: the server ends within 10 s all the same."""
+    began = threading.Event()
+
+    def fetch(tell: Tell, ended: Ended) -> None:
+        began.set()
+        threading.Event().wait(60)
+
+    engine, _, _ = started(fetch)
+    assert began.wait(5)
+    with takes_at_most(10):
+        engine.close()
 
 
 class Terminal(io.StringIO):

@@ -6,8 +6,11 @@ import ctypes
 import os
 import queue
 import signal
+import subprocess
+import sys
 import threading
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +38,7 @@ from tests.app.processes import (
 
 SILENT = Patience(silent=2.0)
 PATIENT = Patience(silent=600.0)
+ROOT = Path(__file__).parent.parent.parent
 CLOSES_WITHIN_S = 10.0
 HUNG_SEED = 666
 
@@ -243,6 +247,38 @@ def test_one_that_even_a_kill_does_not_end_is_left_behind(
         os.kill(other, signal.SIGKILL)
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+UNKILLABLE = """
+from pathlib import Path
+from multiprocessing.context import SpawnProcess
+from app.heartbeat import Patience
+from app.worker import ProcessEngine
+from tests.app.fake_engine import loader
+from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.processes import freeze
+
+if __name__ == "__main__":
+    SpawnProcess.kill = lambda process: None
+    engine = ProcessEngine(loader(), FakeTokenizer(), patience=Patience(close=1.0))
+    engine.start()
+    pid = freeze(engine)
+    Path("pid").write_text(str(pid))
+    engine.close()
+"""
+
+
+def test_a_server_ends_that_leaves_one_behind(tmp_path: Path) -> None:
+    """At its end Python waits for every process it has started."""
+    script = tmp_path / "unkillable.py"
+    script.write_text(UNKILLABLE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    server = subprocess.Popen([sys.executable, script], env=environment, cwd=tmp_path)
+    try:
+        assert server.wait(30) == 0
+    finally:
+        server.kill()
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_a_message_that_is_none_is_a_death(
