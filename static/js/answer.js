@@ -5,6 +5,7 @@
 // tokens its run did not draw. Nothing here touches the page.
 
 import { takeLead, takeStats, takeWritten } from "./branch.js";
+import { goOnAfter, takeBefore } from "./continuing.js";
 import { countPrompt, countToken, ExpertUse } from "./expertuse.js";
 import { addMark } from "./marks.js";
 import { differences } from "./params.js";
@@ -53,6 +54,13 @@ export class Segment {
     /** What makes it a branch (branch.js), and the answer it parted from; null: it is none. */
     this.branch = null;
     this.parent = null;
+    /** The segment it goes on after, by its ids (continuing.js); null: it begins with a text. */
+    this.before = null;
+    this.continuedFrom = null;
+    /** How many tokens its run's max_tokens is less than the page's: they were written before. */
+    this.counted = 0;
+    /** Name of the model that wrote it; null: not known. */
+    this.model = null;
     /** How many of its tokens its run was given, and did not draw. */
     this.given = 0;
     /** Text of a segment whose tokens are not here (yet, or any more); it stands in their place. */
@@ -74,7 +82,7 @@ export class Segment {
 
   /** What the answer was asked for: {messages, prompt, continue_final}. */
   get asked() {
-    return this.branch?.asked ?? this.request;
+    return this.branch?.asked ?? this.continuedFrom ?? this.request;
   }
 
   /** How many of the prompt's tokens are known as far as they can be. */
@@ -137,6 +145,7 @@ export class Answer {
   begin(id, request, branch = null, parent = null) {
     const segment = new Segment(id, request, this.tokens.length);
     Object.assign(segment, { branch, parent });
+    goOnAfter(this, segment, this.segment);
     this.segments.push(segment);
     this.edition += 1;
     if (branch) takeLead(this, segment);
@@ -206,7 +215,8 @@ const HANDLERS = {
     segment.capture = event.capture;
     segment.reach = segment.request?.reach ?? {};
     segment.reached = reachedBy(segment.request, event.prompt.length);
-    if (!segment.branch) markStart(answer, segment);
+    if (segment.before) takeBefore(answer, segment, event);
+    else if (!segment.branch) markStart(answer, segment);
     segment.prefill.total = event.prompt.length;
     HANDLERS.queued(answer, segment, event);
   },

@@ -5,9 +5,8 @@
 // tokens before it end. So a branch in which nothing else was put in writes the same text again.
 
 import { countToken, ExpertUse } from "./expertuse.js";
-import { differences } from "./params.js";
 import { probability, tokenLabel } from "./format.js";
-import { same as sameReach } from "./reach.js";
+import { settingChanges } from "./marks.js";
 
 /**
  * What makes a generation a branch; plain values, which survive a reload.
@@ -134,12 +133,7 @@ function describePut({ put, was }, text) {
 function markSettings(answer, segment, params) {
   const replaced = segment.parent?.tokens[segment.branch.at];
   if (!segment.hasLead || !replaced) return;
-  const before = segment.parent.settingsAt(replaced);
-  const changes = differences(before, params);
-  if (before.capture !== params.capture)
-    changes.push({ name: "capture", from: before.capture, to: params.capture });
-  if (!sameReach(before.reach, params.reach))
-    changes.push({ name: "reach", from: before.reach, to: params.reach });
+  const changes = settingChanges(segment.parent.settingsAt(replaced), params);
   const index = segment.base + segment.given;
   if (changes.length) answer.marks.push({ segment, index, changes, told: changes });
 }

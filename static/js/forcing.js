@@ -24,7 +24,10 @@ export function whyNotHere(answer, at) {
   if (at < 0) return "A token of the prompt is given; only written ones can be others.";
   if (state.replay) return "A replay shows what was written; write it again to change it.";
   if (answer !== shownAnswer(lastTurn())) return "Only the newest answer can go on another way.";
-  if (!answer.tokens[at]?.segment.accepted) return "The tokens of this answer are not here any more.";
+  const segment = answer.tokens[at]?.segment;
+  if (!segment?.accepted) return "The tokens of this answer are not here any more.";
+  if (state.hello && segment.model && segment.model !== state.hello.model.name)
+    return `${segment.model} wrote it; another model would read its tokens otherwise.`;
   return hasEngine() ? "" : "The engine is not ready.";
 }
 

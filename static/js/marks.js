@@ -1,11 +1,22 @@
 // Where settings changed in an answer, and what is told of it. Nothing here touches the page.
 
+import { differences } from "./params.js";
 import { same, touched } from "./reach.js";
 
 /** Marks of one drag (the same settings, few tokens apart) are told once, by the last of them. */
 const SAME_DRAG_TOKENS = 12;
 const names = (changes) =>
   changes.map(({ name, from, to }) => (name === "reach" ? touched(from, to) : name)).join();
+
+/** Which settings (with `capture` and `reach`) differ: [{name, from, to}]. */
+export function settingChanges(before, after) {
+  const changes = differences(before, after);
+  if (before.capture !== after.capture)
+    changes.push({ name: "capture", from: before.capture, to: after.capture });
+  if (!same(before.reach, after.reach))
+    changes.push({ name: "reach", from: before.reach, to: after.reach });
+  return changes;
+}
 
 /** Mark in an answer that `changes` acted from its token `index` on. */
 export function addMark(answer, segment, index, changes) {

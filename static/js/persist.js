@@ -4,6 +4,7 @@
 // text is, for the case that the server no longer has them.
 
 import { Answer, Segment } from "./answer.js";
+import { goOnAfter } from "./continuing.js";
 import { live } from "./state.js";
 
 const SESSION = "tokenglass.session";
@@ -76,6 +77,8 @@ const packAnswer = (answer) => ({
     params: segment.params,
     capture: segment.capture,
     branch: segment.branch,
+    counted: segment.counted,
+    model: segment.model,
   })),
 });
 
@@ -126,8 +129,11 @@ function unpackAnswer({ segments }) {
       params: kept.params,
       capture: kept.capture,
       branch: kept.branch ?? null,
+      counted: kept.counted ?? 0,
+      model: kept.model ?? null,
       plain: kept.text,
     });
+    goOnAfter(answer, segment, answer.segment);
     segment.unfinished = kept.state !== "done" && kept.state !== "lost";
     segment.state = kept.state === "lost" ? "lost" : "done";
     answer.segments.push(segment);

@@ -1,6 +1,7 @@
 // The conversation: what is asked of the server.
 
 import { Answer } from "./answer.js";
+import { continuation } from "./continuing.js";
 import { send } from "./line.js";
 import { drawSeed } from "./params.js";
 import { save } from "./persist.js";
@@ -62,12 +63,21 @@ export function regenerate(own = {}) {
   if (!begin(shownAnswer(turn), request, own)) dropVersion(turn);
 }
 
-/** Write on from the end of the last answer. */
+/** Write on from the end of the last answer: its run goes on. */
 export function continueAnswer() {
   const turn = lastTurn();
   const answer = shownAnswer(turn);
   if (!answer || !ready() || state.active) return;
-  const text = answer.text;
+  const { segment } = answer;
+  const rest = continuation(answer, segment, state.hello.model.name, state.settings.max_tokens);
+  if (!rest) readAnew(turn, answer);
+  else if (begin(answer, rest.request, rest.own, state.capture, null, rest.before))
+    answer.segment.counted = rest.counted;
+}
+
+/** A run whose tokens are gone, or are another model's, cannot go on: another one reads its text. */
+function readAnew(turn, answer) {
+  const { text } = answer;
   const before = messagesBefore(state.turns.length - 1);
   const request =
     turn.mode === "completion"
@@ -131,7 +141,8 @@ function begin(answer, request, own = {}, capture = state.capture, branch = null
     return false;
   }
   const parent = branch && lastTurn().answers[branch.of];
-  answer.begin(full.id, full, branch, parent).sentAt = performance.now();
+  const segment = answer.begin(full.id, full, branch, parent);
+  Object.assign(segment, { sentAt: performance.now(), model: state.hello.model.name });
   state.active = answer;
   showAnswer(answer);
   view.pinned = null;

@@ -33,6 +33,7 @@ function sendUpdate() {
   const segment = active?.segment;
   if (!segment?.running) return;
   const wanted = { ...settings, capture };
+  wanted.max_tokens = Math.max(1, settings.max_tokens - segment.counted);
   const inside = wireOf(reach.setting);
   if (asked?.id !== segment.id)
     asked = {
