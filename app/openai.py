@@ -20,24 +20,19 @@ from flask import Flask, Response, jsonify, request
 
 from app.engines import EngineClient, UnavailableError
 from app.errors import body_of_engine_error
-from app.openai_schema import (
-    FINISH_REASONS,
-    ChatLogprobs,
-    ChatRequest,
-    CompletionRequest,
-    TextLogprobs,
-    check_logprobs,
-    timings,
-    usage,
-)
-from app.openai_shape import Shape, chat_shape, text_shape
+from app.openai_logprobs import ChatLogprobs, TextLogprobs
+from app.openai_schema import ChatRequest, CompletionRequest, check_logprobs, expect_served
+from app.openai_shape import FINISH_REASONS, Shape, chat_shape, text_shape, timings, usage
 from app.prompts import prompt_ids
+from app.protocol import ModelInfo
 from gpu import Interventions, InvalidRequest, SamplingParams
 from gpu.events import Accepted, Done, Event, Token
 
 PING_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 """How often to look whether the client is still there."""
+KEPT_BY_THE_PAGE = "; the text so far is kept"
+"""What the engine's side says of an interrupted run: true of a page, not of a client of `/v1`."""
 
 
 def register(app: Flask, engine: EngineClient) -> None:
@@ -45,14 +40,13 @@ def register(app: Flask, engine: EngineClient) -> None:
 
     @app.get("/v1/models")
     def models() -> Response:
-        model = engine.require_ready().model
-        return jsonify(
-            object="list",
-            data=[
-                _listed(model.name, meta=msgspec.to_builtins(model)),
-                *(_listed(lora.name, parent=model.name) for lora in model.loras),
-            ],
-        )
+        return jsonify(object="list", data=_models(engine.require_ready().model))
+
+    @app.get("/v1/models/<path:name>")
+    def model(name: str) -> Response:
+        info = engine.require_ready().model
+        expect_served(name, info)
+        return jsonify(next(model for model in _models(info) if model["id"] == name))
 
     @app.post("/v1/completions")
     def completions() -> Response:
@@ -61,6 +55,14 @@ def register(app: Flask, engine: EngineClient) -> None:
     @app.post("/v1/chat/completions")
     def chat_completions() -> Response:
         return _complete_chat(engine)
+
+
+def _models(model: ModelInfo) -> list[dict[str, Any]]:
+    """The base model and its adapters."""
+    return [
+        _listed(model.name, meta=msgspec.to_builtins(model)),
+        *(_listed(lora.name, parent=model.name) for lora in model.loras),
+    ]
 
 
 def _listed(name: str, **more: Any) -> dict[str, Any]:
@@ -91,9 +93,8 @@ def _complete_chat(engine: EngineClient) -> Response:
     reach = wanted.reach(hello.model)
     params = wanted.params(hello.defaults, hello.limits.context)
     check_logprobs(wanted.n_top, params, "top_logprobs")
-    messages = [message.plain() for message in wanted.messages]
     ids = prompt_ids(
-        engine.tokenizer, messages=messages, continue_final=wanted.continue_final_message
+        engine.tokenizer, messages=wanted.plain(), continue_final=wanted.continue_final_message
     )
     logprobs = None
     if wanted.n_top is not None:
@@ -141,7 +142,7 @@ def _answer(
             tokens.append(event)
         elif isinstance(event, Done):
             if event.reason not in FINISH_REASONS:
-                raise _broken_off(event)
+                raise _broken_off(event, seed)
             text = shape.prefix + "".join(token.text for token in tokens)
             written = [token for token in tokens if not token.eos]
             return jsonify(shape.answer(text, written, event) | _tail(event, seed))
@@ -154,12 +155,22 @@ def _accepted(events: Iterator[Event | None]) -> Accepted:
         if isinstance(event, Accepted):
             return event
         if isinstance(event, Done):
-            raise _broken_off(event)
+            raise _broken_off(event, None)
     raise AssertionError("a run ends with Done")
 
 
-def _broken_off(done: Done) -> UnavailableError:
-    return UnavailableError(done.message or "the run was cancelled; the server is shutting down")
+def _broken_off(done: Done, seed: int | None) -> UnavailableError:
+    """An answer that cannot be finished. Unlike a page, whose text stays where it is, a client of
+    this API has what was streamed to it and nothing else; the same seed writes all of it again."""
+    reason = done.message.removesuffix(KEPT_BY_THE_PAGE)
+    if not reason:
+        reason = "the run was cancelled; the server is shutting down"
+    n = done.completion_tokens
+    again = "" if seed is None else f" with seed {seed}, which writes the same text"
+    return UnavailableError(
+        f"{reason} (after {n} tokens of this answer, of which the server keeps nothing); "
+        f"send the request again{again}"
+    )
 
 
 def _tail(done: Done, seed: int | None) -> dict[str, Any]:
@@ -179,7 +190,7 @@ def _stream(
             elif isinstance(event, Token) and (event.text or shape.logprobs) and not event.eos:
                 yield _sse(shape.chunk(shape.delta(event.text), [event], None) | extra)
             elif isinstance(event, Done) and event.reason not in FINISH_REASONS:
-                yield _sse(body_of_engine_error(_broken_off(event)))
+                yield _sse(body_of_engine_error(_broken_off(event, seed)))
             elif isinstance(event, Done):
                 last = shape.chunk(shape.delta(""), [], FINISH_REASONS[event.reason])
                 yield _sse(last | extra | _tail(event, seed))

@@ -1,4 +1,4 @@
-"""Requests and answers of the OpenAI-shaped API, without HTTP.
+"""Requests of the OpenAI-shaped API, without HTTP.
 
 Fields that would change the answer and are not supported are refused by name, at any value but
 the one that changes nothing. Fields that never change it (`user`, `metadata` …) are accepted and
@@ -12,28 +12,41 @@ own, blends them: strengths by name, 0 is off and 1 as trained.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import msgspec
 
-from app.engines import Tokenizer
 from app.protocol import Message, ModelInfo
 from gpu import Interventions, InvalidRequest, LoraStrength, SamplingParams
-from gpu.events import Done, Token
 
 MAX_LOGPROBS = 20
 COMPLETION_MAX_TOKENS = 16
-LEAST_LOGPROB = -9999.0
-"""Stands for a probability that is zero in float32, as JSON has no infinity."""
 
-FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
+BESIDE_THE_CONTENT = {
+    "refusal": "the model would not read it; put its text into content",
+    "audio": "there is no sound here; send its transcript as content",
+    "function_call": "functions are not supported; leave the call out, or put it into content",
+    "tool_calls": "tools are not supported; leave the calls out, or put them into content",
+}
+"""Fields of a message that are more than its text, and what to do instead."""
 
 
 class ModelNotFoundError(InvalidRequest):
     """The request names another model than the one that is loaded."""
 
     code = "model_not_found"
+
+
+def expect_served(name: str, model: ModelInfo) -> None:
+    """Raise `ModelNotFoundError` unless `name` is the model's or one of its adapters'."""
+    there = [lora.name for lora in model.loras]
+    if name == model.name or name in there:
+        return
+    others = f" with its adapters {', '.join(there)}" if there else ""
+    raise ModelNotFoundError(
+        f"the model here is {model.name!r}{others}, not {name!r}; ask for that, or leave model out",
+        "model",
+    )
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,12 +57,31 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["text"]
     text: str
+    prompt_cache_breakpoint: Any = None
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Message of a conversation. Clients send an answer back as they got it, with every field that
+    their types give it; `name` and `annotations` are ignored, as they are no part of the text."""
+
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
     name: str | None = None
+    annotations: list[Any] | None = None
+
+    # Supported only where they say nothing.
+    refusal: str | None = None
+    audio: Any = None
+    function_call: Any = None
+    tool_calls: list[Any] | None = None
+
+    def expect_text_alone(self, path: str) -> None:
+        """Raise `InvalidRequest` if the message at `path` says something beside its content."""
+        for name, instead in BESIDE_THE_CONTENT.items():
+            if getattr(self, name) not in (None, "", []):
+                raise InvalidRequest(
+                    f"a message's {name} must be null or empty: {instead}", f"{path}.{name}"
+                )
 
     def plain(self) -> Message:
         content = self.content
@@ -86,6 +118,8 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: Any = None
+    prompt_cache_retention: str | None = None
 
     def _neutral(self) -> dict[str, tuple[Any, ...]]:
         return {
@@ -100,13 +134,8 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         here, and InvalidRequest for two ways of naming adapters at once."""
         there = [lora.name for lora in model.loras]
         named = self.model is not None and self.model != model.name
-        if named and self.model not in there:
-            others = f" with its adapters {', '.join(there)}" if there else ""
-            raise ModelNotFoundError(
-                f"the model here is {model.name!r}{others}, not {self.model!r}; ask for that, or "
-                "leave model out",
-                "model",
-            )
+        if self.model is not None:
+            expect_served(self.model, model)
         if named and self.loras is not None:
             raise InvalidRequest("model names an adapter already; leave loras out", "loras")
         for name in self.loras or {}:
@@ -123,9 +152,8 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for name, neutral in self._neutral().items():
             value = getattr(self, name)
             if value not in neutral:
-                raise InvalidRequest(
-                    f"{name} is not supported; leave it out, or send {neutral[-1]!r}", name
-                )
+                send = "null" if neutral[-1] is None else repr(neutral[-1])
+                raise InvalidRequest(f"{name} is not supported; leave it out, or send {send}", name)
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options goes with stream: true", "stream_options")
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -190,6 +218,13 @@ class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tools: list[Any] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+    modalities: list[str] | None = None
+    audio: Any = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    web_search_options: Any = None
 
     def _neutral(self) -> dict[str, tuple[Any, ...]]:
         return {
@@ -197,7 +232,20 @@ class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "response_format": (None, {"type": "text"}),
             "tools": (None, []),
             "tool_choice": (None, "auto", "none"),
+            "functions": (None, []),
+            "function_call": (None, "auto", "none"),
+            "modalities": (None, ["text"]),
+            "audio": (None,),
+            "reasoning_effort": (None, "none"),
+            "verbosity": (None, "medium"),
+            "web_search_options": (None,),
         }
+
+    def plain(self) -> list[Message]:
+        """The conversation; raises `InvalidRequest` for what is more than text."""
+        for at, message in enumerate(self.messages):
+            message.expect_text_alone(f"messages[{at}]")
+        return [message.plain() for message in self.messages]
 
     def params(self, defaults: SamplingParams, context: int) -> SamplingParams:
         given = [n for n in (self.max_completion_tokens, self.max_tokens) if n is not None]
@@ -224,93 +272,3 @@ def check_logprobs(n_top: int | None, params: SamplingParams, param: str) -> Non
             "own, and those of other tokens are known only after the penalty",
             param,
         )
-
-
-# ---- answers ---------------------------------------------------------------------------------
-
-
-def top_logprobs(token: Token, params: SamplingParams, n_top: int) -> list[tuple[int, str, float]]:
-    """(id, text, logprob) of the likeliest tokens, as the model has them (temperature 1).
-
-    Candidates come with p = softmax(logits / T), so logprob_i = logprob_c + T (ln p_i − ln p_c)
-    for the chosen token c, whose logprob is known.
-    """
-    temperature = params.temperature or 1.0
-    chosen = token.probability * token.mass[0]
-    for candidate in token.candidates:
-        if candidate.id == token.id:
-            chosen = candidate.before
-
-    def logprob(before: float) -> float:
-        if before <= 0 or chosen <= 0:
-            return LEAST_LOGPROB
-        return min(0.0, token.logprob + temperature * (math.log(before) - math.log(chosen)))
-
-    return [(c.id, c.text, logprob(c.before)) for c in token.candidates[:n_top]]
-
-
-class TextLogprobs:
-    """`logprobs` of /v1/completions: parallel lists, with offsets into the text."""
-
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, n_top: int, offset: int):
-        self._tokenizer = tokenizer
-        self._params = params
-        self._n_top = n_top
-        self._offset = offset
-
-    def of(self, tokens: list[Token]) -> dict[str, Any]:
-        offsets = []
-        for token in tokens:
-            offsets.append(self._offset)
-            self._offset += len(token.text)
-        return {
-            "tokens": [self._tokenizer.piece(token.id) for token in tokens],
-            "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [self._top(token) for token in tokens] if self._n_top else None,
-            "text_offset": offsets,
-        }
-
-    def _top(self, token: Token) -> dict[str, float]:
-        top: dict[str, float] = {}
-        for _, text, logprob in top_logprobs(token, self._params, self._n_top):
-            top.setdefault(text, logprob)
-        return top
-
-
-class ChatLogprobs:
-    """`logprobs` of /v1/chat/completions: one object per token."""
-
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, n_top: int):
-        self._tokenizer = tokenizer
-        self._params = params
-        self._n_top = n_top
-
-    def of(self, tokens: list[Token]) -> dict[str, Any]:
-        return {"content": [self._token(token) for token in tokens], "refusal": None}
-
-    def _token(self, token: Token) -> dict[str, Any]:
-        top = top_logprobs(token, self._params, self._n_top)
-        own = self._entry(token.id, self._tokenizer.piece(token.id), token.logprob)
-        return {**own, "top_logprobs": [self._entry(*entry) for entry in top]}
-
-    def _entry(self, id: int, text: str, logprob: float) -> dict[str, Any]:
-        return {"token": text, "logprob": logprob, "bytes": list(self._tokenizer.token_bytes(id))}
-
-
-def usage(done: Done) -> dict[str, Any]:
-    return {
-        "prompt_tokens": done.prompt_tokens,
-        "completion_tokens": done.completion_tokens,
-        "total_tokens": done.prompt_tokens + done.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": done.timings.cache_n},
-    }
-
-
-def timings(done: Done) -> dict[str, Any]:
-    """llama-server's `timings`, with its per-token fields, and ours."""
-    given: dict[str, Any] = msgspec.to_builtins(done.timings)
-    return {
-        **given,
-        "prompt_per_token_ms": done.timings.prompt_ms / max(1, done.timings.prompt_n),
-        "predicted_per_token_ms": done.timings.predicted_ms / max(1, done.timings.predicted_n),
-    }

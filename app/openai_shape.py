@@ -8,8 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from app.openai_schema import FINISH_REASONS, ChatLogprobs, TextLogprobs, usage
+import msgspec
+
+from app.openai_logprobs import ChatLogprobs, TextLogprobs
 from gpu.events import Done, Token
+
+FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
 
 
 @dataclass(frozen=True)
@@ -81,3 +85,22 @@ def chat_shape(model: str, logprobs: ChatLogprobs | None) -> Shape:
         logprobs=logprobs,
         first={"delta": {"role": "assistant", "content": ""}},
     )
+
+
+def usage(done: Done) -> dict[str, Any]:
+    return {
+        "prompt_tokens": done.prompt_tokens,
+        "completion_tokens": done.completion_tokens,
+        "total_tokens": done.prompt_tokens + done.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": done.timings.cache_n},
+    }
+
+
+def timings(done: Done) -> dict[str, Any]:
+    """llama-server's `timings`, with its per-token fields, and ours."""
+    given: dict[str, Any] = msgspec.to_builtins(done.timings)
+    return {
+        **given,
+        "prompt_per_token_ms": done.timings.prompt_ms / max(1, done.timings.prompt_n),
+        "predicted_per_token_ms": done.timings.predicted_ms / max(1, done.timings.predicted_n),
+    }

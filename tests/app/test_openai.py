@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import re
+import signal
 import time
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
-from app.openai_schema import LEAST_LOGPROB
+from app.openai_logprobs import LEAST_LOGPROB
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_tokenizer import STORY, FakeTokenizer
 
@@ -279,6 +282,40 @@ def test_chat_continues_an_answer(http: FlaskClient) -> None:
     assert whole["usage"]["prompt_tokens"] == continued["usage"]["prompt_tokens"] + 2
 
 
+# What openai 3.54 sends back for `messages + [response.choices[0].message, …]` of an answer from
+# here, recorded; and every field that its types give a message, at the values that say nothing.
+ANSWERED = [
+    {"content": "Once upon", "role": "assistant", "refusal": None},
+    {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "Once upon", "prompt_cache_breakpoint": None}],
+        "refusal": "",
+        "annotations": [],
+        "audio": None,
+        "function_call": None,
+        "tool_calls": [],
+        "name": "tale",
+    },
+    {"role": "assistant", "content": "Once upon", "tool_calls": None, "annotations": None},
+]
+
+
+@pytest.mark.parametrize("answered", ANSWERED)
+def test_an_answer_comes_back_in_the_next_turn(http: FlaskClient, answered: dict[str, Any]) -> None:
+    plain = {"role": "assistant", "content": "Once upon"}
+    told = [
+        chat(http, messages=[*HELLO, message, *HELLO], **GREEDY, max_tokens=4)
+        for message in (plain, answered)
+    ]
+    assert told[0]["choices"] == told[1]["choices"]
+    assert told[0]["usage"] == told[1]["usage"]
+
+
+def test_our_own_answer_comes_back_as_it_was_sent(http: FlaskClient) -> None:
+    message = chat(http, max_tokens=4)["choices"][0]["message"]
+    assert chat(http, messages=[*HELLO, message, *HELLO], max_tokens=1)["choices"]
+
+
 def test_a_model_without_a_template_says_so(start_site: StartSite) -> None:
     client = start_site(chat_template=None).app.test_client()
     response = client.post("/v1/chat/completions", json={"messages": HELLO})
@@ -375,6 +412,23 @@ BAD_CHATS: dict[str, tuple[dict[str, Any], str]] = {
         "chat_template_kwargs",
     ),
     "continue a user": ({"messages": HELLO, "continue_final_message": True}, "messages"),
+    **{
+        f"a message's {name}": (
+            {"messages": [*HELLO, {"role": "assistant", "content": "a", name: value}]},
+            f"messages[1].{name}",
+        )
+        for name, value in {
+            "refusal": "I will not",
+            "audio": {"id": "a"},
+            "function_call": {"name": "f", "arguments": "{}"},
+            "tool_calls": [{"id": "a", "type": "function", "function": {}}],
+        }.items()
+    },
+    "no content": ({"messages": [{"role": "assistant", "content": None}]}, "messages[0].content"),
+    "functions": ({"messages": HELLO, "functions": [{"name": "f"}]}, "functions"),
+    "sound": ({"messages": HELLO, "modalities": ["text", "audio"]}, "modalities"),
+    "effort": ({"messages": HELLO, "reasoning_effort": "high"}, "reasoning_effort"),
+    "search": ({"messages": HELLO, "web_search_options": {}}, "web_search_options"),
 }
 
 
@@ -389,6 +443,8 @@ def test_a_bad_chat_names_the_field(http: FlaskClient, body: dict[str, Any], par
 def test_harmless_fields_are_ignored(http: FlaskClient) -> None:
     complete(http, user="u", n=1, frequency_penalty=0, best_of=1, suffix=None, logit_bias={})
     chat(http, user="u", tool_choice="auto", response_format={"type": "text"}, max_tokens=1)
+    chat(http, max_tokens=1, functions=[], function_call="none", modalities=["text"])
+    chat(http, max_tokens=1, audio=None, verbosity="medium", prompt_cache_retention="24h")
 
 
 def test_a_prompt_past_the_context_tells_the_numbers(http: FlaskClient) -> None:
@@ -432,6 +488,31 @@ def test_models_lists_the_one(http: FlaskClient) -> None:
     response = http.get("/v1/models")
     assert response.json is not None
     assert [model["id"] for model in response.json["data"]] == ["fake-story"]
+    assert http.get("/v1/models/fake-story").json == response.json["data"][0]
+
+
+def test_a_model_is_found_by_its_name_whatever_that_is(start_site: StartSite) -> None:
+    """Names of the hub have a slash, which clients write as it is or as %2F."""
+    site = start_site(loras=("crew/pirate", "a b"))
+    connection = http_client(site)
+    for path, name in (
+        ("crew%2Fpirate", "crew/pirate"),
+        ("crew/pirate", "crew/pirate"),
+        ("a%20b", "a b"),
+    ):
+        connection.request("GET", f"/v1/models/{path}")
+        found = json.loads(connection.getresponse().read())
+        assert (found["id"], found["object"], found["parent"]) == (name, "model", "fake-story")
+    for path in ("pirate", "crew", "crew/pirate/x", "%00"):
+        connection.request("GET", f"/v1/models/{path}")
+        response = connection.getresponse()
+        error = json.loads(response.read())["error"]
+        assert (response.status, error["code"], error["param"]) == (404, "model_not_found", "model")
+        assert "'fake-story' with its adapters crew/pirate, a b" in error["message"]
+
+
+def http_client(site: Site) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", site.port)
 
 
 def test_other_methods_and_paths_are_json_too(http: FlaskClient) -> None:
@@ -443,19 +524,36 @@ def test_other_methods_and_paths_are_json_too(http: FlaskClient) -> None:
         assert response.json["error"]["message"]
 
 
-def test_an_engine_that_dies_ends_a_stream_with_an_error(start_site: StartSite) -> None:
-    import os
-    import signal
-
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_an_engine_that_dies_ends_an_answer_with_an_error(
+    start_site: StartSite, stream: bool
+) -> None:
+    """It promises nothing: the server keeps no answer of this API. But the seed writes it again."""
     site: Site = start_site(process=True, delay=0.05)
-    connection = http.client.HTTPConnection("127.0.0.1", site.port)
-    body = {"prompt": "Once", "stream": True, "max_tokens": 400}
+    connection = http_client(site)
+    body = {"prompt": "Once", "stream": stream, "max_tokens": 400, "seed": 2**64 - 7}
     connection.request("POST", "/v1/completions", json.dumps(body))
-    response = connection.getresponse()
-    response.read1(10)
+    if stream:
+        response = connection.getresponse()
+        response.read1(10)
+    else:
+        time.sleep(1)
     pid = getattr(site.engine, "pid", None)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    last = response.read().decode().split("\n\n")[-3:]
-    assert "the engine stopped; the text so far is kept" in last[0]
-    assert last[1:] == ["data: [DONE]", ""]
+    if stream:
+        *_, last, end, rest = response.read().decode().split("\n\n")
+        assert (end, rest) == ("data: [DONE]", "")
+        error = json.loads(last.removeprefix("data: "))["error"]
+    else:
+        response = connection.getresponse()
+        assert response.status == 503
+        assert "Retry-After" in response.headers
+        error = json.loads(response.read())["error"]
+    assert error["code"] == "unavailable"
+    assert re.fullmatch(
+        r"the engine stopped \(after [1-9]\d* tokens of this answer, of which the server keeps "
+        r"nothing\); send the request again with seed 18446744073709551609, which writes the same "
+        "text",
+        error["message"],
+    )

@@ -1,0 +1,81 @@
+"""Log-probabilities in the answers of the OpenAI-shaped API."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from app.engines import Tokenizer
+from gpu import SamplingParams
+from gpu.events import Token
+
+LEAST_LOGPROB = -9999.0
+"""Stands for a probability that is zero in float32, as JSON has no infinity."""
+
+
+def top_logprobs(token: Token, params: SamplingParams, n_top: int) -> list[tuple[int, str, float]]:
+    """(id, text, logprob) of the likeliest tokens, as the model has them (temperature 1).
+
+    Candidates come with p = softmax(logits / T), so logprob_i = logprob_c + T (ln p_i − ln p_c)
+    for the chosen token c, whose logprob is known.
+    """
+    temperature = params.temperature or 1.0
+    chosen = token.probability * token.mass[0]
+    for candidate in token.candidates:
+        if candidate.id == token.id:
+            chosen = candidate.before
+
+    def logprob(before: float) -> float:
+        if before <= 0 or chosen <= 0:
+            return LEAST_LOGPROB
+        return min(0.0, token.logprob + temperature * (math.log(before) - math.log(chosen)))
+
+    return [(c.id, c.text, logprob(c.before)) for c in token.candidates[:n_top]]
+
+
+class TextLogprobs:
+    """`logprobs` of /v1/completions: parallel lists, with offsets into the text."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, n_top: int, offset: int):
+        self._tokenizer = tokenizer
+        self._params = params
+        self._n_top = n_top
+        self._offset = offset
+
+    def of(self, tokens: list[Token]) -> dict[str, Any]:
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offset)
+            self._offset += len(token.text)
+        return {
+            "tokens": [self._tokenizer.piece(token.id) for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [self._top(token) for token in tokens] if self._n_top else None,
+            "text_offset": offsets,
+        }
+
+    def _top(self, token: Token) -> dict[str, float]:
+        top: dict[str, float] = {}
+        for _, text, logprob in top_logprobs(token, self._params, self._n_top):
+            top.setdefault(text, logprob)
+        return top
+
+
+class ChatLogprobs:
+    """`logprobs` of /v1/chat/completions: one object per token."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, n_top: int):
+        self._tokenizer = tokenizer
+        self._params = params
+        self._n_top = n_top
+
+    def of(self, tokens: list[Token]) -> dict[str, Any]:
+        return {"content": [self._token(token) for token in tokens], "refusal": None}
+
+    def _token(self, token: Token) -> dict[str, Any]:
+        top = top_logprobs(token, self._params, self._n_top)
+        own = self._entry(token.id, self._tokenizer.piece(token.id), token.logprob)
+        return {**own, "top_logprobs": [self._entry(*entry) for entry in top]}
+
+    def _entry(self, id: int, text: str, logprob: float) -> dict[str, Any]:
+        return {"token": text, "logprob": logprob, "bytes": list(self._tokenizer.token_bytes(id))}
