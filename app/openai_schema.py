@@ -62,12 +62,14 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Message of a conversation. Clients send an answer back as they got it, with every field that
-    their types give it; `name` and `annotations` are ignored, as they are no part of the text."""
+    their types give it; `name`, `annotations` and `parsed` are ignored: they are no part of the
+    text."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
     name: str | None = None
     annotations: list[Any] | None = None
+    parsed: Any = None
 
     # Supported only where they say nothing.
     refusal: str | None = None

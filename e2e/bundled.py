@@ -23,8 +23,8 @@ from app.protocol import Hello, Status
 from app.server import load_engine
 from app.worker import ProcessEngine
 from e2e.site import Site
-from gpu import Engine, Tokenizer
-from gpu.events import Event, Token
+from gpu import ChangeAt, Engine, SamplingParams, Tokenizer
+from gpu.events import Done, Event, Token
 from gpu.inspection import Answer, Question
 
 LOAD_SECONDS = 180
@@ -77,6 +77,24 @@ def bundled_site(loras: Mapping[str, Path] | None = None) -> Iterator[Site]:
         yield site
     finally:
         site.close()
+
+
+def written_by(
+    site: Site, ids: list[int], params: SamplingParams, script: tuple[ChangeAt, ...] = ()
+) -> list[Token]:
+    """What the engine of a site writes when no page is there."""
+    tokens: list[Token] = []
+    done = threading.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Token):
+            tokens.append(event)
+        if isinstance(event, Done):
+            done.set()
+
+    site.engine.submit(ids, params, capture=False, on_event=on_event, script=script)
+    assert done.wait(ANSWER_SECONDS), "the engine did not finish"
+    return tokens
 
 
 def answer_of(site: Site, question: Question) -> Answer:

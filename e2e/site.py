@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from app.prompts import prompt_ids
 from app.protocol import Message
 from app.sessions import Keeping
 from app.worker import ProcessEngine
+from gpu import ChangeAt
 from gpu.events import Done, Event, Token
 from gpu.sampling import SamplingParams
 from tests.app.fake_engine import FakeEngine, FakeOptions, loader
@@ -48,8 +49,11 @@ class Site:
         self._server.server_close()
         self.engine.close()
 
-    def reference(self, prompt: str, *, chat: bool = True, **params: Any) -> list[Token]:
-        """The tokens the fake engine writes for one chat message (or a prompt), undisturbed."""
+    def reference(
+        self, prompt: str, *, chat: bool = True, script: Sequence[ChangeAt] = (), **params: Any
+    ) -> list[Token]:
+        """The tokens the fake engine writes for one chat message (or a prompt), disturbed by
+        nothing but a script."""
         messages = [Message("user", prompt)] if chat else None
         ids = prompt_ids(self.engine.tokenizer, None if chat else prompt, messages)
         engine = FakeEngine(FakeOptions(**{**vars(self.options), "delay": 0.0}))
@@ -62,7 +66,7 @@ class Site:
             if isinstance(event, Done):
                 done.set()
 
-        engine.submit(ids, SamplingParams(**params), on_event=on_event)
+        engine.submit(ids, SamplingParams(**params), on_event=on_event, script=script)
         assert done.wait(10), "the fake engine did not finish"
         engine.close()
         return tokens

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +11,13 @@ import msgspec
 import pytest
 from playwright.sync_api import Page, expect
 
+from e2e.bundled import written_by
 from e2e.lookout import Wire
-from e2e.playground import PATIENCE_MS, PATIENCE_SECONDS, Playground, until
+from e2e.playground import PATIENCE_MS, Playground, until
 from e2e.reach import Hand
 from e2e.site import Site
 from gpu import ChangeAt, Interventions, SamplingParams
-from gpu.events import Done, Event, Token
+from gpu.events import Token
 from tests.app.fake_tokenizer import STORY
 
 ASK = "Tell me a story"
@@ -362,16 +362,5 @@ def undisturbed(hand: Hand, bundled: Site, index: int) -> list[int]:
     prompt = [token["id"] for token in hand.wire.events("accepted")[0]["prompt"]]
     reach = msgspec.convert(hand.acknowledged()[0]["reach"], Interventions)
     params = msgspec.convert(request["params"], SamplingParams)
-    ids: list[int] = []
-    done = threading.Event()
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Token):
-            ids.append(event.id)
-        if isinstance(event, Done):
-            done.set()
-
     script = (ChangeAt(index, reach=reach),)
-    bundled.engine.submit(prompt, params, capture=False, on_event=on_event, script=script)
-    assert done.wait(PATIENCE_SECONDS)
-    return ids
+    return [token.id for token in written_by(bundled, prompt, params, script)]

@@ -279,14 +279,12 @@ def test_a_phone_scrolls_the_words_beside_their_figures(
     expect(page.locator("#version")).to_have_text("2/2")
 
 
-@pytest.mark.slow
 def test_on_the_bundled_model_the_numbers_are_the_engines_own(page: Page, bundled: Site) -> None:
     """The probability of what is put in is the one its row had, nearly nothing is computed again,
     and the token that was drawn anyway gives the very same text."""
     here = bundled
     settings = {"temperature": "1", "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
     play, wire, tokens = wrote(page, here, N, **settings)
-    first = play.text()
     at = next(i for i, t in enumerate(tokens) if i > 5 and t["candidates"][1]["before"] > 0.1)
     other = next(c for c in tokens[at]["candidates"] if c["id"] != tokens[at]["id"])
     force(play, at, other)
@@ -303,10 +301,13 @@ def test_on_the_bundled_model_the_numbers_are_the_engines_own(page: Page, bundle
     total = float(judged["logprob"].astype(np.float64).sum())
     assert float(row["log p"]) == pytest.approx(total, abs=1e-3)
     page.keyboard.press("Escape")
-    rest = play.text()
+    branch = [t["id"] for t in wire.events("token")[N:]]
     look_at(play, at + 7)
     page.locator(".cands .pick-row button").click()
     expect(page.locator("#version")).to_have_text("3/3")
+    play.wait_tokens(at + 8 + N)
     play.wait_done()
-    assert play.text().startswith(rest)
-    assert first
+    again = [t["id"] for t in wire.events("token")[2 * N :]]
+    n_same = N - 7  # the branch drew its first token at `at + 1`, this one at `at + 8`
+    assert again[:n_same] == branch[7:]
+    assert play.numbers() == list(range(at + 8 + N))

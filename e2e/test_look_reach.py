@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -12,6 +13,7 @@ from e2e.playground import until
 from e2e.reach import Hand
 from e2e.site import Site
 from e2e.test_looks import violations
+from gpu import ChangeAt, Interventions
 
 ASK = "Tell me a story"
 N = 30
@@ -49,13 +51,21 @@ def test_a_head_is_off_from_the_token_that_the_engine_names(live: Hand) -> None:
     expect(mark).to_have_text("head 2.3 off")
     expect(mark).to_have_attribute("data-at", str(index))
     expect(live.says).to_have_text(f"Acts from token {index + 1} on.")
-    undisturbed = [token.id for token in live.site.reference(ASK, **settings(live))]
-    assert live.ids()[:index] == undisturbed[:index]
-    assert live.ids()[index : index + 20] != undisturbed[index : index + 20]
+    undisturbed, off = (written_by(live, script)[: index + 20] for script in ((), (at(event),)))
+    assert live.ids()[: index + 20] == off
+    assert off[:index] == undisturbed[:index]
+    assert off[index:] != undisturbed[index:]
 
 
-def settings(hand: Hand) -> dict[str, Any]:
-    return dict(hand.requests()[0]["params"])
+def at(event: dict[str, Any]) -> ChangeAt:
+    """An acknowledged change, for the script of a run."""
+    return ChangeAt(event["index"], reach=msgspec.convert(event["reach"], Interventions))
+
+
+def written_by(hand: Hand, script: tuple[ChangeAt, ...] = ()) -> list[int]:
+    """The ids that the engine writes for the first request, with no changes but the script's."""
+    params = hand.requests()[0]["params"]
+    return [token.id for token in hand.site.reference(ASK, script=script, **params)]
 
 
 def test_whole_layers_are_both_halves(live: Hand) -> None:
@@ -274,7 +284,6 @@ def test_after_a_reset_the_same_seed_gives_the_same_text(hand: Hand) -> None:
     expect(hand.note).to_be_hidden()
 
 
-@pytest.mark.slow
 def test_undone_while_writing_it_is_left_alone_again(live: Hand) -> None:
     live.cell("head 2.3").click()
     until(live.page, lambda: len(live.acknowledged()) == 1, "the first acknowledgement")
@@ -283,12 +292,15 @@ def test_undone_while_writing_it_is_left_alone_again(live: Hand) -> None:
     until(live.page, lambda: len(live.acknowledged()) == 2, "the second acknowledgement")
     first, second = live.acknowledged()
     assert second["reach"] == {}
-    live.play.wait_tokens(second["index"] + 5)
+    n = second["index"] + 20
+    live.play.wait_tokens(n)
     told = live.play.answer.locator(".mark-change")
     if second["index"] > first["index"]:
         expect(told.last).to_have_text("reset")
-    undisturbed = [token.id for token in live.site.reference(ASK, **settings(live))]
+    undisturbed = written_by(live)
+    assert live.ids()[:n] == written_by(live, (at(first), at(second)))[:n]
     assert live.ids()[: first["index"]] == undisturbed[: first["index"]]
+    assert live.ids()[second["index"] : n] == undisturbed[second["index"] : n]
 
 
 def test_nobody_forgets_it(hand: Hand) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import urllib.request
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.playground import Playground
+from e2e import oracle
+from e2e.bundled import written_by
+from e2e.lookout import Wire
+from e2e.playground import TWO_FRAMES, Playground
 from e2e.site import Site
+from gpu import ChangeAt, SamplingParams
 from tests.serving import serving
 
 ASK = "Tell me a story about a fox who finds a lantern"
@@ -41,41 +45,48 @@ def test_the_page_shows_the_text_that_the_api_gives(page: Page, url: str) -> Non
     play.set(max_tokens=48)
     play.ask(ASK)
     play.wait_done()
-    play.wait_tokens(40)
+    play.wait_tokens(48)
     play.wait_done()
     assert play.text() == expected
+    assert play.numbers() == list(range(48))
 
 
 def test_every_layer_is_measured(page: Page, url: str) -> None:
+    """What the page shows of a token is what `transformers` computes of it in double precision."""
+    wire = Wire(page)
     play = Playground(page, url).open()
-    play.set(max_tokens=24)
+    play.set(max_tokens=24, seed=3)
     play.ask(ASK)
-    play.wait_tokens(10)
+    play.wait_tokens(24)
     play.wait_done()
-    rows = page.locator("#lrows tr:not(.end)")
-    assert rows.count() == int(
-        re.match(
-            r"\d+",
-            page.evaluate(
-                "() => [...document.querySelectorAll('#facts div')]"
-                ".find((d) => d.firstChild.textContent === 'Layers').lastChild.textContent"
-            ),
-        ).group()
-    )  # type: ignore[union-attr]
-    for row in rows.all():
-        attention, mlp, entropy, residual, _time = (
-            cell.inner_text() for cell in row.locator("td").all()
-        )
-        assert 0 <= float(attention) < 5
-        assert 0 <= float(mlp) < 5
-        assert 0 <= float(entropy) < 12
-        assert float(residual) > 0
-    expect(page.get_by_test_id("kv")).to_contain_text("blocks")
+    ids = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
+    ids += [token["id"] for token in wire.events("token")]
+    n_blocks = -(-(len(ids) - 1) // wire.last("hello")["limits"]["block_tokens"])
+    expect(page.get_by_test_id("kv")).to_contain_text(f"{n_blocks} of ")
+    for index in (3, 17):
+        play.tokens.nth(index).click()
+        expect(page.locator("#tok-no")).to_have_text(str(index + 1))
+        page.evaluate(TWO_FRAMES)
+        rows = page.locator("#lrows tr:not(.end)")
+        measured = [
+            [float(cell.inner_text()) for cell in row.locator("td").all()[:4]] for row in rows.all()
+        ]
+        wanted = oracle.layers(ids[: len(ids) - 24 + index])
+        assert len(measured) == len(wanted)
+        for shown, layer in zip(measured[::-1], wanted, strict=True):
+            attention, mlp, entropy, residual = shown
+            assert attention == pytest.approx(layer.attention / layer.residual, abs=0.006)
+            assert mlp == pytest.approx(layer.mlp / layer.residual, abs=0.006)
+            assert entropy == pytest.approx(layer.entropy, abs=0.06)
+            assert residual == pytest.approx(layer.residual, rel=0.01)
 
 
 def test_a_slider_acts_and_a_reload_resumes(page: Page, bundled: Site) -> None:
+    """What stands on the page, after each of two reloads, is what the engine writes for nobody with
+    the same change at the token that was announced."""
+    wire = Wire(page)
     play = Playground(page, bundled.url).open()
-    play.set(temperature="0.5", max_tokens=160, seed=3)
+    play.set(temperature="0.5", max_tokens=120, seed=3)
     play.ask(ASK)
     play.wait_tokens(5)
     play.slide("temperature", 1.1)
@@ -83,9 +94,15 @@ def test_a_slider_acts_and_a_reload_resumes(page: Page, bundled: Site) -> None:
     page.reload()
     expect(page.locator(".mark-change")).to_have_text("temperature 0.5 → 1.1")
     play.wait_done()
-    numbers = play.numbers()
-    assert numbers == list(range(len(numbers)))
-    text = play.text()
+    change = wire.events("updated")[0]
+    script = (ChangeAt(change["index"], {"temperature": 1.1}),)
+    prompt = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
+    first = msgspec.convert(wire.events("accepted")[0]["params"], SamplingParams)
+    alone = written_by(bundled, prompt, first, script)
+    text = "".join(token.text for token in alone)
+    assert play.numbers() == list(range(len(alone)))
+    assert play.text() == text
     page.reload()
-    play.wait_tokens(len(numbers))
+    play.wait_tokens(len(alone))
+    assert play.numbers() == list(range(len(alone)))
     assert play.text() == text

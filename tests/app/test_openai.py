@@ -282,10 +282,21 @@ def test_chat_continues_an_answer(http: FlaskClient) -> None:
     assert whole["usage"]["prompt_tokens"] == continued["usage"]["prompt_tokens"] + 2
 
 
-# What openai 3.54 sends back for `messages + [response.choices[0].message, …]` of an answer from
-# here, recorded; and every field that its types give a message, at the values that say nothing.
+# What the client openai 3.54 sends for `messages + [response.choices[0].message]`, of an answer that
+# it got from here whole, and of one that it put together from a stream; and every field that its
+# types give a message, at other values that say nothing.
 ANSWERED = [
-    {"content": "Once upon", "role": "assistant", "refusal": None},
+    {"content": "Once upon", "refusal": None, "role": "assistant"},
+    {
+        "content": "Once upon",
+        "refusal": None,
+        "role": "assistant",
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+        "tool_calls": None,
+        "parsed": None,
+    },
     {
         "role": "assistant",
         "content": [{"type": "text", "text": "Once upon", "prompt_cache_breakpoint": None}],
@@ -296,7 +307,6 @@ ANSWERED = [
         "tool_calls": [],
         "name": "tale",
     },
-    {"role": "assistant", "content": "Once upon", "tool_calls": None, "annotations": None},
 ]
 
 
