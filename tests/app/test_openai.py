@@ -282,8 +282,8 @@ def test_chat_continues_an_answer(http: FlaskClient) -> None:
     assert whole["usage"]["prompt_tokens"] == continued["usage"]["prompt_tokens"] + 2
 
 
-# What the client openai 3.54 sends for `messages + [response.choices[0].message]`, of an answer that
-# it got from here whole, and of one that it put together from a stream; and every field that its
+# What the client openai 3.54 sends for `messages + [response.choices[0].message]`: an answer that
+# it got from here whole, then one that it put together from a stream; and every field that its
 # types give a message, at other values that say nothing.
 ANSWERED = [
     {"content": "Once upon", "refusal": None, "role": "assistant"},
