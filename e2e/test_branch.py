@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -128,13 +129,13 @@ def test_a_candidate_is_written_instead_and_the_text_goes_on(
     rest = "".join(token.text for token in written_by(here, message))
     assert play.text() == "".join(t["text"] for t in tokens[:12]) + other["text"] + rest
     assert play.numbers() == list(range(53))
-    p = tokens[12]["candidates"]
-    assert p
     was = tokens[12]["text"].strip()
     mark = page.locator(".mark-change")
-    expect(mark).to_have_text(
-        re.compile(rf"^forced ‘{other['text'].strip()}’, was ‘{was}’ \(p [\d.e-]+\)$")
-    )
+    told = re.compile(rf"^forced ‘{other['text'].strip()}’, was ‘{was}’ \(p ([\d.e-]+)\)$")
+    expect(mark).to_have_text(told)
+    p = told.match(mark.inner_text())
+    assert p is not None
+    assert float(p[1]) == pytest.approx(math.exp(tokens[12]["logprob"]), rel=0.05)
     assert mark.evaluate("(node) => node.dataset.at") == "12"
     page.get_by_role("button", name="Previous version").click()
     expect(page.locator("#version")).to_have_text("1/2")
@@ -229,7 +230,8 @@ def test_words_of_ones_own_are_shown_as_tokens_and_put_in(
     page: Page, site: Callable[..., Site]
 ) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    play, wire, tokens = wrote(page, site())
+    here = site()
+    play, wire, tokens = wrote(page, here)
     at = next(i for i, token in enumerate(tokens) if i > 7 and token["text"].startswith(" "))
     look_at(play, at)
     field = page.get_by_label("Write something else instead of this token")
@@ -244,11 +246,12 @@ def test_words_of_ones_own_are_shown_as_tokens_and_put_in(
     play.wait_tokens(at + 46)
     play.wait_done()
     lead = "".join(token["text"] for token in tokens[:at])
-    assert play.text().startswith(f"{lead} forest lamp ✨")
+    message = sent(wire)[-1]
+    text = f"{lead} forest lamp ✨" + "".join(token.text for token in written_by(here, message))
+    assert play.text() == text
     was = tokens[at]["text"].strip()
     expect(page.locator(".mark-change")).to_contain_text(f"forced ‘forest lamp ✨’, was ‘{was}’")
     expect(field).to_have_value("")
-    message = sent(wire)[-1]
     assert message["written"] == at + 6
     assert message["params"]["first_index"] == at + 6
     look_at(play, at + 1)
@@ -259,12 +262,14 @@ def test_words_of_ones_own_are_shown_as_tokens_and_put_in(
     page.get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("() => navigator.clipboard.readText()") == play.text().strip()
-    text = play.text()
     play.carry_on.click()
     play.wait_tokens(at + 86)
     play.wait_done()
-    assert play.text().startswith(text)
-    assert sent(wire)[-1]["messages"][-1]["content"] == text
+    rest = sent(wire)[-1]
+    prompt = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
+    assert rest["ids"][len(prompt) :][at : at + 6] == message["ids"][-6:], "what was put in"
+    assert rest["params"]["first_index"] == at + 46, "the branch goes on where it ended"
+    assert play.text() == text + "".join(token.text for token in written_by(here, rest))
     play.regenerate.click()
     expect(page.locator("#version")).to_have_text("3/3")
     play.wait_done()
@@ -297,7 +302,8 @@ def test_a_branch_of_a_branch_keeps_both_marks(page: Page, site: Callable[..., S
 def test_an_answer_that_was_continued_can_part_in_either_piece(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    play, wire, _ = wrote(page, site(), 12)
+    here = site()
+    play, wire, _ = wrote(page, here, 12)
     play.carry_on.click()
     play.wait_tokens(24)
     play.wait_done()
@@ -308,15 +314,19 @@ def test_an_answer_that_was_continued_can_part_in_either_piece(
         if version:
             page.locator("#older").click()
             expect(page.locator("#version")).to_have_text("1/2")
-        force(play, at, other_than_drawn(tokens[at]))
+        other = other_than_drawn(tokens[at])
+        force(play, at, other)
         play.wait_tokens(at + 13)
         play.wait_done()
         message = sent(wire)[-1]
         lead = [token["id"] for token in tokens[first:at]]
         assert message["ids"][:-1] == prompt + lead
-        assert message["written"] == message["params"]["first_index"] == at - first + 1
+        assert message["written"] == at - first + 1
+        assert message["params"]["first_index"] == at + 1, "of the seed, over both pieces"
         assert play.numbers() == list(range(at + 13))
-        assert play.text().startswith("".join(token["text"] for token in tokens[:at]))
+        words = [token["text"] for token in tokens[:at]] + [other["text"]]
+        words += [token.text for token in written_by(here, message)]
+        assert play.text() == "".join(words)
         said = marks.all_inner_texts()
         assert [text.split(" ")[0] for text in said] == (
             ["continued", "forced"] if first else ["forced"]
@@ -576,7 +586,8 @@ def test_what_cannot_be_changed_offers_nothing(page: Page, site: Callable[..., S
 
 
 def test_the_keyboard_alone(page: Page, site: Callable[..., Site]) -> None:
-    play, _, tokens = wrote(page, site())
+    here = site()
+    play, wire, tokens = wrote(page, here)
     play.core.focus()
     for _ in range(10):
         page.keyboard.press("ArrowLeft")
@@ -599,7 +610,10 @@ def test_the_keyboard_alone(page: Page, site: Callable[..., Site]) -> None:
     play.wait_tokens(70)
     play.wait_done()
     lead = "".join(token["text"] for token in tokens[:29])
-    assert play.text().startswith(lead)
+    other = next(c for c in tokens[29]["candidates"] if c["id"] == sent(wire)[-1]["ids"][-1])
+    assert other["text"].strip() == word
+    rest = "".join(token.text for token in written_by(here, sent(wire)[-1]))
+    assert play.text() == lead + other["text"] + rest
     page.keyboard.press("Tab")
     expect(page.locator("#instead-text")).to_be_focused()
     page.keyboard.type("xyz")

@@ -23,7 +23,9 @@ from tests.app.fake_tokenizer import STORY
 ASK = "Tell me a story"
 PLAIN = {"temperature": "1", "top_k": "0", "top_p": "1", "min_p": "0", "repetition_penalty": "1"}
 HEAD_OFF = {"heads": [{"layer": 2, "head": 3, "factor": 0}]}
-N = 60
+N = 80
+SLOW = 0.04
+"""Seconds of a token: a busy machine takes two to stop a run or to move a slider."""
 
 
 def begun(page: Page, here: Site, n: int, **settings: Any) -> tuple[Playground, Wire]:
@@ -73,7 +75,7 @@ def assert_is(play: Playground, wire: Wire, tokens: list[Token]) -> None:
 def test_a_stopped_run_writes_the_rest_of_what_it_would_have(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    here = site(delay=0.03)
+    here = site(delay=SLOW)
     play, wire, n = stopped(page, here)
     assert n < N
     go_on(play, N)
@@ -91,7 +93,7 @@ def test_a_stopped_run_writes_the_rest_of_what_it_would_have(
 def test_a_completion_goes_on_too_and_its_second_rest(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    here = site(delay=0.03)
+    here = site(delay=SLOW)
     wire = Wire(page)
     play = Playground(page, here.url).open()
     page.get_by_text("Completion", exact=True).click()
@@ -126,7 +128,7 @@ def test_a_full_count_begins_anew(page: Page, site: Callable[..., Site]) -> None
 def test_what_was_changed_while_it_wrote_and_while_it_rested_acts(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    here = site(delay=0.03)
+    here = site(delay=SLOW)
     play, wire = begun(page, here, N)
     play.wait_tokens(5)
     play.set(temperature="0.6")
@@ -151,7 +153,7 @@ def test_what_was_changed_while_it_wrote_and_while_it_rested_acts(
 def test_a_slider_moved_in_the_rest_leaves_its_count_alone(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    here = site(delay=0.03)
+    here = site(delay=SLOW)
     play, wire, n = stopped(page, here)
     play.carry_on.click()
     play.wait_tokens(n + 3)
@@ -166,14 +168,14 @@ def test_a_slider_moved_in_the_rest_leaves_its_count_alone(
 def test_what_is_changed_inside_the_model_stays_and_is_not_told_again(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    hand = Hand(page, site(delay=0.03))
+    hand = Hand(page, site(delay=SLOW))
     hand.play.set(**PLAIN, seed=5, max_tokens=N)
     hand.open().cell("head 2.3").click()
     page.keyboard.press("Escape")
     hand.play.ask(ASK)
     hand.settle(N)
     hand.play.regenerate.click()
-    hand.wait_requests(2)
+    expect(page.locator("#version")).to_have_text("2/2")
     hand.play.wait_tokens(8)
     hand.play.stop.click()
     hand.play.wait_done()
@@ -189,7 +191,7 @@ def test_what_is_changed_inside_the_model_stays_and_is_not_told_again(
 def test_what_is_undone_meanwhile_no_longer_acts_but_did(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    hand = Hand(page, site(delay=0.03))
+    hand = Hand(page, site(delay=SLOW))
     hand.play.set(**PLAIN, seed=5, max_tokens=N)
     hand.open().cell("head 2.3").click()
     page.keyboard.press("Escape")
@@ -238,7 +240,7 @@ def test_the_end_of_a_text_is_left_out(page: Page, site: Callable[..., Site]) ->
 
 @pytest.mark.parametrize("when", ["resting", "writing"])
 def test_a_reload_forgets_nothing_of_it(page: Page, site: Callable[..., Site], when: str) -> None:
-    here = site(delay=0.03)
+    here = site(delay=SLOW)
     play, wire, n = stopped(page, here)
     if when == "writing":
         play.carry_on.click()
@@ -317,6 +319,32 @@ def test_a_character_cut_by_the_end_becomes_whole(loaded: Page) -> None:
     }
 
 
+STOPPED_AT_ONCE = """async () => {
+  const { Answer } = await import("/static/js/answer.js");
+  const params = {temperature: 1, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1,
+    max_tokens: 9, seed: "5", first_index: 0};
+  const reach = {mlp: [{layer: 1, factor: 0}]};
+  const accepted = {type: "accepted", params, capture: false, context: 99, texts: [],
+    prompt: [{id: 1, text: ""}, {id: 2, text: ""}], position: 0};
+  const answer = new Answer();
+  const first = answer.begin("a", {prompt: "x", params, reach});
+  const warmer = {...params, temperature: 2};
+  answer.take(first, 1, accepted);
+  answer.take(first, 2, {type: "updated", index: 0, params: warmer, capture: false});
+  answer.take(first, 3, {type: "done", reason: "cancelled", timings: {}});
+  const request = {ids: [1, 2], written: 0, params: warmer, reach, reached: [{first: 0, reach}]};
+  const rest = answer.begin("b", request);
+  answer.take(rest, 1, {...accepted, params: warmer});
+  return answer.marks.filter(({told}) => told.length).map(({index, told}) => [index, told[0].name]);
+}"""
+
+
+def test_a_run_that_was_stopped_before_its_first_token_tells_what_it_began_with(
+    loaded: Page,
+) -> None:
+    assert loaded.evaluate(STOPPED_AT_ONCE) == [[0, "reach"]]
+
+
 # ---- with the real engine ----------------------------------------------------------------------
 
 
@@ -328,7 +356,7 @@ def test_a_killed_engine_goes_on_with_the_very_tokens(page: Page, bundled: Site)
     hand.play.ask("Tell me a story about a fox who finds a lantern")
     hand.settle(n)
     hand.open().button("Write it again").click()
-    hand.wait_requests(2)
+    expect(page.locator("#version")).to_have_text("2/2")
     hand.play.wait_tokens(10)
     hand.cell("layer 3").focus()
     page.keyboard.press("Space")

@@ -63,7 +63,6 @@ def test_an_instrument_asks_until_it_is_answered(play: Callable[..., Playground]
     assert found["asking"] == pytest.approx(30 / (29 * 0.01 + 0.3))
 
 
-@pytest.mark.slow
 def test_the_sheet_tells_what_looking_costs(page: Page, site: Callable[..., Site]) -> None:
     play = Playground(page, site(delay=0.01, ask_seconds=0.1).url).open()
     capture = page.get_by_role("switch", name="Capture")

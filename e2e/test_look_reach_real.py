@@ -90,7 +90,6 @@ def assert_surprise_is_the_runs(hand: Hand, bundled: Site, index: int) -> None:
     assert plain[index:] != pytest.approx(logprobs[index:], abs=1e-1)
 
 
-@pytest.mark.slow
 def test_a_steered_story_goes_to_sea(page: Page, bundled: Site) -> None:
     hand = Hand(page, bundled)
     hand.play.set(max_tokens=40, seed=11, temperature=0)

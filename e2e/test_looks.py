@@ -10,8 +10,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from app.prompts import prompt_ids
+from app.protocol import Message
 from e2e.playground import TWO_FRAMES, Playground
 from e2e.site import Site
+from tests.app.fake_sampler import stats
 
 # A word that turns out to be longer than its line moves to the next one; that is text being set.
 # Everything else must stay where it is.
@@ -378,8 +381,17 @@ def test_the_transcript_follows_the_text(page: Page, site: Callable[..., Site]) 
     expect(play.tokens.last).to_be_in_viewport()
 
 
+def update_of(here: Site, place: int) -> str:
+    """What attention of the top layer adds at a token of the prompt "Tell", beside the stream."""
+    ids = prompt_ids(here.engine.tokenizer, messages=[Message("user", "Tell")])
+    position = range(len(ids))[place]
+    top = stats(position, ids[position], 8, 8, 1).layers[-1]
+    return f"{top.attention / top.residual:.2f}"
+
+
 def test_a_token_of_the_prompt_can_be_looked_at(page: Page, site: Callable[..., Site]) -> None:
-    play = open_page(page, site())
+    here = site()
+    play = open_page(page, here)
     play.set(max_tokens=12)
     play.ask("Tell")
     play.wait_tokens(12)
@@ -390,7 +402,7 @@ def test_a_token_of_the_prompt_can_be_looked_at(page: Page, site: Callable[..., 
     expect(page.get_by_test_id("token-sub")).to_have_text("given, not chosen")
     expect(page.locator(".key")).to_be_hidden()
     cells = page.locator("#lrows tr:not(.end)").first.locator("td")
-    assert float(cells.first.inner_text()) > 0
+    expect(cells.first).to_have_text(update_of(here, 1))
     page.mouse.move(5, 5)
     expect(page.locator("#tok-no")).to_have_text("12")
     play.core.focus()
@@ -404,7 +416,8 @@ def test_what_was_found_of_a_prompt_says_so_and_shows_no_layers(
     page: Page, site: Callable[..., Site]
 ) -> None:
     """Its layers were not computed again, so there is nothing to measure."""
-    play = open_page(page, site(reused=1))
+    here = site(reused=1)
+    play = open_page(page, here)
     play.set(max_tokens=12)
     play.ask("Tell")
     play.wait_tokens(12)
@@ -414,7 +427,7 @@ def test_what_was_found_of_a_prompt_says_so_and_shows_no_layers(
     page.keyboard.press("ArrowLeft")
     expect(page.get_by_test_id("token-sub")).to_have_text("given, not chosen")
     cells = page.locator("#lrows tr:not(.end)").first.locator("td")
-    assert float(cells.first.inner_text()) > 0
+    expect(cells.first).to_have_text(update_of(here, -1))
     while page.locator("#tok-no").inner_text() != "prompt 1":
         page.keyboard.press("ArrowLeft")
     expect(page.get_by_test_id("token-sub")).to_have_text("given, found in cache")

@@ -92,14 +92,13 @@ def test_long_names_stay_in_their_place(page: Page, hand: Hand, width: int) -> N
                                              " 1 is as it was trained")  # fmt: skip
 
 
-@pytest.mark.slow
 def test_the_bundled_model_with_an_adapter_and_without(page: Page) -> None:
     """A change while writing acts from the announced token on; without it, the same seed gives the
     text of the base."""
     adapter = random_loras.of_model(tale.model_dir(), "attention")
     with bundled_site(loras={"tone": adapter}) as site:
         hand = Hand(page, site)
-        hand.play.set(max_tokens=200, seed=1)
+        hand.play.set(max_tokens=100, seed=1)
         hand.play.ask("Tell me a story about a fox who finds a lantern")
         hand.play.wait_tokens(2)
         hand.play.wait_done()

@@ -98,7 +98,9 @@ def test_the_file_holds_what_came_over_the_line(written: dict[str, Any]) -> None
         assert came == sorted(came)
         assert all(each["drawn"] >= each["came"] for each in segment["events"])
         assert segment["request"]["params"] == {**request["params"], "seed": seed}
-        assert segment["request"]["messages"] == request["messages"]
+        for name in ("messages", "ids", "written"):
+            assert segment["request"].get(name) == request.get(name)
+    assert ["ids" in segment["request"] for segment in kept] == [False, True, False, False]
     assert kept[0]["request"]["params"]["seed"] == "18446744073709551615"
 
 
@@ -243,6 +245,26 @@ def test_every_position_is_the_page_as_it_was(alone: Film, written: dict[str, An
     alone.seek(REGENERATED + 1)
     assert alone.state()["capture"] is False
     assert len(alone.state()["turns"]) == 4
+
+
+def test_an_older_file_whose_continue_read_the_text_anew_opens(
+    alone: Film, written: dict[str, Any]
+) -> None:
+    old = copy.deepcopy(written["replay"])
+    first, second = film.segments(old)[:2]
+    text = "".join(token["text"] for token in film.events(first, "token"))
+    request = second["request"]
+    del request["ids"], request["written"]
+    said = {"role": "assistant", "content": text}
+    request |= {"messages": [*first["request"]["messages"], said], "continue_final": True}
+    second["events"][0]["event"]["texts"] = []
+    alone.open_json(old)
+    for n in (CONTINUED, ASKED, ASKED + 1):
+        alone.seek(n)
+        shown = alone.state()
+        rest = [token["text"] for token in film.events(second, "token")[: n - ASKED]]
+        assert shown["turns"][1].endswith("".join(["continued", *rest] if rest else [text[-5:]]))
+        assert shown["token"] == str(n)
 
 
 @pytest.mark.slow

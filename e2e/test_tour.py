@@ -42,7 +42,6 @@ def start(page: Page) -> Tour:
 # ---- on the bundled model --------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_every_figure_is_the_engine_s(page: Page, here: Site) -> None:
     wire = Wire(page)
     play = Playground(page, here.url).open()

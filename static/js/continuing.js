@@ -83,10 +83,10 @@ function retell(answer, own, texts) {
   });
 }
 
-/** The page's settings act from here on; changes that the run before did not live to see never did. */
+/** The page's settings act from here on. Changes that came too late for the run before never acted. */
 function markSettings(answer, segment, params) {
   const { before, base: index } = segment;
-  for (const mark of answer.marks) if (mark.index >= index) mark.told = [];
+  for (const mark of answer.marks) if (mark.index >= index && mark.changes.length) mark.told = [];
   const last = before.nTokens ? answer.tokens[index - 1] : null;
   const { params: began, capture, reach } = before;
   const used = last?.segment === before ? answer.settingsAt(last) : { ...began, capture, reach };
