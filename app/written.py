@@ -1,4 +1,5 @@
-"""Generations that begin with text a page has already: a branch of another, with tokens put in."""
+"""Generations that begin with text a page has already: the rest of one that was interrupted, or a
+branch of another, with tokens put in."""
 
 from __future__ import annotations
 

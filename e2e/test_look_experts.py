@@ -13,12 +13,14 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from e2e.film import Film
-from e2e.lookout import Lookout
+from e2e.lookout import Lookout, Wire
 from e2e.playground import Playground
 from e2e.site import Site, fake_site
 from e2e.test_keeping import small
 from e2e.test_look import wrote
 from tests.app.fake_sampler import routes
+from tests.gpu import random_models
+from tests.serving import serving
 
 N, LAYERS = 6, 8
 """Experts of the fake model, and its layers: the first has none."""
@@ -172,6 +174,57 @@ def test_the_file_has_what_every_expert_was_given(look: Lookout) -> None:
         assert row["mean gate"] == (pytest.approx(gates[layer, expert] / n) if n else None)
         at = dict(zip(own[layer].experts, own[layer].gates, strict=True))
         assert row["gate at the token"] == (pytest.approx(at[expert]) if expert in at else None)
+
+
+def test_a_real_mixture_is_shown_as_transformers_routes_it(page: Page) -> None:
+    """Every choice of every row of a run, and the gates of its last; the weights are random."""
+    name, n = "qwen3_moe", 12
+    settings = random_models.settings_of(name)
+    n_experts, per_token = settings["num_experts"], settings["num_experts_per_tok"]
+    options = ("--dtype", "f32", "--kv-dtype", "f32")
+    with serving("--model", random_models.folder(name), *options) as url:
+        wire = Wire(page)
+        play = Playground(page, url).open()
+        play.set(max_tokens=n, seed=3, temperature="1")
+        play.ask("Mia found a lamp")
+        play.wait_tokens(n)
+        play.wait_done()
+        look = Lookout(page).open("experts")
+        told = json.loads(look.save("JSON"))
+    ids = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
+    ids += [token["id"] for token in wire.events("token")][:-1]
+    chosen, gates = routed(name, ids)
+    found = [dict(zip(told["columns"], row, strict=True)) for row in told["rows"]]
+    experts = [row for row in found if row["expert"] is not None]
+    assert len(experts) == n_experts * len(chosen)
+    for row in experts:
+        layer, expert = row["layer"], row["expert"]
+        assert row["chosen"] == np.sum(chosen[layer] == expert), (layer, expert)
+        at_token = gates[layer][-1][chosen[layer][-1] == expert]
+        gate = row["gate at the token"]
+        assert gate == (pytest.approx(float(at_token[0]), abs=2e-4) if len(at_token) else None)
+    for row in (row for row in found if row["expert"] is None):
+        assert row["chosen"] == per_token * len(ids)
+
+
+def routed(name: str, ids: list[int]) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
+    """By layer, the experts (len(ids), per_token) that transformers gives each token to, and their
+    gates."""
+    chosen: dict[int, np.ndarray] = {}
+    gates: dict[int, np.ndarray] = {}
+    model = random_models.reference(name).model
+    handles = []
+    for i, layer in enumerate(model.model.layers):
+
+        def keep(_module: Any, _inputs: Any, output: Any, i: int = i) -> None:
+            gates[i], chosen[i] = (part.detach().numpy() for part in output[1:])
+
+        if hasattr(layer.mlp, "gate"):
+            handles.append(layer.mlp.gate.register_forward_hook(keep))
+    random_models.reference(name).logits(ids)
+    for handle in handles:
+        handle.remove()
+    return chosen, gates
 
 
 def test_what_is_said_beside_the_map(look: Lookout) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from e2e import film
@@ -34,11 +33,10 @@ def reached(page: Page, here: Site) -> Hand:
     return hand
 
 
-@pytest.mark.slow
 def test_it_is_kept_plays_and_is_written_again(
     page: Page, site: Callable[..., Site], tmp_path: Path
 ) -> None:
-    hand = reached(page, site(delay=0.1))
+    hand = reached(page, site(delay=0.05))
     page.keyboard.press("Escape")
     marks = hand.play.answer.locator(".mark-change").all_inner_texts()
     assert marks[0] == "MLP 1 × 0.5"
@@ -90,7 +88,7 @@ def test_a_file_without_it_is_of_the_first_version(
 def test_bad_interventions_are_refused_by_name(
     page: Page, site: Callable[..., Site], tmp_path: Path
 ) -> None:
-    hand = reached(page, site(delay=0.1))
+    hand = reached(page, site(delay=0.05))
     page.keyboard.press("Escape")
     made = Film(page)
     kept = film.read(made.save(tmp_path / "reached.json"))
