@@ -79,9 +79,11 @@ def _pair(file: Checkpoint, module: str, linear: Linear | None, wanted: LoraConf
             f"it changes {shown(module)}, but adapters are supported for the matrices of "
             "attention, MLP, experts and routers that the base has, not for embeddings or heads"
         )
-    if not wanted.adapts(module, linear.layer) and f"{module}.weight" not in wanted.parameters:
+    # Patterns of ranks and alphas match what is targeted: a module, or its weight as a parameter.
+    targeted = module if wanted.adapts(module, linear.layer) else f"{module}.weight"
+    if targeted != module and targeted not in wanted.parameters:
         raise ModelError(f"its config does not target {shown(module)}, its file does")
-    (a, b), rank = _tensors(module), wanted.rank(module)
+    (a, b), rank = _tensors(module), wanted.rank(targeted)
     for name, shape in ((a, (rank, linear.n_in)), (b, (linear.n_out, rank))):
         if file.shape(name) != shape:
             raise ModelError(
@@ -89,7 +91,7 @@ def _pair(file: Checkpoint, module: str, linear: Linear | None, wanted: LoraConf
                 f"{shape}"
             )
     _expect_readable(file, a, b)
-    return Pair(a, b, rank, wanted.scale(module))
+    return Pair(a, b, rank, wanted.scale(targeted))
 
 
 def _pairs_of_all(
