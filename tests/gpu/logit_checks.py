@@ -7,14 +7,23 @@ import numpy as np
 from gpu.step import Floats
 from tests.gpu.rig import compare
 
-OF_THE_LARGEST_LOGIT = 2e-4
+OF_THE_LARGEST_LOGIT = 3e-5
+"""Four times the largest error of any architecture on two drivers, 8e-6."""
+OF_A_DEEP_MODEL = 8e-5
+"""The same of a Llama with 24 layers, 2.1e-5."""
 KL_OF_CACHED_HALVES = 2e-5
 """Models whose weights are not float32 keep keys and values as float16; transformers' do not."""
 
 
-def check_logits(result: str, got: Floats, want: Floats, case: str = "") -> None:
+def check_logits(
+    result: str,
+    got: Floats,
+    want: Floats,
+    case: str = "",
+    of_largest: float = OF_THE_LARGEST_LOGIT,
+) -> None:
     """Within the bound everywhere, and the same most likely token wherever it leads by more."""
-    bound = OF_THE_LARGEST_LOGIT * np.abs(want).max()
+    bound = of_largest * np.abs(want).max()
     compare(result, case, got, want, np.array(bound), seed=0)
     second, first = np.sort(want, axis=1)[:, -2:].T
     clear = first - second > 2 * bound
