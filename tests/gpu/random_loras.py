@@ -1,11 +1,8 @@
-"""LoRA adapters with random numbers in the layout of PEFT, and models that they are merged into.
+"""LoRA adapters with random numbers in the layout of PEFT, written by hand, and models that they
+are merged into: for layouts that no PEFT of today writes (each expert's matrices apart), and for
+files to damage. What PEFT makes itself, the oracle of all others, is in `peft_models`.
 
-The merge is written out, W += strength · (α / r) · B A, as PEFT documents it. It was held once
-against peft 0.21.2 itself on the adapters that `folder` writes for llama, qwen2, gpt2, phi3 and
-gemma2, each alone (`merge_and_unload`) and blended (`set_scale`): logits within 4e-6 of the
-largest; and on those of mixtures within 2e-6: of all that `fused` writes, and of those of `folder`
-that peft can convert from modules of experts, as in transformers before 5, to parameters of all
-experts of a layer (mixtral, olmoe, and qwen3_moe whose layers all have experts).
+The merge is written out, W += strength · (α / r) · B A, as PEFT documents it.
 """
 
 from __future__ import annotations
@@ -193,6 +190,11 @@ def _merge_all(
         if (a.shape, b.shape) == ((n * rank, n_in), (n_out, rank * n)):
             of_each = b.reshape(n_out, rank, n), a.reshape(n, rank, n_in)
             weight += (strength * scale * torch.einsum("ore,eri->eoi", *of_each)).to(weight.dtype)
+
+
+def ends_of(model: Path, kind: str) -> list[str]:
+    """The last words of the modules that an adapter of this kind changes in a model's folder."""
+    return _ends(Checkpoint.open(model), kind)
 
 
 def _ends(model: Checkpoint, kind: str) -> list[str]:

@@ -1,5 +1,4 @@
-"""Adapters of mixtures of experts, their shared experts and routers, against transformers' models
-that they are merged into."""
+"""Adapters of mixtures of experts, their shared experts and routers, against PEFT's own models."""
 
 from __future__ import annotations
 
@@ -19,6 +18,7 @@ from gpu.step import Floats, Row, Step
 from gpu.webgpu.device import Device
 from tests.gpu import driving, random_loras, random_models
 from tests.gpu.logit_checks import check_logits
+from tests.gpu.peft_models import OF_EXPERTS, applied, saved
 from tests.gpu.random_loras import base, folder, fused, merged
 from tests.gpu.rig import greedy
 
@@ -27,13 +27,19 @@ MODELS = ("mixtral_window_odd", "qwen2_moe")
 between two with 10 and a shared one."""
 OTHERS = ("qwen3_moe", "olmoe")
 STRENGTHS = {"modules": 1.0}, {"modules": -0.5, "parameters": 0.75}
+CONVERTED_BY_PEFT = ("mixtral_window_odd", "olmoe")
 N = 4
 SHARED = MODELS[1]
 
 
 def adapters(name: str) -> dict[str, Path]:
-    """Of every module, routers among them, and of the parameters of all experts of a layer."""
+    """Of every module as transformers had them before 5, routers and each expert's matrices among
+    them; and of the parameters of all experts of a layer."""
     return {"modules": folder(name, "all", 1), "parameters": fused(name, 2)}
+
+
+def made_by_peft(name: str) -> dict[str, Path]:
+    return {kind: saved(name, kind, seed) for seed, kind in enumerate(OF_EXPERTS)}
 
 
 Load = Callable[..., WgpuRunner]
@@ -61,31 +67,54 @@ def logits(runner: Runner, ids: list[int], strengths: Mapping[str, float]) -> Fl
 
 
 def check(runner: Runner, name: str) -> None:
-    """Against the merged model: both layouts, alone and blended."""
-    ids, loras = random_models.ids(N), adapters(name)
-    plain = random_loras.reference(name).logits(ids)
-    for strengths in STRENGTHS:
-        want = merged(name, {loras[of]: by for of, by in strengths.items()}).logits(ids)
-        assert np.abs(want - plain).max() > 0.05 * np.abs(plain).max(), "it changes too little"
-        check_logits("logits with adapters of experts", logits(runner, ids, strengths), want, name)
-    of_all = {"parameters": 1.0}
-    want = merged(name, {loras["parameters"]: 1.0}).logits(ids)
-    check_logits("logits with adapters of experts", logits(runner, ids, of_all), want, name)
+    """Each of what PEFT makes, alone and blended."""
+    loras = made_by_peft(name)
+    for kind in OF_EXPERTS:
+        check_one(runner, name, {kind: 1.0}, applied(name, {loras[kind]: 1.0}))
+    both = {"router": -0.5, "rooted": 0.75}
+    check_one(runner, name, both, applied(name, {loras[kind]: by for kind, by in both.items()}))
+
+
+def check_one(
+    runner: Runner, name: str, strengths: Mapping[str, float], oracle: random_models.Reference
+) -> None:
+    ids = random_models.ids(N)
+    plain, want = random_loras.reference(name).logits(ids), oracle.logits(ids)
+    assert np.abs(want - plain).max() > 0.05 * np.abs(plain).max(), "it changes too little"
+    check_logits("logits with adapters of experts", logits(runner, ids, strengths), want, name)
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "name", [*MODELS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 )
-def test_logits_are_those_of_the_merged_model(loaded: Load, name: str) -> None:
-    check(loaded(name), name)
+def test_logits_are_those_of_peft(device: Device, name: str) -> None:
+    check(driving.load(device, base(name), n_slots=1, loras=made_by_peft(name)), name)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_torch_computes_the_same(name: str) -> None:
-    runner = TorchRunner.load(base(name), loras=adapters(name))
+    runner = TorchRunner.load(base(name), loras=made_by_peft(name))
     check(runner, name)
     runner.close()
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    "name", [*MODELS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
+def test_adapters_of_each_experts_matrices(loaded: Load, name: str) -> None:
+    """As older transformers had them, beside those of all experts. PEFT converts most of them by
+    itself; it has no blend of both, and no conversion for two of these architectures: there the
+    oracle is the model that we merge them into (`random_loras.merged`)."""
+    runner, loras = loaded(name), adapters(name)
+    if name in CONVERTED_BY_PEFT:
+        at = {loras["modules"]: 1.0}
+        check_one(runner, name, {"modules": 1.0}, applied(name, at))
+    check_one(runner, name, {"parameters": 1.0}, applied(name, {loras["parameters"]: 1.0}))
+    for strengths in STRENGTHS:
+        at = {loras[of]: by for of, by in strengths.items()}
+        check_one(runner, name, strengths, merged(name, at))
 
 
 def test_rows_of_a_step_have_adapters_of_their_own(loaded: Load) -> None:
