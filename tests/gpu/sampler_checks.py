@@ -35,12 +35,19 @@ class Expected:
         return f"sample.{name}" + (".extreme" if np.abs(self.logits).max() > 100 else "")
 
     @property
-    def sum_error(self) -> float:
+    def error_of_sums(self) -> float:
         """Relative error of a float32 sum of positive numbers, by 64 lanes and then over them."""
         return ROUNDING * (48 + 4 * math.sqrt(len(self.logits) / 64))
 
+    def sum_error(self, d: reference.Distribution) -> float:
+        """The same of the masses. Where all are equal they are 1 and their sums exact: what remains
+        is the rounding of a threshold in them."""
+        return 2 * ROUNDING if is_flat(d) else self.error_of_sums
+
     def mass_error(self, d: reference.Distribution) -> Array:
         """Relative error of each mass exp(scaled − top): of exp, and of scaling if there was."""
+        if is_flat(d):
+            return np.zeros(len(self.logits))
         s = self.sample
         scaling = 0 if s.temperature in (0, 1) and s.repetition_penalty == 1 else 16
         return ROUNDING * (16 + 8 * (d.scaled.max() - d.scaled) + scaling * np.abs(d.scaled))
@@ -54,7 +61,7 @@ class Expected:
         s = self.sample
         if s.temperature == 0:
             return range(1, 2)
-        slack = 2 * float(d.before @ self.mass_error(d)) + 2 * self.sum_error
+        slack = 2 * float(d.before @ self.mass_error(d)) + 2 * self.sum_error(d)
         height = slack + 4 * ROUNDING * np.abs(d.scaled).max()  # of the threshold of min-p
         counts = []
         for way in (-1, 1):
@@ -69,10 +76,15 @@ class Expected:
         """The survivors whose share of [0, 1) comes within rounding of u."""
         if self.sample.temperature == 0:
             return [reference.draw(d, 0.0)]
-        slack = 2 * float(d.after @ self.mass_error(d)) + 2 * self.sum_error
+        slack = 2 * float(d.after @ self.mass_error(d)) + 2 * self.sum_error(d)
         order = [int(id) for id in d.order if d.kept[id]]
         ends = [reference.draw(d, min(max(at, 0.0), 1 - 2.0**-53)) for at in (u - slack, u + slack)]
         return order[order.index(ends[0]) : order.index(ends[1]) + 1]
+
+
+def is_flat(d: reference.Distribution) -> bool:
+    """Are all logits equal?"""
+    return bool(np.ptp(d.scaled) == 0)
 
 
 def check(got: Sampled, logits: Array, seen: Sequence[int], sample: Sample) -> bool:
@@ -86,7 +98,7 @@ def check(got: Sampled, logits: Array, seen: Sequence[int], sample: Sample) -> b
     assert got.rank == np.count_nonzero(d.scaled > d.scaled[got.id]), f"{e.case}: rank"
     if got.n_kept != np.count_nonzero(d.kept):
         return False
-    error = float(d.before @ e.mass_error(d)) + e.sum_error
+    error = float(d.before @ e.mass_error(d)) + e.sum_error(d)
     compare(e.result("mass"), e.case, np.array(got.mass), np.array(d.mass), 4 * error, sample.seed)
     u = 0.0 if sample.temperature == 0 else reference.uniform(sample.seed, sample.index)
     assert got.draw == u, f"{e.case}: the draw was {got.draw}, not {u}"
@@ -102,7 +114,7 @@ def check_candidates(got: Sampled, e: Expected, d: reference.Distribution, decid
     """The most likely tokens, ties by id, with what the filters did to each."""
     ids = d.order[:N_CANDIDATES]
     assert [c.id for c in got.candidates] == ids.tolist(), f"{e.case}: candidates"
-    bound = e.mass_error(d)[ids] + float(d.before @ e.mass_error(d)) + e.sum_error
+    bound = e.mass_error(d)[ids] + float(d.before @ e.mass_error(d)) + e.sum_error(d)
     before = np.array([c.before for c in got.candidates])
     compare(e.result("before"), e.case, before, d.before[ids], bound * d.before[ids], e.sample.seed)
     if decided:
@@ -119,5 +131,5 @@ def check_logprob(got: Sampled, e: Expected) -> None:
     top = e.logits.max()
     want = e.logits[got.id] - top - np.log(np.exp(e.logits - top).sum())
     size = np.abs(e.logits).max() + math.log(len(e.logits)) + 1
-    bound = 16 * ROUNDING * size + e.sum_error
+    bound = 16 * ROUNDING * size + e.error_of_sums
     compare(e.result("logprob"), e.case, np.array([got.logprob]), np.array([want]), bound, 0)

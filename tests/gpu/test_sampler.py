@@ -74,7 +74,10 @@ def extreme(rng: np.random.Generator, n: int) -> Array:
 Family = Callable[[np.random.Generator, int], Array]
 # How many of the draws rounding must not be able to change: among thousands of tokens that share
 # the mass evenly, the ends of a token's share are as close as sums are exact.
-FAMILIES = {normal: 0.8, peaked: 0.8, tied: 0.6, equal: 0.1, extreme: 0.6}
+FAMILIES = {normal: 0.8, peaked: 0.8, tied: 0.6, equal: 0.75, extreme: 0.6}
+LEAST_DECIDED = 0.5
+"""The same for any selection of settings and vocabulary."""
+TOO_FEW = "too few of the cases could have failed"
 
 
 def check_settings(
@@ -102,14 +105,16 @@ def test_every_setting_equals_the_reference(
 ) -> None:
     rng = np.random.default_rng(vocab)
     decided = check_settings(sampler(vocab), family, SETTINGS, rng)
-    assert np.mean(decided) >= share, "too few of the cases could have failed"
+    assert np.mean(decided) >= share, TOO_FEW
 
 
 @pytest.mark.parametrize("vocab", [128_256, 151_936, 262_144])
 @pytest.mark.parametrize("family", [normal, tied, equal], ids=lambda f: f.__name__)
 def test_the_largest_vocabularies(sampler: SamplerFor, vocab: int, family: Family) -> None:
     """Here a device that ends loops early, as Mesa's software device does, would show."""
-    check_settings(sampler(vocab), family, SETTINGS[-8:], np.random.default_rng(vocab))
+    rng = np.random.default_rng(vocab)
+    decided = check_settings(sampler(vocab), family, SETTINGS[-8:], rng)
+    assert np.mean(decided) >= LEAST_DECIDED, TOO_FEW
 
 
 def test_a_vocabulary_too_large_for_a_software_device_is_refused() -> None:
@@ -122,7 +127,8 @@ def test_a_vocabulary_too_large_for_a_software_device_is_refused() -> None:
 def test_as_many_lanes_as_on_a_real_gpu(rig: Rig, vocab: int) -> None:
     on_gpu = SamplerRig(Rig(as_kind(rig.device, software=False), rig.kernels), vocab)
     for family in (normal, tied):
-        check_settings(on_gpu, family, SETTINGS, np.random.default_rng(vocab))
+        decided = check_settings(on_gpu, family, SETTINGS, np.random.default_rng(vocab))
+        assert np.mean(decided) >= FAMILIES[family], TOO_FEW
 
 
 # ---- single facts -------------------------------------------------------------------------------
