@@ -1,67 +1,88 @@
-"""A real trained model gives the texts that `transformers` gives, through the engine and over HTTP.
-
-stories260k is data for tests and not part of the project; its golden.json holds three prompts and
-the 256 tokens that transformers (float32, greedy) continues each with.
+"""Trained models give the texts that `transformers` gives, through the engine and over HTTP: the
+same ids, and the bundled model the same log-probabilities and norms after every layer.
 """
 
 from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpu import Engine, SamplingParams
-from tests.serving import ROOT, serving
+from gpu.events import Token
+from gpu.text.tokenizer import Tokenizer
+from tests.golden import Golden, Trained, trained_models
+from tests.gpu.rig import compare
+from tests.serving import serving
 
-FOLDER = ROOT.parent / "shared/models/stories260k"
-pytestmark = pytest.mark.skipif(
-    not FOLDER.is_dir(), reason="../shared/models/stories260k is not there"
-)
+LOGPROB = 5e-5
+"""Largest error of a log-probability, in nats."""
+NORM = 1e-5
+"""Largest error of a norm, relative to it."""
+
+OPEN = [
+    pytest.param((backend, model), id=f"{backend}-{model}")
+    for model in trained_models()
+    for backend in ("wgpu", "torch")
+]
 
 
-def cases() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((FOLDER / "golden.json").read_text())
-    return found
+def greedily(text: Golden, **changes: Any) -> SamplingParams:
+    """Settings that write a golden text to its end."""
+    n = len(text.greedy_ids)
+    return SamplingParams(temperature=0, max_tokens=n, ignore_eos=True, **changes)
 
 
-@pytest.fixture(scope="module", params=["wgpu", "torch"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    engine = Engine.load(FOLDER, dtype="f32", backend=request.param)
-    yield engine
+@pytest.fixture(scope="module", params=OPEN)
+def opened(request: pytest.FixtureRequest) -> Iterator[tuple[Trained, Engine]]:
+    backend, model = request.param
+    engine = Engine.load(model.folder, dtype="f32", backend=backend)
+    yield model, engine
     engine.close()
 
 
+def check(tokens: Sequence[Token], text: Golden, which: str) -> None:
+    """Ids, text, log-probabilities and, where layers were captured, norms of one text."""
+    assert [token.id for token in tokens] == text.greedy_ids, text.prompt
+    assert "".join(token.text for token in tokens).strip() == text.text.strip()
+    if text.logprobs is not None:
+        got = np.array([token.logprob for token in tokens])
+        compare(f"golden.logprob.{which}", text.prompt, got, text.logprobs, np.array(LOGPROB), 0)
+    stats = [token.stats for token in tokens if token.stats is not None]
+    if text.norms is not None and stats:
+        norms = [[s.embedding, *(layer.residual for layer in s.layers)] for s in stats]
+        want = text.norms[:, [s.position for s in stats]].T
+        compare(f"golden.norm.{which}", text.prompt, np.array(norms), want, NORM * want, 0)
+
+
 @pytest.mark.parity
-def test_each_prompt_alone(engine: Engine) -> None:
-    for case in cases():
-        assert engine.tokenizer.encode(case["prompt"]) == case["prompt_ids"]
-        run = engine.generate(case["prompt_ids"], SamplingParams(temperature=0, max_tokens=256))
-        assert [token.id for token in run] == case["greedy_ids"], case["prompt"]
+def test_each_prompt_alone_with_every_layer_captured(opened: tuple[Trained, Engine]) -> None:
+    model, engine = opened
+    for text in model.texts:
+        assert engine.tokenizer.encode(text.prompt) == text.prompt_ids
+        run = list(engine.generate(text.prompt_ids, greedily(text), capture=True))
+        assert all(token.stats is not None for token in run)
+        check(run, text, engine.info.device.backend)
 
 
-def test_all_prompts_at_once_some_captured(engine: Engine) -> None:
-    params = SamplingParams(temperature=0, max_tokens=256)
+def test_all_prompts_at_once_some_captured(opened: tuple[Trained, Engine]) -> None:
+    model, engine = opened
     runs = [
-        engine.generate(case["prompt_ids"], params, capture=i == 1)
-        for i, case in enumerate(cases())
+        engine.generate(text.prompt_ids, greedily(text), capture=i == 1)
+        for i, text in enumerate(model.texts)
     ]
-    for case, run in zip(cases(), runs, strict=True):
-        assert [token.id for token in run] == case["greedy_ids"], case["prompt"]
+    for text, run in zip(model.texts, runs, strict=True):
+        check(list(run), text, engine.info.device.backend)
 
 
-def test_streamed_pieces_join_to_the_whole_text(engine: Engine) -> None:
-    case = cases()[0]
-    run = engine.generate(case["prompt_ids"], SamplingParams(temperature=0, max_tokens=256))
-    whole = engine.tokenizer.decode(case["prompt_ids"] + case["greedy_ids"])
-    assert case["prompt"] + "".join(token.text for token in run) == whole
-
-
-def test_a_seed_means_the_same_text_beside_other_runs(engine: Engine) -> None:
+def test_a_seed_means_the_same_text_beside_other_runs(opened: tuple[Trained, Engine]) -> None:
+    model, engine = opened
     params = SamplingParams(temperature=0.9, top_k=50, top_p=0.9, seed=11, max_tokens=60)
-    prompt = cases()[0]["prompt_ids"]
+    prompt = model.texts[0].prompt_ids
     alone = [token.id for token in engine.generate(prompt, params)]
     runs = [engine.generate(prompt, params)]
     runs += [engine.generate(prompt[:n], SamplingParams(max_tokens=40)) for n in (3, 5, 9)]
@@ -70,21 +91,59 @@ def test_a_seed_means_the_same_text_beside_other_runs(engine: Engine) -> None:
         list(run)
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with serving("--dtype", "f32", "--model", FOLDER) as address:
-        yield address
+# ---- over HTTP ---------------------------------------------------------------------------------
 
 
-def test_over_http(address: str, engine: Engine) -> None:
-    for case in cases():
-        body = {"prompt": case["prompt_ids"], "max_tokens": 256, "temperature": 0}
-        request = urllib.request.Request(
+@pytest.fixture(scope="module", params=trained_models(), ids=str)
+def served(request: pytest.FixtureRequest) -> Iterator[tuple[Trained, str]]:
+    with serving("--dtype", "f32", "--model", request.param.folder) as address:
+        yield request.param, address
+
+
+def answered(url: str, **body: Any) -> dict[str, Any]:
+    """The one choice of an answer."""
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        choice: dict[str, Any] = json.load(answer)["choices"][0]
+    return choice
+
+
+def test_completions(served: tuple[Trained, str]) -> None:
+    model, address = served
+    tokenizer = Tokenizer.load(model.folder)
+    for text in model.texts:
+        choice = answered(
             f"{address}v1/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
+            prompt=text.prompt_ids,
+            max_tokens=len(text.greedy_ids),
+            temperature=0,
+            ignore_eos=True,
+            logprobs=0,
         )
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            text = json.load(answer)["choices"][0]["text"]
-        whole = engine.tokenizer.decode(case["prompt_ids"] + case["greedy_ids"])
-        assert case["prompt"] + text == whole
+        assert choice["text"].strip() == text.text.strip()
+        assert tokenizer.decode(text.prompt_ids) + choice["text"] == tokenizer.decode(text.ids)
+        told = choice["logprobs"]
+        assert told["tokens"] == [tokenizer.piece(id) for id in text.greedy_ids]
+        if text.logprobs is not None:
+            got = np.array(told["token_logprobs"])
+            compare("golden.logprob.http", text.prompt, got, text.logprobs, np.array(LOGPROB), 0)
+
+
+def test_a_chat(served: tuple[Trained, str]) -> None:
+    """The template makes the very prompt; stories260k has none."""
+    model, address = served
+    for text in model.texts:
+        if text.asked is None:
+            continue
+        choice = answered(
+            f"{address}v1/chat/completions",
+            messages=[{"role": "user", "content": text.asked}],
+            max_tokens=len(text.greedy_ids),
+            temperature=0,
+            ignore_eos=True,
+            logprobs=True,
+        )
+        got = np.array([token["logprob"] for token in choice["logprobs"]["content"]])
+        compare("golden.logprob.http", text.prompt, got, text.logprobs, np.array(LOGPROB), 0)

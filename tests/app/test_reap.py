@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from app.cli import main
 from gpu import ModelConfig
 from tests.gpu import random_models

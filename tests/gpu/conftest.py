@@ -1,9 +1,8 @@
-"""The device, opened once for the whole run, and the real model. No device is a failure: a suite
+"""The device, opened once for the whole run, and trained models. No device is a failure: a suite
 that proves the GPU's numbers must not pass without one."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,10 @@ from gpu.checkpoint.packing import pack
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
+from tests.golden import Trained, trained_models
 from tests.gpu import made_tokenizers
 from tests.gpu.rig import Rig
 from tests.gpu.tokenizer_families import FAMILIES
-
-STORIES = Path(__file__).parents[2].parent / "shared" / "models" / "stories260k"
 
 
 @pytest.fixture(scope="session")
@@ -43,12 +41,18 @@ def rig(device: Device, kernels: Kernels) -> Rig:
     return Rig(device, kernels)
 
 
-@pytest.fixture(scope="session")
-def stories() -> Path:
-    """A small Llama that was trained, with the text it should write."""
-    if not (STORIES / "model.safetensors").exists():
-        pytest.skip("needs the stories260k checkpoint in ../shared/models, beside the checkout")
-    return STORIES
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(model, id=model.name, marks=[pytest.mark.slow] if i else [])
+        for i, model in enumerate(trained_models())
+    ],
+)
+def trained(request: pytest.FixtureRequest) -> Trained:
+    """A model that was trained, with the texts it should write: the bundled one, and among the slow
+    tests stories260k where it is there."""
+    model: Trained = request.param
+    return model
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.device import Device
+from tests.golden import tale
 from tests.gpu import driving, random_llama, random_models
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -221,9 +222,10 @@ def test_it_can_be_sent_as_json() -> None:
     assert msgspec.convert(sent, Inventory) == inventory
 
 
-def test_a_folder_and_what_was_opened_of_it_are_the_same(stories: Path) -> None:
-    config, checkpoint = ModelConfig.from_folder(stories), Checkpoint.open(stories)
-    assert Inventory.of(config, checkpoint, "f32") == Inventory.from_folder(stories, "f32")
+def test_a_folder_and_what_was_opened_of_it_are_the_same() -> None:
+    folder = tale().folder
+    config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
+    assert Inventory.of(config, checkpoint, "f32") == Inventory.from_folder(folder, "f32")
 
 
 def test_no_weight_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from gpu.reference.divergence import mean_kl
 from gpu.webgpu.device import Device
+from tests.golden import Trained
 from tests.gpu import driving, random_llama
-from tests.gpu.logit_checks import check_logits
+from tests.gpu.logit_checks import OF_A_DEEP_MODEL, OF_THE_LARGEST_LOGIT, check_logits
 from tests.gpu.rig import compare, limited, without_int64
 
 pytestmark = pytest.mark.parity
@@ -42,14 +40,17 @@ def test_logits_and_statistics_equal_transformers(device: Device, name: str) -> 
     ids = random_llama.ids(name, N_TOKENS)
     runner = driving.load(device, random_llama.folder(name))
     oracle = random_llama.reference(name)
-    check_logits("llama.logits.f32", driving.all_logits(runner, ids), oracle.logits(ids))
+    of_largest = OF_A_DEEP_MODEL if name == "deep_shards" else OF_THE_LARGEST_LOGIT
+    got = driving.all_logits(runner, ids)
+    check_logits("llama.logits.f32", got, oracle.logits(ids), name, of_largest)
 
     want = oracle.captured(ids)
     parts = driving.captured(runner, ids, chunk=17)
     for field in ("embedding", "residual", "attention", "mlp"):
         got = np.concatenate([getattr(part, field) for part in parts])
         expected = getattr(want, field)
-        compare(f"llama.{field}_norm", name, got, expected, 1e-4 * expected, seed=0)
+        bound = (5e-7 if field == "embedding" else 4e-5) * expected
+        compare(f"llama.{field}_norm", name, got, expected, bound, seed=0)
     for field in ("attention_cosine", "mlp_cosine"):
         got = np.concatenate([getattr(part, field) for part in parts])
         expected = getattr(want, field)
@@ -58,6 +59,11 @@ def test_logits_and_statistics_equal_transformers(device: Device, name: str) -> 
         compare(f"llama.{field}", name, got, expected, bound, seed=0)
     entropy = np.concatenate([part.entropy for part in parts])
     compare("llama.entropy_bits", name, entropy, want.entropy, np.array(1e-3), seed=0)
+
+
+ROUNDED_MOST = ("derived_head", "deep_shards")
+"""Shapes whose random weights turn small roundings into larger ones: 5e-5 and 9e-5 nats, where the
+others are below 1e-5."""
 
 
 @pytest.mark.parametrize(
@@ -75,23 +81,20 @@ def test_half_precision_storage_changes_little(device: Device, name: str) -> Non
     ids = random_llama.ids(name, 24)
     runner = driving.load(device, random_llama.folder(name), "f16")
     kl = mean_kl(random_llama.reference(name).logits(ids), driving.all_logits(runner, ids))
-    compare("llama.kl.f16", name, np.array([kl]), np.zeros(1), np.array(1e-4), seed=0)
+    most = 1e-4 if name in ROUNDED_MOST else 3e-5
+    compare("llama.kl.f16", name, np.array([kl]), np.zeros(1), np.array(most), seed=0)
 
 
-def stories_text(stories: Path) -> list[dict[str, list[int]]]:
-    cases: list[dict[str, list[int]]] = json.loads((stories / "golden.json").read_text())
-    return cases
-
-
-def test_a_trained_model_equals_transformers(device: Device, stories: Path) -> None:
-    oracle = random_llama.Reference(stories)
-    runners = {dtype: driving.load(device, stories, dtype) for dtype in ("f32", "f16")}
-    for case in stories_text(stories):
-        ids = (case["prompt_ids"] + case["greedy_ids"])[:200]
+def test_a_trained_model_equals_transformers(device: Device, trained: Trained) -> None:
+    oracle = random_llama.Reference(trained.folder)
+    runners = {dtype: driving.load(device, trained.folder, dtype) for dtype in ("f32", "f16")}
+    for text in trained.texts:
+        ids = text.ids[:200]
         want = oracle.logits(ids)
-        check_logits("stories260k.logits.f32", driving.all_logits(runners["f32"], ids), want)
+        got = driving.all_logits(runners["f32"], ids)
+        check_logits(f"{trained}.logits.f32", got, want, of_largest=7e-6)
         kl = mean_kl(want, driving.all_logits(runners["f16"], ids))
-        compare("stories260k.kl.f16", "text", np.array([kl]), np.zeros(1), np.array(1e-5), seed=0)
+        compare(f"{trained}.kl.f16", "text", np.array([kl]), np.zeros(1), np.array(4e-6), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -99,12 +102,13 @@ def test_a_trained_model_equals_transformers(device: Device, stories: Path) -> N
     [pytest.param(False, id="plain", marks=pytest.mark.slow), pytest.param(True, id="captured")],
 )
 def test_a_trained_model_writes_its_golden_text(
-    device: Device, stories: Path, capture: bool
+    device: Device, trained: Trained, capture: bool
 ) -> None:
-    runner = driving.load(device, stories)
-    for case in stories_text(stories):
-        sampled = driving.generate(runner, case["prompt_ids"], 256, capture=capture)
-        assert [s.id for s in sampled] == case["greedy_ids"][:256]
+    runner = driving.load(device, trained.folder)
+    for text in trained.texts:
+        n = len(text.greedy_ids)
+        sampled = driving.generate(runner, text.prompt_ids, n, capture=capture)
+        assert [s.id for s in sampled] == text.greedy_ids
 
 
 @pytest.mark.parametrize(

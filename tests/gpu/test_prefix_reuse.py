@@ -317,9 +317,8 @@ def test_a_block_is_copied_in_the_order_of_what_is_submitted(runner: Runner) -> 
     assert not np.array_equal(got[3], got[7])
 
 
-def test_copying_blocks_makes_nothing_that_stays(kind: str, runner: Runner) -> None:
-    if kind.startswith("torch"):
-        pytest.skip("there are no GPU objects")
+@pytest.mark.parametrize("kind", ["wgpu-f16"], indirect=True)
+def test_copying_blocks_makes_nothing_that_stays(runner: Runner) -> None:
     runner.copy_block(0, 1)
     driving.generate(runner, prompt_of(5), 3)
     before = live_objects()

@@ -43,7 +43,7 @@ from tests.gpu.test_script import Written
 pytestmark = pytest.mark.parity
 
 NAME = "derived_head"
-BOUND = 2e-4  # of the largest, as for logits without interventions
+BOUND = 5e-5  # of the largest logit, of five times the noise of steered and patched states
 PARAMS = SamplingParams(temperature=0.8, seed=2**50 + 1, max_tokens=16, ignore_eos=True)
 STEER = Interventions(steer=(Steer(2, "to the sea", 2.0, "away"), Steer(2, "b", -1.0)))
 OFF = Interventions(
@@ -411,9 +411,10 @@ def test_runs_beside_each_other_are_what_they_are_alone(engine: Engine) -> None:
         assert_equal_draws(engine, alone[name], run.wait())
 
 
-def test_without_interventions_the_plans_are_those_of_ever(engine: Engine, runner: Runner) -> None:
-    if not isinstance(runner, WgpuRunner):
-        pytest.skip("there are no plans")
+@pytest.mark.parametrize("runner", ["wgpu"], indirect=True)
+def test_without_interventions_the_plans_are_those_of_ever(
+    engine: Engine, runner: WgpuRunner
+) -> None:
     prompt = text(11)
     submit(engine, prompt)
     plain = {

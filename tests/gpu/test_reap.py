@@ -9,10 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 import torch
 
 from gpu import Engine, ExpertScores, expert_scores, n_dropped, text_perplexity, write_pruned

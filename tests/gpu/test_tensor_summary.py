@@ -16,6 +16,7 @@ from gpu.checkpoint import tensor_summary as summaries
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.tensor_summary import BINS, OUTLIERS, TensorSummary, tensor_summary
 from gpu.errors import InvalidRequest
+from tests.golden import tale
 
 Array = npt.NDArray[np.float64]
 DTYPES = ("float32", "float16", "bfloat16")
@@ -176,8 +177,8 @@ def test_memory_does_not_grow_with_the_tensor(
     assert peak("large") < 1.5 * peak("small")
 
 
-def test_every_tensor_of_a_trained_model(stories: Path) -> None:
-    checkpoint = Checkpoint.open(stories)
+def test_every_tensor_of_a_trained_model() -> None:
+    checkpoint = Checkpoint.open(tale().folder)
     for name in checkpoint.names():
         whole: Any = checkpoint.read_f32(name).astype(np.float64)
         check(tensor_summary(checkpoint, name), whole)

@@ -8,10 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from safetensors.numpy import load_file, save_file
 
 from gpu.pytorch.runner import TorchRunner
