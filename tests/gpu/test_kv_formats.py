@@ -114,8 +114,11 @@ lemonade. Fern wanted to hide. "And you?" asked the judge. Everyone turned aroun
 said Fern. "It belonged to my grandfather. When I hold it, I remember his stories." And he told \
 them all about it."""
 """The bundled model wrote it."""
-COSTS = {"q8": (1e-4, 0.98), "q8q4": (5e-3, 0.95), "rotated4": (1e-2, 0.95)}
-"""Mean KL from float16 in nats, at most, and the same first choice, at least."""
+COSTS = {"q8": (4e-5, 2.5e-4), "q8q4": (3e-3, 1.3e-2), "rotated4": (8e-3, 5e-2)}
+"""Mean KL from float16 and difference of the loss, in nats, at most: four times what two drivers
+give, to a digit."""
+LEAST_SAME_TOP = 0.98
+"""Share of positions whose most likely token stays so; all do on two drivers."""
 
 
 def test_what_the_formats_cost_the_bundled_model(device: Device) -> None:
@@ -126,13 +129,11 @@ def test_what_the_formats_cost_the_bundled_model(device: Device) -> None:
     logits = {kv: driving.all_logits(runner, ids) for kv, runner in load.items()}
     found = {kv: Divergence.of(logits["f16"], logits[kv]) for kv in COSTS}
     losses = {kv: mean_loss(logits[kv][:-1], ids[1:]) for kv in logits}
-    for kv, (kl, same) in COSTS.items():
-        per_token = load[kv].limits.block_bytes / load[kv].limits.block_tokens
-        print(f"{kv}: {per_token:g} bytes a token, perplexity {np.exp(losses[kv]):.4f} "
-              f"(f16 {np.exp(losses['f16']):.4f}), {found[kv]}")  # fmt: skip
-        assert 0 < found[kv].kl < kl
-        assert found[kv].same_top >= same
-        assert abs(losses[kv] - losses["f16"]) < 2 * np.sqrt(kl)
+    for kv, bounds in COSTS.items():
+        got = np.array([found[kv].kl, losses[kv] - losses["f16"]])
+        compare(f"tale.cost.{kv}", "text", got, np.zeros(2), np.array(bounds), seed=0)
+        assert found[kv].kl > 0
+        assert found[kv].same_top >= LEAST_SAME_TOP
     assert found["q8"].kl < found["q8q4"].kl < found["rotated4"].kl
 
 
@@ -155,7 +156,7 @@ def test_eight_bits_cost_a_trained_model_little(device: Device, trained: Trained
         np.array(MOST_KL_OF_Q8[trained.name]),
         seed=0,
     )
-    assert found.same_top > 0.95
+    assert found.same_top >= LEAST_SAME_TOP
 
 
 # ---- the same bits ---------------------------------------------------------------------------
