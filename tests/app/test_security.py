@@ -301,3 +301,20 @@ def test_the_cookie_is_per_port_and_kept(http: FlaskClient) -> None:
 def test_a_body_past_the_bound_is_refused(http: FlaskClient) -> None:
     response = http.post("/v1/completions", data=b"x" * (MAX_BODY_BYTES + 1))
     assert response.status_code == 413
+
+
+def test_token_and_cookie_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(a: bytes, b: bytes) -> bool:
+        compared.append((a, b))
+        return a == b
+
+    monkeypatch.setattr("app.security.hmac.compare_digest", compare)
+    guard = Guard(Settings(port=0, token=TOKEN))
+    assert guard.is_token(TOKEN)
+    assert not guard.is_token("correct house")
+    assert compared == [(TOKEN.encode(), TOKEN.encode()), (b"correct house", TOKEN.encode())]
+    session, _, signature = guard.new_cookie().partition(".")
+    assert guard.session_in(f"{session}.{signature}") == session
+    assert compared[-1] == (signature.encode(), signature.encode())

@@ -406,3 +406,16 @@ def test_loading_errors_reach_the_caller(tokenizer):
 
     with pytest.raises(RuntimeError, match="no such device"):
         Engine(fail, tokenizer)
+
+
+@pytest.mark.parametrize(("limits", "reason"), [((13, 64), "length"), ((40, 13), "context")])
+def test_what_is_held_for_a_stop_string_is_shown_at_a_limit(made, tokenizer, limits, reason):
+    max_tokens, context = limits
+    runner = ScriptedRunner(lambda ids: b"ends with stone"[len(ids) - 1], context=context)
+    events = Events()
+    params = SamplingParams(max_tokens=max_tokens, stop=("stop",))
+    make(made, tokenizer, runner).submit([7], params, on_event=events)
+    last = events.wait()[-1]
+    assert isinstance(last, Done)
+    assert last.reason == reason
+    assert (events.text, len(events.ids)) == ("ends with sto", 13)

@@ -13,7 +13,7 @@ from gpu.kv.formats import KV_FORMATS, Storage, pack_block, rotation_span
 from gpu.ops import NewHeads
 from gpu.reference import kv as reference
 from tests.gpu.cache import LAYER, Cache, Rows, pool_words, token_words
-from tests.gpu.rig import ROUNDING, Array, Rig, compare, llama_config
+from tests.gpu.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config
 
 pytestmark = pytest.mark.parity
 FORMATS = [name for name, format in KV_FORMATS.items() if format.packed]
@@ -176,3 +176,12 @@ def _words_at(found: Stored, which: int, storage: Storage, rows: Rows, row: int)
     block = found.cache.tables[slot, position // 16]
     parts = token_words(found.words[which], storage, found.keys.shape[-1])
     return np.concatenate([part[block, :, position % 16].reshape(-1) for part in parts])
+
+
+@pytest.mark.parametrize("heads", [(4, 2, 24), (6, 2, 128), (1, 1, 256)], ids=str)
+def test_as_many_lanes_as_on_a_real_gpu(rig: Rig, heads: tuple[int, int, int]) -> None:
+    """More lanes than a software device runs in lockstep: barriers have to hold them together."""
+    kind = Rig(as_kind(rig.device, software=False), rig.kernels)
+    for dtype in FORMATS:
+        test_codes_and_grids_are_those_of_the_twin(kind, heads, dtype)
+    test_queries_are_turned_with_the_keys_and_what_is_attended_back(kind, heads)
