@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import logging
 import signal
 import socket
 import sys
@@ -17,15 +16,14 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-from flask import Flask
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from werkzeug.serving import BaseWSGIServer
 
 from app import create_app, tale
 from app.config import Settings
 from app.engines import EngineClient, Progress
 from app.heartbeat import Patience
+from app.http_server import http_server
 from app.loras import find_loras, usable
 from app.models import find_model
 from app.progress_line import fetch_with_line
@@ -35,31 +33,11 @@ from app.tokenizing import compared
 from app.worker import ProcessEngine
 from gpu import Engine
 
-log = logging.getLogger(__name__)
-
 BACKLOG = 128
-IDLE_SECONDS = 60.0
-"""A client that sends or takes nothing for this long is cut off."""
 
 
 class PortError(OSError):
     """The address cannot be listened on; the message says why and what to do."""
-
-
-class Handler(WSGIRequestHandler):
-    """Logs requests without their query, which may hold the token, and without colours."""
-
-    timeout = IDLE_SECONDS
-    disable_nagle_algorithm = True  # a token is a small packet, and must not wait for the next
-    server_version = "Tokenglass"
-    sys_version = ""
-
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        path = getattr(self, "path", "-").partition("?")[0]
-        log.debug("%s %s %s", getattr(self, "command", "-"), path, getattr(code, "value", code))
-
-    def log(self, type: str, message: str, *args: Any) -> None:
-        log.warning(message, *args)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -94,14 +72,6 @@ def _why_not(error: OSError, host: str, port: int) -> str:
         case errno.EADDRNOTAVAIL:
             return f"--host {host} is not an address of this machine"
     return f"cannot listen on {host} port {port}: {error.strerror or error}"
-
-
-def http_server(listener: socket.socket, app: Flask) -> BaseWSGIServer:
-    """The HTTP server on a listening socket, not serving yet."""
-    host, port = listener.getsockname()[:2]
-    return make_server(
-        host, port, app, threaded=True, request_handler=Handler, fd=listener.fileno()
-    )
 
 
 def load_engine(

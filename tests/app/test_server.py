@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -31,11 +31,12 @@ PATIENCE_S = 40
 
 
 class Server:
-    """`python -m tests.app.fake_server`, read line by line."""
+    """`python -m tests.app.fake_server`, read line by line. `before`: a command that starts it."""
 
-    def __init__(self, *args: str) -> None:
+    def __init__(self, *args: str, before: Sequence[str] = ()) -> None:
+        fake = [sys.executable, "-m", "tests.app.fake_server", "--process", "--port", "0"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.app.fake_server", "--process", "--port", "0", *args],
+            [*before, *fake, *args],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

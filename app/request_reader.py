@@ -1,0 +1,161 @@
+"""Bytes of one HTTP request: bounds in time and size, and no doubt where its body ends.
+
+http.server waits anew for every byte, so a client that sends one a minute would hold a thread for
+ever. werkzeug's reader of chunked bodies is for development only: where a chunk ends early, it
+gives as many bytes as were announced, with whatever lay in memory there.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import re
+import socket
+import time
+from email.message import Message
+from typing import TYPE_CHECKING
+
+from werkzeug.exceptions import BadRequest, RequestEntityTooLarge
+
+from app.sockets import wait_readable
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+HEAD_SECONDS = 15.0
+"""For the request line and all headers together."""
+HEAD_BYTES = 128 * 1024
+BODY_SECONDS = 60.0
+"""For a whole body; it has 1 MiB at most."""
+CHUNK_LINE_BYTES = 100
+"""Longest line before a chunk: its length, perhaps an extension."""
+
+CHUNK_LENGTH = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(;[^\r\n]*)?\r?\n")
+CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
+
+
+class RequestReader(io.RawIOBase):
+    """Bytes of a socket until a deadline: first that of the head, then that of the body."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._end = time.monotonic() + HEAD_SECONDS
+        self._head_left: int | None = HEAD_BYTES
+        self.blocking = True
+        """Wait for bytes? Otherwise, only what was read ahead is given."""
+
+    def readable(self) -> bool:
+        return True
+
+    def begin_body(self) -> None:
+        """The head is read: from now on, the bounds of the body count."""
+        self._end = time.monotonic() + BODY_SECONDS
+        self._head_left = None
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        """Raises `TimeoutError` past the deadline, `HTTPException` for a head without an end."""
+        if not self.blocking:
+            return None
+        left = self._end - time.monotonic()
+        if left <= 0 or not wait_readable(self._sock, left):
+            raise TimeoutError("the request took too long")
+        n = self._sock.recv_into(buffer)
+        if self._head_left is not None:
+            self._head_left -= n
+            if self._head_left < 0:  # answered with 431, as too many headers are
+                raise http.client.HTTPException(f"more than {HEAD_BYTES} bytes of headers")
+        return n
+
+
+class RequestStream(io.BufferedReader):
+    """`RequestReader`, buffered."""
+
+    raw: RequestReader
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(RequestReader(sock))
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Nothing. After its answer, werkzeug reads what is left of the body here, up to 10 MB at
+        once; `app.sockets.finish` discards that. Bodies are read with `readinto`."""
+        return b""
+
+    def read_ahead(self) -> bytes:
+        """The bytes that came with those that were asked for. Nothing can be read after this."""
+        self.raw.blocking = False
+        return self.peek()
+
+
+class ChunkedBody(io.RawIOBase):
+    """A chunked body, read whole when its first byte is asked for.
+
+    Raises `RequestEntityTooLarge` for one of more than `most` bytes, `BadRequest` for a broken one.
+    """
+
+    def __init__(self, stream: RequestStream, most: int) -> None:
+        self._stream = stream
+        self._most = most
+        self._body: io.BytesIO | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        if self._body is None:
+            self._body = io.BytesIO(self._read_all())
+        return self._body.readinto(buffer)
+
+    def _read_all(self) -> bytes:
+        body = bytearray()
+        try:
+            while n := self._chunk_bytes():
+                if len(body) + n > self._most:
+                    raise RequestEntityTooLarge
+                body += self._read_exactly(n)
+                if self._stream.readline(2) not in (b"\r\n", b"\n"):
+                    raise BadRequest("a chunk of the body is not followed by the end of its line")
+            while self._stream.readline(CHUNK_LINE_BYTES) not in (b"\r\n", b"\n", b""):
+                pass  # trailers, which nothing here reads; the deadline bounds them
+        except TimeoutError:
+            raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s") from None
+        return bytes(body)
+
+    def _chunk_bytes(self) -> int:
+        line = self._stream.readline(CHUNK_LINE_BYTES)
+        match = CHUNK_LENGTH.fullmatch(line)
+        if match is None:
+            raise BadRequest("the body is not chunked as its Transfer-Encoding says")
+        return int(match.group(1), 16)
+
+    def _read_exactly(self, n: int) -> bytearray:
+        chunk = bytearray(n)
+        view = memoryview(chunk)
+        at = 0
+        while at < n:
+            got = self._stream.readinto(view[at:])
+            if not got:
+                raise BadRequest("the body ended in the middle of a chunk")
+            at += got
+        return chunk
+
+
+def framing_problem(headers: Message) -> str | None:
+    """Why it is in doubt where this request ends, or whom it is for; None when it is not.
+
+    A proxy that resolves the doubt in another way would see other requests than this server.
+    """
+    lengths = headers.get_all("Content-Length", [])
+    encodings = headers.get_all("Transfer-Encoding", [])
+    if headers.defects:
+        return "a line of the headers is not of the form Name: value"
+    if len(headers.get_all("Host", [])) > 1:
+        return "more than one Host header"
+    if lengths and encodings:
+        return "both Content-Length and Transfer-Encoding; send one of them"
+    if len(lengths) > 1:
+        return "more than one Content-Length"
+    if lengths and not CONTENT_LENGTH.fullmatch(lengths[0]):
+        return "Content-Length must be a number of bytes"
+    if encodings and [encoding.strip().lower() for encoding in encodings] != ["chunked"]:
+        return "Transfer-Encoding must be chunked, or left out"
+    return None

@@ -1,0 +1,356 @@
+"""Bounds of the HTTP server: connections, time, bytes; and no doubt where a request ends."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import socket
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from app import connections, http_server, request_reader
+from app.connections import LEAST_CONNECTIONS, MOST_CONNECTIONS, most_connections
+from app.http_server import HttpServer
+from app.security import MAX_BODY_BYTES
+from app.server import bind
+from tests.app.conftest import Site
+from tests.app.raw_socket import CLOSE, RawSocket, frame, n_descriptors
+from tests.app.test_server import Server
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+BODY = b'{"prompt":"Once","max_tokens":2}'
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+StartServer = Callable[[int], int]
+
+
+@pytest.fixture
+def start_server(site: Site) -> Iterator[StartServer]:
+    """The port of another server of the same application, with room for so many connections."""
+    servers = []
+
+    def start(most: int) -> int:
+        with bind("127.0.0.1", 0) as listener:
+            server = http_server.http_server(listener, site.app, most)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        return server.port
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
+def ask(port: int, data: bytes) -> bytes:
+    """The whole answer to these bytes."""
+    with connect(port) as sock:
+        sock.sendall(data)
+        return read_all(sock)
+
+
+def read_all(sock: socket.socket) -> bytes:
+    answer = b""
+    try:
+        while data := sock.recv(65536):
+            answer += data
+    except ConnectionResetError:
+        pass
+    return answer
+
+
+def status(answer: bytes) -> int:
+    match = re.match(rb"HTTP/1.1 ([0-9]{3}) ", answer)
+    return int(match.group(1)) if match else 0
+
+
+# ---- time --------------------------------------------------------------------------------------
+
+
+def drip(sock: socket.socket, data: bytes) -> float:
+    """Send a byte every 50 ms until the server ends the line; returns the seconds that took."""
+    began = time.monotonic()
+    sock.settimeout(0.05)
+    for byte in data:
+        try:
+            sock.send(bytes([byte]))
+            if sock.recv(1000) == b"":
+                break
+        except TimeoutError:
+            continue
+        except OSError:
+            break
+    else:
+        raise AssertionError("the server took all of it")
+    return time.monotonic() - began
+
+
+def test_a_head_that_comes_a_byte_at_a_time_is_cut_off(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_reader, "HEAD_SECONDS", 0.5)
+    with connect(site.port) as sock:
+        assert 0.4 < drip(sock, HEALTH[:-4] + b"\r\nX-A: " + b"a" * 300) < 5
+
+
+def test_a_body_that_comes_a_byte_at_a_time_is_cut_off(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_reader, "BODY_SECONDS", 0.5)
+    for head in (POST + b"Content-Length: 1000\r\n\r\n", CHUNKED + b"3e8\r\n"):
+        with connect(site.port) as sock:
+            sock.sendall(head)
+            assert 0.4 < drip(sock, b" " * 300) < 5
+
+
+def test_a_silent_connection_is_cut_off(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_reader, "HEAD_SECONDS", 0.3)
+    with connect(site.port) as sock:
+        assert read_all(sock) == b""
+
+
+def test_bytes_after_a_request_do_not_hold_the_connection(site: Site) -> None:
+    """They are neither waited for nor answered."""
+    with connect(site.port) as sock:
+        sock.sendall(HEALTH + HEALTH + b"GET /hea")
+        assert read_all(sock).count(b"HTTP/1.1 ") == 1
+
+
+def test_a_client_that_does_not_hang_up_holds_no_thread(site: Site) -> None:
+    n_threads = threading.active_count()
+    socks = [connect(site.port) for _ in range(20)]
+    for sock in socks:
+        sock.sendall(HEALTH)
+        assert status(read_all(sock)) == 200
+    deadline = time.monotonic() + 10
+    while threading.active_count() > n_threads and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() <= n_threads
+    for sock in socks:
+        sock.close()
+
+
+# ---- connections -------------------------------------------------------------------------------
+
+
+def test_silent_connections_give_way_to_those_that_ask(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "UNHURRIED_SECONDS", 0.3)
+    port = start_server(8)
+    silent = [connect(port) for _ in range(8)]
+    time.sleep(0.1)
+    assert status(ask(port, HEALTH)) == 503, "none was silent for long"
+    time.sleep(0.4)
+    for _ in range(20):
+        assert status(ask(port, HEALTH)) == 200
+    for sock in silent:
+        sock.close()
+
+
+def test_connections_at_work_do_not_give_way(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "UNHURRIED_SECONDS", 0.0)
+    port = start_server(4)
+    pages = [RawSocket(port) for _ in range(4)]
+    for page in pages:
+        page.wait_ready()
+    refusal = ask(port, HEALTH)
+    assert status(refusal) == 503
+    assert b"too many connections are open; try again in a moment\n" in refusal
+    for page in pages[:2]:
+        page.send(frame(CLOSE))
+        assert page.end() == 1005
+        page.sock.close()
+    deadline = time.monotonic() + 10
+    while status(ask(port, HEALTH)) != 200:
+        assert time.monotonic() < deadline, "a page that left still counts"
+    for page in pages[2:]:
+        page.tell("count", request=1, prompt="Once")
+        assert b'"counted"' in next(page.frames())[1]
+        page.sock.close()
+
+
+def test_a_refusal_holds_nothing(start_server: StartServer) -> None:
+    port = start_server(1)
+    silent = connect(port)
+    time.sleep(0.1)
+    before = n_descriptors(), threading.active_count()
+    for _ in range(200):
+        assert status(ask(port, HEALTH)) == 503
+    assert (n_descriptors(), threading.active_count()) == before
+    silent.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [(64, LEAST_CONNECTIONS), (256, 96), (1024, MOST_CONNECTIONS), (-1, MOST_CONNECTIONS)],
+)
+def test_the_cap_leaves_room_below_the_limit_of_descriptors(
+    monkeypatch: pytest.MonkeyPatch, limit: int, most: int
+) -> None:
+    resource = pytest.importorskip("resource", reason="Windows has no such limit")
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
+    assert most_connections() == most
+
+
+def test_without_descriptors_it_pauses_and_lets_a_silent_connection_go(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "UNHURRIED_SECONDS", 0.0)
+    with bind("127.0.0.1", 0) as listener:
+        server = HttpServer(listener, site.app, 10)
+    ours, theirs = socket.socketpair()
+    server.connections.admit(ours)
+
+    def accept() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(server, "socket", type("Full", (), {"accept": staticmethod(accept)}))
+    began = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(OSError, match="Too many"):
+            server.get_request()
+    assert time.monotonic() - began >= 3 * http_server.PAUSE_SECONDS
+    assert theirs.recv(1) == b""
+    assert len([r for r in caplog.records if "Too many open files" in r.getMessage()]) == 1
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no limit of descriptors")
+def test_more_silent_connections_than_descriptors_keep_nobody_out() -> None:
+    """376 of them, where 256 descriptors are allowed."""
+    server = Server(before=["sh", "-c", 'ulimit -n 256; exec "$@"', "sh"])
+    silent: list[socket.socket] = []
+    try:
+        port = int(server.line(r"http://127.0.0.1:([0-9]+)/"))
+        server.line("(Ready)")
+        silent = [connect(port) for _ in range(376)]
+        time.sleep(connections.UNHURRIED_SECONDS + 0.5)
+        worked = cpu_seconds(server.process.pid)
+        for _ in range(20):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+                assert answer.status == 200
+        with RawSocket(port) as page:
+            page.wait_ready()
+            time.sleep(1)
+        assert cpu_seconds(server.process.pid) - worked < 1.5, "it spins"
+    finally:
+        for sock in silent:
+            sock.close()
+        server.process.terminate()
+        _, errors = server.process.communicate(timeout=40)
+    assert errors == ""
+
+
+def cpu_seconds(pid: int) -> float:
+    """That the process has used; 0 where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# ---- where a request ends ----------------------------------------------------------------------
+
+DOUBTFUL = {
+    "two lengths": b"Content-Length: 32\r\nContent-Length: 5\r\n",
+    "the same length twice": b"Content-Length: 32\r\nContent-Length: 32\r\n",
+    "lengths in a list": b"Content-Length: 32, 5\r\n",
+    "a length and chunks": b"Content-Length: 32\r\nTransfer-Encoding: chunked\r\n",
+    "chunks and a length": b"Transfer-Encoding: chunked\r\nContent-Length: 32\r\n",
+    "chunked twice": b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+    "an unknown encoding": b"Transfer-Encoding: gzip, chunked\r\n",
+    "nearly chunked": b"Transfer-Encoding: xchunked\r\n",
+    "a signed length": b"Content-Length: +32\r\n",
+    "a negative length": b"Content-Length: -32\r\n",
+    "a length in words": b"Content-Length: many\r\n",
+    "a length with an underscore": b"Content-Length: 3_2\r\n",
+    "an endless length": b"Content-Length: " + b"9" * 500 + b"\r\n",
+    "a space before the colon": b"Content-Length : 32\r\n",
+    "a line that is no header": b"hello\r\nContent-Length: 32\r\n",
+    "two hosts": b"Host: localhost\r\nContent-Length: 32\r\n",
+}
+
+
+@pytest.mark.parametrize("headers", DOUBTFUL.values(), ids=DOUBTFUL)
+def test_a_request_that_ends_in_doubt_is_refused(site: Site, headers: bytes) -> None:
+    answer = ask(site.port, POST + headers + b"\r\n" + BODY)
+    assert status(answer) == 400, answer[:200]
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_headers_without_an_end_are_refused(site: Site) -> None:
+    lines = b"".join(b"X-%d: %s\r\n" % (i, b"a" * 5000) for i in range(90))
+    assert status(ask(site.port, HEALTH[:-2] + lines + b"\r\n")) == 431
+
+
+def chunks(data: bytes, size: int) -> bytes:
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+
+
+@pytest.mark.parametrize("end", [b"0\r\n\r\n", b"0;a=b\r\n\r\n", b"0\r\nX-Sum: 1\r\n\r\n"])
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_chunked_body_is_read_whole(site: Site, size: int, end: bytes) -> None:
+    answer = ask(site.port, CHUNKED + chunks(BODY, size) + end)
+    assert status(answer) == 200
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["usage"]["completion_tokens"] == 2
+
+
+@pytest.mark.parametrize("size", [4096, MAX_BODY_BYTES, 2 * MAX_BODY_BYTES])
+def test_a_chunked_body_past_the_bound_is_refused_and_not_cut(site: Site, size: int) -> None:
+    """The answer arrives, though the client goes on sending."""
+    padding = b" " * (MAX_BODY_BYTES - len(BODY))
+    largest = ask(site.port, CHUNKED + chunks(BODY + padding, size) + b"0\r\n\r\n")
+    assert status(largest) == 200
+    one_more = ask(site.port, CHUNKED + chunks(BODY + padding + b" ", size) + b"0\r\n\r\n")
+    assert status(one_more) == 413
+    many_more = ask(site.port, CHUNKED + chunks(BODY + 5 * padding, size) + b"0\r\n\r\n")
+    assert status(many_more) == 413
+
+
+def test_a_body_past_the_bound_is_refused_while_it_is_sent(site: Site) -> None:
+    body = b" " * 20 * MAX_BODY_BYTES
+    answer = ask(site.port, POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    assert status(answer) == 413
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"7fffffff\r\n" + BODY,
+        b"20\r\n" + BODY,
+        b"20\r\n" + BODY + b"0\r\n\r\n",
+        b"-1\r\n" + BODY,
+        b"0x20\r\n" + BODY + b"\r\n0\r\n\r\n",
+        b"1_0\r\n" + BODY,
+        b"\r\n",
+        b"2" * 4000,
+        b"",
+    ],
+)
+def test_a_broken_chunk_is_refused(site: Site, body: bytes) -> None:
+    """Also one that ends early: nothing that lay in memory takes the place of what is missing."""
+    with connect(site.port) as sock:
+        sock.sendall(CHUNKED + body)
+        sock.shutdown(socket.SHUT_WR)
+        answer = read_all(sock)
+    assert status(answer) in (400, 413), answer[:200]
+    assert b"malformed" not in answer, "something was read in place of what is missing"
