@@ -6,17 +6,16 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
 
-from flask import Flask, Response, g, request
+from flask import Flask
 from flask_sock import Sock
-from simple_websocket import ConnectionClosed, Server
-from wsproto.utilities import RemoteProtocolError
+from simple_websocket import Server
+from wsproto.frame_protocol import CloseReason
 
+from app import websocket
 from app.engines import EngineClient
-from app.errors import body_of
 from app.inbox import BadMessageError, PendingUpdates, changes_of, decode
-from app.outgoing import LockedSocket, Outgoing
+from app.outgoing import Outgoing
 from app.prompts import prompt_ids
 from app.protocol import (
     MAX_MESSAGE_BYTES,
@@ -36,18 +35,14 @@ from app.questions import Questions, error_about
 from app.security import browser_session
 from app.sessions import RequestClock, Sessions
 from app.tokenizing import Tokenizing
+from app.websocket import WebSocket, WebSocketClosed
 from app.written import checked_written
 from gpu import Interventions, InvalidRequest, encode_interventions, expect_in_turn
 
 PATH = "/ws"
 MAX_CONNECTIONS = 64
-MAX_UNREAD = 1000
-"""Messages of a page that wait to be handled; simple-websocket's own list has no bound."""
 TRANSPORT_MESSAGE_BYTES = 2 * MAX_MESSAGE_BYTES
 """Past this the transport closes the connection; up to it, too large is answered by an error."""
-TRY_AGAIN_LATER = 1013
-FAREWELL_SECONDS = 1.0
-"""For simple-websocket's thread to send its last frame, after it has told that the page is gone."""
 
 
 class Connection:
@@ -55,7 +50,7 @@ class Connection:
 
     def __init__(
         self,
-        ws: Server,
+        ws: WebSocket,
         owner: str,
         engine: EngineClient,
         sessions: Sessions,
@@ -71,18 +66,19 @@ class Connection:
         self._updates = PendingUpdates()
 
     def serve(self) -> None:
-        """Read until the page goes away."""
+        """Read until the page goes away. After this, nothing of it is left."""
         self._out.start()
         unlisten = self._engine.listen(self._out.state)
         try:
             while True:
-                raw = self._ws.receive(timeout=self._updates.seconds_left())
-                self._handle(raw)
-                if len(self._ws.input_buffer) > MAX_UNREAD:
-                    self._out.hang_up()
+                self._handle(self._ws.receive(timeout=self._updates.seconds_left()))
+        except WebSocketClosed:
+            pass
         finally:
             unlisten()
             self._out.close()
+            self._ws.finish()
+            self._out.join()
 
     def _handle(self, raw: str | bytes | None) -> None:
         """Carry out a message; None is only a look at the updates that wait."""
@@ -109,7 +105,7 @@ class Connection:
         """Answer what goes wrong with an error about the message."""
         try:
             act()
-        except ConnectionClosed:
+        except WebSocketClosed:
             raise
         except Exception as error:
             id, number = getattr(message, "id", ""), getattr(message, "request", None)
@@ -190,47 +186,22 @@ class Connection:
         self._out.follow(live, after=0)
 
 
-class Answered(Response):
-    """To a request that its WebSocket has answered. flask-sock answers with an empty page as well,
-    which a browser would take for a frame; werkzeug lets go of a lost connection without a word."""
-
-    def __call__(self, *_: Any) -> Any:
-        raise ConnectionError("the WebSocket has ended")
-
-
 def register(app: Flask, engine: EngineClient, sessions: Sessions, tokenizing: Tokenizing) -> None:
     """Add the WebSocket route."""
-    app.config["SOCK_SERVER_OPTIONS"] = {
-        "ping_interval": 25,
-        "max_message_size": TRANSPORT_MESSAGE_BYTES,
-    }
-    app.register_error_handler(RemoteProtocolError, _bad_handshake)
+    websocket.register(app, PATH)
     slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
-    @app.before_request
-    def prepare_socket() -> None:
-        environ = request.environ
-        if request.path == PATH and "werkzeug.socket" in environ:
-            environ["werkzeug.socket"] = LockedSocket(environ["werkzeug.socket"])
-            # Deflating costs the writer more than it saves the loopback or a LAN.
-            environ.pop("HTTP_SEC_WEBSOCKET_EXTENSIONS", None)
-
     @Sock(app).route(PATH)  # type: ignore[untyped-decorator]
-    def live(ws: Server) -> None:
-        g.has_websocket = True
+    def live(server: Server) -> None:
+        ws = WebSocket(server, TRANSPORT_MESSAGE_BYTES)
         if not slots.acquire(blocking=False):
-            ws.close(TRY_AGAIN_LATER, f"more than {MAX_CONNECTIONS} pages are open; close some")
+            ws.close(
+                CloseReason.TRY_AGAIN_LATER,
+                f"more than {MAX_CONNECTIONS} pages are open; close some",
+            )
+            ws.finish()
             return
         try:
             Connection(ws, browser_session(), engine, sessions, tokenizing).serve()
         finally:
             slots.release()
-            ws.thread.join(FAREWELL_SECONDS)
-
-    @app.after_request
-    def end_with_the_websocket(response: Response) -> Response:
-        return Answered() if g.get("has_websocket") else response
-
-
-def _bad_handshake(error: RemoteProtocolError) -> tuple[Any, int]:
-    return body_of(f"not a WebSocket handshake: {error}", 400), 400

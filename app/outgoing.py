@@ -1,61 +1,35 @@
-"""What goes to one page: a thread that writes it, and the bounds on what may wait.
-
-Everything sent goes through this thread, because simple-websocket's `send` has no lock; its own
-thread also writes (pongs), which is why the socket it gets is a `LockedSocket`.
-"""
+"""What goes to one page: a thread that writes it, and the bounds on what may wait."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
-from simple_websocket import ConnectionClosed, Server
-from wsproto.utilities import LocalProtocolError
+from wsproto.frame_protocol import CloseReason
 
 from app.frames import Frame
 from app.protocol import Hello, Status, ToPage
 from app.sessions import LiveRun
+from app.websocket import WebSocket, WebSocketClosed
 from gpu import InvalidRequest
+
+log = logging.getLogger(__name__)
 
 MAX_REPLIES = 1000
 """Answers that wait to be sent; a page that asks this much and does not read is cut off."""
 STATS_BACKLOG = 32
 """A page that is this many messages behind gets them without statistics until it has caught up."""
-SEND_SECONDS = 20.0
-"""A page that does not take `SEND_BYTES` within this time is cut off; it can come back and
-resume."""
-SEND_BYTES = 1024 * 1024
-
-
-class LockedSocket:
-    """A socket whose `send` sends all or raises, one caller at a time."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        sock.settimeout(SEND_SECONDS)
-        self._sock = sock
-        self._lock = threading.Lock()
-
-    def send(self, data: bytes) -> int:
-        view = memoryview(data)
-        with self._lock:
-            for at in range(0, len(view), SEND_BYTES):
-                self._sock.sendall(view[at : at + SEND_BYTES])
-        return len(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
 
 
 class Outgoing:
     """`_write` runs on a thread of its own; everything public may be called by any."""
 
-    def __init__(self, ws: Server) -> None:
+    def __init__(self, ws: WebSocket) -> None:
         self._ws = ws
+        self._thread = threading.Thread(target=self._write, name="ws writer", daemon=True)
         self._wake = threading.Event()
         self._closed = False
         self._lock = threading.Lock()
@@ -65,7 +39,7 @@ class Outgoing:
         self._cursors: dict[LiveRun, list[int]] = {}
 
     def start(self) -> None:
-        threading.Thread(target=self._write, name="ws writer", daemon=True).start()
+        self._thread.start()
 
     def close(self) -> None:
         """The page is gone: what waits is dropped, and nobody is followed any more."""
@@ -77,10 +51,9 @@ class Outgoing:
         for live in followed:
             self._unfollow(live)
 
-    def hang_up(self) -> None:
-        """End both directions at once: reading may wait in `recv`, writing in `send`."""
-        with contextlib.suppress(OSError):
-            self._ws.sock.shutdown(socket.SHUT_RDWR)
+    def join(self) -> None:
+        """Wait for the writer's end, after `close` and the WebSocket's `finish`."""
+        self._thread.join()
 
     def state(self, status: Status, hello: Hello | None) -> None:
         """Tell the engine's state; only the latest that waits is sent."""
@@ -97,7 +70,9 @@ class Outgoing:
             too_many = len(self._replies) > MAX_REPLIES
         self._wake.set()
         if too_many:
-            self.hang_up()
+            self._ws.cut_off(
+                CloseReason.POLICY_VIOLATION, f"more than {MAX_REPLIES} answers wait to be read"
+            )
 
     def follow(self, live: LiveRun, after: int) -> None:
         """Send the messages of a generation whose seq is greater than `after`, old ones and new."""
@@ -123,10 +98,11 @@ class Outgoing:
                 self._wake.clear()
                 while not self._closed and self._send_some():
                     pass
-        except (ConnectionClosed, LocalProtocolError, OSError):
+        except WebSocketClosed:
             pass
-        finally:
-            self.hang_up()
+        except Exception:
+            log.exception("a message could not be sent to a page")
+            self._ws.cut_off(CloseReason.INTERNAL_ERROR, "the server made a mistake; see its log")
 
     def _send_some(self) -> bool:
         """Send what waits, at most one message of each generation; False when nothing waited."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.outgoing import LockedSocket
+from app.websocket import WebSocket
 from gpu import SamplingParams
 from gpu.events import Event, Token
 from tests.app.conftest import StartSite
@@ -74,11 +74,11 @@ def test_small_packets_do_not_wait_for_acknowledgements(
     """Nagle's algorithm holds a token back until the one before is acknowledged: up to 40 ms."""
     sockets = []
 
-    class Seen(LockedSocket):
-        def __init__(self, sock: socket.socket) -> None:
-            super().__init__(sock)
-            sockets.append(sock)
+    class Seen(WebSocket):
+        def receive(self, timeout: float | None = None) -> str | bytes | None:
+            sockets.append(self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            return super().receive(timeout)
 
-    monkeypatch.setattr("app.live.LockedSocket", Seen)
+    monkeypatch.setattr("app.live.WebSocket", Seen)
     start_site().page()
-    assert [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for s in sockets] == [1]
+    assert sockets == [1]

@@ -13,8 +13,8 @@ from simple_websocket import ConnectionClosed
 from simple_websocket import ConnectionError as HandshakeFailed
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Request, TextMessage
+from wsproto.frame_protocol import CloseReason
 
-from app.live import TRY_AGAIN_LATER
 from app.outgoing import STATS_BACKLOG
 from app.protocol import MESSAGE_BYTES
 from app.sessions import Keeping
@@ -492,7 +492,7 @@ def test_more_pages_than_the_server_takes(
     monkeypatch.setattr("app.live.MAX_CONNECTIONS", 2)
     site = start_site()
     first, _ = site.page(), site.page()
-    assert _closed_at_once(site) == TRY_AGAIN_LATER
+    assert _closed_at_once(site) == CloseReason.TRY_AGAIN_LATER
     first.vanish()
     deadline = time.monotonic() + 5
     while _closed_at_once(site) is not None:
