@@ -61,7 +61,7 @@ def _body() -> Wanted:
         raise InvalidRequest("send application/json: an object with the name of a model", "name")
     try:
         return msgspec.json.decode(request.get_data(), type=Wanted)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not as it should be: {error}", "name") from error
 
 

@@ -301,7 +301,9 @@ def test_no_folder_of_the_server_can_be_taken(site: Site, hub: FakeHub, name: st
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b'{"name": 7}', b'{"dtype": "f16"}', b'{"name": "a", "path": "/"}',
-     b'{"name": "a", "dtype": "q5"}'],
+     b'{"name": "a", "dtype": "q5"}', b'\xff', b'{"name": "\xff"}', b'{"name": "a\xc3"}',
+     b'{"name": "\\ud83d"}', b'{"name": "a/b\\u0000"}', b'{"name": "\xed\xa0\x80"}',
+     b'{"name":' + b"[" * 100_000],
 )  # fmt: skip
 def test_bodies_that_are_none(site: Site, body: bytes) -> None:
     response = client_of(site).post("/api/models", data=body, content_type="application/json")
