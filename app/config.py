@@ -6,6 +6,7 @@ A setting is taken from its flag, else from its environment variable, else from 
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -16,6 +17,7 @@ Backend = Literal["wgpu", "torch"]
 Products = Literal["auto", "float", "bytes"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9_.-]+)(:[0-9]{1,5})?")
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
@@ -105,6 +107,11 @@ class Settings:
     allow_host: Annotated[
         tuple[str, ...], "Another name under which this server may be addressed; may be repeated."
     ] = ()
+    allow_origin: Annotated[
+        tuple[str, ...],
+        "Address at which a proxy in front of this server serves its page, as "
+        "https://chat.example.org; may be repeated.",
+    ] = ()
     compare_tokenizer: Annotated[
         Path | None,
         "A tokenizer.json, a tokenizer.model or a model's folder: the page shows how else a text "
@@ -121,6 +128,12 @@ class Settings:
             )
         if self.token is not None and (not self.token or not self.token.isprintable()):
             raise SettingsError("--token must have at least one character, all printable")
+        for origin in self.allow_origin:
+            if not ORIGIN.fullmatch(origin):
+                raise SettingsError(
+                    f"--allow-origin takes an address without a path, such as "
+                    f"https://chat.example.org or http://box.lan:8080, but got {origin!r}"
+                )
         return self
 
     @property

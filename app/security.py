@@ -3,10 +3,12 @@
 Every request, WebSocket upgrades included, passes `_admit` before any route:
 
 1. The Host header must be an address or name of ours. This is what stops DNS rebinding.
-2. The Origin header, when there is one, must be the origin that the Host header names; `null` is
-   not. A WebSocket must have one, unless it carries the token. Requests from other sites without
-   an Origin (images, scripts, frames) are told by Sec-Fetch-Site; a plain link to `/` works: the
-   browser, which withholds the cookie then, is sent to `/` again from here, and brings it.
+2. The Origin header, when there is one, must be that of the page as this server serves it: http,
+   and the name and port of the Host header; `null` and https are not. Behind a proxy that adds TLS
+   or has another name, `--allow-origin` says what the browser sees. A WebSocket must have one,
+   unless it carries the token. Requests from other sites without an Origin (images, scripts,
+   frames) are told by Sec-Fetch-Site; a plain link to `/` works: the browser, which withholds the
+   cookie then, is sent to `/` again from here, and brings it.
 3. With a token, everything but /health needs it: as `Authorization: Bearer`, or in the cookie
    that `/?token=…` gives a browser. Compared in constant time.
 
@@ -36,7 +38,7 @@ OPEN_PATHS = frozenset({"/health"})
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "font-src 'self'; connect-src 'self' ws://{host}; base-uri 'none'; form-action 'none'; "
+    "font-src 'self'; connect-src {connect}; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
 
@@ -49,7 +51,9 @@ class Guard:
         self._token = settings.token.encode() if settings.token else None
         key = hashlib.sha256(self._token).digest() if self._token else secrets.token_bytes(32)
         self._cookie_key = key
+        self._origins = frozenset(map(str.lower, settings.allow_origin))
         self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.allow_host)}
+        self._names |= {str(urlsplit(origin).hostname) for origin in self._origins}
         if not is_loopback(settings.host):
             self._names.add(socket.gethostname().lower())
 
@@ -75,12 +79,18 @@ class Guard:
 
     def allows_origin(self, origin: str, host: str) -> bool:
         """Is this Origin header that of a page we served under this (allowed) Host header?"""
-        parts = urlsplit(origin.lower())
-        return (
-            parts.scheme in ("http", "https")
-            and parts.netloc == host.lower()
-            and origin.lower() == f"{parts.scheme}://{parts.netloc}"
-        )
+        origin = origin.lower()
+        return origin == f"http://{host.lower()}" or origin in self._origins
+
+    def is_behind_tls(self, host: str) -> bool:
+        """Does the browser reach this (allowed) host over https alone?"""
+        return f"https://{host.lower()}" in self._origins
+
+    def policy(self, host: str) -> str:
+        """The Content-Security-Policy of a page under this host."""
+        sockets = [f"ws://{host}"] if self.allows_host(host) else []
+        sockets += [re.sub("^http", "ws", origin) for origin in sorted(self._origins)]
+        return CSP.format(connect=" ".join(["'self'", *sockets]))
 
     # ---- token and cookie --------------------------------------------------------------------
 
@@ -165,7 +175,10 @@ def _check_origin(guard: Guard, host: str, bearer: bool) -> None:
     origin = request.headers.get("Origin")
     if origin is not None:
         if not guard.allows_origin(origin, host):
-            raise Forbidden(f"requests from pages of another origin are refused ({origin!r})")
+            raise Forbidden(
+                f"requests from pages of another origin are refused ({origin!r}); if a proxy "
+                "serves this page there, start the server with --allow-origin and that address"
+            )
         return
     if request.headers.get("Upgrade", "").lower() == "websocket" and not bearer:
         raise Forbidden("a WebSocket needs an Origin header, or the token")
@@ -184,15 +197,18 @@ def _from_other_site() -> bool:
 def _fence(guard: Guard, response: Response) -> Response:
     host = request.headers.get("Host", "")
     headers = response.headers
-    headers["Content-Security-Policy"] = (
-        CSP.format(host=host) if guard.allows_host(host) else CSP.replace(" ws://{host}", "")
-    )
+    headers["Content-Security-Policy"] = guard.policy(host)
     headers["X-Content-Type-Options"] = "nosniff"
     headers["Referrer-Policy"] = "no-referrer"
     headers["Cross-Origin-Opener-Policy"] = "same-origin"
     headers["Cross-Origin-Resource-Policy"] = "same-origin"
     if g.get("new_session") and response.status_code < 400:
         response.set_cookie(
-            guard.cookie_name(), guard.new_cookie(), samesite="Strict", httponly=True, path="/"
+            guard.cookie_name(),
+            guard.new_cookie(),
+            samesite="Strict",
+            httponly=True,
+            secure=guard.is_behind_tls(host),
+            path="/",
         )
     return response

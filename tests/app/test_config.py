@@ -77,12 +77,16 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "port": (["0"], 0),
     "token": (["secret"], "secret"),
     "allow_host": (["a.lan", "b.lan"], ("a.lan", "b.lan")),
+    "allow_origin": (
+        ["https://a.example", "http://b.lan:8080"],
+        ("https://a.example", "http://b.lan:8080"),
+    ),
     "compare_tokenizer": (["folder"], Path("folder")),
     "log_level": (["debug"], "debug"),
 }
 
 
-OTHERS = {"dtype": "f16", "kv_dtype": "q8", "products": "float"}
+OTHERS = {"dtype": "f16", "kv_dtype": "q8", "products": "float", "allow_origin": "http://c.lan"}
 """Of settings that take names; "1" goes for all others."""
 
 
@@ -133,6 +137,12 @@ def test_serve_is_what_is_meant_without_a_command(served: list[Settings]) -> Non
         ["--host", "192.168.1.7"],
         ["--token", ""],
         ["--token", "a\nb"],
+        ["--allow-origin", "*"],
+        ["--allow-origin", "null"],
+        ["--allow-origin", "chat.example.org"],
+        ["--allow-origin", "https://chat.example.org/"],
+        ["--allow-origin", "https://user@chat.example.org"],
+        ["--allow-origin", "ftp://chat.example.org"],
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(served: list[Settings], args: list[str]) -> None:

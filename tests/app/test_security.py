@@ -82,6 +82,10 @@ FOREIGN_ORIGINS = [
     "http://localhost/",
     "http://localhost@evil.example",
     "http://user@localhost",
+    "https://localhost",
+    "https://localhost:443",
+    "ws://localhost",
+    "http://localhost http://evil.example",
     "",
 ]
 
@@ -102,6 +106,63 @@ def test_our_origin_and_none_are_served(http: FlaskClient) -> None:
     assert http.post("/v1/completions", json=body).status_code == 200
     own = {"Origin": "http://localhost"}
     assert http.post("/v1/completions", json=body, headers=own).status_code == 200
+
+
+# ---- behind a proxy ----------------------------------------------------------------------------
+
+PROXY = "https://chat.example.org"
+
+
+@pytest.fixture
+def proxied(start_site: StartSite) -> Site:
+    return start_site(settings=Settings(port=0, allow_origin=(PROXY, "http://Box.lan:8080")))
+
+
+@pytest.mark.parametrize("origin", [PROXY, "http://box.lan:8080"])
+@pytest.mark.parametrize("host", ["localhost", "chat.example.org", "box.lan:8080"])
+def test_the_page_of_a_proxy_is_ours_when_it_is_named(
+    proxied: Site, origin: str, host: str
+) -> None:
+    """Whether the proxy hands on the browser's Host or sets its own."""
+    client = proxied.app.test_client()
+    headers = {"Origin": origin, "Host": host}
+    assert client.get("/v1/models", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://chat.example.org",
+        "https://chat.example.org:8443",
+        "https://evil.chat.example.org",
+        "https://box.lan:8080",
+        "https://localhost",
+        "null",
+    ],
+)
+def test_a_proxy_opens_no_other_origin(proxied: Site, origin: str) -> None:
+    client = proxied.app.test_client()
+    response = client.get("/v1/models", headers={"Origin": origin, "Host": "localhost"})
+    assert response.status_code == 403
+    assert response.json is not None
+    assert "--allow-origin" in response.json["error"]["message"]
+
+
+def test_a_websocket_comes_through_a_proxy(proxied: Site) -> None:
+    page = proxied.page(origin=PROXY)
+    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 2})
+    assert page.until("done")["reason"] == "length"
+
+
+def test_the_page_of_a_proxy_with_tls_may_open_its_socket_and_keeps_its_cookie_there(
+    proxied: Site,
+) -> None:
+    client = proxied.app.test_client()
+    page = client.get("/", headers={"Host": "chat.example.org"})
+    assert " wss://chat.example.org" in page.headers["Content-Security-Policy"]
+    assert "Secure" in page.headers["Set-Cookie"]
+    plain = proxied.app.test_client().get("/", headers={"Host": "localhost:8000"})
+    assert "Secure" not in plain.headers["Set-Cookie"]
 
 
 LINK = {
