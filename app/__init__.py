@@ -49,6 +49,7 @@ def create_app(
 
     from app import errors, live, model_routes, openai, pages, security, weights
     from app.sessions import Keeping, Sessions
+    from app.shares import EXTENSION, Shares
     from app.tokenizing import BYTES, Tokenizing
 
     app = Flask(__name__, static_folder=assets("static"), template_folder=assets("templates"))
@@ -60,6 +61,8 @@ def create_app(
     weights.register(app, engine)
     if switching is not None:
         model_routes.register(app, switching)
-    sessions = app.extensions["tokenglass_sessions"] = Sessions(engine, keeping or Keeping())
+    shares = app.extensions[EXTENSION] = Shares()
+    sessions = Sessions(engine, keeping or Keeping(), shares)
+    app.extensions["tokenglass_sessions"] = sessions
     live.register(app, engine, sessions, Tokenizing(engine, compare or BYTES))
     return app

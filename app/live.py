@@ -34,6 +34,7 @@ from app.protocol import (
 from app.questions import Questions, error_about
 from app.security import browser_session
 from app.sessions import RequestClock, Sessions
+from app.shares import client
 from app.tokenizing import Tokenizing
 from app.websocket import WebSocket, WebSocketClosed
 from app.written import checked_written
@@ -56,7 +57,9 @@ class Connection:
         sessions: Sessions,
         tokenizing: Tokenizing,
     ) -> None:
+        """Within the request, which tells whose share the generations take."""
         self._ws = ws
+        self._client = client()
         self._owner = owner
         self._engine = engine
         self._sessions = sessions
@@ -182,6 +185,7 @@ class Connection:
             n_written=checked_written(message),
             reach=message.reach,
             reached=message.reached,
+            client=self._client,
         )
         self._out.follow(live, after=0)
 

@@ -25,6 +25,7 @@ from app.openai_schema import ChatRequest, CompletionRequest, check_logprobs, ex
 from app.openai_shape import FINISH_REASONS, Shape, chat_shape, text_shape, timings, usage
 from app.prompts import prompt_ids
 from app.protocol import ModelInfo
+from app.shares import submit
 from gpu import Interventions, InvalidRequest, SamplingParams
 from gpu.events import Accepted, Done, Event, Token
 
@@ -215,7 +216,7 @@ def _events(
     """The events of a run to its end; None after every `PING_SECONDS` without one. Closing the
     iterator cancels the run, and so does the client's leaving."""
     inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    run = engine.submit(ids, params, capture=False, on_event=inbox.put, reach=reach)
+    run = submit(engine, ids, params, capture=False, on_event=inbox.put, reach=reach)
     spoke = looked = time.monotonic()
     done = False
     try:

@@ -21,6 +21,7 @@ import msgspec
 
 from app.engines import EngineClient, Run
 from app.protocol import Generation
+from app.shares import Shares
 from app.written import is_over, tell_over, written_texts
 from gpu import (
     NO_INTERVENTIONS,
@@ -31,7 +32,7 @@ from gpu import (
     ReachedFrom,
     SamplingParams,
 )
-from gpu.events import Accepted, Done, Event, Prefill, Token
+from gpu.events import Accepted, Done, Event, Prefill, Queued, Token
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Keeping:
     """How long and how much is kept.
 
     away_seconds      a generation without a page is cancelled after this time
+    waiting_seconds   one that only waits in the queue, after this time: it has nothing to lose
     finished_seconds  a finished one can be resumed for this time
     n_finished        finished ones kept at most, oldest go first
     finished_bytes    bytes of all finished ones together
@@ -48,6 +50,7 @@ class Keeping:
     """
 
     away_seconds: float = 60.0
+    waiting_seconds: float = 10.0
     finished_seconds: float = 900.0
     n_finished: int = 64
     finished_bytes: int = 128 * 1024 * 1024
@@ -111,7 +114,9 @@ class LiveRun:
         self._followers: list[Callable[[], None]] = []
         self._run: Run | None = None
         self._cancelled = False
+        self._waiting = True  # in the engine's queue
         self._away: threading.Timer | None = None
+        self._left_at = 0.0  # when the last follower went
         self._lean_bytes = 0
         self._stats_bytes = 0
         self._next_to_strip = 0
@@ -134,6 +139,10 @@ class LiveRun:
             prepared = None if self._log else self._clock.prepared
             if isinstance(event, Accepted):
                 event = msgspec.structs.replace(event, texts=self._texts)
+            if isinstance(event, Accepted | Queued):
+                self._waiting = event.position > 0
+            elif isinstance(event, Prefill | Token):
+                self._waiting = False
             seq = len(self._log) + 1
             entry = Entry(Generation(self.id, seq, event, self._clock.now(), prepared))
             self._log.append(entry)
@@ -165,13 +174,23 @@ class LiveRun:
             self._stop_waiting()
 
     def unfollow(self, follower: Callable[[], None]) -> None:
-        """Without a follower, a running generation is cancelled after `away_seconds`."""
+        """Without a follower, a running generation is cancelled after `away_seconds`, and one that
+        waits after `waiting_seconds`."""
         with self._lock:
             self._followers.remove(follower)
             if not self._followers and self.finished_at is None:
-                self._away = threading.Timer(self._keeping.away_seconds, self._leave)
-                self._away.daemon = True
-                self._away.start()
+                self._left_at = time.monotonic()
+                self._wait(self._patience)
+
+    @property
+    def _patience(self) -> float:
+        away, waiting = self._keeping.away_seconds, self._keeping.waiting_seconds
+        return min(away, waiting) if self._waiting else away
+
+    def _wait(self, seconds: float) -> None:
+        self._away = threading.Timer(seconds, self._leave)
+        self._away.daemon = True
+        self._away.start()
 
     def _stop_waiting(self) -> None:
         if self._away is not None:
@@ -180,7 +199,11 @@ class LiveRun:
 
     def _leave(self) -> None:
         with self._lock:
-            if self._followers:
+            if self._followers or self.finished_at is not None:
+                return
+            left = self._left_at + self._patience - time.monotonic()
+            if left > 0:  # it began to write meanwhile
+                self._wait(left)
                 return
         log.info("generation cancelled: its page stayed away")
         self.cancel()
@@ -214,9 +237,12 @@ class LiveRun:
 class Sessions:
     """All generations of all browser sessions."""
 
-    def __init__(self, engine: EngineClient, keeping: Keeping) -> None:
+    def __init__(
+        self, engine: EngineClient, keeping: Keeping, shares: Shares | None = None
+    ) -> None:
         self._engine = engine
         self._keeping = keeping
+        self._shares = shares or Shares()
         self._lock = threading.Lock()
         self._runs: dict[tuple[str, str], LiveRun] = {}
 
@@ -232,9 +258,11 @@ class Sessions:
         n_written: int = 0,
         reach: Interventions = NO_INTERVENTIONS,
         reached: tuple[ReachedFrom, ...] = (),
+        client: str | None = None,
     ) -> LiveRun:
         """Begin a generation; `clock` began with the request, or begins now. `n_written`: see
-        `app.protocol.Generate`. Raises `InvalidRequest` and what `EngineClient.submit` raises."""
+        `app.protocol.Generate`. `client`: whose share of the engine it takes from, if not its
+        owner's. Raises `InvalidRequest`, and what `Shares.submit` raises."""
         texts = written_texts(self._engine.tokenizer, ids, n_written)
         live = LiveRun(owner, id, clock or RequestClock(), self._keeping, self._forget_old, texts)
         with self._lock:
@@ -245,7 +273,9 @@ class Sessions:
             if n_written and is_over(self._engine, ids, params):
                 tell_over(self._engine, ids, params, live.on_event)
             else:
-                run = self._engine.submit(
+                run = self._shares.submit(
+                    client or owner,
+                    self._engine,
                     ids,
                     params,
                     capture=capture,

@@ -428,7 +428,7 @@ def _runs(site: Site) -> list[Any]:
 
 
 def test_requests_beyond_the_slots_wait_and_know_their_place(start_site: StartSite) -> None:
-    page = start_site(n_slots=1, queue=2, delay=0.005).page()
+    page = start_site(n_slots=1, queue=4, delay=0.005).page()
     for id in ("a", "b", "c"):
         page.tell("generate", id=id, prompt="Once", params={"max_tokens": 40})
     page.tell("generate", id="d", prompt="Once")

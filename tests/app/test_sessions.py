@@ -15,7 +15,7 @@ from app.engines import LocalEngine
 from app.protocol import Generation
 from app.sessions import Keeping, LiveRun, RequestClock, Sessions, UnknownGenerationError
 from gpu import InvalidRequest, QueueFull, SamplingParams
-from gpu.events import Done, Event, Timings, Token, Updated
+from gpu.events import Accepted, Done, Event, Queued, Timings, Token, Updated
 from tests.app.fake_engine import FakeOptions, load
 from tests.app.fake_tokenizer import FakeTokenizer
 
@@ -235,3 +235,52 @@ def test_followers_are_told_and_their_absence_cancels(engine: ScriptedEngine) ->
             break
         deadline.wait(0.02)
     assert engine.cancelled == [0]
+
+
+def accepted(position: int) -> Accepted:
+    return Accepted((), SamplingParams(), False, position, 100)
+
+
+def left_alone(engine: ScriptedEngine, *events: Event) -> LiveRun:
+    """A generation that has told these events, and that nobody follows any more."""
+    keeping = Keeping(away_seconds=60, waiting_seconds=0.2)
+    live = start(Sessions(engine, keeping), "a")
+    for event in events:
+        engine.tells[0](event)
+    live.follow(print)
+    live.unfollow(print)
+    return live
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (),
+        (accepted(3),),
+        (accepted(3), Queued(1)),
+        (accepted(1), Updated(0, SamplingParams(), True)),
+    ],
+)
+def test_one_that_only_waits_is_cancelled_soon_after_its_page_has_gone(
+    engine: ScriptedEngine, events: tuple[Event, ...]
+) -> None:
+    left_alone(engine, *events)
+    deadline = time.monotonic() + 10
+    while not engine.cancelled and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert engine.cancelled == [0]
+
+
+def test_one_that_writes_is_kept_for_longer(engine: ScriptedEngine) -> None:
+    left_alone(engine, accepted(2), Queued(0), *tokens(1))
+    time.sleep(0.5)
+    assert engine.cancelled == []
+
+
+def test_one_that_begins_to_write_meanwhile_is_kept_for_longer(engine: ScriptedEngine) -> None:
+    live = left_alone(engine, accepted(1))
+    engine.tells[0](Queued(0))
+    time.sleep(0.5)
+    assert engine.cancelled == []
+    live.follow(print)
+    assert live._away is None, "who comes back ends the wait"

@@ -1,0 +1,105 @@
+"""Shares of the engine: how many runs one client may have at once, so that others have places too.
+
+A client is a browser session, or an address where there is no cookie. It may have as many runs as
+the engine has slots, and half as many waiting as the queue holds: the other half of the queue is
+left to others, however many one client asks for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+from flask import current_app, g, request
+
+from app.engines import EngineClient, OnEvent, Run
+from gpu import QueueFull, SamplingParams
+from gpu.events import Done, Event
+
+EXTENSION = "tokenglass_shares"
+
+
+class Shares:
+    """Counts the runs of every client. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_runs: Counter[str] = Counter()
+
+    def submit(
+        self,
+        client: str,
+        engine: EngineClient,
+        ids: list[int],
+        params: SamplingParams,
+        *,
+        on_event: OnEvent,
+        **options: Any,
+    ) -> Run:
+        """`engine.submit`, within the client's share. Raises `QueueFull`, and what that raises."""
+        self._take(client, engine)
+        share = _Share(self, client)
+
+        def told(event: Event) -> None:
+            if isinstance(event, Done):
+                share.give_back()  # first: who hears of the end may ask for the next at once
+            on_event(event)
+
+        try:
+            return engine.submit(ids, params, on_event=told, **options)
+        except BaseException:
+            share.give_back()
+            raise
+
+    def _take(self, client: str, engine: EngineClient) -> None:
+        with self._lock:
+            most = most_runs(engine)
+            if most is not None and self._n_runs[client] >= most:
+                raise QueueFull(
+                    f"{most} generations of yours are running or waiting, which is the most that "
+                    "one browser or program may have here; wait for one to end"
+                )
+            self._n_runs[client] += 1
+
+    def give_back(self, client: str) -> None:
+        """One run fewer."""
+        with self._lock:
+            self._n_runs[client] -= 1
+            if not self._n_runs[client]:
+                del self._n_runs[client]
+
+
+class _Share:
+    """One run's, given back once."""
+
+    def __init__(self, shares: Shares, client: str) -> None:
+        self._shares = shares
+        self._client = client
+        self._lock = threading.Lock()
+        self._held = True
+
+    def give_back(self) -> None:
+        with self._lock:
+            held, self._held = self._held, False
+        if held:
+            self._shares.give_back(self._client)
+
+
+def most_runs(engine: EngineClient) -> int | None:
+    """Runs that one client may have at once; None while there is no engine, which refuses all."""
+    if engine.hello is None:
+        return None
+    limits = engine.hello.limits
+    return limits.active + (limits.queue + 1) // 2
+
+
+def client() -> str:
+    """Whose share this request takes from: its browser session, else its address."""
+    return str(g.get("session") or request.remote_addr)
+
+
+def submit(engine: EngineClient, ids: list[int], params: SamplingParams, **options: Any) -> Run:
+    """`Shares.submit` for the client of this request."""
+    shares: Shares = current_app.extensions[EXTENSION]
+    return shares.submit(client(), engine, ids, params, **options)

@@ -1,0 +1,170 @@
+"""One client cannot keep the others out of the queue, and leaves none of it taken."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from app.engines import Run
+from app.sessions import Keeping
+from app.shares import Shares
+from gpu import EngineError, QueueFull, SamplingParams
+from gpu.events import Done, Event, Timings
+from tests.app.conftest import Site, StartSite, wait_ready
+from tests.app.page import Page
+from tests.app.test_sessions import ScriptedEngine
+
+LONG = {"max_tokens": 480}
+
+
+def outcomes(page: Page, ids: list[str]) -> dict[str, str]:
+    """ "accepted", or the code of the error, of each generation."""
+    found: dict[str, str] = {}
+    while len(found) < len(ids):
+        message = page.next()
+        if message["type"] == "error":
+            found[message["id"]] = message["code"]
+        elif message["type"] == "event" and message["event"]["type"] == "accepted":
+            found[message["id"]] = "accepted"
+    return found
+
+
+def generate(page: Page, *ids: str) -> dict[str, str]:
+    for id in ids:
+        page.tell("generate", id=id, prompt="Once", params=LONG)
+    return outcomes(page, list(ids))
+
+
+def test_one_session_leaves_half_of_the_queue_to_others(start_site: StartSite) -> None:
+    site = start_site(n_slots=1, queue=4, delay=0.05)
+    cookie = site.cookie()
+    first, tab, other = site.page(cookie=cookie), site.page(cookie=cookie), site.page()
+    assert generate(first, "a", "b") == {"a": "accepted", "b": "accepted"}
+    assert generate(tab, "c", "d") == {"c": "accepted", "d": "queue_full"}
+    error = next(m for m in tab.messages if m["type"] == "error")
+    assert "3 generations of yours are running or waiting" in error["message"]
+    assert generate(other, "e", "f") == {"e": "accepted", "f": "accepted"}
+    tab.tell("stop", id="c")
+    tab.until("done", id="c")
+    assert generate(tab, "g") == {"g": "accepted"}, "a share is free when its run has ended"
+
+
+def test_pages_without_a_cookie_share_the_places_of_their_address(start_site: StartSite) -> None:
+    site = start_site(n_slots=1, queue=4, delay=0.05)
+    for id in ("a", "b", "c"):
+        assert generate(site.page(), id) == {id: "accepted"}
+    assert generate(site.page(), "d") == {"d": "queue_full"}
+    assert generate(site.page(cookie=site.cookie()), "e") == {"e": "accepted"}
+
+
+def test_a_program_leaves_half_of_the_queue_to_others(start_site: StartSite) -> None:
+    """And is told to try again, as by a full queue."""
+    site = start_site(n_slots=1, queue=4, delay=0.01)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(complete, site) for _ in range(8)]
+        page = site.page(cookie=site.cookie())
+        deadline = time.monotonic() + 10
+        while sum(future.done() for future in asked) < 5 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert generate(page, "a") == {"a": "accepted"}
+        page.tell("stop", id="a")
+        codes = sorted(future.result() for future in asked)
+    assert codes == [200] * 3 + [429] * 5
+    assert complete(site) == 200
+
+
+def complete(site: Site) -> int:
+    body = json.dumps({"prompt": "Once", "max_tokens": 100}).encode()
+    request = urllib.request.Request(f"{site.url}/v1/completions", body)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code if error.headers["Retry-After"] else 0
+
+
+def test_a_queue_whose_pages_have_gone_is_free_soon(start_site: StartSite) -> None:
+    site = start_site(n_slots=1, queue=4, delay=0.05, keeping=Keeping(waiting_seconds=0.3))
+    owner, others = site.cookie(), [site.cookie() for _ in range(2)]
+    page = site.page(cookie=owner)
+    assert generate(page, "a") == {"a": "accepted"}
+    for cookie in others:
+        gone = site.page(cookie=cookie)
+        assert generate(gone, "b", "c") == {"b": "accepted", "c": "accepted"}
+        gone.vanish()
+    new = site.page(cookie=site.cookie())
+    assert generate(new, "d") == {"d": "queue_full"}
+    deadline = time.monotonic() + 10
+    while generate(new, f"d{time.monotonic_ns()}").popitem()[1] != "accepted":
+        assert time.monotonic() < deadline, "those who left still hold the queue"
+        time.sleep(0.05)
+    page.until("token")
+    again = site.page(cookie=others[0])
+    again.tell("resume", id="b")
+    assert again.until("done")["reason"] == "cancelled"
+
+
+# ---- one by one --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    engine = ScriptedEngine()
+    engine.start()
+    wait_ready(engine)
+    return engine
+
+
+def ended(reason: Any = "length") -> Done:
+    return Done(reason, 2, 1, Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+
+
+def submit(shares: Shares, engine: ScriptedEngine, heard: list[Event]) -> Run:
+    return shares.submit("me", engine, [1], SamplingParams(), capture=False, on_event=heard.append)
+
+
+def test_every_end_gives_its_share_back_once(engine: ScriptedEngine) -> None:
+    """Also a refusal, and an end that is told twice."""
+    shares, heard = Shares(), list[Event]()
+    limits = engine.require_ready().limits
+    most = limits.active + (limits.queue + 1) // 2
+    engine.refuse = EngineError("no")
+    for _ in range(3 * most):
+        with pytest.raises(EngineError, match="no"):
+            submit(shares, engine, heard)
+    engine.refuse = None
+    for _ in range(most):
+        submit(shares, engine, heard)
+    with pytest.raises(QueueFull):
+        submit(shares, engine, heard)
+    engine.tells[0](ended())
+    engine.tells[0](ended())
+    submit(shares, engine, heard)
+    with pytest.raises(QueueFull):
+        submit(shares, engine, heard)
+    for tell in engine.tells:
+        tell(ended("error"))
+    assert not shares._n_runs
+    assert len(heard) == 2 + len(engine.tells)
+
+
+def test_who_hears_of_an_end_may_ask_for_the_next_at_once(engine: ScriptedEngine) -> None:
+    shares, threads = Shares(), threading.active_count()
+    limits = engine.require_ready().limits
+    submitted: list[Run] = []
+
+    def again(event: Event) -> None:
+        submitted.append(submit(shares, engine, []))
+
+    for _ in range(limits.active + (limits.queue + 1) // 2):
+        shares.submit("me", engine, [1], SamplingParams(), capture=False, on_event=again)
+    engine.tells[0](ended())
+    assert len(submitted) == 1
+    assert threading.active_count() == threads
