@@ -7,6 +7,7 @@ frame, is discarded and never read as another request.
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import socket
 import time
@@ -55,12 +56,16 @@ class Handler(WSGIRequestHandler):
     def parse_request(self) -> bool:
         if not super().parse_request():
             return False
-        self.server.connections.asked(self.connection)
-        self.rfile.raw.begin_body()
         problem = framing_problem(self.headers)
         if problem is not None:
             self.send_error(400, problem)
-        return problem is None
+            return False
+        chunked = "Transfer-Encoding" in self.headers
+        self.rfile.end_head(
+            None if chunked else int(self.headers.get("Content-Length", 0)),
+            functools.partial(self.server.connections.asked, self.connection),
+        )
+        return True
 
     def make_environ(self) -> WSGIEnvironment:
         environ = super().make_environ()

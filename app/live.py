@@ -13,6 +13,7 @@ from simple_websocket import Server
 from wsproto.frame_protocol import CloseReason
 
 from app import websocket
+from app.connections import most_connections
 from app.engines import EngineClient
 from app.inbox import BadMessageError, PendingUpdates, changes_of, decode
 from app.outgoing import Outgoing
@@ -193,16 +194,14 @@ class Connection:
 def register(app: Flask, engine: EngineClient, sessions: Sessions, tokenizing: Tokenizing) -> None:
     """Add the WebSocket route."""
     websocket.register(app, PATH)
-    slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+    most = min(MAX_CONNECTIONS, most_connections() * 2 // 3)  # the rest is for plain requests
+    slots = threading.BoundedSemaphore(most)
 
     @Sock(app).route(PATH)  # type: ignore[untyped-decorator]
     def live(server: Server) -> None:
         ws = WebSocket(server, TRANSPORT_MESSAGE_BYTES)
         if not slots.acquire(blocking=False):
-            ws.close(
-                CloseReason.TRY_AGAIN_LATER,
-                f"more than {MAX_CONNECTIONS} pages are open; close some",
-            )
+            ws.close(CloseReason.TRY_AGAIN_LATER, f"more than {most} pages are open; close some")
             ws.finish()
             return
         try:

@@ -12,6 +12,7 @@ import io
 import re
 import socket
 import time
+from collections.abc import Callable
 from email.message import Message
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,8 @@ class RequestReader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def begin_body(self) -> None:
-        """The head is read: from now on, the bounds of the body count."""
+    def end_head(self) -> None:
+        """From now on, the bounds of the body count."""
         self._end = time.monotonic() + BODY_SECONDS
         self._head_left = None
 
@@ -74,6 +75,28 @@ class RequestStream(io.BufferedReader):
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(RequestReader(sock))
+        self._body_left: int | None = None
+        self._on_whole: Callable[[], None] = lambda: None
+
+    def end_head(self, body_bytes: int | None, on_whole: Callable[[], None]) -> None:
+        """The head is read. `body_bytes`: of a body that is not chunked, None for one that is;
+        `on_whole`: called when the whole request was read."""
+        self.raw.end_head()
+        self._body_left, self._on_whole = body_bytes, on_whole
+        if body_bytes == 0:
+            on_whole()
+
+    def end_body(self) -> None:
+        """The last byte of the request was read."""
+        self._on_whole()
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        n = super().readinto(buffer)
+        if self._body_left is not None and n:
+            self._body_left -= n
+            if self._body_left <= 0:
+                self.end_body()
+        return n
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Nothing. After its answer, werkzeug reads what is left of the body here, up to 10 MB at
@@ -118,6 +141,7 @@ class ChunkedBody(io.RawIOBase):
                 pass  # trailers, which nothing here reads; the deadline bounds them
         except TimeoutError:
             raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s") from None
+        self._stream.end_body()
         return bytes(body)
 
     def _chunk_bytes(self) -> int:

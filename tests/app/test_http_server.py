@@ -27,6 +27,7 @@ from tests.app.test_server import Server
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BODY = b'{"prompt":"Once","max_tokens":2}'
+LONG = b'{"prompt":"Once","max_tokens":400}'
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 StartServer = Callable[[int], int]
@@ -158,6 +159,46 @@ def test_silent_connections_give_way_to_those_that_ask(
         assert status(ask(port, HEALTH)) == 200
     for sock in silent:
         sock.close()
+
+
+@pytest.mark.parametrize(
+    "head", [POST + b"Content-Length: 1000\r\n\r\n", CHUNKED + b"3e8\r\n"], ids=["plain", "chunked"]
+)
+def test_half_a_body_gives_way_too(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch, head: bytes
+) -> None:
+    monkeypatch.setattr(connections, "UNHURRIED_SECONDS", 0.3)
+    port = start_server(4)
+    slow = [connect(port) for _ in range(4)]
+    for sock in slow:
+        sock.sendall(head)
+    time.sleep(0.5)
+    for _ in range(20):
+        assert status(ask(port, HEALTH)) == 200
+    for sock in slow:
+        sock.close()
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        POST + b"Content-Length: %d\r\n\r\n" % len(LONG) + LONG,
+        CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (len(LONG), LONG),
+    ],
+    ids=["plain", "chunked"],
+)
+def test_a_request_that_is_whole_does_not_give_way(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch, request_bytes: bytes
+) -> None:
+    monkeypatch.setattr(connections, "UNHURRIED_SECONDS", 0.0)
+    port = start_server(1)
+    with connect(port) as sock:
+        sock.sendall(request_bytes)
+        time.sleep(0.3)
+        assert status(ask(port, HEALTH)) == 503
+        answer = read_all(sock)
+    assert status(answer) == 200
+    assert b'"completion_tokens":400' in answer.replace(b" ", b"")
 
 
 def test_connections_at_work_do_not_give_way(
