@@ -67,7 +67,7 @@ OUTSIDE = {
     "transformers": {"gpu.bench.peers.scripts.run_transformers"},
     "huggingface_hub": {"app.hub", "app.hub_cache", "app.hub_errors"},
     "tokenizers": {"gpu.text.", "app.tale.make."},
-    "safetensors": {"app.tale.make."},
+    "safetensors": {"gpu.checkpoint.writer", "app.tale.make."},
     "gguf": {"gpu.bench.peers.gguf_file", "gpu.gguf.types"},
     "onnx": {"gpu.bench.peers.onnx_file"},
     "llama_cpp": {"gpu.bench.peers.scripts.run_llama_cpp"},
@@ -77,7 +77,7 @@ OUTSIDE = {
     "jinja2": {"app."},
     "click": {"app."},
 }
-NOT_AT_RUN_TIME = ("scipy", "pytest", "playwright")
+NOT_AT_RUN_TIME = ("scipy", "peft", "pytest", "playwright")
 
 
 def modules(package: str) -> dict[str, Path]:

@@ -5,8 +5,8 @@ then the tensors' bytes without gaps. A file may lie about all of it, so every n
 against the file's true size before anything is read. `gpu.checkpoint.writer` writes such files with
 the safetensors library. Its reader is not used here, for three reasons: it copies each tensor it
 gives, where a matrix larger than the free memory has to be streamed to the device from the mapped
-file; its arrays for NumPy have no bfloat16; and its errors do not name the tensor at fault. For GGUF
-see `gpu.checkpoint.gguf_weights`.
+file; its arrays for NumPy have no bfloat16; and its errors do not name the tensor at fault. For
+GGUF see `gpu.checkpoint.gguf_weights`.
 """
 
 from __future__ import annotations
