@@ -45,6 +45,7 @@ class Handler(WSGIRequestHandler):
     disable_nagle_algorithm = True  # a token is a small packet, and must not wait for the next
     server_version = "Tokenglass"
     sys_version = ""
+    default_request_version = "HTTP/1.0"  # http.server would answer the unreadable as HTTP 0.9
     error_content_type = "text/plain; charset=utf-8"
     error_message_format = "%(code)d %(message)s\n"
 

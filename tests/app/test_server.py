@@ -284,5 +284,5 @@ def test_bytes_that_are_no_request_hurt_nobody(site: Site, data: bytes) -> None:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
         answer = sock.recv(12)
-    assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.1 5")), answer
+    assert re.match(rb"HTTP/1.1 (4|505)", answer) or answer == b"", answer
     assert urllib.request.urlopen(f"{site.url}/health").status == 200
