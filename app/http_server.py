@@ -32,7 +32,10 @@ ACCEPT_SECONDS = 1.0
 PAUSE_SECONDS = 0.1
 """Between two tries to accept while the machine has no descriptor or memory left for it."""
 COMPLAIN_SECONDS = 60.0
-EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM} | {
+    getattr(errno, name, errno.EMFILE)
+    for name in ("WSAEMFILE", "WSAENOBUFS")  # Windows
+}
 
 
 class Handler(WSGIRequestHandler):
