@@ -1,38 +1,46 @@
 """Chat templates: a model's Jinja source, rendered as the `transformers` library renders it.
 
-A template comes with a model, so it is somebody else's code. It runs in `app.sandbox` with a bound
-on its size, its output and its time; requests cannot bring templates of their own.
+A template comes with a model, so it is somebody else's code. It runs in a sandbox (`app.sandbox`)
+in a process of its own, with limits of time, memory and output; requests cannot bring templates of
+their own.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 
-import jinja2
-from jinja2.exceptions import SecurityError
+import msgspec
 
+from app.limited_pool import LimitedPool
+from app.limited_process import LimitedProcess, Limits, OverLimit
 from app.protocol import Message
-from app.sandbox import TEMPLATE_FILE, Environment, bounded, bounds
+from app.template_process import MAX_TEXT_CHARS, Refused, Rendered, Rendering
 from gpu import InvalidRequest
 
 MAX_TEMPLATE_CHARS = 256 * 1024
 MAX_SECONDS = 2.0
+START_SECONDS = 20.0
+LIMITS = Limits(memory_bytes=512 * 1024 * 1024, reply_bytes=4 * MAX_TEXT_CHARS + 1024)
 NONCHARACTERS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 """Code points that are in no text; used as marks that survive rendering."""
 
+_answers = msgspec.msgpack.Decoder(Rendered | Refused)
 
-@functools.lru_cache(maxsize=4)
-def _compile(source: str) -> jinja2.Template:
-    if len(source) > MAX_TEMPLATE_CHARS:
-        raise InvalidRequest(
-            f"the model's chat template has {len(source)} characters, but {MAX_TEMPLATE_CHARS} "
-            "are the most that is accepted; use completion instead of chat",
-            "messages",
-        )
-    environment = Environment()
-    code = environment.compile(source, filename=TEMPLATE_FILE)
-    return jinja2.Template.from_code(environment, code, environment.globals)
+
+def _start() -> LimitedProcess:
+    process = LimitedProcess("app.template_process", LIMITS)
+    process.call(b"", START_SECONDS)
+    return process
+
+
+POOL = LimitedPool(
+    _start,
+    max(2, min(4, os.cpu_count() or 2)),
+    "too many conversations are being brought into the model's chat template",
+)
+"""Renders all templates. Started by the first, or by `POOL.warm`."""
 
 
 def render(
@@ -62,31 +70,41 @@ def render(
         cut = free_mark(message.content for message in messages)
         turns[-1]["content"] += f"{cut} "
     named = {"bos_token": bos_token, "eos_token": eos_token}
-    variables = {
-        "messages": turns,
-        "tools": None,
-        "documents": None,
-        "add_generation_prompt": add_generation_prompt and not continue_final,
-        **{name: token for name, token in named.items() if token is not None},
-    }
-    text = _guarded(lambda: "".join(bounded(_compile(template).generate(**variables))))
+    asked = Rendering(
+        template,
+        turns,
+        add_generation_prompt and not continue_final,
+        {name: token for name, token in named.items() if token is not None},
+        datetime.now().isoformat(),
+    )
+    text = _rendered(asked)
     return _cut(text, cut) if cut else text
 
 
-def _guarded(work: Callable[[], str]) -> str:
+def _rendered(asked: Rendering) -> str:
+    n_chars = len(asked.template)
+    if n_chars > MAX_TEMPLATE_CHARS:
+        raise InvalidRequest(
+            f"the model's chat template has {n_chars} characters, but {MAX_TEMPLATE_CHARS} "
+            "are the most that is accepted; use completion instead of chat",
+            "messages",
+        )
     try:
-        with bounds(MAX_SECONDS):
-            return work()
-    except InvalidRequest:
-        raise
-    except TimeoutError:
-        reason = f"it takes longer than {MAX_SECONDS:g} s"
-    except (jinja2.TemplateError, SecurityError) as error:
-        reason = error.message or type(error).__name__
-    except Exception as error:  # whatever the template's code runs into
-        reason = f"{type(error).__name__}: {error}"
+        request = msgspec.msgpack.encode(asked)
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            "the messages and the model's chat template must be Unicode, but have half of a "
+            "surrogate pair",
+            "messages",
+        ) from None
+    try:
+        found = _answers.decode(POOL.call(request, MAX_SECONDS))
+    except OverLimit as error:
+        found = Refused(f"it {error}")
+    if isinstance(found, Rendered):
+        return found.text
     raise InvalidRequest(
-        f"the model's chat template does not take these messages: {reason}", "messages"
+        f"the model's chat template does not take these messages: {found.reason}", "messages"
     )
 
 

@@ -20,6 +20,7 @@ from types import FrameType
 from werkzeug.serving import BaseWSGIServer
 
 from app import create_app, tale
+from app.chat import POOL
 from app.config import Settings
 from app.engines import EngineClient, Progress
 from app.heartbeat import Patience
@@ -134,6 +135,8 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
         app = create_app(settings, engine, compare=compare, switching=switching)
         server = http_server(listener, app)
         tell(f"Tokenglass is at {address(settings, server.port)}")
+        if model.tokenizer.chat_template is not None:
+            POOL.warm()
         return run(server, engine, tell)
 
 

@@ -36,6 +36,7 @@ from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 @click.option("--fail", default="", help="A message with which loading fails.")
 @click.option("--conversion", default="", help="What became of the types of a file.")
 @click.option("--chat/--no-chat", default=True, help="Does the model have a chat template?")
+@click.option("--template", default=CHAT_TEMPLATE, help="Its source.")
 @click.option("--process", is_flag=True, help="Run the engine in a process of its own.")
 @click.option("--bundled", is_flag=True, help="The real engine with the bundled model.")
 @click.option("--silent", default=10.0, show_default=True, help="Seconds until it is frozen.")
@@ -43,6 +44,7 @@ from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 def main(
     port: int,
     chat: bool,
+    template: str,
     process: bool,
     bundled: bool,
     silent: float,
@@ -51,7 +53,7 @@ def main(
 ) -> None:
     """Serve the playground with the fake engine on 127.0.0.1."""
     settings = Settings(port=port)
-    tokenizer: Tokenizer = FakeTokenizer(CHAT_TEMPLATE if chat else None)
+    tokenizer: Tokenizer = FakeTokenizer(template if chat else None)
     load: Load = loader(**options)
     if bundled:
         model = find_model(settings)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
-
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from app.chat import MAX_TEMPLATE_CHARS, free_mark, render
 from app.protocol import Message
-from app.sandbox import MAX_TEXT_CHARS
+from app.template_process import MAX_TEXT_CHARS
 from gpu import InvalidRequest
 from tests.app.fake_tokenizer import CHAT_TEMPLATE
 
@@ -105,15 +101,9 @@ def test_a_final_message_that_the_template_drops_cannot_be_continued() -> None:
         render("{{ messages[0].content }}", messages, continue_final=True)
 
 
-SLOW = "longer than"
-"""Where a machine is too slow to reach the bound on sizes in time."""
-NESTED = (
-    "{% set ns = namespace(x=[]) %}"
-    "{% for _ in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
-)
-"""A small list that is 2^40 lists to look at."""
 REFUSED = {
     "says no": ("{{ raise_exception('only two roles') }}", "only two roles"),
+    "says no at length": ("{{ raise_exception('x' * 10**6) }}", "x{1000}$"),
     "does not parse": ("{% if %}", "Expected an expression"),
     "include": ("{% include 'x' %}", "no loader"),
     "import": ("{% import 'os' as os %}", "no loader"),
@@ -121,79 +111,14 @@ REFUSED = {
     "cycler": ("{{ cycler.__init__.__globals__ }}", "unsafe"),
     "changes a list": ("{{ messages.append(1) }}", "unsafe"),
     "changes a message": ("{{ messages[0].update(role='x') }}", "unsafe"),
-    "large text": ("{{ 'a' * 10**9 }}", "too large"),
-    "large list": ("{{ [0] * 10**9 }}", "too large"),
-    "large power": ("{{ 9 ** 9 ** 9 }}", "too large"),
     "large range": ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
     "lorem ipsum": ("{{ lipsum(n=10**7) }}", "lipsum"),
-    "large output": (
-        "{% for i in range(99999) %}{{ 'abcdefghijklmnopqrstuvwxyz' * 20 }}{% endfor %}",
-        "more than",
-    ),
-    "doubled": (
-        "{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}"
-        "{% endfor %}{{ ns.s }}",
-        "too large",
-    ),
-    "doubled otherwise": (
-        "{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}"
-        "{% endfor %}",
-        "more than",
-    ),
-    "doubled list": (
-        "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] %}"
-        "{% endfor %}{{ ns.s }}",
-        f"too large|{SLOW}",
-    ),
-    "in a macro": (
-        "{% macro f() %}{% for i in range(99999) %}{{ 'x' * 4000000 }}{% endfor %}{% endmacro %}"
-        "{{ f() | length }}",
-        f"too large|{SLOW}",
-    ),
-    "in a block": (
-        "{% set big = 'x' * 4000000 %}{% set all %}{% for i in range(99999) %}{{ big }}"
-        "{% endfor %}{% endset %}",
-        f"more than|{SLOW}",
-    ),
-    "centred": ("{{ 'a'.center(10**10) }}", "too large"),
-    "centred by a filter": ("{{ 'a' | center(10**10) }}", "too large"),
-    "filled": ("{{ 'a'.zfill(10**10) }}", "too large"),
-    "tabs": ("{{ ('\t' * 9999).expandtabs(99999) }}", "too large"),
-    "indented": ("{{ ('a\n' * 9999) | indent(99999) }}", "too large"),
-    "indented objects": ("{{ range(9999) | list | tojson(indent=99999) }}", "too large"),
-    "replaced": ("{{ ('a' * 99999).replace('a', 'b' * 99999) }}", "too large"),
-    "replaced by a filter": ("{{ ('a' * 99999) | replace('a', 'b' * 99999) }}", "too large"),
-    "translated": ("{{ ('a' * 99999).translate({97: 'b' * 99999}) }}", "too large"),
-    "joined": ("{{ ('b' * 99999).join(('a ' * 99999).split()) }}", "too large"),
-    "joined by a filter": ("{{ range(99999) | join('b' * 99999) }}", "too large"),
-    "mapped": ("{{ range(99999) | map('center', 999999) | list | length }}", f"too large|{SLOW}"),
-    "formatted": ("{{ '{:>{}}'.format('a', 10**10) }}", "a field inside a field"),
-    "formatted by zeros": ("{{ '%0000000009999999999d' % 1 }}", "too large"),
-    "formatted as a list": ("{{ ['%9999999999d'] | format(1) }}", "too large"),
-    "replaced in a list": ("{{ [9999 * 'a'] | replace('a', 9999 * 'b') }}", "too large"),
-    "joined by a method": ("{{ (9999 * 'a').join(range(99999) | map('string')) }}", "too large"),
-    "as bytes": ("{{ 'a'.encode().ljust(9999999999) }}", "makes bytes"),
-    "a number as bytes": ("{{ (1).to_bytes(9999999999, 'big') }}", "makes bytes"),
-    "separated": (
-        "{{ range(9999) | list | tojson(separators=(99999 * 'x', ':')) }}",
-        "too large",
-    ),
-    "lists summed": ("{{ ([range(9999) | list] * 99) | sum(start=[]) | length }}", "too large"),
-    "wrapped at every character": ("{{ (99999 * 'a') | wordwrap(1) }}", "too large"),
-    "compared": (f"{NESTED}{{{{ ns.x == [ns.x, ns.x] }}}}", "too large a list"),
-    "a view of nested lists": (f"{NESTED}{{{{ {{'a': ns.x}}.values() | string }}}}", "too large"),
-    "a namespace": (f"{NESTED}{{{{ ns }}}}", "is no text"),
-    "raised": (f"{NESTED}{{{{ raise_exception(ns.x) }}}}", "too large"),
-    "formatted widely": ("{{ '{:>9999999999}'.format('a') }}", "too large"),
-    "formatted often": ("{{ ('{0}' * 9999).format('a' * 99999) }}", "too large"),
-    "formatted by an operator": ("{{ '%9999999999d' % 1 }}", "too large"),
-    "formatted by a star": ("{{ '%*d' % (10**10, 1) }}", "too large"),
-    "formatted by a filter": ("{{ '%9999999999d' | format(1) }}", "too large"),
-    "wrapped": ("{{ ('a ' * 99999) | wordwrap(1, wrapstring='b' * 99999) }}", "too large"),
     "namespace": ("{% set ns = namespace(__class__=1) %}", "underscore"),
     "namespace later": ("{% set ns = namespace() %}{% set ns.__dict__ = 1 %}", "underscore"),
     "division": ("{{ 1 / 0 }}", "ZeroDivisionError"),
     "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+    "not Unicode": ("{{ '%c' % 0xd800 }}", "half of a surrogate"),
+    "raises what is not Unicode": ("{{ raise_exception('no %c' % 0xd800) }}", "no \\?"),
 }
 
 
@@ -244,69 +169,10 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("expression", ALLOWED)
-def test_what_is_bounded_does_what_it_did(expression: str) -> None:
+def test_expressions_give_what_they_give_in_transformers(expression: str) -> None:
     template = "{{ " + expression + " }}"
     (expected,), _ = render_jinja_template([plain(CONVERSATION)], chat_template=template)
     assert render(template, CONVERSATION) == expected == ALLOWED[expression]
-
-
-def test_work_is_counted_anew_for_every_conversation() -> None:
-    template = "{% for i in range(20) %}{% set x = 'a' * 4000000 %}{% endfor %}done"
-    for _ in range(3):
-        assert render(template, CONVERSATION) == "done"
-    with pytest.raises(InvalidRequest, match="too large"):
-        render(template.replace("20", "200"), CONVERSATION)
-
-
-ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-
-
-def test_a_template_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.chat.MAX_SECONDS", 0.3)
-    begun = time.monotonic()
-    with pytest.raises(InvalidRequest, match="longer than"):
-        render(ENDLESS, CONVERSATION)
-    assert time.monotonic() - begun < 3
-    assert render("{{ messages[0].role }}", CONVERSATION) == "system"
-
-
-ENDLESS_IN_ONE_LINE = [
-    "{{ range(99999) | map('string') | map('list') | map('first') | list | length }}" * 99,
-    "{{ range(99999) | batch(1) | map('join') | map('upper') | list | length }}" * 99,
-]
-
-
-@pytest.mark.parametrize("template", ENDLESS_IN_ONE_LINE)
-def test_one_long_line_is_ended(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.chat.MAX_SECONDS", 0.3)
-    begun = time.thread_time()
-    with pytest.raises(InvalidRequest, match="longer than"):
-        render(template, CONVERSATION)
-    assert time.thread_time() - begun < 3
-
-
-def test_a_slow_template_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.chat.MAX_SECONDS", 0.5)
-    failures: list[InvalidRequest] = []
-
-    def slow() -> None:
-        try:
-            render(ENDLESS, CONVERSATION)
-        except InvalidRequest as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=slow)
-    thread.start()
-    for _ in range(5):
-        assert render("{{ messages[1].role }}", CONVERSATION) == "user"
-    thread.join(10)
-    assert len(failures) == 1
-
-
-def test_a_tracer_is_put_back() -> None:
-    before = sys.gettrace()
-    render("{{ 1 }}", CONVERSATION)
-    assert sys.gettrace() is before
 
 
 def test_the_bounds_are_the_bounds() -> None:

@@ -11,7 +11,7 @@ from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
-from app import sandbox
+from app import chat
 from app.chat import render
 from app.protocol import Message
 from gpu import InvalidRequest
@@ -43,7 +43,7 @@ class Fixed(datetime.datetime):
 
 @pytest.fixture(autouse=True)
 def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "datetime", Fixed)
+    monkeypatch.setattr(chat, "datetime", Fixed)
     monkeypatch.setattr(chat_template_utils, "datetime", Fixed)
 
 

@@ -1,0 +1,310 @@
+"""Templates that would never end, or fill the memory, are ended, and hold up nobody for long."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from app import chat
+from app.chat import render
+from app.protocol import Message
+from gpu import InvalidRequest, QueueFull
+from tests.app.real_templates import SOURCES, template
+from tests.app.test_server import Server
+
+CONVERSATION = [Message("user", "Hi")]
+SECONDS = 0.5
+"""Given to a hostile template here; 2 s in the server."""
+MOST_SECONDS = 20 * SECONDS
+"""Until one is ended, on a machine that has much else to do."""
+OVER = r"longer than|MiB of memory|more than \d+ characters|MemoryError|ends its process"
+NESTED = (
+    "{% set ns = namespace(x=[], y=[]) %}{% for _ in range(60) %}"
+    "{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}"
+)
+"""Two small lists, each of which is 2^60 lists to look at."""
+TUPLES = NESTED.translate({ord("["): "(", ord("]"): ")"})
+BIG = (
+    "{% set ns = namespace(n=9) %}{% for _ in range(23) %}{% set ns.n = ns.n * ns.n %}{% endfor %}"
+)
+"""A number of millions of digits."""
+HOSTILE = {
+    "index": NESTED + "{{ [ns.y].index(ns.x) }}",
+    "count": NESTED + "{{ [ns.y].count(ns.x) }}",
+    "tuple index": TUPLES + "{{ (ns.y,).index(ns.x) }}",
+    "sort": NESTED + "{{ [ns.x, ns.y] | sort | length }}",
+    "max": NESTED + "{{ [ns.x, ns.y] | max | length }}",
+    "unique": TUPLES + "{{ [ns.x, ns.y] | unique | list | length }}",
+    "groupby": NESTED + "{{ [{'a': ns.x}, {'a': ns.y}] | groupby('a') | length }}",
+    "the test eq": NESTED + "{{ ns.x is eq(ns.y) }}",
+    "the test in": NESTED + "{{ ns.x is in([ns.y]) }}",
+    "equal": NESTED + "{{ ns.x == ns.y }}",
+    "less": NESTED + "{{ ns.x < ns.y }}",
+    "in": NESTED + "{{ ns.x in [ns.y] }}",
+    "a key of a dict": TUPLES + "{{ {ns.x: 1} | length }}",
+    "keys": TUPLES + "{{ dict.fromkeys([ns.x], 1) | length }}",
+    "loop.changed": NESTED
+    + "{% for v in [ns.x, ns.y] %}{{ 'a' if loop.changed(v) else 'b' }}{% endfor %}",
+    "select": NESTED + "{{ [ns.x] | select('equalto', ns.y) | list | length }}",
+    "as text": NESTED + "{{ ns.x }}",
+    "as JSON": NESTED + "{{ ns.x | tojson }}",
+    "raised": NESTED + "{{ raise_exception(ns.x) }}",
+    "divided": BIG + "{% for i in range(99999) %}{% if ns.n // 7 == i %}{% endif %}{% endfor %}",
+    "remainder": BIG + "{% for i in range(99999) %}{% if ns.n % 77 == i %}x{% endif %}{% endfor %}",
+    "digits": "{{ ('f' * 400000000) | int(0, 16) > 1 }}",
+    "many digits": "{% for i in range(99999) %}"
+    "{{ (('f' * 4000000) ~ i) | int(0, 16) > 1 }}{% endfor %}",
+    "power": "{{ 9 ** (9 ** 9) }}",
+    "powers": BIG + "{{ ns.n ** ns.n > 1 }}",
+    "endless": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "endless line": "{{ range(99999) | map('string') | map('list') | list | length }}" * 999,
+    "large text": "{{ 'a' * 10**10 }}",
+    "large list": "{{ [0] * 10**10 }}",
+    "doubled text": "{% set ns = namespace(s='a') %}{% for i in range(99) %}"
+    "{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "large output": "{% for i in range(99999) %}{{ 'abcdefghij' * 99 }}{% endfor %}",
+    "large macro": "{% macro f() %}{% for i in range(99999) %}{{ 'x' * 4000000 }}{% endfor %}"
+    "{% endmacro %}{{ f() | length }}",
+    "centred": "{{ 'a'.center(10**10) }}",
+    "replaced": "{{ ('a' * 99999).replace('a', 'b' * 99999) | length }}",
+    "joined": "{{ ('b' * 999999).join(('a ' * 999999).split()) }}",
+    "formatted": "{{ '%9999999999d' % 1 }}",
+    "formatted by a star": "{{ '%*d' % (10**9, 1) }}",
+    "formatted by a field": "{{ '{:>{}}'.format('a', 10**10) }}",
+    "wrapped": "{{ (9999999 * 'a') | wordwrap(1) | length }}",
+    "indented objects": "{{ range(9999) | list | tojson(indent=999999) }}",
+    "lists summed": "{{ ([range(99999) | list] * 999) | sum(start=[]) | length }}",
+    "bytes": "{{ 'a'.encode().ljust(9999999999) }}",
+    "a number as bytes": "{{ (1).to_bytes(9999999999, 'big') }}",
+    "nested brackets": "{{ " + "(" * 50000 + "1" + ")" * 50000 + " }}",
+    "nested lists": "{{ " + "[" * 100000 + "]" * 100000 + " }}",
+}
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "MAX_SECONDS", SECONDS)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_template_is_ended(hostile: str, short: None) -> None:
+    begun = time.monotonic()
+    with pytest.raises(InvalidRequest, match=f"{OVER}|Recursion|nested|too many") as refusal:
+        render(hostile, CONVERSATION)
+    assert time.monotonic() - begun < MOST_SECONDS
+    assert refusal.value.param == "messages"
+    assert render("{{ messages[0].content }}", CONVERSATION) == "Hi"
+
+
+def test_others_are_rendered_meanwhile(short: None) -> None:
+    """One after the other, all that time, though it is always the same process that is kept busy
+    and replaced."""
+    all_idle()
+    qwen = template("qwen-3")
+    ended: list[str] = []
+
+    def attack() -> None:
+        for hostile in [HOSTILE["index"], HOSTILE["sort"], HOSTILE["powers"]]:
+            with pytest.raises(InvalidRequest, match="longer than") as refusal:
+                render(hostile, CONVERSATION)
+            ended.append(str(refusal.value))
+
+    render(qwen, CONVERSATION)
+    thread = threading.Thread(target=attack)
+    thread.start()
+    seconds = []
+    while thread.is_alive():
+        begun = time.monotonic()
+        assert render(qwen, CONVERSATION).startswith("<|im_start|>user\nHi")
+        seconds.append(time.monotonic() - begun)
+        time.sleep(0.01)
+    assert len(ended) == 3
+    assert len(seconds) > 20
+    assert statistics.median(seconds) < 0.2
+    assert max(seconds) < MOST_SECONDS
+
+
+def test_ordinary_rendering_takes_less_than_five_milliseconds() -> None:
+    turns = [Message("user", "Who is Mia?"), Message("assistant", "A fox in the forest.")]
+    messages = [*turns * 5, turns[0]]
+    tokens = SOURCES["llama-3.1"].tokens
+    source = template("llama-3.1")
+    for _ in range(8):
+        render(source, messages, **tokens)
+    seconds = []
+    for _ in range(200):
+        begun = time.perf_counter()
+        render(source, messages, **tokens)
+        seconds.append(time.perf_counter() - begun)
+    assert statistics.median(seconds) < 0.005
+
+
+def all_idle() -> None:
+    chat.POOL.warm()
+    deadline = time.monotonic() + 20
+    while len(chat.POOL._idle) < chat.POOL.n_processes:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_so_many_wait_and_no_more(short: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.limited_pool.MOST_WAITING", 2)
+    monkeypatch.setattr("app.limited_pool.WAIT_SECONDS", MOST_SECONDS)
+
+    all_idle()
+
+    def attack(_: int) -> str:
+        try:
+            return render(HOSTILE["index"], CONVERSATION)
+        except QueueFull as error:
+            return f"full: {error}"
+        except InvalidRequest as error:
+            return str(error)
+
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(attack, range(12)))
+    full = [answer for answer in answers if answer.startswith("full: too many conversations")]
+    assert 1 <= len(full) <= 12 - 2 - chat.POOL.n_processes
+    assert all("longer than" in answer for answer in answers if answer not in full)
+    assert render("{{ messages[0].content }}", CONVERSATION) == "Hi"
+
+
+def test_waiting_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "MAX_SECONDS", 3.0)
+    monkeypatch.setattr("app.limited_pool.WAIT_SECONDS", 0.2)
+    all_idle()
+    with ThreadPoolExecutor(8) as pool:
+        hostile = [
+            pool.submit(render, HOSTILE["index"], CONVERSATION)
+            for _ in range(chat.POOL.n_processes)
+        ]
+        time.sleep(1)
+        begun = time.monotonic()
+        with pytest.raises(QueueFull, match="try again"):
+            render("{{ 1 }}", CONVERSATION)
+        assert time.monotonic() - begun < 2
+        assert all(isinstance(each.exception(), InvalidRequest) for each in hostile)
+
+
+def test_a_template_that_needed_much_memory_leaves_none_behind() -> None:
+    pool = chat.POOL
+    pool.close()
+    assert render("{{ ('x' * 200000000) | length }}", CONVERSATION) == "200000000"
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        pids = [process.pid for process in pool._idle]
+        if pids and all(_memory(pid) < 100e6 for pid in pids):
+            return
+        time.sleep(0.05)
+    pytest.fail("a process keeps the memory")
+
+
+def _memory(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+KILLED = """
+import sys, threading, time
+from app import chat
+from app.protocol import Message
+from tests.app.test_hostile_templates import HOSTILE
+
+chat.POOL.warm()
+chat.render("{{ 1 }}", [Message("user", "")])
+chat.MAX_SECONDS = 1.5
+hostile = [HOSTILE["index"]][: len(sys.argv) - 1]
+for source in hostile:
+    threading.Thread(target=chat.render, args=(source, [Message("user", "")])).start()
+time.sleep(0.5)
+while len(chat.POOL._idle) + len(hostile) < chat.POOL.n_processes:
+    time.sleep(0.05)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads Linux's /proc")
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "at work"])
+def test_a_killed_server_leaves_no_process(busy: bool) -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-c", KILLED, *(["busy"] if busy else [])],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    children = _children(server.pid)
+    assert len(children) == chat.POOL.n_processes
+    server.kill()
+    server.wait()
+    server.stdout.close()
+    deadline = time.monotonic() + 30
+    while any(_runs(pid) for pid in children):
+        assert time.monotonic() < deadline, "a process outlives its server"
+        time.sleep(0.05)
+
+
+def _children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Its template is harmless for one message and hostile for two."""
+    hostile = "{% if messages | length > 1 %}" + HOSTILE["index"] + "{% endif %}x"
+    started = Server("--template", hostile)
+    yield started
+    if started.process.poll() is None:
+        os.killpg(started.process.pid, signal.SIGKILL)
+    started.process.communicate()
+
+
+def test_a_server_answers_others_and_hears_sigterm_meanwhile(server: Server) -> None:
+    port = int(server.line(r"http://127\.0\.0\.1:(\d+)/"))
+    server.line("(Ready)")
+
+    def ask(n: int) -> int:
+        body = {"messages": [{"role": "user", "content": "Hi"}] * n, "max_tokens": 1}
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        return connection.getresponse().status
+
+    assert ask(1) == 200
+    with ThreadPoolExecutor(2) as pool:
+        attack = pool.submit(ask, 2)
+        n_answered = 0
+        while not attack.done():
+            begun = time.monotonic()
+            assert ask(1) == 200
+            assert time.monotonic() - begun < chat.MAX_SECONDS
+            n_answered += 1
+        assert attack.result() == 400
+        assert n_answered > 1
+        attack = pool.submit(ask, 2)
+        time.sleep(0.3)
+        server.process.terminate()
+        assert server.process.wait(10) == 0
+        attack.exception()
