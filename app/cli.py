@@ -88,12 +88,15 @@ class BadInput(click.ClickException):
 @contextmanager
 def _errors() -> Iterator[None]:
     """Turn the errors that users can act on into one line and an exit code."""
+    from app.limited_tokenizer import TextOverLimitError, TokenizerOverLimitError
     from gpu import EngineError, InvalidRequest, ModelError
 
     try:
         yield
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
+    except (TokenizerOverLimitError, TextOverLimitError) as error:
+        raise Failure(str(error)) from None
     except (ModelError, InvalidRequest) as error:
         raise BadInput(str(error)) from None
     except EngineError as error:

@@ -33,6 +33,8 @@ from gpu import (
     Interventions,
     ReachedFrom,
     SamplingParams,
+    TextChunk,
+    TextEncoding,
 )
 from gpu.events import Event
 from gpu.inspection import Answer, Question
@@ -61,6 +63,9 @@ class Tokenizer(Protocol):
     def encode_with_offsets(
         self, text: str, bos: bool = True, specials: bool = True, inside: bool = False
     ) -> tuple[list[int], list[tuple[int, int]]]: ...
+    def encode_batch(
+        self, chunks: Sequence[TextChunk], offsets: bool = False
+    ) -> list[TextEncoding]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
     def piece(self, id: int) -> str: ...
     def token_bytes(self, id: int) -> bytes: ...

@@ -17,7 +17,6 @@ import importlib
 import os
 import signal
 import struct
-import sys
 from collections.abc import Callable
 
 try:
@@ -43,6 +42,7 @@ def main(module: str, memory_bytes: int) -> None:
     needs no files sets `NO_FILES`, and has a `prepare` that is called while there are files;
     `MOST_KEPT_BYTES` of one is the memory with which it goes on."""
     reader, writer = _own_pipes()
+    held = _memory_reader()
     if hasattr(signal, "pthread_sigmask"):  # what the server's thread blocked is blocked here too
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
     found = importlib.import_module(module)
@@ -53,7 +53,7 @@ def main(module: str, memory_bytes: int) -> None:
         _limit("AS", memory_bytes + MAPPED_BYTES)
         forbid_files()
     most_kept = getattr(found, "MOST_KEPT_BYTES", None)
-    _serve(found.answer, reader, writer, most_kept)
+    _serve(found.answer, reader, writer, lambda: most_kept is not None and held() > most_kept)
 
 
 def forbid_files() -> None:
@@ -83,7 +83,7 @@ def _own_pipes() -> tuple[int, int]:
     return reader, writer
 
 
-def _serve(answer: Answer, reader: int, writer: int, most_kept: int | None) -> None:
+def _serve(answer: Answer, reader: int, writer: int, is_last: Callable[[], bool]) -> None:
     last = False
     while not last:
         try:
@@ -97,17 +97,20 @@ def _serve(answer: Answer, reader: int, writer: int, most_kept: int | None) -> N
         except MemoryError:
             os.write(writer, REPLY_HEAD.pack(OUT_OF_MEMORY))
             return
-        last = most_kept is not None and _greatest_memory() > most_kept
+        last = is_last()
         _write(writer, REPLY_HEAD.pack(len(reply) | LAST * last) + reply)
         _end_after(None)
 
 
-def _greatest_memory() -> int:
-    """The most bytes that this process ever held; 0 where the system does not say."""
-    if resource is None:
-        return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def _memory_reader() -> Callable[[], int]:
+    """How many bytes this process holds; always 0 where the system has no /proc. (The greatest
+    number that `getrusage` knows begins with what the server held.)"""
+    try:
+        statm = os.open("/proc/self/statm", os.O_RDONLY)
+    except OSError:
+        return lambda: 0
+    page = os.sysconf("SC_PAGE_SIZE")
+    return lambda: int(os.pread(statm, 128, 0).split()[1]) * page
 
 
 def _end_after(seconds: float | None) -> None:

@@ -118,7 +118,10 @@ class LimitedPool:
         except (OverLimit, EngineError) as error:  # who asks next is told
             log.debug("a limited process cannot be started: %s", error)
             return
-        self._give_back(process)
+        if process.alive:
+            self._give_back(process)
+        else:
+            self._forget()
 
 
 def _start_in_background(pool: weakref.ref[LimitedPool]) -> None:

@@ -83,6 +83,8 @@ class LimitedProcess:
 
     def call(self, request: bytes, seconds: float) -> bytes:
         """The answer to `request`. Raises OverLimit, after which the process is gone."""
+        if not self.end.alive:
+            raise OverLimit("has ended its process")
         late = threading.Timer(seconds, self._time_out, [self._n_calls])
         late.daemon = True
         late.start()
@@ -130,7 +132,7 @@ class LimitedProcess:
     def _why_gone(self, seconds: float) -> str:
         ended_by = _signal_name(self._process.wait())
         if self._timed_out or ended_by in ("SIGALRM", "SIGXCPU"):
-            return f"takes longer than {seconds:g} s"
+            return f"takes longer than {round(seconds, 1):g} s"
         if ended_by == "SIGABRT":  # as Rust ends a process
             return f"ends its process, perhaps because it {self._too_much_memory()}"
         return f"ends its process ({ended_by or self._process.returncode})"

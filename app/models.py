@@ -15,11 +15,13 @@ from pathlib import Path
 
 from app import tale
 from app.config import Settings
+from app.engines import Tokenizer
 from app.hub import HubFile, Snapshot, look_up
 from app.hub_gguf import cached, choices, chosen, is_hub_name, name_parts, write_outlines
+from app.limited_tokenizer import LimitedTokenizer, load_tokenizer
 from app.memory import expect_fit
 from app.transfer import Transfer
-from gpu import ModelConfig, ModelError, Shapes, Tokenizer, gguf_part
+from gpu import ModelConfig, ModelError, Shapes, gguf_part
 
 OnTransfer = Callable[[Transfer], None]
 Judge = Callable[..., None]
@@ -48,6 +50,12 @@ class Model:
     tokenizer: Tokenizer
     missing: tuple[HubFile, ...] = ()
     snapshot: Snapshot | None = None
+
+    @property
+    def engine_tokenizer(self) -> LimitedTokenizer | None:
+        """What its engine shall use, so that it does not read the tokenizer's files again; None
+        for the bundled model, whose engine may."""
+        return self.tokenizer if isinstance(self.tokenizer, LimitedTokenizer) else None
 
     def fetch(
         self, on_transfer: OnTransfer = _unheard, cancelled: Callable[[], bool] = _never
@@ -92,7 +100,7 @@ def find_model(
     ModelConfig.from_folder(path)
     resolved = path.resolve()
     called = tale.NAME if resolved == tale.model_dir() else _called(resolved.name)
-    model = Model(called, path, Tokenizer.load(path))
+    model = Model(called, path, load_tokenizer(path))
     judge(called, path)
     return model
 
@@ -113,15 +121,19 @@ def _of_hub(name: str, settings: Settings, judge: Judge) -> Model:
         ModelConfig.from_folder(snapshot.folder)
         snapshot.fetch(snapshot.missing_small())
         ModelConfig.from_folder(snapshot.folder)  # with what generation_config.json adds
-        tokenizer = Tokenizer.load(snapshot.folder)
+        tokenizer = load_tokenizer(snapshot.folder)
         weights = snapshot.weight_names()
         missing = snapshot.missing(weights)
         shapes = functools.partial(snapshot.shapes, weights)
         judge(name, snapshot.folder, shapes if missing else None)
     except ModelError as error:
         # The cache's folders say nothing to a person.
-        raise ModelError(str(error).replace(f"{snapshot.folder}/", f"{name}: ")) from None
+        raise type(error)(_called_so(str(error), snapshot.folder, name)) from None
     return Model(name, snapshot.folder, tokenizer, missing, snapshot)
+
+
+def _called_so(message: str, folder: Path, name: str) -> str:
+    return message.replace(f"{folder}/", f"{name}: ").replace(str(folder), name)
 
 
 def _gguf_of_hub(name: str, snapshot: Snapshot, files: tuple[HubFile, ...], judge: Judge) -> Model:
@@ -133,8 +145,8 @@ def _gguf_of_hub(name: str, snapshot: Snapshot, files: tuple[HubFile, ...], judg
         try:
             path = write_outlines(snapshot, files, folder) if missing else here
             ModelConfig.from_folder(path)
-            tokenizer = Tokenizer.load(path)
+            tokenizer = load_tokenizer(path, later=here)
             judge(name, path)
         except ModelError as error:
-            raise ModelError(str(error).replace(f"{folder}/", f"{name}: ")) from None
+            raise type(error)(_called_so(str(error), folder, name)) from None
     return Model(name, here, tokenizer, missing, snapshot)

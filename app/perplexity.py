@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal, cast
 
 from app.config import Dtype, KvDtype, Settings
@@ -67,7 +66,7 @@ def _of_weights(
     given: dict[str, str] = {}
 
     def load(dtype: str) -> Engine:
-        engine = _load(replace(settings, dtype=cast(Dtype, dtype)), model.path, model.name)
+        engine = _load(replace(settings, dtype=cast(Dtype, dtype)), model)
         given[dtype] = engine.info.products
         return engine
 
@@ -89,7 +88,7 @@ def _of_caches(
 
     def load(kv_dtype: str) -> Engine:
         wanted = replace(settings, dtype=KV_REFERENCE, kv_dtype=cast(KvDtype, kv_dtype))
-        return _load(wanted, model.path, model.name)
+        return _load(wanted, model)
 
     for found in perplexities(load, cut, kv_dtypes, reference=KV_REFERENCE):
         yield f"{found.dtype:8}  {n_bytes[found.dtype]:11,}  {'all':>11}  {_figures(found)}"
@@ -102,8 +101,14 @@ def _of_spans(found: Perplexity) -> Iterator[str]:
             yield f"{'':8}  {'':11}  {f'{first}–{end - 1}':>11}  {_figures(part)}"
 
 
-def _load(settings: Settings, path: Path, name: str) -> Engine:
-    return load_engine(settings, path, lambda done, message: None, name=name)
+def _load(settings: Settings, model: Model) -> Engine:
+    return load_engine(
+        settings,
+        model.path,
+        lambda done, message: None,
+        name=model.name,
+        tokenizer=model.engine_tokenizer,
+    )
 
 
 def _figures(found: Measured) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +11,7 @@ from typing import NamedTuple
 from app.chat import free_mark, render
 from app.engines import Tokenizer
 from app.protocol import Message
-from gpu import InvalidRequest
+from gpu import InvalidRequest, TextChunk, TextEncoding
 
 
 def prompt_ids(
@@ -45,10 +47,8 @@ def message_ids(
 ) -> list[int]:
     """Token ids of a conversation, in the model's chat template; `InvalidRequest` if it has none,
     or one that does not take these messages."""
-    ids: list[int] = []
-    for text, specials in rendered_parts(tokenizer, messages, continue_final).parts:
-        ids += tokenizer.encode_with_offsets(text, False, specials, inside=bool(ids))[0]
-    return ids
+    parts = rendered_parts(tokenizer, messages, continue_final).parts
+    return [id for encoding in encoded_parts(tokenizer, parts) for id in encoding.ids]
 
 
 class Part(NamedTuple):
@@ -67,6 +67,15 @@ class Parts(NamedTuple):
     mark: str
 
 
+def encoded_parts(
+    tokenizer: Tokenizer, parts: Sequence[Part], offsets: bool = False
+) -> list[TextEncoding]:
+    """Each part of a text that they are together."""
+    begun = itertools.accumulate((bool(part.text) for part in parts), operator.or_, initial=False)
+    chunks = [TextChunk(part.text, part.specials, inside) for part, inside in zip(parts, begun)]  # noqa: B905
+    return tokenizer.encode_batch(chunks, offsets)
+
+
 def rendered_parts(
     tokenizer: Tokenizer, messages: Sequence[Message], continue_final: bool = False
 ) -> Parts:
@@ -77,13 +86,13 @@ def rendered_parts(
     special tokens off. Without such contents the rendered text is encoded as it is.
     """
     contents = [message.content for message in messages]
-    names = {name for text in contents for name in special_names(tokenizer, text)}
+    names = special_names(tokenizer, contents)
     mark = free_mark(contents) if names else ""
     marked_messages = [Message(m.role, marked(m.content, names, mark)) for m in messages]
     text = rendered(tokenizer, marked_messages, continue_final)
     if not names:
         return Parts([Part(text, True)], names, mark)
-    own = special_names(tokenizer, text)
+    own = special_names(tokenizer, [text])
     pieces = split(text, own)
     parts = [Part(piece.replace(mark, ""), at % 2 == 1) for at, piece in enumerate(pieces)]
     return Parts(parts, names, mark)
@@ -106,11 +115,14 @@ def rendered(tokenizer: Tokenizer, messages: Sequence[Message], continue_final: 
     )
 
 
-def special_names(tokenizer: Tokenizer, text: str) -> set[str]:
-    """The special tokens whose names stand in `text`."""
-    ids = set(tokenizer.encode(text, bos=False))
-    names = {tokenizer.piece(id) for id in ids if tokenizer.is_special(id)}
-    return {name for name in names if name in text}
+def special_names(tokenizer: Tokenizer, texts: Sequence[str]) -> set[str]:
+    """The special tokens whose names stand in one of `texts`."""
+    found: set[str] = set()
+    encodings = tokenizer.encode_batch([TextChunk(text) for text in texts])
+    for text, encoding in zip(texts, encodings, strict=True):
+        names = {tokenizer.piece(id) for id in set(encoding.ids) if tokenizer.is_special(id)}
+        found |= {name for name in names if name in text}
+    return found
 
 
 def marked(text: str, names: set[str], mark: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app import version
 from app.config import Settings
-from app.models import find_model
+from app.models import Model, find_model
 from app.progress_line import ProgressLine, fetch_with_line
 from app.server import load_engine
 from gpu import (
@@ -60,7 +60,7 @@ def lines(settings: Settings, plan: Plan) -> Iterator[str]:
         f"{model.name}: {config.experts.n} experts in each of {len(config.expert_layers)} layers, "
         f"{config.experts.per_token} of them for each token"
     )
-    engine = _load(settings, model.path, size)
+    engine = _load(settings, model, model.path, size)
     try:
         before = text_perplexity(engine, tested)
         yield f"perplexity before  {before:.4f}"
@@ -71,16 +71,17 @@ def lines(settings: Settings, plan: Plan) -> Iterator[str]:
     yield from _table(scores, kept)
     _write(model.path, plan, scores, kept)
     yield f"written to {plan.out}: {config.experts.n - dropped} experts in each of these layers"
-    engine = _load(settings, plan.out, size)
+    engine = _load(settings, model, plan.out, size)
     try:
         yield f"perplexity after   {text_perplexity(engine, tested):.4f}"
     finally:
         engine.close()
 
 
-def _load(settings: Settings, path: Path, context: int) -> Engine:
+def _load(settings: Settings, model: Model, path: Path, context: int) -> Engine:
+    """`model`, or what was pruned of it at `path`."""
     wanted = replace(settings, context=context, slots=1)
-    return load_engine(wanted, path, lambda done, message: None)
+    return load_engine(wanted, path, lambda done, message: None, tokenizer=model.engine_tokenizer)
 
 
 def _scores(engine: Engine, config: ModelConfig, cut: Sequence[TextWindow]) -> ExpertScores:

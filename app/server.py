@@ -25,6 +25,7 @@ from app.config import Settings
 from app.engines import EngineClient, Progress
 from app.heartbeat import Patience
 from app.http_server import http_server
+from app.limited_tokenizer import LimitedTokenizer
 from app.loras import find_loras, usable
 from app.models import find_model
 from app.progress_line import fetch_with_line
@@ -83,10 +84,12 @@ def load_engine(
     name: str | None = None,
     loras: Mapping[str, Path] | None = None,
     warm_up: bool = False,
+    tokenizer: LimitedTokenizer | None = None,
 ) -> Engine:
     """What the engine's process does first. `name`: of the model, if not its folder's; `loras`:
     folders of adapters, of which those are left out that the model cannot have; `warm_up`: compile
-    what requests will need while there are none."""
+    what requests will need while there are none; `tokenizer`: the model's, if it is not the bundled
+    one's."""
     return Engine.load(
         path,
         name=name or (tale.NAME if path == tale.model_dir() else None),
@@ -105,6 +108,7 @@ def load_engine(
         warm_up=warm_up,
         probe=True,
         keep_bytes=settings.keep_bytes,
+        tokenizer=tokenizer,
         progress=progress,
     )
 
@@ -122,7 +126,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     compare = compared(settings.compare_tokenizer, model.path)
     with bind(settings.host, settings.port) as listener:
         engine = ProcessEngine(
-            functools.partial(load, settings, model.path, name=model.name),
+            with_engine(load)(settings, model),
             model.tokenizer,
             settings.log_level,
             model.path,

@@ -25,6 +25,7 @@ from app.config import Dtype, Settings
 from app.engines import EngineClient, Load, Served
 from app.hub_gguf import is_hub_name
 from app.known_models import KnownModel, known_models
+from app.limited_tokenizer import LimitedTokenizer
 from app.models import Model, find_model
 from app.transfer import Cancelled, Transfer
 from gpu import EngineError, InvalidRequest, expect_loadable
@@ -176,7 +177,10 @@ class Switching:
             if self._cancelled.is_set():
                 raise Cancelled
             served = Served(self._make_load(settings, model), model.tokenizer, model.path)
+            before = self._engine.tokenizer
             self._engine.switch(served)
+            if isinstance(before, LimitedTokenizer):
+                before.close()
             self._change = ModelChange(name, "loading")
         except Cancelled:
             self._change = ModelChange(name, "cancelled", "the model before goes on being served")
@@ -193,6 +197,8 @@ def with_engine(
     """`make_load` of `app.server.load_engine`, which goes to another process."""
 
     def make_load(settings: Settings, model: Model) -> Load:
-        return functools.partial(load, settings, model.path, name=model.name)
+        return functools.partial(
+            load, settings, model.path, name=model.name, tokenizer=model.engine_tokenizer
+        )
 
     return make_load

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from app.config import Settings
+from app.engines import Tokenizer
 from app.loras import find_loras
 from app.models import find_model
 from app.progress_line import fetch_with_line
@@ -30,23 +31,30 @@ def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool
     fetch_with_line(model)
     for lora, folder in loras.items():
         check_lora(lora, folder, model.path)
+    ids = _prompt_ids(model.tokenizer, prompt, chat)
     engine = load_engine(
-        settings, model.path, lambda done, message: None, name=model.name, loras=loras
+        settings,
+        model.path,
+        lambda done, message: None,
+        name=model.name,
+        loras=loras,
+        tokenizer=model.engine_tokenizer,
     )
     try:
-        if chat and engine.tokenizer.chat_template is None:
-            click.echo("this model has no chat template: it continues the text instead", err=True)
-            chat = False
-        if chat:
-            ids = prompt_ids(engine.tokenizer, messages=[Message("user", prompt)])
-        else:
-            ids = prompt_ids(engine.tokenizer, prompt)
         params.setdefault("seed", secrets.randbits(32))
         wanted = msgspec.structs.replace(engine.info.defaults, **params)
         reach = Interventions(loras=tuple(LoraStrength(lora, 1.0) for lora in loras))
         return _stream(engine.generate(ids, wanted, reach=reach), wanted.seed)
     finally:
         engine.close()
+
+
+def _prompt_ids(tokenizer: Tokenizer, prompt: str, chat: bool) -> list[int]:
+    if chat and tokenizer.chat_template is not None:
+        return prompt_ids(tokenizer, messages=[Message("user", prompt)])
+    if chat:
+        click.echo("this model has no chat template: it continues the text instead", err=True)
+    return prompt_ids(tokenizer, prompt)
 
 
 def _stream(run: Run, seed: int | None) -> bool:

@@ -9,10 +9,10 @@ from typing import NamedTuple, Protocol
 
 from app import spans, tale
 from app.engines import EngineClient, Tokenizer
-from app.prompts import prompt_ids, rendered_parts
+from app.limited_tokenizer import load_tokenizer
+from app.prompts import encoded_parts, prompt_ids, rendered_parts
 from app.protocol import Cut, Message, Piece, PromptPiece, Tokenize, Tokenized
 from gpu import InvalidRequest
-from gpu import Tokenizer as ModelTokenizer
 
 
 class Cutter(Protocol):
@@ -58,10 +58,10 @@ def compared(path: Path | None, model: Path) -> Compared:
         bundled = Path(tale.model_dir())
         if model.resolve() == bundled:
             return BYTES
-        return Compared(tale.NAME, ModelTokenizer.load(bundled))
+        return Compared(tale.NAME, load_tokenizer(bundled))
     whole = path.resolve()
     folder = whole.parent if whole.name in ("tokenizer.json", "tokenizer.model") else whole
-    return Compared(folder.name, ModelTokenizer.load(path))
+    return Compared(folder.name, load_tokenizer(path))
 
 
 class _Read(NamedTuple):
@@ -126,10 +126,8 @@ class Tokenizing:
         owners = spans.owners(self._tokenizer, messages, continue_final, parts, whole)
         tokens: list[PromptPiece] = []
         start = 0
-        for text, specials in parts.parts:
-            ids, offsets = self._tokenizer.encode_with_offsets(
-                text, bos=False, specials=specials, inside=start > 0
-            )
+        encodings = encoded_parts(self._tokenizer, parts.parts, offsets=True)
+        for (text, _), (ids, offsets) in zip(parts.parts, encodings, strict=True):
             for id, (first, end) in zip(ids, offsets, strict=True):
                 owner = owners.of(start + first, start + end)
                 role = "" if owner is None else messages[owner].role

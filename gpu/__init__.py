@@ -52,7 +52,8 @@ from gpu.reap import ExpertScores, expert_scores, n_dropped
 from gpu.runner import DeviceInfo, LoraInfo
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt
-from gpu.text.tokenizer import DecodeStream, Tokenizer
+from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTable, table_of
+from gpu.text.tokenizer import DecodeStream, Tokenizer, expect_unicode
 from gpu.tuning.probed import Probed, ProbedRow
 
 __all__ = [
@@ -94,20 +95,26 @@ __all__ = [
     "Steer",
     "TensorEntry",
     "TensorSummary",
+    "TextChunk",
+    "TextEncoding",
     "TextWindow",
+    "TokenTable",
     "Tokenizer",
+    "TokenizerLike",
     "check_lora",
     "devices",
     "encode_interventions",
     "expect_empty",
     "expect_in_turn",
     "expect_loadable",
+    "expect_unicode",
     "expert_scores",
     "gguf_part",
     "is_tuned",
     "n_dropped",
     "perplexities",
     "probe_device",
+    "table_of",
     "text_perplexity",
     "text_windows",
     "token_bytes_by_format",

@@ -53,6 +53,7 @@ from gpu.runner import Runner
 from gpu.sampling import SamplingParams
 from gpu.script import ChangeAt, checked_script, encoded_reaches
 from gpu.step import Floats
+from gpu.text.token_table import TokenizerLike
 from gpu.text.tokenizer import Tokenizer
 
 
@@ -62,7 +63,7 @@ class Engine:
     def __init__(
         self,
         make_runner: Callable[[], Runner],
-        tokenizer: Tokenizer,
+        tokenizer: TokenizerLike,
         *,
         name: str = "model",
         dtype: str = "f16",
@@ -119,6 +120,7 @@ class Engine:
         keep_bytes: int = 0,
         expert_slots: int | None = None,
         products: str = "auto",
+        tokenizer: TokenizerLike | None = None,
         progress: Progress = lambda fraction, message: None,
     ) -> Engine:
         """Load a model folder (config.json, *.safetensors, and tokenizer.json or tokenizer.model)
@@ -141,6 +143,7 @@ class Engine:
         products      what products with q8 and q4 weights are given: "float", or "bytes", blocks of
                       32 rounded with a scale of their own; "auto": with `probe` what was measured
                       to be faster, else "float"
+        tokenizer     the model's, if it is open already; else that of the folder or file
         progress      gets a fraction and a message, also from the engine's thread
 
         Raises ModelError for a model that cannot be run and DeviceError for a device that cannot
@@ -156,7 +159,8 @@ class Engine:
         if expert_slots is not None:
             check_expert_slots(expert_slots, backend)
         check_products(products, backend)
-        tokenizer = Tokenizer.load(folder)
+        if tokenizer is None:
+            tokenizer = Tokenizer.load(folder)
         parameters = Checkpoint.open(folder).parameters(config.tie_embeddings)
 
         def make_runner() -> Runner:
@@ -323,6 +327,6 @@ class Engine:
                 )
 
 
-def _end_ids(config: ModelConfig, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _end_ids(config: ModelConfig, tokenizer: TokenizerLike) -> tuple[int, ...]:
     """The tokens that end a text, as the model or its tokenizer says."""
     return tuple(dict.fromkeys((*config.eos_ids, *tokenizer.eos_ids)))

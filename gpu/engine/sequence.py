@@ -36,7 +36,8 @@ from gpu.sampling import SamplingParams
 from gpu.script import Script, most_tokens
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
 from gpu.text.stopping import StopMatcher
-from gpu.text.tokenizer import DecodeStream, Tokenizer
+from gpu.text.token_table import TokenizerLike
+from gpu.text.tokenizer import DecodeStream
 
 SEED_BITS = 32
 """Seeds the engine draws itself stay exact in every JSON reader."""
@@ -73,7 +74,7 @@ class Sequence:
         self,
         prompt: list[int],
         params: SamplingParams,
-        tokenizer: Tokenizer,
+        tokenizer: TokenizerLike,
         eos_ids: tuple[int, ...],
         context: int,
         *,

@@ -18,6 +18,8 @@ from gpu.text.added_tokens import add_tokens, mark_special
 from gpu.text.model_proto import read_model
 from gpu.text.sentence_piece import make_backend
 
+MAX_TOKENIZER_BYTES = 100 * 1024 * 1024
+"""Three times the largest real tokenizer.json."""
 MAX_TEMPLATE_BYTES = 1 << 20
 """The longest real chat templates have 20 KB."""
 
@@ -64,6 +66,12 @@ def panic_raises(failure: Exception) -> Iterator[None]:
 
 
 def _of_json(path: Path) -> tokenizers.Tokenizer:
+    n_bytes = path.stat().st_size
+    if n_bytes > MAX_TOKENIZER_BYTES:
+        raise ModelError(
+            f"{path}: has {n_bytes:,} bytes, but {MAX_TOKENIZER_BYTES:,} are the most that is read "
+            "of a tokenizer; is it one?"
+        )
     try:
         with panic_raises(ValueError("it is damaged")):
             return tokenizers.Tokenizer.from_file(str(path))

@@ -24,6 +24,10 @@ from gpu.json_object import JsonObject, shown
 from gpu.text.folder import panic_raises, read_folder
 from gpu.text.gguf_tokenizer import read_tokenizer
 from gpu.text.token_bytes import TokenBytes
+from gpu.text.token_table import TextChunk, TextEncoding
+
+MAX_VOCAB = 1 << 22
+"""Ids; the largest real vocabularies have some hundred thousand."""
 
 
 class Tokenizer:
@@ -33,6 +37,7 @@ class Tokenizer:
     eos_ids               ids of the end-of-sequence token the tokenizer names (see also
                           `ModelConfig.eos_ids`)
     chat_template         Jinja source of the default template, None when there is none
+    prefix                ids that every text begins with
     vocab_size            one more than the greatest id; the model's own may be larger (padding)
     """
 
@@ -51,10 +56,15 @@ class Tokenizer:
         self.eos_ids: tuple[int, ...] = () if eos_id is None else (eos_id,)
         self.chat_template: str | None = None
         self.vocab_size = 1 + max(backend.get_vocab().values(), default=-1)
+        if self.vocab_size > MAX_VOCAB:
+            raise ModelError(
+                f"{where}: its greatest token id is {self.vocab_size - 1}, but {MAX_VOCAB - 1} is "
+                "the greatest that is accepted"
+            )
         added = backend.get_added_tokens_decoder()
         self._specials = frozenset(id for id, token in added.items() if token.special)
         self._added = frozenset(added)
-        self._prefix = self._find_prefix(config, bos_id)
+        self.prefix = self._find_prefix(config, bos_id)
         self._beginning = backend.pre_tokenizer
         self._inside = _without_prefix(backend.pre_tokenizer)
         backend.post_processor = None  # it would only trim spaces from offsets now
@@ -109,6 +119,16 @@ class Tokenizer:
         prefix = self._missing_prefix(encoding.ids) if bos else ()
         return [*prefix, *encoding.ids], [(0, 0)] * len(prefix) + encoding.offsets
 
+    def encode_batch(
+        self, chunks: Sequence[TextChunk], offsets: bool = False
+    ) -> list[TextEncoding]:
+        """Several texts, each as `encode_with_offsets` without `bos` has it."""
+        found = []
+        for text, specials, inside in chunks:
+            ids, places = self.encode_with_offsets(text, False, specials, inside)
+            found.append(TextEncoding(ids, places if offsets else []))
+        return found
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of a whole sequence, without special tokens; U+FFFD for bytes that are not text."""
         stream = DecodeStream(self, ())
@@ -148,13 +168,7 @@ class Tokenizer:
         return self._token_bytes.strip
 
     def _encode(self, text: str, specials: bool, inside: bool = False) -> tokenizers.Encoding:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                f"the text must be Unicode, but has {text[error.start]!r} at {error.start}, "
-                "which is half of a surrogate pair"
-            ) from None
+        expect_unicode(text)
         failure = InvalidRequest(f"{self._where}: the tokenizer fails at this text; is it damaged?")
         with self._lock, panic_raises(failure):
             self._backend.encode_special_tokens = not specials
@@ -167,7 +181,7 @@ class Tokenizer:
 
     def _missing_prefix(self, ids: list[int]) -> tuple[int, ...]:
         """What must come before `ids` so that they begin as every text does."""
-        return () if tuple(ids[: len(self._prefix)]) == self._prefix else self._prefix
+        return () if tuple(ids[: len(self.prefix)]) == self.prefix else self.prefix
 
     def _token(self, id: int) -> str | None:
         return self._backend.id_to_token(id) if 0 <= id < self.vocab_size else None
@@ -208,6 +222,17 @@ class Tokenizer:
                     f"the text holds {token!r}, which this model's tokenizer cannot tell from its "
                     "control token; write it differently"
                 )
+
+
+def expect_unicode(text: str) -> None:
+    """Raises InvalidRequest for half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"the text must be Unicode, but has {text[error.start]!r} at {error.start}, "
+            "which is half of a surrogate pair"
+        ) from None
 
 
 class Bytes(Protocol):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from gpu import TextChunk, TextEncoding
+
 BOS, EOS, USER, ASSISTANT, SYSTEM, END = range(6)
 SPECIAL = ("<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>")
 FIRST_BYTE = len(SPECIAL)
@@ -74,6 +76,12 @@ class FakeTokenizer:
         if bos and (not found or found[0][0] != BOS):
             found.insert(0, (BOS, (0, 0)))
         return [id for id, _ in found], [span for _, span in found]
+
+    def encode_batch(
+        self, chunks: Sequence[TextChunk], offsets: bool = False
+    ) -> list[TextEncoding]:
+        found = [self.encode_with_offsets(c.text, False, c.specials, c.inside) for c in chunks]
+        return [TextEncoding(ids, places if offsets else []) for ids, places in found]
 
     def _plain(self, text: str, start: int, end: int) -> Iterator[tuple[int, tuple[int, int]]]:
         for match in re.compile(r" ?[A-Za-z]+|\n\n|.", re.DOTALL).finditer(text, start, end):

@@ -35,7 +35,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings of the engines that were loaded."""
     found: list[Settings] = []
 
-    def load(settings: Settings, path: Path, progress: Any, name: str) -> Sure:
+    def load(settings: Settings, path: Path, progress: Any, **_: Any) -> Sure:
         found.append(settings)
         return Sure(settings)
 

@@ -66,7 +66,7 @@ def test_a_dead_expert_of_each_layer_goes_and_perplexity_stays(tmp_path: Path, t
 def test_what_cannot_be_pruned_is_said_before_anything_is_loaded(
     tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.reap.load_engine", lambda *args: pytest.fail("loaded"))
+    monkeypatch.setattr("app.reap.load_engine", lambda *_, **__: pytest.fail("loaded"))
     folder, full = random_models.folder(NAME), tmp_path / "full"
     full.mkdir()
     (full / "mine").write_text("here")

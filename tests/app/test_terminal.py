@@ -9,10 +9,23 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from app import tale
 from app.cli import main
+from app.models import Model
 from gpu import DeviceError
+from tests.app import fake_engine
 from tests.app.fake_engine import FakeEngine, FakeOptions
 from tests.app.fake_tokenizer import STORY, FakeTokenizer
+
+
+@pytest.fixture(autouse=True)
+def model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake engine's, as it is when it is asked for."""
+
+    def find(*_: Any, **__: Any) -> Model:
+        return Model("fake", tale.model_dir(), fake_engine.FakeTokenizer())
+
+    monkeypatch.setattr("app.terminal.find_model", find)
 
 
 @pytest.fixture
