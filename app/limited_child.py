@@ -120,8 +120,7 @@ def _end_after(seconds: float | None) -> None:
         if seconds is None:
             faulthandler.cancel_dump_traceback_later()
         else:
-            quiet = open(os.devnull, "w")  # noqa: SIM115  (it is written when the time is over)
-            faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=quiet)
+            faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True)
         return
     signal.setitimer(signal.ITIMER_REAL, 0 if seconds is None else seconds + GRACE_SECONDS)
     if seconds is not None:

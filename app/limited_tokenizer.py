@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,6 +41,9 @@ BUSY = "too many texts are being encoded"
 KNOWN_CHARS = 2000
 MOST_KNOWN = 256
 """Short texts whose ids are kept: those of interventions come again with every move of a slider."""
+
+Known = dict[tuple[TextChunk, bool], TextEncoding]
+"""Chunks, and whether with offsets."""
 
 _answers = msgspec.msgpack.Decoder(Loaded | Encoded | Refused)
 
@@ -82,7 +85,7 @@ class LimitedTokenizer:
         if process is not None:
             self._pool.add(process)
         self._lock = threading.Lock()
-        self._known: dict[tuple[TextChunk, bool], TextEncoding] = {}
+        self._known: Known = {}
 
     @classmethod
     def load(cls, path: Path, later: Path | None = None) -> LimitedTokenizer:
@@ -90,8 +93,9 @@ class LimitedTokenizer:
         process, table = _started(path.absolute())
         return cls((later or path).absolute(), table, process)
 
-    def __reduce__(self) -> tuple[type[LimitedTokenizer], tuple[Path, TokenTable]]:
-        return type(self), (self._path, self._table)
+    def __reduce__(self) -> tuple[Callable[..., LimitedTokenizer], tuple[Path, TokenTable, Known]]:
+        with self._lock:
+            return _sent, (self._path, self._table, dict(self._known))
 
     def close(self) -> None:
         """End the process. A text that comes later starts another."""
@@ -196,3 +200,10 @@ def _started_again(path: Path, table: TokenTable) -> LimitedProcess:
         process.end()
         raise ModelError(f"{path}: its tokenizer has changed; load the model again")
     return process
+
+
+def _sent(path: Path, table: TokenTable, known: Known) -> LimitedTokenizer:
+    """In the process that one is sent to, without a process yet."""
+    tokenizer = LimitedTokenizer(path, table)
+    tokenizer._known |= known
+    return tokenizer

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import html  # noqa: F401  (Markup.striptags imports it when no file can be opened any more)
+import unicodedata  # noqa: F401  (so do names of characters in a template)
 from datetime import datetime
 
 import jinja2

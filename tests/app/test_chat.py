@@ -164,6 +164,15 @@ ALLOWED = {
     "dict(a=1) | tojson ~ dict.fromkeys('ab', 1)": "{\"a\": 1}{'a': 1, 'b': 1}",
     "namespace(self=1).self + 10 ** 9 * 0.5 - 3 % 2": "500000000.0",
     "1700000000 + 1700000000": "3400000000",
+    "'<b>a</b> &amp;' | striptags ~ ('<' | e) ~ ('<' | forceescape)": "a &&lt;&lt;",
+    "'a b/c' | urlencode ~ ({'a': 1} | xmlattr) ~ ('http://a.bc' | urlize)": ""
+    'a%20b/c a="1"<a href="http://a.bc" rel="noopener">http://a.bc</a>',
+    "[1, {'a': 2}] | pprint ~ (1000 | filesizeformat) ~ (2.5 | round)": "[1, {'a': 2}]1.0 kB2.0",
+    "'\\N{FOX FACE}' ~ ('ÄB' | lower | capitalize | center(4))": "🦊 Äb ",
+    "{'b': 1, 'a': 2} | dictsort ~ ([3, 1] | sort | first) ~ ([1, 2] | random in [1, 2])": ""
+    "[('a', 2), ('b', 1)]1True",
+    "[1, 2, 3] | slice(2) | map('list') | list ~ ('2' | int + 1) ~ ('a b' | wordcount)": ""
+    "[[1, 2], [3]]32",
     "range(3) | map('string') | map('center', 3) | join": " 0  1  2 ",
 }
 

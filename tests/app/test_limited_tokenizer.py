@@ -30,7 +30,16 @@ from app.limited_tokenizer import (
 )
 from app.models import find_model
 from app.server import load_engine
-from gpu import InvalidRequest, ModelError, QueueFull, SamplingParams, TextChunk, Tokenizer
+from gpu import (
+    Interventions,
+    InvalidRequest,
+    ModelError,
+    QueueFull,
+    SamplingParams,
+    Steer,
+    TextChunk,
+    Tokenizer,
+)
 from tests.app import hostile_tokenizers as hostile
 from tests.app.conftest import wait_ready
 from tests.app.fake_engine import loader
@@ -323,6 +332,26 @@ def test_a_reply_that_is_too_large_ends_the_process() -> None:
         process.call(b"1", 10)
 
 
+LATE = """
+from app import limited_child
+limited_child.resource = None
+limited_child.GRACE_SECONDS = 0.0
+limited_child._end_after(5.0)
+limited_child._end_after(None)
+limited_child._end_after(0.3)
+sum(range(10 ** 12))
+"""
+
+
+def test_where_there_are_no_limits_of_the_system_a_watch_ends_a_process_that_lost_its_server() -> (
+    None
+):
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", LATE], cwd=ROOT, stderr=subprocess.DEVNULL)
+    assert done.returncode == 1
+    assert time.monotonic() - begun < MOST_SECONDS
+
+
 # ---- the engine ------------------------------------------------------------------------------
 
 
@@ -330,13 +359,16 @@ def test_the_engine_reads_no_tokenizer(tmp_path: Path) -> None:
     copy = shutil.copytree(tale.model_dir(), tmp_path / "copy")
     settings = Settings(model=str(copy), context=64, slots=1, weight_cache=0)
     model = find_model(settings, must_fit=False)
+    steered = model.tokenizer.encode("The forest")
     sent = pickle.loads(pickle.dumps(model.engine_tokenizer))
     (copy / "tokenizer.json").write_text("{}")
     engine = load_engine(settings, copy, lambda done, message: None, tokenizer=sent)
     try:
         ids = model.tokenizer.encode("Once upon a time")
         greedy = SamplingParams(temperature=0.0, max_tokens=8)
-        written = list(engine.generate(ids, greedy))
+        steer = Interventions(steer=(Steer(1, "The forest", 2.0),))
+        written = list(engine.generate(ids, greedy, reach=steer))
+        assert sent.encode("The forest") == steered
         assert sent._pool._idle == []
         text = "".join(token.text for token in written)
         assert text == model.tokenizer.decode([token.id for token in written])
@@ -349,8 +381,8 @@ def test_the_engine_reads_no_tokenizer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "text"),
-    [(hostile.grows("a"), "x"), (hostile.grows(BEAST), BEAST), (hostile.quadratic, "a" * 99_999)],
-    ids=["at loading", "at a text", "slowly"],
+    [(hostile.grows("a"), "x"), (hostile.quadratic, "a" * 99_999)],
+    ids=["at loading", "at a text"],
 )
 def test_the_command_line_says_one_line(tmp_path: Path, change: hostile.Change, text: str) -> None:
     copy = shutil.copytree(tale.model_dir(), tmp_path / "copy")
