@@ -13,17 +13,19 @@ import pytest
 from flask.testing import FlaskClient
 from safetensors.numpy import load, save
 
-from app import tale
+from app import limited_tokenizer, tale
 from app.config import Settings
 from app.engines import LocalEngine, Served, UnavailableError
 from app.free_memory import Free
 from app.known_models import known_models
+from app.limited_tokenizer import LimitedTokenizer
 from app.models import Model
-from gpu import MODEL_TYPES, Tokenizer
+from gpu import MODEL_TYPES
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import loader
 from tests.app.fake_hub import FakeHub, Repo
 from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.hostile_tokenizers import grows
 from tests.gpu import gguf_models
 
 NAME = known_models()[0].name
@@ -89,12 +91,40 @@ def test_the_model_is_changed_and_pages_hear_of_it(site: Site) -> None:
     hello = page.until("hello")
     assert hello["model"]["n_layers"] == 3
     until(lambda: newest(site)["state"] == "done")
-    assert isinstance(site.engine.tokenizer, Tokenizer)
+    assert isinstance(site.engine.tokenizer, LimitedTokenizer)
     assert site.engine.tokenizer is not before
     assert client_of(site).get("/api/weights").status_code == 200
     cached = client_of(site).get("/api/models").json
     assert cached is not None
     assert [model["name"] for model in cached["cached"]] == [NAME]
+
+
+def test_the_process_of_the_tokenizer_before_is_ended(site: Site, offered: FakeHub) -> None:
+    offered.repos["other/tale"] = offered.repos[NAME]
+    for name in (NAME, "other/tale"):
+        before = site.engine.tokenizer
+        assert client_of(site).post("/api/models", json={"name": name}).status_code == 202
+        until(lambda: newest(site)["state"] == "done")
+    assert isinstance(before, LimitedTokenizer)
+    assert before._pool._idle == []
+    assert isinstance(site.engine.tokenizer, LimitedTokenizer)
+    assert site.engine.tokenizer.encode("Once")
+
+
+def test_a_hostile_tokenizer_leaves_the_old_one(
+    site: Site, offered: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limited_tokenizer, "LOAD_SECONDS", 5.0)
+    bomb = json.loads(offered.repos[NAME].files["tokenizer.json"])
+    grows("a")(bomb)
+    changed = {"tokenizer.json": json.dumps(bomb).encode(), "tokenizer_config.json": b"{}"}
+    offered.repos[NAME].files = {**offered.repos[NAME].files, **changed}
+    response = client_of(site).post("/api/models", json={"name": NAME})
+    assert response.status_code == 400
+    assert response.json is not None
+    message = response.json["error"]["message"]
+    assert message.startswith(f"{NAME}: its tokenizer cannot be used: reading it ")
+    assert served_on(site)
 
 
 def served_on(site: Site) -> bool:
