@@ -31,6 +31,7 @@ from app.pipe import (
     Change,
     Close,
     Failed,
+    Forget,
     FromEngine,
     Loading,
     Ready,
@@ -129,6 +130,8 @@ class EngineProcess:
                         self._die(engine.failure)
                 case Ask():
                     self._ask(engine, message)
+                case Forget(asker=asker):
+                    self._forget(engine, asker)
                 case Submit() | Change():
                     try:
                         self._call(engine, message)
@@ -192,9 +195,15 @@ class EngineProcess:
                 self._refuse(message.call, error)
 
         try:
-            engine.inspect(message.question).add_done_callback(answered)
+            engine.inspect(message.question, message.asker).add_done_callback(answered)
         except Exception as error:
             self._refuse(message.call, error)
+
+    def _forget(self, engine: Engine, asker: int) -> None:
+        try:
+            engine.forget(asker)
+        except EngineClosed as error:
+            self._die(str(error))
 
     def _refuse(self, call: int, error: BaseException) -> None:
         if isinstance(error, EngineError):

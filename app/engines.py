@@ -6,6 +6,7 @@ development server); `app.worker.ProcessEngine` runs it in a process of its own 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -28,6 +29,7 @@ from app.protocol import (
 from gpu import (
     NO_INTERVENTIONS,
     ChangeAt,
+    EngineClosed,
     EngineError,
     EngineInfo,
     Interventions,
@@ -112,7 +114,8 @@ class Engine(Protocol):
         reach: Interventions = NO_INTERVENTIONS,
         reached: tuple[ReachedFrom, ...] = (),
     ) -> EngineRun: ...
-    def inspect(self, question: Question) -> Future[Answer]: ...
+    def inspect(self, question: Question, asker: int = 0) -> Future[Answer]: ...
+    def forget(self, asker: int) -> None: ...
     def close(self) -> None: ...
 
 
@@ -202,9 +205,14 @@ class EngineClient(ABC):
         """Start a run. Raises what `gpu.Engine.submit` raises, and `UnavailableError`."""
 
     @abstractmethod
-    def inspect(self, question: Question) -> Future[Answer]:
-        """Ask about a run. Refusals are raised, or come through the future, whose callbacks run on
-        a thread that must not be blocked. Do not cancel it: the engine would trip over that."""
+    def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
+        """Ask about a run. Questions of different askers take turns. Refusals are raised, or come
+        through the future, whose callbacks run on a thread that must not be blocked. Do not cancel
+        it: the engine would trip over that."""
+
+    @abstractmethod
+    def forget(self, asker: int) -> None:
+        """End the questions of an asker who waits no more: their futures raise."""
 
     def switch(self, served: Served) -> None:
         """End the model with all its runs, then load another; returns at once. Raises
@@ -260,10 +268,15 @@ class LocalEngine(EngineClient):
             reached=reached,
         )
 
-    def inspect(self, question: Question) -> Future[Answer]:
+    def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
         self.require_ready()
         assert self._engine is not None
-        return self._engine.inspect(question)
+        return self._engine.inspect(question, asker)
+
+    def forget(self, asker: int) -> None:
+        if self._engine is not None:
+            with contextlib.suppress(EngineClosed):
+                self._engine.forget(asker)
 
     def close(self) -> None:
         if self._thread.ident is not None:

@@ -3,6 +3,7 @@ goes."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import queue
@@ -27,6 +28,7 @@ from app.pipe import (
     Change,
     Close,
     Failed,
+    Forget,
     FromEngine,
     Loading,
     Ready,
@@ -165,13 +167,17 @@ class Life:
         finally:
             self._calls.pop(number, None)
 
-    def ask(self, question: Question) -> Future[Answer]:
+    def forget(self, asker: int) -> None:
+        with contextlib.suppress(UnavailableError):
+            self.send(Forget(asker))
+
+    def ask(self, question: Question, asker: int = 0) -> Future[Answer]:
         """The answer comes on the thread that reads the pipe."""
         number = next(self._numbers)
         future: Future[Answer] = Future()
         self._register(self._calls, number, future)
         try:
-            self.send(Ask(number, question))
+            self.send(Ask(number, question, asker))
         except BaseException:
             self._calls.pop(number, None)
             raise

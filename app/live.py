@@ -79,6 +79,7 @@ class Connection:
         except WebSocketClosed:
             pass
         finally:
+            self._questions.close()
             unlisten()
             self._out.close()
             self._ws.finish()

@@ -62,13 +62,20 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
 
     call: int
     question: Question
+    asker: int = 0
+
+
+class Forget(msgspec.Struct, frozen=True, tag="forget"):
+    """Nobody waits for the answers to the questions of `asker` any more."""
+
+    asker: int
 
 
 class Close(msgspec.Struct, frozen=True, tag="close"):
     """End the runs, the engine and the process."""
 
 
-ToEngine = Submit | Change | Cancel | Ask | Close
+ToEngine = Submit | Change | Cancel | Ask | Forget | Close
 
 # ---- from the engine -------------------------------------------------------------------------
 

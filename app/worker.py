@@ -96,11 +96,15 @@ class ProcessEngine(EngineClient):
         assert life is not None
         return life.submit(ids, params, capture, on_event, script, reach, reached)
 
-    def inspect(self, question: Question) -> Future[Answer]:
+    def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
         self.require_ready()
         life = self._life
         assert life is not None
-        return life.ask(question)
+        return life.ask(question, asker)
+
+    def forget(self, asker: int) -> None:
+        if self._life is not None:
+            self._life.forget(asker)
 
     def switch(self, served: Served) -> None:
         self._next = served

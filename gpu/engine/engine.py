@@ -8,7 +8,7 @@ caller is told which one that is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from collections.abc import Sequence as Several
 from concurrent.futures import Future
 from pathlib import Path
@@ -29,7 +29,7 @@ from gpu.engine.opening import (
 )
 from gpu.engine.run import Events, Run
 from gpu.engine.sequence import Sequence
-from gpu.engine.thread import EngineThread, Inspect, Logits, Start
+from gpu.engine.thread import EngineThread, Forget, Inspect, Logits, Start
 from gpu.errors import (
     ContextExceeded,
     EngineError,
@@ -264,14 +264,23 @@ class Engine:
         result: Floats = self._thread.post(Logits(list(ids), tuple(reached))).result()
         return result
 
-    def inspect(self, question: Question) -> Future[Answer]:
+    def inspect(self, question: Question, asker: Hashable = None) -> Future[Answer]:
         """Ask about tokens of a run, see `gpu.inspection`; runs go on meanwhile, between pieces of
-        the work. The answer's info["ms"] is how long that took. The future raises InvalidRequest
-        for a question that cannot be answered and QueueFull while the KV cache has no room for it.
+        the work, and get half of the time at least. Questions of different askers take turns. The
+        answer's info["ms"] is how long that took. The future raises InvalidRequest for a question
+        that cannot be answered, and QueueFull while the KV cache has no room for it or too many
+        wait.
 
         Raises EngineClosed.
         """
-        return self._thread.post(Inspect(question))
+        return self._thread.post(Inspect(question, asker))
+
+    def forget(self, asker: Hashable) -> None:
+        """End the questions of an asker: their futures raise InvalidRequest.
+
+        Raises EngineClosed.
+        """
+        self._thread.post(Forget(asker))
 
     def close(self) -> None:
         """End all runs and let go of the device. Safe to call twice."""

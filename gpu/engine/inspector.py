@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 
-from gpu.engine.lent_rows import PIECE_ROWS, LentRows
+from gpu.engine.lent_rows import LentRows
 from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import sample_of
 from gpu.engine.states import LastStates
@@ -45,11 +45,14 @@ from gpu.interventions import (
     encode_interventions,
     encode_reached,
 )
+from gpu.kv.blocks import blocks_for
 from gpu.reach import Course
 from gpu.runner import Runner
 from gpu.step import Floats, Look, Sample
 
 MAX_TOP = 100
+MAX_ANSWER_BYTES = 64 << 20
+"""What one answer may hold of a text's attention."""
 
 Pieces = Generator[None, None, Answer]
 """Yields after each piece of work; its value is the answer."""
@@ -82,10 +85,12 @@ class Inspector:
         match question:
             case AttentionFrom(ids=ids, position=position):
                 self._check_place(ids, position)
+                self._check_bytes(position + 1)
                 upto = ids[: position + 1]
                 return self._under(question.reached, lambda c: self._attention_from(upto, c))
             case AttentionTo(ids=ids, position=position):
                 self._check_place(ids, position)
+                self._check_bytes(len(ids) - position)
                 return self._under(question.reached, lambda c: self._attention_to(ids, position, c))
             case LogitLens(ids=ids, position=position):
                 self._check_place(ids, position)
@@ -141,7 +146,7 @@ class Inspector:
     def _attention_to(self, ids: list[int], position: int, course: Course) -> Pieces:
         parts, first = [], position
         while first < len(ids):
-            end = course.end(first, min(first + PIECE_ROWS, len(ids)))
+            end = course.end(first, min(first + self._rows.piece_rows("attention"), len(ids)))
             look = Look(keys=(position, 1))
             found = yield from self._rows.inspect(ids[:end], first, look, course)
             assert found.attention is not None
@@ -166,8 +171,9 @@ class Inspector:
 
     def _losses(self, question: Losses, course: Course) -> Pieces:
         ids, at = question.ids, question.first
-        reading, size = LossReading(question.top), self._rows.most_samples
+        reading = LossReading(question.top)
         while at < len(ids) - 1:
+            size = self._rows.piece_rows("losses", self._rows.most_samples)
             end = course.end(at, min(at + size, len(ids) - 1))
             logits = yield from self._rows.logits(ids[:end], at, course)
             reading.add(logits, ids[at + 1 : end + 1])
@@ -184,7 +190,7 @@ class Inspector:
     def _routing(self, ids: list[int], first: int, course: Course) -> Pieces:
         parts = []
         while first < len(ids):
-            end = course.end(first, min(first + PIECE_ROWS, len(ids)))
+            end = course.end(first, min(first + self._rows.piece_rows("routes"), len(ids)))
             found = yield from self._rows.inspect(ids[:end], first, Look(routes=True), course)
             assert found.routes is not None
             parts.append(found.routes)
@@ -247,6 +253,30 @@ class Inspector:
                 f"{param} should be from 0 to {len(ids) - 1}, but is {position}",
                 param,
             )
+
+    def _check_bytes(self, n_weights: int) -> None:
+        """Of an answer with so many attention weights of every head."""
+        config = self._runner.config
+        n_bytes = 4 * n_weights * config.n_layers * config.n_heads
+        if n_bytes > MAX_ANSWER_BYTES:
+            most = MAX_ANSWER_BYTES // (4 * config.n_layers * config.n_heads)
+            raise InvalidRequest(
+                f"the answer would have {n_bytes:,} bytes, of {n_weights} tokens; ask about "
+                f"{most} tokens or fewer",
+                "position",
+            )
+
+
+def blocks_of(question: Question) -> int:
+    """KV blocks that hold a question's tokens while it is worked on."""
+    match question:
+        case Beam(ids=ids, width=width, depth=depth):
+            return blocks_for(len(ids) + depth) + width * (blocks_for(depth) + 1)
+        case Profile(context=context):
+            return blocks_for(context)
+        case PlanView() | CacheBlocks() | DevicePeaks():
+            return 0
+    return blocks_for(len(question.ids))
 
 
 def _drawn(question: Waterfall) -> Sample:

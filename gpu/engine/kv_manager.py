@@ -56,6 +56,11 @@ class KvManager:
         self._borrowed: Borrowed | None = None
         self._n_prompt = self._n_reused = self._n_copies = 0
 
+    @property
+    def n_free(self) -> int:
+        """Blocks without an owner that are promised to nobody."""
+        return self.pool.n_free - self._promised()
+
     def admit(self, sequence: Sequence) -> bool:
         """Give a sequence the blocks that hold its beginning and promise it the rest; False: there
         are not enough yet."""

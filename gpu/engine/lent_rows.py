@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from gpu.engine.pace import Pace
 from gpu.engine.scheduler import Scheduler
 from gpu.errors import QueueFull
 from gpu.kv.prefix_cache import Chain
@@ -41,15 +42,21 @@ class Lent:
 
 class LentRows:
     """Computes rows of texts. `course`: the interventions they are computed under; rows that are
-    asked for together have to be under the same, see `Course.end`."""
+    asked for together have to be under the same, see `Course.end`. `pace`: says how many rows a
+    piece has while others write; without it, that makes no difference."""
 
-    def __init__(self, runner: Runner, scheduler: Scheduler) -> None:
+    def __init__(self, runner: Runner, scheduler: Scheduler, pace: Pace | None = None) -> None:
         self._runner = runner
         self._scheduler = scheduler
+        self._pace = pace or Pace()
 
     @property
     def most_samples(self) -> int:
         return self._runner.limits.max_samples
+
+    def piece_rows(self, kind: str, most: int = PIECE_ROWS) -> int:
+        """Rows that the piece under way may compute, see `Pace.rows`."""
+        return self._pace.rows(kind, most)
 
     def inspect(
         self, ids: list[int], first: int, look: Look, course: Course = PLAIN
@@ -117,9 +124,14 @@ class LentRows:
         reached = 0
         while True:
             with self._lent(ids, first, course) as lent:
-                reached = min(first, max(lent.n_computed, reached) + PIECE_ROWS)
+                if lent.n_computed == first:
+                    answer = ask(lent.slot)
+                    lent.n_computed = len(ids)
+                    return answer
+                lost = lent.n_computed < reached
+                reached = min(first, max(lent.n_computed, reached) + self.piece_rows("fill"))
                 self._fill(lent, reached, course)
-                if reached == first:
+                if reached == first and (lost or not self._pace.writing):
                     answer = ask(lent.slot)
                     lent.n_computed = len(ids)
                     return answer

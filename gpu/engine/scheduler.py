@@ -170,6 +170,11 @@ class Scheduler:
         most = len(ids) - 1 if first is None else first
         return self.kv.borrow(self.limits.inspection_slot, ids, most, chain or Chain())
 
+    @property
+    def n_free_blocks(self) -> int:
+        """KV blocks that no run has or may come to have."""
+        return self.kv.n_free
+
     def return_(self, borrowed: Borrowed, n_computed: int = 0) -> None:
         """Give back what was borrowed; its first `n_computed` tokens can be found from now on."""
         self.kv.return_(borrowed, n_computed)

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +21,14 @@ import numpy as np
 
 from gpu.engine.changes import Changes, Update
 from gpu.engine.info import EngineInfo
-from gpu.engine.inspector import Inspector
+from gpu.engine.inspector import Inspector, blocks_of
 from gpu.engine.lent_rows import LentRows
+from gpu.engine.pace import Pace
 from gpu.engine.scheduler import Scheduled, Scheduler
 from gpu.engine.sequence import Sequence
 from gpu.engine.setting import Setting
 from gpu.engine.states import LastStates
-from gpu.engine.turns import Turns, timed, unless
+from gpu.engine.turns import Questions, Turns, timed, unless
 from gpu.errors import EngineClosed, EngineError, InvalidRequest, QueueFull
 from gpu.events import Reason
 from gpu.inspection import Question
@@ -62,9 +63,17 @@ class Logits:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """The answer is that of the question."""
+    """The answer is that of the question. `asker`: questions of different ones take turns."""
 
     question: Question
+    asker: Hashable = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """End the questions of `asker`."""
+
+    asker: Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,7 @@ class Close:
     pass
 
 
-Command = Start | Update | Cancel | Logits | Inspect | Close
+Command = Start | Update | Cancel | Logits | Inspect | Forget | Close
 
 
 class EngineThread:
@@ -100,7 +109,7 @@ class EngineThread:
         """`time.monotonic` when the present round of the loop began; None while it waits."""
         self._commands: queue.Queue[tuple[Command, Future[Any]]] = queue.Queue()
         self._in_flight: deque[Scheduled] = deque()
-        self._inspections = Turns()
+        self._background = Turns()
         self._readying = False
         self._warm_up: Iterator[None] | None = None
         ready: Future[tuple[Runner, EngineInfo]] = Future()
@@ -145,9 +154,13 @@ class EngineThread:
             ready.set_exception(error)
             return
         self._scheduler = Scheduler(runner.limits, prefix_cache=self._prefix_cache)
-        rows = LentRows(runner, self._scheduler)
+        self._questions = Questions(lambda: self._scheduler.n_free_blocks)
+        self._pace = Pace()
+        self._stepped = False
+        rows = LentRows(runner, self._scheduler, self._pace)
         warm_reach = runner.warm_up(reach=True) if warm_up else iter(())
-        self._states = states = LastStates(rows, runner.config, warm_reach)
+        unpaced = LentRows(runner, self._scheduler)  # runs wait for these
+        self._states = states = LastStates(unpaced, runner.config, warm_reach)
         self._inspector = Inspector(
             runner, self._scheduler, rows, states, self._encode, self._end_ids
         )
@@ -185,22 +198,25 @@ class EngineThread:
     def _idle(self) -> bool:
         """Is there nothing to do but wait for a command?"""
         scheduler = self._scheduler
-        busy = self._in_flight or scheduler.active or scheduler.waiting or self._inspections
-        return not busy and self._warm_up is None
+        busy = self._in_flight or scheduler.active or scheduler.waiting
+        return not (busy or self._background or self._questions) and self._warm_up is None
 
     def _carry_out(self, command: Command, done: Future[Any]) -> None:
         """`done` gets the answer, of a question when it has been worked out."""
         match command:
-            case Inspect(question):
-                self._inspections.add(timed(self._inspector.start(question)), done)
+            case Inspect(question, asker):
+                pieces = timed(self._inspector.start(question))
+                self._questions.add(pieces, done, asker, blocks_of(question))
                 return
             case Logits(ids, reached):
-                self._inspections.add(self._inspector.logits(ids, reached), done)
+                self._questions.add(self._inspector.logits(ids, reached), done)
                 return
             case Update():
-                if (pieces := self._changes.take(command, done)) is not None:
-                    self._inspections.add(pieces, Future())
+                if (computing := self._changes.take(command, done)) is not None:
+                    self._background.add(computing, Future())
                 return
+            case Forget(asker):
+                self._questions.forget(asker)
             case Start(sequence):
                 self._scheduler.add(sequence)
             case Cancel(sequence):
@@ -221,14 +237,14 @@ class EngineThread:
 
     def _advance(self, runner: Runner) -> None:
         """Submit while there is room, then read the oldest step, or warm up if there is none.
-        Questions are worked on in between, a piece for each time round."""
-        if self._inspections:
-            while self._in_flight:
-                self._collect(runner)
-            self._inspections.advance()
+        What runs wait for is worked on in between, a piece for each time round, and questions at
+        the pace they get."""
+        self._pace.look(bool(self._scheduler.active), stepped=self._stepped)
+        self._stepped = False
+        self._work_aside(runner)
         if not self._readying and (head := self._scheduler.to_ready) is not None:
             self._readying = True
-            self._inspections.add(self._ready(head), Future())
+            self._background.add(self._ready(head), Future())
         for sequence in self._scheduler.admit():
             runner.begin_slot(sequence.slot, np.array(sequence.prompt, np.uint32))
             sequence.started()
@@ -236,9 +252,25 @@ class EngineThread:
         while len(self._in_flight) < runner.in_flight and self._submit(runner):
             pass
         if self._in_flight:
+            self._stepped = self._in_flight[0].chunk is None
             self._collect(runner)
-        elif self._warm_up and not self._inspections and not _warmed(self._warm_up):
+        elif self._background or self._questions:
+            return
+        elif self._warm_up and not _warmed(self._warm_up):
             self._warm_up = None
+
+    def _work_aside(self, runner: Runner) -> None:
+        """A piece of what runs wait for, and one of a question if that may go on."""
+        may_ask = bool(self._questions) and self._pace.may_work
+        if not self._background and not may_ask:
+            return
+        while self._in_flight:
+            self._collect(runner)
+        if self._background:
+            self._background.advance()
+        if may_ask:
+            with self._pace.piece():
+                self._questions.advance()
 
     def _ready(self, sequence: Sequence) -> Generator[None, None, None]:
         """Compute what the interventions of a run need that is first in line."""
@@ -308,7 +340,8 @@ class EngineThread:
         """Commands that came after the end."""
         message = self.failure or CLOSED
         self._changes.refuse(EngineClosed(message))
-        self._inspections.refuse(EngineClosed(message))
+        self._background.refuse(EngineClosed(message))
+        self._questions.refuse(EngineClosed(message))
         while not self._commands.empty():
             command, future = self._commands.get()
             if isinstance(command, Start):

@@ -1,64 +1,171 @@
-"""Work in pieces, taken in turns: questions that go on between the steps of the runs."""
+"""Work in pieces between the steps of the runs: what runs wait for, and questions, whose askers
+take turns."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
-from gpu.errors import EngineError
+from gpu.errors import EngineError, InvalidRequest, QueueFull
 from gpu.inspection import Answer
 
 T = TypeVar("T")
 
+MAX_QUESTIONS = 64
+"""That wait or are worked on."""
+MAX_ASKERS = 2 * MAX_QUESTIONS
+"""Who has no question may ask one beyond `MAX_QUESTIONS`, up to this."""
+
+
+@dataclass(slots=True)
+class Task:
+    """Work under way, and who waits for its value. Who cancels that future before it has a value
+    ends the work. `n_blocks`: KV blocks that its tokens lie in while it goes on."""
+
+    pieces: Generator[None, None, Any]
+    value: Future[Any]
+    n_blocks: int = 0
+    begun: bool = False
+
+    def advance(self) -> bool:
+        """Do one piece; False: it has ended. What goes wrong is told to who waits; what is no
+        EngineError is raised as well."""
+        self.begun = True
+        if self.value.cancelled():
+            self.pieces.close()
+            return False
+        try:
+            next(self.pieces)
+        except StopIteration as done:
+            if self.value.set_running_or_notify_cancel():
+                self.value.set_result(done.value)
+            return False
+        except Exception as error:
+            self.fail(error)
+            if not isinstance(error, EngineError):
+                raise
+            return False
+        return True
+
+    def refuse(self, error: EngineError) -> None:
+        """End the work and answer with `error`."""
+        self.pieces.close()
+        self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        if self.value.set_running_or_notify_cancel():
+            self.value.set_exception(error)
+
 
 class Turns:
-    """Pieces of work under way, in turns, and who waits for their values. Who cancels its future
-    before it has a value ends the work."""
+    """Work that runs wait for: all at once, a piece of each in turn."""
 
     def __init__(self) -> None:
-        self._under_way: deque[tuple[Generator[None, None, Any], Future[Any]]] = deque()
+        self._under_way: deque[Task] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._under_way)
 
     def add(self, pieces: Generator[None, None, T], value: Future[T]) -> None:
-        self._under_way.append((pieces, value))
+        self._under_way.append(Task(pieces, value))
 
     def advance(self) -> None:
-        """One piece of the next one. What goes wrong is told to who waits; what is no EngineError
-        is raised as well."""
-        pieces, value = self._under_way.popleft()
-        if value.cancelled():
-            pieces.close()
-            return
-        try:
-            next(pieces)
-        except StopIteration as done:
-            if value.set_running_or_notify_cancel():
-                value.set_result(done.value)
-        except Exception as error:
-            _fail(value, error)
-            if not isinstance(error, EngineError):
-                raise
-        else:
-            self._under_way.append((pieces, value))
+        """One piece of the next one."""
+        task = self._under_way.popleft()
+        if task.advance():
+            self._under_way.append(task)
 
     def refuse(self, error: EngineError) -> None:
         """Answer all that wait with `error`."""
         while self._under_way:
-            pieces, value = self._under_way.popleft()
+            self._under_way.popleft().refuse(error)
+
+
+class Questions:
+    """Questions by who asks. Askers take turns, a piece each; of one asker, the first is answered
+    before the next begins. Questions are under way together only while their tokens fit in the KV
+    cache together: else each would compute what another took from it, again and again.
+    `free_blocks`: how many there are for all of them."""
+
+    def __init__(self, free_blocks: Callable[[], int]) -> None:
+        self._free_blocks = free_blocks
+        self._line: deque[tuple[Hashable, deque[Task]]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._line)
+
+    def __len__(self) -> int:
+        return sum(len(tasks) for _, tasks in self._line)
+
+    def add(
+        self,
+        pieces: Generator[None, None, T],
+        value: Future[T],
+        asker: Hashable = None,
+        n_blocks: int = 0,
+    ) -> None:
+        """Raises QueueFull while too many wait."""
+        tasks = next((tasks for other, tasks in self._line if other == asker), None)
+        if len(self) >= (MAX_ASKERS if tasks is None else MAX_QUESTIONS):
             pieces.close()
-            _fail(value, error)
+            raise QueueFull(
+                f"{len(self)} questions wait for an answer, which is the most; try again in a "
+                "moment"
+            )
+        if tasks is None:
+            tasks = deque()
+            self._line.append((asker, tasks))
+        tasks.append(Task(pieces, value, n_blocks))
 
+    def advance(self) -> None:
+        """One piece for the next asker whose question can go on."""
+        place = self._next()
+        asker, tasks = self._line[place]
+        del self._line[place]
+        try:
+            if not tasks[0].advance():
+                tasks.popleft()
+        except BaseException:
+            tasks.popleft()
+            raise
+        finally:
+            if tasks:
+                self._line.append((asker, tasks))
 
-def _fail(value: Future[Any], error: Exception) -> None:
-    if value.set_running_or_notify_cancel():
-        value.set_exception(error)
+    def forget(self, asker: Hashable) -> None:
+        """End the questions of an asker who waits no more."""
+        for place, (other, tasks) in enumerate(self._line):
+            if other == asker:
+                del self._line[place]
+                for task in tasks:
+                    task.refuse(InvalidRequest("nobody waits for this answer any more"))
+                return
+
+    def refuse(self, error: EngineError) -> None:
+        """Answer all that wait with `error`."""
+        while self._line:
+            for task in self._line.popleft()[1]:
+                task.refuse(error)
+
+    def _next(self) -> int:
+        """The first in line that has begun or may begin. Nobody begins before one that waits for
+        room longer."""
+        free = self._free_blocks() - sum(t[0].n_blocks for _, t in self._line if t[0].begun)
+        may_begin = True
+        for place, (_, tasks) in enumerate(self._line):
+            first = tasks[0]
+            if first.begun or first.value.cancelled():
+                return place
+            if may_begin and first.n_blocks <= free:
+                return place
+            may_begin = False
+        return 0  # none is under way: the first gets what there is
 
 
 def unless(

@@ -293,7 +293,7 @@ class FakeEngine:
     def generate(self, ids: list[int], params: SamplingParams, **options: Any) -> Generated:
         return Generated(self, ids, params, **options)
 
-    def inspect(self, question: Question) -> Future[Answer]:
+    def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
         future: Future[Answer] = Future()
         with self.changed:
             if self.closed:
@@ -301,6 +301,9 @@ class FakeEngine:
             self.asked.append((question, future))
             self.changed.notify()
         return future
+
+    def forget(self, asker: int) -> None:
+        """Questions are so few here that all are answered."""
 
     def close(self) -> None:
         with self.changed:

@@ -326,7 +326,7 @@ def test_questions_end_with_the_engines_process(start_site: StartSite) -> None:
 class _Odd(FakeEngine):
     """Goes wrong in the way that the number of ids says."""
 
-    def inspect(self, question: Question) -> Future[Answer]:
+    def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
         assert isinstance(question, Losses)
         future: Future[Answer] = Future()
         match len(question.ids):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpu.engine.engine import Engine
-from gpu.engine.inspector import PIECE_ROWS
+from gpu.engine.lent_rows import PIECE_ROWS
 from gpu.errors import EngineClosed, InvalidRequest, QueueFull
 from gpu.events import Token
 from gpu.inspection import (

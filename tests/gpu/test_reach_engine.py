@@ -160,7 +160,7 @@ def test_a_run_writes_on_while_interventions_of_another_are_computed(open_engine
 
 def test_a_run_waits_until_there_is_room_for_its_texts(open_engine: Open) -> None:
     """The others own every block: a change is refused, and one that waits in line starts later."""
-    runner = ScriptedRunner(n_slots=3, n_blocks=4, delay=0.004)
+    runner = ScriptedRunner(n_slots=3, n_blocks=4, delay=0.02)
     engine = open_engine(runner)
     first = Written()
     run = engine.submit([9] * 50, SamplingParams(max_tokens=14), on_event=first)

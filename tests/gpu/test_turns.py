@@ -7,8 +7,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from gpu.engine.turns import Turns, unless
-from gpu.errors import EngineClosed, QueueFull
+from gpu.engine.turns import MAX_ASKERS, MAX_QUESTIONS, Questions, Turns, unless
+from gpu.errors import EngineClosed, InvalidRequest, QueueFull
 
 
 class Work:
@@ -95,3 +95,116 @@ def test_work_ends_with_what_it_is_for(over_after: int, value: str | None) -> No
     assert answer.result(0) == value
     assert len(log) == min(3, over_after)
     assert work.closed or not log
+
+
+# ---- questions -------------------------------------------------------------------------------
+
+
+def ask(
+    questions: Questions, log: list[str], name: str, n: int, asker: str, n_blocks: int = 0
+) -> Future[str]:
+    value = Future[str]()
+    questions.add(Work(log, name, n).pieces(), value, asker, n_blocks)
+    return value
+
+
+def finish(questions: Questions) -> None:
+    while questions:
+        questions.advance()
+
+
+def test_askers_take_turns_and_each_gets_one_answer_after_the_other() -> None:
+    log: list[str] = []
+    questions = Questions(lambda: 100)
+    for name in ("a1", "a2", "a3"):
+        ask(questions, log, name, 2, "a")
+    ask(questions, log, "b1", 2, "b")
+    ask(questions, log, "c1", 1, "c")
+    finish(questions)
+    assert log == ["a1", "b1", "c1", "a1", "b1", "a2", "a2", "a3", "a3"]
+
+
+def test_questions_whose_tokens_do_not_fit_together_follow_each_other() -> None:
+    """Small ones that come later do not overtake, else a large one might wait for ever."""
+    log: list[str] = []
+    questions = Questions(lambda: 10)
+    ask(questions, log, "a", 3, "a", 8)
+    ask(questions, log, "b", 2, "b", 9)
+    for name in ("c1", "c2"):
+        ask(questions, log, name, 2, "c", 2)
+    finish(questions)
+    assert log == ["a", "a", "a", "b", "b", "c1", "c1", "c2", "c2"]
+
+
+def test_a_question_that_never_fits_is_begun_alone() -> None:
+    log: list[str] = []
+    questions = Questions(lambda: 0)
+    ask(questions, log, "a", 2, "a", 50)
+    ask(questions, log, "b", 2, "b", 50)
+    finish(questions)
+    assert log == ["a", "a", "b", "b"]
+
+
+def test_too_many_questions_are_refused_but_not_the_first_of_an_asker() -> None:
+    log: list[str] = []
+    questions = Questions(lambda: 100)
+    for i in range(MAX_QUESTIONS):
+        ask(questions, log, str(i), 1, "flood")
+    with pytest.raises(QueueFull, match="64 questions wait for an answer"):
+        ask(questions, log, "one more", 1, "flood")
+    late = ask(questions, log, "late", 1, "late")
+    for i in range(MAX_ASKERS - MAX_QUESTIONS - 1):
+        ask(questions, log, f"other {i}", 1, f"other {i}")
+    with pytest.raises(QueueFull):
+        ask(questions, log, "too late", 1, "too late")
+    finish(questions)
+    assert late.result(0) == "late"
+    assert log.index("late") == 1
+    assert not {"one more", "too late"} & set(log)
+
+
+def test_nothing_is_worked_out_for_who_is_gone() -> None:
+    log: list[str] = []
+    questions = Questions(lambda: 100)
+    gone = [ask(questions, log, name, 5, "a") for name in ("a1", "a2")]
+    other = ask(questions, log, "b", 1, "b")
+    questions.advance()
+    questions.forget("a")
+    questions.forget("nobody")
+    finish(questions)
+    assert log == ["a1", "b"]
+    assert all(isinstance(value.exception(0), InvalidRequest) for value in gone)
+    assert other.result(0) == "b"
+
+
+def test_a_question_that_fails_ends_alone() -> None:
+    questions, failed, log = Questions(lambda: 100), Future[str](), list[str]()
+    questions.add(Work([], "a", 1, QueueFull("no room")).pieces(), failed, "a")
+    after = ask(questions, log, "a2", 1, "a")
+    finish(questions)
+    assert isinstance(failed.exception(0), QueueFull)
+    assert after.result(0) == "a2"
+
+
+def test_a_bug_in_a_question_is_raised_and_the_others_are_still_there() -> None:
+    questions, value, log = Questions(lambda: 100), Future[str](), list[str]()
+    questions.add(Work([], "a", 0, RuntimeError("device lost")).pieces(), value, "a")
+    after = ask(questions, log, "a2", 1, "a")
+    with pytest.raises(RuntimeError, match="device lost"):
+        questions.advance()
+    assert isinstance(value.exception(0), RuntimeError)
+    questions.refuse(EngineClosed("closed"))
+    assert isinstance(after.exception(0), EngineClosed)
+    assert not questions
+
+
+def test_a_cancelled_question_needs_no_room() -> None:
+    log: list[str] = []
+    questions = Questions(lambda: 10)
+    running = ask(questions, log, "a", 3, "a", 10)
+    ask(questions, log, "b", 3, "b", 10).cancel()
+    ask(questions, log, "c", 1, "c", 0)
+    finish(questions)
+    assert running.result(0) == "a"
+    assert log.count("b") == 0
+    assert log.index("c") < 3

@@ -1,0 +1,102 @@
+"""How much of the device questions get while others write: pieces that take no longer than a token,
+and together no more time than the streams."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+
+SHARE = 1.0
+"""Time that questions get, of the time that the streams take meanwhile."""
+PIECE_TOKENS = 1.0
+"""A piece may take as long as so many steps of the streams."""
+GROWTH = 1.5
+"""A piece of twice as many rows, which was never timed, is expected to take so many times as long:
+rows share the reading of the weights."""
+FORGET = 0.98
+"""The cost of a size that is not chosen falls with every piece, so that it is tried again: it may
+have compiled its shaders when it was timed."""
+LATEST = 31
+"""Steps whose median is the length of one."""
+
+
+class Pace:
+    """Measures steps and pieces, and says when the next piece may run and how many rows it may
+    have. Used by the engine's thread alone."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self.writing = False
+        self._since = clock()
+        self._debt = 0.0  # seconds that streams must have before the next piece
+        self._steps: deque[float] = deque(maxlen=LATEST)
+        self._costs: dict[tuple[str, int], float] = {}  # seconds of a piece, by kind and rows
+        self._asked: tuple[str, int] | None = None
+
+    def look(self, writing: bool, *, stepped: bool) -> None:
+        """The streams had the time since the last look or piece. `writing`: there are some;
+        `stepped`: they took one step in it, without a piece of a prompt."""
+        now = self._clock()
+        seconds, self._since = now - self._since, now
+        self._repay(seconds)
+        if stepped:
+            self._steps.append(seconds)
+        if not writing:
+            self._debt = 0.0
+        self.writing = writing
+
+    @property
+    def may_work(self) -> bool:
+        """May a question go on?"""
+        return not self.writing or self._debt <= 0
+
+    @contextmanager
+    def piece(self) -> Iterator[None]:
+        """Time a piece of a question."""
+        self._asked, began = None, self._clock()
+        self._repay(began - self._since)
+        try:
+            yield
+        finally:
+            self._since = self._clock()
+            self._learn(self._since - began)
+
+    def rows(self, kind: str, most: int) -> int:
+        """How many rows the piece under way may compute: a power of two, or `most` when nobody
+        writes. Pieces of a `kind` cost alike."""
+        n = most
+        if self.writing and self._steps:
+            limit = PIECE_TOKENS * median(self._steps)
+            n = 1
+            while 2 * n <= most and self._expected(kind, 2 * n) <= limit:
+                n *= 2
+        elif self.writing:
+            n = 1
+        self._asked = kind, n
+        return n
+
+    def _repay(self, seconds: float) -> None:
+        """The streams had so much time."""
+        self._debt = max(0.0, self._debt - SHARE * seconds)
+
+    def _expected(self, kind: str, n: int) -> float:
+        """Seconds of a piece of `n` rows, a power of two above 1."""
+        known = self._costs.get((kind, n))
+        if known is not None:
+            return known
+        fewer = self._costs.get((kind, 1)) if n == 2 else self._expected(kind, n // 2)
+        return float("inf") if fewer is None else GROWTH * fewer
+
+    def _learn(self, seconds: float) -> None:
+        if self.writing:
+            self._debt += seconds
+        if self._asked is None:
+            return
+        (kind, n), old = self._asked, self._costs.get(self._asked)
+        new = seconds if old is None or seconds < old else 0.5 * (old + seconds)
+        self._costs[kind, n] = new
+        if (larger := self._costs.get((kind, 2 * n))) is not None:
+            self._costs[kind, 2 * n] = max(new, FORGET * larger)

@@ -1,0 +1,168 @@
+"""What one page may ask, and what waits for it: bounds, and an end with the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app import questions
+from app.protocol import Inspect
+from app.questions import MAX_UNDER_WAY, AnswerBytes, Questions
+from gpu import InvalidRequest, QueueFull
+from gpu.inspection import Answer, Array, Losses, Question
+from tests.app.conftest import StartSite
+from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_tokenizer import FakeTokenizer
+
+MB = 1 << 20
+
+
+class Asked:
+    """In the place of `EngineClient`: notes what is asked, and who is gone."""
+
+    def __init__(self) -> None:
+        self.tokenizer = FakeTokenizer()
+        self.futures: list[Future[Answer]] = []
+        self.askers: list[int] = []
+        self.gone: list[int] = []
+
+    def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
+        self.askers.append(asker)
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    def forget(self, asker: int) -> None:
+        self.gone.append(asker)
+
+    def answer(self, i: int, n_bytes: int) -> None:
+        self.futures[i].set_result(Answer({}, (Array.of("x", np.zeros(n_bytes // 4)),)))
+
+
+class Page:
+    """Keeps what it is sent until `read`."""
+
+    def __init__(self, engine: Any, in_all: AnswerBytes) -> None:
+        self.unread: list[Callable[[], None]] = []
+        self.questions = Questions(engine, self.reply, in_all)
+
+    def reply(self, message: Any, sent: Callable[[], None] = lambda: None) -> None:
+        self.unread.append(sent)
+
+    def ask(self) -> None:
+        self.questions.inspect(Inspect(1, Losses([1, 2])))
+
+    def read(self) -> None:
+        while self.unread:
+            self.unread.pop(0)()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "MAX_PAGE_BYTES", 4 * MB)
+    monkeypatch.setattr(questions, "MAX_BYTES", 6 * MB)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_page_that_does_not_read_asks_no_more() -> None:
+    engine, in_all = Asked(), AnswerBytes()
+    page, other = Page(engine, in_all), Page(engine, in_all)
+    for i in range(2):
+        page.ask()
+        engine.answer(i, 2 * MB + 4)
+    with pytest.raises(QueueFull, match="wait to be sent to this page, and 4,194,304 are the most"):
+        page.ask()
+    other.ask()
+    page.read()
+    page.ask()
+    assert len(set(engine.askers)) == 2
+
+
+@pytest.mark.usefixtures("small")
+def test_all_pages_together_have_a_bound_too() -> None:
+    engine, in_all = Asked(), AnswerBytes()
+    pages = [Page(engine, in_all) for _ in range(3)]
+    for i, page in enumerate(pages[:2]):
+        page.ask()
+        engine.answer(i, 3 * MB + 4)
+    with pytest.raises(QueueFull, match="wait to be sent to all pages"):
+        pages[2].ask()
+    pages[0].questions.close()  # what it had not read is dropped
+    pages[2].ask()
+    pages[0].read()
+    pages[1].read()
+    assert in_all.n == 0
+
+
+def test_answers_that_come_after_the_page_has_gone_are_not_kept() -> None:
+    engine, in_all = Asked(), AnswerBytes()
+    page = Page(engine, in_all)
+    page.ask()
+    page.questions.close()
+    engine.answer(0, MB)
+    assert in_all.n == 0
+    assert engine.gone == engine.askers
+
+
+def test_bytes_of_a_page_are_not_its_questions() -> None:
+    engine = Asked()
+    page = Page(engine, AnswerBytes())
+    for _ in range(MAX_UNDER_WAY):
+        page.ask()
+    with pytest.raises(QueueFull, match=f"{MAX_UNDER_WAY} questions of this page are under way"):
+        page.ask()
+
+
+class _Patient(FakeEngine):
+    """Answers nothing before it is told that the asker is gone, and then all."""
+
+    waiting: list[tuple[int, Future[Answer]]]
+
+    def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
+        if not hasattr(self, "waiting"):
+            self.waiting = []
+        future: Future[Answer] = Future()
+        if isinstance(question, Losses) and len(question.ids) == 3:  # who is still asking?
+            future.set_result(Answer({"waiting": len(self.waiting)}, ()))
+        else:
+            self.waiting.append((asker, future))
+        return future
+
+    def forget(self, asker: int) -> None:
+        gone = [future for other, future in self.waiting if other == asker]
+        self.waiting = [entry for entry in self.waiting if entry[0] != asker]
+        for future in gone:
+            future.set_exception(InvalidRequest("gone"))
+
+
+def _patient(progress: Any) -> FakeEngine:
+    return _Patient(FakeOptions(delay=0.002))
+
+
+@pytest.mark.parametrize("process", [False, True], ids=["local", "process"])
+def test_the_engine_is_told_which_page_is_gone(start_site: StartSite, process: bool) -> None:
+    site = start_site(load=_patient, process=process)
+    leaving, staying = site.page(), site.page()
+    for page, n in ((leaving, 3), (staying, 2)):
+        for request in range(n):
+            page.tell("inspect", request=request, question={"kind": "losses", "ids": [1, 2]})
+
+    def waiting(request: int) -> int:
+        question = {"kind": "losses", "ids": [1, 2, 3]}
+        staying.tell("inspect", request=request, question=question)
+        answer = staying.next(10)
+        while answer.get("request") != request:
+            answer = staying.next(10)
+        return int(answer["info"]["waiting"])
+
+    for request in range(100, 200):
+        if waiting(request) == 5:
+            break
+    leaving.vanish()
+    for request in range(200, 2000):
+        if waiting(request) == 2:
+            return
+    raise AssertionError("the questions of the page that has gone are still there")
