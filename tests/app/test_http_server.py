@@ -80,10 +80,10 @@ def status(answer: bytes) -> int:
 # ---- time --------------------------------------------------------------------------------------
 
 
-def drip(sock: socket.socket, data: bytes) -> float:
-    """Send a byte every 50 ms until the server ends the line; returns the seconds that took."""
+def drip(sock: socket.socket, data: bytes, seconds: float) -> float:
+    """Send a byte every `seconds` until the server ends the line; returns how long that took."""
     began = time.monotonic()
-    sock.settimeout(0.05)
+    sock.settimeout(seconds)
     for byte in data:
         try:
             sock.send(bytes([byte]))
@@ -98,22 +98,28 @@ def drip(sock: socket.socket, data: bytes) -> float:
     return time.monotonic() - began
 
 
+# Slower than anybody reads, and so fast that there is always a byte to read.
+paces = pytest.mark.parametrize(("n_bytes", "seconds"), [(300, 0.05), (60_000, 0.0002)])
+
+
+@paces
 def test_a_head_that_comes_a_byte_at_a_time_is_cut_off(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch, n_bytes: int, seconds: float
 ) -> None:
     monkeypatch.setattr(request_reader, "HEAD_SECONDS", 0.5)
     with connect(site.port) as sock:
-        assert 0.4 < drip(sock, HEALTH[:-4] + b"\r\nX-A: " + b"a" * 300) < 5
+        assert 0.4 < drip(sock, HEALTH[:-4] + b"\r\nX-A: " + b"a" * n_bytes, seconds) < 5
 
 
+@paces
 def test_a_body_that_comes_a_byte_at_a_time_is_cut_off(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch, n_bytes: int, seconds: float
 ) -> None:
     monkeypatch.setattr(request_reader, "BODY_SECONDS", 0.5)
-    for head in (POST + b"Content-Length: 1000\r\n\r\n", CHUNKED + b"3e8\r\n"):
+    for head in (POST + b"Content-Length: 100000\r\n\r\n", CHUNKED + b"186a0\r\n"):
         with connect(site.port) as sock:
             sock.sendall(head)
-            assert 0.4 < drip(sock, b" " * 300) < 5
+            assert 0.4 < drip(sock, b" " * n_bytes, seconds) < 5
 
 
 def test_a_silent_connection_is_cut_off(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

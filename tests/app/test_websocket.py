@@ -14,6 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from app import websocket
+from app.http_server import Handler
 from app.live import MAX_CONNECTIONS, TRANSPORT_MESSAGE_BYTES
 from tests.app.conftest import Site, StartSite
 from tests.app.raw_socket import (
@@ -95,9 +96,26 @@ def assert_nothing_is_left(site: Site, before: tuple[int, int]) -> None:
         page.sock.close()
 
 
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The path of every request that the server reads, in this order."""
+    paths = []
+    parse = Handler.parse_request
+
+    def parse_request(handler: Handler) -> bool:
+        good = parse(handler)
+        paths.append(handler.path)
+        return good
+
+    monkeypatch.setattr(Handler, "parse_request", parse_request)
+    return paths
+
+
 @pytest.mark.parametrize(("sent", "code"), ENDS.values(), ids=ENDS)
-def test_every_end_is_told_and_leaves_nothing(site: Site, sent: bytes, code: int) -> None:
-    """Also with requests behind it, which nobody may answer."""
+def test_every_end_is_told_and_leaves_nothing(
+    site: Site, requests: list[str], sent: bytes, code: int
+) -> None:
+    """Also with requests behind it, which nobody may read."""
     before = warm(site)
     for i in range(N_LARGE if len(sent) > 2**20 else N_ENDS):
         with RawSocket(site.port) as page:
@@ -105,6 +123,7 @@ def test_every_end_is_told_and_leaves_nothing(site: Site, sent: bytes, code: int
                 page.wait_ready()
             page.send(sent + HTTP * (i % 3))
             assert page.end() == code, f"the end number {i}"
+    assert set(requests) == {"/ws"}
     assert_nothing_is_left(site, before)
 
 
@@ -149,6 +168,24 @@ def test_a_handshake_that_nobody_waits_for_leaves_nothing(
         sock.close()
     assert_nothing_is_left(site, before)
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_handshake_whose_answer_is_lost_ends_the_line(
+    site: Site, requests: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = websocket._Handshake.send
+
+    def fail(stand_in: websocket._Handshake, data: bytes) -> int:
+        stand_in.sock.shutdown(socket.SHUT_WR)
+        return send(stand_in, data)
+
+    monkeypatch.setattr(websocket._Handshake, "send", fail)
+    n_threads = threading.active_count()
+    with socket.create_connection(("127.0.0.1", site.port), timeout=10) as sock:
+        sock.sendall(handshake(site.port) + HTTP)
+        assert sock.recv(1000) == b""
+    assert settled(threading.active_count, n_threads) <= n_threads
+    assert requests == ["/ws"]
 
 
 def test_frames_that_come_with_the_handshake_are_read(site: Site) -> None:
