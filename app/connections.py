@@ -1,4 +1,4 @@
-"""How many connections are open at once, and which one gives way when there are too many."""
+"""Bound on the connections that are open at once, and the choice of which one gives way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFUSAL = (
 
 
 def most_connections() -> int:
-    """As many as the limit of descriptors of this process allows, where it is known."""
+    """Return how many connections this process has descriptors for, where that is known."""
     try:
         import resource
     except ImportError:  # Windows, where sockets are not limited in this way
@@ -46,16 +46,16 @@ class Connections:
         self._lock = threading.Lock()
         self._n_open = 0
         self._silent: dict[socket.socket, float] = {}
-        """Those that have not sent a whole request, with the time they came; oldest first."""
+        """Connections without a whole request yet, and when each was accepted; oldest first."""
         self._answered: dict[socket.socket, None] = {}
-        """Those that have their answer, and are waited for until they close; oldest first."""
+        """Connections whose answer is sent and whose peer has not closed yet; oldest first."""
 
     @property
     def n_open(self) -> int:
         return self._n_open
 
     def admit(self, sock: socket.socket) -> bool:
-        """Is there room for one more? One that was answered, or was silent too long, makes it."""
+        """Take in a connection if there is room, or if an answered or silent one can make room."""
         with self._lock:
             if self._n_open >= self.most and not self._give_way():
                 return False
@@ -64,25 +64,25 @@ class Connections:
             return True
 
     def asked(self, sock: socket.socket) -> None:
-        """A whole request has come: this one does not give way any more."""
+        """Note that a whole request has come: this connection does not give way any more."""
         with self._lock:
             self._silent.pop(sock, None)
 
     def answered(self, sock: socket.socket) -> None:
-        """The answer is sent; what is left is that the peer closes."""
+        """Note that the answer is sent: only the peer's end is waited for."""
         with self._lock:
             self._silent.pop(sock, None)
             self._answered[sock] = None
 
     def left(self, sock: socket.socket) -> None:
-        """Before `sock` is closed."""
+        """Forget a connection; call this before `sock` is closed."""
         with self._lock:
             self._silent.pop(sock, None)
             self._answered.pop(sock, None)
             self._n_open -= 1
 
     def make_room(self) -> None:
-        """Descriptors ran out: let a connection go that nobody would miss."""
+        """End an answered or silent connection, because descriptors ran out."""
         with self._lock:
             self._give_way()
 

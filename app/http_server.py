@@ -1,7 +1,7 @@
 """The threaded HTTP server: werkzeug's, with bounds on connections, requests and time.
 
-One request a connection, as werkzeug has it: whatever follows a request, or a WebSocket's last
-frame, is discarded and never read as another request.
+Each connection carries one request, as in werkzeug: bytes after a request, or after a WebSocket's
+last frame, are discarded and never read as another request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM} | {
 
 
 class Handler(WSGIRequestHandler):
-    """One request. Logs it without its query, which may hold the token, and without colours."""
+    """Handler of one request. Logs no query, since it may hold the token, and no colours."""
 
     server: HttpServer
     rfile: RequestStream
@@ -95,7 +95,7 @@ class Handler(WSGIRequestHandler):
 
 
 class HttpServer(ThreadedWSGIServer):
-    """Serves `app` on a listening socket; at most `most` connections at once."""
+    """Threaded server of `app` on a listening socket, with at most `most` connections at once."""
 
     def __init__(self, listener: socket.socket, app: WSGIApplication, most: int) -> None:
         host, port = listener.getsockname()[:2]
@@ -147,6 +147,6 @@ class HttpServer(ThreadedWSGIServer):
 def http_server(
     listener: socket.socket, app: WSGIApplication, most: int | None = None
 ) -> HttpServer:
-    """The HTTP server on a listening socket, not serving yet. `most`: connections at once; as many
-    as this process has descriptors for if left out."""
+    """Return the HTTP server on a listening socket, not serving yet. `most`: connections at once;
+    as many as this process has descriptors for if left out."""
     return HttpServer(listener, app, most or most_connections())

@@ -43,13 +43,13 @@ class RequestReader(io.RawIOBase):
         self._end = time.monotonic() + HEAD_SECONDS
         self._head_left: int | None = HEAD_BYTES
         self.blocking = True
-        """Wait for bytes? Otherwise, only what was read ahead is given."""
+        """Whether to wait for bytes; otherwise only those that were read ahead are given."""
 
     def readable(self) -> bool:
         return True
 
     def end_head(self) -> None:
-        """From now on, the bounds of the body count."""
+        """Apply the bounds of the body from now on."""
         self._end = time.monotonic() + BODY_SECONDS
         self._head_left = None
 
@@ -79,15 +79,15 @@ class RequestStream(io.BufferedReader):
         self._on_whole: Callable[[], None] = lambda: None
 
     def end_head(self, body_bytes: int | None, on_whole: Callable[[], None]) -> None:
-        """The head is read. `body_bytes`: of a body that is not chunked, None for one that is;
-        `on_whole`: called when the whole request was read."""
+        """Begin the body. `body_bytes`: its length, None if it is chunked; `on_whole`: called when
+        the whole request has been read."""
         self.raw.end_head()
         self._body_left, self._on_whole = body_bytes, on_whole
         if body_bytes == 0:
             on_whole()
 
     def end_body(self) -> None:
-        """The last byte of the request was read."""
+        """Note that the last byte of the request was read."""
         self._on_whole()
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
@@ -99,12 +99,12 @@ class RequestStream(io.BufferedReader):
         return n
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Nothing. After its answer, werkzeug reads what is left of the body here, up to 10 MB at
-        once; `app.sockets.finish` discards that. Bodies are read with `readinto`."""
+        """Return nothing. Only werkzeug calls this, to discard what is left of a body after its
+        answer, 10 MB at a time; `app.sockets.finish` does that here. Bodies use `readinto`."""
         return b""
 
     def read_ahead(self) -> bytes:
-        """The bytes that came with those that were asked for. Nothing can be read after this."""
+        """Return the bytes that were received but not asked for. Nothing can be read after this."""
         self.raw.blocking = False
         return self.peek()
 
@@ -164,9 +164,9 @@ class ChunkedBody(io.RawIOBase):
 
 
 def framing_problem(headers: Message) -> str | None:
-    """Why it is in doubt where this request ends, or whom it is for; None when it is not.
+    """Return why the end or the host of this request is ambiguous, or None if neither is.
 
-    A proxy that resolves the doubt in another way would see other requests than this server.
+    A proxy that reads an ambiguous request differently would see other requests than this server.
     """
     lengths = headers.get_all("Content-Length", [])
     encodings = headers.get_all("Transfer-Encoding", [])

@@ -1,8 +1,7 @@
-"""Shares of the engine: how many runs one client may have at once, so that others have places too.
+"""Limit on the runs that one client may have at once, so that no client fills the queue alone.
 
-A client is a browser session, or an address where there is no cookie. It may have as many runs as
-the engine has slots, and half as many waiting as the queue holds: the other half of the queue is
-left to others, however many one client asks for.
+A client is a browser session, or an address where there is no cookie. It may have one run for each
+slot of the engine, plus half of the queue; the other half stays free for other clients.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ EXTENSION = "tokenglass_shares"
 
 
 class Shares:
-    """Counts the runs of every client. Thread-safe."""
+    """Number of unfinished runs of each client. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +36,7 @@ class Shares:
         on_event: OnEvent,
         **options: Any,
     ) -> Run:
-        """`engine.submit`, within the client's share. Raises `QueueFull`, and what that raises."""
+        """Call `engine.submit` if the client may have another run, else raise `QueueFull`."""
         self._take(client, engine)
         share = _Share(self, client)
 
@@ -63,7 +62,7 @@ class Shares:
             self._n_runs[client] += 1
 
     def give_back(self, client: str) -> None:
-        """One run fewer."""
+        """Count one run fewer."""
         with self._lock:
             self._n_runs[client] -= 1
             if not self._n_runs[client]:
@@ -71,7 +70,7 @@ class Shares:
 
 
 class _Share:
-    """One run's, given back once."""
+    """Share of one run, given back once."""
 
     def __init__(self, shares: Shares, client: str) -> None:
         self._shares = shares
@@ -87,7 +86,7 @@ class _Share:
 
 
 def most_runs(engine: EngineClient) -> int | None:
-    """Runs that one client may have at once; None while there is no engine, which refuses all."""
+    """Return how many runs one client may have; None while there is no engine to ask."""
     if engine.hello is None:
         return None
     limits = engine.hello.limits
@@ -95,11 +94,11 @@ def most_runs(engine: EngineClient) -> int | None:
 
 
 def client() -> str:
-    """Whose share this request takes from: its browser session, else its address."""
+    """Return the client of this request: its browser session, else its address."""
     return str(g.get("session") or request.remote_addr)
 
 
 def submit(engine: EngineClient, ids: list[int], params: SamplingParams, **options: Any) -> Run:
-    """`Shares.submit` for the client of this request."""
+    """Call `Shares.submit` for the client of this request."""
     shares: Shares = current_app.extensions[EXTENSION]
     return shares.submit(client(), engine, ids, params, **options)

@@ -1,4 +1,4 @@
-"""Sockets that several threads use: waiting for bytes, and ending so that the last bytes arrive."""
+"""Waiting on a socket that other threads send on, and ending one so that its last bytes arrive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wait_readable(sock: socket.socket, seconds: float) -> bool:
 
 
 def finish(sock: socket.socket) -> None:
-    """Say that nothing more is sent, and discard what still comes, for `LINGER_SECONDS` at most.
+    """End the sending side, and discard what still comes for `LINGER_SECONDS` at most.
 
     A socket that is closed with bytes unread resets its connection, and a reset makes the peer
     lose what it had not read yet: the answer to a request that was too large, a close frame.
@@ -42,6 +42,6 @@ def finish(sock: socket.socket) -> None:
 
 
 def hang_up(sock: socket.socket) -> None:
-    """End both directions at once: whoever reads or sends on `sock` wakes."""
+    """End both directions at once; threads that read or send on `sock` wake."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)

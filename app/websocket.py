@@ -1,25 +1,26 @@
-"""WebSockets: everything around flask-sock and simple-websocket that needs more than their face.
+"""WebSockets, and every workaround for flask-sock 0.7 and simple-websocket 1.1.
 
-flask-sock declares the route (`app.live`), simple-websocket 1.1 makes the handshake, and from there
-on this module drives wsproto by itself, on the route's own thread. Reasons:
+flask-sock declares the route (`app.live`) and simple-websocket makes the handshake. After that this
+module drives wsproto itself, on the route's thread, as simple-websocket's own thread has races:
 
-- simple-websocket's thread says that something came before it says that the line has ended
-  (`Base._handle_events`, a message that is too large): a reader that wakes between the two waits
-  for ever. Two threads, a descriptor and a slot were lost each time.
-- It wakes the reader before it sends the close frame (a bad opcode, bad UTF-8), so that the end of
-  the request overtakes the frame; and it closes the socket while others may send on it.
-- Its `send` has no lock, and its list of unread messages no bound: here a page that sends faster
-  than it is served waits, as TCP lets it.
+- For a message that is too large, `Base._handle_events` sets its event while `connected` is still
+  true. A reader that wakes before `connected` is cleared waits for ever, with two threads, a
+  descriptor and a slot.
+- For a bad opcode or bad UTF-8 it wakes the reader before it sends the close frame. The request can
+  end, and its socket be closed, before the frame is out.
+- `send` takes no lock although two threads send, and the list of unread messages has no bound. Here
+  a page that sends too fast is held back by TCP.
 
-What is done around the packages, each where it is needed:
+The workarounds:
 
-- `_NoThread` is simple-websocket's thread, and is never started.
-- `_Handshake` is the socket it is given: once that has sent, no HTTP may follow.
-- `_Answered` takes the place of the empty page that flask-sock answers with, which a browser would
-  take for a frame. werkzeug lets go of a lost connection without a word.
-- The header that offers deflate is hidden: it costs the writer more than it saves on a LAN.
-- Requests that wsproto would take amiss are refused first: with a body, or with bytes that are not
-  ASCII in what it reads of the handshake.
+- `_NoThread`: simple-websocket's thread, never started.
+- `_Handshake`: stands in for the socket during the handshake and records that its answer was sent,
+  after which nothing may be sent as HTTP.
+- `_Answered`: replaces the empty page that flask-sock answers with, which a browser would read as a
+  frame. It raises ConnectionError, at which werkzeug ends the connection silently.
+- The header that offers deflate is removed: compressing costs the writer more than it saves.
+- Handshakes with a body, and with headers that are not ASCII, are refused: wsproto would read the
+  body as frames, and fail on the headers.
 """
 
 from __future__ import annotations
@@ -59,16 +60,16 @@ Note = Ping | Pong | CloseConnection
 
 
 class WebSocketClosed(Exception):
-    """This WebSocket has ended: nothing more comes, and nothing more can be sent."""
+    """The WebSocket has ended: nothing more can be received or sent."""
 
 
 class WebSocket:
-    """Server's side of one WebSocket. One thread calls `receive` and at last `finish`; every thread
-    may `send` and `close`.
+    """Server side of one WebSocket. One thread calls `receive` and at last `finish`; any thread may
+    `send` and `close`.
 
-    Whoever holds `_sending` sends. What must be sent besides messages (a pong, a ping, the close
-    frame) is left as a note; who leaves one sends it, unless somebody else is sending, who then
-    does so next. So a reader never waits for a page that does not read.
+    Frames are sent under the lock `_sending`. Control frames (ping, pong, close) are put into
+    `_notes`; they are sent at once if the lock is free, else by the thread that holds it, after its
+    message. So the reading thread does not wait for a message to a page that does not read.
     """
 
     def __init__(self, server: Server, most_bytes: int) -> None:
@@ -150,7 +151,7 @@ class WebSocket:
             self._messages.append(whole.decode() if isinstance(part, TextMessage) else whole)
 
     def _ask(self) -> None:
-        """Nothing was heard for a while: is the page still there?"""
+        """Ping a page that has been silent, or close if the last ping was not answered."""
         if not self._heard:
             self.close(CloseReason.POLICY_VIOLATION, "a ping was not answered")
             return
@@ -176,22 +177,24 @@ class WebSocket:
             self._send_notes()
 
     def close(self, code: int, reason: str = "") -> None:
-        """End this, and say why: after the message that is being sent. The first reason counts."""
+        """Send a close frame after the message that is being sent. Only the first call counts."""
         if not self._closing:
             self._closing = True
             self._note(CloseConnection(code, reason))
 
     def cut_off(self, code: int, reason: str) -> None:
-        """End this soon, and read nothing more, not even what has come already. Never waits: it is
-        the reader that sends the close frame, when it looks."""
+        """End soon without reading any more, not even messages that have come already.
+
+        Returns at once: the reading thread sends the close frame when it notices.
+        """
         if not self._closing:
             self._notes[CloseConnection] = CloseConnection(code, reason)
         self._closing = self._cut_off = True
 
     def finish(self) -> None:
-        """The last that is done here: no byte is sent after this.
+        """Send the close frame if it was not sent yet, and end the sending side.
 
-        Without a word from either side until now, it is the server that made a mistake.
+        If neither side has closed by now, the route has failed: the code is 1011.
         """
         self.close(CloseReason.INTERNAL_ERROR, "the server made a mistake; see its log")
         if self._sending.acquire(timeout=FAREWELL_SECONDS):
@@ -236,7 +239,7 @@ class WebSocket:
             self._sock.sendall(view[at : at + SEND_BYTES])
 
     def _break(self) -> None:
-        """The line cannot be used any more."""
+        """End both directions: the connection cannot be used any more."""
         self._over = True
         hang_up(self._sock)
 
@@ -269,7 +272,7 @@ class _LostHandshake(Exception):
 
 
 class _Answered(Response):
-    """To a request that its WebSocket has answered."""
+    """Response to a request that its WebSocket has answered."""
 
     def __call__(self, *_: Any) -> Any:
         raise ConnectionError("the WebSocket has ended")
