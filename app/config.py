@@ -95,7 +95,7 @@ class Settings:
         int,
         "Seconds that the GPU may take for one step; an engine that takes longer hangs, and is "
         "started again.",
-        (1, 86400),
+        (10, 86400),
     ] = 180
     host: Annotated[
         str, "Address to listen on. One that others can reach needs --token as well."

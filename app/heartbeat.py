@@ -61,6 +61,7 @@ class Heartbeat:
 
     def ready(self) -> None:
         """The model is loaded: from now on the process answers at once."""
+        self._n_same = 0
         self._ready = True
 
     def closing(self) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -51,6 +51,8 @@ from gpu.events import Done, Event, Prefill, Timings, Token
 from gpu.inspection import Answer, Question
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CALL_SECONDS = 30.0
 
@@ -118,11 +120,16 @@ class Life:
         self._calls: dict[int, Future[Any]] = {}
         self._runs: dict[int, ProcessRun] = {}
         self._said: queue.SimpleQueue[Loading | Ready | Failed | None] = queue.SimpleQueue()
-        self._child = Child(run_engine, load, log_level)
-        self._writer = PipeWriter(self._child.pipe)
-        self._heartbeat = Heartbeat(patience, self._kill)
         self._reader = threading.Thread(target=self._read, name="pipe reader", daemon=True)
-        self._reader.start()
+        self._child = Child(run_engine, load, log_level)
+        try:
+            self._writer = PipeWriter(self._child.pipe)
+            self._heartbeat = Heartbeat(patience, self._kill)
+            self._reader.start()
+        except BaseException:  # no more threads can be started
+            self._child.kill("it could not be served")
+            self._child.reap()
+            raise
 
     @property
     def pid(self) -> int | None:
@@ -263,12 +270,9 @@ class Life:
         """Fail the calls, lose the runs and give everything back. Call `reap` first."""
         with self._lock:
             self._alive = False
-            calls, runs = list(self._calls.values()), list(self._runs.values())
-            self._calls.clear()
-            self._runs.clear()
-        for future in calls:
+        for future in _taken(self._calls):
             future.set_exception(UnavailableError(message))
-        for run in runs:
+        for run in _taken(self._runs):
             run.lose(message)
         if not self._child.release():
             return
@@ -276,3 +280,10 @@ class Life:
         # A descriptor that a thread still uses must not be given to somebody else.
         if self._writer.stop(KILL_SECONDS) and not self._reader.is_alive():
             self._child.pipe.close()
+
+
+def _taken(table: dict[int, T]) -> Iterator[T]:
+    """Take out all values, each of which the thread that reads the pipe may take first."""
+    with contextlib.suppress(KeyError):
+        while True:
+            yield table.popitem()[1]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import pytest
 
 import app.pipe_writer
 from app.engines import Served, UnavailableError
-from app.heartbeat import Patience
+from app.heartbeat import Heartbeat, Patience
+from app.pipe import BEAT_SECONDS
 from app.worker import ProcessEngine
 from gpu import SamplingParams
 from gpu.events import Done, Event, Token
@@ -165,6 +167,21 @@ def test_python_may_be_held_while_a_model_is_loaded_but_not_later(
     engine.submit(IDS, SamplingParams(), capture=False, on_event=events.put)
     assert "no sign of life" in wait_for(engine, "restarting").message
     wait_gone(pid)
+
+
+def test_how_long_loading_took_does_not_count_afterwards() -> None:
+    killed: list[str] = []
+    heartbeat = Heartbeat(Patience(step=2.0), killed.append)
+    for _ in range(10):
+        heartbeat.beat(1.0)
+    heartbeat.ready()
+    time.sleep(2.5 * BEAT_SECONDS)
+    assert not killed
+    for _ in range(10):
+        heartbeat.beat(1.0)
+    time.sleep(1.5 * BEAT_SECONDS)
+    assert killed == ["one step on the GPU hung: nothing happened for 2 s"]
+    heartbeat.stop()
 
 
 def _stuck(progress: Any) -> FakeEngine:
