@@ -179,8 +179,8 @@ def test_the_file_has_what_every_expert_was_given(look: Lookout) -> None:
 def test_a_real_mixture_is_shown_as_transformers_routes_it(page: Page) -> None:
     """Every choice of every row of a run, and the gates of its last; the weights are random."""
     name, n = "qwen3_moe", 12
-    settings = random_models.settings_of(name)
-    n_experts, per_token = settings["num_experts"], settings["num_experts_per_tok"]
+    config = random_models.reference(name).model.config
+    n_experts, per_token = config.num_experts, config.num_experts_per_tok
     options = ("--dtype", "f32", "--kv-dtype", "f32")
     with serving("--model", random_models.folder(name), *options) as url:
         wire = Wire(page)

@@ -83,13 +83,16 @@ function retell(answer, own, texts) {
   });
 }
 
-/** The page's settings act from here on. Changes that came too late for the run before never acted. */
+/** The page's settings act from here on. */
 function markSettings(answer, segment, params) {
   const { before, base: index } = segment;
-  for (const mark of answer.marks) if (mark.index >= index && mark.changes.length) mark.told = [];
-  const last = before.nTokens ? answer.tokens[index - 1] : null;
-  const { params: began, capture, reach } = before;
-  const used = last?.segment === before ? answer.settingsAt(last) : { ...began, capture, reach };
+  const last = answer.tokens[index - 1];
+  let used = { ...before.params, capture: before.capture, reach: before.reach };
+  if (last?.segment === before) {
+    // Changes that came too late for the run before never acted: they are told once more, or not.
+    for (const mark of answer.marks) if (mark.index >= index) mark.told = [];
+    used = answer.settingsAt(last);
+  }
   const changes = settingChanges(used, params).filter(({ name }) => name !== "max_tokens");
   if (changes.length) answer.marks.push({ segment, index, changes, told: changes });
 }
