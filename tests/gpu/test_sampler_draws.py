@@ -23,6 +23,8 @@ pytestmark = pytest.mark.parity
 
 VOCAB = 97
 N_DRAWS = 3200
+FEW_DRAWS = 640
+"""Of the settings that are drawn from more often among the slow tests."""
 LEAST_EXPECTED = 5
 """Tokens expected more rarely are counted together: the test's usual rule."""
 LEAST_P = 1e-3
@@ -77,17 +79,18 @@ def p_value(counts: Array, probabilities: Array) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "kind", "n"),
     [
-        ("all", "smooth"),
-        *(pytest.param(name, kind, marks=pytest.mark.slow) for name, kind in MORE),
+        ("all", "smooth", N_DRAWS),
+        *((name, kind, FEW_DRAWS) for name, kind in MORE),
+        *(pytest.param(name, kind, N_DRAWS, marks=pytest.mark.slow) for name, kind in MORE),
     ],
 )
 def test_the_tokens_of_a_run_follow_the_reference(
-    sampler: SamplerRig, name: str, kind: str
+    sampler: SamplerRig, name: str, kind: str, n: int
 ) -> None:
     logits, seen = logits_of(kind), list(range(0, VOCAB, 2))
-    samples = [replace(SETTINGS[name], seed=2026, index=i) for i in range(N_DRAWS)]
+    samples = [replace(SETTINGS[name], seed=2026, index=i) for i in range(n)]
     wanted = reference.distribution(logits.astype(np.float64), seen, samples[0]).after
     assert p_value(draw(sampler, logits, samples, seen), wanted) > LEAST_P
 
@@ -99,11 +102,13 @@ def test_the_first_tokens_of_many_seeds_follow_the_reference(sampler: SamplerRig
     assert p_value(draw(sampler, logits, samples, []), wanted) > LEAST_P
 
 
-@pytest.mark.slow
-def test_the_test_notices_a_wrong_distribution(sampler: SamplerRig) -> None:
-    """Draws at temperature 1.3 do not pass for draws at 1."""
+@pytest.mark.parametrize(("temperature", "n"), [(1.3, N_DRAWS), (1.6, FEW_DRAWS)])
+def test_the_test_notices_a_wrong_distribution(
+    sampler: SamplerRig, temperature: float, n: int
+) -> None:
+    """Draws at a higher temperature do not pass for draws at 1."""
     logits = logits_of("smooth")
-    samples = [settings(temperature=1.3, seed=2026, index=i) for i in range(N_DRAWS)]
+    samples = [settings(temperature=temperature, seed=2026, index=i) for i in range(n)]
     wanted = reference.distribution(logits.astype(np.float64), [], settings()).after
     assert p_value(draw(sampler, logits, samples, []), wanted) < LEAST_P
 
