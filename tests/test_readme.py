@@ -1,0 +1,65 @@
+"""What the README says to type does what it says, with the bundled model and a real engine."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.serving import CHECKOUT, ROOT, serving
+
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def block(language: str, beginning: str) -> str:
+    """The fenced code of the README that has a line beginning like this."""
+    found = re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (one,) = [code for code in found if re.search(rf"^{re.escape(beginning)}", code, re.MULTILINE)]
+    return str(one)
+
+
+def printed(*command: object) -> str:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_python_example_writes_a_text() -> None:
+    text = printed(sys.executable, "-c", block("python", "from gpu import"))
+    assert len(text.split()) > 20
+
+
+def test_generate_tells_a_story_of_what_was_asked() -> None:
+    line = re.search(r'^tokenglass generate (--chat) "(.*)"$', block("sh", "tokenglass"), re.M)
+    assert line is not None
+    text = printed(*CHECKOUT, "generate", line[1], line[2], "--seed", 7)
+    assert "fox" in text
+    assert "lantern" in text
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving() as address:
+        yield address
+
+
+def test_the_request_is_answered_and_its_seed_repeats_it(address: str) -> None:
+    body = re.search(r"-d '(\{.*\})'", block("sh", "curl"))
+    assert body is not None
+    request = urllib.request.Request(
+        f"{address}v1/completions", body[1].encode(), {"Content-Type": "application/json"}
+    )
+    answers = []
+    for _ in range(2):
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            answers.append(json.load(answer))
+    texts = [answer["choices"][0]["text"] for answer in answers]
+    assert texts[0] == texts[1]
+    assert answers[0]["usage"]["completion_tokens"] == json.loads(body[1])["max_tokens"]
