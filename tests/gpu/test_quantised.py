@@ -40,7 +40,10 @@ LEAST_SAME_TOP = {"f16": 0.998, "q8": 0.99, "q4": 0.9}
 SAME_TOP_OF_BYTES = {"q8": 0.985, "q4": 0.9}
 """The same with rows rounded to bytes, which turn a few more of the closest calls: 8 of the 796
 positions of stories260k in q8 on one driver, fewer on another."""
-KL_BETWEEN_ENGINES = 1e-5
+KL_BETWEEN_ENGINES = 6e-7
+"""Three and a half times the largest of all shapes on two drivers."""
+MEDIAN_OF_BYTES = 2e-12
+"""The same of the median token where rows are rounded to bytes, five times the largest."""
 
 
 class Torch:
@@ -243,7 +246,7 @@ def test_products_of_bytes_are_those_of_rounded_rows(
     assert (apart <= KL_BETWEEN_ENGINES).mean() >= 0.9
     assert apart.max() <= cost.max()
     median = float(np.median(apart))
-    compare(f"engines.kl.bytes.{dtype}", name, *numbers(median, 1e-4 * KL_BETWEEN_ENGINES))
+    compare(f"engines.kl.bytes.{dtype}", name, *numbers(median, MEDIAN_OF_BYTES))
 
 
 def kl_of_tokens(a: Floats, b: Floats) -> Floats:
