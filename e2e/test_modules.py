@@ -197,3 +197,12 @@ def test_a_likelihood_is_known_when_all_of_its_parts_are(
         logprobs,
     )
     assert found == {"n": len(logprobs), "total": total, "mean": mean}
+
+
+def test_seeds_are_read_as_the_server_takes_them(call: Call) -> None:
+    most = 2**64 - 1
+    assert call("params", "parseSeed", str(most)) == {"value": str(most)}
+    assert call("params", "parseSeed", " 007 ") == {"value": "7"}
+    assert call("params", "parseSeed", "") == {"value": ""}
+    for text in (str(most + 1), "9" * 20, "-1", "1.5", "0x10", "seed"):
+        assert "error" in call("params", "parseSeed", text), text

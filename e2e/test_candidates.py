@@ -1,0 +1,36 @@
+"""The rows of one token and the mark of its draw, beside what the engine said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e.playground import Playground
+from e2e.site import Site
+
+SETTINGS = {"temperature": 1.0, "top_k": 8, "top_p": 0.85, "min_p": 0.05, "repetition_penalty": 1.0}
+N = 6
+"""Of the last of so many tokens each filter cut some candidates."""
+NOTES = {"": "", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
+
+
+def test_rows_and_draw_are_those_of_the_engine(page: Page, site: Callable[..., Site]) -> None:
+    here = site()
+    token = here.reference("Tell me a story", seed=3, max_tokens=N, **SETTINGS)[-1]
+    play = Playground(page, here.url).open()
+    play.set(**SETTINGS, seed=3, max_tokens=N)
+    play.ask()
+    play.wait_tokens(N)
+    play.wait_done()
+    expect(page.locator("#tok-no")).to_have_text(str(N))
+    rows = page.get_by_test_id("candidates").locator("li")
+    shown = token.candidates[: rows.count()]
+    notes = [NOTES[c.cut] if c.id != token.id else "drawn" for c in shown]
+    assert set(notes) == {"drawn", "top-k", "top-p", "min-p"}
+    assert rows.locator(".w").all_inner_texts() == [c.text.removeprefix(" ") for c in shown]
+    assert rows.locator(".c").all_inner_texts() == notes
+    tick = page.locator("#draw .tick")
+    at = float(tick.evaluate("(node) => node.style.getPropertyValue('--u')"))
+    assert at == pytest.approx(token.draw * token.mass[0], abs=1e-6)

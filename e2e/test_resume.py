@@ -1,0 +1,41 @@
+"""What a page asks for when its line is back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import Page, WebSocketRoute
+
+from e2e.playground import Playground
+from e2e.site import Site
+from e2e.test_connection import LOST_LINE, N, prepare
+
+
+def test_it_asks_only_for_what_it_has_not(
+    page: Page, site: Callable[..., Site], allowed_console: list[str]
+) -> None:
+    allowed_console.append(LOST_LINE)
+    lines: list[WebSocketRoute] = []
+    sent: list[dict[str, Any]] = []
+
+    def on_socket(line: WebSocketRoute) -> None:
+        server = line.connect_to_server()
+
+        def pass_on(message: str | bytes) -> None:
+            sent.append(json.loads(message))
+            server.send(message)
+
+        line.on_message(pass_on)
+        lines.append(line)
+
+    page.route_web_socket("**/ws", on_socket)
+    play = Playground(page, site(delay=0.03).url).open()
+    prepare(play)
+    play.wait_tokens(10)
+    lines[-1].close(code=3001, reason="cut by the test")
+    play.wait_tokens(N)
+    play.wait_done()
+    (again,) = [message for message in sent if message["type"] == "resume"]
+    assert again["after"] > 10  # accepted, a piece of the prompt, and ten tokens at least
