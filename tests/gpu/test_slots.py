@@ -231,3 +231,22 @@ def test_a_runner_that_cannot_be_described_is_closed_and_its_error_told(
         Engine(lambda: runner, tokenizer, warm_up=True)
     assert runner.closed
     assert runner.asked_on == "tokenglass engine"
+
+
+def test_a_prompt_does_not_wait_until_those_that_write_have_ended(tokenizer: Tokenizer) -> None:
+    """Four write, and a step has four rows: without a row kept for it, the fifth's prompt would be
+    read when one of them has ended."""
+    runner = ScriptedRunner(
+        n_slots=5, context=256, n_blocks=80, max_rows=4, max_samples=4, delay=0.002
+    )
+    engine = Engine(lambda: runner, tokenizer, queue_size=2)
+    log, n_tokens = Log(5), 200
+    try:
+        for i in range(5):
+            engine.submit([i + 1, 7], SamplingParams(max_tokens=n_tokens), on_event=log.of(i))
+        log.wait(60)
+    finally:
+        engine.close()
+    first = next(at for at, (run, _) in enumerate(log.tokens) if run == 4)
+    before = [sum(run == other for run, _ in log.tokens[:first]) for other in range(4)]
+    assert max(before) < n_tokens // 2, f"the others wrote {before} tokens before its first"
