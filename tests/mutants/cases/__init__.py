@@ -1,0 +1,32 @@
+"""All mutants, by room."""
+
+from tests.mutants.cases import (
+    app,
+    attention,
+    checkpoint,
+    engine,
+    experts,
+    kv_shaders,
+    lines,
+    matmul,
+    page,
+    runners,
+    sampler_shaders,
+    strangers,
+)
+from tests.mutants.mutant import Mutant
+
+ROOMS: dict[str, tuple[Mutant, ...]] = {
+    "Attention shaders": attention.MUTANTS,
+    "KV cache shaders": kv_shaders.MUTANTS,
+    "Norm and matmul shaders": matmul.MUTANTS,
+    "Expert, LoRA, intervention and statistics shaders": experts.MUTANTS,
+    "Sampler shaders": sampler_shaders.MUTANTS,
+    "Engine": engine.MUTANTS,
+    "Runner and answers": runners.MUTANTS,
+    "Files of a model": checkpoint.MUTANTS,
+    "Server": app.MUTANTS,
+    "Connections and the engine's process": lines.MUTANTS,
+    "Strangers' templates and tokenizers, and questions": strangers.MUTANTS,
+    "Page": page.MUTANTS,
+}

@@ -1,0 +1,177 @@
+"""Faults in the bounds of requests and connections, in WebSockets, and in the watch over the
+engine's process."""
+
+from tests.mutants.mutant import Mutant
+
+READER = "app/request_reader.py"
+CONNECTIONS = "app/connections.py"
+WEBSOCKET = "app/websocket.py"
+HEARTBEAT = "app/heartbeat.py"
+HTTP_TEST = "tests/app/test_http_server.py"
+WEBSOCKET_TEST = "tests/app/test_websocket.py"
+FROZEN_TEST = "tests/app/test_frozen_engine.py"
+WORKER_TEST = "tests/app/test_worker.py"
+
+MUTANTS = (
+    Mutant(
+        "head-deadline",
+        "a client may send its headers one byte a minute",
+        READER,
+        "if left <= 0 or not wait_readable(self._sock, left):",
+        "if False:",
+        (HTTP_TEST,),
+        "byte_at_a_time",
+    ),
+    Mutant(
+        "head-bytes",
+        "headers may go on without an end",
+        READER,
+        "if self._head_left < 0:",
+        "if False:",
+        (HTTP_TEST,),
+        "test_headers_without_an_end",
+    ),
+    Mutant(
+        "chunked-bound",
+        "a chunked body may be as large as it likes",
+        READER,
+        "if len(body) + n > self._most:",
+        "if False:",
+        (HTTP_TEST,),
+        "test_a_chunked_body_past",
+    ),
+    Mutant(
+        "request-smuggling",
+        "a request may have a length and be chunked as well",
+        READER,
+        "if lengths and encodings:",
+        "if False:",
+        (HTTP_TEST,),
+        "in_doubt",
+    ),
+    Mutant(
+        "request-lengths",
+        "a request may have two lengths",
+        READER,
+        "if len(lengths) > 1:",
+        "if False:",
+        (HTTP_TEST,),
+        "in_doubt",
+    ),
+    Mutant(
+        "connections-cap",
+        "any number of connections may be open",
+        CONNECTIONS,
+        "if self._n_open >= self.most and not self._give_way():",
+        "if False:",
+        (HTTP_TEST,),
+        "give_way or gives_way or descriptors",
+    ),
+    Mutant(
+        "connections-asked",
+        "a connection at work gives way to a new one",
+        CONNECTIONS,
+        "            self._silent.pop(sock, None)\n\n    def answered",
+        "            pass\n\n    def answered",
+        (HTTP_TEST,),
+        "give_way",
+    ),
+    Mutant(
+        "websocket-bound",
+        "a message of a WebSocket may have any size",
+        WEBSOCKET,
+        "if len(self._partial) + len(data) > self._most_bytes:",
+        "if False:",
+        (WEBSOCKET_TEST,),
+        "test_every_end",
+    ),
+    Mutant(
+        "websocket-ping",
+        "a page that answers no ping keeps its place",
+        WEBSOCKET,
+        "        if not self._heard:\n",
+        "        if False:\n",
+        (WEBSOCKET_TEST,),
+        "does_not_answer_a_ping",
+    ),
+    Mutant(
+        "websocket-unheard",
+        "what was sent right with the handshake is lost",
+        WEBSOCKET,
+        "            self._feed(stream.read_ahead())\n",
+        "            stream.read_ahead()\n",
+        (WEBSOCKET_TEST,),
+        "come_with_the_handshake",
+    ),
+    Mutant(
+        "heartbeat-frozen",
+        "an engine that is frozen is waited for for ever",
+        HEARTBEAT,
+        "if self._n_silent * BEAT_SECONDS > silent:",
+        "if False:",
+        (FROZEN_TEST,),
+        "test_a_frozen_engine_that_is_idle",
+    ),
+    Mutant(
+        "heartbeat-hung",
+        "an engine that hangs in a step is waited for for ever",
+        HEARTBEAT,
+        "if self._n_same * BEAT_SECONDS > hung:",
+        "if False:",
+        (FROZEN_TEST,),
+        "hangs_in_a_step",
+    ),
+    Mutant(
+        "heartbeat-steps",
+        "many short steps are taken for one long one",
+        HEARTBEAT,
+        "self._n_same = self._n_same + 1 if same else 0",
+        "self._n_same += 1",
+        (FROZEN_TEST,),
+        "many_short_steps",
+    ),
+    Mutant(
+        "restarts-pause",
+        "an engine that keeps dying is started again without a pause",
+        "app/backoff.py",
+        "return min(restarts.longest, restarts.first << min(again, 30))",
+        "return 0",
+        (WORKER_TEST,),
+        "keeps_dying or while_it_waits",
+    ),
+    Mutant(
+        "restarts-steady",
+        "deaths of long ago count like those of now",
+        "app/backoff.py",
+        "if ready_seconds >= restarts.steady:",
+        "if False:",
+        (WORKER_TEST,),
+        "steady",
+    ),
+    Mutant(
+        "engine-death",
+        "the runs of an engine that died never end",
+        "app/life.py",
+        "            run.lose(message)\n",
+        "            pass\n",
+        (WORKER_TEST,),
+        "test_a_killed_process",
+    ),
+    Mutant(
+        "share",
+        "one client may fill the queue",
+        "app/shares.py",
+        "if most is not None and self._n_runs[client] >= most:",
+        "if False:",
+        ("tests/app/test_shares.py",),
+    ),
+    Mutant(
+        "share-return",
+        "a run that ended still counts in its client's share",
+        "app/shares.py",
+        "        if held:\n",
+        "        if not held:\n",
+        ("tests/app/test_shares.py",),
+        "test_every_end",
+    ),
+)

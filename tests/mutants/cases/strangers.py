@@ -1,0 +1,112 @@
+"""Faults in what holds back other people's templates and tokenizers, and questions beside runs."""
+
+from tests.mutants.mutant import Mutant
+
+SANDBOX = "app/sandbox.py"
+PROCESS = "app/limited_process.py"
+CHILD = "app/limited_child.py"
+PACE = "gpu/engine/pace.py"
+TURNS = "gpu/engine/turns.py"
+CHAT_TEST = "tests/app/test_chat.py"
+HOSTILE_TEST = "tests/app/test_hostile_templates.py"
+TOKENIZER_TEST = "tests/app/test_limited_tokenizer.py"
+PACE_TEST = "tests/gpu/test_pace.py"
+TURNS_TEST = "tests/gpu/test_turns.py"
+
+MUTANTS = (
+    Mutant(
+        "template-sandbox",
+        "a chat template reaches the insides of Python",
+        SANDBOX,
+        "class Environment(ImmutableSandboxedEnvironment):",
+        "class Environment(jinja2.Environment):",
+        (CHAT_TEST,),
+        "sees_nothing",
+    ),
+    Mutant(
+        "template-namespace",
+        "a chat template's namespace has names that begin with an underscore",
+        SANDBOX,
+        'if isinstance(name, str) and name.startswith("_"):',
+        "if False:",
+        (CHAT_TEST, HOSTILE_TEST),
+        "misbehaves or sees_nothing",
+    ),
+    Mutant(
+        "template-time",
+        "the server waits for ever for a process that is late",
+        PROCESS,
+        "            if call == self._n_calls:\n",
+        "            if False:\n",
+        ("tests/app/test_limited_process.py",),
+        "late",
+    ),
+    Mutant(
+        "template-memory",
+        "a template or a tokenizer may take all memory",
+        CHILD,
+        'for name, most in (("DATA", memory_bytes), ("FSIZE", 0), ("CORE", 0)):',
+        'for name, most in (("FSIZE", 0), ("CORE", 0)):',
+        ("tests/app/test_limited_process.py",),
+        "memory",
+    ),
+    Mutant(
+        "template-reply",
+        "a template may send back any number of bytes",
+        PROCESS,
+        "if n_bytes > self._limits.reply_bytes:",
+        "if False:",
+        (TOKENIZER_TEST,),
+        "test_a_reply_that_is_too_large",
+    ),
+    Mutant(
+        "template-files",
+        "the process of a template can open files",
+        CHILD,
+        'for name in ("NOFILE", "NPROC"):',
+        'for name in ("NPROC",):',
+        (TOKENIZER_TEST, HOSTILE_TEST),
+        "neither_files",
+    ),
+    Mutant(
+        "template-secrets",
+        "the process of a template has the server's environment",
+        PROCESS,
+        "env=kept | ONE_THREAD,",
+        "env=dict(os.environ) | ONE_THREAD,",
+        (TOKENIZER_TEST, HOSTILE_TEST),
+        "neither_files",
+    ),
+    Mutant(
+        "questions-pace",
+        "questions take the device as long as they like while others write",
+        PACE,
+        "return not self.writing or self._debt <= 0",
+        "return True",
+        (PACE_TEST,),
+    ),
+    Mutant(
+        "questions-rows",
+        "a piece of a question takes longer than a token",
+        PACE,
+        "while 2 * n <= most and self._expected(kind, 2 * n) <= limit:",
+        "while 2 * n <= most:",
+        (PACE_TEST,),
+    ),
+    Mutant(
+        "questions-turns",
+        "one page's questions are all answered before another's first",
+        TURNS,
+        "                self._line.append((asker, tasks))\n\n    def forget",
+        "                self._line.appendleft((asker, tasks))\n\n    def forget",
+        (TURNS_TEST,),
+    ),
+    Mutant(
+        "questions-bound",
+        "any number of questions may wait",
+        TURNS,
+        "if len(self) >= (MAX_ASKERS if tasks is None else MAX_QUESTIONS):",
+        "if False:",
+        (TURNS_TEST,),
+    ),
+)

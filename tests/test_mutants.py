@@ -1,0 +1,61 @@
+"""The mutation check stays true to the code: every fault can still be made, every one was noticed.
+
+The check itself is slow: `make mutants`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutants.cases import ROOMS
+from tests.mutants.checkout import ROOT
+from tests.mutants.mutant import Mutant, StaleMutant
+from tests.mutants.report import read_report, report
+
+MUTANTS = [mutant for room in ROOMS.values() for mutant in room]
+REPORT = ROOT / "docs" / "mutants.md"
+AGAIN = "run `make mutants`, which runs those without a result and writes docs/mutants.md"
+
+
+def test_there_are_enough_of_them_and_each_has_a_name_of_its_own() -> None:
+    assert len(MUTANTS) >= 60
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({mutant.key for mutant in MUTANTS}) == len(MUTANTS)
+    kinds = {mutant.file.partition("/")[0] for mutant in MUTANTS}
+    assert {"gpu", "app", "static"} <= kinds
+    assert sum(mutant.file.endswith(".wgsl") for mutant in MUTANTS) >= 30
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_can_be_made_of_the_code_as_it_is(mutant: Mutant) -> None:
+    broken = mutant.broken(ROOT)
+    assert broken != (ROOT / mutant.file).read_text("utf-8"), "it changes nothing"
+    if mutant.file.endswith(".py"):
+        compile(broken, mutant.file, "exec")
+    missing = [test for test in mutant.tests if not (ROOT / test.partition("::")[0]).is_file()]
+    assert not missing, "the tests that should notice it are not there"
+
+
+def test_the_report_tells_of_every_mutant_that_a_test_noticed_it() -> None:
+    verdicts = read_report(REPORT)
+    unknown = [mutant.name for mutant in MUTANTS if mutant.key not in verdicts]
+    assert not unknown, f"docs/mutants.md has no result of them; {AGAIN}"
+    survivors = [mutant.name for mutant in MUTANTS if verdicts[mutant.key].survived]
+    assert not survivors, "no test noticed them: write one that does"
+    assert REPORT.read_text("utf-8") == report(ROOMS, verdicts), AGAIN
+
+
+def test_the_tests_that_noticed_are_still_there() -> None:
+    for verdict in read_report(REPORT).values():
+        path, _, name = verdict.noticed_by.partition("::")
+        if not name:  # a run that hung
+            continue
+        function = f"def {name.partition('[')[0]}("
+        assert function in (ROOT / path).read_text("utf-8"), f"{verdict.noticed_by}: {AGAIN}"
+
+
+def test_a_mutant_replaces_the_occurrence_that_it_names_and_no_other() -> None:
+    mutant = Mutant("m", "b", "f.py", "a + b", "a - b", ("t.py",), nth=1, count=3)
+    assert mutant.applied("a + b; a + b; a + b") == "a + b; a - b; a + b"
+    with pytest.raises(StaleMutant, match=r"expected its text 3 times in f\.py, but it is there 2"):
+        mutant.applied("a + b; a + b")
