@@ -252,7 +252,7 @@ class EngineProcess:
             os._exit(EXIT_ENGINE_DEAD)
 
     def _next(self, beat_at: float) -> FromEngine | None:
-        """What is to be sent next: a beat when it is time for one, else what waits first."""
+        """Return the message to send next: a beat when one is due, else the first that waits."""
         left = beat_at - time.monotonic()
         if left > 0:
             with contextlib.suppress(queue.Empty):

@@ -133,7 +133,7 @@ class Life:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, until it is given back."""
+        """Process id; None once the process was given back."""
         return self._child.pid
 
     # ---- to the engine -----------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Life:
     # ---- from the engine ---------------------------------------------------------------------
 
     def receive(self) -> Iterator[Loading | Ready | Failed]:
-        """What the process says of itself, until its end."""
+        """Yield what the process reports about itself, until it ends."""
         while (message := self._said.get()) is not None:
             yield message
 

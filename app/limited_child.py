@@ -103,8 +103,8 @@ def _serve(answer: Answer, reader: int, writer: int, is_last: Callable[[], bool]
 
 
 def _memory_reader() -> Callable[[], int]:
-    """How many bytes this process holds; always 0 where the system has no /proc. (The greatest
-    number that `getrusage` knows begins with what the server held.)"""
+    """Return a function that reads this process's resident bytes; 0 where there is no /proc.
+    (`getrusage` will not do: its peak begins with what the server held.)"""
     try:
         statm = os.open("/proc/self/statm", os.O_RDONLY)
     except OSError:

@@ -41,7 +41,7 @@ class OverLimit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one process: the memory it may allocate, and the bytes it may answer."""
+    """Limits of one process: memory it may allocate, and bytes of one reply."""
 
     memory_bytes: int
     reply_bytes: int
@@ -174,7 +174,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal_name(code: int) -> str:
-    """Of the signal that ended a process; "" if none did."""
+    """Name of the signal that ended a process; "" if none did."""
     try:
         return signal.Signals(-code).name
     except ValueError:

@@ -115,8 +115,9 @@ class LimitedTokenizer:
     def encode_batch(
         self, chunks: Sequence[TextChunk], offsets: bool = False
     ) -> list[TextEncoding]:
-        """As `gpu.Tokenizer.encode_batch`. Raises InvalidRequest for what the tokenizer cannot
-        encode within the limits, and QueueFull while too many texts wait."""
+        """Encode several texts, as `gpu.Tokenizer.encode_batch` does. Raises InvalidRequest for
+        what the tokenizer cannot encode within the limits, and QueueFull while too many texts
+        wait."""
         with self._lock:
             found = {chunk: self._known.get((chunk, offsets)) for chunk in chunks}
         new = [chunk for chunk, encoding in found.items() if encoding is None]
@@ -147,7 +148,7 @@ class LimitedTokenizer:
         return () if tuple(ids[: len(self.prefix)]) == self.prefix else self.prefix
 
     def _asked(self, chunks: list[TextChunk], offsets: bool) -> list[TextEncoding]:
-        """Of the process."""
+        """Encode `chunks` in the limited process."""
         for chunk in chunks:
             expect_unicode(chunk.text)
         seconds = ENCODE_SECONDS + sum(len(chunk.text) for chunk in chunks) / SLOWEST_CHARS

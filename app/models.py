@@ -53,8 +53,8 @@ class Model:
 
     @property
     def engine_tokenizer(self) -> LimitedTokenizer | None:
-        """What its engine shall use, so that it does not read the tokenizer's files again; None
-        for the bundled model, whose engine may."""
+        """Tokenizer to give to the engine, so that it does not read the files again; None for the
+        bundled model, whose files are trusted."""
         return self.tokenizer if isinstance(self.tokenizer, LimitedTokenizer) else None
 
     def fetch(

@@ -33,7 +33,7 @@ PING_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 """How often to look whether the client is still there."""
 KEPT_BY_THE_PAGE = "; the text so far is kept"
-"""What the engine's side says of an interrupted run: true of a page, not of a client of `/v1`."""
+"""End of the engine's message about an interrupted run: true for a page, not for `/v1`."""
 
 
 def register(app: Flask, engine: EngineClient) -> None:

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from app.engines import UnavailableError
 
 MAX_WAITING_BYTES = 32 * 1024 * 1024
-"""Of messages that the process has not read yet. One that runs reads at once."""
+"""Bytes of messages that the process has not read yet. A running process reads at once."""
 
 
 class PipeWriter:

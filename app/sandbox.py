@@ -1,5 +1,4 @@
-"""What chat templates are compiled in: Jinja's immutable sandbox, with what `transformers` offers
-in it.
+"""Environment of chat templates: Jinja's immutable sandbox, with what `transformers` adds to it.
 
 It keeps a template from the insides of Python. It does not keep it from using time and memory: for
 that, templates are rendered in a process with limits (`app.template_process`).
@@ -21,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class Environment(ImmutableSandboxedEnvironment):
-    """What templates are compiled in. `strftime`: the time now, as a format says."""
+    """Environment that templates are compiled in. `strftime` formats the present time."""
 
     def __init__(self, strftime: Callable[[str], str]) -> None:
         super().__init__(

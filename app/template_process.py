@@ -42,7 +42,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class _Clock:
-    """What time a template is told."""
+    """Clock of the templates: the time that the server sent with the request."""
 
     now = datetime.min
 

@@ -11,7 +11,7 @@ from gpu import InvalidRequest, ModelError, TextChunk, TextEncoding, Tokenizer, 
 
 MOST_TOKENS_PER_BYTE = 16
 FREELY_TOKENS = 1 << 20
-"""So many tokens of one request are accepted at that rate, and beyond no more than it has bytes."""
+"""Tokens of one request accepted at that rate; beyond them, one token per byte."""
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -33,7 +33,7 @@ MAX_HEADER_BYTES = 16 << 20
 """The safetensors project allows 100 MB. Reading one takes several times as much memory, and the
 largest real ones, of a model with 36,000 tensors in one file, have 5 MB."""
 MAX_TENSORS = 1 << 16
-"""Of one file."""
+"""Tensors of one file."""
 MAX_PARTS = 4 * MAX_TENSORS
 """Objects and lists in a header, where every tensor has three."""
 MAX_INDEXED = 1 << 18
@@ -214,7 +214,7 @@ def _are_span(value: Any) -> TypeGuard[list[int]]:
 
 
 def _entry_error(fields: JsonObject) -> ModelError:
-    """What is wrong with an entry."""
+    """Error about an entry that does not describe a tensor."""
     fields.choice("dtype", tuple(BITS))
     if not _are_sizes(fields.get("shape")):
         return fields.error("shape", "a list of sizes")

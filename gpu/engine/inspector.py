@@ -52,7 +52,7 @@ from gpu.step import Floats, Look, Sample
 
 MAX_TOP = 100
 MAX_ANSWER_BYTES = 64 << 20
-"""What one answer may hold of a text's attention."""
+"""Largest answer about the attention of a text."""
 
 Pieces = Generator[None, None, Answer]
 """Yields after each piece of work; its value is the answer."""
@@ -255,7 +255,7 @@ class Inspector:
             )
 
     def _check_bytes(self, n_weights: int) -> None:
-        """Of an answer with so many attention weights of every head."""
+        """Refuse an answer of `n_weights` weights of every head where that is too large."""
         config = self._runner.config
         n_bytes = 4 * n_weights * config.n_layers * config.n_heads
         if n_bytes > MAX_ANSWER_BYTES:

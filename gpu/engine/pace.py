@@ -65,8 +65,8 @@ class Pace:
             self._learn(self._since - began)
 
     def rows(self, kind: str, most: int) -> int:
-        """How many rows the piece under way may compute: a power of two, or `most` when nobody
-        writes. Pieces of a `kind` cost alike."""
+        """Return the rows that the present piece may compute: a power of two, or `most` when
+        nobody writes. Pieces of a `kind` cost alike."""
         n = most
         if self.writing and self._steps:
             limit = PIECE_TOKENS * median(self._steps)

@@ -18,9 +18,9 @@ from gpu.inspection import Answer
 T = TypeVar("T")
 
 MAX_QUESTIONS = 64
-"""That wait or are worked on."""
+"""Questions that wait or are being answered."""
 MAX_ASKERS = 2 * MAX_QUESTIONS
-"""Who has no question may ask one beyond `MAX_QUESTIONS`, up to this."""
+"""Limit for askers without a question yet: each may ask one beyond `MAX_QUESTIONS`."""
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ VERSIONS = (2, 3)
 MAX_ENTRIES = 1 << 16
 """Of values and of tensors, each: real files have a few thousand."""
 MAX_STRINGS = 1 << 21
-"""Of all arrays together: Gemma 3 has 780,000, tokens and merges."""
+"""Strings of all arrays together: Gemma 3 has 780,000 tokens and merges."""
 MAX_DIMS = 4
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 16

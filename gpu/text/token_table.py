@@ -1,5 +1,5 @@
-"""What is fixed about a tokenizer: the bytes of every token, and what its files say beside. It is
-plain data, so that decoding needs neither the tokenizer's files nor its library."""
+"""Table of a tokenizer: the bytes of every token, and the facts its files state. It is plain data,
+so decoding needs neither the tokenizer's files nor its library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from gpu.errors import ModelError
 
 MAX_TABLE_BYTES = 64 * 1024 * 1024
-"""Of all tokens' bytes together: thirty times the largest real vocabulary's."""
+"""Bytes of all tokens together: thirty times those of the largest real vocabulary."""
 
 
 class TextChunk(NamedTuple):
@@ -31,7 +31,7 @@ class TextEncoding(NamedTuple):
 
 
 class TokenizerLike(Protocol):
-    """What the engine, and whoever writes a text with it, needs of a tokenizer; see
+    """Interface of a tokenizer, as the engine and its callers use it; see
     `gpu.text.tokenizer.Tokenizer`, which is one."""
 
     @property
