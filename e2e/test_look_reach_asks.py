@@ -162,7 +162,7 @@ def test_nothing_is_asked_about_the_newest_token_while_the_text_is_written(
     page: Page, site: Callable[..., Site]
 ) -> None:
     hand = Hand(page, site(delay=0.03))
-    hand.play.set(max_tokens=60, seed=5)
+    hand.play.set(max_tokens=200, seed=5)
     hand.play.ask()
     hand.play.wait_tokens(3)
     hand.open().cell("head 2.3").click()
@@ -171,4 +171,4 @@ def test_nothing_is_asked_about_the_newest_token_while_the_text_is_written(
     assert inspections(hand, "logit_lens") == []
     pin(hand, 2)
     until(page, lambda: len(inspections(hand, "logit_lens")) == 2, "both questions")
-    hand.settle(60)
+    hand.settle(200)

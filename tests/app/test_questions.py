@@ -119,21 +119,21 @@ def test_bytes_of_a_page_are_not_its_questions() -> None:
 class _Patient(FakeEngine):
     """Answers nothing before it is told that the asker is gone, and then all."""
 
-    waiting: list[tuple[int, Future[Answer]]]
+    unanswered: list[tuple[int, Future[Answer]]]
 
     def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
-        if not hasattr(self, "waiting"):
-            self.waiting = []
+        if not hasattr(self, "unanswered"):
+            self.unanswered = []
         future: Future[Answer] = Future()
         if isinstance(question, Losses) and len(question.ids) == 3:  # who is still asking?
-            future.set_result(Answer({"waiting": len(self.waiting)}, ()))
+            future.set_result(Answer({"waiting": len(self.unanswered)}, ()))
         else:
-            self.waiting.append((asker, future))
+            self.unanswered.append((asker, future))
         return future
 
     def forget(self, asker: int) -> None:
-        gone = [future for other, future in self.waiting if other == asker]
-        self.waiting = [entry for entry in self.waiting if entry[0] != asker]
+        gone = [future for other, future in self.unanswered if other == asker]
+        self.unanswered = [entry for entry in self.unanswered if entry[0] != asker]
         for future in gone:
             future.set_exception(InvalidRequest("gone"))
 
