@@ -1,4 +1,4 @@
-"""Tokenglass's web product: the playground page, its WebSocket and the OpenAI-shaped API."""
+"""Web application of Tokenglass: the playground page, its WebSocket and the OpenAI-style API."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from app.config import Settings
-    from app.engines import EngineClient
-    from app.sessions import Keeping
-    from app.switching import Switching
-    from app.tokenizing import Compared
+    from app.engine.client import EngineClient
+    from app.models.switching import ModelSwitcher
+    from app.prompt.tokenizing import NamedTokenizer
+    from app.ws.sessions import Retention
 
 PACKAGE = Path(__file__).resolve().parent
 
 
 def assets(name: str) -> Path:
-    """The folder `static` or `templates`: in an installed package, beside it in a checkout."""
+    """Return the folder `static` or `templates`: inside the installed package, or beside it."""
     installed = PACKAGE / name
     return installed if installed.is_dir() else PACKAGE.parent / name
 
 
 def version() -> str:
-    """The installed version; "unknown" when run from a checkout that is not installed."""
+    """Return the installed version; "unknown" in a checkout that is not installed."""
     try:
         return metadata.version("tokenglass")
     except metadata.PackageNotFoundError:
@@ -35,22 +35,25 @@ def version() -> str:
 def create_app(
     settings: Settings,
     engine: EngineClient,
-    keeping: Keeping | None = None,
-    compare: Compared | None = None,
-    switching: Switching | None = None,
+    retention: Retention | None = None,
+    compare: NamedTokenizer | None = None,
+    switching: ModelSwitcher | None = None,
 ) -> Flask:
-    """The web application around an engine. It does not start the engine. `compare`: the tokenizer
-    that the model's is compared with, bytes if not given. `switching`: lets the page change the
-    model; without it there are no routes for that.
+    """Return the web application of `engine`, without starting the engine.
 
-    Imports are inside because the engine's process imports this package, and needs no Flask.
+    `compare` is the tokenizer that the page shows beside the model's; UTF-8 bytes if None.
+    `switching` lets the page change the model; if None, there are no routes for that.
     """
+    # The engine's process imports this package too, and must not load Flask.
     from flask import Flask
 
-    from app import errors, live, model_routes, openai, pages, security, weights
-    from app.sessions import Keeping, Sessions
-    from app.shares import EXTENSION, Shares
-    from app.tokenizing import BYTES, Tokenizing
+    from app.http import errors, pages, security, weights
+    from app.http import models as model_routes
+    from app.http.client_limits import EXTENSION, ClientLimits
+    from app.openai import routes as openai
+    from app.prompt.tokenizing import BYTE_TOKENIZER, TokenizeHandler
+    from app.ws import live
+    from app.ws.sessions import Retention, Sessions
 
     app = Flask(__name__, static_folder=assets("static"), template_folder=assets("templates"))
     app.json.sort_keys = False  # type: ignore[attr-defined]
@@ -61,8 +64,8 @@ def create_app(
     weights.register(app, engine)
     if switching is not None:
         model_routes.register(app, switching)
-    shares = app.extensions[EXTENSION] = Shares()
-    sessions = Sessions(engine, keeping or Keeping(), shares)
+    client_limits = app.extensions[EXTENSION] = ClientLimits()
+    sessions = Sessions(engine, retention or Retention(), client_limits)
     app.extensions["tokenglass_sessions"] = sessions
-    live.register(app, engine, sessions, Tokenizing(engine, compare or BYTES))
+    live.register(app, engine, sessions, TokenizeHandler(engine, compare or BYTE_TOKENIZER))
     return app

@@ -1,6 +1,6 @@
-"""Every setting of the server: one row each, with its default and its help.
+"""Settings of the server: one row each, with type, default and help text.
 
-A setting is taken from its flag, else from its environment variable, else from its default.
+A setting comes from its flag, else from its environment variable, else from its default.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 Dtype = Literal["f32", "f16", "q8", "q4"]
 KvDtype = Literal["f32", "f16", "q8", "q8q4", "rotated4"]
 Backend = Literal["wgpu", "torch"]
-Products = Literal["auto", "float", "bytes"]
+Activations = Literal["auto", "f32", "q8"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9_.-]+)(:[0-9]{1,5})?")
@@ -23,131 +23,141 @@ GIB = 1024 * MIB
 
 
 class SettingsError(ValueError):
-    """Settings that do not go together; the message says what to change."""
+    """Settings that are invalid or contradict each other; the message says what to change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of one server: name, type, help, range where there is one, and default."""
+    """Settings of one server. Each row: name, type, help text, range if there is one, default."""
 
     model: Annotated[
         str | None,
-        "Folder with config.json, *.safetensors and tokenizer.json (or SentencePiece's "
-        "tokenizer.model), a GGUF file, or OWNER/MODEL of the Hugging Face hub, of GGUF files "
-        "as OWNER/MODEL:Q4_K_M or OWNER/MODEL:FILE; the bundled model if left out.",
+        "Model to run: a folder with config.json, *.safetensors and tokenizer.json (or "
+        "SentencePiece's tokenizer.model), a GGUF file, or OWNER/MODEL on the Hugging Face hub; "
+        "for GGUF files on the hub OWNER/MODEL:Q4_K_M or OWNER/MODEL:FILE. Default: the bundled "
+        "model.",
     ] = None
     revision: Annotated[
-        str | None, "Branch, tag or commit of a model of the hub; main if left out."
+        str | None, "Branch, tag or commit of a model on the hub. Default: main."
     ] = None
     dtype: Annotated[
-        Dtype, "How weights are stored on the device, the number is bits; sums are always f32."
+        Dtype,
+        "Storage type of the weights on the device; the number is bits per weight. Sums are always "
+        "computed in f32.",
     ] = "f16"
     kv_dtype: Annotated[
         KvDtype | None,
-        "How keys and values are stored: floats, 8 bits, 8 and 4 bits, or turned and 4 bits; f16 "
-        "if left out (f32 with --dtype f32).",
+        "Storage type of the KV cache: floats, q8 (8 bits), q8q4 (keys 8 bits, values 4 bits) or "
+        "rotated4 (4 bits after a Hadamard rotation). Default: f16, or f32 with --dtype f32.",
     ] = None
-    backend: Annotated[Backend, "Run the model with WGSL on a GPU, or PyTorch on the CPU."] = "wgpu"
+    backend: Annotated[Backend, "wgpu: WGSL shaders on a GPU; torch: PyTorch on the CPU."] = "wgpu"
     adapter: Annotated[
-        str | None, "Which GPU: its number or part of its name, as `tokenglass devices` lists them."
+        str | None, "GPU to use: its number or part of its name, as listed by `tokenglass devices`."
     ] = None
     lora: Annotated[
         tuple[str, ...],
-        "A LoRA adapter as PEFT saves it, NAME=FOLDER or NAME=OWNER/ADAPTER of the hub, that each "
-        "request can switch on, turn up and blend; may be repeated.",
+        "LoRA adapter in PEFT's format, as NAME=FOLDER or NAME=OWNER/ADAPTER on the hub. Each "
+        "request chooses its adapters and their strengths. May be repeated.",
     ] = ()
     expert_slots: Annotated[
         int | None,
-        "For mixtures of experts: of each layer's experts, so many lie on the GPU at a time, the "
-        "others wait in the host's memory; all on the GPU if left out.",
+        "Mixture-of-experts models: number of experts per layer kept on the GPU; the others stay "
+        "in host memory and are copied when needed. Default: all on the GPU.",
         (1, 1024),
     ] = None
-    products: Annotated[
-        Products,
-        "What products with q8 and q4 weights are given: float32, or bytes, rounded in blocks of "
-        "32, which costs some quality; auto: bytes where they were measured to be faster.",
+    activations: Annotated[
+        Activations,
+        "Activations in matrix products with q8 and q4 weights. f32: as they are; q8: quantised to "
+        "8 bits in blocks of 32, which costs some quality; auto: q8 on devices where it "
+        "was measured to be faster.",
     ] = "auto"
     context: Annotated[
         int | None,
-        "Tokens one text may have, with its prompt; as the model was made if left out.",
+        "Maximum tokens of one text, prompt included. Default: the context length of the model.",
         (2, 2**26),
     ] = None
     kv_memory: Annotated[
         int | None,
-        "MiB for the KV cache of all texts; the engine chooses if left out.",
+        "MiB for the KV cache of all texts together. Default: chosen by the engine.",
         (1, 2**24),
     ] = None
     weight_cache: Annotated[
         int,
-        "GiB on the disk, in the folder TOKENGLASS_CACHE, for weights as q8 and q4 store them, so "
-        "that the next start need not quantise them; 0 keeps none.",
+        "GiB on disk, in the folder TOKENGLASS_CACHE, for weights already quantised to q8 and q4, "
+        "so that the next start does not quantise them again; 0 turns the cache off.",
         (0, 2**16),
     ] = 16
-    slots: Annotated[int, "Texts written at the same time.", (1, 256)] = 4
+    slots: Annotated[int, "Number of texts generated at the same time.", (1, 256)] = 4
     prefix_cache: Annotated[
         bool,
-        "Keep what was computed, and begin a prompt that starts like an earlier text from where "
-        "they part.",
+        "Reuse the KV cache of an earlier text for a prompt that begins with tokens of that text.",
     ] = True
-    switching: Annotated[bool, "Let the page change the model, for all who use this server."] = True
-    queue: Annotated[int, "Requests that may wait for a slot; more are refused.", (0, 4096)] = 16
+    switching: Annotated[
+        bool, "Let the page change the model, for everyone who uses this server."
+    ] = True
+    queue: Annotated[
+        int, "Number of requests that may wait for a slot; further ones are refused.", (0, 4096)
+    ] = 16
     engine_timeout: Annotated[
         int,
-        "Seconds that the GPU may take for one step; an engine that takes longer hangs, and is "
-        "started again.",
+        "Seconds that one step on the GPU may take; after that, the engine counts as hung and is "
+        "restarted.",
         (10, 86400),
     ] = 180
     host: Annotated[
-        str, "Address to listen on. One that others can reach needs --token as well."
+        str, "Address to listen on. An address that other machines can reach needs --token too."
     ] = "127.0.0.1"
-    port: Annotated[int, "Port to listen on; 0 takes a free one.", (0, 65535)] = 8000
+    port: Annotated[int, "Port to listen on; 0 picks a free one.", (0, 65535)] = 8000
     token: Annotated[
-        str | None, "Secret that every request must carry; safer in the environment than as a flag."
+        str | None,
+        "Secret that every request must carry; safer in the environment variable than as a flag.",
     ] = None
     allow_host: Annotated[
-        tuple[str, ...], "Another name under which this server may be addressed; may be repeated."
+        tuple[str, ...], "Another host name that requests to this server may use. May be repeated."
     ] = ()
     allow_origin: Annotated[
         tuple[str, ...],
-        "Address at which a proxy in front of this server serves its page, as "
-        "https://chat.example.org; may be repeated.",
+        "Address under which a reverse proxy serves this page, such as https://chat.example.org. "
+        "May be repeated.",
     ] = ()
     compare_tokenizer: Annotated[
         Path | None,
-        "A tokenizer.json, a tokenizer.model or a model's folder: the page shows how else a text "
-        "could be cut into tokens. The bundled model's if left out.",
+        "Tokenizer that the page compares with the model's: a tokenizer.json, a tokenizer.model or "
+        "a model's folder. Default: the bundled model's.",
     ] = None
-    log_level: Annotated[LogLevel, "How much to log. Prompts and texts are never logged."] = "info"
+    log_level: Annotated[
+        LogLevel, "Amount of logging. Prompts and generated texts are never logged."
+    ] = "info"
 
-    def checked(self) -> Settings:
+    def validate(self) -> Settings:
         """Return self, or raise `SettingsError`."""
         if not is_loopback(self.host) and not self.token:
             raise SettingsError(
-                f"--host {self.host} lets other machines in, and without a token they could all "
-                "use this server; give one with --token or TOKENGLASS_TOKEN, or leave --host out"
+                f"--host {self.host} makes this server reachable from other machines, so it needs "
+                "a token: set --token or TOKENGLASS_TOKEN, or leave --host out"
             )
         if self.token is not None and (not self.token or not self.token.isprintable()):
-            raise SettingsError("--token must have at least one character, all printable")
+            raise SettingsError("--token must not be empty and must have printable characters only")
         for origin in self.allow_origin:
             if not ORIGIN.fullmatch(origin):
                 raise SettingsError(
-                    f"--allow-origin takes an address without a path, such as "
+                    "--allow-origin must be an address without a path, such as "
                     f"https://chat.example.org or http://box.lan:8080, but got {origin!r}"
                 )
         return self
 
     @property
-    def kv_bytes(self) -> int | None:
+    def kv_memory_bytes(self) -> int | None:
         return None if self.kv_memory is None else self.kv_memory * MIB
 
     @property
-    def keep_bytes(self) -> int:
+    def weight_cache_bytes(self) -> int:
         return self.weight_cache * GIB
 
 
 @dataclass(frozen=True)
-class Row:
-    """One setting as `Settings` declares it. `range`: least and greatest value."""
+class SettingSpec:
+    """One setting as `Settings` declares it. `range` is (minimum, maximum)."""
 
     name: str
     type: Any
@@ -161,7 +171,7 @@ class Row:
 
     @property
     def no_flag(self) -> str | None:
-        """Switches off what can only be on or off."""
+        """Flag that turns a boolean setting off; None for other types."""
         return f"--no-{self.name.replace('_', '-')}" if self.type is bool else None
 
     @property
@@ -169,19 +179,19 @@ class Row:
         return f"TOKENGLASS_{self.name.upper()}"
 
 
-def rows() -> list[Row]:
-    """All settings, in the order of `--help`."""
+def setting_specs() -> list[SettingSpec]:
+    """Return all settings in the order of `--help`."""
     hints = get_type_hints(Settings, include_extras=True)
     defaults = {field.name: field.default for field in fields(Settings)}
     found = []
     for name, default in defaults.items():
         type, help, *range = get_args(hints[name])
-        found.append(Row(name, type, help, range[0] if range else None, default))
+        found.append(SettingSpec(name, type, help, range[0] if range else None, default))
     return found
 
 
 def is_loopback(host: str) -> bool:
-    """Is `host` (a name or an address, no port) this machine talking to itself?"""
+    """Return whether `host` (a name or an address, no port) is a loopback address."""
     if host.lower() == "localhost":
         return True
     try:

@@ -1,8 +1,8 @@
-"""A site around the bundled model, whose engine a test can ask the same as the page does.
+"""Server with the bundled model, whose engine a test can use as the page does.
 
-The model writes hundreds of tokens a second, and a browser that shares two cores with three others
-may take a second to move a slider: what a test changes while the text is written would come after
-its end. So the engine takes `TOKEN_SECONDS` for every token at least.
+The model generates hundreds of tokens per second, and a browser that shares two cores with three
+others may take a second to move a slider, which would then come after the end of the text. So the
+engine waits `TOKEN_SECONDS` after every token.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 
 from app import tale
 from app.config import Settings
-from app.engines import OnEvent, Progress
-from app.protocol import Hello, Status
-from app.server import load_engine
-from app.worker import ProcessEngine
+from app.engine.client import OnEvent, Progress
+from app.engine.loading import load_engine
+from app.engine.supervisor import SupervisedEngine
+from app.ws.protocol import Hello, Status
 from e2e.site import Site
-from gpu import ChangeAt, Engine, SamplingParams, Tokenizer
+from gpu import Engine, Request, SamplingParams, ScheduledUpdate, Tokenizer
 from gpu.events import Done, Event, Token
-from gpu.inspection import Answer, Question
+from gpu.inspection.requests import Answer, Question
 
 LOAD_SECONDS = 180
 ANSWER_SECONDS = 60
 TOKEN_SECONDS = 0.02
 
 
-class Unhurried:
-    """A real engine whose thread rests after every token it tells of."""
+class PacedEngine:
+    """Real engine that waits `TOKEN_SECONDS` after every token."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -41,28 +41,31 @@ class Unhurried:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def submit(self, *args: Any, on_event: OnEvent, **options: Any) -> Any:
+    def submit(self, request: Request, on_event: OnEvent) -> Any:
         def slowly(event: Event) -> None:
             on_event(event)
             if isinstance(event, Token):
                 time.sleep(TOKEN_SECONDS)
 
-        return self._engine.submit(*args, on_event=slowly, **options)
+        return self._engine.submit(request, slowly)
 
 
-def unhurried(
+def load_paced_engine(
     settings: Settings, folder: Path, progress: Progress, *, loras: Mapping[str, Path]
-) -> Unhurried:
-    return Unhurried(load_engine(settings, folder, progress, loras=loras))
+) -> PacedEngine:
+    return PacedEngine(load_engine(settings, folder, progress, loras=loras))
 
 
 @contextmanager
 def bundled_site(loras: Mapping[str, Path] | None = None) -> Iterator[Site]:
-    """As `tokenglass serve` serves it, once its engine is ready; `loras`: folders of adapters."""
-    os.environ["TOKENGLASS_CACHE"] = os.devnull  # no place to keep tunings: none is measured
+    """Run a server as `tokenglass serve` does; yield it when its engine is ready.
+
+    `loras` are the folders of adapters.
+    """
+    os.environ["TOKENGLASS_CACHE"] = os.devnull  # without a cache folder, nothing is autotuned
     folder = tale.model_dir()
-    load = functools.partial(unhurried, Settings(port=0), folder, loras=dict(loras or {}))
-    site = Site(ProcessEngine(load, Tokenizer.load(folder)))
+    load = functools.partial(load_paced_engine, Settings(port=0), folder, loras=dict(loras or {}))
+    site = Site(SupervisedEngine(load, Tokenizer.load(folder)))
     settled = threading.Event()
 
     def on_state(status: Status, hello: Hello | None) -> None:
@@ -79,10 +82,10 @@ def bundled_site(loras: Mapping[str, Path] | None = None) -> Iterator[Site]:
         site.close()
 
 
-def written_by(
-    site: Site, ids: list[int], params: SamplingParams, script: tuple[ChangeAt, ...] = ()
+def engine_tokens(
+    site: Site, ids: list[int], params: SamplingParams, updates: tuple[ScheduledUpdate, ...] = ()
 ) -> list[Token]:
-    """What the engine of a site writes when no page is there."""
+    """Return the tokens that the engine of `site` generates without a page."""
     tokens: list[Token] = []
     done = threading.Event()
 
@@ -92,10 +95,10 @@ def written_by(
         if isinstance(event, Done):
             done.set()
 
-    site.engine.submit(ids, params, capture=False, on_event=on_event, script=script)
+    site.engine.submit(Request(ids, params, updates=updates), on_event)
     assert done.wait(ANSWER_SECONDS), "the engine did not finish"
     return tokens
 
 
-def answer_of(site: Site, question: Question) -> Answer:
+def ask_engine(site: Site, question: Question) -> Answer:
     return site.engine.inspect(question).result(ANSWER_SECONDS)

@@ -1,4 +1,4 @@
-"""A browser and servers for it; every test fails on a console error or a broken policy."""
+"""Fixtures of browser tests. Every test fails on console errors and CSP violations."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 
 from app import tale
 from e2e.bundled import bundled_site
-from e2e.late import hold_back
-from e2e.playground import PATIENCE_MS, Playground
+from e2e.late import delay_page
+from e2e.playground import TIMEOUT_MS, Playground
 from e2e.site import Site, fake_site
 from gpu import Engine
 
-logging.getLogger("werkzeug").setLevel(logging.WARNING)  # not a line for every file of the page
-expect.set_options(timeout=PATIENCE_MS)
+logging.getLogger("werkzeug").setLevel(logging.WARNING)  # else it logs every file of the page
+expect.set_options(timeout=TIMEOUT_MS)
 
 UNUSED = (
-    # Pages of the browser's own that each window would open: half of a short test's work.
+    # Internal pages that each window would open: half of the work of a short test.
     "WebUIOmniboxPopup", "WebUIOmniboxAimPopup",
-    # What Playwright switches off: the last --disable-features counts alone.
+    # Features that Playwright switches off: only the last --disable-features counts.
     "AimEnabled", "AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose",
     "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades", "LensOverlay", "MediaRouter",
     "NetworkTimeServiceQuerying", "OptimizationHints", "PaintHolding", "PreconnectToSearch",
     "ThirdPartyStoragePartitioning",
 )  # fmt: skip
-"""Features of Chromium."""
+"""Features of Chromium to switch off."""
 CALL = """async ([module, name, args]) =>
   (await import(`/static/js/${module}.js`))[name](...args)"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    told = "hold back every frame and message of a page, and what it sends, for so long"
-    parser.addoption("--late", type=int, default=0, metavar="MS", help=told)
+    help = "delay every animation frame and WebSocket message of a page by this time"
+    parser.addoption("--late", type=int, default=0, metavar="MS", help=help)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A browser on a busy machine may miss a frame or a deadline: a test of this folder gets a
-    second try, and the summary says RERUN when it needed one. Not with `--late`, which finds such
-    tests."""
+    """Rerun a failed browser test once: on a busy machine a browser may miss a deadline.
+
+    The summary says RERUN. Not with `--late`, which is for finding such tests.
+    """
     if config.getoption("late", 0):
         return
     for item in items:
@@ -54,24 +55,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What went wrong at the first try: which test it was does not say why."""
+    """Print the failures of tests that were rerun."""
     again = terminalreporter.stats.get("rerun", [])
     if again:
-        terminalreporter.section("before a second try")
+        terminalreporter.section("failures before a rerun")
     for report in again:
         terminalreporter.line(f"{report.nodeid}\n{report.longreprtext}\n")
 
 
 @pytest.fixture(scope="session")
 def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
-    """The system's Chromium where there is one (or TOKENGLASS_CHROMIUM), else Playwright's."""
+    """Use TOKENGLASS_CHROMIUM or the system's Chromium if there is one, else Playwright's."""
     path = os.environ.get("TOKENGLASS_CHROMIUM") or shutil.which("chromium")
     args = [*browser_type_launch_args.get("args", []), "--disable-dev-shm-usage"]
     args.append(f"--disable-features={','.join(UNUSED)}")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         args.append("--no-sandbox")
-    found = {"executable_path": path} if path else {}
-    return {**browser_type_launch_args, **found, "args": args}
+    executable = {"executable_path": path} if path else {}
+    return {**browser_type_launch_args, **executable, "args": args}
 
 
 @pytest.fixture(scope="session")
@@ -87,7 +88,7 @@ def browser_context_args(browser_context_args: dict[str, Any]) -> dict[str, Any]
 @pytest.fixture
 def context(context: BrowserContext, pytestconfig: pytest.Config) -> BrowserContext:
     if late := pytestconfig.getoption("late", 0):
-        hold_back(context, late)
+        delay_page(context, late)
     return context
 
 
@@ -101,7 +102,7 @@ def _sites() -> Iterator[dict[tuple[Any, ...], Site]]:
 
 @pytest.fixture
 def site(_sites: dict[tuple[Any, ...], Site]) -> Callable[..., Site]:
-    """`site(delay=…, …)`: a server with a fake engine of these options, kept for the session."""
+    """`site(delay=…, …)`: a server with a fake engine of these options, shared by the session."""
 
     def get(**options: Any) -> Site:
         key = tuple(sorted(options.items()))
@@ -114,14 +115,14 @@ def site(_sites: dict[tuple[Any, ...], Site]) -> Callable[..., Site]:
 
 @pytest.fixture(scope="session")
 def bundled() -> Iterator[Site]:
-    """A site around the bundled model, for the whole session: its shaders are compiled once."""
+    """Server with the bundled model, shared by the session: its shaders are compiled once."""
     with bundled_site() as site:
         yield site
 
 
 @pytest.fixture(scope="session")
 def bundled_engine() -> Iterator[Engine]:
-    """The bundled model in this process, to hold the page's numbers to."""
+    """Engine of the bundled model in this process, as the reference for the page's numbers."""
     engine = Engine.load(tale.model_dir())
     yield engine
     engine.close()
@@ -129,7 +130,7 @@ def bundled_engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def own_site() -> Iterator[Callable[..., Site]]:
-    """`own_site(…)`: a server for this test alone, which may break it."""
+    """`own_site(…)`: a server for one test, which may break it."""
     made: list[Site] = []
 
     def make(**options: Any) -> Site:
@@ -143,7 +144,7 @@ def own_site() -> Iterator[Callable[..., Site]]:
 
 @pytest.fixture(scope="module")
 def loaded(browser: Browser, _sites: dict[tuple[Any, ...], Site]) -> Iterator[Page]:
-    """A page whose modules are called by the tests of one file, which leave it as it was."""
+    """Page shared by the tests of a file that only call its modules."""
     page = browser.new_page()
     page.goto(_sites.setdefault((), _sites.get(()) or fake_site()).url)
     yield page
@@ -152,7 +153,8 @@ def loaded(browser: Browser, _sites: dict[tuple[Any, ...], Site]) -> Iterator[Pa
 
 @pytest.fixture
 def call(loaded: Page) -> Callable[..., Any]:
-    """`call(module, function, *arguments)` of static/js, such as `call("look/save", "csv", …)`."""
+    """`call(module, function, *arguments)` of static/js, such as `call("look/shared/save", "csv",
+    …)`."""
 
     def run(module: str, name: str, *arguments: Any) -> Any:
         return loaded.evaluate(CALL, [module, name, list(arguments)])
@@ -162,13 +164,13 @@ def call(loaded: Page) -> Callable[..., Any]:
 
 @pytest.fixture
 def allowed_console() -> list[str]:
-    """Patterns of console errors that a test expects; it appends to this list."""
+    """Patterns of console errors that a test expects; the test appends to this list."""
     return []
 
 
 @pytest.fixture(autouse=True)
 def _clean_console(page: Page, allowed_console: list[str]) -> Iterator[None]:
-    """No console error, no exception and no policy violation, unless the test said so."""
+    """Fail the test on console errors, exceptions and CSP violations, except allowed ones."""
     problems: list[str] = []
 
     def on_console(message: ConsoleMessage) -> None:
@@ -179,12 +181,12 @@ def _clean_console(page: Page, allowed_console: list[str]) -> Iterator[None]:
     page.on("pageerror", lambda error: problems.append(f"exception: {error}\n{error.stack}"))
     yield
     left = [p for p in problems if not any(re.search(allowed, p) for allowed in allowed_console)]
-    assert not left, "the page complained:\n" + "\n".join(left)
+    assert not left, "errors in the console of the page:\n" + "\n".join(left)
 
 
 @pytest.fixture
 def play(page: Page, site: Callable[..., Site]) -> Callable[..., Playground]:
-    """`play(delay=…)`: the page of a fake site, open and ready."""
+    """`play(delay=…)`: the page of a server with a fake engine, open and ready."""
 
     def start(**options: Any) -> Playground:
         return Playground(page, site(**options).url).open()

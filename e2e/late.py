@@ -1,15 +1,15 @@
-"""A page to which everything comes late, as on a busy machine: frames, messages, what it sends.
+"""Delay of a page's animation frames and WebSocket messages, as on a busy machine.
 
-A test that reads the page before it has drawn, or the line before it has sent, passes on most runs.
-With these held back it fails on every one: `pytest e2e --late 120`, in milliseconds.
+A test that does not wait for the page to draw or send passes on most runs; with this delay it
+always fails. Usage: `pytest e2e --late 120`, in milliseconds.
 """
 
 from __future__ import annotations
 
 from playwright.sync_api import BrowserContext
 
-# All keeps its order, as timers of one length end as they began; and a frame can be cancelled.
-HOLD_BACK = """(() => {
+# The order is kept, because timers of equal length fire in the order of their start.
+DELAY = """(() => {
   const frame = window.requestAnimationFrame.bind(window);
   const cancel = window.cancelAnimationFrame.bind(window);
   const frames = new Map();
@@ -17,14 +17,14 @@ HOLD_BACK = """(() => {
   window.requestAnimationFrame = (draw) => {
     const id = (last += 1);
     const shown = (now) => frames.delete(id) && draw(now);
-    const late = () => frames.set(id, { asked: frame(shown) });
+    const late = () => frames.set(id, { requested: frame(shown) });
     frames.set(id, { timer: setTimeout(late, MS) });
     return id;
   };
   window.cancelAnimationFrame = (id) => {
-    const { timer, asked } = frames.get(id) ?? {};
+    const { timer, requested } = frames.get(id) ?? {};
     clearTimeout(timer);
-    if (asked) cancel(asked);
+    if (requested) cancel(requested);
     frames.delete(id);
   };
 
@@ -43,6 +43,6 @@ HOLD_BACK = """(() => {
 })()"""
 
 
-def hold_back(context: BrowserContext, milliseconds: int) -> None:
-    """Do so on every page of `context` that is opened from now on."""
-    context.add_init_script(HOLD_BACK.replace("MS", str(milliseconds)))
+def delay_page(context: BrowserContext, milliseconds: int) -> None:
+    """Delay every page of `context` that is opened from now on."""
+    context.add_init_script(DELAY.replace("MS", str(milliseconds)))

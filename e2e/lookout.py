@@ -1,4 +1,4 @@
-"""The panel of instruments as a test uses it, and what came over the line to compare it with."""
+"""Page object of the *Look closer* panel, and a log of the page's WebSocket messages."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from playwright.sync_api import Locator, Page, WebSocket, expect
 
 
-class Wire:
-    """Every JSON message of the page's WebSockets, both ways. Make it before the page is opened."""
+class MessageLog:
+    """Log of all JSON messages of the page's WebSockets. Create it before the page is opened."""
 
     def __init__(self, page: Page) -> None:
         self.sent: list[dict[str, Any]] = []
         self.received: list[dict[str, Any]] = []
 
         def on_socket(ws: WebSocket) -> None:
-            ws.on("framesent", lambda frame: self._take(self.sent, frame))
-            ws.on("framereceived", lambda frame: self._take(self.received, frame))
+            ws.on("framesent", lambda frame: self._add(self.sent, frame))
+            ws.on("framereceived", lambda frame: self._add(self.received, frame))
 
         page.on("websocket", on_socket)
 
     @staticmethod
-    def _take(log: list[dict[str, Any]], frame: str | bytes) -> None:
+    def _add(log: list[dict[str, Any]], frame: str | bytes) -> None:
         if isinstance(frame, str):
             log.append(json.loads(frame))
 
@@ -36,28 +36,30 @@ class Wire:
         return [event for event in found if event["type"] == type]
 
 
-class Lookout:
+class LookPanel:
+    """Page object of the *Look closer* panel."""
+
     def __init__(self, page: Page) -> None:
         self.page = page
         self.panel = page.get_by_test_id("look")
         self.source = page.get_by_test_id("look-source")
-        self.message = page.locator("#look-say")
+        self.message = page.locator("#look-message")
 
     def tab(self, name: str) -> Locator:
         return self.page.get_by_role("tab", name=name)
 
-    def turn_to(self, name: str) -> None:
+    def show(self, name: str) -> None:
         self.page.evaluate("(name) => { location.hash = `look=${name}` }", name)
 
-    def open(self, name: str) -> Lookout:
-        """Turn to an instrument, and wait until it shows something."""
-        self.turn_to(name)
+    def open(self, name: str) -> LookPanel:
+        """Open an instrument and wait until it has loaded."""
+        self.show(name)
         expect(self.panel).to_be_visible()
         expect(self.panel).not_to_have_attribute("aria-busy", "true")
         return self
 
     def table(self) -> list[dict[str, str]]:
-        """The rows of the table, by the names of its columns, as text."""
+        """Return the rows of the table: column name to text."""
         button = self.panel.get_by_role("button", name="Table", exact=True)
         if button.get_attribute("aria-pressed") == "false":
             button.click()

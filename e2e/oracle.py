@@ -1,4 +1,4 @@
-"""The bundled model in `transformers`, in double precision: what the page's numbers are held to."""
+"""Reference for the page's numbers: the bundled model in `transformers`, in double precision."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer at the last token of a text: norms of the stream after it and of what attention and
-    MLP added, and the mean entropy of its heads' attention in bits."""
+    """One layer at the last token of a text.
+
+    residual   norm of the residual stream after the layer
+    attention  norm of the output of attention
+    mlp        norm of the output of the MLP
+    entropy    mean entropy of the heads' attention, in bits
+    """
 
     residual: float
     attention: float
@@ -36,19 +41,19 @@ def model() -> LlamaForCausalLM:
 
 
 def logits(ids: Sequence[int]) -> Doubles:
-    """Logits (len(ids), vocab_size) after every token."""
+    """Return the logits (len(ids), vocab_size) after every token."""
     with torch.inference_mode():
         return np.asarray(model()(torch.tensor([list(ids)])).logits[0].numpy())
 
 
 def layers(ids: Sequence[int]) -> list[Layer]:
-    """Every layer at the last of `ids`."""
+    """Return every layer at the last of `ids`."""
     norms: dict[str, list[float]] = {"residual": [], "attention": [], "mlp": []}
 
     def keep(name: str) -> Callable[..., None]:
         def hook(_module: Any, _inputs: Any, output: Any) -> None:
-            told = output[0] if isinstance(output, tuple) else output
-            norms[name].append(float(told[0, -1].norm()))
+            tensor = output[0] if isinstance(output, tuple) else output
+            norms[name].append(float(tensor[0, -1].norm()))
 
         return hook
 
@@ -71,6 +76,6 @@ def layers(ids: Sequence[int]) -> list[Layer]:
 
 
 def entropy(shares: Doubles) -> Doubles:
-    """In bits, of each row."""
+    """Return the entropy of each row, in bits."""
     logs = np.log2(np.where(shares > 0, shares, 1.0))
     return np.asarray(-(shares * logs).sum(axis=-1))

@@ -1,15 +1,14 @@
-"""What looking costs a run: the speed of writing with panels closed, with the layers captured, and
-with each instrument that asks about the newest token open as well.
+"""Measure the cost of instruments: the speed of generation with panels closed, with the layers
+captured, and with each instrument that follows the newest token open as well.
 
 python -m e2e.overhead [--rounds 5] [--tokens 160] [--open attention,lens] [options of the server]
 
-The bundled model (or --model, an option of the server) writes the same text in a real browser, from
-a real server. States are interleaved, forwards and backwards in turn, and a share is beside the
-closed panels of the same round, so that a machine with other work to do tells about the same. A
-speed is that of all tokens after the second, by the engine's clock; questions are those the page
-asked. Where /proc tells, the processor time of the engine is given too, in ms a token: a software
-device shares its cores with the browser, and this says what capturing and answering cost without
-what drawing does.
+The bundled model (or --model, an option of the server) generates the same text in a real browser
+from a real server. The states are interleaved, in alternating order, and each share is relative to
+the closed panels of the same round, so that other load on the machine matters less. The speed is
+that of all tokens after the second, by the engine's clock; questions are those that the page sent.
+If /proc is available, the CPU time of the engine is printed too, in ms per token: a software device
+shares its cores with the browser, and this figure excludes the cost of drawing.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from tests.serving import serving
 ASK = "Tell me a story about a fox who finds a lantern"
 SEED = 11
 WARM_TOKENS = 48
-MOST_SECONDS = 300.0
+MAX_SECONDS = 300.0
 INSTRUMENTS = ("attention", "lens", "filters", "timeline", "cache")
-"""Those that follow the newest token while it is written."""
+"""Instruments that follow the newest token during generation."""
 
 DONE = """async () => {
   const { view } = await import("/static/js/view.js");
   return view.answer?.segment?.state === "done";
 }"""
 
-# The engine's times between the tokens, and how many questions this page has asked so far.
+# The engine's times between tokens, and the number of questions that this page has sent.
 READ = """async () => {
   const [{ view }, { questions }] = await Promise.all(
-    ["view", "inspect"].map((name) => import(`/static/js/${name}.js`)),
+    ["view", "net/inspect"].map((name) => import(`/static/js/${name}.js`)),
   );
   const intervals = view.answer.tokens.slice(2).map(({ times }) => times.interval);
   return { intervals, questions: questions() };
@@ -50,27 +49,29 @@ READ = """async () => {
 
 
 @dataclass(frozen=True)
-class State:
-    """What is open while a text is written; `instrument` is a name of instruments.js or ""."""
+class PanelState:
+    """Panels that are open during a run; `instrument` is a name in instruments.js or ""."""
 
     name: str
     capture: bool
     instrument: str = ""
 
 
-CLOSED = State("panels closed", capture=False)
-LAYERS = State("layers", capture=True)
+CLOSED = PanelState("panels closed", capture=False)
+LAYERS = PanelState("layers", capture=True)
 
 
 @dataclass(frozen=True)
-class Run:
+class Measurement:
+    """One run: tokens per second, questions sent, CPU time of the engine in ms per token."""
+
     speed: float
     questions: int
     engine_ms: float | None
 
 
 def engine_seconds() -> float | None:
-    """Processor time so far of the engines that this process started; None where nothing tells."""
+    """Return the CPU time of the engines that this process started; None without /proc."""
     proc = Path("/proc")
     if not (proc / "self" / "stat").exists():
         return None
@@ -79,7 +80,7 @@ def engine_seconds() -> float | None:
         try:
             fields = stat.read_text().rpartition(")")[2].split()
             command = (stat.parent / "cmdline").read_bytes()
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         pid = int(stat.parent.name)
         parents[pid] = int(fields[1])
@@ -94,9 +95,10 @@ def _ancestors(pid: int, parents: dict[int, int]) -> Iterable[int]:
         yield pid
 
 
-def write(browser: Browser, url: str, state: State, n_tokens: int) -> Run:
-    """One text in one state, in a page without a past. An instrument is opened with the request:
-    it would lie over the settings."""
+def write(browser: Browser, url: str, state: PanelState, n_tokens: int) -> Measurement:
+    """Generate one text in one state, on a new page.
+
+    An instrument is opened together with the request, because it would cover the settings."""
     page = browser.new_page(viewport=DESKTOP)
     play = Playground(page, url).open()
     began = engine_seconds()
@@ -105,25 +107,25 @@ def write(browser: Browser, url: str, state: State, n_tokens: int) -> Run:
     play.ask(ASK)
     if state.instrument:
         page.evaluate("(name) => { location.hash = `#look=${name}` }", state.instrument)
-    until(page, lambda: page.evaluate(DONE), "the end of the text", MOST_SECONDS)
+    until(page, lambda: page.evaluate(DONE), "the end of the text", MAX_SECONDS)
     ended = engine_seconds()
-    told = page.evaluate(READ)
+    result = page.evaluate(READ)
     page.close()
-    intervals = told["intervals"]
-    took = None if began is None or ended is None else 1000 * (ended - began) / n_tokens
-    return Run(1000 * len(intervals) / sum(intervals), told["questions"], took)
+    intervals = result["intervals"]
+    engine_ms = None if began is None or ended is None else 1000 * (ended - began) / n_tokens
+    return Measurement(1000 * len(intervals) / sum(intervals), result["questions"], engine_ms)
 
 
-def table(runs: dict[str, list[Run]]) -> Iterable[str]:
-    """Medians of the rounds, and the median of what each round lost to its closed panels."""
+def table(runs: dict[str, list[Measurement]]) -> Iterable[str]:
+    """Yield a table of medians; shares are relative to the same round with closed panels."""
     yield f"{'open':24}{'tokens/s':>10}{'of closed':>11}{'questions':>11}{'engine, ms':>12}"
     closed = runs[CLOSED.name]
-    for name, its in runs.items():
-        speed = median(run.speed for run in its)
-        share = median(run.speed / base.speed for run, base in zip(its, closed, strict=True))
-        asked = median(run.questions for run in its)
-        took = [run.engine_ms for run in its if run.engine_ms is not None]
-        engine = f"{median(took):12.2f}" if took else f"{'–':>12}"
+    for name, measured in runs.items():
+        speed = median(run.speed for run in measured)
+        share = median(run.speed / base.speed for run, base in zip(measured, closed, strict=True))
+        asked = median(run.questions for run in measured)
+        engine_ms = [run.engine_ms for run in measured if run.engine_ms is not None]
+        engine = f"{median(engine_ms):12.2f}" if engine_ms else f"{'–':>12}"
         yield f"{name:24}{speed:10.1f}{share:11.2f}{asked:11.0f}{engine}"
 
 
@@ -132,17 +134,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--open", default=",".join(INSTRUMENTS), help="names of instruments")
-    given, options = parser.parse_known_args()
-    instruments = [State(f"layers, {name}", True, name) for name in given.open.split(",") if name]
+    arguments, options = parser.parse_known_args()
+    instruments = [
+        PanelState(f"layers, {name}", True, name) for name in arguments.open.split(",") if name
+    ]
     states = [CLOSED, LAYERS, *instruments]
-    runs: dict[str, list[Run]] = {state.name: [] for state in states}
+    runs: dict[str, list[Measurement]] = {state.name: [] for state in states}
     with chromium() as browser, serving(*options) as url:
-        for state in states:  # every plan is recorded and compiled before anything is timed
+        for state in states:  # warm up: record and compile every plan
             write(browser, url, state, WARM_TOKENS)
-        for number in range(given.rounds):
+        for number in range(arguments.rounds):
             for state in states if number % 2 == 0 else reversed(states):
-                runs[state.name].append(write(browser, url, state, given.tokens))
-            print(f"round {number + 1} of {given.rounds}")
+                runs[state.name].append(write(browser, url, state, arguments.tokens))
+            print(f"round {number + 1} of {arguments.rounds}")
     print("\n".join(table(runs)))
 
 

@@ -1,7 +1,7 @@
-"""Pictures of a page as small PNG files: what is drawn, not photographed, needs 256 colours.
+"""Conversion of screenshots to small PNG files with at most 256 colours.
 
-Colours are gathered in cells of a grid; the fullest 256 cells give the palette, each the mean of
-its pixels, and every colour takes the nearest of them.
+Colours are grouped in the cells of a grid. The 256 cells with the most pixels give the palette,
+each the mean of its pixels; every colour is replaced by the nearest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Pixels = npt.NDArray[np.uint8]
 
 N_COLOURS = 256
 CELL_BITS = 4
-"""Of each channel: colours that agree in these many bits are one cell."""
+"""Bits per channel: colours that agree in these upper bits are in one cell."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 DECODE = """async (png) => {
@@ -34,8 +34,8 @@ DECODE = """async (png) => {
 }"""
 
 
-def smaller(png: bytes, blank: Page) -> bytes:
-    """The same picture in at most 256 colours. `blank`: a page without a policy, to decode it."""
+def to_palette_png(png: bytes, blank: Page) -> bytes:
+    """Return a picture in at most 256 colours. `blank` is a page without CSP, used to decode."""
     width, height, data = blank.evaluate(DECODE, base64.b64encode(png).decode())
     rgba = np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4)
     indexes, palette = indexed(np.ascontiguousarray(rgba[..., :3]))
@@ -43,7 +43,7 @@ def smaller(png: bytes, blank: Page) -> bytes:
 
 
 def indexed(pixels: Pixels) -> tuple[Pixels, Pixels]:
-    """(height, width, 3) → palette indexes (height, width) and palette (at most 256, 3)."""
+    """Map pixels (height, width, 3) to indexes (height, width) and a palette (at most 256, 3)."""
     flat = pixels.reshape(-1, 3)
     colours, which, counts = np.unique(flat, axis=0, return_inverse=True, return_counts=True)
     palette = colours if len(colours) <= N_COLOURS else _palette(colours, counts)
@@ -52,15 +52,15 @@ def indexed(pixels: Pixels) -> tuple[Pixels, Pixels]:
 
 
 def _palette(colours: Pixels, counts: npt.NDArray[np.int64]) -> Pixels:
-    """The means of the fullest cells."""
+    """Return the mean colours of the cells with the most pixels."""
     cells = (colours >> (8 - CELL_BITS)).astype(np.int64)
     keys = (cells << np.array([2 * CELL_BITS, CELL_BITS, 0])).sum(axis=1)
     _, cell, sizes = np.unique(keys, return_inverse=True, return_counts=True)
     total = np.bincount(cell, counts, len(sizes))
     sums = [np.bincount(cell, counts * colours[:, c], len(sizes)) for c in range(3)]
     means = np.stack(sums, axis=1) / total[:, None]
-    most = np.argsort(-total)[:N_COLOURS]
-    return np.round(means[most]).astype(np.uint8)
+    largest = np.argsort(-total)[:N_COLOURS]
+    return np.round(means[largest]).astype(np.uint8)
 
 
 def _nearest(colour: Pixels, palette: Pixels) -> int:
@@ -69,10 +69,12 @@ def _nearest(colour: Pixels, palette: Pixels) -> int:
 
 
 def encode(indexes: Pixels, palette: Pixels) -> bytes:
-    """An indexed PNG of 8 bits (W3C, "Portable Network Graphics", colour type 3)."""
+    """Return an indexed 8-bit PNG (W3C, "Portable Network Graphics", colour type 3)."""
     height, width = indexes.shape
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
-    unfiltered = np.zeros((height, width + 1), np.uint8)  # each line begins with its filter: none
+    unfiltered = np.zeros(
+        (height, width + 1), np.uint8
+    )  # each line begins with its filter type: 0, none
     unfiltered[:, 1:] = indexes
     body = zlib.compress(unfiltered.tobytes(), 9)
     chunks = ((b"IHDR", header), (b"PLTE", palette.tobytes()), (b"IDAT", body), (b"IEND", b""))

@@ -1,4 +1,4 @@
-"""The page, as a test uses it."""
+"""Page object of the playground."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
-PATIENCE_SECONDS = 30.0
-"""For what a busy machine takes seconds to do: four browsers share its cores."""
-PATIENCE_MS = 1000 * PATIENCE_SECONDS
+TIMEOUT_SECONDS = 30.0
+"""Timeout of every wait: four browsers share the cores of a test machine."""
+TIMEOUT_MS = 1000 * TIMEOUT_SECONDS
 
 TWO_FRAMES = """() => new Promise((done) =>
   requestAnimationFrame(() => requestAnimationFrame(done)))"""
-"""What was changed is drawn by then."""
+"""Waits until earlier changes are drawn."""
 
-# The text of an answer without the words of change marks.
+# Text of an answer without its change marks.
 TEXT_OF = """(node) => {
   const copy = node.cloneNode(true);
   for (const mark of copy.querySelectorAll(".mark-change")) mark.remove();
@@ -25,32 +25,36 @@ TEXT_OF = """(node) => {
 
 
 def until(
-    page: Page, condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS
+    page: Page, condition: Callable[[], Any], what: str, seconds: float = TIMEOUT_SECONDS
 ) -> Any:
-    """Wait for a truthy value. (Playwright's own wait evaluates a string, which the page's
-    Content-Security-Policy rightly forbids; and a plain sleep would hold up its events, so that
-    what the page sent meanwhile stayed unread.)"""
+    """Wait for a truthy value and return it.
+
+    Playwright's own wait evaluates a string, which the page's Content-Security-Policy forbids, and
+    a plain sleep would block Playwright's events.
+    """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if value := condition():
             return value
         page.wait_for_timeout(20)
-    raise AssertionError(f"waited {seconds:g} s in vain for {what}")
+    raise AssertionError(f"waited {seconds:g} s for {what}")
 
 
 class Playground:
+    """Page object of the playground at `url`."""
+
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
         self.url = url
         self.sockets: list[WebSocketRoute] = []
-        self.line_is_down = False
+        self.offline = False
         self.tokens = page.locator(".answer").last.locator(".tok")
         self.stats = page.get_by_test_id("stats")
         self.notice = page.get_by_test_id("notice")
         self.prompt = page.locator("#prompt")
         self.stop = page.get_by_role("button", name="Stop", exact=True)
         self.regenerate = page.get_by_role("button", name="Regenerate")
-        self.carry_on = page.get_by_role("button", name="Continue")
+        self.continue_button = page.get_by_role("button", name="Continue")
         self.core = page.get_by_role("slider", name="Token in the core sample")
 
     def open(self, *, ready: bool = True) -> Playground:
@@ -60,16 +64,16 @@ class Playground:
         return self
 
     def wait_ready(self) -> None:
-        self.page.evaluate(TWO_FRAMES)  # an engine that was just lost is shown as lost only then
+        self.page.evaluate(TWO_FRAMES)  # the page shows a lost engine only after a frame
         expect(self.page.locator("body")).to_have_attribute(
-            "data-engine", "ready", timeout=PATIENCE_MS
+            "data-engine", "ready", timeout=TIMEOUT_MS
         )
 
     def route_sockets(self) -> None:
-        """Let the test cut the line: call before `open`. While `line_is_down` no new one comes."""
+        """Let the test close connections; call before `open`. `offline` refuses new ones."""
 
         def on_socket(route: WebSocketRoute) -> None:
-            if self.line_is_down:
+            if self.offline:
                 route.close(code=3001, reason="kept away by the test")
                 return
             route.connect_to_server()
@@ -78,13 +82,13 @@ class Playground:
         self.page.route_web_socket("**/ws", on_socket)
 
     def cut(self) -> None:
-        """Break the newest connection."""
+        """Close the newest connection."""
         self.sockets[-1].close(code=3001, reason="cut by the test")
 
     # ---- acting ------------------------------------------------------------------------------
 
     def set(self, **boxes: Any) -> None:
-        """Type values into the panel's boxes: seed, max_tokens, or a slider's name."""
+        """Type values into number boxes: seed, max_tokens, or the name of a slider."""
         for name, value in boxes.items():
             box = self.page.locator(f"#{name}, #n-{name}").first
             box.fill(str(value))
@@ -98,12 +102,12 @@ class Playground:
         self.prompt.press("Enter")
 
     def wait_tokens(self, n: int) -> None:
-        self.tokens.nth(n - 1).wait_for(state="attached", timeout=PATIENCE_MS)
+        self.tokens.nth(n - 1).wait_for(state="attached", timeout=TIMEOUT_MS)
 
     def wait_done(self) -> None:
-        self.page.evaluate(TWO_FRAMES)  # what was just asked for is being written only then
+        self.page.evaluate(TWO_FRAMES)  # a request marks the page as writing only after a frame
         expect(self.page.locator("body")).not_to_have_attribute(
-            "data-writing", "", timeout=PATIENCE_MS
+            "data-writing", "", timeout=TIMEOUT_MS
         )
 
     # ---- reading -----------------------------------------------------------------------------
@@ -116,7 +120,7 @@ class Playground:
         return str(self.answer.evaluate(TEXT_OF))
 
     def numbers(self) -> list[int]:
-        """The number of every token in the answer, in reading order."""
+        """Return the number of every token in the answer, in reading order."""
         return [
             int(n)
             for n in self.answer.evaluate(
@@ -125,7 +129,7 @@ class Playground:
         ]
 
     def overflow(self) -> int:
-        """How far the page is wider than the window, in pixels."""
+        """Return by how many pixels the page is wider than the window."""
         return int(
             self.page.evaluate(
                 "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"

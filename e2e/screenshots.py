@@ -1,10 +1,10 @@
-"""The README's pictures: the bundled model on a real server, as far as its seed goes each time.
+"""Take the screenshots of the README: the bundled model on a real server, with a fixed seed.
 
 python -m e2e.screenshots docs
 
-In the pictures of a page that writes, the change of temperature is scheduled with the request
-(`changes`), and what comes after a certain token is held back: which words stand there does not
-depend on timing. The instruments have a server and a run of their own, which nothing held up.
+For the screenshots during generation, the change of temperature is scheduled with the request
+(`changes`), and messages after a certain token are held back, so that the text does not depend on
+timing. The instruments have a separate server and run, without such a stop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from e2e.palette_png import smaller
+from e2e.palette_png import to_palette_png
 from e2e.playground import Playground
 from tests.serving import serving
 
@@ -35,21 +35,21 @@ ASK = "Tell me a story about a fox who finds a lantern"
 SEED = 11
 N_TOKENS = 200
 HELD_AFTER = 127
-"""Tokens on the page in the pictures of a page that writes."""
+"""Number of tokens on the page in the screenshots during generation."""
 CHANGE_AT, TEMPERATURE = 88, 1.2
 FIRST_FOCUS = 20
-"""The instruments look at the first improbable token from this one on, counted from 0."""
+"""The instruments show the first improbable token from this index on."""
 
 DESKTOP: ViewportSize = {"width": 1440, "height": 900}
 PHONE: ViewportSize = {"width": 360, "height": 740}
-MOST_BYTES = 2_000_000
+MAX_BYTES = 2_000_000
 ANSWER_MS = 60_000
 WARM_MS = 15_000
-"""An engine that has nothing to do compiles what it will need; then a run's times are typical."""
+"""Time for the idle engine to compile its shaders, so that the times of the run are typical."""
 
 
-class HeldLine:
-    """The page's WebSocket: schedules the change, and keeps back what follows a token."""
+class HeldSocket:
+    """WebSocket proxy that schedules the change and holds back the messages after a token."""
 
     def __init__(self, page: Page) -> None:
         self._page_side: WebSocketRoute | None = None
@@ -65,7 +65,7 @@ class HeldLine:
     def _to_server(self, server: WebSocketRoute, raw: str | bytes) -> None:
         message: dict[str, Any] = json.loads(raw)
         if message["type"] == "update":
-            return  # the slider was moved for the eye; the request has it already
+            return  # the slider is moved for the picture; the request has the change already
         if message["type"] == "generate":
             message["changes"] = [{"index": CHANGE_AT, "params": {"temperature": TEMPERATURE}}]
         server.send(json.dumps(message))
@@ -79,8 +79,8 @@ class HeldLine:
         self._holding = event.get("type") == "token" and event["index"] == HELD_AFTER - 1
 
 
-class Album:
-    """Takes pictures, and keeps them small."""
+class PictureFolder:
+    """Folder of screenshots, stored as small PNG files."""
 
     def __init__(self, browser: Browser, folder: Path) -> None:
         self._blank = browser.new_page()
@@ -89,15 +89,15 @@ class Album:
 
     def take(self, page: Page, name: str) -> None:
         page.evaluate("() => document.fonts.ready")
-        page.wait_for_timeout(400)  # whatever follows a change of size or theme
-        data = smaller(page.screenshot(animations="disabled", caret="hide"), self._blank)
+        page.wait_for_timeout(400)  # for transitions after a change of size or theme
+        data = to_palette_png(page.screenshot(animations="disabled", caret="hide"), self._blank)
         (self._folder / f"{name}.png").write_bytes(data)
         self.n_bytes += len(data)
         print(f"{name}.png  {len(data) / 1000:.0f} KB")
 
 
 def ask(page: Page, url: str) -> Playground:
-    """A page on which the text is written, at least so far."""
+    """Open the page, send the request, and wait until `HELD_AFTER` tokens are shown."""
     play = Playground(page, url).open()
     page.wait_for_timeout(WARM_MS)
     play.set(seed=SEED, max_tokens=N_TOKENS, temperature=0.8, top_k=0, top_p=0.95)
@@ -107,9 +107,9 @@ def ask(page: Page, url: str) -> Playground:
     return play
 
 
-def while_writing(page: Page, url: str, album: Album) -> None:
-    """The playground at a token of a text that is being written, on all paper there is."""
-    HeldLine(page)
+def during_generation(page: Page, url: str, album: PictureFolder) -> None:
+    """Take the playground during generation: light, dark, and on a phone."""
+    HeldSocket(page)
     ask(page, url).slide("temperature", TEMPERATURE)
     page.locator("#s-temperature").blur()
     album.take(page, "playground")
@@ -118,24 +118,24 @@ def while_writing(page: Page, url: str, album: Album) -> None:
     page.emulate_media(color_scheme="light")
     page.set_viewport_size(PHONE)
     page.wait_for_timeout(200)
-    page.evaluate("() => dispatchEvent(new Event('resize'))")  # now that the ribbon has its size
+    page.evaluate("() => dispatchEvent(new Event('resize'))")  # draws the ribbon at its new size
     album.take(page, "playground-360")
 
 
 def reach_in(page: Page) -> None:
-    """Change a little inside, and wait for what that would do to the token."""
+    """Set some interventions, and wait for their effect on the token."""
     look = page.get_by_test_id("look")
     look.get_by_role("gridcell", name="layer 2, head 3").click()
     look.get_by_role("gridcell", name="layer 5, MLP").focus()
     for _ in range(5):
         page.keyboard.press("-")
     look.get_by_role("button", name="at sea").click()
-    expect(page.get_by_test_id("look-source")).to_contain_text("Asked twice", timeout=ANSWER_MS)
+    expect(page.get_by_test_id("look-source")).to_contain_text("Two passes", timeout=ANSWER_MS)
     expect(look.locator(".rc-tokens li").first).to_be_visible()
 
 
-def each_instrument(page: Page, url: str, album: Album) -> None:
-    """Every tab of “Look closer”, at a token that might have been another."""
+def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
+    """Take every tab of “Look closer” at an improbable token."""
     ask(page, url).wait_done()
     improbable = page.locator('.answer .tok[data-q="3"]')
     numbers = improbable.evaluate_all("(nodes) => nodes.map((node) => Number(node.dataset.i))")
@@ -150,9 +150,9 @@ def each_instrument(page: Page, url: str, album: Album) -> None:
         if name == "reach":
             reach_in(page)
         expect(look).not_to_have_attribute("aria-busy", "true", timeout=ANSWER_MS)
-        said = page.locator("#look-say")
-        if said.is_visible():
-            print(f"{name} shows nothing: {said.inner_text()}", file=sys.stderr)
+        message = page.locator("#look-message")
+        if message.is_visible():
+            print(f"{name} shows nothing: {message.inner_text()}", file=sys.stderr)
         page.locator("#look").focus()
         album.take(page, f"look-{name}")
         if name == "reach":
@@ -161,7 +161,7 @@ def each_instrument(page: Page, url: str, album: Album) -> None:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The system's Chromium where there is one (or TOKENGLASS_CHROMIUM), else Playwright's."""
+    """Launch TOKENGLASS_CHROMIUM or the system's Chromium if there is one, else Playwright's."""
     path = os.environ.get("TOKENGLASS_CHROMIUM") or shutil.which("chromium")
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     args = ["--disable-dev-shm-usage", *(["--no-sandbox"] if root else [])]
@@ -173,15 +173,15 @@ def chromium() -> Iterator[Browser]:
 
 def main(folder: Path) -> None:
     with chromium() as browser:
-        album = Album(browser, folder)
-        for pictures in (while_writing, each_instrument):
+        album = PictureFolder(browser, folder)
+        for pictures in (during_generation, each_instrument):
             page = browser.new_page(viewport=DESKTOP, color_scheme="light")
             with serving() as url:
                 pictures(page, url, album)
             page.close()
-    print(f"together {album.n_bytes / 1e6:.2f} MB")
-    if album.n_bytes > MOST_BYTES:
-        raise SystemExit(f"that is more than {MOST_BYTES / 1e6:g} MB")
+    print(f"total {album.n_bytes / 1e6:.2f} MB")
+    if album.n_bytes > MAX_BYTES:
+        raise SystemExit(f"expected at most {MAX_BYTES / 1e6:g} MB of pictures")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real server on a free port, around the fake engine or a real one, and what it should answer."""
+"""Server on a free port with the fake engine or a real one, and the tokens it should produce."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from werkzeug.serving import make_server
 
 from app import create_app
-from app.backoff import Restarts
 from app.config import Settings
-from app.engines import EngineClient, LocalEngine
-from app.prompts import prompt_ids
-from app.protocol import Message
-from app.sessions import Keeping
-from app.worker import ProcessEngine
-from gpu import ChangeAt
+from app.engine.backoff import RestartPolicy
+from app.engine.client import EngineClient, LocalEngine
+from app.engine.supervisor import SupervisedEngine
+from app.prompt.prompts import prompt_ids
+from app.ws.protocol import Message
+from app.ws.sessions import Retention
+from gpu import Request, ScheduledUpdate
 from gpu.events import Done, Event, Token
 from gpu.sampling import SamplingParams
 from tests.app.fake_engine import FakeEngine, FakeOptions, loader
@@ -26,13 +26,13 @@ from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 
 @dataclass
 class Site:
-    """`url`: where the page is. `close` ends the server and its engine."""
+    """Running server with its engine. `url` is the address of the page; `close` stops both."""
 
     engine: EngineClient
     options: FakeOptions = field(default_factory=FakeOptions)
 
-    def start(self, keeping: Keeping | None = None) -> Site:
-        app = create_app(Settings(port=0), self.engine, keeping)
+    def start(self, retention: Retention | None = None) -> Site:
+        app = create_app(Settings(port=0), self.engine, retention)
         self._server = make_server("127.0.0.1", 0, app, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
@@ -50,10 +50,15 @@ class Site:
         self.engine.close()
 
     def reference(
-        self, prompt: str, *, chat: bool = True, script: Sequence[ChangeAt] = (), **params: Any
+        self,
+        prompt: str,
+        *,
+        chat: bool = True,
+        updates: Sequence[ScheduledUpdate] = (),
+        **params: Any,
     ) -> list[Token]:
-        """The tokens the fake engine writes for one chat message (or a prompt), disturbed by
-        nothing but a script."""
+        """Return the tokens that the fake engine generates for one chat message (or a prompt) with
+        these scheduled updates and no others."""
         messages = [Message("user", prompt)] if chat else None
         ids = prompt_ids(self.engine.tokenizer, None if chat else prompt, messages)
         engine = FakeEngine(FakeOptions(**{**vars(self.options), "delay": 0.0}))
@@ -66,7 +71,7 @@ class Site:
             if isinstance(event, Done):
                 done.set()
 
-        engine.submit(ids, SamplingParams(**params), on_event=on_event, script=script)
+        engine.submit(Request(ids, SamplingParams(**params), updates=updates), on_event)
         assert done.wait(10), "the fake engine did not finish"
         engine.close()
         return tokens
@@ -76,15 +81,15 @@ def fake_site(
     *,
     process: bool = False,
     chat: bool = True,
-    keeping: Keeping | None = None,
+    retention: Retention | None = None,
     load: Callable[..., Any] | None = None,
-    restarts: Restarts | None = None,
+    restart_policy: RestartPolicy | None = None,
     **options: Any,
 ) -> Site:
-    """A site around the fake engine; in a process of its own when `process`."""
+    """Return a running server with the fake engine; `process`: in a separate process."""
     tokenizer = FakeTokenizer(CHAT_TEMPLATE if chat else None)
     load = load or loader(**options)
     engine: EngineClient = LocalEngine(load, tokenizer)
     if process:
-        engine = ProcessEngine(load, tokenizer, restarts=restarts)
-    return Site(engine, FakeOptions(**options)).start(keeping)
+        engine = SupervisedEngine(load, tokenizer, restart_policy=restart_policy)
+    return Site(engine, FakeOptions(**options)).start(retention)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page
 
-from e2e.palette_png import DECODE, N_COLOURS, SIGNATURE, Pixels, encode, indexed, smaller
+from e2e.palette_png import DECODE, N_COLOURS, SIGNATURE, Pixels, encode, indexed, to_palette_png
 
 
 def decoded(page: Page, png: bytes) -> Pixels:
@@ -45,7 +45,7 @@ def test_many_colours_become_near_ones(page: Page) -> None:
 def test_a_page_becomes_smaller_and_stays_itself(page: Page) -> None:
     page.set_content("<h1>Core sample</h1><p>" + "A fox found a lantern. " * 200)
     png = page.screenshot()
-    small = smaller(png, page)
+    small = to_palette_png(png, page)
     assert small.startswith(SIGNATURE)
     assert struct.unpack(">II", small[16:24]) == struct.unpack(">II", png[16:24])
     assert len(small) < len(png)

@@ -1,4 +1,4 @@
-"""What a page's main thread did, from a trace that Chromium recorded."""
+"""Tasks of a page's main thread, from a trace recorded by Chromium."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ WITHIN = ("FunctionCall", "Layout", "UpdateLayoutTree", "PrePaint", "Paint", "Co
 
 @dataclass(frozen=True)
 class Task:
-    """One task of the main thread, which no frame can come in between. `cpu_ms` is the thread's own
-    time and `wall_ms` what passed meanwhile, which on a machine with other work to do is more."""
+    """One task of the main thread; no frame is drawn during it.
+
+    cpu_ms   CPU time of the thread
+    wall_ms  elapsed time; more than `cpu_ms` on a busy machine
+    parts    milliseconds by kind of work
+    """
 
     cpu_ms: float
     wall_ms: float
@@ -37,6 +41,8 @@ class Task:
 
 @dataclass
 class Recording:
+    """Tasks recorded by `recorded`; empty until it ends."""
+
     tasks: list[Task] = field(default_factory=list)
 
     @property
@@ -46,8 +52,10 @@ class Recording:
 
 @contextmanager
 def recorded(browser: Browser, page: Page) -> Iterator[Recording]:
-    """Records what the page's main thread does meanwhile; filled in at the end. Beginning a trace
-    holds the page up for a moment: what it does about that does not count."""
+    """Record the tasks of the page's main thread within the `with` block.
+
+    Starting a trace blocks the page for a moment; tasks before the block do not count.
+    """
     recording = Recording()
     browser.start_tracing(page=page, categories=CATEGORIES)
     page.wait_for_timeout(SETTLE_MS)
@@ -61,7 +69,7 @@ def recorded(browser: Browser, page: Page) -> Iterator[Recording]:
 
 
 def _main_thread(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Complete events of the renderer thread that was busiest: the page's, not a spare one's."""
+    """Return the complete events of the busiest renderer thread, which is the page's."""
     named = {
         (e["pid"], e["tid"])
         for e in events
@@ -73,7 +81,7 @@ def _main_thread(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _tasks(events: list[dict[str, Any]]) -> list[Task]:
-    """RunTask events in order, each with the time of the kinds of work `WITHIN` it."""
+    """Return the RunTask events in order, each with the time per kind of work in `WITHIN`."""
     tasks = sorted((e for e in events if e["name"] == "RunTask"), key=lambda e: e["ts"])
     parts = sorted((e for e in events if e["name"] in WITHIN), key=lambda e: e["ts"])
     found, at = [], 0

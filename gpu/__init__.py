@@ -11,12 +11,15 @@ for token in run:
 from collections.abc import Callable
 from pathlib import Path
 
+from gpu.analysis.footprint import Footprint, Shapes
+from gpu.analysis.perplexity import Perplexity, PerplexityResult, TextSpan, perplexities, text_spans
+from gpu.analysis.perplexity import perplexity as text_perplexity
+from gpu.analysis.reap import ExpertScores, expert_scores, n_dropped
 from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
 from gpu.checkpoint.pruning import expect_empty, write_pruned
 from gpu.checkpoint.tensor_summary import Outlier, TensorSummary
 from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig
 from gpu.engine.engine import Engine
-from gpu.engine.info import EngineInfo
 from gpu.engine.run import Run
 from gpu.errors import (
     ContextExceeded,
@@ -27,39 +30,46 @@ from gpu.errors import (
     ModelError,
     QueueFull,
 )
-from gpu.footprint import Footprint, Shapes
-from gpu.gguf.outline import write_outline as write_gguf_outline
-from gpu.gguf.split import part_of as gguf_part
-from gpu.interventions import (
+from gpu.gguf.split import parse_split_name as gguf_part
+from gpu.gguf.stub import write_stub as write_gguf_stub
+from gpu.info import DeviceInfo, EngineInfo, EngineLimits, LoraInfo, MemoryInfo, ModelInfo
+from gpu.interventions.messages import (
+    FACTORS,
+    MAX_PATCHES,
+    MAX_STEERS,
     NO_INTERVENTIONS,
+    STRENGTHS,
     HeadFactor,
     Interventions,
+    InterventionSpan,
     LayerFactor,
     LoraStrength,
     Patch,
-    ReachedFrom,
     Steer,
-    encode_interventions,
-    expect_in_turn,
 )
 from gpu.kv.blocks import token_bytes_by_format
+from gpu.load_options import LoadOptions
 from gpu.lora.adapter import check_lora
-from gpu.perplexity import Measured, Perplexity, perplexities
-from gpu.perplexity import Window as TextWindow
-from gpu.perplexity import perplexity as text_perplexity
-from gpu.perplexity import windows as text_windows
-from gpu.reap import ExpertScores, expert_scores, n_dropped
-from gpu.runner import DeviceInfo, LoraInfo
-from gpu.sampling import SamplingParams
-from gpu.script import ChangeAt
-from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTable, table_of
+from gpu.request import Request
+from gpu.sampling import MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingParams, SamplingSetting
+from gpu.sampling import SETTINGS as SAMPLING_SETTINGS
+from gpu.scheduled_updates import ScheduledUpdate
+from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTable, token_table
 from gpu.text.tokenizer import DecodeStream, Tokenizer, expect_unicode
-from gpu.tuning.probed import Probed, ProbedRow
+from gpu.tuning.results import AutotuneResult, AutotuneRow
 
 __all__ = [
+    "FACTORS",
+    "MAX_PATCHES",
+    "MAX_STEERS",
+    "MAX_STOP_CHARS",
+    "MAX_STOP_STRINGS",
     "MODEL_TYPES",
     "NO_INTERVENTIONS",
-    "ChangeAt",
+    "SAMPLING_SETTINGS",
+    "STRENGTHS",
+    "AutotuneResult",
+    "AutotuneRow",
     "ContextExceeded",
     "DecodeStream",
     "DeviceError",
@@ -68,44 +78,48 @@ __all__ = [
     "EngineClosed",
     "EngineError",
     "EngineInfo",
+    "EngineLimits",
     "ExpertScores",
     "Footprint",
     "GenerationDefaults",
     "HeadFactor",
+    "InterventionSpan",
     "Interventions",
     "InvalidRequest",
     "Inventory",
     "LayerFactor",
+    "LoadOptions",
     "LoraInfo",
     "LoraStrength",
-    "Measured",
+    "MemoryInfo",
     "ModelConfig",
     "ModelError",
+    "ModelInfo",
     "Outlier",
     "Patch",
     "Perplexity",
-    "Probed",
-    "ProbedRow",
+    "PerplexityResult",
     "QueueFull",
-    "ReachedFrom",
+    "Request",
     "RopeTable",
     "Run",
     "SamplingParams",
+    "SamplingSetting",
+    "ScheduledUpdate",
     "Shapes",
     "Steer",
     "TensorEntry",
     "TensorSummary",
     "TextChunk",
     "TextEncoding",
-    "TextWindow",
+    "TextSpan",
     "TokenTable",
     "Tokenizer",
     "TokenizerLike",
+    "autotune_device",
     "check_lora",
     "devices",
-    "encode_interventions",
     "expect_empty",
-    "expect_in_turn",
     "expect_loadable",
     "expect_unicode",
     "expert_scores",
@@ -113,12 +127,11 @@ __all__ = [
     "is_tuned",
     "n_dropped",
     "perplexities",
-    "probe_device",
-    "table_of",
     "text_perplexity",
-    "text_windows",
+    "text_spans",
     "token_bytes_by_format",
-    "write_gguf_outline",
+    "token_table",
+    "write_gguf_stub",
     "write_pruned",
 ]
 
@@ -141,16 +154,15 @@ def expect_loadable(
 
 
 def is_tuned(device: DeviceInfo) -> bool:
-    """Was the best cut of products measured on this adapter, and is it used from now on?"""
-    from gpu.tuning.probe import kept_tuning
+    """Return whether a stored tuning of this adapter is used."""
+    from gpu.tuning.autotune import stored_tuning
 
-    return kept_tuning(device) is not None
+    return stored_tuning(device) is not None
 
 
-def probe_device(adapter: str | None = None) -> Probed:
-    """Measure how products are best cut on an adapter and whether they should be of bytes, which
-    takes some seconds, and remember it for engines that load with `probe`. Raises DeviceError when
-    the adapter cannot be opened."""
-    from gpu.tuning.probe import probe_adapter
+def autotune_device(adapter: str | None = None) -> AutotuneResult:
+    """Measure which matmul kernels are fastest on an adapter, in some seconds, and store the result
+    for engines that load with `autotune`. Raises DeviceError when the adapter cannot be opened."""
+    from gpu.tuning.autotune import autotune_adapter
 
-    return probe_adapter(adapter)
+    return autotune_adapter(adapter)

@@ -1,4 +1,4 @@
-"""What can go wrong in the engine.
+"""Errors of the engine.
 
     EngineError                 base of everything below
     ├── DeviceError             no adapter, a missing limit, a lost device

@@ -1,4 +1,4 @@
-"""What a run tells while it goes: plain messages that also travel over the engine's pipe."""
+"""Events of a run: plain messages that are also sent over the engine's pipe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from gpu.interventions import Interventions
+from gpu.interventions.messages import Interventions
 from gpu.sampling import SamplingParams
 from gpu.step import ExpertUse
 
@@ -44,7 +44,7 @@ class LayerStats(msgspec.Struct, frozen=True):
     mlp_ms: float | None = None
 
 
-class Route(msgspec.Struct, frozen=True):
+class ExpertChoice(msgspec.Struct, frozen=True):
     """The experts that one token was given to in `layer`, by number, and the gates that what they
     gave was multiplied by; the largest gate first."""
 
@@ -65,7 +65,7 @@ class TokenStats(msgspec.Struct, frozen=True):
     embed_ms: float | None = None
     head_ms: float | None = None
     timed_at: int | None = None
-    routes: tuple[Route, ...] | msgspec.UnsetType = msgspec.UNSET
+    routes: tuple[ExpertChoice, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class StepTimes(msgspec.Struct, frozen=True):
@@ -138,14 +138,21 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     experts: ExpertUse | None = None
 
 
-class Updated(msgspec.Struct, frozen=True, tag="updated", omit_defaults=True):
-    """Settings changed; the token at `index` is the first they apply to. `reach`: all interventions
-    now in force, if they were asked to change; they act on the pass that chooses that token."""
+class Updated(
+    msgspec.Struct,
+    frozen=True,
+    tag="updated",
+    omit_defaults=True,
+    rename={"interventions": "reach"},
+):
+    """Settings changed; the token at `index` is the first they apply to. `interventions`: all
+    interventions now in force, if they were asked to change; they act on the pass that chooses that
+    token."""
 
     index: int
     params: SamplingParams
     capture: bool
-    reach: Interventions | None = None
+    interventions: Interventions | None = None
 
 
 class Timings(msgspec.Struct, frozen=True):

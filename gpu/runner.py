@@ -1,4 +1,4 @@
-"""What carries out steps, as the engine sees it: WGSL or torch.
+"""Protocol of the runners, which carry out steps in WGSL or PyTorch.
 
 A runner knows no sequences: only slots, the blocks of their tokens, and rows.
 """
@@ -6,71 +6,15 @@ A runner knows no sequences: only slots, the blocks of their tokens, and rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.config import ModelConfig
-from gpu.reach import Reach
-from gpu.step import Floats, Inspected, Look, Step, StepResult
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes on the device."""
-
-    weights: int
-    kv_cache: int
-    work: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerLimits:
-    """n_slots: sequences at once; context: tokens of one sequence; max_rows, max_samples: of one
-    step, max_captured_rows of a captured one; n_blocks blocks of block_tokens tokens (block_bytes
-    each) are the KV cache of all sequences together."""
-
-    n_slots: int
-    context: int
-    max_rows: int
-    max_samples: int
-    n_blocks: int
-    block_tokens: int
-    block_bytes: int
-    max_captured_rows: int
-
-    @property
-    def inspection_slot(self) -> int:
-        """A slot after those that write, with a block table like theirs: for computing tokens again
-        while all others are taken."""
-        return self.n_slots
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceInfo:
-    """The device a runner works on, for people. `lacks`: wanted features it does not have."""
-
-    name: str
-    driver: str
-    backend: str
-    kind: str
-    software: bool
-    features: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
-    limits: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class LoraInfo:
-    """An adapter that is loaded beside the base, for people. `rank`: the largest of its `modules`;
-    `parameters`: weights of all of them."""
-
-    name: str
-    rank: int
-    parameters: int
-    modules: int
+from gpu.info import DeviceInfo, LoraInfo, MemoryInfo, RunnerLimits
+from gpu.interventions.active import ActiveInterventions
+from gpu.step import Floats, InspectionRequest, InspectionResult, Step, StepResult
 
 
 class Runner(Protocol):
@@ -94,7 +38,7 @@ class Runner(Protocol):
     conversion: str
 
     @property
-    def memory(self) -> Memory: ...
+    def memory(self) -> MemoryInfo: ...
 
     @property
     def dispatches_per_token(self) -> int:
@@ -102,8 +46,8 @@ class Runner(Protocol):
         ...
 
     @property
-    def products(self) -> str:
-        """What products with q8 and q4 weights are given: "float", or rows rounded to "bytes"."""
+    def activations(self) -> str:
+        """Input of products with q8 and q4 weights: "f32", or rows rounded to "q8"."""
         ...
 
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None: ...
@@ -112,10 +56,10 @@ class Runner(Protocol):
 
     def copy_block(self, source: int, destination: int) -> None: ...
 
-    def set_reach(self, slot: int, reach: Reach | None) -> None:
+    def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         """What changes the passes of a slot's rows, in the steps submitted after it that ask for it
-        (`Step.reach`, `Step.loras`); None: nothing, as after `begin_slot`. Raises InvalidRequest
-        for what the model has not."""
+        (`Step.interventions`, `Step.loras`); None: nothing, as after `begin_slot`. Raises
+        InvalidRequest for what the model has not."""
         ...
 
     def submit(self, step: Step) -> None: ...
@@ -127,7 +71,7 @@ class Runner(Protocol):
         drawn. For verification."""
         ...
 
-    def inspect(self, step: Step, look: Look) -> Inspected:
+    def inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:
         """Run a step and give what a look keeps of it; nothing is drawn, and no steps may be in
         flight. Rows may be computed again: they leave the same keys and values. Raises
         InvalidRequest for a look that the step or the device cannot give."""
@@ -136,13 +80,13 @@ class Runner(Protocol):
     def profile(self, step: Step, repeat: int) -> Floats | None:
         """float32 (n_dispatches,): milliseconds of GPU time of each dispatch of a step's plan, the
         median of `repeat` runs; None where there is no plan or no clock. The step really runs:
-        its rows and samples must be those of a lent slot. No steps may be in flight."""
+        its rows and samples must be those of a borrowed slot. No steps may be in flight."""
         ...
 
     def list_plan(self, n_rows: int, context: int) -> dict[str, Any] | None:
         """The plan of a step of `n_rows` rows after `context` tokens with one sample, as JSON
-        values (`gpu.plans.listed.ListedPlan`); None where there is none. Raises InvalidRequest for
-        what no step can be."""
+        values (`gpu.plans.plan_report.PlanReport`); None where there is none. Raises InvalidRequest
+        for what no step can be."""
         ...
 
     def peaks(self) -> dict[str, float] | None:
@@ -150,9 +94,10 @@ class Runner(Protocol):
         first call; None where there is no device. No steps may be in flight."""
         ...
 
-    def warm_up(self, *, reach: bool = False) -> Iterator[None]:
-        """Make ready, one plan at a time, what the first steps will need; `reach`: the first that
-        are reached into. May be left half done; must not be advanced while steps are in flight."""
+    def warm_up(self, *, interventions: bool = False) -> Iterator[None]:
+        """Make ready, one plan at a time, what the first steps will need; `interventions`: the
+        first that are reached into. May be left half done; must not be advanced while steps are in
+        flight."""
         ...
 
     def close(self) -> None: ...

@@ -1,36 +1,65 @@
-"""How the next token is chosen: the settings of a request, validated once at the edge.
+"""Sampling settings: one declaration each, and the settings of a request.
 
-The order is fixed: repetition penalty → temperature → top-k → top-p → min-p → draw. The three
-filters are all thresholds on the same number, so a token survives when its scaled logit is at
-least the largest of them; tokens that tie with a threshold survive with it.
+The order of the steps is fixed: repetition penalty → temperature → top-k → top-p → min-p → draw.
+The three filters are thresholds on the scaled logit: a token survives when its scaled logit is at
+least the largest of the thresholds, so tokens that tie with a threshold survive with it.
+
+A field of `SamplingParams` is the whole declaration of a setting: its type, its default and a
+`Declaration`. The messages of the page, the OpenAI schema, the options of the command line and the
+page's controls are built from `SETTINGS`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
 from gpu.errors import InvalidRequest
 
 MAX_SEED = 2**64 - 1
+MAX_COUNT = 2**31 - 1
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 
-# field -> (least, greatest, what it does); both ends are allowed.
-RANGES: dict[str, tuple[float, float, str]] = {
-    "temperature": (0.0, 10.0, "0 is greedy"),
-    "top_k": (0, 2**31 - 1, "0 keeps every token"),
-    "top_p": (0.0, 1.0, "1 keeps every token"),
-    "min_p": (0.0, 1.0, "0 keeps every token"),
-    "repetition_penalty": (0.1, 10.0, "1 changes nothing"),
-    "seed": (0, MAX_SEED, "the same seed gives the same text"),
-    "first_index": (0, 2**31 - 1, "0 begins with the seed's first number"),
-    "max_tokens": (1, 2**31 - 1, "tokens to write at most"),
-}
-INTEGERS = frozenset({"top_k", "seed", "first_index", "max_tokens"})
-LIVE = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens")
-"""The settings that may change while the text is being written."""
+Stage = Literal["penalty", "temperature", "filter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slider:
+    """Range of a slider, where the useful values are, and the distance of its positions."""
+
+    minimum: float
+    maximum: float
+    step: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """Declaration of a field of `SamplingParams`, beside its type and default.
+
+    label     name on the page
+    range     smallest and largest value, both allowed
+    meaning   of one value, in a few words: error messages quote it
+    help      one sentence for `--help` and the page's tooltip
+    live      may change while the text is written
+    stage     where the setting changes the distribution; None: it does not. A filter is also an
+              entry of `gpu.step.CUTS`, in the same order.
+    neutral   value that changes nothing, of a setting that has a stage
+    off       value that the page shows as switched off, and the words for it
+    slider    None: the page has no slider for it
+    """
+
+    label: str
+    range: tuple[float, float]
+    meaning: str
+    help: str
+    live: bool = False
+    stage: Stage | None = None
+    neutral: float | None = None
+    off: tuple[float, str] | None = None
+    slider: Slider | None = None
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,37 +74,127 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     repetition_penalty  logits of tokens already in the context are divided by it when positive,
                         multiplied when negative (Keskar et al. 2019, CTRL)
     seed                None: the engine draws one and reports it
-    first_index         token i of the run is drawn with the seed's number first_index + i: a run
-                        over the first n tokens of another, with n here, writes the rest of it again
-    max_tokens          tokens to write at most
-    stop                text that ends the run; never shown, not even in part
-    ignore_eos          write on past the end-of-sequence token (for benchmarks)
+    first_index         number of the seed's random sequence that draws the first token: a run over
+                        the first n tokens of another, with first_index n, writes the rest again
+    max_tokens          largest number of tokens to write
+    stop                strings that end the run; never part of the text, not even in part
+    ignore_eos          continue past the end-of-sequence token (for benchmarks)
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int | None = None
-    first_index: int = 0
-    max_tokens: int = 256
+    temperature: Annotated[
+        float,
+        Declaration(
+            label="temperature",
+            range=(0.0, 10.0),
+            meaning="0 is greedy",
+            help="Divide the logits by this; 0 always takes the most likely token.",
+            live=True,
+            stage="temperature",
+            neutral=1.0,
+            off=(0.0, "greedy"),
+            slider=Slider(0.0, 2.0, 0.05),
+        ),
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        Declaration(
+            label="top-k",
+            range=(0, MAX_COUNT),
+            meaning="0 keeps every token",
+            help="Keep the k most likely tokens; 0 keeps all.",
+            live=True,
+            stage="filter",
+            neutral=0,
+            off=(0, "all tokens"),
+            slider=Slider(0, 100, 1),
+        ),
+    ] = 0
+    top_p: Annotated[
+        float,
+        Declaration(
+            label="top-p",
+            range=(0.0, 1.0),
+            meaning="1 keeps every token",
+            help="Keep the most likely tokens until their probabilities reach this sum.",
+            live=True,
+            stage="filter",
+            neutral=1.0,
+            off=(1.0, "all tokens"),
+            slider=Slider(0.0, 1.0, 0.01),
+        ),
+    ] = 1.0
+    min_p: Annotated[
+        float,
+        Declaration(
+            label="min-p",
+            range=(0.0, 1.0),
+            meaning="0 keeps every token",
+            help="Drop tokens less likely than this times the most likely one.",
+            live=True,
+            stage="filter",
+            neutral=0.0,
+            off=(0.0, "all tokens"),
+            slider=Slider(0.0, 0.5, 0.01),
+        ),
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float,
+        Declaration(
+            label="repeat penalty",
+            range=(0.1, 10.0),
+            meaning="1 changes nothing",
+            help="Make tokens that are already in the context less likely; 1 changes nothing.",
+            live=True,
+            stage="penalty",
+            neutral=1.0,
+            off=(1.0, "none"),
+            slider=Slider(1.0, 2.0, 0.05),
+        ),
+    ] = 1.0
+    seed: Annotated[
+        int | None,
+        Declaration(
+            label="seed",
+            range=(0, MAX_SEED),
+            meaning="the same seed gives the same text",
+            help="Seed of the random numbers; the same seed gives the same text.",
+        ),
+    ] = None
+    first_index: Annotated[
+        int,
+        Declaration(
+            label="first index",
+            range=(0, MAX_COUNT),
+            meaning="0 begins with the seed's first number",
+            help="Which random number of the seed draws the first token.",
+        ),
+    ] = 0
+    max_tokens: Annotated[
+        int,
+        Declaration(
+            label="max tokens",
+            range=(1, MAX_COUNT),
+            meaning="the largest number of tokens to write",
+            help="Largest number of tokens to write.",
+            live=True,
+        ),
+    ] = 256
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
 
     def validate(self) -> SamplingParams:
         """Return self, or raise `InvalidRequest` naming the field, the range and the value."""
-        for name in RANGES:
-            value = getattr(self, name)
-            if not (name == "seed" and value is None):
-                _check(name, value)
+        for setting in SETTINGS:
+            value = getattr(self, setting.name)
+            if not (setting.optional and value is None):
+                setting.check(value)
         _check_stop(self.stop)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequest("ignore_eos must be true or false", "ignore_eos")
         return self
 
     def updated(self, changes: dict[str, Any]) -> SamplingParams:
-        """A copy with `changes` applied and validated; only the fields in `LIVE` may change."""
+        """Return a validated copy with `changes`; only the settings in `LIVE` may change."""
         for name in changes:
             if name not in LIVE:
                 raise InvalidRequest(
@@ -85,16 +204,67 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return msgspec.structs.replace(self, **changes).validate()
 
 
-def _check(name: str, value: Any) -> None:
-    least, greatest, meaning = RANGES[name]
-    kind = "an integer" if name in INTEGERS else "a number"
-    expected = f"{name} must be {kind} from {least:g} to {greatest:g} ({meaning})"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest(f"{expected}, but got {value!r}", name)
-    if name in INTEGERS and not isinstance(value, int):
-        raise InvalidRequest(f"{expected}, but got {value!r}", name)
-    if not least <= value <= greatest:  # NaN is not, either
-        raise InvalidRequest(f"{expected}, but got {value!r}", name)
+@dataclass(frozen=True, slots=True)
+class SamplingSetting:
+    """A numeric setting of `SamplingParams` as its field declares it.
+
+    optional  None is allowed as well, and means that the engine chooses
+    """
+
+    name: str
+    type: type[int] | type[float]
+    optional: bool
+    default: float | None
+    declared: Declaration
+
+    @property
+    def is_integer(self) -> bool:
+        return self.type is int
+
+    def check(self, value: Any) -> None:
+        """Raise `InvalidRequest` unless `value` has the type and lies in the range."""
+        minimum, maximum = self.declared.range
+        right_type = isinstance(value, int if self.is_integer else int | float)
+        # NaN fails the comparison as well.
+        if isinstance(value, bool) or not right_type or not minimum <= value <= maximum:
+            kind = "an integer" if self.is_integer else "a number"
+            raise InvalidRequest(
+                f"{self.name} must be {kind} from {minimum:g} to {maximum:g} "
+                f"({self.declared.meaning}), but got {value!r}",
+                self.name,
+            )
+
+
+def _declared_settings() -> tuple[SamplingSetting, ...]:
+    hints = get_type_hints(SamplingParams, include_extras=True)
+    found = []
+    for field in msgspec.structs.fields(SamplingParams):
+        hint, *extras = get_args(hints[field.name]) or (None,)
+        declared = next((extra for extra in extras if isinstance(extra, Declaration)), None)
+        if declared is not None:
+            kinds = get_args(hint) or (hint,)
+            found.append(
+                SamplingSetting(
+                    field.name,
+                    int if int in kinds else float,
+                    type(None) in kinds,
+                    field.default,
+                    declared,
+                )
+            )
+    return tuple(found)
+
+
+SETTINGS = _declared_settings()
+"""The numeric settings, in the order of `SamplingParams`."""
+
+SETTING_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+LIVE = tuple(setting.name for setting in SETTINGS if setting.declared.live)
+"""The settings that may change while the text is being written."""
+
+DISTRIBUTION = tuple(setting.name for setting in SETTINGS if setting.declared.stage)
+"""The settings that change the distribution: those of `gpu.step.Sample`."""
 
 
 def _check_stop(stop: tuple[str, ...]) -> None:

@@ -1,7 +1,7 @@
-"""Changes of a run that are known before it begins: what replays a run whose settings were moved.
+"""Updates of a run that are known before it begins, as in a replay.
 
-A live change acts on the first token that is not submitted yet, and the run tells which one that
-was. A script names that token, so the same request with the same seed writes the same ids again.
+A live update acts on the first token that is not submitted yet, and the run reports its index. A
+scheduled update names that index, so the same request with the same seed gives the same ids.
 """
 
 from __future__ import annotations
@@ -11,30 +11,32 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gpu.errors import InvalidRequest
-from gpu.interventions import Encoded, Interventions, expect_no_new_patch
+from gpu.interventions.messages import EncodedInterventions, Interventions, check_no_new_patch
 from gpu.sampling import SamplingParams
 
 
-class ChangeAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScheduledUpdate(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"interventions": "reach"}
+):
     """Settings that act from token `index` of a run on, counted from 0; fields as in `Updated`.
 
     params   those that change, of `gpu.sampling.LIVE`
     capture  None: as before
-    reach    the whole setting from then on; None: as before
+    interventions  the whole setting from then on; None: as before
     """
 
     index: int
     params: dict[str, int | float] = {}
     capture: bool | None = None
-    reach: Interventions | None = None
+    interventions: Interventions | None = None
 
 
-Script = tuple[ChangeAt, ...]
+ScheduledUpdates = tuple[ScheduledUpdate, ...]
 
 
-def checked_script(changes: Sequence[ChangeAt], params: SamplingParams) -> Script:
-    """The changes of a run that begins with `params`. Raises `InvalidRequest` for a setting that
-    cannot change or is out of range, and for indexes that are negative or fall."""
+def check_updates(changes: Sequence[ScheduledUpdate], params: SamplingParams) -> ScheduledUpdates:
+    """Return the updates of a run that begins with `params`. Raises `InvalidRequest` for a setting
+    that cannot change or is out of range, and for indexes that are negative or decrease."""
     earliest = 0
     for n, change in enumerate(changes):
         if isinstance(change.index, bool) or not isinstance(change.index, int):
@@ -53,28 +55,30 @@ def checked_script(changes: Sequence[ChangeAt], params: SamplingParams) -> Scrip
     return tuple(changes)
 
 
-def encoded_reaches(
-    script: Script, reach: Interventions, encode: Callable[[Interventions], Encoded]
-) -> tuple[Encoded | None, ...]:
-    """The interventions of each change of a run that begins with `reach`; None of one that has
-    none. `encode`: for the model. Raises `InvalidRequest` for those that it cannot be given."""
-    found: list[Encoded | None] = []
-    for n, change in enumerate(script):
+def encode_updates(
+    updates: ScheduledUpdates,
+    interventions: Interventions,
+    encode: Callable[[Interventions], EncodedInterventions],
+) -> tuple[EncodedInterventions | None, ...]:
+    """The interventions of each change of a run that begins with `interventions`; None of one that
+    has none. `encode`: for the model. Raises `InvalidRequest` for those that it cannot be given."""
+    found: list[EncodedInterventions | None] = []
+    for n, change in enumerate(updates):
         wanted = None
-        if change.reach is not None:
+        if change.interventions is not None:
             try:
-                expect_no_new_patch(reach, change.reach)
-                wanted = encode(change.reach)
+                check_no_new_patch(interventions, change.interventions)
+                wanted = encode(change.interventions)
             except InvalidRequest as error:
                 raise _refused(n, str(error)) from None
-            reach = change.reach
+            interventions = change.interventions
         found.append(wanted)
     return tuple(found)
 
 
-def most_tokens(script: Script, params: SamplingParams) -> int:
-    """The largest `max_tokens` that a run which begins with `params` may come to have."""
-    return max(params.max_tokens, *(int(c.params.get("max_tokens", 0)) for c in script), 0)
+def largest_max_tokens(updates: ScheduledUpdates, params: SamplingParams) -> int:
+    """Return the largest `max_tokens` that a run beginning with `params` can get."""
+    return max(params.max_tokens, *(int(c.params.get("max_tokens", 0)) for c in updates), 0)
 
 
 def _refused(n: int, why: str) -> InvalidRequest:

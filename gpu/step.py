@@ -21,7 +21,7 @@ N_CANDIDATES = 20
 """How many of the most likely tokens a step reports for each sampled row."""
 
 CUTS = ("", "top_k", "top_p", "min_p")
-"""Which filter removed a candidate; "" is kept."""
+"""Filter that removed a candidate; "" if it was kept. The filters of `gpu.sampling.SETTINGS`."""
 
 Floats = npt.NDArray[np.float32]
 Times = npt.NDArray[np.float64]
@@ -39,32 +39,33 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Choose the token that follows `rows[row]`.
+    """Draw of the token that follows `rows[row]`.
 
-    `index` counts the sampled tokens of the run and is the random generator's counter:
-    the draw depends on (seed, index) alone.
+    `index` counts the sampled tokens of the run and is the random generator's counter: the draw
+    depends on (seed, index) alone. The fields after it are `gpu.sampling.DISTRIBUTION`, in the
+    same order; their defaults change nothing.
     """
 
     row: int
     slot: int
     seed: int
     index: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`reach`, `loras`: what `Runner.set_reach` set for the slots of the rows acts, of the model's
-    own parts and of adapters; without it, that rests."""
+    """`interventions`, `loras`: what `Runner.set_interventions` set for the slots of the rows acts,
+    of the model's own parts and of adapters; without it, that rests."""
 
     rows: tuple[Row, ...]
     samples: tuple[Sample, ...] = ()
     capture: bool = False
-    reach: bool = False
+    interventions: bool = False
     loras: bool = False
 
     @property
@@ -120,8 +121,8 @@ class Captured:
     entropy    (n_rows, n_layers, n_heads)  entropy of each head's attention, in bits
     chosen, gates                           the experts that the row was given to and what their
                (n_rows, n_expert_layers,    outputs were multiplied by, of each layer that has
-               per_token)                   experts, `expert_layers`, largest gate first; None where
-                                            none has
+               experts_per_token)           experts, `expert_layers`, largest gate first; None
+                                            where none has
     layer_ms   (n_layers, 2)                GPU time of attention and MLP of each layer for the
                                             whole step; None without in-pass timestamps
     embed_ms, head_ms                       GPU time before the layers and after them
@@ -143,7 +144,7 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class InspectionRequest:
     """What `Runner.inspect` keeps of a step.
 
     keys    (first, n): attention weights of every row to the keys at positions first … first+n−1
@@ -157,7 +158,7 @@ class Look:
     states: bool = False
     routes: bool = False
 
-    def expect(self, step: Step, context: int) -> None:
+    def validate(self, step: Step, context: int) -> None:
         """Raises InvalidRequest when a step has not what is asked of it."""
         if self.keys is not None:
             first, n = self.keys
@@ -172,9 +173,9 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Routes:
+class ExpertChoices:
     """Which experts rows were given to, in each layer that has experts, largest gate first; all
-    (n_rows, n_expert_layers, per_token).
+    (n_rows, n_expert_layers, experts_per_token).
 
     chosen  uint32: their numbers
     gates   what their outputs were multiplied by
@@ -187,7 +188,7 @@ class Routes:
 
 
 @dataclass(frozen=True, slots=True)
-class Inspected:
+class InspectionResult:
     """What was kept of a step, float32; None is what was not asked for.
 
     attention  (n_rows, n_layers, n_heads, n_keys)      softmax weights; 0 for keys after the row
@@ -195,13 +196,13 @@ class Inspected:
                                                         residual stream before layer 0, … after the
                                                         last; the last row is the model's own logits
     states     (n_rows, n_layers + 1, hidden_size)      that residual stream
-    routes     see `Routes`
+    routes     see `ExpertChoices`
     """
 
     attention: Floats | None = None
     lens: Floats | None = None
     states: Floats | None = None
-    routes: Routes | None = None
+    routes: ExpertChoices | None = None
 
 
 @dataclass(frozen=True, slots=True)

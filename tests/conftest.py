@@ -1,4 +1,4 @@
-"""The largest errors of a run, put together from all processes that ran tests of it."""
+"""Hooks of every run: the order of the files, and the largest errors of all worker processes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,27 @@ import pytest
 
 from tests import figures
 from tests.figures import FIGURES, Worst
+from tests.schedule import SecondsRecorder, read_seconds, slowest_file_first
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-seconds", action="store_true", help="measure tests/seconds.json anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("write_seconds"):
+        config.pluginmanager.register(SecondsRecorder())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let a run in several processes start the slowest files first."""
+    if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
+        slowest_file_first(items, read_seconds())
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In a process that runs tests for another: hand over what it compared."""
+    """Send the worker's comparisons to the main process (pytest-xdist)."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["figures"] = {name: astuple(worst) for name, worst in FIGURES.items()}
@@ -20,13 +37,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """In the process that has others run tests (pytest-xdist): take what one compared."""
+    """Add a worker's comparisons in the main process (pytest-xdist)."""
     for name, worst in getattr(node, "workeroutput", {}).get("figures", {}).items():
         figures.add(name, Worst(*worst))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How close the numbers were, result by result."""
+    """Print the largest errors, result by result."""
     if not FIGURES:
         return
     terminalreporter.section("largest errors")

@@ -1,4 +1,5 @@
-"""How close results came to their references, by name of the result, over a whole run of tests."""
+"""Largest differences between results and references, by name of the result, over a whole test
+run."""
 
 from __future__ import annotations
 
@@ -7,8 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Worst:
-    """error: the largest error seen, relative to the largest number beside it where that is above
-    1; of_bound: the largest share of what is allowed; n: numbers compared."""
+    """Largest difference of one result.
+
+    error     largest error, relative to the largest number beside it if that is above 1
+    of_bound  largest share of the allowed error
+    n         numbers compared
+    """
 
     error: float = 0.0
     of_bound: float = 0.0
@@ -19,7 +24,7 @@ FIGURES: dict[str, Worst] = {}
 
 
 def add(result: str, seen: Worst) -> None:
-    """Take one comparison, or what another process saw, into account."""
+    """Add one comparison, or those of another process."""
     worst = FIGURES.get(result, Worst())
     FIGURES[result] = Worst(
         max(worst.error, seen.error), max(worst.of_bound, seen.of_bound), worst.n + seen.n

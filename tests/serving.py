@@ -1,4 +1,4 @@
-"""A server as a user starts it: a process of its own, on a free port."""
+"""Server as a user starts it: a separate process on a free port."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ ROOT = Path(__file__).resolve().parent.parent
 LOAD_SECONDS = 180
 END_SECONDS = 20
 CHECKOUT = (sys.executable, "-m", "app")
-"""The command of this checkout."""
+"""Command of this checkout."""
 
 
 @contextmanager
 def serving(
     *options: str | Path, command: Sequence[str | Path] = CHECKOUT, cwd: Path = ROOT
 ) -> Iterator[str]:
-    """The address, ending in "/", of `command serve --port 0 options` once its engine is ready.
-    What the server prints is shown when a test fails."""
+    """Run `command serve --port 0 options`; yield its address, ending in "/", when it is ready.
+
+    The output of the server is shown if a test fails.
+    """
     environment = {k: v for k, v in os.environ.items() if cwd == ROOT or k != "PYTHONPATH"}
-    environment["TOKENGLASS_CACHE"] = os.devnull  # no place to keep tunings: none is measured
+    environment["TOKENGLASS_CACHE"] = os.devnull  # without a cache folder, nothing is autotuned
     server = subprocess.Popen(
         [*map(str, command), "serve", "--port", "0", *map(str, options)],
         cwd=cwd,

@@ -1,4 +1,4 @@
-"""A disk that is full or may not be written to: one clear line, or no difference at all."""
+"""A full or read-only disk gives one clear error line, or makes no difference."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def generate(stdout: int | Path, **environment: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
-def test_a_full_disk_is_one_line() -> None:
+def test_a_full_disk_gives_one_error_line() -> None:
     done = generate(FULL)
     assert done.returncode == 1
-    assert done.stderr == "Error: the text cannot be written: No space left on device\n"
+    assert done.stderr == "Error: cannot write the output: No space left on device\n"
 
 
 @pytest.mark.slow
-def test_without_a_writable_cache_it_writes_the_same_text() -> None:
+def test_without_a_writable_cache_the_text_is_the_same() -> None:
     usual = generate(subprocess.PIPE)
     nowhere = generate(
         subprocess.PIPE,

@@ -1,8 +1,8 @@
-"""Which room may open which door. The lists below are the architecture; the README draws it.
+"""Which room may import which: the lists below are the architecture, and the README draws it.
 
-A room is a module or a package right below gpu/. Rooms are listed below those they need, so no two
-can need each other, and within a package no two modules do. An import inside a function counts
-like any other.
+A room is a module or a package right below gpu/ or app/. Rooms are listed below those they need, so
+no two rooms can need each other, and neither can two modules of one room. An import inside a
+function counts like any other.
 """
 
 from __future__ import annotations
@@ -20,44 +20,68 @@ ROOT = Path(__file__).parent.parent
 # room of gpu, a module or a package: the rooms it may open
 GPU = {
     "errors": "",
-    "cache_folder": "",
-    "regular_file": "errors",
-    "json_object": "errors regular_file",
-    "gguf": "errors json_object regular_file",
+    "files": "errors",
+    "gguf": "errors files",
+    "architectures": "errors files gguf",
     "sampling": "errors",
-    "interventions": "errors",
-    "script": "errors interventions sampling",
+    "info": "sampling",
     "step": "errors",
+    "load_options": "",
+    "config": "architectures errors files gguf sampling",
+    "text": "errors files gguf",
+    "interventions": "config errors step",
+    "scheduled_updates": "errors interventions sampling",
+    "request": "interventions sampling scheduled_updates",
     "events": "interventions sampling step",
-    "inspection": "interventions sampling",
-    "config": "errors gguf json_object sampling",
-    "text": "errors gguf json_object regular_file",
-    "reach": "config errors",
-    "runner": "config reach step",
+    "runner": "config info interventions step",
     "reference": "step",
-    "perplexity": "errors reference step",
-    "reap": "config errors inspection perplexity",
-    "webgpu": "errors runner step",
-    "checkpoint": "cache_folder config errors gguf json_object regular_file webgpu",
+    "webgpu": "errors info step",
+    "checkpoint": "architectures config errors files gguf webgpu",
     "kv": "config errors webgpu",
-    "lora": "checkpoint config errors json_object runner",
-    "footprint": "checkpoint config errors kv lora",
-    "inspect": "config errors inspection kv reference runner step",
-    "ops": "checkpoint config errors kv runner step webgpu",
-    "models": "checkpoint config kv ops webgpu",
-    "plans": "checkpoint config errors kv lora models ops reach runner webgpu",
-    "tuning": "cache_folder checkpoint errors ops runner step webgpu",
-    "runners": "checkpoint config errors kv lora models ops plans reach runner step tuning webgpu",
-    "pytorch": "checkpoint config errors kv lora reach reference runner step",
-    "engine": "checkpoint config errors events inspect inspection interventions kv pytorch reach"
-    " runner runners sampling script step text",
-    "": "checkpoint config engine errors footprint gguf interventions kv lora perplexity reap"
-    " runner runners sampling script text tuning webgpu",
-    "bench": "checkpoint config errors kv models ops pytorch reference runner runners step tuning"
-    " webgpu",
+    "lora": "checkpoint config errors files info",
+    "inspection": "config errors interventions kv reference runner sampling step",
+    "analysis": "checkpoint config errors inspection kv load_options lora reference step",
+    "ops": "checkpoint config errors kv step webgpu",
+    "models": "architectures checkpoint config kv ops webgpu",
+    "plans": "checkpoint config errors info interventions kv lora models ops webgpu",
+    "tuning": "checkpoint errors files info ops step webgpu",
+    "runners": "checkpoint config errors info interventions kv load_options lora models ops plans"
+    " step tuning webgpu",
+    "pytorch": "architectures checkpoint config errors info interventions kv load_options lora"
+    " reference step",
+    "engine": "checkpoint config errors events info inspection interventions kv load_options"
+    " pytorch request runner runners sampling scheduled_updates step text",
+    "": "analysis checkpoint config engine errors gguf info interventions kv load_options lora"
+    " request runners sampling scheduled_updates text tuning webgpu",
+    "bench": "checkpoint config errors info kv load_options models ops pytorch reference runner"
+    " runners step tuning webgpu",
 }  # fmt: skip
 
-APP_MAY_OPEN = {"gpu", "gpu.events", "gpu.inspection"}
+# room of app: the rooms it may open; "app" is app/__init__.py. Four modules are rooms of their own:
+# engine.client (the engine as the server sees it), engine.options (load options from settings) and
+# ws.protocol (the schema of the messages) are shared by rooms that need nothing else of their
+# packages; http.server assembles the server.
+APP = {
+    "config": "",
+    "processes": "",
+    "tale": "",
+    "ws.protocol": "",
+    "ws.replay_format": "config ws.protocol",
+    "engine.client": "ws.protocol",
+    "engine.options": "config",
+    "prompt": "engine.client processes tale ws.protocol",
+    "models": "config engine.client engine.options prompt tale",
+    "engine": "config engine.client engine.options models prompt tale ws.protocol",
+    "http": "config engine.client models tale ws.protocol ws.replay_format",
+    "ws": "engine.client http prompt ws.protocol",
+    "openai": "engine.client http prompt ws.protocol",
+    "app": "config engine.client http models openai prompt tale ws ws.protocol",
+    "http.server": "app config engine engine.client http models prompt tale ws.protocol",
+    "cli": "app config engine engine.client http.server models prompt tale ws.protocol",
+    "__main__": "cli",
+}  # fmt: skip
+
+APP_MAY_OPEN = {"gpu", "gpu.events", "gpu.inspection.requests"}
 """The engine's face, the messages of a run, and what may be asked about one."""
 
 # package: who may import it; a name ending in a dot stands for every module below it
@@ -65,17 +89,17 @@ OUTSIDE = {
     "wgpu": {"gpu.webgpu."},
     "torch": {"gpu.pytorch.", "gpu.bench.peers.scripts.run_transformers", "app.tale.make."},
     "transformers": {"gpu.bench.peers.scripts.run_transformers"},
-    "huggingface_hub": {"app.hub", "app.hub_cache", "app.hub_errors"},
+    "huggingface_hub": {"app.models.hub", "app.models.hub_cache", "app.models.hub_errors"},
     "tokenizers": {"gpu.text.", "app.tale.make."},
     "safetensors": {"gpu.checkpoint.writer", "app.tale.make."},
     "gguf": {"gpu.bench.peers.gguf_file", "gpu.gguf.types"},
     "onnx": {"gpu.bench.peers.onnx_file"},
     "llama_cpp": {"gpu.bench.peers.scripts.run_llama_cpp"},
     "onnxruntime": {"gpu.bench.peers.scripts.run_onnxruntime"},
-    "flask": {"app."},
-    "werkzeug": {"app."},
-    "jinja2": {"app."},
-    "click": {"app."},
+    "flask": {"app", "app.http.", "app.openai.", "app.ws."},
+    "werkzeug": {"app.http.", "app.ws."},
+    "jinja2": {"app.http.page_data", "app.prompt.sandbox", "app.prompt.template_process"},
+    "click": {"app.cli."},
 }
 NOT_AT_RUN_TIME = ("scipy", "peft", "pytest", "playwright")
 
@@ -104,20 +128,25 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def room_of(module: str) -> str:
-    """The room of a module of gpu; "" is gpu/__init__.py."""
-    return module.partition(".")[2].partition(".")[0]
+    """Return the room of a module; "" is gpu/__init__.py, and "app" is app/__init__.py."""
+    package, _, inner = module.partition(".")
+    if package == "app" and inner in APP:
+        return inner
+    return inner.partition(".")[0] or ("app" if package == "app" else "")
 
 
 MODULES = modules("gpu") | modules("app")
 
 
-def test_every_room_of_the_engine_is_on_the_list() -> None:
-    assert set(GPU) == {room_of(name) for name in modules("gpu")}
+@pytest.mark.parametrize(("package", "rooms"), [("gpu", GPU), ("app", APP)])
+def test_every_room_is_on_the_list(package: str, rooms: dict[str, str]) -> None:
+    assert {room_of(name) for name in modules(package)} <= set(rooms)
 
 
-def test_rooms_are_listed_below_those_they_need() -> None:
+@pytest.mark.parametrize("rooms", [GPU, APP], ids=["gpu", "app"])
+def test_rooms_are_listed_below_those_they_need(rooms: dict[str, str]) -> None:
     above: set[str] = set()
-    for room, needs in GPU.items():
+    for room, needs in rooms.items():
         assert set(needs.split()) <= above, f"{room} needs rooms that are listed below it"
         above.add(room)
 
@@ -134,11 +163,22 @@ def test_a_room_opens_only_the_doors_on_its_list(room: str) -> None:
     assert used == allowed, "doors on the list that nobody opens"
 
 
-@pytest.mark.parametrize("room", GPU)
-def test_no_two_modules_of_a_room_need_each_other(room: str) -> None:
+@pytest.mark.parametrize("room", APP)
+def test_a_room_of_the_app_opens_only_the_doors_on_its_list(room: str) -> None:
+    allowed = {room, *APP[room].split()}
+    for name in (name for name in modules("app") if room_of(name) == room):
+        for module, line in imports(MODULES[name]):
+            if module.partition(".")[0] == "app":
+                assert room_of(module) in allowed, f"{name}:{line}: may not open {module}"
+
+
+@pytest.mark.parametrize(
+    ("package", "room"), [("gpu", room) for room in GPU] + [("app", room) for room in APP]
+)
+def test_no_two_modules_of_a_room_need_each_other(package: str, room: str) -> None:
     needs = {
         name: {module for module, _ in imports(MODULES[name]) if module in MODULES} - {name}
-        for name in modules("gpu")
+        for name in modules(package)
         if room_of(name) == room
     }
     needs = {name: needed & set(needs) for name, needed in needs.items()}
@@ -182,5 +222,14 @@ def test_what_only_tests_need_is_not_imported() -> None:
 @pytest.mark.parametrize("package", ["gpu", "app"])
 def test_importing_a_package_loads_neither_torch_nor_a_gpu_driver(package: str) -> None:
     code = f"import sys, {package}; print([m for m in ('torch', 'wgpu') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "module", ["app.cli.generate", "app.cli.perplexity", "app.cli.reap", "app.engine.main"]
+)
+def test_loading_a_model_needs_no_flask(module: str) -> None:
+    code = f"import sys, {module}; print([m for m in ('flask', 'werkzeug') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "[]\n", done.stderr

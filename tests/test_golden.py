@@ -1,6 +1,5 @@
-"""Trained models give the texts that `transformers` gives, through the engine and over HTTP: the
-same ids, and the bundled model the same log-probabilities and norms after every layer.
-"""
+"""Trained models generate the same texts as `transformers`, through the engine and over HTTP: the
+same ids and, for the bundled model, the same log-probabilities and norms after every layer."""
 
 from __future__ import annotations
 
@@ -14,15 +13,16 @@ import pytest
 
 from gpu import Engine, SamplingParams
 from gpu.events import Token
+from gpu.load_options import LoadOptions
 from gpu.text.tokenizer import Tokenizer
 from tests.golden import Golden, Trained, trained_models
-from tests.gpu.rig import compare
+from tests.gpu.ops.rig import compare
 from tests.serving import serving
 
 LOGPROB = 5e-5
 """Largest error of a log-probability, in nats."""
 NORM = 1e-5
-"""Largest error of a norm, relative to it."""
+"""Largest relative error of a norm."""
 
 OPEN = [
     pytest.param((backend, model), id=f"{backend}-{model}")
@@ -32,7 +32,7 @@ OPEN = [
 
 
 def greedily(text: Golden, **changes: Any) -> SamplingParams:
-    """Settings that write a golden text to its end."""
+    """Return the parameters that generate a whole golden text."""
     n = len(text.greedy_ids)
     return SamplingParams(temperature=0, max_tokens=n, ignore_eos=True, **changes)
 
@@ -40,13 +40,13 @@ def greedily(text: Golden, **changes: Any) -> SamplingParams:
 @pytest.fixture(scope="module", params=OPEN)
 def opened(request: pytest.FixtureRequest) -> Iterator[tuple[Trained, Engine]]:
     backend, model = request.param
-    engine = Engine.load(model.folder, dtype="f32", backend=backend)
+    engine = Engine.load(model.folder, LoadOptions(dtype="f32", backend=backend))
     yield model, engine
     engine.close()
 
 
 def check(tokens: Sequence[Token], text: Golden, which: str) -> None:
-    """Ids, text, log-probabilities and, where layers were captured, norms of one text."""
+    """Check ids, text, log-probabilities and, if layers were captured, norms of one text."""
     assert [token.id for token in tokens] == text.greedy_ids, text.prompt
     assert "".join(token.text for token in tokens).strip() == text.text.strip()
     if text.logprobs is not None:
@@ -69,7 +69,7 @@ def test_each_prompt_alone_with_every_layer_captured(opened: tuple[Trained, Engi
         check(run, text, engine.info.device.backend)
 
 
-def test_all_prompts_at_once_some_captured(opened: tuple[Trained, Engine]) -> None:
+def test_all_prompts_at_once_with_some_captured(opened: tuple[Trained, Engine]) -> None:
     model, engine = opened
     runs = [
         engine.generate(text.prompt_ids, greedily(text), capture=i == 1)
@@ -79,7 +79,7 @@ def test_all_prompts_at_once_some_captured(opened: tuple[Trained, Engine]) -> No
         check(list(run), text, engine.info.device.backend)
 
 
-def test_a_seed_means_the_same_text_beside_other_runs(opened: tuple[Trained, Engine]) -> None:
+def test_a_seed_gives_the_same_text_beside_other_runs(opened: tuple[Trained, Engine]) -> None:
     model, engine = opened
     params = SamplingParams(temperature=0.9, top_k=50, top_p=0.9, seed=11, max_tokens=60)
     prompt = model.texts[0].prompt_ids
@@ -101,7 +101,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[tuple[Trained, str]]:
 
 
 def answered(url: str, **body: Any) -> dict[str, Any]:
-    """The one choice of an answer."""
+    """Return the only choice of a response."""
     request = urllib.request.Request(
         url, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -132,7 +132,7 @@ def test_completions(served: tuple[Trained, str]) -> None:
 
 
 def test_a_chat(served: tuple[Trained, str]) -> None:
-    """The template makes the very prompt; stories260k has none."""
+    """The template gives the same prompt; stories260k has no template."""
     model, address = served
     for text in model.texts:
         if text.asked is None:

@@ -1,4 +1,4 @@
-"""Reaching into a run as the page does: over the socket, into the engine's process, on the GPU."""
+"""Interventions as the page uses them: over the socket, in the engine's process, on the GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.app.page import Page
+from tests.app.page import PageClient
 from tests.serving import serving
 
 pytestmark = pytest.mark.parity
@@ -24,39 +24,39 @@ OFF = {"heads": [{"layer": 0, "head": head, "factor": 0} for head in range(2)]}
 
 
 @pytest.fixture(scope="module")
-def player() -> Iterator[Page]:
+def player() -> Iterator[PageClient]:
     with serving("--context", "256") as url:
         found = re.search(r":(\d+)/", url)
         assert found
-        opened = Page(int(found.group(1)))
+        opened = PageClient(int(found.group(1)))
         opened.until("hello", timeout=60)
         yield opened
-        opened.vanish()
+        opened.drop()
 
 
-def write(page: Page, id: str, **fields: Any) -> list[dict[str, Any]]:
-    """The tokens of a generation."""
+def write(page: PageClient, id: str, **fields: Any) -> list[dict[str, Any]]:
+    """Return the tokens of a generation."""
     params = {"temperature": 0.7, "seed": 11, "max_tokens": 40, "ignore_eos": True}
-    page.tell("generate", id=id, prompt=PROMPT, params=params, **fields)
+    page.send_message("generate", id=id, prompt=PROMPT, params=params, **fields)
     page.until("done", id=id, timeout=60)
     return tokens(page, id)
 
 
-def tokens(page: Page, id: str) -> list[dict[str, Any]]:
+def tokens(page: PageClient, id: str) -> list[dict[str, Any]]:
     return [m["event"] for m in page.events(id) if m["event"]["type"] == "token"]
 
 
-def event(page: Page, id: str, type: str) -> dict[str, Any]:
+def event(page: PageClient, id: str, type: str) -> dict[str, Any]:
     found: dict[str, Any] = next(m["event"] for m in page.events(id) if m["event"]["type"] == type)
     return found
 
 
-def test_a_live_change_is_told_looked_into_written_again_and_undone(player: Page) -> None:
+def test_a_live_change_is_reported_inspected_repeated_and_undone(player: PageClient) -> None:
     plain = write(player, "plain")
     params = {"temperature": 0.7, "seed": 11, "max_tokens": 40, "ignore_eos": True}
-    player.tell("generate", id="live", prompt=PROMPT, params=params, reach=STEERED)
+    player.send_message("generate", id="live", prompt=PROMPT, params=params, reach=STEERED)
     player.until("token", timeout=60, index=5)
-    player.tell("update", id="live", reach=OFF)
+    player.send_message("update", id="live", reach=OFF)
     player.until("done", id="live", timeout=60)
     live = tokens(player, "live")
     updated = event(player, "live", "updated")
@@ -72,7 +72,7 @@ def test_a_live_change_is_told_looked_into_written_again_and_undone(player: Page
         {"first": last + updated["index"], "reach": OFF},
     ]
     question = {"kind": "losses", "ids": ids, "first": last, "reached": reached}
-    player.tell("inspect", request=1, question=question)
+    player.send_message("inspect", request=1, question=question)
     answer = player.until("answer", request=1, timeout=60)
     told = [t["logprob"] for t in live]
     np.testing.assert_allclose(answer["arrays"]["logprob"], told, atol=1e-5)
@@ -84,8 +84,10 @@ def test_a_live_change_is_told_looked_into_written_again_and_undone(player: Page
     assert [(t["id"], t["logprob"]) for t in reset] == [(t["id"], t["logprob"]) for t in plain]
 
 
-def test_what_the_model_cannot_be_given_is_refused(player: Page) -> None:
-    player.tell("generate", id="bad", prompt=PROMPT, reach={"mlp": [{"layer": 99, "factor": 0}]})
+def test_impossible_interventions_are_refused(player: PageClient) -> None:
+    player.send_message(
+        "generate", id="bad", prompt=PROMPT, reach={"mlp": [{"layer": 99, "factor": 0}]}
+    )
     refused = player.until("error", id="bad")
     assert (refused["code"], refused["param"]) == ("invalid_request", "reach.mlp")
     question = {
@@ -94,6 +96,6 @@ def test_what_the_model_cannot_be_given_is_refused(player: Page) -> None:
         "position": 1,
         "reached": [{"first": 0, "reach": {"heads": [{"layer": 0, "head": 99, "factor": 0}]}}],
     }
-    player.tell("inspect", request=2, question=question)
+    player.send_message("inspect", request=2, question=question)
     refused = player.until("error", request=2)
     assert (refused["code"], refused["param"]) == ("invalid_request", "reached.heads")

@@ -1,4 +1,4 @@
-"""The mutation check stays true to the code: every fault can still be made, every one was noticed.
+"""The mutation check matches the code: every fault can still be made, and every one was noticed.
 
 The check itself is slow: `make mutants`.
 """
@@ -17,7 +17,7 @@ REPORT = ROOT / "docs" / "mutants.md"
 AGAIN = "run `make mutants`, which runs those without a result and writes docs/mutants.md"
 
 
-def test_there_are_enough_of_them_and_each_has_a_name_of_its_own() -> None:
+def test_there_are_enough_mutants_with_different_names() -> None:
     assert len(MUTANTS) >= 60
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     assert len({mutant.key for mutant in MUTANTS}) == len(MUTANTS)
@@ -54,7 +54,7 @@ def test_the_tests_that_noticed_are_still_there() -> None:
         assert function in (ROOT / path).read_text("utf-8"), f"{verdict.noticed_by}: {AGAIN}"
 
 
-def test_a_mutant_replaces_the_occurrence_that_it_names_and_no_other() -> None:
+def test_a_mutant_replaces_only_the_occurrence_that_it_names() -> None:
     mutant = Mutant("m", "b", "f.py", "a + b", "a - b", ("t.py",), nth=1, count=3)
     assert mutant.applied("a + b; a + b; a + b") == "a + b; a - b; a + b"
     with pytest.raises(StaleMutant, match=r"expected its text 3 times in f\.py, but it is there 2"):

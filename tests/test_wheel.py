@@ -1,5 +1,6 @@
-"""`pip install .` gives a command that works away from the checkout: the wheel is built, installed
-in an empty environment, started in an empty folder, and streams a token of the bundled model."""
+"""`pip install .` gives a command that works outside of the checkout: the wheel is built,
+installed in an empty environment, started in an empty folder, and generates a token with the
+bundled model."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def run(*command: object) -> str:
 
 @pytest.fixture
 def address(command: Path, tmp_path: Path) -> Iterator[str]:
-    """Of a server started in an empty folder."""
+    """Address of a server started in an empty folder."""
     with serving(command=[command], cwd=tmp_path) as address:
         yield address
 

@@ -1,5 +1,4 @@
-"""`tokenglass generate`: one run, written to the terminal as it comes. The engine is in this
-process, since there is nobody else whom its end could hurt."""
+"""`tokenglass generate`: one run, streamed to the terminal. The engine runs in this process."""
 
 from __future__ import annotations
 
@@ -10,21 +9,21 @@ import click
 import msgspec
 
 from app.config import Settings
-from app.engines import Tokenizer
-from app.loras import find_loras
-from app.models import find_model
-from app.progress_line import fetch_with_line
-from app.prompts import prompt_ids
-from app.protocol import Message
-from app.server import load_engine
-from gpu import Interventions, LoraStrength, Run, check_lora
+from app.engine.client import Tokenizer
+from app.engine.loading import load_engine
+from app.models.find_model import find_model
+from app.models.loras import find_loras
+from app.models.progress_line import fetch_with_line
+from app.prompt.prompts import prompt_ids
+from app.ws.protocol import Message
+from gpu import Interventions, LoraStrength, Request, Run, check_lora
 
 
 def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool) -> bool:
-    """Write the text to standard output, and seed and speed to standard error.
+    """Write the text to standard output, then speed and seed to standard error.
 
-    False when Ctrl+C ended it; what was written stays. Raises `EngineError`s, before anything is
-    written when the request is wrong.
+    Return False if Ctrl+C ended the run. Raises EngineError; for an invalid request, before
+    anything is written.
     """
     loras = find_loras(settings.lora)
     model = find_model(settings, loras=loras)
@@ -42,9 +41,10 @@ def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool
     )
     try:
         params.setdefault("seed", secrets.randbits(32))
-        wanted = msgspec.structs.replace(engine.info.defaults, **params)
-        reach = Interventions(loras=tuple(LoraStrength(lora, 1.0) for lora in loras))
-        return _stream(engine.generate(ids, wanted, reach=reach), wanted.seed)
+        sampling = msgspec.structs.replace(engine.info.defaults, **params)
+        interventions = Interventions(loras=tuple(LoraStrength(lora, 1.0) for lora in loras))
+        request = Request(ids, sampling, interventions=interventions)
+        return _stream(engine.submit(request), sampling.seed)
     finally:
         engine.close()
 
@@ -53,7 +53,7 @@ def _prompt_ids(tokenizer: Tokenizer, prompt: str, chat: bool) -> list[int]:
     if chat and tokenizer.chat_template is not None:
         return prompt_ids(tokenizer, messages=[Message("user", prompt)])
     if chat:
-        click.echo("this model has no chat template: it continues the text instead", err=True)
+        click.echo("this model has no chat template, so it continues the text instead", err=True)
     return prompt_ids(tokenizer, prompt)
 
 
@@ -69,6 +69,8 @@ def _stream(run: Run, seed: int | None) -> bool:
     if run.done is None:
         return False
     speed = run.done.timings.predicted_per_second
-    how = f"{speed:.1f} per second, seed {seed}, ended by {run.done.reason}"
-    click.echo(f"{n_tokens} tokens, {how}", err=True)
+    click.echo(
+        f"{n_tokens} tokens, {speed:.1f} per second, seed {seed}, ended by {run.done.reason}",
+        err=True,
+    )
     return True

@@ -1,5 +1,5 @@
-"""`tokenglass perplexity`: what each storage type, of weights and of the KV cache, costs a model on
-a text, as tables."""
+"""`tokenglass perplexity`: measure the loss of quality of each storage type of the weights and of
+the KV cache on a text."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import replace
 from typing import Literal, cast
 
 from app.config import Dtype, KvDtype, Settings
-from app.models import Model, find_model
-from app.progress_line import fetch_with_line
-from app.server import load_engine
+from app.engine.loading import load_engine
+from app.models.find_model import Model, find_model
+from app.models.progress_line import fetch_with_line
 from gpu import (
     Engine,
-    Measured,
     ModelConfig,
     Perplexity,
-    TextWindow,
+    PerplexityResult,
+    TextSpan,
     perplexities,
-    text_windows,
+    text_spans,
     token_bytes_by_format,
 )
 
 KV_REFERENCE: Literal["f16"] = "f16"
-"""What other KV caches are measured beside, and how weights are stored meanwhile."""
+"""Storage type of the KV cache that others are compared with, and of the weights meanwhile."""
 
 
-def lines(
+def report_lines(
     settings: Settings,
     text: str,
     dtypes: Sequence[str],
@@ -34,51 +34,53 @@ def lines(
     window: int,
     n_tokens: int,
 ) -> Iterator[str]:
-    """The lines of the tables, each as soon as it is measured: of weights stored as `dtypes`, and
-    of KV caches stored as `kv_dtypes`; none where there are none. Raises what loading a model
-    raises, and InvalidRequest for a text or a window that is too short."""
+    """Yield the lines of the tables as soon as they are measured: one table for weights stored as
+    `dtypes`, one for KV caches stored as `kv_dtypes`; none for an empty sequence.
+
+    Raises the errors of loading a model, and InvalidRequest if text or window is too short.
+    """
     model = find_model(settings, must_fit=False)
     fetch_with_line(model)
     size = min(window, ModelConfig.from_folder(model.path).context)
-    cut = text_windows(model.tokenizer, text, size, n_tokens)
-    counted = sum(part.n_counted for part in cut)
-    yield f"{model.name}: {counted:,} tokens, in {len(cut):,} windows of up to {size} tokens"
+    windows = text_spans(model.tokenizer, text, size, n_tokens)
+    counted = sum(part.n_counted for part in windows)
+    yield f"{model.name}: {counted:,} tokens, in {len(windows):,} windows of up to {size} tokens"
     settings = replace(settings, context=size, slots=1)
     if dtypes:
-        yield from _of_weights(settings, model, cut, dtypes)
+        yield from _weight_rows(settings, model, windows, dtypes)
     if kv_dtypes:
-        yield from _of_caches(settings, model, cut, kv_dtypes)
+        yield from _kv_cache_rows(settings, model, windows, kv_dtypes)
 
 
 def default_kv_dtypes(settings: Settings) -> tuple[str, ...]:
-    """Those that the backend and this model's heads allow, from the reference down."""
+    """Return the storage types that backend and model allow, from the reference downwards."""
     if settings.backend == "torch":
         return ()
     model = find_model(settings, must_fit=False)
-    there = token_bytes_by_format(ModelConfig.from_folder(model.path))
-    return tuple(name for name in there if there[name] <= there[KV_REFERENCE])
+    n_bytes = token_bytes_by_format(ModelConfig.from_folder(model.path))
+    return tuple(name for name in n_bytes if n_bytes[name] <= n_bytes[KV_REFERENCE])
 
 
-def _of_weights(
-    settings: Settings, model: Model, cut: Sequence[TextWindow], dtypes: Sequence[str]
+def _weight_rows(
+    settings: Settings, model: Model, windows: Sequence[TextSpan], dtypes: Sequence[str]
 ) -> Iterator[str]:
     yield "dtype  perplexity    mean KL from f32  same first choice"
-    given: dict[str, str] = {}
+    activations: dict[str, str] = {}
 
     def load(dtype: str) -> Engine:
         engine = _load(replace(settings, dtype=cast(Dtype, dtype)), model)
-        given[dtype] = engine.info.products
+        activations[dtype] = engine.info.activations
         return engine
 
-    for found in perplexities(load, cut, dtypes):
-        of_bytes = "  products of bytes" if given[found.dtype] == "bytes" else ""
-        yield f"{found.dtype:5}  {_figures(found)}{of_bytes}"
+    for result in perplexities(load, windows, dtypes):
+        note = "  q8 activations" if activations[result.dtype] == "q8" else ""
+        yield f"{result.dtype:5}  {_figures(result)}{note}"
 
 
-def _of_caches(
-    settings: Settings, model: Model, cut: Sequence[TextWindow], kv_dtypes: Sequence[str]
+def _kv_cache_rows(
+    settings: Settings, model: Model, windows: Sequence[TextSpan], kv_dtypes: Sequence[str]
 ) -> Iterator[str]:
-    """A row for all positions, then one for each part of the windows."""
+    """Yield a row for all positions, then one for each range of positions."""
     n_bytes = token_bytes_by_format(ModelConfig.from_folder(model.path))
     yield f"KV cache, with weights in {KV_REFERENCE}:"
     yield (
@@ -87,17 +89,16 @@ def _of_caches(
     )
 
     def load(kv_dtype: str) -> Engine:
-        wanted = replace(settings, dtype=KV_REFERENCE, kv_dtype=cast(KvDtype, kv_dtype))
-        return _load(wanted, model)
+        return _load(replace(settings, dtype=KV_REFERENCE, kv_dtype=cast(KvDtype, kv_dtype)), model)
 
-    for found in perplexities(load, cut, kv_dtypes, reference=KV_REFERENCE):
-        yield f"{found.dtype:8}  {n_bytes[found.dtype]:11,}  {'all':>11}  {_figures(found)}"
-        yield from _of_spans(found)
+    for result in perplexities(load, windows, kv_dtypes, reference=KV_REFERENCE):
+        yield f"{result.dtype:8}  {n_bytes[result.dtype]:11,}  {'all':>11}  {_figures(result)}"
+        yield from _position_rows(result)
 
 
-def _of_spans(found: Perplexity) -> Iterator[str]:
-    if len(found.spans) > 1:
-        for first, end, part in found.spans:
+def _position_rows(result: Perplexity) -> Iterator[str]:
+    if len(result.by_position) > 1:
+        for first, end, part in result.by_position:
             yield f"{'':8}  {'':11}  {f'{first}–{end - 1}':>11}  {_figures(part)}"
 
 
@@ -111,8 +112,8 @@ def _load(settings: Settings, model: Model) -> Engine:
     )
 
 
-def _figures(found: Measured) -> str:
+def _figures(result: PerplexityResult) -> str:
     kl, same = "–", "–"
-    if found.divergence is not None:
-        kl, same = f"{found.divergence.kl:.3e} nats", f"{found.divergence.same_top:.2%}"
-    return f"{found.perplexity:10.4f}  {kl:>18}  {same:>17}"
+    if result.divergence is not None:
+        kl, same = f"{result.divergence.kl:.3e} nats", f"{result.divergence.same_top:.2%}"
+    return f"{result.perplexity:10.4f}  {kl:>18}  {same:>17}"

@@ -1,4 +1,4 @@
-"""`tokenglass reap`: prunes the experts that matter least on a text, and says what that costs."""
+"""`tokenglass reap`: prune the experts that matter least on a text, and measure the loss."""
 
 from __future__ import annotations
 
@@ -9,30 +9,37 @@ from pathlib import Path
 
 from app import version
 from app.config import Settings
-from app.models import Model, find_model
-from app.progress_line import ProgressLine, fetch_with_line
-from app.server import load_engine
+from app.engine.loading import load_engine
+from app.models.find_model import Model, find_model
+from app.models.progress_line import ProgressLine, fetch_with_line
 from gpu import (
     Engine,
     ExpertScores,
     ModelConfig,
-    TextWindow,
+    TextSpan,
     expect_empty,
     expert_scores,
     n_dropped,
     text_perplexity,
-    text_windows,
+    text_spans,
     write_pruned,
 )
 
-NOTES = "reap.json"
-"""In the written folder: the scores of all experts, and which stayed."""
+REPORT_FILE = "reap.json"
+"""File in the written folder with the scores of all experts and the experts that were kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to do. `text` is what experts are scored on, `test` what perplexities are measured on,
-    `share` that of each layer's experts which goes."""
+class PruneOptions:
+    """Options of pruning.
+
+    text      text on which experts are scored
+    test      text on which perplexities are measured
+    share     share of each layer's experts to prune
+    out       folder to write the model to
+    window    tokens per window
+    n_tokens  limit on the tokens of each text
+    """
 
     text: str
     test: str
@@ -42,25 +49,29 @@ class Plan:
     n_tokens: int
 
 
-def lines(settings: Settings, plan: Plan) -> Iterator[str]:
-    """What there is to say, each line as soon as it is known. Raises what loading a model raises,
-    InvalidRequest for a model without experts, for a share that cannot be pruned and for texts that
-    are too short, and ModelError for an `out` that cannot be written."""
+def report_lines(settings: Settings, options: PruneOptions) -> Iterator[str]:
+    """Prune the model; yield the lines of the report as soon as they are known.
+
+    Raises the errors of loading a model, InvalidRequest for a model without experts, a share that
+    cannot be pruned or too short a text, and ModelError if `out` cannot be written.
+    """
     model = find_model(settings, must_fit=False)
     config = ModelConfig.from_folder(model.path)
-    dropped = n_dropped(config, plan.share)
-    expect_empty(plan.out)
+    dropped = n_dropped(config, options.share)
+    expect_empty(options.out)
     fetch_with_line(model)
-    size = min(plan.window, config.context)
+    size = min(options.window, config.context)
     scored, tested = (
-        text_windows(model.tokenizer, text, size, plan.n_tokens) for text in (plan.text, plan.test)
+        text_spans(model.tokenizer, text, size, options.n_tokens)
+        for text in (options.text, options.test)
     )
     assert config.experts is not None
     yield (
-        f"{model.name}: {config.experts.n} experts in each of {len(config.expert_layers)} layers, "
-        f"{config.experts.per_token} of them for each token"
+        f"{model.name}: {config.experts.n_experts} experts in each of "
+        f"{len(config.expert_layers)} layers, "
+        f"{config.experts.experts_per_token} of them for each token"
     )
-    engine = _load(settings, model, model.path, size)
+    engine = _load_engine(settings, model, model.path, size)
     try:
         before = text_perplexity(engine, tested)
         yield f"perplexity before  {before:.4f}"
@@ -69,63 +80,64 @@ def lines(settings: Settings, plan: Plan) -> Iterator[str]:
         engine.close()
     kept = scores.kept(dropped)
     yield from _table(scores, kept)
-    _write(model.path, plan, scores, kept)
-    yield f"written to {plan.out}: {config.experts.n - dropped} experts in each of these layers"
-    engine = _load(settings, model, plan.out, size)
+    _write(model.path, options, scores, kept)
+    left = config.experts.n_experts - dropped
+    yield f"written to {options.out}: {left} experts in each of these layers"
+    engine = _load_engine(settings, model, options.out, size)
     try:
         yield f"perplexity after   {text_perplexity(engine, tested):.4f}"
     finally:
         engine.close()
 
 
-def _load(settings: Settings, model: Model, path: Path, context: int) -> Engine:
-    """`model`, or what was pruned of it at `path`."""
-    wanted = replace(settings, context=context, slots=1)
-    return load_engine(wanted, path, lambda done, message: None, tokenizer=model.engine_tokenizer)
+def _load_engine(settings: Settings, model: Model, path: Path, context: int) -> Engine:
+    """Load `model` from `path`, the original or the pruned one."""
+    settings = replace(settings, context=context, slots=1)
+    return load_engine(settings, path, lambda done, message: None, tokenizer=model.engine_tokenizer)
 
 
-def _scores(engine: Engine, config: ModelConfig, cut: Sequence[TextWindow]) -> ExpertScores:
-    total, line = sum(len(window.ids) for window in cut), ProgressLine()
+def _scores(engine: Engine, config: ModelConfig, windows: Sequence[TextSpan]) -> ExpertScores:
+    total, line = sum(len(window.ids) for window in windows), ProgressLine()
     try:
         return expert_scores(
-            engine, config, cut, lambda n: line.show(f"scored {n:,} of {total:,} tokens")
+            engine, config, windows, lambda n: line.show(f"scored {n:,} of {total:,} tokens")
         )
     finally:
         line.close()
 
 
 def _table(scores: ExpertScores, kept: Mapping[int, Sequence[int]]) -> Iterator[str]:
-    """Of each layer: what stays at least, what goes at most, and which experts go."""
+    """Yield per layer: lowest score kept, highest score dropped, and the dropped experts."""
     yield "layer  lowest score kept  highest dropped  dropped"
     for layer, means, counts in zip(scores.layers, scores.means, scores.counts, strict=True):
-        stay = list(kept[layer])
-        gone = [expert for expert in range(len(means)) if expert not in kept[layer]]
-        named = " ".join(f"{e}" if counts[e] else f"{e} (never chosen)" for e in gone)
-        yield f"{layer:5}  {means[stay].min():17.4g}  {means[gone].max():15.4g}  {named}"
+        kept_experts = list(kept[layer])
+        dropped = [expert for expert in range(len(means)) if expert not in kept[layer]]
+        named = " ".join(f"{e}" if counts[e] else f"{e} (never chosen)" for e in dropped)
+        yield f"{layer:5}  {means[kept_experts].min():17.4g}  {means[dropped].max():15.4g}  {named}"
 
 
 def _write(
-    source: Path, plan: Plan, scores: ExpertScores, kept: Mapping[int, Sequence[int]]
+    source: Path, options: PruneOptions, scores: ExpertScores, kept: Mapping[int, Sequence[int]]
 ) -> None:
     line = ProgressLine()
     try:
-        notes = {NOTES: json.dumps(_notes(plan, scores, kept), indent=1) + "\n"}
-        write_pruned(source, plan.out, kept, notes, lambda done, message: line.show(message))
+        notes = {REPORT_FILE: json.dumps(_report(options, scores, kept), indent=1) + "\n"}
+        write_pruned(source, options.out, kept, notes, lambda done, message: line.show(message))
     finally:
         line.close()
 
 
-def _notes(
-    plan: Plan, scores: ExpertScores, kept: Mapping[int, Sequence[int]]
+def _report(
+    options: PruneOptions, scores: ExpertScores, kept: Mapping[int, Sequence[int]]
 ) -> dict[str, object]:
-    """How the folder was made."""
+    """Return the content of `REPORT_FILE`."""
     layers = zip(scores.layers, scores.means.tolist(), scores.counts.tolist(), strict=True)
     return {
         "method": "REAP (arXiv 2510.13999)",
         "made_by": f"tokenglass {version()}",
-        "share": plan.share,
-        "tokens": plan.n_tokens,
-        "window": plan.window,
+        "share": options.share,
+        "tokens": options.n_tokens,
+        "window": options.window,
         "layers": [
             {"layer": layer, "kept": list(kept[layer]), "scores": means, "tokens": counts}
             for layer, means, counts in layers

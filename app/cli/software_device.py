@@ -1,10 +1,10 @@
-"""Installs what a machine without a GPU needs to run the engine, if it may.
+"""Install what a machine without a GPU needs to run the engine, if the user has the rights.
 
-    python -m app.software_device              a software Vulkan driver, when no adapter is found
-    python -m app.software_device --chromium   the same, and the browser the tests drive
+    python -m app.cli.software_device             a software Vulkan driver, if no adapter is found
+    python -m app.cli.software_device --chromium  the same, and the browser for the tests
 
-On Debian and Ubuntu, as root or with sudo that asks no password; otherwise the exact command is
-printed and the exit status is 1.
+This works on Debian and Ubuntu, as root or with sudo without a password. Otherwise the command to
+run is printed and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BROWSER_PACKAGES = ("chromium",)
 
 
 @click.command()
-@click.option("--chromium", is_flag=True, help="Also install the browser the tests drive.")
+@click.option("--chromium", is_flag=True, help="Also install the browser for the tests.")
 def main(chromium: bool) -> None:
     """Install the missing system packages, or print the command that does."""
     missing: list[str] = []
@@ -56,7 +56,7 @@ def install_command(packages: Sequence[str]) -> list[str]:
 
 
 def privilege() -> list[str] | None:
-    """What to put before a command that needs root; None when there is no way."""
+    """Return the prefix of a command that needs root; None if there is no way to get root."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         return []
     if (
@@ -68,7 +68,7 @@ def privilege() -> list[str] | None:
 
 
 def browser() -> str | None:
-    """The Chromium the tests use: TOKENGLASS_CHROMIUM, or the one on the path."""
+    """Return the Chromium for the tests: TOKENGLASS_CHROMIUM, or the one on the path, or None."""
     return os.environ.get("TOKENGLASS_CHROMIUM") or shutil.which("chromium")
 
 

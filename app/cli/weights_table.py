@@ -1,24 +1,25 @@
-"""The inventory of a model's weights as lines for a terminal."""
+"""Table of a model's weights for the terminal."""
 
 from __future__ import annotations
 
 from gpu import Inventory, RopeTable, TensorEntry
 
 HEADINGS = ("tensor", "shape", "saved", "parameters", "share", "bytes", "stored", "read by")
-TO_THE_RIGHT = (3, 4, 5)
+RIGHT_ALIGNED = (3, 4, 5)
+"""Indices of columns."""
 
 
 def weight_lines(inventory: Inventory) -> list[str]:
-    """A heading, a line for each tensor, and the sums."""
+    """Return a heading, a line for each tensor, and the totals."""
     rows = [HEADINGS, *(_row(tensor) for tensor in inventory.tensors)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
     lines = [_line(row, widths) for row in rows]
-    return [*lines, "", _sums(inventory), _rope(inventory.rope)]
+    return [*lines, "", _totals(inventory), _rope(inventory.rope)]
 
 
 def _line(row: tuple[str, ...], widths: list[int]) -> str:
     cells = [
-        cell.rjust(width) if i in TO_THE_RIGHT else cell.ljust(width)
+        cell.rjust(width) if i in RIGHT_ALIGNED else cell.ljust(width)
         for i, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
     return "  ".join(cells).rstrip()
@@ -43,13 +44,13 @@ def _row(tensor: TensorEntry) -> tuple[str, ...]:
     )
 
 
-def _sums(inventory: Inventory) -> str:
-    sums = f"{inventory.parameters:,} parameters, {inventory.n_bytes:,} bytes in the files"
+def _totals(inventory: Inventory) -> str:
+    totals = f"{inventory.parameters:,} parameters, {inventory.n_bytes:,} bytes in the files"
     if inventory.dtype is None:
-        return sums
+        return totals
     return (
-        f"{sums}; stored as {inventory.dtype} {inventory.device_bytes:,} bytes, of which a decode "
-        f"token reads {inventory.token_bytes:,}"
+        f"{totals}; on the device as {inventory.dtype} {inventory.device_bytes:,} bytes, of which "
+        f"decoding one token reads {inventory.token_bytes:,}"
     )
 
 
@@ -60,5 +61,5 @@ def _rope(rope: RopeTable) -> str:
     scaling = "" if rope.scaling == "default" else f", {rope.scaling} scaling × {rope.factor:g}"
     return (
         f"rotary positions: theta {rope.theta:,.0f}{scaling}, {len(rope.wavelength)} pairs of "
-        f"dimensions, a turn every {shortest:,.1f} to {longest:,.0f} tokens"
+        f"dimensions with wavelengths of {shortest:,.1f} to {longest:,.0f} tokens"
     )

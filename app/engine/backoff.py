@@ -1,4 +1,4 @@
-"""How soon the engine's process is started again after it died."""
+"""Pauses before the engine's process is started again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Restarts:
+class RestartPolicy:
     """After a death the process is started again at once, `at_once` times; then after pauses of
     `first` seconds, twice that and so on, up to `longest`. One that was ready for `steady` seconds
     begins anew."""
@@ -20,21 +20,21 @@ class Restarts:
 class Backoff:
     """Deaths in a row, and the pause after the last one."""
 
-    def __init__(self, restarts: Restarts) -> None:
-        self._restarts = restarts
-        self.n_deaths = 0
+    def __init__(self, restart_policy: RestartPolicy) -> None:
+        self._policy = restart_policy
+        self.n_crashes = 0
 
-    def died(self, ready_seconds: float) -> int:
+    def crashed(self, ready_seconds: float) -> int:
         """Seconds to wait now, after a process that was ready for so long."""
-        restarts = self._restarts
-        if ready_seconds >= restarts.steady:
-            self.n_deaths = 0
-        self.n_deaths += 1
-        again = self.n_deaths - restarts.at_once - 1
+        policy = self._policy
+        if ready_seconds >= policy.steady:
+            self.n_crashes = 0
+        self.n_crashes += 1
+        again = self.n_crashes - policy.at_once - 1
         if again < 0:
             return 0
-        return min(restarts.longest, restarts.first << min(again, 30))
+        return min(policy.longest, policy.first << min(again, 30))
 
     def reset(self) -> None:
         """Another model is served: its deaths are its own."""
-        self.n_deaths = 0
+        self.n_crashes = 0

@@ -1,4 +1,4 @@
-"""A child process with a pipe to it: started, killed if need be, and given back whole."""
+"""Child process of the engine, with a pipe: start, kill, wait, and free its resources."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from app.pipe import CLOSE_SECONDS
+from app.engine.pipe import CLOSE_SECONDS
 
 log = logging.getLogger(__name__)
 
 KILL_SECONDS = 1.0
-"""A process that was killed is gone within this time, unless its driver holds it in the kernel."""
+"""A killed process ends within this time, unless a GPU driver keeps it in the kernel."""
 
 
 class Child:
-    """The process of `target(pipe, *args)`, a daemon. Raises OSError when it cannot be started."""
+    """Daemon process that runs `target(pipe, *args)`. Raises OSError if it cannot be started."""
 
     def __init__(self, target: Callable[..., None], *args: Any) -> None:
         context = multiprocessing.get_context("spawn")  # a GPU device does not survive a fork
@@ -39,29 +39,33 @@ class Child:
         self.pid = self._process.pid
 
     def kill(self, reason: str) -> bool:
-        """End the process by force, also one that is stopped. False when it does not end: its
-        driver holds it in the kernel."""
+        """Kill the process. Return False if it does not end: a driver keeps it in the kernel."""
         self._killed_because = reason
         log.error("killing the engine's process: %s", reason)
         self._process.kill()
         return self._gone(KILL_SECONDS)
 
-    def reap(self) -> str:
-        """Wait for the process, which has ended or is about to, and tell how it ended."""
+    def wait_exit(self) -> str:
+        """Wait for a process that has ended or is about to; return how it ended."""
         killed = bool(self._killed_because)
         gone = self._gone(KILL_SECONDS if killed else CLOSE_SECONDS)
         if not gone and not killed:
-            gone = self.kill("it closed its pipe and did not end")
+            gone = self.kill("it closed its pipe but did not end")
         if gone:
             self._process.join()
         return self._killed_because or ending(self._process.exitcode)
 
     def release(self) -> bool:
-        """Give back what the process needed, but for the pipe. Call `reap` first. False when the
-        process is still there."""
+        """Free the resources of the process except its pipe; call `wait_exit` first.
+
+        Return False if the process is still running.
+        """
         self.pid = None
         if self._process.exitcode is None:
-            log.error("process %s does not end when killed; its driver holds it", self._process.pid)
+            log.error(
+                "process %s was killed but does not end; a driver keeps it in the kernel",
+                self._process.pid,
+            )
             forget(self._process)
             return False
         self._process.close()
@@ -72,7 +76,7 @@ class Child:
 
 
 def ending(exit_code: int | None) -> str:
-    """How a process ended, for people."""
+    """Describe how a process ended."""
     if exit_code is None:
         return "closing its pipe"
     if exit_code >= 0:
@@ -84,7 +88,6 @@ def ending(exit_code: int | None) -> str:
 
 
 def forget(process: BaseProcess) -> None:
-    """Let this process end although `process` does not: at its end Python waits for all that it
-    knows of."""
+    """Remove `process` from the children that Python waits for at exit."""
     children: set[BaseProcess] = getattr(multiprocessing.process, "_children", set())
     children.discard(process)

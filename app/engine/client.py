@@ -1,8 +1,8 @@
-"""The engine as the server sees it: a state, a hello, a tokenizer, and runs.
+"""Client of the engine in the server: its state, hello, tokenizer and runs.
 
 `EngineClient` is what the routes use. `LocalEngine` runs the engine in this process (tests, the
-development server); `app.worker.ProcessEngine` runs it in a process of its own (the product).
-"""
+development server); `app.engine.supervisor.SupervisedEngine` runs it in a process of its own (the
+product)."""
 
 from __future__ import annotations
 
@@ -16,30 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from app.protocol import (
-    VERSION,
-    Device,
-    Hello,
-    Limits,
-    MemoryInfo,
-    ModelInfo,
-    Status,
-    message_bytes,
-)
-from gpu import (
-    NO_INTERVENTIONS,
-    ChangeAt,
-    EngineClosed,
-    EngineError,
-    EngineInfo,
-    Interventions,
-    ReachedFrom,
-    SamplingParams,
-    TextChunk,
-    TextEncoding,
-)
+from app.ws.protocol import Hello, Status
+from gpu import EngineClosed, EngineError, EngineInfo, Request, TextChunk, TextEncoding
 from gpu.events import Event
-from gpu.inspection import Answer, Question
+from gpu.inspection.requests import Answer, Question
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +35,7 @@ class UnavailableError(EngineError):
 
 
 class Tokenizer(Protocol):
-    """What the server needs of `gpu.Tokenizer`."""
+    """The part of `gpu.Tokenizer` that the server uses."""
 
     bos_token: str | None
     eos_token: str | None
@@ -86,13 +66,13 @@ class Run(Protocol):
 
 
 class EngineRun(Run, Protocol):
-    """What the engine's process needs of `gpu.Run`: `update` that waits for nothing."""
+    """The part of `gpu.Run` that the engine's process uses: an `update` that does not wait."""
 
     def start_update(self, **changes: Any) -> Future[int]: ...
 
 
 class Engine(Protocol):
-    """What the server needs of `gpu.Engine`."""
+    """The part of `gpu.Engine` that the server uses."""
 
     @property
     def info(self) -> EngineInfo: ...
@@ -103,17 +83,7 @@ class Engine(Protocol):
     @property
     def busy_since(self) -> float | None: ...
 
-    def submit(
-        self,
-        ids: list[int],
-        params: SamplingParams,
-        *,
-        capture: bool,
-        on_event: OnEvent,
-        script: tuple[ChangeAt, ...] = (),
-        reach: Interventions = NO_INTERVENTIONS,
-        reached: tuple[ReachedFrom, ...] = (),
-    ) -> EngineRun: ...
+    def submit(self, request: Request, on_event: OnEvent) -> EngineRun: ...
     def inspect(self, question: Question, asker: int = 0) -> Future[Answer]: ...
     def forget(self, asker: int) -> None: ...
     def close(self) -> None: ...
@@ -123,7 +93,7 @@ Load = Callable[[Progress], Engine]
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     """A model to serve: how its engine is loaded, and what is read of it here."""
 
     load: Load
@@ -157,7 +127,7 @@ class EngineClient(ABC):
 
     @property
     def chat(self) -> bool:
-        """Does the model have a chat template?"""
+        """True if the model has a chat template."""
         return self.tokenizer.chat_template is not None
 
     def listen(self, listener: OnState) -> Callable[[], None]:
@@ -173,10 +143,10 @@ class EngineClient(ABC):
         return unlisten
 
     def require_ready(self) -> Hello:
-        """The hello, or `UnavailableError`."""
+        """Return the hello. Raises `UnavailableError` unless the engine is ready."""
         hello, status = self._hello, self._status
         if hello is None:
-            raise UnavailableError(unavailable_message(status))
+            raise UnavailableError(describe_unavailable(status))
         return hello
 
     def _set_state(self, status: Status, hello: Hello | None = None) -> None:
@@ -191,17 +161,7 @@ class EngineClient(ABC):
         """Begin to load; returns at once."""
 
     @abstractmethod
-    def submit(
-        self,
-        ids: list[int],
-        params: SamplingParams,
-        *,
-        capture: bool,
-        on_event: OnEvent,
-        script: tuple[ChangeAt, ...] = (),
-        reach: Interventions = NO_INTERVENTIONS,
-        reached: tuple[ReachedFrom, ...] = (),
-    ) -> Run:
+    def submit(self, request: Request, on_event: OnEvent) -> Run:
         """Start a run. Raises what `gpu.Engine.submit` raises, and `UnavailableError`."""
 
     @abstractmethod
@@ -212,9 +172,9 @@ class EngineClient(ABC):
 
     @abstractmethod
     def forget(self, asker: int) -> None:
-        """End the questions of an asker who waits no more: their futures raise."""
+        """Cancel the questions of an asker; their futures raise."""
 
-    def switch(self, served: Served) -> None:
+    def switch(self, served: ServedModel) -> None:
         """End the model with all its runs, then load another; returns at once. Raises
         `UnavailableError` where that is not possible."""
         raise UnavailableError("the model of this server cannot be changed; start another server")
@@ -243,30 +203,12 @@ class LocalEngine(EngineClient):
             self._set_state(Status("failed", str(error)))
             return
         self._engine = engine
-        self._set_state(Status("ready", "ready"), hello_of(engine.info, self.chat))
+        self._set_state(Status("ready", "ready"), Hello.of(engine.info, self.chat))
 
-    def submit(
-        self,
-        ids: list[int],
-        params: SamplingParams,
-        *,
-        capture: bool,
-        on_event: OnEvent,
-        script: tuple[ChangeAt, ...] = (),
-        reach: Interventions = NO_INTERVENTIONS,
-        reached: tuple[ReachedFrom, ...] = (),
-    ) -> Run:
+    def submit(self, request: Request, on_event: OnEvent) -> Run:
         self.require_ready()
         assert self._engine is not None
-        return self._engine.submit(
-            ids,
-            params,
-            capture=capture,
-            on_event=on_event,
-            script=script,
-            reach=reach,
-            reached=reached,
-        )
+        return self._engine.submit(request, on_event)
 
     def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
         self.require_ready()
@@ -285,8 +227,8 @@ class LocalEngine(EngineClient):
             self._engine.close()
 
 
-def unavailable_message(status: Status) -> str:
-    """Why there is no engine, and what to do."""
+def describe_unavailable(status: Status) -> str:
+    """Return why there is no engine, and what to do."""
     match status.state:
         case "loading":
             percent = "" if status.progress is None else f" ({status.progress:.0%})"
@@ -301,30 +243,3 @@ def unavailable_message(status: Status) -> str:
                 "server again"
             )
     return "the engine is not ready; try again in a moment"
-
-
-def hello_of(info: EngineInfo, chat: bool) -> Hello:
-    """The page's first message."""
-    return Hello(
-        version=VERSION,
-        model=ModelInfo(
-            chat=chat,
-            **{name: getattr(info, name) for name in ModelInfo.__struct_fields__ if name != "chat"},
-        ),
-        device=Device(**{name: getattr(info.device, name) for name in Device.__struct_fields__}),
-        limits=Limits(
-            context=info.limits.context,
-            active=info.limits.n_slots,
-            queue=info.queue,
-            message_bytes=message_bytes(info.limits.context),
-            kv_blocks=info.limits.n_blocks,
-            block_tokens=info.limits.block_tokens,
-            kv_block_bytes=info.limits.block_bytes,
-            in_flight=info.in_flight,
-        ),
-        memory=MemoryInfo(
-            **{name: getattr(info.memory, name) for name in MemoryInfo.__struct_fields__}
-        ),
-        defaults=info.defaults,
-        dispatches_per_token=info.dispatches_per_token,
-    )

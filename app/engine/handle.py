@@ -1,5 +1,4 @@
-"""One life of the engine's process, seen from the server: what is sent, and to whom what comes
-goes."""
+"""Client side of one engine process: sends commands, routes replies."""
 
 from __future__ import annotations
 
@@ -15,40 +14,33 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from app.child import KILL_SECONDS, Child
-from app.engine_process import run_engine
-from app.engines import Load, OnEvent, UnavailableError
-from app.heartbeat import Heartbeat, Patience
-from app.pipe import (
-    Agreed,
+from app.engine.child import KILL_SECONDS, Child
+from app.engine.client import Load, OnEvent, UnavailableError
+from app.engine.heartbeat import Timeouts, Watchdog
+from app.engine.main import engine_main
+from app.engine.pipe import (
+    Acknowledged,
     Answered,
-    Ask,
-    Beat,
+    CallFailed,
     Cancel,
-    Change,
+    CancelQuestions,
     Close,
     Failed,
-    Forget,
     FromEngine,
+    Heartbeat,
+    InspectRun,
     Loading,
     Ready,
-    Refused,
     RunEvent,
     Submit,
     ToEngine,
+    UpdateRun,
     error_of,
 )
-from app.pipe_writer import PipeWriter
-from gpu import (
-    NO_INTERVENTIONS,
-    ChangeAt,
-    Interventions,
-    InvalidRequest,
-    ReachedFrom,
-    SamplingParams,
-)
+from app.engine.pipe_writer import PipeWriter
+from gpu import Interventions, InvalidRequest, Request
 from gpu.events import Done, Event, Prefill, Timings, Token
-from gpu.inspection import Answer, Question
+from gpu.inspection.requests import Answer, Question
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +49,11 @@ T = TypeVar("T")
 CALL_SECONDS = 30.0
 
 
-class ProcessRun:
+class RemoteRun:
     """A run in the engine's process."""
 
-    def __init__(self, life: Life, number: int, n_prompt: int, on_event: OnEvent) -> None:
-        self._life = life
+    def __init__(self, handle: EngineHandle, number: int, n_prompt: int, on_event: OnEvent) -> None:
+        self._handle = handle
         self._number = number
         self._n_prompt = n_prompt
         self._on_event = on_event
@@ -72,12 +64,18 @@ class ProcessRun:
         self._last = 0.0
 
     def update(
-        self, *, capture: bool | None = None, reach: Interventions | None = None, **changes: Any
+        self,
+        *,
+        capture: bool | None = None,
+        interventions: Interventions | None = None,
+        **changes: Any,
     ) -> int:
-        return self._life.call(lambda call: Change(call, self._number, changes, capture, reach))
+        return self._handle.call(
+            lambda call: UpdateRun(call, self._number, changes, capture, interventions)
+        )
 
     def cancel(self) -> None:
-        self._life.send(Cancel(self._number), force=True)
+        self._handle.send(Cancel(self._number), force=True)
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Prefill):
@@ -91,8 +89,8 @@ class ProcessRun:
         except Exception:
             log.exception("an event could not be handed on")
 
-    def lose(self, message: str) -> None:
-        """The process is gone: end with what this side knows."""
+    def fail(self, message: str) -> None:
+        """End the run with what this side knows, because the process is gone."""
         first, seconds, n_tokens = self._first, self._last - self._first, self._n_tokens
         timings = Timings(
             cache_n=self._n_reused,
@@ -109,26 +107,26 @@ class ProcessRun:
         self.on_event(Done("error", self._n_prompt, n_tokens, timings, message))
 
 
-class Life:
-    """One process, from its start to its end, and the runs and calls that end with it. Raises
-    OSError when the process cannot be started."""
+class EngineHandle:
+    """One engine process with its runs and calls, which end with it. Raises OSError when it cannot
+    be started."""
 
-    def __init__(self, load: Load, log_level: str, patience: Patience) -> None:
+    def __init__(self, load: Load, log_level: str, timeouts: Timeouts) -> None:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._alive = True
         self._calls: dict[int, Future[Any]] = {}
-        self._runs: dict[int, ProcessRun] = {}
-        self._said: queue.SimpleQueue[Loading | Ready | Failed | None] = queue.SimpleQueue()
+        self._runs: dict[int, RemoteRun] = {}
+        self._reports: queue.SimpleQueue[Loading | Ready | Failed | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="pipe reader", daemon=True)
-        self._child = Child(run_engine, load, log_level)
+        self._child = Child(engine_main, load, log_level)
         try:
             self._writer = PipeWriter(self._child.pipe)
-            self._heartbeat = Heartbeat(patience, self._kill)
+            self._watchdog = Watchdog(timeouts, self._kill)
             self._reader.start()
         except BaseException:  # no more threads can be started
             self._child.kill("it could not be served")
-            self._child.reap()
+            self._child.wait_exit()
             raise
 
     @property
@@ -138,29 +136,19 @@ class Life:
 
     # ---- to the engine -----------------------------------------------------------------------
 
-    def submit(
-        self,
-        ids: list[int],
-        params: SamplingParams,
-        capture: bool,
-        on_event: OnEvent,
-        script: tuple[ChangeAt, ...] = (),
-        reach: Interventions = NO_INTERVENTIONS,
-        reached: tuple[ReachedFrom, ...] = (),
-    ) -> ProcessRun:
+    def submit(self, request: Request, on_event: OnEvent) -> RemoteRun:
         number = next(self._numbers)
-        run = ProcessRun(self, number, len(ids), on_event)
+        run = RemoteRun(self, number, len(request.ids), on_event)
         self._register(self._runs, number, run)
         try:
-            asked = (ids, params, capture, script, reach, reached)
-            self.call(lambda call: Submit(call, number, *asked))
+            self.call(lambda call: Submit(call, number, request))
         except BaseException:
             self._runs.pop(number, None)
             raise
         return run
 
     def call(self, message: Callable[[int], ToEngine]) -> int:
-        """Send what `message(call)` makes and wait for the answer, or raise the refusal."""
+        """Send `message(call)` and wait for the answer. Raises the error that is replied."""
         number = next(self._numbers)
         future: Future[int] = Future()
         self._register(self._calls, number, future)
@@ -176,7 +164,7 @@ class Life:
 
     def forget(self, asker: int) -> None:
         with contextlib.suppress(UnavailableError):
-            self.send(Forget(asker))
+            self.send(CancelQuestions(asker))
 
     def ask(self, question: Question, asker: int = 0) -> Future[Answer]:
         """The answer comes on the thread that reads the pipe."""
@@ -184,15 +172,15 @@ class Life:
         future: Future[Answer] = Future()
         self._register(self._calls, number, future)
         try:
-            self.send(Ask(number, question, asker))
+            self.send(InspectRun(number, question, asker))
         except BaseException:
             self._calls.pop(number, None)
             raise
         return future
 
     def send(self, message: ToEngine, *, force: bool = False) -> None:
-        """Return at once. A message for a process that is gone is dropped; `end` answers for it.
-        Raises `UnavailableError` when the process does not read, unless `force`."""
+        """Return at once. A message for a process that is gone is dropped; `dispose` answers for
+        it. Raises `UnavailableError` when the process does not read, unless `force`."""
         try:
             encoded = msgspec.msgpack.encode(message)
         except OverflowError:
@@ -200,9 +188,9 @@ class Life:
         self._writer.send(encoded, force=force)
 
     def close(self) -> None:
-        """Tell the process to end; it is killed if it does not. Returns at once."""
+        """Ask the process to end; it is killed if it does not. Returns at once."""
         self.send(Close(), force=True)
-        self._heartbeat.closing()
+        self._watchdog.closing()
 
     def _register(self, table: dict[int, Any], number: int, value: Any) -> None:
         with self._lock:
@@ -214,66 +202,66 @@ class Life:
 
     def receive(self) -> Iterator[Loading | Ready | Failed]:
         """Yield what the process reports about itself, until it ends."""
-        while (message := self._said.get()) is not None:
+        while (message := self._reports.get()) is not None:
             yield message
 
     def _read(self) -> None:
-        """Hand events and answers to whom they are for, and the rest to `receive`."""
+        """Route events and answers to their runs and calls, and all else to `receive`."""
         decoder = msgspec.msgpack.Decoder(FromEngine)
         try:
             while True:
                 message = decoder.decode(self._child.pipe.recv_bytes())
-                self._heartbeat.heard()
-                self._take(message)
+                self._watchdog.heard()
+                self._route(message)
         except (EOFError, OSError):
             pass
         except Exception:
             log.exception("the engine's process said what cannot be understood")
             self._kill("it said what cannot be understood")
         finally:
-            self._said.put(None)
+            self._reports.put(None)
 
-    def _take(self, message: FromEngine) -> None:
+    def _route(self, message: FromEngine) -> None:
         match message:
             case RunEvent(run=number, event=event):
                 ended = isinstance(event, Done)
                 run = self._runs.pop(number, None) if ended else self._runs.get(number)
                 if run is not None:
                     run.on_event(event)
-            case Agreed(call=number, index=result) | Answered(call=number, answer=result):
+            case Acknowledged(call=number, index=result) | Answered(call=number, answer=result):
                 if (future := self._calls.pop(number, None)) is not None:
                     future.set_result(result)
-            case Refused(call=number):
+            case CallFailed(call=number):
                 if (future := self._calls.pop(number, None)) is not None:
                     future.set_exception(error_of(message))
-            case Beat(busy_since=busy_since):
-                self._heartbeat.beat(busy_since)
+            case Heartbeat(busy_since=busy_since):
+                self._watchdog.heartbeat(busy_since)
             case Ready():
-                self._heartbeat.ready()
-                self._said.put(message)
+                self._watchdog.ready()
+                self._reports.put(message)
             case _:
-                self._said.put(message)
+                self._reports.put(message)
 
     # ---- the end -----------------------------------------------------------------------------
 
     def _kill(self, reason: str) -> None:
         if not self._child.kill(reason):
-            self._said.put(None)  # nobody waits for a process that cannot be ended
+            self._reports.put(None)  # nobody waits for a process that cannot be ended
 
-    def reap(self) -> str:
-        """How the process ended. Call it when `receive` has ended."""
-        how = self._child.reap()
-        self._heartbeat.stop()
+    def wait_exit(self) -> str:
+        """Return how the process ended. To be called when `receive` has ended."""
+        how = self._child.wait_exit()
+        self._watchdog.stop()
         return how
 
-    def end(self, message: str) -> None:
-        """Fail the calls, lose the runs and give everything back. Call `reap` first."""
+    def dispose(self, message: str) -> None:
+        """Fail all calls and runs, and free the resources. Call `wait_exit` first."""
         with self._lock:
             self._alive = False
-        for future in _taken(self._calls):
+        for future in _drain(self._calls):
             future.set_exception(UnavailableError(message))
-        for run in _taken(self._runs):
-            run.lose(message)
+        for run in _drain(self._runs):
+            run.fail(message)
         if not self._child.release():
             return
         self._reader.join(KILL_SECONDS)
@@ -282,7 +270,7 @@ class Life:
             self._child.pipe.close()
 
 
-def _taken(table: dict[int, T]) -> Iterator[T]:
+def _drain(table: dict[int, T]) -> Iterator[T]:
     """Take out all values, each of which the thread that reads the pipe may take first."""
     with contextlib.suppress(KeyError):
         while True:

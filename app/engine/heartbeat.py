@@ -11,33 +11,33 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.pipe import BEAT_SECONDS, CLOSE_SECONDS
+from app.engine.pipe import CLOSE_SECONDS, HEARTBEAT_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
-    """How long the engine's process is waited for, in seconds.
+class Timeouts:
+    """Timeouts for the engine's process, in seconds.
 
     silent   without a beat, once the engine is ready
     loading  without a beat before that: importing and reading files can hold Python's lock
-    told     without a word about how far loading is
+    progress without a word about how far loading is
     step     in one step of the engine; one that compiles kernels or has many rows is slow
     close    to end after it was told to; it ends itself after `CLOSE_SECONDS` if it can
     """
 
     silent: float = 10.0
     loading: float = 60.0
-    told: float = 900.0
+    progress: float = 900.0
     step: float = 180.0
     close: float = CLOSE_SECONDS + 0.5
 
 
-class Heartbeat:
-    """Calls `kill` with the reason, once, from a thread of its own. `heard` and `beat` are called
-    by the thread that reads the pipe."""
+class Watchdog:
+    """Calls `kill` with the reason, once, from a thread of its own. `heard` and `heartbeat` are
+    called by the thread that reads the pipe."""
 
-    def __init__(self, patience: Patience, kill: Callable[[str], None]) -> None:
-        self._patience = patience
+    def __init__(self, timeouts: Timeouts, kill: Callable[[str], None]) -> None:
+        self._timeouts = timeouts
         self._kill = kill
         self._ready = False
         self._n_silent = 0  # beats that did not come
@@ -46,14 +46,14 @@ class Heartbeat:
         self._close_by: float | None = None
         self._wake = threading.Event()
         self._stopped = False
-        self._thread = threading.Thread(target=self._watch, name="heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
     def heard(self) -> None:
         """Any message is a sign of life of the process."""
         self._n_silent = 0
 
-    def beat(self, busy_since: float | None) -> None:
+    def heartbeat(self, busy_since: float | None) -> None:
         """The engine is in a step that began at `busy_since`, by its own clock."""
         same = busy_since is not None and busy_since == self._busy_since
         self._n_same = self._n_same + 1 if same else 0
@@ -67,7 +67,7 @@ class Heartbeat:
     def closing(self) -> None:
         """The process was told to end."""
         if self._close_by is None:
-            self._close_by = time.monotonic() + self._patience.close
+            self._close_by = time.monotonic() + self._timeouts.close
         self._wake.set()
 
     def stop(self) -> None:
@@ -90,19 +90,19 @@ class Heartbeat:
     def _seconds_left(self) -> float:
         """Until the next look."""
         if self._close_by is None:
-            return BEAT_SECONDS
-        return min(BEAT_SECONDS, max(0.0, self._close_by - time.monotonic()))
+            return HEARTBEAT_SECONDS
+        return min(HEARTBEAT_SECONDS, max(0.0, self._close_by - time.monotonic()))
 
     def _reason(self) -> str | None:
-        """Why the process has to be killed; None while it need not."""
-        patience = self._patience
+        """Return why the process must be killed; None while it need not."""
+        timeouts = self._timeouts
         if self._close_by is not None and time.monotonic() >= self._close_by:
-            return f"it did not end within {patience.close:g} s"
-        silent = patience.silent if self._ready else patience.loading
-        if self._n_silent * BEAT_SECONDS > silent:
+            return f"it did not end within {timeouts.close:g} s"
+        silent = timeouts.silent if self._ready else timeouts.loading
+        if self._n_silent * HEARTBEAT_SECONDS > silent:
             return f"it was frozen: no sign of life for {silent:g} s"
-        hung = patience.step if self._ready else patience.told
-        if self._n_same * BEAT_SECONDS > hung:
+        hung = timeouts.step if self._ready else timeouts.progress
+        if self._n_same * HEARTBEAT_SECONDS > hung:
             what = "one step on the GPU" if self._ready else "loading the model"
             return f"{what} hung: nothing happened for {hung:g} s"
         return None

@@ -1,71 +1,62 @@
-"""What the server and the engine's process say to each other: msgpack, one message at a time, typed
-on both sides."""
+"""Messages between the server and the engine's process: msgpack, typed on both sides."""
 
 from __future__ import annotations
 
 import msgspec
 
-from app.protocol import Hello
 from gpu import (
-    NO_INTERVENTIONS,
-    ChangeAt,
     ContextExceeded,
     DeviceError,
     EngineClosed,
     EngineError,
+    EngineInfo,
     Interventions,
     InvalidRequest,
     QueueFull,
-    ReachedFrom,
-    SamplingParams,
+    Request,
 )
 from gpu.events import Event
-from gpu.inspection import Answer, Question
+from gpu.inspection.requests import Answer, Question
 
 CLOSE_SECONDS = 5.0
 """An engine that does not close within this time is ended by force."""
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 """Between two signs of life of the engine's process."""
 
 # ---- to the engine ---------------------------------------------------------------------------
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Start run `run`; answered by `Agreed` or `Refused` with the same `call`."""
+    """Start run `run`; answered by `Acknowledged` or `CallFailed` with the same `call`."""
 
     call: int
     run: int
-    ids: list[int]
-    params: SamplingParams
-    capture: bool
-    script: tuple[ChangeAt, ...] = ()
-    reach: Interventions = NO_INTERVENTIONS
-    reached: tuple[ReachedFrom, ...] = ()
+    request: Request
 
 
-class Change(msgspec.Struct, frozen=True, tag="change"):
+class UpdateRun(msgspec.Struct, frozen=True, tag="change"):
     """Change a run's settings; answered like `Submit`."""
 
     call: int
     run: int
     changes: dict[str, int | float]
     capture: bool | None
-    reach: Interventions | None = None
+    interventions: Interventions | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     run: int
 
 
-class Ask(msgspec.Struct, frozen=True, tag="ask"):
-    """A question about a run, answered by `Answered` or `Refused` when the engine gets to it."""
+class InspectRun(msgspec.Struct, frozen=True, tag="ask"):
+    """A question about a run, answered by `Answered` or `CallFailed` when the engine gets to it."""
 
     call: int
     question: Question
     asker: int = 0
 
 
-class Forget(msgspec.Struct, frozen=True, tag="forget"):
+class CancelQuestions(msgspec.Struct, frozen=True, tag="forget"):
     """Nobody waits for the answers to the questions of `asker` any more."""
 
     asker: int
@@ -75,7 +66,7 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
     """End the runs, the engine and the process."""
 
 
-ToEngine = Submit | Change | Cancel | Ask | Forget | Close
+ToEngine = Submit | UpdateRun | Cancel | InspectRun | CancelQuestions | Close
 
 # ---- from the engine -------------------------------------------------------------------------
 
@@ -86,9 +77,9 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The engine is loaded. `hello.model.chat` is for the server to fill in."""
+    """The engine is loaded."""
 
-    hello: Hello
+    info: EngineInfo
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -99,9 +90,9 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     device: bool = False
 
 
-class Beat(msgspec.Struct, frozen=True, tag="beat"):
-    """A sign of life, every `BEAT_SECONDS`. `busy_since`: when the engine began the step it is in,
-    by a clock of its own; None while it has nothing to do."""
+class Heartbeat(msgspec.Struct, frozen=True, tag="beat"):
+    """A sign of life, every `HEARTBEAT_SECONDS`. `busy_since`: when the engine began the step it is
+    in, by a clock of its own; None while it has nothing to do."""
 
     busy_since: float | None
 
@@ -111,7 +102,7 @@ class RunEvent(msgspec.Struct, frozen=True, tag="event"):
     event: Event
 
 
-class Agreed(msgspec.Struct, frozen=True, tag="agreed"):
+class Acknowledged(msgspec.Struct, frozen=True, tag="agreed"):
     """`index`: the first token that a change affects."""
 
     call: int
@@ -123,7 +114,7 @@ class Answered(msgspec.Struct, frozen=True, tag="answered"):
     answer: Answer
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class CallFailed(msgspec.Struct, frozen=True, tag="refused"):
     """An `EngineError`, to be raised again on the other side by `error_of`."""
 
     call: int
@@ -134,19 +125,19 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     context: int = 0
 
 
-FromEngine = Loading | Ready | Failed | Beat | RunEvent | Agreed | Answered | Refused
+FromEngine = Loading | Ready | Failed | Heartbeat | RunEvent | Acknowledged | Answered | CallFailed
 
 
-def refused(call: int, error: EngineError) -> Refused:
+def call_failed(call: int, error: EngineError) -> CallFailed:
     match error:
         case InvalidRequest(param=param):
-            return Refused(call, error.code, str(error), param=param)
+            return CallFailed(call, error.code, str(error), param=param)
         case ContextExceeded(n_prompt=n_prompt, context=context):
-            return Refused(call, error.code, str(error), n_prompt=n_prompt, context=context)
-    return Refused(call, error.code, str(error))
+            return CallFailed(call, error.code, str(error), n_prompt=n_prompt, context=context)
+    return CallFailed(call, error.code, str(error))
 
 
-def error_of(message: Refused) -> EngineError:
+def error_of(message: CallFailed) -> EngineError:
     match message.code:
         case InvalidRequest.code:
             return InvalidRequest(message.message, message.param)

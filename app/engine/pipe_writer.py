@@ -7,7 +7,7 @@ import queue
 import threading
 from multiprocessing.connection import Connection
 
-from app.engines import UnavailableError
+from app.engine.client import UnavailableError
 
 MAX_WAITING_BYTES = 32 * 1024 * 1024
 """Bytes of messages that the process has not read yet. A running process reads at once."""

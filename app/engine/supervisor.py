@@ -1,4 +1,4 @@
-"""The engine process, seen from the server: start it, talk to it, start it again when it dies."""
+"""Supervision of the engine's process: start it, send it requests, restart it when it dies."""
 
 from __future__ import annotations
 
@@ -10,41 +10,32 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-import msgspec
-
-from app.backoff import Backoff, Restarts
-from app.engines import EngineClient, Load, OnEvent, Served, Tokenizer
-from app.heartbeat import Patience
-from app.life import Life, ProcessRun
-from app.pipe import Failed, Loading, Ready
-from app.protocol import Status
-from app.transfer import Cancelled, Transfer
-from gpu import (
-    NO_INTERVENTIONS,
-    ChangeAt,
-    EngineError,
-    Interventions,
-    ReachedFrom,
-    SamplingParams,
-)
-from gpu.inspection import Answer, Question
+from app.engine.backoff import Backoff, RestartPolicy
+from app.engine.client import EngineClient, Load, OnEvent, ServedModel, Tokenizer
+from app.engine.handle import EngineHandle, RemoteRun
+from app.engine.heartbeat import Timeouts
+from app.engine.pipe import Failed, Loading, Ready
+from app.models.transfer import Cancelled, Transfer
+from app.ws.protocol import Hello, Status
+from gpu import EngineError, Request
+from gpu.inspection.requests import Answer, Question
 
 log = logging.getLogger(__name__)
 
-CLOSING_SECONDS = 9.0
+SHUTDOWN_SECONDS = 9.0
 """A server that is told to end does, within this time."""
 
 Fetch = Callable[[Callable[[Transfer], None], Callable[[], bool]], None]
 """Brings a model's files: is given whom to tell how far it is, and who says that it shall end."""
 
 
-class ProcessEngine(EngineClient):
+class SupervisedEngine(EngineClient):
     """The engine in a process of its own, started again when it dies, hangs or is frozen.
 
-    Before the first one, `fetch` brings what the model still lacks; the state says how far it is.
-    A model that cannot be fetched or loaded is not tried again, and the state is `failed`. So it is
-    when the first process of this server dies while loading, more often than `restarts` allow at
-    once. Any other that dies is started again, after longer and longer pauses.
+    Before the first one, `fetch` brings what the model still lacks; the state says how far it is. A
+    model that cannot be fetched or loaded is not tried again, and the state is `failed`. So it is
+    when the first process of this server dies while loading, more often than `restart_policy` allow
+    at once. Any other that dies is started again, after longer and longer pauses.
     """
 
     def __init__(
@@ -55,72 +46,62 @@ class ProcessEngine(EngineClient):
         path: Path | None = None,
         fetch: Fetch | None = None,
         *,
-        patience: Patience | None = None,
-        restarts: Restarts | None = None,
+        timeouts: Timeouts | None = None,
+        restart_policy: RestartPolicy | None = None,
     ) -> None:
         super().__init__(tokenizer, path)
         self._load = load
         self._fetch = fetch
         self._log_level = log_level
-        self._patience = patience or Patience()
-        self._backoff = Backoff(restarts or Restarts())
-        self._life: Life | None = None
+        self._timeouts = timeouts or Timeouts()
+        self._backoff = Backoff(restart_policy or RestartPolicy())
+        self._handle: EngineHandle | None = None
         self._closing = threading.Event()
         self._wake = threading.Event()  # to be closed, or to serve another model
-        self._next: Served | None = None
+        self._next_model: ServedModel | None = None
         self._was_ready = False
         self._could_load = False  # the model that is served
         self._thread = threading.Thread(target=self._supervise, name="engine", daemon=True)
 
     @property
     def pid(self) -> int | None:
-        """Of the engine's process, while there is one."""
-        return None if self._life is None else self._life.pid
+        """Process id of the engine; None while there is no process."""
+        return None if self._handle is None else self._handle.pid
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(
-        self,
-        ids: list[int],
-        params: SamplingParams,
-        *,
-        capture: bool,
-        on_event: OnEvent,
-        script: tuple[ChangeAt, ...] = (),
-        reach: Interventions = NO_INTERVENTIONS,
-        reached: tuple[ReachedFrom, ...] = (),
-    ) -> ProcessRun:
+    def submit(self, request: Request, on_event: OnEvent) -> RemoteRun:
         self.require_ready()
-        life = self._life
-        assert life is not None
-        return life.submit(ids, params, capture, on_event, script, reach, reached)
+        handle = self._handle
+        assert handle is not None
+        return handle.submit(request, on_event)
 
     def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
         self.require_ready()
-        life = self._life
-        assert life is not None
-        return life.ask(question, asker)
+        handle = self._handle
+        assert handle is not None
+        return handle.ask(question, asker)
 
     def forget(self, asker: int) -> None:
-        if self._life is not None:
-            self._life.forget(asker)
+        if self._handle is not None:
+            self._handle.forget(asker)
 
-    def switch(self, served: Served) -> None:
-        self._next = served
+    def switch(self, served: ServedModel) -> None:
+        self._next_model = served
         self._set_state(Status("loading", "ending the model before", 0.0))
-        if self._life is not None:
-            self._life.close()
+        if self._handle is not None:
+            self._handle.close()
         self._wake.set()
 
     def close(self) -> None:
-        """End the engine and all runs, within `CLOSING_SECONDS`, whatever they do."""
+        """End the engine and all runs, within `SHUTDOWN_SECONDS`, whatever they do."""
         self._closing.set()
         self._wake.set()
-        if self._life is not None:
-            self._life.close()
+        if self._handle is not None:
+            self._handle.close()
         if self._thread.ident is not None:
-            self._thread.join(CLOSING_SECONDS)
+            self._thread.join(SHUTDOWN_SECONDS)
 
     # ---- supervision -------------------------------------------------------------------------
 
@@ -129,23 +110,23 @@ class ProcessEngine(EngineClient):
             # Inherited by the process: what tells the whole group to end (Ctrl+C in a terminal, a
             # service manager) reaches the server alone, even before the process handles it.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        ready = self._fetch is None or self._fetched(self._fetch)
+        ready = self._fetch is None or self._run_fetch(self._fetch)
         while not self._closing.is_set():
-            if not (ready and self._live_once()):
+            if not (ready and self._run_once()):
                 self._wake.wait()
             ready = True
-            self._take_next()
+            self._switch_to_next()
 
-    def _take_next(self) -> None:
-        """Serve another model from now on, if there is one."""
+    def _switch_to_next(self) -> None:
+        """Switch to the next model, if there is one."""
         self._wake.clear()
-        served, self._next = self._next, None
+        served, self._next_model = self._next_model, None
         if served is not None:
             self._load, self.tokenizer, self.path = served.load, served.tokenizer, served.path
             self._could_load = False
             self._backoff.reset()
 
-    def _fetched(self, fetch: Fetch) -> bool:
+    def _run_fetch(self, fetch: Fetch) -> bool:
         def tell(transfer: Transfer) -> None:
             self._set_state(Status("loading", str(transfer), transfer.share))
 
@@ -162,77 +143,77 @@ class ProcessEngine(EngineClient):
             return False
         return True
 
-    def _live_once(self) -> bool:
-        """One process until its end, and the pause after it; False: there shall be no other."""
+    def _run_once(self) -> bool:
+        """Run one process until its end, and pause; False: do not start another."""
         try:
-            life = self._life = Life(self._load, self._log_level, self._patience)
+            handle = self._handle = EngineHandle(self._load, self._log_level, self._timeouts)
         except (OSError, RuntimeError) as error:
-            return self._mourn(f"it could not be started: {error}", 0.0)
-        if self._called_off:
-            life.close()
-        failed, ready_at = self._follow(life)
-        how = life.reap()
-        lived = 0.0 if ready_at is None else time.monotonic() - ready_at
+            return self._record_crash(f"it could not be started: {error}", 0.0)
+        if self._abandoned:
+            handle.close()
+        failed, ready_at = self._relay_status(handle)
+        how = handle.wait_exit()
+        ready_seconds = 0.0 if ready_at is None else time.monotonic() - ready_at
         if self._closing.is_set():
-            life.end("the server is shutting down")
+            handle.dispose("the server is shutting down")
             return True
-        if self._next is not None:
-            life.end("the model was changed; the text so far is kept")
+        if self._next_model is not None:
+            handle.dispose("the model was changed; the text so far is kept")
             return True
         if failed is None:
-            return self._mourn(how, lived, life)
-        life.end(failed.message)
+            return self._record_crash(how, ready_seconds, handle)
+        handle.dispose(failed.message)
         if failed.device and self._could_load:
-            return self._mourn(failed.message, lived)
+            return self._record_crash(failed.message, ready_seconds)
         self._set_state(Status("failed", failed.message))
         return False
 
     @property
-    def _called_off(self) -> bool:
-        """Does nobody wait for this process any more?"""
-        return self._closing.is_set() or self._next is not None
+    def _abandoned(self) -> bool:
+        """True if the server closes or another model is to be loaded."""
+        return self._closing.is_set() or self._next_model is not None
 
-    def _follow(self, life: Life) -> tuple[Failed | None, float | None]:
-        """Tell what a process says until its end: why it could not load, and when it was ready."""
+    def _relay_status(self, handle: EngineHandle) -> tuple[Failed | None, float | None]:
+        """Publish the states of a process until its end. Returns why it could not load, and when it
+        was ready."""
         failed = ready_at = None
-        for message in life.receive():
-            if self._next is not None:
+        for message in handle.receive():
+            if self._next_model is not None:
                 continue
             match message:
                 case Loading(progress=progress, message=text):
-                    again = bool(self._backoff.n_deaths)
+                    again = bool(self._backoff.n_crashes)
                     self._set_state(Status("restarting" if again else "loading", text, progress))
-                case Ready(hello=hello):
+                case Ready(info=info):
                     ready_at = time.monotonic()
                     self._was_ready = self._could_load = True
-                    model = msgspec.structs.replace(hello.model, chat=self.chat)
-                    self._set_state(
-                        Status("ready", "ready"), msgspec.structs.replace(hello, model=model)
-                    )
+                    self._set_state(Status("ready", "ready"), Hello.of(info, self.chat))
                 case Failed():
                     failed = message
         return failed, ready_at
 
-    def _mourn(self, how: str, ready_seconds: float, life: Life | None = None) -> bool:
-        """Note a death, tell it, and wait as long as there have been many; False: give up."""
-        pause = self._backoff.died(ready_seconds)
-        often = f"the engine stopped {self._backoff.n_deaths} times in a row ({how})"
+    def _record_crash(
+        self, how: str, ready_seconds: float, handle: EngineHandle | None = None
+    ) -> bool:
+        """Record a crash, publish it and pause before the next start; False: give up."""
+        pause = self._backoff.crashed(ready_seconds)
+        crashes = f"the engine stopped {self._backoff.n_crashes} times in a row ({how})"
         give_up = pause > 0 and not self._was_ready
         if give_up:
-            self._set_state(Status("failed", f"{often}; its messages are in the server's log"))
+            self._set_state(Status("failed", f"{crashes}; its messages are in the server's log"))
         elif pause:
-            self._set_state(_waiting(often, pause))
+            self._set_state(_retry_status(crashes, pause))
         else:
             self._set_state(Status("restarting", f"the engine stopped ({how}) and is restarting"))
         log.error("the engine's process ended unexpectedly (%s)", how)
-        if life is not None:
-            life.end("the engine stopped; the text so far is kept")
+        if handle is not None:
+            handle.dispose("the engine stopped; the text so far is kept")
         for left in range(0 if give_up else pause, 0, -1):
-            self._set_state(_waiting(often, left))
+            self._set_state(_retry_status(crashes, left))
             if self._wake.wait(1.0):
                 break
         return not give_up
 
 
-def _waiting(why: str, seconds: int) -> Status:
+def _retry_status(why: str, seconds: int) -> Status:
     return Status("restarting", f"{why}; trying again in {seconds} s", None, seconds)

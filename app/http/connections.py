@@ -1,4 +1,4 @@
-"""Bound on the connections that are open at once, and the choice of which one gives way."""
+"""Limit on the number of open connections, and the choice of the one to evict."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import socket
 import threading
 import time
 
-from app.sockets import READ_BYTES, hang_up
+from app.http.sockets import READ_BYTES, hang_up
 
-MOST_CONNECTIONS = 256
+MAX_CONNECTIONS = 256
 RESERVED_DESCRIPTORS = 64
-"""For the engine's process and its pipe, the model's files, the log and the terminal."""
+"""File descriptors for the engine's process, its pipe, model files, the log and the terminal."""
 DESCRIPTORS_EACH = 2
-"""A connection's socket, and a file that it is sent or a poll of werkzeug's."""
-LEAST_CONNECTIONS = 8
-UNHURRIED_SECONDS = 2.0
-"""A connection that has not sent a whole request for this long gives way to a new one."""
+"""Per connection: its socket, and a file being sent or a poll object of werkzeug."""
+MIN_CONNECTIONS = 8
+MIN_IDLE_SECONDS = 2.0
+"""A connection without a complete request may be evicted after this time."""
 
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 2\r\n"
@@ -25,85 +25,85 @@ REFUSAL = (
 )
 
 
-def most_connections() -> int:
-    """Return how many connections this process has descriptors for, where that is known."""
+def max_connections() -> int:
+    """Return the number of connections that this process has descriptors for."""
     try:
         import resource
-    except ImportError:  # Windows, where sockets are not limited in this way
-        return MOST_CONNECTIONS
+    except ImportError:  # Windows: no such limit on sockets
+        return MAX_CONNECTIONS
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
-        return MOST_CONNECTIONS
-    room = (limit - RESERVED_DESCRIPTORS) // DESCRIPTORS_EACH
-    return max(LEAST_CONNECTIONS, min(MOST_CONNECTIONS, room))
+        return MAX_CONNECTIONS
+    n_possible = (limit - RESERVED_DESCRIPTORS) // DESCRIPTORS_EACH
+    return max(MIN_CONNECTIONS, min(MAX_CONNECTIONS, n_possible))
 
 
 class Connections:
-    """The open connections, at most `most`. Thread-safe."""
+    """Open connections, at most `limit`. Thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self._lock = threading.Lock()
         self._n_open = 0
         self._silent: dict[socket.socket, float] = {}
-        """Connections without a whole request yet, and when each was accepted; oldest first."""
+        """Connections without a complete request, and their time of acceptance; oldest first."""
         self._answered: dict[socket.socket, None] = {}
-        """Connections whose answer is sent and whose peer has not closed yet; oldest first."""
+        """Connections whose response is sent and whose peer has not closed yet; oldest first."""
 
     @property
     def n_open(self) -> int:
         return self._n_open
 
     def admit(self, sock: socket.socket) -> bool:
-        """Take in a connection if there is room, or if an answered or silent one can make room."""
+        """Count a new connection, evicting one if needed. Return False if none can be evicted."""
         with self._lock:
-            if self._n_open >= self.most and not self._give_way():
+            if self._n_open >= self.limit and not self._evict():
                 return False
             self._n_open += 1
             self._silent[sock] = time.monotonic()
             return True
 
-    def asked(self, sock: socket.socket) -> None:
-        """Note that a whole request has come: this connection does not give way any more."""
+    def on_request(self, sock: socket.socket) -> None:
+        """Note that the request is complete: the connection is not evicted any more."""
         with self._lock:
             self._silent.pop(sock, None)
 
-    def answered(self, sock: socket.socket) -> None:
-        """Note that the answer is sent: only the peer's end is waited for."""
+    def on_response(self, sock: socket.socket) -> None:
+        """Note that the response is sent: the connection only waits for its peer to close."""
         with self._lock:
             self._silent.pop(sock, None)
             self._answered[sock] = None
 
-    def left(self, sock: socket.socket) -> None:
-        """Forget a connection; call this before `sock` is closed."""
+    def remove(self, sock: socket.socket) -> None:
+        """Remove a connection. Call this before `sock` is closed."""
         with self._lock:
             self._silent.pop(sock, None)
             self._answered.pop(sock, None)
             self._n_open -= 1
 
     def make_room(self) -> None:
-        """End an answered or silent connection, because descriptors ran out."""
+        """Evict an answered or silent connection, because descriptors ran out."""
         with self._lock:
-            self._give_way()
+            self._evict()
 
-    def _give_way(self) -> bool:
+    def _evict(self) -> bool:
         sock = next(iter(self._answered), None)
         if sock is None:
             sock, since = next(iter(self._silent.items()), (None, 0.0))
-            if sock is None or time.monotonic() - since < UNHURRIED_SECONDS:
+            if sock is None or time.monotonic() - since < MIN_IDLE_SECONDS:
                 return False
         self._answered.pop(sock, None)
         self._silent.pop(sock, None)
-        hang_up(sock)  # its thread wakes, ends, and counts it as left
+        hang_up(sock)  # its thread wakes up, ends and calls `remove`
         return True
 
 
 def refuse(sock: socket.socket) -> None:
-    """Answer 503 without waiting for anything, and close."""
+    """Send a 503 response without blocking, and close the socket."""
     try:
         sock.setblocking(False)
         with contextlib.suppress(OSError):
-            sock.recv(READ_BYTES)  # bytes left unread would turn the answer into a reset
+            sock.recv(READ_BYTES)  # with unread bytes, close() would send a reset
         with contextlib.suppress(OSError):
             sock.send(REFUSAL)
             sock.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""Errors of HTTP routes, in the shape that OpenAI clients read:
+"""Error responses in the format of OpenAI's API:
 `{"error": {"message", "type", "param", "code"}}`."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 from flask import Flask, Response, jsonify
 from werkzeug.exceptions import HTTPException
 
-from app.engines import UnavailableError
+from app.engine.client import UnavailableError
 from gpu import ContextExceeded, DeviceError, EngineClosed, EngineError, InvalidRequest, QueueFull
 
 log = logging.getLogger(__name__)
@@ -27,9 +27,15 @@ TYPES = {
 CONTEXT_CODE = "context_length_exceeded"
 
 
+class ModelNotFoundError(InvalidRequest):
+    """The request names another model than the one that is loaded."""
+
+    code = "model_not_found"
+
+
 def status_of(error: EngineError) -> int:
     match error:
-        case InvalidRequest(code="model_not_found"):
+        case ModelNotFoundError():
             return 404
         case InvalidRequest() | ContextExceeded():
             return 400
@@ -53,7 +59,7 @@ def body_of_engine_error(error: EngineError) -> dict[str, Any]:
 
 
 def register(app: Flask) -> None:
-    """Answer every error of every route in this shape."""
+    """Register the handlers that turn every exception of a route into such a response."""
 
     @app.errorhandler(HTTPException)
     def http_error(error: HTTPException) -> Response:
@@ -77,7 +83,7 @@ def register(app: Flask) -> None:
 
     @app.errorhandler(Exception)
     def other_error(error: Exception) -> Response:
-        log.exception("a request could not be answered")
+        log.exception("unexpected error while answering a request")
         response = jsonify(body_of("the server made a mistake; see its log", 500))
         response.status_code = 500
         return response

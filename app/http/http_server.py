@@ -1,7 +1,7 @@
-"""The threaded HTTP server: werkzeug's, with bounds on connections, requests and time.
+"""Threaded HTTP server: werkzeug's, with limits on connections, request sizes and time.
 
-Each connection carries one request, as in werkzeug: bytes after a request, or after a WebSocket's
-last frame, are discarded and never read as another request.
+Each connection carries one request, as in werkzeug: bytes after a request, or after the last frame
+of a WebSocket, are discarded and never read as another request.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
-from app.connections import Connections, most_connections, refuse
-from app.request_reader import ChunkedBody, RequestStream, framing_problem
-from app.security import MAX_BODY_BYTES
-from app.sockets import finish
+from app.http import connections
+from app.http.connections import Connections, refuse
+from app.http.request_reader import ChunkedBody, RequestStream, framing_problem
+from app.http.security import MAX_BODY_BYTES
+from app.http.sockets import finish
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication, WSGIEnvironment
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEND_SECONDS = 60.0
-"""A client that does not take a piece of its answer within this time is cut off."""
+"""Time that one send to a client may take; then the connection is closed."""
 ACCEPT_SECONDS = 1.0
-"""A connection that is gone before it is accepted must not hold up the next one."""
+"""Timeout of accept(): a connection that is gone by then must not delay the next one."""
 PAUSE_SECONDS = 0.1
-"""Between two tries to accept while the machine has no descriptor or memory left for it."""
-COMPLAIN_SECONDS = 60.0
+"""Pause before accept() is called again after descriptors or memory ran out."""
+WARNING_SECONDS = 60.0
+"""Minimum time between two warnings that connections are refused."""
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM} | {
     getattr(errno, name, errno.EMFILE)
     for name in ("WSAEMFILE", "WSAENOBUFS")  # Windows
@@ -39,16 +41,16 @@ EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM} | {
 
 
 class Handler(WSGIRequestHandler):
-    """Handler of one request. Logs no query, since it may hold the token, and no colours."""
+    """Handler of one request. Query strings are not logged: they may contain the token."""
 
     server: HttpServer
     rfile: RequestStream
 
     timeout = SEND_SECONDS
-    disable_nagle_algorithm = True  # a token is a small packet, and must not wait for the next
+    disable_nagle_algorithm = True  # a token is a small packet and must be sent at once
     server_version = "Tokenglass"
     sys_version = ""
-    default_request_version = "HTTP/1.0"  # http.server would answer the unreadable as HTTP 0.9
+    default_request_version = "HTTP/1.0"  # else unreadable requests get an HTTP/0.9 answer
     error_content_type = "text/plain; charset=utf-8"
     error_message_format = "%(code)d %(message)s\n"
 
@@ -67,7 +69,7 @@ class Handler(WSGIRequestHandler):
         chunked = "Transfer-Encoding" in self.headers
         self.rfile.end_head(
             None if chunked else int(self.headers.get("Content-Length", 0)),
-            functools.partial(self.server.connections.asked, self.connection),
+            functools.partial(self.server.connections.on_request, self.connection),
         )
         return True
 
@@ -88,21 +90,21 @@ class Handler(WSGIRequestHandler):
         log.debug("%s %s %s", getattr(self, "command", "-"), path, getattr(code, "value", code))
 
     def log_error(self, format: str, *args: Any) -> None:
-        log.debug(format, *args)  # what strangers send must not fill the log
+        log.debug(format, *args)  # invalid requests must not fill the log
 
     def log(self, type: str, message: str, *args: Any) -> None:
         log.warning(message, *args)
 
 
 class HttpServer(ThreadedWSGIServer):
-    """Threaded server of `app` on a listening socket, with at most `most` connections at once."""
+    """Threaded server of `app` on a listening socket, with up to `max_connections` connections."""
 
-    def __init__(self, listener: socket.socket, app: WSGIApplication, most: int) -> None:
+    def __init__(self, listener: socket.socket, app: WSGIApplication, max_connections: int) -> None:
         host, port = listener.getsockname()[:2]
         super().__init__(host, port, app, Handler, fd=listener.fileno())
         self.socket.settimeout(ACCEPT_SECONDS)
-        self.connections = Connections(most)
-        self._complained = -COMPLAIN_SECONDS
+        self.connections = Connections(max_connections)
+        self._last_warning = -WARNING_SECONDS
 
     def get_request(self) -> tuple[Any, Any]:
         try:
@@ -110,8 +112,8 @@ class HttpServer(ThreadedWSGIServer):
         except OSError as error:
             if error.errno in EXHAUSTED:
                 self.connections.make_room()
-                self._complain(error)
-                time.sleep(PAUSE_SECONDS)  # or this would be tried without a pause
+                self._warn(error)
+                time.sleep(PAUSE_SECONDS)  # accept() would fail again at once
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -121,32 +123,33 @@ class HttpServer(ThreadedWSGIServer):
         try:
             super().process_request(request, client_address)
         except RuntimeError as error:  # no thread can be started
-            self._complain(error)
-            self.connections.left(request)
+            self._warn(error)
+            self.connections.remove(request)
             refuse(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             self.finish_request(request, client_address)
         except Exception:
-            log.exception("a connection broke off")
+            log.exception("unexpected error while serving a connection")
         finally:
-            self.connections.answered(request)
+            self.connections.on_response(request)
             finish(request)
-            self.connections.left(request)
+            self.connections.remove(request)
             self.close_request(request)
 
-    def _complain(self, error: Exception) -> None:
-        if time.monotonic() - self._complained >= COMPLAIN_SECONDS:
-            self._complained = time.monotonic()
+    def _warn(self, error: Exception) -> None:
+        if time.monotonic() - self._last_warning >= WARNING_SECONDS:
+            self._last_warning = time.monotonic()
             log.warning(
-                "new connections must wait: %s; %d are open", error, self.connections.n_open
+                "cannot accept new connections: %s; %d are open", error, self.connections.n_open
             )
 
 
 def http_server(
-    listener: socket.socket, app: WSGIApplication, most: int | None = None
+    listener: socket.socket, app: WSGIApplication, max_connections: int | None = None
 ) -> HttpServer:
-    """Return the HTTP server on a listening socket, not serving yet. `most`: connections at once;
-    as many as this process has descriptors for if left out."""
-    return HttpServer(listener, app, most or most_connections())
+    """Return an HTTP server on a listening socket, not serving yet.
+
+    `max_connections` is as many as this process has file descriptors for if None."""
+    return HttpServer(listener, app, max_connections or connections.max_connections())

@@ -1,17 +1,17 @@
-"""`/api/models`: which models this server offers, and changing to one of them.
+"""`/api/models`: list the models that this server offers, and switch to one of them.
 
-GET    /api/models   `app.switching.Offers`: the current model, those that can be taken, and how the
-                     newest change is going (asked again and again while it is). Once it is loading,
-                     pages hear `status` and then `hello` on their WebSocket, as after a restart.
-POST   /api/models   `{"name": …, "dtype": …}`, dtype if not the server's: judge and begin. 202 with
-                     the change; 400 when the model cannot be run or is a folder, 503 when the
-                     hub cannot be asked. The old model is served until the new one is fetched
-                     and checked.
-DELETE /api/models   Cancel fetching or checking. 202.
+GET    /api/models   `app.models.switching.ModelOffers`: the current model, the models to choose
+                     from, and the state of the latest change (pages poll it). Once the model is
+                     loading, pages get `status` and then `hello` on their WebSocket, as after a
+                     restart.
+POST   /api/models   `{"name": …, "dtype": …}`: check the model and begin to switch. `dtype` is the
+                     server's if left out. 202 with the change; 400 if the model cannot be run or
+                     is a folder; 503 if the hub cannot be reached. The old model is served until
+                     the new one is downloaded and checked.
+DELETE /api/models   Cancel the download or the check. 202.
 
-Guarded like every route (`app.security`): the Host must be ours, a foreign Origin or site is
-refused, and the token is needed where there is one. The body must be application/json, which no
-form of another site can send.
+Guarded like every route, see `app.http.security`. The body must be application/json, which a form
+on another site cannot send.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ import msgspec
 from flask import Flask, Response, request
 
 from app.config import Dtype
-from app.engines import UnavailableError
-from app.hub_errors import HubError
-from app.switching import Switching
+from app.engine.client import UnavailableError
+from app.models.hub_errors import HubError
+from app.models.switching import ModelSwitcher
 from gpu import DeviceError, InvalidRequest, ModelError
 
 
-class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SwitchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST. `dtype` is the server's if None."""
+
     name: str
     dtype: Dtype | None = None
 
 
-def register(app: Flask, switching: Switching) -> None:
-    """Add the routes."""
+def register(app: Flask, switching: ModelSwitcher) -> None:
+    """Add the routes under `/api/models`."""
 
     @app.get("/api/models")
     def model_offers() -> Response:
@@ -56,13 +58,17 @@ def register(app: Flask, switching: Switching) -> None:
         return _json({}, 202)
 
 
-def _body() -> Wanted:
+def _body() -> SwitchRequest:
     if request.mimetype != "application/json":
-        raise InvalidRequest("send application/json: an object with the name of a model", "name")
+        raise InvalidRequest(
+            'expected Content-Type application/json and a body such as {"name": "OWNER/MODEL"}, '
+            f"but got {request.mimetype or 'no Content-Type'}",
+            "name",
+        )
     try:
-        return msgspec.json.decode(request.get_data(), type=Wanted)
+        return msgspec.json.decode(request.get_data(), type=SwitchRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is not as it should be: {error}", "name") from error
+        raise InvalidRequest(f"invalid body: {error}", "name") from error
 
 
 def _json(body: Any, status: int = 200) -> Response:

@@ -1,4 +1,4 @@
-"""The page, its style sheets as one file, and the health check."""
+"""Routes of the page, its style sheet and the health check."""
 
 from __future__ import annotations
 
@@ -6,35 +6,45 @@ from pathlib import Path
 
 from flask import Flask, Response, jsonify, render_template, request
 
-from app.engines import EngineClient, unavailable_message
+from app.engine.client import EngineClient, describe_unavailable
+from app.http.page_data import page_data
 
 STYLE_SHEETS = (
-    "tokens", "base", "bench", "talk", "composer", "sampling", "next", "core", "layers", "run",
-    "look", "look-tokens", "look-attention", "look-lens", "look-experts", "look-filters",
-    "look-reach", "look-branches", "look-loss", "look-timeline", "look-cache", "look-weights",
-    "look-plan", "tour", "models", "states", "widths", "phone", "replay",
+    "ui/tokens", "ui/base", "ui/bench", "chat/conversation", "chat/composer", "panels/sampling",
+    "panels/candidates", "core/core", "panels/layers", "panels/run-strip", "look/panel",
+    "look/tokens", "look/attention", "look/lens", "look/experts", "look/filters", "look/reach",
+    "look/branches", "look/loss", "look/timeline", "look/cache", "look/weights", "look/plan",
+    "tour/tour", "panels/models", "ui/states", "ui/widths", "ui/phone", "replay/replay",
 )  # fmt: skip
-"""In the order in which they count: a later one overrides."""
+"""Files below static/css that make up page.css, in the order of the cascade."""
 
 
 def register(app: Flask, engine: EngineClient, version: str, *, switching: bool) -> None:
-    """Add `/`, the style sheets and `/health`. `switching`: the page can change the model."""
+    """Add `/`, `/static/css/page.css`, `/favicon.ico` and `/health`.
+
+    `switching` tells the page that it can change the model.
+    """
 
     @app.get("/")
     def index() -> Response:
-        page = render_template("index.html", version=version, switching=switching)
+        page = render_template(
+            "index.html",
+            version=version,
+            switching=switching,
+            data=page_data(),
+        )
         response = Response(page)
         response.headers["Cache-Control"] = "no-cache"
         return response
 
     @app.get("/favicon.ico")
     def icon() -> Response:
-        """Where browsers look that have not read the page's link yet, or never will."""
+        """Serve the icon to browsers that do not use the page's `<link rel="icon">`."""
         return app.send_static_file("mark.svg")
 
     @app.get("/static/css/page.css")
     def style() -> Response:
-        """One request instead of one a sheet, and none is drawn without the next."""
+        """Serve all style sheets as one, so that the page is never drawn with only some."""
         folder = Path(app.static_folder or "") / "css"
         sheets = [(folder / f"{name}.css").read_text("utf-8") for name in STYLE_SHEETS]
         response = Response("\n".join(sheets), mimetype="text/css")
@@ -51,6 +61,6 @@ def register(app: Flask, engine: EngineClient, version: str, *, switching: bool)
         error = {
             "code": 503,
             "type": "unavailable_error",
-            "message": unavailable_message(status),
+            "message": describe_unavailable(status),
         }
         return jsonify(status=status.state, progress=status.progress, error=error), 503

@@ -1,8 +1,8 @@
-"""Bytes of one HTTP request: bounds in time and size, and no doubt where its body ends.
+"""Reading of one HTTP request, with limits on time and size and an unambiguous end of its body.
 
-http.server waits anew for every byte, so a client that sends one a minute would hold a thread for
-ever. werkzeug's reader of chunked bodies is for development only: where a chunk ends early, it
-gives as many bytes as were announced, with whatever lay in memory there.
+The timeout of http.server starts again with every byte, so a client that sends one byte a minute
+would occupy a thread for ever. werkzeug's reader of chunked bodies is for development only: if a
+chunk ends early, it returns uninitialised memory up to the announced length.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from typing import TYPE_CHECKING
 
 from werkzeug.exceptions import BadRequest, RequestEntityTooLarge
 
-from app.sockets import wait_readable
+from app.http.sockets import wait_readable
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 HEAD_SECONDS = 15.0
-"""For the request line and all headers together."""
+"""Deadline of the request line and all headers together."""
 HEAD_BYTES = 128 * 1024
 BODY_SECONDS = 60.0
-"""For a whole body; it has 1 MiB at most."""
+"""Deadline of the whole body, which has at most 1 MiB."""
 CHUNK_LINE_BYTES = 100
-"""Longest line before a chunk: its length, perhaps an extension."""
+"""Longest line before a chunk: its length and an optional extension."""
 
 CHUNK_LENGTH = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(;[^\r\n]*)?\r?\n")
 CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 
 
 class RequestReader(io.RawIOBase):
-    """Bytes of a socket until a deadline: first that of the head, then that of the body."""
+    """Raw reader of a socket, with a deadline for the head and then one for the body."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._end = time.monotonic() + HEAD_SECONDS
         self._head_left: int | None = HEAD_BYTES
         self.blocking = True
-        """Whether to wait for bytes; otherwise only those that were read ahead are given."""
+        """Whether to wait for bytes. If False, only buffered bytes are returned."""
 
     def readable(self) -> bool:
         return True
 
     def end_head(self) -> None:
-        """Apply the bounds of the body from now on."""
+        """Apply the limits of the body from now on."""
         self._end = time.monotonic() + BODY_SECONDS
         self._head_left = None
 
     def readinto(self, buffer: WriteableBuffer) -> int | None:
-        """Raises `TimeoutError` past the deadline, `HTTPException` for a head without an end."""
+        """Raises `TimeoutError` after the deadline, `HTTPException` for too long a head."""
         if not self.blocking:
             return None
         left = self._end - time.monotonic()
@@ -63,13 +63,13 @@ class RequestReader(io.RawIOBase):
         n = self._sock.recv_into(buffer)
         if self._head_left is not None:
             self._head_left -= n
-            if self._head_left < 0:  # answered with 431, as too many headers are
+            if self._head_left < 0:  # http.server answers 431, as for too many headers
                 raise http.client.HTTPException(f"more than {HEAD_BYTES} bytes of headers")
         return n
 
 
 class RequestStream(io.BufferedReader):
-    """`RequestReader`, buffered."""
+    """Buffered `RequestReader` that notices the end of the request."""
 
     raw: RequestReader
 
@@ -79,15 +79,15 @@ class RequestStream(io.BufferedReader):
         self._on_whole: Callable[[], None] = lambda: None
 
     def end_head(self, body_bytes: int | None, on_whole: Callable[[], None]) -> None:
-        """Begin the body. `body_bytes`: its length, None if it is chunked; `on_whole`: called when
-        the whole request has been read."""
+        """Begin the body. `body_bytes` is its length, None if it is chunked. `on_whole` is called
+        when the whole request has been read."""
         self.raw.end_head()
         self._body_left, self._on_whole = body_bytes, on_whole
         if body_bytes == 0:
             on_whole()
 
     def end_body(self) -> None:
-        """Note that the last byte of the request was read."""
+        """Call `on_whole`: the last byte of the request was read."""
         self._on_whole()
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
@@ -99,25 +99,27 @@ class RequestStream(io.BufferedReader):
         return n
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return nothing. Only werkzeug calls this, to discard what is left of a body after its
-        answer, 10 MB at a time; `app.sockets.finish` does that here. Bodies use `readinto`."""
+        """Return nothing: bodies are read with `readinto`.
+
+        Only werkzeug calls this, to discard the rest of a body after its response, 10 MB at a
+        time; here `app.http.sockets.finish` does that."""
         return b""
 
     def read_ahead(self) -> bytes:
-        """Return the bytes that were received but not asked for. Nothing can be read after this."""
+        """Return the bytes that are buffered. Nothing can be read after this."""
         self.raw.blocking = False
         return self.peek()
 
 
 class ChunkedBody(io.RawIOBase):
-    """A chunked body, read whole when its first byte is asked for.
+    """Body in chunked encoding, read as a whole at its first read.
 
-    Raises `RequestEntityTooLarge` for one of more than `most` bytes, `BadRequest` for a broken one.
+    Reads raise `RequestEntityTooLarge` above `max_bytes` and `BadRequest` for an invalid body.
     """
 
-    def __init__(self, stream: RequestStream, most: int) -> None:
+    def __init__(self, stream: RequestStream, max_bytes: int) -> None:
         self._stream = stream
-        self._most = most
+        self._max_bytes = max_bytes
         self._body: io.BytesIO | None = None
 
     def readable(self) -> bool:
@@ -132,15 +134,15 @@ class ChunkedBody(io.RawIOBase):
         body = bytearray()
         try:
             while n := self._chunk_bytes():
-                if len(body) + n > self._most:
+                if len(body) + n > self._max_bytes:
                     raise RequestEntityTooLarge
                 body += self._read_exactly(n)
                 if self._stream.readline(2) not in (b"\r\n", b"\n"):
-                    raise BadRequest("a chunk of the body is not followed by the end of its line")
+                    raise BadRequest("invalid chunked body: expected a line end after each chunk")
             while self._stream.readline(CHUNK_LINE_BYTES) not in (b"\r\n", b"\n", b""):
-                pass  # trailers, which nothing here reads; the deadline bounds them
+                pass  # trailers are not used; the deadline limits them
         except TimeoutError:
-            raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s") from None
+            raise BadRequest(f"the request body did not arrive within {BODY_SECONDS:g} s") from None
         self._stream.end_body()
         return bytes(body)
 
@@ -148,7 +150,7 @@ class ChunkedBody(io.RawIOBase):
         line = self._stream.readline(CHUNK_LINE_BYTES)
         match = CHUNK_LENGTH.fullmatch(line)
         if match is None:
-            raise BadRequest("the body is not chunked as its Transfer-Encoding says")
+            raise BadRequest("invalid chunked body: expected the length of a chunk in hexadecimal")
         return int(match.group(1), 16)
 
     def _read_exactly(self, n: int) -> bytearray:
@@ -158,26 +160,26 @@ class ChunkedBody(io.RawIOBase):
         while at < n:
             got = self._stream.readinto(view[at:])
             if not got:
-                raise BadRequest("the body ended in the middle of a chunk")
+                raise BadRequest("invalid chunked body: it ended in the middle of a chunk")
             at += got
         return chunk
 
 
 def framing_problem(headers: Message) -> str | None:
-    """Return why the end or the host of this request is ambiguous, or None if neither is.
+    """Return why the end or the host of this request is ambiguous; None if neither is.
 
-    A proxy that reads an ambiguous request differently would see other requests than this server.
+    A proxy could read an ambiguous request differently: this is request smuggling.
     """
     lengths = headers.get_all("Content-Length", [])
     encodings = headers.get_all("Transfer-Encoding", [])
     if headers.defects:
-        return "a line of the headers is not of the form Name: value"
+        return "every header line must have the form Name: value"
     if len(headers.get_all("Host", [])) > 1:
-        return "more than one Host header"
+        return "more than one Host header; send one"
     if lengths and encodings:
         return "both Content-Length and Transfer-Encoding; send one of them"
     if len(lengths) > 1:
-        return "more than one Content-Length"
+        return "more than one Content-Length; send one"
     if lengths and not CONTENT_LENGTH.fullmatch(lengths[0]):
         return "Content-Length must be a number of bytes"
     if encodings and [encoding.strip().lower() for encoding in encodings] != ["chunked"]:

@@ -1,19 +1,19 @@
-"""Who may talk to this server: Host, Origin, token, and the headers that fence the page in.
+"""Access control: the checks of Host, Origin and token, and the security headers of the page.
 
-Every request, WebSocket upgrades included, passes `_admit` before any route:
+Every request, WebSocket upgrades included, passes `_check_access` before its route:
 
-1. The Host header must be an address or name of ours. This is what stops DNS rebinding.
-2. The Origin header, when there is one, must be that of the page as this server serves it: http,
-   and the name and port of the Host header; `null` and https are not. Behind a proxy that adds TLS
-   or has another name, `--allow-origin` says what the browser sees. A WebSocket must have one,
-   unless it carries the token. Requests from other sites without an Origin (images, scripts,
-   frames) are told by Sec-Fetch-Site; a plain link to `/` works: the browser, which withholds the
-   cookie then, is sent to `/` again from here, and brings it.
-3. With a token, everything but /health needs it: as `Authorization: Bearer`, or in the cookie
-   that `/?token=…` gives a browser. Compared in constant time.
+1. The Host header must be an address or name of this server. This prevents DNS rebinding.
+2. The Origin header, if present, must be that of the page as this server serves it: http, with the
+   name and port of the Host header; `null` and https are refused. Behind a proxy that adds TLS or
+   has another name, `--allow-origin` names the origin that the browser sees. A WebSocket needs an
+   Origin unless it carries the token. Requests from other sites without an Origin (images, scripts,
+   frames) are recognised by Sec-Fetch-Site. A plain link to `/` works: the browser omits the
+   SameSite cookie then, so the answer makes it load `/` again, with the cookie.
+3. If a token is set, every path but /health needs it: as `Authorization: Bearer`, or as the cookie
+   that `/?token=…` sets. It is compared in constant time.
 
-The cookie names the browser session that owns generations. It is signed, per port, SameSite=
-Strict and HttpOnly.
+The cookie holds the browser session, which owns generations. It is signed, specific to the port,
+SameSite=Strict and HttpOnly.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CSP = (
 
 
 class Guard:
-    """The rules for one server; see the module's description."""
+    """Access rules of one server; see the docstring of this module."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -60,10 +60,10 @@ class Guard:
     # ---- Host and Origin ---------------------------------------------------------------------
 
     def allows_host(self, header: str) -> bool:
-        """Is this Host header one of ours? The port is not compared: a tunnel may change it.
+        """Return whether this Host header may be used. Its port is not compared: tunnels change it.
 
-        A server that only this machine reaches takes loopback addresses and names of its own;
-        one that others reach takes any address, since rebinding needs a name.
+        A server on a loopback address accepts loopback addresses and its own names; one that other
+        machines reach accepts any address, since DNS rebinding needs a name.
         """
         match = HOST.fullmatch(header.lower())
         if match is None:
@@ -78,16 +78,16 @@ class Guard:
         return address.is_loopback or not is_loopback(self._settings.host)
 
     def allows_origin(self, origin: str, host: str) -> bool:
-        """Is this Origin header that of a page we served under this (allowed) Host header?"""
+        """Return whether this Origin is that of a page served under this (allowed) Host header."""
         origin = origin.lower()
         return origin == f"http://{host.lower()}" or origin in self._origins
 
     def is_behind_tls(self, host: str) -> bool:
-        """Does the browser reach this (allowed) host over https alone?"""
+        """Return whether the browser reaches this (allowed) host over https only."""
         return f"https://{host.lower()}" in self._origins
 
     def policy(self, host: str) -> str:
-        """The Content-Security-Policy of a page under this host."""
+        """Return the Content-Security-Policy of a page under this host."""
         sockets = [f"ws://{host}"] if self.allows_host(host) else []
         sockets += [re.sub("^http", "ws", origin) for origin in sorted(self._origins)]
         return CSP.format(connect=" ".join(["'self'", *sockets]))
@@ -98,7 +98,7 @@ class Guard:
         return self._token is not None and hmac.compare_digest(given.encode(), self._token)
 
     def has_token(self) -> bool:
-        """Does the request carry the token as a bearer?"""
+        """Return whether the request has the token in its Authorization header."""
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         return scheme.lower() == "bearer" and self.is_token(given.strip())
 
@@ -107,7 +107,7 @@ class Guard:
         return self._token is not None
 
     def cookie_name(self) -> str:
-        """Browsers share cookies between ports, so the port is in the name."""
+        """Return the cookie's name. It contains the port: browsers share cookies of all ports."""
         _, _, port = request.host.rpartition(":")
         return f"tokenglass_{port if port.isdigit() else 'default'}"
 
@@ -116,40 +116,40 @@ class Guard:
         return f"{session}.{self._sign(session)}"
 
     def session_in(self, cookie: str) -> str | None:
-        """The browser session a cookie names, or None for one that we did not sign."""
+        """Return the browser session in a cookie; None if its signature is invalid."""
         session, _, signature = cookie.partition(".")
-        good = hmac.compare_digest(signature.encode(), self._sign(session).encode())
-        return session if good else None
+        valid = hmac.compare_digest(signature.encode(), self._sign(session).encode())
+        return session if valid else None
 
     def _sign(self, session: str) -> str:
         return hmac.new(self._cookie_key, session.encode(), hashlib.sha256).hexdigest()
 
 
 def browser_session() -> str:
-    """Who owns what this request starts: the session in its cookie, else nobody but itself."""
+    """Return the owner of what this request starts: the session in its cookie, else a new one."""
     return str(g.session or secrets.token_urlsafe(18))
 
 
 def register(app: Flask, settings: Settings) -> None:
-    """Guard every request of `app`, and every answer."""
+    """Check every request of `app`, and set the security headers of every response."""
     guard = Guard(settings)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
 
     @app.before_request
-    def admit() -> Any:
-        return _admit(guard)
+    def check_access() -> Any:
+        return _check_access(guard)
 
     @app.after_request
-    def fence(response: Response) -> Response:
-        return _fence(guard, response)
+    def set_security_headers(response: Response) -> Response:
+        return _set_security_headers(guard, response)
 
 
-def _admit(guard: Guard) -> Any:
+def _check_access(guard: Guard) -> Any:
     host = request.headers.get("Host", "")
     if not guard.allows_host(host):
         raise Forbidden(
-            "this server does not go by the name in the Host header; "
-            "start it with --allow-host NAME to add one"
+            f"the Host header {host!r} is not a name of this server; "
+            "to allow it, start the server with --allow-host NAME"
         )
     bearer = guard.has_token()
     _check_origin(guard, host, bearer)
@@ -166,7 +166,7 @@ def _admit(guard: Guard) -> Any:
         g.new_session = opens_page and not g.session
         return None
     raise Unauthorized(
-        "this server needs its token: send it as `Authorization: Bearer TOKEN`, "
+        "this server needs a token: send `Authorization: Bearer TOKEN`, "
         "or open /?token=TOKEN in a browser"
     )
 
@@ -176,8 +176,8 @@ def _check_origin(guard: Guard, host: str, bearer: bool) -> None:
     if origin is not None:
         if not guard.allows_origin(origin, host):
             raise Forbidden(
-                f"requests from pages of another origin are refused ({origin!r}); if a proxy "
-                "serves this page there, start the server with --allow-origin and that address"
+                f"requests from the origin {origin!r} are refused; if a proxy serves this page "
+                "there, start the server with --allow-origin and that address"
             )
         return
     if request.headers.get("Upgrade", "").lower() == "websocket" and not bearer:
@@ -194,7 +194,7 @@ def _from_other_site() -> bool:
     return request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
 
 
-def _fence(guard: Guard, response: Response) -> Response:
+def _set_security_headers(guard: Guard, response: Response) -> Response:
     host = request.headers.get("Host", "")
     headers = response.headers
     headers["Content-Security-Policy"] = guard.policy(host)

@@ -13,27 +13,25 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from types import FrameType
 
 from werkzeug.serving import BaseWSGIServer
 
-from app import create_app, tale
-from app.chat import POOL
+from app import create_app
 from app.config import Settings
-from app.engines import EngineClient, Progress
-from app.heartbeat import Patience
-from app.http_server import http_server
-from app.limited_tokenizer import LimitedTokenizer
-from app.loras import find_loras, usable
-from app.models import find_model
-from app.progress_line import fetch_with_line
-from app.protocol import Hello, Status
-from app.switching import Switching, with_engine
-from app.tokenizing import compared
-from app.worker import ProcessEngine
-from gpu import Engine
+from app.engine.client import EngineClient
+from app.engine.heartbeat import Timeouts
+from app.engine.loading import load_engine
+from app.engine.supervisor import SupervisedEngine
+from app.http.http_server import http_server
+from app.models.find_model import find_model
+from app.models.loras import find_loras
+from app.models.progress_line import fetch_with_line
+from app.models.switching import ModelSwitcher, engine_loader
+from app.prompt.chat_template import POOL
+from app.prompt.tokenizing import comparison_tokenizer
+from app.ws.protocol import Hello, Status
 
 BACKLOG = 128
 
@@ -58,11 +56,11 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise PortError(_why_not(error, host, port)) from error
+        raise PortError(_describe_bind_error(error, host, port)) from error
     return listener
 
 
-def _why_not(error: OSError, host: str, port: int) -> str:
+def _describe_bind_error(error: OSError, host: str, port: int) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return (
@@ -76,43 +74,6 @@ def _why_not(error: OSError, host: str, port: int) -> str:
     return f"cannot listen on {host} port {port}: {error.strerror or error}"
 
 
-def load_engine(
-    settings: Settings,
-    path: Path,
-    progress: Progress,
-    *,
-    name: str | None = None,
-    loras: Mapping[str, Path] | None = None,
-    warm_up: bool = False,
-    tokenizer: LimitedTokenizer | None = None,
-) -> Engine:
-    """What the engine's process does first. `name`: of the model, if not its folder's; `loras`:
-    folders of adapters, of which those are left out that the model cannot have; `warm_up`: compile
-    what requests will need while there are none; `tokenizer`: the model's, if it is not the bundled
-    one's."""
-    return Engine.load(
-        path,
-        name=name or (tale.NAME if path == tale.model_dir() else None),
-        dtype=settings.dtype,
-        kv_dtype=settings.kv_dtype,
-        expert_slots=settings.expert_slots,
-        products=settings.products,
-        backend=settings.backend,
-        adapter=settings.adapter,
-        context=settings.context,
-        kv_bytes=settings.kv_bytes,
-        n_slots=settings.slots,
-        loras=usable(path, loras or {}),
-        queue=settings.queue,
-        prefix_cache=settings.prefix_cache,
-        warm_up=warm_up,
-        probe=True,
-        keep_bytes=settings.keep_bytes,
-        tokenizer=tokenizer,
-        progress=progress,
-    )
-
-
 def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     """Serve until Ctrl+C or SIGTERM. Returns why the engine failed to start, or None.
 
@@ -123,19 +84,19 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     loras = find_loras(settings.lora)  # whose memory is judged with the model's
     model = find_model(settings, loras=loras)  # what cannot be run is refused before a port is open
     load = functools.partial(load_engine, loras=loras, warm_up=True)
-    compare = compared(settings.compare_tokenizer, model.path)
+    compare = comparison_tokenizer(settings.compare_tokenizer, model.path)
     with bind(settings.host, settings.port) as listener:
-        engine = ProcessEngine(
-            with_engine(load)(settings, model),
+        engine = SupervisedEngine(
+            engine_loader(load)(settings, model),
             model.tokenizer,
             settings.log_level,
             model.path,
             functools.partial(fetch_with_line, model),
-            patience=Patience(step=settings.engine_timeout),
+            timeouts=Timeouts(step=settings.engine_timeout),
         )
         switching = None
         if settings.switching:
-            switching = Switching(engine, settings, with_engine(load), loras)
+            switching = ModelSwitcher(engine, settings, engine_loader(load), loras)
         app = create_app(settings, engine, compare=compare, switching=switching)
         server = http_server(listener, app)
         tell(f"Tokenglass is at {address(settings, server.port)}")
@@ -146,10 +107,10 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
 
 def run(server: BaseWSGIServer, engine: EngineClient, tell: Callable[[str], None]) -> str | None:
     """Start `engine`, serve, and end both. See `serve`."""
-    watch = _Watch(server, tell)
+    printer = _StatusPrinter(server, tell)
     try:
         _on_signals(_interrupt)
-        engine.listen(watch.on_state)
+        engine.listen(printer.on_state)
         engine.start()
         server.serve_forever()
     except KeyboardInterrupt:
@@ -158,7 +119,7 @@ def run(server: BaseWSGIServer, engine: EngineClient, tell: Callable[[str], None
         _on_signals(signal.SIG_IGN)
         engine.close()
         server.server_close()
-    return watch.failure
+    return printer.failure
 
 
 def _on_signals(handler: signal.Handlers | Callable[[int, FrameType | None], None]) -> None:
@@ -173,7 +134,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def address(settings: Settings, port: int) -> str:
-    """Where to point a browser."""
+    """Return the URL for a browser."""
     host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
         settings.host, settings.host
     )
@@ -185,13 +146,13 @@ def _kv_cache(hello: Hello) -> str:
     limits = hello.limits
     return (
         f"KV cache: {hello.memory.kv_cache / 1e6:.1f} MB in {hello.model.kv_dtype}, "
-        f"{limits.kv_blocks} blocks of "
+        f"{limits.n_blocks} blocks of "
         f"{limits.block_tokens} tokens; up to {limits.context} tokens for each of "
-        f"{limits.active} at once"
+        f"{limits.slots} at once"
     )
 
 
-class _Watch:
+class _StatusPrinter:
     """Tells the terminal about the engine, and stops the server when it cannot start."""
 
     def __init__(self, server: BaseWSGIServer, tell: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""Waiting on a socket that other threads send on, and ending one so that its last bytes arrive."""
+"""Helpers for sockets: wait until readable, and close so that the last bytes sent arrive."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import socket
 import time
 
 LINGER_SECONDS = 2.0
-"""How long a peer may go on sending after the last byte of ours."""
+"""Time that a peer may go on sending after our last byte."""
 READ_BYTES = 65536
 
-# A poll needs no descriptor of its own, as epoll and kqueue do; Windows has no poll.
+# poll needs no file descriptor of its own, unlike epoll and kqueue. Windows has no poll.
 _Selector: type[selectors.BaseSelector] = getattr(
     selectors, "PollSelector", selectors.SelectSelector
 )
 
 
 def wait_readable(sock: socket.socket, seconds: float) -> bool:
-    """Wait until `sock` has bytes or has ended; False after `seconds` without either.
+    """Wait until `sock` has bytes or is closed; return False after `seconds`.
 
-    The socket's own timeout stays for what is sent: a thread may be sending meanwhile.
+    The socket's own timeout is not changed: another thread may be sending.
     """
     with _Selector() as selector:
         selector.register(sock, selectors.EVENT_READ)
@@ -28,10 +28,10 @@ def wait_readable(sock: socket.socket, seconds: float) -> bool:
 
 
 def finish(sock: socket.socket) -> None:
-    """End the sending side, and discard what still comes for `LINGER_SECONDS` at most.
+    """Shut down the sending side and discard incoming bytes for at most `LINGER_SECONDS`.
 
-    A socket that is closed with bytes unread resets its connection, and a reset makes the peer
-    lose what it had not read yet: the answer to a request that was too large, a close frame.
+    close() with unread bytes resets the connection. A reset makes the peer lose what it has not
+    read yet: the response to a request that was too large, or a close frame.
     """
     end = time.monotonic() + LINGER_SECONDS
     with contextlib.suppress(OSError, ValueError):  # ValueError: closed already
@@ -42,6 +42,6 @@ def finish(sock: socket.socket) -> None:
 
 
 def hang_up(sock: socket.socket) -> None:
-    """End both directions at once; threads that read or send on `sock` wake."""
+    """Shut down both directions; threads that read or send on `sock` wake up."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)

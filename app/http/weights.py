@@ -1,6 +1,6 @@
-"""`/api/weights`: what the running model is made of, and what one of its tensors is like.
+"""`/api/weights`: list the tensors of the running model, and summarise one of them.
 
-Read from the model's files by this process; the engine is not asked, and needs no device for it.
+The server reads the model's files itself; the engine is not involved.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import msgspec
 from flask import Flask, Response, request
 
 from app import tale
-from app.engines import EngineClient
-from app.openai_schema import ModelNotFoundError
-from app.protocol import Hello
+from app.engine.client import EngineClient
+from app.http.errors import ModelNotFoundError
+from app.ws.protocol import Hello
 from gpu import Inventory, TensorSummary
 
 
 def register(app: Flask, engine: EngineClient) -> None:
-    """Add the routes. They read the model that `engine` runs, and no other."""
+    """Add the routes. They read only the model that `engine` runs."""
     reading = threading.Lock()
-    """One summary at a time: each keeps pieces of a tensor in memory."""
+    """Held while a tensor is summarised: each summary keeps parts of a tensor in memory."""
 
     @app.get("/api/weights")
     def weights() -> Response:
@@ -42,20 +42,20 @@ def _path(engine: EngineClient) -> Path:
 
 
 def _running(engine: EngineClient) -> Hello:
-    """The hello; raises ModelNotFoundError when the request asks for another model."""
-    hello, wanted = engine.require_ready(), request.args.get("model")
-    if wanted is not None and wanted != hello.model.name:
+    """Return the engine's hello. Raises ModelNotFoundError if another model is requested."""
+    hello, requested = engine.require_ready(), request.args.get("model")
+    if requested is not None and requested != hello.model.name:
         raise ModelNotFoundError(
-            f"the model here is {hello.model.name!r}, not {wanted!r}; ask for that, "
-            "or leave model out",
+            f"this server runs the model {hello.model.name!r}, but the request names "
+            f"{requested!r}; change that, or leave model out",
             "model",
         )
     return hello
 
 
 def _device_dtype(hello: Hello) -> str | None:
-    """How weights lie on the device. PyTorch keeps them as float32, whatever they were rounded to:
-    the engine's formats say nothing about it."""
+    """Return the storage type of the weights on the device; None for PyTorch, which keeps rounded
+    weights as float32."""
     return None if hello.device.backend == "torch" else hello.model.dtype
 
 

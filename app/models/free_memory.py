@@ -1,8 +1,8 @@
-"""What memory there is for a model: the device's, as far as anybody tells, and the host's.
+"""Free memory for a model: that of the device, where it can be known, and that of the host.
 
-WebGPU does not tell. A software or integrated device, and PyTorch, share the host's memory, which
-the system tells. Of cards with their own, NVIDIA's tool and AMD's driver tell on Linux; with others
-it is a matter of trying.
+WebGPU does not report free memory. Software and integrated devices, and PyTorch, use the host's
+memory, which the system reports. For GPUs with their own memory, nvidia-smi reports it, and on
+Linux AMD's driver. For others it is unknown.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from gpu import DeviceInfo, Footprint
 
 SHARED_KINDS = ("integrated GPU", "software device", "CPU")
 NVIDIA = ("nvidia-smi", "--query-gpu=name,memory.free", "--format=csv,noheader,nounits")
-"""A line for each card: its name, and MiB."""
-SECONDS = 10
-"""The most that the tool may take; it is slow where it first has to wake a card."""
+"""Prints one line per GPU: its name and its free MiB."""
+TOOL_SECONDS = 10
+"""Time limit of nvidia-smi; it is slow if it first has to wake up a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
-    """Bytes, None where nobody tells. `shared`: the device's are the host's."""
+class FreeMemory:
+    """Free bytes, None if unknown. `shared`: the device uses the host's memory."""
 
     device: int | None
     host: int | None
     shared: bool
 
-    def plus(self, spare_bytes: int) -> Free:
-        """With what will be given back on the device."""
+    def plus(self, spare_bytes: int) -> FreeMemory:
+        """Return the free memory after `spare_bytes` have been freed on the device."""
         return self if self.device is None else replace(self, device=self.device + spare_bytes)
 
     def holds(self, need: Footprint) -> bool:
-        """As far as is known."""
+        """Return whether a model that needs this fits; memory of unknown size holds anything."""
         if self.shared:
             return self.device is None or need.total + need.waiting <= self.device
         return (self.device is None or need.total <= self.device) and (
@@ -44,48 +44,50 @@ class Free:
         )
 
 
-def free_memory(settings: Settings) -> Free:
-    """Of the device that these settings choose."""
+def free_memory(settings: Settings) -> FreeMemory:
+    """Return the free memory of the device that these settings select."""
     host = host_bytes()
     if settings.backend == "torch":
-        return Free(host, host, shared=True)
+        return FreeMemory(host, host, shared=True)
     import gpu
 
-    device = _chosen(gpu.devices(), settings.adapter)
+    device = _selected_device(gpu.devices(), settings.adapter)
     if device is not None and device.kind in SHARED_KINDS:
-        return Free(host, host, shared=True)
-    return Free(card_bytes(device) if device else None, host, shared=False)
+        return FreeMemory(host, host, shared=True)
+    return FreeMemory(card_bytes(device) if device else None, host, shared=False)
 
 
-def _chosen(devices: list[DeviceInfo], wanted: str | None) -> DeviceInfo | None:
-    """As the engine chooses; None leaves the complaint to it."""
-    if not wanted:
+def _selected_device(devices: list[DeviceInfo], adapter: str | None) -> DeviceInfo | None:
+    """Return the device that the engine would select; None where it will raise an error."""
+    if not adapter:
         return next(iter(devices), None)
-    if wanted.isdecimal():
-        return devices[int(wanted)] if int(wanted) < len(devices) else None
-    named = (d for d in devices if wanted.lower() in f"{d.name} {d.driver}".lower())
+    if adapter.isdecimal():
+        return devices[int(adapter)] if int(adapter) < len(devices) else None
+    named = (d for d in devices if adapter.lower() in f"{d.name} {d.driver}".lower())
     return next(named, None)
 
 
 def card_bytes(device: DeviceInfo, root: Path = Path("/")) -> int | None:
-    """Free memory of a card of its own. Where it may be one of several (of NVIDIA those of that
-    name, of AMD any), the largest."""
+    """Return the free memory of a GPU with its own memory; None if unknown.
+
+    If several match (NVIDIA: same name, AMD: any), it is the largest.
+    """
     if "nvidia" in device.name.lower():
         return max((free for name, free in _nvidia_cards() if name == device.name), default=None)
     if not any(word in device.name for word in ("AMD", "Radeon")):
         return None
-    found = map(_amd_free, root.glob("sys/class/drm/card*/device"))
-    return max((free for free in found if free is not None), default=None)
+    free_bytes = map(_amd_free, root.glob("sys/class/drm/card*/device"))
+    return max((free for free in free_bytes if free is not None), default=None)
 
 
 def _nvidia_cards() -> list[tuple[str, int]]:
-    """Names and free bytes."""
+    """Return (name, free bytes) of each NVIDIA GPU."""
     tool = shutil.which(NVIDIA[0])
     if tool is None:
         return []
     try:
         lines = subprocess.run(
-            (tool, *NVIDIA[1:]), capture_output=True, text=True, timeout=SECONDS, check=True
+            (tool, *NVIDIA[1:]), capture_output=True, text=True, timeout=TOOL_SECONDS, check=True
         ).stdout.splitlines()
         cards = [line.rpartition(",") for line in lines]
         return [(name.strip(), int(free) * MIB) for name, _, free in cards]
@@ -94,7 +96,7 @@ def _nvidia_cards() -> list[tuple[str, int]]:
 
 
 def _amd_free(card: Path) -> int | None:
-    """As the kernel's amdgpu driver tells it; None of cards of others."""
+    """Return the free bytes as reported by the amdgpu kernel driver; None for other drivers."""
     try:
         total, used = (
             int((card / f"mem_info_vram_{which}").read_text("ascii")) for which in ("total", "used")
@@ -105,13 +107,13 @@ def _amd_free(card: Path) -> int | None:
 
 
 def host_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that this machine can give, or what a container is limited to if that is less."""
-    found = [n for n in (_available(root), _container_left(root)) if n is not None]
-    return min(found, default=None)
+    """Return the available memory of this machine, or of its container if that is less."""
+    known = [n for n in (_available(root), _container_left(root)) if n is not None]
+    return min(known, default=None)
 
 
 def _available(root: Path) -> int | None:
-    """What the kernel could hand out without swapping; all there is, where it does not say."""
+    """Return the bytes available without swapping; all memory if the system does not say."""
     try:
         for line in (root / "proc/meminfo").read_text("ascii").splitlines():
             key, _, value = line.partition(":")
@@ -121,13 +123,15 @@ def _available(root: Path) -> int | None:
         pass
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # as on Windows
+    except (AttributeError, ValueError, OSError):  # Windows
         return None
 
 
 def _container_left(root: Path) -> int | None:
-    """Of the limit of this control group, version 2. Cached files count as used there, as those of
-    a model just fetched, but give way."""
+    """Return the bytes left below the limit of this cgroup (v2); None if there is no limit.
+
+    The page cache counts as used there, but is reclaimed when memory is needed.
+    """
     group = root / "sys/fs/cgroup"
     try:
         limit = (group / "memory.max").read_text("ascii").strip()

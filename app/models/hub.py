@@ -1,9 +1,9 @@
-"""Models of the Hugging Face hub: what a repository holds, and fetching the files a model needs.
+"""Models on the Hugging Face hub: list a repository and download the files that a model needs.
 
-`huggingface_hub` does the work: its cache folder (HF_HOME, HF_HUB_CACHE), its tokens (HF_TOKEN,
-`hf auth login`), its endpoint (HF_ENDPOINT), its offline mode (HF_HUB_OFFLINE), and going on after
-a cut. Here is what it leaves open: which files are needed (never a pickle), that what arrived is
-what the hub has, how far it is, cancelling, and errors that say what to do.
+`huggingface_hub` does the work, with its cache folder (HF_HOME, HF_HUB_CACHE), its tokens
+(HF_TOKEN, `hf auth login`), its endpoint (HF_ENDPOINT), its offline mode (HF_HUB_OFFLINE) and its
+resuming of interrupted downloads. This module adds the choice of files (never a pickle), checks of
+size and hash, progress, cancelling, and errors that say what to do.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, but
     hf_raise_for_status,
 )
 
-from app.hub_cache import remember, remembered, snapshot_folder
-from app.hub_errors import TRANSPORT_ERROR, HubError, NotOnHub, hub_errors
-from app.transfer import Cancelled, Transfer, progress_bar
+from app.models.hub_cache import read_ref, snapshot_folder, write_ref
+from app.models.hub_errors import TRANSPORT_ERROR, HubError, NotOnHub, hub_errors
+from app.models.transfer import Cancelled, Transfer, progress_bar
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}", re.ASCII)
@@ -43,11 +43,11 @@ SMALL_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-"""What is read beside the weights; the first must be there."""
+"""Files that are read besides the weights; the first is required."""
 TOKENIZER, SENTENCE_PIECE = "tokenizer.json", "tokenizer.model"
-"""The second is read, and fetched, where the first is missing."""
+"""The second is used if the first is missing."""
 MAX_SMALL_BYTES = 256 << 20
-"""Far above the largest real tokenizer.json."""
+"""Limit on the size of such a file; far above the largest real tokenizer.json."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
 GGUF = ".gguf"
@@ -55,21 +55,21 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 LOOK_UP_SECONDS = 10.0
 HASH_BYTES = 1 << 20
 SPARE_BYTES = 64 << 20
-"""Room on the disk that a download leaves free."""
+"""Disk space that a download must leave free."""
 
 if "HF_HUB_DISABLE_XET" not in os.environ:
-    # The client's other way to fetch, through hf_xet, runs in threads that a cancelled download
-    # does not reach. HF_HUB_DISABLE_XET=0 brings it back.
+    # Downloads through hf_xet run in threads that cannot be cancelled. HF_HUB_DISABLE_XET=0 turns
+    # them on again.
     constants.HF_HUB_DISABLE_XET = True
 
 constants.DOWNLOAD_CHUNK_SIZE = 1 << 20
-"""A cut loses the piece that it falls in, and a cancelled download ends with one: on a slow line
-the client's own 10 MiB would be too much of both."""
+"""An interrupted download loses one chunk, and cancelling takes effect after one: on a slow
+connection the client's default of 10 MiB is too much for both."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a repository. `sha256` of its bytes, or `git_id` where the hub knows only that."""
+    """File of a repository, with its SHA-256, or its git blob id if the hub has only that."""
 
     name: str
     n_bytes: int
@@ -79,55 +79,64 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One commit of a repository. `files` is None when the hub could not be asked: then what is in
-    the cache is all there is."""
+    """One commit of a repository. `files` is None if the hub could not be reached: then only the
+    files in the cache can be used."""
 
     repository: str
     commit: str
     folder: Path
     files: Mapping[str, HubFile] | None
     branch: str | None = None
-    """Under this name too it is found in the cache, once something of it is there."""
+    """Branch to record in the cache for this commit, so that it is found when offline."""
 
     def missing(self, names: tuple[str, ...]) -> tuple[HubFile, ...]:
-        """Those of `names` that are in the repository and not in the cache."""
+        """Return the files among `names` that are in the repository but not in the cache."""
         files = self.files or {}
         return tuple(
             files[name] for name in names if name in files and not (self.folder / name).is_file()
         )
 
     def missing_small(self) -> tuple[HubFile, ...]:
-        """As `missing`, of what is needed beside the weights, with their index."""
-        instead = () if TOKENIZER in (self.files or {}) else (SENTENCE_PIECE,)
-        found = self.missing((*SMALL_FILES, *instead, INDEX))
-        for file in found:
+        """Return the missing files needed besides the weights, the index of the weights included.
+
+        Raises NotOnHub for one that is too large.
+        """
+        fallback = () if TOKENIZER in (self.files or {}) else (SENTENCE_PIECE,)
+        missing = self.missing((*SMALL_FILES, *fallback, INDEX))
+        for file in missing:
             if file.n_bytes > MAX_SMALL_BYTES:
                 raise NotOnHub(
-                    f"{self.repository}: {file.name} has {file.n_bytes:,} bytes; "
-                    f"{MAX_SMALL_BYTES:,} are the most that are fetched"
+                    f"{self.repository}: {file.name} has {file.n_bytes:,} bytes, but at most "
+                    f"{MAX_SMALL_BYTES:,} are expected of such a file; take another model"
                 )
-        return found
+        return missing
 
     def weight_names(self) -> tuple[str, ...]:
-        """The weight files; the index must have been fetched. Raises NotOnHub when there are no
-        safetensors, and HubError when some are neither here nor to be had."""
-        here = {path.name for path in self.folder.iterdir() if path.is_file()}
-        has = here if self.files is None else self.files
+        """Return the names of the weight files; the index must have been downloaded.
+
+        Raises NotOnHub if there are no safetensors, HubError if some are not in the cache and the
+        hub cannot be reached.
+        """
+        cached = {path.name for path in self.folder.iterdir() if path.is_file()}
+        available = cached if self.files is None else self.files
         names: tuple[str, ...] = ()
-        if WEIGHTS in has:
+        if WEIGHTS in available:
             names = (WEIGHTS,)
-        elif INDEX in has:
+        elif INDEX in available:
             names = (INDEX, *_shards(self.folder / INDEX))
-        if self.files is None and not (names and here.issuperset(names)):
+        if self.files is None and not (names and cached.issuperset(names)):
             raise HubError(
                 f"only part of {self.repository} is in the cache ({self.folder}), and the hub "
-                "cannot be asked; connect, and start again to fetch the rest"
+                "cannot be reached; connect to the network and start again to download the rest"
             )
         if names:
             return names
-        pickles = sorted(name for name in has if name.endswith(PICKLES))
-        hint = f"; {pickles[0]} may run code when it is read, and is not" if pickles else ""
-        raise NotOnHub(f"{self.repository} has neither {WEIGHTS} nor {INDEX}{hint}")
+        pickles = sorted(name for name in available if name.endswith(PICKLES))
+        hint = f"; {pickles[0]} is a pickle, which can run code, and is never read"
+        raise NotOnHub(
+            f"{self.repository} has neither {WEIGHTS} nor {INDEX}{hint if pickles else ''}; "
+            "take a model that is saved as safetensors or GGUF"
+        )
 
     def fetch(
         self,
@@ -135,11 +144,13 @@ class Snapshot:
         on_transfer: Callable[[Transfer], None] = lambda transfer: None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Fetch files into the cache and check them. A file that is cut off is gone on with while
-        this runs; one that was cancelled begins anew next time. Raises HubError, NotOnHub,
-        Cancelled."""
+        """Download files into the cache and check them.
+
+        An interrupted file is resumed during this call; a cancelled one starts again next time.
+        Raises HubError, NotOnHub, Cancelled.
+        """
         total = sum(file.n_bytes for file in files)
-        _check_room(total)
+        _check_disk_space(total)
         done = 0
         for file in files:
             bar = progress_bar(file.name, file.n_bytes, done, total, on_transfer, cancelled)
@@ -151,13 +162,13 @@ class Snapshot:
                         self.repository, file.name, revision=self.commit, tqdm_class=bar
                     )
                 )
-            _check(self.repository, file, path)
+            _check_file(self.repository, file, path)
             done += file.n_bytes
         if self.branch is not None and self.branch != self.commit and files:
-            remember(self.repository, self.branch, self.commit)
+            write_ref(self.repository, self.branch, self.commit)
 
     def read(self, file: HubFile, at: int, n_bytes: int) -> bytes:
-        """A few bytes of a remote file, from `at` on. Raises HubError, NotOnHub."""
+        """Return `n_bytes` bytes of a remote file, from offset `at`. Raises HubError, NotOnHub."""
         if not n_bytes:
             return b""
         url = huggingface_hub.hf_hub_url(self.repository, file.name, revision=self.commit)
@@ -171,23 +182,24 @@ class Snapshot:
             hf_raise_for_status(answer)
             if answer.status_code != HTTPStatus.PARTIAL_CONTENT:
                 raise HubError(
-                    f"{self.repository}: the hub gives {file.name} only as a whole, so it cannot "
-                    "be judged before it is fetched; fetch it, and give its path"
+                    f"{self.repository}: the hub does not send parts of {file.name}, so the model "
+                    "cannot be checked before it is downloaded; download the file and give its path"
                 )
             data = answer.read()
         if len(data) != n_bytes:
             raise HubError(
-                f"{self.repository}: {file.name} came with {len(data)} of {n_bytes} bytes"
+                f"{self.repository}: expected {n_bytes} bytes of {file.name}, but the hub sent "
+                f"{len(data)}; try again"
             )
         return bytes(data)
 
     def has_safetensors(self) -> bool:
-        """Are there weights that need no choosing?"""
-        here = self.files if self.files is not None else {p.name for p in self.folder.iterdir()}
-        return WEIGHTS in here or INDEX in here
+        """Return whether the repository has weights as safetensors, so that none need choosing."""
+        names = self.files if self.files is not None else {p.name for p in self.folder.iterdir()}
+        return WEIGHTS in names or INDEX in names
 
     def shapes(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-        """Shape of every tensor, from the headers of remote weight files: a few KB of each."""
+        """Return the shape of every tensor, read from the headers of the remote weight files."""
         shapes: dict[str, tuple[int, ...]] = {}
         for name in names:
             if not name.endswith(".safetensors"):
@@ -198,49 +210,51 @@ class Snapshot:
                 )
             for tensor, info in header.tensors.items():
                 if not all(type(size) is int and size >= 0 for size in info.shape):
-                    raise NotOnHub(f"{self.repository}: {name}: {tensor} has no usable shape")
+                    raise NotOnHub(f"{self.repository}: {name}: the shape of {tensor} is invalid")
                 shapes[tensor] = tuple(info.shape)
         return shapes
 
 
 def is_hub_id(name: str) -> bool:
-    """Could `name` be OWNER/MODEL on the hub?"""
+    """Return whether `name` has the form OWNER/MODEL of the hub."""
     return bool(REPOSITORY.fullmatch(name)) and ".." not in name and "--" not in name
 
 
 def look_up(repository: str, revision: str | None = None, config: str = SMALL_FILES[0]) -> Snapshot:
-    """Ask the hub for a revision (branch, tag or commit; main if None) and fetch its `config`,
-    nothing else; of a model where there are only GGUF files, nothing at all. Without a network, or
-    in offline mode, what is in the cache.
+    """Look up a revision (branch, tag or commit; main if None) and download only its `config`.
 
-    Raises NotOnHub and HubError.
+    From a repository with GGUF files only, nothing is downloaded. Without a network, or in offline
+    mode, the snapshot is that of the cache. Raises NotOnHub and HubError.
     """
     if revision is not None and (not REVISION.fullmatch(revision) or ".." in revision):
-        raise NotOnHub(f"--revision {revision!r} is not a branch, a tag or a commit")
-    wanted = revision or constants.DEFAULT_REVISION
-    with hub_errors(repository, wanted):
+        raise NotOnHub(f"--revision must be a branch, tag or commit, but got {revision!r}")
+    branch = revision or constants.DEFAULT_REVISION
+    with hub_errors(repository, branch):
         try:
-            commit, files = _list(repository, wanted)
+            commit, files = _list_files(repository, branch)
         except (OfflineModeIsEnabled, HfHubHTTPError, TRANSPORT_ERROR) as error:
-            return _cached(repository, wanted, config, error)
+            return _cached_snapshot(repository, branch, config, error)
         is_model = config == SMALL_FILES[0]
         if is_model and config not in files and any(name.lower().endswith(GGUF) for name in files):
             folder = snapshot_folder(repository, commit)
-            return Snapshot(repository, commit, folder, files, branch=wanted)
+            return Snapshot(repository, commit, folder, files, branch=branch)
         if config not in files:
-            what = "a language model" if is_model else "an adapter"
-            raise NotOnHub(f"{repository} has no {config}; is it {what}?")
+            kind = "a language model" if is_model else "an adapter"
+            raise NotOnHub(f"{repository} has no {config}; check that it is {kind}")
         if files[config].n_bytes > MAX_SMALL_BYTES:
-            raise NotOnHub(f"{repository}: {config} is too large to be a config")
-        # By the name of the branch, so that the cache learns which commit it is at.
-        path = Path(huggingface_hub.hf_hub_download(repository, config, revision=wanted))
-        if path.parent.name != commit:  # it moved between the two requests
-            commit, files = _list(repository, path.parent.name)
-        _check(repository, files[config], path)
+            raise NotOnHub(
+                f"{repository}: {config} has {files[config].n_bytes:,} bytes, but a config has at "
+                f"most {MAX_SMALL_BYTES:,}"
+            )
+        # By the name of the branch, so that the cache records its commit.
+        path = Path(huggingface_hub.hf_hub_download(repository, config, revision=branch))
+        if path.parent.name != commit:  # the branch moved between the two requests
+            commit, files = _list_files(repository, path.parent.name)
+        _check_file(repository, files[config], path)
         return Snapshot(repository, commit, path.parent, files)
 
 
-def _list(repository: str, revision: str) -> tuple[str, dict[str, HubFile]]:
+def _list_files(repository: str, revision: str) -> tuple[str, dict[str, HubFile]]:
     info = huggingface_hub.HfApi().model_info(
         repository, revision=revision, files_metadata=True, timeout=LOOK_UP_SECONDS
     )
@@ -253,12 +267,13 @@ def _list(repository: str, revision: str) -> tuple[str, dict[str, HubFile]]:
     return str(info.sha), files
 
 
-def _cached(repository: str, revision: str, config: str, why: BaseException) -> Snapshot:
-    """The cache's, because the hub cannot be asked; `why` is raised again when it has none or when
-    the hub did answer."""
-    answered = isinstance(why, HfHubHTTPError) and why.response.status_code < 500
-    if answered:
-        raise why
+def _cached_snapshot(repository: str, revision: str, config: str, error: BaseException) -> Snapshot:
+    """Return the snapshot in the cache after the hub failed with `error`.
+
+    Raises `error` again if there is none, or if the hub was reached and refused.
+    """
+    if isinstance(error, HfHubHTTPError) and error.response.status_code < 500:
+        raise error
     try:
         path = Path(
             huggingface_hub.hf_hub_download(
@@ -266,11 +281,11 @@ def _cached(repository: str, revision: str, config: str, why: BaseException) -> 
             )
         )
     except LocalEntryNotFoundError:
-        commit = remembered(repository, revision)
+        commit = read_ref(repository, revision)
         folder = snapshot_folder(repository, commit)
         if config == SMALL_FILES[0] and any(folder.rglob(f"*{GGUF}")):
             return Snapshot(repository, commit, folder, None)
-        raise why from None
+        raise error from None
     return Snapshot(repository, path.parent.name, path.parent, None)
 
 
@@ -279,18 +294,23 @@ def _shards(index: Path) -> tuple[str, ...]:
     try:
         names = dict.fromkeys(json.loads(index.read_bytes())["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise NotOnHub(f"{index}: not an index of weight files") from None
+        raise NotOnHub(
+            f'{index}: expected an index of weight files ({{"weight_map": …}})'
+        ) from None
     for name in names:
         if not isinstance(name, str) or not SHARD.fullmatch(name):
-            raise NotOnHub(f"{index}: names a weight file {name!r}; expected NAME.safetensors")
+            raise NotOnHub(
+                f"{index}: expected weight files named NAME.safetensors, but got {name!r}"
+            )
     return tuple(names)
 
 
-# ---- what arrived, and where it lies ---------------------------------------------------------
+# ---- checks of downloads ---------------------------------------------------------------------
 
 
-def _check(repository: str, file: HubFile, path: Path) -> None:
-    """Is the file what the hub has? What is not is thrown away, so that it can be fetched again."""
+def _check_file(repository: str, file: HubFile, path: Path) -> None:
+    """Compare size and hash of a downloaded file with the hub's; delete it and raise HubError if
+    they differ."""
     n_bytes = path.stat().st_size
     if file.sha256 is not None:
         found, expected = _digest(path, hashlib.sha256()), file.sha256
@@ -304,9 +324,9 @@ def _check(repository: str, file: HubFile, path: Path) -> None:
     path.resolve().unlink()
     path.unlink(missing_ok=True)
     raise HubError(
-        f"{repository}: {file.name} was damaged on the way: it has {n_bytes:,} bytes and checksum "
-        f"{found[:12]}, but the hub says {file.n_bytes:,} and {expected[:12]}; it was thrown away, "
-        "try again"
+        f"{repository}: the download of {file.name} is damaged: expected {file.n_bytes:,} bytes "
+        f"with checksum {expected[:12]}, but got {n_bytes:,} bytes with {found[:12]}; the file was "
+        "deleted, try again"
     )
 
 
@@ -317,14 +337,14 @@ def _digest(path: Path, digest: Any) -> str:
     return str(digest.hexdigest())
 
 
-def _check_room(n_bytes: int) -> None:
+def _check_disk_space(n_bytes: int) -> None:
     folder = Path(constants.HF_HUB_CACHE).expanduser().absolute()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if n_bytes and n_bytes + SPARE_BYTES > free:
         raise HubError(
-            f"the model has {n_bytes / 1e9:.2f} GB to fetch, but the disk of the cache "
-            f"({constants.HF_HUB_CACHE}) has {free / 1e9:.2f} GB free; make room, or set "
+            f"the download needs {n_bytes / 1e9:.2f} GB, but the disk of the cache "
+            f"({constants.HF_HUB_CACHE}) has {free / 1e9:.2f} GB free; free some space, or set "
             "HF_HUB_CACHE to a folder on another disk"
         )

@@ -1,4 +1,4 @@
-"""The cache of `huggingface_hub` on this machine: what lies in it, and where."""
+"""Cache of `huggingface_hub` on this machine: its repositories, folders and refs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from huggingface_hub.file_download import repo_folder_name
 
 @dataclass(frozen=True, slots=True)
 class CachedRepository:
-    """Of models. `snapshots`: of each commit, the files that are there and their bytes; `n_bytes`:
-    of all of it on the disk."""
+    """Cached repository of a model.
+
+    n_bytes    size on disk
+    snapshots  per commit: file name to size in bytes
+    """
 
     name: str
     n_bytes: int
@@ -22,7 +25,7 @@ class CachedRepository:
 
 
 def cached_repositories() -> Iterator[CachedRepository]:
-    """What is in the cache, if there is one."""
+    """Yield the model repositories in the cache; none if there is no cache."""
     if not Path(constants.HF_HUB_CACHE).is_dir():
         return
     for repo in huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE).repos:
@@ -39,19 +42,19 @@ def cached_repositories() -> Iterator[CachedRepository]:
 
 
 def snapshot_folder(repository: str, commit: str) -> Path:
-    """Where a commit's files are, whether there are any or not."""
+    """Return the folder of a commit's files; it need not exist."""
     return _storage(repository) / "snapshots" / commit
 
 
-def remember(repository: str, revision: str, commit: str) -> None:
-    """That a branch is at a commit, as the client notes it: for when the hub cannot be asked."""
+def write_ref(repository: str, revision: str, commit: str) -> None:
+    """Record the commit of a branch in the client's format, for when the hub is unreachable."""
     ref = _storage(repository) / "refs" / revision
     ref.parent.mkdir(parents=True, exist_ok=True)
     ref.write_text(commit)
 
 
-def remembered(repository: str, revision: str) -> str:
-    """The commit of a branch; a commit is one itself."""
+def read_ref(repository: str, revision: str) -> str:
+    """Return the recorded commit of a branch; `revision` itself if there is no record."""
     ref = _storage(repository) / "refs" / revision
     return ref.read_text().strip() if ref.is_file() else revision
 

@@ -1,5 +1,5 @@
-"""Will a model fit? Its need, computed before anything large is fetched or loaded, beside what
-there is; and what to choose where that is too little."""
+"""Check whether a model fits in memory before it is downloaded or loaded, and suggest settings with
+which it would fit."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.config import Settings
-from app.free_memory import Free, free_memory
+from app.engine.options import load_options
+from app.models.free_memory import FreeMemory, free_memory
 from gpu import DeviceError, Footprint, ModelError, Shapes
 
-SMALL_BYTES = 256 << 20
-"""Any device that runs at all has this much: no need to look."""
+UNCHECKED_BYTES = 256 << 20
+"""Models up to this size are accepted without looking at the free memory."""
 DTYPES = ("f32", "f16", "q8", "q4")
 CONTEXTS = (32768, 16384, 8192, 4096, 2048, 1024, 512)
-SMALL_KV = ("q8", "q8q4", "rotated4")
-"""The first of these costs nearly nothing; the others are for those who ask."""
+SMALL_KV_DTYPES = ("q8", "q8q4", "rotated4")
+"""Only the first is suggested: it costs almost no quality."""
 
-Need = Callable[[str, int | None, str | None], Footprint]
-"""Of a storage type, a context, and how keys and values are stored."""
+FootprintOf = Callable[[str, int | None, str | None], Footprint]
+"""footprint_of(dtype, context, kv_dtype) -> Footprint."""
 
 
 def expect_fit(
@@ -31,22 +32,28 @@ def expect_fit(
     *,
     spare_bytes: int = 0,
     loras: Mapping[str, Path] | None = None,
-    free: Free | None = None,
+    free: FreeMemory | None = None,
 ) -> Footprint:
-    """What the model at `path` needs with these settings. `shapes`: of weights that are not there
-    yet; `spare_bytes`: what will be given back before it is loaded; `loras`: folders of adapters;
-    `free`: None: what there is. Raises DeviceError with the numbers, and with what would fit, when
-    that is less, and ModelError for a model that cannot be run at all."""
-    need = functools.cache(functools.partial(_footprint, path, settings, shapes, loras))
-    wanted = need(settings.dtype, settings.context, settings.kv_dtype)
-    if wanted.total + wanted.waiting <= SMALL_BYTES:
-        return wanted
+    """Return the memory that the model at `path` needs with these settings.
+
+    shapes       shapes of weights that are not downloaded yet
+    spare_bytes  memory that will be freed before the model is loaded
+    loras        folders of adapters
+    free         free memory; measured if None
+
+    Raises DeviceError if it does not fit, with the numbers and with settings that would fit, and
+    ModelError for a model that cannot be run.
+    """
+    footprint_of = functools.cache(functools.partial(_footprint, path, settings, shapes, loras))
+    requested = footprint_of(settings.dtype, settings.context, settings.kv_dtype)
+    if requested.total + requested.waiting <= UNCHECKED_BYTES:
+        return requested
     free = (free or free_memory(settings)).plus(spare_bytes)
-    if free.holds(wanted):
-        return wanted
+    if free.holds(requested):
+        return requested
     raise DeviceError(
-        f"{name} at {settings.dtype} needs {_told(wanted)}; {_there_is(free, wanted)}. "
-        f"{_advice(need, settings, wanted, free)}"
+        f"{name} at {settings.dtype} needs {_describe_need(requested)}; "
+        f"{_describe_free(free, requested)}. {_advice(footprint_of, settings, requested, free)}"
     )
 
 
@@ -59,105 +66,112 @@ def _footprint(
     context: int | None,
     kv_dtype: str | None,
 ) -> Footprint:
+    options = load_options(settings, loras)
     return Footprint.of(
         path,
-        dtype,
+        replace(options, dtype=dtype, context=context, kv_dtype=kv_dtype),
         shapes=shapes,
-        backend=settings.backend,
-        kv_dtype=kv_dtype,
-        n_slots=settings.slots,
-        context=context,
-        kv_bytes=settings.kv_bytes,
-        loras=loras,
-        expert_slots=settings.expert_slots,
     )
 
 
-def _told(need: Footprint) -> str:
+def _describe_need(need: Footprint) -> str:
     parts = [f"{_gb(need.weights)} of weights"]
     if need.waiting:
-        parts[0] += f" with {need.n_slots} of {need.n_experts} experts"
+        parts[0] += f" with {need.resident_experts} of {need.n_experts} experts"
     if need.adapters:
         parts.append(f"{_gb(need.adapters)} of adapters")
     parts += [
         f"{_gb(need.kv_cache)} of KV cache in {need.kv_dtype} for {need.context:,} tokens",
-        "a tenth for the rest",
+        "10% for activations and buffers",
     ]
-    waiting = f", and {_gb(need.waiting)} in the host's memory for all experts"
+    waiting = f", and {_gb(need.waiting)} of host memory for all experts"
     return f"{_gb(need.total)}: {', '.join(parts)}{waiting if need.waiting else ''}"
 
 
-def _there_is(free: Free, need: Footprint) -> str:
-    found = [f"the device has {_gb(free.device)} free"] if free.device is not None else []
+def _describe_free(free: FreeMemory, need: Footprint) -> str:
+    parts = [f"the device has {_gb(free.device)} free"] if free.device is not None else []
     if free.shared and need.waiting:
-        found.append("and no memory of its own")
+        parts.append("which it shares with the host")
     elif need.waiting and free.host is not None:
-        found.append(f"the host {_gb(free.host)}")
-    return ", ".join(found)
+        parts.append(f"the host {_gb(free.host)}")
+    return ", ".join(parts)
 
 
-def _advice(need: Need, settings: Settings, wanted: Footprint, free: Free) -> str:
-    """What costs least of what is enough: all experts in the one memory there is, a KV cache of
-    fewer bits, the longest context that fits; or else fewer experts on the device and the highest
-    precision that fits."""
-    for flags, fits in _cheap(need, settings, wanted):
-        if free.holds(fits):
-            return f"{flags} it would need {_gb(fits.total)}"
-    ways = [*_fewer_slots(wanted, free), *_lower_precision(need, settings, wanted, free)]
-    if not ways:
+def _advice(
+    footprint_of: FootprintOf, settings: Settings, requested: Footprint, free: FreeMemory
+) -> str:
+    """Suggest the settings that fit at the least cost.
+
+    First options that cost little: no --expert-slots, a quantised KV cache, a shorter context.
+    Else fewer experts on the device, or the highest precision that fits.
+    """
+    for flags, footprint in _cheap_options(footprint_of, settings, requested):
+        if free.holds(footprint):
+            return f"{flags} it would need {_gb(footprint.total)}"
+    options = [
+        *_fewer_slots(requested, free),
+        *_lower_precision(footprint_of, settings, requested, free),
+    ]
+    if not options:
         return "No lower precision fits either: take a smaller model"
-    return "With " + ", or with ".join(f"{flags} it would need {_both(n)}" for flags, n in ways)
+    return "With " + ", or with ".join(
+        f"{flags} it would need {_describe_total(footprint)}" for flags, footprint in options
+    )
 
 
-def _cheap(need: Need, settings: Settings, wanted: Footprint) -> Iterator[tuple[str, Footprint]]:
-    dtype, kv = settings.dtype, settings.kv_dtype
-    if wanted.waiting:
-        yield "Without --expert-slots", replace(wanted, expert_slots=None)
-    if kv not in SMALL_KV and settings.backend == "wgpu":
-        smaller = _with_small_kv(need, dtype, wanted.context)
+def _cheap_options(
+    footprint_of: FootprintOf, settings: Settings, requested: Footprint
+) -> Iterator[tuple[str, Footprint]]:
+    dtype, kv_dtype = settings.dtype, settings.kv_dtype
+    if requested.waiting:
+        yield "Without --expert-slots", replace(requested, expert_slots=None)
+    if kv_dtype not in SMALL_KV_DTYPES and settings.backend == "wgpu":
+        smaller = _with_small_kv(footprint_of, dtype, requested.context)
         if smaller is not None:
-            yield f"With --kv-dtype {SMALL_KV[0]}", smaller
+            yield f"With --kv-dtype {SMALL_KV_DTYPES[0]}", smaller
     for context in CONTEXTS:
-        if context < wanted.context:
-            yield f"With --context {context}", need(dtype, context, kv)
+        if context < requested.context:
+            yield f"With --context {context}", footprint_of(dtype, context, kv_dtype)
 
 
-def _fewer_slots(need: Footprint, free: Free) -> Iterator[tuple[str, Footprint]]:
-    """The most experts on the device that fit, fewer than it has now."""
-    for n in range(need.n_slots - 1, 0, -1):
-        fits = replace(need, expert_slots=n)
-        if free.holds(fits):
-            yield f"--expert-slots {n}", fits
+def _fewer_slots(requested: Footprint, free: FreeMemory) -> Iterator[tuple[str, Footprint]]:
+    """Yield the largest number of experts on the device that fits, if any does."""
+    for n in range(requested.resident_experts - 1, 0, -1):
+        footprint = replace(requested, expert_slots=n)
+        if free.holds(footprint):
+            yield f"--expert-slots {n}", footprint
             return
 
 
 def _lower_precision(
-    need: Need, settings: Settings, wanted: Footprint, free: Free
+    footprint_of: FootprintOf, settings: Settings, requested: Footprint, free: FreeMemory
 ) -> Iterator[tuple[str, Footprint]]:
-    """The highest that fits, with a shorter context or fewer experts on the device if need be."""
-    kv = settings.kv_dtype
+    """Yield the highest precision that fits, with a shorter context or fewer experts if needed."""
+    kv_dtype = settings.kv_dtype
     for lower in DTYPES[DTYPES.index(settings.dtype) + 1 :]:
-        for context in (wanted.context, *(c for c in CONTEXTS if c < wanted.context)):
-            shorter = f" --context {context}" if context < wanted.context else ""
-            fits = need(lower, context, kv)
-            if free.holds(fits):
-                yield f"--dtype {lower}{shorter}", fits
+        for context in (requested.context, *(c for c in CONTEXTS if c < requested.context)):
+            shorter = f" --context {context}" if context < requested.context else ""
+            footprint = footprint_of(lower, context, kv_dtype)
+            if free.holds(footprint):
+                yield f"--dtype {lower}{shorter}", footprint
                 return
-        for flags, fits in _fewer_slots(need(lower, wanted.context, kv), free):
-            yield f"--dtype {lower} {flags}", fits
+        for flags, footprint in _fewer_slots(
+            footprint_of(lower, requested.context, kv_dtype), free
+        ):
+            yield f"--dtype {lower} {flags}", footprint
             return
 
 
-def _with_small_kv(need: Need, dtype: str, context: int) -> Footprint | None:
-    """None for heads that no quantised cache holds."""
+def _with_small_kv(footprint_of: FootprintOf, dtype: str, context: int) -> Footprint | None:
+    """Return the footprint with a quantised KV cache; None if the heads do not allow one."""
     try:
-        return need(dtype, context, SMALL_KV[0])
+        return footprint_of(dtype, context, SMALL_KV_DTYPES[0])
     except ModelError:
         return None
 
 
-def _both(need: Footprint) -> str:
-    return _gb(need.total) + (f" and {_gb(need.waiting)} of the host's" if need.waiting else "")
+def _describe_total(need: Footprint) -> str:
+    return _gb(need.total) + (f" and {_gb(need.waiting)} of host memory" if need.waiting else "")
 
 
 def _gb(n_bytes: int) -> str:

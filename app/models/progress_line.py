@@ -1,5 +1,5 @@
-"""How far a download is, on the terminal: one line that is rewritten, or, where the output goes to
-a file, a line now and then."""
+"""Progress on the terminal: one line that is rewritten, or a line every ten seconds if the output
+is not a terminal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from app.models import Model
-from app.transfer import Transfer
+from app.models.find_model import Model
+from app.models.transfer import Transfer
 
 LINE_SECONDS = 10.0
 
 
 class ProgressLine:
-    """Shows the newest text. `close` leaves the line."""
+    """Line on the terminal that shows the latest text. `close` ends the line."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
@@ -26,7 +26,9 @@ class ProgressLine:
 
     def show(self, text: str) -> None:
         if self._rewrites:
-            text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps stays
+            text = text[
+                : shutil.get_terminal_size().columns - 1
+            ]  # a wrapped line cannot be rewritten
             self._out.write("\r" + text.ljust(self._width))
             self._width = len(text)
         elif time.monotonic() - self._shown >= LINE_SECONDS:
@@ -46,14 +48,14 @@ def fetch_with_line(
     on_transfer: Callable[[Transfer], None] = lambda transfer: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> None:
-    """`Model.fetch`, also shown on standard error."""
+    """Call `model.fetch` and show its progress on standard error."""
     line = ProgressLine()
 
-    def tell(transfer: Transfer) -> None:
+    def show(transfer: Transfer) -> None:
         line.show(str(transfer))
         on_transfer(transfer)
 
     try:
-        model.fetch(tell, cancelled)
+        model.fetch(show, cancelled)
     finally:
         line.close()

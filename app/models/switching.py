@@ -1,9 +1,9 @@
-"""Changing the model of a running server: judged, fetched and checked while the old one is served,
-then the old one is freed, then the new one is loaded.
+"""Change the model of a running server.
 
-What is seen before loading (no such model, an architecture the engine lacks, no room, weights that
-are damaged) leaves the old model as it is. Beside what the server was started with, only names of
-the hub can be taken: a page cannot make the server read a folder.
+The new model is checked and downloaded while the old one is served; then the old one is freed and
+the new one loaded. Errors found before that (unknown model, unsupported architecture, too little
+memory, damaged weights) leave the old model running. Apart from the model that the server was
+started with, only names on the hub are accepted: a page cannot make the server read a folder.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ import msgspec
 from msgspec.structs import replace as replace_struct
 
 from app import tale
-from app.cached_models import cached_models
 from app.config import Dtype, Settings
-from app.engines import EngineClient, Load, Served
-from app.hub_gguf import is_hub_name
-from app.known_models import KnownModel, known_models
-from app.limited_tokenizer import LimitedTokenizer
-from app.models import Model, find_model
-from app.transfer import Cancelled, Transfer
+from app.engine.client import EngineClient, Load, ServedModel
+from app.models.cached import cached_models
+from app.models.find_model import Model, find_model
+from app.models.hub_gguf import is_hub_name
+from app.models.known import KnownModel, known_models
+from app.models.transfer import Cancelled, Transfer
+from app.prompt.limited_tokenizer import LimitedTokenizer
 from gpu import EngineError, InvalidRequest, expect_loadable
 
 log = logging.getLogger(__name__)
 
-UNDER_WAY = ("judging", "fetching", "checking", "loading")
+ACTIVE_STATES = ("judging", "fetching", "checking", "loading")
 
 
 class CachedModel(msgspec.Struct, frozen=True):
-    """A model in the hub's cache on this machine. `n_bytes` on the disk."""
+    """Model in the hub's cache on this machine; `n_bytes` is its size on disk."""
 
     name: str
     n_bytes: int
 
 
 class ModelChange(msgspec.Struct, frozen=True):
-    """The newest change of the model. `progress` is in [0, 1] while fetching and checking."""
+    """Latest change of the model. `progress` is in [0, 1] during download and check."""
 
     name: str
     state: Literal["judging", "fetching", "checking", "loading", "done", "failed", "cancelled"]
@@ -51,9 +51,16 @@ class ModelChange(msgspec.Struct, frozen=True):
     progress: float | None = None
 
 
-class Offers(msgspec.Struct, frozen=True):
-    """What can be taken: by `started_with` name or folder, `bundled`, known and cached ones, and
-    any other of the hub by its name. `current` is None while none is ready."""
+class ModelOffers(msgspec.Struct, frozen=True):
+    """Models to choose from; any other model of the hub can be chosen by its name.
+
+    current       name of the running model; None while none is ready
+    started_with  name or folder that the server was started with
+    bundled       name of the bundled model
+    known         recommended models of the hub
+    cached        models in the hub's cache
+    change        latest change; None if there was none
+    """
 
     current: str | None
     started_with: str
@@ -63,9 +70,11 @@ class Offers(msgspec.Struct, frozen=True):
     change: ModelChange | None
 
 
-class Switching:
-    """Offers models and changes to them, one at a time. `make_load`: how an engine is loaded with
-    these settings; `loras`: folders of the adapters that it is loaded with."""
+class ModelSwitcher:
+    """Lists the models to choose from, and switches to one of them; one change at a time.
+
+    `make_load` returns the function that loads an engine; `loras` are the folders of its adapters.
+    """
 
     def __init__(
         self,
@@ -82,19 +91,19 @@ class Switching:
         self._cancelled = threading.Event()
         self._change: ModelChange | None = None
 
-    def offers(self) -> Offers:
+    def offers(self) -> ModelOffers:
         hello = self._engine.hello
-        return Offers(
+        return ModelOffers(
             current=None if hello is None else hello.model.name,
             started_with=self._settings.model or tale.NAME,
             bundled=tale.NAME,
             known=known_models(),
             cached=tuple(CachedModel(*found) for found in cached_models()),
-            change=self._newest(),
+            change=self._latest_change(),
         )
 
-    def _newest(self) -> ModelChange | None:
-        """The newest change, and what became of it once it was the engine's turn."""
+    def _latest_change(self) -> ModelChange | None:
+        """Return the latest change, with the engine's state once the engine is loading it."""
         change, status = self._change, self._engine.status
         if change is None or change.state != "loading":
             return change
@@ -104,22 +113,25 @@ class Switching:
         return replace_struct(change, state=state, message=status.message, progress=status.progress)
 
     def begin(self, name: str, dtype: Dtype | None = None) -> ModelChange:
-        """Judge the model `name` and begin to change to it. Raises InvalidRequest for a name that
-        is not one of the hub, a change that is under way and a model that cannot be run here, and
-        HubError when the hub cannot be asked; the old model is served on then."""
+        """Check the model `name` and begin to switch to it.
+
+        Raises InvalidRequest for a name that is not on the hub or while another change is running,
+        ModelError or DeviceError for a model that cannot be run here, and HubError if the hub
+        cannot be reached. After an error the old model is still served.
+        """
         settings = self._settings_for(name, dtype)
         with self._lock:
-            now = self._newest()
-            if now is not None and now.state in UNDER_WAY:
+            now = self._latest_change()
+            if now is not None and now.state in ACTIVE_STATES:
                 raise InvalidRequest(
-                    f"the model is being changed to {now.name} ({now.state}); wait for that, or "
-                    "cancel the download",
+                    f"the server is already changing to {now.name} ({now.state}); wait until that "
+                    "is done, or cancel the download",
                     "name",
                 )
             self._change = ModelChange(name, "judging")
             self._cancelled.clear()
         try:
-            model = find_model(settings, spare_bytes=self._held_bytes(), loras=self._loras)
+            model = find_model(settings, spare_bytes=self._old_model_bytes(), loras=self._loras)
         except EngineError as error:
             self._change = ModelChange(name, "failed", str(error))
             raise
@@ -133,35 +145,35 @@ class Switching:
         return self._change
 
     def cancel(self) -> None:
-        """End a download that is under way; what was fetched whole is kept."""
+        """Cancel a running download; files that are complete stay in the cache."""
         self._cancelled.set()
 
     def _settings_for(self, name: str, dtype: Dtype | None) -> Settings:
         started_with = self._settings.model
-        of_hub = is_hub_name(name) and not Path(name).exists()
-        if not of_hub and name not in (tale.NAME, started_with):
+        on_hub = is_hub_name(name) and not Path(name).exists()
+        if not on_hub and name not in (tale.NAME, started_with):
             raise InvalidRequest(
-                f"{name!r} is not OWNER/MODEL of the hub; to run a folder, start the server with "
-                "it: tokenglass run FOLDER",
+                f"expected OWNER/MODEL on the hub, but got {name!r}; to run a folder, start the "
+                "server with it: tokenglass run FOLDER",
                 "name",
             )
-        again = name == (started_with or tale.NAME)
+        is_first_model = name == (started_with or tale.NAME)
         return replace(
             self._settings,
             model=None if name == tale.NAME and started_with != tale.NAME else name,
-            revision=self._settings.revision if again else None,
+            revision=self._settings.revision if is_first_model else None,
             dtype=dtype or self._settings.dtype,
         )
 
-    def _held_bytes(self) -> int:
-        """What the old model gives back before the new one is loaded."""
+    def _old_model_bytes(self) -> int:
+        """Return the memory that the old model frees before the new one is loaded."""
         hello = self._engine.hello
         if hello is None:
             return 0
         return hello.memory.weights + hello.memory.kv_cache + hello.memory.work
 
     def _fetch_and_switch(self, settings: Settings, name: str, model: Model) -> None:
-        def tell(transfer: Transfer) -> None:
+        def on_transfer(transfer: Transfer) -> None:
             self._change = ModelChange(name, "fetching", str(transfer), transfer.share)
 
         def check(share: float, message: str) -> None:
@@ -170,31 +182,31 @@ class Switching:
                 raise Cancelled
 
         try:
-            model.fetch(tell, self._cancelled.is_set)
+            model.fetch(on_transfer, self._cancelled.is_set)
             if self._cancelled.is_set():
                 raise Cancelled
-            expect_loadable(model.path, settings.dtype, check)  # the old model is still there
+            expect_loadable(model.path, settings.dtype, check)  # before the old one is freed
             if self._cancelled.is_set():
                 raise Cancelled
-            served = Served(self._make_load(settings, model), model.tokenizer, model.path)
+            served = ServedModel(self._make_load(settings, model), model.tokenizer, model.path)
             before = self._engine.tokenizer
             self._engine.switch(served)
             if isinstance(before, LimitedTokenizer):
                 before.close()
             self._change = ModelChange(name, "loading")
         except Cancelled:
-            self._change = ModelChange(name, "cancelled", "the model before goes on being served")
+            self._change = ModelChange(name, "cancelled", "the previous model is still running")
         except EngineError as error:
             self._change = ModelChange(name, "failed", str(error))
         except Exception:
-            log.exception("the model could not be changed")
+            log.exception("unexpected error while changing the model")
             self._change = ModelChange(name, "failed", "the server made a mistake; see its log")
 
 
-def with_engine(
+def engine_loader(
     load: Callable[..., Any],
 ) -> Callable[[Settings, Model], Load]:
-    """`make_load` of `app.server.load_engine`, which goes to another process."""
+    """Return `make_load` for `load_engine`; its result can be sent to the engine's process."""
 
     def make_load(settings: Settings, model: Model) -> Load:
         return functools.partial(

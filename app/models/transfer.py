@@ -1,4 +1,4 @@
-"""How far a download is: told while it runs, and the place where it can be ended."""
+"""Progress and cancelling of downloads."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-TELL_SECONDS = 0.25
+REPORT_SECONDS = 0.25
 
 
 class Cancelled(Exception):
-    """The download was ended by whoever started it."""
+    """The download was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Bytes of `file`, bytes of all files, and bytes per second since the file began."""
+    """Progress of a download.
+
+    file               name of the current file
+    n_done, n_bytes    bytes of this file: received, total
+    all_done, all_bytes  bytes of all files: received, total
+    rate               bytes per second of this file
+    """
 
     file: str
     n_done: int
@@ -27,6 +33,7 @@ class Transfer:
 
     @property
     def share(self) -> float:
+        """Share of all bytes that has been received, in [0, 1]."""
         return self.all_done / self.all_bytes if self.all_bytes else 1.0
 
     def __str__(self) -> str:
@@ -44,9 +51,12 @@ def progress_bar(
     on_transfer: Callable[[Transfer], None],
     cancelled: Callable[[], bool],
 ) -> type[Any]:
-    """A class for `tqdm_class` of `huggingface_hub` that shows nothing and tells `on_transfer`,
-    a few times a second. `before`: bytes of the files before this one. Raises Cancelled in the
-    download once `cancelled` says so."""
+    """Return a class for `tqdm_class` of `huggingface_hub` that calls `on_transfer` a few times per
+    second. It prints nothing.
+
+    `before` is the number of bytes of the files before this one. The download raises Cancelled once
+    `cancelled()` is true.
+    """
 
     class Bar:
         def __init__(self, *args: Any, total: int | None = None, initial: int = 0, **_: Any):
@@ -54,23 +64,23 @@ def progress_bar(
             self.n = initial
             self._first = initial
             self._began = time.monotonic()
-            self._told = float("-inf")
-            self._tell()
+            self._reported_at = float("-inf")
+            self._report()
 
         def update(self, n: float | None = 1) -> None:
             self.n += int(n or 0)
             if cancelled():
                 raise Cancelled
-            if time.monotonic() - self._told > TELL_SECONDS or self.n >= n_bytes:
-                self._tell()
+            if time.monotonic() - self._reported_at > REPORT_SECONDS or self.n >= n_bytes:
+                self._report()
 
-        def _tell(self) -> None:
-            self._told = time.monotonic()
-            seconds = max(self._told - self._began, 1e-3)
+        def _report(self) -> None:
+            self._reported_at = time.monotonic()
+            seconds = max(self._reported_at - self._began, 1e-3)
             rate = (self.n - self._first) / seconds
             on_transfer(Transfer(file, self.n, n_bytes, before + self.n, all_bytes, rate))
 
-        # What the client calls as well; bytes are counted by `update` alone.
+        # The client calls these too; only `update` counts bytes.
         def update_transfer(self, n: float | None = 1) -> None: ...
         def set_postfix_str(self, *args: Any, **_: Any) -> None: ...
         def set_transfer_postfix_str(self, *args: Any, **_: Any) -> None: ...

@@ -1,23 +1,23 @@
-"""Log-probabilities in the answers of the OpenAI-shaped API."""
+"""Log-probabilities in responses of the OpenAI-compatible API."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from app.engines import Tokenizer
+from app.engine.client import Tokenizer
 from gpu import SamplingParams
 from gpu.events import Token
 
-LEAST_LOGPROB = -9999.0
-"""Stands for a probability that is zero in float32, as JSON has no infinity."""
+MIN_LOGPROB = -9999.0
+"""Log-probability of a probability that is zero in float32: JSON has no infinity."""
 
 
 def top_logprobs(token: Token, params: SamplingParams, n_top: int) -> list[tuple[int, str, float]]:
-    """(id, text, logprob) of the likeliest tokens, as the model has them (temperature 1).
+    """Return (id, text, logprob) of the likeliest tokens at temperature 1.
 
-    Candidates come with p = softmax(logits / T), so logprob_i = logprob_c + T (ln p_i − ln p_c)
-    for the chosen token c, whose logprob is known.
+    The probabilities of candidates are p = softmax(logits / T). So logprob_i = logprob_c + T (ln
+    p_i − ln p_c), where c is the chosen token, whose logprob is known.
     """
     temperature = params.temperature or 1.0
     chosen = token.probability * token.mass[0]
@@ -27,14 +27,14 @@ def top_logprobs(token: Token, params: SamplingParams, n_top: int) -> list[tuple
 
     def logprob(before: float) -> float:
         if before <= 0 or chosen <= 0:
-            return LEAST_LOGPROB
+            return MIN_LOGPROB
         return min(0.0, token.logprob + temperature * (math.log(before) - math.log(chosen)))
 
     return [(c.id, c.text, logprob(c.before)) for c in token.candidates[:n_top]]
 
 
 class TextLogprobs:
-    """`logprobs` of /v1/completions: parallel lists, with offsets into the text."""
+    """Builder of `logprobs` for /v1/completions: parallel lists, with offsets into the text."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, n_top: int, offset: int):
         self._tokenizer = tokenizer
@@ -62,7 +62,7 @@ class TextLogprobs:
 
 
 class ChatLogprobs:
-    """`logprobs` of /v1/chat/completions: one object per token."""
+    """Builder of `logprobs` for /v1/chat/completions: one object per token."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, n_top: int):
         self._tokenizer = tokenizer

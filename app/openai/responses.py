@@ -1,4 +1,4 @@
-"""How `/v1` answers look: one form for completions of text and of chats, whole and in pieces."""
+"""Format of `/v1` responses: completions and chat completions, whole or streamed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from typing import Any
 
 import msgspec
 
-from app.openai_logprobs import ChatLogprobs, TextLogprobs
+from app.openai.logprobs import ChatLogprobs, TextLogprobs
 from gpu.events import Done, Token
 
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What differs between the two kinds of completion. `delta` and `whole` make a choice's
-    content from text; `logprobs` is None when not asked for."""
+class ResponseFormat:
+    """Differences between completions and chat completions, for one response.
+
+    delta, whole  return the content of a choice for a piece of text and for the whole text
+    logprobs      None if not requested
+    first         content of the first chunk, if there is one before any token
+    prefix        text before the generated text: the echoed prompt
+    """
 
     id: str
     object: str
@@ -58,9 +63,9 @@ class Shape:
         }
 
 
-def text_shape(model: str, echo: str, logprobs: TextLogprobs | None) -> Shape:
-    """Of `/v1/completions`. `echo`: the prompt when it is to be repeated, else ""."""
-    return Shape(
+def completion_format(model: str, echo: str, logprobs: TextLogprobs | None) -> ResponseFormat:
+    """Return the format for `/v1/completions`. `echo` is the prompt to repeat, or ""."""
+    return ResponseFormat(
         id=f"cmpl-{secrets.token_hex(12)}",
         object="text_completion",
         chunk_object="text_completion",
@@ -73,9 +78,9 @@ def text_shape(model: str, echo: str, logprobs: TextLogprobs | None) -> Shape:
     )
 
 
-def chat_shape(model: str, logprobs: ChatLogprobs | None) -> Shape:
-    """Of `/v1/chat/completions`."""
-    return Shape(
+def chat_format(model: str, logprobs: ChatLogprobs | None) -> ResponseFormat:
+    """Return the format for `/v1/chat/completions`."""
+    return ResponseFormat(
         id=f"chatcmpl-{secrets.token_hex(12)}",
         object="chat.completion",
         chunk_object="chat.completion.chunk",
@@ -97,10 +102,10 @@ def usage(done: Done) -> dict[str, Any]:
 
 
 def timings(done: Done) -> dict[str, Any]:
-    """llama-server's `timings`, with its per-token fields, and ours."""
-    given: dict[str, Any] = msgspec.to_builtins(done.timings)
+    """Return `timings` in the format of llama-server, plus our own fields."""
+    fields: dict[str, Any] = msgspec.to_builtins(done.timings)
     return {
-        **given,
+        **fields,
         "prompt_per_token_ms": done.timings.prompt_ms / max(1, done.timings.prompt_n),
         "predicted_per_token_ms": done.timings.predicted_ms / max(1, done.timings.predicted_n),
     }

@@ -1,7 +1,7 @@
-"""`/v1/…`: completions, chat completions and models, as OpenAI clients expect them.
+"""`/v1/…`: completions, chat completions and models for OpenAI clients.
 
-A stream is server-sent events, ending with `[DONE]`; comments keep it alive while nothing is
-written. A client that goes away cancels its run, streaming or not.
+A stream consists of server-sent events and ends with `[DONE]`; comments keep it alive while there
+are no tokens. If the client disconnects, its run is cancelled, whether streaming or not.
 """
 
 from __future__ import annotations
@@ -15,24 +15,31 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import flask
 import msgspec
-from flask import Flask, Response, jsonify, request
+from flask import Flask, Response, jsonify
 
-from app.engines import EngineClient, UnavailableError
-from app.errors import body_of_engine_error
-from app.openai_logprobs import ChatLogprobs, TextLogprobs
-from app.openai_schema import ChatRequest, CompletionRequest, check_logprobs, expect_served
-from app.openai_shape import FINISH_REASONS, Shape, chat_shape, text_shape, timings, usage
-from app.prompts import prompt_ids
-from app.protocol import ModelInfo
-from app.shares import submit
-from gpu import Interventions, InvalidRequest, SamplingParams
+from app.engine.client import EngineClient, UnavailableError
+from app.http.client_limits import submit
+from app.http.errors import body_of_engine_error
+from app.openai.logprobs import ChatLogprobs, TextLogprobs
+from app.openai.responses import (
+    FINISH_REASONS,
+    ResponseFormat,
+    chat_format,
+    completion_format,
+    timings,
+    usage,
+)
+from app.openai.schema import ChatRequest, CompletionRequest, check_logprobs, expect_served
+from app.prompt.prompts import prompt_ids
+from gpu import InvalidRequest, ModelInfo, Request
 from gpu.events import Accepted, Done, Event, Token
 
 PING_SECONDS = 5.0
-LOOK_SECONDS = 1.0
-"""How often to look whether the client is still there."""
-KEPT_BY_THE_PAGE = "; the text so far is kept"
+POLL_SECONDS = 1.0
+"""Interval at which the connection of the client is checked."""
+KEPT_TEXT_SUFFIX = "; the text so far is kept"
 """End of the engine's message about an interrupted run: true for a page, not for `/v1`."""
 
 
@@ -59,64 +66,66 @@ def register(app: Flask, engine: EngineClient) -> None:
 
 
 def _models(model: ModelInfo) -> list[dict[str, Any]]:
-    """The base model and its adapters."""
+    """Return the model objects of the base model and its adapters."""
     return [
-        _listed(model.name, meta=msgspec.to_builtins(model)),
-        *(_listed(lora.name, parent=model.name) for lora in model.loras),
+        _model_object(model.name, meta=msgspec.to_builtins(model)),
+        *(_model_object(lora.name, parent=model.name) for lora in model.loras),
     ]
 
 
-def _listed(name: str, **more: Any) -> dict[str, Any]:
+def _model_object(name: str, **more: Any) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "local", **more}
 
 
 def _complete(engine: EngineClient) -> Response:
     hello = engine.require_ready()
-    wanted = _decode(CompletionRequest)
-    reach = wanted.reach(hello.model)
-    params = wanted.params(hello.defaults)
-    check_logprobs(wanted.n_top, params, "logprobs")
-    text, given_ids = wanted.text_or_ids()
+    body = _decode(CompletionRequest)
+    interventions = body.interventions(hello.model)
+    params = body.params(hello.defaults)
+    check_logprobs(body.n_top, params, "logprobs")
+    text, given_ids = body.text_or_ids()
     ids = prompt_ids(engine.tokenizer, text, ids=given_ids)
     echo = ""
-    if wanted.echo:
+    if body.echo:
         echo = text if text is not None else engine.tokenizer.decode(ids)
     logprobs = None
-    if wanted.n_top is not None:
-        logprobs = TextLogprobs(engine.tokenizer, params, wanted.n_top, 0)
-    shape = text_shape(wanted.model or hello.model.name, echo, logprobs)
-    return _answer(engine, ids, params, reach, shape, wanted)
+    if body.n_top is not None:
+        logprobs = TextLogprobs(engine.tokenizer, params, body.n_top, 0)
+    response = completion_format(body.model or hello.model.name, echo, logprobs)
+    return _answer(engine, Request(ids, params, interventions=interventions), response, body)
 
 
 def _complete_chat(engine: EngineClient) -> Response:
     hello = engine.require_ready()
-    wanted = _decode(ChatRequest)
-    reach = wanted.reach(hello.model)
-    params = wanted.params(hello.defaults, hello.limits.context)
-    check_logprobs(wanted.n_top, params, "top_logprobs")
+    body = _decode(ChatRequest)
+    interventions = body.interventions(hello.model)
+    params = body.params(hello.defaults, hello.limits.context)
+    check_logprobs(body.n_top, params, "top_logprobs")
     ids = prompt_ids(
-        engine.tokenizer, messages=wanted.plain(), continue_final=wanted.continue_final_message
+        engine.tokenizer, messages=body.plain(), continue_final=body.continue_final_message
     )
     logprobs = None
-    if wanted.n_top is not None:
-        logprobs = ChatLogprobs(engine.tokenizer, params, wanted.n_top)
-    shape = chat_shape(wanted.model or hello.model.name, logprobs)
-    return _answer(engine, ids, params, reach, shape, wanted)
+    if body.n_top is not None:
+        logprobs = ChatLogprobs(engine.tokenizer, params, body.n_top)
+    response = chat_format(body.model or hello.model.name, logprobs)
+    return _answer(engine, Request(ids, params, interventions=interventions), response, body)
 
 
 def _decode(kind: type[Any]) -> Any:
-    """The JSON body as `kind`, or `InvalidRequest` saying where it is wrong."""
-    body = request.get_data()
+    """Decode the JSON body as `kind`. Raises InvalidRequest naming the field."""
+    body = flask.request.get_data()
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$.")
         field = re.search(r"(?:unknown|required) field `(\w+)`", message)
         if "unknown field" in message:
-            message = f"{message}; unknown fields are refused, so that none is silently ignored"
+            message = (
+                f"{message}; remove it: unknown fields are refused rather than silently ignored"
+            )
         raise InvalidRequest(message, field.group(1) if field else path.rstrip("`")) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body must be a JSON object: {error}") from None
+        raise InvalidRequest(f"expected a JSON object as the body: {error}") from None
 
 
 # ---- running ---------------------------------------------------------------------------------
@@ -124,17 +133,15 @@ def _decode(kind: type[Any]) -> Any:
 
 def _answer(
     engine: EngineClient,
-    ids: list[int],
-    params: SamplingParams,
-    reach: Interventions,
-    shape: Shape,
-    wanted: CompletionRequest | ChatRequest,
+    request: Request,
+    response: ResponseFormat,
+    body: CompletionRequest | ChatRequest,
 ) -> Response:
-    events = _events(engine, ids, params, reach, _client_gone())
-    seed = _accepted(events).params.seed
-    if wanted.stream:
-        with_usage = wanted.stream_options is not None and wanted.stream_options.include_usage
-        stream = _stream(events, shape, with_usage, seed)
+    events = _events(engine, request, _client_gone())
+    seed = _wait_accepted(events).params.seed
+    if body.stream:
+        with_usage = body.stream_options is not None and body.stream_options.include_usage
+        stream = _stream(events, response, with_usage, seed)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return Response(stream, mimetype="text/event-stream", headers=headers)
     tokens: list[Token] = []
@@ -143,58 +150,60 @@ def _answer(
             tokens.append(event)
         elif isinstance(event, Done):
             if event.reason not in FINISH_REASONS:
-                raise _broken_off(event, seed)
-            text = shape.prefix + "".join(token.text for token in tokens)
-            written = [token for token in tokens if not token.eos]
-            return jsonify(shape.answer(text, written, event) | _tail(event, seed))
+                raise _interrupted(event, seed)
+            text = response.prefix + "".join(token.text for token in tokens)
+            visible = [token for token in tokens if not token.eos]
+            return jsonify(response.answer(text, visible, event) | _extra_fields(event, seed))
     raise AssertionError("a run ends with Done")
 
 
-def _accepted(events: Iterator[Event | None]) -> Accepted:
-    """Wait for the engine's acceptance: until then, errors can still have a status of their own."""
+def _wait_accepted(events: Iterator[Event | None]) -> Accepted:
+    """Wait until the engine accepts the run: until then, an error can have its own HTTP status."""
     for event in events:
         if isinstance(event, Accepted):
             return event
         if isinstance(event, Done):
-            raise _broken_off(event, None)
+            raise _interrupted(event, None)
     raise AssertionError("a run ends with Done")
 
 
-def _broken_off(done: Done, seed: int | None) -> UnavailableError:
-    """An answer that cannot be finished. Unlike a page, whose text stays where it is, a client of
-    this API has what was streamed to it and nothing else; the same seed writes all of it again."""
-    reason = done.message.removesuffix(KEPT_BY_THE_PAGE)
+def _interrupted(done: Done, seed: int | None) -> UnavailableError:
+    """Return the error for a run that ended early.
+
+    The server does not keep its text for clients of this API, unlike for pages.
+    """
+    reason = done.message.removesuffix(KEPT_TEXT_SUFFIX)
     if not reason:
         reason = "the run was cancelled; the server is shutting down"
     n = done.completion_tokens
-    again = "" if seed is None else f" with seed {seed}, which writes the same text"
+    again = "" if seed is None else f" with seed {seed} to get the same text"
     return UnavailableError(
-        f"{reason} (after {n} tokens of this answer, of which the server keeps nothing); "
+        f"{reason} (after {n} tokens of this answer, which the server does not keep); "
         f"send the request again{again}"
     )
 
 
-def _tail(done: Done, seed: int | None) -> dict[str, Any]:
+def _extra_fields(done: Done, seed: int | None) -> dict[str, Any]:
     return {"timings": timings(done), "seed": seed}
 
 
 def _stream(
-    events: Iterator[Event | None], shape: Shape, with_usage: bool, seed: int | None
+    events: Iterator[Event | None], response: ResponseFormat, with_usage: bool, seed: int | None
 ) -> Iterator[bytes]:
     extra = {"usage": None} if with_usage else {}
     try:
-        if shape.first is not None:
-            yield _sse(shape.chunk(shape.first, [], None) | extra)
+        if response.first is not None:
+            yield _sse(response.chunk(response.first, [], None) | extra)
         for event in events:
             if event is None:
                 yield b": still here\n\n"
-            elif isinstance(event, Token) and (event.text or shape.logprobs) and not event.eos:
-                yield _sse(shape.chunk(shape.delta(event.text), [event], None) | extra)
+            elif isinstance(event, Token) and (event.text or response.logprobs) and not event.eos:
+                yield _sse(response.chunk(response.delta(event.text), [event], None) | extra)
             elif isinstance(event, Done) and event.reason not in FINISH_REASONS:
-                yield _sse(body_of_engine_error(_broken_off(event, seed)))
+                yield _sse(body_of_engine_error(_interrupted(event, seed)))
             elif isinstance(event, Done):
-                last = shape.chunk(shape.delta(""), [], FINISH_REASONS[event.reason])
-                yield _sse(last | extra | _tail(event, seed))
+                last = response.chunk(response.delta(""), [], FINISH_REASONS[event.reason])
+                yield _sse(last | extra | _extra_fields(event, seed))
                 if with_usage:
                     yield _sse(last | {"choices": [], "usage": usage(event)})
         yield b"data: [DONE]\n\n"
@@ -207,30 +216,28 @@ def _sse(message: dict[str, Any]) -> bytes:
 
 
 def _events(
-    engine: EngineClient,
-    ids: list[int],
-    params: SamplingParams,
-    reach: Interventions,
-    gone: Callable[[], bool],
+    engine: EngineClient, request: Request, gone: Callable[[], bool]
 ) -> Iterator[Event | None]:
-    """The events of a run to its end; None after every `PING_SECONDS` without one. Closing the
-    iterator cancels the run, and so does the client's leaving."""
+    """Yield the events of a run until it ends, and None after `PING_SECONDS` without an event.
+
+    The run is cancelled if the iterator is closed or the client disconnects (`gone`).
+    """
     inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    run = submit(engine, ids, params, capture=False, on_event=inbox.put, reach=reach)
-    spoke = looked = time.monotonic()
+    run = submit(engine, request, inbox.put)
+    sent_at = checked_at = time.monotonic()
     done = False
     try:
         while not done:
             event: Event | None = None
             with contextlib.suppress(queue.Empty):
-                event = inbox.get(timeout=LOOK_SECONDS)
+                event = inbox.get(timeout=POLL_SECONDS)
             now = time.monotonic()
-            if now - looked >= LOOK_SECONDS:
-                looked = now
+            if now - checked_at >= POLL_SECONDS:
+                checked_at = now
                 if gone():
                     run.cancel()
-            if event is not None or now - spoke >= PING_SECONDS:
-                spoke = now
+            if event is not None or now - sent_at >= PING_SECONDS:
+                sent_at = now
                 done = isinstance(event, Done)
                 yield event
     finally:
@@ -239,8 +246,11 @@ def _events(
 
 
 def _client_gone() -> Callable[[], bool]:
-    """Whether the client of this request has closed its side. Without the socket: no."""
-    sock = request.environ.get("werkzeug.socket")
+    """Return a function that tells whether the client of this request has disconnected.
+
+    Without a socket, as in tests, it returns False.
+    """
+    sock = flask.request.environ.get("werkzeug.socket")
 
     def gone() -> bool:
         if sock is None:

@@ -1,50 +1,53 @@
-"""Requests of the OpenAI-shaped API, without HTTP.
+"""Requests of the OpenAI-compatible API, apart from HTTP.
 
-Fields that would change the answer and are not supported are refused by name, at any value but
-the one that changes nothing. Fields that never change it (`user`, `metadata` …) are accepted and
-ignored. Everything else is unknown and refused. Settings left out are those the model's makers
-recommend, except `max_tokens`: 16 for completions, as that API documents, and what the context
-holds for chat.
+A field that would change the answer and is not supported is refused by name, unless it has the
+value that changes nothing. Fields that never change the answer (`user`, `metadata` …) are accepted
+and ignored. Any other field is unknown and refused.
 
-Adapters are models of their own, as with vLLM: `model` names the base or one of them. `loras`, our
-own, blends them: strengths by name, 0 is off and 1 as trained.
+Settings left out take the values that the model's makers recommend. `max_tokens` is the exception:
+16 for completions, as the API documents, and the rest of the context for chat.
+
+As with vLLM, an adapter is a model: `model` names the base model or an adapter. `loras`, an
+extension, blends adapters: their strengths by name, 0 is off and 1 as trained.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from app.protocol import Message, ModelInfo
-from gpu import Interventions, InvalidRequest, LoraStrength, SamplingParams
+from app.http.errors import ModelNotFoundError
+from app.ws.protocol import Message
+from gpu import (
+    SAMPLING_SETTINGS,
+    Interventions,
+    InvalidRequest,
+    LoraStrength,
+    ModelInfo,
+    SamplingParams,
+)
 
 MAX_LOGPROBS = 20
 COMPLETION_MAX_TOKENS = 16
 
-BESIDE_THE_CONTENT = {
-    "refusal": "the model would not read it; put its text into content",
-    "audio": "there is no sound here; send its transcript as content",
+UNSUPPORTED_MESSAGE_FIELDS = {
+    "refusal": "the model does not read it; put its text into content",
+    "audio": "audio is not supported; send the transcript as content",
     "function_call": "functions are not supported; leave the call out, or put it into content",
     "tool_calls": "tools are not supported; leave the calls out, or put them into content",
 }
-"""Fields of a message that are more than its text, and what to do instead."""
-
-
-class ModelNotFoundError(InvalidRequest):
-    """The request names another model than the one that is loaded."""
-
-    code = "model_not_found"
+"""Fields of a message beside its text, and what to do instead."""
 
 
 def expect_served(name: str, model: ModelInfo) -> None:
-    """Raise `ModelNotFoundError` unless `name` is the model's or one of its adapters'."""
-    there = [lora.name for lora in model.loras]
-    if name == model.name or name in there:
+    """Raise `ModelNotFoundError` unless `name` is the model or one of its adapters."""
+    adapters = [lora.name for lora in model.loras]
+    if name == model.name or name in adapters:
         return
-    others = f" with its adapters {', '.join(there)}" if there else ""
+    others = f" with the adapters {', '.join(adapters)}" if adapters else ""
     raise ModelNotFoundError(
-        f"the model here is {model.name!r}{others}, not {name!r}; ask for that, or leave model out",
+        f"the loaded model is {model.name!r}{others}, not {name!r}; name that, or leave model out",
         "model",
     )
 
@@ -61,9 +64,11 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Message of a conversation. Clients send an answer back as they got it, with every field that
-    their types give it; `name`, `annotations` and `parsed` are ignored: they are no part of the
-    text."""
+    """Message of a conversation.
+
+    Clients send an answer back with every field of their own types. `name`, `annotations` and
+    `parsed` are ignored, because the model does not read them.
+    """
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
@@ -71,49 +76,59 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     annotations: list[Any] | None = None
     parsed: Any = None
 
-    # Supported only where they say nothing.
+    # Accepted only when null or empty.
     refusal: str | None = None
     audio: Any = None
     function_call: Any = None
     tool_calls: list[Any] | None = None
 
     def expect_text_alone(self, path: str) -> None:
-        """Raise `InvalidRequest` if the message at `path` says something beside its content."""
-        for name, instead in BESIDE_THE_CONTENT.items():
+        """Raise `InvalidRequest` if the message at `path` has more than its content."""
+        for name, instead in UNSUPPORTED_MESSAGE_FIELDS.items():
             if getattr(self, name) not in (None, "", []):
                 raise InvalidRequest(
                     f"a message's {name} must be null or empty: {instead}", f"{path}.{name}"
                 )
 
     def plain(self) -> Message:
+        """Return the message as the page sends one."""
         content = self.content
         text = content if isinstance(content, str) else "".join(part.text for part in content)
         return Message("system" if self.role == "developer" else self.role, text)
 
 
-class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What both kinds of completion take."""
+_OPTIONAL_SETTINGS = [
+    setting
+    for setting in SAMPLING_SETTINGS
+    if setting.name not in ("max_tokens", "first_index")  # the API's own, and not for clients
+]
+if TYPE_CHECKING:
+    _SamplingFields = msgspec.Struct
+else:
+    _SamplingFields = msgspec.defstruct(
+        "_SamplingFields",
+        [(setting.name, setting.type | None, None) for setting in _OPTIONAL_SETTINGS],
+        kw_only=True,
+    )
+
+
+class _Request(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of both kinds of completion, beside the sampling settings. None: the default."""
 
     model: str | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
     stop: str | list[str] | None = None
     ignore_eos: bool = False
     stream: bool = False
     stream_options: StreamOptions | None = None
     loras: dict[str, float] | None = None
 
-    # Supported only where they change nothing.
+    # Accepted only at the values in `_neutral`.
     n: int | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
 
-    # Never change the answer.
+    # Ignored: they never change the answer.
     user: str | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
@@ -124,6 +139,7 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prompt_cache_retention: str | None = None
 
     def _neutral(self) -> dict[str, tuple[Any, ...]]:
+        """Return the values that change nothing, by field; the last one is for error messages."""
         return {
             "n": (None, 1),
             "frequency_penalty": (None, 0),
@@ -131,35 +147,38 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "logit_bias": (None, {}),
         }
 
-    def reach(self, model: ModelInfo) -> Interventions:
-        """The adapters that act. Raises `ModelNotFoundError` for a model or adapter that is not
-        here, and InvalidRequest for two ways of naming adapters at once."""
-        there = [lora.name for lora in model.loras]
+    def interventions(self, model: ModelInfo) -> Interventions:
+        """Return the adapters to apply.
+
+        Raises `ModelNotFoundError` for a model that is not loaded, and InvalidRequest for an
+        adapter that is not loaded or for `loras` beside an adapter in `model`.
+        """
+        loaded = [lora.name for lora in model.loras]
         named = self.model is not None and self.model != model.name
         if self.model is not None:
             expect_served(self.model, model)
         if named and self.loras is not None:
-            raise InvalidRequest("model names an adapter already; leave loras out", "loras")
+            raise InvalidRequest("model already names an adapter; leave loras out", "loras")
         for name in self.loras or {}:
-            if name not in there:
+            if name not in loaded:
                 raise InvalidRequest(
-                    f"there is no adapter {name!r:.80}; loaded: {', '.join(there) or 'none'}",
+                    f"there is no adapter {name!r:.80}; loaded: {', '.join(loaded) or 'none'}",
                     "loras",
                 )
         strengths = {self.model or "": 1.0} if named else self.loras or {}
         return Interventions(loras=tuple(LoraStrength(*item) for item in strengths.items()))
 
     def sampling(self, defaults: SamplingParams, max_tokens: int) -> SamplingParams:
-        """Validated settings; raises `InvalidRequest` naming the field."""
+        """Return the validated settings; raises `InvalidRequest` naming the field."""
         for name, neutral in self._neutral().items():
             value = getattr(self, name)
             if value not in neutral:
                 send = "null" if neutral[-1] is None else repr(neutral[-1])
                 raise InvalidRequest(f"{name} is not supported; leave it out, or send {send}", name)
         if self.stream_options is not None and not self.stream:
-            raise InvalidRequest("stream_options goes with stream: true", "stream_options")
-        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+            raise InvalidRequest("stream_options needs stream: true", "stream_options")
+        settings = {setting.name: getattr(self, setting.name) for setting in _OPTIONAL_SETTINGS}
+        given = {name: value for name, value in settings.items() if value is not None}
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return msgspec.structs.replace(
             defaults, **given, stop=stop, ignore_eos=self.ignore_eos, max_tokens=max_tokens
@@ -178,17 +197,17 @@ class CompletionRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fiel
         return {**super()._neutral(), "suffix": (None, ""), "best_of": (None, 1)}
 
     def params(self, defaults: SamplingParams) -> SamplingParams:
-        most = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        max_tokens = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         if self.echo and self.logprobs is not None:
             raise InvalidRequest(
-                "echo and logprobs do not go together here: the prompt's tokens have no "
+                "echo and logprobs cannot be combined: the prompt's tokens have no "
                 "log-probabilities; leave one out",
                 "echo",
             )
-        return self.sampling(defaults, most)
+        return self.sampling(defaults, max_tokens)
 
     def text_or_ids(self) -> tuple[str | None, list[int] | None]:
-        """The prompt: one text, or token ids."""
+        """Return the prompt as a text or as token ids; the other one is None."""
         if isinstance(self.prompt, str):
             return self.prompt, None
         if not self.prompt:
@@ -244,15 +263,15 @@ class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         }
 
     def plain(self) -> list[Message]:
-        """The conversation; raises `InvalidRequest` for what is more than text."""
-        for at, message in enumerate(self.messages):
-            message.expect_text_alone(f"messages[{at}]")
+        """Return the conversation; raises `InvalidRequest` for messages that are not only text."""
+        for i, message in enumerate(self.messages):
+            message.expect_text_alone(f"messages[{i}]")
         return [message.plain() for message in self.messages]
 
     def params(self, defaults: SamplingParams, context: int) -> SamplingParams:
         given = [n for n in (self.max_completion_tokens, self.max_tokens) if n is not None]
         if self.top_logprobs is not None and not self.logprobs:
-            raise InvalidRequest("top_logprobs goes with logprobs: true", "top_logprobs")
+            raise InvalidRequest("top_logprobs needs logprobs: true", "top_logprobs")
         return self.sampling(defaults, given[0] if given else context)
 
     @property
@@ -261,7 +280,7 @@ class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def check_logprobs(n_top: int | None, params: SamplingParams, param: str) -> None:
-    """How many of the likeliest tokens may be asked for."""
+    """Raise `InvalidRequest` unless the log-probabilities of `n_top` tokens can be given."""
     if n_top is None:
         return
     if not 0 <= n_top <= MAX_LOGPROBS:
@@ -270,7 +289,7 @@ def check_logprobs(n_top: int | None, params: SamplingParams, param: str) -> Non
         )
     if n_top > 0 and params.repetition_penalty != 1:
         raise InvalidRequest(
-            f"{param} above 0 needs repetition_penalty 1: the log-probabilities are the model's "
-            "own, and those of other tokens are known only after the penalty",
+            f"{param} above 0 needs repetition_penalty 1: log-probabilities are the model's own, "
+            "and those of the other tokens are known only after the penalty",
             param,
         )

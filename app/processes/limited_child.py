@@ -1,12 +1,12 @@
-"""The inside of a limited process (see `app.limited_process`): limits on itself, and a loop that
-answers requests on its standard input and output.
+"""Main loop of a limited process (see `app.processes.limited_process`): it limits itself, then
+answers requests from its standard input on its standard output.
 
-It knows the standard library only, so a process has what its own module imports and no more.
+It imports only the standard library, so the process loads nothing that its own module does not.
 
-    request  u32 bytes, u32 milliseconds that it may take, then the bytes (all little-endian); an
-             empty one only asks whether the process is there
-    reply    u32 bytes, then the bytes; `OUT_OF_MEMORY` bytes: none follow, and the process ends;
-             with `LAST` added to the number, the process ends after this reply
+    request  u32 length, u32 time limit in milliseconds, then `length` bytes (all little-endian);
+             length 0 only checks that the process is running
+    reply    u32 length, then `length` bytes; the length `OUT_OF_MEMORY` means that no bytes follow
+             and the process ends; with the bit `LAST` set, the process ends after this reply
 """
 
 from __future__ import annotations
@@ -29,52 +29,60 @@ REPLY_HEAD = struct.Struct("<I")
 OUT_OF_MEMORY = 0x7FFFFFFF
 LAST = 0x80000000
 GRACE_SECONDS = 1.0
-"""The server ends a process that is late; one that has lost its server ends so much later."""
+"""Time after its time limit at which a process without a server ends itself."""
 
 MAPPED_BYTES = 512 << 20
-"""Address space, beside the memory, for the files of the interpreter and its libraries."""
+"""Extra address space for mapped files of the interpreter and its libraries."""
 
-Answer = Callable[[bytes], bytes]
+RequestFunction = Callable[[bytes], bytes]
 
 
 def main(module: str, memory_bytes: int) -> None:
-    """Answer requests with the function `answer` of `module` until the input ends. A module that
-    needs no files sets `NO_FILES`, and has a `prepare` that is called while there are files;
-    `MOST_KEPT_BYTES` of one is the memory with which it goes on."""
+    """Answer requests with the function `answer` of `module` until the input ends.
+
+    A module that sets `NO_FILES` has a function `prepare`, called before files are forbidden. A
+    process that uses more than the module's `MAX_IDLE_BYTES` after a request ends.
+    """
     reader, writer = _own_pipes()
-    held = _memory_reader()
-    if hasattr(signal, "pthread_sigmask"):  # what the server's thread blocked is blocked here too
+    resident_bytes = _memory_reader()
+    if hasattr(signal, "pthread_sigmask"):  # the signal mask is inherited from the server's thread
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    found = importlib.import_module(module)
-    for name, most in (("DATA", memory_bytes), ("FSIZE", 0), ("CORE", 0)):
-        _limit(name, most)
-    if getattr(found, "NO_FILES", False):
-        found.prepare()
-        _limit("AS", memory_bytes + MAPPED_BYTES)
+    loaded = importlib.import_module(module)
+    for name, value in (("DATA", memory_bytes), ("FSIZE", 0), ("CORE", 0)):
+        _set_limit(name, value)
+    if getattr(loaded, "NO_FILES", False):
+        loaded.prepare()
+        _set_limit("AS", memory_bytes + MAPPED_BYTES)
         forbid_files()
-    most_kept = getattr(found, "MOST_KEPT_BYTES", None)
-    _serve(found.answer, reader, writer, lambda: most_kept is not None and held() > most_kept)
+    max_idle = getattr(loaded, "MAX_IDLE_BYTES", None)
+    _serve(
+        loaded.answer,
+        reader,
+        writer,
+        lambda: max_idle is not None and resident_bytes() > max_idle,
+    )
 
 
 def forbid_files() -> None:
-    """From now on this process opens no file and no socket, and starts no process and no thread."""
+    """Forbid this process to open files and sockets and to start processes and threads."""
     for name in ("NOFILE", "NPROC"):
-        _limit(name, 0)
+        _set_limit(name, 0)
 
 
-def _limit(name: str, most: int) -> None:
+def _set_limit(name: str, value: int) -> None:
     number = getattr(resource, f"RLIMIT_{name}", None)
-    if number is None:  # not of this system
+    if number is None:  # this system does not have it
         return
-    _, greatest = resource.getrlimit(number)
-    if greatest != resource.RLIM_INFINITY:
-        most = min(most, greatest)
+    _, hard_limit = resource.getrlimit(number)
+    if hard_limit != resource.RLIM_INFINITY:
+        value = min(value, hard_limit)
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(number, (most, most))
+        resource.setrlimit(number, (value, value))
 
 
 def _own_pipes() -> tuple[int, int]:
-    """Standard input and output, out of reach of what prints or reads by accident."""
+    """Return descriptors of the pipes; standard input and output become /dev/null, so that prints
+    do not disturb them."""
     reader, writer = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -83,7 +91,7 @@ def _own_pipes() -> tuple[int, int]:
     return reader, writer
 
 
-def _serve(answer: Answer, reader: int, writer: int, is_last: Callable[[], bool]) -> None:
+def _serve(answer: RequestFunction, reader: int, writer: int, is_last: Callable[[], bool]) -> None:
     last = False
     while not last:
         try:
@@ -103,8 +111,10 @@ def _serve(answer: Answer, reader: int, writer: int, is_last: Callable[[], bool]
 
 
 def _memory_reader() -> Callable[[], int]:
-    """Return a function that reads this process's resident bytes; 0 where there is no /proc.
-    (`getrusage` will not do: its peak begins with what the server held.)"""
+    """Return a function that reads this process's resident bytes; 0 without /proc.
+
+    The peak of `getrusage` does not serve: it starts at that of the server.
+    """
     try:
         statm = os.open("/proc/self/statm", os.O_RDONLY)
     except OSError:
@@ -114,8 +124,7 @@ def _memory_reader() -> Callable[[], int]:
 
 
 def _end_after(seconds: float | None) -> None:
-    """Have the system end this process after so many seconds, whatever it is doing then, or, with
-    None, not any more."""
+    """Have the system end this process after `seconds`, whatever it does; None cancels that."""
     if resource is None:
         if seconds is None:
             faulthandler.cancel_dump_traceback_later()
@@ -125,14 +134,14 @@ def _end_after(seconds: float | None) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0 if seconds is None else seconds + GRACE_SECONDS)
     if seconds is not None:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        most = int(used.ru_utime + used.ru_stime + seconds + GRACE_SECONDS) + 1
-        _, greatest = resource.getrlimit(resource.RLIMIT_CPU)
-        if greatest == resource.RLIM_INFINITY or most <= greatest:
-            resource.setrlimit(resource.RLIMIT_CPU, (most, greatest))
+        cpu_seconds = int(used.ru_utime + used.ru_stime + seconds + GRACE_SECONDS) + 1
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
+        if hard_limit == resource.RLIM_INFINITY or cpu_seconds <= hard_limit:
+            resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, hard_limit))
 
 
 def _read(reader: int, n_bytes: int) -> bytes:
-    """Exactly so many bytes. Raises EOFError."""
+    """Read exactly `n_bytes` bytes. Raises EOFError."""
     parts: list[bytes] = []
     while n_bytes:
         part = os.read(reader, min(n_bytes, 1 << 20))

@@ -1,4 +1,4 @@
-"""Limited processes that are kept running, so that an ordinary request waits for no start."""
+"""Pool of limited processes that keep running, so that requests need not wait for a start."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from app.limited_process import LimitedProcess, OverLimit
+from app.processes.limited_process import LimitedProcess, LimitExceeded
 from gpu import EngineError, QueueFull
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING = 16
+MAX_WAITING = 16
 WAIT_SECONDS = 10.0
 
 Start = Callable[[], LimitedProcess]
-"""Starts a process and returns it when it can be asked. Raises OverLimit or an EngineError."""
+"""Starts a process and returns it once it is ready. Raises LimitExceeded or an EngineError."""
 
 
 class LimitedPool:
-    """Up to `n_processes`, each of which answers one request at a time. One that goes over its
-    limits is replaced by another at once. `busy`: what to tell who cannot be answered."""
+    """Pool of up to `n_processes`, each of which answers one request at a time.
+
+    A process that exceeds its limits is replaced at once. `busy` is the message of QueueFull.
+    """
 
     def __init__(self, start: Start, n_processes: int, busy: str) -> None:
         self._start = start
@@ -29,81 +31,81 @@ class LimitedPool:
         self._busy = busy
         self._changed = threading.Condition()
         self._idle: list[LimitedProcess] = []
-        self._n_there = 0  # idle, at work or starting
+        self._n_started = 0  # idle, busy or starting
         self._n_waiting = 0
 
     def call(self, request: bytes, seconds: float) -> bytes:
-        """The answer of one of the processes. Raises OverLimit, what `start` raises, and QueueFull
-        while too many wait."""
-        process = self._take()
+        """Return the reply of one of the processes. Raises LimitExceeded, the errors of `start`,
+        and QueueFull if too many requests wait."""
+        process = self._acquire()
         try:
             return process.call(request, seconds)
         finally:
-            self._give_back(process)
+            self._release(process)
 
     def add(self, process: LimitedProcess) -> None:
-        """Take over a process that was started already."""
+        """Add a process that was started elsewhere."""
         with self._changed:
-            self._n_there += 1
-        self._give_back(process)
+            self._n_started += 1
+        self._release(process)
 
     def warm(self) -> None:
-        """Have all processes started, in the background."""
+        """Start all processes in the background."""
         with self._changed:
-            missing = self.n_processes - self._n_there
-            self._n_there += missing
+            missing = self.n_processes - self._n_started
+            self._n_started += missing
         for _ in range(missing):
             _start_in_background(weakref.ref(self))
 
     def close(self) -> None:
-        """End the processes that have nothing to do. A request that comes later starts another."""
+        """End the idle processes. A later request starts a new one."""
         with self._changed:
             idle, self._idle = self._idle, []
-            self._n_there -= len(idle)
+            self._n_started -= len(idle)
         for process in idle:
             process.end()
 
-    def _take(self) -> LimitedProcess:
-        """A process, for the caller alone."""
+    def _acquire(self) -> LimitedProcess:
+        """Return a process for the caller's exclusive use."""
         with self._changed:
-            if not self._is_there():
+            if not self._is_available():
                 self._wait()
             while self._idle:
                 process = self._idle.pop()
                 if process.alive:
                     return process
-                self._n_there -= 1
-            self._n_there += 1
-        return self._started()
+                self._n_started -= 1
+            self._n_started += 1
+        return self._start_counted()
 
-    def _is_there(self) -> bool:
-        return bool(self._idle) or self._n_there < self.n_processes
+    def _is_available(self) -> bool:
+        return bool(self._idle) or self._n_started < self.n_processes
 
     def _wait(self) -> None:
-        """Until there is a process, or room for one."""
-        if self._n_waiting >= MOST_WAITING:
+        """Wait until a process is idle or another one may be started. Raises QueueFull."""
+        if self._n_waiting >= MAX_WAITING:
             raise QueueFull(f"{self._busy}; try again in a moment")
         self._n_waiting += 1
         try:
-            if not self._changed.wait_for(self._is_there, WAIT_SECONDS):
+            if not self._changed.wait_for(self._is_available, WAIT_SECONDS):
                 raise QueueFull(f"{self._busy}; try again in a moment")
         finally:
             self._n_waiting -= 1
 
-    def _started(self) -> LimitedProcess:
-        """One that is counted already."""
+    def _start_counted(self) -> LimitedProcess:
+        """Start a process that is counted in `_n_started` already."""
         try:
             return self._start()
         except BaseException:
-            self._forget()
+            self._uncount()
             raise
 
-    def _forget(self) -> None:
+    def _uncount(self) -> None:
         with self._changed:
-            self._n_there -= 1
+            self._n_started -= 1
             self._changed.notify()
 
-    def _give_back(self, process: LimitedProcess) -> None:
+    def _release(self, process: LimitedProcess) -> None:
         if not process.alive:
             _start_in_background(weakref.ref(self))
             return
@@ -112,24 +114,24 @@ class LimitedPool:
             self._changed.notify()
 
     def _replace(self) -> None:
-        """Start a process that is counted already."""
+        """Start the replacement of a process; it is counted already."""
         try:
-            process = self._started()
-        except (OverLimit, EngineError) as error:  # who asks next is told
+            process = self._start_counted()
+        except (LimitExceeded, EngineError) as error:  # the next request gets this error
             log.debug("a limited process cannot be started: %s", error)
             return
         if process.alive:
-            self._give_back(process)
+            self._release(process)
         else:
-            self._forget()
+            self._uncount()
 
 
 def _start_in_background(pool: weakref.ref[LimitedPool]) -> None:
-    """For a pool that may be gone before that is done."""
+    """Start a process for `pool`, which may be garbage-collected meanwhile."""
 
     def start() -> None:
-        found = pool()
-        if found is not None:
-            found._replace()
+        alive = pool()
+        if alive is not None:
+            alive._replace()
 
     threading.Thread(target=start, name="start process", daemon=True).start()

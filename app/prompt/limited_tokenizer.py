@@ -1,9 +1,9 @@
-"""The tokenizers of models that are not ours.
+"""Tokenizers of models other than the bundled one, run in a limited process.
 
-A tokenizer.json is a program of a kind: it can turn one character into a billion, take minutes for
-a line, or end the process that reads it. So it is read, and encodes, in a process with limits of
-time, memory and output. What is fixed about it, the bytes of each token among that, is fetched once
-(`gpu.TokenTable`); decoding needs no process then.
+A tokenizer.json can turn one character into a billion, take minutes for a line, or crash the
+process that reads it. So it is read, and encodes, in a process with limits on time, memory and
+output. Its constant data, such as the bytes of each token, is read once (`gpu.TokenTable`), so
+decoding needs no process.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 
 from app import tale
-from app.engines import Tokenizer
-from app.limited_pool import LimitedPool
-from app.limited_process import LimitedProcess, Limits, OverLimit
-from app.tokenizer_process import Encode, Encoded, Load, Loaded, Refused
+from app.engine.client import Tokenizer
+from app.processes.limited_pool import LimitedPool
+from app.processes.limited_process import LimitedProcess, LimitExceeded, ProcessLimits
+from app.prompt.tokenizer_process import Encode, Encoded, Load, Loaded, TokenizerFailed
 from gpu import (
     DecodeStream,
     InvalidRequest,
@@ -31,35 +31,37 @@ from gpu import (
 )
 from gpu import Tokenizer as ModelTokenizer
 
-LIMITS = Limits(memory_bytes=2048 << 20, reply_bytes=128 << 20)
+LIMITS = ProcessLimits(memory_bytes=2048 << 20, reply_bytes=128 << 20)
 START_SECONDS = 20.0
 LOAD_SECONDS = 20.0
 ENCODE_SECONDS = 5.0
-SLOWEST_CHARS = 100_000
-"""Characters per second for which there is more time; ordinary is some millions."""
+MIN_CHARS_PER_SECOND = 100_000
+"""Speed from which the time limit of long texts follows; real tokenizers do millions."""
 BUSY = "too many texts are being encoded"
-KNOWN_CHARS = 2000
-MOST_KNOWN = 256
-"""Short texts whose ids are kept: those of interventions come again with every move of a slider."""
+MAX_CACHED_CHARS = 2000
+MAX_CACHED_TEXTS = 256
+"""Limits of the cache of short texts: an intervention encodes the same ones at every change."""
 
-Known = dict[tuple[TextChunk, bool], TextEncoding]
-"""Chunks, and whether with offsets."""
+EncodingCache = dict[tuple[TextChunk, bool], TextEncoding]
+"""(chunk, with offsets) to its encoding."""
 
-_answers = msgspec.msgpack.Decoder(Loaded | Encoded | Refused)
-
-
-class TokenizerOverLimitError(ModelError):
-    """A tokenizer that cannot be read within the limits."""
+_decoder = msgspec.msgpack.Decoder(Loaded | Encoded | TokenizerFailed)
 
 
-class TextOverLimitError(InvalidRequest):
-    """A text that the tokenizer cannot encode within the limits."""
+class TokenizerLimitError(ModelError):
+    """The tokenizer cannot be read within the limits."""
+
+
+class TextLimitError(InvalidRequest):
+    """The tokenizer cannot encode the text within the limits."""
 
 
 def load_tokenizer(path: Path, later: Path | None = None) -> Tokenizer:
-    """The tokenizer of a model's folder or file, as `gpu.Tokenizer.load` has it; the bundled
-    model's in this process, any other in one of its own. `later`: where the file will be then,
-    should it have to be read again. Raises ModelError."""
+    """Load the tokenizer of a model's folder or file, see `gpu.Tokenizer.load`.
+
+    The bundled model's runs in this process, any other in its own. `later` is the path from which
+    to read it again if `path` is temporary. Raises ModelError.
+    """
     bundled = tale.model_dir()
     if path.resolve() in (bundled, bundled / "tokenizer.json"):
         return ModelTokenizer.load(path)
@@ -67,8 +69,10 @@ def load_tokenizer(path: Path, later: Path | None = None) -> Tokenizer:
 
 
 class LimitedTokenizer:
-    """A tokenizer in a process of its own, with the methods of `gpu.Tokenizer`. May be used by
-    several threads, and be sent to another process, which starts its own when it encodes."""
+    """Tokenizer in its own process, with the methods of `gpu.Tokenizer`. Thread-safe.
+
+    It can be pickled; the copy starts another process when it first encodes.
+    """
 
     def __init__(
         self, path: Path, table: TokenTable, process: LimitedProcess | None = None
@@ -81,24 +85,26 @@ class LimitedTokenizer:
         self.chat_template = table.chat_template
         self.prefix = table.prefix
         self.vocab_size = len(table.tokens)
-        self._pool = LimitedPool(functools.partial(_started_again, path, table), 1, BUSY)
+        self._pool = LimitedPool(functools.partial(_restart, path, table), 1, BUSY)
         if process is not None:
             self._pool.add(process)
         self._lock = threading.Lock()
-        self._known: Known = {}
+        self._cache: EncodingCache = {}
 
     @classmethod
     def load(cls, path: Path, later: Path | None = None) -> LimitedTokenizer:
-        """Start a process and read the tokenizer there; `later` as for `load_tokenizer`."""
-        process, table = _started(path.absolute())
+        """Start a process and read the tokenizer there. `later`: see `load_tokenizer`."""
+        process, table = _start(path.absolute())
         return cls((later or path).absolute(), table, process)
 
-    def __reduce__(self) -> tuple[Callable[..., LimitedTokenizer], tuple[Path, TokenTable, Known]]:
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[..., LimitedTokenizer], tuple[Path, TokenTable, EncodingCache]]:
         with self._lock:
-            return _sent, (self._path, self._table, dict(self._known))
+            return _unpickle, (self._path, self._table, dict(self._cache))
 
     def close(self) -> None:
-        """End the process. A text that comes later starts another."""
+        """End the process. Encoding another text starts a new one."""
         self._pool.close()
 
     def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]:
@@ -115,17 +121,19 @@ class LimitedTokenizer:
     def encode_batch(
         self, chunks: Sequence[TextChunk], offsets: bool = False
     ) -> list[TextEncoding]:
-        """Encode several texts, as `gpu.Tokenizer.encode_batch` does. Raises InvalidRequest for
-        what the tokenizer cannot encode within the limits, and QueueFull while too many texts
-        wait."""
+        """Encode several texts, see `gpu.Tokenizer.encode_batch`.
+
+        Raises TextLimitError above the limits, InvalidRequest for texts that cannot be encoded,
+        and QueueFull if too many texts wait.
+        """
         with self._lock:
-            found = {chunk: self._known.get((chunk, offsets)) for chunk in chunks}
-        new = [chunk for chunk, encoding in found.items() if encoding is None]
-        encodings = dict(zip(new, self._asked(new, offsets), strict=True)) if new else {}
-        self._remember(encodings, offsets)
-        whole = found | encodings
-        copies = [whole[chunk] for chunk in chunks]
-        return [TextEncoding(list(c.ids), list(c.offsets)) for c in copies if c is not None]
+            cached = {chunk: self._cache.get((chunk, offsets)) for chunk in chunks}
+        new = [chunk for chunk, encoding in cached.items() if encoding is None]
+        encodings = dict(zip(new, self._encode_new(new, offsets), strict=True)) if new else {}
+        self._add_to_cache(encodings, offsets)
+        known = cached | encodings
+        results = [known[chunk] for chunk in chunks]
+        return [TextEncoding(list(r.ids), list(r.offsets)) for r in results if r is not None]
 
     def decode(self, ids: Sequence[int]) -> str:
         stream = DecodeStream(self, ())
@@ -147,64 +155,69 @@ class LimitedTokenizer:
     def _missing_prefix(self, ids: list[int]) -> tuple[int, ...]:
         return () if tuple(ids[: len(self.prefix)]) == self.prefix else self.prefix
 
-    def _asked(self, chunks: list[TextChunk], offsets: bool) -> list[TextEncoding]:
+    def _encode_new(self, chunks: list[TextChunk], offsets: bool) -> list[TextEncoding]:
         """Encode `chunks` in the limited process."""
         for chunk in chunks:
             expect_unicode(chunk.text)
-        seconds = ENCODE_SECONDS + sum(len(chunk.text) for chunk in chunks) / SLOWEST_CHARS
+        seconds = ENCODE_SECONDS + sum(len(chunk.text) for chunk in chunks) / MIN_CHARS_PER_SECOND
         request = msgspec.msgpack.encode(Encode(chunks, offsets))
         try:
-            answer = _answers.decode(self._pool.call(request, seconds))
-        except OverLimit as error:
-            raise TextOverLimitError(
+            reply = _decoder.decode(self._pool.call(request, seconds))
+        except LimitExceeded as error:
+            raise TextLimitError(
                 f"the model's tokenizer cannot encode this text: it {error}"
             ) from None
-        except ModelError as error:  # its file is another one by now
+        except ModelError as error:  # its file has changed or is gone
             raise InvalidRequest(f"the model's tokenizer cannot be read again: {error}") from None
-        if not isinstance(answer, Encoded):
-            raise InvalidRequest(getattr(answer, "reason", "the model's tokenizer is damaged"))
-        for ids, _ in answer.encodings:
+        if not isinstance(reply, Encoded):
+            raise InvalidRequest(getattr(reply, "reason", "the model's tokenizer is damaged"))
+        for ids, _ in reply.encodings:
             if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
-                raise InvalidRequest("the model's tokenizer makes ids that it has no token for")
-        return answer.encodings
+                raise InvalidRequest(
+                    "the model's tokenizer is damaged: expected ids in "
+                    f"[0, {self.vocab_size}), but got {min(ids)} to {max(ids)}"
+                )
+        return reply.encodings
 
-    def _remember(self, encodings: dict[TextChunk, TextEncoding], offsets: bool) -> None:
+    def _add_to_cache(self, encodings: dict[TextChunk, TextEncoding], offsets: bool) -> None:
         with self._lock:
             for chunk, encoding in encodings.items():
-                if len(chunk.text) <= KNOWN_CHARS and len(encoding.ids) <= KNOWN_CHARS:
-                    self._known[chunk, offsets] = encoding
-            while len(self._known) > MOST_KNOWN:
-                del self._known[next(iter(self._known))]
+                if len(chunk.text) <= MAX_CACHED_CHARS and len(encoding.ids) <= MAX_CACHED_CHARS:
+                    self._cache[chunk, offsets] = encoding
+            while len(self._cache) > MAX_CACHED_TEXTS:
+                del self._cache[next(iter(self._cache))]
 
 
-def _started(path: Path) -> tuple[LimitedProcess, TokenTable]:
-    """A process that has read the tokenizer at `path`. Raises ModelError."""
-    process = LimitedProcess("app.tokenizer_process", LIMITS)
+def _start(path: Path) -> tuple[LimitedProcess, TokenTable]:
+    """Start a process and read the tokenizer at `path` there. Raises ModelError."""
+    process = LimitedProcess("app.prompt.tokenizer_process", LIMITS)
     load = msgspec.msgpack.encode(Load(str(path)))
     try:
         process.call(b"", START_SECONDS)
-        answer = _answers.decode(process.call(load, LOAD_SECONDS))
-    except OverLimit as error:
-        raise TokenizerOverLimitError(
+        reply = _decoder.decode(process.call(load, LOAD_SECONDS))
+    except LimitExceeded as error:
+        raise TokenizerLimitError(
             f"{path}: its tokenizer cannot be used: reading it {error}"
         ) from None
-    if not isinstance(answer, Loaded):
+    if not isinstance(reply, Loaded):
         process.end()
-        raise ModelError(getattr(answer, "reason", f"{path}: its tokenizer cannot be used"))
-    return process, answer.table
+        raise ModelError(getattr(reply, "reason", f"{path}: its tokenizer cannot be used"))
+    return process, reply.table
 
 
-def _started_again(path: Path, table: TokenTable) -> LimitedProcess:
-    """Another process for a tokenizer that was read before."""
-    process, found = _started(path)
-    if found != table:
+def _restart(path: Path, table: TokenTable) -> LimitedProcess:
+    """Start another process for a tokenizer whose table is known."""
+    process, new_table = _start(path)
+    if new_table != table:
         process.end()
-        raise ModelError(f"{path}: its tokenizer has changed; load the model again")
+        raise ModelError(
+            f"{path}: its tokenizer has changed since it was loaded; load the model again"
+        )
     return process
 
 
-def _sent(path: Path, table: TokenTable, known: Known) -> LimitedTokenizer:
-    """In the process that one is sent to, without a process yet."""
+def _unpickle(path: Path, table: TokenTable, cache: EncodingCache) -> LimitedTokenizer:
+    """Return the unpickled tokenizer, which has no process yet."""
     tokenizer = LimitedTokenizer(path, table)
-    tokenizer._known |= known
+    tokenizer._cache |= cache
     return tokenizer

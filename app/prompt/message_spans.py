@@ -1,10 +1,10 @@
-"""Which characters of a rendered conversation come from which message.
+"""Character spans of the messages in a rendered conversation.
 
-A chat template is a program, so the text is not searched for the contents: it is rendered again
-with a mark at both ends of every content, and the marks are found in what comes out. That must be
-the same text but for the marks, or it says nothing; then it is tried with the marks inside the
-white space at a content's ends, which some templates trim. Where that fails too, or a message's two
-marks are not both there once, it is not known what is that message's.
+A chat template is a program, so the contents cannot simply be searched for. The conversation is
+rendered again with a mark at both ends of every content, and the marks are located in the result.
+Without its marks, the result must be the original text. If not, it is tried again with the marks
+inside the white space at the ends of a content, which some templates trim. If that fails too, or
+the two marks of a message do not both occur exactly once, its span is unknown.
 """
 
 from __future__ import annotations
@@ -13,41 +13,47 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from app.chat import NONCHARACTERS
-from app.engines import Tokenizer
-from app.prompts import Parts, marked, rendered
-from app.protocol import Message
+from app.engine.client import Tokenizer
+from app.prompt.chat_template import NONCHARACTERS
+from app.prompt.prompts import RenderedPrompt, mark_names, render_messages
+from app.ws.protocol import Message
 from gpu import InvalidRequest
 
 
-class Owners(NamedTuple):
-    """`spans`: message, its first character and the one after its last, in the text's order.
-    `unplaced`: messages of which that is not known."""
+class MessageSpans(NamedTuple):
+    """Spans of messages in a text.
+
+    spans     (message index, first character, end) in the order of the text; end is exclusive
+    unplaced  indices of messages whose span is unknown
+    """
 
     spans: list[tuple[int, int, int]]
     unplaced: list[int]
 
-    def of(self, first: int, end: int) -> int | None:
-        """The message that characters `first` … `end` − 1 hold a character of; the earliest."""
+    def message_at(self, first: int, end: int) -> int | None:
+        """Return the first message that overlaps the characters [first, end), or None."""
         for message, start, stop in self.spans:
             if first < stop and start < end:
                 return message
         return None
 
 
-def owners(
+def find_message_spans(
     tokenizer: Tokenizer,
     messages: Sequence[Message],
     continue_final: bool,
-    parts: Parts,
+    parts: RenderedPrompt,
     whole: str,
-) -> Owners:
-    """Of `whole`, which is the text of `parts`, which is what the template makes of `messages`."""
+) -> MessageSpans:
+    """Return the spans of `messages` in `whole`, the joined text of `parts`.
+
+    `parts` is the result of `render_prompt(tokenizer, messages, continue_final)`.
+    """
     used = set().union(parts.mark, *(set(message.content) for message in messages))
     free = [mark for mark in NONCHARACTERS if mark not in used]
-    if len(free) < 3:  # two here, and one that `continue_final` needs
-        return Owners([], list(range(len(messages))))
-    texts = [marked(message.content, parts.names, parts.mark) for message in messages]
+    if len(free) < 3:  # two for the spans and one for `continue_final`
+        return MessageSpans([], list(range(len(messages))))
+    texts = [mark_names(message.content, parts.names, parts.mark) for message in messages]
     for enclose in (_enclosed, _enclosed_core):
         marks = [f"{free[0]}{i}{free[1]}" for i in range(len(texts))]
         enclosed = [
@@ -55,17 +61,17 @@ def owners(
             for message, text, mark in zip(messages, texts, marks, strict=True)
         ]
         try:
-            text = rendered(tokenizer, enclosed, continue_final)
-        except InvalidRequest:  # the template minds the marks
+            text = render_messages(tokenizer, enclosed, continue_final)
+        except InvalidRequest:  # the template does not accept the marks
             continue
         text = text.replace(parts.mark, "") if parts.mark else text
         plain, places = _without_marks(text, re.compile(f"{free[0]}(\\d+){free[1]}"))
         if plain == whole:
-            return _owners(texts, places)
-    return Owners([], list(range(len(messages))))
+            return _spans_between(texts, places)
+    return MessageSpans([], list(range(len(messages))))
 
 
-def _owners(texts: Sequence[str], places: dict[int, list[int]]) -> Owners:
+def _spans_between(texts: Sequence[str], places: dict[int, list[int]]) -> MessageSpans:
     spans, unplaced = [], []
     for i, text in enumerate(texts):
         match places.get(i, ()):
@@ -73,7 +79,7 @@ def _owners(texts: Sequence[str], places: dict[int, list[int]]) -> Owners:
                 spans.append((i, start, end))
             case _ if text.strip():
                 unplaced.append(i)
-    return Owners(sorted(spans, key=lambda span: span[1]), unplaced)
+    return MessageSpans(sorted(spans, key=lambda span: span[1]), unplaced)
 
 
 def _enclosed(text: str, mark: str) -> str:
@@ -81,8 +87,8 @@ def _enclosed(text: str, mark: str) -> str:
 
 
 def _enclosed_core(text: str, mark: str) -> str:
-    """`text` with a mark before its first and after its last character that is not white space,
-    so that a template which trims it still does."""
+    """Return `text` with marks around its part without leading and trailing white space, so that
+    templates still trim it."""
     core = text.strip()
     if not core:
         return text
@@ -91,7 +97,7 @@ def _enclosed_core(text: str, mark: str) -> str:
 
 
 def _without_marks(text: str, mark: re.Pattern[str]) -> tuple[str, dict[int, list[int]]]:
-    """The text without the marks, and of each message where in it its marks stood."""
+    """Return the text without marks, and per message the offsets in it at which marks were."""
     pieces: list[str] = []
     places: dict[int, list[int]] = {}
     n_chars = at = 0

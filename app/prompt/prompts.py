@@ -1,4 +1,4 @@
-"""From what a person wrote to token ids: plain text, chat messages, or ids."""
+"""Token ids of a prompt: plain text, chat messages, or ids."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from app.chat import free_mark, render
-from app.engines import Tokenizer
-from app.protocol import Message
+from app.engine.client import Tokenizer
+from app.prompt.chat_template import render, unused_mark
+from app.ws.protocol import Message
 from gpu import InvalidRequest, TextChunk, TextEncoding
 
 
@@ -22,87 +22,96 @@ def prompt_ids(
     *,
     continue_final: bool = False,
 ) -> list[int]:
-    """Token ids of exactly one of `prompt`, `messages` and `ids`; else `InvalidRequest`.
+    """Return the token ids of exactly one of `prompt`, `messages` and `ids`.
 
-    A prompt is what the model reads: the names of special tokens in it are special tokens.
-    In messages they are text, so that nobody can end their turn or begin another's.
+    Names of special tokens are special tokens in a prompt, but plain text in messages, so that the
+    content of a message cannot end its turn or begin another one. Raises InvalidRequest.
     """
     if sum(given is not None for given in (prompt, messages, ids)) != 1:
-        raise InvalidRequest("give exactly one of prompt, messages and ids", "prompt")
+        raise InvalidRequest("expected exactly one of prompt, messages and ids", "prompt")
     if continue_final and messages is None:
-        raise InvalidRequest("continue_final goes with messages", "continue_final")
+        raise InvalidRequest(
+            "continue_final applies to messages only; leave it out, or send messages",
+            "continue_final",
+        )
     if messages is not None:
         return message_ids(tokenizer, messages, continue_final)
-    found = tokenizer.encode(prompt) if prompt is not None else list(ids or ())
-    if not found:
+    result = tokenizer.encode(prompt) if prompt is not None else list(ids or ())
+    if not result:
         raise InvalidRequest(
-            "the prompt is empty, and this model needs at least one token to begin with",
+            "the prompt is empty, but this model needs at least one token to start from",
             "ids" if prompt is None else "prompt",
         )
-    return found
+    return result
 
 
 def message_ids(
     tokenizer: Tokenizer, messages: Sequence[Message], continue_final: bool = False
 ) -> list[int]:
-    """Token ids of a conversation, in the model's chat template; `InvalidRequest` if it has none,
-    or one that does not take these messages."""
-    parts = rendered_parts(tokenizer, messages, continue_final).parts
-    return [id for encoding in encoded_parts(tokenizer, parts) for id in encoding.ids]
+    """Return the token ids of a conversation rendered with the model's chat template.
+
+    Raises InvalidRequest if the model has none, or if it does not accept these messages.
+    """
+    parts = render_prompt(tokenizer, messages, continue_final).parts
+    return [id for encoding in encode_parts(tokenizer, parts) for id in encoding.ids]
 
 
-class Part(NamedTuple):
-    """A piece of a rendered conversation. `specials`: names of special tokens in it are those."""
+class PromptPart(NamedTuple):
+    """Part of a rendered conversation. `specials`: names of special tokens are special tokens."""
 
     text: str
     specials: bool
 
 
-class Parts(NamedTuple):
-    """A rendered conversation, to be encoded part by part. `names`: the special tokens whose names
-    stand in contents; `mark`: what was put into those names, "" if there are none."""
+class RenderedPrompt(NamedTuple):
+    """Rendered conversation, to be encoded part by part.
 
-    parts: list[Part]
+    parts  its text in parts
+    names  names of special tokens that occur in contents
+    mark   character that was inserted into those names; "" if there are none
+    """
+
+    parts: list[PromptPart]
     names: set[str]
     mark: str
 
 
-def encoded_parts(
-    tokenizer: Tokenizer, parts: Sequence[Part], offsets: bool = False
+def encode_parts(
+    tokenizer: Tokenizer, parts: Sequence[PromptPart], offsets: bool = False
 ) -> list[TextEncoding]:
-    """Each part of a text that they are together."""
+    """Return the encoding of each part of one text."""
     begun = itertools.accumulate((bool(part.text) for part in parts), operator.or_, initial=False)
     chunks = [TextChunk(part.text, part.specials, inside) for part, inside in zip(parts, begun)]  # noqa: B905
     return tokenizer.encode_batch(chunks, offsets)
 
 
-def rendered_parts(
+def render_prompt(
     tokenizer: Tokenizer, messages: Sequence[Message], continue_final: bool = False
-) -> Parts:
-    """What the chat template makes of a conversation. Raises `InvalidRequest`.
+) -> RenderedPrompt:
+    """Render a conversation with the chat template, in parts. Raises InvalidRequest.
 
-    Contents that name a special token get a mark inside that name before they are rendered, so
-    that the names left whole are the template's own. The text between those is then encoded with
-    special tokens off. Without such contents the rendered text is encoded as it is.
+    Names of special tokens in contents get a mark inside before rendering, so that the unmarked
+    names in the result are the template's own. The text between those is then encoded with special
+    tokens off. If no content has such a name, the result is one part.
     """
     contents = [message.content for message in messages]
     names = special_names(tokenizer, contents)
-    mark = free_mark(contents) if names else ""
-    marked_messages = [Message(m.role, marked(m.content, names, mark)) for m in messages]
-    text = rendered(tokenizer, marked_messages, continue_final)
+    mark = unused_mark(contents) if names else ""
+    marked_messages = [Message(m.role, mark_names(m.content, names, mark)) for m in messages]
+    text = render_messages(tokenizer, marked_messages, continue_final)
     if not names:
-        return Parts([Part(text, True)], names, mark)
-    own = special_names(tokenizer, [text])
-    pieces = split(text, own)
-    parts = [Part(piece.replace(mark, ""), at % 2 == 1) for at, piece in enumerate(pieces)]
-    return Parts(parts, names, mark)
+        return RenderedPrompt([PromptPart(text, True)], names, mark)
+    template_names = special_names(tokenizer, [text])
+    pieces = split_at_names(text, template_names)
+    parts = [PromptPart(piece.replace(mark, ""), at % 2 == 1) for at, piece in enumerate(pieces)]
+    return RenderedPrompt(parts, names, mark)
 
 
-def rendered(tokenizer: Tokenizer, messages: Sequence[Message], continue_final: bool) -> str:
-    """The chat template's text; `InvalidRequest` if there is none, or it takes them not."""
+def render_messages(tokenizer: Tokenizer, messages: Sequence[Message], continue_final: bool) -> str:
+    """Return the text of the chat template. Raises InvalidRequest, also if there is no template."""
     if tokenizer.chat_template is None:
         raise InvalidRequest(
-            "this model has no chat template, so it can only continue a text; "
+            "this model has no chat template, so it can only continue plain text; "
             "send a prompt instead of messages",
             "messages",
         )
@@ -116,24 +125,24 @@ def rendered(tokenizer: Tokenizer, messages: Sequence[Message], continue_final: 
 
 
 def special_names(tokenizer: Tokenizer, texts: Sequence[str]) -> set[str]:
-    """The special tokens whose names stand in one of `texts`."""
-    found: set[str] = set()
+    """Return the names of special tokens that occur in `texts`."""
+    result: set[str] = set()
     encodings = tokenizer.encode_batch([TextChunk(text) for text in texts])
     for text, encoding in zip(texts, encodings, strict=True):
         names = {tokenizer.piece(id) for id in set(encoding.ids) if tokenizer.is_special(id)}
-        found |= {name for name in names if name in text}
-    return found
+        result |= {name for name in names if name in text}
+    return result
 
 
-def marked(text: str, names: set[str], mark: str) -> str:
-    """`text` with a mark after the first character of every name of a special token."""
-    for part in sorted(names, key=len, reverse=True):
-        text = text.replace(part, part[0] + mark + part[1:])
+def mark_names(text: str, names: set[str], mark: str) -> str:
+    """Return `text` with a mark after the first character of every name in `names`."""
+    for name in sorted(names, key=len, reverse=True):
+        text = text.replace(name, name[0] + mark + name[1:])
     return text
 
 
-def split(text: str, names: set[str]) -> list[str]:
-    """`text` cut at `names`: text, name, text, name, … text."""
+def split_at_names(text: str, names: set[str]) -> list[str]:
+    """Split `text` at `names` into text, name, text, name, … text."""
     if not names:
         return [text]
     longest_first = sorted(names, key=len, reverse=True)

@@ -1,7 +1,7 @@
-"""Environment of chat templates: Jinja's immutable sandbox, with what `transformers` adds to it.
+"""Environment of chat templates: Jinja's immutable sandbox with the additions of `transformers`.
 
-It keeps a template from the insides of Python. It does not keep it from using time and memory: for
-that, templates are rendered in a process with limits (`app.template_process`).
+It keeps templates from Python's internals, but does not limit time and memory. For that, templates
+are rendered in a limited process (`app.prompt.template_process`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class Environment(ImmutableSandboxedEnvironment):
-    """Environment that templates are compiled in. `strftime` formats the present time."""
+    """Jinja environment in which templates are compiled. `strftime` formats the current time."""
 
     def __init__(self, strftime: Callable[[str], str]) -> None:
         super().__init__(
@@ -37,7 +37,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}` marks the assistant's words for training; here it changes nothing."""
+    """`{% generation %}`: marks the assistant's text for training; has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012  (declared as a set by Jinja)
 
@@ -47,7 +47,7 @@ class _GenerationTag(jinja2.ext.Extension):
 
 
 class _Dict:
-    """`dict(a=1)` and `dict.fromkeys(…)`, and nothing else of the class."""
+    """`dict(a=1)` and `dict.fromkeys(…)`, without the other attributes of the class."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -57,7 +57,7 @@ class _Dict:
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """Jinja's, without names that begin with an underscore: they would reach Python's insides."""
+    """Jinja's namespace without names that begin with an underscore (Python's internals)."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # so that a key may be called `self`
         values = dict(*args[1:], **kwargs)
@@ -72,7 +72,9 @@ class _Namespace(jinja2.utils.Namespace):
 
 def _check_name(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace has no {name!r}: names may not begin with an underscore")
+        raise SecurityError(
+            f"a namespace cannot have {name!r}: names must not begin with an underscore"
+        )
 
 
 def _raise(message: Any) -> NoReturn:
@@ -86,7 +88,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As in `transformers`: unlike Jinja's own, it escapes neither HTML nor non-ASCII."""
+    """Return JSON as in `transformers`: unlike Jinja's filter, it escapes no HTML or Unicode."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

@@ -1,28 +1,31 @@
-"""Renders chat templates, in a limited process (`app.limited_child`)."""
+"""Rendering of chat templates, in a limited process (`app.processes.limited_child`)."""
 
 from __future__ import annotations
 
 import functools
-import html  # noqa: F401  (Markup.striptags imports it when no file can be opened any more)
-import unicodedata  # noqa: F401  (so do names of characters in a template)
+import html  # noqa: F401  (imported by Markup.striptags, when no file can be opened any more)
+import unicodedata  # noqa: F401  (imported for names of characters in a template)
 from datetime import datetime
 
 import jinja2
-import jinja2.debug  # Jinja needs it for a template's first error, when no file can be opened
+import jinja2.debug  # imported at the first error of a template, when no file can be opened
 import msgspec
 from jinja2.exceptions import SecurityError
 
-from app.sandbox import Environment
+from app.prompt.sandbox import Environment
 
 NO_FILES = True
-MOST_KEPT_BYTES = 128 * 1024 * 1024
+MAX_IDLE_BYTES = 128 * 1024 * 1024
 MAX_TEXT_CHARS = 4 * 1024 * 1024
 MAX_REASON_CHARS = 1000
 
 
 class Rendering(msgspec.Struct, frozen=True, array_like=True):
-    """A conversation to render. `tokens`: what special tokens are called; `now`: the time, in
-    ISO 8601."""
+    """Request to render a conversation.
+
+    tokens  names of special tokens, such as {"bos_token": "<s>"}
+    now     current time in ISO 8601
+    """
 
     template: str
     messages: list[dict[str, str]]
@@ -32,17 +35,19 @@ class Rendering(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rendered(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Text of a rendered conversation."""
+
     text: str
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The template does not take the conversation, or cannot be rendered."""
+class RenderFailed(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The template refuses the conversation or cannot be rendered."""
 
     reason: str
 
 
 class _Clock:
-    """Clock of the templates: the time that the server sent with the request."""
+    """Clock for templates; shows the time that the server sent with the request."""
 
     now = datetime.min
 
@@ -55,20 +60,20 @@ _decoder = msgspec.msgpack.Decoder(Rendering)
 
 
 def answer(request: bytes) -> bytes:
-    """`Rendered` or `Refused`, of a `Rendering`; all as msgpack."""
-    asked = _decoder.decode(request)
+    """Answer a `Rendering` with `Rendered` or `RenderFailed`, all in msgpack."""
+    rendering = _decoder.decode(request)
     try:
-        return msgspec.msgpack.encode(Rendered(_render(asked)))
+        return msgspec.msgpack.encode(Rendered(_render(rendering)))
     except MemoryError:
         raise
     except (jinja2.TemplateError, SecurityError) as error:
         reason = error.message or type(error).__name__
     except UnicodeEncodeError:
-        reason = "its output has half of a surrogate pair, which is not Unicode"
-    except Exception as error:  # whatever the template's code runs into
+        reason = "its output contains half of a surrogate pair, which is not valid Unicode"
+    except Exception as error:  # any error of the template's code
         reason = f"{type(error).__name__}: {error}"
     shown = reason[:MAX_REASON_CHARS].encode("utf-8", "replace").decode()
-    return msgspec.msgpack.encode(Refused(shown))
+    return msgspec.msgpack.encode(RenderFailed(shown))
 
 
 @functools.lru_cache(maxsize=4)
@@ -76,28 +81,30 @@ def _compiled(source: str) -> jinja2.Template:
     return Environment(_clock.strftime).from_string(source)
 
 
-def _render(asked: Rendering) -> str:
-    _clock.now = datetime.fromisoformat(asked.now)
+def _render(rendering: Rendering) -> str:
+    _clock.now = datetime.fromisoformat(rendering.now)
     parts: list[str] = []
     n_chars = 0
-    for part in _compiled(asked.template).generate(
-        messages=asked.messages,
+    for part in _compiled(rendering.template).generate(
+        messages=rendering.messages,
         tools=None,
         documents=None,
-        add_generation_prompt=asked.add_generation_prompt,
-        **asked.tokens,
+        add_generation_prompt=rendering.add_generation_prompt,
+        **rendering.tokens,
     ):
         parts.append(part)
         n_chars += len(part)
         if n_chars > MAX_TEXT_CHARS:
-            raise SecurityError(f"its output has more than {MAX_TEXT_CHARS} characters")
+            raise SecurityError(
+                f"its output has more than {MAX_TEXT_CHARS} characters, the limit here"
+            )
     return "".join(parts)
 
 
 def prepare() -> None:
-    """Bring in what Jinja and `strftime` need later, while files can be opened."""
+    """Make Jinja and `strftime` import and read what they need, while files can be opened."""
     template = "{% for m in messages %}{{ strftime_now('%c') }}{{ m | tojson }}{% endfor %}"
     messages = [{"role": "user", "content": ""}]
     for text in (template, "{{ raise_exception('') }}"):
-        asked = Rendering(text, messages, True, {}, datetime.now().isoformat())
-        answer(msgspec.msgpack.encode(asked))
+        rendering = Rendering(text, messages, True, {}, datetime.now().isoformat())
+        answer(msgspec.msgpack.encode(rendering))

@@ -1,23 +1,23 @@
-"""What the ids of an answer say, for people."""
+"""Text of the token ids in the answer to a question."""
 
 from __future__ import annotations
 
 import msgspec
 import numpy as np
 
-from app.engines import Tokenizer
-from gpu.inspection import Answer
+from app.engine.client import Tokenizer
+from gpu.inspection.requests import Answer
 
-ARRAYS_OF_IDS = frozenset({"ids", "top_ids"})
+ID_ARRAYS = frozenset({"ids", "top_ids"})
 
 
-def with_pieces(answer: Answer, tokenizer: Tokenizer) -> Answer:
-    """`answer`; if it has arrays of token ids, with info["pieces"]: {id: its text on its own}."""
-    found: set[int] = set()
+def with_token_text(answer: Answer, tokenizer: Tokenizer) -> Answer:
+    """Return `answer` with info["pieces"], {id: its text}, if it has arrays of token ids."""
+    ids: set[int] = set()
     for array in answer.arrays:
-        if array.name in ARRAYS_OF_IDS:
-            found.update(np.unique(array.numpy()).tolist())
-    if not found:
+        if array.name in ID_ARRAYS:
+            ids.update(np.unique(array.numpy()).tolist())
+    if not ids:
         return answer
-    pieces = {str(id): tokenizer.piece(id) for id in sorted(found)}
+    pieces = {str(id): tokenizer.piece(id) for id in sorted(ids)}
     return msgspec.structs.replace(answer, info={**answer.info, "pieces": pieces})

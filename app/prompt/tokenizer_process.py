@@ -1,4 +1,5 @@
-"""Reads a tokenizer and encodes with it, in a limited process (`app.limited_child`)."""
+"""Reading of and encoding with a tokenizer, in a limited process
+(`app.processes.limited_child`)."""
 
 from __future__ import annotations
 
@@ -6,38 +7,49 @@ from pathlib import Path
 
 import msgspec
 
-from app.limited_child import forbid_files
-from gpu import InvalidRequest, ModelError, TextChunk, TextEncoding, Tokenizer, TokenTable, table_of
+from app.processes.limited_child import forbid_files
+from gpu import (
+    InvalidRequest,
+    ModelError,
+    TextChunk,
+    TextEncoding,
+    Tokenizer,
+    TokenTable,
+    token_table,
+)
 
-MOST_TOKENS_PER_BYTE = 16
-FREELY_TOKENS = 1 << 20
-"""Tokens of one request accepted at that rate; beyond them, one token per byte."""
+MAX_TOKENS_PER_BYTE = 16
+UNCHECKED_TOKENS = 1 << 20
+"""Tokens of one request up to which `MAX_TOKENS_PER_BYTE` applies; above, one token per byte."""
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The first request. Answered by `Loaded`."""
+    """Request to read a tokenizer; the first one. Answered by `Loaded`."""
 
     path: str
 
 
 class Encode(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Answered by `Encoded`."""
+    """Request to encode texts. Answered by `Encoded`."""
 
     chunks: list[TextChunk]
     offsets: bool
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Answer to `Load`: the constant data of the tokenizer."""
+
     table: TokenTable
 
 
 class Encoded(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Answer to `Encode`, one encoding per chunk."""
+
     encodings: list[TextEncoding]
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A tokenizer that cannot be used, or a text that it does not take. The reason is for people,
-    and names the file."""
+class TokenizerFailed(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The tokenizer cannot be used, or cannot encode the text. The reason names the file."""
 
     reason: str
 
@@ -47,8 +59,8 @@ _loaded: list[Tokenizer] = []
 
 
 def answer(request: bytes) -> bytes:
-    """The answer to a `Load` or an `Encode`, or `Refused`; all as msgpack."""
-    reply: Loaded | Encoded | Refused
+    """Answer a `Load` or an `Encode`, all in msgpack."""
+    reply: Loaded | Encoded | TokenizerFailed
     try:
         match _requests.decode(request):
             case Load(path=path):
@@ -60,15 +72,15 @@ def answer(request: bytes) -> bytes:
         raise
     except (InvalidRequest, ModelError) as error:
         reason = str(error)
-    except BaseException as error:  # a panic of `tokenizers` is outside `Exception`
+    except BaseException as error:  # panics of `tokenizers` do not derive from Exception
         reason = f"the tokenizer is damaged: {type(error).__name__}: {error}"
     shown = reason.encode("utf-8", "replace").decode()
-    return msgspec.msgpack.encode(Refused(shown))
+    return msgspec.msgpack.encode(TokenizerFailed(shown))
 
 
 def _load(path: Path) -> Loaded:
     tokenizer = Tokenizer.load(path)
-    table = table_of(tokenizer, str(path))
+    table = token_table(tokenizer, str(path))
     _loaded.append(tokenizer)
     forbid_files()
     return Loaded(table)
@@ -76,13 +88,14 @@ def _load(path: Path) -> Loaded:
 
 def _encode(chunks: list[TextChunk], offsets: bool) -> Encoded:
     n_bytes = sum(len(chunk.text.encode("utf-8", "replace")) for chunk in chunks)
-    most = max(n_bytes, min(MOST_TOKENS_PER_BYTE * n_bytes, FREELY_TOKENS)) + 16 * len(chunks)
+    n_left = max(n_bytes, min(MAX_TOKENS_PER_BYTE * n_bytes, UNCHECKED_TOKENS)) + 16 * len(chunks)
     encodings = []
     for encoding in _loaded[0].encode_batch(chunks, offsets):
-        most -= len(encoding.ids)
-        if most < 0:
+        n_left -= len(encoding.ids)
+        if n_left < 0:
             raise InvalidRequest(
-                f"the model's tokenizer makes far too many tokens of a text of {n_bytes:,} bytes"
+                f"the model's tokenizer produces far too many tokens for {n_bytes:,} bytes of "
+                "text; take another model"
             )
         encodings.append(encoding)
     return Encoded(encodings)

@@ -1,7 +1,7 @@
-"""The bundled model: a tiny storyteller that runs at once, offline.
+"""Bundled model: a tiny storyteller that needs no download.
 
 `model_dir()` is its folder in Hugging Face layout (config, f16 safetensors, tokenizer, card).
-How it was made is in `app.tale.make`, which nothing here imports.
+`app.tale.make` holds the code that made it; nothing imports that at run time.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 NAME = "tale-3m"
-"""What the model is called: about three million parameters."""
+"""Name of the model, which has about three million parameters."""
 
 
 def model_dir() -> Path:
-    """The folder with the model's files, in a checkout and in an installed package alike."""
+    """Return the folder of the model's files."""
     return Path(__file__).resolve().parent / "model"

@@ -1,18 +1,18 @@
-"""Generations that begin with text a page has already: the rest of one that was interrupted, or a
-branch of another, with tokens put in."""
+"""Generations that continue text the page already has: the rest of an interrupted one, or a branch
+of another, with tokens inserted."""
 
 from __future__ import annotations
 
-from app.engines import EngineClient, OnEvent, Tokenizer
-from app.protocol import Generate
-from gpu import DecodeStream, InvalidRequest, SamplingParams
+from app.engine.client import EngineClient, OnEvent, Tokenizer
+from app.ws.protocol import Generate
+from gpu import DecodeStream, InvalidRequest, Request
 from gpu.events import Accepted, Done, Timings, TokenText
 
-NOTHING_DONE = Timings(0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
+ZERO_TIMINGS = Timings(0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-def checked_written(message: Generate) -> int:
-    """How many ids of a request are written text; raises `InvalidRequest` if they cannot be."""
+def continuation_length(message: Generate) -> int:
+    """Return how many of the last ids the page has as text already. Raises `InvalidRequest`."""
     n_ids = len(message.ids or ())
     if 0 <= message.written <= n_ids:
         return message.written
@@ -20,25 +20,24 @@ def checked_written(message: Generate) -> int:
     raise InvalidRequest(f"written counts the last of {what}; it is {message.written}", "written")
 
 
-def written_texts(tokenizer: Tokenizer, ids: list[int], n: int) -> tuple[str, ...]:
-    """What each of the last `n` ids adds to the text of those before them: a token that ends inside
-    a character adds nothing, and the one that completes it adds the character."""
+def continuation_texts(tokenizer: Tokenizer, ids: list[int], n: int) -> tuple[str, ...]:
+    """Return the text that each of the last `n` ids adds. A token that ends inside a character adds
+    nothing; the one that completes the character adds it."""
     if not n:
         return ()
     stream = DecodeStream(tokenizer, ids[:-n])
     return tuple(stream.push(id) for id in ids[-n:])
 
 
-def is_over(engine: EngineClient, ids: list[int], params: SamplingParams) -> bool:
-    """Does the last of `ids` end the text?"""
-    return ids[-1] in engine.require_ready().model.eos_ids and not params.ignore_eos
+def has_ended(engine: EngineClient, request: Request) -> bool:
+    """Return whether the last token of `request` ends the text."""
+    ends = request.ids[-1] in engine.require_ready().model.eos_ids
+    return ends and not request.params.ignore_eos
 
 
-def tell_over(
-    engine: EngineClient, ids: list[int], params: SamplingParams, on_event: OnEvent
-) -> None:
-    """The events of a generation that is over before it begins. Nothing is computed for it."""
-    prompt = tuple(TokenText(id, engine.tokenizer.piece(id)) for id in ids)
+def report_ended(engine: EngineClient, request: Request, on_event: OnEvent) -> None:
+    """Send the events of a generation whose text has ended already. The engine gets no request."""
+    prompt = tuple(TokenText(id, engine.tokenizer.piece(id)) for id in request.ids)
     context = engine.require_ready().limits.context
-    on_event(Accepted(prompt, params, False, 0, context))
-    on_event(Done("eos", len(ids), 0, NOTHING_DONE))
+    on_event(Accepted(prompt, request.params, False, 0, context))
+    on_event(Done("eos", len(prompt), 0, ZERO_TIMINGS))

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from app.engines import Tokenizer
-from app.pieces import with_pieces
-from gpu.inspection import Answer
+from app.engine.client import Tokenizer
+from app.prompt.token_text import with_token_text
+from gpu.inspection.requests import Answer
 
 ALIGN = 8
 """A browser's typed array must begin at a multiple of its element's size, which is 8 at most."""
@@ -36,7 +36,7 @@ class Frame:
     def encode(self) -> bytes:
         """The whole frame; the arrays are copied once. What takes long is done here, by whom the
         page's other messages wait for anyway."""
-        info = with_pieces(self.answer, self.tokenizer).info
+        info = with_token_text(self.answer, self.tokenizer).info
         start = 0
         while True:  # the offsets' digits are part of the header that the offsets come after
             header = msgspec.json.encode(self._header(info, start))

@@ -1,14 +1,16 @@
-"""What comes from the page: read, validate, and merge what comes faster than it can act."""
+"""Messages from the page: decoding, validation, and merging of updates that come in quick
+succession."""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from app.protocol import MESSAGE_BYTES, Changes, FromPage, Update
+from app.ws.protocol import MESSAGE_BYTES, FromPage, SamplingUpdate, Update
 from gpu import SamplingParams
 
 ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -31,32 +33,32 @@ class BadMessageError(ValueError):
         self.request = request
 
 
-class _Name(msgspec.Struct):
-    """What an error about a message names."""
+class _MessageRef(msgspec.Struct):
+    """Fields of a message that an error about it names."""
 
     id: str = ""
     request: int | None = None
 
 
-def decode(raw: str | bytes, most: int = MESSAGE_BYTES) -> FromPage:
-    """A message of the page of `most` bytes or fewer, or `BadMessageError` saying what is wrong
-    with it."""
+def decode(raw: str | bytes, max_bytes: int = MESSAGE_BYTES) -> FromPage:
+    """A message of the page of `max_bytes` bytes or fewer, or `BadMessageError` saying what is
+    wrong with it."""
     if isinstance(raw, bytes):
         raise BadMessageError("messages must be text frames with one JSON object, not binary")
-    if len(raw) > most or len(raw.encode()) > most:
-        name = _name_in(raw)
+    if len(raw) > max_bytes or len(raw.encode()) > max_bytes:
+        ref = _message_ref(raw)
         raise BadMessageError(
-            f"a message may have {most} bytes at most, but this one has "
+            f"a message may have {max_bytes} bytes at most, but this one has "
             f"{len(raw.encode())}; send less text, or fewer tokens",
-            name.id,
-            request=name.request,
+            ref.id,
+            request=ref.request,
         )
     try:
         message: FromPage = _decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError) as error:
-        name = _name_in(raw)
+        ref = _message_ref(raw)
         raise BadMessageError(
-            f"cannot read this message: {error}", name.id, _param(error), name.request
+            f"cannot read this message: {error}", ref.id, _param(error), ref.request
         ) from None
     id = getattr(message, "id", None)
     if id is not None and not ID.fullmatch(id):
@@ -64,13 +66,13 @@ def decode(raw: str | bytes, most: int = MESSAGE_BYTES) -> FromPage:
     return message
 
 
-def _name_in(raw: str) -> _Name:
-    """What a message is called that is otherwise wrong: the error names it."""
+def _message_ref(raw: str) -> _MessageRef:
+    """Return the id and request number of a message that cannot be read."""
     try:
-        name = msgspec.json.decode(raw, type=_Name)
+        ref = msgspec.json.decode(raw, type=_MessageRef)
     except (msgspec.DecodeError, RecursionError):
-        return _Name()
-    return name if ID.fullmatch(name.id) else _Name(request=name.request)
+        return _MessageRef()
+    return ref if ID.fullmatch(ref.id) else _MessageRef(request=ref.request)
 
 
 def _param(error: Exception) -> str:
@@ -79,42 +81,47 @@ def _param(error: Exception) -> str:
     return match.group(1) if match else ""
 
 
-def changes_of(update: Update) -> dict[str, Any]:
-    """The settings that an update gives."""
+def given_settings(update: Update) -> dict[str, Any]:
+    """Return the sampling settings that an update gives."""
     given = {name: getattr(update.params, name) for name in update.params.__struct_fields__}
     return {name: value for name, value in given.items() if value is not None}
 
 
-class PendingUpdates:
-    """A slider sends more updates than there are tokens. The first acts at once; those that follow
-    within `UPDATE_SECONDS` are merged, the latest value of each setting wins, and act together."""
+class UpdateMerger:
+    """Updates that wait, because a slider sends more of them than there are tokens. The first acts
+    at once; those that follow within `UPDATE_SECONDS` act together."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Update] = {}
+        self._waiting: dict[str, list[Update]] = {}
         self._free_at = 0.0
 
-    def take(self, update: Update) -> None:
-        """Keep an update until it is due. Raises `InvalidRequest` for a value out of range, so
-        that a bad value cannot spoil the good ones it would be merged with."""
-        changes = changes_of(update)
-        SamplingParams().updated(changes)
-        earlier = self._waiting.get(update.id)
-        if earlier is not None:
-            capture = earlier.capture if update.capture is None else update.capture
-            reach = earlier.reach if update.reach is None else update.reach
-            merged = Changes(**{**changes_of(earlier), **changes})
-            update = Update(update.id, merged, capture, reach)
-        self._waiting[update.id] = update
+    def add(self, update: Update) -> None:
+        """Keep an update until it is due. Raises `InvalidRequest` for a sampling setting out of
+        range, because it would be merged with others. The engine checks interventions."""
+        SamplingParams().updated(given_settings(update))
+        self._waiting.setdefault(update.id, []).append(update)
 
     def seconds_left(self) -> float | None:
-        """Until some are due; None when none wait."""
+        """Return the seconds until some are due; None when none wait."""
         return max(0.0, self._free_at - time.monotonic()) if self._waiting else None
 
-    def due(self, before: FromPage | None) -> list[Update]:
-        """Take out those that are due now, which all are before a message of another kind."""
+    def due(self, before: FromPage | None) -> list[list[Update]]:
+        """Take out the updates that are due now, grouped by generation. All of them are due before
+        a message of another kind."""
         now = time.monotonic()
         if not self._waiting or (now < self._free_at and isinstance(before, Update | None)):
             return []
         self._free_at = now + UPDATE_SECONDS
         waiting, self._waiting = list(self._waiting.values()), {}
         return waiting
+
+
+def merge(updates: Sequence[Update]) -> Update:
+    """Return one update for several of the same generation: the latest value of each setting."""
+    params: dict[str, Any] = {}
+    capture = interventions = None
+    for update in updates:
+        params |= given_settings(update)
+        capture = capture if update.capture is None else update.capture
+        interventions = interventions if update.interventions is None else update.interventions
+    return Update(updates[0].id, SamplingUpdate(**params), capture, interventions)

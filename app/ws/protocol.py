@@ -4,26 +4,31 @@ One JSON object per WebSocket text message, `type` first. Everything that belong
 carries the page's `id` for it and a `seq` that counts from 1 within it, so that a page that lost
 its connection resumes with `after` and neither loses nor repeats a token. Field meanings of the
 events are those of `gpu.events`. What is asked and answered once carries the page's `request`, a
-number of its choice. The answer to `inspect` is a binary frame, see `app.frames`.
+number of its choice. The answer to `inspect` is a binary frame, see `app.ws.frames`.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from gpu import (
     NO_INTERVENTIONS,
-    ChangeAt,
+    SAMPLING_SETTINGS,
+    DeviceInfo,
     EngineError,
+    EngineInfo,
+    EngineLimits,
     Interventions,
-    LoraInfo,
-    ReachedFrom,
+    InterventionSpan,
+    MemoryInfo,
+    ModelInfo,
     SamplingParams,
+    ScheduledUpdate,
 )
 from gpu.events import Accepted, Done, Prefill, Queued, Token, Updated
-from gpu.inspection import Question
+from gpu.inspection.requests import Question
 
 VERSION = 1
 MESSAGE_BYTES = 64 * 1024
@@ -44,7 +49,13 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: str
 
 
-class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_fields=True):
+class Generate(
+    msgspec.Struct,
+    frozen=True,
+    tag="generate",
+    forbid_unknown_fields=True,
+    rename={"interventions": "reach", "spans": "reached"},
+):
     """Start a generation. Exactly one of `prompt` (text), `messages` (chat) or `ids`.
 
     `id` is chosen by the page, unique for it (1 to 64 characters of [A-Za-z0-9_-]).
@@ -54,9 +65,9 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_field
     `written`: so many of the last `ids` are text that the page has already, written before or put
     there by a person; `accepted` tells what each adds to it. When the last of them ends the text,
     the generation is over at once.
-    `reach`: interventions from the beginning on, see `gpu.interventions`.
-    `reached`: what all of `ids` but the last were computed under, where they go on from a text;
-    `reach` then begins with the last.
+    `interventions`: interventions from the beginning on, see `gpu.interventions.messages`.
+    `spans`: what all of `ids` but the last were computed under, where they go on from a text;
+    `interventions` then begins with the last.
     """
 
     id: str
@@ -66,33 +77,42 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", forbid_unknown_field
     continue_final: bool = False
     params: SamplingParams = SamplingParams()
     capture: bool = True
-    changes: tuple[ChangeAt, ...] = ()
+    changes: tuple[ScheduledUpdate, ...] = ()
     written: int = 0
-    reach: Interventions = NO_INTERVENTIONS
-    reached: tuple[ReachedFrom, ...] = ()
+    interventions: Interventions = NO_INTERVENTIONS
+    spans: tuple[InterventionSpan, ...] = ()
 
 
-class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The sampling settings to change; those left out stay."""
+if TYPE_CHECKING:
+    SamplingUpdate = Any
+else:
+    SamplingUpdate = msgspec.defstruct(
+        "SamplingUpdate",
+        [(each.name, each.type | None, None) for each in SAMPLING_SETTINGS if each.declared.live],
+        namespace={"__doc__": "New values of live sampling settings; None: unchanged."},
+        frozen=True,
+        forbid_unknown_fields=True,
+        omit_defaults=True,
+    )
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    max_tokens: int | None = None
 
-
-class Update(msgspec.Struct, frozen=True, tag="update", forbid_unknown_fields=True):
+class Update(
+    msgspec.Struct,
+    frozen=True,
+    tag="update",
+    forbid_unknown_fields=True,
+    rename={"interventions": "reach"},
+):
     """Change a running generation; acknowledged by `updated` with the first token it acts on.
 
-    `reach` replaces all interventions, so {} undoes them; None: as before. A patch cannot be new.
+    `interventions` replaces all interventions, so {} removes them; None: unchanged. It cannot have
+    a new patch, because the patched token is already computed.
     """
 
     id: str
-    params: Changes = Changes()
+    params: SamplingUpdate = SamplingUpdate()
     capture: bool | None = None
-    reach: Interventions | None = None
+    interventions: Interventions | None = None
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
@@ -140,72 +160,43 @@ FromPage = Generate | Update | Stop | Resume | Count | Inspect | Tokenize
 # ---- to the page -----------------------------------------------------------------------------
 
 
-class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`chat`: the model has a chat template. `parameters`: how many weights, tied ones once.
-    `eos_ids`: tokens that end a text. `kv_dtype`: how keys and values are stored, of `kv_formats`,
-    which are the bytes of a KV block of this model in every format. `loras`: the adapters that a
-    run can switch on. `n_experts`: of each layer that has experts; 0: none has. `conversion`: what
-    the types of a file with quantised weights are stored as, such as "Q4_K, Q6_K converted to q4".
-    """
+class PageModelInfo(ModelInfo, frozen=True, kw_only=True):
+    """The engine's `ModelInfo`. `chat`: the model has a chat template."""
 
-    name: str
-    dtype: str
-    kv_dtype: str
-    kv_formats: dict[str, int]
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    hidden_size: int
-    vocab_size: int
-    parameters: int
-    eos_ids: tuple[int, ...]
     chat: bool
-    loras: tuple[LoraInfo, ...] = ()
-    n_experts: int = 0
-    conversion: str = ""
 
 
-class Device(msgspec.Struct, frozen=True):
-    name: str
-    driver: str
-    backend: str
-    kind: str
-    software: bool
-    features: tuple[str, ...]
-    lacks: tuple[str, ...]
+class PageLimits(EngineLimits, frozen=True, kw_only=True):
+    """The engine's limits. `message_bytes`: the largest message of the page."""
 
-
-class Limits(msgspec.Struct, frozen=True):
-    """context: tokens of one sequence; active: generations at once; queue: waiting ones at most;
-    the KV cache is `kv_blocks` blocks of `block_tokens` tokens, `kv_block_bytes` each."""
-
-    context: int
-    active: int
-    queue: int
     message_bytes: int
-    kv_blocks: int
-    block_tokens: int
-    kv_block_bytes: int
-    in_flight: int
-
-
-class MemoryInfo(msgspec.Struct, frozen=True):
-    weights: int
-    kv_cache: int
-    work: int
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """First message of every connection once the engine is ready, and again after a restart."""
+    """First message of every connection once the engine is ready, and again after a restart. Its
+    parts are those of `gpu.EngineInfo`."""
 
     version: int
-    model: ModelInfo
-    device: Device
-    limits: Limits
+    model: PageModelInfo
+    device: DeviceInfo
+    limits: PageLimits
     memory: MemoryInfo
     defaults: SamplingParams
     dispatches_per_token: int
+
+    @classmethod
+    def of(cls, info: EngineInfo, chat: bool) -> Hello:
+        """Return the message for an engine. `chat`: its model has a chat template."""
+        limits = msgspec.structs.asdict(info.limits)
+        return cls(
+            VERSION,
+            PageModelInfo(**msgspec.structs.asdict(info.model), chat=chat),
+            info.device,
+            PageLimits(**limits, message_bytes=message_bytes(info.limits.context)),
+            info.memory,
+            info.defaults,
+            info.dispatches_per_token,
+        )
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
@@ -252,7 +243,7 @@ class PromptPiece(Piece, frozen=True):
     message: int | None = None
 
 
-class Cut(msgspec.Struct, frozen=True):
+class Tokenization(msgspec.Struct, frozen=True):
     """A plain text as one tokenizer cuts it. `name`: of the tokenizer, or the model it belongs to,
     "" while that is loading. `tokens_per_word` is None for a text without words."""
 
@@ -282,8 +273,8 @@ class Tokenized(msgspec.Struct, frozen=True, tag="tokenized"):
     n_chars: int
     n_bytes: int
     n_words: int
-    plain: Cut
-    compare: Cut
+    plain: Tokenization
+    compare: Tokenization
 
 
 class Error(msgspec.Struct, frozen=True, tag="error"):

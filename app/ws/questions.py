@@ -1,4 +1,4 @@
-"""What a page asks and is answered once, however late: how many at a time, and what goes wrong."""
+"""Questions of a page, which are answered once: their limits and errors."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
-from app.engines import EngineClient
-from app.frames import Frame
-from app.protocol import Error, Inspect, ToPage
+from app.engine.client import EngineClient
+from app.ws.frames import Frame
+from app.ws.protocol import Error, Inspect, ToPage
 from gpu import EngineError, QueueFull
-from gpu.inspection import Answer
+from gpu.inspection.requests import Answer
 
 log = logging.getLogger(__name__)
 
-MAX_UNDER_WAY = 8
+MAX_IN_FLIGHT = 8
 """Questions of one page that are asked, or answered and not yet sent. It bounds what one page can
 make the engine do."""
 MAX_PAGE_BYTES = 128 << 20
-MAX_BYTES = 512 << 20
+MAX_TOTAL_BYTES = 512 << 20
 """Answers that wait to be sent to one page, and to all; with these in memory no question is asked.
 """
 
 
-ASKERS = itertools.count(1)
+ASKER_IDS = itertools.count(1)
 
 
 class Reply(Protocol):
-    """`app.outgoing.Outgoing.reply`."""
+    """`app.ws.send_queue.SendQueue.reply`."""
 
     def __call__(self, message: ToPage | Frame, sent: Callable[[], None] = ...) -> None: ...
 
 
-class AnswerBytes:
+class ByteCounter:
     """Bytes of answers that wait to be sent."""
 
     def __init__(self) -> None:
@@ -47,20 +47,22 @@ class AnswerBytes:
             self.n += n
 
 
-ALL_PAGES = AnswerBytes()
+TOTAL_BYTES = ByteCounter()
 
 
 class Questions:
-    """The questions of one page. `in_all`: the answers of every page."""
+    """The questions of one page. `total`: the answers of every page."""
 
-    def __init__(self, engine: EngineClient, reply: Reply, in_all: AnswerBytes = ALL_PAGES) -> None:
+    def __init__(
+        self, engine: EngineClient, reply: Reply, total: ByteCounter = TOTAL_BYTES
+    ) -> None:
         self._engine = engine
         self._reply = reply
-        self._asker = next(ASKERS)
+        self._asker = next(ASKER_IDS)
         self._lock = threading.Lock()
-        self._n_under_way = 0
-        self._bytes = AnswerBytes()
-        self._in_all = in_all
+        self._n_in_flight = 0
+        self._bytes = ByteCounter()
+        self._total = total
         self._closed = False
 
     def inspect(self, message: Inspect) -> None:
@@ -69,77 +71,77 @@ class Questions:
         number, question = message.request, message.question
         kind = str(question.__struct_config__.tag)
 
-        def answered(future: Future[Answer]) -> None:
+        def on_answer(future: Future[Answer]) -> None:
             error = future.exception()
             if error is None:
                 frame = Frame(number, kind, future.result(), self._engine.tokenizer)
                 n_bytes = sum(len(array.data) for array in frame.answer.arrays)
-                self._hold(n_bytes)
+                self._count_bytes(n_bytes)
                 self._reply(frame, lambda: self._sent(n_bytes))
             else:
-                self._reply(error_about(error, request=number), self._less)
+                self._reply(error_about(error, request=number), self._finish)
 
-        self._more()
+        self._begin()
         try:
             future = self._engine.inspect(question, self._asker)
         except BaseException:
-            self._less()
+            self._finish()
             raise
-        future.add_done_callback(answered)
+        future.add_done_callback(on_answer)
 
     def answer(self, work: Callable[[], ToPage]) -> None:
         """Reply with what `work` gives at once. Raises `QueueFull`, and what it raises."""
-        self._more()
+        self._begin()
         try:
             message = work()
         except BaseException:
-            self._less()
+            self._finish()
             raise
-        self._reply(message, self._less)
+        self._reply(message, self._finish)
 
     def close(self) -> None:
-        """The page is gone: nothing is worked out for it any more, and no answer is kept."""
+        """Cancel the questions of the page, because it is gone, and drop its answers."""
         with self._lock:
             self._closed = True
-            self._in_all.add(-self._bytes.n)
+            self._total.add(-self._bytes.n)
             self._bytes.n = 0
         self._engine.forget(self._asker)
 
-    def _hold(self, n_bytes: int) -> None:
+    def _count_bytes(self, n_bytes: int) -> None:
         with self._lock:
             if not self._closed:
                 self._bytes.add(n_bytes)
-                self._in_all.add(n_bytes)
+                self._total.add(n_bytes)
 
     def _sent(self, n_bytes: int) -> None:
-        self._hold(-n_bytes)
-        self._less()
+        self._count_bytes(-n_bytes)
+        self._finish()
 
-    def _more(self) -> None:
+    def _begin(self) -> None:
         with self._lock:
             for held, most, whose in (
                 (self._bytes.n, MAX_PAGE_BYTES, "this page"),
-                (self._in_all.n, MAX_BYTES, "all pages"),
+                (self._total.n, MAX_TOTAL_BYTES, "all pages"),
             ):
                 if held > most:
                     raise QueueFull(
                         f"answers of {held:,} bytes wait to be sent to {whose}, and {most:,} are "
                         "the most; read them, then ask again"
                     )
-            if self._n_under_way >= MAX_UNDER_WAY:
+            if self._n_in_flight >= MAX_IN_FLIGHT:
                 raise QueueFull(
-                    f"{MAX_UNDER_WAY} questions of this page are under way, which is the most; "
+                    f"{MAX_IN_FLIGHT} questions of this page are under way, which is the most; "
                     "wait for an answer"
                 )
-            self._n_under_way += 1
+            self._n_in_flight += 1
 
-    def _less(self) -> None:
+    def _finish(self) -> None:
         with self._lock:
-            self._n_under_way -= 1
+            self._n_in_flight -= 1
 
 
 def error_about(error: BaseException, id: str = "", request: int | None = None) -> Error:
-    """What to tell a page about what went wrong. What it should not be told is logged."""
+    """Return the message for an error. Internal errors are logged, not sent."""
     if isinstance(error, EngineError):
         return Error.of(error, id, request)
     log.error("a message could not be handled", exc_info=error)

@@ -1,4 +1,4 @@
-"""What goes to one page: a thread that writes it, and the bounds on what may wait."""
+"""Queue of messages to one page: a thread that sends them, and limits on what may wait."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Callable
 import msgspec
 from wsproto.frame_protocol import CloseReason
 
-from app.frames import Frame
-from app.protocol import Hello, Status, ToPage
-from app.sessions import LiveRun
-from app.websocket import WebSocket, WebSocketClosed
+from app.ws.frames import Frame
+from app.ws.protocol import Hello, Status, ToPage
+from app.ws.sessions import GenerationLog
+from app.ws.websocket import WebSocket, WebSocketClosed
 from gpu import InvalidRequest
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ STATS_BACKLOG = 32
 """A page that is this many messages behind gets them without statistics until it has caught up."""
 
 
-class Outgoing:
+class SendQueue:
     """`_write` runs on a thread of its own; everything public may be called by any."""
 
     def __init__(self, ws: WebSocket) -> None:
@@ -33,10 +33,10 @@ class Outgoing:
         self._wake = threading.Event()
         self._closed = False
         self._lock = threading.Lock()
-        self._state: tuple[Status, Hello | None] | None = None
+        self._status: tuple[Status, Hello | None] | None = None
         self._replies: deque[tuple[ToPage | Frame, Callable[[], None]]] = deque()
         # run -> [the last seq sent, the last seq that was old when the page began to follow]
-        self._cursors: dict[LiveRun, list[int]] = {}
+        self._cursors: dict[GenerationLog, list[int]] = {}
 
     def start(self) -> None:
         self._thread.start()
@@ -48,17 +48,17 @@ class Outgoing:
         with self._lock:
             self._replies.clear()
             followed = list(self._cursors)
-        for live in followed:
-            self._unfollow(live)
+        for generation in followed:
+            self._unfollow(generation)
 
     def join(self) -> None:
         """Wait for the writer's end, after `close` and the WebSocket's `finish`."""
         self._thread.join()
 
-    def state(self, status: Status, hello: Hello | None) -> None:
+    def set_status(self, status: Status, hello: Hello | None) -> None:
         """Tell the engine's state; only the latest that waits is sent."""
         with self._lock:
-            self._state = (status, hello)
+            self._status = (status, hello)
         self._wake.set()
 
     def reply(self, message: ToPage | Frame, sent: Callable[[], None] = lambda: None) -> None:
@@ -70,23 +70,23 @@ class Outgoing:
             too_many = len(self._replies) > MAX_REPLIES
         self._wake.set()
         if too_many:
-            self._ws.cut_off(
+            self._ws.abort(
                 CloseReason.POLICY_VIOLATION, f"more than {MAX_REPLIES} answers wait to be read"
             )
 
-    def follow(self, live: LiveRun, after: int) -> None:
+    def follow(self, generation: GenerationLog, after: int) -> None:
         """Send the messages of a generation whose seq is greater than `after`, old ones and new."""
-        if not 0 <= after <= live.last_seq:
+        if not 0 <= after <= generation.last_seq:
             raise InvalidRequest(
-                f"after must be from 0 to {live.last_seq}, the last seq of this generation, "
+                f"after must be from 0 to {generation.last_seq}, the last seq of this generation, "
                 f"but got {after}",
                 "after",
             )
         with self._lock:
-            known = live in self._cursors
-            self._cursors[live] = [after, live.last_seq]
+            known = generation in self._cursors
+            self._cursors[generation] = [after, generation.last_seq]
         if not known:
-            live.follow(self._wake.set)
+            generation.follow(self._wake.set)
         self._wake.set()
 
     # ---- the writer's thread -----------------------------------------------------------------
@@ -102,12 +102,12 @@ class Outgoing:
             pass
         except Exception:
             log.exception("a message could not be sent to a page")
-            self._ws.cut_off(CloseReason.INTERNAL_ERROR, "the server made a mistake; see its log")
+            self._ws.abort(CloseReason.INTERNAL_ERROR, "the server made a mistake; see its log")
 
     def _send_some(self) -> bool:
         """Send what waits, at most one message of each generation; False when nothing waited."""
         with self._lock:
-            state, self._state = self._state, None
+            state, self._status = self._status, None
             replies = [self._replies.popleft() for _ in range(len(self._replies))]
             cursors = list(self._cursors.items())
         if state is not None:
@@ -121,28 +121,28 @@ class Outgoing:
             else:
                 self._send(msgspec.json.encode(message))
             sent()
-        told = state is not None or bool(replies)
-        for live, cursor in cursors:
-            told |= self._send_next(live, cursor)
-        return told
+        sent_any = state is not None or bool(replies)
+        for generation, cursor in cursors:
+            sent_any |= self._send_next(generation, cursor)
+        return sent_any
 
-    def _send_next(self, live: LiveRun, cursor: list[int]) -> bool:
+    def _send_next(self, generation: GenerationLog, cursor: list[int]) -> bool:
         seq = cursor[0] + 1
-        entry = live.entry(seq)
+        entry = generation.entry(seq)
         if entry is None:
             return False
-        behind = live.last_seq - seq >= STATS_BACKLOG and seq > cursor[1]
+        behind = generation.last_seq - seq >= STATS_BACKLOG and seq > cursor[1]
         cursor[0] = seq
         self._send(entry.lean if behind else entry.full or entry.lean)
-        if live.finished_at is not None and seq == live.last_seq:
-            self._unfollow(live)
+        if generation.finished_at is not None and seq == generation.last_seq:
+            self._unfollow(generation)
         return True
 
-    def _unfollow(self, live: LiveRun) -> None:
+    def _unfollow(self, generation: GenerationLog) -> None:
         with self._lock:
-            known = self._cursors.pop(live, None) is not None
+            known = self._cursors.pop(generation, None) is not None
         if known:
-            live.unfollow(self._wake.set)
+            generation.unfollow(self._wake.set)
 
     def _send(self, encoded: bytes) -> None:
         self._ws.send(encoded.decode())

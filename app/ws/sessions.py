@@ -1,6 +1,6 @@
-"""Generations and who they belong to: start, update, stop, and everything they said so far.
+"""Generations of all browser sessions: start, update, stop, and the log of their messages.
 
-A `LiveRun` keeps its messages, encoded, in a log numbered by `seq`. Connections do not queue
+A `GenerationLog` keeps its messages, encoded, in a log numbered by `seq`. Connections do not queue
 messages of their own: each reads the log from a cursor, so a page that comes back with `after`
 neither loses nor repeats one, and a slow page costs no memory. Only statistics may go: those of
 old messages when a log grows past its bound, and those of new ones for a page that is behind.
@@ -19,27 +19,19 @@ from typing import Any
 
 import msgspec
 
-from app.engines import EngineClient, Run
-from app.protocol import Generation
-from app.shares import Shares
-from app.written import is_over, tell_over, written_texts
-from gpu import (
-    NO_INTERVENTIONS,
-    ChangeAt,
-    EngineError,
-    Interventions,
-    InvalidRequest,
-    ReachedFrom,
-    SamplingParams,
-)
+from app.engine.client import EngineClient, Run
+from app.http.client_limits import ClientLimits
+from app.ws.continuation import continuation_texts, has_ended, report_ended
+from app.ws.protocol import Generation
+from gpu import EngineError, Interventions, InvalidRequest, Request
 from gpu.events import Accepted, Done, Event, Prefill, Queued, Token
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keeping:
-    """How long and how much is kept.
+class Retention:
+    """Limits on how long and how much is kept.
 
     away_seconds      a generation without a page is cancelled after this time
     waiting_seconds   one that only waits in the queue, after this time: it has nothing to lose
@@ -74,7 +66,7 @@ class RequestClock:
         return (time.perf_counter() - self._began) * 1e3
 
 
-class Entry:
+class LogEntry:
     """One message: `full` with statistics (None when it has none, or they were dropped)."""
 
     __slots__ = ("full", "lean")
@@ -87,7 +79,7 @@ class Entry:
         self.full = msgspec.json.encode(message) if has_stats else None
 
 
-class LiveRun:
+class GenerationLog:
     """A generation: its log, its followers, its run in the engine. Thread-safe.
 
     A follower is called, without arguments, when the log has grown.
@@ -98,7 +90,7 @@ class LiveRun:
         owner: str,
         id: str,
         clock: RequestClock,
-        keeping: Keeping,
+        retention: Retention,
         on_done: Callable[[], None],
         texts: tuple[str, ...] = (),
     ) -> None:
@@ -107,16 +99,16 @@ class LiveRun:
         self._clock = clock
         self._texts = texts
         self.finished_at: float | None = None
-        self._keeping = keeping
+        self._retention = retention
         self._on_done = on_done
         self._lock = threading.Lock()
-        self._log: list[Entry] = []
+        self._log: list[LogEntry] = []
         self._followers: list[Callable[[], None]] = []
         self._run: Run | None = None
         self._cancelled = False
-        self._waiting = True  # in the engine's queue
-        self._away: threading.Timer | None = None
-        self._left_at = 0.0  # when the last follower went
+        self._queued = True  # in the engine's queue
+        self._away_timer: threading.Timer | None = None
+        self._unfollowed_at = 0.0  # when the last follower went
         self._lean_bytes = 0
         self._stats_bytes = 0
         self._next_to_strip = 0
@@ -129,7 +121,7 @@ class LiveRun:
     def last_seq(self) -> int:
         return len(self._log)
 
-    def entry(self, seq: int) -> Entry | None:
+    def entry(self, seq: int) -> LogEntry | None:
         """The message `seq` (from 1), or None when it has not been written yet."""
         return self._log[seq - 1] if seq <= len(self._log) else None
 
@@ -140,11 +132,11 @@ class LiveRun:
             if isinstance(event, Accepted):
                 event = msgspec.structs.replace(event, texts=self._texts)
             if isinstance(event, Accepted | Queued):
-                self._waiting = event.position > 0
+                self._queued = event.position > 0
             elif isinstance(event, Prefill | Token):
-                self._waiting = False
+                self._queued = False
             seq = len(self._log) + 1
-            entry = Entry(Generation(self.id, seq, event, self._clock.now(), prepared))
+            entry = LogEntry(Generation(self.id, seq, event, self._clock.now(), prepared))
             self._log.append(entry)
             self._lean_bytes += len(entry.lean)
             self._stats_bytes += len(entry.full or b"")
@@ -153,14 +145,14 @@ class LiveRun:
             done = isinstance(event, Done)
             if done:
                 self.finished_at = time.monotonic()
-                self._stop_waiting()
+                self._stop_away_timer()
         for follower in followers:
             follower()
         if done:
             self._on_done()
 
     def _strip_old_stats(self) -> None:
-        while self._stats_bytes > self._keeping.stats_bytes:
+        while self._stats_bytes > self._retention.stats_bytes:
             entry = self._log[self._next_to_strip]
             self._stats_bytes -= len(entry.full or b"")
             entry.full = None
@@ -171,7 +163,7 @@ class LiveRun:
     def follow(self, follower: Callable[[], None]) -> None:
         with self._lock:
             self._followers.append(follower)
-            self._stop_waiting()
+            self._stop_away_timer()
 
     def unfollow(self, follower: Callable[[], None]) -> None:
         """Without a follower, a running generation is cancelled after `away_seconds`, and one that
@@ -179,38 +171,38 @@ class LiveRun:
         with self._lock:
             self._followers.remove(follower)
             if not self._followers and self.finished_at is None:
-                self._left_at = time.monotonic()
-                self._wait(self._patience)
+                self._unfollowed_at = time.monotonic()
+                self._start_away_timer(self._away_seconds)
 
     @property
-    def _patience(self) -> float:
-        away, waiting = self._keeping.away_seconds, self._keeping.waiting_seconds
-        return min(away, waiting) if self._waiting else away
+    def _away_seconds(self) -> float:
+        away, waiting = self._retention.away_seconds, self._retention.waiting_seconds
+        return min(away, waiting) if self._queued else away
 
-    def _wait(self, seconds: float) -> None:
-        self._away = threading.Timer(seconds, self._leave)
-        self._away.daemon = True
-        self._away.start()
+    def _start_away_timer(self, seconds: float) -> None:
+        self._away_timer = threading.Timer(seconds, self._on_away_timeout)
+        self._away_timer.daemon = True
+        self._away_timer.start()
 
-    def _stop_waiting(self) -> None:
-        if self._away is not None:
-            self._away.cancel()
-            self._away = None
+    def _stop_away_timer(self) -> None:
+        if self._away_timer is not None:
+            self._away_timer.cancel()
+            self._away_timer = None
 
-    def _leave(self) -> None:
+    def _on_away_timeout(self) -> None:
         with self._lock:
             if self._followers or self.finished_at is not None:
                 return
-            left = self._left_at + self._patience - time.monotonic()
+            left = self._unfollowed_at + self._away_seconds - time.monotonic()
             if left > 0:  # it began to write meanwhile
-                self._wait(left)
+                self._start_away_timer(left)
                 return
         log.info("generation cancelled: its page stayed away")
         self.cancel()
 
     # ---- the engine's run --------------------------------------------------------------------
 
-    def started(self, run: Run) -> None:
+    def attach(self, run: Run) -> None:
         with self._lock:
             self._run = run
             cancelled = self._cancelled
@@ -225,102 +217,95 @@ class LiveRun:
             run.cancel()
 
     def update(
-        self, capture: bool | None, changes: dict[str, Any], reach: Interventions | None = None
+        self,
+        capture: bool | None,
+        changes: dict[str, Any],
+        interventions: Interventions | None = None,
     ) -> None:
         """Change settings; the engine acknowledges with an `updated` event."""
         run = self._run
         if run is None or self.finished_at is not None:
             raise InvalidRequest("this generation has ended; its settings cannot change any more")
-        run.update(capture=capture, reach=reach, **changes)
+        run.update(capture=capture, interventions=interventions, **changes)
 
 
 class Sessions:
     """All generations of all browser sessions."""
 
     def __init__(
-        self, engine: EngineClient, keeping: Keeping, shares: Shares | None = None
+        self, engine: EngineClient, retention: Retention, client_limits: ClientLimits | None = None
     ) -> None:
         self._engine = engine
-        self._keeping = keeping
-        self._shares = shares or Shares()
+        self._retention = retention
+        self._client_limits = client_limits or ClientLimits()
         self._lock = threading.Lock()
-        self._runs: dict[tuple[str, str], LiveRun] = {}
+        self._generations: dict[tuple[str, str], GenerationLog] = {}
 
     def start(
         self,
         owner: str,
         id: str,
-        ids: list[int],
-        params: SamplingParams,
-        capture: bool,
+        request: Request,
+        *,
         clock: RequestClock | None = None,
-        script: tuple[ChangeAt, ...] = (),
-        n_written: int = 0,
-        reach: Interventions = NO_INTERVENTIONS,
-        reached: tuple[ReachedFrom, ...] = (),
+        n_continued: int = 0,
         client: str | None = None,
-    ) -> LiveRun:
-        """Begin a generation; `clock` began with the request, or begins now. `n_written`: see
-        `app.protocol.Generate`. `client`: whose share of the engine it takes from, if not its
-        owner's. Raises `InvalidRequest`, and what `Shares.submit` raises."""
-        texts = written_texts(self._engine.tokenizer, ids, n_written)
-        live = LiveRun(owner, id, clock or RequestClock(), self._keeping, self._forget_old, texts)
+    ) -> GenerationLog:
+        """Begin a generation; `clock` began with the request, or begins now. `n_continued`: see
+        `app.ws.protocol.Generate`. `client`: whose share of the engine it takes from, if not its
+        owner's. Raises `InvalidRequest`, and what `ClientLimits.submit` raises."""
+        texts = continuation_texts(self._engine.tokenizer, request.ids, n_continued)
+        generation = GenerationLog(
+            owner, id, clock or RequestClock(), self._retention, self._evict_finished, texts
+        )
         with self._lock:
-            if (owner, id) in self._runs:
+            if (owner, id) in self._generations:
                 raise InvalidRequest(f"there is a generation {id!r} already; use a new id", "id")
-            self._runs[owner, id] = live
+            self._generations[owner, id] = generation
         try:
-            if n_written and is_over(self._engine, ids, params):
-                tell_over(self._engine, ids, params, live.on_event)
+            if n_continued and has_ended(self._engine, request):
+                report_ended(self._engine, request, generation.on_event)
             else:
-                run = self._shares.submit(
-                    client or owner,
-                    self._engine,
-                    ids,
-                    params,
-                    capture=capture,
-                    on_event=live.on_event,
-                    script=script,
-                    reach=reach,
-                    reached=reached,
+                run = self._client_limits.submit(
+                    client or owner, self._engine, request, generation.on_event
                 )
-                live.started(run)
+                generation.attach(run)
         except BaseException:
             with self._lock:
-                del self._runs[owner, id]
+                del self._generations[owner, id]
             raise
-        return live
+        return generation
 
-    def get(self, owner: str, id: str) -> LiveRun:
+    def get(self, owner: str, id: str) -> GenerationLog:
         """Raises `UnknownGenerationError`, also for a generation of another owner."""
-        live = self._runs.get((owner, id))
-        if live is None:
+        generation = self._generations.get((owner, id))
+        if generation is None:
             raise UnknownGenerationError(
                 f"there is no generation {id!r} here: it was never started, or it ended too long "
                 "ago to be kept; start it again"
             )
-        return live
+        return generation
 
-    def _forget_old(self) -> None:
+    def _evict_finished(self) -> None:
         """Drop finished generations past the bounds, oldest first."""
-        keeping, now = self._keeping, time.monotonic()
+        retention, now = self._retention, time.monotonic()
         with self._lock:
             finished = sorted(
-                (live.finished_at, key)
-                for key, live in self._runs.items()
-                if live.finished_at is not None
+                (generation.finished_at, key)
+                for key, generation in self._generations.items()
+                if generation.finished_at is not None
             )
             n_left = len(finished)
-            bytes_left = sum(self._runs[key].n_bytes for _, key in finished)
+            bytes_left = sum(self._generations[key].n_bytes for _, key in finished)
             for finished_at, key in finished:
                 if (
-                    n_left <= keeping.n_finished
-                    and bytes_left <= keeping.finished_bytes
-                    and now - finished_at <= keeping.finished_seconds
+                    n_left <= retention.n_finished
+                    and bytes_left <= retention.finished_bytes
+                    and now - finished_at <= retention.finished_seconds
                 ):
                     break
                 n_left -= 1
-                bytes_left -= self._runs.pop(key).n_bytes
+                bytes_left -= self._generations.pop(key).n_bytes
 
 
 def without_stats(event: Event) -> Event:

@@ -1,7 +1,8 @@
 """WebSockets, and every workaround for flask-sock 0.7 and simple-websocket 1.1.
 
-flask-sock declares the route (`app.live`) and simple-websocket makes the handshake. After that this
-module drives wsproto itself, on the route's thread, as simple-websocket's own thread has races:
+flask-sock declares the route (`app.ws.live`) and simple-websocket makes the handshake. After that
+this module drives wsproto itself, on the route's thread, as simple-websocket's own thread has
+races:
 
 - For a message that is too large, `Base._handle_events` sets its event while `connected` is still
   true. A reader that wakes before `connected` is cleared waits for ever, with two threads, a
@@ -40,9 +41,9 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessag
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from app.errors import body_of
-from app.request_reader import RequestStream
-from app.sockets import READ_BYTES, hang_up, wait_readable
+from app.http.errors import body_of
+from app.http.request_reader import RequestStream
+from app.http.sockets import READ_BYTES, hang_up, wait_readable
 
 PING_SECONDS = 25.0
 """A page that is silent for this long is asked whether it is there; after as long again it is
@@ -50,13 +51,13 @@ gone."""
 SEND_SECONDS = 20.0
 """A page that does not take `SEND_BYTES` within this time is cut off; it can come back."""
 SEND_BYTES = 1024 * 1024
-FAREWELL_SECONDS = 2.0
+CLOSE_SECONDS = 2.0
 """For the message that is being sent, and for the close frame after it."""
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """How often a reader looks whether another thread has ended the WebSocket."""
 
 
-Note = Ping | Pong | CloseConnection
+ControlFrame = Ping | Pong | CloseConnection
 
 
 class WebSocketClosed(Exception):
@@ -79,7 +80,7 @@ class WebSocket:
         self._protocol = server.ws
         self._most_bytes = most_bytes
         self._sending = threading.Lock()
-        self._notes: dict[type[Note], Note] = {}
+        self._notes: dict[type[ControlFrame], ControlFrame] = {}
         self._closing = False  # a close frame was noted
         self._over = False  # it was sent, or nothing can be sent any more
         self._cut_off = False
@@ -103,8 +104,8 @@ class WebSocket:
                 break
             now = time.monotonic()
             if now >= self._next_ping:
-                self._ask()
-            if wait_readable(self._sock, min(LOOK_SECONDS, (end or math.inf) - now)):
+                self._ping()
+            if wait_readable(self._sock, min(POLL_SECONDS, (end or math.inf) - now)):
                 self._read()
             if end is not None and not self._messages and time.monotonic() >= end:
                 return None
@@ -116,7 +117,7 @@ class WebSocket:
         try:
             data = self._sock.recv(READ_BYTES)
         except OSError:
-            self._break()
+            self._disconnect()
             return
         if data:
             self._feed(data)
@@ -130,7 +131,7 @@ class WebSocket:
                 case TextMessage() | BytesMessage():
                     self._take(event)
                 case Ping():
-                    self._note(event.response())
+                    self._queue_control(event.response())
                 case CloseConnection():  # the page's own, or wsproto's for what it cannot read
                     self.close(event.code, event.reason or "")
             if self._closing:
@@ -150,14 +151,14 @@ class WebSocket:
             self._partial.clear()
             self._messages.append(whole.decode() if isinstance(part, TextMessage) else whole)
 
-    def _ask(self) -> None:
+    def _ping(self) -> None:
         """Ping a page that has been silent, or close if the last ping was not answered."""
         if not self._heard:
             self.close(CloseReason.POLICY_VIOLATION, "a ping was not answered")
             return
         self._heard = False
         self._next_ping = time.monotonic() + PING_SECONDS
-        self._note(Ping())
+        self._queue_control(Ping())
 
     # ---- sending: any thread ---------------------------------------------------------------------
 
@@ -171,18 +172,18 @@ class WebSocket:
                     message = TextMessage(data) if isinstance(data, str) else BytesMessage(data)
                     self._send_all(self._protocol.send(message))
                 except (OSError, LocalProtocolError):
-                    self._break()
+                    self._disconnect()
                     raise WebSocketClosed from None
         finally:
-            self._send_notes()
+            self._send_controls()
 
     def close(self, code: int, reason: str = "") -> None:
         """Send a close frame after the message that is being sent. Only the first call counts."""
         if not self._closing:
             self._closing = True
-            self._note(CloseConnection(code, reason))
+            self._queue_control(CloseConnection(code, reason))
 
-    def cut_off(self, code: int, reason: str) -> None:
+    def abort(self, code: int, reason: str) -> None:
         """End soon without reading any more, not even messages that have come already.
 
         Returns at once: the reading thread sends the close frame when it notices.
@@ -197,48 +198,48 @@ class WebSocket:
         If neither side has closed by now, the route has failed: the code is 1011.
         """
         self.close(CloseReason.INTERNAL_ERROR, "the server made a mistake; see its log")
-        if self._sending.acquire(timeout=FAREWELL_SECONDS):
+        if self._sending.acquire(timeout=CLOSE_SECONDS):
             try:
-                self._send_held_notes()
+                self._send_queued_controls()
             finally:
                 self._sending.release()
         if not self._over:
-            self._break()
+            self._disconnect()
         self._server.connected = False  # or flask-sock would say goodbye again
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
-    def _note(self, event: Note) -> None:
+    def _queue_control(self, event: ControlFrame) -> None:
         self._notes[type(event)] = event  # of several pings, the last is answered
-        self._send_notes()
+        self._send_controls()
 
-    def _send_notes(self) -> None:
+    def _send_controls(self) -> None:
         while self._notes and not self._over and self._sending.acquire(blocking=False):
             try:
-                self._send_held_notes()
+                self._send_queued_controls()
             finally:
                 self._sending.release()
 
-    def _send_held_notes(self) -> None:
+    def _send_queued_controls(self) -> None:
         """Send what was noted. The caller holds `_sending`."""
         try:
             while self._notes and not self._over:
                 kind, event = self._notes.popitem()
                 if kind is CloseConnection:
-                    self._sock.settimeout(FAREWELL_SECONDS)
+                    self._sock.settimeout(CLOSE_SECONDS)
                     self._send_all(self._protocol.send(event))
                     self._over = True
                 elif not self._closing:
                     self._send_all(self._protocol.send(event))
         except (OSError, LocalProtocolError):
-            self._break()
+            self._disconnect()
 
     def _send_all(self, data: bytes) -> None:
         view = memoryview(data)
         for at in range(0, len(view), SEND_BYTES):
             self._sock.sendall(view[at : at + SEND_BYTES])
 
-    def _break(self) -> None:
+    def _disconnect(self) -> None:
         """End both directions: the connection cannot be used any more."""
         self._over = True
         hang_up(self._sock)

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from app.sessions import Keeping
-from e2e.lookout import Lookout, Wire
+from app.ws.sessions import Retention
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import TWO_FRAMES, Playground, until
 from e2e.site import Site
+from gpu import Request
 from gpu.events import Done, Event, Token
 from gpu.sampling import SamplingParams
 from tests.app.fake_engine import FakeEngine, FakeOptions
@@ -26,15 +27,15 @@ LOST_LINE = "WebSocket connection to"
 
 def wrote(
     page: Page, here: Site, n: int = 40, **settings: Any
-) -> tuple[Playground, Wire, list[dict[str, Any]]]:
+) -> tuple[Playground, MessageLog, list[dict[str, Any]]]:
     """A page on which `n` tokens were written; what came over its line, and those tokens."""
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, here.url).open()
     play.set(**{"max_tokens": n, "seed": 11, **settings})
     play.ask()
     play.wait_tokens(n)
     play.wait_done()
-    return play, wire, wire.events("token")
+    return play, messages, messages.events("token")
 
 
 def row(page: Page, word: str) -> Locator:
@@ -72,7 +73,7 @@ def versions(play: Playground) -> int:
     return int(text.split("/")[1]) if text else 1
 
 
-def written_by(here: Site, message: dict[str, Any]) -> list[Token]:
+def engine_tokens(here: Site, message: dict[str, Any]) -> list[Token]:
     """What the engine writes for a message of the page, undisturbed."""
     engine = FakeEngine(FakeOptions(**{**vars(here.options), "delay": 0.0}))
     tokens: list[Token] = []
@@ -85,19 +86,19 @@ def written_by(here: Site, message: dict[str, Any]) -> list[Token]:
             done.set()
 
     params = SamplingParams(**{**message["params"], "stop": tuple(message["params"]["stop"])})
-    engine.submit(message["ids"], params, on_event=on_event)
+    engine.submit(Request(message["ids"], params), on_event)
     assert done.wait(10)
     engine.close()
     return tokens
 
 
-def sent(wire: Wire, type: str = "generate") -> list[dict[str, Any]]:
-    return [message for message in wire.sent if message["type"] == type]
+def sent(messages: MessageLog, type: str = "generate") -> list[dict[str, Any]]:
+    return [message for message in messages.sent if message["type"] == type]
 
 
-def waterfall_of(wire: Wire, index: int) -> dict[str, Any] | None:
+def waterfall_of(messages: MessageLog, index: int) -> dict[str, Any] | None:
     """The first question about how a token was drawn; a preview of others comes after it."""
-    asked = [message["question"] for message in sent(wire, "inspect")]
+    asked = [message["question"] for message in sent(messages, "inspect")]
     return next((q for q in asked if q.get("index") == index), None)
 
 
@@ -108,7 +109,7 @@ def test_a_candidate_is_written_instead_and_the_text_goes_on(
     page: Page, site: Callable[..., Site]
 ) -> None:
     here = site()
-    play, wire, tokens = wrote(page, here)
+    play, messages, tokens = wrote(page, here)
     first = play.text()
     other = other_than_drawn(tokens[12])
     look_at(play, 12)
@@ -120,13 +121,13 @@ def test_a_candidate_is_written_instead_and_the_text_goes_on(
     expect(page.locator("#version")).to_have_text("2/2")
     play.wait_tokens(53)
     play.wait_done()
-    message = sent(wire)[-1]
-    prompt = wire.events("accepted")[0]["prompt"]
+    message = sent(messages)[-1]
+    prompt = messages.events("accepted")[0]["prompt"]
     lead = [token["id"] for token in tokens[:12]]
     assert message["ids"] == [token["id"] for token in prompt] + [*lead, other["id"]]
     assert message["written"] == 13
     assert (message["params"]["seed"], message["params"]["first_index"]) == (11, 13)
-    rest = "".join(token.text for token in written_by(here, message))
+    rest = "".join(token.text for token in engine_tokens(here, message))
     assert play.text() == "".join(t["text"] for t in tokens[:12]) + other["text"] + rest
     assert play.numbers() == list(range(53))
     was = tokens[12]["text"].strip()
@@ -146,12 +147,16 @@ def test_a_candidate_is_written_instead_and_the_text_goes_on(
 def test_the_parents_measurements_are_those_of_the_branch_before_it_parts(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    play, wire, tokens = wrote(page, site())
+    play, messages, tokens = wrote(page, site())
     other = other_than_drawn(tokens[20])
     force(play, 20, other)
     play.wait_tokens(61)
     play.wait_done()
-    judged = wire.sent[-2] if wire.sent[-2]["type"] == "inspect" else sent(wire, "inspect")[-1]
+    judged = (
+        messages.sent[-2]
+        if messages.sent[-2]["type"] == "inspect"
+        else sent(messages, "inspect")[-1]
+    )
     assert judged["question"]["kind"] == "losses"
     assert judged["question"]["first"] == len(judged["question"]["ids"]) - 2
     notes = page.locator(".cands .c")
@@ -178,20 +183,20 @@ def test_the_token_that_was_drawn_anyway_gives_the_very_same_text(
 ) -> None:
     """Also inside a character of three tokens, and where the text ends."""
     here = site(text=ENDING, ends=True)
-    play, wire, tokens = wrote(page, here, 9, max_tokens=200, top_p="0.2")
+    play, messages, tokens = wrote(page, here, 9, max_tokens=200, top_p="0.2")
     text, n = play.text(), len(tokens)
     star = next(i for i, token in enumerate(tokens) if token["text"] == "✨")
     assert tokens[star - 1]["text"] == ""
     assert tokens[-1]["eos"]
     for at in (0, 3, star - 1, star, n - 2, n - 1):
-        n_events, before = len(wire.events("token")), versions(play)
+        n_events, before = len(messages.events("token")), versions(play)
         look_at(play, at)
         page.locator(".cands .pick-row button").click()
         expect(page.locator("#version")).to_have_text(f"{before + 1}/{before + 1}")
         play.wait_done()
         expect(play.tokens).to_have_count(n)
         assert play.text() == text
-        again = wire.events("token")[n_events:]
+        again = messages.events("token")[n_events:]
         assert len(again) == n - at - 1
         for token, parent in zip(again, tokens[at + 1 :], strict=True):
             for name in ("id", "text", "logprob", "draw", "candidates", "eos"):
@@ -200,12 +205,12 @@ def test_the_token_that_was_drawn_anyway_gives_the_very_same_text(
 
 
 def test_other_settings_act_from_the_branch_on(page: Page, site: Callable[..., Site]) -> None:
-    play, wire, tokens = wrote(page, site(), temperature="0.7")
+    play, messages, tokens = wrote(page, site(), temperature="0.7")
     play.set(temperature="1.3", seed=99)
     force(play, 10, other_than_drawn(tokens[10]))
     play.wait_tokens(51)
     play.wait_done()
-    params = sent(wire)[-1]["params"]
+    params = sent(messages)[-1]["params"]
     assert params["temperature"] == 1.3
     assert params["seed"] == 11, "the random numbers stay the run's"
     marks = page.locator(".mark-change")
@@ -220,7 +225,7 @@ def test_other_settings_act_from_the_branch_on(page: Page, site: Callable[..., S
             page.keyboard.press("ArrowRight")
         expect(page.locator("#plot")).to_have_attribute("aria-valuenow", str(at + 1))
         asked = until(
-            page, functools.partial(waterfall_of, wire, at), "the question about this token"
+            page, functools.partial(waterfall_of, messages, at), "the question about this token"
         )
         assert asked["params"]["temperature"] == float(temperature)
         assert asked["params"]["seed"] == 11
@@ -231,14 +236,14 @@ def test_words_of_ones_own_are_shown_as_tokens_and_put_in(
 ) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     here = site()
-    play, wire, tokens = wrote(page, here)
+    play, messages, tokens = wrote(page, here)
     at = next(i for i, token in enumerate(tokens) if i > 7 and token["text"].startswith(" "))
     look_at(play, at)
-    field = page.get_by_label("Write something else instead of this token")
+    field = page.get_by_label("Text to replace this token with")
     field.focus()
     expect(field).to_have_value(" ")
     field.press_sequentially("forest lamp ✨")
-    cut = page.get_by_test_id("instead-cut")
+    cut = page.get_by_test_id("replace-token-pieces")
     expect(cut).to_contain_text("␣forest␣lamp")
     expect(cut).to_contain_text("6 tokens")
     field.press("Enter")
@@ -246,8 +251,8 @@ def test_words_of_ones_own_are_shown_as_tokens_and_put_in(
     play.wait_tokens(at + 46)
     play.wait_done()
     lead = "".join(token["text"] for token in tokens[:at])
-    message = sent(wire)[-1]
-    text = f"{lead} forest lamp ✨" + "".join(token.text for token in written_by(here, message))
+    message = sent(messages)[-1]
+    text = f"{lead} forest lamp ✨" + "".join(token.text for token in engine_tokens(here, message))
     assert play.text() == text
     was = tokens[at]["text"].strip()
     expect(page.locator(".mark-change")).to_contain_text(f"forced ‘forest lamp ✨’, was ‘{was}’")
@@ -262,27 +267,27 @@ def test_words_of_ones_own_are_shown_as_tokens_and_put_in(
     page.get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("() => navigator.clipboard.readText()") == play.text().strip()
-    play.carry_on.click()
+    play.continue_button.click()
     play.wait_tokens(at + 86)
     play.wait_done()
-    rest = sent(wire)[-1]
-    prompt = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
+    rest = sent(messages)[-1]
+    prompt = [token["id"] for token in messages.events("accepted")[0]["prompt"]]
     assert rest["ids"][len(prompt) :][at : at + 6] == message["ids"][-6:], "what was put in"
     assert rest["params"]["first_index"] == at + 46, "the branch goes on where it ended"
-    assert play.text() == text + "".join(token.text for token in written_by(here, rest))
+    assert play.text() == text + "".join(token.text for token in engine_tokens(here, rest))
     play.regenerate.click()
     expect(page.locator("#version")).to_have_text("3/3")
     play.wait_done()
-    assert "ids" not in sent(wire)[-1]
+    assert "ids" not in sent(messages)[-1]
 
 
 @pytest.mark.slow
 def test_a_branch_of_a_branch_keeps_both_marks(page: Page, site: Callable[..., Site]) -> None:
-    play, wire, tokens = wrote(page, site())
+    play, messages, tokens = wrote(page, site())
     force(play, 10, other_than_drawn(tokens[10]))
     play.wait_tokens(51)
     play.wait_done()
-    later = wire.events("token")[-40:]
+    later = messages.events("token")[-40:]
     force(play, 30, other_than_drawn(later[19]))
     play.wait_tokens(71)
     play.wait_done()
@@ -292,7 +297,7 @@ def test_a_branch_of_a_branch_keeps_both_marks(page: Page, site: Callable[..., S
         "10",
         "30",
     ]
-    message = sent(wire)[-1]
+    message = sent(messages)[-1]
     assert message["written"] == 31
     assert message["params"]["first_index"] == 31
     expect(page.locator("#version")).to_have_text("3/3")
@@ -303,12 +308,12 @@ def test_an_answer_that_was_continued_can_part_in_either_piece(
     page: Page, site: Callable[..., Site]
 ) -> None:
     here = site()
-    play, wire, _ = wrote(page, here, 12)
-    play.carry_on.click()
+    play, messages, _ = wrote(page, here, 12)
+    play.continue_button.click()
     play.wait_tokens(24)
     play.wait_done()
-    tokens = wire.events("token")
-    prompts = [[t["id"] for t in event["prompt"]] for event in wire.events("accepted")]
+    tokens = messages.events("token")
+    prompts = [[t["id"] for t in event["prompt"]] for event in messages.events("accepted")]
     marks = page.locator(".mark-change")
     for version, (at, first, prompt) in enumerate(((18, 12, prompts[1]), (5, 0, prompts[0]))):
         if version:
@@ -318,14 +323,14 @@ def test_an_answer_that_was_continued_can_part_in_either_piece(
         force(play, at, other)
         play.wait_tokens(at + 13)
         play.wait_done()
-        message = sent(wire)[-1]
+        message = sent(messages)[-1]
         lead = [token["id"] for token in tokens[first:at]]
         assert message["ids"][:-1] == prompt + lead
         assert message["written"] == at - first + 1
         assert message["params"]["first_index"] == at + 1, "of the seed, over both pieces"
         assert play.numbers() == list(range(at + 13))
         words = [token["text"] for token in tokens[:at]] + [other["text"]]
-        words += [token.text for token in written_by(here, message)]
+        words += [token.text for token in engine_tokens(here, message)]
         assert play.text() == "".join(words)
         said = marks.all_inner_texts()
         assert [text.split(" ")[0] for text in said] == (
@@ -340,7 +345,9 @@ def test_an_answer_that_was_continued_can_part_in_either_piece(
 
 
 def test_the_end_of_the_text_can_be_put_in(page: Page, site: Callable[..., Site]) -> None:
-    play, wire, tokens = wrote(page, site(text=ENDING, ends=True), 9, max_tokens=30, top_p="0.2")
+    play, messages, tokens = wrote(
+        page, site(text=ENDING, ends=True), 9, max_tokens=30, top_p="0.2"
+    )
     last = len(tokens) - 1
     assert tokens[last]["eos"]
     force(play, last, other_than_drawn(tokens[last]))
@@ -354,7 +361,7 @@ def test_the_end_of_the_text_can_be_put_in(page: Page, site: Callable[..., Site]
     expect(page.locator(".tok.eos")).to_have_count(1)
     expect(page.locator(".mark-change").last).to_contain_text("forced the end, was ‘")
     assert play.text() == "".join(token["text"] for token in tokens)
-    done = wire.events("done")[-1]
+    done = messages.events("done")[-1]
     assert (done["reason"], done["completion_tokens"]) == ("eos", 0)
 
 
@@ -366,28 +373,28 @@ def test_a_run_that_writes_is_stopped_first_and_stays_as_it_was(
     page: Page, site: Callable[..., Site]
 ) -> None:
     here = site(delay=0.03)
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, here.url).open()
     play.set(max_tokens=300, seed=5)
     play.ask()
     play.wait_tokens(15)
     look_at(play, 6)
-    token = wire.events("token")[6]
+    token = messages.events("token")[6]
     other = other_than_drawn(token)
     row(page, other["text"].strip()).click()
     expect(page.locator("#version")).to_have_text("2/2")
     play.wait_tokens(20)
-    done = wire.events("done")
+    done = messages.events("done")
     assert [event["reason"] for event in done] == ["cancelled"]
-    assert len(sent(wire, "stop")) == 1
-    order = [message["type"] for message in wire.sent if message["type"] != "count"]
+    assert len(sent(messages, "stop")) == 1
+    order = [message["type"] for message in messages.sent if message["type"] != "count"]
     assert order == ["generate", "stop", "inspect", "generate"]
     play.stop.click()
     play.wait_done()
     page.get_by_role("button", name="Previous version").click()
     expect(play.tokens).to_have_count(done[0]["completion_tokens"])
     assert play.text() == "".join(
-        t["text"] for t in wire.events("token")[: done[0]["completion_tokens"]]
+        t["text"] for t in messages.events("token")[: done[0]["completion_tokens"]]
     )
 
 
@@ -416,7 +423,7 @@ def test_a_cut_line_loses_nothing_of_a_branch(
 ) -> None:
     allowed_console.append(LOST_LINE)
     here = site(delay=0.03)
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, here.url)
     play.route_sockets()
     play.open()
@@ -433,7 +440,7 @@ def test_a_cut_line_loses_nothing_of_a_branch(
     play.wait_tokens(50)
     play.wait_done()
     assert play.numbers() == list(range(50))
-    assert wire is not None
+    assert messages is not None
     text = play.text()
     page.reload()
     play.wait_tokens(50)
@@ -469,11 +476,11 @@ def test_a_branch_that_was_asked_for_when_the_line_broke_comes_when_it_is_back(
 
 @pytest.mark.slow
 def test_a_reload_brings_every_branch_back(page: Page, site: Callable[..., Site]) -> None:
-    play, wire, tokens = wrote(page, site(delay=0.02))
+    play, messages, tokens = wrote(page, site(delay=0.02))
     force(play, 10, other_than_drawn(tokens[10]))
     play.wait_tokens(51)
     play.wait_done()
-    later = wire.events("token")[-40:]
+    later = messages.events("token")[-40:]
     force(play, 30, other_than_drawn(later[19]))
     play.wait_tokens(40)
     page.reload()
@@ -506,8 +513,8 @@ def test_a_reload_brings_every_branch_back(page: Page, site: Callable[..., Site]
 def test_branches_the_server_forgot_keep_their_text(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
-    play, wire, tokens = wrote(page, own_site())
-    assert wire is not None
+    play, messages, tokens = wrote(page, own_site())
+    assert messages is not None
     force(play, 10, other_than_drawn(tokens[10]))
     play.wait_tokens(51)
     play.wait_done()
@@ -515,7 +522,7 @@ def test_branches_the_server_forgot_keep_their_text(
     page.context.clear_cookies()
     page.reload()
     play.wait_ready()
-    expect(play.stats).to_contain_text("its text is kept")
+    expect(play.stats).to_contain_text("only the text of this answer is left")
     assert play.text() == text
     page.get_by_role("button", name="Previous version").click()
     page.evaluate(TWO_FRAMES)
@@ -525,7 +532,7 @@ def test_branches_the_server_forgot_keep_their_text(
 @pytest.mark.slow
 def test_a_branch_outlives_what_it_parted_from(page: Page, own_site: Callable[..., Site]) -> None:
     """The server keeps one generation: of the branch's beginning only the words are known."""
-    here = own_site(keeping=Keeping(n_finished=1))
+    here = own_site(retention=Retention(n_finished=1))
     play, _, tokens = wrote(page, here)
     force(play, 10, other_than_drawn(tokens[10]))
     play.wait_tokens(51)
@@ -536,11 +543,11 @@ def test_a_branch_outlives_what_it_parted_from(page: Page, own_site: Callable[..
     assert play.text() == text
     assert play.numbers() == list(range(51))
     sub = page.get_by_test_id("token-sub")
-    for index, said in ((3, "measurements are gone"), (10, "choice"), (11, "choice")):
+    for index, said in ((3, "measurements are no longer kept"), (10, "choice"), (11, "choice")):
         look_at(play, index)
         expect(sub).to_contain_text(said)
     expect(page.locator(".mark-change")).to_contain_text("forced")
-    look = Lookout(page).open("branches")
+    look = LookPanel(page).open("branches")
     row = look.csv()[-1]
     assert (row["tokens"], row["log p"], row["text"]) == ("51", "", text)
     page.keyboard.press("Escape")
@@ -555,8 +562,8 @@ def test_a_branch_that_is_refused_leaves_things_as_they_were(
     play, _, tokens = wrote(page, own_site(context=64), 20)
     text = play.text()
     look_at(play, 19)
-    page.locator("#instead-text").fill("one two three four five six seven eight nine")
-    page.locator("#instead-text").press("Enter")
+    page.locator("#replace-token-text").fill("one two three four five six seven eight nine")
+    page.locator("#replace-token-text").press("Enter")
     expect(play.notice).to_contain_text("64")
     expect(page.locator("#versions")).to_be_hidden()
     assert play.text() == text
@@ -573,7 +580,7 @@ def test_what_cannot_be_changed_offers_nothing(page: Page, site: Callable[..., S
     page.keyboard.press("Home")
     page.keyboard.press("ArrowLeft")
     expect(page.locator(".cands .w:enabled")).to_have_count(0)
-    expect(page.locator("#instead-text")).to_be_hidden()
+    expect(page.locator("#replace-token-text")).to_be_hidden()
     play.ask("Another question")
     play.wait_tokens(10)
     play.wait_done()
@@ -587,7 +594,7 @@ def test_what_cannot_be_changed_offers_nothing(page: Page, site: Callable[..., S
 
 def test_the_keyboard_alone(page: Page, site: Callable[..., Site]) -> None:
     here = site()
-    play, wire, tokens = wrote(page, here)
+    play, messages, tokens = wrote(page, here)
     play.core.focus()
     for _ in range(10):
         page.keyboard.press("ArrowLeft")
@@ -610,15 +617,15 @@ def test_the_keyboard_alone(page: Page, site: Callable[..., Site]) -> None:
     play.wait_tokens(70)
     play.wait_done()
     lead = "".join(token["text"] for token in tokens[:29])
-    other = next(c for c in tokens[29]["candidates"] if c["id"] == sent(wire)[-1]["ids"][-1])
+    other = next(c for c in tokens[29]["candidates"] if c["id"] == sent(messages)[-1]["ids"][-1])
     assert other["text"].strip() == word
-    rest = "".join(token.text for token in written_by(here, sent(wire)[-1]))
+    rest = "".join(token.text for token in engine_tokens(here, sent(messages)[-1]))
     assert play.text() == lead + other["text"] + rest
     page.keyboard.press("Tab")
-    expect(page.locator("#instead-text")).to_be_focused()
+    expect(page.locator("#replace-token-text")).to_be_focused()
     page.keyboard.type("xyz")
     page.keyboard.press("Escape")
-    expect(page.locator("#instead-text")).to_have_value("")
+    expect(page.locator("#replace-token-text")).to_have_value("")
 
 
 def test_a_phone_writes_another_word_with_a_tap(page: Page, site: Callable[..., Site]) -> None:
@@ -633,7 +640,7 @@ def test_a_phone_writes_another_word_with_a_tap(page: Page, site: Callable[..., 
     box = rows.first.bounding_box()
     assert box is not None
     assert box["height"] >= 32
-    field = page.locator("#instead-text").bounding_box()
+    field = page.locator("#replace-token-text").bounding_box()
     last = page.locator(".cands li").last.bounding_box()
     assert field is not None
     assert last is not None

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, WebSocket
 from e2e.playground import Playground
 from gpu import Tokenizer
 from tests.golden import Golden, tale
-from tests.gpu.rig import compare
+from tests.gpu.ops.rig import compare
 from tests.serving import serving
 from tests.test_golden import LOGPROB, NORM
 

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e import oracle
-from e2e.lookout import Wire
+from e2e.lookout import MessageLog
 from e2e.playground import TWO_FRAMES, Playground, until
 from e2e.site import Site
 
@@ -37,23 +37,23 @@ class Shown:
 
 
 def test_each_slider_acts_from_the_acknowledged_token_on(page: Page, bundled: Site) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, bundled.url).open()
     play.set(**START, repetition_penalty="1", seed=2024, max_tokens=MOST)
     play.ask(ASK)
     play.wait_tokens(6)
     by_keys(page, "temperature", "PageUp", "PageUp", "ArrowRight", "ArrowRight")
-    settle(page, play, wire, temperature=1.5)
+    settle(page, play, messages, temperature=1.5)
     play.set(top_k="5")
-    settle(page, play, wire, top_k=5)
+    settle(page, play, messages, top_k=5)
     by_mouse(page, "top_p", 0.6)
-    settle(page, play, wire, top_p=float(page.locator("#n-top_p").input_value()))
+    settle(page, play, messages, top_p=float(page.locator("#n-top_p").input_value()))
     play.stop.click()
     play.wait_done()
     expect(play.stats).to_contain_text("stopped")  # each was moved while the text was written
 
-    logits = row_logits(wire)
-    changes = wire.events("updated")
+    logits = row_logits(messages)
+    changes = messages.events("updated")
     acted = [last_of(changes, name) for name in LIVE]
     assert [change["params"][name] for change, name in zip(acted, LIVE, strict=True)] == [
         1.5,
@@ -62,23 +62,25 @@ def test_each_slider_acts_from_the_acknowledged_token_on(page: Page, bundled: Si
     ]
     for change, name in zip(acted, LIVE, strict=True):
         index = change["index"]
-        was, now = settings_at(wire, index - 1), settings_at(wire, index)
+        was, now = settings_at(messages, index - 1), settings_at(messages, index)
         assert {n for n in LIVE if was[n] != now[n]} == {name}, "one change at a time"
         mark = play.answer.locator(f'.mark-change[data-at="{index}"]')
         expect(mark).to_have_text(re.compile(rf"{name.replace('_', '-')} .* → {now[name]:g}$"))
-        bite = first_bite(wire, logits, index, was)
+        bite = first_bite(messages, logits, index, was)
         for at in sorted({index - 1, index, index + 1, bite}):
             seen = shown(page, at)
-            expect_as(seen, logits[at], settings_at(wire, at))
-            assert seen.kept == wire.events("token")[at]["n_kept"]
+            expect_as(seen, logits[at], settings_at(messages, at))
+            assert seen.kept == messages.events("token")[at]["n_kept"]
 
 
-def first_bite(wire: Wire, logits: oracle.Doubles, index: int, was: dict[str, Any]) -> int:
+def first_bite(
+    messages: MessageLog, logits: oracle.Doubles, index: int, was: dict[str, Any]
+) -> int:
     """The first token since a change at which the setting before would have kept other candidates:
     a token that is nearly certain is kept alone by any."""
-    now = settings_at(wire, index)
+    now = settings_at(messages, index)
     for at in range(index, len(logits)):
-        assert settings_at(wire, at) == now, "the next change came before this one had acted"
+        assert settings_at(messages, at) == now, "the next change came before this one had acted"
         if differ(logits[at], was, now):
             return at
     raise AssertionError("no token was chosen from other candidates than before")
@@ -107,11 +109,11 @@ def by_mouse(page: Page, name: str, share: float) -> None:
     page.mouse.up()
 
 
-def settle(page: Page, play: Playground, wire: Wire, **wanted: float) -> None:
+def settle(page: Page, play: Playground, messages: MessageLog, **wanted: float) -> None:
     """Wait until the engine has acknowledged a setting, and some tokens were written with it."""
 
     def acknowledged() -> int | None:
-        for change in wire.events("updated"):
+        for change in messages.events("updated"):
             if wanted.items() <= change["params"].items():
                 return int(change["index"])
         return None
@@ -126,10 +128,10 @@ def last_of(changes: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return next(change for change in changes if change["params"][name] == last)
 
 
-def settings_at(wire: Wire, index: int) -> dict[str, Any]:
+def settings_at(messages: MessageLog, index: int) -> dict[str, Any]:
     """The settings that acted on a token, as the engine acknowledged them."""
-    acting: dict[str, Any] = wire.events("accepted")[-1]["params"]
-    for change in wire.events("updated"):
+    acting: dict[str, Any] = messages.events("accepted")[-1]["params"]
+    for change in messages.events("updated"):
         if change["index"] <= index:
             acting = change["params"]
     return acting
@@ -162,10 +164,10 @@ def number(share: str) -> float:
 # ---- what it should say ----------------------------------------------------------------------
 
 
-def row_logits(wire: Wire) -> oracle.Doubles:
+def row_logits(messages: MessageLog) -> oracle.Doubles:
     """Logits of every written token's row, by `transformers` in double precision."""
-    prompt = [token["id"] for token in wire.events("accepted")[-1]["prompt"]]
-    ids = prompt + [token["id"] for token in wire.events("token")]
+    prompt = [token["id"] for token in messages.events("accepted")[-1]["prompt"]]
+    ids = prompt + [token["id"] for token in messages.events("token")]
     return oracle.logits(ids)[len(prompt) - 1 : -1]
 
 

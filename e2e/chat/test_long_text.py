@@ -15,19 +15,19 @@ from e2e.site import Site
 PLACES = """() => {
   const box = document.querySelector(".answer");
   const { left, top } = box.getBoundingClientRect();
-  for (const node of box.querySelectorAll(".stretch")) node.style.contentVisibility = "visible";
+  for (const node of box.querySelectorAll(".text-chunk")) node.style.contentVisibility = "visible";
   const places = [...box.querySelectorAll(".tok")].map((node) => {
     const rect = node.getClientRects()[0];
     return [Math.round(2 * (rect.left - left)), Math.round(2 * (rect.top - top))];
   });
-  for (const node of box.querySelectorAll(".stretch")) node.style.contentVisibility = "";
+  for (const node of box.querySelectorAll(".text-chunk")) node.style.contentVisibility = "";
   return places;
 }"""
 
 # The same text as one paragraph, as a browser would set it.
 WHOLE = """() => {
   const box = document.querySelector(".answer");
-  for (const node of box.querySelectorAll(".stretch")) node.replaceWith(...node.childNodes);
+  for (const node of box.querySelectorAll(".text-chunk")) node.replaceWith(...node.childNodes);
 }"""
 
 SELECTED = """() => {
@@ -41,7 +41,7 @@ SELECTED = """() => {
 # again, nodes of the page that change.
 COUNT = """async () => {
   const [{ METRICS }, { view }] = await Promise.all(
-    ["metrics", "view"].map((name) => import(`/static/js/${name}.js`)),
+    ["core/metrics", "view"].map((name) => import(`/static/js/${name}.js`)),
   );
   const work = { calls: 0, cells: 0, nodes: 0, pixels: 0, reads: 0 };
   view.answer.tokens = new Proxy(view.answer.tokens, {
@@ -81,7 +81,7 @@ WRITE = """async (n) => {
   const before = { ...window.work };
   for (let i = 0; i < n; i += 1) {
     const { segment: _, ...last } = answer.tokens.at(-16);
-    answer.take(segment, segment.seq + 1, { ...last, index: segment.nDrawn });
+    answer.applyEvent(segment, segment.seq + 1, { ...last, index: segment.nDrawn });
     changed("tokens", "focus");
     await frame();
   }
@@ -107,7 +107,7 @@ def written(page: Page, site: Site, n: int) -> Playground:
 @pytest.fixture
 def long(page: Page, site: Callable[..., Site]) -> Playground:
     play = written(page, site(delay=0.0, context=1024), 700)
-    until(page, lambda: page.locator(".stretch.full").count() >= 3, "whole lines set apart")
+    until(page, lambda: page.locator(".text-chunk.full").count() >= 3, "whole lines set apart")
     return play
 
 
@@ -125,14 +125,14 @@ def test_lines_are_set_anew_in_another_width(page: Page, long: Playground) -> No
     for width in (1800, 1000, 1440):
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_timeout(100)
-        assert page.locator(".stretch.full").count() >= 3
+        assert page.locator(".text-chunk.full").count() >= 3
         apart = page.evaluate(PLACES)
-        count = page.locator(".stretch").count()
+        count = page.locator(".text-chunk").count()
         page.evaluate(WHOLE)
         assert page.evaluate(PLACES) == apart, width
         page.reload()
         long.wait_ready()
-        until(page, lambda n=count: page.locator(".stretch").count() == n, "the same lines")
+        until(page, lambda n=count: page.locator(".text-chunk").count() == n, "the same lines")
 
 
 def test_a_word_out_of_sight_is_found_and_lit(page: Page, long: Playground) -> None:

@@ -11,11 +11,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e import oracle
-from e2e.bundled import written_by
-from e2e.lookout import Wire
+from e2e.bundled import engine_tokens
+from e2e.lookout import MessageLog
 from e2e.playground import TWO_FRAMES, Playground
 from e2e.site import Site
-from gpu import ChangeAt, SamplingParams
+from gpu import SamplingParams, ScheduledUpdate
 from tests.serving import serving
 
 ASK = "Tell me a story about a fox who finds a lantern"
@@ -53,15 +53,15 @@ def test_the_page_shows_the_text_that_the_api_gives(page: Page, url: str) -> Non
 
 def test_every_layer_is_measured(page: Page, url: str) -> None:
     """What the page shows of a token is what `transformers` computes of it in double precision."""
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, url).open()
     play.set(max_tokens=24, seed=3)
     play.ask(ASK)
     play.wait_tokens(24)
     play.wait_done()
-    ids = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
-    ids += [token["id"] for token in wire.events("token")]
-    n_blocks = -(-(len(ids) - 1) // wire.last("hello")["limits"]["block_tokens"])
+    ids = [token["id"] for token in messages.events("accepted")[0]["prompt"]]
+    ids += [token["id"] for token in messages.events("token")]
+    n_blocks = -(-(len(ids) - 1) // messages.last("hello")["limits"]["block_tokens"])
     expect(page.get_by_test_id("kv")).to_contain_text(f"{n_blocks} of ")
     for index in (3, 17):
         play.tokens.nth(index).click()
@@ -84,7 +84,7 @@ def test_every_layer_is_measured(page: Page, url: str) -> None:
 def test_a_slider_acts_and_a_reload_resumes(page: Page, bundled: Site) -> None:
     """What stands on the page, after each of two reloads, is what the engine writes for nobody with
     the same change at the token that was announced."""
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, bundled.url).open()
     play.set(temperature="0.5", max_tokens=120, seed=3)
     play.ask(ASK)
@@ -94,11 +94,11 @@ def test_a_slider_acts_and_a_reload_resumes(page: Page, bundled: Site) -> None:
     page.reload()
     expect(page.locator(".mark-change")).to_have_text("temperature 0.5 → 1.1")
     play.wait_done()
-    change = wire.events("updated")[0]
-    script = (ChangeAt(change["index"], {"temperature": 1.1}),)
-    prompt = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
-    first = msgspec.convert(wire.events("accepted")[0]["params"], SamplingParams)
-    alone = written_by(bundled, prompt, first, script)
+    change = messages.events("updated")[0]
+    updates = (ScheduledUpdate(change["index"], {"temperature": 1.1}),)
+    prompt = [token["id"] for token in messages.events("accepted")[0]["prompt"]]
+    first = msgspec.convert(messages.events("accepted")[0]["params"], SamplingParams)
+    alone = engine_tokens(bundled, prompt, first, updates)
     text = "".join(token.text for token in alone)
     assert play.numbers() == list(range(len(alone)))
     assert play.text() == text

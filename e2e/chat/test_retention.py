@@ -13,11 +13,11 @@ from playwright.sync_api import CDPSession, Page, expect
 from e2e.playground import Playground, until
 from e2e.site import Site, fake_site
 
-# A Keeping of `bytes` that is told of runs: [[tokens, layers, heads] …]. Numbers of token i of run
-# r are i (and r), so that means can be checked. Returns what became of every token.
+# A Retention of `bytes` that is told of runs: [[tokens, layers, heads] …]. Numbers of token i of
+# run r are i (and r), so that means can be checked. Returns what became of every token.
 RUNS = """async ([bytes, recent, runs]) => {
-  const { Keeping } = await import("/static/js/keeping.js");
-  const keeping = new Keeping(bytes, recent);
+  const { Retention } = await import("/static/js/chat/retention.js");
+  const retention = new Retention(bytes, recent);
   const events = [];
   const peaks = [];
   runs.forEach(([tokens, layers, heads], r) => {
@@ -31,12 +31,12 @@ RUNS = """async ([bytes, recent, runs]) => {
       const candidates = Array.from({ length: 20 }, (_, c) => ({ id: c, before: 0.1 }));
       const event = { type: "token", id: i % 20, stats, candidates };
       events.push({ r, i, event });
-      keeping.take(segment, event);
-      peaks.push(keeping.extent.bytes);
+      retention.record(segment, event);
+      peaks.push(retention.usage.bytes);
     }
   });
   return {
-    extent: keeping.extent,
+    usage: retention.usage,
     peak: Math.max(...peaks),
     told: events.map(({ r, i, event: { id, stats, candidates } }) => ({
       r, i, summary: stats.summary ?? null, position: stats.position, embedding: stats.embedding,
@@ -61,7 +61,7 @@ def loaded(browser: Any, _sites: dict[tuple[Any, ...], Site]) -> Iterator[Page]:
 
 def test_within_the_bound_everything_is_whole(loaded: Page) -> None:
     kept = keep(loaded, 1e9, 8, (300, 4, 4))
-    assert kept["extent"]["whole"] == 300
+    assert kept["usage"]["whole"] == 300
     assert all(one["summary"] is None for one in kept["told"])
     assert all(len(one["layer"]["entropy"]) == 4 for one in kept["told"])
     assert all(one["candidates"] == 20 for one in kept["told"])
@@ -73,15 +73,15 @@ def test_the_bound_holds_and_the_oldest_are_summarised_first(
 ) -> None:
     kept = keep(loaded, most_bytes, 16, (400, 8, 8), (400, 8, 8))
     assert kept["peak"] <= most_bytes
-    told, extent = kept["told"], kept["extent"]
+    told, usage = kept["told"], kept["usage"]
     size = [one["summary"]["tokens"] if one["summary"] else 0 for one in told]
     whole = [n == 0 for n in size]
     assert whole == sorted(whole), "all whole ones are newer than all summarised ones"
     assert 16 <= sum(whole) < 800
     together = [n for n in size if n != 0]
     assert [n == 1 for n in together] == sorted(n == 1 for n in together), "then heads, then tokens"
-    assert extent["whole"] + extent["together"] + extent["shared"] == 800
-    assert extent["most"] == max(0, *(n for n in size if n != 1))
+    assert usage["whole"] + usage["together"] + usage["shared"] == 800
+    assert usage["largestGroup"] == max(0, *(n for n in size if n != 1))
 
 
 def test_a_summary_is_the_mean_of_what_it_stands_for(loaded: Page) -> None:
@@ -110,10 +110,10 @@ def test_a_summary_is_the_mean_of_what_it_stands_for(loaded: Page) -> None:
         assert (layer["mlp"], layer["attention_cosine"], layer["attention_ms"]) == (r, -0.5, None)
 
 
-# The page's own Keeping, with another bound.
+# The page's own Retention, with another bound.
 BOUND = """async ([bytes, recent]) => {
-  const { keeping } = await import("/static/js/keeping.js");
-  Object.assign(keeping, { mostBytes: bytes, recent });
+  const { retention } = await import("/static/js/chat/retention.js");
+  Object.assign(retention, { mostBytes: bytes, recent });
 }"""
 
 
@@ -143,12 +143,12 @@ def test_the_page_tells_what_it_keeps_and_stays_whole_to_look_at(
     play = small(page, site(), 120_000, 200)
     told = costs(page)["Measurements"]
     assert "of 120 KB" in told
-    assert "heads put together" in told
+    assert "averaged heads" in told
     assert "as means of up to" in told
     assert len(play.text()) > 200, "no text is lost"
     page.locator("#plot").focus()
     page.keyboard.press("Home")
-    expect(page.locator("#lay-sub")).to_contain_text("tokens, heads together")
+    expect(page.locator("#lay-sub")).to_contain_text("tokens, heads averaged")
     expect(page.locator("#heads")).to_have_attribute(
         "aria-label", re.compile("Mean attention entropy of 8 heads")
     )
@@ -169,10 +169,10 @@ def test_a_file_has_no_summaries_in_the_place_of_measurements(
     small(page, site(), 120_000, 120)
     packed = page.evaluate(
         """async () => {
-          const [{ pack }, { form }, { state }] = await Promise.all(
-            ["replayfile", "replayform", "state"].map((n) => import(`/static/js/${n}.js`)));
+          const [{ pack }, { validateReplay }, { state }] = await Promise.all(
+            ["replay/file", "replay/schema", "state"].map((n) => import(`/static/js/${n}.js`)));
           const packed = JSON.parse(JSON.stringify(pack(state)));
-          form(packed);
+          validateReplay(packed);
           return packed;
         }"""
     )
@@ -202,10 +202,10 @@ def test_bytes_are_about_what_the_browser_takes(page: Page, site: Callable[..., 
     before = heap(session)
     told = page.evaluate(
         """async (text) => {
-          const { Keeping } = await import("/static/js/keeping.js");
-          window.keeping = new Keeping(1e9);
-          for (let i = 0; i < 1000; i += 1) window.keeping.take({}, JSON.parse(text));
-          return window.keeping.extent.bytes;
+          const { Retention } = await import("/static/js/chat/retention.js");
+          window.retention = new Retention(1e9);
+          for (let i = 0; i < 1000; i += 1) window.retention.record({}, JSON.parse(text));
+          return window.retention.usage.bytes;
         }""",
         json.dumps(event),
     )

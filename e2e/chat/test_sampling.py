@@ -47,7 +47,7 @@ def test_a_slider_moved_while_writing_marks_the_first_token_it_applied_to(
         "(node) => node.parentNode.querySelector('.mark-change ~ .tok').dataset.i"
     )
     assert int(after) == acknowledged[0]["index"] >= 10
-    expect(page.get_by_text("Changes act at once, within 3 tokens")).to_be_visible()
+    expect(page.get_by_text("Changes take effect within 3 tokens")).to_be_visible()
     here.stop.click()
     here.wait_done()
 
@@ -200,8 +200,8 @@ def test_capture_off_leaves_the_plate_blank_and_measures_the_difference(
     expect(page.locator("#version")).to_have_text("2/2")
     here.wait_tokens(40)
     here.wait_done()
-    expect(page.get_by_text("Capture was off, so no layer was measured.")).to_be_visible()
-    expect(page.get_by_text("Capture was off for this token")).to_be_visible()
+    expect(page.get_by_text("Capture was off, so no layers were measured.")).to_be_visible()
+    expect(page.get_by_text("Not measured: capture was off for this token.")).to_be_visible()
     expect(page.get_by_test_id("cost")).to_have_text(
         re.compile(r"with [\d.,]+ tok/s.*without [\d.,]+ tok/s", re.S)
     )
@@ -224,11 +224,11 @@ def test_a_device_without_timestamps_is_told_and_nothing_is_made_up(
     here.ask()
     here.wait_tokens(8)
     here.wait_done()
-    expect(page.locator("#totals")).to_contain_text("No timestamps inside a pass on this device")
+    expect(page.locator("#totals")).to_contain_text("No GPU time per layer")
     first = page.locator("#lrows tr:not(.end)").first.locator("td")
     assert first.nth(0).inner_text() != ""
     assert first.nth(4).inner_text() == ""
     page.get_by_text("GPU time", exact=True).click()
-    expect(page.locator("#blank")).to_contain_text("This device has no timestamps inside a pass")
+    expect(page.locator("#blank")).to_contain_text("No GPU time per layer")
     expect(page.locator("#val")).to_contain_text("not measured")
     expect(page.locator("#hi")).to_have_text("")

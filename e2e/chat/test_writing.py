@@ -57,11 +57,11 @@ def test_continue_writes_on_in_the_same_answer(play: Callable[..., Playground]) 
     here.wait_tokens(12)
     here.wait_done()
     before = here.text()
-    here.carry_on.click()
+    here.continue_button.click()
     here.wait_tokens(24)
     here.wait_done()
     assert here.text().startswith(before)
-    assert len(here.text()) > len(before), "what exactly follows: e2e/test_continuing.py"
+    assert len(here.text()) > len(before), "what exactly follows: e2e/chat/test_continuing.py"
     assert here.numbers() == list(range(24))
     assert here.page.locator(".turn.model").count() == 1
 

@@ -33,7 +33,8 @@ MEASURED = """async () => {
 # [colour on the plate, colour of the map] in the middle of each layer's MLP row of a written token.
 COLOURS = """async (index) => {
   const [{ view, metric }, { core }, { grid }, { partEdges }, { scales }, { shade }, { state }] =
-    await Promise.all(["view", "core", "grid", "column", "metrics", "palette", "state"]
+    await Promise.all(["view", "core/core", "core/grid", "core/column", "core/metrics",
+                       "ui/palette", "state"]
       .map((name) => import(`/static/js/${name}.js`)));
   const canvas = document.querySelector("#sample");
   const x = Math.round((core.x0 + (index + 0.4) * core.column - core.scroll) * core.ratio);
@@ -140,7 +141,7 @@ def test_the_experts_of_a_token_and_of_the_run_are_told(
         f"{len(some)} of 6 experts used by {len(positions)} tokens, evenness {evenness:.2f}"
     )
     page.locator('#lrows tr[data-layer="0"]').click()
-    expect(page.locator("#experts-line")).to_have_text("no experts in this layer: it has one MLP")
+    expect(page.locator("#experts-line")).to_have_text("dense layer: one MLP, no experts")
 
 
 def test_a_layer_keeps_its_place_under_the_pointer(page: Page, site: Callable[..., Site]) -> None:

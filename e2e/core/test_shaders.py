@@ -16,8 +16,8 @@ from playwright.sync_api import Browser, Page, Route
 
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel, compose, shader_names
-from tests.gpu import variants
-from tests.gpu.rig import without_int64
+from tests.gpu.models import variants
+from tests.gpu.ops.rig import without_int64
 
 NEEDS = re.compile(r"^// needs: (\w+)$", re.MULTILINE)
 SITE = "http://127.0.0.1:1/"
@@ -131,9 +131,9 @@ def expect_nothing_said(page: Page, kernels: list[Kernel]) -> None:
 def test_the_browser_notices_what_naga_lets_pass(page: Page, allowed_console: list[str]) -> None:
     """A barrier behind a branch that may differ between lanes, and constants left unset."""
     allowed_console += ["must only be called from uniform control flow", "Missing overridable"]
-    names = ("HEAD_VEC4S", "GROUP", "HEADS", "ROWS", "LANES", "PARTS", "FEW_ROWS")
+    names = ("HEAD_VEC4S", "GROUP", "HEADS", "ROWS", "LANES", "VALUE_GROUPS", "FEW_ROWS")
     prelude = {f"const {name}": "4u" for name in names}
-    source = compose("attention", prelude, {"kv": "kv_f32", "four": "four_loads"})
+    source = compose("attention", prelude, {"kv": "kv_f32", "four": "quad_load"})
     barrier = "workgroupBarrier();"
     assert barrier in source
     uneven = source.replace(barrier, f"if (lane > 3u) {{ {barrier} }}")

@@ -6,27 +6,27 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
-from e2e.lookout import Lookout, Wire
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import Playground, until
 from e2e.site import Site
 
 
-class Hand:
+class ReachPanel:
     """A page with Reach, and what came over its line."""
 
     def __init__(self, page: Page, here: Site) -> None:
         self.page = page
         self.site = here
-        self.wire = Wire(page)
+        self.messages = MessageLog(page)
         self.play = Playground(page, here.url).open()
-        self.look = Lookout(page)
+        self.look = LookPanel(page)
         self.panel = self.look.panel
-        self.says = self.panel.locator(".rc-says")
+        self.says = self.panel.locator(".rc-status")
         self.factor = self.panel.get_by_role("textbox", name="Factor", exact=True)
-        self.twin = self.panel.locator(".rc-twin")
+        self.twin = self.panel.locator(".rc-comparison")
         self.note = page.get_by_test_id("reach-note")
 
-    def open(self) -> Hand:
+    def open(self) -> ReachPanel:
         self.look.open("reach")
         return self
 
@@ -36,7 +36,7 @@ class Hand:
     def button(self, name: str) -> Locator:
         return self.panel.get_by_role("button", name=name, exact=True)
 
-    def write(self, n: int, **settings: Any) -> Hand:
+    def write(self, n: int, **settings: Any) -> ReachPanel:
         """An answer of `n` tokens, written to its end."""
         self.play.set(max_tokens=n, **{"seed": 5, **settings})
         self.play.ask()
@@ -49,11 +49,11 @@ class Hand:
 
     def again(self, version: int, n: int) -> None:
         """Write it again, to its end, as version `version`."""
-        self.button("Write it again").click()
+        self.button("Run again").click()
         expect(self.page.locator("#version")).to_have_text(f"{version}/{version}")
         self.settle(n)
 
-    def choose_piece(self, prompt: str, token: int) -> None:
+    def choose_token(self, prompt: str, token: int) -> None:
         """Patch the focused token with a token of another prompt."""
         self.panel.get_by_role("radio", name="Patch").check(force=True)
         self.panel.get_by_role("textbox", name="Another prompt").fill(prompt)
@@ -65,16 +65,16 @@ class Hand:
 
     def asked(self) -> list[dict[str, Any]]:
         """The interventions that were sent to the run, in order."""
-        return [m["reach"] for m in self.wire.sent if m["type"] == "update" and "reach" in m]
+        return [m["reach"] for m in self.messages.sent if m["type"] == "update" and "reach" in m]
 
     def wait_asked(self, reach: dict[str, Any]) -> None:
         until(self.page, lambda: self.asked()[-1:] == [reach], f"the update {reach}")
 
     def acknowledged(self) -> list[dict[str, Any]]:
-        return [event for event in self.wire.events("updated") if "reach" in event]
+        return [event for event in self.messages.events("updated") if "reach" in event]
 
     def requests(self) -> list[dict[str, Any]]:
-        return [m for m in self.wire.sent if m["type"] == "generate"]
+        return [m for m in self.messages.sent if m["type"] == "generate"]
 
     def wait_requests(self, n: int) -> dict[str, Any]:
         until(self.page, lambda: len(self.requests()) == n, f"{n} requests")
@@ -83,8 +83,8 @@ class Hand:
     def ids(self, request: int = -1) -> list[int]:
         """The tokens of a request."""
         id = self.requests()[request]["id"]
-        told = [m["event"] for m in self.wire.received if m.get("id") == id and "event" in m]
+        told = [m["event"] for m in self.messages.received if m.get("id") == id and "event" in m]
         return [event["id"] for event in told if event["type"] == "token"]
 
     def prompt_length(self) -> int:
-        return len(self.wire.events("accepted")[-1]["prompt"])
+        return len(self.messages.events("accepted")[-1]["prompt"])

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from playwright.sync_api import Page, expect
 
+from e2e.interventions.reach import ReachPanel
+from e2e.look.test_looks import violations
 from e2e.playground import until
-from e2e.reach import Hand
 from e2e.site import Site
-from e2e.test_looks import violations
-from gpu import ChangeAt, Interventions
+from gpu import Interventions, ScheduledUpdate
 
 ASK = "Tell me a story"
 N = 30
@@ -21,25 +21,25 @@ HEAD_OFF = {"heads": [{"layer": 2, "head": 3, "factor": 0}]}
 
 
 @pytest.fixture
-def hand(page: Page, site: Callable[..., Site]) -> Hand:
-    return Hand(page, site())
+def reach_panel(page: Page, site: Callable[..., Site]) -> ReachPanel:
+    return ReachPanel(page, site())
 
 
 @pytest.fixture
-def live(page: Page, site: Callable[..., Site]) -> Iterator[Hand]:
+def live(page: Page, site: Callable[..., Site]) -> Iterator[ReachPanel]:
     """A page on which a long answer is being written."""
-    found = Hand(page, site(delay=0.03))
+    found = ReachPanel(page, site(delay=0.03))
     found.play.set(max_tokens=400, seed=5)
     found.play.ask(ASK)
     found.play.wait_tokens(5)
     yield found.open()
-    page.evaluate("async () => (await import('/static/js/session.js')).stop()")
+    page.evaluate("async () => (await import('/static/js/chat/session.js')).stop()")
 
 
 # ---- the grid --------------------------------------------------------------------------------
 
 
-def test_a_head_is_off_from_the_token_that_the_engine_names(live: Hand) -> None:
+def test_a_head_is_off_from_the_token_that_the_engine_names(live: ReachPanel) -> None:
     live.cell("head 2.3").click()
     live.wait_asked(HEAD_OFF)
     expect(live.cell("head 2.3")).to_have_accessible_name("layer 2, head 3: off")
@@ -51,24 +51,28 @@ def test_a_head_is_off_from_the_token_that_the_engine_names(live: Hand) -> None:
     expect(mark).to_have_text("head 2.3 off")
     expect(mark).to_have_attribute("data-at", str(index))
     expect(live.says).to_have_text(f"Acts from token {index + 1} on.")
-    undisturbed, off = (written_by(live, script)[: index + 20] for script in ((), (at(event),)))
+    undisturbed, off = (
+        engine_tokens(live, updates)[: index + 20] for updates in ((), (at(event),))
+    )
     assert live.ids()[: index + 20] == off
     assert off[:index] == undisturbed[:index]
     assert off[index:] != undisturbed[index:]
 
 
-def at(event: dict[str, Any]) -> ChangeAt:
+def at(event: dict[str, Any]) -> ScheduledUpdate:
     """An acknowledged change, for the script of a run."""
-    return ChangeAt(event["index"], reach=msgspec.convert(event["reach"], Interventions))
+    return ScheduledUpdate(
+        event["index"], interventions=msgspec.convert(event["reach"], Interventions)
+    )
 
 
-def written_by(hand: Hand, script: tuple[ChangeAt, ...] = ()) -> list[int]:
+def engine_tokens(reach_panel: ReachPanel, updates: tuple[ScheduledUpdate, ...] = ()) -> list[int]:
     """The ids that the engine writes for the first request, with no changes but the script's."""
-    params = hand.requests()[0]["params"]
-    return [token.id for token in hand.site.reference(ASK, script=script, **params)]
+    params = reach_panel.requests()[0]["params"]
+    return [token.id for token in reach_panel.site.reference(ASK, updates=updates, **params)]
 
 
-def test_whole_layers_are_both_halves(live: Hand) -> None:
+def test_whole_layers_are_both_halves(live: ReachPanel) -> None:
     live.cell("layer 4").click()
     halves = {"attention": [{"layer": 4, "factor": 0}], "mlp": [{"layer": 4, "factor": 0}]}
     live.wait_asked(halves)
@@ -88,7 +92,7 @@ def name_of(place: str) -> str:
     return f"layer {layer}{part}"
 
 
-def test_a_drag_scales_is_sent_sparingly_and_is_one_step_back(live: Hand) -> None:
+def test_a_drag_scales_is_sent_sparingly_and_is_one_step_back(live: ReachPanel) -> None:
     box = live.cell("attention 5").bounding_box()
     assert box is not None
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
@@ -108,67 +112,69 @@ def test_a_drag_scales_is_sent_sparingly_and_is_one_step_back(live: Hand) -> Non
     live.wait_asked({"attention": [{"layer": 5, "factor": 0.5}]})
 
 
-def test_the_keyboard_alone_walks_switches_scales_and_types(hand: Hand) -> None:
-    hand.open()
-    press = hand.page.keyboard.press
-    hand.cell("head 7.0").focus()
+def test_the_keyboard_alone_walks_switches_scales_and_types(reach_panel: ReachPanel) -> None:
+    reach_panel.open()
+    press = reach_panel.page.keyboard.press
+    reach_panel.cell("head 7.0").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         press(key)
-    expect(hand.cell("head 5.1")).to_be_focused()
-    expect(hand.panel.locator(".rc-name")).to_have_text("layer 5, head 1")
+    expect(reach_panel.cell("head 5.1")).to_be_focused()
+    expect(reach_panel.panel.locator(".rc-name")).to_have_text("layer 5, head 1")
     press("Space")
-    expect(hand.cell("head 5.1")).to_have_accessible_name("layer 5, head 1: off")
+    expect(reach_panel.cell("head 5.1")).to_have_accessible_name("layer 5, head 1: off")
     press("Space")
-    expect(hand.cell("head 5.1")).to_have_accessible_name("layer 5, head 1: left alone")
+    expect(reach_panel.cell("head 5.1")).to_have_accessible_name("layer 5, head 1: unchanged")
     for key in ("+", "+", "-"):
         press(key)
-    expect(hand.cell("head 5.1")).to_have_accessible_name("layer 5, head 1: × 1.1")
-    hand.page.keyboard.type("3.5")
-    expect(hand.factor).to_be_focused()
+    expect(reach_panel.cell("head 5.1")).to_have_accessible_name("layer 5, head 1: × 1.1")
+    reach_panel.page.keyboard.type("3.5")
+    expect(reach_panel.factor).to_be_focused()
     press("Enter")
-    expect(hand.cell("head 5.1")).to_be_focused()
-    expect(hand.cell("head 5.1")).to_have_accessible_name("layer 5, head 1: × 3.5")
+    expect(reach_panel.cell("head 5.1")).to_be_focused()
+    expect(reach_panel.cell("head 5.1")).to_have_accessible_name("layer 5, head 1: × 3.5")
     press("End")
-    expect(hand.cell("layer 0")).to_be_focused()
+    expect(reach_panel.cell("layer 0")).to_be_focused()
     press("ArrowUp")
     press("Enter")
-    expect(hand.cell("mlp 1")).to_have_accessible_name("layer 1, MLP: off")
+    expect(reach_panel.cell("mlp 1")).to_have_accessible_name("layer 1, MLP: off")
     press("Delete")
-    expect(hand.cell("mlp 1")).to_have_accessible_name("layer 1, MLP: left alone")
-    expect(hand.page.get_by_role("tab", name="Reach")).to_have_accessible_name("Reach 1")
-    hand.panel.get_by_role("slider", name="layer 1").focus()
+    expect(reach_panel.cell("mlp 1")).to_have_accessible_name("layer 1, MLP: unchanged")
+    expect(reach_panel.page.get_by_role("tab", name="Reach")).to_have_accessible_name("Reach 1")
+    reach_panel.panel.get_by_role("slider", name="layer 1").focus()
     press("ArrowLeft")
-    expect(hand.cell("layer 1")).to_have_accessible_name("layer 1: × 0.95")
-    hand.cell("layer 1").focus()
+    expect(reach_panel.cell("layer 1")).to_have_accessible_name("layer 1: × 0.95")
+    reach_panel.cell("layer 1").focus()
     for _ in range(2):
         press("Control+z")
-    expect(hand.cell("layer 1")).to_have_accessible_name("layer 1: off")
+    expect(reach_panel.cell("layer 1")).to_have_accessible_name("layer 1: off")
     press("Control+Shift+Z")
-    expect(hand.cell("layer 1")).to_have_accessible_name("layer 1: left alone")
+    expect(reach_panel.cell("layer 1")).to_have_accessible_name("layer 1: unchanged")
 
 
 @pytest.mark.parametrize("text", ["nine", "8.5", "-9", ""])
-def test_a_factor_that_the_server_would_refuse_is_not_sent(hand: Hand, text: str) -> None:
-    hand.open()
-    hand.cell("head 2.3").click()
-    hand.factor.fill(text)
-    hand.factor.press("Enter")
-    expect(hand.factor).to_have_attribute("aria-invalid", "true")
-    expect(hand.factor).to_have_attribute("title", "factor must be a number from -8 to 8")
-    expect(hand.cell("head 2.3")).to_have_accessible_name("layer 2, head 3: off")
+def test_a_factor_that_the_server_would_refuse_is_not_sent(
+    reach_panel: ReachPanel, text: str
+) -> None:
+    reach_panel.open()
+    reach_panel.cell("head 2.3").click()
+    reach_panel.factor.fill(text)
+    reach_panel.factor.press("Enter")
+    expect(reach_panel.factor).to_have_attribute("aria-invalid", "true")
+    expect(reach_panel.factor).to_have_attribute("title", "factor must be a number from -8 to 8")
+    expect(reach_panel.cell("head 2.3")).to_have_accessible_name("layer 2, head 3: off")
 
 
 def test_a_large_model_is_a_grid_of_reach_too(page: Page, site: Callable[..., Site]) -> None:
-    hand = Hand(page, site(n_layers=32, n_heads=32)).open()
-    assert hand.panel.get_by_role("gridcell").count() == 32 * 36
-    hand.cell("head 31.0").focus()
+    reach_panel = ReachPanel(page, site(n_layers=32, n_heads=32)).open()
+    assert reach_panel.panel.get_by_role("gridcell").count() == 32 * 36
+    reach_panel.cell("head 31.0").focus()
     page.keyboard.press("End")
-    expect(hand.cell("layer 0")).to_be_in_viewport()
-    hand.cell("head 17.31").click()
-    expect(hand.cell("head 17.31")).to_have_accessible_name("layer 17, head 31: off")
+    expect(reach_panel.cell("layer 0")).to_be_in_viewport()
+    reach_panel.cell("head 17.31").click()
+    expect(reach_panel.cell("head 17.31")).to_have_accessible_name("layer 17, head 31: off")
     for width in (360, 768, 1440):
         page.set_viewport_size({"width": width, "height": 800})
-        assert hand.play.overflow() <= 0
+        assert reach_panel.play.overflow() <= 0
         wide = "(node) => node.scrollWidth - node.clientWidth"
         assert page.locator(".instrument.reach").evaluate(wide) <= 0
 
@@ -177,7 +183,7 @@ def test_a_large_model_is_a_grid_of_reach_too(page: Page, site: Callable[..., Si
 
 
 @pytest.mark.slow
-def test_vectors_are_written_scaled_muted_and_removed(live: Hand) -> None:
+def test_vectors_are_written_scaled_muted_and_removed(live: ReachPanel) -> None:
     live.button("Add vector").click()
     toward = live.panel.get_by_role("textbox", name="Steer toward")
     toward.fill("the sea")
@@ -202,13 +208,13 @@ def test_vectors_are_written_scaled_muted_and_removed(live: Hand) -> None:
     live.wait_asked({"steer": [strong]})
 
 
-def test_a_vector_without_a_text_is_not_sent(live: Hand) -> None:
+def test_a_vector_without_a_text_is_not_sent(live: ReachPanel) -> None:
     live.button("Add vector").click()
     live.cell("head 0.0").click()
     live.wait_asked({"heads": [{"layer": 0, "head": 0, "factor": 0}]})
 
 
-def test_what_the_server_refuses_is_said_in_the_panel(live: Hand) -> None:
+def test_what_the_server_refuses_is_said_in_the_panel(live: ReachPanel) -> None:
     live.button("Add vector").click()
     toward = live.panel.get_by_role("textbox", name="Steer toward")
     toward.fill("Mia " * 300)
@@ -223,30 +229,30 @@ def test_what_the_server_refuses_is_said_in_the_panel(live: Hand) -> None:
 # ---- patching --------------------------------------------------------------------------------
 
 
-def test_a_token_of_the_prompt_is_patched_in_a_new_version(hand: Hand) -> None:
-    hand.write(N).open()
-    hand.page.evaluate("async () => (await import('/static/js/view.js')).pin(-3)")
-    expect(hand.panel.locator(".rc-here b")).to_contain_text("prompt")
-    position = hand.prompt_length() - 3
-    hand.choose_piece("the old forest", 2)
+def test_a_token_of_the_prompt_is_patched_in_a_new_version(reach_panel: ReachPanel) -> None:
+    reach_panel.write(N).open()
+    reach_panel.page.evaluate("async () => (await import('/static/js/view.js')).pin(-3)")
+    expect(reach_panel.panel.locator(".rc-here b")).to_contain_text("prompt")
+    position = reach_panel.prompt_length() - 3
+    reach_panel.choose_token("the old forest", 2)
     patch = {"layer": 0, "position": position, "prompt": "the old forest", "token": 2}
-    expect(hand.panel.locator(".rc-patch")).to_contain_text("when written again")
-    hand.again(2, N)
-    assert hand.requests()[-1]["reach"] == {"patch": [patch]}
-    assert hand.requests()[-1]["messages"] == hand.requests()[0]["messages"]
-    assert str(hand.requests()[-1]["params"]["seed"]) == "5"
-    expect(hand.panel.locator(".rc-patch")).not_to_contain_text("when written again")
-    expect(hand.play.answer.locator(".mark-change")).to_have_text("patch at layer 0")
+    expect(reach_panel.panel.locator(".rc-patch")).to_contain_text("acts when run again")
+    reach_panel.again(2, N)
+    assert reach_panel.requests()[-1]["reach"] == {"patch": [patch]}
+    assert reach_panel.requests()[-1]["messages"] == reach_panel.requests()[0]["messages"]
+    assert str(reach_panel.requests()[-1]["params"]["seed"]) == "5"
+    expect(reach_panel.panel.locator(".rc-patch")).not_to_contain_text("acts when run again")
+    expect(reach_panel.play.answer.locator(".mark-change")).to_have_text("patch at layer 0")
 
 
-def test_a_patch_waits_while_the_text_is_written(live: Hand) -> None:
+def test_a_patch_waits_while_the_text_is_written(live: ReachPanel) -> None:
     live.page.evaluate("async () => (await import('/static/js/view.js')).pin(2)")
-    live.choose_piece("the old forest", 1)
-    expect(live.says).to_have_text("A computed token cannot be patched: write it again.")
+    live.choose_token("the old forest", 1)
+    expect(live.says).to_have_text("Computed tokens cannot be patched: run again.")
     live.cell("head 2.3").click()
     live.wait_asked(HEAD_OFF)
     position = live.prompt_length() + 2
-    live.button("Write it again").click()
+    live.button("Run again").click()
     branch = live.wait_requests(2)
     assert len(branch["ids"]) == position + 1, "from the patched token on"
     patch = {"layer": 0, "position": position, "prompt": "the old forest", "token": 1}
@@ -254,37 +260,37 @@ def test_a_patch_waits_while_the_text_is_written(live: Hand) -> None:
     assert branch["ids"][position] == live.ids(0)[2], "the same token stands there"
 
 
-def test_another_prompt_has_no_patches(hand: Hand) -> None:
-    hand.write(N).open()
-    hand.choose_piece("the old forest", 1)
-    hand.cell("head 2.3").click()
-    hand.page.keyboard.press("Escape")
-    hand.play.ask("Another one")
-    assert hand.wait_requests(2)["reach"] == HEAD_OFF
+def test_another_prompt_has_no_patches(reach_panel: ReachPanel) -> None:
+    reach_panel.write(N).open()
+    reach_panel.choose_token("the old forest", 1)
+    reach_panel.cell("head 2.3").click()
+    reach_panel.page.keyboard.press("Escape")
+    reach_panel.play.ask("Another one")
+    assert reach_panel.wait_requests(2)["reach"] == HEAD_OFF
 
 
 # ---- taking it back --------------------------------------------------------------------------
 
 
-def test_after_a_reset_the_same_seed_gives_the_same_text(hand: Hand) -> None:
-    hand.write(N).open()
-    hand.cell("head 2.3").click()
-    expect(hand.says).to_have_text("Acts on the next answer, from its prompt on.")
-    hand.again(2, N)
-    assert hand.requests()[-1]["reach"] == HEAD_OFF
-    assert hand.ids(1) != hand.ids(0)
-    expect(hand.says).to_have_text("Acts from the beginning on.")
-    expect(hand.twin).to_contain_text("version 1")
-    hand.button("Reset").click()
-    expect(hand.says).to_have_text("Reset: the same seed gives the same text again.")
-    hand.again(3, N)
-    assert "reach" not in hand.requests()[-1]
-    assert hand.ids(2) == hand.ids(0)
-    expect(hand.twin).to_have_text(f"The same {N} tokens as version 1")
-    expect(hand.note).to_be_hidden()
+def test_after_a_reset_the_same_seed_gives_the_same_text(reach_panel: ReachPanel) -> None:
+    reach_panel.write(N).open()
+    reach_panel.cell("head 2.3").click()
+    expect(reach_panel.says).to_have_text("Acts on the next answer, from its prompt on.")
+    reach_panel.again(2, N)
+    assert reach_panel.requests()[-1]["reach"] == HEAD_OFF
+    assert reach_panel.ids(1) != reach_panel.ids(0)
+    expect(reach_panel.says).to_have_text("Acts from the start.")
+    expect(reach_panel.twin).to_contain_text("version 1")
+    reach_panel.button("Reset").click()
+    expect(reach_panel.says).to_have_text("Reset: the same seed gives the same text again.")
+    reach_panel.again(3, N)
+    assert "reach" not in reach_panel.requests()[-1]
+    assert reach_panel.ids(2) == reach_panel.ids(0)
+    expect(reach_panel.twin).to_have_text(f"Same {N} tokens as version 1")
+    expect(reach_panel.note).to_be_hidden()
 
 
-def test_undone_while_writing_it_is_left_alone_again(live: Hand) -> None:
+def test_undone_while_writing_it_is_left_alone_again(live: ReachPanel) -> None:
     live.cell("head 2.3").click()
     until(live.page, lambda: len(live.acknowledged()) == 1, "the first acknowledgement")
     live.cell("head 2.3").focus()
@@ -297,31 +303,31 @@ def test_undone_while_writing_it_is_left_alone_again(live: Hand) -> None:
     told = live.play.answer.locator(".mark-change")
     if second["index"] > first["index"]:
         expect(told.last).to_have_text("reset")
-    undisturbed = written_by(live)
-    assert live.ids()[:n] == written_by(live, (at(first), at(second)))[:n]
+    undisturbed = engine_tokens(live)
+    assert live.ids()[:n] == engine_tokens(live, (at(first), at(second)))[:n]
     assert live.ids()[: first["index"]] == undisturbed[: first["index"]]
     assert live.ids()[second["index"] : n] == undisturbed[second["index"] : n]
 
 
-def test_nobody_forgets_it(hand: Hand) -> None:
+def test_nobody_forgets_it(reach_panel: ReachPanel) -> None:
     """The answer says so on the page, after a reload too; one press leads back."""
-    hand.open().cell("head 2.3").click()
-    hand.page.keyboard.press("Escape")
-    expect(hand.note).to_have_text("1 change inside")
-    expect(hand.note).not_to_have_attribute("data-acts", "")
-    hand.write(N)
-    assert hand.requests()[-1]["reach"] == HEAD_OFF
-    expect(hand.note).to_have_attribute("data-acts", "")
-    expect(hand.note).to_have_attribute("title", "Changed inside the model: head 2.3 off")
-    hand.page.reload()
-    hand.settle(N)
-    expect(hand.note).to_have_attribute("data-acts", "")
-    expect(hand.play.answer.locator(".mark-change")).to_have_text("head 2.3 off")
-    hand.note.click()
-    expect(hand.cell("head 2.3")).to_have_accessible_name("layer 2, head 3: off")
-    hand.button("Reset").click()
-    hand.page.keyboard.press("Escape")
-    expect(hand.note).to_have_text("Had 1 change inside")
+    reach_panel.open().cell("head 2.3").click()
+    reach_panel.page.keyboard.press("Escape")
+    expect(reach_panel.note).to_have_text("1 intervention")
+    expect(reach_panel.note).not_to_have_attribute("data-acts", "")
+    reach_panel.write(N)
+    assert reach_panel.requests()[-1]["reach"] == HEAD_OFF
+    expect(reach_panel.note).to_have_attribute("data-acts", "")
+    expect(reach_panel.note).to_have_attribute("title", "Active now: head 2.3 off")
+    reach_panel.page.reload()
+    reach_panel.settle(N)
+    expect(reach_panel.note).to_have_attribute("data-acts", "")
+    expect(reach_panel.play.answer.locator(".mark-change")).to_have_text("head 2.3 off")
+    reach_panel.note.click()
+    expect(reach_panel.cell("head 2.3")).to_have_accessible_name("layer 2, head 3: off")
+    reach_panel.button("Reset").click()
+    reach_panel.page.keyboard.press("Escape")
+    expect(reach_panel.note).to_have_text("Had 1 intervention")
 
 
 # ---- how it looks ----------------------------------------------------------------------------
@@ -339,22 +345,22 @@ def test_axe_finds_nothing_with_everything_in_use(
     page: Page, site: Callable[..., Site], theme: Any, size: tuple[int, int]
 ) -> None:
     page.emulate_media(color_scheme=theme)
-    hand = Hand(page, site()).write(N).open()
+    reach_panel = ReachPanel(page, site()).write(N).open()
     page.set_viewport_size({"width": size[0], "height": size[1]})
-    hand.cell("layer 4").click()
-    hand.cell("head 2.3").focus()
+    reach_panel.cell("layer 4").click()
+    reach_panel.cell("head 2.3").focus()
     page.keyboard.press("+")
-    hand.button("at sea").click()
-    hand.panel.get_by_role("button", name="Mute").click()
-    expect(hand.panel.locator(".rc-tokens li").first).to_be_visible()
+    reach_panel.button("at sea").click()
+    reach_panel.panel.get_by_role("button", name="Mute").click()
+    expect(reach_panel.panel.locator(".rc-tokens li").first).to_be_visible()
     found = {"steer": violations(page)}
-    hand.choose_piece("the old forest", 1)
+    reach_panel.choose_token("the old forest", 1)
     found["patch"] = violations(page)
-    assert hand.play.overflow() <= 0
-    hand.again(2, N)
+    assert reach_panel.play.overflow() <= 0
+    reach_panel.again(2, N)
     found["written again"] = violations(page)
     page.keyboard.press("Escape")
-    expect(hand.note).to_be_visible()
+    expect(reach_panel.note).to_be_visible()
     found["note"] = violations(page)
     assert {state: v for state, v in found.items() if v} == {}
 
@@ -379,7 +385,7 @@ MOVES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (HEAD_OFF, HEAD_HALF, "head 2.3 × 0.5"),
     (HEAD_OFF | SEA, SEA, "head 2.3 on"),
     (HEAD_OFF, HEAD_OFF | SEA, "steer +1.5 at layer 4"),
-    (HEAD_OFF | SEA, HEAD_OFF, "no more steer +1.5 at layer 4"),
+    (HEAD_OFF | SEA, HEAD_OFF, "steer +1.5 at layer 4 removed"),
     ({}, LAYER_2_OFF, "layer 2 off"),
     (LAYER_2_OFF, {"mlp": [{"layer": 2, "factor": 0}]}, "MLP 2 off"),
     ({}, PATCH | SEA, "steer +1.5 at layer 4, patch at layer 3"),
@@ -395,13 +401,19 @@ MOVES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-def test_what_a_change_did_is_said_in_few_words(hand: Hand) -> None:
+def test_what_a_change_did_is_said_in_few_words(reach_panel: ReachPanel) -> None:
     for before, after, words in MOVES:
-        told = call(hand.page, "reach", "describeMove", before, after)
+        told = call(
+            reach_panel.page,
+            "interventions/interventions",
+            "describeInterventionChange",
+            before,
+            after,
+        )
         assert told == words or (words == "3 more" and told.endswith(" and 3 more"))
 
 
-def test_a_smaller_model_keeps_what_it_has(hand: Hand) -> None:
+def test_a_smaller_model_keeps_what_it_has(reach_panel: ReachPanel) -> None:
     setting = {
         "factors": {"head 2.3": 0, "head 2.9": 0, "mlp 7": 0.5, "attention 1": 0},
         "steer": [{"layer": 1}, {"layer": 6}],
@@ -409,7 +421,9 @@ def test_a_smaller_model_keeps_what_it_has(hand: Hand) -> None:
         "loras": {"tone": 1, "other": 0.5},
     }
     sizes = {"n_layers": 4, "n_heads": 8, "loras": [{"name": "tone"}]}
-    assert call(hand.page, "reachsetting", "fitting", setting, sizes) == {
+    assert call(
+        reach_panel.page, "interventions/intervention-wire", "fitToModel", setting, sizes
+    ) == {
         "factors": {"head 2.3": 0, "attention 1": 0},
         "steer": [{"layer": 1}],
         "patch": [],
@@ -433,15 +447,28 @@ GOES_ON = [
 
 @pytest.mark.parametrize(("ran", "first", "last", "now", "asked"), GOES_ON)
 def test_a_text_that_goes_on_says_what_acted_before(
-    hand: Hand, ran: list[Any], first: int, last: int, now: Any, asked: Any
+    reach_panel: ReachPanel, ran: list[Any], first: int, last: int, now: Any, asked: Any
 ) -> None:
     acted = [{"first": at, "reach": reach} for at, reach in ran]
-    assert call(hand.page, "reach", "goingOn", acted, first, last, now) == asked
+    assert (
+        call(
+            reach_panel.page,
+            "interventions/interventions",
+            "continuedSpans",
+            acted,
+            first,
+            last,
+            now,
+        )
+        == asked
+    )
 
 
-def test_what_acts_alike_is_the_same(hand: Hand) -> None:
+def test_what_acts_alike_is_the_same(reach_panel: ReachPanel) -> None:
     def same(a: object, b: object) -> bool:
-        return bool(call(hand.page, "reach", "same", a, b))
+        return bool(
+            call(reach_panel.page, "interventions/interventions", "sameInterventions", a, b)
+        )
 
     two = [{"layer": 1, "head": 0, "factor": 0}, {"layer": 0, "head": 2, "factor": 0.5}]
     assert same({"heads": two}, {"heads": two[::-1], "mlp": []})

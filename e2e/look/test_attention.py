@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, WebSocketRoute, expect
 
-from e2e.lookout import Lookout, Wire
+from e2e.look.test_looks import open_page, violations
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import Playground, until
 from e2e.site import Site
-from e2e.test_looks import open_page, violations
 from gpu import Engine
-from gpu.inspection import Answer, AttentionFrom, AttentionTo, Question
+from gpu.inspection.requests import Answer, AttentionFrom, AttentionTo, Question
 from tests.app.fake_engine import FakeEngine, FakeOptions
 
 SCORES = """async ([ids, position, weights]) => {
-  const scores = await import("/static/js/look/attentionscores.js");
+  const scores = await import("/static/js/look/attention/scores.js");
   const places = scores.placesOf(ids, position);
   if (!weights) return { places };
   const shape = [weights.length, weights[0].length, position + 1];
@@ -83,7 +83,7 @@ def test_an_even_head_has_no_name(loaded: Page) -> None:
 def test_a_mean_is_over_the_tokens_that_have_the_place(loaded: Page) -> None:
     mean = loaded.evaluate(
         """async () => {
-          const { meanScores } = await import("/static/js/look/attentionscores.js");
+          const { meanScores } = await import("/static/js/look/attention/scores.js");
           const one = (copy, even) => ({
             first: [0.5], previous: [0], self: [0], copy, even: { copy: even },
           });
@@ -106,7 +106,7 @@ def test_a_long_context_is_shown_in_parts_that_say_what_they_leave_out(loaded: P
     line[3500] = 0.9
     parts = loaded.evaluate(
         """async ([line, position]) => {
-          const { partsOf } = await import("/static/js/look/attentionwords.js");
+          const { partsOf } = await import("/static/js/look/attention/words.js");
           return partsOf(new Float32Array(line), position);
         }""",
         [line, position],
@@ -127,7 +127,7 @@ def test_heads_that_share_keys_stand_together(
 ) -> None:
     shape = {"nLayers": n_layers, "nHeads": n_heads, "nKvHeads": n_kv_heads}
     places = loaded.evaluate(
-        """async (shape) => (await import("/static/js/look/attentionmap.js"))
+        """async (shape) => (await import("/static/js/look/attention/map.js"))
           .layOut(540, 260, 88, shape)""",
         shape,
     )
@@ -149,17 +149,17 @@ def test_heads_that_share_keys_stand_together(
 # ---- a real run ------------------------------------------------------------------------------
 
 
-def real_run(page: Page, url: str, n: int = 40) -> tuple[Playground, Lookout, list[int], int]:
+def real_run(page: Page, url: str, n: int = 40) -> tuple[Playground, LookPanel, list[int], int]:
     """A page after a run; its ids, and how many of them are the prompt's."""
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, url).open()
     play.set(max_tokens=n, seed=11)
     play.ask("Tell me a story about a fox who finds a lantern")
     play.wait_tokens(n)
     play.wait_done()
-    prompt = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
-    ids = prompt + [token["id"] for token in wire.events("token")]
-    return play, Lookout(page), ids, len(prompt)
+    prompt = [token["id"] for token in messages.events("accepted")[0]["prompt"]]
+    ids = prompt + [token["id"] for token in messages.events("token")]
+    return play, LookPanel(page), ids, len(prompt)
 
 
 def pin(page: Page, index: int) -> None:
@@ -170,7 +170,7 @@ def shown_at(page: Page, position: int) -> None:
     expect(page.locator(f'.aw.on[data-at="{position}"]')).to_have_count(1, timeout=15_000)
 
 
-def weights_of(look: Lookout, column: str) -> list[float]:
+def weights_of(look: LookPanel, column: str) -> list[float]:
     return [float(row[column]) if row[column] else np.nan for row in look.csv()]
 
 
@@ -192,7 +192,7 @@ def test_the_weights_are_those_of_the_engine(
     ]
     after = bundled_engine.inspect(AttentionTo(ids, position)).result()["weights"]
     until(page, lambda: not np.isnan(weights_of(look, "head 0")[-1]), "what looked at the token")
-    for head in range(bundled_engine.info.n_heads):
+    for head in range(bundled_engine.info.model.n_heads):
         got = np.array(weights_of(look, f"head {head}"), np.float32)
         assert np.array_equal(got[: position + 1], before[2, head]), (
             f"head {head}, what it looked at"
@@ -202,9 +202,7 @@ def test_the_weights_are_those_of_the_engine(
     mean = weights_of(look, "layer 2")
     assert mean[: position + 1] == pytest.approx(before[2].mean(0), abs=1e-6)
     assert [int(row["id"]) for row in look.csv()] == ids
-    expect(look.source).to_contain_text(
-        "the entropies of all heads are those that the run measured"
-    )
+    expect(look.source).to_contain_text("all entropies match those measured in the run")
 
 
 def test_the_scores_are_sums_of_the_engines_weights(
@@ -225,7 +223,7 @@ def test_the_scores_are_sums_of_the_engines_weights(
     ]
     after = [j for j in range(1, position - 1) if ids[j - 1] == ids[position]]
     rows = {(int(row["layer"]), int(row["head"])): row for row in look.csv()}
-    assert len(rows) == bundled_engine.info.n_layers * bundled_engine.info.n_heads
+    assert len(rows) == bundled_engine.info.model.n_layers * bundled_engine.info.model.n_heads
     for (layer, head), row in rows.items():
         own = weights[layer, head].astype(np.float64)
         assert int(row["KV head"]) == head // 2
@@ -251,23 +249,23 @@ def test_special_tokens_of_the_prompt_are_among_the_words(page: Page, bundled: S
 # ---- driving it ------------------------------------------------------------------------------
 
 
-def fake_run(page: Page, here: Site, n: int = 30) -> tuple[Playground, Lookout, Wire]:
-    wire = Wire(page)
+def fake_run(page: Page, here: Site, n: int = 30) -> tuple[Playground, LookPanel, MessageLog]:
+    messages = MessageLog(page)
     play = open_page(page, here)
     play.set(max_tokens=n, seed=3)
     play.ask()
     play.wait_tokens(n)
     play.wait_done()
-    return play, Lookout(page), wire
+    return play, LookPanel(page), messages
 
 
-def asked(wire: Wire, kind: str) -> list[dict[str, Any]]:
-    questions = [message["question"] for message in wire.sent if message["type"] == "inspect"]
+def asked(messages: MessageLog, kind: str) -> list[dict[str, Any]]:
+    questions = [message["question"] for message in messages.sent if message["type"] == "inspect"]
     return [question for question in questions if question["kind"] == kind]
 
 
 def test_pointing_at_a_word_looks_at_it(page: Page, site: Callable[..., Site]) -> None:
-    play, look, wire = fake_run(page, site())
+    play, look, messages = fake_run(page, site())
     look.open("attention")
     words = page.locator(".aw")
     expect(words.last).to_have_class(re.compile(r"\bon\b"))
@@ -276,7 +274,7 @@ def test_pointing_at_a_word_looks_at_it(page: Page, site: Callable[..., Site]) -
     expect(words.nth(n - 10)).to_have_class(re.compile(r"\bon\b"))
     expect(page.locator("#tok-no")).to_have_text(str(30 - 9))
     expect(page.locator(".aw.off")).to_have_count(0)
-    assert asked(wire, "attention_to")[-1]["position"] == n - 10
+    assert asked(messages, "attention_to")[-1]["position"] == n - 10
     page.mouse.move(5, 400)
     expect(words.last).to_have_class(re.compile(r"\bon\b"))
     words.nth(n - 20).click()
@@ -287,16 +285,16 @@ def test_pointing_at_a_word_looks_at_it(page: Page, site: Callable[..., Site]) -
 
 @pytest.mark.slow
 def test_an_answer_is_asked_for_once(page: Page, site: Callable[..., Site]) -> None:
-    _, look, wire = fake_run(page, site())
+    _, look, messages = fake_run(page, site())
     look.open("attention")
     words = page.locator(".aw")
     n = words.count()
     for at in (n - 8, n - 12, n - 8, n - 12):
         words.nth(at).hover()
         expect(words.nth(at)).to_have_class(re.compile(r"\bon\b"))
-    positions = [question["position"] for question in asked(wire, "attention_from")]
+    positions = [question["position"] for question in asked(messages, "attention_from")]
     assert sorted(positions) == sorted(set(positions))
-    assert all(len(q["ids"]) == q["position"] + 1 for q in asked(wire, "attention_from"))
+    assert all(len(q["ids"]) == q["position"] + 1 for q in asked(messages, "attention_from"))
 
 
 def test_heads_and_words_by_keyboard(page: Page, site: Callable[..., Site]) -> None:
@@ -347,7 +345,7 @@ def test_a_head_marks_its_row_in_the_core(page: Page, site: Callable[..., Site])
 def test_several_tokens_are_asked_one_by_one_until_the_panel_closes(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
-    _, look, wire = fake_run(page, own_site(ask_seconds=0.15), n=40)
+    _, look, messages = fake_run(page, own_site(ask_seconds=0.15), n=40)
     look.open("attention")
     expect(page.locator(".aw.on")).to_have_count(1)
     over = page.get_by_role("button", name=re.compile("32"))
@@ -356,14 +354,14 @@ def test_several_tokens_are_asked_one_by_one_until_the_panel_closes(
     page.keyboard.press("Escape")
     expect(look.panel).to_be_hidden()
     page.wait_for_timeout(300)
-    n = len(asked(wire, "attention_from"))
+    n = len(asked(messages, "attention_from"))
     page.wait_for_timeout(500)
-    assert len(asked(wire, "attention_from")) == n < 32
+    assert len(asked(messages, "attention_from")) == n < 32
     look.open("attention")
     expect(page.locator(".at-help")).to_contain_text(
         re.compile(r"Mean over tokens \d+ to \d+"), timeout=15_000
     )
-    positions = [question["position"] for question in asked(wire, "attention_from")]
+    positions = [question["position"] for question in asked(messages, "attention_from")]
     last = max(positions)
     assert set(positions) == set(range(last - 31, last + 1))
     assert len(positions) <= 34, "what was answered before the panel closed was kept"
@@ -372,30 +370,30 @@ def test_several_tokens_are_asked_one_by_one_until_the_panel_closes(
 def test_while_a_run_writes_what_looked_at_a_token_is_asked_on_demand(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = open_page(page, site(delay=0.03))
     play.set(max_tokens=120)
     play.ask()
     play.wait_tokens(12)
     pin(page, 4)
-    look = Lookout(page).open("attention")
-    button = page.get_by_role("button", name=re.compile(r"Ask \d+ tokens after it"))
+    look = LookPanel(page).open("attention")
+    button = page.get_by_role("button", name=re.compile(r"Query \d+ later tokens"))
     expect(button).to_be_visible()
     page.wait_for_timeout(500)
-    assert not asked(wire, "attention_to")
+    assert not asked(messages, "attention_to")
     button.click()
     expect(page.locator(".aw.on ~ .aw:not(.off)").first).to_be_attached()
     page.keyboard.press("Escape")
     expect(look.panel).to_be_hidden()
     page.keyboard.press("Escape")
     play.wait_done()
-    found = [q["position"] for q in asked(wire, "attention_to")]
+    found = [q["position"] for q in asked(messages, "attention_to")]
     assert found == [found[0]]
 
 
 def test_a_run_that_writes_is_asked_about_with_rests(page: Page, site: Callable[..., Site]) -> None:
     """Every question about the newest token takes time from the run."""
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = open_page(page, site(delay=0.01))
     play.set(max_tokens=200)
     play.ask()
@@ -404,11 +402,11 @@ def test_a_run_that_writes_is_asked_about_with_rests(page: Page, site: Callable[
     play.wait_done()
     expect(page.locator(".aw.on")).to_be_visible()
     expect(page.locator("#look")).not_to_have_attribute("aria-busy", "true")
-    took = sum(event["times"]["interval"] for event in wire.events("token"))
-    n = len(asked(wire, "attention_from"))
+    took = sum(event["times"]["interval"] for event in messages.events("token"))
+    n = len(asked(messages, "attention_from"))
     assert 3 <= n <= took / 120 + 3
-    newest = asked(wire, "attention_from")[-1]["ids"]
-    assert newest[-1] == wire.events("token")[-1]["id"], "and in the end about the last"
+    newest = asked(messages, "attention_from")[-1]["ids"]
+    assert newest[-1] == messages.events("token")[-1]["id"], "and in the end about the last"
 
 
 class SlowAnswers(FakeEngine):
@@ -425,7 +423,7 @@ class SlowAnswers(FakeEngine):
 @pytest.mark.slow
 def test_slow_answers_are_asked_for_less_often(page: Page, own_site: Callable[..., Site]) -> None:
     """Whatever a question takes of the engine, together they take a fifth of the time at most."""
-    wire = Wire(page)
+    messages = MessageLog(page)
     options = FakeOptions(delay=0.01, ask_seconds=0.15)
     play = open_page(page, own_site(load=lambda _progress: SlowAnswers(options)))
     play.set(max_tokens=300)
@@ -433,8 +431,8 @@ def test_slow_answers_are_asked_for_less_often(page: Page, own_site: Callable[..
     page.evaluate("() => { location.hash = 'look=attention' }")
     play.wait_tokens(300)
     play.wait_done()
-    took = sum(event["times"]["interval"] for event in wire.events("token"))
-    n = len(asked(wire, "attention_from"))
+    took = sum(event["times"]["interval"] for event in messages.events("token"))
+    n = len(asked(messages, "attention_from"))
     assert 3 <= n <= took / (5 * 150) + 2
 
 
@@ -461,12 +459,12 @@ def test_an_error_about_what_looked_at_it_leaves_what_it_looked_at(
     play.wait_tokens(20)
     play.wait_done()
     pin(page, 5)
-    Lookout(page).open("attention")
+    LookPanel(page).open("attention")
     expect(page.locator(".at-help")).to_have_text(
-        "What looked at it could not be asked: no KV cache is free"
+        "Attention from later tokens failed: no KV cache is free"
     )
     expect(page.locator(".aw.on")).to_have_count(1)
-    expect(page.get_by_role("button", name="Ask 14 tokens after it")).to_be_visible()
+    expect(page.get_by_role("button", name="Query 14 later tokens")).to_be_visible()
 
 
 @pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.slow), "dark"])

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from e2e.bundled import answer_of
-from e2e.lookout import Lookout, Wire
+from e2e.bundled import ask_engine
+from e2e.chat.test_branch import force, look_at, other_than_drawn, sent, wrote
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import Playground, until
 from e2e.site import Site
-from e2e.test_branch import force, look_at, other_than_drawn, sent, wrote
-from gpu.inspection import Beam, Losses
+from gpu.inspection.requests import Beam, Losses
 from tests.app import fake_inspection
 from tests.app.fake_engine import info_of
 from tests.app.fake_tokenizer import FakeTokenizer
@@ -24,25 +24,25 @@ from tests.app.fake_tokenizer import FakeTokenizer
 N = 40
 
 
-def branched(page: Page, here: Site) -> tuple[Playground, Lookout, list[dict[str, Any]]]:
+def branched(page: Page, here: Site) -> tuple[Playground, LookPanel, list[dict[str, Any]]]:
     """Three versions: the second parts from the first at token 11, the third from that at 31. The
     tokens that were drawn for each."""
-    play, wire, first = wrote(page, here, N)
+    play, messages, first = wrote(page, here, N)
     force(play, 10, other_than_drawn(first[10]))
     play.wait_tokens(N + 11)
     play.wait_done()
-    second = wire.events("token")[N:]
+    second = messages.events("token")[N:]
     force(play, 30, other_than_drawn(second[19]))
     play.wait_tokens(N + 31)
     play.wait_done()
-    return play, Lookout(page), wire.events("token")
+    return play, LookPanel(page), messages.events("token")
 
 
-def beam_mode(look: Lookout) -> None:
-    look.panel.get_by_text("Likeliest from here").click()
+def beam_mode(look: LookPanel) -> None:
+    look.panel.get_by_text("Beam search", exact=True).click()
 
 
-def rows(look: Lookout) -> Locator:
+def rows(look: LookPanel) -> Locator:
     return look.panel.locator(".br-rows button")
 
 
@@ -60,15 +60,15 @@ def test_every_version_has_the_likelihood_of_its_tokens(
     page: Page, site: Callable[..., Site]
 ) -> None:
     here = site()
-    play, wire, first = wrote(page, here, N)
+    play, messages, first = wrote(page, here, N)
     force(play, 10, other_than_drawn(first[10]))
     play.wait_tokens(N + 11)
     play.wait_done()
-    look = Lookout(page).open("branches")
+    look = LookPanel(page).open("branches")
     table = look.csv()
     assert [row["which"] for row in table] == ["version 1", "version 2"]
-    drawn = wire.events("token")[N:]
-    judged = losses_of(here, sent(wire)[-1])
+    drawn = messages.events("token")[N:]
+    judged = losses_of(here, sent(messages)[-1])
     lead = [token["logprob"] for token in first[:10]]
     wanted = [
         [token["logprob"] for token in first],
@@ -81,7 +81,7 @@ def test_every_version_has_the_likelihood_of_its_tokens(
     for row, p in zip(table, (first[10]["logprob"], judged), strict=True):
         assert int(row["at token"]) == 11
         assert float(row["its p"]) == pytest.approx(math.exp(p))
-    assert [row["parts from"] for row in table] == ["", "version 1"]
+    assert [row["branches from"] for row in table] == ["", "version 1"]
     assert table[1]["text"] == play.text()
     for button, row in zip(rows(look).all(), table, strict=True):
         total, mean, n = button.locator(".n").all_inner_texts()
@@ -93,11 +93,11 @@ def test_every_version_has_the_likelihood_of_its_tokens(
 def test_the_tree_writes_once_what_is_shared(page: Page, site: Callable[..., Site]) -> None:
     _, look, _ = branched(page, site())
     look.open("branches")
-    expect(look.panel.locator(".br-says")).to_have_text(
-        "3 versions, which all share their first 10 tokens."
+    expect(look.panel.locator(".br-summary")).to_have_text(
+        "3 versions; all share their first 10 tokens."
     )
     table = look.csv()
-    assert [(row["parts from"], row["at token"]) for row in table] == [
+    assert [(row["branches from"], row["at token"]) for row in table] == [
         ("", "11"),
         ("version 1", "31"),
         ("version 2", "31"),
@@ -160,45 +160,45 @@ def test_versions_wait_until_the_writing_ends(page: Page, site: Callable[..., Si
     play = Playground(page, site(delay=0.1).url).open()
     play.set(max_tokens=30, seed=3)
     play.ask()
-    look = Lookout(page).open("branches")
+    look = LookPanel(page).open("branches")
     expect(rows(look)).to_have_count(1)
     expect(rows(look).first).to_have_attribute("aria-disabled", "true")
     beam_mode(look)
-    says = look.panel.locator(".br-says")
-    expect(says).to_contain_text("The text is being written")
+    says = look.panel.locator(".br-summary")
+    expect(says).to_contain_text("Generating. Select a token")
     expect(rows(look)).to_have_count(0)
     play.wait_done()
-    expect(says).to_contain_text("In the place of token 30")
+    expect(says).to_contain_text("In place of token 30")
     expect(rows(look)).to_have_count(5)
 
 
 # ---- the beam --------------------------------------------------------------------------------
 
 
-def beams(wire: Wire) -> list[dict[str, Any]]:
-    asked = [message["question"] for message in sent(wire, "inspect")]
+def beams(messages: MessageLog) -> list[dict[str, Any]]:
+    asked = [message["question"] for message in sent(messages, "inspect")]
     return [question for question in asked if question["kind"] == "beam"]
 
 
 def test_the_beam_is_the_engines_and_can_be_written(page: Page, site: Callable[..., Site]) -> None:
     here = site()
-    play, wire, tokens = wrote(page, here, N)
+    play, messages, tokens = wrote(page, here, N)
     look_at(play, 12)
-    look = Lookout(page).open("branches")
+    look = LookPanel(page).open("branches")
     beam_mode(look)
     expect(rows(look)).to_have_count(5)
-    for name, value in (("continuations", 3), ("tokens each", 6)):
+    for name, value in (("beams", 3), ("tokens each", 6)):
         field = look.panel.get_by_label(name)
         field.fill(str(value))
         field.press("Enter")
     expect(rows(look)).to_have_count(4)
-    until(page, lambda: beams(wire)[-1]["depth"] == 6, "the question with both numbers")
+    until(page, lambda: beams(messages)[-1]["depth"] == 6, "the question with both numbers")
     expect(look.panel).not_to_have_attribute("aria-busy", "true")
-    prompt = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
+    prompt = [token["id"] for token in messages.events("accepted")[0]["prompt"]]
     ids = prompt + [token["id"] for token in tokens[:12]]
     wanted = fake_inspection.answer(Beam(ids, width=3, depth=6), info_of(here.options))
     table = look.csv()
-    assert [row["which"] for row in table] == ["1.", "2.", "3.", "written"]
+    assert [row["which"] for row in table] == ["1.", "2.", "3.", "generated"]
     pieces = FakeTokenizer().piece
     for i, row in enumerate(table[:3]):
         n = int(wanted["lengths"][i])
@@ -207,11 +207,11 @@ def test_the_beam_is_the_engines_and_can_be_written(page: Page, site: Callable[.
         assert float(row["log p"]) == pytest.approx(float(wanted["logprobs"][i].sum()), abs=1e-5)
     assert table[3]["text"] == "".join(token["text"] for token in tokens[12:18])
     rows(look).first.hover()
-    expect(look.panel.locator(".br-rows .hot")).to_contain_text("write this instead")
+    expect(look.panel.locator(".br-rows .hot")).to_contain_text("use this instead")
     rows(look).first.click()
     expect(page.locator("#version")).to_have_text("2/2")
     play.wait_done()
-    message = sent(wire)[-1]
+    message = sent(messages)[-1]
     n = int(wanted["lengths"][0])
     assert message["ids"] == ids + [int(id) for id in wanted["ids"][0, :n]]
     assert (message["written"], message["params"]["first_index"]) == (12 + n, 12 + n)
@@ -222,25 +222,25 @@ def test_the_beam_is_the_engines_and_can_be_written(page: Page, site: Callable[.
 def test_the_beam_follows_the_focus_and_says_where_there_is_none(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    play, wire, _ = wrote(page, site(), N)
-    look = Lookout(page).open("branches")
+    play, messages, _ = wrote(page, site(), N)
+    look = LookPanel(page).open("branches")
     beam_mode(look)
-    says = look.panel.locator(".br-says")
-    expect(says).to_contain_text(f"In the place of token {N}")
+    says = look.panel.locator(".br-summary")
+    expect(says).to_contain_text(f"In place of token {N}")
     play.core.focus()
     page.keyboard.press("Home")
-    expect(says).to_contain_text("In the place of token 1,")
+    expect(says).to_contain_text("In place of token 1,")
     page.keyboard.press("ArrowLeft")
-    expect(says).to_contain_text("A prompt is given")
+    expect(says).to_contain_text("Select a generated token")
     page.keyboard.press("ArrowRight")
-    expect(says).to_contain_text("In the place of token 1,")
-    asked = beams(wire)
+    expect(says).to_contain_text("In place of token 1,")
+    asked = beams(messages)
     assert len({str(question) for question in asked}) == len(asked), "none is asked twice"
-    look.panel.get_by_label("ranked per token").check()
+    look.panel.get_by_label("length-normalised").check()
     until(
         page,
-        lambda: sent(wire, "inspect")[-1]["question"]["length_penalty"] == 1,
-        "the beam that is ranked per token",
+        lambda: sent(messages, "inspect")[-1]["question"]["length_penalty"] == 1,
+        "the beam that is length-normalised",
     )
     expect(look.source).to_contain_text("beam of 4")
 
@@ -248,11 +248,11 @@ def test_the_beam_follows_the_focus_and_says_where_there_is_none(
 def test_a_beam_at_the_end_of_the_context_is_as_deep_as_fits(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
-    play, wire, _ = wrote(page, own_site(context=64), 40, max_tokens=60)
+    play, messages, _ = wrote(page, own_site(context=64), 40, max_tokens=60)
     play.wait_done()
-    look = Lookout(page).open("branches")
+    look = LookPanel(page).open("branches")
     beam_mode(look)
-    question = until(page, lambda: beams(wire), "a question for a beam")[-1]
+    question = until(page, lambda: beams(messages), "a question for a beam")[-1]
     assert question["depth"] == 64 - len(question["ids"]) < 8
 
 
@@ -265,7 +265,7 @@ def test_a_phone_scrolls_the_words_beside_their_figures(
     play.wait_tokens(20)
     play.stop.click()
     play.wait_done()
-    look = Lookout(page).open("branches")
+    look = LookPanel(page).open("branches")
     beam_mode(look)
     expect(rows(look)).to_have_count(5)
     plot = look.panel.locator(".br-plot")
@@ -284,30 +284,30 @@ def test_on_the_bundled_model_the_numbers_are_the_engines_own(page: Page, bundle
     and the token that was drawn anyway gives the very same text."""
     here = bundled
     settings = {"temperature": "1", "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
-    play, wire, tokens = wrote(page, here, N, **settings)
+    play, messages, tokens = wrote(page, here, N, **settings)
     at = next(i for i, t in enumerate(tokens) if i > 5 and t["candidates"][1]["before"] > 0.1)
     other = next(c for c in tokens[at]["candidates"] if c["id"] != tokens[at]["id"])
     force(play, at, other)
     play.wait_tokens(at + 1 + N)
     play.wait_done()
-    prefill = wire.events("prefill")[-1]
+    prefill = messages.events("prefill")[-1]
     assert prefill["reused"] == prefill["total"] - 1
-    look = Lookout(page).open("branches")
+    look = LookPanel(page).open("branches")
     row = look.csv()[1]
     assert float(row["its p"]) == pytest.approx(other["before"], rel=1e-3)
-    ids = sent(wire)[-1]["ids"] + [t["id"] for t in wire.events("token")[N:]]
+    ids = sent(messages)[-1]["ids"] + [t["id"] for t in messages.events("token")[N:]]
     n = int(row["tokens"])
-    judged = answer_of(here, Losses(ids, top=1, first=len(ids) - n - 1))
+    judged = ask_engine(here, Losses(ids, top=1, first=len(ids) - n - 1))
     total = float(judged["logprob"].astype(np.float64).sum())
     assert float(row["log p"]) == pytest.approx(total, abs=1e-3)
     page.keyboard.press("Escape")
-    branch = [t["id"] for t in wire.events("token")[N:]]
+    branch = [t["id"] for t in messages.events("token")[N:]]
     look_at(play, at + 7)
     page.locator(".cands .pick-row button").click()
     expect(page.locator("#version")).to_have_text("3/3")
     play.wait_tokens(at + 8 + N)
     play.wait_done()
-    again = [t["id"] for t in wire.events("token")[2 * N :]]
+    again = [t["id"] for t in messages.events("token")[2 * N :]]
     n_same = N - 7  # the branch drew its first token at `at + 1`, this one at `at + 8`
     assert again[:n_same] == branch[7:]
     assert play.numbers() == list(range(at + 8 + N))

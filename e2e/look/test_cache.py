@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from e2e.bundled import answer_of
-from e2e.lookout import Lookout, Wire
+from e2e.bundled import ask_engine
+from e2e.look.test_look import LOOK_AT
+from e2e.look.test_looks import open_page, violations
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import Playground, until
 from e2e.site import Site
-from e2e.test_look import LOOK_AT
-from e2e.test_looks import open_page, violations
 from gpu import InvalidRequest
-from gpu.inspection import CacheBlocks
+from gpu.inspection.requests import CacheBlocks
 from gpu.kv.state import KvState
 from tests.app import fake_inspection
 from tests.app.fake_engine import FakeEngine, FakeOptions
@@ -42,10 +42,10 @@ def the_state() -> KvState:
 def state_name(state: KvState, block: int) -> str:
     owners, found = state.owners[block], state.n_found[block]
     if owners:
-        return "read by one run" if owners == 1 else "shared by several"
+        return "used by one run" if owners == 1 else "shared by runs"
     if not found:
-        return "blank"
-    return "kept, full" if found == state.block_tokens else "kept, begun"
+        return "free"
+    return "cached, full" if found == state.block_tokens else "cached, partial"
 
 
 def radio(page: Page, name: str) -> Locator:
@@ -61,10 +61,10 @@ def field(page: Page) -> Locator:
     return page.get_by_role("slider", name="Block of the cache")
 
 
-def opened(page: Page, here: Site, **media: str) -> tuple[Playground, Lookout]:
+def opened(page: Page, here: Site, **media: str) -> tuple[Playground, LookPanel]:
     """The blocks of a page on which nothing has been run."""
     play = open_page(page, here, **media)
-    look = Lookout(page).open("cache")
+    look = LookPanel(page).open("cache")
     choose(page, "All blocks")
     expect(field(page)).to_have_attribute("aria-valuemax", "127")
     expect(look.message).to_be_hidden()
@@ -86,7 +86,7 @@ def wrote(page: Page, here: Site, n: int = 20) -> Playground:
 def test_the_file_has_every_block_as_the_engine_answered(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     _, look = opened(page, site())
     state = the_state()
     rows = look.csv()
@@ -100,7 +100,7 @@ def test_the_file_has_every_block_as_the_engine_answered(
     names = [state_name(state, block) for block in range(len(blocks))]
     assert [row["state"] for row in blocks] == names
     sums = {row["state"]: row for row in rows if not row["block"]}
-    size = wire.last("hello")["limits"]["kv_block_bytes"]
+    size = messages.last("hello")["limits"]["kv_block_bytes"]
     for name in set(names):
         assert int(sums[name]["count"]) == names.count(name)
         assert int(sums[name]["bytes"]) == names.count(name) * size
@@ -109,7 +109,7 @@ def test_the_file_has_every_block_as_the_engine_answered(
     assert int(sums["copies"]["count"]) == state.copies
     assert int(sums["evictions"]["count"]) == state.evictions
     choose(page, "This run")
-    expect(look.message).to_contain_text("Nothing has been run yet")
+    expect(look.message).to_contain_text("No run yet")
 
 
 def test_the_lists_beside_say_the_same(page: Page, site: Callable[..., Site]) -> None:
@@ -121,18 +121,18 @@ def test_the_lists_beside_say_the_same(page: Page, site: Callable[..., Site]) ->
         " row.cells[1].textContent, row.cells[2].textContent])"
     )
     sizes = {3: "197 KB", 1: "65.5 KB", 122: "8.0 MB"}
-    order = ["read by one run", "shared by several", "kept, full", "kept, begun", "blank"]
+    order = ["used by one run", "shared by runs", "cached, full", "cached, partial", "free"]
     assert seen == [[name, str(names.count(name)), sizes[names.count(name)]] for name in order]
     shared = page.locator(".kv-states tbody tr").nth(1)
-    expect(shared.locator("small")).to_have_text("one copy, saves 1 block")
+    expect(shared.locator("small")).to_have_text("one copy saves 1 block")
     figures = page.locator(".kv-figures div")
-    expect(figures.nth(0)).to_contain_text("hit rate40 of 100 prompt tokens found, not computed")
+    expect(figures.nth(0)).to_contain_text("hit rate40 of 100 prompt tokens reused, not computed")
     assert figures.locator("dd").all_inner_texts() == ["40.0 %", "1", "3"]
 
 
 def test_the_table_follows_the_view(page: Page, site: Callable[..., Site]) -> None:
     wrote(page, site())
-    look = Lookout(page).open("cache")
+    look = LookPanel(page).open("cache")
     assert "bytes when full" in look.table()[0]
     look.panel.get_by_role("button", name="Table", exact=True).click()
     choose(page, "All blocks")
@@ -147,8 +147,8 @@ def test_the_grid_shows_what_each_block_is(page: Page, site: Callable[..., Site]
     opened(page, site())
     seen = page.evaluate(
         """async () => {
-          const { layOut } = await import("/static/js/look/cachegrid.js");
-          const { palette } = await import("/static/js/palette.js");
+          const { layOut } = await import("/static/js/look/cache/grid.js");
+          const { palette } = await import("/static/js/ui/palette.js");
           const box = document.querySelector(".kv-blocks");
           const canvas = box.querySelector("canvas");
           const left = parseFloat(getComputedStyle(canvas).getPropertyValue("--gutter"));
@@ -178,8 +178,8 @@ def test_thousands_of_blocks_are_read_and_drawn_in_time(
     open_page(page, site())
     times = page.evaluate(
         """async () => {
-          const { readPool } = await import("/static/js/look/cacheblocks.js");
-          const { layOut, paintBlocks } = await import("/static/js/look/cachegrid.js");
+          const { readPool } = await import("/static/js/look/cache/blocks.js");
+          const { layOut, paintBlocks } = await import("/static/js/look/cache/grid.js");
           const n = 8192;
           const of = (Kind, value) => ({ values: Kind.from({ length: n }, (_, i) => value(i)) });
           const arrays = {
@@ -208,7 +208,7 @@ def test_no_block_is_lost_at_any_size(page: Page, site: Callable[..., Site]) -> 
     open_page(page, site())
     found = page.evaluate(
         """async () => {
-          const { layOut } = await import("/static/js/look/cachegrid.js");
+          const { layOut } = await import("/static/js/look/cache/grid.js");
           const sizes = [[1, 5, 5], [7, 300, 200], [128, 524, 260], [8192, 288, 180]];
           return sizes.map(([n, width, height]) => {
             return { n, width, height, ...layOut(n, width, height) };
@@ -241,8 +241,8 @@ def test_a_picture_of_the_blocks_is_saved(
 
 def test_blocks_by_keyboard(page: Page, site: Callable[..., Site]) -> None:
     opened(page, site())
-    says, mark = page.locator(".kv-says"), page.locator(".kv-mark")
-    expect(says).to_have_text("4 of 128 blocks read now.")
+    says, mark = page.locator(".kv-summary"), page.locator(".kv-mark")
+    expect(says).to_have_text("4 of 128 blocks in use.")
     expect(mark).to_be_hidden()
     assert page.locator(".kv-blocks [tabindex]").count() == 1
     radio(page, "All blocks").focus()
@@ -255,19 +255,19 @@ def test_blocks_by_keyboard(page: Page, site: Callable[..., Site]) -> None:
     expect(field(page)).to_have_attribute("aria-valuenow", "0")
     for _ in range(3):
         page.keyboard.press("ArrowRight")
-    expect(says).to_contain_text("block 3 read by one run, tokens 49 to 52 of its text")
+    expect(says).to_contain_text("block 3 used by one run, tokens 49 to 52 of its text")
     page.keyboard.press("ArrowRight")
-    expect(says).to_contain_text("block 4 kept, full, tokens 1 to 16 of its text")
+    expect(says).to_contain_text("block 4 cached, full, tokens 1 to 16 of its text")
     expect(says).to_contain_text("5th most recently used of 6; 2nd of 2 to be evicted")
     page.keyboard.press("ArrowRight")
-    expect(says).to_contain_text("block 5 kept, begun, tokens 17 to 23 of its text")
+    expect(says).to_contain_text("block 5 cached, partial, tokens 17 to 23 of its text")
     expect(says).to_contain_text("6th most recently used of 6; 1st of 2 to be evicted")
     below = int(field(page).get_attribute("aria-valuenow") or "")
     page.keyboard.press("ArrowDown")
     columns = int(field(page).get_attribute("aria-valuenow") or "") - below
     assert columns % 8 == 0
     assert columns > 0
-    expect(says).to_have_text(f"block {5 + columns} blanknever used")
+    expect(says).to_have_text(f"block {5 + columns} freenever used")
     page.keyboard.press("End")
     expect(field(page)).to_have_attribute("aria-valuenow", "127")
     page.keyboard.press("ArrowDown")
@@ -283,13 +283,13 @@ def test_blocks_by_pointer(page: Page, site: Callable[..., Site]) -> None:
     field(page).focus()
     page.keyboard.press("ArrowRight")
     mark = page.locator(".kv-mark").bounding_box()
-    says = page.locator(".kv-says")
+    says = page.locator(".kv-summary")
     expect(says).to_contain_text("block 1 ")
     assert mark is not None
     page.keyboard.press("End")
     middle = (mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
     page.mouse.move(*middle)
-    expect(says).to_contain_text("block 1 read by one run, tokens 17 to 32 of its text")
+    expect(says).to_contain_text("block 1 used by one run, tokens 17 to 32 of its text")
     assert page.locator(".kv-mark").bounding_box() == mark
     page.mouse.move(5, 5)
     expect(says).to_contain_text("block 127 ")
@@ -316,7 +316,7 @@ def test_axe_finds_nothing_in_the_blocks(
     play.wait_tokens(20)
     page.keyboard.press("Escape")
     play.wait_done()
-    look = Lookout(page).open("cache")
+    look = LookPanel(page).open("cache")
     choose(page, "All blocks")
     expect(field(page)).to_have_attribute("aria-valuemax", "127")
     assert violations(page) == []
@@ -339,8 +339,8 @@ def test_it_is_asked_when_the_view_opens_and_not_again(
 ) -> None:
     page.add_init_script(f"({WATCH_QUESTIONS})()")
     wrote(page, site())
-    look = Lookout(page).open("cache")
-    expect(look.source).to_contain_text("counted them on this run")
+    look = LookPanel(page).open("cache")
+    expect(look.source).to_contain_text("counted by the engine for this run")
     assert asked_at(page) == []
     choose(page, "All blocks")
     expect(look.source).to_contain_text("Counted by the engine")
@@ -403,7 +403,7 @@ def test_a_failed_question_is_said_and_leaves_the_other_view(
         raise InvalidRequest("nobody counted the blocks", "kind")
 
     wrote(page, own_site())
-    look = Lookout(page).open("cache")
+    look = LookPanel(page).open("cache")
     with monkeypatch.context() as patch:
         patch.setattr(fake_inspection, "_kv_state", fail)
         choose(page, "All blocks")
@@ -412,10 +412,10 @@ def test_a_failed_question_is_said_and_leaves_the_other_view(
         choose(page, "This run")
         expect(look.message).to_be_hidden()
         expect(page.locator(".kv-chart")).to_be_visible()
-        assert look.csv()[0]["kept"] == "as here"
+        assert look.csv()[0]["layout"] == "current"
     choose(page, "All blocks")
     expect(look.message).to_be_hidden()
-    expect(page.locator(".kv-says")).to_have_text("4 of 128 blocks read now.")
+    expect(page.locator(".kv-summary")).to_have_text("4 of 128 blocks in use.")
 
 
 @pytest.mark.slow
@@ -423,12 +423,12 @@ def test_leaving_before_the_answer_shows_the_other_view_at_once(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
     wrote(page, own_site(ask_seconds=2.5))
-    look = Lookout(page).open("cache")
+    look = LookPanel(page).open("cache")
     choose(page, "All blocks")
     expect(look.panel).to_have_attribute("aria-busy", "true")
     expect(look.source).to_have_text("Computing …")
     choose(page, "This run")
-    expect(look.source).to_contain_text("counted them on this run", timeout=1500)
+    expect(look.source).to_contain_text("counted by the engine for this run", timeout=1500)
     expect(page.locator(".kv-chart")).to_be_visible()
     choose(page, "All blocks")
     # The engine answers the question that was left first.
@@ -440,8 +440,8 @@ def test_leaving_before_the_answer_shows_the_other_view_at_once(
 
 def test_a_second_turn_finds_the_first_in_the_cache(page: Page, bundled: Site) -> None:
     """Other tests may have asked the same engine before."""
-    before = answer_of(bundled, CacheBlocks()).info
-    wire = Wire(page)
+    before = ask_engine(bundled, CacheBlocks()).info
+    messages = MessageLog(page)
     play = Playground(page, bundled.url).open()
     play.set(max_tokens=40, seed=11)
     for n, text in enumerate(("Tell me a story about a fox who finds a lantern", "And then?")):
@@ -449,45 +449,45 @@ def test_a_second_turn_finds_the_first_in_the_cache(page: Page, bundled: Site) -
         expect(page.locator(".answer")).to_have_count(n + 1)
         play.wait_tokens(5)
         play.wait_done()
-    look = Lookout(page).open("cache")
+    look = LookPanel(page).open("cache")
     choose(page, "All blocks")
     expect(look.source).to_contain_text("Counted by the engine")
     rows = look.csv()
     sums = {row["state"]: int(row["count"]) for row in rows if not row["block"]}
-    prompts = [len(event["prompt"]) for event in wire.events("accepted")]
+    prompts = [len(event["prompt"]) for event in messages.events("accepted")]
     reused = [
-        event["reused"] for event in wire.events("prefill") if event["done"] == event["total"]
+        event["reused"] for event in messages.events("prefill") if event["done"] == event["total"]
     ]
     assert reused[0] < prompts[0] <= reused[1], "the second prompt begins with the first"
     assert sums["prompt tokens"] - before["prompt_tokens"] == sum(prompts)
     assert sums["prompt tokens found"] - before["reused_tokens"] == sum(reused)
     rate = 100 * sums["prompt tokens found"] / sums["prompt tokens"]
     expect(page.locator(".kv-figures dd").first).to_have_text(f"{rate:.1f} %")
-    answer = answer_of(bundled, CacheBlocks())
+    answer = ask_engine(bundled, CacheBlocks())
     blocks = [row for row in rows if row["block"]]
     for column, name in (("runs", "owners"), ("tokens found", "n_found"), ("used", "used")):
         assert [int(row[column]) for row in blocks] == answer[name].tolist()
-    assert sums["read by one run"] == sums["shared by several"] == 0, "both runs ended"
+    assert sums["used by one run"] == sums["shared by runs"] == 0, "both runs ended"
     size = answer.info["block_tokens"]
     kept = sum(int(row["tokens found"]) for row in blocks)
-    assert sums["kept, full"] + sums["kept, begun"] >= -(-kept // size)
+    assert sums["cached, full"] + sums["cached, partial"] >= -(-kept // size)
     assert kept >= prompts[1], "the longer text can be found"
     assert sums["copies"] == answer.info["copies"]
     assert sums["evictions"] == answer.info["evictions"]
 
 
 def test_the_blocks_of_a_run_are_read_while_it_writes(page: Page, bundled: Site) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, bundled.url).open()
     play.set(max_tokens=400, seed=5, temperature=1.5)
-    look = Lookout(page).open("cache")
+    look = LookPanel(page).open("cache")
     choose(page, "All blocks")
-    expect(page.locator(".kv-says")).to_contain_text("0 of")
+    expect(page.locator(".kv-summary")).to_contain_text("0 of")
     play.prompt.evaluate("(box) => { box.value = 'Tell me a long story'; }")
     page.evaluate("() => document.getElementById('composer').requestSubmit()")
     read = page.locator(".kv-states tbody td").first
     most = until(page, lambda: int(read.inner_text()), "a block that is read")
     play.wait_done()
-    assert 1 <= most <= wire.events("token")[-1]["kv_blocks"]
+    assert 1 <= most <= messages.events("token")[-1]["kv_blocks"]
     expect(read).to_have_text("0")
     expect(look.source).to_contain_text("Counted by the engine")

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from e2e.film import Film
-from e2e.lookout import Lookout, Wire
+from e2e.chat.test_retention import small
+from e2e.look.test_look import wrote
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import Playground
+from e2e.replay.playback import Playback
 from e2e.site import Site, fake_site
-from e2e.test_keeping import small
-from e2e.test_look import wrote
 from tests.app.fake_sampler import routes
-from tests.gpu import random_models
+from tests.gpu.models import random_models
 from tests.serving import serving
 
 N, LAYERS = 6, 8
@@ -54,7 +54,7 @@ def field(page: Page) -> Locator:
 
 
 def says(page: Page) -> Locator:
-    return page.locator(".ex-says")
+    return page.locator(".ex-summary")
 
 
 # ---- the numbers -----------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_how_choices_are_spread(
     load: float | None,
 ) -> None:
     """0.75: half the choices one, a quarter each of two others: 1.5 of 2 bits."""
-    found = call("expertuse", "spreadOf", given)
+    found = call("chat/expert-use", "loadBalance", given)
     assert found["evenness"] == (None if even is None else pytest.approx(even))
     assert (found["choices"], found["used"]) == (sum(given), len(given) - len(never))
     assert (found["never"], found["busiest"], found["load"]) == (never, busiest, load)
@@ -88,7 +88,7 @@ def test_how_choices_are_spread(
 # Events as a server tells them, of an answer that is continued and of a branch of it: how many
 # tokens are counted, and how often expert `position` of layer 1 was chosen, for each of them.
 ANSWERS = """async () => {
-  const { Answer } = await import("/static/js/answer.js");
+  const { Answer } = await import("/static/js/chat/answer.js");
   const stats = (position) => ({
     position, layers: [], routes: [{ layer: 1, experts: [position], gates: [0.5] }],
   });
@@ -107,7 +107,7 @@ ANSWERS = """async () => {
   });
   const run = (answer, events, ...how) => {
     const segment = answer.begin(`${Math.random()}`, { params }, ...how);
-    events.forEach((event, i) => answer.take(segment, i + 1, event));
+    events.forEach((event, i) => answer.applyEvent(segment, i + 1, event));
     return segment;
   };
   const told = ({ use }) => [use.tokens, use.of(1, 12).given];
@@ -136,7 +136,7 @@ def test_every_row_counts_once(loaded: Page) -> None:
 
 
 @pytest.fixture(scope="module")
-def look(browser: Browser, _sites: dict[Any, Site]) -> Iterator[Lookout]:
+def look(browser: Browser, _sites: dict[Any, Site]) -> Iterator[LookPanel]:
     """The instrument over a run of 20 tokens; tests leave another layer and expert behind."""
     page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="light")
     key = (("n_experts", N),)
@@ -146,10 +146,12 @@ def look(browser: Browser, _sites: dict[Any, Site]) -> Iterator[Lookout]:
     page.close()
 
 
-def test_the_file_has_what_every_expert_was_given(look: Lookout) -> None:
+def test_the_file_has_what_every_expert_was_given(look: LookPanel) -> None:
     rows = n_prompt(look.page) + 19
-    expect(look.source).to_contain_text(f"Measured on this run, over {rows} tokens of prompt and")
-    expect(look.source).not_to_contain_text("Not known")
+    expect(look.source).to_contain_text(
+        f"Measured on this run, over {rows} tokens (prompt and answer)"
+    )
+    expect(look.source).not_to_contain_text("Unknown")
     told = json.loads(look.save("JSON"))
     times, gates = counted(range(rows))
     own = {route.layer: route for route in routes(rows - 1, LAYERS, N)}
@@ -183,16 +185,16 @@ def test_a_real_mixture_is_shown_as_transformers_routes_it(page: Page) -> None:
     n_experts, per_token = config.num_experts, config.num_experts_per_tok
     options = ("--dtype", "f32", "--kv-dtype", "f32")
     with serving("--model", random_models.folder(name), *options) as url:
-        wire = Wire(page)
+        messages = MessageLog(page)
         play = Playground(page, url).open()
         play.set(max_tokens=n, seed=3, temperature="1")
         play.ask("Mia found a lamp")
         play.wait_tokens(n)
         play.wait_done()
-        look = Lookout(page).open("experts")
+        look = LookPanel(page).open("experts")
         told = json.loads(look.save("JSON"))
-    ids = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
-    ids += [token["id"] for token in wire.events("token")][:-1]
+    ids = [token["id"] for token in messages.events("accepted")[0]["prompt"]]
+    ids += [token["id"] for token in messages.events("token")][:-1]
     chosen, gates = routed(name, ids)
     found = [dict(zip(told["columns"], row, strict=True)) for row in told["rows"]]
     experts = [row for row in found if row["expert"] is not None]
@@ -227,7 +229,7 @@ def routed(name: str, ids: list[int]) -> tuple[dict[int, np.ndarray], dict[int, 
     return chosen, gates
 
 
-def test_what_is_said_beside_the_map(look: Lookout) -> None:
+def test_what_is_said_beside_the_map(look: LookPanel) -> None:
     """Of the layer that the core looks at, and of all."""
     page = look.page
     times, _ = counted(range(n_prompt(page) + 19))
@@ -235,7 +237,7 @@ def test_what_is_said_beside_the_map(look: Lookout) -> None:
     layer = 5
     page.locator(f'#lrows tr[data-layer="{layer}"]').click()
     expect(page.locator(".ex-head")).to_have_text(
-        f"Layer {layer}: 2 of {N} experts for each of {times[layer].sum() // 2} tokens."
+        f"Layer {layer}: 2 of {N} experts per token, over {times[layer].sum() // 2} tokens."
     )
     even = [evenness(row) for row in times[1:]]
     load = times[1:].max(axis=1) / times[1:].mean(axis=1)
@@ -255,9 +257,12 @@ def test_what_is_said_beside_the_map(look: Lookout) -> None:
 # [colour in the middle of the cell, colour of what is drawn there] of every expert of a layer.
 COLOURS = """async ([layer, mode]) => {
   const of = (name) => import(`/static/js/${name}.js`);
-  const [{ layOut }, { gatesOf }] = [await of("look/expertsmap"), await of("look/expertsfigures")];
-  const [{ loadStrength, strength }, { shade }] = [await of("look/shares"), await of("palette")];
-  const [{ view }, { spreadOf, loadOf }] = [await of("view"), await of("expertuse")];
+  const { layOut } = await of("look/experts/map");
+  const { gatesOf } = await of("look/experts/figures");
+  const { loadIntensity, intensity } = await of("look/shared/share-colours");
+  const { shade } = await of("ui/palette");
+  const { view } = await of("view");
+  const { loadBalance, relativeLoad } = await of("chat/expert-use");
   const canvas = document.querySelector(".ex-map canvas");
   const left = parseFloat(getComputedStyle(canvas).getPropertyValue("--names"));
   const places = layOut(canvas.clientWidth, canvas.clientHeight, left, { n: 6, nLayers: 8 });
@@ -268,14 +273,14 @@ COLOURS = """async ([layer, mode]) => {
     const x = places.x(expert) + 0.2 * places.wide(expert);
     const y = places.y(layer) + 0.3 * places.high;
     const { data } = canvas.getContext("2d").getImageData(x * ratio, y * ratio, 1, 1);
-    const load = loadStrength(loadOf(times, spreadOf(given).choices, 6));
-    const value = mode === "run" ? load : strength(gates.get(expert) ?? 0);
+    const load = loadIntensity(relativeLoad(times, loadBalance(given).choices, 6));
+    const value = mode === "run" ? load : intensity(gates.get(expert) ?? 0);
     return [`rgb(${[...data].slice(0, 3)})`, shade(value)];
   });
 }"""
 
 
-def test_colours_are_loads_or_gates(look: Lookout) -> None:
+def test_colours_are_loads_or_gates(look: LookPanel) -> None:
     page = look.page
     for mode, name in (("token", "This token"), ("run", "This run")):
         page.locator(".ex-bar label", has_text=name).click()
@@ -290,16 +295,18 @@ def test_colours_are_loads_or_gates(look: Lookout) -> None:
 
 
 def test_the_load_of_an_even_share_is_the_middle_of_the_scale(call: Callable[..., Any]) -> None:
-    strengths = [call("look/shares", "loadStrength", load) for load in (0, 0.25, 1, 4)]
+    strengths = [
+        call("look/shared/share-colours", "loadIntensity", load) for load in (0, 0.25, 1, 4)
+    ]
     assert strengths == pytest.approx([0, 0.2, 0.5, 0.8])
 
 
-def test_no_expert_is_lost_at_any_size(look: Lookout) -> None:
+def test_no_expert_is_lost_at_any_size(look: LookPanel) -> None:
     sizes = [[4, 8, 300, 250], [8, 32, 650, 180], [128, 48, 650, 176], [128, 48, 344, 240],
              [512, 61, 320, 200], [1, 1, 700, 400]]  # fmt: skip
     found = look.page.evaluate(
         """async (sizes) => {
-          const { layOut } = await import("/static/js/look/expertsmap.js");
+          const { layOut } = await import("/static/js/look/experts/map.js");
           return sizes.map(([n, nLayers, width, height]) => {
             const places = layOut(width, height, 52, { n, nLayers });
             const x = Array.from({ length: n }, (_, expert) => places.x(expert));
@@ -327,12 +334,12 @@ def told(layer: int, expert: int, rows: int) -> str:
     times, gates = counted(range(rows))
     n = times[layer, expert]
     return (
-        f"given {n} of {rows} tokens: {100 * n / (2 * rows):.1f} % of its layer’s choices, "
-        f"{n / times[layer].mean():.2f} × the mean; mean gate {gates[layer, expert] / n:.2f}"
+        f"chosen by {n} of {rows} tokens: {100 * n / (2 * rows):.1f} % of its layer’s choices, "
+        f"{n / times[layer].mean():.2f} × mean; mean gate {gates[layer, expert] / n:.2f}"
     )
 
 
-def test_experts_by_keyboard(look: Lookout) -> None:
+def test_experts_by_keyboard(look: LookPanel) -> None:
     page = look.page
     rows = n_prompt(page) + 19
     page.locator('#lrows tr[data-layer="6"]').click()
@@ -346,7 +353,9 @@ def test_experts_by_keyboard(look: Lookout) -> None:
     page.keyboard.press("ArrowDown")
     expect(says(page).locator("b")).to_have_text("layer 5, expert 1")
     expect(says(page)).to_contain_text(told(5, 1, rows))
-    expect(field(page)).to_have_attribute("aria-valuetext", re.compile("layer 5, expert 1: given"))
+    expect(field(page)).to_have_attribute(
+        "aria-valuetext", re.compile("layer 5, expert 1: chosen by")
+    )
     expect(page.locator('#lrows tr[data-layer="5"]')).to_have_class(re.compile("hot"))
     page.keyboard.press("End")
     for _ in range(6):
@@ -357,7 +366,7 @@ def test_experts_by_keyboard(look: Lookout) -> None:
     route = next(route for route in routes(rows - 1, LAYERS, N) if route.layer == 2)
     gates = dict(zip(route.experts, route.gates, strict=True))
     expect(says(page).locator("small")).to_have_text(
-        re.compile(f"gate {gates[N - 1]:.3f}$" if N - 1 in gates else "was not given to it$")
+        re.compile(f"gate {gates[N - 1]:.3f}$" if N - 1 in gates else "did not choose it$")
     )
     page.locator("#plot").focus()
     page.keyboard.press("ArrowUp")
@@ -369,20 +378,20 @@ PRESS = """(field, keys) => {
 }"""
 
 
-def test_keys_that_come_faster_than_frames_all_count(look: Lookout) -> None:
+def test_keys_that_come_faster_than_frames_all_count(look: LookPanel) -> None:
     look.page.locator('#lrows tr[data-layer="6"]').click()
     field(look.page).focus()
     field(look.page).evaluate(PRESS, ["Home", *["ArrowDown"] * 4, *["ArrowRight"] * 3, "ArrowUp"])
     expect(says(look.page).locator("b")).to_have_text("layer 3, expert 3")
 
 
-def test_experts_by_pointer(look: Lookout) -> None:
+def test_experts_by_pointer(look: LookPanel) -> None:
     page = look.page
     rows = n_prompt(page) + 19
     page.locator('#lrows tr[data-layer="6"]').click()
     places = page.evaluate(
         """async () => {
-          const { layOut } = await import("/static/js/look/expertsmap.js");
+          const { layOut } = await import("/static/js/look/experts/map.js");
           const canvas = document.querySelector(".ex-map canvas");
           const left = parseFloat(getComputedStyle(canvas).getPropertyValue("--names"));
           const at = layOut(canvas.clientWidth, canvas.clientHeight, left, { n: 6, nLayers: 8 });
@@ -395,7 +404,7 @@ def test_experts_by_pointer(look: Lookout) -> None:
     expect(says(page).locator("b")).to_have_text("layer 3, expert 2")
     expect(says(page)).to_contain_text(told(3, 2, rows))
     page.mouse.move(*places[1])
-    expect(says(page)).to_contain_text("is not there: this layer has one MLP.")
+    expect(says(page)).to_contain_text("does not exist: this layer is dense.")
     page.mouse.move(5, 5)
     expect(says(page).locator("b")).to_contain_text("layer 6, ")
     page.mouse.click(*places[0])
@@ -426,7 +435,7 @@ def test_a_replay_shows_them_as_they_were_and_a_new_run_begins_anew(
     page: Page, site: Callable[..., Site], tmp_path: Path
 ) -> None:
     play, look = wrote(page, site(n_experts=N), 12)
-    film = Film(page)
+    film = Playback(page)
     file = film.save(tmp_path / "run.json")
     look.open("experts")
     rows = n_prompt(page) + 11
@@ -445,16 +454,16 @@ def test_a_replay_shows_them_as_they_were_and_a_new_run_begins_anew(
     play.ask("And then?")
     play.wait_done()
     look.open("experts")
-    expect(look.message).to_contain_text("Which experts this run’s tokens were given to is not")
+    expect(look.message).to_contain_text("The experts of this run’s tokens are unknown")
     expect(look.message).to_contain_text("Switch on Capture")
 
 
 def test_what_is_summarised_stays_counted(page: Page, site: Callable[..., Site]) -> None:
     n = 200
     small(page, site(n_experts=N), 120_000, n)
-    look = Lookout(page).open("experts")
+    look = LookPanel(page).open("experts")
     expect(look.source).to_contain_text(f"over {n_prompt(page) + n - 1} tokens")
-    expect(look.source).to_contain_text("Of old tokens the page keeps a summary without experts")
+    expect(look.source).to_contain_text("Old tokens are summarised without experts")
     page.locator("#plot").focus()
     page.keyboard.press("Home")
-    expect(says(page)).to_contain_text("which experts they used is not kept")
+    expect(says(page)).to_contain_text("experts of tokens this old are not kept")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from e2e.bundled import answer_of
-from e2e.lookout import Lookout, Wire
+from e2e.bundled import ask_engine
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import TWO_FRAMES, Playground, until
 from e2e.site import Site
-from gpu.inspection import Answer, Waterfall
+from gpu.inspection.requests import Answer, Waterfall
 from gpu.sampling import SamplingParams
 
 ASK = "Tell me a story about a fox who finds a lantern"
@@ -33,41 +33,41 @@ STAGES = ("raw logits", "penalties", "temperature", "top-k", "top-p", "min-p")
 
 
 @pytest.fixture
-def run(page: Page, bundled: Site) -> tuple[Playground, Lookout, Wire]:
+def run(page: Page, bundled: Site) -> tuple[Playground, LookPanel, MessageLog]:
     """A page on which the bundled model wrote `N` tokens, and all that came over its line."""
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, bundled.url).open()
     play.set(**SETTINGS, seed=SEED, max_tokens=N)
     play.ask(ASK)
     play.wait_tokens(10)
     play.wait_done()
-    return play, Lookout(page), wire
+    return play, LookPanel(page), messages
 
 
-def look_at(play: Playground, look: Lookout, index: int) -> None:
+def look_at(play: Playground, look: LookPanel, index: int) -> None:
     """Open the instrument at a token, and wait until it shows it."""
     look.open("filters")
     play.page.evaluate(
         "async (index) => (await import('/static/js/view.js')).pin(index)",
         index,
     )
-    expect(look.panel.locator(".wf-say")).to_be_visible()
+    expect(look.panel.locator(".wf-summary")).to_be_visible()
     settle(look)
 
 
-def settle(look: Lookout) -> None:
+def settle(look: LookPanel) -> None:
     """Wait until nothing is asked any more: two frames show what changed and what came."""
     look.page.evaluate(TWO_FRAMES)
     expect(look.panel).not_to_have_attribute("aria-busy", "true")
 
 
-def asked(bundled: Site, wire: Wire, index: int, **changes: Any) -> Answer:
+def asked(bundled: Site, messages: MessageLog, index: int, **changes: Any) -> Answer:
     """What the engine says of a token of the run, asked by the test."""
-    prompt = [token["id"] for token in wire.events("accepted")[-1]["prompt"]]
-    written = [token["id"] for token in wire.events("token")]
+    prompt = [token["id"] for token in messages.events("accepted")[-1]["prompt"]]
+    written = [token["id"] for token in messages.events("token")]
     ids = prompt + written[:index]
     params = SamplingParams(**{**SETTINGS, **changes}, seed=SEED)
-    return answer_of(bundled, Waterfall(ids, len(ids) - 1, params, index, TOP))
+    return ask_engine(bundled, Waterfall(ids, len(ids) - 1, params, index, TOP))
 
 
 def compare(rows: list[dict[str, str]], answer: Answer) -> None:
@@ -104,26 +104,26 @@ def sums(rows: list[dict[str, str]]) -> None:
     assert sum(float(row["drawn from"]) for row in bands) == pytest.approx(1, abs=1e-5)
 
 
-def cells(look: Lookout, row: int) -> list[str]:
+def cells(look: LookPanel, row: int) -> list[str]:
     cell: Locator = look.panel.locator(".wf-row").nth(row).get_by_role("cell")
     return cell.all_inner_texts()
 
 
 def test_the_numbers_are_the_engines_and_the_draw_is_the_runs(
-    bundled: Site, run: tuple[Playground, Lookout, Wire]
+    bundled: Site, run: tuple[Playground, LookPanel, MessageLog]
 ) -> None:
-    play, look, wire = run
-    events = wire.events("token")
+    play, look, messages = run
+    events = messages.events("token")
     unsure = max(range(len(events)), key=lambda i: events[i]["n_kept"])
     for index in (0, unsure, len(events) - 1):
         look_at(play, look, index)
-        answer = asked(bundled, wire, index)
+        answer = asked(bundled, messages, index)
         rows = look.csv()
         assert {row["of"] for row in rows} == {"run"}
         compare(rows, answer)
         sums(rows)
         assert answer.info["chosen"] == events[index]["id"]
-        expect(look.source).to_contain_text("the run's number and token again")
+        expect(look.source).to_contain_text("the same random number and token as in the run")
         assert cells(look, 0) == [f"{s['n_kept']:,}" for s in answer.info["stages"]] + ["1"]
         for text, stage in zip(cells(look, 2), answer.info["stages"], strict=False):
             assert float(text) == pytest.approx(stage["entropy"], abs=0.005)
@@ -135,12 +135,12 @@ def test_the_numbers_are_the_engines_and_the_draw_is_the_runs(
 
 
 def test_the_penalty_shows_what_it_pressed_down(
-    bundled: Site, run: tuple[Playground, Lookout, Wire]
+    bundled: Site, run: tuple[Playground, LookPanel, MessageLog]
 ) -> None:
-    play, look, wire = run
-    index = len(wire.events("token")) - 1
+    play, look, messages = run
+    index = len(messages.events("token")) - 1
     look_at(play, look, index)
-    answer = asked(bundled, wire, index)
+    answer = asked(bundled, messages, index)
     rows = {int(row["id"]): row for row in look.csv() if row["id"]}
     ids, seen = answer["ids"].tolist(), answer["seen"].tolist()
     fresh = next(id for id, was in zip(ids, seen, strict=True) if not was)
@@ -155,14 +155,14 @@ def test_the_penalty_shows_what_it_pressed_down(
 
 
 def test_a_slider_previews_and_changes_nothing_of_the_run(
-    bundled: Site, run: tuple[Playground, Lookout, Wire]
+    bundled: Site, run: tuple[Playground, LookPanel, MessageLog]
 ) -> None:
-    play, look, wire = run
-    events = wire.events("token")
+    play, look, messages = run
+    events = messages.events("token")
     index = max(range(len(events)), key=lambda i: events[i]["n_kept"])
     look_at(play, look, index)
-    before, text, sent = look.csv(), play.text(), len(wire.sent)
-    say = look.panel.locator(".wf-say")
+    before, text, sent = look.csv(), play.text(), len(messages.sent)
+    say = look.panel.locator(".wf-summary")
     expect(say).to_contain_text("with the run's settings")
     play.slide("temperature", 1.5)
     play.slide("top_k", 7)
@@ -170,10 +170,10 @@ def test_a_slider_previews_and_changes_nothing_of_the_run(
         "Preview with temperature 1.50 and top-k 7; drawn with 0.90 and 200"
     )
     settle(look)
-    expect(look.source).to_contain_text("Outlined: the run.")
+    expect(look.source).to_contain_text("The outline is the run.")
     rows = look.csv()
     preview = [row for row in rows if row["of"] == "preview"]
-    answer = asked(bundled, wire, index, temperature=1.5, top_k=7)
+    answer = asked(bundled, messages, index, temperature=1.5, top_k=7)
     compare(preview, answer)
     sums(preview)
     assert [row for row in rows if row["of"] == "run"] == before
@@ -184,65 +184,69 @@ def test_a_slider_previews_and_changes_nothing_of_the_run(
     expect(say).to_contain_text("with the run's settings")
     assert look.csv() == before
     assert play.text() == text
-    assert {message["type"] for message in wire.sent[sent:]} == {"inspect"}
-    assert len(wire.events("token")) == len(events)
+    assert {message["type"] for message in messages.sent[sent:]} == {"inspect"}
+    assert len(messages.events("token")) == len(events)
 
 
 def test_greedy_is_told_as_such(page: Page, bundled: Site) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, bundled.url).open()
     page.get_by_role("button", name="Greedy").click()
     play.set(max_tokens=6)
     play.ask(ASK)
     play.wait_tokens(6)
     play.wait_done()
-    look = Lookout(page)
+    look = LookPanel(page)
     look_at(play, look, 3)
-    expect(look.panel.locator(".wf-say")).to_contain_text("greedy takes the most likely of 4,096")
+    expect(look.panel.locator(".wf-summary")).to_contain_text(
+        "greedy takes the most likely of 4,096"
+    )
     expect(look.panel.get_by_role("columnheader").last).to_contain_text("none")
-    chosen = next(row for row in look.csv() if row["id"] == str(wire.events("token")[3]["id"]))
+    chosen = next(row for row in look.csv() if row["id"] == str(messages.events("token")[3]["id"]))
     assert float(chosen["drawn from"]) == 1
 
 
 # ---- with an engine that answers at once --------------------------------------------------------
 
 
-def wrote(page: Page, here: Site, n: int = 20, **settings: Any) -> tuple[Playground, Lookout, Wire]:
-    wire = Wire(page)
+def wrote(
+    page: Page, here: Site, n: int = 20, **settings: Any
+) -> tuple[Playground, LookPanel, MessageLog]:
+    messages = MessageLog(page)
     play = Playground(page, here.url).open()
     play.set(max_tokens=n, seed=5, **settings)
     play.ask()
     play.wait_tokens(n)
     play.wait_done()
-    return play, Lookout(page), wire
+    return play, LookPanel(page), messages
 
 
-def inspections(wire: Wire) -> list[dict[str, Any]]:
-    return [message["question"] for message in wire.sent if message["type"] == "inspect"]
+def inspections(messages: MessageLog) -> list[dict[str, Any]]:
+    return [message["question"] for message in messages.sent if message["type"] == "inspect"]
 
 
 @pytest.mark.slow
 def test_a_token_is_asked_with_the_settings_it_was_drawn_with(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, site(delay=0.1).url).open()
     play.set(temperature="0.5", max_tokens=40, seed=5)
     play.ask()
     play.wait_tokens(8)
     play.slide("temperature", 1.2)
     play.wait_done()
-    change = wire.events("updated")[-1]["index"]
-    look = Lookout(page)
+    change = messages.events("updated")[-1]["index"]
+    look = LookPanel(page)
     for index, temperature in ((change - 1, 0.5), (change, 1.2)):
         look_at(play, look, index)
-        question = next(q for q in inspections(wire) if q["index"] == index)
+        question = next(q for q in inspections(messages) if q["index"] == index)
         assert question["params"]["temperature"] == temperature
         assert question["params"]["seed"] == 5
         assert question["position"] == len(question["ids"]) - 1
-    assert "Preview" not in look.panel.locator(".wf-say").inner_text()
+    assert "Preview" not in look.panel.locator(".wf-summary").inner_text()
     look_at(play, look, change - 1)
-    expect(look.panel.locator(".wf-say")).to_contain_text(
+    expect(look.panel.locator(".wf-summary")).to_contain_text(
         "Preview with temperature 1.20; drawn with 0.50"
     )
 
@@ -250,46 +254,48 @@ def test_a_token_is_asked_with_the_settings_it_was_drawn_with(
 def test_only_an_open_panel_asks_and_an_answer_is_kept(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    play, look, wire = wrote(page, site())
-    assert inspections(wire) == []
+    play, look, messages = wrote(page, site())
+    assert inspections(messages) == []
     look_at(play, look, 3)
     look_at(play, look, 4)
-    known = len(inspections(wire))
+    known = len(inspections(messages))
     assert known == 3, "the newest, and the two"
     look_at(play, look, 3)
     look_at(play, look, 4)
-    assert len(inspections(wire)) == known
+    assert len(inspections(messages)) == known
     page.keyboard.press("Escape")
     expect(look.panel).to_be_hidden()
     play.core.focus()
     page.keyboard.press("ArrowLeft")
     play.slide("temperature", 1.7)
     settle(look)
-    assert len(inspections(wire)) == known
+    assert len(inspections(messages)) == known
 
 
 @pytest.mark.slow
 def test_the_newest_token_is_followed_while_the_run_writes(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, site(delay=0.05).url).open()
     play.set(max_tokens=150, seed=5)
     play.ask()
     play.wait_tokens(5)
-    look = Lookout(page)
+    look = LookPanel(page)
     page.evaluate("() => { location.hash = 'look=filters' }")
-    say = look.panel.locator(".wf-say")
+    say = look.panel.locator(".wf-summary")
     expect(say).to_contain_text("with the run's settings")
     first = say.inner_text()
     until(page, lambda: say.inner_text() != first, "the next token")
     play.wait_done()
     expect(say).to_contain_text("Token 150")
-    until(page, lambda: inspections(wire)[-1]["index"] == 149, "a question about the last token")
-    indexes = [question["index"] for question in inspections(wire)]
+    until(
+        page, lambda: inspections(messages)[-1]["index"] == 149, "a question about the last token"
+    )
+    indexes = [question["index"] for question in inspections(messages)]
     assert indexes == sorted(indexes)
     assert 10 < len(indexes) < 100, "not every token is asked about"
-    assert [event["index"] for event in wire.events("token")] == list(range(150))
+    assert [event["index"] for event in messages.events("token")] == list(range(150))
 
 
 def test_the_keyboard_moves_among_tokens_and_stages(page: Page, site: Callable[..., Site]) -> None:
@@ -310,7 +316,7 @@ def test_the_keyboard_moves_among_tokens_and_stages(page: Page, site: Callable[.
     assert "cut" in cells(look, 3)
     page.keyboard.press("ArrowLeft")
     expect(play.core).to_have_attribute("aria-valuenow", "7")
-    expect(look.panel.locator(".wf-say")).to_contain_text("Token 7")
+    expect(look.panel.locator(".wf-summary")).to_contain_text("Token 7")
 
 
 def test_pointing_tells_a_tokens_shares(page: Page, site: Callable[..., Site]) -> None:
@@ -329,14 +335,14 @@ def test_pointing_tells_a_tokens_shares(page: Page, site: Callable[..., Site]) -
 
 
 def test_a_given_token_was_not_chosen(page: Page, site: Callable[..., Site]) -> None:
-    play, look, wire = wrote(page, site())
+    play, look, messages = wrote(page, site())
     look.open("filters")
     settle(look)
-    n = len(inspections(wire))
+    n = len(inspections(messages))
     look.page.evaluate("async () => (await import('/static/js/view.js')).pin(-3)")
-    expect(look.message).to_contain_text("given in the prompt, not chosen")
+    expect(look.message).to_contain_text("part of the prompt, not chosen")
     expect(look.panel.get_by_role("button", name="CSV")).to_be_disabled()
-    assert len(inspections(wire)) == n
+    assert len(inspections(messages)) == n
     assert play.tokens.count() == 20
 
 
@@ -364,8 +370,8 @@ def test_the_sliders_stay_in_reach_beside_the_picture(
 
 
 FLOW = """async ([question, top]) => {
-  const { inspect } = await import("/static/js/inspect.js");
-  const { flowOf } = await import("/static/js/look/filtersflow.js");
+  const { inspect } = await import("/static/js/net/inspect.js");
+  const { flowOf } = await import("/static/js/look/filters/flow.js");
   const answer = await inspect(question);
   const { bands, stages } = flowOf(answer, top);
   return { info: answer.info, stages, bands };

@@ -9,22 +9,27 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.lookout import Lookout, Wire
+from e2e.look.test_looks import open_page, violations
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import TWO_FRAMES, Playground
 from e2e.site import Site
-from e2e.test_looks import open_page, violations
 from gpu import Engine
-from gpu.inspection import LogitLens
+from gpu.inspection.requests import LogitLens
 
 
 @pytest.mark.parametrize(
     ("ranks", "first", "settled", "says"),
     [
-        ([40, 3, 0, 0], 2, 2, "is the top guess from layer 1 on."),
-        ([0, 0, 0, 0], 0, 0, "is the top guess from the embedding on."),
-        ([9, 0, 2, 0], 1, 3, "after layer 0 for the first time, and after layer 2 for good."),
-        ([9, 0, 2, 1], 1, None, "is the top guess after layer 0, and 2nd at the end."),
-        ([9, 4, 2, 4], None, None, "is never the top guess: 3rd at best, after layer 1, and 5th"),
+        ([40, 3, 0, 0], 2, 2, "is the top prediction from layer 1 on."),
+        ([0, 0, 0, 0], 0, 0, "is the top prediction from the embedding on."),
+        ([9, 0, 2, 0], 1, 3, "first after layer 0, then from layer 2 on."),
+        ([9, 0, 2, 1], 1, None, "is the top prediction after layer 0, and 2nd at the end."),
+        (
+            [9, 4, 2, 4],
+            None,
+            None,
+            "is never the top prediction: 3rd at best, after layer 1, and 5th",
+        ),
         ([1, 4, 2, 4], None, None, "2nd at best, at the embedding, and 5th at the end."),
     ],
 )
@@ -33,7 +38,7 @@ def test_when_a_token_is_the_top_guess(
 ) -> None:
     found = loaded.evaluate(
         """async (ranks) => {
-          const { whenTop, inWords } = await import("/static/js/look/lensreading.js");
+          const { whenTop, inWords } = await import("/static/js/look/lens/reading.js");
           return { ...whenTop(ranks), says: inWords(ranks, "“fox”") };
         }""",
         ranks,
@@ -45,8 +50,8 @@ def test_when_a_token_is_the_top_guess(
 def test_what_was_asked_is_kept_within_a_bound(loaded: Page) -> None:
     kept = loaded.evaluate(
         """async () => {
-          const { Kept } = await import("/static/js/look/kept.js");
-          const kept = new Kept(100);
+          const { AnswerCache } = await import("/static/js/look/shared/answer-cache.js");
+          const kept = new AnswerCache(100);
           const answer = (bytes) => ({ arrays: { a: { values: new Uint8Array(bytes) } } });
           kept.set("a", answer(40));
           kept.set("b", answer(40));
@@ -71,16 +76,16 @@ def pin(page: Page, index: int) -> None:
 def test_the_guesses_are_those_of_the_engine(
     page: Page, bundled: Site, bundled_engine: Engine
 ) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, bundled.url).open()
     play.set(max_tokens=40, seed=11)
     play.ask("Tell me a story about a fox who finds a lantern")
     play.wait_tokens(40)
     play.wait_done()
-    tokens = wire.events("token")
-    prompt = [token["id"] for token in wire.events("accepted")[0]["prompt"]]
+    tokens = messages.events("token")
+    prompt = [token["id"] for token in messages.events("accepted")[0]["prompt"]]
     ids = prompt + [token["id"] for token in tokens]
-    look = Lookout(page).open("lens")
+    look = LookPanel(page).open("lens")
     # A written token was chosen after the one before it; of the prompt the next one is followed.
     for index, at in [
         (25, len(prompt) + 24),
@@ -90,28 +95,28 @@ def test_the_guesses_are_those_of_the_engine(
     ]:
         at = at if at >= 0 else len(prompt) - 4
         pin(page, index)
-        says = page.locator(".ln-says")
+        says = page.locator(".ln-summary")
         text = bundled_engine.tokenizer.piece(ids[at + 1]).strip() or "␣"
         expect(says).to_contain_text(f"“{text}”".replace("\n", "↵"))
         expect(page.locator("#look")).not_to_have_attribute("aria-busy", "true")
         answer = bundled_engine.inspect(LogitLens(ids[: at + 1], at, ids[at + 1])).result()
         rows = look.csv()
-        assert len(rows) == bundled_engine.info.n_layers + 1
+        assert len(rows) == bundled_engine.info.model.n_layers + 1
         for row, stage in zip(rows, reversed(range(len(rows))), strict=True):
             assert row["after"] == ("embed" if stage == 0 else f"layer {stage - 1}")
             for i, (id, share) in enumerate(
                 zip(answer["ids"][stage], answer["probabilities"][stage], strict=True), start=1
             ):
-                assert row[f"guess {i}"] == bundled_engine.tokenizer.piece(int(id))
-                assert np.float32(row[f"share {i}"]) == share
+                assert row[f"top {i}"] == bundled_engine.tokenizer.piece(int(id))
+                assert np.float32(row[f"p {i}"]) == share
             assert np.float32(row["entropy (bits)"]) == answer["entropy"][stage]
-            assert int(row["rank of the chosen"]) == answer["rank"][stage] + 1
-            assert np.float32(row["its share"]) == answer["probability"][stage]
+            assert int(row["rank of chosen"]) == answer["rank"][stage] + 1
+            assert np.float32(row["p of chosen"]) == answer["probability"][stage]
         if index >= 0:
-            assert np.log(float(rows[0]["its share"])) == pytest.approx(
+            assert np.log(float(rows[0]["p of chosen"])) == pytest.approx(
                 tokens[index]["logprob"], abs=1e-3
             )
-            expect(look.source).to_contain_text("as it did in the run")
+            expect(look.source).to_contain_text("as in the run")
 
 
 def test_the_chosen_token_is_marked_wherever_it_is_guessed(page: Page, bundled: Site) -> None:
@@ -121,30 +126,30 @@ def test_the_chosen_token_is_marked_wherever_it_is_guessed(page: Page, bundled: 
     play.ask("Tell me a story about a fox who finds a lantern")
     play.wait_tokens(12)
     play.wait_done()
-    look = Lookout(page).open("lens")
+    look = LookPanel(page).open("lens")
     last = page.locator(".ln-grid tbody tr").first
     for index in (2, 7, 11):
         pin(page, index)
         page.evaluate(TWO_FRAMES)
         word = page.locator("#tok-word").inner_text()
-        expect(page.locator(".ln-says")).to_contain_text(f": “{word}” is the top guess")
+        expect(page.locator(".ln-summary")).to_contain_text(f": “{word}” is the top prediction")
         expect(last.locator("td").first).to_have_class(re.compile(r"\bhit\b"))
         for row in page.locator(".ln-grid tbody tr").all():
             assert row.locator(".hit").count() <= 1
         assert float(last.locator("td").first.locator("small").inner_text()) > 0
-    assert look.csv()[0]["rank of the chosen"] == "1", "greedy takes the top guess"
+    assert look.csv()[0]["rank of chosen"] == "1", "greedy takes the top guess"
 
 
 # ---- driving it ------------------------------------------------------------------------------
 
 
-def fake_run(page: Page, here: Site, n: int = 20) -> tuple[Playground, Lookout]:
+def fake_run(page: Page, here: Site, n: int = 20) -> tuple[Playground, LookPanel]:
     play = open_page(page, here)
     play.set(max_tokens=n, seed=3)
     play.ask()
     play.wait_tokens(n)
     play.wait_done()
-    look = Lookout(page).open("lens")
+    look = LookPanel(page).open("lens")
     expect(page.locator(".ln-grid tbody tr")).to_have_count(here.options.n_layers + 1)
     return play, look
 
@@ -166,7 +171,7 @@ def test_layers_and_tokens_by_keyboard(page: Page, site: Callable[..., Site]) ->
     expect(hot).to_be_focused()
     page.keyboard.press("ArrowLeft")
     expect(play.core).to_have_attribute("aria-valuenow", "19")
-    expect(page.locator(".ln-says")).to_contain_text(page.locator("#tok-word").inner_text())
+    expect(page.locator(".ln-summary")).to_contain_text(page.locator("#tok-word").inner_text())
     page.keyboard.press("ArrowUp")
     expect(hot.locator("th")).to_have_text("layer 0")
 
@@ -214,7 +219,7 @@ def test_the_names_of_columns_stay_over_many_layers(page: Page, site: Callable[.
     fake_run(page, site(n_layers=30))
     plate = page.locator(".ln-plate")
     assert plate.evaluate("(n) => n.scrollHeight - n.clientHeight") > 200, "it scrolls"
-    names = [page.locator(".ln-grid thead th").nth(1), page.get_by_text("rank of the chosen")]
+    names = [page.locator(".ln-grid thead th").nth(1), page.get_by_text("rank of chosen")]
     before = [name.bounding_box() for name in names]
     plate.evaluate("(n) => { n.scrollTop = n.scrollHeight }")
     assert [name.bounding_box() for name in names] == before
@@ -231,15 +236,15 @@ def test_before_anything_follows_there_is_nothing_to_see(
 ) -> None:
     play = open_page(page, own_site(delay=2.0))
     play.set(max_tokens=3)
-    look = Lookout(page).open("lens")
-    expect(look.message).to_contain_text("Nothing has been run yet")
+    look = LookPanel(page).open("lens")
+    expect(look.message).to_contain_text("No run yet")
     play.prompt.evaluate("(box) => { box.value = 'Tell me'; }")
     page.evaluate("() => document.getElementById('composer').requestSubmit()")
     expect(play.core).to_have_attribute("aria-valuemin", re.compile("^-"))
     pin(page, -1)
-    expect(look.message).to_have_text("Nothing was written after this token.")
+    expect(look.message).to_have_text("No token follows this one.")
     expect(look.message).to_be_hidden()
-    expect(page.locator(".ln-says")).to_contain_text("After “")
+    expect(page.locator(".ln-summary")).to_contain_text("After “")
 
 
 @pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.slow), "dark"])

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.lookout import Lookout, Wire
+from e2e.look.test_looks import WATCH_SHIFTS, open_page, violations
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import Playground
 from e2e.site import Site
-from e2e.test_looks import WATCH_SHIFTS, open_page, violations
 
 INSTRUMENTS = (
     "tokens",
@@ -48,14 +48,14 @@ LOOK_AT = """async (data) => {
 }"""
 
 
-def wrote(page: Page, here: Site, n: int = 30, **media: str) -> tuple[Playground, Lookout]:
+def wrote(page: Page, here: Site, n: int = 30, **media: str) -> tuple[Playground, LookPanel]:
     """A page on which an answer of `n` tokens was written."""
     play = open_page(page, here, **media)
     play.set(max_tokens=n, seed=3)
     play.ask()
     play.wait_tokens(n)
     play.wait_done()
-    return play, Lookout(page)
+    return play, LookPanel(page)
 
 
 def test_an_instrument_is_fetched_when_it_is_opened_and_again_when_that_failed(
@@ -64,19 +64,19 @@ def test_an_instrument_is_fetched_when_it_is_opened_and_again_when_that_failed(
     allowed_console += ["Failed to load resource", "Unexpected token"]
     fetched: list[str] = []
     page.on("request", lambda request: fetched.append(request.url.rpartition("/")[2]))
-    page.route("**/look/lens.js", lambda route: route.abort())
+    page.route("**/look/lens/lens.js", lambda route: route.abort())
     play, look = wrote(page, site())
-    assert "lens.js" not in fetched
+    assert "look/lens/lens.js" not in fetched
     look.open("lens")
-    expect(look.message).to_contain_text("The server cannot be reached. This goes on by itself")
+    expect(look.message).to_contain_text("The server cannot be reached. Continues automatically")
     expect(look.panel.get_by_role("button", name="CSV")).to_be_disabled()
-    page.unroute("**/look/lens.js")
+    page.unroute("**/look/lens/lens.js")
     play.core.focus()
     page.keyboard.press("ArrowLeft")  # what is looked at changes, so it is tried again
     expect(page.locator(".ln-grid tr").first).to_be_visible()
     expect(look.panel.get_by_role("button", name="CSV")).to_be_enabled()
     broken = {"body": "export const weights = (;", "content_type": "text/javascript"}
-    page.route("**/look/weights.js", lambda route: route.fulfill(**broken))
+    page.route("**/look/weights/weights.js", lambda route: route.fulfill(**broken))
     look.open("weights")
     expect(look.message).to_contain_text("This could not be shown: ")
 
@@ -111,7 +111,7 @@ def test_escape_closes_the_panel_before_it_stops_the_writing(
     play = open_page(page, site(delay=0.03))
     play.ask()
     play.wait_tokens(3)
-    look = Lookout(page).open("timeline")
+    look = LookPanel(page).open("timeline")
     page.keyboard.press("Escape")
     expect(look.panel).to_be_hidden()
     expect(page.locator("body")).to_have_attribute("data-writing", "")
@@ -161,9 +161,9 @@ def test_what_the_panel_covers_cannot_be_reached_and_comes_back(
 def test_every_instrument_has_an_address(page: Page, site: Callable[..., Site]) -> None:
     here = site()
     page.goto(f"{here.url}#look=cache")
-    look = Lookout(page)
+    look = LookPanel(page)
     expect(look.tab("Cache")).to_have_attribute("aria-selected", "true")
-    expect(look.message).to_contain_text("Nothing has been run yet")
+    expect(look.message).to_contain_text("No run yet")
     expect(look.panel.get_by_role("button", name="CSV")).to_be_disabled()
     look.tab("Timeline").click()
     assert page.url.endswith("#look=timeline")
@@ -179,24 +179,24 @@ def test_a_reload_opens_the_same_instrument_and_says_what_it_lost(
 ) -> None:
     play, look = wrote(page, site())
     look.open("timeline")
-    expect(look.source).to_contain_text("This browser’s: socket, draw")
+    expect(look.source).to_contain_text("Browser clock: socket, draw")
     page.reload()
     play.wait_ready()
-    expect(look.source).to_contain_text("is not known")
+    expect(look.source).to_contain_text("its own times are unknown")
     steps = [row for row in look.table() if row["token"]]
     assert {row["socket, ms"] for row in steps} == {row["draw, ms"] for row in steps} == {""}
     assert "" not in {row["pipe, ms"] for row in steps}, "the server's clock is not forgotten"
 
 
 def test_a_closed_panel_asks_nothing(page: Page, site: Callable[..., Site]) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = open_page(page, site())
     play.prompt.fill("How many tokens is this")
     expect(page.get_by_test_id("count")).to_contain_text("tokens")
-    assert {message["type"] for message in wire.sent} == {"count"}
-    Lookout(page).open("tokens")
+    assert {message["type"] for message in messages.sent} == {"count"}
+    LookPanel(page).open("tokens")
     expect(page.locator(".pc").first).to_be_visible()
-    assert {message["type"] for message in wire.sent} == {"count", "tokenize"}
+    assert {message["type"] for message in messages.sent} == {"count", "tokenize"}
 
 
 def test_a_lost_line_is_said_and_the_panel_goes_on_by_itself(
@@ -206,13 +206,13 @@ def test_a_lost_line_is_said_and_the_panel_goes_on_by_itself(
     play = Playground(page, site().url)
     play.route_sockets()
     play.open()
-    play.line_is_down = True
+    play.offline = True
     play.cut()
     expect(play.notice).to_contain_text("The server cannot be reached")
     play.prompt.fill("A thought")
-    look = Lookout(page).open("tokens")
-    expect(look.message).to_contain_text("The line to the server is down")
-    play.line_is_down = False
+    look = LookPanel(page).open("tokens")
+    expect(look.message).to_contain_text("The server is disconnected")
+    play.offline = False
     expect(look.message).to_be_hidden(timeout=15_000)
     expect(page.locator(".pc").first).to_be_visible()
 
@@ -282,7 +282,7 @@ def test_nothing_moves_while_text_streams_beside_an_instrument(
     play = open_page(page, site(n_experts=EXPERTS))
     play.set(max_tokens=150)
     play.ask()
-    Lookout(page).turn_to(name)  # it may be busy all the time, with token after token
+    LookPanel(page).show(name)  # it may be busy all the time, with token after token
     expect(page.locator(f".instrument.{name}")).to_be_visible()
     play.wait_tokens(5)
     page.evaluate("() => { window.shifts.length = 0 }")
@@ -307,7 +307,7 @@ def test_axe_finds_nothing_in_an_instrument(
 ) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
     play = open_page(page, site(n_experts=EXPERTS), color_scheme=theme)
-    look = Lookout(page)
+    look = LookPanel(page)
     for name in INSTRUMENTS:
         look.open(name)
         assert violations(page) == [], f"{name}, empty"
@@ -331,7 +331,7 @@ def test_a_phone_shows_an_instrument_over_the_ribbon(page: Page, site: Callable[
     play.ask("x" * 200)
     play.wait_tokens(20)
     play.wait_done()
-    look = Lookout(page)
+    look = LookPanel(page)
     for name in INSTRUMENTS:
         page.locator("#tabs").get_by_role("button", name="Look closer").click()
         look.open(name)

@@ -10,8 +10,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from app.prompts import prompt_ids
-from app.protocol import Message
+from app.prompt.prompts import prompt_ids
+from app.ws.protocol import Message
 from e2e.playground import TWO_FRAMES, Playground
 from e2e.site import Site
 from tests.app.fake_sampler import stats
@@ -351,9 +351,9 @@ def test_tokens_are_in_no_live_region_and_progress_is_told(
     play.wait_tokens(3)
     inside = "(n) => !!n.closest('[aria-live], [role=status], [role=log], [role=alert]')"
     assert not play.tokens.first.evaluate(inside)
-    expect(page.locator("#say")).to_have_text("Writing")
+    expect(page.locator("#live-status")).to_have_text("Generating")
     page.keyboard.press("Escape")
-    expect(page.locator("#say")).to_have_text(re.compile(r"Answer complete, \d+ tokens"))
+    expect(page.locator("#live-status")).to_have_text(re.compile(r"Answer complete, \d+ tokens"))
 
 
 def test_a_phone_opens_how_a_word_was_chosen(page: Page, site: Callable[..., Site]) -> None:
@@ -431,5 +431,5 @@ def test_what_was_found_of_a_prompt_says_so_and_shows_no_layers(
     while page.locator("#tok-no").inner_text() != "prompt 1":
         page.keyboard.press("ArrowLeft")
     expect(page.get_by_test_id("token-sub")).to_have_text("given, found in cache")
-    expect(page.locator("#tparts")).to_contain_text("Found in the KV cache")
+    expect(page.locator("#tparts")).to_contain_text("Reused from the KV cache")
     expect(cells.first).to_have_text("")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.bundled import answer_of
-from e2e.lookout import Lookout, Wire
+from e2e.bundled import ask_engine
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import TWO_FRAMES, Playground
 from e2e.site import Site
 from gpu import Tokenizer
-from gpu.inspection import Losses
+from gpu.inspection.requests import Losses
 
 ASK = "Tell me a story about a fox who finds a lantern"
 TEXT = (
@@ -26,20 +26,20 @@ TEXT = (
 TOP = 6
 
 
-def read(look: Lookout, text: str) -> None:
+def read(look: LookPanel, text: str) -> None:
     """Type a text of one's own and wait until it was read, or refused."""
     look.panel.get_by_text("Any text", exact=True).click()
-    field = look.panel.get_by_role("textbox", name="Text to read")
+    field = look.panel.get_by_role("textbox", name="Text")
     field.fill(text)
     settle(look)
 
 
-def settle(look: Lookout) -> None:
+def settle(look: LookPanel) -> None:
     look.page.evaluate(TWO_FRAMES)
     expect(look.panel).not_to_have_attribute("aria-busy", "true", timeout=60_000)
 
 
-def figures(look: Lookout) -> dict[str, dict[str, str]]:
+def figures(look: LookPanel) -> dict[str, dict[str, str]]:
     """{column: {figure: text}} of the small table."""
     rows = look.panel.locator(".ls-figures").evaluate(
         "(table) => [...table.rows].map((row) => [...row.cells].map((c) => c.textContent))"
@@ -56,11 +56,11 @@ def number(text: str) -> float:
 
 def test_a_texts_losses_are_the_engines(page: Page, bundled: Site) -> None:
     play = Playground(page, bundled.url).open()
-    look = Lookout(page).open("loss")
+    look = LookPanel(page).open("loss")
     read(look, TEXT)
     assert isinstance(bundled.engine.tokenizer, Tokenizer)
     ids = bundled.engine.tokenizer.encode(TEXT)
-    answer = answer_of(bundled, Losses(ids, TOP))
+    answer = ask_engine(bundled, Losses(ids, TOP))
     expect(look.source).to_contain_text(f"Teacher forcing: {len(ids)} tokens read by the engine")
     first, *rows = look.csv()
     assert first["loss, nats"] == ""
@@ -85,34 +85,36 @@ def test_a_texts_losses_are_the_engines(page: Page, bundled: Site) -> None:
 def test_bits_are_shared_out_over_bytes_and_characters(page: Page, bundled: Site) -> None:
     """Of the tokens that were judged: the first one's bytes are not among them."""
     Playground(page, bundled.url).open()
-    look = Lookout(page).open("loss")
+    look = LookPanel(page).open("loss")
     read(look, TEXT)
     assert isinstance(bundled.engine.tokenizer, Tokenizer)
     ids = bundled.engine.tokenizer.encode(TEXT)
     judged = b"".join(bundled.engine.tokenizer.token_bytes(id) for id in ids[1:])
-    bits = -float(answer_of(bundled, Losses(ids))["logprob"].astype(np.float64).sum()) / math.log(2)
+    bits = -float(ask_engine(bundled, Losses(ids))["logprob"].astype(np.float64).sum()) / math.log(
+        2
+    )
     shown = figures(look)["text"]
-    assert number(shown["bits a byte"]) == pytest.approx(bits / len(judged), abs=5e-4)
+    assert number(shown["bits per byte"]) == pytest.approx(bits / len(judged), abs=5e-4)
     characters = len(judged.decode())
     assert characters < len(judged)
-    assert number(shown["bits a character"]) == pytest.approx(bits / characters, abs=5e-4)
+    assert number(shown["bits per character"]) == pytest.approx(bits / characters, abs=5e-4)
 
 
 def test_the_answers_losses_are_the_runs(page: Page, bundled: Site) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, bundled.url).open()
     play.set(temperature="1.1", max_tokens=30, seed=4)
     play.ask(ASK)
     play.wait_tokens(10)
     play.wait_done()
-    look = Lookout(page).open("loss")
+    look = LookPanel(page).open("loss")
     settle(look)
-    events = wire.events("token")
+    events = messages.events("token")
     logprobs = [event["logprob"] for event in events]
     rows = look.csv()
     for row, logprob in zip(rows[-len(events) :], logprobs, strict=True):
         assert -float(row["loss, nats"]) == pytest.approx(logprob, abs=1e-4)
-    told = re.search(r"those of the run, within (\S+)\.$", look.source.inner_text())
+    told = re.search(r"match the run within (\S+)\.$", look.source.inner_text())
     assert told is not None
     losses = [float(row["loss, nats"]) for row in rows[-len(events) :]]
     off = max(abs(a + b) for a, b in zip(losses, logprobs, strict=True))
@@ -122,7 +124,7 @@ def test_the_answers_losses_are_the_runs(page: Page, bundled: Site) -> None:
     mean = -sum(logprobs) / len(logprobs)
     assert number(shown["answer"]["mean loss, nats"]) == pytest.approx(mean, abs=1e-3)
     ids = [int(row["id"]) for row in rows]
-    whole = answer_of(bundled, Losses(ids))
+    whole = ask_engine(bundled, Losses(ids))
     assert number(shown["all"]["mean loss, nats"]) == pytest.approx(
         whole.info["mean_loss"], abs=5e-4
     )
@@ -131,7 +133,7 @@ def test_the_answers_losses_are_the_runs(page: Page, bundled: Site) -> None:
 def test_the_gradient_is_what_training_would_move(page: Page, bundled: Site) -> None:
     """p − 1 and p, and so nothing in all; the token's own row is the one that is pushed up."""
     Playground(page, bundled.url).open()
-    look = Lookout(page).open("loss")
+    look = LookPanel(page).open("loss")
     read(look, TEXT)
     rows = look.csv()
     worst = max(range(1, len(rows)), key=lambda i: float(rows[i]["loss, nats"]))
@@ -155,49 +157,51 @@ def test_the_gradient_is_what_training_would_move(page: Page, bundled: Site) -> 
 # ---- with an engine that answers at once --------------------------------------------------------
 
 
-def wrote(page: Page, here: Site, n: int = 20) -> tuple[Playground, Lookout, Wire]:
-    wire = Wire(page)
+def wrote(page: Page, here: Site, n: int = 20) -> tuple[Playground, LookPanel, MessageLog]:
+    messages = MessageLog(page)
     play = Playground(page, here.url).open()
     play.set(max_tokens=n, seed=5)
     play.ask()
     play.wait_tokens(n)
     play.wait_done()
-    return play, Lookout(page), wire
+    return play, LookPanel(page), messages
 
 
-def inspections(wire: Wire) -> list[dict[str, Any]]:
-    return [message["question"] for message in wire.sent if message["type"] == "inspect"]
+def inspections(messages: MessageLog) -> list[dict[str, Any]]:
+    return [message["question"] for message in messages.sent if message["type"] == "inspect"]
 
 
 @pytest.mark.slow
 def test_a_run_that_writes_is_not_asked_about(page: Page, site: Callable[..., Site]) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, site(delay=0.03).url).open()
     play.set(max_tokens=120, seed=5)
     play.ask()
     play.wait_tokens(6)
-    look = Lookout(page).open("loss")
-    expect(look.source).to_contain_text("From the run while it writes")
+    look = LookPanel(page).open("loss")
+    expect(look.source).to_contain_text("log-probabilities of the run itself")
     expect(look.panel.locator(".ls-one")).to_contain_text("known once the answer is complete")
     rows = look.csv()
-    assert inspections(wire) == []
+    assert inspections(messages) == []
     written = [row for row in rows if row["loss, nats"]]
-    events = wire.events("token")
+    events = messages.events("token")
     for row, event in zip(written, events, strict=False):
         assert float(row["loss, nats"]) == -event["logprob"]
     assert list(figures(look)) == ["answer"]
     play.wait_done()
     expect(look.source).to_contain_text("Teacher forcing")
-    assert [question["kind"] for question in inspections(wire)] == ["losses"]
+    assert [question["kind"] for question in inspections(messages)] == ["losses"]
     assert list(figures(look)) == ["all", "prompt", "answer"]
-    assert figures(look)["prompt"]["bits a byte"] == "–", "which of its tokens add text is unknown"
+    assert figures(look)["prompt"]["bits per byte"] == "–", (
+        "which of its tokens add text is unknown"
+    )
 
 
 def test_words_and_the_core_look_at_the_same_token(page: Page, site: Callable[..., Site]) -> None:
-    play, look, wire = wrote(page, site())
+    play, look, messages = wrote(page, site())
     look.open("loss")
     settle(look)
-    prompt = len(wire.events("accepted")[-1]["prompt"])
+    prompt = len(messages.events("accepted")[-1]["prompt"])
     words = look.panel.locator(".ls-tok")
     expect(words).to_have_count(prompt + 20)
     first = words.first.element_handle()
@@ -209,22 +213,22 @@ def test_words_and_the_core_look_at_the_same_token(page: Page, site: Callable[..
     play.core.focus()
     page.keyboard.press("Home")
     expect(look.panel.locator(".ls-tok.on")).to_have_attribute("data-i", str(prompt))
-    assert len(inspections(wire)) == 1, "looking around asks nothing"
+    assert len(inspections(messages)) == 1, "looking around asks nothing"
     assert first.evaluate("(node) => node.isConnected"), "and draws no word anew"
 
 
 def test_the_keyboard_moves_among_words_and_the_hardest(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    play, look, wire = wrote(page, site())
+    play, look, messages = wrote(page, site())
     look.open("loss")
     settle(look)
-    prompt = len(wire.events("accepted")[-1]["prompt"])
+    prompt = len(messages.events("accepted")[-1]["prompt"])
     reached = look.panel.locator(".ls-tok[tabindex='0']")
     expect(reached).to_have_count(1)
     reached.focus()
     page.keyboard.press("Home")
-    expect(look.panel.locator(".ls-one")).to_contain_text("nothing comes before it")
+    expect(look.panel.locator(".ls-one")).to_contain_text("no context, so no loss")
     page.keyboard.press("ArrowRight")
     expect(look.panel.locator(".ls-one .tok-no")).to_have_text("2")
     expect(look.panel.locator(".ls-tok:focus")).to_have_attribute("data-i", "1")
@@ -244,26 +248,26 @@ def test_the_keyboard_moves_among_words_and_the_hardest(
 def test_texts_that_cannot_be_read_are_told_beside_the_field(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     here = site(context=64)
     Playground(page, here.url).open()
-    look = Lookout(page).open("loss")
+    look = LookPanel(page).open("loss")
     say = look.panel.locator(".ls-problem")
-    field = look.panel.get_by_role("textbox", name="Text to read")
+    field = look.panel.get_by_role("textbox", name="Text")
     expect(look.panel.get_by_role("radio", name="This answer")).to_be_disabled()
     expect(say).to_contain_text("Type or paste a text")
     read(look, "  \n ")
     expect(say).to_contain_text("Type or paste a text")
-    assert inspections(wire) == []
+    assert inspections(messages) == []
     read(look, "the fox " * 9_000)
-    expect(say).to_contain_text("a message to the server may have 65,536. Shorten it.")
-    assert [message["type"] for message in wire.sent] == []
+    expect(say).to_contain_text("more than the 65,536 of a request. Shorten it.")
+    assert [message["type"] for message in messages.sent] == []
     read(look, "the fox " * 60)
     n = len(here.engine.tokenizer.encode("the fox " * 60))
     expect(look.source).to_contain_text("64 tokens")
-    expect(look.source).to_contain_text(f"The text has {n}; the context holds no more.")
+    expect(look.source).to_contain_text(f"The text has {n}; the rest exceeds the context.")
     expect(say).to_be_hidden()
-    assert len(inspections(wire)[-1]["ids"]) == 64
+    assert len(inspections(messages)[-1]["ids"]) == 64
     read(look, "the fox")
     n = len(here.engine.tokenizer.encode("the fox"))
     expect(look.source).to_have_text(re.compile(rf"^Teacher forcing: {n} tokens"))
@@ -275,7 +279,7 @@ def test_a_refusal_of_the_engine_leaves_the_field(
 ) -> None:
     here = own_site()
     Playground(page, here.url).open()
-    look = Lookout(page).open("loss")
+    look = LookPanel(page).open("loss")
     read(look, "the fox")
     page.evaluate(
         "async () => { const { state } = await import('/static/js/state.js');"
@@ -283,7 +287,7 @@ def test_a_refusal_of_the_engine_leaves_the_field(
     )
     read(look, "the fox and the lamp")
     expect(look.panel.locator(".ls-problem")).to_contain_text("top")
-    expect(look.panel.get_by_role("textbox", name="Text to read")).to_be_editable()
+    expect(look.panel.get_by_role("textbox", name="Text")).to_be_editable()
 
 
 COLOURS = """async () => {
@@ -306,7 +310,7 @@ COLOURS = """async () => {
 def test_words_are_readable_on_every_tint(page: Page, bundled: Site, theme: str) -> None:
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     Playground(page, bundled.url).open()
-    look = Lookout(page).open("loss")
+    look = LookPanel(page).open("loss")
     read(look, TEXT)
     contrasts = page.evaluate(COLOURS)
     assert len(contrasts) > 30

@@ -10,12 +10,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app import tale
-from e2e.lookout import Lookout, Wire
+from e2e.look.test_looks import open_page, violations
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import Playground, until
 from e2e.site import Site
-from e2e.test_looks import open_page, violations
 from gpu import Inventory, TensorSummary
-from gpu.inspection import PlanView, Profile
+from gpu.inspection.requests import PlanView, Profile
 from tests.app import fake_inspection
 from tests.app.fake_engine import FakeOptions, info_of
 from tests.serving import serving
@@ -36,12 +36,12 @@ DRAWN = """(canvas) => {
 
 
 @pytest.fixture
-def look(page: Page, site: Callable[..., Site]) -> Lookout:
+def look(page: Page, site: Callable[..., Site]) -> LookPanel:
     open_page(page, site())
-    return Lookout(page)
+    return LookPanel(page)
 
 
-def figures(look: Lookout, name: str) -> dict[str, str]:
+def figures(look: LookPanel, name: str) -> dict[str, str]:
     """A list of figures: what they are called, and what they say."""
     texts = look.panel.locator(f"{name} > div").all_inner_texts()
     return dict(text.split("\n") for text in texts)
@@ -56,14 +56,14 @@ def test_a_closed_panel_reads_no_weights(page: Page, site: Callable[..., Site]) 
     open_page(page, site())
     page.wait_for_timeout(200)
     assert not [url for url in asked if "/api/" in url]
-    look = Lookout(page).open("weights")
+    look = LookPanel(page).open("weights")
     expect(look.panel.locator(".wt-cell").first).to_be_visible()
     page.keyboard.press("Escape")
     look.open("weights")
     assert len([url for url in asked if "/api/" in url]) == 1, "asked once, then known"
 
 
-def test_areas_are_parameters(look: Lookout) -> None:
+def test_areas_are_parameters(look: LookPanel) -> None:
     look.open("weights")
     map = look.panel.locator(".wt-map")
     expect(map.locator("button")).to_have_count(len(INVENTORY.tensors))
@@ -77,7 +77,7 @@ def test_areas_are_parameters(look: Lookout) -> None:
     assert min(area.values()) > 0
 
 
-def test_the_table_is_the_inventory(look: Lookout) -> None:
+def test_the_table_is_the_inventory(look: LookPanel) -> None:
     look.open("weights")
     expect(look.panel.locator(".wt-cell").first).to_be_visible()
     rows = look.csv()
@@ -87,7 +87,7 @@ def test_the_table_is_the_inventory(look: Lookout) -> None:
         assert float(row["share"]) == pytest.approx(tensor.share)
         assert int(row["bytes in the file"]) == tensor.n_bytes
         assert int(row["bytes on the device"]) == tensor.device_bytes
-        assert int(row["bytes a token reads"]) == tensor.token_bytes
+        assert int(row["bytes read per token"]) == tensor.token_bytes
         assert row["on the device as"] == (tensor.device_dtype or "")
         assert row["read by"] == ", ".join(tensor.read_by)
         assert row["tied to"] == (tensor.tied_to or "")
@@ -97,7 +97,7 @@ def test_the_table_is_the_inventory(look: Lookout) -> None:
     expect(sums).to_contain_text("3,443,904 parameters, 6.9 MB in the files")
 
 
-def test_a_tensor_is_chosen_and_its_values_are_those_of_the_file(look: Lookout) -> None:
+def test_a_tensor_is_chosen_and_its_values_are_those_of_the_file(look: LookPanel) -> None:
     look.open("weights")
     look.panel.get_by_role("button", name=re.compile(f"^{re.escape(DOWN)}:")).click()
     summary = TensorSummary.from_folder(FOLDER, DOWN)
@@ -112,8 +112,8 @@ def test_a_tensor_is_chosen_and_its_values_are_those_of_the_file(look: Lookout) 
 
     close(said["mean"], summary.mean)
     close(said["std"], summary.std)
-    close(said["least"], summary.min)
-    close(said["most"], summary.max)
+    close(said["min"], summary.min)
+    close(said["max"], summary.max)
     close(said["kurtosis"], summary.kurtosis)
     assert (said["values"], said["not finite"]) == ("73,728", "none")
     first = values.locator(".wt-largest tr").first.locator("td").all_inner_texts()
@@ -122,24 +122,24 @@ def test_a_tensor_is_chosen_and_its_values_are_those_of_the_file(look: Lookout) 
     assert values.locator("canvas").evaluate(DRAWN) > 2000
     bins = look.csv()
     assert [int(row["values"]) for row in bins] == list(summary.counts)
-    assert float(bins[0]["from"]) == -summary.reach
-    assert float(bins[-1]["to"]) == pytest.approx(summary.reach)
+    assert float(bins[0]["from"]) == -summary.max_abs
+    assert float(bins[-1]["to"]) == pytest.approx(summary.max_abs)
 
 
-def test_tied_matrices_are_shown_tied(look: Lookout) -> None:
+def test_tied_matrices_are_shown_tied(look: LookPanel) -> None:
     look.open("weights")
     head = look.panel.locator(".wt-cell.tied")
     expect(head).to_have_count(1)
     expect(head).to_have_text("head = embedding")
     head.click()
     what = look.panel.locator(".wt-values .wt-what")
-    expect(what).to_contain_text("The same numbers as model.embed_tokens.weight, kept once")
+    expect(what).to_contain_text("Tied to model.embed_tokens.weight, stored once")
     table = TensorSummary.from_folder(FOLDER, "model.embed_tokens.weight")
     expect(look.panel.locator(".wt-figures")).to_contain_text(f"{table.n:,}")
     assert [int(row["values"]) for row in look.csv()] == list(table.counts)
 
 
-def test_rotary_positions_are_those_of_the_config(look: Lookout) -> None:
+def test_rotary_positions_are_those_of_the_config(look: LookPanel) -> None:
     look.open("weights")
     look.panel.get_by_role("radio", name="Rotary positions").check(force=True)
     rope = INVENTORY.rope
@@ -149,12 +149,12 @@ def test_rotary_positions_are_those_of_the_config(look: Lookout) -> None:
     expect(what).to_contain_text(f"{open_pairs} pairs turn less than once in the context of 1,024")
     assert look.panel.locator(".wt-turns").evaluate(DRAWN) > 1000
     rows = look.csv()
-    assert [float(row["tokens for a turn"]) for row in rows] == pytest.approx(rope.wavelength)
-    assert [float(row["radians a token"]) for row in rows] == pytest.approx(rope.inv_freq)
-    assert {float(row["stretched by"]) for row in rows} == {1.0}
+    assert [float(row["tokens per turn"]) for row in rows] == pytest.approx(rope.wavelength)
+    assert [float(row["radians per token"]) for row in rows] == pytest.approx(rope.inv_freq)
+    assert {float(row["scaled by"]) for row in rows} == {1.0}
 
 
-def test_the_keyboard_walks_the_map_and_chooses(look: Lookout) -> None:
+def test_the_keyboard_walks_the_map_and_chooses(look: LookPanel) -> None:
     look.open("weights")
     page, map = look.page, look.panel.locator(".wt-map")
     expect(map.locator("button[tabindex='0']")).to_have_count(1)
@@ -181,7 +181,7 @@ def test_the_layer_that_the_core_looks_at_is_marked(page: Page, site: Callable[.
     play.ask()
     play.wait_tokens(5)
     play.wait_done()
-    look = Lookout(page).open("weights")
+    look = LookPanel(page).open("weights")
     marked = look.panel.locator(".wt-column.at .wt-name")
     expect(marked).to_have_count(1)
     before = marked.inner_text()
@@ -191,7 +191,7 @@ def test_the_layer_that_the_core_looks_at_is_marked(page: Page, site: Callable[.
     expect(marked).not_to_have_text(before)
 
 
-def test_a_tensor_that_cannot_be_read_is_said(look: Lookout, allowed_console: list[str]) -> None:
+def test_a_tensor_that_cannot_be_read_is_said(look: LookPanel, allowed_console: list[str]) -> None:
     allowed_console.append("Failed to load resource")
     error = {"error": {"message": "tensor 'x' has dtype I64", "code": "invalid_request"}}
     look.page.route("**/api/weights/*", lambda route: route.fulfill(status=400, json=error))
@@ -207,7 +207,7 @@ def listed(n_rows: int, context: int) -> dict[str, Any]:
     return fake_inspection.answer(PlanView(n_rows, context), INFO).info
 
 
-def test_the_dispatches_are_those_that_the_engine_lists(look: Lookout) -> None:
+def test_the_dispatches_are_those_that_the_engine_lists(look: LookPanel) -> None:
     look.open("plan")
     cells = look.panel.locator(".pl-cell button")
     plan = listed(1, 0)
@@ -218,7 +218,7 @@ def test_the_dispatches_are_those_that_the_engine_lists(look: Lookout) -> None:
     rows = look.panel.locator(".pl-row").evaluate_all(
         "(rows) => rows.map((row) => [row.firstChild.textContent, row.childElementCount - 1])"
     )
-    layers = [[f"layer {i}", 5] for i in range(INFO.n_layers)]
+    layers = [[f"layer {i}", 5] for i in range(INFO.model.n_layers)]
     assert rows == [["before", 1], *layers, ["after", 3]]
     for row, wanted in zip(look.csv(), plan["dispatches"], strict=True):
         assert row["label"] == wanted["label"]
@@ -227,7 +227,7 @@ def test_the_dispatches_are_those_that_the_engine_lists(look: Lookout) -> None:
         assert row["GPU time, µs"] == ""
 
 
-def test_a_dispatch_shows_its_buffers_and_its_source(look: Lookout) -> None:
+def test_a_dispatch_shows_its_buffers_and_its_source(look: LookPanel) -> None:
     look.open("plan")
     plan = listed(1, 0)
     wanted = plan["dispatches"][7]
@@ -246,10 +246,10 @@ def test_a_dispatch_shows_its_buffers_and_its_source(look: Lookout) -> None:
     rows = detail.get_by_role("row").all_inner_texts()[1:]
     assert [row.split("\t")[0] for row in rows] == [b["name"] for b in wanted["bindings"]]
     assert rows[1].split("\t")[1:3] == ["t6", "f32 8"]
-    assert rows[3].endswith("not used")
+    assert rows[3].endswith("unused")
 
 
-def test_what_a_dispatch_reads_and_who_reads_it_are_marked(look: Lookout) -> None:
+def test_what_a_dispatch_reads_and_who_reads_it_are_marked(look: LookPanel) -> None:
     look.open("plan")
     cells = look.panel.locator(".pl-cell button")
     cells.nth(9).click()
@@ -260,15 +260,15 @@ def test_what_a_dispatch_reads_and_who_reads_it_are_marked(look: Lookout) -> Non
 
 
 def test_times_are_measured_when_asked_for(page: Page, site: Callable[..., Site]) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     open_page(page, site())
-    look = Lookout(page).open("plan")
+    look = LookPanel(page).open("plan")
     expect(look.panel.locator(".pl-cell button").first).to_be_visible()
-    kinds = [m["question"]["kind"] for m in wire.sent if m["type"] == "inspect"]
+    kinds = [m["question"]["kind"] for m in messages.sent if m["type"] == "inspect"]
     assert kinds == ["plan"]
     look.panel.get_by_role("button", name="Measure GPU times").click()
     expect(look.source).to_contain_text("Times: medians of 7 runs on this device")
-    asked = [m["question"] for m in wire.sent if m["type"] == "inspect"][-1]
+    asked = [m["question"] for m in messages.sent if m["type"] == "inspect"][-1]
     assert asked == {"kind": "profile", "n_rows": 1, "context": 0, "repeat": 7}
     times = fake_inspection.answer(Profile(1, 0, 7), INFO)["ms"]
     rows = look.csv()
@@ -280,11 +280,11 @@ def test_times_are_measured_when_asked_for(page: Page, site: Callable[..., Site]
     assert width.startswith("100%")
 
 
-def test_another_step_is_another_plan_and_forgets_the_times(look: Lookout) -> None:
+def test_another_step_is_another_plan_and_forgets_the_times(look: LookPanel) -> None:
     look.open("plan")
     look.panel.get_by_role("button", name="Measure GPU times").click()
     expect(look.source).to_contain_text("Times:")
-    look.panel.get_by_role("radio", name="A prompt").check(force=True)
+    look.panel.get_by_role("radio", name="Prefill").check(force=True)
     expect(look.source).to_contain_text("recorded for 64 rows")
     expect(look.source).not_to_contain_text("Times:")
     field = look.panel.get_by_label("after")
@@ -302,32 +302,32 @@ def test_another_step_is_another_plan_and_forgets_the_times(look: Lookout) -> No
 
 
 def test_the_plan_starts_where_the_run_is_looked_at(page: Page, site: Callable[..., Site]) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = open_page(page, site())
     play.set(max_tokens=12)
     play.ask()
     play.wait_tokens(12)
     play.wait_done()
-    look = Lookout(page).open("plan")
-    n_prompt = len(wire.events("accepted")[-1]["prompt"])
+    look = LookPanel(page).open("plan")
+    n_prompt = len(messages.events("accepted")[-1]["prompt"])
     expect(look.panel.get_by_label("after")).to_have_value(str(n_prompt + 11))
 
 
 def test_a_run_that_writes_beside_it_asks_for_no_more_plans(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = open_page(page, site(delay=0.005))
     play.set(max_tokens=60)
     play.ask()
     play.wait_tokens(3)
-    Lookout(page).open("plan")
+    LookPanel(page).open("plan")
     play.wait_tokens(60)
     play.wait_done()
-    assert len([m for m in wire.sent if m["type"] == "inspect"]) == 1
+    assert len([m for m in messages.sent if m["type"] == "inspect"]) == 1
 
 
-def test_the_keyboard_walks_the_graph(look: Lookout) -> None:
+def test_the_keyboard_walks_the_graph(look: LookPanel) -> None:
     look.open("plan")
     cells = look.panel.locator(".pl-cell button")
     cells.first.focus()
@@ -356,7 +356,7 @@ ORDER = [
     bound("head", None, "ac", "l"),
 ]
 ASK_ORDER = """async ([dispatches, numbers]) => {
-  const { rowsOf, columnsOf, neighbours } = await import("/static/js/look/planorder.js");
+  const { rowsOf, columnsOf, neighbours } = await import("/static/js/look/plan/order.js");
   const rows = rowsOf(dispatches);
   const lists = numbers.map((i) => neighbours(dispatches, i)).map(({ from, to }) => [
     [...from].sort(), [...to].sort(),
@@ -365,7 +365,7 @@ ASK_ORDER = """async ([dispatches, numbers]) => {
 }"""
 
 
-def test_shards_and_splits_have_their_places_and_neighbours(look: Lookout) -> None:
+def test_shards_and_splits_have_their_places_and_neighbours(look: LookPanel) -> None:
     told = look.page.evaluate(ASK_ORDER, [ORDER, [0, 2, 3, 5, 6]])
     assert [row["title"] for row in told["rows"]] == ["before", "layer 0", "layer 1", "after"]
     assert told["columns"] == ["attention", "attention.merge", "down"]
@@ -396,7 +396,7 @@ def test_axe_finds_nothing_in_any_of_their_states(
 ) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
     open_page(page, site(), color_scheme=theme)
-    look = Lookout(page).open("weights")
+    look = LookPanel(page).open("weights")
     expect(look.panel.locator(".wt-cell").first).to_be_visible()
     assert violations(page) == [], "all tensors"
     look.panel.locator(".wt-cell").nth(2).click()
@@ -417,7 +417,7 @@ def test_axe_finds_nothing_in_any_of_their_states(
 def test_nothing_is_wider_than_its_place(page: Page, site: Callable[..., Site], width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     play = open_page(page, site())
-    look = Lookout(page)
+    look = LookPanel(page)
     for name in ("weights", "plan"):
         look.open(name)
         expect(look.panel.locator(".wt-cell, .pl-cell").first).to_be_attached()
@@ -429,7 +429,7 @@ def test_nothing_is_wider_than_its_place(page: Page, site: Callable[..., Site], 
 def test_a_real_engine_lists_and_times_its_plan(page: Page) -> None:
     with serving() as url:
         Playground(page, url).open()
-        look = Lookout(page).open("plan")
+        look = LookPanel(page).open("plan")
         expect(look.panel.locator(".pl-cell button").first).to_be_visible()
         rows = look.csv()
         expected_layer = ["attn.qkv", "attn.attention", "attn.out", "mlp.gate_up", "mlp.down"]

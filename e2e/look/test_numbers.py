@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.lookout import Lookout, Wire
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import Playground
 from e2e.site import Site
 from tests.app.fake_engine import FakeEngine, FakeOptions
@@ -22,15 +22,15 @@ N = 40
 
 
 @pytest.fixture
-def run(page: Page, site: Callable[..., Site]) -> tuple[Playground, Lookout, Wire]:
+def run(page: Page, site: Callable[..., Site]) -> tuple[Playground, LookPanel, MessageLog]:
     """A page that wrote `N` tokens, and all that came over its line."""
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, site().url).open()
     play.set(max_tokens=N, seed=7)
     play.ask(ASK)
     play.wait_tokens(N)
     play.wait_done()
-    return play, Lookout(page), wire
+    return play, LookPanel(page), messages
 
 
 def nearest_rank(values: list[float], share: float) -> float:
@@ -48,11 +48,11 @@ def milliseconds(text: str) -> float:
 
 
 def test_the_timeline_has_the_times_of_every_token(
-    run: tuple[Playground, Lookout, Wire],
+    run: tuple[Playground, LookPanel, MessageLog],
 ) -> None:
-    _, look, wire = run
+    _, look, messages = run
     look.open("timeline")
-    events = wire.events("token")
+    events = messages.events("token")
     rows = [row for row in look.csv() if row["token"]]
     assert [int(row["token"]) for row in rows] == list(range(1, N + 1))
     assert [row["text"] for row in rows] == [event["text"] for event in events]
@@ -70,24 +70,24 @@ def test_the_timeline_has_the_times_of_every_token(
 
 
 def test_the_timeline_has_the_parts_of_the_request_without_gaps(
-    run: tuple[Playground, Lookout, Wire],
+    run: tuple[Playground, LookPanel, MessageLog],
 ) -> None:
-    _, look, wire = run
+    _, look, messages = run
     look.open("timeline")
     rows = look.csv()
-    timings = wire.events("done")[0]["timings"]
+    timings = messages.events("done")[0]["timings"]
     length = {row["part"]: float(row["length, ms"]) for row in rows if not row["token"]}
     parts = [row for row in rows if not row["token"] and "GPU" not in row["part"]]
-    first = next(message for message in wire.received if message["type"] == "event")
+    first = next(message for message in messages.received if message["type"] == "event")
     assert length["template"] == pytest.approx(first["prepared"])
     assert [row["part"] for row in parts][-3:] == ["prefill", "first sample", "decode"]
     at = 0.0
     for row in parts:
         assert float(row["from, ms"]) == pytest.approx(at, abs=1e-6)
         at += float(row["length, ms"])
-    intervals = [event["times"]["interval"] for event in wire.events("token")]
+    intervals = [event["times"]["interval"] for event in messages.events("token")]
     assert length["decode"] == pytest.approx(sum(intervals[1:]))
-    prefill = wire.events("prefill")
+    prefill = messages.events("prefill")
     assert length["prefill"] == pytest.approx(prefill[-1]["ms"])
     assert length.get("queue", 0.0) == pytest.approx(timings["queue_ms"])
     on_gpu = [row for row in rows if row["part"] == "prefill on the GPU"]
@@ -95,12 +95,12 @@ def test_the_timeline_has_the_parts_of_the_request_without_gaps(
 
 
 def test_the_figures_of_the_timeline_are_those_of_its_intervals(
-    run: tuple[Playground, Lookout, Wire],
+    run: tuple[Playground, LookPanel, MessageLog],
 ) -> None:
-    _, look, wire = run
+    _, look, messages = run
     look.open("timeline")
-    intervals = [event["times"]["interval"] for event in wire.events("token")][1:]
-    timings = wire.events("done")[0]["timings"]
+    intervals = [event["times"]["interval"] for event in messages.events("token")][1:]
+    timings = messages.events("done")[0]["timings"]
     expected = {
         "TTFT": timings["ttft_ms"],
         "TPOT": timings["tpot_ms"],
@@ -114,16 +114,16 @@ def test_the_figures_of_the_timeline_are_those_of_its_intervals(
 
 
 def test_the_roofline_has_the_costs_of_the_plan_and_the_peaks_of_the_device(
-    run: tuple[Playground, Lookout, Wire],
+    run: tuple[Playground, LookPanel, MessageLog],
 ) -> None:
-    _, look, wire = run
+    _, look, messages = run
     look.open("timeline")
     assert {row["operations"] for row in look.csv()} == {""}, "nothing is asked before it is wanted"
-    look.panel.get_by_role("button", name="Measure what the device can do").click()
+    look.panel.get_by_role("button", name="Measure peak rates").click()
     expect(look.panel.locator(".tl-roof .sub")).to_be_hidden()
     rows = [row for row in look.csv() if row["token"]]
     info = FakeEngine(FakeOptions()).info
-    n_prompt = len(wire.events("accepted")[0]["prompt"])
+    n_prompt = len(messages.events("accepted")[0]["prompt"])
     assert rows[0]["operations"] == "", "the first token came out of the prompt's step"
     first, last = (fake_plan(info, 1, n_prompt + i) for i in (0, N - 2))
     assert int(rows[1]["operations"]) == first["flops"]
@@ -134,15 +134,17 @@ def test_the_roofline_has_the_costs_of_the_plan_and_the_peaks_of_the_device(
     assert int(rows[10]["operations"]) == pytest.approx(middle["flops"], rel=1e-3)
 
 
-def test_the_cache_counts_what_the_engine_counted(run: tuple[Playground, Lookout, Wire]) -> None:
-    _, look, wire = run
+def test_the_cache_counts_what_the_engine_counted(
+    run: tuple[Playground, LookPanel, MessageLog],
+) -> None:
+    _, look, messages = run
     look.open("cache")
-    hello = wire.last("hello")
+    hello = messages.last("hello")
     limits, model = hello["limits"], hello["model"]
-    kept = len(wire.events("accepted")[0]["prompt"]) + N - 1  # the last one was not fed back
+    kept = len(messages.events("accepted")[0]["prompt"]) + N - 1  # the last one was not fed back
     per_token = limits["kv_block_bytes"] / limits["block_tokens"]
-    rows = {row["kept"]: row for row in look.csv()}
-    here = rows["as here"]
+    rows = {row["layout"]: row for row in look.csv()}
+    here = rows["current"]
     assert float(here["bytes now"]) == kept * per_token
     assert float(here["bytes when full"]) == limits["context"] * per_token
     grouped = model["n_heads"] / model["n_kv_heads"]
@@ -153,7 +155,7 @@ def test_the_cache_counts_what_the_engine_counted(run: tuple[Playground, Lookout
     for name in list(rows)[3:6]:
         share = model["kv_formats"][name] / limits["kv_block_bytes"]
         assert float(rows[name]["bytes now"]) == kept * per_token * share
-        assert rows[name]["how"] == f"{16 * share:g} bit a number"
+        assert rows[name]["how"] == f"{16 * share:g} bits per number"
     window = limits["context"] // 4
     assert rows["window"]["how"] == f"the last {window} tokens"
     assert float(rows["window"]["bytes now"]) == min(kept, window) * per_token
@@ -161,7 +163,7 @@ def test_the_cache_counts_what_the_engine_counted(run: tuple[Playground, Lookout
 
 
 def test_the_list_of_the_cache_says_what_its_table_says(
-    run: tuple[Playground, Lookout, Wire],
+    run: tuple[Playground, LookPanel, MessageLog],
 ) -> None:
     _, look, _ = run
     look.open("cache")
@@ -172,17 +174,17 @@ def test_the_list_of_the_cache_says_what_its_table_says(
     assert len(seen) == len(table) + 1  # its head
     units = {"B": 1, "KB": 1e3, "MB": 1e6}
     for (name, _, now, full), row in zip(seen[1:], table, strict=True):
-        assert name.split("\n") == [row["kept"], row["how"]]
+        assert name.split("\n") == [row["layout"], row["how"]]
         for text, column in ((now, "bytes now"), (full, "bytes when full")):
             value, unit = text.split()
             assert float(value) * units[unit] == pytest.approx(number(row[column]), rel=0.06)
 
 
-def test_a_prompt_is_cut_as_the_run_read_it(run: tuple[Playground, Lookout, Wire]) -> None:
-    play, look, wire = run
+def test_a_prompt_is_cut_as_the_run_read_it(run: tuple[Playground, LookPanel, MessageLog]) -> None:
+    play, look, messages = run
     look.open("tokens")
-    prompt = wire.events("accepted")[0]["prompt"]
-    expect(look.source).to_contain_text(f"the same {len(prompt)} ids as this run read")
+    prompt = messages.events("accepted")[0]["prompt"]
+    expect(look.source).to_contain_text(f"the same {len(prompt)} ids as in this run")
     own = look.panel.locator(".tk-row:not(.other) .pc")
     assert own.locator(".id").all_inner_texts() == [str(token["id"]) for token in prompt]
     roles = look.panel.locator(".tk-row:not(.other) h3").all_inner_texts()
@@ -195,12 +197,12 @@ def test_a_prompt_is_cut_as_the_run_read_it(run: tuple[Playground, Lookout, Wire
 
 
 def test_tokens_and_their_counts_are_those_of_the_tokenizers(
-    run: tuple[Playground, Lookout, Wire],
+    run: tuple[Playground, LookPanel, MessageLog],
 ) -> None:
-    _, look, wire = run
+    _, look, messages = run
     look.open("tokens")
-    expect(look.source).to_contain_text("Computed again")
-    answer: dict[str, Any] = wire.last("tokenized")
+    expect(look.source).to_contain_text("Recomputed")
+    answer: dict[str, Any] = messages.last("tokenized")
     rows = look.csv()
     cut = [row for row in rows if row["tokenizer"] == "fake-story"]
     other = [row for row in rows if row["tokenizer"] == answer["compare"]["name"]]
@@ -213,7 +215,7 @@ def test_tokens_and_their_counts_are_those_of_the_tokenizers(
     said = dict(text.split("\n") for text in counts)
     assert said["tokens, with the template"] == str(len(cut))
     words = len(ASK.split())
-    assert said["tokens of the text alone"] == (f"{len(plain)}, {len(plain) / words:.2f} a word")
+    assert said["tokens, text alone"] == (f"{len(plain)}, {len(plain) / words:.2f} per word")
     assert said["words"] == str(words)
     assert said["characters, bytes"] == f"{len(ASK)}, {len(ASK.encode())}"
 
@@ -223,7 +225,7 @@ def test_a_draft_is_cut_as_it_is_typed_and_sent_from_the_panel(
 ) -> None:
     play = Playground(page, site().url).open()
     play.set(max_tokens=5)
-    look = Lookout(page).open("tokens")
+    look = LookPanel(page).open("tokens")
     field = look.panel.locator("#look-draft")
     expect(look.panel.locator(".tk-detail")).to_contain_text("Type a prompt")
     field.fill("Über")
@@ -238,13 +240,15 @@ def test_a_draft_is_cut_as_it_is_typed_and_sent_from_the_panel(
     expect(look.panel.locator(".tk-detail")).to_contain_text("byte")
     field.press("Enter")
     play.wait_tokens(5)
-    expect(look.source).to_contain_text("ids as this run read")
+    expect(look.source).to_contain_text("ids as in this run")
     expect(look.panel.get_by_role("radio", name="Last request")).to_be_checked()
     expect(look.panel).to_be_visible()
 
 
-def test_pointing_at_the_cache_looks_at_that_token(run: tuple[Playground, Lookout, Wire]) -> None:
-    play, look, wire = run
+def test_pointing_at_the_cache_looks_at_that_token(
+    run: tuple[Playground, LookPanel, MessageLog],
+) -> None:
+    play, look, messages = run
     look.open("cache")
     chart = look.panel.locator(".kv-chart")
     box = chart.bounding_box()
@@ -255,4 +259,4 @@ def test_pointing_at_the_cache_looks_at_that_token(run: tuple[Playground, Lookou
     play.core.focus()
     look.page.keyboard.press("End")
     expect(play.core).to_have_attribute("aria-valuenow", str(N))
-    assert wire.events("token")
+    assert messages.events("token")

@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 Call = Callable[..., Any]
 
 MEASURE = """async ([segment, tokens, inFlight]) =>
-  (await import("/static/js/look/spans.js")).measure(segment, tokens, inFlight)"""
+  (await import("/static/js/look/timeline/spans.js")).measure(segment, tokens, inFlight)"""
 
 
 def chunk(received: float, passed: float) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def test_a_chunk_of_the_prompt_may_be_the_fastest_message(loaded: Page) -> None:
     assert measured["steps"][0]["at"] == (1012 - 1000 - 9) + (9 - 2 - 6) + 10
 
 
-def spans(measured: dict[str, Any], lane: str) -> list[tuple[str, float, float]]:
-    return [(s["part"], s["from"], s["to"]) for s in measured["spans"] if s["lane"] == lane]
+def spans(measured: dict[str, Any], track: str) -> list[tuple[str, float, float]]:
+    return [(s["part"], s["from"], s["to"]) for s in measured["spans"] if s["track"] == track]
 
 
 def test_every_part_is_where_its_clock_says(loaded: Page) -> None:
@@ -78,7 +78,7 @@ def test_every_part_is_where_its_clock_says(loaded: Page) -> None:
     host = spans(measured, "host")
     assert host[:2] == [("wait", 25.75, 27.75), ("read", 27.75, 28)]
     assert host[2:5] == [("encode", 28, 28.5), ("wait", 30.75, 32.75), ("read", 32.75, 33)]
-    line = spans(measured, "line")
+    line = spans(measured, "network")
     assert line[:2] == [("pipe", 28, 29), ("socket", 29, 30)]
     assert line[4:] == [("pipe", 38, 39), ("socket", 39, 40)]
     assert spans(measured, "page") == [("draw", 30, 36), ("draw", 33, 36), ("draw", 40, 41)]
@@ -96,7 +96,7 @@ def test_after_a_reload_the_axis_begins_at_the_server(loaded: Page) -> None:
     assert [step["at"] for step in measured["steps"]] == [23.0, 28.0, 33.0]
     assert [step["pipe"] for step in measured["steps"]] == [1.0, 0.0, 1.0]
     assert {step["socket"] for step in measured["steps"]} == {None}
-    assert {part for part, *_ in spans(measured, "line")} == {"pipe"}
+    assert {part for part, *_ in spans(measured, "network")} == {"pipe"}
     assert spans(measured, "page") == []
 
 
@@ -108,12 +108,12 @@ def test_nothing_came_yet(loaded: Page) -> None:
 def test_quantiles_are_values_that_were_measured(call: Call) -> None:
     values = [1, 2, 3, 4, 5, 6, 7, 8, 9, 100]
     for share, expected in [(0, 1), (0.5, 5), (0.51, 6), (0.95, 100), (1, 100)]:
-        assert call("look/spans", "quantile", values, share) == expected
+        assert call("look/timeline/spans", "quantile", values, share) == expected
 
 
 def test_a_histogram_holds_every_value(call: Call) -> None:
     values = sorted([*range(1, 100), 5000])
-    bins = call("look/spans", "histogram", values, 20)
+    bins = call("look/timeline/spans", "histogram", values, 20)
     assert sum(bins["counts"]) == 100
     assert bins["width"] == pytest.approx(1.1 * 99 / 20)
     assert bins["counts"][-1] == 1, "what is beyond goes into the last"
@@ -129,7 +129,7 @@ def test_steps_of_the_roofline_know_their_rows_and_their_context(call: Call) -> 
             {"done": 70, "reused": 16, "gpuMs": 2.0},
         ],
     }
-    found = call("look/roofline", "timedSteps", part, TOKENS)
+    found = call("look/plan/roofline", "timedSteps", part, TOKENS)
     assert [(step["rows"], step["context"], step["ms"], step["token"]) for step in found] == [
         (32, 16, 4.0, None),
         (6, 64, 2.0, None),
@@ -140,7 +140,7 @@ def test_steps_of_the_roofline_know_their_rows_and_their_context(call: Call) -> 
 
 def test_csv_is_read_back_as_it_was(call: Call) -> None:
     rows = [["plain", 1.5, None], ['with "quotes"', 0, "a,b"], ["line\nbreak", -2, "\r\n"]]
-    text = call("look/save", "csv", {"columns": ["a", {"name": "b, c"}, "d"], "rows": rows})
+    text = call("look/shared/save", "csv", {"columns": ["a", {"name": "b, c"}, "d"], "rows": rows})
     read = list(csv.reader(io.StringIO(text, newline="")))
     assert read[0] == ["a", "b, c", "d"]
     assert read[1:] == [["" if v is None else str(v) for v in row] for row in rows]

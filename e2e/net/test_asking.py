@@ -1,4 +1,4 @@
-"""`static/js/inspect.js` against a real server: answers as typed arrays, errors, and only the
+"""`static/js/net/inspect.js` against a real server: answers as typed arrays, errors, and only the
 newest question of a slider."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from playwright.sync_api import Page, WebSocketRoute
 
 from e2e.playground import Playground
 from e2e.site import Site
-from gpu.inspection import Question
+from gpu.inspection.requests import Question
 from tests.app import fake_inspection
 from tests.app.fake_engine import FakeOptions, info_of
 
@@ -31,7 +31,7 @@ QUESTIONS: list[dict[str, Any]] = [
 ]
 
 ASK = """async (question) => {
-  const { inspect } = await import("/static/js/inspect.js");
+  const { inspect } = await import("/static/js/net/inspect.js");
   const { kind, info, arrays } = await inspect(question);
   const told = Object.entries(arrays).map(([name, { shape, values }]) => [
     name,
@@ -43,9 +43,9 @@ ASK = """async (question) => {
 
 
 def outcome(page: Page, module_call: str, argument: Any) -> Any:
-    """What a promise of inspect.js resolves to, or {code} it rejects with."""
+    """What a promise of net/inspect.js resolves to, or {code} it rejects with."""
     return page.evaluate(
-        "async (argument) => { const asking = await import('/static/js/inspect.js');"
+        "async (argument) => { const asking = await import('/static/js/net/inspect.js');"
         f" return (asking.{module_call}).then((found) => found, ({{ code }}) => ({{ code }})); }}",
         argument,
     )
@@ -82,7 +82,7 @@ def test_what_the_server_refuses_is_rejected(page: Page, play: Callable[..., Pla
 
 
 LATEST = """async (n) => {
-  const { latest } = await import("/static/js/inspect.js");
+  const { latest } = await import("/static/js/net/inspect.js");
   const settled = [];
   const question = (position) => ({ kind: "attention_from", ids: Array(n).fill(1), position });
   for (let i = 0; i < n; i += 1) {
@@ -129,7 +129,7 @@ def test_only_the_newest_question_of_a_slider_is_answered(
 def test_keys_do_not_wait_for_each_other(page: Page, play: Callable[..., Playground]) -> None:
     play(ask_seconds=0.05)
     assert page.evaluate("""async () => {
-      const { latest } = await import("/static/js/inspect.js");
+      const { latest } = await import("/static/js/net/inspect.js");
       const ask = (key) => latest(key, { kind: "profile" }).then(() => key);
       return Promise.all(["a", "b", "c"].map(ask));
     }""") == ["a", "b", "c"]
@@ -139,7 +139,7 @@ def test_the_newest_question_may_fail(page: Page, play: Callable[..., Playground
     """And the next is asked as if nothing had been."""
     play(ask_seconds=0.05)
     assert page.evaluate("""async () => {
-      const { latest } = await import("/static/js/inspect.js");
+      const { latest } = await import("/static/js/net/inspect.js");
       const told = [];
       const ask = (question) => latest("a", question).then(
         () => told.push("answer"), ({ code }) => told.push(code));
@@ -158,7 +158,7 @@ def test_a_lost_line_rejects_what_is_under_way(
     play.route_sockets()
     play.open()
     page.evaluate("""async () => {
-      const { inspect, latest } = await import("/static/js/inspect.js");
+      const { inspect, latest } = await import("/static/js/net/inspect.js");
       window.told = [];
       const tell = (promise) => promise.then(
         () => window.told.push("answer"), ({ code }) => window.told.push(code));

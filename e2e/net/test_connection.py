@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from app.backoff import Restarts
-from app.prompts import prompt_ids
-from app.protocol import Message
-from e2e.playground import PATIENCE_MS, Playground, until
+from app.engine.backoff import RestartPolicy
+from app.prompt.prompts import prompt_ids
+from app.ws.protocol import Message
+from e2e.chat.test_branch import engine_tokens
+from e2e.playground import TIMEOUT_MS, Playground, until
 from e2e.site import Site
-from e2e.test_branch import written_by
 
 LOST_LINE = "WebSocket connection to"
 N = 80
@@ -78,7 +78,7 @@ def test_a_reload_after_continue_brings_every_part_back(
     prepare(play, 10)
     play.wait_tokens(10)
     play.wait_done()
-    play.carry_on.click()
+    play.continue_button.click()
     play.wait_tokens(20)
     play.wait_done()
     page.reload()
@@ -103,20 +103,20 @@ def test_a_generation_the_server_forgot_keeps_its_text(
     page.context.clear_cookies()  # another browser session: its generations are not ours
     page.reload()
     play.wait_ready()
-    expect(play.stats).to_contain_text("its text is kept")
+    expect(play.stats).to_contain_text("only the text of this answer is left")
     assert play.text() == text
     play.cut()
     expect(page.get_by_test_id("connection")).not_to_have_text("Connected")
     play.wait_ready()
     assert play.text() == text, "once, however often it is drawn"
-    play.carry_on.click()
+    play.continue_button.click()
     play.wait_tokens(10)
     play.wait_done()
     # Its ids are gone, so its text is read anew, by a run that draws from the seed's first on.
     said = [Message("user", "Tell me a story"), Message("assistant", text)]
     ids = prompt_ids(here.engine.tokenizer, messages=said, continue_final=True)
     params = {"temperature": 1.0, "seed": 5, "max_tokens": 10, "stop": []}
-    rest = written_by(here, {"ids": ids, "params": params})
+    rest = engine_tokens(here, {"ids": ids, "params": params})
     assert play.text() == text + "".join(token.text for token in rest)
 
 
@@ -139,8 +139,8 @@ def test_a_killed_engine_restarts_and_the_text_goes_on(
     assert 10 <= n < N
     assert play.text() == expected(here, n)
     play.wait_ready()
-    expect(play.notice).to_contain_text("The writing was interrupted")
-    play.carry_on.click()
+    expect(play.notice).to_contain_text("Generation was interrupted")
+    play.continue_button.click()
     play.wait_tokens(N)
     expect(play.notice).to_be_hidden()
     play.wait_done()
@@ -151,16 +151,16 @@ def test_a_killed_engine_restarts_and_the_text_goes_on(
 def test_an_engine_that_keeps_stopping_is_tried_again_and_the_page_counts(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
-    here = own_site(process=True, delay=0.03, restarts=Restarts(at_once=0, first=6))
+    here = own_site(process=True, delay=0.03, restart_policy=RestartPolicy(at_once=0, first=6))
     play = Playground(page, here.url).open()
     prepare(play)
     play.wait_tokens(5)
     os.kill(here.engine.pid, signal.SIGKILL)  # type: ignore[attr-defined]
     for seconds in (5, 2):
         expect(play.notice).to_contain_text(f"(signal SIGKILL); trying again in {seconds} s.")
-    expect(play.notice).to_contain_text("When it is ready, Continue goes on from here.")
+    expect(play.notice).to_contain_text("Press Continue once it is ready.")
     play.wait_ready()
-    play.carry_on.click()
+    play.continue_button.click()
     play.wait_tokens(10)
     play.stop.click()
     play.wait_done()
@@ -175,13 +175,13 @@ def test_a_frozen_engine_is_told_on_the_page(page: Page, own_site: Callable[...,
     os.kill(here.engine.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
     expect(play.notice).to_contain_text("it was frozen: no sign of life for 10 s", timeout=30_000)
     play.wait_ready()
-    expect(play.notice).to_contain_text("The writing was interrupted")
+    expect(play.notice).to_contain_text("Generation was interrupted")
 
 
 def test_a_model_that_cannot_be_loaded_says_why(page: Page, own_site: Callable[..., Site]) -> None:
     here = own_site(fail="model.safetensors has 3 bytes, but its header says 4")
     play = Playground(page, here.url).open(ready=False)
-    expect(play.notice).to_contain_text("The engine has failed", timeout=PATIENCE_MS)
+    expect(play.notice).to_contain_text("The engine has failed", timeout=TIMEOUT_MS)
     expect(play.notice).to_contain_text("Model.safetensors has 3 bytes")
     expect(page.get_by_test_id("connection")).to_have_text("Failed")
 
@@ -199,7 +199,7 @@ def test_two_pages_write_at_once_and_the_third_waits_in_the_queue(
         play.ask()
         if play is not third:
             play.wait_tokens(3)
-    expect(third.stats).to_have_text("In the queue, place 1")
+    expect(third.stats).to_have_text("Queued, position 1")
     assert third.numbers() == []
     counts = [len(play.numbers()) for play in (first, second)]
     until(
@@ -256,7 +256,7 @@ def test_a_full_context_says_so(page: Page, own_site: Callable[..., Site]) -> No
     play = Playground(page, own_site(context=64).url).open()
     play.set(max_tokens=500)
     play.ask("A")
-    expect(play.notice).to_contain_text("The context is full", timeout=PATIENCE_MS)
-    expect(play.carry_on).to_be_disabled()
+    expect(play.notice).to_contain_text("The context is full", timeout=TIMEOUT_MS)
+    expect(play.continue_button).to_be_disabled()
     play.notice.get_by_role("button", name="New chat").click()
     expect(page.locator("body")).to_have_attribute("data-phase", "empty")

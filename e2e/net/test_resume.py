@@ -8,9 +8,9 @@ from typing import Any
 
 from playwright.sync_api import Page, WebSocketRoute
 
+from e2e.net.test_connection import LOST_LINE, N, prepare
 from e2e.playground import Playground
 from e2e.site import Site
-from e2e.test_connection import LOST_LINE, N, prepare
 
 
 def test_it_asks_only_for_what_it_has_not(

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from e2e.look.test_looks import violations
 from e2e.playground import Playground
 from e2e.site import Site
-from e2e.test_looks import violations
 
 # Notes tokens as a run tells them: [captured, asked before it, milliseconds] each. A question is
 # answered before its token, or `late`, after all of them.
 NOTE = """async ([told, late]) => {
-  const { note, speeds, forget } = await import("/static/js/overhead.js");
-  const { inspect } = await import("/static/js/inspect.js");
+  const { recordInterval, speeds, forget } = await import("/static/js/panels/overhead.js");
+  const { inspect } = await import("/static/js/net/inspect.js");
   forget();
   const segment = { capture: true };
   const plain = { capture: false };
@@ -25,7 +25,8 @@ NOTE = """async ([told, late]) => {
     const answer = asked && inspect({ kind: "no" }).catch(() => {});
     if (!late) await answer;
     const stats = captured ? {} : null;
-    note({ stats, segment: captured ? segment : plain, index: i + 2, times: { interval } });
+    const of = captured ? segment : plain;
+    recordInterval({ stats, segment: of, index: i + 2, times: { interval } });
   }
   return speeds();
 }"""
@@ -78,11 +79,11 @@ def test_the_sheet_tells_what_looking_costs(page: Page, site: Callable[..., Site
         play.wait_done()
     page.keyboard.press("Escape")
     page.locator("#costs-open").click()
-    sheet = page.get_by_role("dialog", name="What looking costs")
-    for state in ("Nothing watched", "Layers captured", "Instrument asking"):
+    sheet = page.get_by_role("dialog", name="Cost of measuring")
+    for state in ("Capture off", "Capture on", "Instrument open"):
         row = sheet.locator("div").filter(has_text=state)
         expect(row.locator("dd")).to_have_text(re.compile(r"[\d.,]+ tok/s(, \d+ % less)?"))
-    expect(sheet.locator("div").filter(has_text="Instrument asking")).to_contain_text("% less")
+    expect(sheet.locator("div").filter(has_text="Instrument open")).to_contain_text("% slower")
     expect(sheet.locator("div").filter(has_text="Answers")).not_to_contain_text("0 B of")
     assert violations(page) == []
 
@@ -103,7 +104,7 @@ def test_the_run_tells_of_experts_that_do_not_all_lie_on_the_device(
         "  return segment.chunks.length + segment.nTokens; })"
     )
     assert steps > 20
-    expect(shown).to_have_text(re.compile(rf"Experts\s+{steps}(\.0)? MB brought\s*75 % found"))
+    expect(shown).to_have_text(re.compile(rf"Experts\s+{steps}(\.0)? MB loaded\s*75 % hits"))
     assert page.locator(".run dl").evaluate("dl => dl.scrollWidth <= dl.clientWidth")
     assert violations(page) == []
 

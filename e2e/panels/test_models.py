@@ -8,13 +8,13 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from app import tale
-from app.known_models import known_models
+from app.models.known import known_models
+from e2e.look.test_looks import violations
 from e2e.playground import Playground
 from e2e.site import Site
-from e2e.test_looks import violations
 from tests.app.conftest import StartSite, hub, start_site  # noqa: F401
 from tests.app.fake_engine import loader
-from tests.app.fake_hub import FakeHub, Repo
+from tests.app.models.fake_hub import FakeHub, Repo
 
 NAME = known_models()[0].name
 
@@ -41,7 +41,7 @@ def test_what_is_offered_is_what_the_server_says(page: Page, play: Playground) -
     names = dialog.locator(".offer-name").all_inner_texts()
     assert names == [tale.NAME, *(model.name for model in known_models())]
     first = dialog.locator(".offer").nth(1)
-    expect(first).to_contain_text("134.5 M weights · Apache-2.0 · about 269 MB to fetch")
+    expect(first).to_contain_text("134.5 M weights · Apache-2.0 · about 269 MB to download")
     assert violations(page) == []
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
@@ -53,10 +53,10 @@ def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> No
     written = play.text()
     dialog = open_models(page)
     dialog.locator(".offer", has_text=NAME).get_by_role("radio").check()
-    dialog.get_by_label("Weights in").select_option("q8")
+    dialog.get_by_label("Weight format").select_option("q8")
     page.keyboard.press("Enter")
     expect(dialog.get_by_role("status")).to_have_text(f"{NAME} is ready.", timeout=30_000)
-    expect(dialog.locator(".offer", has_text=NAME)).to_contain_text("here")
+    expect(dialog.locator(".offer", has_text=NAME)).to_contain_text("downloaded")
     expect(dialog.get_by_role("progressbar")).to_be_hidden()
     dialog.get_by_role("button", name="Close").click()
     assert play.text() == written, "what was written stays"
@@ -68,17 +68,17 @@ def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> No
 def test_a_name_that_is_typed_in(page: Page, play: Playground, allowed_console: list[str]) -> None:
     allowed_console.append("status of 400")  # a browser names every answer that is an error
     dialog = open_models(page)
-    field = dialog.get_by_label("Another one of the hub")
+    field = dialog.get_by_label("Other model on the Hub")
     field.fill("nobody/nothing")
     page.keyboard.press("Enter")
-    expect(dialog.get_by_role("alert")).to_contain_text("the hub has no model of that name")
+    expect(dialog.get_by_role("alert")).to_contain_text("no model of that name on the hub")
     field.fill("/etc/passwd")
     page.keyboard.press("Enter")
-    expect(dialog.get_by_role("alert")).to_contain_text("is not OWNER/MODEL of the hub")
+    expect(dialog.get_by_role("alert")).to_contain_text("expected OWNER/MODEL on the hub")
     expect(dialog.get_by_role("radio", checked=True)).to_have_count(0)
     field.fill("")
     page.keyboard.press("Enter")
-    expect(dialog.get_by_role("alert")).to_contain_text("Choose a model, or type the name of one")
+    expect(dialog.get_by_role("alert")).to_contain_text("Choose a model or type a name")
     field.fill("some/tale")
     page.keyboard.press("Enter")
     expect(dialog.get_by_role("status")).to_have_text("some/tale is ready.", timeout=30_000)

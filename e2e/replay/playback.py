@@ -25,14 +25,14 @@ STATE = """() => ({
 })"""
 
 
-class Film:
+class Playback:
     def __init__(self, page: Page) -> None:
         self.page = page
-        self.bar = page.get_by_test_id("film")
+        self.bar = page.get_by_test_id("playback")
         self.slider = page.get_by_role("slider", name="Token of the replay")
         self.play = self.bar.get_by_role("button", name="Play", exact=True)
-        self.number = page.locator("#film-no")
-        self.said = page.locator("#film-said")
+        self.number = page.locator("#playback-count")
+        self.said = page.locator("#playback-status")
         self.again = self.bar.get_by_role("button", name="Write it again here")
         self.leave = self.bar.get_by_role("button", name="Leave replay")
         self.error = page.locator("#replay-error")
@@ -50,13 +50,13 @@ class Film:
         """Choose a file in the picker."""
         self.page.locator("#replay-file").set_input_files(file)
 
-    def open(self, file: Path | dict[str, Any]) -> Film:
+    def open(self, file: Path | dict[str, Any]) -> Playback:
         self.give(file)
         expect(self.bar).to_be_visible()
         expect(self.slider).to_be_focused()
         return self
 
-    def open_json(self, content: object) -> Film:
+    def open_json(self, content: object) -> Playback:
         return self.open(as_file(content))
 
     def seek(self, n: int) -> None:
@@ -67,7 +67,7 @@ class Film:
         expect(self.slider).to_have_value(str(n))
 
     def state(self) -> dict[str, Any]:
-        """What is shown once it was drawn."""
+        """Return what the page shows, after it was drawn."""
         self.page.evaluate(
             "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
         )

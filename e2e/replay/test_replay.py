@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from e2e import film
-from e2e.film import Film, as_file
-from e2e.lookout import Wire
+from e2e.look.test_looks import violations
+from e2e.lookout import MessageLog
 from e2e.playground import Playground, until
+from e2e.replay import playback
+from e2e.replay.playback import Playback, as_file
 from e2e.site import Site, fake_site
-from e2e.test_looks import violations
 
 ASK = "Tell me a story"
 # Tokens of the generations that `written` has: an answer, its continuation, another version, and
-# the answer of the next turn. The number of the last token of each in the film.
+# the answer of the next turn. Numbers of the last token of each in the playback.
 ASKED, CONTINUED, REGENERATED, LAST = 60, 90, 120, 132
 
 
@@ -32,7 +32,7 @@ def written(
     """A conversation that had it all: a change while writing, a continuation, another version, a
     second turn. {path, packed, replay, wire}"""
     page = browser.new_page()
-    wire = Wire(page)
+    messages = MessageLog(page)
     here = _sites.setdefault(
         (("delay", 0.05),), _sites.get((("delay", 0.05),)) or fake_site(delay=0.05)
     )
@@ -43,7 +43,7 @@ def written(
     play.slide("temperature", 1.4)
     play.wait_done()
     play.set(max_tokens=30)
-    play.carry_on.click()
+    play.continue_button.click()
     play.wait_tokens(CONTINUED)
     play.wait_done()
     play.regenerate.click()
@@ -56,44 +56,52 @@ def written(
     play.wait_tokens(12)
     play.wait_done()
     folder = tmp_path_factory.mktemp("replay")
-    made = Film(page)
+    made = Playback(page)
     path = made.save(folder / "story.json")
     packed = made.save(folder / "story.json.gz", "Save, compressed")
-    yield {"path": path, "packed": packed, "replay": film.read(path), "wire": wire, "url": here.url}
+    yield {
+        "path": path,
+        "packed": packed,
+        "replay": playback.read(path),
+        "messages": messages,
+        "url": here.url,
+    }
     page.close()
 
 
 @pytest.fixture
-def alone(page: Page, site: Callable[..., Site]) -> Film:
+def alone(page: Page, site: Callable[..., Site]) -> Playback:
     """A fresh page that finds no server behind its WebSocket."""
     page.route_web_socket("**/ws", lambda route: route.close())
     page.goto(site().url)
     expect(page.get_by_test_id("notice")).to_contain_text("cannot be reached")
-    return Film(page)
+    return Playback(page)
 
 
 # ---- the file --------------------------------------------------------------------------------
 
 
 def test_the_file_holds_what_came_over_the_line(written: dict[str, Any]) -> None:
-    replay, wire = written["replay"], written["wire"]
-    hello = wire.last("hello")
+    replay, messages = written["replay"], written["messages"]
+    hello = messages.last("hello")
     assert replay["format"] == "tokenglass replay"
     assert replay["version"] == 1
     assert replay["hello"] == hello
-    asked = [message for message in wire.sent if message["type"] == "generate"]
-    kept = film.segments(replay)
+    asked = [message for message in messages.sent if message["type"] == "generate"]
+    kept = playback.segments(replay)
     assert len(asked) == len(kept) == 4
     for segment, request in zip(kept, asked, strict=True):
-        told = [m for m in wire.received if m["type"] == "event" and m["id"] == request["id"]]
+        received = [
+            m for m in messages.received if m["type"] == "event" and m["id"] == request["id"]
+        ]
         seed = str(request["params"]["seed"])
-        expected = copy.deepcopy([m["event"] for m in told])
+        expected = copy.deepcopy([m["event"] for m in received])
         for event in expected:
             if "params" in event:
                 event["params"]["seed"] = seed
         assert [each["event"] for each in segment["events"]] == expected
-        assert [each["at"] for each in segment["events"]] == [m["at"] for m in told]
-        assert segment["prepared"] == told[0]["prepared"]
+        assert [each["at"] for each in segment["events"]] == [m["at"] for m in received]
+        assert segment["prepared"] == received[0]["prepared"]
         came = [each["came"] for each in segment["events"]]
         assert came == sorted(came)
         assert all(each["drawn"] >= each["came"] for each in segment["events"])
@@ -105,14 +113,14 @@ def test_the_file_holds_what_came_over_the_line(written: dict[str, Any]) -> None
 
 
 def test_every_change_is_there_with_its_token(written: dict[str, Any]) -> None:
-    (updated,) = film.events(film.segments(written["replay"])[0], "updated")
+    (updated,) = playback.events(playback.segments(written["replay"])[0], "updated")
     assert 8 <= updated["index"] < ASKED
     assert updated["params"]["temperature"] == 1.4
 
 
 def test_the_compressed_file_is_the_same_and_small(written: dict[str, Any]) -> None:
     plain, packed = (written[name].stat().st_size for name in ("path", "packed"))
-    same = film.read(written["packed"])
+    same = playback.read(written["packed"])
     assert {**same, "saved": ""} == {**written["replay"], "saved": ""}
     assert packed < plain / 2
 
@@ -152,7 +160,9 @@ def test_one_key_saves_and_another_opens(page: Page, site: Callable[..., Site]) 
     with page.expect_download() as download:
         page.keyboard.press("s")
     assert download.value.suggested_filename.endswith(".json.gz")
-    expect(page.locator("#say")).to_contain_text("Saved as tokenglass-tell-me-a-story.json.gz")
+    expect(page.locator("#live-status")).to_contain_text(
+        "Saved as tokenglass-tell-me-a-story.json.gz"
+    )
     with page.expect_file_chooser():
         page.keyboard.press("o")
 
@@ -162,27 +172,28 @@ def test_one_key_saves_and_another_opens(page: Page, site: Callable[..., Site]) 
 
 @pytest.mark.parametrize("name", ["path", "packed"])
 def test_it_opens_without_engine_and_server(
-    alone: Film, written: dict[str, Any], name: str
+    alone: Playback, written: dict[str, Any], name: str
 ) -> None:
     alone.open(written[name])
     page = alone.page
     expect(page.get_by_test_id("connection")).to_have_text("Replay")
     expect(page.get_by_test_id("notice")).to_be_hidden()
     shown = alone.state()
-    first, second, third, fourth = film.segments(written["replay"])
+    first, second, third, fourth = playback.segments(written["replay"])
     texts = [
-        "".join(t["text"] for t in film.events(s, "token")) for s in (first, second, third, fourth)
+        "".join(t["text"] for t in playback.events(s, "token"))
+        for s in (first, second, third, fourth)
     ]
     assert shown["turns"] == [ASK, texts[2], "<b>And</b> then?", texts[3]]
     assert page.locator("#version").inner_text() == ""
     assert shown["candidates"][0].startswith(
-        film.events(fourth, "token")[-1]["candidates"][0]["text"].strip()
+        playback.events(fourth, "token")[-1]["candidates"][0]["text"].strip()
     )
     expect(alone.number).to_have_text(f"{LAST} / {LAST}")
     expect(page.locator("#model-name")).to_have_text("fake-story · f16")
 
 
-def test_nothing_of_it_stays_when_it_is_left(alone: Film, written: dict[str, Any]) -> None:
+def test_nothing_of_it_stays_when_it_is_left(alone: Playback, written: dict[str, Any]) -> None:
     page = alone.page
     names = ("#model-name", "#device-name", "#r-mem", "#r-kv", "#r-speed", "#tok-word", "#log")
     before = [page.locator(name).text_content() for name in names]
@@ -195,29 +206,31 @@ def test_nothing_of_it_stays_when_it_is_left(alone: Film, written: dict[str, Any
     assert page.title() == "Tokenglass"
 
 
-def test_what_needs_an_engine_rests_and_says_why(alone: Film, written: dict[str, Any]) -> None:
+def test_what_needs_an_engine_rests_and_says_why(alone: Playback, written: dict[str, Any]) -> None:
     alone.open(written["path"])
     page = alone.page
     for name in ("Stop", "Regenerate", "Continue", "New"):
         button = page.locator("#meta").get_by_role("button", name=name, exact=True)
         expect(button).to_be_disabled()
-        expect(button).to_have_attribute("title", "A replay writes nothing. Leave it to write on.")
+        expect(button).to_have_attribute(
+            "title", "Not available in a replay. Leave the replay to continue writing."
+        )
     for control in page.locator(".sampling").locator("input, button").all():
         expect(control).to_be_disabled()
     expect(page.locator("#capture")).to_be_disabled()
     expect(page.locator("#prompt")).to_be_hidden()
-    expect(page.locator("#sampling-hint-text")).to_have_text("As they were at this token")
+    expect(page.locator("#sampling-hint-text")).to_have_text("The settings at this token")
     expect(alone.again).to_be_disabled()
-    expect(alone.said).to_have_text("To write it again here, this page needs its engine.")
+    expect(alone.said).to_have_text("This page needs its engine to write the answer again.")
     page.evaluate("() => { location.hash = 'look=attention' }")
-    expect(page.locator("#look-say")).to_contain_text("a replay is shown without one")
+    expect(page.locator("#look-message")).to_contain_text("a replay has none")
 
 
-def test_every_position_is_the_page_as_it_was(alone: Film, written: dict[str, Any]) -> None:
+def test_every_position_is_the_page_as_it_was(alone: Playback, written: dict[str, Any]) -> None:
     alone.open(written["path"])
-    first, second, third, _ = film.segments(written["replay"])
-    (updated,) = film.events(first, "updated")
-    tokens = film.events(first, "token")
+    first, second, third, _ = playback.segments(written["replay"])
+    (updated,) = playback.events(first, "updated")
+    tokens = playback.events(first, "token")
     for n in (1, 7, updated["index"] + 3, ASKED):
         alone.seek(n)
         shown, token = alone.state(), tokens[n - 1]
@@ -238,21 +251,23 @@ def test_every_position_is_the_page_as_it_was(alone: Film, written: dict[str, An
     assert alone.state()["temperature"] == "1.40"
     assert "max tokens reached" in alone.state()["stats"]
     alone.seek(ASKED + 1)
-    assert alone.state()["turns"][1].endswith("continued" + film.events(second, "token")[0]["text"])
+    assert alone.state()["turns"][1].endswith(
+        "continued" + playback.events(second, "token")[0]["text"]
+    )
     alone.seek(CONTINUED + 1)
     expect(alone.page.locator("#version")).to_have_text("2/2")
-    assert alone.state()["turns"] == [ASK, film.events(third, "token")[0]["text"]]
+    assert alone.state()["turns"] == [ASK, playback.events(third, "token")[0]["text"]]
     alone.seek(REGENERATED + 1)
     assert alone.state()["capture"] is False
     assert len(alone.state()["turns"]) == 4
 
 
 def test_an_older_file_whose_continue_read_the_text_anew_opens(
-    alone: Film, written: dict[str, Any]
+    alone: Playback, written: dict[str, Any]
 ) -> None:
     old = copy.deepcopy(written["replay"])
-    first, second = film.segments(old)[:2]
-    text = "".join(token["text"] for token in film.events(first, "token"))
+    first, second = playback.segments(old)[:2]
+    text = "".join(token["text"] for token in playback.events(first, "token"))
     request = second["request"]
     del request["ids"], request["written"]
     said = {"role": "assistant", "content": text}
@@ -262,13 +277,13 @@ def test_an_older_file_whose_continue_read_the_text_anew_opens(
     for n in (CONTINUED, ASKED, ASKED + 1):
         alone.seek(n)
         shown = alone.state()
-        rest = [token["text"] for token in film.events(second, "token")[: n - ASKED]]
+        rest = [token["text"] for token in playback.events(second, "token")[: n - ASKED]]
         assert shown["turns"][1].endswith("".join(["continued", *rest] if rest else [text[-5:]]))
         assert shown["token"] == str(n)
 
 
 @pytest.mark.slow
-def test_back_and_forth_is_the_same(alone: Film, written: dict[str, Any]) -> None:
+def test_back_and_forth_is_the_same(alone: Playback, written: dict[str, Any]) -> None:
     alone.open(written["path"])
     seen = {}
     for n in (0, 5, 59, 60, 61, 90, 91, 120, 121, 132):
@@ -290,7 +305,7 @@ FIRST_COLUMN = """() => {
 
 
 def test_columns_keep_their_colours_while_it_is_scrubbed(
-    alone: Film, written: dict[str, Any]
+    alone: Playback, written: dict[str, Any]
 ) -> None:
     alone.open(written["path"])
     page = alone.page
@@ -304,12 +319,12 @@ def test_columns_keep_their_colours_while_it_is_scrubbed(
     assert len(set(seen[0])) > 5, "there is nothing in this column"
 
 
-def test_it_plays_at_its_recorded_times(alone: Film, written: dict[str, Any]) -> None:
+def test_it_plays_at_its_recorded_times(alone: Playback, written: dict[str, Any]) -> None:
     page = alone.page
     alone.open(written["path"])
     page.clock.install()
     page.clock.pause_at(page.evaluate("() => Date.now() + 1000"))
-    first = film.segments(written["replay"])[0]["events"]
+    first = playback.segments(written["replay"])[0]["events"]
     times = [each["at"] for each in first if each["event"]["type"] == "token"]
     for speed, factor in (("1×", 1.0), ("4×", 4.0), ("¼×", 0.25)):
         alone.seek(0)
@@ -326,7 +341,7 @@ def test_it_plays_at_its_recorded_times(alone: Film, written: dict[str, Any]) ->
         most = sum(at <= half + frames for at in times)
         assert least <= shown <= most, f"{shown} tokens at {half:.0f} ms, {speed}"
         page.clock.run_for(2000)
-        assert int(alone.slider.input_value()) == shown, "a paused film stands"
+        assert int(alone.slider.input_value()) == shown, "a paused playback goes on"
     page.get_by_text("4×", exact=True).click()
     alone.play.click()
     page.clock.run_for(60_000)
@@ -334,7 +349,7 @@ def test_it_plays_at_its_recorded_times(alone: Film, written: dict[str, Any]) ->
     expect(alone.play).to_be_visible()
 
 
-def test_all_of_it_by_keyboard(alone: Film, written: dict[str, Any]) -> None:
+def test_all_of_it_by_keyboard(alone: Playback, written: dict[str, Any]) -> None:
     alone.open(written["path"])
     page = alone.page
     expect(alone.slider).to_be_focused()
@@ -350,7 +365,7 @@ def test_all_of_it_by_keyboard(alone: Film, written: dict[str, Any]) -> None:
     )
     page.keyboard.press("Space")
     expect(alone.bar.get_by_role("button", name="Pause")).to_be_visible()
-    until(page, lambda: int(alone.slider.input_value()) > 4, "a film that plays")
+    until(page, lambda: int(alone.slider.input_value()) > 4, "a playing playback")
     page.keyboard.press("Space")
     expect(alone.play).to_be_visible()
     at = int(alone.slider.input_value())
@@ -370,7 +385,7 @@ def test_all_of_it_by_keyboard(alone: Film, written: dict[str, Any]) -> None:
 
 
 def word(written: dict[str, Any], segment: int, index: int) -> str:
-    token = film.events(film.segments(written["replay"])[segment], "token")[index]
+    token = playback.events(playback.segments(written["replay"])[segment], "token")[index]
     text: str = token["text"]
     return text.strip() or "␣"
 
@@ -379,7 +394,7 @@ def test_a_file_dropped_on_the_page_opens(
     page: Page, site: Callable[..., Site], written: dict[str, Any]
 ) -> None:
     Playground(page, site().url).open()
-    made = Film(page)
+    made = Playback(page)
     transfer = page.evaluate_handle(
         """(text) => {
             const transfer = new DataTransfer();
@@ -392,7 +407,7 @@ def test_a_file_dropped_on_the_page_opens(
     expect(page.locator("body")).to_have_attribute("data-drop", "")
     page.dispatch_event("body", "drop", {"dataTransfer": transfer})
     expect(made.bar).to_be_visible()
-    expect(page.locator("#film-name")).to_have_text("dropped.json")
+    expect(page.locator("#playback-name")).to_have_text("dropped.json")
     expect(page.locator("body")).not_to_have_attribute("data-drop", "")
 
 
@@ -410,23 +425,23 @@ def test_a_branch_is_kept_and_plays(page: Page, site: Callable[..., Site], tmp_p
     expect(page.locator("#version")).to_have_text("2/2")
     play.wait_tokens(26)
     play.wait_done()
-    made = Film(page)
+    made = Playback(page)
     page.keyboard.press("End")
     whole = made.state()
     path = made.save(tmp_path / "branch.json")
-    first, branch = film.segments(film.read(path))
+    first, branch = playback.segments(playback.read(path))
     assert (branch["branch"]["of"], branch["branch"]["at"]) == (0, 5)
     assert branch["request"]["params"]["first_index"] == 6
-    prompt = film.events(branch, "accepted")[0]["prompt"]
+    prompt = playback.events(branch, "accepted")[0]["prompt"]
     forced = [each["id"] for each in branch["branch"]["put"]]
-    lead = [token["id"] for token in film.events(first, "token")[:5]]
+    lead = [token["id"] for token in playback.events(first, "token")[:5]]
     assert [each["id"] for each in prompt[-6:]] == lead + forced
     page.get_by_role("button", name="New", exact=True).click()
     made.open(path)
     assert words(made.state()) == words(whole)
     made.seek(20)
     alone_first = made.state()
-    assert alone_first["turns"][1] == "".join(t["text"] for t in film.events(first, "token"))
+    assert alone_first["turns"][1] == "".join(t["text"] for t in playback.events(first, "token"))
     made.seek(40)
     assert words(made.state()) == words(whole)
     made.seek(20)
@@ -437,7 +452,7 @@ def test_a_branch_is_kept_and_plays(page: Page, site: Callable[..., Site], tmp_p
 
 
 def words(state: dict[str, Any]) -> dict[str, Any]:
-    """What depends neither on when something was told nor on the height of the window."""
+    """The parts of a state that do not depend on times or on the window's height."""
     names = ("turns", "token", "draw", "layers", "core")
     return {"candidates": state["candidates"][:6], **{name: state[name] for name in names}}
 
@@ -454,7 +469,7 @@ def test_the_conversation_goes_on_underneath_and_comes_back_whole(
     play.set(seed=5, max_tokens=80, temperature=0.9)
     play.ask("My own question")
     play.wait_tokens(10)
-    made = Film(page).open(written["path"])
+    made = Playback(page).open(written["path"])
     made.seek(20)
     assert "My own question" not in str(made.state()["turns"])
     page.keyboard.press("Escape")  # stops nothing that is not on show
@@ -487,7 +502,7 @@ def test_a_reload_during_a_replay_brings_the_conversation(
     play.wait_tokens(9)
     play.wait_done()
     mine = play.text()
-    Film(page).open(written["path"]).seek(40)
+    Playback(page).open(written["path"]).seek(40)
     page.reload()
     play.wait_ready()
     play.wait_tokens(9)
@@ -499,12 +514,12 @@ def test_a_second_file_takes_the_place_of_the_first(
     page: Page, site: Callable[..., Site], written: dict[str, Any]
 ) -> None:
     Playground(page, site().url).open()
-    made = Film(page).open(written["path"])
+    made = Playback(page).open(written["path"])
     made.play.click()
     short = copy.deepcopy(written["replay"])
     short["turns"] = short["turns"][:2]
     made.give(as_file(short, "short.json"))
-    expect(page.locator("#film-name")).to_have_text("short.json")
+    expect(page.locator("#playback-name")).to_have_text("short.json")
     expect(made.number).to_have_text(f"{REGENERATED} / {REGENERATED}")
     expect(made.play).to_be_visible()
     made.leave.click()
@@ -577,7 +592,7 @@ BAD_FIELDS: list[tuple[Path_, object, str]] = [
 # What is said of a replay, changed in one place after the other: [path, value], or [path] for
 # nothing in that place.
 REFUSED = """async ([text, changes]) => {
-  const { open } = await import("/static/js/replayfile.js");
+  const { open } = await import("/static/js/replay/file.js");
   const changed = ([path, ...value]) => {
     const replay = JSON.parse(text);
     const place = path.slice(0, -1).reduce((at, step) => at[step], replay);
@@ -586,10 +601,10 @@ REFUSED = """async ([text, changes]) => {
     else delete place[path.at(-1)];
     return new File([JSON.stringify(replay)], "bad.json");
   };
-  const told = [];
+  const messages = [];
   for (const change of changes)
-    told.push(await open(changed(change)).then(() => "opened", ({ message }) => message));
-  return told;
+    messages.push(await open(changed(change)).then(() => "opened", ({ message }) => message));
+  return messages;
 }"""
 
 
@@ -603,12 +618,12 @@ def test_bad_fields_are_refused_by_name(
     play.wait_done()
     mine = play.text()
     changes = [[path] if value is ... else [path, value] for path, value, _ in BAD_FIELDS]
-    told = page.evaluate(REFUSED, [json.dumps(written["replay"]), changes])
-    for (path, _, words), message in zip(BAD_FIELDS, told, strict=True):
+    messages = page.evaluate(REFUSED, [json.dumps(written["replay"]), changes])
+    for (path, _, words), message in zip(BAD_FIELDS, messages, strict=True):
         assert words in message, path
-    made = Film(page)
+    made = Playback(page)
     made.give(as_file(changed(written["replay"], *BAD_FIELDS[0][:2]), "bad.json"))
-    expect(made.error).to_have_text(f"bad.json cannot be opened. {told[0]}")
+    expect(made.error).to_have_text(f"bad.json cannot be opened. {messages[0]}")
     expect(made.bar).to_be_hidden()
     page.keyboard.press("Escape")
     assert play.text() == mine
@@ -631,7 +646,7 @@ BAD_FILES = [
 
 def test_bad_files_are_refused(page: Page, site: Callable[..., Site]) -> None:
     Playground(page, site().url).open()
-    made = Film(page)
+    made = Playback(page)
     bomb = (gzip.compress(b" " * (300 * 1024 * 1024), 1), "holds more than 256 MB")
     for n, (content, words) in enumerate([*BAD_FILES, bomb]):
         made.give(as_file(content, f"bad{n}.json"))
@@ -644,26 +659,26 @@ def test_an_infinite_number_is_refused(
     page: Page, site: Callable[..., Site], written: dict[str, Any]
 ) -> None:
     Playground(page, site().url).open()
-    made = Film(page)
+    made = Playback(page)
     path: Path_ = (*EVENTS, 3, "event", "logprob")
     text = written["path"].read_text()
-    value = str(film.segments(written["replay"])[0]["events"][3]["event"]["logprob"])
+    value = str(playback.segments(written["replay"])[0]["events"][3]["event"]["logprob"])
     assert changed(written["replay"], path, 1)["turns"]
     made.give(as_file(text.replace(f'"logprob":{value}', '"logprob":1e999', 1)))
     expect(made.error).to_contain_text("logprob is null, but must be a number")
 
 
-def test_what_looks_like_html_is_text(alone: Film, written: dict[str, Any]) -> None:
+def test_what_looks_like_html_is_text(alone: Playback, written: dict[str, Any]) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     replay = copy.deepcopy(written["replay"])
     replay["hello"]["model"]["name"] = replay["hello"]["device"]["name"] = evil
     replay["turns"][0]["text"] = replay["turns"][2]["text"] = evil
-    for segment in film.segments(replay):
-        for token in film.events(segment, "token"):
+    for segment in playback.segments(replay):
+        for token in playback.events(segment, "token"):
             token["text"] = evil
             for candidate in token["candidates"]:
                 candidate["text"] = evil
-        for token in film.events(segment, "accepted")[0]["prompt"]:
+        for token in playback.events(segment, "accepted")[0]["prompt"]:
             token["text"] = evil
     alone.open(as_file(replay, f"{evil}.json"))
     page = alone.page
@@ -675,7 +690,7 @@ def test_what_looks_like_html_is_text(alone: Film, written: dict[str, Any]) -> N
     page.evaluate("() => { location.hash = 'look=timeline' }")
     alone.state()
     assert page.locator(".said").first.text_content() == evil
-    assert page.locator(":is(main, .film, header, dialog) :is(img, script)").count() == 0
+    assert page.locator(":is(main, .playback, header, dialog) :is(img, script)").count() == 0
     assert page.title() != "owned"
 
 
@@ -700,7 +715,7 @@ def test_axe_finds_nothing_in_a_replay(
     Playground(page, site().url).open()
     page.get_by_role("button", name="Replay: save or open").click()
     found = {"dialog": violations(page)}
-    made = Film(page)
+    made = Playback(page)
     made.give(as_file("{}", "bad.json"))
     expect(made.error).to_be_visible()
     found["error"] = violations(page)
@@ -718,7 +733,7 @@ def test_nothing_moves_by_itself(
 ) -> None:
     page.emulate_media(reduced_motion="reduce")
     Playground(page, site().url).open()
-    made = Film(page).open(written["path"])
+    made = Playback(page).open(written["path"])
     before = made.state()
     page.wait_for_timeout(500)
     assert made.state() == before
@@ -738,7 +753,7 @@ def test_it_fits_narrow_windows(
     play = Playground(page, site().url).open()
     assert play.overflow() <= 0
     header = page.locator("header.top").bounding_box()
-    made = Film(page).open(written["path"])
+    made = Playback(page).open(written["path"])
     made.seek(75)
     assert play.overflow() <= 0
     for control in made.bar.locator("button, input").all():

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e import film
-from e2e.film import Film
-from e2e.lookout import Wire
+from e2e.lookout import MessageLog
 from e2e.playground import Playground, until
+from e2e.replay import playback
+from e2e.replay.playback import Playback
 from e2e.site import Site
 
 ASK = "Tell me a story about a fox who finds a lantern"
@@ -33,40 +33,44 @@ def write(page: Page, url: str, n: int, change_at: int = 10, **settings: Any) ->
     return play
 
 
-def ids_of(wire: Wire, request: dict[str, Any]) -> list[int]:
-    told = [m["event"] for m in wire.received if m["type"] == "event" and m["id"] == request["id"]]
-    return [event["id"] for event in told if event["type"] == "token"]
+def ids_of(messages: MessageLog, request: dict[str, Any]) -> list[int]:
+    received = [
+        m["event"] for m in messages.received if m["type"] == "event" and m["id"] == request["id"]
+    ]
+    return [event["id"] for event in received if event["type"] == "token"]
 
 
-def updated_of(wire: Wire, request: dict[str, Any]) -> list[tuple[int, float]]:
-    told = [m["event"] for m in wire.received if m["type"] == "event" and m["id"] == request["id"]]
-    found = [event for event in told if event["type"] == "updated"]
+def updated_of(messages: MessageLog, request: dict[str, Any]) -> list[tuple[int, float]]:
+    received = [
+        m["event"] for m in messages.received if m["type"] == "event" and m["id"] == request["id"]
+    ]
+    found = [event for event in received if event["type"] == "updated"]
     return [(event["index"], event["params"]["temperature"]) for event in found]
 
 
-def requests(wire: Wire) -> list[dict[str, Any]]:
-    return [message for message in wire.sent if message["type"] == "generate"]
+def requests(messages: MessageLog) -> list[dict[str, Any]]:
+    return [message for message in messages.sent if message["type"] == "generate"]
 
 
 # ---- on the real engine ----------------------------------------------------------------------
 
 
 def test_the_engine_writes_the_same_ids_again(page: Page, bundled: Site, tmp_path: Path) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = write(page, bundled.url, 120)
     text = play.text()
-    made = Film(page)
+    made = Playback(page)
     path = made.save(tmp_path / "fox.json")
     page.get_by_role("button", name="New", exact=True).click()
     made.open(path)
     made.again.click()
     expect(made.said).to_have_text("The same 120 tokens.", timeout=60_000)
     expect(made.said).to_have_attribute("data-tone", "same")
-    first, second = requests(wire)
-    assert ids_of(wire, first) == ids_of(wire, second)
-    assert len(ids_of(wire, first)) == 120
-    assert updated_of(wire, first) == updated_of(wire, second)
-    assert len(updated_of(wire, first)) >= 1
+    first, second = requests(messages)
+    assert ids_of(messages, first) == ids_of(messages, second)
+    assert len(ids_of(messages, first)) == 120
+    assert updated_of(messages, first) == updated_of(messages, second)
+    assert len(updated_of(messages, first)) >= 1
     assert second["params"]["seed"] == 2**63 + 11
     expect(page.locator("#version")).to_have_text("2/2")
     assert play.text() == text
@@ -82,7 +86,7 @@ def test_a_conversation_is_written_again_answer_by_answer(
 ) -> None:
     play = write(page, bundled.url, 40)
     play.set(max_tokens=20)
-    play.carry_on.click()
+    play.continue_button.click()
     play.wait_tokens(60)
     play.wait_done()
     play.ask("And then?")
@@ -91,7 +95,7 @@ def test_a_conversation_is_written_again_answer_by_answer(
     page.keyboard.press("Escape")
     play.wait_done()
     n_last = len(play.numbers())
-    made = Film(page)
+    made = Playback(page)
     made.open(made.save(tmp_path / "fox.json.gz", "Save, compressed"))
     made.again.click()
     expect(made.said).to_have_text(f"The same {n_last} tokens.", timeout=60_000)
@@ -110,7 +114,7 @@ def test_a_conversation_is_written_again_answer_by_answer(
 def story(page: Page, site: Callable[..., Site], tmp_path: Path) -> dict[str, Any]:
     """A replay of 60 tokens with a change, as an object; the page is open and ready."""
     write(page, site(delay=0.05).url, 60, temperature=0.8)
-    replay = film.read(Film(page).save(tmp_path / "story.json"))
+    replay = playback.read(Playback(page).save(tmp_path / "story.json"))
     page.get_by_role("button", name="New", exact=True).click()
     expect(page.locator("body")).to_have_attribute("data-phase", "empty")
     return replay
@@ -118,15 +122,15 @@ def story(page: Page, site: Callable[..., Site], tmp_path: Path) -> dict[str, An
 
 def test_what_parts_is_told_with_its_token(page: Page, story: dict[str, Any]) -> None:
     other = copy.deepcopy(story)
-    tokens = film.events(film.segments(other)[0], "token")
+    tokens = playback.events(playback.segments(other)[0], "token")
     at = next(i for i, token in enumerate(tokens) if i > 15 and token["text"].strip().isalpha())
     written = tokens[at]["text"].strip()
     tokens[at].update(id=tokens[at]["id"] + 1, text=" zebra")
-    made = Film(page).open_json(other)
+    made = Playback(page).open_json(other)
     made.again.click()
     expect(made.said).to_have_text(
         f"The same {at} tokens, then “{written}” here and “zebra” in the file. "
-        "The device and the dtype are the same, so the weights or the program are not.",
+        "Device and dtype are the same, so the weights or the program differ.",
         timeout=15_000,
     )
     expect(made.said).to_have_attribute("data-tone", "parted")
@@ -134,7 +138,7 @@ def test_what_parts_is_told_with_its_token(page: Page, story: dict[str, Any]) ->
 
 @pytest.mark.slow
 def test_another_device_is_given_as_the_reason(page: Page, story: dict[str, Any]) -> None:
-    made = Film(page)
+    made = Playback(page)
     other = copy.deepcopy(story)
     other["hello"]["device"]["name"] = "Another GPU"
     other["hello"]["model"]["dtype"] = "q4"
@@ -144,25 +148,25 @@ def test_another_device_is_given_as_the_reason(page: Page, story: dict[str, Any]
         "The same 60 tokens. Here it is f16 on Fake device, in the file q4 on Another GPU.",
         timeout=15_000,
     )
-    tokens = film.events(film.segments(other)[0], "token")
+    tokens = playback.events(playback.segments(other)[0], "token")
     tokens[0]["id"] += 1
     made.open_json(other)
     made.again.click()
-    expect(made.said).to_contain_text("From the first token on: ", timeout=15_000)
-    expect(made.said).to_contain_text(": they round otherwise.")
+    expect(made.said).to_contain_text("Different from the first token: ", timeout=15_000)
+    expect(made.said).to_contain_text(": the two round differently.")
 
 
 def test_another_model_cannot_write_it(page: Page, story: dict[str, Any]) -> None:
     story["hello"]["model"]["name"] = "elephant"
-    made = Film(page).open_json(story)
+    made = Playback(page).open_json(story)
     expect(made.again).to_be_disabled()
     expect(made.said).to_have_text("It was written by elephant; the engine here runs fake-story.")
 
 
 def test_it_can_be_stopped_and_ends_with_its_replay(page: Page, story: dict[str, Any]) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     page.reload()
-    made = Film(page)
+    made = Playback(page)
     expect(page.locator("body")).to_have_attribute("data-engine", "ready")
     made.open_json(story)
     made.again.click()
@@ -175,11 +179,11 @@ def test_it_can_be_stopped_and_ends_with_its_replay(page: Page, story: dict[str,
     expect(made.bar.get_by_role("button", name="Stop")).to_be_visible()
     made.leave.click()
     expect(page.get_by_test_id("connection")).to_have_text("Connected")
-    first, second = requests(wire)
+    first, second = requests(messages)
     ids = [first["id"], second["id"]]
     until(
         page,
-        lambda: [message["id"] for message in wire.sent if message["type"] == "stop"] == ids,
+        lambda: [message["id"] for message in messages.sent if message["type"] == "stop"] == ids,
         "both to be stopped",
     )
     expect(page.locator("body")).to_have_attribute("data-phase", "empty")
@@ -190,11 +194,13 @@ def test_a_line_that_breaks_ends_it(page: Page, story: dict[str, Any]) -> None:
     play = Playground(page, page.url)
     play.route_sockets()
     play.open()
-    made = Film(page).open_json(story)
+    made = Playback(page).open_json(story)
     made.again.click()
     expect(made.said).to_contain_text("all the same so far")
     play.cut()
-    expect(made.said).to_have_text(re.compile(r"^The engine went away after \d+ tokens?\.$"))
+    expect(made.said).to_have_text(
+        re.compile(r"^The connection to the engine was lost after \d+ tokens?\.$")
+    )
     expect(made.said).to_have_attribute("data-tone", "bad")
     expect(made.slider).to_be_enabled()
     expect(made.again).to_be_enabled(timeout=15_000)
@@ -203,7 +209,7 @@ def test_a_line_that_breaks_ends_it(page: Page, story: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("room", "words", "tone"),
     [
-        (30, re.compile("^It was refused: .*the context holds 30"), "bad"),
+        (30, re.compile("^The server refused it: .*the context holds 30"), "bad"),
         (
             60,
             re.compile(r"^The same 1\d tokens, then the context of this engine was full\.$"),
@@ -221,7 +227,7 @@ def test_a_context_that_is_too_small_is_said(
     tone: str,
 ) -> None:
     Playground(page, own_site(context=room).url).open()
-    made = Film(page).open_json(story)
+    made = Playback(page).open_json(story)
     made.again.click()
     expect(made.said).to_have_attribute("data-tone", tone, timeout=15_000)
     expect(made.said).to_have_text(words)
@@ -231,8 +237,8 @@ def test_a_context_that_is_too_small_is_said(
 def test_a_change_of_the_limit_is_written_again(
     page: Page, site: Callable[..., Site], tmp_path: Path
 ) -> None:
-    """Of a run that was stopped past its first limit: it ends where it did, by the raised one."""
-    wire = Wire(page)
+    """A run that was stopped past its first limit ends at the same token, by the raised limit."""
+    messages = MessageLog(page)
     play = Playground(page, site(delay=0.05).url).open()
     play.set(seed=4, max_tokens=60)
     play.ask(ASK)
@@ -243,11 +249,11 @@ def test_a_change_of_the_limit_is_written_again(
     play.wait_done()
     n = len(play.numbers())
     assert 65 <= n < 200
-    made = Film(page)
+    made = Playback(page)
     made.open(made.save(tmp_path / "longer.json"))
     made.again.click()
     expect(made.said).to_have_text(f"The same {n} tokens.", timeout=15_000)
-    _, second = requests(wire)
+    _, second = requests(messages)
     assert second["params"]["max_tokens"] == 60
     (change,) = second["changes"]
     assert change["params"] == {"max_tokens": n}

@@ -11,11 +11,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.bundled import bundled_site
-from e2e.lookout import Lookout, Wire
+from e2e.look.test_looks import open_page, violations
+from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import Playground
 from e2e.site import Site
-from e2e.test_looks import open_page, violations
-from e2e.tour import OPENS, TITLES, Run, Tour
+from e2e.tour.tour import OPENS, TITLES, Run, Tour
 
 SEED = 5
 PROMPT = "Tell me a story about a fox who finds a lantern"
@@ -43,13 +43,13 @@ def start(page: Page) -> Tour:
 
 
 def test_every_figure_is_the_engine_s(page: Page, here: Site) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     play = Playground(page, here.url).open()
     play.set(seed=SEED)
     tour = start(page)
     tour.wait(1)
-    run = Run(here, wire, page, PROMPT, page.evaluate(PINNED))
-    assert wire.events("accepted")[0]["params"]["max_tokens"] == len(run.tokens) == 64
+    run = Run(here, messages, page, PROMPT, page.evaluate(PINNED))
+    assert messages.events("accepted")[0]["params"]["max_tokens"] == len(run.tokens) == 64
     assert sum(c["before"] >= 0.05 for c in run.token["candidates"]) > 1, "it had rivals"
     word = run.label(run.token["id"])
     assert word.isalpha()
@@ -74,7 +74,7 @@ def test_every_figure_is_the_engine_s(page: Page, here: Site) -> None:
 
 
 def check_instrument(page: Page, name: str | None) -> None:
-    look = Lookout(page)
+    look = LookPanel(page)
     if name is None:
         expect(look.panel).to_be_hidden()
         return
@@ -146,21 +146,21 @@ def test_it_waits_for_the_text_and_says_so(page: Page, own_site: Callable[..., S
     play = open_page(page, own_site(delay=0.5))
     tour = start(page)
     expect(tour.title).to_have_text("One moment")
-    expect(tour.text).to_contain_text(re.compile(r"The model writes: [2-9] tokens so far"))
+    expect(tour.text).to_contain_text(re.compile(r"Generating: [2-9] tokens so far"))
     expect(tour.next).to_be_hidden()
     play.stop.click()
     tour.wait(1)
 
 
 def test_a_run_that_is_there_is_walked_through(page: Page, site: Callable[..., Site]) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     wrote(page, site())
     page.keyboard.press("Escape")
     page.locator("#plot").focus()
     page.keyboard.press("t")
     tour = Tour(page)
     tour.wait(1)
-    asked = [message["type"] for message in wire.sent]
+    asked = [message["type"] for message in messages.sent]
     assert asked.count("generate") == 1, "nothing more is written"
 
 
@@ -201,10 +201,10 @@ def test_the_help_starts_it_and_gets_the_keyboard_back(
 def test_a_model_without_a_chat_template_goes_on_with_a_text(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     open_page(page, site(chat=False))
     start(page).wait(1)
-    (asked,) = (message for message in wire.sent if message["type"] == "generate")
+    (asked,) = (message for message in messages.sent if message["type"] == "generate")
     assert asked["prompt"] == "Once upon a time, a fox found a lantern in the wood."
     assert "messages" not in asked
 
@@ -212,12 +212,12 @@ def test_a_model_without_a_chat_template_goes_on_with_a_text(
 def test_its_own_run_is_measured_and_the_switch_stays(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    wire = Wire(page)
+    messages = MessageLog(page)
     open_page(page, site())
     page.locator("#capture").uncheck(force=True)
     tour = start(page)
     tour.wait(1)
-    assert next(m for m in wire.sent if m["type"] == "generate")["capture"] is True
+    assert next(m for m in messages.sent if m["type"] == "generate")["capture"] is True
     expect(page.locator("#capture")).not_to_be_checked()
     expect(page.locator("#max_tokens")).to_have_value("256")
 
@@ -235,7 +235,7 @@ def test_what_was_not_measured_is_said(page: Page, site: Callable[..., Site]) ->
     page.locator("#plot").focus()
     page.keyboard.press("t")
     tour = Tour(page)
-    for step, missing in [(2, "How long it is"), (3, "How much it grew"), (6, "How much it added")]:
+    for step, missing in [(2, "Its norm"), (3, "Its growth"), (6, "Its update")]:
         while page.locator("#tour-count").inner_text() != f"{step} / 12":
             page.keyboard.press("ArrowRight")
             page.wait_for_timeout(50)
@@ -281,7 +281,7 @@ def test_escape_puts_everything_back(page: Page, site: Callable[..., Site]) -> N
     play = wrote(page, site())
     play.prompt.fill("half a thought")
     page.keyboard.press("Tab")
-    Lookout(page).open("cache")
+    LookPanel(page).open("cache")
     play.core.focus()
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowUp")
@@ -298,7 +298,7 @@ def test_escape_puts_everything_back(page: Page, site: Callable[..., Site]) -> N
     assert page_state(page) == before
     page.keyboard.press("Escape")
     page.keyboard.press("l")
-    expect(Lookout(page).tab("Cache")).to_have_attribute("aria-selected", "true")
+    expect(LookPanel(page).tab("Cache")).to_have_attribute("aria-selected", "true")
 
 
 def page_state(page: Page) -> dict[str, object]:
@@ -327,7 +327,7 @@ def test_a_draft_in_the_composer_gives_way_and_comes_back(
     expect(page.get_by_role("radio", name="Last request")).to_be_checked()
     expect(page.locator("#look-draft")).to_have_value("Tell me a story")
     page.keyboard.press("Escape")
-    Lookout(page).open("tokens")
+    LookPanel(page).open("tokens")
     expect(page.get_by_role("radio", name="Draft")).to_be_checked()
     expect(play.prompt).to_have_value("half a thought")
 
@@ -337,12 +337,12 @@ def test_the_cache_shows_the_run_and_then_what_it_had_shown(
     page: Page, site: Callable[..., Site]
 ) -> None:
     wrote(page, site())
-    Lookout(page).open("cache")
+    LookPanel(page).open("cache")
     page.get_by_role("radio", name="All blocks").check(force=True)
     page.locator("#plot").focus()
     page.keyboard.press("t")
     tour = Tour(page)
-    walk_to(tour, TITLES.index("What is not computed twice") + 1)
+    walk_to(tour, TITLES.index("The KV cache") + 1)
     expect(page.get_by_role("radio", name="This run")).to_be_checked()
     expect(page.locator("#tour-rings i").first).to_be_attached()
     page.keyboard.press("Escape")
@@ -356,12 +356,12 @@ def test_what_a_person_changes_meanwhile_stays(page: Page, site: Callable[..., S
     tour = Tour(page)
     walk_to(tour, 3)
     page.get_by_role("radio", name="GPU time").check(force=True)
-    Lookout(page).open("timeline")
+    LookPanel(page).open("timeline")
     play.tokens.nth(4).evaluate("(node) => node.click()")
     page.keyboard.press("Escape")
     expect(tour.card).to_be_hidden()
     expect(page.get_by_role("radio", name="GPU time")).to_be_checked()
-    expect(Lookout(page).tab("Timeline")).to_have_attribute("aria-selected", "true")
+    expect(LookPanel(page).tab("Timeline")).to_have_attribute("aria-selected", "true")
     assert page.evaluate(PINNED) == 4
 
 
@@ -385,7 +385,7 @@ def test_back_and_the_arrows(page: Page, site: Callable[..., Site]) -> None:
     page.locator("#plot").focus()
     page.keyboard.press("ArrowRight")  # the core's own
     tour.wait(2)
-    tour.card.get_by_role("button", name="End the walk").click()
+    tour.card.get_by_role("button", name="End the tour").click()
     expect(tour.card).to_be_hidden()
 
 
@@ -402,17 +402,17 @@ def test_a_lost_line_is_waited_for(
     play.open()
     tour = start(page)
     walk_to(tour, 3)
-    play.line_is_down = True
+    play.offline = True
     play.cut()
     expect(play.notice).to_contain_text("The server cannot be reached")
     page.keyboard.press("ArrowRight")
     expect(tour.title).to_have_text("Attention looks back")
-    expect(tour.text).to_contain_text("This goes on by itself when it can")
+    expect(tour.text).to_contain_text("continues automatically once it can")
     page.keyboard.press("ArrowLeft")
     expect(tour.text).to_contain_text("residual stream")  # what was measured is still here
     page.keyboard.press("ArrowRight")
-    play.line_is_down = False
-    expect(tour.text).to_contain_text("heads shares its attention out", timeout=15_000)
+    play.offline = False
+    expect(tour.text).to_contain_text("heads distributes its attention", timeout=15_000)
 
 
 def test_a_walk_that_cannot_be_fetched_says_why(
@@ -423,7 +423,7 @@ def test_a_walk_that_cannot_be_fetched_says_why(
     guide = "**/tour/guide.js"
     page.route(guide, lambda route: route.abort())
     tour = start(page)
-    expect(play.notice).to_contain_text("The walk could not begin")
+    expect(play.notice).to_contain_text("The tour could not start")
     expect(play.notice).to_contain_text("The server cannot be reached.")
     play.notice.get_by_role("button", name="Dismiss").click()
     expect(play.notice).to_be_hidden()
@@ -445,8 +445,8 @@ def test_an_engine_that_restarts_is_waited_for(page: Page, own_site: Callable[..
     os.kill(here.engine.pid, signal.SIGKILL)  # type: ignore[attr-defined]
     expect(play.notice).to_contain_text("The engine is restarting")
     page.keyboard.press("ArrowRight")
-    expect(tour.text).to_contain_text("This goes on by itself when it can")
-    expect(tour.text).to_contain_text("heads shares its attention out", timeout=15_000)
+    expect(tour.text).to_contain_text("continues automatically once it can")
+    expect(tour.text).to_contain_text("heads distributes its attention", timeout=15_000)
 
 
 def test_a_new_chat_ends_it_politely(page: Page, site: Callable[..., Site]) -> None:
@@ -456,12 +456,12 @@ def test_a_new_chat_ends_it_politely(page: Page, site: Callable[..., Site]) -> N
     tour = Tour(page)
     walk_to(tour, 4)
     page.keyboard.press("Control+Shift+O")
-    expect(tour.title).to_have_text("The walk stops here")
-    expect(tour.text).to_have_text("The run that it followed is not shown any more.")
+    expect(tour.title).to_have_text("The tour ends here")
+    expect(tour.text).to_have_text("The run it followed is no longer on the page.")
     expect(page.locator("#tour-rings i")).to_have_count(0)
     tour.card.get_by_role("button", name="Close").click()
     expect(tour.card).to_be_hidden()
-    expect(Lookout(page).panel).to_be_hidden()
+    expect(LookPanel(page).panel).to_be_hidden()
     play.ask("Another one")
     play.wait_tokens(2)
 
@@ -479,7 +479,7 @@ def test_a_run_goes_on_under_it(page: Page, own_site: Callable[..., Site]) -> No
     n = len(play.numbers())
     assert n >= 64
     walk_to(tour, 11)
-    expect(tour.text).to_contain_text("could not be measured: a run is being written")
+    expect(tour.text).to_contain_text("could not be measured: a run is in progress")
     assert len(play.numbers()) > n
     page.keyboard.press("Escape")
     expect(tour.card).to_be_hidden()
@@ -520,5 +520,5 @@ def test_each_step_is_told_once(page: Page, site: Callable[..., Site]) -> None:
     said = tour.card.locator("[aria-live=polite]")
     expect(said).to_have_attribute("aria-atomic", "true")
     expect(said).to_contain_text("Attention looks back")
-    expect(said).to_contain_text("looked hardest")
+    expect(said).to_contain_text("the largest weight is in head")
     expect(tour.card).to_have_accessible_name("Attention looks back")

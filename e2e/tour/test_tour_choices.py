@@ -229,8 +229,8 @@ def test_what_had_better_be_seen_is_covered_only_for_what_is_spoken_about(call: 
 def test_sentences_are_joined_and_figures_stand_out(loaded: Page) -> None:
     parts = loaded.evaluate(
         """async () => {
-          const { say, sentences, share, word } = await import("/static/js/tour/words.js");
-          return sentences(say`One ${1}.`, null, say`${word("fox")} ${share(0.5)}.`);
+          const { sentence, sentences, share, word } = await import("/static/js/tour/words.js");
+          return sentences(sentence`One ${1}.`, null, sentence`${word("fox")} ${share(0.5)}.`);
         }"""
     )
     assert "".join(part["text"] for part in parts) == "One 1. “fox” 50.0\u00a0%."
@@ -244,23 +244,23 @@ def test_sentences_are_joined_and_figures_stand_out(loaded: Page) -> None:
     [
         (
             [40, 3, 0, 0],
-            "is its first guess from layer 1 on: there with 30.0 %, at the end with 40.0",
+            "is the top prediction from layer 1 on: 30.0 % there, 40.0 % at the end",
         ),
-        ([9, 4, 2, 0], "Only after layer 2, the last, is “fox” its first guess, with 40.0 %."),
-        ([0, 0, 0, 0], "is its first guess from the embedding on: there with 10.0 %"),
-        ([9, 0, 2, 1], "is its first guess after layer 0, with 20.0 %, but 2nd at the end"),
-        ([9, 4, 2, 4], "never is its first guess: it is 3rd after layer 1, and 5th at the end"),
-        ([9, 4, 2, 1], "never is its first guess: it rises to 2nd at the end, with 40.0 %."),
+        ([9, 4, 2, 0], "becomes the top prediction only after the last layer, 2, with 40.0 %."),
+        ([0, 0, 0, 0], "is the top prediction from the embedding on: 10.0 % there"),
+        ([9, 0, 2, 1], "is the top prediction after layer 0, with 20.0 %, but 2nd at the end"),
+        ([9, 4, 2, 4], "is never the top prediction: it is 3rd after layer 1, and 5th at the end"),
+        ([9, 4, 2, 1], "is never the top prediction: it rises to 2nd at the end, with 40.0 %."),
     ],
 )
-def test_where_the_answer_appears(loaded: Page, ranks: list[int], says: str) -> None:
+def test_where_the_prediction_appears(loaded: Page, ranks: list[int], says: str) -> None:
     parts = loaded.evaluate(
         """async (ranks) => {
-          const { appears } = await import("/static/js/tour/layers.js");
+          const { lensStep } = await import("/static/js/tour/layers.js");
           const { word } = await import("/static/js/tour/words.js");
           const arrays = { rank: { values: ranks }, probability: { values: [0.1, 0.2, 0.3, 0.4] } };
-          const found = await appears.find({ lens: () => ({ arrays }) });
-          return appears.say({ word: word("fox") }, found);
+          const found = await lensStep.find({ lens: () => ({ arrays }) });
+          return lensStep.text({ word: word("fox") }, found);
         }""",
         ranks,
     )

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from playwright.sync_api import Page, expect
 
-from e2e.bundled import answer_of
-from e2e.lookout import Wire
+from e2e.bundled import ask_engine
+from e2e.lookout import MessageLog
 from e2e.playground import until
 from e2e.site import Site
-from gpu.inspection import (
+from gpu.inspection.requests import (
     Answer,
     AttentionFrom,
     DevicePeaks,
@@ -29,16 +29,16 @@ from gpu.sampling import LIVE, SamplingParams
 TITLES = (
     "Text becomes tokens",
     "A token becomes a vector",
-    "Every layer adds to it",
+    "Every layer adds to the vector",
     "Attention looks back",
-    "A head with a habit",
-    "The MLP works on it alone",
-    "The answer appears",
+    "A head with one job",
+    "The MLP sees one token",
+    "The prediction appears",
     "Scores become chances",
     "Filters, then one draw",
-    "What is not computed twice",
-    "What that one token cost",
-    "Now you",
+    "The KV cache",
+    "The cost of one token",
+    "Your turn",
 )
 OPENS = (
     "Tokens",
@@ -55,7 +55,7 @@ OPENS = (
     None,
 )
 """The instrument of each step."""
-PATIENCE_FOR_AN_ANSWER_MS = 30_000
+ANSWER_TIMEOUT_MS = 30_000
 
 BOXES = """() => {
   const box = (node) => node.getBoundingClientRect().toJSON();
@@ -64,8 +64,8 @@ BOXES = """() => {
   return { card, rings, width: innerWidth, height: innerHeight };
 }"""
 FORMAT = """async ([name, value]) => {
-  const { amount } = await import("/static/js/look/plandetail.js");
-  return { amount, ...(await import("/static/js/format.js")) }[name](value);
+  const { amount } = await import("/static/js/look/plan/detail.js");
+  return { amount, ...(await import("/static/js/ui/format.js")) }[name](value);
 }"""
 
 
@@ -80,9 +80,9 @@ class Tour:
     def wait(self, step: int) -> None:
         """Until step `step`, from 1, has said what it has to say."""
         count = self.page.locator("#tour-count")
-        expect(count).to_have_text(f"{step} / {len(TITLES)}", timeout=PATIENCE_FOR_AN_ANSWER_MS)
+        expect(count).to_have_text(f"{step} / {len(TITLES)}", timeout=ANSWER_TIMEOUT_MS)
         expect(self.page.locator("#tour-body")).to_have_attribute(
-            "aria-busy", "false", timeout=PATIENCE_FOR_AN_ANSWER_MS
+            "aria-busy", "false", timeout=ANSWER_TIMEOUT_MS
         )
 
     def figures(self) -> list[str]:
@@ -99,7 +99,7 @@ class Tour:
         left: list[str] = []
 
         def settled() -> bool:
-            left[:] = misplaced(**self.page.evaluate(BOXES))
+            left[:] = placement_fault(**self.page.evaluate(BOXES))
             return not left
 
         try:
@@ -108,7 +108,7 @@ class Tour:
             raise AssertionError(left) from None
 
 
-def misplaced(
+def placement_fault(
     card: dict[str, float], rings: list[dict[str, float]], width: float, height: float
 ) -> list[str]:
     """What is wrong with where card and rings are."""
@@ -135,7 +135,7 @@ class Run:
     """What came over the line of a run of one prompt, and the engine that wrote it."""
 
     site: Site
-    wire: Wire
+    messages: MessageLog
     page: Page
     prompt: str
     index: int
@@ -157,15 +157,15 @@ class Run:
 
     @cached_property
     def hello(self) -> dict[str, Any]:
-        return self.wire.last("hello")
+        return self.messages.last("hello")
 
     @cached_property
     def accepted(self) -> dict[str, Any]:
-        return self.wire.events("accepted")[-1]
+        return self.messages.events("accepted")[-1]
 
     @cached_property
     def tokens(self) -> list[dict[str, Any]]:
-        return self.wire.events("token")
+        return self.messages.events("token")
 
     @property
     def token(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Run:
         return len(self.accepted["prompt"]) + self.index - 1
 
     def ask(self, question: Question) -> Answer:
-        return answer_of(self.site, question)
+        return ask_engine(self.site, question)
 
     def attention(self, position: int) -> npt.NDArray[np.float32]:
         return self.ask(AttentionFrom(self.ids[: position + 1], position))["weights"]
@@ -314,7 +314,7 @@ class Run:
         limits = self.hello["limits"]
         each = limits["kv_block_bytes"] / limits["block_tokens"]
         held = self.row + 1
-        reused = self.wire.events("prefill")[-1]["reused"]
+        reused = self.messages.events("prefill")[-1]["reused"]
         found = [f"{len(self.accepted['prompt'])} tokens", self.count(reused)] if reused else []
         kept = [self._format("bytes", each), f"{held} tokens", self._format("bytes", held * each)]
         return [*kept, self.count(self.row), *found]

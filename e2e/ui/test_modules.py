@@ -7,23 +7,39 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
-from gpu.sampling import RANGES
+from gpu.sampling import SETTINGS, SamplingParams
 
 Call = Callable[..., Any]
 
 
 def test_ranges_are_those_of_the_server(loaded: Page) -> None:
-    ranges = loaded.evaluate(
-        "async () => { const { SLIDERS, MAX_TOKENS } = await import('/static/js/params.js');"
-        " return [...SLIDERS, MAX_TOKENS].map((s) => [s.name, s.least, s.most]); }"
+    settings = loaded.evaluate(
+        "async () => (await import('/static/js/panels/sampling-settings.js')).SETTINGS"
     )
-    assert {name: (least, most) for name, least, most in ranges} == {
-        name: (least, most)
-        for name, (least, most, _) in RANGES.items()
-        if name not in ("seed", "first_index")  # without a slider, and not for people
+    shown = {
+        setting.name: setting
+        for setting in SETTINGS
+        if setting.name not in ("seed", "first_index")  # without a number box
     }
+    assert {each["name"]: (each["min"], each["max"]) for each in settings} == {
+        name: setting.declared.range for name, setting in shown.items()
+    }
+    for each in settings:
+        box = loaded.locator(f"#n-{each['name']}, #{each['name']}")
+        expect(box).to_have_count(1)
+    sliders = loaded.locator("#sliders .sl")
+    expect(sliders).to_have_count(sum(each["slider"] is not None for each in settings))
+
+
+def test_the_presets_are_settings_that_the_server_takes(loaded: Page) -> None:
+    presets = loaded.evaluate(
+        "async () => (await import('/static/js/panels/sampling-settings.js')).PRESETS"
+    )
+    for values in presets.values():
+        assert set(values) == {s.name for s in SETTINGS if s.declared.slider is not None}
+        SamplingParams(**values).validate()
 
 
 def test_stop_strings_are_read_and_written(call: Call) -> None:
@@ -35,16 +51,20 @@ def test_stop_strings_are_read_and_written(call: Call) -> None:
         r"one\, two, \\": ["one, two", "\\"],
         ", ,": [],
     }.items():
-        assert call("params", "parseStops", text) == {"value": stops}
-        assert call("params", "parseStops", call("params", "writeStops", stops)) == {"value": stops}
-    assert "error" in call("params", "parseStops", ",".join("abcdefghijklmnopq"))
-    assert "error" in call("params", "parseStops", "x" * 257)
+        assert call("panels/sampling-settings", "parseStops", text) == {"value": stops}
+        assert call(
+            "panels/sampling-settings",
+            "parseStops",
+            call("panels/sampling-settings", "writeStops", stops),
+        ) == {"value": stops}
+    assert "error" in call("panels/sampling-settings", "parseStops", ",".join("abcdefghijklmnopq"))
+    assert "error" in call("panels/sampling-settings", "parseStops", "x" * 257)
 
 
 def test_seeds_have_64_bits_on_the_wire(call: Call) -> None:
     text = '{"seed":"1"} and \\"seed\\":\\"2\\"'
     message = {"type": "generate", "prompt": text, "params": {"seed": "18446744073709551615"}}
-    encoded = call("socket", "encode", message)
+    encoded = call("net/socket", "encode", message)
     assert '"params":{"seed":18446744073709551615}' in encoded
     assert json.loads(encoded)["prompt"] == text
 
@@ -70,21 +90,21 @@ def test_numbers_are_written_for_people(call: Call) -> None:
         ("tokenLabel", ["", "end"], "end"),
     ]
     for name, arguments, expected in cases:
-        assert call("format", name, *arguments) == expected, (name, arguments)
+        assert call("ui/format", name, *arguments) == expected, (name, arguments)
 
 
 def test_scales_are_rounded_outwards(call: Call) -> None:
     for value, up, down in [(3, 5, 2), (0.5, 0.5, 0.5), (71, 100, 50), (0.013, 0.02, 0.01)]:
-        assert call("metrics", "round125", value, 1) == pytest.approx(up)
-        assert call("metrics", "round125", value, -1) == pytest.approx(down)
+        assert call("core/metrics", "round125", value, 1) == pytest.approx(up)
+        assert call("core/metrics", "round125", value, -1) == pytest.approx(down)
 
 
 EVENTS = """async (events) => {
-  const { Answer } = await import("/static/js/answer.js");
+  const { Answer } = await import("/static/js/chat/answer.js");
   const answer = new Answer();
   const segment = answer.begin("a", { capture: true, params: {} });
-  const taken = events.map(([seq, event]) => answer.take(segment, seq, event));
-  const marks = answer.marks.map(({ index, changes, told }) => ({ index, changes, told }));
+  const taken = events.map(([seq, event]) => answer.applyEvent(segment, seq, event));
+  const marks = answer.marks.map(({ index, changes, shown }) => ({ index, changes, shown }));
   const warmth = answer.tokens.map((token) => answer.settingsAt(token).temperature);
   return { taken, text: answer.text, marks, warmth, state: segment.state };
 }"""
@@ -133,10 +153,10 @@ def test_messages_seen_before_are_dropped_and_gaps_are_noticed(loaded: Page) -> 
 def test_marks_tell_a_drag_once_and_keep_what_each_token_saw(loaded: Page) -> None:
     events = [[1, ACCEPTED], [2, updated(5, 0.9)], [3, updated(8, 1.2)], [4, updated(40, 1.3)]]
     marks = loaded.evaluate(EVENTS, events)["marks"]
-    told = [[(c["from"], c["to"]) for c in mark["told"]] for mark in marks]
+    shown = [[(c["from"], c["to"]) for c in mark["shown"]] for mark in marks]
     seen = [[(c["from"], c["to"]) for c in mark["changes"]] for mark in marks]
     assert [mark["index"] for mark in marks] == [5, 8, 40]
-    assert told == [[], [(0.7, 1.2)], [(1.2, 1.3)]]
+    assert shown == [[], [(0.7, 1.2)], [(1.2, 1.3)]]
     assert seen == [[(0.7, 0.9)], [(0.9, 1.2)], [(1.2, 1.3)]]
 
 
@@ -171,7 +191,7 @@ TREES = {
 def test_texts_that_begin_alike_make_a_tree(
     call: Call, texts: list[str], lines: list[int], stretches: list[str]
 ) -> None:
-    tree = call("look/branchtree", "treeOf", [[{"id": c} for c in text] for text in texts])
+    tree = call("look/branches/tree", "treeOf", [[{"id": c} for c in text] for text in texts])
     assert tree["rows"] == lines
     nodes = tree["nodes"]
     assert [texts[n["leaves"][0]][n["from"] : n["to"]] for n in nodes] == stretches
@@ -192,7 +212,7 @@ def test_a_likelihood_is_known_when_all_of_its_parts_are(
     loaded: Page, logprobs: list[float | None], total: float | None, mean: float | None
 ) -> None:
     found = loaded.evaluate(
-        "async (values) => (await import('/static/js/look/branchtree.js'))"
+        "async (values) => (await import('/static/js/look/branches/tree.js'))"
         ".likelihoodOf(values.map((logprob) => ({ logprob: logprob ?? NaN })))",
         logprobs,
     )
@@ -201,8 +221,8 @@ def test_a_likelihood_is_known_when_all_of_its_parts_are(
 
 def test_seeds_are_read_as_the_server_takes_them(call: Call) -> None:
     most = 2**64 - 1
-    assert call("params", "parseSeed", str(most)) == {"value": str(most)}
-    assert call("params", "parseSeed", " 007 ") == {"value": "7"}
-    assert call("params", "parseSeed", "") == {"value": ""}
+    assert call("panels/sampling-settings", "parseSeed", str(most)) == {"value": str(most)}
+    assert call("panels/sampling-settings", "parseSeed", " 007 ") == {"value": "7"}
+    assert call("panels/sampling-settings", "parseSeed", "") == {"value": ""}
     for text in (str(most + 1), "9" * 20, "-1", "1.5", "0x10", "seed"):
-        assert "error" in call("params", "parseSeed", text), text
+        assert "error" in call("panels/sampling-settings", "parseSeed", text), text

@@ -1,10 +1,10 @@
-"""What a storage type of the weights, or of the KV cache, costs on a text: its perplexity, and how
-far the logits are from those of a reference.
+"""Perplexity of a text for storage types of the weights or the KV cache, and divergence of the
+logits from a reference.
 
-The text is cut into windows of the same length, each read on its own: from the token that begins
-texts, where the tokenizer has one, and every token after it is foretold from those before it in its
-window. (Numbers of other programs that let windows overlap are lower.) One engine is loaded at a
-time; the logits of the reference wait in a file meanwhile.
+The text is cut into spans of equal length that are read independently: each begins with the
+beginning-of-sequence token, if the tokenizer has one, and every later token is predicted from those
+before it in its span. (Programs with overlapping spans report lower numbers.) One engine is loaded
+at a time; the logits of the reference are stored in a temporary file.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from gpu.reference.divergence import Divergence, mean_loss
 from gpu.step import Floats
 
 REFERENCE = "f32"
-PIECE = 64
-"""Positions that are compared at a time: in double precision they take some room."""
-SPANS = (0, 128, 512, 2048, 8192, 32_768, 131_072)
-"""Positions at which another part of a window begins: what a cache costs grows with the keys that
-are read from it."""
+CHUNK_POSITIONS = 64
+"""Positions compared at a time, which limits the memory for double precision."""
+POSITION_EDGES = (0, 128, 512, 2048, 8192, 32_768, 131_072)
+"""Positions that divide a span into parts with separate results: the error of a quantised cache
+grows with the number of keys read."""
 
 
 class Engine(Protocol):
-    """What is measured of an engine; see `gpu.engine.engine.Engine`."""
+    """Interface of the engine under measurement; see `gpu.engine.engine.Engine`."""
 
     def logits(self, ids: list[int]) -> Floats: ...
     def close(self) -> None: ...
 
 
 class Encoder(Protocol):
-    """What is needed of a tokenizer; see `gpu.text.tokenizer.Tokenizer`."""
+    """Interface of a tokenizer; see `gpu.text.tokenizer.Tokenizer`."""
 
     def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """Tokens that are read together; those from `first` on are foretold and counted."""
+class TextSpan:
+    """Tokens that are read together; those from `first` on are predicted and counted."""
 
     ids: tuple[int, ...]
     first: int
@@ -56,9 +56,9 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """exp of the mean loss in nats over `n_tokens` tokens. `divergence`: from the reference, None
-    for that itself."""
+class PerplexityResult:
+    """exp of the mean loss in nats over `n_tokens` tokens. `divergence`: from the reference; None
+    for the reference."""
 
     perplexity: float
     n_tokens: int
@@ -66,106 +66,128 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Perplexity(Measured):
-    """Of one storage type: of all tokens, and, as `spans`, of those foretold after positions
-    [first, end) of their windows."""
+class Perplexity(PerplexityResult):
+    """Result of one storage type for all tokens and, in `by_position`, for those predicted at
+    positions [first, end) of their spans."""
 
     dtype: str
-    spans: tuple[tuple[int, int, Measured], ...]
+    by_position: tuple[tuple[int, int, PerplexityResult], ...]
 
 
-def windows(tokenizer: Encoder, text: str, size: int, most: int) -> list[Window]:
-    """A text as windows of `size` tokens, the last one shorter, `most` tokens of the text in all.
-    Raises InvalidRequest for a text of which no token could be foretold."""
+def text_spans(tokenizer: Encoder, text: str, size: int, most: int) -> list[TextSpan]:
+    """Cut the first `most` tokens of a text into spans of `size` tokens, the last one shorter.
+
+    Raises InvalidRequest for a text too short to predict a token.
+    """
     begin = tuple(tokenizer.encode("", specials=False))
     ids = tokenizer.encode(text, bos=False, specials=False)[:most]
     step, first = size - len(begin), max(1, len(begin))
     if step < 2:
-        raise InvalidRequest(f"a window of {size} tokens is too short; give it more", "window")
-    cut = [Window((*begin, *ids[at : at + step]), first) for at in range(0, len(ids), step)]
-    cut = [window for window in cut if window.n_counted > 0]
-    if not cut:
-        raise InvalidRequest(f"the text has {len(ids)} tokens, too few to foretell one", "text")
-    return cut
+        raise InvalidRequest(
+            f"a window of {size} tokens is too short; use at least {len(begin) + 2}", "window"
+        )
+    spans = [TextSpan((*begin, *ids[at : at + step]), first) for at in range(0, len(ids), step)]
+    spans = [span for span in spans if span.n_counted > 0]
+    if not spans:
+        raise InvalidRequest(
+            f"the text has {len(ids)} tokens, too few to predict one; use a longer text", "text"
+        )
+    return spans
 
 
-def perplexity(engine: Engine, cut: Sequence[Window]) -> float:
-    """Of what an engine's model makes of a text in windows."""
-    pieces = (_compared(window, _foretelling(engine, window), None) for window in cut)
-    return _together([*itertools.chain.from_iterable(pieces)]).perplexity
+def perplexity(engine: Engine, spans: Sequence[TextSpan]) -> float:
+    """Return the perplexity of an engine's model on the spans of a text."""
+    chunks = (_compare(span, _predicting_logits(engine, span), None) for span in spans)
+    return _mean([*itertools.chain.from_iterable(chunks)]).perplexity
 
 
 def perplexities(
     load: Callable[[str], Engine],
-    cut: Sequence[Window],
+    spans: Sequence[TextSpan],
     dtypes: Sequence[str],
     reference: str = REFERENCE,
 ) -> Iterator[Perplexity]:
-    """Of the reference and then of each other type, as they are measured. `load` gives an engine of
-    a storage type, which is closed after it."""
-    with tempfile.TemporaryFile() as kept:
+    """Yield the result of the reference and then of each other type, as they are measured.
+
+    `load` returns an engine of a storage type, which is closed afterwards.
+    """
+    with tempfile.TemporaryFile() as reference_file:
         for dtype in dict.fromkeys((reference, *dtypes)):
             engine = load(dtype)
             try:
-                yield _measure(engine, dtype, cut, kept, writes=dtype == reference)
+                yield _measure(engine, dtype, spans, reference_file, writes=dtype == reference)
             finally:
                 engine.close()
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Some positions of a window, all of one span."""
+class _Chunk:
+    """Result of some positions of one span."""
 
-    span: int
+    first_position: int
     n: int
     loss: float
     divergence: Divergence | None
 
 
 def _measure(
-    engine: Engine, dtype: str, cut: Sequence[Window], kept: IO[bytes], *, writes: bool
+    engine: Engine,
+    dtype: str,
+    spans: Sequence[TextSpan],
+    reference_file: IO[bytes],
+    *,
+    writes: bool,
 ) -> Perplexity:
-    """Of one engine. `kept`: written with the logits of the reference, and read for all others."""
-    kept.seek(0)
-    pieces: list[_Piece] = []
-    for window in cut:
-        logits = _foretelling(engine, window)
+    """Measure one engine. `kept`: file of the reference's logits; written by the reference, read by
+    the others."""
+    reference_file.seek(0)
+    chunks: list[_Chunk] = []
+    for span in spans:
+        logits = _predicting_logits(engine, span)
         reference = None
         if writes:
-            kept.write(np.ascontiguousarray(logits, np.float32).tobytes())
+            reference_file.write(np.ascontiguousarray(logits, np.float32).tobytes())
         else:
-            reference = np.frombuffer(kept.read(4 * logits.size), np.float32).reshape(logits.shape)
-        pieces += _compared(window, logits, reference)
-    whole, end = _together(pieces), max(len(window.ids) for window in cut) - 1
-    edges = [at for at in SPANS if at < end]
-    spans = [
-        (first, last, _together([piece for piece in pieces if piece.span == first]))
+            reference = np.frombuffer(reference_file.read(4 * logits.size), np.float32).reshape(
+                logits.shape
+            )
+        chunks += _compare(span, logits, reference)
+    whole, end = _mean(chunks), max(len(span.ids) for span in spans) - 1
+    edges = [at for at in POSITION_EDGES if at < end]
+    by_position = [
+        (first, last, _mean([chunk for chunk in chunks if chunk.first_position == first]))
         for first, last in itertools.pairwise([*edges, end])
-        if any(piece.span == first for piece in pieces)
+        if any(chunk.first_position == first for chunk in chunks)
     ]
     return Perplexity(
-        whole.perplexity, whole.n_tokens, whole.divergence, dtype=dtype, spans=tuple(spans)
+        whole.perplexity,
+        whole.n_tokens,
+        whole.divergence,
+        dtype=dtype,
+        by_position=tuple(by_position),
     )
 
 
-def _foretelling(engine: Engine, window: Window) -> Floats:
-    """Logits (n_counted, vocab_size) of the tokens that are counted."""
-    return engine.logits(list(window.ids))[window.first - 1 : -1]
+def _predicting_logits(engine: Engine, span: TextSpan) -> Floats:
+    """Return the logits of the counted tokens, (n_counted, vocab_size)."""
+    return engine.logits(list(span.ids))[span.first - 1 : -1]
 
 
-def _compared(window: Window, logits: Floats, reference: Floats | None) -> Iterator[_Piece]:
-    """A few positions at a time."""
-    ids, first = window.ids[window.first :], window.first - 1
-    edges = sorted({*range(0, len(ids), PIECE), *(at - first for at in SPANS), len(ids)})
+def _compare(span: TextSpan, logits: Floats, reference: Floats | None) -> Iterator[_Chunk]:
+    """Yield results of a few positions at a time."""
+    ids, first = span.ids[span.first :], span.first - 1
+    edges = sorted(
+        {*range(0, len(ids), CHUNK_POSITIONS), *(at - first for at in POSITION_EDGES), len(ids)}
+    )
     for begin, end in itertools.pairwise([at for at in edges if 0 <= at <= len(ids)]):
         at = slice(begin, end)
-        span = max(edge for edge in SPANS if edge <= begin + first)
+        first_position = max(edge for edge in POSITION_EDGES if edge <= begin + first)
         apart = None if reference is None else Divergence.of(reference[at], logits[at])
-        yield _Piece(span, end - begin, mean_loss(logits[at], ids[at]), apart)
+        yield _Chunk(first_position, end - begin, mean_loss(logits[at], ids[at]), apart)
 
 
-def _together(pieces: Sequence[_Piece]) -> Measured:
-    n_tokens = sum(piece.n for piece in pieces)
-    loss = sum(piece.n * piece.loss for piece in pieces) / n_tokens
-    parts = [(piece.n, piece.divergence) for piece in pieces if piece.divergence is not None]
-    return Measured(math.exp(loss), n_tokens, Divergence.mean(parts) if parts else None)
+def _mean(chunks: Sequence[_Chunk]) -> PerplexityResult:
+    n_tokens = sum(chunk.n for chunk in chunks)
+    loss = sum(chunk.n * chunk.loss for chunk in chunks) / n_tokens
+    parts = [(chunk.n, chunk.divergence) for chunk in chunks if chunk.divergence is not None]
+    return PerplexityResult(math.exp(loss), n_tokens, Divergence.mean(parts) if parts else None)

@@ -1,6 +1,6 @@
 """Measures the engine: `python -m gpu.bench --model DIR` or `--shape NAME`.
 
-Prefill and decode run through the same runner and in-flight depth as the engine uses, without
-sampling filters or text. Repetitions of everything compared are interleaved, figures are medians;
-on a shared machine trust the ratios, not the absolute times. The last line is JSON.
+Prefill and decode use the engine's runner and in-flight depth, without sampling filters or text.
+Repetitions of everything compared are interleaved, and figures are medians. On a shared machine the
+ratios are reliable, absolute times are not. The last line is JSON.
 """

@@ -1,4 +1,4 @@
-"""`python -m gpu.bench`: parse what to compare, run it in turns, print."""
+"""`python -m gpu.bench`: parse the arguments, run the contestants interleaved, print the report."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gpu.bench.contestants import Contestant, RunnerContestant, in_turns
 from gpu.bench.floor import Floor
 from gpu.bench.peers import PEERS, PeerMissing
 from gpu.bench.report import Report
-from gpu.bench.subject import Subject
+from gpu.bench.subject import BenchModel
 from gpu.checkpoint.packing import FORMATS
-from gpu.checkpoint.shapes import SHAPES
+from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
 from gpu.errors import EngineError
 from gpu.kv.formats import KV_DTYPES
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.tuning.probe import tuned
+from gpu.tuning.autotune import load_tuning
 from gpu.webgpu.device import Device
 
 
@@ -47,14 +47,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def measure(args: argparse.Namespace, stack: ExitStack) -> Report:
-    """Load and run everything that `args` name; peers end with `stack`."""
-    subject = Subject.from_shape(args.shape) if args.shape else Subject.from_folder(args.model)
+    """Load and run everything that `args` name; `stack` closes the peers."""
+    subject = (
+        BenchModel.from_shape(args.shape) if args.shape else BenchModel.from_folder(args.model)
+    )
     n_tokens = min(args.tokens, subject.config.context // 2)
     n_prompt = min(args.prompt, subject.config.context - n_tokens)
     longest = max(n_prompt + n_tokens, *(n + context.STEPS for n in args.context), 0)
     device = Device.open(args.adapter)
     if args.probe:
-        device = tuned(device)
+        device = load_tuning(device)
     runner = subject.runner(device, args.dtype, longest, args.kv_dtype)
     report = Report(
         subject.name,
@@ -99,7 +101,7 @@ def _pair(text: str) -> tuple[str, str]:
     name, found, program = text.partition("=")
     if not found or name not in PEERS:
         raise argparse.ArgumentTypeError(
-            f"{text!r} should be PEER=PROGRAM, with a peer of {', '.join(PEERS)}"
+            f"{text!r} should be PEER=PROGRAM, where PEER is one of {', '.join(PEERS)}"
         )
     return name, program
 
@@ -115,40 +117,49 @@ def _parser() -> argparse.ArgumentParser:
     add: Callable[..., Any] = parser.add_argument
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--model", type=Path, help="a model folder")
-    what.add_argument("--shape", choices=SHAPES, help="random weights of a well-known shape")
+    what.add_argument(
+        "--shape", choices=LLAMA_SHAPES, help="random weights, shaped as a known model"
+    )
     add("--dtype", choices=tuple(FORMATS), default="f16")
-    add("--kv-dtype", choices=KV_DTYPES, help="how keys and values are stored (default: f16)")
-    add("--adapter", help="index or part of the name, see `tokenglass devices`")
+    add("--kv-dtype", choices=KV_DTYPES, help="format of the KV cache (default: f16)")
+    add("--adapter", help="index or part of its name, see `tokenglass devices`")
     add(
         "--probe",
         action="store_true",
-        help="use the kernels measured for the adapter, measuring them now if they never were",
+        help="use the kernel tuning stored for the adapter; measure it now if there is none",
     )
     add("--prompt", type=int, default=128, help="prompt tokens")
     add("--tokens", type=int, default=64, help="decode steps")
     add("--repeat", type=int, default=5)
     add("--floor", action="store_true", help="also measure the bare dispatches")
     add("--capture", action="store_true", help="also measure captured plans")
-    add("--context", type=_numbers, default=[], help="also decode after so many tokens: 128,1024,…")
+    add(
+        "--context",
+        type=_numbers,
+        default=[],
+        help="also decode at these contexts: 128,1024,…",
+    )
     add(
         "--kl",
         type=int,
         nargs="?",
         const=quality.N_TOKENS,
         metavar="TOKENS",
-        help="also compare the logits with those of f32 weights, on so many tokens (default: "
-        f"{quality.N_TOKENS}) of texts that the model writes itself",
+        help="also compare the logits with those of f32 weights, on this many tokens of text that "
+        f"the model writes itself (default: {quality.N_TOKENS})",
     )
-    add("--peer", action="append", default=[], choices=tuple(PEERS), help="also measure")
+    add(
+        "--peer", action="append", default=[], choices=tuple(PEERS), help="also measure this engine"
+    )
     add(
         "--peer-python",
         action="append",
         default=[],
         type=_pair,
         metavar="PEER=PROGRAM",
-        help="the Python that has the peer installed (default: this one)",
+        help="Python in which the peer is installed (default: this one)",
     )
-    add("--append", type=Path, metavar="FILE", help="also add the JSON line to this file")
+    add("--append", type=Path, metavar="FILE", help="also append the JSON line to this file")
     return parser
 
 

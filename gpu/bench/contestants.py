@@ -1,5 +1,5 @@
-"""What is compared: each contestant runs the same prompt and the same number of decode steps, in
-turn with the others, and notes how long each repetition took."""
+"""Contestants of the benchmark: each runs the same prompt and number of decode steps, interleaved
+with the others, and records the times of each repetition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP_TIMES = ("encode_ms", "finish_ms", "submit_ms", "gpu_ms", "wait_ms", "read_
 
 @dataclass(slots=True)
 class Figures:
-    """Of one contestant, one entry for each repetition."""
+    """Measurements of one contestant, one entry per repetition."""
 
     prefill_tok_s: list[float] = field(default_factory=list)
     decode_tok_s: list[float] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Figures:
     gpu_gap_share: list[float] = field(default_factory=list)
 
     def median(self, name: str) -> float | None:
-        """None where nothing was noted, e.g. GPU times of an adapter without timestamps."""
+        """Return the median; None if there are no values, e.g. GPU times without timestamps."""
         values = getattr(self, name)
         return statistics.median(values) if values else None
 
@@ -44,13 +44,13 @@ class Contestant(Protocol):
     figures: Figures
 
     def run(self, prompt: list[int], n_tokens: int) -> None:
-        """One repetition: prefill the prompt and choose a token, then `n_tokens` decode steps of
-        one token each. Adds an entry to `figures`."""
+        """Run one repetition: prefill the prompt and sample a token, then `n_tokens` decode steps.
+        Adds an entry to `figures`."""
         ...
 
 
 class RunnerContestant:
-    """An engine's runner, driven as the engine drives it."""
+    """A runner of the engine, with the engine's in-flight depth."""
 
     def __init__(self, name: str, runner: Runner, capture: bool = False) -> None:
         self.name = name
@@ -93,9 +93,11 @@ class RunnerContestant:
 def in_turns(
     contestants: Sequence[Contestant], prompt: list[int], n_tokens: int, repeat: int
 ) -> None:
-    """`repeat` repetitions of each, after one that records and compiles. Every second turn goes
-    backwards: what one leaves behind for the next, and a machine that becomes slower, falls on
-    all."""
+    """Run each contestant `repeat` times, interleaved, after a warm-up that records and compiles.
+
+    Every second round goes backwards, so that drift and after-effects of a contestant affect all of
+    them.
+    """
     for contestant in contestants:
         contestant.run(prompt, n_tokens)
         contestant.figures = Figures()
@@ -104,16 +106,16 @@ def in_turns(
             contestant.run(prompt, n_tokens)
 
 
-def times_as_fast(own: Figures, other: Figures, name: str) -> float:
-    """The median over repetitions of `own`'s speed over `other`'s in the same turn: on a shared
-    machine they change together."""
+def speedup(own: Figures, other: Figures, name: str) -> float:
+    """Return the median over repetitions of `own`'s speed over `other`'s in the same round: on a
+    shared machine both vary together."""
     mine: list[float] = getattr(own, name)
     theirs: list[float] = getattr(other, name)
     return statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
 
 
 def decode_steps(n_context: int, n_tokens: int, capture: bool = False) -> list[Step]:
-    """`n_tokens` greedy steps of slot 0 after `n_context` tokens."""
+    """Return `n_tokens` greedy steps of slot 0 after `n_context` tokens."""
     return [
         Step((Row(0, n_context + i, FROM_GPU),), (greedy(0, i + 1),), capture)
         for i in range(n_tokens)
@@ -121,7 +123,7 @@ def decode_steps(n_context: int, n_tokens: int, capture: bool = False) -> list[S
 
 
 def in_flight(runner: Runner, steps: Sequence[Step]) -> list[StepResult]:
-    """Submit and collect as the engine does: `runner.in_flight` deep."""
+    """Submit and collect the steps with the runner's in-flight depth, as the engine does."""
     results = []
     for i, step in enumerate(steps):
         runner.submit(step)
@@ -133,8 +135,8 @@ def in_flight(runner: Runner, steps: Sequence[Step]) -> list[StepResult]:
 
 
 def gpu_gap_share(results: Sequence[StepResult]) -> float | None:
-    """Share of the time from the first step's begin to the last one's end, by the device's clock,
-    in which it ran no step of ours. None without timestamps."""
+    """Return the share of the time from the first step's begin to the last step's end in which the
+    device was idle, by its clock; None without timestamps."""
     spans = [
         (r.gpu_began_ms, r.gpu_began_ms + r.gpu_ms)
         for r in results
@@ -147,5 +149,5 @@ def gpu_gap_share(results: Sequence[StepResult]) -> float | None:
 
 
 def greedy(row: int, index: int) -> Sample:
-    """The most likely token after `row`, for slot 0; `index` counts the run's samples."""
+    """Return a greedy sample of slot 0 after `row`; `index` counts the run's samples."""
     return Sample(row, 0, 0, index, 0.0, 0, 1.0, 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""How a decode step's time grows with the context it attends to."""
+"""Time of a decode step by context length."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class AtContext:
-    """Decoding after `context` tokens: milliseconds of a step and the bytes it reads; `growth` of
-    both since the shortest context."""
+class ContextResult:
+    """A decode step after `context` tokens: milliseconds, bytes read, and the growth of both
+    relative to the shortest context."""
 
     context: int
     step_ms: float
@@ -33,21 +33,21 @@ class AtContext:
         return asdict(self)
 
 
-def measure(runner: WgpuRunner, contexts: list[int], repeat: int) -> list[AtContext]:
-    """Interleaved repetitions at every context. What the cache holds does not matter to how long it
-    takes to read, so nothing is prefilled."""
+def measure(runner: WgpuRunner, contexts: list[int], repeat: int) -> list[ContextResult]:
+    """Measure every context, interleaved. Nothing is prefilled: the contents of the cache do not
+    affect the time."""
     contexts = sorted(contexts)
     times: dict[int, list[float]] = {context: [] for context in contexts}
     for repetition in range(repeat + 1):
         for context in contexts:
             step_ms = _step_ms(runner, context)
-            if repetition:  # the first one records and compiles
+            if repetition:  # the first one is a warm-up
                 times[context].append(step_ms)
     weights = weight_bytes(runner)
     medians = {context: statistics.median(times[context]) for context in contexts}
     first = contexts[0]
     return [
-        AtContext(
+        ContextResult(
             context=context,
             step_ms=round(medians[context], 3),
             weight_bytes=weights,
@@ -68,8 +68,8 @@ def _step_ms(runner: WgpuRunner, context: int) -> float:
     return (time.perf_counter() - began) * 1e3 / len(results)
 
 
-def lines(found: list[AtContext]) -> list[str]:
-    """A table for people."""
+def lines(found: list[ContextResult]) -> list[str]:
+    """Return a table."""
     rows = [f"{'context':>8}{'step ms':>10}{'KV MB':>9}{'time ×':>9}{'bytes ×':>9}"]
     rows += [
         f"{at.context:8}{at.step_ms:10.2f}{at.kv_bytes / 1e6:9.1f}"

@@ -1,9 +1,9 @@
-"""The floor: what the device takes for the bare work of a step, without anything a model adds.
+"""The floor: time of the bare work of a step, without anything else a model adds.
 
-A plan of the same matrix products over the same weight buffers with every fusion off (no norm,
-bias, residual or gate), one dispatch a layer that reads the step's keys and values once, and the
-output head. Each waits for the one before it, as in the model. No embedding, rotary positions,
-softmax, sampler, or results to read.
+A plan of the same matmuls over the same weight buffers without fusions (no norm, bias, residual or
+gate), one dispatch per layer that reads the step's keys and values once, and the output head. Each
+waits for the previous one, as in the model. No embedding, RoPE, softmax, sampler or readback of
+results.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PlanKey = tuple[int, int, int]
 
 
 class Floor:
-    """Replays the bare dispatches of `runner`'s model, as many steps in flight."""
+    """Replays the bare dispatches of `runner`'s model, with as many steps in flight."""
 
     name = "floor"
 
@@ -63,7 +63,7 @@ class Floor:
         self.figures.prefill_tok_s.append(n_prompt / (prefilled - began))
 
     def plan(self, n_rows: int, n_samples: int, context: int) -> Plan:
-        """The bare plan for so many rows and samples, reading a cache of `context` tokens."""
+        """Return the bare plan of a step that reads a cache of `context` tokens."""
         key = (n_rows, n_samples, context)
         if key not in self._plans:
             self._plans[key] = self._record(*key)
@@ -75,32 +75,32 @@ class Floor:
         rec = Recorder(runner.gpu, runner.plans.kernels)
         matrices = model.layer_matrices()
         for i in range(runner.config.n_layers):
-            qkv, out, gate_up, down = matrices[4 * i : 4 * i + 4]  # of a Llama
+            qkv, out, gate_up, down = matrices[4 * i : 4 * i + 4]  # order of a Llama layer
             name = f"layer{i:02}"
-            ops.matmul(rec, batch, f"{name}.attn.qkv", to.before, qkv, to.qkv)
+            ops.matmul(rec, batch, f"{name}.attn.qkv", to.resid_pre, qkv, to.qkv)
             touch_kv(
-                rec, batch, f"{name}.attn.touch", to.qkv, runner.pools, i, context, to.attended
+                rec, batch, f"{name}.attn.touch", to.qkv, runner.pools, i, context, to.attn_out
             )
-            ops.matmul(rec, batch, f"{name}.attn.out", to.attended, out, to.middle)
-            ops.matmul(rec, batch, f"{name}.mlp.gate_up", to.middle, gate_up, to.gate_up)
-            ops.matmul(rec, batch, f"{name}.mlp.down", to.gated, down, to.before)
+            ops.matmul(rec, batch, f"{name}.attn.out", to.attn_out, out, to.resid_mid)
+            ops.matmul(rec, batch, f"{name}.mlp.gate_up", to.resid_mid, gate_up, to.gate_up)
+            ops.matmul(rec, batch, f"{name}.mlp.down", to.ffn_hidden, down, to.resid_pre)
         if n_samples:
-            ops.matmul(rec, batch, "head", to.before, model.head, to.logits, gather=True)
+            ops.matmul(rec, batch, "head", to.resid_pre, model.head, to.logits, gather=True)
         return rec.plan
 
     def _replay(self, steps: Sequence[Step], context: int) -> None:
-        """Run `steps`, as deep in flight as the runner; returns when all is done. A step that is
-        the one before it again is not written again."""
-        depth, before = len(self._done), None
+        """Run `steps` with the runner's in-flight depth; return when all are done. A repeated step
+        is not written to the device again."""
+        depth, previous = len(self._done), None
         for i, step in enumerate(steps):
             done = self._done[i % depth]
             if i >= depth:
                 _finish(done)
-            if step is not before:
+            if step is not previous:
                 self._write(pack_step(step, self._step_bytes, self._blocks))
             commands = self._prepared((len(step.rows), len(step.samples), context))
             self._calls.submit(self._calls.encode(commands, done), done)
-            before = step
+            previous = step
         for i in range(max(0, len(steps) - depth), len(steps)):
             _finish(self._done[i % depth])
 
@@ -113,16 +113,16 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """(MAX_ROWS, width) each; `gated` is the first half of `gate_up`'s memory, because `down` reads
-    rows half as wide as those a product without its gate writes."""
+    """Activations, (MAX_ROWS, width) each. `ffn_hidden` is the first half of `gate_up`'s memory:
+    `down` reads rows half as wide as an ungated matmul writes."""
 
     batch: Batch
-    before: Tensor
-    middle: Tensor
+    resid_pre: Tensor
+    resid_mid: Tensor
     qkv: Tensor
-    attended: Tensor
+    attn_out: Tensor
     gate_up: Tensor
-    gated: Tensor
+    ffn_hidden: Tensor
     logits: Tensor
 
     @classmethod
@@ -137,13 +137,15 @@ class Activations:
         kv_width = config.n_kv_heads * config.head_dim
         gate_up = rows("gate_up", 2 * config.intermediate_size)
         return cls(
-            batch=replace(Batch.make(memory, step, 1, 1), byte_rows=runner.plans.byte_rows),
-            before=rows("before", config.hidden_size),
-            middle=rows("middle", config.hidden_size),
+            batch=replace(
+                Batch.make(memory, step, 1, 1), quantized_rows=runner.plans.quantized_rows
+            ),
+            resid_pre=rows("resid_pre", config.hidden_size),
+            resid_mid=rows("resid_mid", config.hidden_size),
             qkv=rows("qkv", q_width + 2 * kv_width),
-            attended=rows("attended", q_width),
+            attn_out=rows("attn_out", q_width),
             gate_up=gate_up,
-            gated=replace(gate_up, shape=(MAX_ROWS, padded(config.intermediate_size))),
+            ffn_hidden=replace(gate_up, shape=(MAX_ROWS, padded(config.intermediate_size))),
             logits=memory.zeros("floor.logits", (1, padded(config.vocab_size))),
         )
 
@@ -158,7 +160,7 @@ def _prefill_steps(n_prompt: int) -> list[Step]:
 
 
 def _finish(done: Readback) -> None:
-    """Wait for the submission and make its readback ready for another."""
+    """Wait for a submission and release its readback."""
     done.wait()
     done.read(4)
 
@@ -173,8 +175,8 @@ def touch_kv(
     context: int,
     out: Tensor,
 ) -> None:
-    """Read the keys and values that the last row's sequence has in `layer`, up to the block of its
-    position. Workgroups for a cache of `context` tokens, as far as `out` has room for them."""
+    """Read the keys and values of the last row's sequence in `layer`, up to the block of its
+    position. There are workgroups for `context` tokens, at most as many as `out` can hold."""
     keys, values = pools.keys[layer], pools.values[layer]
     block_vec4s = [pool.n_bytes // pools.shape.n_blocks // 16 for pool in (keys, values)]
     wanted = blocks_for(context) * max(block_vec4s) // (4 * TOUCH_WORKGROUP)
@@ -187,7 +189,7 @@ def touch_kv(
             "q": q,
             "k_pool": keys,
             "v_pool": values,
-            "block_tables": pools.tables,
+            "block_tables": pools.block_tables,
             "out": out,
         },
         (groups, 1, 1),

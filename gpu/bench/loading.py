@@ -1,12 +1,12 @@
-"""`python -m gpu.bench.loading`: how long loading weights takes, beside one read of their file.
+"""`python -m gpu.bench.loading`: time of loading weights, next to one plain read of their file.
 
-A checkpoint of random bfloat16 weights in a well-known shape is written to a folder of its own and
-loaded onto the device again and again, from the page cache: opened, checked, converted or
-quantised, uploaded, and waited for. Beside it, in turns, stands one read of the file's bytes into
-memory of their own, which whoever loads them cannot do without. The device is open already and no
-plan is recorded. What is quantised is also loaded from the file that an earlier start kept, as
-"q4 kept" (`gpu.checkpoint.kept`). The least of several repetitions counts, of seconds and of
-processor time (of all threads, those of a software device among them).
+A checkpoint of random bfloat16 weights in the shape of a known model is written to a temporary
+folder and loaded repeatedly from the page cache: opened, checked, converted or quantised, uploaded,
+and waited for. Interleaved with that, the file's bytes are read into memory, the least that any
+loader does. The device is already open and no plan is recorded. Quantised weights are also loaded
+from the weight cache, as "q4 kept" (`gpu.checkpoint.weight_cache`). Reported is the least of
+several repetitions, of seconds and of processor time (of all threads, including those of a software
+device).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from gpu.checkpoint.files import WEIGHTS
-from gpu.checkpoint.kept import is_kept, kept_weights
 from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, RandomCheckpoint
 from gpu.checkpoint.reader import Checkpoint
-from gpu.checkpoint.shapes import SHAPES, RandomCheckpoint
+from gpu.checkpoint.weight_cache import is_cacheable, open_weight_cache
 from gpu.checkpoint.weights import WeightLoader
 from gpu.checkpoint.writer import Entry, write_safetensors
 from gpu.config import ModelConfig
@@ -43,7 +43,7 @@ KEEP_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class Elapsed:
     """Seconds, and seconds of processor time."""
 
     wall: float
@@ -51,7 +51,7 @@ class Took:
 
 
 def write_random(config: ModelConfig, folder: Path) -> int:
-    """A model.safetensors of bfloat16 weights. Returns its bytes."""
+    """Write a model.safetensors of bfloat16 weights; return its size in bytes."""
     source = RandomCheckpoint(config)
 
     def entry(name: str) -> Entry:
@@ -65,24 +65,24 @@ def write_random(config: ModelConfig, folder: Path) -> int:
 
 
 def load(device: Device, config: ModelConfig, folder: Path, dtype: str, keep_bytes: int) -> None:
-    """Load the weights in `folder` as `dtype`, and wait until they are there."""
+    """Load the weights in `folder` as `dtype`, and wait until they are on the device."""
     memory, checkpoint = Memory(device), Checkpoint.open(folder)
-    with kept_weights(checkpoint, config, dtype, keep_bytes) as kept:
-        with WeightLoader(checkpoint, memory, dtype, kept=kept) as load:
+    with open_weight_cache(checkpoint, config, dtype, keep_bytes) as weight_cache:
+        with WeightLoader(checkpoint, memory, dtype, weight_cache=weight_cache) as load:
             model = MODELS[config.model_type](config, load, memory, CONTEXT)
         memory.read(model.norm.gain)
 
 
-def took(what: Callable[[], object]) -> Took:
+def measure_seconds(what: Callable[[], object]) -> Elapsed:
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
     what()
-    return Took(time.perf_counter() - wall, time.process_time() - cpu)
+    return Elapsed(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def measure(shape: str, dtypes: list[str], adapter: str | None, repeat: int) -> dict[str, Any]:
-    """The least times of everything, in turns."""
-    config, device = SHAPES[shape], Device.open(adapter)
+    """Return the least times of everything measured, interleaved."""
+    config, device = LLAMA_SHAPES[shape], Device.open(adapter)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["TOKENGLASS_CACHE"] = str(folder / "cache")
@@ -90,16 +90,17 @@ def measure(shape: str, dtypes: list[str], adapter: str | None, repeat: int) -> 
         what: dict[str, Callable[[], object]] = {"read": (folder / WEIGHTS).read_bytes}
         for dtype in dtypes:
             what[dtype] = functools.partial(load, device, config, folder, dtype, 0)
-            if is_kept(dtype):
+            if is_cacheable(dtype):
                 again = functools.partial(load, device, config, folder, dtype, KEEP_BYTES)
                 again()
                 what[f"{dtype} kept"] = again
-        times: dict[str, list[Took]] = {key: [] for key in what}
+        times: dict[str, list[Elapsed]] = {key: [] for key in what}
         for _ in range(repeat):
             for key, do in what.items():
-                times[key].append(took(do))
+                times[key].append(measure_seconds(do))
     least = {
-        key: Took(min(t.wall for t in all), min(t.cpu for t in all)) for key, all in times.items()
+        key: Elapsed(min(t.wall for t in all), min(t.cpu for t in all))
+        for key, all in times.items()
     }
     return {
         "shape": shape,
@@ -114,9 +115,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m gpu.bench.loading", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--shape", choices=SHAPES, default="smol135")
+    parser.add_argument("--shape", choices=LLAMA_SHAPES, default="smol135")
     parser.add_argument("--dtype", action="append", choices=tuple(FORMATS), help="default: all")
-    parser.add_argument("--adapter", help="index or part of the name, see `tokenglass devices`")
+    parser.add_argument("--adapter", help="index or part of its name, see `tokenglass devices`")
     parser.add_argument("--repeat", type=int, default=5)
     args = parser.parse_args(argv)
     dtypes = args.dtype or list(FORMATS)

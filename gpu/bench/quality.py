@@ -1,11 +1,10 @@
-"""What a storage type of the weights costs: its logits against those of float32 weights, on texts
-that the model itself writes with float32 weights.
+"""Quality of a weight format: its logits against those of float32 weights, on text that the model
+generates with float32 weights.
 
-On random ids a trained model is out of its depth: its logits are far from anything it learned, and
-so are the differences between two roundings of it. Text of its own is text as it knows it, needs no
-file, and is the same at every run on a device: BOS (or what lies between documents, or token 0),
-continued at temperature 1 without filters; where a text ends or the context is full, another one
-begins.
+Random ids are out of distribution for a trained model, and so would be the differences between two
+formats. Generated text is in distribution, needs no file, and is the same in every run on a device:
+BOS (or the end-of-text token, or token 0), continued at temperature 1 without filters. When a text
+ends or the context is full, another one begins.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from gpu.step import FROM_GPU, Floats, Row, Step
 Texts = list[list[int]]
 
 N_TOKENS = 512
-"""A few texts: a mean over one short text is the figure of that text."""
+"""Tokens of a few texts: a mean over one short text would depend on that text."""
 PIECE = 32
-"""Tokens written before looking whether the text has ended."""
+"""Tokens generated before checking whether the text has ended."""
 
 
 def compare(reference: Runner, runner: Runner, texts: Texts) -> Divergence:
-    """Both models on the same tokens."""
+    """Return the divergence of `runner` from `reference` on the same tokens."""
     want, got = (
         np.concatenate([all_logits(model, text) for text in texts]) for model in (reference, runner)
     )
@@ -40,7 +39,7 @@ def compare(reference: Runner, runner: Runner, texts: Texts) -> Divergence:
 
 
 def own_texts(runner: Runner, n_tokens: int) -> Texts:
-    """Texts of the model, `n_tokens` together; the random draws of the first have seed 0."""
+    """Generate texts of `n_tokens` tokens in total; text i has seed i."""
     texts: Texts = []
     while (left := n_tokens - sum(map(len, texts))) > 0:
         most = min(left, runner.limits.context)
@@ -49,7 +48,7 @@ def own_texts(runner: Runner, n_tokens: int) -> Texts:
 
 
 def all_logits(runner: Runner, prompt: Sequence[int]) -> Floats:
-    """float32 (len(prompt), vocab_size): after every token of the prompt."""
+    """Return the logits after every token of the prompt: float32 (len(prompt), vocab_size)."""
     runner.begin_slot(0, np.array(prompt, np.uint32))
     runner.set_blocks(0, list(range(blocks_for(len(prompt)))))
     parts = []
@@ -62,7 +61,7 @@ def all_logits(runner: Runner, prompt: Sequence[int]) -> Floats:
 
 
 def _own_text(runner: Runner, most: int, seed: int) -> list[int]:
-    """Up to `most` tokens, without the one that ends the text."""
+    """Generate up to `most` tokens, without the one that ends the text."""
     config = runner.config
     text = [_first_token(config)]
     runner.begin_slot(0, np.array(text, np.uint32))
@@ -77,7 +76,7 @@ def _own_text(runner: Runner, most: int, seed: int) -> list[int]:
 
 
 def _next_steps(first: int, n: int, begin: int, seed: int) -> list[Step]:
-    """Steps of the positions from `first` on; `begin` is the token at 0."""
+    """Return `n` sampling steps from position `first` on; `begin` is the token at 0."""
     return [
         Step(
             (Row(0, i, FROM_GPU if i else begin),),
@@ -88,6 +87,6 @@ def _next_steps(first: int, n: int, begin: int, seed: int) -> list[Step]:
 
 
 def _first_token(config: ModelConfig) -> int:
-    """Of the tokens that end texts the lowest id: what ends turns of a chat is added later to a
-    vocabulary than what lies between documents."""
+    """Return BOS, else the lowest of the end tokens: the end of text, because end-of-turn tokens
+    are added to a vocabulary later."""
     return config.bos_id if config.bos_id is not None else min(config.eos_ids, default=0)

@@ -1,4 +1,4 @@
-"""What was measured, as a table for people and as one JSON object."""
+"""Report of a benchmark, as a table and as one JSON object."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu.bench.contestants import Contestant, Figures, RunnerContestant, times_as_fast
-from gpu.bench.context import AtContext, lines
+from gpu.bench.contestants import Contestant, Figures, RunnerContestant, speedup
+from gpu.bench.context import ContextResult, lines
 from gpu.bench.work import kv_bytes, prefill_flops, weight_bytes
+from gpu.info import DeviceInfo
 from gpu.reference.divergence import Divergence
-from gpu.runner import DeviceInfo
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.peaks import measure_peaks
 
@@ -19,8 +19,11 @@ NOT_PEERS = ("tokenglass", "captured", "floor")
 
 @dataclass(slots=True)
 class Report:
-    """`own` and `others` after their repetitions; `missing`: peers that were asked for and cannot
-    run, with the reason; `peer_devices`: what each peer says it ran on."""
+    """Measurements of `own` and `others`.
+
+    missing       requested peers that cannot run, with the reason
+    peer_devices  the device that each peer reports
+    """
 
     model: str
     dtype: str
@@ -31,7 +34,7 @@ class Report:
     others: Sequence[Contestant]
     peer_devices: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    contexts: list[AtContext] = field(default_factory=list)
+    contexts: list[ContextResult] = field(default_factory=list)
     quality: Divergence | None = None
 
     @property
@@ -66,7 +69,7 @@ class Report:
         }
 
     def lines(self, result: dict[str, Any]) -> list[str]:
-        """`result` of `as_json` for people."""
+        """Return `result` of `as_json` as lines of text."""
         rows = [
             f"{result['device']}",
             f"{self.model}, {self.dtype}, KV cache {self.kv_dtype}, prompt {self.n_prompt}, "
@@ -85,11 +88,11 @@ class Report:
         if self.contexts:
             rows += ["", *lines(self.contexts)]
         if self.quality:
-            rows += ["", f"against f32, on texts of its own: {self.quality}"]
+            rows += ["", f"against f32, on generated text: {self.quality}"]
         return rows
 
     def _beside_peaks(self) -> dict[str, Any]:
-        """What decoding reads and prefill computes, beside what the device reaches."""
+        """Return decoded bytes and prefill operations relative to the device's peaks."""
         runner, figures = self.runner, self.own.figures
         peaks = measure_peaks(runner.gpu)
         n_bytes = weight_bytes(runner) + kv_bytes(runner, self.n_prompt + self.n_tokens // 2)
@@ -105,17 +108,17 @@ class Report:
         }
 
     def _over_floor(self, name: str) -> float | None:
-        """How many times the floor's time."""
+        """Return the time relative to the floor's."""
         floors = [c for c in self.others if c.name == "floor"]
         if not floors:
             return None
-        return round(times_as_fast(floors[0].figures, self.own.figures, name), 3)
+        return round(speedup(floors[0].figures, self.own.figures, name), 3)
 
     def _ratios(self, others: Sequence[Contestant]) -> dict[str, dict[str, float]]:
-        """Our speed over theirs by name."""
+        """Return our speed over each peer's, by name."""
         return {
             kind: {
-                c.name: round(times_as_fast(self.own.figures, c.figures, f"{kind}_tok_s"), 2)
+                c.name: round(speedup(self.own.figures, c.figures, f"{kind}_tok_s"), 2)
                 for c in others
             }
             for kind in ("decode", "prefill")
@@ -132,10 +135,12 @@ def dispatches_per_layer(runner: WgpuRunner) -> int:
 
 
 def _step_times(figures: Figures, runner: WgpuRunner) -> dict[str, Any]:
-    """Of a decode step. What the host needs for a dispatch is told apart: `host_us_per_dispatch` in
-    Python (the step's buffer, then call after call), `host_finish_us_per_dispatch` in the one
-    native call that ends the command buffer. The submission is in `wait_ms`, because some drivers
-    block there until the device takes it."""
+    """Return the times of a decode step.
+
+    Host time per dispatch is `host_us_per_dispatch` in Python (the step's buffer, then one call per
+    command) and `host_finish_us_per_dispatch` in the native call that ends the command buffer. The
+    submission counts in `wait_ms`, because some drivers block there until the device takes it.
+    """
     n = runner.dispatches_per_token
     encode_ms, finish_ms = (_known(figures.median(name)) for name in ("encode_ms", "finish_ms"))
     return {

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, RandomCheckpoint
 from gpu.checkpoint.reader import Checkpoint
-from gpu.checkpoint.shapes import SHAPES, RandomCheckpoint
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import block_bytes, blocks_for
+from gpu.load_options import LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.device import Device
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class BenchModel:
     """A model under the name it is reported by."""
 
     name: str
@@ -24,7 +25,7 @@ class Subject:
     checkpoint: Checkpoint | RandomCheckpoint
 
     @classmethod
-    def from_folder(cls, folder: Path) -> Subject:
+    def from_folder(cls, folder: Path) -> BenchModel:
         """Raises ModelError when the folder holds no model that can be run, or no Llama: what the
         other engines are given, and the floor, are written for its shape."""
         where = folder.resolve()
@@ -35,9 +36,9 @@ class Subject:
         return cls(name, config, Checkpoint.open(folder))
 
     @classmethod
-    def from_shape(cls, name: str) -> Subject:
-        """`name`: one of `gpu.checkpoint.shapes.SHAPES`."""
-        config = SHAPES[name]
+    def from_shape(cls, name: str) -> BenchModel:
+        """`name`: one of `gpu.checkpoint.random_checkpoint.LLAMA_SHAPES`."""
+        config = LLAMA_SHAPES[name]
         return cls(name, config, RandomCheckpoint(config))
 
     def runner(
@@ -49,9 +50,12 @@ class Subject:
             device,
             self.config,
             self.checkpoint,
-            dtype=dtype,
-            kv_dtype=kv_dtype,
-            context=context,
-            kv_bytes=blocks_for(context) * block_bytes(self.config, kv_dtype or FORMATS[dtype].kv),
-            n_slots=1,
+            LoadOptions(
+                dtype=dtype,
+                kv_dtype=kv_dtype,
+                context=context,
+                kv_memory_bytes=blocks_for(context)
+                * block_bytes(self.config, kv_dtype or FORMATS[dtype].kv),
+                slots=1,
+            ),
         )

@@ -1,6 +1,6 @@
-"""Rewrites the README's table of measurements from the benchmark's JSON lines.
+"""Rewrite the tables of docs/benchmarks.md from the benchmark's JSON lines.
 
-python -m gpu.bench.table build/bench.jsonl README.md
+python -m gpu.bench.table build/bench.jsonl docs/benchmarks.md
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-NONE = "–"
+MISSING = "–"
 
 Result = dict[str, Any]
 
 
 def table(results: Sequence[Result]) -> str:
-    """Markdown: the device, a row for each result, then decoding at each context of those that
-    measured it."""
+    """Return Markdown: the device, a row per result, then decoding by context if measured."""
     peers = list(dict.fromkeys(name for result in results for name in result["peers"]))
     head = [
         "model",
@@ -37,16 +36,17 @@ def table(results: Sequence[Result]) -> str:
     if with_contexts:
         lines += [
             "",
-            "A decode step by context (milliseconds; growth of its time and its bytes):",
+            "Decode step by context: milliseconds (growth of time and of bytes read over the "
+            "shortest context):",
             "",
         ]
         lines += _contexts(with_contexts)
     return "\n".join(lines)
 
 
-def put(text: str, name: str, content: str) -> str:
-    """`text` with `content` between the markers of this name. Raises ValueError when they are not
-    there."""
+def replace_section(text: str, name: str, content: str) -> str:
+    """Return `text` with `content` between the markers of this name. Raises ValueError unless they
+    occur exactly once."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     if len(pattern.findall(text)) != 1:
@@ -55,7 +55,7 @@ def put(text: str, name: str, content: str) -> str:
 
 
 def _row(result: Result, peers: Sequence[str]) -> list[str]:
-    """Time as so many times the floor's; speed as so many times a peer's."""
+    """Return a row: times relative to the floor, speeds relative to peers."""
     captured = result["contestants"].get("captured")
     ratios = [result["peers"].get(name) for name in peers]
     return [
@@ -63,7 +63,7 @@ def _row(result: Result, peers: Sequence[str]) -> list[str]:
         result["dtype"],
         _speed(result["prefill_tok_s"]),
         _speed(result["decode_tok_s"]),
-        _speed(captured["decode_tok_s"]) if captured else NONE,
+        _speed(captured["decode_tok_s"]) if captured else MISSING,
         _times(result["prefill_over_floor"]),
         _times(result["decode_over_floor"]),
         *(_times(ratio) for ratio in ratios),
@@ -75,7 +75,7 @@ def _contexts(results: Sequence[Result]) -> list[str]:
     rows = []
     for result in results:
         at = {entry["context"]: entry for entry in result["contexts"]}
-        cells = [_context(at[size]) if size in at else NONE for size in sizes]
+        cells = [_context(at[size]) if size in at else MISSING for size in sizes]
         rows.append([result["model"], result["dtype"], *cells])
     return markdown(["model", "weights", *(f"{size:,}" for size in sizes)], rows)
 
@@ -89,20 +89,20 @@ def _speed(value: float) -> str:
 
 
 def _times(value: float | None) -> str:
-    return NONE if value is None else f"{value:.2f}"
+    return MISSING if value is None else f"{value:.2f}"
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
+    """Return the lines of a table."""
     lines = [head, ["---"] * len(head), *rows]
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def main(results: str, readme: str) -> None:
+def main(results: str, document: str) -> None:
     lines = Path(results).read_text("utf-8").splitlines()
     measured = table([json.loads(line) for line in lines])
-    path = Path(readme)
-    path.write_text(put(path.read_text("utf-8"), "bench", measured), "utf-8")
+    path = Path(document)
+    path.write_text(replace_section(path.read_text("utf-8"), "bench", measured), "utf-8")
 
 
 if __name__ == "__main__":

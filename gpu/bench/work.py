@@ -1,4 +1,4 @@
-"""What a step must do: the bytes it reads, the operations it computes."""
+"""Work that a step must do: bytes read and operations computed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from gpu.runners.wgpu_runner import WgpuRunner
 
 
 def weight_bytes(runner: WgpuRunner) -> int:
-    """Bytes of weights a decode step must read: every matrix once; of an untied embedding one
-    row."""
+    """Return the bytes of weights that a decode step reads: every matrix once, one row of an untied
+    embedding."""
     model, config = runner.model, runner.config
     n_bytes = sum(matrix.n_bytes for matrix in model.matrices())
     if not config.tie_embeddings:
@@ -16,16 +16,18 @@ def weight_bytes(runner: WgpuRunner) -> int:
 
 
 def kv_bytes(runner: WgpuRunner, context: int) -> int:
-    """Bytes of keys and values of `context` tokens."""
+    """Return the bytes of keys and values of `context` tokens."""
     return context * runner.limits.block_bytes // runner.limits.block_tokens
 
 
 def prefill_flops(runner: WgpuRunner, n_prompt: int) -> int:
-    """Operations of a prompt, a multiply-add counted as two: every row through the matrices of the
-    layers and over all keys and values before it, the last one through the output head. Norms,
-    rotary positions, softmax and activations are not counted."""
+    """Return the operations of a prompt, a multiply-add counted as two.
+
+    Counted are the layers' matrices and attention for every row, and the output head for the last
+    one; not norms, RoPE, softmax and activations.
+    """
     model, config = runner.model, runner.config
     layers = sum(matrix.n * matrix.k for matrix in model.layer_matrices())
-    pairs = n_prompt * (n_prompt + 1) // 2  # of a row and a key
+    pairs = n_prompt * (n_prompt + 1) // 2  # (row, key) pairs
     attention = 2 * config.n_layers * config.n_heads * config.head_dim * pairs
     return 2 * (n_prompt * layers + attention + model.head.n * model.head.k)

@@ -1,1 +1,1 @@
-"""What a model's folder holds, and how its weights come to the device: read, packed, listed."""
+"""Checkpoints: reading, packing, listing and uploading a model's weights."""

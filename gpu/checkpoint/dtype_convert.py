@@ -1,9 +1,8 @@
-"""Stored numbers as float32 or float16.
+"""Conversion of stored numbers to float32 or float16.
 
-Work is done in pieces that stay in the processor's cache, in memory that is used again: what the
-system hands out it clears first, which takes longer than the work. NumPy has no bfloat16, and
-rounds to float16 one number at a time; what a bfloat16 is in either is a matter of a few operations
-on its bits, for many at once.
+Work is done in chunks that fit in the processor's cache, with scratch memory that is reused: the
+system clears fresh memory first, which takes longer than the work. NumPy has no bfloat16 and rounds
+to float16 one number at a time, so bfloat16 is converted with vectorised operations on its bits.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-PIECE = 1 << 18
-"""Numbers worked on at a time. Smaller ones leave threads waiting for the interpreter's lock."""
+CHUNK_NUMBERS = 1 << 18
+"""Numbers per chunk. With smaller chunks, threads wait for the interpreter's lock."""
 
 Array = npt.NDArray[Any]
 
@@ -25,26 +24,30 @@ SIGN, MAGNITUDE = np.uint16(0x8000), np.uint16(0x7FFF)
 BF16_INFINITY = 0xFF << 7
 F16_INFINITY = 0x1F << 10
 BF16_65536 = (127 + 16) << 7
-"""float16 ends at 65504, and bfloat16 has nothing between 65280 and this."""
+"""Least bfloat16 that overflows float16: float16 ends at 65504, and bfloat16 has nothing between
+65280 and 65536."""
 BF16_NORMAL = (127 - 14) << 7
-"""2^-14, the least float16 with all its digits."""
+"""2^-14, the smallest normal float16."""
 REBIASED = np.uint16((127 - 15) << 7)
-"""What the exponents of the two differ by."""
+"""Difference of the exponent biases of bfloat16 and float16, at bfloat16's exponent bits."""
 
 
 def convert(stored: Array, out: Array) -> bool:
-    """Fill `out`, float32 or float16, with `stored`: float32, float16, or the bits of bfloat16 as
-    uint16; contiguous, of the same shape. Exact, or rounded to nearest. Are all of `out` finite?"""
+    """Fill `out` with `stored`, exactly or rounded to nearest; return whether all of it is finite.
+
+    `stored` is float32, float16, or bfloat16 as uint16 bits. `out` is float32 or float16,
+    contiguous, of the same shape.
+    """
     if stored.dtype != np.uint16:
         step = _rounded
     else:
         step = _bfloat16_as_float32 if out.dtype == np.float32 else _bfloat16_as_float16
-    finite = [step(*piece) for piece in _pieces(stored, out)]  # to the end, also after a fault
+    finite = [step(*chunk) for chunk in _chunks(stored, out)]  # a list: `out` is always filled
     return all(finite)
 
 
 class _Scratch(threading.local):
-    """Memory of one thread, for a piece or more; holds anything."""
+    """Reusable memory of one thread; its contents are undefined."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, Array] = {}
@@ -62,14 +65,14 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def _pieces(stored: Array, out: Array) -> Iterator[tuple[Array, Array]]:
-    """Flat where both lie in one piece, else some rows at a time."""
+def _chunks(stored: Array, out: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield chunks of both arrays: flat if both are contiguous, else some rows at a time."""
     if stored.flags.c_contiguous and out.flags.c_contiguous:
         stored, out = stored.reshape(-1), out.reshape(-1)
     while stored.ndim > 2 and len(stored) == 1:
         stored, out = stored[0], out[0]
     width = stored.size // max(1, len(stored))
-    step = max(1, PIECE // max(1, width))
+    step = max(1, CHUNK_NUMBERS // max(1, width))
     for start in range(0, len(stored), step):
         yield stored[start : start + step], out[start : start + step]
 
@@ -85,7 +88,7 @@ def _rounded(stored: Array, out: Array) -> bool:
 
 
 def _bfloat16_as_float32(stored: Array, out: Array) -> bool:
-    """The upper half of a float32."""
+    """Convert by shifting: bfloat16 is the upper half of a float32."""
     bits = out.view(np.uint32)
     bits[...] = stored
     np.left_shift(bits, np.uint32(16), out=bits)
@@ -94,7 +97,7 @@ def _bfloat16_as_float32(stored: Array, out: Array) -> bool:
 
 
 def _bfloat16_as_float16(stored: Array, out: Array) -> bool:
-    """Three more digits, and a smaller exponent; what becomes subnormal is rounded by NumPy."""
+    """Convert by rebiasing the exponent; NumPy rounds what becomes subnormal."""
     magnitude, sign = _scratch("magnitude", stored.shape), _scratch("sign", stored.shape)
     is_small = _scratch("small", stored.shape, np.bool_)
     np.bitwise_and(stored, MAGNITUDE, out=magnitude)

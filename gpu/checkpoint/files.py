@@ -1,12 +1,12 @@
-"""Weight files, mapped and checked: where every tensor's bytes lie.
+"""Memory-mapped safetensors files, checked before use.
 
 A safetensors file is 8 bytes with the length of the header (little-endian), the header as JSON,
-then the tensors' bytes without gaps. A file may lie about all of it, so every number is checked
-against the file's true size before anything is read. `gpu.checkpoint.writer` writes such files with
-the safetensors library. Its reader is not used here, for three reasons: it copies each tensor it
-gives, where a matrix larger than the free memory has to be streamed to the device from the mapped
-file; its arrays for NumPy have no bfloat16; and its errors do not name the tensor at fault. For
-GGUF see `gpu.checkpoint.gguf_weights`.
+then the tensors' bytes without gaps. Any of it may be wrong or malicious, so every number is
+checked against the file's true size before anything is read. `gpu.checkpoint.writer` writes such
+files with the safetensors library. Its reader is not used here, for three reasons: it copies each
+tensor, but a matrix larger than the free memory must be streamed to the device from the mapped
+file; its NumPy arrays have no bfloat16; and its errors do not name the faulty tensor. For GGUF see
+`gpu.checkpoint.gguf_weights`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import ModelError
-from gpu.json_object import JsonObject, parse_json, shown
-from gpu.regular_file import open_regular
+from gpu.files.json_object import JsonObject, parse_json, shown
+from gpu.files.regular_file import open_regular
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
-"""No path separators: an index must not reach out of its folder."""
+"""File names that an index may contain: without path separators, so that it cannot leave its
+folder."""
 MAX_HEADER_BYTES = 16 << 20
-"""The safetensors project allows 100 MB. Reading one takes several times as much memory, and the
-largest real ones, of a model with 36,000 tensors in one file, have 5 MB."""
+"""Largest header that is read. The safetensors project allows 100 MB, but parsing takes several
+times as much memory. The largest real headers, of a model with 36,000 tensors in one file, have 5
+MB."""
 MAX_TENSORS = 1 << 16
-"""Tensors of one file."""
+"""Most tensors in one file."""
 MAX_PARTS = 4 * MAX_TENSORS
-"""Objects and lists in a header, where every tensor has three."""
+"""Most objects and lists in a header; every tensor has three."""
 MAX_INDEXED = 1 << 18
-"""Tensors of all files that an index names: DeepSeek-V3 has 91,000."""
+"""Most tensors named by an index: DeepSeek-V3 has 91,000."""
 
 BITS = {
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32,
@@ -50,11 +52,11 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where a tensor lies: its bytes in the mapped file at `path`.
+    """One tensor of a checkpoint: name, type, shape and its bytes in the mapped file at `path`.
 
-    rows        which row of the file each of its rows is; None: they are in order
-    transposed  the file has its columns as rows
-    plus        is added to each number of the file
+    rows        file row of each of its rows; None: in order
+    transposed  the file stores its columns as rows
+    plus        added to each number of the file
     """
 
     name: str
@@ -68,7 +70,7 @@ class Tensor:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """As it lies in the file."""
+        """Shape in the file."""
         return self.shape[::-1] if self.transposed else self.shape
 
     @property
@@ -77,15 +79,16 @@ class Tensor:
 
 
 def open_shards(folder: Path) -> dict[str, Tensor]:
-    """Tensors of the files that the index names. The files lie beside the index, nowhere else."""
+    """Return the tensors of all files that the index in `folder` names. The files must be in the
+    same folder."""
     index = JsonObject.read(folder / INDEX)
     weight_map = index.object("weight_map")
     if not weight_map.values:
         raise index.error("weight_map", "an object that names the file of each tensor")
     if len(weight_map.values) > MAX_INDEXED:
         raise ModelError(
-            f"{index.where}: names {len(weight_map.values)} tensors; {MAX_INDEXED} is the most "
-            "that is read"
+            f"{index.where}: names {len(weight_map.values)} tensors; at most {MAX_INDEXED} are "
+            "supported"
         )
     files: dict[str, dict[str, Tensor]] = {}
     tensors: dict[str, Tensor] = {}
@@ -97,19 +100,20 @@ def open_shards(folder: Path) -> dict[str, Tensor]:
             files[file] = open_safetensors(folder / file)
         if name not in files[file]:
             raise ModelError(
-                f"{index.where}: says that tensor {shown(name)} is in {file}: it is not"
+                f"{index.where}: expected tensor {shown(name)} in {file}, but that file does not "
+                "have it; download both again"
             )
         tensors[name] = files[file][name]
     return tensors
 
 
 def open_safetensors(path: Path) -> dict[str, Tensor]:
-    """Map one file and check that its header describes all of its bytes, once each."""
+    """Map one file and check that its header describes all of its bytes exactly once."""
     return open_with_metadata(path)[1]
 
 
 def open_with_metadata(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """As `open_safetensors`, with the strings that the file holds beside its tensors."""
+    """Return the string metadata of a file, and its tensors as `open_safetensors` does."""
     data = _mapped(path)
     header = _header(path, data)
     metadata = _strings(header.pop("__metadata__", None))
@@ -122,7 +126,7 @@ def open_with_metadata(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _mapped(path: Path) -> Bytes:
-    """The bytes of a file, as a plain array: slicing a memmap costs four times as much."""
+    """Return the bytes of a file as a plain array: slicing a memmap takes four times as long."""
     with open_regular(path) as file:
         n_bytes = os.fstat(file.fileno()).st_size
         if n_bytes < 8:
@@ -134,7 +138,7 @@ def _mapped(path: Path) -> Bytes:
 
 
 def _header(path: Path, data: Bytes) -> dict[str, Any]:
-    """Entries of tensors by name, and what the file holds beside them; none of it is checked."""
+    """Return the parsed header: entries by name, unchecked."""
     header_bytes = int.from_bytes(data[:8].tobytes(), "little")
     if not 2 <= header_bytes <= len(data) - 8:
         raise ModelError(
@@ -143,21 +147,20 @@ def _header(path: Path, data: Bytes) -> dict[str, Any]:
         )
     if header_bytes > MAX_HEADER_BYTES:
         raise ModelError(
-            f"{path}: the header says it has {header_bytes} bytes; {MAX_HEADER_BYTES} is the most "
-            "that is read"
+            f"{path}: the header says it has {header_bytes} bytes; at most {MAX_HEADER_BYTES} are "
+            "supported"
         )
     text = data[8 : 8 + header_bytes].tobytes()
     n_tensors = text.count(b'"data_offsets"')  # before the text is parsed into a lot of memory
     if n_tensors > MAX_TENSORS:
         raise ModelError(
-            f"{path}: the header has {n_tensors} tensors; {MAX_TENSORS} is the most that is read "
-            "of one file"
+            f"{path}: the header has {n_tensors} tensors; at most {MAX_TENSORS} per file are "
+            "supported"
         )
     n_parts = text.count(b"{") + text.count(b"[")  # those in strings too: some metadata is JSON
     if n_parts > MAX_PARTS:
         raise ModelError(
-            f"{path}: the header has {n_parts} objects and lists; {MAX_PARTS} is the most that is "
-            "read"
+            f"{path}: the header has {n_parts} objects and lists; at most {MAX_PARTS} are supported"
         )
     header = parse_json(text, f"{path}: header")
     if not isinstance(header, dict):
@@ -166,14 +169,15 @@ def _header(path: Path, data: Bytes) -> dict[str, Any]:
 
 
 def _strings(metadata: Any) -> dict[str, str]:
-    """What is not as the format says does not matter to a model."""
+    """Return the string entries of the metadata; anything malformed is ignored, models do not use
+    it."""
     if not isinstance(metadata, dict):
         return {}
     return {key: value for key, value in metadata.items() if isinstance(value, str)}
 
 
 Span = tuple[str, str, tuple[int, ...], int, int]
-"""Name, dtype, shape, and where its bytes begin and end after the header."""
+"""Name, dtype, shape, and begin and end of its bytes after the header."""
 
 
 def _check_entry(path: Path, name: str, entry: Any, body_bytes: int) -> Span:
@@ -214,7 +218,7 @@ def _are_span(value: Any) -> TypeGuard[list[int]]:
 
 
 def _entry_error(fields: JsonObject) -> ModelError:
-    """Error about an entry that does not describe a tensor."""
+    """Return the error for an entry that does not describe a tensor."""
     fields.choice("dtype", tuple(BITS))
     if not _are_sizes(fields.get("shape")):
         return fields.error("shape", "a list of sizes")

@@ -1,10 +1,10 @@
-"""Rows of a matrix that lie abreast on the device: the first block of each of some rows, then the
-second of each, and so on, then in the same order the grids of those blocks.
+"""Interleaved layout of packed rows: the first block of each of n rows, then the second of each,
+and so on, then the scales of those blocks in the same order.
 
-A software device has every lane walk neighbouring rows of a weight, block by block. Row after row,
-those are as many places in memory as there are rows, far more than a processor fetches ahead of;
-abreast, a lane reads on where it is, and finds the grids of several of its rows in one load of 16
-bytes. In a texture, whose lines are limited in number, more rows find room.
+On a software device every invocation reads neighbouring rows of a weight block by block. Row by
+row, that is as many streams through memory as there are rows, more than a processor prefetches.
+Interleaved, an invocation reads one stream and loads the scales of several rows with one 16-byte
+load. A texture, which has a limited number of lines, also holds more rows this way.
 """
 
 from __future__ import annotations
@@ -19,61 +19,76 @@ from gpu.checkpoint.packing import FORMATS, U32, row_words, weight_words
 from gpu.webgpu.buffers import TEXEL_WORDS
 from gpu.webgpu.device import Device
 
-SOFTWARE_ROWS = 8
-"""As many as a lane multiplies with where a step has one row (`gpu.webgpu.tiling.SOFTWARE`)."""
+INTERLEAVED_ROWS = 8
+"""Rows per group: as many as an invocation multiplies in a one-row pass
+(`gpu.webgpu.tiling.SOFTWARE`)."""
 
 
-def rows_abreast(device: Device, dtype: str, k: int, n: int, together: int) -> int:
-    """How many rows of `k` weights lie abreast on `device` where they come in multiples of `n`, and
-    shards hold multiples of `together` rows and of what lies abreast."""
-    if not device.info.software or n % SOFTWARE_ROWS:
+def rows_interleaved(device: Device, dtype: str, k: int, n: int, group_rows: int) -> int:
+    """Return how many rows of `k` weights are interleaved on `device`; 1 means none.
+
+    n           rows come in multiples of this
+    group_rows  shards hold multiples of this and of the interleaved rows
+    """
+    if not device.policy.interleaves_weights or n % INTERLEAVED_ROWS:
         return 1
-    least = math.lcm(together, SOFTWARE_ROWS)
-    return SOFTWARE_ROWS if max_rows(device, row_words(dtype, k), SOFTWARE_ROWS) >= least else 1
+    least = math.lcm(group_rows, INTERLEAVED_ROWS)
+    return (
+        INTERLEAVED_ROWS
+        if max_shard_rows(device, row_words(dtype, k), INTERLEAVED_ROWS) >= least
+        else 1
+    )
 
 
-def max_rows(device: Device, words: int, abreast: int) -> int:
-    """Of so many words each and so many abreast, how many rows one shard can have."""
+def max_shard_rows(device: Device, words: int, interleaved: int) -> int:
+    """Return the most rows of one shard, for rows of `words` words of which `interleaved` share a
+    line."""
     rows = device.max_binding_bytes // (4 * words)
-    if not device.weights_in_textures:
+    if not device.policy.weights_in_textures:
         return rows
-    is_too_wide = words * abreast // TEXEL_WORDS > device.max_texture_side
-    return 0 if is_too_wide else min(rows, device.max_texture_side * abreast)
+    is_too_wide = words * interleaved // TEXEL_WORDS > device.max_texture_side
+    return 0 if is_too_wide else min(rows, device.max_texture_side * interleaved)
 
 
-def abreast(dtype: str, k: int, packed: U32, n: int, out: U32) -> U32:
-    """Packed rows of `k` weights (a multiple of `n`, row_words) as they lie on the device, `n` of
-    them abreast, in `out` of the same shape."""
-    for rows, laid in zip(_rows(dtype, k, packed, n), _laid(dtype, k, out, n), strict=True):
-        laid[:] = rows.swapaxes(1, 2)
+def interleave(dtype: str, k: int, packed: U32, n: int, out: U32) -> U32:
+    """Interleave packed rows of `k` weights, `n` at a time, into `out`.
+
+    packed and out: (rows, row_words), rows a multiple of `n`.
+    """
+    for rows, interleaved in zip(
+        _rows(dtype, k, packed, n), _interleaved(dtype, k, out, n), strict=True
+    ):
+        interleaved[:] = rows.swapaxes(1, 2)
     return out
 
 
-def one_by_one(dtype: str, k: int, laid: U32, n: int) -> U32:
-    """What `abreast` was given."""
-    packed = np.empty_like(laid)
-    for rows, together in zip(_rows(dtype, k, packed, n), _laid(dtype, k, laid, n), strict=True):
-        rows[:] = together.swapaxes(1, 2)
+def deinterleave(dtype: str, k: int, interleaved: U32, n: int) -> U32:
+    """Invert `interleave`."""
+    packed = np.empty_like(interleaved)
+    for rows, in_groups in zip(
+        _rows(dtype, k, packed, n), _interleaved(dtype, k, interleaved, n), strict=True
+    ):
+        rows[:] = in_groups.swapaxes(1, 2)
     return packed
 
 
 def _rows(dtype: str, k: int, packed: U32, n: int) -> list[npt.NDArray[Any]]:
-    """Blocks (rows / n, n, blocks, words), and grids (rows / n, n, grids, 1)."""
+    """Return views of row-major rows: blocks (rows / n, n, blocks, words) and, for quantised types,
+    scales (rows / n, n, scales, 1)."""
     groups, end = len(packed) // n, weight_words(dtype, k)
-    return [part.reshape(groups, n, -1, together) for part, together in _parts(dtype, packed, end)]
+    return [part.reshape(groups, n, -1, unit) for part, unit in _parts(dtype, packed, end)]
 
 
-def _laid(dtype: str, k: int, laid: U32, n: int) -> list[npt.NDArray[Any]]:
-    """Blocks (rows / n, blocks, n, words), and grids (rows / n, grids, n, 1)."""
-    groups, end = laid.reshape(len(laid) // n, -1), n * weight_words(dtype, k)
-    return [
-        part.reshape(len(groups), -1, n, together) for part, together in _parts(dtype, groups, end)
-    ]
+def _interleaved(dtype: str, k: int, interleaved: U32, n: int) -> list[npt.NDArray[Any]]:
+    """Return views of interleaved rows: blocks (rows / n, blocks, n, words) and, for quantised
+    types, scales (rows / n, scales, n, 1)."""
+    groups, end = interleaved.reshape(len(interleaved) // n, -1), n * weight_words(dtype, k)
+    return [part.reshape(len(groups), -1, n, unit) for part, unit in _parts(dtype, groups, end)]
 
 
 def _parts(dtype: str, lines: U32, end: int) -> list[tuple[npt.NDArray[Any], int]]:
-    """The blocks of each line, which end at word `end`, in words, and after them the grids, where
-    there are any, each a number; how many of these stay together."""
-    blocks, grids, format = lines[:, :end], lines[:, end:], FORMATS[dtype]
+    """Split each line at word `end` into blocks and scales (if the type has any), each with the
+    number of elements that stay together."""
+    blocks, scales, format = lines[:, :end], lines[:, end:], FORMATS[dtype]
     parts: list[tuple[npt.NDArray[Any], int]] = [(blocks, format.block_words)]
-    return [*parts, (grids.view(f"u{format.grid_bytes}"), 1)] if format.grid_bytes else parts
+    return [*parts, (scales.view(f"u{format.scale_bytes}"), 1)] if format.scale_bytes else parts

@@ -1,8 +1,7 @@
-"""What a model is made of, from the headers of its files and its config alone: no weight is read.
+"""List of a model's tensors, made from file headers and config alone: no weight is read.
 
-Every tensor of the checkpoint with its part in the model, the dispatch that reads it, and, for a
-storage type, how it lies on the device: the sizes follow from the shapes, so they are known before
-(and without) loading.
+Each entry has the tensor's role in the model, the dispatches that read it and, for a storage type,
+its size on the device. Sizes follow from shapes, so they are known without loading.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from gpu.architectures.common.tensor_map import Kind, Layout, TensorMap, TensorMatch
 from gpu.checkpoint.packing import BLOCK, FORMATS, row_words
-from gpu.checkpoint.parts import Found, Kind, Lies, Names, has_biases, names_of
 from gpu.checkpoint.reader import NOT_PARAMETERS, Checkpoint
+from gpu.checkpoint.tensor_map import has_biases, tensor_map_of
 from gpu.config import ModelConfig, RopeConfig
 from gpu.errors import ModelError
 
@@ -24,17 +24,17 @@ ALL = Fraction(1)
 
 
 class TensorEntry(msgspec.Struct, frozen=True):
-    """One tensor.
+    """One tensor of a checkpoint.
 
     dtype, shape, n_bytes  as saved; `n_bytes` is 0 for a tied matrix that was not saved
-    parameters    its weights; 0 where they are another tensor's, or computed
-    share         of all parameters
-    kind, layer   what it belongs to; "unused": the engine does not read it
-    tied_to       the tensor whose numbers are used instead of its own
+    parameters    number of weights; 0 if they belong to another tensor or are computed
+    share         share of all parameters
+    kind, layer   part of the model; "unused": the engine does not read it
+    tied_to       tensor whose numbers are used instead of its own
     read_by       labels of the dispatches that read it
-    device_dtype, device_bytes  how it lies on the device; None without a storage type
-    token_bytes   what one decode token reads of that, each byte counted once; of experts the share
-                  that a token is given to, as if all of a layer were used alike
+    device_dtype, device_bytes  storage on the device; None without a storage type
+    token_bytes   device bytes read per decode token, each byte counted once; of experts the share
+                  that one token is routed to, assuming uniform use of a layer's experts
     """
 
     name: str
@@ -53,13 +53,13 @@ class TensorEntry(msgspec.Struct, frozen=True):
 
 
 class RopeTable(msgspec.Struct, frozen=True):
-    """Rotary frequencies of a head, a number for each pair of its dimensions that is turned; none
-    where the model has no rotary positions.
+    """Rotary frequencies, one per rotary pair of a head; empty for a model without rotary
+    positions.
 
-    inv_freq    radians by which one position turns the pair
-    wavelength  positions of a whole turn, 2π / inv_freq
-    unscaled    the wavelength without the scaling
-    low_freq_factor, high_freq_factor, original_context  None but for the llama3 scaling
+    inv_freq    radians per position
+    wavelength  positions per full rotation, 2π / inv_freq
+    unscaled    wavelength without the scaling
+    low_freq_factor, high_freq_factor, original_context  None except for llama3 scaling
     """
 
     theta: float
@@ -76,9 +76,9 @@ class RopeTable(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, config: ModelConfig) -> RopeTable:
-        rope, turned = config.rope, config.turned_dim
-        inv_freq = rope.inv_freq(turned)
-        plain = RopeConfig(rope.theta).inv_freq(turned)
+        rope, rotary_dim = config.rope, config.rope_dim
+        inv_freq = rope.inv_freq(rotary_dim)
+        unscaled = RopeConfig(rope.theta).inv_freq(rotary_dim)
         llama3 = rope.scaling == "llama3"
         return cls(
             theta=rope.theta,
@@ -88,7 +88,7 @@ class RopeTable(msgspec.Struct, frozen=True):
             context=config.context,
             inv_freq=tuple(inv_freq.tolist()),
             wavelength=tuple((2 * math.pi / inv_freq).tolist()),
-            unscaled=tuple((2 * math.pi / plain).tolist()),
+            unscaled=tuple((2 * math.pi / unscaled).tolist()),
             low_freq_factor=rope.low_freq_factor if llama3 else None,
             high_freq_factor=rope.high_freq_factor if llama3 else None,
             original_context=rope.original_context if llama3 else None,
@@ -96,8 +96,10 @@ class RopeTable(msgspec.Struct, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """All tensors in the order in which a step reads them, unused ones last, and their sums.
-    `dtype`: the storage type that the figures of the device are for; without one these are None."""
+    """All tensors in the order in which a pass reads them, unused ones last, and their totals.
+
+    `dtype`: storage type of the device figures; if it is None, so are they.
+    """
 
     tensors: tuple[TensorEntry, ...]
     parameters: int
@@ -109,17 +111,20 @@ class Inventory(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_folder(cls, folder: str | Path, dtype: str | None = None) -> Inventory:
-        """Of a model folder; `dtype` is one of `gpu.checkpoint.packing.FORMATS`. Raises ModelError
-        for a folder that cannot be run."""
+        """Return the inventory of a model folder.
+
+        `dtype` is one of `gpu.checkpoint.packing.FORMATS`. Raises ModelError for a folder that
+        cannot be run.
+        """
         return cls.of(ModelConfig.from_folder(folder), Checkpoint.open(folder), dtype)
 
     @classmethod
     def of(cls, config: ModelConfig, checkpoint: Checkpoint, dtype: str | None = None) -> Inventory:
-        """As `from_folder`, of what has been opened already."""
+        """Return the inventory of an opened checkpoint; see `from_folder`."""
         if dtype is not None and dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
         total = checkpoint.parameters(config.tie_embeddings)
-        known, names = names_of(config, checkpoint), list(checkpoint.names())
+        known, names = tensor_map_of(config, checkpoint), list(checkpoint.names())
         has_head = known.head in checkpoint
         if config.tie_embeddings and known.embedding in checkpoint and not has_head:
             names.append(known.head)
@@ -164,20 +169,23 @@ def _entry(
     )
 
 
-# ---- what a tensor is to the model -----------------------------------------------------------
+# ---- roles -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """`place`: what comes first in a step sorts first. `used`: the share of the tensors of this
-    kind that one token reads."""
+    """Use of a tensor in the model.
+
+    place  sort key: tensors that a pass reads first sort first
+    used   share of the tensors of this kind that one token reads
+    """
 
     kind: Kind
     place: tuple[int, int, int, int, bool] = (4, 0, 0, 0, False)
     layer: int | None = None
     read_by: tuple[str, ...] = ()
     tied_to: str | None = None
-    lies: Lies = "padded"
+    layout: Layout = "padded"
     used: Fraction = ALL
 
     @property
@@ -188,38 +196,38 @@ class _Role:
 _UNUSED = _Role("unused")
 
 
-def _role(config: ModelConfig, names: Names, name: str) -> _Role:
-    """What the architecture in `gpu.models` does with a tensor of this name."""
-    if config.tie_embeddings and name == names.head:
-        return _Role("head", (3, 0, 0, 0, False), tied_to=names.embedding, read_by=("head",))
-    found = names.find(name)
+def _role(config: ModelConfig, tensors: TensorMap, name: str) -> _Role:
+    """Return how the architecture in `gpu.models` uses the tensor called `name`."""
+    if config.tie_embeddings and name == tensors.head:
+        return _Role("head", (3, 0, 0, 0, False), tied_to=tensors.embedding, read_by=("head",))
+    found = tensors.find(name)
     if found is None:
         return _UNUSED
-    layer, part = found.layer, found.part
-    if (found.is_bias and not has_biases(config, part)) or (layer or 0) >= config.n_layers:
+    layer, role = found.layer, found.role
+    if (found.is_bias and not has_biases(config, role)) or (layer or 0) >= config.n_layers:
         return _UNUSED
-    experts = config.experts if part.routed else None
-    if experts and found.expert >= experts.n:
+    experts = config.experts if role.routed else None
+    if experts and found.expert >= experts.n_experts:
         return _UNUSED
-    lies = part.bias_lies if found.is_bias else part.lies
+    layout = role.bias_layout if found.is_bias else role.layout
     if layer is None:
-        read_by = part.ops
-        if config.tie_embeddings and name == names.embedding:
-            read_by = (part.op, "head")
-        return _Role(part.kind, _outside(names, found), None, read_by, lies=lies)
-    place = 1, layer, list(names.parts_of(layer)).index(found.module), found.expert, found.is_bias
-    read_by = tuple(f"layer{layer:02}.{op}" for op in part.ops)
-    used = Fraction(experts.per_token, experts.n) if experts else ALL
-    return _Role(part.kind, place, layer, read_by, lies=lies, used=used)
+        read_by = role.ops
+        if config.tie_embeddings and name == tensors.embedding:
+            read_by = (role.op, "head")
+        return _Role(role.kind, _outside(tensors, found), None, read_by, layout=layout)
+    place = 1, layer, list(tensors.roles(layer)).index(found.module), found.expert, found.is_bias
+    read_by = tuple(f"layer{layer:02}.{op}" for op in role.ops)
+    used = Fraction(experts.experts_per_token, experts.n_experts) if experts else ALL
+    return _Role(role.kind, place, layer, read_by, layout=layout, used=used)
 
 
-def _outside(names: Names, found: Found) -> tuple[int, int, int, int, bool]:
-    if found.module in names.first:
-        return 0, 0, list(names.first).index(found.module), 0, found.is_bias
-    return 2, 0, list(names.last).index(found.module), 0, found.is_bias
+def _outside(tensors: TensorMap, found: TensorMatch) -> tuple[int, int, int, int, bool]:
+    if found.module in tensors.before:
+        return 0, 0, list(tensors.before).index(found.module), 0, found.is_bias
+    return 2, 0, list(tensors.after).index(found.module), 0, found.is_bias
 
 
-# ---- how a tensor lies on the device ---------------------------------------------------------
+# ---- storage on the device -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,19 +238,19 @@ class _Stored:
 
 
 def _stored(role: _Role, shape: tuple[int, ...], dtype: str) -> _Stored:
-    """As `gpu.checkpoint.weights.WeightLoader` does: matrices packed row by row, vectors as
-    float32."""
+    """Return the storage on the device as `gpu.checkpoint.weights.WeightLoader` makes it: matrices
+    packed row by row, vectors as float32."""
     if len(shape) <= 1:
-        n_bytes = _vector_bytes(role.lies, math.prod(shape))
+        n_bytes = _vector_bytes(role.layout, math.prod(shape))
         return _Stored("f32", n_bytes, n_bytes)
-    if role.lies == "table":
+    if role.layout == "table":
         row = 4 * _padded(shape[1])
         return _Stored("f32", shape[0] * row, row)
     if role.kind in ("embedding", "head"):
         dtype = FORMATS[dtype].vocabulary
-    if role.lies == "exact":
+    if role.layout == "exact":
         dtype = "f32"
-    *several, k = reversed(shape) if role.lies == "transposed" else shape
+    *several, k = reversed(shape) if role.layout == "transposed" else shape
     n = math.prod(several)
     row = 4 * row_words(dtype, k)
     if role.kind != "embedding":
@@ -250,10 +258,10 @@ def _stored(role: _Role, shape: tuple[int, ...], dtype: str) -> _Stored:
     return _Stored(dtype, n * row, row + (n * row if "head" in role.read_by else 0))
 
 
-def _vector_bytes(lies: Lies, n: int) -> int:
-    if lies == "joined":
+def _vector_bytes(layout: Layout, n: int) -> int:
+    if layout == "concatenated":
         return 4 * n
-    if lies == "paired":
+    if layout == "paired":
         return 4 * _padded(2 * n) // 2
     return 4 * _padded(n)
 

@@ -1,8 +1,8 @@
-"""Matrices of a checkpoint as they lie on the device.
+"""Matrices of a checkpoint on the device.
 
-A matrix is stored row by row, each row padded with zeros to whole blocks of 32 weights, packed as
-`gpu.checkpoint.packing` says; on some devices several rows lie abreast (`gpu.checkpoint.abreast`).
-What exceeds the largest binding of the device is cut into shards of whole rows.
+A matrix is stored row by row, each row padded with zeros to whole blocks of 32 weights and packed
+as in `gpu.checkpoint.packing`. On some devices rows are interleaved (`gpu.checkpoint.interleaved`).
+A matrix larger than the device's largest binding is cut into shards of whole rows.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.laid import Laid
 from gpu.checkpoint.packing import BLOCK, FORMATS
+from gpu.checkpoint.row_layout import RowLayout
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
 
@@ -29,8 +29,12 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A weight of `n` outputs × `k` inputs, `abreast` rows side by side. `sources`: the checkpoint
-    tensors it was made of; `laid`: tells how."""
+    """A weight of `n` outputs × `k` inputs.
+
+    sources      checkpoint tensors it was made of
+    row_layout   returns the source and row of each of its rows; None: not recorded
+    interleaved  rows interleaved with each other; 1: none
+    """
 
     name: str
     n: int
@@ -38,17 +42,17 @@ class Matrix:
     dtype: str
     shards: tuple[Shard, ...]
     sources: tuple[str, ...]
-    laid: Callable[[], Laid] | None = None
-    abreast: int = 1
+    row_layout: Callable[[], RowLayout] | None = None
+    interleaved: int = 1
 
     @property
     def blocks(self) -> int:
-        """Blocks of 32 weights in a row."""
+        """Blocks of 32 weights per row."""
         return padded(self.k) // BLOCK
 
     @property
     def row_loads(self) -> int:
-        """Loads of 16 bytes that hold the weights of a row."""
+        """16-byte loads that hold the weights of a row."""
         return self.blocks * FORMATS[self.dtype].block_words // 4
 
     @property
@@ -58,10 +62,14 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class ExpertStack:
-    """A weight of each expert of a layer, `n` rows of `matrix` for each, one below the other; no
-    expert lies in two shards. `host`: where there is not room for all, all of them as they lie on
-    the device, (experts · n, words); None: they are there. `modules`: of each expert those whose
-    rows its matrix has in turn, as `gpu.checkpoint.parts.expert_modules` names them."""
+    """A weight of the experts of a layer: `n` rows of `matrix` per expert, stacked.
+
+    No expert spans two shards.
+
+    host     all experts in device layout, (experts · n, words), if the device holds only some
+    modules  per expert, the modules whose rows alternate in its matrix, named as in
+             `gpu.checkpoint.tensor_map.expert_modules`
+    """
 
     matrix: Matrix
     n: int
@@ -70,16 +78,16 @@ class ExpertStack:
 
     @property
     def n_slots(self) -> int:
-        """Experts there is room for."""
+        """Expert slots on the device."""
         return self.matrix.n // self.n
 
     @property
     def expert_bytes(self) -> int:
-        """Of one of them."""
+        """Bytes of one expert."""
         return self.matrix.n_bytes // self.n_slots
 
-    def bring(self, memory: Memory, expert: int, slot: int) -> None:
-        """Copy an expert from the host to a slot."""
+    def upload(self, memory: Memory, expert: int, slot: int) -> None:
+        """Copy an expert from the host to an expert slot."""
         assert self.host is not None
         first = slot * self.n
         shard = next(s for s in self.matrix.shards if s.first <= first < s.first + s.n_rows)

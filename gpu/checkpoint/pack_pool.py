@@ -1,4 +1,4 @@
-"""Pieces of matrices, packed on threads ahead of the one that puts them in place."""
+"""Thread pool that packs chunks of matrices ahead of the thread that uploads them."""
 
 from __future__ import annotations
 
@@ -12,71 +12,74 @@ import numpy as np
 import numpy.typing as npt
 
 WORKERS = max(1, min(4, (os.cpu_count() or 1) - 1))
-"""Threads that pack; a core is left for the one that copies to the device."""
-AHEAD = 4
-"""Pieces that may wait to be put in place."""
+"""Packing threads; one core is left for the thread that copies to the device."""
+MAX_WAITING = 4
+"""Packed chunks that may wait to be written."""
 
 Packed = npt.NDArray[Any]
 
 
-class Room:
-    """Memory for a piece, used again and again: what the system hands out it clears first."""
+class PackBuffer:
+    """Memory for one chunk, reused: the system clears fresh memory first, which takes time."""
 
     def __init__(self) -> None:
         self._words = np.empty(0, np.uint32)
         self._numbers = np.empty(0, np.float32)
 
     def words(self, shape: tuple[int, int]) -> npt.NDArray[np.uint32]:
-        """For what is packed; holds anything."""
+        """Return memory for packed words; its contents are undefined."""
         size = shape[0] * shape[1]
         if len(self._words) < size:
             self._words = np.empty(size, np.uint32)
         return self._words[:size].reshape(shape)
 
     def numbers(self, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
-        """For what is to be packed; holds anything."""
+        """Return memory for the numbers to pack; its contents are undefined."""
         size = shape[0] * shape[1]
         if len(self._numbers) < size:
             self._numbers = np.empty(size, np.float32)
         return self._numbers[:size].reshape(shape)
 
 
-class Ahead:
-    """Packs pieces on threads, some of them ahead, and has them put in place by the caller's thread
-    in the order in which they were added."""
+class PackPool:
+    """Packs chunks on threads ahead of time. The caller's thread writes them in the order in which
+    they were added."""
 
     def __init__(self) -> None:
         self._packers = ThreadPoolExecutor(WORKERS, "pack")
-        self._free = [Room() for _ in range(WORKERS + AHEAD + 1)]  # one is being put
-        self._waiting: deque[tuple[Room, Future[Packed], Callable[[Packed], None]]] = deque()
+        # One more than can be packed and waiting: its chunk is being written.
+        self._free = [PackBuffer() for _ in range(WORKERS + MAX_WAITING + 1)]
+        self._waiting: deque[tuple[PackBuffer, Future[Packed], Callable[[Packed], None]]] = deque()
 
-    def add(self, fill: Callable[[Room], Packed], put: Callable[[Packed], None]) -> None:
-        """Fill a room, later, and give what is in it to `put`, before `finish` returns. Raises what
-        went wrong with pieces that were added before."""
+    def add(self, fill: Callable[[PackBuffer], Packed], write: Callable[[Packed], None]) -> None:
+        """Schedule `fill` on a thread; its result goes to `write` before `finish` returns.
+
+        Raises the error of a chunk that was added earlier.
+        """
         if not self._free:
-            self._put_first()
-        room = self._free.pop()
-        self._waiting.append((room, self._packers.submit(fill, room), put))
+            self._write_first()
+        buffer = self._free.pop()
+        self._waiting.append((buffer, self._packers.submit(fill, buffer), write))
 
     def finish(self) -> None:
-        """Have all pieces put in place. Raises what went wrong with one of them."""
+        """Write all pending chunks. Raises the error of the first that failed."""
         while self._waiting:
-            self._put_first()
+            self._write_first()
 
-    def give_up(self) -> None:
-        """Forget those that are not in place."""
+    def cancel(self) -> None:
+        """Drop all chunks that are not yet written."""
         while self._waiting:
-            room, future, _ = self._waiting.popleft()
+            buffer, future, _ = self._waiting.popleft()
             if not future.cancel():
-                wait([future])  # its room is still being filled
-            self._free.append(room)
+                wait([future])  # its buffer is still being filled
+            self._free.append(buffer)
 
-    def _put_first(self) -> None:
-        room, future, put = self._waiting.popleft()
+    def _write_first(self) -> None:
+        buffer, future, write = self._waiting.popleft()
         try:
-            put(future.result())
+            write(future.result())
         except BaseException:
-            self.give_up()
+            self.cancel()
             raise
         finally:
-            self._free.append(room)
+            self._free.append(buffer)

@@ -1,7 +1,7 @@
-"""A mixture-of-experts checkpoint with fewer experts, written beside the one it was made of.
+"""Pruning of experts: writes a mixture-of-experts checkpoint with fewer experts into a new folder.
 
-The experts that stay keep their order and are numbered anew; the router loses the rows of those
-that go. All other tensors are copied byte by byte, in the files they were in.
+The remaining experts keep their order and are renumbered; the router loses the rows of the pruned
+ones. All other tensors are copied byte by byte, in the same files.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gpu.checkpoint.files import INDEX, WEIGHTS, Tensor
 from gpu.checkpoint.reader import Checkpoint, Progress
 from gpu.checkpoint.writer import Entry, write_safetensors
 from gpu.errors import ModelError
+from gpu.files.json_object import JsonObject
 from gpu.gguf.file import is_gguf
-from gpu.json_object import JsonObject
 
 CONFIG = "config.json"
-COUNTS = ("num_local_experts", "num_experts")
-"""What config.json calls the number of experts: the first in Mixtral's and in what transformers
-saves of Qwen 3's, the second elsewhere."""
+N_EXPERTS_KEYS = ("num_local_experts", "num_experts")
+"""Names of the number of experts in config.json: the first in Mixtral's and in Qwen 3's as saved by
+transformers, the second elsewhere."""
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack")
-"""Other weights in a folder are of the whole model, and are not copied."""
+"""Other weight files, which hold the whole model and are not copied."""
 
 _OF_EXPERT = re.compile(
     r"(.+\.(\d{1,9})\.(?:mlp|block_sparse_moe)\.experts\.)(\d{1,9})(\..+)", re.ASCII
@@ -37,35 +37,38 @@ _ROW_EACH = re.compile(
     r".+\.(\d{1,9})\.(?:mlp|block_sparse_moe)\.(gate\.weight|experts\.(?:gate_up|down)_proj)",
     re.ASCII,
 )
-"""Routers, and the matrices of all experts of a layer as one tensor."""
+"""Routers, and tensors that stack the matrices of all experts of a layer."""
 
-Kept = Mapping[int, Sequence[int]]
-"""Of each layer with experts: those that stay, by their numbers, in order."""
+KeptExperts = Mapping[int, Sequence[int]]
+"""Remaining experts by layer: their numbers in ascending order."""
 
 
 def write_pruned(
     source: Path,
     out: Path,
-    kept: Kept,
+    kept: KeptExperts,
     notes: Mapping[str, str] | None = None,
     progress: Progress = lambda fraction, message: None,
 ) -> None:
-    """Write the model of the folder `source` with the experts `kept` alone into the folder `out`,
-    which must not be there, or be empty. `notes`: further files, text by name.
+    """Write the model in the folder `source` to `out`, with only the experts `kept`.
 
-    Everything is written to a folder beside `out` that takes its name at the end: `out` is whole or
-    not there. Raises ModelError for what is no folder of safetensors, for a layer whose experts are
-    not named or not there, for an `out` that has something in it, and when it cannot be written.
+    `out` must be missing or empty. `notes`: further files, text by name. Everything is written to a
+    temporary folder that is renamed to `out` at the end, so `out` is complete or missing. Raises
+    ModelError for a source that is not a folder of safetensors, for missing or unknown layers or
+    experts, for an `out` that is not empty, and for write errors.
     """
     if is_gguf(source):
-        raise ModelError(f"{source}: experts are pruned in a folder of safetensors, not in GGUF")
+        raise ModelError(
+            f"{source}: expected a folder with safetensors, but got a GGUF file; prune the "
+            "original model instead"
+        )
     checkpoint = Checkpoint.open(source)
     entries = _entries(checkpoint, kept)
     texts = {CONFIG: _json(_config(JsonObject.read(source / CONFIG), kept)), **(notes or {})}
     if not (source / WEIGHTS).exists():
         texts[INDEX] = _json(_index(JsonObject.read(source / INDEX), entries))
     expect_empty(out)
-    with _moved_at_the_end(out, sum(e.n_bytes for of in entries.values() for e in of)) as folder:
+    with _renamed_at_the_end(out, sum(e.n_bytes for of in entries.values() for e in of)) as folder:
         _write_weights(folder, entries, progress)
         for name, text in texts.items():
             (folder / name).write_text(text, "utf-8")
@@ -73,7 +76,7 @@ def write_pruned(
 
 
 def expect_empty(out: Path) -> None:
-    """Raises ModelError where a model cannot be written."""
+    """Raise ModelError if a model cannot be written to `out`."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ModelError(f"{out}: exists and is not an empty folder; name another, or remove it")
     if not out.absolute().parent.is_dir():
@@ -83,8 +86,8 @@ def expect_empty(out: Path) -> None:
 # ---- tensors ---------------------------------------------------------------------------------
 
 
-def _entries(checkpoint: Checkpoint, kept: Kept) -> dict[str, list[Entry]]:
-    """The tensors of each file, by its name. A file of pruned experts alone has none, and goes."""
+def _entries(checkpoint: Checkpoint, kept: KeptExperts) -> dict[str, list[Entry]]:
+    """Return the tensors of each file by file name. A file with only pruned experts is left out."""
     numbers = {layer: {old: new for new, old in enumerate(kept[layer])} for layer in kept}
     routers: set[int] = set()
     files: dict[str, list[Entry]] = {}
@@ -106,20 +109,20 @@ def _entries(checkpoint: Checkpoint, kept: Kept) -> dict[str, list[Entry]]:
         files.setdefault(tensor.path.name, []).append(Entry(name, tensor.dtype, shape, data))
     if routers != set(kept):
         raise ModelError(
-            f"{checkpoint.folder}: experts of the layers {sorted(kept)} were named, but those with "
-            f"experts are {sorted(routers)}"
+            f"{checkpoint.folder}: expected experts to keep for the layers {sorted(routers)}, but "
+            f"got them for {sorted(kept)}"
         )
     return files
 
 
 def _places(tensor: Tensor, kept: Sequence[int] | None) -> Sequence[int]:
-    """The rows that stay of a tensor that has one for each expert."""
+    """Return the remaining rows of a tensor that has one row per expert."""
     n = tensor.shape[0] if tensor.shape else 0
     if not kept or list(kept) != sorted(set(kept)) or not 0 <= kept[0] <= kept[-1] < n:
         shown = "none" if kept is None else list(kept)
         raise ModelError(
-            f"{tensor.where} has rows for {n} experts; those that stay must be some of 0 to "
-            f"{n - 1}, in order, but are {shown}"
+            f"{tensor.where} has rows for {n} experts; expected those to keep in ascending order, "
+            f"from 0 to {n - 1}, but got {shown}"
         )
     return kept
 
@@ -137,15 +140,15 @@ def _write_weights(folder: Path, entries: dict[str, list[Entry]], progress: Prog
 # ---- the other files -------------------------------------------------------------------------
 
 
-def _config(config: JsonObject, kept: Kept) -> dict[str, object]:
-    """With the number of experts that stay, which must be the same in all layers."""
+def _config(config: JsonObject, kept: KeptExperts) -> dict[str, object]:
+    """Return the config with the new number of experts, which must be the same in all layers."""
     counts = {len(experts) for experts in kept.values()}
     if len(counts) != 1:
         raise ModelError(
-            f"every layer must keep as many experts, but they keep from {min(counts)} to "
-            f"{max(counts)}: a config has one number for all"
+            f"expected the same number of experts in every layer, but got {min(counts)} to "
+            f"{max(counts)}: the config has one number for all layers"
         )
-    names = [name for name in COUNTS if name in config] or COUNTS
+    names = [name for name in N_EXPERTS_KEYS if name in config] or N_EXPERTS_KEYS
     return config.values | dict.fromkeys(names, counts.pop())
 
 
@@ -164,7 +167,8 @@ def _json(values: dict[str, object]) -> str:
 
 
 def _copy_others(source: Path, folder: Path) -> None:
-    """What a model folder holds beside weights: tokenizer, chat template, licence, card."""
+    """Copy the files of a model folder that are not weights: tokenizer, chat template, licence,
+    card."""
     for path in sorted(source.iterdir()):
         there = folder / path.name
         is_weight = path.name.endswith((*WEIGHT_SUFFIXES, ".index.json"))
@@ -173,9 +177,9 @@ def _copy_others(source: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _moved_at_the_end(out: Path, n_bytes: int) -> Iterator[Path]:
-    """A new folder on the disk of `out`, which it becomes; gone where something went wrong.
-    `n_bytes`: what will be written, at least."""
+def _renamed_at_the_end(out: Path, n_bytes: int) -> Iterator[Path]:
+    """Yield a temporary folder on the disk of `out` that is renamed to `out` at the end, or removed
+    after an error. `n_bytes`: least space needed."""
     parent = out.absolute().parent
     free = shutil.disk_usage(parent).free
     if free < n_bytes:

@@ -1,8 +1,8 @@
-"""Choosing few numbers for many: blocks of weights as small integers on a grid of their own.
+"""Quantisation of blocks of weights to small integers with a scale, or a scale and a minimum.
 
-Each block gets a grid (a scale, or a scale and a minimum, in float16) and an integer for each
-weight. Work is done in slabs that stay in the processor's cache, blocks along the last axis, so
-that every sum over a block is a sum of whole vectors. Smaller slabs spend their time in calls.
+Scales and minimums are float16. Work is done in slabs that fit in the processor's cache, blocks
+along the last axis, so that every sum over a block is a sum of whole vectors. With smaller slabs,
+call overhead dominates.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 SLAB_BLOCKS = 8192
-"""Blocks worked on at a time: 1 MiB for each intermediate array."""
+"""Blocks per slab: 1 MiB per intermediate array."""
 RANGES = (1.0, 0.88)
-"""Parts of a block's range, about its middle, from which the search for a grid starts."""
+"""Shares of a block's range, about its middle, from which the search for a scale starts."""
 ROUNDS = 3
-"""How often a grid is refitted to the integers it gave."""
+"""Refits of scale and minimum per start."""
 
 F16 = npt.NDArray[np.float16]
 F32 = npt.NDArray[np.float32]
 LARGEST = np.float32(65504)
 SMALLEST_NORMAL, SMALLEST = np.float32(2.0**-14), np.float32(2.0**-24)
-"""float16 numbers; below the smallest normal one, numbers are whole multiples of the smallest."""
+"""float16 limits. Below the smallest normal number, numbers are multiples of the smallest."""
 
 
-def to_bytes(blocks: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], F16]:
-    """weight ≈ q · scale, q in -127 … 127, scale the largest weight / 127 in float16.
+def quantize_q8(blocks: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], F16]:
+    """Quantise so that weight ≈ q · scale, q in -127 … 127, scale = largest |weight| / 127 in
+    float16.
 
     blocks (n, width) → q (n, width), scale (n,). Raises OverflowError for a scale beyond float16.
     """
@@ -43,41 +44,44 @@ def to_bytes(blocks: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], F16]:
     return q, scales
 
 
-def to_nibbles(blocks: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], F16, F16]:
-    """weight ≈ q · scale + minimum, q in 0 … 15, with nearly the least squared error.
+def quantize_q4(blocks: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], F16, F16]:
+    """Quantise so that weight ≈ q · scale + minimum, q in 0 … 15, with nearly the least squared
+    error.
 
-    Rounds the weights to a grid, fits scale and minimum to the integers by least squares, and so on
-    (Lloyd's iteration, held to even grids), from several starts, and keeps the best. llama.cpp's
-    `make_qkx2_quants` fits once from more starts, and weights the errors.
+    Rounds the weights, fits scale and minimum to the integers by least squares, and repeats
+    (Lloyd's iteration, restricted to evenly spaced levels), from several starts, and keeps the
+    best. llama.cpp's `make_qkx2_quants` fits once from more starts, and weights the errors.
 
     blocks (n, width) → q (n, width), scale (n,), minimum (n,). Raises OverflowError for weights
     beyond float16.
     """
     q = np.empty(blocks.shape, np.uint8)
-    scales, minima = np.empty(len(blocks), np.float16), np.empty(len(blocks), np.float16)
+    scales, mins = np.empty(len(blocks), np.float16), np.empty(len(blocks), np.float16)
     for slab in _slabs(len(blocks)):
         w = _columns(blocks[slab])
         low, high = w.min(0), w.max(0)
         _float16(np.maximum(high, -low))
-        # From the middle of its block a weight has all its digits for what tells it from others.
+        # Relative to the middle, all digits of a weight express its difference to the others.
         middle = (low + high) / 2
         w -= middle
-        scale, minimum = _best_grid(w, middle, (high - low) / 2)
+        scale, minimum = _best_scale_min(w, middle, (high - low) / 2)
         integers = _integers(w, scale, minimum, np.empty_like(w)).astype(np.uint8)
         n = len(q[slab])
-        q[slab], scales[slab], minima[slab] = integers.T[:n], scale[:n], (minimum + middle)[:n]
-    return q, scales, minima
+        q[slab], scales[slab], mins[slab] = integers.T[:n], scale[:n], (minimum + middle)[:n]
+    return q, scales, mins
 
 
-def _best_grid(w: F32, middle: F32, reach: F32) -> tuple[F32, F32]:
-    """Scale and minimum (n,) for w (width, n), which lies in ± reach (n,). Scale and middle +
-    minimum are float16 numbers."""
+def _best_scale_min(w: F32, middle: F32, half_range: F32) -> tuple[F32, F32]:
+    """Return scale and minimum (n,) for w (width, n), which is within ± half_range (n,).
+
+    Scale and middle + minimum are float16 numbers.
+    """
     n, w_sum = np.float32(len(w)), w.sum(0)
     q, product = np.empty_like(w), np.empty_like(w)
     least, best = np.full_like(middle, np.inf), np.zeros((2, len(middle)), np.float32)
     for part in RANGES:
-        scale = _not_too_small(reach * np.float32(part / 7.5))
-        minimum = reach * np.float32(-part)
+        scale = _not_too_small(half_range * np.float32(part / 7.5))
+        minimum = half_range * np.float32(-part)
         for _ in range(ROUNDS):
             _integers(w, scale, minimum, q)
             q_sum, q_square = q.sum(0), np.einsum("ij,ij->j", q, q)
@@ -95,7 +99,7 @@ def _best_grid(w: F32, middle: F32, reach: F32) -> tuple[F32, F32]:
 
 
 def _integers(w: F32, scale: F32, minimum: F32, out: F32) -> F32:
-    """The q in 0 … 15 for which q · scale + minimum is nearest to the weights."""
+    """Return the q in 0 … 15 for which q · scale + minimum is nearest to the weights."""
     np.subtract(w, minimum, out=out)
     np.multiply(out, _inverse(scale), out=out)
     np.rint(out, out=out)
@@ -103,13 +107,12 @@ def _integers(w: F32, scale: F32, minimum: F32, out: F32) -> F32:
 
 
 def _nearest_float16(x: F32) -> F32:
-    """Numbers a little beyond float16 become its last."""
+    """Round to float16; numbers slightly beyond its range are clipped."""
     return np.clip(x, -LARGEST, LARGEST).astype(np.float16).astype(np.float32)
 
 
 def _not_too_small(scale: F32) -> F32:
-    """Scales that float16 holds with few digits or none, rounded up: the grid still reaches the
-    largest weight."""
+    """Round subnormal scales up, so that the levels still reach the largest weight."""
     digits = np.ceil(np.minimum(scale, SMALLEST_NORMAL) / SMALLEST)
     return np.maximum(scale, digits * SMALLEST)
 
@@ -123,14 +126,13 @@ def _float16(x: F32) -> F16:
 
 
 def _inverse(x: F32) -> F32:
-    """1 / x, and 0 for 0."""
+    """Return 1 / x, and 0 for 0."""
     return np.divide(1, x, out=np.zeros_like(x), where=x != 0)
 
 
 def _columns(blocks: npt.NDArray[Any]) -> F32:
-    """Blocks (n, width) as columns of an array of their own, (width, n), never fewer than two:
-    NumPy adds up a single column in another order, and a block's numbers would depend on how many
-    there are."""
+    """Return blocks (n, width) transposed to (width, n), with at least two columns: NumPy sums a
+    single column in another order, so a block's result would depend on the number of blocks."""
     n, width = blocks.shape
     w = np.zeros((width, max(2, n)), np.float32)
     w[:, :n] = blocks.T

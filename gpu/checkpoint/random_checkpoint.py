@@ -1,5 +1,4 @@
-"""Models of random weights in the shape of well-known ones, made in memory: what a benchmark needs
-of a checkpoint without any file."""
+"""Random weights in the shapes of well-known models, made in memory: benchmarks need no files."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from gpu.checkpoint.reader import F16, F32
 from gpu.config import ModelConfig, RopeConfig
 
 POOL = 1 << 20
-"""Random numbers that are made once and cut into tensors: drawing eight billion would take longer
-than the benchmark."""
+"""Random numbers that are drawn once and repeated: drawing eight billion would take longer than the
+benchmark."""
 
 
 def _llama(
@@ -28,7 +27,7 @@ def _llama(
         intermediate_size=inner,
         vocab_size=vocab,
         context=16384,
-        rms_norm_eps=1e-5,
+        norm_eps=1e-5,
         tie_embeddings=tied,
         attention_bias=False,
         mlp_bias=False,
@@ -39,7 +38,7 @@ def _llama(
     )
 
 
-SHAPES = {
+LLAMA_SHAPES = {
     "tiny": _llama(6, 256, 8, 4, 768, 4096, True),
     "smol135": _llama(30, 576, 9, 3, 1536, 49152, True),
     "llama1b": _llama(16, 2048, 32, 8, 8192, 128256, True),
@@ -49,8 +48,11 @@ SHAPES = {
 
 
 class RandomCheckpoint:
-    """A `gpu.checkpoint.reader.WeightSource`: every tensor of a Llama of this shape, normally
-    distributed with deviation 1/sqrt(columns), norm gains 1. The same numbers at every call."""
+    """A `gpu.checkpoint.reader.WeightSource` with every tensor of a Llama of this shape.
+
+    Weights are normally distributed with deviation 1/sqrt(columns); norm gains are 1. Every call
+    gives the same numbers.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         self._shapes = _tensor_shapes(config)
@@ -89,7 +91,7 @@ class RandomCheckpoint:
         out[...] = self.read_f32(name, rows, columns)
 
     def _cut(self, first: int, n: int) -> F32:
-        """`n` numbers of the endlessly repeated pool from `first` on."""
+        """Return `n` numbers of the repeated pool from `first` on."""
         start = first % POOL
         copies = -(-(start + n) // POOL)
         return np.tile(self._pool, copies)[start : start + n]

@@ -1,8 +1,8 @@
-"""Weights of a model: `model.safetensors` of its folder, the shards that its index names, or a GGUF
+"""Weights of a model: `model.safetensors` of its folder, the shards named by its index, or a GGUF
 file.
 
-Nothing is loaded on opening. The files are mapped into memory and read tensor by tensor, or a few
-rows at a time, so that a matrix larger than the free memory can still be streamed to the device.
+Nothing is loaded on opening. The files are memory-mapped and read tensor by tensor, or a few rows
+at a time, so that a matrix larger than the free memory can be streamed to the device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.blocks import AS, packed_blocks
+from gpu.checkpoint.dtype_convert import convert
 from gpu.checkpoint.files import (
     BITS,
     INDEX,
@@ -25,33 +25,33 @@ from gpu.checkpoint.files import (
     open_safetensors,
     open_shards,
 )
+from gpu.checkpoint.gguf_repack import EXACT_FORMATS, repack_blocks
 from gpu.checkpoint.gguf_weights import open_gguf_weights
-from gpu.checkpoint.numbers import convert
 from gpu.checkpoint.packing import U32
 from gpu.errors import ModelError
+from gpu.files.json_object import shown
+from gpu.files.regular_file import is_there
 from gpu.gguf.file import is_gguf
-from gpu.gguf.types import BLOCKS, unpacked
-from gpu.json_object import shown
-from gpu.regular_file import is_there
+from gpu.gguf.types import QUANT_TYPES, dequantize_rows
 
-STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""How NumPy sees them; of bfloat16 it sees the bits."""
-READABLE = tuple(STORED)
+NUMPY_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+"""NumPy types; bfloat16 is read as its bits."""
+READABLE = tuple(NUMPY_DTYPES)
 NOT_PARAMETERS = (
     "rotary_emb.inv_freq",
     *(f".{module}.{mask}" for module in ("attn", "attention") for mask in ("bias", "masked_bias")),
 )
-"""Old checkpoints carry these tables and masks; they are computed, not learned."""
+"""Tables and masks in old checkpoints; they are computed, not learned."""
 
 F32 = npt.NDArray[np.float32]
 F16 = npt.NDArray[np.float16]
 
 Progress = Callable[[float, str], None]
-"""Told the share that is done, from 0 to 1, and what is being done."""
+"""Called with the share done, from 0 to 1, and a description of the work."""
 
 
 class WeightSource(Protocol):
-    """What loading a model asks of a checkpoint; see `Checkpoint`, which is one."""
+    """Interface of a checkpoint for loading a model; implemented by `Checkpoint`."""
 
     def __contains__(self, name: object) -> bool: ...
 
@@ -79,7 +79,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: str | Path) -> Checkpoint:
-        """Map and check the weight files; `ModelError` names the file, the tensor and the fault."""
+        """Map and check the weight files. ModelError names the file, the tensor and the fault."""
         folder = Path(folder)
         if is_gguf(folder):
             return cls(folder, open_gguf_weights(folder))
@@ -93,15 +93,15 @@ class Checkpoint:
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Where each lies, in the order of the file or of the index."""
+        """Tensors by name, in the order of the file or of the index."""
         return self._tensors
 
     def names(self) -> tuple[str, ...]:
-        """All names, in the order of the file or of the index."""
+        """Return all names, in the order of the file or of the index."""
         return tuple(self._tensors)
 
     def paths(self) -> tuple[Path, ...]:
-        """The files that hold the tensors, by name."""
+        """Return the files that hold the tensors, sorted."""
         return tuple(sorted({tensor.path for tensor in self._tensors.values()}))
 
     def __contains__(self, name: object) -> bool:
@@ -111,23 +111,23 @@ class Checkpoint:
         return self._tensor(name).shape
 
     def dtype(self, name: str) -> str:
-        """As its file names it: "F32", "BF16", "Q4_K" …"""
+        """Return the type as the file names it: "F32", "BF16", "Q4_K" …"""
         return self._tensor(name).dtype
 
     def is_readable(self, name: str) -> bool:
-        """Does it hold numbers that `read_f32` can give?"""
-        return self._tensor(name).dtype in (*READABLE, *BLOCKS)
+        """Return whether `read_f32` can read the tensor's type."""
+        return self._tensor(name).dtype in (*READABLE, *QUANT_TYPES)
 
     def n_bytes(self, name: str) -> int:
-        """In the file."""
+        """Return the bytes of the tensor in the file."""
         return len(self._tensor(name).data)
 
     def parameters(self, tie_embeddings: bool = False) -> int:
-        """How many weights there are; a tied output matrix that was saved too is not counted."""
+        """Return the number of weights; a tied output matrix that was saved too is not counted."""
         return sum(math.prod(tensor.shape) for tensor in self._learned(tie_embeddings))
 
     def parameter_bytes(self, tie_embeddings: bool = False) -> int:
-        """What they take in the files."""
+        """Return the bytes of the counted weights in the files."""
         return sum(len(tensor.data) for tensor in self._learned(tie_embeddings))
 
     def _learned(self, tied: bool) -> Iterator[Tensor]:
@@ -136,42 +136,48 @@ class Checkpoint:
                 yield tensor
 
     def read_f32(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F32:
-        """float32 copy of a tensor, or of `rows` of its first dimension, or of `columns` of its
-        second; exact for every dtype.
+        """Return a float32 copy of a tensor, or of `rows` of its first dimension, or of `columns`
+        of its second; exact for every dtype.
 
-        Raises `ModelError` for a name that is not there, a dtype that is not readable, and values
-        that are not finite, which no model can compute with.
+        Raises ModelError for an unknown name, an unreadable dtype, and values that are not finite,
+        which no model can compute with.
         """
         return self._read(name, rows, columns, np.dtype(np.float32))
 
     def read_f16(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F16:
-        """As `read_f32`, rounded to nearest float16. `ModelError` when a value is too large for it:
-        clipped weights would give text that is quietly wrong."""
+        """Return what `read_f32` reads, rounded to nearest float16.
+
+        Raises ModelError also for a value beyond float16: clipped weights would silently give wrong
+        text.
+        """
         return self._read(name, rows, columns, np.dtype(np.float16))
 
     def read_into(
         self, out: F32 | F16, name: str, rows: slice | None = None, columns: slice | None = None
     ) -> None:
-        """As `read_f32` or `read_f16`, whichever `out` holds, into `out`."""
+        """Read into `out` as `read_f32` or `read_f16`, by the dtype of `out`."""
         self._read(name, rows, columns, out.dtype, out)
 
     def is_packed(self, name: str, dtype: str) -> bool:
-        """Does it lie in its file as the storage type `dtype` has it, but for the order?"""
+        """Return whether the tensor's blocks hold the same numbers as the storage type `dtype`."""
         tensor = self._tensor(name)
-        return AS.get(tensor.dtype) == dtype and not tensor.transposed
+        return EXACT_FORMATS.get(tensor.dtype) == dtype and not tensor.transposed
 
     def read_packed(self, name: str, rows: slice) -> U32:
-        """Rows of a tensor that `is_packed`, as `gpu.checkpoint.packing` lays them: exactly the
-        numbers of the file. Raises `ModelError` when they are not finite."""
+        """Return rows of a tensor that `is_packed`, in the layout of `gpu.checkpoint.packing`, with
+        exactly the numbers of the file. Raises ModelError if they are not finite."""
         tensor = self._tensor(name)
         try:
-            return packed_blocks(tensor.dtype, self._rows(tensor, rows))
+            return repack_blocks(tensor.dtype, self._rows(tensor, rows))
         except OverflowError as error:
             raise ModelError(f"{tensor.where}: {error}; use dtype f32") from None
 
     def pieces(self, name: str, n: int) -> Iterator[F32]:
-        """All values of a tensor as float32, in the order of the file, at most `n` at a time; also
-        those that are not finite. Raises `ModelError` as `read_f32` does for name and dtype."""
+        """Yield all values of a tensor as float32, in the order of the file, at most `n` at a time.
+
+        Values that are not finite are included. Raises ModelError as `read_f32` does for name and
+        dtype.
+        """
         tensor = self._tensor(name)
         data = self._rows(tensor, None)
         units = data.reshape(-1, data.shape[-1])
@@ -194,11 +200,13 @@ class Checkpoint:
         to: np.dtype[Any],
         out: npt.NDArray[Any] | None = None,
     ) -> npt.NDArray[Any]:
-        """Some of a tensor in `out`, or as an array of its own."""
+        """Read part of a tensor into `out`, or into a new array."""
         tensor = self._tensor(name)
         if tensor.transposed:
-            turned = None if out is None else out.T
-            values, finite = _converted(tensor, self._rows(tensor, columns), rows, to, turned)
+            transposed_out = None if out is None else out.T
+            values, finite = _converted(
+                tensor, self._rows(tensor, columns), rows, to, transposed_out
+            )
             values = values.T
         else:
             values, finite = _converted(tensor, self._rows(tensor, rows), columns, to, out)
@@ -213,8 +221,11 @@ class Checkpoint:
         )
 
     def _rows(self, tensor: Tensor, rows: slice | None) -> Bytes:
-        """Bytes of a tensor as they lie in the file, (n_rows, ..., bytes of one element, or of one
-        row where those come in blocks), not copied unless they must be put in order."""
+        """Return the tensor's bytes in the file: (n_rows, ..., bytes of an element, or of a row for
+        block types).
+
+        They are copied only if the rows must be reordered.
+        """
         if not self.is_readable(tensor.name):
             raise ModelError(
                 f"{tensor.where} has dtype {tensor.dtype}; expected one of {', '.join(READABLE)}"
@@ -230,12 +241,11 @@ class Checkpoint:
         return data[rows] if rows is not None and shape else data
 
 
-def loading(
+def weight_progress(
     progress: Progress, checkpoint: Checkpoint, tied: bool, doing: str = "loading"
 ) -> Callable[[int], None]:
-    """A function that is told how many weights are in place now, and tells `progress` the share of
-    all of them, and how many bytes of the files that is. `tied`: the output matrix is the
-    embedding."""
+    """Return a function that takes the number of weights just loaded and reports their share to
+    `progress`. `tied`: the output matrix is the embedding."""
     n_weights, n_bytes = checkpoint.parameters(tied), checkpoint.parameter_bytes(tied)
     loaded = 0
 
@@ -249,8 +259,8 @@ def loading(
 
 
 def _unit(tensor: Tensor) -> int:
-    """How many weights are unpacked together: a row where they come in blocks."""
-    return tensor.stored_shape[-1] if tensor.dtype in BLOCKS else 1
+    """Return how many weights are unpacked together: a row for block types."""
+    return tensor.stored_shape[-1] if tensor.dtype in QUANT_TYPES else 1
 
 
 def _converted(
@@ -260,12 +270,12 @@ def _converted(
     to: np.dtype[Any],
     out: npt.NDArray[Any] | None = None,
 ) -> tuple[npt.NDArray[Any], bool]:
-    """`data` as `Checkpoint._rows` gives it, in `out` or an array of its own, and whether it is
-    finite."""
-    if tensor.dtype in BLOCKS:
-        stored: npt.NDArray[Any] = unpacked(tensor.dtype, data)
+    """Convert bytes from `Checkpoint._rows` into `out` or a new array; also return whether all
+    values are finite."""
+    if tensor.dtype in QUANT_TYPES:
+        stored: npt.NDArray[Any] = dequantize_rows(tensor.dtype, data)
     else:
-        stored = np.asarray(data).view(STORED[tensor.dtype])[..., 0]
+        stored = np.asarray(data).view(NUMPY_DTYPES[tensor.dtype])[..., 0]
     if columns is not None:
         stored = stored[:, columns]
     if tensor.plus:

@@ -1,4 +1,4 @@
-"""How the rows of several matrices of a checkpoint make those of one on the device."""
+"""Arrangements of rows: how the rows of several checkpoint matrices form one device matrix."""
 
 from __future__ import annotations
 
@@ -9,47 +9,49 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Rows = Callable[[slice, npt.NDArray[Any]], None]
-"""Puts rows of a matrix into an array of so many: as float16 or float32, whichever that is of, or
-packed, as uint32."""
+ReadRows = Callable[[slice, npt.NDArray[Any]], None]
+"""Reads rows of a matrix into an array with as many rows: as float16, float32 or packed uint32, by
+its dtype."""
 
-Order = npt.NDArray[np.intp]
+RowOrder = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A matrix of `n` rows that comes from the tensor `source`; `order`: which of its outputs they
-    are (n,)."""
+class RowSource:
+    """`n` rows from the checkpoint tensor `source`. `order`: the tensor's output of each row,
+    (n,)."""
 
     source: str
     n: int
-    rows: Rows
-    order: Order | range
+    rows: ReadRows
+    order: RowOrder | range
 
 
-Arrange = Callable[[list[Piece]], Rows]
+Arrange = Callable[[list[RowSource]], ReadRows]
 
 
-def alone(pieces: list[Piece]) -> Rows:
-    return pieces[0].rows
+def single(row_sources: list[RowSource]) -> ReadRows:
+    return row_sources[0].rows
 
 
-def in_turn(pieces: list[Piece]) -> Rows:
-    """A row of each, then the next of each."""
+def alternating(row_sources: list[RowSource]) -> ReadRows:
+    """Return a reader that takes one row of each source in turn."""
 
     def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
-        each = slice(wanted.start // len(pieces), wanted.stop // len(pieces))
-        for i, piece in enumerate(pieces):
-            piece.rows(each, out[i :: len(pieces)])
+        each = slice(wanted.start // len(row_sources), wanted.stop // len(row_sources))
+        for i, row_source in enumerate(row_sources):
+            row_source.rows(each, out[i :: len(row_sources)])
 
     return rows
 
 
-def below(pieces: list[Piece], each: int) -> Rows:
-    """One below the other, `each` of them at a time with their rows in turn. Rows are asked for in
-    multiples of `each`."""
-    units = [in_turn(pieces[i : i + each]) for i in range(0, len(pieces), each)]
-    starts = np.cumsum([0, *(each * piece.n for piece in pieces[::each])])
+def stacked(row_sources: list[RowSource], each: int) -> ReadRows:
+    """Return a reader of groups of `each` sources, stacked; within a group rows alternate.
+
+    Rows must be read in multiples of `each`.
+    """
+    units = [alternating(row_sources[i : i + each]) for i in range(0, len(row_sources), each)]
+    starts = np.cumsum([0, *(each * row_source.n for row_source in row_sources[::each])])
 
     def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
         first = int(np.searchsorted(starts, wanted.start, "right")) - 1
@@ -64,28 +66,30 @@ def below(pieces: list[Piece], each: int) -> Rows:
     return rows
 
 
-def heads(pieces: list[Piece], order: Order) -> Rows:
-    """Queries, keys and values one below the other, whole heads at a time; `order`: of the rows of
-    a query or key head (head_dim,)."""
+def qkv_rows(row_sources: list[RowSource], order: RowOrder) -> ReadRows:
+    """Return a reader of queries, keys and values, stacked, whole heads at a time.
+
+    `order`: order of the rows of a query or key head, (head_dim,).
+    """
 
     def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
         first = 0
-        for i, piece in enumerate(pieces):
+        for i, row_source in enumerate(row_sources):
             start = max(wanted.start - first, 0)
-            stop = min(wanted.stop - first, piece.n)
+            stop = min(wanted.stop - first, row_source.n)
             if start < stop:
                 some = out[first + start - wanted.start : first + stop - wanted.start]
-                piece.rows(slice(start, stop), some)
+                row_source.rows(slice(start, stop), some)
                 if i < 2:
                     heads = some.reshape(-1, len(order), some.shape[-1])
                     some[:] = heads[:, order].reshape(some.shape)
-            first += piece.n
+            first += row_source.n
 
     return rows
 
 
-def rows_of(array: npt.NDArray[Any]) -> Rows:
-    """Those of a matrix that is on the host."""
+def array_rows(array: npt.NDArray[Any]) -> ReadRows:
+    """Return a reader of the rows of an array on the host."""
 
     def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
         out[:] = array[wanted]
@@ -94,23 +98,28 @@ def rows_of(array: npt.NDArray[Any]) -> Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
-    """Where the rows of a matrix come from: `source`, which of its sources (n,), and `row`, which
-    output of that tensor (n,)."""
+class RowLayout:
+    """Origin of the rows of a matrix.
 
-    source: Order
-    row: Order
+    source  index of the source tensor of each row, (n,)
+    row     output of that tensor, (n,)
+    """
+
+    source: RowOrder
+    row: RowOrder
 
     @classmethod
-    def of(cls, pieces: list[tuple[str, Order | range]], arrange: Arrange, n: int) -> Laid:
-        """Of a matrix of `n` rows; `pieces`: source and order of each. Lays labels out as `arrange`
-        lays the rows out."""
-        sources = list(dict.fromkeys(source for source, _ in pieces))
+    def of(
+        cls, row_sources: list[tuple[str, RowOrder | range]], arrange: Arrange, n: int
+    ) -> RowLayout:
+        """Return the layout of a matrix of `n` rows made from (source, order) pairs: labels are
+        arranged as `arrange` arranges the rows."""
+        sources = list(dict.fromkeys(source for source, _ in row_sources))
         labelled = []
-        for source, order in pieces:
+        for source, order in row_sources:
             of_source = np.full(len(order), sources.index(source))
             labels = np.stack([of_source, np.asarray(order, np.intp)], axis=1)
-            labelled.append(Piece(source, len(order), rows_of(labels), order))
+            labelled.append(RowSource(source, len(order), array_rows(labels), order))
         found = np.empty((n, 2), np.intp)
         arrange(labelled)(slice(0, n), found)
         return cls(*found.T)

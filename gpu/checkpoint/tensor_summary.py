@@ -1,8 +1,7 @@
-"""What the numbers of one tensor are like, read piece by piece from the file: its memory does not
-grow with the tensor.
+"""Statistics of one tensor, read in chunks from the file: memory use does not grow with the tensor.
 
-Two passes: the first finds count, mean and extremes, the second the histogram and the moments
-about that mean, which are then free of cancellation.
+Two passes: the first finds count, mean and extremes. The second finds the histogram and the moments
+about that mean, which avoids cancellation.
 """
 
 from __future__ import annotations
@@ -18,19 +17,22 @@ import numpy.typing as npt
 
 from gpu.checkpoint.reader import READABLE, Checkpoint
 from gpu.errors import InvalidRequest
-from gpu.json_object import shown
+from gpu.files.json_object import shown
 
 BINS = 64
 OUTLIERS = 16
-PIECE = 1 << 20
-"""Numbers at a time: with all that is computed of them, about 50 MiB."""
+CHUNK_NUMBERS = 1 << 20
+"""Numbers per chunk: about 50 MiB with all intermediate results."""
 
 F64 = npt.NDArray[np.float64]
 
 
 class Outlier(msgspec.Struct, frozen=True):
-    """`index`: one number for each dimension. `deviations`: (value − mean) / std; None if std is
-    0."""
+    """One of the largest values of a tensor.
+
+    index       position, one number per dimension
+    deviations  (value − mean) / std; None if std is 0
+    """
 
     index: tuple[int, ...]
     value: float
@@ -38,15 +40,15 @@ class Outlier(msgspec.Struct, frozen=True):
 
 
 class TensorSummary(msgspec.Struct, frozen=True):
-    """Statistics of the finite values of a tensor; None where there are none.
+    """Statistics of the finite values of a tensor; None if it has none.
 
-    n, n_nan, n_inf  all values, and those that are not finite
+    n, n_nan, n_inf  number of all values, NaNs and infinities
     std         √(mean of (x − mean)²)
     kurtosis    mean of (x − mean)⁴ / std⁴: 3 for normal numbers; None if std is 0
     zeros       share of exact zeros among the finite values
-    reach       the largest |x|; the histogram's `counts` are of 64 equal bins over −reach … reach
-                (−1 … 1 where all are 0), the last one closed
-    outliers    the largest |x|, at most 16, largest first, ties by place
+    max_abs     largest |x|, on the wire `reach`; the histogram's `counts` are of 64 equal bins over
+                −max_abs … max_abs (−1 … 1 if all values are 0), the last one closed
+    outliers    the largest |x|, at most 16, largest first, ties by position
     """
 
     name: str
@@ -61,20 +63,22 @@ class TensorSummary(msgspec.Struct, frozen=True):
     std: float | None
     kurtosis: float | None
     zeros: float | None
-    reach: float
+    max_abs: float = msgspec.field(name="reach")
     counts: tuple[int, ...]
     outliers: tuple[Outlier, ...]
 
     @classmethod
     def from_folder(cls, folder: str | Path, name: str) -> TensorSummary:
-        """Of a tensor of a model folder; raises as `tensor_summary`, and ModelError for a folder
-        without weights."""
+        """Return the summary of a tensor in a model folder. Raises as `tensor_summary`, and
+        ModelError for a folder without weights."""
         return tensor_summary(Checkpoint.open(folder), name)
 
 
 def tensor_summary(checkpoint: Checkpoint, name: str) -> TensorSummary:
-    """Read the tensor called `name`, twice. Raises InvalidRequest for a name that is not there,
-    and for a dtype that holds no weights."""
+    """Read the tensor called `name` twice and return its statistics.
+
+    Raises InvalidRequest for an unknown name and for a dtype that holds no weights.
+    """
     if name not in checkpoint:
         raise InvalidRequest(
             f"the checkpoint has no tensor {shown(name)}; its inventory lists the names", "name"
@@ -87,19 +91,19 @@ def tensor_summary(checkpoint: Checkpoint, name: str) -> TensorSummary:
     first = _Extremes()
     for piece in _pieces(checkpoint, name):
         first.add(piece)
-    second = _Moments(first.mean, first.reach)
+    second = _Moments(first.mean, first.max_abs)
     for at, piece in _places(_pieces(checkpoint, name)):
         second.add(at, piece)
     return _summary(name, dtype, shape, first, second)
 
 
 def _pieces(checkpoint: Checkpoint, name: str) -> Iterator[F64]:
-    for piece in checkpoint.pieces(name, PIECE):
+    for piece in checkpoint.pieces(name, CHUNK_NUMBERS):
         yield piece.astype(np.float64)
 
 
 def _places(pieces: Iterator[F64]) -> Iterator[tuple[int, F64]]:
-    """Each piece with the number of values before it."""
+    """Yield each chunk with the number of values before it."""
     at = 0
     for piece in pieces:
         yield at, piece
@@ -108,7 +112,7 @@ def _places(pieces: Iterator[F64]) -> Iterator[tuple[int, F64]]:
 
 @dataclass(slots=True)
 class _Extremes:
-    """The first pass."""
+    """First pass: counts, sum and extremes."""
 
     n: int = 0
     n_nan: int = 0
@@ -138,16 +142,19 @@ class _Extremes:
         return self.total / self.n_finite if self.n_finite else 0.0
 
     @property
-    def reach(self) -> float:
+    def max_abs(self) -> float:
         return max(abs(self.least), abs(self.most)) if self.n_finite else 0.0
 
 
 @dataclass(slots=True)
 class _Moments:
-    """The second pass. `largest`: (−|value|, place, value), in the order of outliers."""
+    """Second pass: moments, histogram and outliers.
+
+    largest  (−|value|, position, value), in the order of outliers
+    """
 
     mean: float
-    reach: float
+    max_abs: float
     square: float = 0.0
     fourth: float = 0.0
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
@@ -161,8 +168,8 @@ class _Moments:
         squares = (finite - self.mean) ** 2
         self.square += float(squares.sum())
         self.fourth += float((squares**2).sum())
-        reach = self.reach or 1.0
-        self.counts += np.histogram(finite, BINS, (-reach, reach))[0]
+        max_abs = self.max_abs or 1.0
+        self.counts += np.histogram(finite, BINS, (-max_abs, max_abs))[0]
         self._keep_largest(at, values, keep)
 
     def _keep_largest(self, at: int, values: F64, keep: npt.NDArray[np.bool_]) -> None:
@@ -180,7 +187,7 @@ def _summary(
     name: str, dtype: str, shape: tuple[int, ...], first: _Extremes, second: _Moments
 ) -> TensorSummary:
     n = first.n_finite
-    # Of equal numbers the rounded mean may be another one.
+    # The rounded mean of equal numbers may differ from them.
     std = math.sqrt(second.square / n) if first.least < first.most else 0.0
     return TensorSummary(
         name=name,
@@ -195,7 +202,7 @@ def _summary(
         std=std if n else None,
         kurtosis=second.fourth / n / (second.square / n) ** 2 if std else None,
         zeros=first.n_zero / n if n else None,
-        reach=first.reach,
+        max_abs=first.max_abs,
         counts=tuple(second.counts.tolist()),
         outliers=tuple(
             Outlier(

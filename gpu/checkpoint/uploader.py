@@ -1,9 +1,9 @@
-"""Rows of a checkpoint packed and put on the device, a piece at a time."""
+"""Packs rows of a checkpoint and writes them to the device, a chunk at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import lcm
 from typing import Any, Self
@@ -11,31 +11,49 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.abreast import abreast, max_rows, rows_abreast
-from gpu.checkpoint.ahead import Ahead, Packed, Room
 from gpu.checkpoint.conversion import Conversion
-from gpu.checkpoint.kept import Kept, Nothing, is_kept
-from gpu.checkpoint.laid import Arrange, Laid, Piece, Rows
+from gpu.checkpoint.interleaved import interleave, max_shard_rows, rows_interleaved
 from gpu.checkpoint.matrix import Matrix, Shard
+from gpu.checkpoint.pack_pool import PackBuffer, Packed, PackPool
 from gpu.checkpoint.packing import BLOCK, FORMATS, as_numbers, pack, row_words
 from gpu.checkpoint.reader import Checkpoint, WeightSource
+from gpu.checkpoint.row_layout import Arrange, ReadRows, RowLayout, RowSource
+from gpu.checkpoint.weight_cache import NoWeightCache, WeightCache, is_cacheable
 from gpu.errors import DeviceError, ModelError
 from gpu.webgpu.buffers import Memory
 
-PIECE_WEIGHTS = {"f32": 1 << 19, "f16": 1 << 20, "q8": 1 << 18, "q4": 1 << 18}
-"""About how much of a matrix is packed at a time: 2 MiB of what is read and written once, 1 MiB of
-what is quantised in many passes."""
+CHUNK_WEIGHTS = {"f32": 1 << 19, "f16": 1 << 20, "q8": 1 << 18, "q4": 1 << 18}
+"""Approximate weights per chunk: 2 MiB for types that are read and written once, 1 MiB for types
+that are quantised in many passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackJob:
+    """A matrix to pack: `n` rows of `k` weights.
+
+    sources   where its rows come from; `arrange` puts them together
+    multiple  rows are read in multiples of this
+    """
+
+    name: str
+    dtype: str
+    n: int
+    k: int
+    sources: list[RowSource]
+    arrange: Arrange
+    multiple: int = 1
 
 
 class MatrixUploader:
-    """Puts matrices of one checkpoint on the device.
+    """Uploads matrices of one checkpoint to the device.
 
-    `dtype` is the storage type of matrices. `on_weights` is told how many weights were just put in
-    place. `kept`: where packed matrices are kept from an earlier start, or for the next one.
-    `conversion`: what became of those that were loaded.
+    dtype         storage type of matrices
+    on_weights    called with the number of weights just uploaded
+    weight_cache  packed matrices of an earlier start, or a writer for the next one
+    conversion    storage types that tensors were loaded as
 
-    Matrices are in place when they are returned; in a `with` statement, when that ends: then one is
-    packed while another is uploaded.
+    A matrix is complete when it is returned. Inside a `with` statement it is complete when the
+    statement ends: then one matrix is packed while another is uploaded.
     """
 
     def __init__(
@@ -44,7 +62,7 @@ class MatrixUploader:
         memory: Memory,
         dtype: str,
         on_weights: Callable[[int], None] = lambda n: None,
-        kept: Kept | None = None,
+        weight_cache: WeightCache | None = None,
     ) -> None:
         if dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
@@ -53,9 +71,9 @@ class MatrixUploader:
         self.dtype = dtype
         self.conversion = Conversion(checkpoint)
         self._on_weights = on_weights
-        self._kept = kept or Nothing()
-        self._ahead = Ahead()
-        self._abreast = Room()
+        self._weight_cache = weight_cache or NoWeightCache()
+        self._pack_pool = PackPool()
+        self._interleaved = PackBuffer()
         self._is_open = False
 
     def _upload(
@@ -63,47 +81,54 @@ class MatrixUploader:
         name: str,
         n: int,
         k: int,
-        parts: list[Piece],
+        sources: list[RowSource],
         arrange: Arrange,
         multiple: int = 1,
         dtype: str | None = None,
-        together: int | None = None,
+        group_rows: int | None = None,
     ) -> Matrix:
-        """Rows are read in multiples of `multiple`. `together`: of so many rows each is a part that
-        is found by its number and lies in one shard; None: shards hold multiples of `multiple`."""
+        """Pack and upload a matrix of `n` rows of `k` weights.
+
+        multiple    rows are read in multiples of this
+        group_rows  rows of one expert, which are addressed by number and stay in one shard; None:
+                    shards hold multiples of `multiple`
+        """
         dtype, device = dtype or self.dtype, self.memory.device
-        unit = together or multiple
-        n_abreast = rows_abreast(device, dtype, k, together or n, unit)
-        shards = self._make_shards(name, n, row_words(dtype, k), unit, n_abreast)
-        put = partial(self._write, shards)
-        self._put_rows(name, dtype, n, k, parts, arrange, multiple, put, n_abreast)
-        laid = partial(Laid.of, [(part.source, part.order) for part in parts], arrange, n)
-        return Matrix(name, n, k, dtype, shards, sources_of(parts), laid, n_abreast)
+        unit = group_rows or multiple
+        n_interleaved = rows_interleaved(device, dtype, k, group_rows or n, unit)
+        shards = self._make_shards(name, n, row_words(dtype, k), unit, n_interleaved)
+        job = PackJob(name, dtype, n, k, sources, arrange, multiple)
+        self._pack_rows(job, partial(self._write, shards), n_interleaved)
+        row_layout = partial(
+            RowLayout.of, [(source.source, source.order) for source in sources], arrange, n
+        )
+        return Matrix(name, n, k, dtype, shards, source_names(sources), row_layout, n_interleaved)
 
     def _make_shards(
-        self, name: str, n: int, words: int, unit: int, n_abreast: int
+        self, name: str, n: int, words: int, unit: int, n_interleaved: int
     ) -> tuple[Shard, ...]:
-        """Room on the device for `n` rows of so many words; shards hold multiples of `unit` and of
-        the rows that lie abreast."""
-        device, together = self.memory.device, lcm(unit, n_abreast)
-        most = max_rows(device, words, n_abreast)
-        limit = most // together * together
+        """Allocate shards for `n` rows of `words` words, in multiples of `unit` and of the
+        interleaved rows. Raises DeviceError if one multiple exceeds the device's largest
+        binding."""
+        device, multiple = self.memory.device, lcm(unit, n_interleaved)
+        most = max_shard_rows(device, words, n_interleaved)
+        limit = most // multiple * multiple
         if limit == 0:
             raise DeviceError(
-                f"{name}: {together} rows that belong together take {4 * words * together:,} "
-                f"bytes, but this device binds {4 * words * most:,} at most of rows so long; a "
-                f"smaller --dtype needs less"
+                f"{name}: {multiple} rows must be in one binding and take "
+                f"{4 * words * multiple:,} bytes, but this device binds at most "
+                f"{4 * words * most:,} bytes of such rows; use a smaller --dtype"
             )
         shards = []
         for first in range(0, n, limit):
             n_shard = min(limit, n - first)
             tag = name if n <= limit else f"{name}[{first}:{first + n_shard}]"
-            tensor = self.memory.weights(tag, n_shard, words, n_abreast)
+            tensor = self.memory.weights(tag, n_shard, words, n_interleaved)
             shards.append(Shard(tensor, first, n_shard))
         return tuple(shards)
 
     def _write(self, shards: Sequence[Shard], first: int, packed: Packed) -> None:
-        """Rows of a matrix from number `first` on, to wherever they belong."""
+        """Write rows from number `first` on to their shards."""
         for shard in shards:
             a = max(first, shard.first)
             b = min(first + len(packed), shard.first + shard.n_rows)
@@ -111,55 +136,53 @@ class MatrixUploader:
                 at = 4 * packed.shape[1] * (a - shard.first)
                 self.memory.write(shard.tensor, packed[a - first : b - first], at)
 
-    def _put_rows(
-        self,
-        name: str,
-        dtype: str,
-        n: int,
-        k: int,
-        parts: list[Piece],
-        arrange: Arrange,
-        multiple: int,
-        put: Callable[[int, Packed], None],
-        n_abreast: int,
+    def _pack_rows(
+        self, job: PackJob, write: Callable[[int, Packed], None], n_interleaved: int
     ) -> None:
-        """Have all rows of a matrix put in place in order, a piece at a time, as they lie on the
-        device: as an earlier start kept them, or packed now. `put` is given the number of the first
-        row and the rows, which are there until it returns."""
-        shape, in_place = (n, row_words(dtype, k)), self._in_place(parts, k, dtype)
-        kept: Kept = self._kept if is_kept(dtype) and in_place is None else Nothing()
-        found = kept.find(name, shape)
-        sources, rows = sources_of(parts), arrange(in_place or parts)
-        self.conversion.note(sources, dtype, in_place=in_place is not None)
-        said = " + ".join(sources) if len(sources) <= 3 else name
+        """Pass all rows of a matrix to `write` in order, in device layout, a chunk at a time.
 
-        def fill(wanted: slice, room: Room) -> Packed:
-            packed = room.words((wanted.stop - wanted.start, shape[1]))
-            if in_place is None:
-                self._fill(packed, dtype, partial(rows, wanted), k, room, said)
+        Rows come from the weight cache or are packed now. `write` is given the number of the first
+        row and the rows, whose memory is reused after it returns.
+        """
+        name, dtype, k = job.name, job.dtype, job.k
+        shape, repacked = (job.n, row_words(dtype, k)), self._repacked(job)
+        weight_cache: WeightCache = (
+            self._weight_cache if is_cacheable(dtype) and repacked is None else NoWeightCache()
+        )
+        found = weight_cache.find(name, shape)
+        sources, rows = source_names(job.sources), job.arrange(repacked or job.sources)
+        self.conversion.note(sources, dtype, in_place=repacked is not None)
+        label = " + ".join(sources) if len(sources) <= 3 else name
+
+        def fill(wanted: slice, buffer: PackBuffer) -> Packed:
+            packed = buffer.words((wanted.stop - wanted.start, shape[1]))
+            if repacked is None:
+                self._fill(packed, dtype, partial(rows, wanted), k, buffer, label)
             else:
                 rows(wanted, packed)
             return packed
 
         def done(first: int, packed: Packed) -> None:
-            laid = packed
-            if n_abreast > 1:
-                laid = abreast(dtype, k, packed, n_abreast, self._abreast.words(packed.shape))
-            put(first, laid)
+            placed = packed
+            if n_interleaved > 1:
+                placed = interleave(
+                    dtype, k, packed, n_interleaved, self._interleaved.words(packed.shape)
+                )
+            write(first, placed)
             if found is None:
-                kept.add(name, shape, packed)
+                weight_cache.add(name, shape, packed)
             self._on_weights(len(packed) * k)
 
-        unit = lcm(multiple, n_abreast)
-        step = max(unit, PIECE_WEIGHTS[dtype] // k // unit * unit)
-        for start in range(0, n, step):
-            wanted = slice(start, min(start + step, n))
+        unit = lcm(job.multiple, n_interleaved)
+        step = max(unit, CHUNK_WEIGHTS[dtype] // k // unit * unit)
+        for start in range(0, job.n, step):
+            wanted = slice(start, min(start + step, job.n))
             if found is None:
-                self._ahead.add(partial(fill, wanted), partial(done, start))
+                self._pack_pool.add(partial(fill, wanted), partial(done, start))
             else:
                 done(start, found[wanted])
         if not self._is_open:
-            self._ahead.finish()
+            self._pack_pool.finish()
 
     def _fill(
         self,
@@ -167,63 +190,64 @@ class MatrixUploader:
         dtype: str,
         rows: Callable[[npt.NDArray[Any]], None],
         k: int,
-        room: Room,
+        buffer: PackBuffer,
         name: str,
     ) -> None:
-        """Rows of `k` weights, as `rows` puts them, as they lie on the device."""
+        """Fill `packed` with the rows of `k` weights that `rows` reads."""
         numbers = as_numbers(dtype, packed, k)
         if numbers is None:
-            numbers = room.numbers((len(packed), k))
+            numbers = buffer.numbers((len(packed), k))
             rows(numbers)
             self.pack(dtype, numbers, name, packed)
             return
         if k % BLOCK:
-            packed.fill(0)  # what pads a row
+            packed.fill(0)  # rows are padded with zeros
         rows(numbers)
 
     def __enter__(self) -> Self:
-        """From now on matrices need not be in place when they are returned; they are at the end."""
+        """Let matrices be returned before they are complete; they are at the statement's end."""
         self._is_open = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._is_open = False
         if kind is None:
-            self._ahead.finish()
+            self._pack_pool.finish()
         else:
-            self._ahead.give_up()
+            self._pack_pool.cancel()
 
     def pack(
         self, dtype: str, rows: npt.NDArray[Any], name: str, out: npt.NDArray[np.uint32]
     ) -> None:
-        """Quantise rows of a matrix into `out`. On threads of the loader's own."""
+        """Quantise rows of a matrix into `out`. Runs on the threads of the pack pool."""
         pack(dtype, rows, name, out)
 
-    def _in_place(self, parts: list[Piece], k: int, dtype: str) -> list[Piece] | None:
-        """The same parts with packed rows, when the checkpoint has all of them packed so."""
-        source = self.checkpoint
-        if not isinstance(source, Checkpoint):
+    def _repacked(self, job: PackJob) -> list[RowSource] | None:
+        """Return the job's sources with readers of packed rows, if the checkpoint's blocks hold
+        exactly the storage type's numbers; else None."""
+        checkpoint = self.checkpoint
+        if not isinstance(checkpoint, Checkpoint):
             return None
-        for part in parts:
-            is_matrix = part.source in source and source.shape(part.source)[1:] == (k,)
-            if not is_matrix or not source.is_packed(part.source, dtype):
+        for row_source in job.sources:
+            name = row_source.source
+            is_matrix = name in checkpoint and checkpoint.shape(name)[1:] == (job.k,)
+            if not is_matrix or not checkpoint.is_packed(name, job.dtype):
                 return None
-        return [replace(part, rows=_packed_rows(source, part)) for part in parts]
+        return [replace(source, rows=_packed_rows(checkpoint, source)) for source in job.sources]
 
 
-def _packed_rows(source: Checkpoint, part: Piece) -> Rows:
-    """As they lie in the file."""
-    order = np.asarray(part.order)
+def _packed_rows(checkpoint: Checkpoint, row_source: RowSource) -> ReadRows:
+    order = np.asarray(row_source.order)
 
     def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
         picked = order[wanted]
         first = int(picked.min())
-        found = source.read_packed(part.source, slice(first, int(picked.max()) + 1))
+        found = checkpoint.read_packed(row_source.source, slice(first, int(picked.max()) + 1))
         out[:] = found[picked - first]
 
     return rows
 
 
-def sources_of(parts: list[Piece]) -> tuple[str, ...]:
-    """The tensors that a matrix is made of, each once."""
-    return tuple(dict.fromkeys(part.source for part in parts))
+def source_names(row_sources: list[RowSource]) -> tuple[str, ...]:
+    """Return the tensors that a matrix is made of, each once."""
+    return tuple(dict.fromkeys(row_source.source for row_source in row_sources))

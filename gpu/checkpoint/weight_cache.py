@@ -1,11 +1,11 @@
-"""Quantised weights, kept for the next start: packing them takes longer than all else in loading.
+"""Disk cache of quantised weights: packing them takes longer than the rest of loading.
 
-The packed matrices of a model (`gpu.checkpoint.packing`) lie in one safetensors file in the user's
-cache folder, by their names on the device, each with its CRC-32. A file is for one checkpoint (the
-sizes, times and samples of its files), its config, a storage type and the code that made it: if any
-of them changed, it is not looked at. What is damaged is packed again, to the same bits, and the
-file is thrown away. A file appears whole or not at all, and the folder is kept below a bound: those
-that were not used for longest go first. A folder that cannot take it is no fault.
+The packed matrices of a model (`gpu.checkpoint.packing`) are stored in one safetensors file in the
+user's cache folder, under their names on the device, each with its CRC-32. The file's key covers
+the checkpoint (sizes, times and samples of its files), its config, the storage type and the packing
+code; if any of them changes, the file is ignored. Damaged matrices are packed again, with the same
+result, and the file is deleted. A file is complete or missing. The folder's size is limited: least
+recently used files are deleted first. Errors of the disk never fail loading.
 """
 
 from __future__ import annotations
@@ -26,42 +26,45 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from gpu.cache_folder import cache_folder
 from gpu.checkpoint.files import Tensor, open_with_metadata
 from gpu.checkpoint.packing import FORMATS, U32
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
+from gpu.files.cache_folder import cache_folder
 
 MIN_WEIGHTS = 1 << 24
-"""A model of fewer is packed in a second."""
+"""Smaller models are not cached: packing takes less than a second."""
 SAMPLES, SAMPLE_BYTES = 64, 4096
-"""Of each file of the checkpoint: so many pieces of so many bytes tell it from another of the same
-size and time, such as other weights of the same model."""
+"""Samples of each checkpoint file, which distinguish files of equal size and time, such as other
+weights of the same model."""
 HEADER_BYTES, HEADER_BYTES_PER_TENSOR = 1 << 14, 256
-"""Left free for the header, which is known when all else is written: more than it takes."""
+"""Space reserved for the header, which is written last."""
 PREFIX, SUFFIX, UNFINISHED = "weights-", ".safetensors", ".part"
 ABANDONED_SECONDS = 24 * 3600
-"""An unfinished file that nobody has written to for so long has no writer any more."""
+"""An unfinished file that was not written to for this long is abandoned."""
 MADE_BY = ("checkpoint", "config", "gguf", "models")
-"""Packages whose code decides what a packed matrix is."""
+"""Packages whose code determines the packed result."""
 
 Shape = tuple[int, int]
 
 log = logging.getLogger(__name__)
 
 
-class Kept(Protocol):
-    """Packed matrices by name: `find` gives one that is kept, or None; then the loader hands it
-    over piece by piece as it packs it."""
+class WeightCache(Protocol):
+    """Interface of a weight cache.
+
+    `find` returns a cached matrix or None. After None, the loader passes the matrix to `add` chunk
+    by chunk as it packs it.
+    """
 
     def find(self, name: str, shape: Shape) -> U32 | None: ...
 
     def add(self, name: str, shape: Shape, rows: U32) -> None: ...
 
 
-class Nothing:
-    """Keeps nothing. Implements `Kept`."""
+class NoWeightCache:
+    """A `WeightCache` that stores nothing."""
 
     def find(self, name: str, shape: Shape) -> U32 | None:
         return None
@@ -70,28 +73,30 @@ class Nothing:
 
 
 @contextlib.contextmanager
-def kept_weights(
+def open_weight_cache(
     checkpoint: Checkpoint, config: ModelConfig, dtype: str, limit_bytes: int
-) -> Iterator[Kept]:
-    """While a model is loaded as `dtype`: what is kept of it, or where to keep it. `limit_bytes`:
-    of all files together; 0 keeps none, and looks for none."""
+) -> Iterator[WeightCache]:
+    """Yield the cache to use while a model is loaded as `dtype`: a reader, a writer, or none.
+
+    limit_bytes  most bytes of all files together; 0 turns the cache off
+    """
     folder, n_weights = cache_folder(), checkpoint.parameters(config.tie_embeddings)
-    if folder is None or not limit_bytes or not is_kept(dtype) or n_weights < MIN_WEIGHTS:
-        yield Nothing()
+    if folder is None or not limit_bytes or not is_cacheable(dtype) or n_weights < MIN_WEIGHTS:
+        yield NoWeightCache()
         return
     key = _key(checkpoint, config, dtype)
     path = folder / f"{PREFIX}{key[:32]}{SUFFIX}"
-    found = FoundWeights.open(path, key)
+    found = CachedWeights.open(path, key)
     if found is not None:
         yield found
         _remove_oldest(folder, limit_bytes, but=path)
         return
-    n_bytes = int(n_weights * FORMATS["q8"].bits_per_weight / 8)  # no less than it will be
+    n_bytes = int(n_weights * FORMATS["q8"].bits_per_weight / 8)  # an upper bound
     if n_bytes > limit_bytes or not _has_room(folder, n_bytes):
-        log.info("%s has no room for packed weights: none are kept", folder)
-        yield Nothing()
+        log.info("%s has no room for packed weights: they are not cached", folder)
+        yield NoWeightCache()
         return
-    new = NewWeights(path, key, len(checkpoint.names()))
+    new = WeightCacheWriter(path, key, len(checkpoint.names()))
     try:
         yield new
         new.finish()
@@ -100,13 +105,14 @@ def kept_weights(
     _remove_oldest(folder, limit_bytes, but=path)
 
 
-def is_kept(dtype: str) -> bool:
-    """Are matrices of this storage type? What is only converted is as quick to make as to read."""
-    return FORMATS[dtype].grid_bytes > 0
+def is_cacheable(dtype: str) -> bool:
+    """Return whether matrices of this storage type are cached: converting floats is as fast as
+    reading them."""
+    return FORMATS[dtype].scale_bytes > 0
 
 
-class FoundWeights:
-    """A file that was kept. Implements `Kept`."""
+class CachedWeights:
+    """A `WeightCache` that reads a complete file."""
 
     def __init__(self, path: Path, metadata: dict[str, str], tensors: dict[str, Tensor]) -> None:
         self._path = path
@@ -114,16 +120,16 @@ class FoundWeights:
         self._tensors = tensors
 
     @classmethod
-    def open(cls, path: Path, key: str) -> FoundWeights | None:
-        """None when there is no file, or one that is damaged, which is thrown away."""
+    def open(cls, path: Path, key: str) -> CachedWeights | None:
+        """Open a cache file; return None if it is missing or damaged. A damaged file is deleted."""
         try:
             if not path.exists():
                 return None
             metadata, tensors = open_with_metadata(path)
             if metadata.get("key") != key:
-                raise ModelError(f"{path}: is not what its name says")
+                raise ModelError(f"{path}: its key does not match its name")
             with contextlib.suppress(OSError):
-                os.utime(path)  # used now
+                os.utime(path)  # marks it as recently used
         except (ModelError, OSError) as error:
             _discard(path, str(error))
             return None
@@ -132,7 +138,7 @@ class FoundWeights:
     def find(self, name: str, shape: Shape) -> U32 | None:
         tensor = self._tensors.get(name)
         if tensor is None or (tensor.dtype, tensor.shape) != ("U32", shape):
-            _discard(self._path, f"{self._path}: has no {name} of {shape}")
+            _discard(self._path, f"{self._path}: has no {name} of shape {shape}")
             return None
         if self._sums.get(f"crc32 {name}") != f"{zlib.crc32(tensor.data.data):08x}":
             _discard(self._path, f"{self._path}: {name} is damaged")
@@ -142,9 +148,8 @@ class FoundWeights:
     def add(self, name: str, shape: Shape, rows: U32) -> None: ...
 
 
-class NewWeights:
-    """A file that is being made. Implements `Kept`. A disk that fails ends the file, not the
-    loading."""
+class WeightCacheWriter:
+    """A `WeightCache` that writes a new file. A disk error stops writing the file, not loading."""
 
     def __init__(self, path: Path, key: str, n_tensors: int) -> None:
         self._path = path
@@ -166,7 +171,7 @@ class NewWeights:
         return None
 
     def add(self, name: str, shape: Shape, rows: U32) -> None:
-        """Pieces of a matrix come in order, and after all of the one before."""
+        """Append a chunk of a matrix. Chunks come in order, matrix by matrix."""
         self._shapes[name] = shape
         data = np.ascontiguousarray(rows).data
         self._sums[name] = zlib.crc32(data, self._sums.get(name, 0))
@@ -175,7 +180,7 @@ class NewWeights:
                 self._file.write(data)
 
     def finish(self) -> None:
-        """All matrices are there: write the header and give the file its name."""
+        """Write the header and give the file its final name."""
         with self._or_give_up():
             if self._file is not None:
                 self._file.seek(0)
@@ -185,7 +190,7 @@ class NewWeights:
                 self._file = None
 
     def close(self) -> None:
-        """What is not finished is thrown away."""
+        """Delete the file if it is unfinished."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -204,7 +209,7 @@ class NewWeights:
         text = json.dumps(header, separators=(",", ":")).encode()
         n_bytes = self._reserved - 8
         if len(text) > n_bytes:
-            raise OSError(f"its header takes {len(text)} bytes of {n_bytes}")
+            raise OSError(f"the header needs {len(text)} bytes, but {n_bytes} are reserved")
         return n_bytes.to_bytes(8, "little") + text.ljust(n_bytes)
 
     @contextlib.contextmanager
@@ -215,17 +220,17 @@ class NewWeights:
             self._give_up(str(error))
 
     def _give_up(self, why: str) -> None:
-        log.warning("packed weights cannot be kept in %s: %s", self._path.parent, why)
+        log.warning("packed weights cannot be cached in %s: %s", self._path.parent, why)
         self.close()
 
 
 def _discard(path: Path, why: str) -> None:
-    log.warning("%s; it is thrown away and made anew", why)
+    log.warning("%s; the file is deleted and made again", why)
     with contextlib.suppress(OSError):
         path.unlink()
 
 
-# ---- which file it is ------------------------------------------------------------------------
+# ---- key of a file ---------------------------------------------------------------------------
 
 
 def _key(checkpoint: Checkpoint, config: ModelConfig, dtype: str) -> str:
@@ -234,7 +239,7 @@ def _key(checkpoint: Checkpoint, config: ModelConfig, dtype: str) -> str:
 
 
 def _identity(path: Path) -> str:
-    """Size, time, and samples of the bytes of a file, its header first."""
+    """Return a digest of a file's size, time and samples of its bytes, including the header."""
     stat = path.stat()
     digest = hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns}".encode())
     with path.open("rb", buffering=0) as file:
@@ -246,7 +251,7 @@ def _identity(path: Path) -> str:
 
 @functools.cache
 def _code_digest() -> str:
-    """Of the code that packs: another may pack otherwise."""
+    """Return a digest of the code that packs: other code may pack differently."""
     digest = hashlib.sha256()
     for package in MADE_BY:
         for path in sorted((Path(__file__).parents[1] / package).glob("*.py")):
@@ -254,11 +259,11 @@ def _code_digest() -> str:
     return digest.hexdigest()
 
 
-# ---- the folder ------------------------------------------------------------------------------
+# ---- cache folder ----------------------------------------------------------------------------
 
 
 def _has_room(folder: Path, n_bytes: int) -> bool:
-    """Half of what the disk has free is the most that is taken."""
+    """Return whether `n_bytes` take at most half of the disk's free space."""
     try:
         while not folder.exists():
             folder = folder.parent
@@ -268,7 +273,7 @@ def _has_room(folder: Path, n_bytes: int) -> bool:
 
 
 def _remove_oldest(folder: Path, limit_bytes: int, but: Path) -> None:
-    """Keep the files together below the limit, and what others left unfinished away."""
+    """Delete the least recently used files beyond the limit, and abandoned ones."""
     now, found = time.time(), []
     for path in folder.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):

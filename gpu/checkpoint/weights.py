@@ -1,5 +1,4 @@
-"""The weights of a model by what they are to it: which tensors of the checkpoint make a matrix or a
-vector on the device, and how their rows are ordered there."""
+"""Loading of matrices and vectors onto the device from one or several tensors of a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,56 +10,65 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.abreast import rows_abreast
-from gpu.checkpoint.kept import Kept
-from gpu.checkpoint.laid import Order, Piece, Rows, alone, below, heads, in_turn, rows_of
+from gpu.checkpoint.interleaved import rows_interleaved
 from gpu.checkpoint.matrix import ExpertStack, Matrix
 from gpu.checkpoint.packing import FORMATS, row_words
 from gpu.checkpoint.reader import WeightSource
-from gpu.checkpoint.uploader import MatrixUploader, sources_of
+from gpu.checkpoint.row_layout import (
+    ReadRows,
+    RowOrder,
+    RowSource,
+    alternating,
+    array_rows,
+    qkv_rows,
+    single,
+    stacked,
+)
+from gpu.checkpoint.uploader import MatrixUploader, PackJob, source_names
+from gpu.checkpoint.weight_cache import WeightCache
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cut:
-    """A matrix or vector that lies in a tensor of the checkpoint together with others.
+class TensorSlice:
+    """A matrix or vector that is part of a tensor of the checkpoint.
 
-    rows        which rows of the tensor it is, in order (n,)
-    n_all       how many the tensor has
-    transposed  the tensor is (inputs, outputs), and its columns are meant
+    rows        its rows of the tensor, in order (n,)
+    n_all       rows of the tensor
+    transposed  the tensor is (inputs, outputs), and `rows` are its columns
     """
 
     source: str
-    rows: Order
+    rows: RowOrder
     n_all: int
     transposed: bool = False
 
 
-Source = str | Cut
-"""A whole tensor of the checkpoint, or what is cut out of one."""
+Source = str | TensorSlice
+"""A whole tensor of the checkpoint, by name, or a part of one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """Rows `first` … `first + n - 1` of matrix `i` in a tensor of several (several, n_all, k)."""
+class StackedSlice:
+    """Rows `first` … `first + n - 1` of matrix `i` in a tensor (n_stacked, n_all, k)."""
 
     source: str
     i: int
     first: int
     n: int
-    several: int
+    n_stacked: int
     n_all: int
 
 
 class WeightLoader(MatrixUploader):
-    """Reads tensors of one checkpoint onto the device, checking shapes.
+    """Loads tensors of one checkpoint onto the device and checks their shapes.
 
-    `dtype` is the storage type of matrices; vectors (norm gains, biases) are always float32.
-    `on_weights` is told how many weights were just put in place. `kept`: where packed matrices are
-    kept from an earlier start, or for the next one. `expert_slots`: of the experts of a layer, how
-    many the device has room for; None: for all.
+    dtype         storage type of matrices; vectors (norm gains, biases) are always float32
+    on_weights    called with the number of weights just loaded
+    weight_cache  packed matrices of an earlier start
+    expert_slots  experts of a layer that are on the device; None: all
     """
 
     def __init__(
@@ -69,36 +77,38 @@ class WeightLoader(MatrixUploader):
         memory: Memory,
         dtype: str,
         on_weights: Callable[[int], None] = lambda n: None,
-        kept: Kept | None = None,
+        weight_cache: WeightCache | None = None,
         expert_slots: int | None = None,
     ) -> None:
-        super().__init__(checkpoint, memory, dtype, on_weights, kept)
+        super().__init__(checkpoint, memory, dtype, on_weights, weight_cache)
         self.expert_slots = expert_slots
 
     def matrix(self, name: str, source: Source, n: int, k: int) -> Matrix:
-        """One matrix (n, k)."""
-        return self._upload(name, n, k, [self._part(source, n, k)], alone)
+        """Load one matrix (n, k)."""
+        return self._upload(name, n, k, [self._part(source, n, k)], single)
 
-    def given(self, name: str, rows: npt.NDArray[np.float32]) -> Matrix:
-        """A matrix (n, k) that is on the host, stored as it is."""
+    def from_host(self, name: str, rows: npt.NDArray[np.float32]) -> Matrix:
+        """Upload a matrix (n, k) from the host as float32."""
         n, k = rows.shape
-        part = Piece(name, n, rows_of(rows), range(n))
-        return self._upload(name, n, k, [part], alone, dtype="f32")
+        part = RowSource(name, n, array_rows(rows), range(n))
+        return self._upload(name, n, k, [part], single, dtype="f32")
 
-    def given_experts(self, name: str, rows: npt.NDArray[np.float32], together: int) -> ExpertStack:
-        """As `given`, of each expert so many rows `together`."""
-        part = Piece(name, len(rows), rows_of(rows), range(len(rows)))
+    def experts_from_host(
+        self, name: str, rows: npt.NDArray[np.float32], together: int
+    ) -> ExpertStack:
+        """As `from_host`, for experts of `together` rows each."""
+        part = RowSource(name, len(rows), array_rows(rows), range(len(rows)))
         n, k = rows.shape
-        matrix = self._upload(name, n, k, [part], alone, dtype="f32", together=together)
+        matrix = self._upload(name, n, k, [part], single, dtype="f32", group_rows=together)
         return ExpertStack(matrix, together)
 
-    def vocabulary(self, name: str, source: str, n: int, k: int) -> Matrix:
-        """An embedding or output matrix: as `matrix`, but 8 bits where others have 4, because
-        errors here are not averaged out by later layers."""
+    def vocab_matrix(self, name: str, source: str, n: int, k: int) -> Matrix:
+        """Load an embedding or output matrix: as `matrix`, but in 8 bits where others have 4,
+        because no later layer averages its errors."""
         dtype = FORMATS[self.dtype].vocabulary
-        return self._upload(name, n, k, [self._part(source, n, k)], alone, dtype=dtype)
+        return self._upload(name, n, k, [self._part(source, n, k)], single, dtype=dtype)
 
-    def heads(
+    def qkv(
         self,
         name: str,
         q: Source,
@@ -107,8 +117,8 @@ class WeightLoader(MatrixUploader):
         config: ModelConfig,
         rotary_dim: int | None = None,
     ) -> Matrix:
-        """The projections to queries, keys and values, one below the other; the rows of each query
-        and key head in `rotary_order` of its first `rotary_dim` numbers (None: of all)."""
+        """Load the projections to queries, keys and values, one below the other. The rows of each
+        query and key head are in `rotary_order` of its first `rotary_dim` rows (None: all)."""
         head_dim, width = config.head_dim, config.hidden_size
         n_heads = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
         parts = [
@@ -118,10 +128,10 @@ class WeightLoader(MatrixUploader):
         order = rotary_order(head_dim, rotary_dim)
         n = sum(part.n for part in parts)
         return self._upload(
-            name, n, width, parts, lambda parts: heads(parts, order), multiple=head_dim
+            name, n, width, parts, lambda parts: qkv_rows(parts, order), multiple=head_dim
         )
 
-    def head_biases(
+    def qkv_biases(
         self,
         name: str,
         q: Source,
@@ -130,7 +140,7 @@ class WeightLoader(MatrixUploader):
         config: ModelConfig,
         rotary_dim: int | None = None,
     ) -> Tensor:
-        """The biases of `heads`, in its order, as float32."""
+        """Load the biases of `qkv`, in its order, as float32."""
         head_dim, order = config.head_dim, rotary_order(config.head_dim, rotary_dim)
         parts = []
         for source, n_heads in (
@@ -142,67 +152,70 @@ class WeightLoader(MatrixUploader):
             parts.append((part if source == v else part[:, order]).reshape(-1))
         return self.memory.upload(name, np.concatenate(parts))
 
-    def interleaved(self, name: str, even: Source, odd: Source, n: int, k: int) -> Matrix:
-        """Two matrices (n, k) as one (2n, k): rows of `even` and `odd` in turn (gate and up)."""
-        parts = [self._part(source, n, k) for source in (even, odd)]
-        return self._upload(name, 2 * n, k, parts, in_turn, 2)
+    def gate_up(self, name: str, gate: Source, up: Source, n: int, k: int) -> Matrix:
+        """Load two matrices (n, k) as one (2n, k), rows of `gate` and `up` alternating."""
+        parts = [self._part(source, n, k) for source in (gate, up)]
+        return self._upload(name, 2 * n, k, parts, alternating, 2)
 
     def experts(
         self,
         name: str,
-        sources: Sequence[Sequence[str | Member]],
+        sources: Sequence[Sequence[str | StackedSlice]],
         n: int,
         k: int,
         modules: Sequence[Sequence[str]] = (),
     ) -> ExpertStack:
-        """A matrix of each expert, one below the other: of one source (n, k) each, or of several
-        with their rows in turn (gate and up), which the base calls `modules`. Where there are fewer
-        `expert_slots` they are on the host, and nothing is on the device yet."""
+        """Load a matrix of each expert, one below the other, from one source (n, k) each, or from
+        several with alternating rows (gate and up). `modules`: the names of these sources for
+        adapters. With fewer `expert_slots` than experts, all experts stay on the host and the
+        slots on the device are empty."""
         each = len(sources[0])
         parts = [self._part(source, n, k) for of_one in sources for source in of_one]
-        arrange, n_rows, together = partial(below, each=each), len(parts) * n, each * n
+        arrange, n_rows, together = partial(stacked, each=each), len(parts) * n, each * n
         if self.expert_slots is None or self.expert_slots >= len(sources):
-            matrix = self._upload(name, n_rows, k, parts, arrange, each, together=together)
+            matrix = self._upload(name, n_rows, k, parts, arrange, each, group_rows=together)
             return ExpertStack(matrix, together, modules=modules)
         words, n_slot_rows = row_words(self.dtype, k), self.expert_slots * together
-        n_abreast = rows_abreast(self.memory.device, self.dtype, k, together, together)
+        n_interleaved = rows_interleaved(self.memory.device, self.dtype, k, together, together)
         host = np.empty((n_rows, words), np.uint32)
 
         def put(first: int, packed: npt.NDArray[Any]) -> None:
             host[first : first + len(packed)] = packed
 
-        self._put_rows(name, self.dtype, n_rows, k, parts, arrange, each, put, n_abreast)
-        shards = self._make_shards(name, n_slot_rows, words, together, n_abreast)
-        sources = sources_of(parts)
-        matrix = Matrix(name, n_slot_rows, k, self.dtype, shards, sources, abreast=n_abreast)
+        job = PackJob(name, self.dtype, n_rows, k, parts, arrange, each)
+        self._pack_rows(job, put, n_interleaved)
+        shards = self._make_shards(name, n_slot_rows, words, together, n_interleaved)
+        sources = source_names(parts)
+        matrix = Matrix(
+            name, n_slot_rows, k, self.dtype, shards, sources, interleaved=n_interleaved
+        )
         return ExpertStack(matrix, together, host, modules)
 
-    def exact(self, name: str, *sources: tuple[str, int], k: int) -> Matrix:
-        """Matrices (so many, k) one below the other, in float32 whatever others are stored in: a
-        router, whose largest outputs are picked, so that a small error can have a large effect."""
+    def float32_matrix(self, name: str, *sources: tuple[str, int], k: int) -> Matrix:
+        """Load matrices (n, k), given as (tensor, n), one below the other in float32 whatever
+        `dtype` is: a router, where a small error can change the experts chosen."""
         parts = []
         for tensor, n in sources:
             self._expect(tensor, (n, k))
-            parts.append(Piece(tensor, n, self._rows_of(tensor), range(n)))
+            parts.append(RowSource(tensor, n, self._rows_of(tensor), range(n)))
         n_rows = sum(part.n for part in parts)
-        return self._upload(name, n_rows, k, parts, partial(below, each=1), dtype="f32")
+        return self._upload(name, n_rows, k, parts, partial(stacked, each=1), dtype="f32")
 
     def vector(self, name: str, *sources: Source, n: int, plus: float = 0.0) -> Tensor:
-        """`n` numbers as float32, padded with zeros to whole blocks; those of several sources in
-        turn (gate and up). `plus` is added to each (norms that are saved as what they add to 1)."""
+        """Load `n` numbers as float32, padded with zeros to whole blocks; several sources alternate
+        (gate and up). `plus` is added to each (norms that are saved as gain - 1)."""
         parts = [self._vector(source, n // len(sources)) for source in sources]
         whole = np.zeros(padded(n), np.float32)
         whole[:n] = np.stack(parts, axis=1).reshape(-1) + np.float32(plus)
         return self.memory.upload(name, whole)
 
-    def joined(self, name: str, *sources: tuple[str, int], plus: float = 0.0) -> Tensor:
-        """Vectors of so many numbers, one behind the other, as float32; `plus` as in `vector`."""
+    def concatenated(self, name: str, *sources: tuple[str, int], plus: float = 0.0) -> Tensor:
+        """Load vectors, given as (tensor, length), end to end as float32; `plus` as in `vector`."""
         parts = [self._vector(source, n) + np.float32(plus) for source, n in sources]
         return self.memory.upload(name, np.concatenate(parts))
 
     def table(self, name: str, source: str, n: int, k: int) -> Tensor:
-        """A matrix (n, k) as float32, rows padded with zeros to whole blocks: to be added, not to
-        be multiplied with."""
+        """Load a matrix (n, k) of vectors to add, as float32 with rows padded to whole blocks."""
         whole = np.zeros((n, padded(k)), np.float32)
         self._expect(source, (n, k))
         whole[:, :k] = self.checkpoint.read_f32(source)
@@ -210,54 +223,56 @@ class WeightLoader(MatrixUploader):
         return self.memory.upload(name, whole)
 
     def _vector(self, source: Source, n: int) -> npt.NDArray[np.float32]:
-        cut = source if isinstance(source, Cut) else None
+        tensor_slice = source if isinstance(source, TensorSlice) else None
         name = source if isinstance(source, str) else source.source
-        self._expect(name, (n,) if cut is None else (cut.n_all,))
+        self._expect(name, (n,) if tensor_slice is None else (tensor_slice.n_all,))
         data = self.checkpoint.read_f32(name)
-        if cut is not None:
-            data = data[cut.rows]
+        if tensor_slice is not None:
+            data = data[tensor_slice.rows]
         self._on_weights(len(data))
         return data
 
-    def _part(self, source: Source | Member, n: int, k: int) -> Piece:
+    def _part(self, source: Source | StackedSlice, n: int, k: int) -> RowSource:
         if isinstance(source, str):
             self._expect(source, (n, k))
-            return Piece(source, n, self._rows_of(source), range(n))
-        if isinstance(source, Member):
-            return self._part_of_several(source, k)
-        cut, read = source, self.checkpoint.read_into
-        self._expect(cut.source, (k, cut.n_all) if cut.transposed else (cut.n_all, k))
+            return RowSource(source, n, self._rows_of(source), range(n))
+        if isinstance(source, StackedSlice):
+            return self._stacked_rows(source, k)
+        tensor_slice, read = source, self.checkpoint.read_into
+        self._expect(
+            tensor_slice.source,
+            (k, tensor_slice.n_all) if tensor_slice.transposed else (tensor_slice.n_all, k),
+        )
 
         def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
-            picked = cut.rows[wanted]
+            picked = tensor_slice.rows[wanted]
             span = slice(int(picked.min()), int(picked.max()) + 1)
-            if not cut.transposed and np.all(np.diff(picked) == 1):
-                read(out, cut.source, span)
+            if not tensor_slice.transposed and np.all(np.diff(picked) == 1):
+                read(out, tensor_slice.source, span)
                 return
             n_read = span.stop - span.start
-            found = np.empty((k, n_read) if cut.transposed else (n_read, k), out.dtype)
-            if cut.transposed:
-                read(found, cut.source, None, span)
+            found = np.empty((k, n_read) if tensor_slice.transposed else (n_read, k), out.dtype)
+            if tensor_slice.transposed:
+                read(found, tensor_slice.source, None, span)
                 found = found.T
             else:
-                read(found, cut.source, span)
+                read(found, tensor_slice.source, span)
             out[:] = found[picked - span.start]
 
-        return Piece(cut.source, len(cut.rows), rows, cut.rows)
+        return RowSource(tensor_slice.source, len(tensor_slice.rows), rows, tensor_slice.rows)
 
-    def _rows_of(self, source: str) -> Rows:
-        """Those of a whole tensor."""
+    def _rows_of(self, source: str) -> ReadRows:
         return lambda wanted, out: self.checkpoint.read_into(out, source, wanted)
 
-    def _part_of_several(self, of: Member, k: int) -> Piece:
-        self._expect(of.source, (of.several, of.n_all, k))
+    def _stacked_rows(self, of: StackedSlice, k: int) -> RowSource:
+        self._expect(of.source, (of.n_stacked, of.n_all, k))
 
         def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
             some = slice(of.first + wanted.start, of.first + wanted.stop)
             self.checkpoint.read_into(out[np.newaxis], of.source, slice(of.i, of.i + 1), some)
 
         first = of.i * of.n_all + of.first
-        return Piece(of.source, of.n, rows, range(first, first + of.n))
+        return RowSource(of.source, of.n, rows, range(first, first + of.n))
 
     def _expect(self, source: str, shape: tuple[int, ...]) -> None:
         if source not in self.checkpoint:
@@ -268,10 +283,10 @@ class WeightLoader(MatrixUploader):
 
 
 def rotary_order(head_dim: int, rotary_dim: int | None = None) -> npt.NDArray[np.intp]:
-    """(head_dim,): which row of a head comes where: (d, d + 1, d + half, d + half + 1) for even d
-    below half of `rotary_dim` (None: of head_dim), so that one invocation holds both halves of two
-    rotary pairs; then those that are not turned, as they are."""
-    turned = head_dim if rotary_dim is None else rotary_dim
-    d, half = np.arange(0, turned // 2, 2), turned // 2
-    fours = np.stack([d, d + 1, d + half, d + half + 1], axis=1).reshape(-1)
-    return np.concatenate([fours, np.arange(turned, head_dim)])
+    """Return the order of a head's rows on the device (head_dim,): d, d + 1, d + half, d + half + 1
+    for even d below half of `rotary_dim` (None: head_dim), so that one invocation holds both halves
+    of two rotary pairs; then the rows that are not rotated."""
+    n_rotary = head_dim if rotary_dim is None else rotary_dim
+    d, half = np.arange(0, n_rotary // 2, 2), n_rotary // 2
+    vec4s = np.stack([d, d + 1, d + half, d + half + 1], axis=1).reshape(-1)
+    return np.concatenate([vec4s, np.arange(n_rotary, head_dim)])

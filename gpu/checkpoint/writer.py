@@ -1,7 +1,7 @@
-"""Writing of safetensors files, by the library of that name, from mapped memory.
+"""Writer of safetensors files from mapped memory, by the safetensors library.
 
-The library is handed addresses: it streams what lies in a mapped file to the new one, so that no
-tensor is copied into this process's memory.
+The library is given addresses and streams mapped files to the new one, so that no tensor is copied
+into this process's memory.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ DTYPES = {
     "I8": "int8", "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2",
 }  # fmt: skip
-"""Names of the library for the names in a file's header."""
+"""The library's type names, by the names in a file's header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tensor to write: `data` are its bytes, in one contiguous part or several."""
+    """A tensor to write. `data`: its bytes, as one or more contiguous arrays."""
 
     name: str
     dtype: str
@@ -41,8 +41,8 @@ class Entry:
 
 
 def write_safetensors(path: Path, entries: Sequence[Entry]) -> None:
-    """Write a file and wait until the disk has it. Raises OSError."""
-    joined = [_joined(entry, path.parent) for entry in entries]  # alive until all is written
+    """Write a file and flush it to disk. Raises OSError."""
+    joined = [_joined(entry, path.parent) for entry in entries]  # the library reads addresses
     specs = {
         entry.name: TensorSpec(
             dtype=DTYPES[entry.dtype],
@@ -53,7 +53,7 @@ def write_safetensors(path: Path, entries: Sequence[Entry]) -> None:
         for entry, data in zip(entries, joined, strict=True)
     }
     try:
-        # "pt" names the layout that PyTorch, and everybody else, reads: row by row.
+        # "pt" means row-major, the layout that all readers expect.
         serialize_file(specs, path, {"format": "pt"})
     except SafetensorError as error:
         raise OSError(str(error)) from error
@@ -62,8 +62,8 @@ def write_safetensors(path: Path, entries: Sequence[Entry]) -> None:
 
 
 def _joined(entry: Entry, folder: Path) -> Bytes:
-    """The bytes of a tensor in one piece: several parts go through an unnamed file in `folder`,
-    because together they may be larger than the memory."""
+    """Return a tensor's bytes as one array. Several arrays are joined in an unnamed file in
+    `folder`, because together they may exceed the memory."""
     if len(entry.data) == 1 or entry.n_bytes == 0:
         return entry.data[0] if entry.data else np.empty(0, np.uint8)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -76,7 +76,7 @@ def _joined(entry: Entry, folder: Path) -> Bytes:
 
 
 def _storage_shape(entry: Entry) -> Sequence[int]:
-    """Shape in units of the library's type, which holds two numbers of 4 bits."""
+    """Return the shape in units of the library's type; one F4 unit holds two numbers."""
     if entry.dtype != "F4":
         return entry.shape
     return (*entry.shape[:-1], entry.shape[-1] // 2)

@@ -1,14 +1,16 @@
-"""What a model folder says about its model: `config.json` and `generation_config.json`.
+"""The configuration of a model: `config.json` and `generation_config.json`, or the metadata of a
+GGUF file.
 
-Only what the engine can run exactly is accepted; everything else is refused by name, because a
-setting that is silently ignored gives text that is quietly wrong.
+Only what the engine can run exactly is accepted; everything else is refused by name, because an
+ignored setting gives text that is wrong without a sign of it.
 """
 
-from gpu.config.experts import Experts
-from gpu.config.families import MODEL_TYPES
+from gpu.architectures import ARCHITECTURES
+from gpu.architectures.common.moe import MoeConfig
+from gpu.architectures.common.rope import RopeConfig
 from gpu.config.generation import GenerationDefaults
 from gpu.config.model import ModelConfig
-from gpu.config.rope import RopeConfig
-from gpu.config.traits import Traits
 
-__all__ = ["MODEL_TYPES", "Experts", "GenerationDefaults", "ModelConfig", "RopeConfig", "Traits"]
+MODEL_TYPES = tuple(ARCHITECTURES)
+
+__all__ = ["MODEL_TYPES", "GenerationDefaults", "ModelConfig", "MoeConfig", "RopeConfig"]

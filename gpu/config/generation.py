@@ -1,17 +1,18 @@
-"""`generation_config.json`: the sampling settings a model's makers recommend."""
+"""`generation_config.json`: the sampling settings that a model's makers recommend."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from gpu.json_object import JsonObject
-from gpu.sampling import RANGES
+from gpu.files.json_object import JsonObject
+from gpu.sampling import SETTING_BY_NAME
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """The sampling settings a model's makers recommend; None where they say nothing."""
+    """Sampling settings that a model's makers recommend; None: no recommendation."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -23,24 +24,21 @@ class GenerationDefaults:
     def from_folder(cls, folder: str | Path) -> GenerationDefaults:
         """Read `generation_config.json`, if there is one.
 
-        Settings of the draw count only with `do_sample`, as in transformers: without it they are
-        left-overs of a greedy model.
+        Without `do_sample` only the repetition penalty is taken, as in transformers: the other
+        settings are then defaults that a greedy model never uses.
         """
         generation = JsonObject.read_optional(Path(folder) / "generation_config.json")
 
-        def number(key: str) -> float | None:
-            least, greatest, _ = RANGES[key]
-            return generation.number(key, least, greatest) if key in generation else None
+        def read(name: str) -> Any:
+            if name not in generation:
+                return None
+            setting = SETTING_BY_NAME[name]
+            minimum, maximum = setting.declared.range
+            if setting.is_integer:
+                return generation.integer(name, int(minimum), int(maximum))
+            return generation.number(name, minimum, maximum)
 
-        penalty = number("repetition_penalty")
+        penalty = read("repetition_penalty")
         if not generation.boolean("do_sample", False):
             return cls(repetition_penalty=penalty)
-        least, greatest, _ = RANGES["top_k"]
-        has_top_k = "top_k" in generation
-        return cls(
-            temperature=number("temperature"),
-            top_k=generation.integer("top_k", int(least), int(greatest)) if has_top_k else None,
-            top_p=number("top_p"),
-            min_p=number("min_p"),
-            repetition_penalty=penalty,
-        )
+        return cls(**{field.name: read(field.name) for field in fields(cls)})

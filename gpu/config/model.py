@@ -1,18 +1,18 @@
-"""The shape of a model, read from `config.json`."""
+"""The configuration of a model, read from `config.json`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from gpu.config.families import FAMILIES, MODEL_TYPES, Family
-from gpu.config.readers import Sizes
-from gpu.config.rope import MAX_CONTEXT
-from gpu.config.traits import Traits
+from gpu.architectures import ARCHITECTURES, Architecture
+from gpu.architectures.common.hyperparameters import Hyperparameters
+from gpu.architectures.common.readers import Sizes
+from gpu.architectures.common.rope import MAX_CONTEXT
+from gpu.config.gguf import gguf_config
 from gpu.errors import ModelError
-from gpu.gguf.config import config_of
+from gpu.files.json_object import JsonObject, shown
 from gpu.gguf.file import is_gguf
-from gpu.json_object import JsonObject, shown
 
 MAX_LAYERS = 1024
 MAX_HEADS = 1024
@@ -25,13 +25,13 @@ HEAD_DIM_MULTIPLE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig(Traits):
-    """The shape of a model.
+class ModelConfig(Hyperparameters):
+    """Sizes and hyperparameters of a model.
 
-    context        positions the model was made for (max_position_embeddings)
-    rms_norm_eps   what its norms add to a variance
-    eos_ids        tokens that end a text, those of generation_config.json before config.json's
-    torch_dtype    the dtype the weights were saved in, as the config names it; None: it does not
+    context      positions the model was trained for (max_position_embeddings)
+    norm_eps     epsilon that norms add to the variance
+    eos_ids      tokens that end a text, those of generation_config.json before config.json's
+    torch_dtype  dtype of the saved weights as the config names it, or None
     """
 
     model_type: str
@@ -43,7 +43,7 @@ class ModelConfig(Traits):
     intermediate_size: int
     vocab_size: int
     context: int
-    rms_norm_eps: float
+    norm_eps: float
     tie_embeddings: bool
     eos_ids: tuple[int, ...]
     bos_id: int | None
@@ -51,76 +51,77 @@ class ModelConfig(Traits):
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> ModelConfig:
-        """Read and check the configuration of a model folder or a GGUF file; `ModelError` says what
-        cannot be run."""
+        """Read and check the configuration of a model folder or a GGUF file. Raises ModelError for
+        what cannot be run."""
         config, generation = _read(Path(folder))
-        family = _family(config)
-        config = config.renamed(family.keys or {})
+        architecture = _architecture(config)
+        config = config.renamed(architecture.config_keys)
         hidden_size = config.integer("hidden_size", 1, MAX_WIDTH)
         n_heads = config.integer("num_attention_heads", 1, MAX_HEADS)
         vocab_size = config.integer("vocab_size", 1, MAX_VOCAB)
         sizes = Sizes(
             n_layers=config.integer("num_hidden_layers", 1, MAX_LAYERS),
             hidden_size=hidden_size,
-            head_dim=_head_dim(config, hidden_size, n_heads, family.head_dim),
+            head_dim=_head_dim(config, hidden_size, n_heads, architecture.head_dim),
             context=config.integer("max_position_embeddings", 1, MAX_CONTEXT),
         )
-        traits = family.read(config, sizes)
+        read = architecture.read_config(config, sizes)
+        ratio = architecture.intermediate_ratio
         return cls(
-            **{field.name: getattr(traits, field.name) for field in fields(traits)},
+            **{field.name: getattr(read, field.name) for field in fields(read)},
             model_type=config.string("model_type"),
             n_layers=sizes.n_layers,
             n_heads=n_heads,
-            n_kv_heads=_n_kv_heads(config, n_heads, family.n_kv_heads or n_heads),
+            n_kv_heads=_n_kv_heads(config, n_heads, architecture.n_kv_heads or n_heads),
             head_dim=sizes.head_dim,
             hidden_size=hidden_size,
             intermediate_size=config.integer(
-                "intermediate_size", 1, MAX_WIDTH, family.inner and family.inner * hidden_size
+                "intermediate_size", 1, MAX_WIDTH, ratio and ratio * hidden_size
             ),
             vocab_size=vocab_size,
             context=sizes.context,
-            rms_norm_eps=config.number("rms_norm_eps", 0.0, 1.0, family.eps),
-            tie_embeddings=config.boolean("tie_word_embeddings", family.tied),
+            norm_eps=config.number("rms_norm_eps", 0.0, 1.0, architecture.norm_eps),
+            tie_embeddings=config.boolean("tie_word_embeddings", architecture.tie_embeddings),
             eos_ids=_eos_ids((generation, config), vocab_size),
             bos_id=_bos_id(config, vocab_size),
             torch_dtype=config.string("dtype", config.string("torch_dtype", "")) or None,
         )
 
     @property
-    def turned_dim(self) -> int:
-        """Numbers of a head that rotary positions turn, in layers that have them."""
+    def rope_dim(self) -> int:
+        """Dimensions of a head that are rotated, in layers that have positions."""
         return self.head_dim if self.rotary_dim is None else self.rotary_dim
 
     @property
     def expert_layers(self) -> tuple[int, ...]:
-        """Layers that have experts."""
-        return tuple(i for i in range(self.n_layers) if self.experts_of(i))
+        """The layers with experts."""
+        return tuple(i for i in range(self.n_layers) if self.moe_of(i))
 
 
 def _read(path: Path) -> tuple[JsonObject, JsonObject]:
-    """config.json and generation_config.json of a folder, or what a GGUF file says instead."""
+    """Read config.json and generation_config.json of a folder, or their like in a GGUF file."""
     if is_gguf(path):
-        return config_of(path), JsonObject(str(path), {})
+        return gguf_config(path), JsonObject(str(path), {})
     if not path.is_dir():
         raise ModelError(f"{path}: not a folder; give the folder that holds config.json")
     generation = JsonObject.read_optional(path / "generation_config.json")
     return JsonObject.read(path / "config.json"), generation
 
 
-def _family(config: JsonObject) -> Family:
-    """Raises ModelError for what cannot be run."""
+def _architecture(config: JsonObject) -> Architecture:
+    """Return the architecture; raises ModelError for one that cannot be run."""
     model_type = config.string("model_type")
-    if model_type not in MODEL_TYPES:
+    if model_type not in ARCHITECTURES:
         raise ModelError(
             f"{config.where}: model_type {shown(model_type)} is not supported; "
-            f"supported: {', '.join(MODEL_TYPES)}"
+            f"supported: {', '.join(ARCHITECTURES)}"
         )
     if "quantization_config" in config:
         raise ModelError(
             f"{config.where}: the weights are quantised (quantization_config), which is not "
             "supported; use the original float32, float16 or bfloat16 weights of the model"
         )
-    return FAMILIES[model_type]
+    return ARCHITECTURES[model_type]
 
 
 def _n_kv_heads(config: JsonObject, n_heads: int, default: int) -> int:

@@ -1,37 +1,30 @@
-"""Opening what carries out the steps of a model, in either backend."""
+"""The two backends: options they support, and the runner of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from gpu.checkpoint.packing import FORMATS
 from gpu.config import GenerationDefaults
 from gpu.errors import DeviceError, ModelError
+from gpu.kv.formats import kv_format
+from gpu.load_options import LoadOptions
 from gpu.runner import Runner
 from gpu.sampling import SamplingParams
 
 BACKENDS = ("wgpu", "torch")
-PRODUCTS = ("auto", "float", "bytes")
+ACTIVATIONS = ("auto", "f32", "q8")
 DTYPES = tuple(FORMATS)
 
 Progress = Callable[[float, str], None]
 
 
-def open_runner(
-    backend: str,
-    folder: Path,
-    adapter: str | None,
-    probe: bool,
-    keep_bytes: int,
-    expert_slots: int | None,
-    products: str,
-    **options: Any,
-) -> Runner:
-    """`options` are those of both. Imported here, so that neither backend needs the other's
-    packages."""
-    if backend == "torch":
+def open_runner(folder: Path, options: LoadOptions, progress: Progress) -> Runner:
+    """Open the runner of `options.backend`. Imports are inside, so that neither backend needs the
+    packages of the other. Raises ModelError and DeviceError."""
+    if options.backend == "torch":
         try:
             from gpu.pytorch.runner import TorchRunner
         except ModuleNotFoundError as error:
@@ -39,52 +32,40 @@ def open_runner(
                 f"--backend torch needs PyTorch ({error}); install it with "
                 "`pip install 'tokenglass[torch]'`"
             ) from error
-        runner: Runner = TorchRunner.load(folder, **options)
-        return runner
+        return TorchRunner.load(folder, options, progress=progress)
     from gpu.runners.wgpu_runner import WgpuRunner
 
-    return WgpuRunner.load(
-        folder,
-        adapter=adapter,
-        probe=probe,
-        keep_bytes=keep_bytes,
-        expert_slots=expert_slots,
-        products=products,
-        **options,
-    )
+    return WgpuRunner.load(folder, options, progress=progress)
 
 
 def recommended_settings(recommended: GenerationDefaults) -> SamplingParams:
-    """The settings that the model's makers recommend over ours."""
-    values = {
-        name: value
-        for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        if (value := getattr(recommended, name)) is not None
-    }
-    return SamplingParams(**values)
+    """Return our default settings with those that the model's makers recommend instead."""
+    values = asdict(recommended)
+    return SamplingParams(**{name: value for name, value in values.items() if value is not None})
 
 
-def check_expert_slots(n: int, backend: str) -> None:
-    """Raises ModelError for a number that is none, and where they would mean nothing."""
-    if n < 1:
-        raise ModelError(f"expert_slots should be 1 or more, but is {n}")
-    if backend == "torch":
+def check_options(options: LoadOptions) -> None:
+    """Raises ModelError for an option that is unknown, or that its backend does not support."""
+    _check_choice("dtype", options.dtype, DTYPES)
+    if options.kv_dtype is not None:
+        kv_format(options.kv_dtype)
+    _check_choice("backend", options.backend, BACKENDS)
+    _check_choice("activations", options.activations, ACTIVATIONS)
+    if options.expert_slots is not None and options.expert_slots < 1:
+        raise ModelError(f"expert_slots should be 1 or more, but is {options.expert_slots}")
+    if options.backend != "torch":
+        return
+    if options.expert_slots is not None:
         raise ModelError(
             "--expert-slots is for --backend wgpu: PyTorch runs in the host's memory, where all "
             "experts lie; leave it out"
         )
-
-
-def check_products(products: str, backend: str) -> None:
-    """Raises ModelError for what there is not, or not there."""
-    check_choice("products", products, PRODUCTS)
-    if backend == "torch" and products == "bytes":
+    if options.activations == "q8":
         raise ModelError(
-            "--products bytes is for --backend wgpu: PyTorch computes with float32; leave it out"
+            "--activations q8 is for --backend wgpu: PyTorch computes with float32; leave it out"
         )
 
 
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises ModelError for a value that is none of the choices."""
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ModelError(f"{name} {value!r} is not supported; supported: {', '.join(choices)}")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpu.errors import EngineError, InvalidRequest, QueueFull
-from gpu.inspection import Answer
+from gpu.inspection.requests import Answer
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Task:
             self.value.set_exception(error)
 
 
-class Turns:
+class BackgroundTasks:
     """Work that runs wait for: all at once, a piece of each in turn."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Turns:
             self._under_way.popleft().refuse(error)
 
 
-class Questions:
+class QuestionQueue:
     """Questions by who asks. Askers take turns, a piece each; of one asker, the first is answered
     before the next begins. Questions are under way together only while their tokens fit in the KV
     cache together: else each would compute what another took from it, again and again.
@@ -168,7 +168,7 @@ class Questions:
         return 0  # none is under way: the first gets what there is
 
 
-def unless(
+def run_until(
     over: Callable[[], bool], pieces: Generator[None, None, T]
 ) -> Generator[None, None, T | None]:
     """What `pieces` come to; None once `over`, and the rest of them is left undone."""

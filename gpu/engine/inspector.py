@@ -1,7 +1,7 @@
 """Answers questions about runs, a piece at a time, between the steps of the runs that write.
 
 Works on the engine's thread, while no step is in flight. The rows in question are computed again
-(`gpu.engine.lent_rows`), under the interventions that they were computed under.
+(`gpu.engine.recompute`), under the interventions that they were computed under.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 
-from gpu.engine.lent_rows import LentRows
+from gpu.engine.activation_cache import ActivationCache
+from gpu.engine.recompute import Recomputer
 from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import sample_of
-from gpu.engine.states import LastStates
 from gpu.errors import InvalidRequest
-from gpu.inspect.beam import beam_answer
-from gpu.inspect.plan_questions import peaks_answer, plan_answer, profile_answer
-from gpu.inspect.readings import LossReading, kv_reading, lens_reading, routing_reading
-from gpu.inspect.waterfall import waterfall
-from gpu.inspection import (
+from gpu.inspection.beam import beam_answer
+from gpu.inspection.plan_questions import peaks_answer, plan_answer, profile_answer
+from gpu.inspection.readings import LossReading, expert_reading, kv_reading, lens_reading
+from gpu.inspection.requests import (
     Answer,
     Array,
     AttentionFrom,
@@ -35,26 +34,27 @@ from gpu.inspection import (
     Routing,
     Waterfall,
 )
-from gpu.interventions import (
+from gpu.inspection.waterfall import waterfall
+from gpu.interventions.active import InterventionSchedule
+from gpu.interventions.messages import (
     MAX_TEXT_TOKENS,
     Encode,
-    Encoded,
-    EncodedReached,
+    EncodedInterventions,
+    EncodedSpans,
     Interventions,
-    ReachedFrom,
+    InterventionSpan,
     encode_interventions,
-    encode_reached,
+    encode_spans,
 )
 from gpu.kv.blocks import blocks_for
-from gpu.reach import Course
 from gpu.runner import Runner
-from gpu.step import Floats, Look, Sample
+from gpu.step import Floats, InspectionRequest, Sample
 
 MAX_TOP = 100
 MAX_ANSWER_BYTES = 64 << 20
 """Largest answer about the attention of a text."""
 
-Pieces = Generator[None, None, Answer]
+AnswerSteps = Generator[None, None, Answer]
 """Yields after each piece of work; its value is the answer."""
 
 
@@ -66,20 +66,20 @@ class Inspector:
         self,
         runner: Runner,
         scheduler: Scheduler,
-        rows: LentRows,
-        states: LastStates,
+        recomputer: Recomputer,
+        activations: ActivationCache,
         encode: Encode,
         end_ids: tuple[int, ...] = (),
     ) -> None:
         self._runner = runner
         self._scheduler = scheduler
-        self._rows = rows
-        self._states = states
+        self._recomputer = recomputer
+        self._activations = activations
         self._encode = encode
         self._end_ids = (*runner.config.eos_ids, *end_ids)
         self._latest: tuple[object, Floats] | None = None  # of what, logits after its last token
 
-    def start(self, question: Question) -> Pieces:
+    def start(self, question: Question) -> AnswerSteps:
         """Raises InvalidRequest for a question that cannot be answered. Advancing it raises
         QueueFull while the cache has no room for its tokens."""
         match question:
@@ -87,22 +87,22 @@ class Inspector:
                 self._check_place(ids, position)
                 self._check_bytes(position + 1)
                 upto = ids[: position + 1]
-                return self._under(question.reached, lambda c: self._attention_from(upto, c))
+                return self._under(question.spans, lambda c: self._attention_from(upto, c))
             case AttentionTo(ids=ids, position=position):
                 self._check_place(ids, position)
                 self._check_bytes(len(ids) - position)
-                return self._under(question.reached, lambda c: self._attention_to(ids, position, c))
+                return self._under(question.spans, lambda c: self._attention_to(ids, position, c))
             case LogitLens(ids=ids, position=position):
                 self._check_place(ids, position)
                 self._check_ids([question.chosen], "chosen")
                 _check_top(question.top)
-                return self._under(question.reached, lambda c: self._logit_lens(question, c))
+                return self._under(question.spans, lambda c: self._logit_lens(question, c))
             case Waterfall(ids=ids, position=position):
                 self._check_place(ids, position)
                 _check_top(question.top)
-                upto, sample = ids[: position + 1], _drawn(question)
+                upto, sample = ids[: position + 1], _sample_of_question(question)
                 return self._under(
-                    question.reached, lambda c: self._waterfall(upto, sample, question.top, c)
+                    question.spans, lambda c: self._waterfall(upto, sample, question.top, c)
                 )
             case Losses(ids=ids, first=first):
                 self._check_place(ids, 0)
@@ -110,126 +110,146 @@ class Inspector:
                 if len(ids) < 2:
                     raise InvalidRequest("one token has nothing before it; give two ids", "ids")
                 self._check_place(ids[:-1], first, "first")
-                return self._under(question.reached, lambda c: self._losses(question, c))
+                return self._under(question.spans, lambda c: self._losses(question, c))
             case Beam(ids=ids):
                 self._check_place(ids, 0)
-                return self._under(question.reached, lambda c: self._beam(question, c))
+                return self._under(question.spans, lambda c: self._beam(question, c))
             case Routing(ids=ids, first=first):
                 if self._runner.config.experts is None:
                     raise InvalidRequest("this model has no experts; ask one that has", "kind")
                 self._check_place(ids, first, "first")
-                return self._under(question.reached, lambda c: self._routing(ids, first, c))
+                return self._under(question.spans, lambda c: self._routing(ids, first, c))
             case PlanView():
                 return plan_answer(self._runner, question)
             case Profile():
-                return profile_answer(self._runner, question, self._rows.blank)
+                return profile_answer(self._runner, question, self._recomputer.reserve)
             case CacheBlocks():
                 return self._cache_blocks()
             case DevicePeaks():
                 return peaks_answer(self._runner)
 
     def logits(
-        self, ids: list[int], reached: tuple[ReachedFrom, ...] = ()
+        self, ids: list[int], spans: tuple[InterventionSpan, ...] = ()
     ) -> Generator[None, None, Floats]:
         """(len(ids), vocab_size): after every one of `ids`, all computed anew in one piece."""
-        course = yield from self._course(self._wanted(reached))
-        return self._rows.all_logits(ids, course)
+        schedule = yield from self._schedule(self._encode_spans(spans))
+        return self._recomputer.all_logits(ids, schedule)
 
     # ---- the questions ----------------------------------------------------------------------
 
-    def _attention_from(self, ids: list[int], course: Course) -> Pieces:
+    def _attention_from(self, ids: list[int], schedule: InterventionSchedule) -> AnswerSteps:
         last = len(ids) - 1
-        found = yield from self._rows.inspect(ids, last, Look(keys=(0, len(ids))), course)
+        found = yield from self._recomputer.inspect(
+            ids, last, InspectionRequest(keys=(0, len(ids))), schedule
+        )
         assert found.attention is not None
         return Answer({}, (Array.of("weights", found.attention[0]),))
 
-    def _attention_to(self, ids: list[int], position: int, course: Course) -> Pieces:
+    def _attention_to(
+        self, ids: list[int], position: int, schedule: InterventionSchedule
+    ) -> AnswerSteps:
         parts, first = [], position
         while first < len(ids):
-            end = course.end(first, min(first + self._rows.piece_rows("attention"), len(ids)))
-            look = Look(keys=(position, 1))
-            found = yield from self._rows.inspect(ids[:end], first, look, course)
+            end = schedule.next_change(
+                first, min(first + self._recomputer.piece_rows("attention"), len(ids))
+            )
+            request = InspectionRequest(keys=(position, 1))
+            found = yield from self._recomputer.inspect(ids[:end], first, request, schedule)
             assert found.attention is not None
             parts.append(found.attention[..., 0])
             first = end
             yield
         return Answer({}, (Array.of("weights", np.concatenate(parts)),))
 
-    def _logit_lens(self, question: LogitLens, course: Course) -> Pieces:
+    def _logit_lens(self, question: LogitLens, schedule: InterventionSchedule) -> AnswerSteps:
         ids = question.ids[: question.position + 1]
-        found = yield from self._rows.inspect(ids, len(ids) - 1, Look(lens=True), course)
+        found = yield from self._recomputer.inspect(
+            ids, len(ids) - 1, InspectionRequest(lens=True), schedule
+        )
         assert found.lens is not None
         return lens_reading(found.lens, question.chosen, question.top)
 
-    def _waterfall(self, ids: list[int], sample: Sample, top: int, course: Course) -> Pieces:
+    def _waterfall(
+        self, ids: list[int], sample: Sample, top: int, schedule: InterventionSchedule
+    ) -> AnswerSteps:
         """The logits are kept for the next question, which a slider asks right after."""
-        asked = (ids, course.marks(len(ids)))
+        asked = (ids, schedule.digests(len(ids)))
         if self._latest is None or self._latest[0] != asked:
-            logits = yield from self._rows.logits(ids, len(ids) - 1, course)
+            logits = yield from self._recomputer.logits(ids, len(ids) - 1, schedule)
             self._latest = (asked, logits)
         return waterfall(self._latest[1][0], ids, sample, top)
 
-    def _losses(self, question: Losses, course: Course) -> Pieces:
+    def _losses(self, question: Losses, schedule: InterventionSchedule) -> AnswerSteps:
         ids, at = question.ids, question.first
         reading = LossReading(question.top)
         while at < len(ids) - 1:
-            size = self._rows.piece_rows("losses", self._rows.most_samples)
-            end = course.end(at, min(at + size, len(ids) - 1))
-            logits = yield from self._rows.logits(ids[:end], at, course)
+            size = self._recomputer.piece_rows("losses", self._recomputer.max_samples)
+            end = schedule.next_change(at, min(at + size, len(ids) - 1))
+            logits = yield from self._recomputer.logits(ids[:end], at, schedule)
             reading.add(logits, ids[at + 1 : end + 1])
             at = end
             yield
         return reading.answer()
 
-    def _beam(self, question: Beam, course: Course) -> Pieces:
+    def _beam(self, question: Beam, schedule: InterventionSchedule) -> AnswerSteps:
         def logits_after(ids: list[int]) -> Generator[None, None, Floats]:
-            return self._rows.logits(ids, len(ids) - 1, course)
+            return self._recomputer.logits(ids, len(ids) - 1, schedule)
 
         return beam_answer(question, logits_after, self._end_ids, self._runner.limits.context)
 
-    def _routing(self, ids: list[int], first: int, course: Course) -> Pieces:
+    def _routing(self, ids: list[int], first: int, schedule: InterventionSchedule) -> AnswerSteps:
         parts = []
         while first < len(ids):
-            end = course.end(first, min(first + self._rows.piece_rows("routes"), len(ids)))
-            found = yield from self._rows.inspect(ids[:end], first, Look(routes=True), course)
+            end = schedule.next_change(
+                first, min(first + self._recomputer.piece_rows("routes"), len(ids))
+            )
+            found = yield from self._recomputer.inspect(
+                ids[:end], first, InspectionRequest(routes=True), schedule
+            )
             assert found.routes is not None
             parts.append(found.routes)
             first = end
             yield
-        return routing_reading(parts, self._runner.config)
+        return expert_reading(parts, self._runner.config)
 
-    def _cache_blocks(self) -> Pieces:
+    def _cache_blocks(self) -> AnswerSteps:
         yield from ()
         return kv_reading(self._scheduler.kv_state())
 
     # ---- what acts on their tokens ----------------------------------------------------------
 
-    def _under(self, reached: tuple[ReachedFrom, ...], ask: Callable[[Course], Pieces]) -> Pieces:
+    def _under(
+        self,
+        spans: tuple[InterventionSpan, ...],
+        ask: Callable[[InterventionSchedule], AnswerSteps],
+    ) -> AnswerSteps:
         """What `ask` answers under these interventions, whose texts are computed first."""
-        return self._asked(self._wanted(reached), ask)
+        return self._asked(self._encode_spans(spans), ask)
 
-    def _asked(self, wanted: EncodedReached, ask: Callable[[Course], Pieces]) -> Pieces:
-        course = yield from self._course(wanted)
-        return (yield from ask(course))
+    def _asked(
+        self, encoded: EncodedSpans, ask: Callable[[InterventionSchedule], AnswerSteps]
+    ) -> AnswerSteps:
+        schedule = yield from self._schedule(encoded)
+        return (yield from ask(schedule))
 
-    def _wanted(self, reached: tuple[ReachedFrom, ...]) -> EncodedReached:
+    def _encode_spans(self, spans: tuple[InterventionSpan, ...]) -> EncodedSpans:
         runner = self._runner
         most = min(MAX_TEXT_TOKENS, runner.limits.context)
         loras = [lora.name for lora in runner.loras]
 
-        def encoded(reach: Interventions) -> Encoded:
+        def encode(interventions: Interventions) -> EncodedInterventions:
             return encode_interventions(
-                reach, runner.config, self._encode, param="reached", most=most, loras=loras
+                interventions, runner.config, self._encode, param="reached", most=most, loras=loras
             )
 
-        return encode_reached(reached, encoded)
+        return encode_spans(spans, encode)
 
-    def _course(self, wanted: EncodedReached) -> Generator[None, None, Course]:
-        course = Course()
-        for first, encoded in wanted:
-            setting = yield from self._states.setting(encoded)
-            setting.lay(course, first, first)
-        return course
+    def _schedule(self, encoded: EncodedSpans) -> Generator[None, None, InterventionSchedule]:
+        schedule = InterventionSchedule()
+        for first, one in encoded:
+            resolved = yield from self._activations.resolve(one)
+            resolved.add_to(schedule, first, first)
+        return schedule
 
     # ---- bad questions ----------------------------------------------------------------------
 
@@ -267,7 +287,7 @@ class Inspector:
             )
 
 
-def blocks_of(question: Question) -> int:
+def question_blocks(question: Question) -> int:
     """KV blocks that hold a question's tokens while it is worked on."""
     match question:
         case Beam(ids=ids, width=width, depth=depth):
@@ -279,7 +299,7 @@ def blocks_of(question: Question) -> int:
     return blocks_for(len(question.ids))
 
 
-def _drawn(question: Waterfall) -> Sample:
+def _sample_of_question(question: Waterfall) -> Sample:
     """The draw that a question is about."""
     params = question.params.validate()
     if params.seed is None:

@@ -1,14 +1,14 @@
-"""Which KV blocks a run gets: those that hold its beginning already, and room for the rest.
+"""Assignment of KV blocks to runs: cached blocks of the prompt's prefix, free ones for the rest.
 
 A run starts when the cache can hold all it may write, so it is never put back. What it may still
 take is promised to it; blocks without an owner are free even while they are kept to be found again.
 Sharing never makes this worse: a run that owns a found block is promised one less. Host logic only.
 
-What the device has to do for it (`copies`, then the tables of `grown`) must be submitted before the
-next step, in order: then whatever takes a block again comes after all that used it before, because
-a device runs what it was given in order. For the same reason tokens can be found as soon as their
-step was submitted. Tokens past a stop may be in a block too, but only those that a sequence
-accepted are ever entered, and the others are overwritten before they are read.
+What the device has to do for it (`copies`, then the tables of `changed_tables`) must be submitted
+before the next step, in order: then whatever takes a block again comes after all that used it
+before, because a device runs what it was given in order. For the same reason tokens can be found as
+soon as their step was submitted. Tokens past a stop may be in a block too, but only those that a
+sequence accepted are ever entered, and the others are overwritten before they are read.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from gpu.engine.sequence import Sequence
 from gpu.errors import InvalidRequest
 from gpu.kv.block_pool import BlockPool
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
-from gpu.kv.prefix_cache import Chain, Match
+from gpu.kv.prefix_cache import BlockHashes, PrefixMatch
 from gpu.kv.state import KvState
 
 BlockCopy = tuple[int, int]
 """(from, to)"""
 
-NOTHING = Match()
+NO_MATCH = PrefixMatch()
 
 
 @dataclass(frozen=True, slots=True)
-class Borrowed:
+class BorrowedBlocks:
     """Blocks for `ids` outside of any run, in order, for the table of `slot`. After `copies` the
     first `n_reused` tokens are in place; rows for the others may be computed."""
 
@@ -38,7 +38,7 @@ class Borrowed:
     blocks: list[int]
     n_reused: int
     copies: tuple[BlockCopy, ...]
-    chain: Chain
+    block_hashes: BlockHashes
 
 
 class KvManager:
@@ -49,11 +49,11 @@ class KvManager:
         self.pool = BlockPool(n_blocks)
         self.copies: list[BlockCopy] = []
         """Blocks to copy on the device, in order, before the next step."""
-        self.grown: list[Sequence] = []
+        self.changed_tables: list[Sequence] = []
         """Sequences whose table changed since it was last written."""
         self._prefix_cache = prefix_cache
         self._most: dict[Sequence, int] = {}  # blocks that each running sequence may come to own
-        self._borrowed: Borrowed | None = None
+        self._borrowed: BorrowedBlocks | None = None
         self._n_prompt = self._n_reused = self._n_copies = 0
 
     @property
@@ -64,8 +64,8 @@ class KvManager:
     def admit(self, sequence: Sequence) -> bool:
         """Give a sequence the blocks that hold its beginning and promise it the rest; False: there
         are not enough yet."""
-        match = self._find_prompt(sequence)
-        free = self.pool.n_free - self.pool.n_unowned(match.blocks) - self._promised()
+        match = self._match_prompt(sequence)
+        free = self.pool.n_free - self.pool.n_unreferenced(match.blocks) - self._promised()
         if sequence.max_blocks - len(match.blocks) > free:
             return False
         self._most[sequence] = sequence.max_blocks
@@ -73,12 +73,12 @@ class KvManager:
         self._attach(sequence, match)
         return True
 
-    def find_more(self, sequence: Sequence) -> None:
+    def match_again(self, sequence: Sequence) -> None:
         """Look again, before the first token of a prompt is computed: a prompt that came just
         before, and begins the same, may be in the cache by now."""
-        match = self._find_prompt(sequence)
+        match = self._match_prompt(sequence)
         if match.n_tokens > sequence.n_reused:
-            self.pool.give_back(sequence.blocks)
+            self.pool.free(sequence.blocks)
             self._attach(sequence, match)
 
     def cover(self, sequence: Sequence, position: int) -> None:
@@ -86,12 +86,12 @@ class KvManager:
         missing = blocks_for(position + 1) - len(sequence.blocks)
         if missing > 0:
             sequence.blocks += self._take(missing)
-            self._note_grown(sequence)
+            self._note_changed(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """The sequence ended; what it computed can be found until its blocks are needed."""
         self._enter(sequence)
-        self.pool.give_back(sequence.blocks)
+        self.pool.free(sequence.blocks)
         sequence.blocks = []
         del self._most[sequence]
 
@@ -112,45 +112,47 @@ class KvManager:
 
     # ---- outside of runs --------------------------------------------------------------------
 
-    def borrow(self, slot: int, ids: list[int], first: int, chain: Chain) -> Borrowed | None:
+    def borrow(
+        self, slot: int, ids: list[int], first: int, block_hashes: BlockHashes
+    ) -> BorrowedBlocks | None:
         """Blocks for `ids`, of which those before `first` may be found ones; None when too few are
         free. They may be promised ones, so they must be returned before the next step."""
         assert self._borrowed is None, "return what was borrowed before"
         assert not self.copies, "carry out the copies of the runs first"
         self._enter_running()
-        match = self.pool.find(ids, first, chain)
-        self.pool.share(match)
-        taken = self.pool.take(blocks_for(len(ids)) - len(match.blocks))
+        match = self.pool.match_prefix(ids, first, block_hashes)
+        self.pool.touch(match)
+        taken = self.pool.allocate(blocks_for(len(ids)) - len(match.blocks))
         if taken is None:
-            self.pool.give_back(list(match.blocks))
+            self.pool.free(list(match.blocks))
             return None
         copies = self._copy_of(match, taken[0]) if taken else ()
         blocks = [*match.blocks, *taken]
-        self._borrowed = Borrowed(slot, ids, blocks, match.n_tokens, copies, chain)
+        self._borrowed = BorrowedBlocks(slot, ids, blocks, match.n_tokens, copies, block_hashes)
         return self._borrowed
 
-    def return_(self, borrowed: Borrowed, n_computed: int = 0) -> None:
+    def give_back(self, borrowed: BorrowedBlocks, n_computed: int = 0) -> None:
         """Give back what was borrowed. `n_computed`: tokens from the first on whose keys and values
         are in place now; others can find them."""
         assert borrowed is self._borrowed, "this was returned before"
         self._borrowed = None
-        self.pool.enter(borrowed.ids, n_computed, borrowed.blocks, borrowed.chain)
-        self.pool.give_back(borrowed.blocks)
+        self.pool.insert(borrowed.ids, n_computed, borrowed.blocks, borrowed.block_hashes)
+        self.pool.free(borrowed.blocks)
 
     def state(self) -> KvState:
         self._enter_running()
         pool = self.pool
-        held = [pool.held(block) for block in range(pool.n_blocks)]
+        held = [pool.cached(block) for block in range(pool.n_blocks)]
         first = [-1 if h is None else h.first for h in held]
         for sequence in self._most:
             for i, block in enumerate(sequence.blocks):
                 first[block] = i * BLOCK_TOKENS
         return KvState(
             BLOCK_TOKENS,
-            owners=tuple(pool.owners),
+            owners=tuple(pool.ref_counts),
             first=tuple(first),
             n_found=tuple(0 if h is None else len(h.ids) for h in held),
-            used=tuple(pool.used),
+            used=tuple(pool.last_used),
             prompt_tokens=self._n_prompt,
             reused_tokens=self._n_reused,
             copies=self._n_copies,
@@ -165,38 +167,40 @@ class KvManager:
 
     def _take(self, n: int) -> list[int]:
         assert self._borrowed is None, "return what was borrowed before the next step"
-        taken = self.pool.take(n)
+        taken = self.pool.allocate(n)
         assert taken is not None, "promised blocks are missing"
         return taken
 
-    def _find_prompt(self, sequence: Sequence) -> Match:
+    def _match_prompt(self, sequence: Sequence) -> PrefixMatch:
         """All but the last token, whose logits are needed."""
         if not self._prefix_cache:
-            return NOTHING
+            return NO_MATCH
         self._enter_running()
-        return self.pool.find(sequence.prompt, len(sequence.prompt) - 1, sequence.chain)
+        return self.pool.match_prefix(
+            sequence.prompt, len(sequence.prompt) - 1, sequence.block_hashes
+        )
 
-    def _attach(self, sequence: Sequence, match: Match) -> None:
+    def _attach(self, sequence: Sequence, match: PrefixMatch) -> None:
         """Make the sequence begin after what was found."""
-        self.pool.share(match)
+        self.pool.touch(match)
         sequence.blocks = list(match.blocks)
         if match.source is not None:
             sequence.blocks += self._take(1)
             self.copies += self._copy_of(match, sequence.blocks[-1])
         self._n_reused += match.n_tokens - sequence.n_reused
-        sequence.begin_after(match.n_tokens)
-        self._note_grown(sequence)
+        sequence.reuse_prefix(match.n_tokens)
+        self._note_changed(sequence)
 
-    def _copy_of(self, match: Match, to: int) -> tuple[BlockCopy, ...]:
+    def _copy_of(self, match: PrefixMatch, to: int) -> tuple[BlockCopy, ...]:
         """Empty when the block taken for the copy is the source itself, the last free one."""
         if match.source is None or match.source == to:
             return ()
         self._n_copies += 1
         return ((match.source, to),)
 
-    def _note_grown(self, sequence: Sequence) -> None:
-        if sequence not in self.grown:
-            self.grown.append(sequence)
+    def _note_changed(self, sequence: Sequence) -> None:
+        if sequence not in self.changed_tables:
+            self.changed_tables.append(sequence)
 
     def _enter_running(self) -> None:
         """Enter what runs computed since it was last asked for: not token by token, so that a step
@@ -205,4 +209,4 @@ class KvManager:
             self._enter(sequence)
 
     def _enter(self, sequence: Sequence) -> None:
-        self.pool.enter(sequence.ids, sequence.n_computed, sequence.blocks, sequence.chain)
+        self.pool.insert(sequence.ids, sequence.n_computed, sequence.blocks, sequence.block_hashes)

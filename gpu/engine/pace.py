@@ -36,7 +36,7 @@ class Pace:
         self._costs: dict[tuple[str, int], float] = {}  # seconds of a piece, by kind and rows
         self._asked: tuple[str, int] | None = None
 
-    def look(self, writing: bool, *, stepped: bool) -> None:
+    def tick(self, writing: bool, *, stepped: bool) -> None:
         """The streams had the time since the last look or piece. `writing`: there are some;
         `stepped`: they took one step in it, without a piece of a prompt."""
         now = self._clock()
@@ -50,7 +50,7 @@ class Pace:
 
     @property
     def may_work(self) -> bool:
-        """May a question go on?"""
+        """Return whether a question may continue."""
         return not self.writing or self._debt <= 0
 
     @contextmanager

@@ -17,22 +17,22 @@ import numpy as np
 from gpu.engine.pace import Pace
 from gpu.engine.scheduler import Scheduler
 from gpu.errors import QueueFull
-from gpu.kv.prefix_cache import Chain
-from gpu.reach import Course
+from gpu.interventions.active import InterventionSchedule
+from gpu.kv.prefix_cache import BlockHashes
 from gpu.runner import Runner
-from gpu.step import Floats, Inspected, Look, Row, Sample, Step
+from gpu.step import Floats, InspectionRequest, InspectionResult, Row, Sample, Step
 
 PIECE_ROWS = 16
 """Rows of a piece: a run beside it waits no longer than for a small chunk of a prompt."""
 
-PLAIN = Course()
+EMPTY_SCHEDULE = InterventionSchedule()
 """Nothing acts. Nobody changes it."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Lent:
+class BorrowedSlot:
     """A slot whose blocks hold the keys and values of ids[:n_computed]."""
 
     slot: int
@@ -40,10 +40,10 @@ class Lent:
     n_computed: int
 
 
-class LentRows:
-    """Computes rows of texts. `course`: the interventions they are computed under; rows that are
-    asked for together have to be under the same, see `Course.end`. `pace`: says how many rows a
-    piece has while others write; without it, that makes no difference."""
+class Recomputer:
+    """Computes rows of texts. `schedule`: the interventions they are computed under; rows that are
+    asked for together have to be under the same, see `InterventionSchedule.next_change`. `pace`:
+    says how many rows a piece has while others write; without it, that makes no difference."""
 
     def __init__(self, runner: Runner, scheduler: Scheduler, pace: Pace | None = None) -> None:
         self._runner = runner
@@ -51,7 +51,7 @@ class LentRows:
         self._pace = pace or Pace()
 
     @property
-    def most_samples(self) -> int:
+    def max_samples(self) -> int:
         return self._runner.limits.max_samples
 
     def piece_rows(self, kind: str, most: int = PIECE_ROWS) -> int:
@@ -59,109 +59,125 @@ class LentRows:
         return self._pace.rows(kind, most)
 
     def inspect(
-        self, ids: list[int], first: int, look: Look, course: Course = PLAIN
-    ) -> Generator[None, None, Inspected]:
+        self,
+        ids: list[int],
+        first: int,
+        request: InspectionRequest,
+        schedule: InterventionSchedule = EMPTY_SCHEDULE,
+    ) -> Generator[None, None, InspectionResult]:
         """Look at the rows of ids[first:]; at the last one's logits, if at any."""
 
-        def ask(slot: int) -> Inspected:
+        def ask(slot: int) -> InspectionResult:
             samples = (_sampled(len(ids) - first - 1, slot),)
-            return self._runner.inspect(self._step(slot, ids, first, course, samples), look)
+            return self._runner.inspect(self._step(slot, ids, first, schedule, samples), request)
 
-        return self._computed(ids, first, ask, course)
+        return self._computed(ids, first, ask, schedule)
 
     def logits(
-        self, ids: list[int], first: int, course: Course = PLAIN
+        self, ids: list[int], first: int, schedule: InterventionSchedule = EMPTY_SCHEDULE
     ) -> Generator[None, None, Floats]:
-        """(len(ids) − first, vocab_size): after each of ids[first:], `most_samples` at most."""
+        """(len(ids) − first, vocab_size): after each of ids[first:], `max_samples` at most."""
         return self._computed(
-            ids, first, lambda slot: self._ask_logits(slot, ids, first, course), course
+            ids, first, lambda slot: self._ask_logits(slot, ids, first, schedule), schedule
         )
 
-    def all_logits(self, ids: list[int], course: Course) -> Floats:
+    def all_logits(self, ids: list[int], schedule: InterventionSchedule) -> Floats:
         """(len(ids), vocab_size): after every one of `ids`, all computed anew in one piece."""
         parts, first = [], 0
-        with self._lent(ids, 0, course) as lent:
+        with self._borrow(ids, 0, schedule) as borrowed_slot:
             while first < len(ids):
-                end = course.end(first, min(first + self.most_samples, len(ids)))
-                parts.append(self._ask_logits(lent.slot, ids[:end], first, course))
+                end = schedule.next_change(first, min(first + self.max_samples, len(ids)))
+                parts.append(self._ask_logits(borrowed_slot.slot, ids[:end], first, schedule))
                 first = end
-            lent.n_computed = len(ids)
+            borrowed_slot.n_computed = len(ids)
         return np.concatenate(parts)
 
     @contextmanager
-    def blank(self, n_tokens: int) -> Iterator[int]:
+    def reserve(self, n_tokens: int) -> Iterator[int]:
         """A slot with blocks for so many tokens, whatever they hold."""
-        with self._lent([0] * n_tokens, 0, PLAIN) as lent:
-            yield lent.slot
+        with self._borrow([0] * n_tokens, 0, EMPTY_SCHEDULE) as borrowed_slot:
+            yield borrowed_slot.slot
 
     def _step(
         self,
         slot: int,
         ids: list[int],
         first: int,
-        course: Course,
+        schedule: InterventionSchedule,
         samples: tuple[Sample, ...] = (),
     ) -> Step:
         """The rows of ids[first:], with what acts on them set."""
-        reach = course.at(first)
-        assert course.end(first, len(ids)) == len(ids), "rows under two settings in one step"
-        if reach.acts:
-            self._runner.set_reach(slot, reach)
+        active = schedule.at(first)
+        assert schedule.next_change(first, len(ids)) == len(ids), (
+            "rows under two settings in one step"
+        )
+        if active.acts:
+            self._runner.set_interventions(slot, active)
         rows = tuple(Row(slot, i, ids[i]) for i in range(first, len(ids)))
-        base, loras = reach.acts_on_base, reach.acts_on_loras
-        return Step(rows, samples, reach=base, loras=loras)
+        base, loras = active.acts_on_base, active.acts_on_loras
+        return Step(rows, samples, interventions=base, loras=loras)
 
-    def _ask_logits(self, slot: int, ids: list[int], first: int, course: Course) -> Floats:
+    def _ask_logits(
+        self, slot: int, ids: list[int], first: int, schedule: InterventionSchedule
+    ) -> Floats:
         samples = tuple(_sampled(i, slot) for i in range(len(ids) - first))
-        return self._runner.logits(self._step(slot, ids, first, course, samples))
+        return self._runner.logits(self._step(slot, ids, first, schedule, samples))
 
     def _computed(
-        self, ids: list[int], first: int, ask: Callable[[int], T], course: Course
+        self, ids: list[int], first: int, ask: Callable[[int], T], schedule: InterventionSchedule
     ) -> Generator[None, None, T]:
         """What `ask` says of a slot in which ids[:first] are in place; it computes the rest. Should
         the cache not keep what a piece computed, the next one computes it again and goes further.
         """
-        reached = 0
+        n_filled = 0
         while True:
-            with self._lent(ids, first, course) as lent:
-                if lent.n_computed == first:
-                    answer = ask(lent.slot)
-                    lent.n_computed = len(ids)
+            with self._borrow(ids, first, schedule) as borrowed_slot:
+                if borrowed_slot.n_computed == first:
+                    answer = ask(borrowed_slot.slot)
+                    borrowed_slot.n_computed = len(ids)
                     return answer
-                lost = lent.n_computed < reached
-                reached = min(first, max(lent.n_computed, reached) + self.piece_rows("fill"))
-                self._fill(lent, reached, course)
-                if reached == first and (lost or not self._pace.writing):
-                    answer = ask(lent.slot)
-                    lent.n_computed = len(ids)
+                lost = borrowed_slot.n_computed < n_filled
+                n_filled = min(
+                    first, max(borrowed_slot.n_computed, n_filled) + self.piece_rows("fill")
+                )
+                self._fill(borrowed_slot, n_filled, schedule)
+                if n_filled == first and (lost or not self._pace.writing):
+                    answer = ask(borrowed_slot.slot)
+                    borrowed_slot.n_computed = len(ids)
                     return answer
             yield
 
-    def _fill(self, lent: Lent, until: int, course: Course) -> None:
+    def _fill(
+        self, borrowed_slot: BorrowedSlot, until: int, schedule: InterventionSchedule
+    ) -> None:
         """Compute keys and values of the tokens up to `until`."""
-        while lent.n_computed < until:
-            first = lent.n_computed
-            end = course.end(first, min(first + self._runner.limits.max_rows, until))
-            self._runner.submit(self._step(lent.slot, lent.ids[:end], first, course))
+        while borrowed_slot.n_computed < until:
+            first = borrowed_slot.n_computed
+            end = schedule.next_change(first, min(first + self._runner.limits.max_rows, until))
+            self._runner.submit(
+                self._step(borrowed_slot.slot, borrowed_slot.ids[:end], first, schedule)
+            )
             self._runner.collect()
-            lent.n_computed = end
+            borrowed_slot.n_computed = end
 
     @contextmanager
-    def _lent(self, ids: list[int], first: int, course: Course) -> Iterator[Lent]:
-        borrowed = self._scheduler.borrow(ids, first, Chain(course.mark))
+    def _borrow(
+        self, ids: list[int], first: int, schedule: InterventionSchedule
+    ) -> Iterator[BorrowedSlot]:
+        borrowed = self._scheduler.borrow(ids, first, BlockHashes(schedule.digest_at))
         if borrowed is None:
             raise QueueFull(
                 f"no KV cache is free for {len(ids)} tokens; wait for the runs to end, or start "
                 "with more --kv-memory"
             )
-        lent = Lent(borrowed.slot, ids, borrowed.n_reused)
+        borrowed_slot = BorrowedSlot(borrowed.slot, ids, borrowed.n_reused)
         try:
             for source, destination in borrowed.copies:
                 self._runner.copy_block(source, destination)
-            self._runner.set_blocks(lent.slot, borrowed.blocks)
-            yield lent
+            self._runner.set_blocks(borrowed_slot.slot, borrowed.blocks)
+            yield borrowed_slot
         finally:
-            self._scheduler.return_(borrowed, lent.n_computed)
+            self._scheduler.give_back(borrowed, borrowed_slot.n_computed)
 
 
 def _sampled(row: int, slot: int) -> Sample:

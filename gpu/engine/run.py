@@ -1,4 +1,4 @@
-"""A request on its way, as its caller sees it."""
+"""Run of a request, as its caller sees it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from gpu.engine.changes import Update
 from gpu.engine.sequence import Sequence
 from gpu.engine.thread import Cancel, EngineThread
+from gpu.engine.updates import Update
 from gpu.errors import EngineError
 from gpu.events import Done, Event, Token
-from gpu.interventions import Encoded, Interventions
+from gpu.interventions.messages import EncodedInterventions, Interventions
 
 
 class Run:
-    """A request on its way. Iterating yields its tokens until it ends; then `done` says how."""
+    """Run of a request. Iterating yields its tokens; afterwards `done` says how it ended."""
 
     def __init__(
         self,
         engine: EngineThread,
         sequence: Sequence,
         events: Events,
-        encode: Callable[[Interventions], Encoded],
+        encode: Callable[[Interventions], EncodedInterventions],
     ) -> None:
         self._engine = engine
         self._encode = encode
@@ -35,21 +35,30 @@ class Run:
         return self._events.done
 
     def update(
-        self, *, capture: bool | None = None, reach: Interventions | None = None, **changes: Any
+        self,
+        *,
+        capture: bool | None = None,
+        interventions: Interventions | None = None,
+        **changes: Any,
     ) -> int:
         """Change settings from the next token that is not submitted yet on; returns its index.
-        `reach` replaces all interventions. What they need is computed first, while the run goes on.
+        `interventions` replaces all interventions. What they need is computed first, while the run
+        goes on.
 
         Raises InvalidRequest for a bad value, and when the run has ended; QueueFull while the KV
-        cache has no room for the texts of `reach`."""
-        return self.start_update(capture=capture, reach=reach, **changes).result()
+        cache has no room for the texts of `interventions`."""
+        return self.start_update(capture=capture, interventions=interventions, **changes).result()
 
     def start_update(
-        self, *, capture: bool | None = None, reach: Interventions | None = None, **changes: Any
+        self,
+        *,
+        capture: bool | None = None,
+        interventions: Interventions | None = None,
+        **changes: Any,
     ) -> Future[int]:
-        """As `update`, without waiting until it acts: what it raises comes through the future, but
-        for a bad `reach`, which is refused at once."""
-        wanted = None if reach is None else self._encode(reach)
+        """Like `update`, without waiting until it acts: its errors come through the future, but
+        for a bad `interventions`, which is refused at once."""
+        wanted = None if interventions is None else self._encode(interventions)
         return self._engine.post(Update(self._sequence, changes, capture, wanted))
 
     def cancel(self) -> None:
@@ -66,7 +75,7 @@ class Run:
 
 
 class Events:
-    """Where a run's events go: to the caller's function, or into a queue to iterate."""
+    """Receiver of a run's events: the caller's function, or a queue to iterate."""
 
     def __init__(
         self, on_event: Callable[[Event], None] | None, on_done: Callable[[], None]

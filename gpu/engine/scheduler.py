@@ -1,4 +1,4 @@
-"""Which rows run next: continuous batching with chunked prefill.
+"""Continuous batching with chunked prefill: chooses the rows of the next step.
 
 Every step takes one row of each sequence that is writing, then fills up with the next piece of the
 oldest prompt that is not in the cache yet (Agrawal et al. 2023, "Sarathi"). Where more sequences
@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from gpu.engine.kv_manager import Borrowed, KvManager
+from gpu.engine.kv_manager import BorrowedBlocks, KvManager
 from gpu.engine.sequence import Sequence
-from gpu.kv.prefix_cache import Chain
+from gpu.info import RunnerLimits
+from gpu.interventions.active import ActiveInterventions
+from gpu.kv.prefix_cache import BlockHashes
 from gpu.kv.state import KvState
-from gpu.reach import Reach
-from gpu.runner import RunnerLimits
 from gpu.step import Row, Sample, Step
 
 PREFILL_MS = 200.0
@@ -45,13 +45,14 @@ class Chunk:
 @dataclass(frozen=True, slots=True)
 class Scheduled:
     """A step and whose it is: `samplers[i]` gets the step's i-th sample, fed by rows[rows[i]].
-    `reaches`: (slot, what its rows are computed under), to be set before, where that changes."""
+    `slot_interventions`: (slot, what its rows are computed under), to be set before, where that
+    changes."""
 
     step: Step
     samplers: tuple[Sequence, ...]
     rows: tuple[int, ...]
     chunk: Chunk | None
-    reaches: tuple[tuple[int, Reach], ...] = ()
+    slot_interventions: tuple[tuple[int, ActiveInterventions], ...] = ()
 
 
 class Scheduler:
@@ -62,8 +63,8 @@ class Scheduler:
         self.kv = KvManager(limits.n_blocks, prefix_cache=prefix_cache)
         self.waiting: deque[Sequence] = deque()
         self.active: list[Sequence] = []
-        self._free_slots = list(range(limits.n_slots - 1, -1, -1))
-        self._without_room: Sequence | None = None  # first in line, until blocks may be free
+        self._free_slots = list(range(limits.slots - 1, -1, -1))
+        self._lacks_blocks: Sequence | None = None  # first in line, until blocks may be free
         self._n_steps = 0
         self._ms_per_row: float | None = None
         self._known_shapes: set[tuple[int, bool, bool, bool, bool]] = set()
@@ -76,29 +77,29 @@ class Scheduler:
     def admit(self) -> list[Sequence]:
         """Give slots to waiting sequences, in order; returns those that start now."""
         started = []
-        while self._first_in_line is not None and self._first_in_line.reach.ready:
+        while self._first_in_line is not None and self._first_in_line.interventions.ready:
             if not self.kv.admit(self.waiting[0]):
-                self._without_room = self.waiting[0]
+                self._lacks_blocks = self.waiting[0]
                 break
             sequence = self.waiting.popleft()
             sequence.slot = self._free_slots.pop()
             sequence.served = self._n_steps
             self.active.append(sequence)
-            sequence.follow_script()
+            sequence.apply_scheduled_updates()
             started.append(sequence)
         if started:
             self._tell_places()
         return started
 
     @property
-    def to_ready(self) -> Sequence | None:
+    def to_resolve(self) -> Sequence | None:
         """The sequence that could start now if what its interventions need were there."""
         first = self._first_in_line
-        return None if first is None or first.reach.ready else first
+        return None if first is None or first.interventions.ready else first
 
-    def await_room(self, sequence: Sequence) -> None:
+    def wait_for_blocks(self, sequence: Sequence) -> None:
         """A sequence that could start has to wait until blocks may be free."""
-        self._without_room = sequence
+        self._lacks_blocks = sequence
 
     def next_step(self, *, prefill: bool = True) -> Scheduled | None:
         """The rows that can run now, or None. `prefill` False: only sequences that are writing."""
@@ -118,21 +119,23 @@ class Scheduler:
         for sequence in samplers:
             sequence.served = self._n_steps
         capture = any(s.capture for s in samplers) or (chunk is not None and chunk.sequence.capture)
-        reaches, acting = self._reaches(rows, samplers, chunk)
+        slot_interventions, acting = self._slot_interventions(rows, samplers, chunk)
         step = Step(
             tuple(rows),
             tuple(samples),
             capture,
-            reach=any(reach.acts_on_base for reach in acting),
-            loras=any(reach.acts_on_loras for reach in acting),
+            interventions=any(active.acts_on_base for active in acting),
+            loras=any(active.acts_on_loras for active in acting),
         )
-        self._follow_scripts(samplers)
-        return Scheduled(step, tuple(samplers), tuple(s.row for s in samples), chunk, reaches)
+        self._apply_scheduled_updates(samplers)
+        return Scheduled(
+            step, tuple(samplers), tuple(s.row for s in samples), chunk, slot_interventions
+        )
 
     def learn(self, step: Step, ms: float) -> None:
         """A step with a piece of a prompt took `ms`: sizes the next pieces. The first step of its
         shape does not count, because some drivers compile the shaders in it."""
-        kind = (step.capture, step.reach, step.loras)
+        kind = (step.capture, step.interventions, step.loras)
         shape = (len(step.rows).bit_length(), bool(step.samples), *kind)
         if shape not in self._known_shapes:
             self._known_shapes.add(shape)
@@ -144,7 +147,7 @@ class Scheduler:
     def release(self, sequence: Sequence) -> None:
         """A finished sequence gives back its slot and blocks. Steps of it still in flight run
         before anything that reuses them, because the device keeps the order of submission."""
-        self._without_room = None
+        self._lacks_blocks = None
         if sequence in self.active:
             self.active.remove(sequence)
             self._free_slots.append(sequence.slot)
@@ -158,62 +161,62 @@ class Scheduler:
         cannot hold it beside the other runs."""
         if sequence in self.active:
             self.kv.check_max_tokens(sequence, max_tokens)
-        self._without_room = None
+        self._lacks_blocks = None
 
     def borrow(
-        self, ids: list[int], first: int | None = None, chain: Chain | None = None
-    ) -> Borrowed | None:
+        self, ids: list[int], first: int | None = None, block_hashes: BlockHashes | None = None
+    ) -> BorrowedBlocks | None:
         """The slot for inspections and blocks for `ids`, what is known of their beginning in place;
         None when too few blocks are free. Whoever borrows computes the rows from `n_reused` on;
         rows from `first` on (the last alone, if not given) are never found ones. To be returned
-        before the next step is made. `chain`: of `ids`, if they are not computed plain."""
+        before the next step is made. `block_hashes`: of `ids`, if they are not computed plain."""
         most = len(ids) - 1 if first is None else first
-        return self.kv.borrow(self.limits.inspection_slot, ids, most, chain or Chain())
+        return self.kv.borrow(self.limits.inspection_slot, ids, most, block_hashes or BlockHashes())
 
     @property
     def n_free_blocks(self) -> int:
         """KV blocks that no run has or may come to have."""
         return self.kv.n_free
 
-    def return_(self, borrowed: Borrowed, n_computed: int = 0) -> None:
+    def give_back(self, borrowed: BorrowedBlocks, n_computed: int = 0) -> None:
         """Give back what was borrowed; its first `n_computed` tokens can be found from now on."""
-        self.kv.return_(borrowed, n_computed)
+        self.kv.give_back(borrowed, n_computed)
 
     def kv_state(self) -> KvState:
-        """What every KV block holds now, and how much was found so far."""
+        """Return what every KV block holds now, and how much was reused so far."""
         return self.kv.state()
 
     @property
     def _first_in_line(self) -> Sequence | None:
         """That has a slot, and did not lack room when it was last tried."""
-        if not (self.waiting and self._free_slots) or self.waiting[0] is self._without_room:
+        if not (self.waiting and self._free_slots) or self.waiting[0] is self._lacks_blocks:
             return None
         return self.waiting[0]
 
-    def _reaches(
+    def _slot_interventions(
         self, rows: list[Row], samplers: list[Sequence], chunk: Chunk | None
-    ) -> tuple[tuple[tuple[int, Reach], ...], tuple[Reach, ...]]:
+    ) -> tuple[tuple[tuple[int, ActiveInterventions], ...], tuple[ActiveInterventions, ...]]:
         """What has to be set for a step, and what acts on its rows then."""
         at = {row.slot: row.position for row in rows}  # all rows of a slot are under the same
         sequences = {s.slot: s for s in (*samplers, *([chunk.sequence] if chunk else []))}
         changed = []
         for slot, sequence in sequences.items():
-            if (reach := sequence.reach.enter(at[slot])) is not None:
-                changed.append((slot, reach))
-        return tuple(changed), tuple(s.reach.acting for s in sequences.values())
+            if (active := sequence.interventions.move_to(at[slot])) is not None:
+                changed.append((slot, active))
+        return tuple(changed), tuple(s.interventions.active for s in sequences.values())
 
     def _place(self, n: int) -> int:
-        """What the n-th in line (from 1) is told: how many slots must become free for it."""
+        """Return how many slots must become free for the n-th waiting sequence (from 1)."""
         return max(0, n - len(self._free_slots))
 
     def _tell_places(self) -> None:
         for n, sequence in enumerate(self.waiting, 1):
-            sequence.moved_to(self._place(n))
+            sequence.queue_moved(self._place(n))
 
-    def _follow_scripts(self, samplers: list[Sequence]) -> None:
+    def _apply_scheduled_updates(self, samplers: list[Sequence]) -> None:
         """At once, not when the next token is wanted: without a change there may be no next one."""
         for sequence in samplers:
-            sequence.follow_script()
+            sequence.apply_scheduled_updates()
             if sequence.finished:
                 self.release(sequence)
 
@@ -238,10 +241,10 @@ class Scheduler:
             wanted = int(PREFILL_MS / max(self._ms_per_row, 1e-6))
         most = min(self._most_rows(prompt, writers), max(len(writers) + 1, wanted))
         if prompt.n_prefilled == prompt.n_reused:
-            self.kv.find_more(prompt)
+            self.kv.match_again(prompt)
         first = prompt.n_prefilled
         n = min(prompt.n_to_prefill, most - len(writers))
-        return prompt.reach.course.end(first, first + n) - first
+        return prompt.interventions.schedule.next_change(first, first + n) - first
 
     def _most_rows(self, prompt: Sequence | None, writers: list[Sequence]) -> int:
         capture = any(s.capture for s in writers) or (prompt is not None and prompt.capture)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from gpu.engine.run_clock import RunClock
-from gpu.engine.setting import RunReach, Setting
 from gpu.engine.token_stats import LayerTimes, token_stats
 from gpu.events import (
     Accepted,
@@ -29,13 +29,15 @@ from gpu.events import (
     TokenText,
     Updated,
 )
-from gpu.interventions import UNTOUCHED, Encoded, EncodedReached
+from gpu.interventions.messages import NONE_ENCODED
+from gpu.interventions.resolved import ResolvedInterventions, RunInterventions
 from gpu.kv.blocks import blocks_for
-from gpu.kv.prefix_cache import Chain
-from gpu.sampling import SamplingParams
-from gpu.script import Script, most_tokens
+from gpu.kv.prefix_cache import BlockHashes
+from gpu.request import Request
+from gpu.sampling import DISTRIBUTION, SamplingParams
+from gpu.scheduled_updates import largest_max_tokens
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
-from gpu.text.stopping import StopMatcher
+from gpu.text.stop_strings import StopMatcher
 from gpu.text.token_table import TokenizerLike
 from gpu.text.tokenizer import DecodeStream
 
@@ -54,16 +56,15 @@ NOT_A_NUMBER = (
 def sample_of(params: SamplingParams, *, row: int, slot: int, index: int) -> Sample:
     """The draw of token `index` of a run with these settings, which name a seed."""
     assert params.seed is not None
+    settings: dict[str, Any] = {name: getattr(params, name) for name in DISTRIBUTION}
+    if params.temperature < GREEDY_BELOW:
+        settings["temperature"] = 0.0
     return Sample(
         row=row,
         slot=slot,
         seed=params.seed,
         index=params.first_index + index,
-        temperature=params.temperature if params.temperature >= GREEDY_BELOW else 0.0,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
+        **settings,
     )
 
 
@@ -72,28 +73,28 @@ class Sequence:
 
     def __init__(
         self,
-        prompt: list[int],
-        params: SamplingParams,
+        request: Request,
         tokenizer: TokenizerLike,
         eos_ids: tuple[int, ...],
         context: int,
         *,
-        capture: bool = False,
-        script: Script = (),
-        reaches: tuple[Encoded | None, ...] = (),
-        reached: EncodedReached = (),
+        interventions: RunInterventions | None = None,
         on_event: Callable[[Event], None] = lambda event: None,
     ) -> None:
+        """`interventions`: those of `request`, validated; None: it has none."""
+        params = request.params
         if params.seed is None:
             seed = secrets.randbits(SEED_BITS)
             params = msgspec.structs.replace(params, seed=seed)
-        self.prompt = prompt
-        self.ids = list(prompt)  # the prompt and every token read since
-        wanted = reaches or (UNTOUCHED, *[None] * len(script))
-        self.reach = RunReach(wanted, len(prompt), reached)
-        self.chain = Chain(self.reach.course.mark)  # of ids
+        self.prompt = list(request.ids)
+        self.ids = list(request.ids)  # the prompt and every token read since
+        if interventions is None:
+            unchanged = [None] * len(request.updates)
+            interventions = RunInterventions((NONE_ENCODED, *unchanged), len(self.prompt))
+        self.interventions = interventions
+        self.block_hashes = BlockHashes(self.interventions.schedule.digest_at)  # of ids
         self.params = params
-        self.capture = capture
+        self.capture = request.capture
         self.context = context
         self.slot = -1
         self.served = 0  # the scheduler's step that sampled it last, or after which it got its slot
@@ -105,12 +106,12 @@ class Sequence:
         self.finished = False
         self._place = 0
         self._times: LayerTimes | None = None
-        self._script = script
-        self._n_followed = 0  # changes of the script that act already
+        self._updates = request.updates
+        self._n_applied = 0  # scheduled updates that act already
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
         self._on_event = on_event
-        self._decode = DecodeStream(tokenizer, prompt)
+        self._decode = DecodeStream(tokenizer, self.prompt)
         self._matcher: StopMatcher[Token] = StopMatcher(params.stop)
         self._clock = RunClock()
 
@@ -127,7 +128,7 @@ class Sequence:
 
     @property
     def wants_decode(self) -> bool:
-        """May another token be submitted?"""
+        """Return whether another token may be submitted."""
         return (
             not self.finished
             and not self.prefilling
@@ -137,13 +138,13 @@ class Sequence:
 
     @property
     def _next_position(self) -> int:
-        """Of the row that feeds the next sample."""
+        """Position of the row that feeds the next sample."""
         return len(self.prompt) + self.n_submitted - 1
 
     @property
     def max_blocks(self) -> int:
         """KV blocks this run can fill at most."""
-        most = most_tokens(self._script[self._n_followed :], self.params)
+        most = largest_max_tokens(self._updates[self._n_applied :], self.params)
         return blocks_for(min(self.context, len(self.prompt) + most))
 
     @property
@@ -154,19 +155,19 @@ class Sequence:
             return self.n_prefilled
         return min(self._next_position, len(self.ids))
 
-    def begin_after(self, n: int) -> None:
+    def reuse_prefix(self, n: int) -> None:
         """The first `n` prompt tokens were found in the KV cache. Before any row was made."""
         self.n_reused = self.n_prefilled = n
 
-    def follow_script(self) -> None:
-        """Let the changes act that the script has for the next token to submit."""
-        while self._n_followed < len(self._script) and not self.finished:
-            change = self._script[self._n_followed]
+    def apply_scheduled_updates(self) -> None:
+        """Apply the scheduled updates of the next token to submit."""
+        while self._n_applied < len(self._updates) and not self.finished:
+            change = self._updates[self._n_applied]
             if change.index > self.n_submitted:
                 return
-            self._n_followed += 1
-            setting = self.reach.of_script(self._n_followed)
-            self.update(change.params, change.capture, setting)
+            self._n_applied += 1
+            resolved = self.interventions.of_update(self._n_applied)
+            self.update(change.params, change.capture, resolved)
 
     def prefill_rows(self, n: int) -> list[Row]:
         """The next `n` rows of the prompt."""
@@ -187,13 +188,13 @@ class Sequence:
     # ---- what came back ---------------------------------------------------------------------
 
     def accepted(self, position: int) -> None:
-        """Tell that the run is valid and `position` others are before it."""
+        """Emit `Accepted`; `position` other runs are before this one."""
         self._place = position
         prompt = tuple(TokenText(id, self._tokenizer.piece(id)) for id in self.prompt)
         self.emit(Accepted(prompt, self.params, self.capture, position, self.context))
 
-    def moved_to(self, position: int) -> None:
-        """Tell a waiting run its place, if it changed."""
+    def queue_moved(self, position: int) -> None:
+        """Emit the place of a waiting run, if it changed."""
         if position != self._place:
             self._place = position
             self.emit(Queued(position))
@@ -201,7 +202,7 @@ class Sequence:
     def started(self) -> None:
         self._clock.start()
 
-    def prefilled(self, first: int, n: int, first_row: int, result: StepResult) -> None:
+    def chunk_read(self, first: int, n: int, first_row: int, result: StepResult) -> None:
         """Prompt tokens first … first + n − 1 are done; they were rows first_row … of the step."""
         stats: tuple[TokenStats, ...] = ()
         if self.capture and result.captured:
@@ -223,7 +224,7 @@ class Sequence:
             )
         )
 
-    def wrote(self, sampled: Sampled, row: int, result: StepResult) -> None:
+    def token_read(self, sampled: Sampled, row: int, result: StepResult) -> None:
         """The next token was read; emits what may be shown and ends the run when it must."""
         if self.finished:
             return
@@ -256,17 +257,17 @@ class Sequence:
         self,
         changes: dict[str, float | int],
         capture: bool | None,
-        setting: Setting | None = None,
+        resolved: ResolvedInterventions | None = None,
     ) -> int:
         """Apply to the tokens not submitted yet; returns the index of the first."""
         params = self.params.updated(changes)
-        if setting is not None:
-            self.reach.change(self._next_position, setting)
+        if resolved is not None:
+            self.interventions.change(self._next_position, resolved)
         self.params = params
         if capture is not None:
             self.capture = capture
-        told = None if setting is None else setting.told
-        self.emit(Updated(self.n_submitted, self.params, self.capture, told))
+        requested = None if resolved is None else resolved.requested
+        self.emit(Updated(self.n_submitted, self.params, self.capture, requested))
         if self.n_written >= self.params.max_tokens and not self.finished:
             self._release(self._matcher.flush())
             self.finish("length")
@@ -290,7 +291,7 @@ class Sequence:
         self._on_event(event)
 
     def _limit_reached(self, position: int) -> Reason | None:
-        """Why no token can follow the one sampled after `position`."""
+        """Reason why no token can follow the one sampled after `position`; None if one can."""
         if self.n_written >= self.params.max_tokens:
             return "length"
         return "context" if position + 1 >= self.context else None

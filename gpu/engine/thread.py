@@ -1,4 +1,4 @@
-"""The thread that owns the device: obeys commands, submits steps, reads them behind.
+"""The thread that owns the device: handles commands, submits steps, reads them behind.
 
 Everything here runs on one thread, because a GPU device must not be driven by two. It submits
 steps ahead of the ones it reads (`Runner.in_flight`), so the device does not wait for Python
@@ -19,20 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from gpu.engine.changes import Changes, Update
-from gpu.engine.info import EngineInfo
-from gpu.engine.inspector import Inspector, blocks_of
-from gpu.engine.lent_rows import LentRows
+from gpu.engine.activation_cache import ActivationCache
+from gpu.engine.background_tasks import BackgroundTasks, QuestionQueue, run_until, timed
+from gpu.engine.inspector import Inspector, question_blocks
 from gpu.engine.pace import Pace
+from gpu.engine.recompute import Recomputer
 from gpu.engine.scheduler import Scheduled, Scheduler
 from gpu.engine.sequence import Sequence
-from gpu.engine.setting import Setting
-from gpu.engine.states import LastStates
-from gpu.engine.turns import Questions, Turns, timed, unless
+from gpu.engine.updates import Update, UpdateQueue
 from gpu.errors import EngineClosed, EngineError, InvalidRequest, QueueFull
 from gpu.events import Reason
-from gpu.inspection import Question
-from gpu.interventions import Encode, ReachedFrom
+from gpu.info import EngineInfo
+from gpu.inspection.requests import Question
+from gpu.interventions.messages import Encode, InterventionSpan
+from gpu.interventions.resolved import ResolvedInterventions
 from gpu.runner import Runner
 
 PREFILL_IN_FLIGHT = 2
@@ -58,7 +58,7 @@ class Logits:
     """The answer is float32 (len(ids), vocab_size)."""
 
     ids: list[int]
-    reached: tuple[ReachedFrom, ...] = ()
+    spans: tuple[InterventionSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class EngineThread:
         """`time.monotonic` when the present round of the loop began; None while it waits."""
         self._commands: queue.Queue[tuple[Command, Future[Any]]] = queue.Queue()
         self._in_flight: deque[Scheduled] = deque()
-        self._background = Turns()
-        self._readying = False
+        self._background = BackgroundTasks()
+        self._resolving = False
         self._warm_up: Iterator[None] | None = None
         ready: Future[tuple[Runner, EngineInfo]] = Future()
         self._thread = threading.Thread(
@@ -149,26 +149,28 @@ class EngineThread:
         warm_up: bool,
     ) -> None:
         try:
-            runner, info = _opened(make_runner, describe)
+            runner, info = _open_runner(make_runner, describe)
         except BaseException as error:
             ready.set_exception(error)
             return
         self._scheduler = Scheduler(runner.limits, prefix_cache=self._prefix_cache)
-        self._questions = Questions(lambda: self._scheduler.n_free_blocks)
+        self._questions = QuestionQueue(lambda: self._scheduler.n_free_blocks)
         self._pace = Pace()
         self._stepped = False
-        rows = LentRows(runner, self._scheduler, self._pace)
-        warm_reach = runner.warm_up(reach=True) if warm_up else iter(())
-        unpaced = LentRows(runner, self._scheduler)  # runs wait for these
-        self._states = states = LastStates(unpaced, runner.config, warm_reach)
-        self._inspector = Inspector(
-            runner, self._scheduler, rows, states, self._encode, self._end_ids
+        recomputer = Recomputer(runner, self._scheduler, self._pace)
+        warm_interventions = runner.warm_up(interventions=True) if warm_up else iter(())
+        unpaced = Recomputer(runner, self._scheduler)  # runs wait for these
+        self._activations = activations = ActivationCache(
+            unpaced, runner.config, warm_interventions
         )
-        self._changes = Changes(states, self._update)
+        self._inspector = Inspector(
+            runner, self._scheduler, recomputer, activations, self._encode, self._end_ids
+        )
+        self._updates = UpdateQueue(activations, self._update)
         self._warm_up = runner.warm_up() if warm_up else None
         ready.set_result((runner, info))
         try:
-            while self._obey(runner):
+            while self._handle_commands(runner):
                 self._advance(runner)
             self._end_all("cancelled", "")
         except Exception as error:
@@ -179,7 +181,7 @@ class EngineThread:
             self._refuse_waiting()
             runner.close()
 
-    def _obey(self, runner: Runner) -> bool:
+    def _handle_commands(self, runner: Runner) -> bool:
         """Carry out the commands that wait; False: close. Sleeps when there is nothing to do."""
         while True:
             idle = self._idle()
@@ -191,28 +193,28 @@ class EngineThread:
             if isinstance(command, Close):
                 return False
             try:
-                self._carry_out(command, future)
+                self._handle(command, future)
             except Exception as error:
                 future.set_exception(error)
 
     def _idle(self) -> bool:
-        """Is there nothing to do but wait for a command?"""
+        """Return whether there is nothing to do but wait for a command."""
         scheduler = self._scheduler
         busy = self._in_flight or scheduler.active or scheduler.waiting
         return not (busy or self._background or self._questions) and self._warm_up is None
 
-    def _carry_out(self, command: Command, done: Future[Any]) -> None:
+    def _handle(self, command: Command, done: Future[Any]) -> None:
         """`done` gets the answer, of a question when it has been worked out."""
         match command:
             case Inspect(question, asker):
                 pieces = timed(self._inspector.start(question))
-                self._questions.add(pieces, done, asker, blocks_of(question))
+                self._questions.add(pieces, done, asker, question_blocks(question))
                 return
-            case Logits(ids, reached):
-                self._questions.add(self._inspector.logits(ids, reached), done)
+            case Logits(ids, spans):
+                self._questions.add(self._inspector.logits(ids, spans), done)
                 return
             case Update():
-                if (computing := self._changes.take(command, done)) is not None:
+                if (computing := self._updates.submit(command, done)) is not None:
                     self._background.add(computing, Future())
                 return
             case Forget(asker):
@@ -224,13 +226,13 @@ class EngineThread:
                 self._scheduler.release(sequence)
         done.set_result(None)
 
-    def _update(self, update: Update, setting: Setting | None) -> int:
+    def _update(self, update: Update, resolved: ResolvedInterventions | None) -> int:
         sequence = update.sequence
         if sequence.finished:
             raise InvalidRequest("this run has ended; settings act on the next one", "id")
         checked = sequence.params.updated(update.changes)
         self._scheduler.check_max_tokens(sequence, checked.max_tokens)
-        index = sequence.update(update.changes, update.capture, setting)
+        index = sequence.update(update.changes, update.capture, resolved)
         if sequence.finished:
             self._scheduler.release(sequence)
         return index
@@ -239,16 +241,16 @@ class EngineThread:
         """Submit while there is room, then read the oldest step, or warm up if there is none.
         What runs wait for is worked on in between, a piece for each time round, and questions at
         the pace they get."""
-        self._pace.look(bool(self._scheduler.active), stepped=self._stepped)
+        self._pace.tick(bool(self._scheduler.active), stepped=self._stepped)
         self._stepped = False
-        self._work_aside(runner)
-        if not self._readying and (head := self._scheduler.to_ready) is not None:
-            self._readying = True
-            self._background.add(self._ready(head), Future())
+        self._advance_background(runner)
+        if not self._resolving and (head := self._scheduler.to_resolve) is not None:
+            self._resolving = True
+            self._background.add(self._resolve_interventions(head), Future())
         for sequence in self._scheduler.admit():
             runner.begin_slot(sequence.slot, np.array(sequence.prompt, np.uint32))
             sequence.started()
-        self._settle_kv(runner)
+        self._apply_kv_changes(runner)
         while len(self._in_flight) < runner.in_flight and self._submit(runner):
             pass
         if self._in_flight:
@@ -256,10 +258,10 @@ class EngineThread:
             self._collect(runner)
         elif self._background or self._questions:
             return
-        elif self._warm_up and not _warmed(self._warm_up):
+        elif self._warm_up and not _warm_up_next(self._warm_up):
             self._warm_up = None
 
-    def _work_aside(self, runner: Runner) -> None:
+    def _advance_background(self, runner: Runner) -> None:
         """A piece of what runs wait for, and one of a question if that may go on."""
         may_ask = bool(self._questions) and self._pace.may_work
         if not self._background and not may_ask:
@@ -272,49 +274,49 @@ class EngineThread:
             with self._pace.piece():
                 self._questions.advance()
 
-    def _ready(self, sequence: Sequence) -> Generator[None, None, None]:
+    def _resolve_interventions(self, sequence: Sequence) -> Generator[None, None, None]:
         """Compute what the interventions of a run need that is first in line."""
         try:
-            settings: list[Setting | None] = []
-            for wanted in sequence.reach.wanted:
+            all_resolved: list[ResolvedInterventions | None] = []
+            for wanted in sequence.interventions.encoded:
                 ready = None
                 if wanted is not None:
-                    pieces = self._states.setting(wanted)
-                    ready = yield from unless(lambda: sequence.finished, pieces)
+                    pieces = self._activations.resolve(wanted)
+                    ready = yield from run_until(lambda: sequence.finished, pieces)
                     if sequence.finished:
                         return
-                settings.append(ready)
-            sequence.reach.settle(tuple(settings))
+                all_resolved.append(ready)
+            sequence.interventions.set_resolved(tuple(all_resolved))
         except QueueFull:
-            self._scheduler.await_room(sequence)
+            self._scheduler.wait_for_blocks(sequence)
         except EngineError as error:
             sequence.finish("error", str(error))
             self._scheduler.release(sequence)
         finally:
-            self._readying = False
+            self._resolving = False
 
     def _submit(self, runner: Runner) -> bool:
         """Submit the next step; False: there is none now."""
         room = sum(s.chunk is not None for s in self._in_flight) < PREFILL_IN_FLIGHT
         scheduled = self._scheduler.next_step(prefill=room)
-        self._settle_kv(runner)
+        self._apply_kv_changes(runner)
         if scheduled is None:
             return False
-        for slot, reach in scheduled.reaches:
-            runner.set_reach(slot, reach)
+        for slot, active in scheduled.slot_interventions:
+            runner.set_interventions(slot, active)
         runner.submit(scheduled.step)
         self._in_flight.append(scheduled)
         return True
 
-    def _settle_kv(self, runner: Runner) -> None:
+    def _apply_kv_changes(self, runner: Runner) -> None:
         """Give the device the blocks that were decided on, before anything else is decided."""
         kv = self._scheduler.kv
         for source, destination in kv.copies:
             runner.copy_block(source, destination)
         kv.copies.clear()
-        for sequence in kv.grown:
+        for sequence in kv.changed_tables:
             runner.set_blocks(sequence.slot, sequence.blocks)
-        kv.grown.clear()
+        kv.changed_tables.clear()
 
     def _collect(self, runner: Runner) -> None:
         scheduled = self._in_flight.popleft()
@@ -323,12 +325,12 @@ class EngineThread:
             ms = result.gpu_ms if result.gpu_ms is not None else result.wait_ms
             self._scheduler.learn(scheduled.step, ms)
             if not chunk.sequence.finished:
-                chunk.sequence.prefilled(chunk.first, chunk.n, chunk.row, result)
+                chunk.sequence.chunk_read(chunk.first, chunk.n, chunk.row, result)
         for sequence, row, sampled in zip(
             scheduled.samplers, scheduled.rows, result.samples, strict=True
         ):
             if not sequence.finished:
-                sequence.wrote(sampled, row, result)
+                sequence.token_read(sampled, row, result)
                 if sequence.finished:
                     self._scheduler.release(sequence)
 
@@ -339,7 +341,7 @@ class EngineThread:
     def _refuse_waiting(self) -> None:
         """Commands that came after the end."""
         message = self.failure or CLOSED
-        self._changes.refuse(EngineClosed(message))
+        self._updates.refuse(EngineClosed(message))
         self._background.refuse(EngineClosed(message))
         self._questions.refuse(EngineClosed(message))
         while not self._commands.empty():
@@ -349,7 +351,7 @@ class EngineThread:
             future.set_exception(EngineClosed(message))
 
 
-def _opened(
+def _open_runner(
     make_runner: Callable[[], Runner], describe: Callable[[Runner], EngineInfo]
 ) -> tuple[Runner, EngineInfo]:
     runner = make_runner()
@@ -360,7 +362,7 @@ def _opened(
         raise
 
 
-def _warmed(warm_up: Iterator[None]) -> bool:
+def _warm_up_next(warm_up: Iterator[None]) -> bool:
     """Compile one more kernel in advance; False: there is nothing more to compile. A failure ends
     that, not the engine: a request may never need what failed, or else is told why it fails."""
     try:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gpu.events import LayerStats, Route, TokenStats
+from gpu.events import ExpertChoice, LayerStats, TokenStats
 from gpu.step import Captured, Floats
 
 DIGITS = 6
@@ -68,12 +68,12 @@ def token_stats(
     )
 
 
-def _routes(captured: Captured, row: int) -> tuple[Route, ...] | msgspec.UnsetType:
+def _routes(captured: Captured, row: int) -> tuple[ExpertChoice, ...] | msgspec.UnsetType:
     if captured.chosen is None or captured.gates is None:
         return msgspec.UNSET
     chosen, gates = captured.chosen[row].tolist(), significant(captured.gates[row])
     each = zip(captured.expert_layers, chosen, gates, strict=True)
-    return tuple(Route(layer, tuple(ids), tuple(of)) for layer, ids, of in each)
+    return tuple(ExpertChoice(layer, tuple(ids), tuple(of)) for layer, ids, of in each)
 
 
 def significant(values: Floats) -> Any:

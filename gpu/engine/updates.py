@@ -11,12 +11,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from gpu.engine.activation_cache import ActivationCache
+from gpu.engine.background_tasks import run_until
 from gpu.engine.sequence import Sequence
-from gpu.engine.setting import Setting
-from gpu.engine.states import LastStates
-from gpu.engine.turns import unless
 from gpu.errors import EngineError
-from gpu.interventions import Encoded, expect_no_new_patch
+from gpu.interventions.messages import EncodedInterventions, check_no_new_patch
+from gpu.interventions.resolved import ResolvedInterventions
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,33 +26,35 @@ class Update:
     sequence: Sequence
     changes: dict[str, Any]
     capture: bool | None
-    reach: Encoded | None = None
+    interventions: EncodedInterventions | None = None
 
 
-Apply = Callable[[Update, Setting | None], int]
+Apply = Callable[[Update, ResolvedInterventions | None], int]
 """Lets a change act now; gives the index."""
 
 
-class Changes:
-    def __init__(self, states: LastStates, apply: Apply) -> None:
-        self._states = states
+class UpdateQueue:
+    def __init__(self, activations: ActivationCache, apply: Apply) -> None:
+        self._activations = activations
         self._apply = apply
         self._waiting: dict[Sequence, deque[tuple[Update, Future[int]]]] = {}
 
-    def take(self, update: Update, index: Future[int]) -> Generator[None, None, None] | None:
+    def submit(self, update: Update, index: Future[int]) -> Generator[None, None, None] | None:
         """Carry out a change, or give the pieces of work that will. Raises what `apply` raises."""
         line = self._waiting.get(update.sequence)
         if line is not None:
             line.append((update, index))
             return None
-        setting = None
-        if update.reach is not None:
-            expect_no_new_patch(update.sequence.reach.told, update.reach.told)
-            setting = self._states.now(update.reach)
-            if setting is None:
+        resolved = None
+        if update.interventions is not None:
+            check_no_new_patch(
+                update.sequence.interventions.requested, update.interventions.requested
+            )
+            resolved = self._activations.resolve_cached(update.interventions)
+            if resolved is None:
                 self._waiting[update.sequence] = deque([(update, index)])
                 return self._work_off(update.sequence)
-        index.set_result(self._apply(update, setting))
+        index.set_result(self._apply(update, resolved))
         return None
 
     def refuse(self, error: EngineError) -> None:
@@ -66,11 +68,11 @@ class Changes:
         while line:
             update, index = line[0]
             try:
-                setting = None
-                if update.reach is not None:
-                    pieces = self._states.setting(update.reach)
-                    setting = yield from unless(lambda: sequence.finished, pieces)
-                index.set_result(self._apply(update, setting))
+                resolved = None
+                if update.interventions is not None:
+                    pieces = self._activations.resolve(update.interventions)
+                    resolved = yield from run_until(lambda: sequence.finished, pieces)
+                index.set_result(self._apply(update, resolved))
             except EngineError as error:
                 index.set_exception(error)
             line.popleft()

@@ -1,6 +1,6 @@
-"""The user's cache folder: what is kept from start to start, and can be thrown away at any time.
+"""The user's cache folder, whose content may be deleted at any time.
 
-TOKENGLASS_CACHE names the folder, otherwise it is `tokenglass` in XDG_CACHE_HOME or in ~/.cache.
+TOKENGLASS_CACHE names the folder; otherwise it is `tokenglass` in XDG_CACHE_HOME or in ~/.cache.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path | None:
-    """Where it is, whether it exists or not; None for a user without a home."""
+    """Return the folder's path, whether it exists or not; None for a user without a home."""
     if given := os.environ.get("TOKENGLASS_CACHE"):
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME", "")

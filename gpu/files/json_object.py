@@ -1,4 +1,4 @@
-"""The JSON files of a model folder, read strictly: whatever is wrong is said with file and key."""
+"""Strict reader of a model folder's JSON files: errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from gpu.errors import ModelError
-from gpu.regular_file import is_there, read_regular
+from gpu.files.regular_file import is_there, read_regular
 
 MAX_BYTES = 32 << 20
-"""Three times the largest real one, an index of 90,000 tensors; keeps a stray file from filling the
-memory."""
+"""Three times the largest real file, an index of 90,000 tensors; keeps a stray file from filling
+the memory."""
 
 
 class JsonObject:
-    """One JSON object and the place it came from.
+    """One JSON object and its file.
 
-    Getters check type and range and raise `ModelError` naming the place, the key, what was
-    expected and what came. A key with the value null counts as absent; an absent key gives
-    `default`, or raises where there is none.
+    Getters check type and range and raise ModelError naming the file, the key, what was expected
+    and what came. A key with the value null counts as absent. An absent key gives `default`;
+    without a default it raises.
     """
 
     def __init__(self, where: str, values: dict[str, Any]) -> None:
@@ -30,7 +30,7 @@ class JsonObject:
 
     @classmethod
     def read(cls, path: Path) -> JsonObject:
-        """Parse the file at `path`, which must hold one JSON object."""
+        """Parse the file at `path`, which must contain one JSON object."""
         values = read_json(path)
         if not isinstance(values, dict):
             raise ModelError(f"{path}: expected a JSON object, but got {shown(values)}")
@@ -38,22 +38,22 @@ class JsonObject:
 
     @classmethod
     def read_optional(cls, path: Path) -> JsonObject:
-        """As `read`, but a file that is not there counts as an empty object."""
+        """Parse the file at `path`; a missing file counts as an empty object."""
         return cls.read(path) if is_there(path) else cls(str(path), {})
 
     def renamed(self, keys: Mapping[str, str]) -> JsonObject:
-        """The same with other names: `keys` maps those to be used to those of the file."""
+        """Return the object with renamed keys; `keys` maps new names to those of the file."""
         return JsonObject(self.where, self.values | {k: self.get(old) for k, old in keys.items()})
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None
 
     def get(self, key: str) -> Any:
-        """The value as it is, None when absent."""
+        """Return the value unchecked, None if absent."""
         return self.values.get(key)
 
     def error(self, key: str, expected: str) -> ModelError:
-        """The error for a value that is not what `expected` says."""
+        """Return the error for a value that is not `expected`."""
         if key not in self:
             return ModelError(f"{self.where}: {key} is missing; it must be {expected}")
         return ModelError(
@@ -94,7 +94,7 @@ class JsonObject:
         return str(value)
 
     def object(self, key: str) -> JsonObject:
-        """The object under `key`; empty when absent."""
+        """Return the object under `key`; empty if absent."""
         value = self._value(key, {})
         if not isinstance(value, dict):
             raise self.error(key, "an object")
@@ -106,8 +106,8 @@ class JsonObject:
 
 
 def read_json(path: Path) -> Any:
-    """The parsed contents of a UTF-8 JSON file; `ModelError` when it is missing, no regular file,
-    too large, or not JSON."""
+    """Parse a UTF-8 JSON file. Raises ModelError if it is missing, not a regular file, too large,
+    or not JSON."""
     if not is_there(path):
         raise ModelError(
             f"{path}: not found; a model folder holds config.json, tokenizer.json and *.safetensors"
@@ -116,7 +116,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """Parse UTF-8 JSON; keys given twice are refused, since one of the two would be lost."""
+    """Parse UTF-8 JSON. Duplicate keys are refused, since one of the values would be lost."""
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=_without_duplicates)
     except RecursionError:
@@ -126,7 +126,7 @@ def parse_json(data: bytes, where: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """The value for an error message, short however long it is."""
+    """Return the value as shortened text for an error message."""
     text = "null" if value is None else repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 

@@ -1,5 +1,5 @@
-"""The files of a model folder, which may be no files at all: opening a pipe waits for its writer,
-and a device may never end."""
+"""Reading of regular files only: opening a pipe waits for its writer, and a device may never
+end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ KINDS = {
 
 
 def is_there(path: Path) -> bool:
-    """Is there anything at `path`? Also a link that leads nowhere but to itself, which
-    `Path.exists` takes for nothing."""
+    """Return whether anything exists at `path`, including a symlink loop, which `Path.exists` does
+    not report."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -32,14 +32,14 @@ def is_there(path: Path) -> bool:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises ModelError when it is missing, no regular file, or cannot be
-    read."""
+    """Open a file for reading. Raises ModelError if it is missing, not a regular file, or
+    unreadable."""
     try:
         _expect_regular(path, path.stat())
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
         file = open(os.open(path, flags), "rb")  # noqa: SIM115 - the caller closes it
         try:
-            _expect_regular(path, os.fstat(file.fileno()))  # it may be another one by now
+            _expect_regular(path, os.fstat(file.fileno()))  # it may have been replaced
         except BaseException:
             file.close()
             raise
@@ -51,7 +51,8 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The bytes of a file. Raises ModelError as `open_regular` does, and for more than `most`."""
+    """Return a file's bytes. Raises ModelError as `open_regular` does, and for more than `most`
+    bytes."""
     with open_regular(path) as file:
         n_bytes = os.fstat(file.fileno()).st_size
         try:
@@ -59,9 +60,7 @@ def read_regular(path: Path, most: int) -> bytes:
         except OSError as error:
             raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
     if max(n_bytes, len(data)) > most:
-        raise ModelError(
-            f"{path}: has {max(n_bytes, len(data))} bytes, but {most} is the most read"
-        )
+        raise ModelError(f"{path}: has {max(n_bytes, len(data))} bytes; expected at most {most}")
     return data
 
 

@@ -1,1 +1,1 @@
-"""GGUF files, as llama.cpp reads them: config, tokenizer, chat template and weights in one."""
+"""GGUF files, llama.cpp's format: config, tokenizer, chat template and weights in one file."""

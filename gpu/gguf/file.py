@@ -1,7 +1,7 @@
-"""One GGUF file, opened and checked: its metadata, and where its tensors lie.
+"""An opened and checked GGUF file: its metadata, and its tensors' bytes.
 
-A file may lie about all of it (see `gpu.gguf.header`): nothing is read of one whose tensors overlap
-or do not fit.
+Any of its content may be wrong or malicious (see `gpu.gguf.header`): files with overlapping or
+truncated tensors are refused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from gpu.errors import ModelError
+from gpu.files.json_object import shown
+from gpu.files.regular_file import open_regular
 from gpu.gguf.header import Bytes, Header, read_header
-from gpu.gguf.split import part_of, part_path
+from gpu.gguf.split import parse_split_name, split_path
 from gpu.gguf.types import GgufType
-from gpu.json_object import shown
-from gpu.regular_file import open_regular
 
 SUFFIX = ".gguf"
 
@@ -38,8 +38,11 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """`values`: numbers, booleans, strings, and lists of strings or arrays of numbers. Of a model
-    in several files (llama.cpp's gguf-split) the values of the first, and the tensors of all."""
+    """Metadata values and tensors of a model.
+
+    `values`: numbers, booleans, strings, and lists of strings or arrays of numbers. A model in
+    several files (llama.cpp's gguf-split) has the values of the first, and the tensors of all.
+    """
 
     path: Path
     values: Mapping[str, Any]
@@ -47,53 +50,54 @@ class GgufFile:
 
 
 def is_gguf(path: str | Path) -> bool:
-    """Is this a GGUF file, by its name?"""
+    """Return whether `path` names a GGUF file."""
     return Path(path).suffix.lower() == SUFFIX and not Path(path).is_dir()
 
 
 def open_gguf(path: str | Path) -> GgufFile:
-    """Map and check a file, and the others of its model if it is one of several; `ModelError` names
-    the file and the fault."""
+    """Map and check a file, and the other files of a split model. ModelError names the file and the
+    fault."""
     path = Path(path)
-    part = part_of(path.name)
-    first = _open(_stat(path if part is None else part_path(path, 0)))
+    part = parse_split_name(path.name)
+    first = _open(_stat(path if part is None else split_path(path, 0)))
     n_files = first.values.get("split.count", 1)
     if type(n_files) is int and n_files in (0, 1):
         return first
-    if part is None or type(n_files) is not int or n_files != part.n_parts:
+    if part is None or type(n_files) is not int or n_files != part.n_splits:
         raise ModelError(
-            f"{first.path}: is one of {shown(n_files)} files of a model, which must be called "
-            "NAME-00001-of-00002.gguf and so on"
+            f"{first.path}: is one of {shown(n_files)} files of a model; expected file names such "
+            "as NAME-00001-of-00002.gguf: rename them"
         )
-    return _open_parts(tuple(_stat(part_path(path, i)) for i in range(part.n_parts)))
+    return _open_parts(tuple(_stat(split_path(path, i)) for i in range(part.n_splits)))
 
 
 def _joined(parts: list[GgufFile]) -> dict[str, GgufTensor]:
-    """The tensors of all parts, each given once."""
+    """Return the tensors of all parts. Raises ModelError for a tensor in two parts."""
     tensors: dict[str, GgufTensor] = {}
     for i, part in enumerate(parts):
-        said = part.values.get("split.no"), part.values.get("split.count")
-        if not all(type(n) is int for n in said) or said != (i, len(parts)):
+        split = part.values.get("split.no"), part.values.get("split.count")
+        if not all(type(n) is int for n in split) or split != (i, len(parts)):
             raise ModelError(
-                f"{part.path}: says that it is split.no {shown(said[0])} of {shown(said[1])}; "
-                f"expected {i} of {len(parts)}: the files are not of one model"
+                f"{part.path}: split.no is {shown(split[0])} of {shown(split[1])}; "
+                f"expected {i} of {len(parts)}: the files belong to different models"
             )
         if both := tensors.keys() & part.tensors.keys():
             raise ModelError(
-                f"{part.path}: has tensor {shown(min(both))} of another file of the model too"
+                f"{part.path}: tensor {shown(min(both))} is also in another file of the model; "
+                "download the files again"
             )
         tensors |= part.tensors
     n_tensors = parts[0].values.get("split.tensors.count", len(tensors))
     if n_tensors != len(tensors):
         raise ModelError(
-            f"{parts[0].path}: says that all files together have {shown(n_tensors)} tensors, but "
-            f"they have {len(tensors)}"
+            f"{parts[0].path}: expected {shown(n_tensors)} tensors in all files together, but "
+            f"they have {len(tensors)}; download the files again"
         )
     return tensors
 
 
 Stat = tuple[Path, int, int]
-"""A file, its bytes, and when it was modified: another of these is another file."""
+"""Path, size and modification time, which identify a file's content."""
 
 
 def _stat(path: Path) -> Stat:
@@ -106,13 +110,14 @@ def _stat(path: Path) -> Stat:
 
 @functools.lru_cache(maxsize=4)
 def _open(stat: Stat) -> GgufFile:
-    """Config, tokenizer and weights are read one after the other, and each from here."""
+    """Open a file. The result is cached because config, tokenizer and weights are read one after
+    the other."""
     return _read(stat)
 
 
 @functools.lru_cache(maxsize=4)
 def _open_parts(stats: tuple[Stat, ...]) -> GgufFile:
-    """As `_open`, of a model in several files, however many they are."""
+    """Open all files of a split model, however many there are."""
     parts = [_open(stats[0]), *map(_read, stats[1:])]
     return GgufFile(parts[0].path, parts[0].values, _joined(parts))
 
@@ -123,7 +128,7 @@ def _read(stat: Stat) -> GgufFile:
         if n_bytes < 24:
             raise ModelError(f"{path}: has {n_bytes} bytes, too few for a GGUF file")
         try:
-            # A plain array: slicing a memmap costs four times as much.
+            # A plain array: slicing a memmap takes four times as long.
             data: Bytes = np.asarray(np.memmap(file, dtype=np.uint8, mode="r"))
         except (OSError, ValueError) as error:  # ValueError: it is empty by now
             raise ModelError(f"{path}: cannot be read ({error})") from None
@@ -132,7 +137,7 @@ def _read(stat: Stat) -> GgufFile:
 
 
 def _placed(path: Path, header: Header, data: Bytes) -> dict[str, GgufTensor]:
-    """The tensors' bytes: inside the file, aligned, and none of them two tensors'."""
+    """Return the tensors' bytes, checked to be inside the file, aligned, and without overlap."""
     start, alignment = header.start, header.alignment
     last, end = "", 0
     for name, info in sorted(header.infos.items(), key=lambda item: item[1].offset):

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: its metadata, and what tensors follow it where.
+"""The header of a GGUF file: its metadata, and the types, shapes and offsets of its tensors.
 
 The format is llama.cpp's, versions 2 and 3 (docs/gguf.md of the ggml project), little-endian:
 
@@ -7,8 +7,9 @@ The format is llama.cpp's, versions 2 and 3 (docs/gguf.md of the ggml project), 
     n_tensors × (string name, u32 n_dims, u64 dims[n_dims] (fastest first), u32 type, u64 offset)
     padding to `general.alignment`, then the tensors' bytes at their offsets from there
 
-A string is a u64 length and UTF-8; an array is a u32 type, a u64 count and the values. A file may
-lie about all of it, so every length is held to the bytes that are left before anything is read.
+A string is a u64 length and UTF-8; an array is a u32 type, a u64 count and the values. Any of it
+may be wrong or malicious, so every length is checked against the remaining bytes before anything is
+read.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import ModelError
+from gpu.files.json_object import shown
 from gpu.gguf.types import TYPES, GgufType
-from gpu.json_object import shown
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_ENTRIES = 1 << 16
-"""Of values and of tensors, each: real files have a few thousand."""
+"""Most values, and most tensors: real files have a few thousand."""
 MAX_STRINGS = 1 << 21
-"""Strings of all arrays together: Gemma 3 has 780,000 tokens and merges."""
+"""Most strings of all arrays together: Gemma 3 has 780,000 tokens and merges."""
 MAX_DIMS = 4
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 16
@@ -46,27 +47,29 @@ NUMBERS = {
 Bytes = npt.NDArray[np.uint8]
 
 
-class EndsEarly(ModelError):
-    """What should follow is not there."""
+class TruncatedHeader(ModelError):
+    """The data ends inside the header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What comes before the tensors' bytes, which begin at `start`."""
+    """Everything before the tensors' bytes, which begin at `start`."""
 
     values: Mapping[str, Any]
-    infos: Mapping[str, Info]
+    infos: Mapping[str, TensorInfo]
     start: int
     alignment: int
 
 
 def read_header(path: Path, data: Bytes) -> Header:
-    """Of the file at `path`, from its beginning. Raises EndsEarly when `data` has too little of it,
-    and ModelError."""
+    """Parse the header of the file at `path` from its first bytes, `data`.
+
+    Raises TruncatedHeader if `data` ends inside the header, and ModelError for a faulty one.
+    """
     reader = _Reader(path, data)
     n_tensors, n_values = reader.preamble()
-    values = dict(_unique(path, "key", (reader.entry() for _ in range(n_values))))
-    infos = dict(_unique(path, "tensor", (reader.tensor() for _ in range(n_tensors))))
+    values = dict(_unique(path, "key", (reader.metadata_kv() for _ in range(n_values))))
+    infos = dict(_unique(path, "tensor", (reader.tensor_info() for _ in range(n_tensors))))
     alignment = values.get("general.alignment", DEFAULT_ALIGNMENT)
     ok = type(alignment) is int and 0 < alignment <= MAX_ALIGNMENT and alignment % 8 == 0
     if not ok:
@@ -75,8 +78,9 @@ def read_header(path: Path, data: Bytes) -> Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Info:
-    """Where a tensor lies: `offset` from where the first begins."""
+class TensorInfo:
+    """Type, shape and place of a tensor; `offset` is relative to the start of the tensors'
+    bytes."""
 
     type: GgufType
     shape: tuple[int, ...]
@@ -85,7 +89,7 @@ class Info:
 
 
 class _Reader:
-    """Reads the header from its beginning; never past the end of the file."""
+    """Sequential reader of a header that never passes the end of the data."""
 
     def __init__(self, path: Path, data: Bytes) -> None:
         self._path = path
@@ -94,10 +98,10 @@ class _Reader:
         self.at = 0
 
     def preamble(self) -> tuple[int, int]:
-        """How many tensors and values there are."""
+        """Return the number of tensors and of values."""
         magic, version = bytes(self._take(4, "the magic")), self._number("<u4")
         if magic != MAGIC:
-            raise self._error(f"begins with {magic!r}, not with {MAGIC!r}: it is not a GGUF file")
+            raise self._error(f"begins with {magic!r}; expected {MAGIC!r}: it is not a GGUF file")
         if version not in VERSIONS:
             raise self._error(
                 f"is GGUF version {version}; supported: {', '.join(map(str, VERSIONS))}, "
@@ -106,16 +110,16 @@ class _Reader:
         counts = self._number("<u8"), self._number("<u8")
         if max(counts) > MAX_ENTRIES:
             raise self._error(
-                f"says it has {counts[0]} tensors and {counts[1]} values; {MAX_ENTRIES} of each "
-                "are the most that are read"
+                f"has {counts[0]} tensors and {counts[1]} values; at most {MAX_ENTRIES} of each "
+                "are supported"
             )
         return counts
 
-    def entry(self) -> tuple[str, Any]:
+    def metadata_kv(self) -> tuple[str, Any]:
         key = self._string("a key")
         return key, self._value(self._number("<u4"), key)
 
-    def tensor(self) -> tuple[str, Info]:
+    def tensor_info(self) -> tuple[str, TensorInfo]:
         name = self._string("a tensor's name")
         n_dims = self._number("<u4")
         if not 1 <= n_dims <= MAX_DIMS:
@@ -128,13 +132,13 @@ class _Reader:
                 f"tensor {shown(name)} has type {kind}; supported: "
                 + ", ".join(t.name for t in TYPES.values())
             )
-        if math.prod(dims) >= 1 << 48 or dims[0] % type.block:
+        if math.prod(dims) >= 1 << 48 or dims[0] % type.block_size:
             raise self._error(
-                f"tensor {shown(name)} has dimensions {dims}; the first of a {type.name} must be a "
-                f"multiple of {type.block}, and all together below 2^48"
+                f"tensor {shown(name)} has dimensions {dims}; the first of a {type.name} tensor "
+                f"must be a multiple of {type.block_size}, and their product below 2^48"
             )
-        n_bytes = math.prod(dims) // type.block * type.block_bytes
-        return name, Info(type, tuple(reversed(dims)), offset, n_bytes)
+        n_bytes = math.prod(dims) // type.block_size * type.type_size
+        return name, TensorInfo(type, tuple(reversed(dims)), offset, n_bytes)
 
     def _value(self, kind: int, key: str) -> Any:
         if kind == STRING:
@@ -154,7 +158,9 @@ class _Reader:
         if kind == STRING:
             return self._strings(count, key)
         if kind not in NUMBERS:
-            raise self._error(f"{shown(key)} is an array of value type {kind}, which is not read")
+            raise self._error(
+                f"{shown(key)} is an array of value type {kind}; expected strings or numbers"
+            )
         item = np.dtype(NUMBERS[kind])
         data = self._take(count * item.itemsize, f"the array {shown(key)}")
         values = np.frombuffer(data, item)
@@ -162,14 +168,15 @@ class _Reader:
 
     def _strings(self, count: int, key: str) -> list[str]:
         if count > (len(self._data) - self.at) // 8:  # every string has its length
-            raise EndsEarly(
-                f"{self._path}: {shown(key)} says it has {count} strings; the file ends before"
+            raise TruncatedHeader(
+                f"{self._path}: {shown(key)} has {count} strings, but the file ends before the "
+                "last; it is truncated: download it again"
             )
         self._n_strings += count
         if self._n_strings > MAX_STRINGS:
             raise self._error(
-                f"its arrays have {self._n_strings} strings with {shown(key)}; {MAX_STRINGS} is "
-                "the most that is read"
+                f"its arrays up to {shown(key)} have {self._n_strings} strings; at most "
+                f"{MAX_STRINGS} are supported"
             )
         what = f"a string of {shown(key)}"
         return [self._string(what) for _ in range(count)]
@@ -188,9 +195,10 @@ class _Reader:
     def _take(self, n: int, what: str) -> memoryview:
         at = self.at
         if n > len(self._data) - at:
-            raise EndsEarly(
+            raise TruncatedHeader(
                 f"{self._path}: {what} at byte {at} needs {n} bytes, but "
-                f"{len(self._data) - at} are left: it is truncated or damaged; download it again"
+                f"only {len(self._data) - at} are left; it is truncated or damaged: download it "
+                "again"
             )
         self.at = at + n
         return self._data[at : self.at]

@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file, read strictly: keys of its architecture without its name."""
+"""Metadata of a GGUF file, read strictly, with keys relative to its architecture."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import ModelError
+from gpu.files.json_object import JsonObject
 from gpu.gguf.file import GgufFile
-from gpu.json_object import JsonObject
 
 MAX_HEADS = 4096
 MAX_HEAD_DIM = 4096
 
 
 class Metadata:
-    """`own` has the keys `ARCH.…`, for which the getters take what follows the dot; as those of
-    `JsonObject`, they raise ModelError for what is not as it should be."""
+    """Typed access to the keys `ARCH.…`: getters take the part after the dot.
+
+    As the getters of `JsonObject`, they raise ModelError for a value of the wrong type or range.
+    """
 
     def __init__(self, file: GgufFile) -> None:
         self.file = file
@@ -29,15 +31,18 @@ class Metadata:
         return f"{self.arch}.{key}" in self.all
 
     def get(self, key: str) -> Any:
-        """One value, as config.json would have it: a decimal, where the file has a float32, is the
-        shortest one that is that float32. Raises ModelError for an array."""
+        """Return one value as config.json would have it: a float32 becomes the shortest decimal
+        that rounds to it.
+
+        Raises ModelError for an array.
+        """
         if self.array(key) is not None:
             raise self.error(key, "one value")
         value = self.all.get(f"{self.arch}.{key}")
         return float(str(np.float32(value))) if isinstance(value, float) else value
 
     def array(self, key: str) -> Sequence[Any] | npt.NDArray[Any] | None:
-        """Several values; None where there is one, or none."""
+        """Return a list or array; None if the value is single or missing."""
         value = self.all.get(f"{self.arch}.{key}")
         return value if isinstance(value, list | np.ndarray) else None
 
@@ -59,19 +64,20 @@ class Metadata:
     def error(self, key: str, expected: str) -> ModelError:
         return self.all.error(f"{self.arch}.{key}", expected)
 
-    # ---- what several readers need ----------------------------------------------------------
+    # ---- shared by several readers ----------------------------------------------------------
 
     def has_tensor(self, end: str) -> bool:
-        """Is there a tensor whose name ends so?"""
+        """Return whether a tensor's name ends with `end`."""
         return any(name.endswith(end) for name in self.file.tensors)
 
     def shape(self, name: str, n_dims: int) -> tuple[int, ...]:
-        """Of a tensor that there must be."""
+        """Return the shape of a required tensor. Raises ModelError if it is missing or has another
+        number of dimensions."""
         tensor = self.file.tensors.get(name)
         if tensor is None or len(tensor.shape) != n_dims:
             raise ModelError(
-                f"{self.file.path}: has no tensor {name} of {n_dims} dimensions; is it a whole "
-                "model?"
+                f"{self.file.path}: expected a tensor {name} of {n_dims} dimensions, but it has "
+                "none; use a file with a whole model"
             )
         return tensor.shape
 

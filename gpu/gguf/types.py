@@ -1,6 +1,6 @@
-"""How GGUF stores weights: types, their blocks, and their numbers as float32.
+"""Storage types of GGUF tensors: their blocks, and unpacking to float32.
 
-Unpacking blocks is the `gguf` package's (llama.cpp's own, gguf-py/gguf/quants.py).
+Blocks are unpacked by the `gguf` package (llama.cpp's own, gguf-py/gguf/quants.py).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class GgufType:
-    """`block` weights of a row are stored in `block_bytes` bytes."""
+    """A storage type: `block_size` weights of a row take `type_size` bytes."""
 
     name: str
-    block: int
-    block_bytes: int
+    block_size: int
+    type_size: int
 
 
 TYPES = {
@@ -47,15 +47,17 @@ TYPES = {
     29: GgufType("IQ1_M", 256, 56),
     19: GgufType("IQ1_S", 256, 50),
 }
-"""By their number in the file."""
-BY_NAME = {type.name: type for type in TYPES.values()}
-BLOCKS = tuple(type.name for type in TYPES.values() if type.block > 1)
-"""Those whose weights come in blocks."""
+"""Types by their number in the file."""
+TYPES_BY_NAME = {type.name: type for type in TYPES.values()}
+QUANT_TYPES = tuple(type.name for type in TYPES.values() if type.block_size > 1)
+"""Names of the types with blocks of weights."""
 
 
-def unpacked(type: str, rows: npt.NDArray[np.uint8]) -> F32:
-    """uint8 (…, bytes of a row) → float32 (…, weights of a row), of one of `BLOCKS`. What a
-    damaged scale makes of them is for the reader to find."""
+def dequantize_rows(type: str, rows: npt.NDArray[np.uint8]) -> F32:
+    """Unpack uint8 (…, bytes of a row) of a type in `QUANT_TYPES` to float32 (…, weights of a row).
+
+    Damaged scales give non-finite numbers, which the caller must check.
+    """
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 

@@ -1,1 +1,1 @@
-"""Answers to questions about a run, from what its tokens left."""
+"""Questions about a run and the answers to them."""

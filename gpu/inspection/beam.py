@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu.errors import InvalidRequest
-from gpu.inspect.readings import most_likely
-from gpu.inspection import MAX_BEAM_DEPTH, MAX_BEAM_WIDTH, Answer, Array, Beam
+from gpu.inspection.readings import most_likely
+from gpu.inspection.requests import MAX_BEAM_DEPTH, MAX_BEAM_WIDTH, Answer, Array, Beam
 from gpu.reference.softmax import log_softmax
 from gpu.step import Floats
 
@@ -79,7 +79,7 @@ def search(
 def beam_answer(
     question: Beam, logits_after: LogitsAfter, end_ids: Sequence[int], context: int
 ) -> Generator[None, None, Answer]:
-    """Arrays as `gpu.inspection.Beam`. `context`: tokens of the longest text there can be.
+    """Arrays as `gpu.inspection.requests.Beam`. `context`: tokens of the longest text there can be.
 
     Raises InvalidRequest for a beam that is too wide, too deep, or longer than the context.
     """

@@ -9,22 +9,22 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from gpu.errors import InvalidRequest
-from gpu.inspection import MAX_REPEAT, Answer, Array, PlanView, Profile
+from gpu.inspection.requests import MAX_REPEAT, Answer, Array, PlanView, Profile
 from gpu.runner import Runner
 from gpu.step import Row, Sample, Step
 
-Pieces = Generator[None, None, Answer]
-LendSlot = Callable[[int], AbstractContextManager[int]]
+AnswerSteps = Generator[None, None, Answer]
+ReserveSlot = Callable[[int], AbstractContextManager[int]]
 """A slot with blocks of its own for so many tokens, whatever they hold."""
 
 
-def plan_answer(runner: Runner, question: PlanView) -> Pieces:
+def plan_answer(runner: Runner, question: PlanView) -> AnswerSteps:
     """The plan, in one piece. Raises InvalidRequest for what no step can be."""
     yield from ()
     return Answer(runner.list_plan(question.n_rows, question.context) or {}, ())
 
 
-def profile_answer(runner: Runner, question: Profile, lend: LendSlot) -> Pieces:
+def profile_answer(runner: Runner, question: Profile, reserve: ReserveSlot) -> AnswerSteps:
     """A piece for each run of the step: others wait for two steps at a time (the first run of each
     piece is not counted). What the cache holds changes no time, so the rows are of any token.
 
@@ -36,7 +36,7 @@ def profile_answer(runner: Runner, question: Profile, lend: LendSlot) -> Pieces:
     info = {"dispatches": plan["dispatches"]}
     runs = []
     for _ in range(question.repeat):
-        with lend(question.context + question.n_rows) as slot:
+        with reserve(question.context + question.n_rows) as slot:
             times = runner.profile(_step(slot, question), 1)
         if times is None:
             return Answer(info, ())
@@ -45,7 +45,7 @@ def profile_answer(runner: Runner, question: Profile, lend: LendSlot) -> Pieces:
     return Answer(info, (Array.of("ms", np.median(runs, axis=0)),))
 
 
-def peaks_answer(runner: Runner) -> Pieces:
+def peaks_answer(runner: Runner) -> AnswerSteps:
     """The device's peaks, in one piece."""
     yield from ()
     return Answer(dict(runner.peaks() or {}), ())

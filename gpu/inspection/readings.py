@@ -11,15 +11,15 @@ import numpy.typing as npt
 from msgspec.structs import asdict
 
 from gpu.config import ModelConfig
-from gpu.inspection import Answer, Array
+from gpu.inspection.requests import Answer, Array
 from gpu.kv.state import KvState
 from gpu.reference.softmax import Doubles, entropy, log_softmax
-from gpu.step import Floats, Routes
+from gpu.step import ExpertChoices, Floats
 
 
 def lens_reading(logits: Floats, chosen: int, top: int) -> Answer:
     """`logits` (n_layers + 1, vocab_size) of the residual stream after the embedding and every
-    layer; arrays as `gpu.inspection.LogitLens`."""
+    layer; arrays as `gpu.inspection.requests.LogitLens`."""
     logs = log_softmax(logits)
     shares = np.exp(logs)
     ids = most_likely(logs, top)
@@ -57,8 +57,8 @@ class LossReading:
         )
 
     def answer(self) -> Answer:
-        """Arrays as `gpu.inspection.Losses`. info: the mean loss in nats and its exponential, the
-        perplexity (Jelinek et al. 1977)."""
+        """Arrays as `gpu.inspection.requests.Losses`. info: the mean loss in nats and its
+        exponential, the perplexity (Jelinek et al. 1977)."""
         names = self._parts[0]
         arrays = {name: np.concatenate([part[name] for part in self._parts]) for name in names}
         mean = -float(arrays["logprob"].mean())
@@ -66,19 +66,20 @@ class LossReading:
         return Answer(info, tuple(Array.of(n, v) for n, v in arrays.items()))
 
 
-def routing_reading(parts: Sequence[Routes], config: ModelConfig) -> Answer:
-    """Of the tokens of a text, a piece at a time; arrays and info as `gpu.inspection.Routing`."""
+def expert_reading(parts: Sequence[ExpertChoices], config: ModelConfig) -> Answer:
+    """Of the tokens of a text, a piece at a time; arrays and info as
+    `gpu.inspection.requests.Routing`."""
     assert config.experts is not None
     arrays = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("chosen", "gates", "norms")
     }
-    info = {"layers": list(config.expert_layers), "n_experts": config.experts.n}
+    info = {"layers": list(config.expert_layers), "n_experts": config.experts.n_experts}
     return Answer(info, tuple(Array.of(n, v) for n, v in arrays.items()))
 
 
 def kv_reading(state: KvState) -> Answer:
-    """Arrays and info as `gpu.inspection.CacheBlocks`."""
+    """Arrays and info as `gpu.inspection.requests.CacheBlocks`."""
     info = asdict(state)
     arrays = {name: np.array(info.pop(name)) for name in ("owners", "n_found", "used", "first")}
     arrays["first"] = arrays["first"].astype(np.float32)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gpu.interventions import ReachedFrom
+from gpu.interventions.messages import InterventionSpan
 from gpu.sampling import SamplingParams
 
 ArrayType = Literal["f32", "u32"]
@@ -24,8 +24,14 @@ MAX_BEAM_DEPTH = 128
 NUMPY_TYPES: dict[ArrayType, type[np.generic]] = {"f32": np.float32, "u32": np.uint32}
 
 
-class _Question(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    """`ids`: the tokens so far, prompt first. `reached`: the interventions that they were computed
+class _Question(
+    msgspec.Struct,
+    frozen=True,
+    tag_field="kind",
+    forbid_unknown_fields=True,
+    rename={"spans": "reached"},
+):
+    """`ids`: the tokens so far, prompt first. `spans`: the interventions that they were computed
     under and are now computed again under, in the order of the tokens; none where it is empty."""
 
 
@@ -37,7 +43,7 @@ class AttentionFrom(_Question, frozen=True, tag="attention_from"):
 
     ids: list[int]
     position: int
-    reached: tuple[ReachedFrom, ...] = ()
+    spans: tuple[InterventionSpan, ...] = ()
 
 
 class AttentionTo(_Question, frozen=True, tag="attention_to"):
@@ -48,7 +54,7 @@ class AttentionTo(_Question, frozen=True, tag="attention_to"):
 
     ids: list[int]
     position: int
-    reached: tuple[ReachedFrom, ...] = ()
+    spans: tuple[InterventionSpan, ...] = ()
 
 
 class LogitLens(_Question, frozen=True, tag="logit_lens"):
@@ -68,19 +74,19 @@ class LogitLens(_Question, frozen=True, tag="logit_lens"):
     position: int
     chosen: int
     top: int = 5
-    reached: tuple[ReachedFrom, ...] = ()
+    spans: tuple[InterventionSpan, ...] = ()
 
 
 class Waterfall(_Question, frozen=True, tag="waterfall"):
     """How do settings make a distribution of the logits at `position`, stage by stage? The draw
-    is that of token `index` of a run. See `gpu.inspect.waterfall` for the arrays."""
+    is that of token `index` of a run. See `gpu.inspection.waterfall` for the arrays."""
 
     ids: list[int]
     position: int
     params: SamplingParams
     index: int
     top: int = 40
-    reached: tuple[ReachedFrom, ...] = ()
+    spans: tuple[InterventionSpan, ...] = ()
 
 
 class Losses(_Question, frozen=True, tag="losses"):
@@ -98,11 +104,12 @@ class Losses(_Question, frozen=True, tag="losses"):
     ids: list[int]
     top: int = 5
     first: int = 0
-    reached: tuple[ReachedFrom, ...] = ()
+    spans: tuple[InterventionSpan, ...] = ()
 
 
 class Beam(_Question, frozen=True, tag="beam"):
-    """Which are the likeliest continuations, as far as a beam of `width` sees (`gpu.inspect.beam`)?
+    """Which are the likeliest continuations, as far as a beam of `width` sees
+    (`gpu.inspection.beam`)?
 
     At most `width` are found, best first, of `depth` tokens or fewer that ended the text. They are
     compared by log-probability over length to the power of `length_penalty`.
@@ -118,13 +125,13 @@ class Beam(_Question, frozen=True, tag="beam"):
     width: int = 4
     depth: int = 8
     length_penalty: float = 0.0
-    reached: tuple[ReachedFrom, ...] = ()
+    spans: tuple[InterventionSpan, ...] = ()
 
 
 class Routing(_Question, frozen=True, tag="routing"):
     """Which experts was each of the tokens from `first` on given to? For models with experts.
 
-    chosen  u32 (len(ids) − first, n_expert_layers, per_token): largest gate first
+    chosen  u32 (len(ids) − first, n_expert_layers, experts_per_token): largest gate first
     gates   f32 (the same): what the outputs of experts were multiplied by
     norms   f32 (the same): the lengths of these outputs before that
     info    "layers": those that have experts; "n_experts": of each
@@ -132,13 +139,13 @@ class Routing(_Question, frozen=True, tag="routing"):
 
     ids: list[int]
     first: int = 0
-    reached: tuple[ReachedFrom, ...] = ()
+    spans: tuple[InterventionSpan, ...] = ()
 
 
 class PlanView(_Question, frozen=True, tag="plan"):
     """What does a step of `n_rows` tokens after `context` others run on the device? No arrays.
 
-    info  the plan, as `gpu.plans.listed.ListedPlan` says; {} for an engine without one
+    info  the plan, as `gpu.plans.plan_report.PlanReport` says; {} for an engine without one
     """
 
     n_rows: int = 1
@@ -152,7 +159,7 @@ class Profile(_Question, frozen=True, tag="profile"):
 
     ms  f32 (n_dispatches,): GPU time of each dispatch of the plan, median over `repeat` steps; no
         array where the device has no clock
-    info["dispatches"] describes them, see `gpu.plans.listed`
+    info["dispatches"] describes them, see `gpu.plans.plan_report`
     """
 
     n_rows: int = 1

@@ -1,4 +1,4 @@
-"""How settings make the distribution a token is drawn from, stage by stage.
+"""Stages in which sampling settings turn logits into the distribution that a token is drawn from.
 
 The stages are those of the sampler: raw logits → repetition penalty → temperature → top-k → top-p
 → min-p → draw. The first three change shares, the filters take shares away; what a filter takes is
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpu.inspection import Answer, Array
-from gpu.reference.sampler import Distribution, distribution, draw, scale, uniform
+from gpu.inspection.requests import Answer, Array
+from gpu.reference.sampler import Distribution, distribution, draw, scale_logits, uniform
 from gpu.reference.softmax import Doubles, entropy, softmax
 from gpu.step import CUTS, Sample
 
@@ -47,7 +47,7 @@ def waterfall(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample, top: i
     greedy = sample.temperature == 0
     number = 0.0 if greedy else uniform(sample.seed, sample.index)
     chosen = draw(chances, number)
-    penalised = softmax(scale(raw, seen, replace(sample, temperature=1.0)))
+    penalised = softmax(scale_logits(raw, seen, replace(sample, temperature=1.0)))
     stages = [
         *_changes(raw, penalised, chances),
         *_filters(chances),

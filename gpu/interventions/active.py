@@ -1,4 +1,4 @@
-"""What may be changed inside the passes of a sequence, as data."""
+"""Interventions that act on the passes of a sequence, as data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Place = TypeVar("Place", int, tuple[int, int])
 
 
 @dataclass(frozen=True, eq=False)
-class Reach:
+class ActiveInterventions:
     """Interventions in the passes of one sequence; what is not named is left alone, bit for bit.
 
     heads      (layer, head): factor on what the head puts out, before the output projection
@@ -48,7 +48,7 @@ class Reach:
     patch: Mapping[int, Vector] = field(default_factory=dict)
     loras: Mapping[str, float] = field(default_factory=dict)
 
-    def expect(self, config: ModelConfig) -> None:
+    def validate(self, config: ModelConfig) -> None:
         """Raises InvalidRequest for a layer or head that the model lacks, a number that is not
         finite in float32, or a vector of another width."""
         factors = (self.heads, self.attention, self.mlp, self.loras)
@@ -86,56 +86,56 @@ class Reach:
 
     @property
     def acts(self) -> bool:
-        """Does it change anything?"""
+        """Return whether anything is changed."""
         return bool(self.digest)
 
     @cached_property
     def acts_on_base(self) -> bool:
-        """Does it change anything beside what adapters add?"""
+        """Return whether anything but the adapters' strengths is changed."""
         return bool(replace(self, loras={}).digest)
 
     @cached_property
     def acts_on_loras(self) -> bool:
-        """Does an adapter add anything?"""
+        """Return whether an adapter acts."""
         return any(self.loras.values())
 
 
-NOTHING = Reach()
+NONE_ACTIVE = ActiveInterventions()
 
 
-class Course:
-    """Which interventions act on which tokens of a text: from a position on, until the next."""
+class InterventionSchedule:
+    """Interventions by the position of a text from which they act, until the next one."""
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._reaches: list[Reach] = []
+        self._reaches: list[ActiveInterventions] = []
 
-    def change(self, first: int, reach: Reach) -> None:
-        """`reach` acts from `first` on; what was to act there does not."""
+    def change(self, first: int, active: ActiveInterventions) -> None:
+        """`active` acts from `first` on; what was to act there does not."""
         n = bisect_right(self._firsts, first - 1)
         del self._firsts[n:], self._reaches[n:]
-        if self.at(first).digest != reach.digest:
+        if self.at(first).digest != active.digest:
             self._firsts.append(first)
-            self._reaches.append(reach)
+            self._reaches.append(active)
 
-    def at(self, position: int) -> Reach:
+    def at(self, position: int) -> ActiveInterventions:
         n = bisect_right(self._firsts, position)
-        return self._reaches[n - 1] if n else NOTHING
+        return self._reaches[n - 1] if n else NONE_ACTIVE
 
-    def end(self, position: int, most: int) -> int:
-        """The first position after this one that others act on, `most` if there is none before."""
+    def next_change(self, position: int, limit: int) -> int:
+        """The first position after this one that others act on, `limit` if there is none before."""
         n = bisect_right(self._firsts, position)
-        return min(most, self._firsts[n]) if n < len(self._firsts) else most
+        return min(limit, self._firsts[n]) if n < len(self._firsts) else limit
 
-    def mark(self, position: int) -> bytes:
+    def digest_at(self, position: int) -> bytes:
         """Names what acts on the token there; empty if nothing does."""
         return self.at(position).digest
 
-    def marks(self, n: int) -> tuple[tuple[int, bytes], ...]:
+    def digests(self, n: int) -> tuple[tuple[int, bytes], ...]:
         """Names what acts on the first `n` tokens, of each piece with where it begins."""
         return tuple(
-            (first, reach.digest)
-            for first, reach in zip(self._firsts, self._reaches, strict=True)
+            (first, active.digest)
+            for first, active in zip(self._firsts, self._reaches, strict=True)
             if first < n
         )
 

@@ -1,7 +1,7 @@
-"""What a person changes inside a run while it writes, as it is asked for and told: plain messages.
+"""Interventions as clients send them and events report them: plain messages.
 
 Texts are texts here. The engine cuts them as plain prompts and makes of all this what acts on a
-pass, a `gpu.reach.Reach`.
+pass, a `gpu.interventions.active.ActiveInterventions`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ STRENGTHS = (-16.0, 16.0)
 MAX_STEERS = 8
 MAX_PATCHES = 16
 MAX_TEXT_TOKENS = 256
+MAX_TEXT_CHARS = 64 * 1024
+"""Longer texts are refused without tokenising them, which would take the engine's time."""
 
 Ids = tuple[int, ...]
 Encode = Callable[[str], list[int]]
@@ -27,7 +29,7 @@ Encode = Callable[[str], list[int]]
 
 
 class HeadFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What head `head` of layer `layer` puts out, times `factor`."""
+    """Scales the output of head `head` of layer `layer` by `factor`."""
 
     layer: int
     head: int
@@ -35,7 +37,7 @@ class HeadFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LayerFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a part of layer `layer` adds to the residual stream, times `factor`."""
+    """Scales what attention or MLP of layer `layer` adds to the residual stream by `factor`."""
 
     layer: int
     factor: float
@@ -97,22 +99,24 @@ class Interventions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 NO_INTERVENTIONS = Interventions()
 
 
-class ReachedFrom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The tokens of a text from position `first` on were computed under `reach`, all of it: steers
-    too act from `first` on, and patches whose position is not before it. So a run of n prompt
-    tokens which began with steers is {first: 0, without them}, {first: n − 1, with them}; a change
-    whose index is i begins at first = n − 1 + i."""
+class InterventionSpan(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"interventions": "reach"}
+):
+    """The tokens of a text from position `first` on were computed under `interventions`, all of it:
+    steers too act from `first` on, and patches whose position is not before it. So a run of n
+    prompt tokens which began with steers is {first: 0, without them}, {first: n − 1, with them}; a
+    change whose index is i begins at first = n − 1 + i."""
 
     first: int
-    reach: Interventions
+    interventions: Interventions
 
 
-EncodedReached = tuple[tuple[int, "Encoded"], ...]
+EncodedSpans = tuple[tuple[int, "EncodedInterventions"], ...]
 """Of a text: position from which on a setting acted, and the setting."""
 
 
 class Sizes(Protocol):
-    """Of a model."""
+    """Sizes of a model that interventions must respect."""
 
     @property
     def n_layers(self) -> int: ...
@@ -121,26 +125,26 @@ class Sizes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedInterventions:
     """A setting that the model can be given, with its texts as token ids: what each steer goes
     toward and away from, and each patch's up to the token in question."""
 
-    told: Interventions = NO_INTERVENTIONS
+    requested: Interventions = NO_INTERVENTIONS
     toward: tuple[Ids, ...] = ()
     away: tuple[Ids, ...] = ()
     patch: tuple[Ids, ...] = ()
 
     @property
     def only_loras(self) -> bool:
-        """Is nothing changed but how strong adapters are?"""
-        return self.told == Interventions(loras=self.told.loras)
+        """Return whether only the strengths of adapters are changed."""
+        return self.requested == Interventions(loras=self.requested.loras)
 
     def texts(self) -> Iterator[Ids]:
-        """Those whose last token's state is needed."""
+        """Yield the texts whose last token's residual stream is needed."""
         return (ids for ids in (*self.toward, *self.away, *self.patch) if ids)
 
 
-UNTOUCHED = Encoded()
+NONE_ENCODED = EncodedInterventions()
 
 
 def encode_interventions(
@@ -152,7 +156,7 @@ def encode_interventions(
     n_prompt: int | None = None,
     most: int = MAX_TEXT_TOKENS,
     loras: Collection[str] = (),
-) -> Encoded:
+) -> EncodedInterventions:
     """`wanted` for a model. `param` names it in what is refused; `n_prompt`: where patches may be;
     `most`: tokens of a text; `loras`: the adapters that are loaded.
 
@@ -161,23 +165,23 @@ def encode_interventions(
     long.
     """
     if wanted == NO_INTERVENTIONS:
-        return UNTOUCHED
+        return NONE_ENCODED
     check = _Check(sizes, encode, param, most)
     check.factors("heads", wanted.heads)
     check.factors("attention", wanted.attention)
     check.factors("mlp", wanted.mlp)
     check.loras(wanted.loras, loras)
     toward, away = check.steers(wanted.steer)
-    return Encoded(wanted, toward, away, check.patches(wanted.patch, n_prompt))
+    return EncodedInterventions(wanted, toward, away, check.patches(wanted.patch, n_prompt))
 
 
-def encode_reached(
-    reached: Sequence[ReachedFrom], encode: Callable[[Interventions], Encoded]
-) -> EncodedReached:
-    """`reached` for a model, each setting by `encode`. Raises InvalidRequest for positions that do
+def encode_spans(
+    spans: Sequence[InterventionSpan], encode: Callable[[Interventions], EncodedInterventions]
+) -> EncodedSpans:
+    """`spans` for a model, each setting by `encode`. Raises InvalidRequest for positions that do
     not rise, and what `encode` raises."""
     earliest, found = 0, []
-    for one in reached:
+    for one in spans:
         if one.first < earliest:
             raise InvalidRequest(
                 f"first must be {earliest} or more, because what acts later comes later, but got "
@@ -185,24 +189,24 @@ def encode_reached(
                 "reached",
             )
         earliest = one.first + 1
-        found.append((one.first, encode(one.reach)))
+        found.append((one.first, encode(one.interventions)))
     return tuple(found)
 
 
-def expect_in_turn(reached: Sequence[ReachedFrom], reach: Interventions, last: int) -> None:
-    """`reach` acts on a text from position `last` on, and where `reached` is not empty, that acts
-    on what is before. Raises InvalidRequest where it goes on to `last`, and for a patch of `reach`
-    that comes too late."""
-    if not reached:
+def check_spans(spans: Sequence[InterventionSpan], interventions: Interventions, last: int) -> None:
+    """`interventions` acts on a text from position `last` on, and where `spans` is not empty, that
+    acts on what is before. Raises InvalidRequest where it goes on to `last`, and for a patch of
+    `interventions` that comes too late."""
+    if not spans:
         return
-    if reached[-1].first >= last:
+    if spans[-1].first >= last:
         raise InvalidRequest(
             f"first must be less than {last}, the last position of ids, where reach begins, but "
-            f"got {reached[-1].first}",
+            f"got {spans[-1].first}",
             "reached",
         )
-    acted = {patch for one in reached for patch in one.reach.patch}
-    for patch in reach.patch:
+    acted = {patch for one in spans for patch in one.interventions.patch}
+    for patch in interventions.patch:
         if patch.position < last and patch not in acted:
             raise InvalidRequest(
                 f"reach begins at position {last}, so it cannot patch the token at "
@@ -211,7 +215,7 @@ def expect_in_turn(reached: Sequence[ReachedFrom], reach: Interventions, last: i
             )
 
 
-def expect_no_new_patch(now: Interventions, wanted: Interventions, param: str = "reach") -> None:
+def check_no_new_patch(now: Interventions, wanted: Interventions, param: str = "reach") -> None:
     """Raises InvalidRequest for a patch that `now` has not: its token was computed already."""
     for patch in wanted.patch:
         if patch not in now.patch:
@@ -223,7 +227,7 @@ def expect_no_new_patch(now: Interventions, wanted: Interventions, param: str = 
 
 
 class _Check:
-    """Refuses what a model cannot be given, by name."""
+    """Checks the entries of `Interventions`; errors name the field."""
 
     def __init__(self, sizes: Sizes, encode: Encode, param: str, most: int) -> None:
         self._sizes = sizes
@@ -281,6 +285,12 @@ class _Check:
         return tuple(found)
 
     def _text(self, name: str, field: str, text: str) -> Ids:
+        if len(text) > MAX_TEXT_CHARS:
+            raise self._refused(
+                name,
+                f"{field} must have 1 to {self._most} tokens, but it has {len(text):,} characters, "
+                "too many to tokenise",
+            )
         ids = tuple(self._encode(text)) if text else ()
         if not 1 <= len(ids) <= self._most:
             raise self._refused(

@@ -1,1 +1,1 @@
-"""The paged KV cache: blocks, those found again by their tokens, the pools that hold them."""
+"""The paged KV cache: blocks, prefix cache and device pools."""

@@ -1,105 +1,107 @@
-"""Who owns the KV cache's blocks, and which of them nobody owns. Host logic only."""
+"""Allocator of KV cache blocks, with reference counts. Host logic only."""
 
 from __future__ import annotations
 
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
-from gpu.kv.prefix_cache import Chain, Held, Match, PrefixCache
+from gpu.kv.prefix_cache import BlockHashes, CachedBlock, PrefixCache, PrefixMatch
 
 
 class BlockPool:
-    """Blocks by owner. A block has one owner for each sequence whose table names it; one that can
-    be found by its tokens may have many, as nobody writes those tokens again.
+    """KV blocks with reference counts: one reference per sequence whose block table names the
+    block.
 
-    A block without an owner is free. Free blocks that cannot be found are taken first; then those
-    that can, the least recently used first. A text's blocks are given back together and its last
-    ones count as used before its first, which more texts begin with.
+    Blocks in the prefix cache may have several references, as their tokens are never written again.
+    A block without a reference is free. Uncached free blocks are allocated first, then cached ones,
+    least recently used first. A text's blocks are freed together; its last blocks count as used
+    before its first, which more texts share.
     """
 
     def __init__(self, n_blocks: int) -> None:
         self.n_blocks = n_blocks
         self.n_evicted = 0
-        self.owners = [0] * n_blocks
-        self.used = [0] * n_blocks
-        """When each block was last taken, found or given back: a count of such events."""
+        self.ref_counts = [0] * n_blocks
+        self.last_used = [0] * n_blocks
+        """Event number of each block's last allocation, match or release."""
         self._events = 0
         self._cache = PrefixCache()
-        self._blank = list(range(n_blocks - 1, -1, -1))
-        self._kept: dict[int, None] = {}  # free but found; least recently used first
+        self._uncached = list(range(n_blocks - 1, -1, -1))
+        self._evictable: dict[int, None] = {}  # free and cached; least recently used first
 
     @property
     def n_free(self) -> int:
-        return len(self._blank) + len(self._kept)
+        return len(self._uncached) + len(self._evictable)
 
-    def n_unowned(self, blocks: tuple[int, ...]) -> int:
-        return sum(self.owners[block] == 0 for block in blocks)
+    def n_unreferenced(self, blocks: tuple[int, ...]) -> int:
+        return sum(self.ref_counts[block] == 0 for block in blocks)
 
-    def take(self, n: int) -> list[int] | None:
-        """`n` free blocks, each with one owner now; None when there are fewer."""
+    def allocate(self, n: int) -> list[int] | None:
+        """Return `n` free blocks, each with one reference; None if there are fewer."""
         if n > self.n_free:
             return None
-        return [self._take() for _ in range(n)]
+        return [self._allocate() for _ in range(n)]
 
-    def share(self, match: Match) -> None:
-        """Found blocks get one owner more; the one to copy from is only used."""
-        if match.source in self._kept:
-            del self._kept[match.source]
-            self._kept[match.source] = None
+    def touch(self, match: PrefixMatch) -> None:
+        """Add a reference to the matched blocks; the block to copy from is only marked as used."""
+        if match.source in self._evictable:
+            del self._evictable[match.source]
+            self._evictable[match.source] = None
         if match.source is not None:
             self._use(match.source)
         for block in reversed(match.blocks):
-            self._kept.pop(block, None)
-            self.owners[block] += 1
+            self._evictable.pop(block, None)
+            self.ref_counts[block] += 1
             self._use(block)
 
-    def give_back(self, blocks: list[int]) -> None:
-        """Each has one owner less; `blocks` are in the order of their text."""
+    def free(self, blocks: list[int]) -> None:
+        """Remove a reference from each block; `blocks` are in the order of their text."""
         for block in reversed(blocks):
-            assert self.owners[block] > 0, f"block {block} has no owner to give it back"
-            self.owners[block] -= 1
+            assert self.ref_counts[block] > 0, f"block {block} is freed, but has no references"
+            self.ref_counts[block] -= 1
             self._use(block)
-            if self.owners[block] == 0:
-                self._free(block)
+            if self.ref_counts[block] == 0:
+                self._release(block)
 
-    # ---- by tokens --------------------------------------------------------------------------
+    # ---- prefix cache -----------------------------------------------------------------------
 
-    def find(self, ids: list[int], most: int, chain: Chain) -> Match:
-        """See `PrefixCache.find`."""
-        return self._cache.find(ids, most, chain)
+    def match_prefix(self, ids: list[int], most: int, block_hashes: BlockHashes) -> PrefixMatch:
+        """See `PrefixCache.match_prefix`."""
+        return self._cache.match_prefix(ids, most, block_hashes)
 
-    def held(self, block: int) -> Held | None:
-        """What a block is found by; None when it is not."""
-        return self._cache.held(block)
+    def cached(self, block: int) -> CachedBlock | None:
+        """Return the prefix cache's entry of a block, or None."""
+        return self._cache.cached(block)
 
-    def enter(self, ids: list[int], n: int, blocks: list[int], chain: Chain) -> None:
-        """Let `blocks` be found: they hold ids[:n], computed or on their way on the device."""
+    def insert(self, ids: list[int], n: int, blocks: list[int], block_hashes: BlockHashes) -> None:
+        """Add `blocks` to the prefix cache: they hold ids[:n], computed or already submitted to the
+        device."""
         for i, block in enumerate(blocks[: blocks_for(n)]):
-            held = self._cache.held(block)
+            cached = self._cache.cached(block)
             first = i * BLOCK_TOKENS
             n_here = min(BLOCK_TOKENS, n - first)
-            if held is None or len(held.ids) < n_here:
-                for lost in self._cache.enter(block, ids, first, n_here, chain):
-                    if lost in self._kept:
-                        del self._kept[lost]
-                        self._blank.append(lost)
+            if cached is None or len(cached.ids) < n_here:
+                for lost in self._cache.insert(block, ids, first, n_here, block_hashes):
+                    if lost in self._evictable:
+                        del self._evictable[lost]
+                        self._uncached.append(lost)
 
-    def _take(self) -> int:
-        if self._blank:
-            block = self._blank.pop()
+    def _allocate(self) -> int:
+        if self._uncached:
+            block = self._uncached.pop()
         else:
-            block = next(iter(self._kept))
-            del self._kept[block]
-            self._cache.forget(block)
+            block = next(iter(self._evictable))
+            del self._evictable[block]
+            self._cache.remove(block)
             self.n_evicted += 1
-        self.owners[block] = 1
+        self.ref_counts[block] = 1
         self._use(block)
         return block
 
-    def _free(self, block: int) -> None:
+    def _release(self, block: int) -> None:
         if block in self._cache:
-            self._kept[block] = None
+            self._evictable[block] = None
         else:
-            self._blank.append(block)
+            self._uncached.append(block)
 
     def _use(self, block: int) -> None:
         self._events += 1
-        self.used[block] = self._events
+        self.last_used[block] = self._events

@@ -1,4 +1,4 @@
-"""The paged KV cache's device memory: pools of blocks for every layer, and the block tables."""
+"""Device memory of the paged KV cache: pools of blocks for every layer, and the block tables."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from gpu.config import ModelConfig
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape, pool_block_bytes
-from gpu.kv.formats import Storage, kv_format
+from gpu.kv.formats import KvStorage, kv_format
 from gpu.webgpu.buffers import ITEM_BYTES, Memory, Tensor
 
 
 class KvPools:
-    """Keys, values and tables.
+    """Key and value pools, and block tables.
 
-    keys, values  one pool for each layer: [n_blocks][n_kv_heads][BLOCK_TOKENS][head_dim]; what a
-                  quantised cache makes of the last two, see `gpu.kv.formats`
-    tables        (n_slots, max_blocks) u32
-    blocks        what the tables hold, by slot
-    staging       one block of every pool, on its way to another block
+    keys, values  one pool per layer: [n_blocks][n_kv_heads][BLOCK_TOKENS][head_dim]; for the last
+                  two dimensions of a quantised cache see `gpu.kv.formats`
+    block_tables  (n_slots, max_blocks) u32
+    blocks        contents of the tables, by slot
+    staging       one block of every pool, for copies between blocks
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class KvPools:
         self.n_slots = n_slots
         self._memory = memory
 
-        def make(layer: int, kind: str, storage: Storage) -> Tensor:
+        def make(layer: int, kind: str, storage: KvStorage) -> Tensor:
             words = shape.n_blocks * pool_block_bytes(config, storage) // ITEM_BYTES["u32"]
             name = f"layer{layer:02}.kv.{kind}"
             tensor = memory.zeros(name, (words,), "u32", purpose="kv_cache")
@@ -43,26 +43,28 @@ class KvPools:
         self.keys = [make(layer, "keys", self.format.keys) for layer in layers]
         self.values = [make(layer, "values", self.format.values) for layer in layers]
         self.blocks: list[list[int]] = [[] for _ in range(n_slots)]
-        self.tables = memory.zeros("kv.tables", (n_slots, shape.max_blocks), "u32")
+        self.block_tables = memory.zeros("kv.block_tables", (n_slots, shape.max_blocks), "u32")
         staged = [tensor.n_bytes // shape.n_blocks for tensor in (*self.keys, *self.values)]
         self.staging = memory.zeros("kv.staging", (sum(staged) // ITEM_BYTES["u32"],), "u32")
         self._staged = list(zip(accumulate(staged, initial=0), staged, strict=False))
 
     @property
     def step_tables(self) -> list[list[int]] | None:
-        """Where a step's rows leave keys and values, for `gpu.ops.step_buffer.pack_step`: in these
-        blocks, or, None, in rows that wait to be quantised."""
+        """Block tables for `gpu.ops.step_buffer.pack_step`, or None for a quantised cache: its keys
+        and values are written to a buffer first."""
         return None if self.format.packed else self.blocks
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
-        """Write a slot's block table; takes effect for the steps submitted after it."""
+        """Write a slot's block table, for the steps submitted after it."""
         self.blocks[slot] = blocks
         row = slot * self.shape.max_blocks * ITEM_BYTES["u32"]
-        self._memory.write(self.tables, np.array(blocks, np.uint32), at=row)
+        self._memory.write(self.block_tables, np.array(blocks, np.uint32), at=row)
 
     def copy_block(self, source: int, destination: int) -> None:
-        """Copy a block of every pool, for the steps submitted after it. By way of `staging`, as
-        WebGPU copies no buffer onto itself."""
+        """Copy a block of every pool, for the steps submitted after it.
+
+        The copy goes through `staging`, as WebGPU cannot copy a buffer onto itself.
+        """
         pools = [tensor.buffer for tensor in (*self.keys, *self.values)]
         staging, device = self.staging.buffer, self._memory.device.wgpu
         encoder = device.create_command_encoder(label="kv.copy_block")

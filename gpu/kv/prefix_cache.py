@@ -1,19 +1,19 @@
-"""Index of the KV blocks by the tokens they hold: a prefix in the cache is not computed again. Host
-logic only.
+"""Prefix cache: index of KV blocks by the tokens they hold, so that a cached prefix is not computed
+again. Host logic only.
 
-A full block is named by a chained hash: of the name of the text before it and its own ids. So the
-texts that begin alike share the names, and the blocks, of what they have in common (Kwon et al.
-2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention"). Where a
-text parts from others inside a block, its first tokens there are found among the blocks that follow
-the same text, full or only begun (as in the tree of Zheng et al. 2024, "SGLang"), to be copied.
+A full block is identified by a chained hash: of the hash of the text before it and its own ids.
+Texts with a common beginning thus share its hashes and blocks (Kwon et al. 2023, "Efficient Memory
+Management for Large Language Model Serving with PagedAttention"). If a text diverges inside a
+block, the common tokens are found among the blocks that follow the same text, full or partial (as
+in the tree of Zheng et al. 2024, "SGLang"), and are copied.
 
-Keys and values that something else made than the tokens alone (interventions in their passes) go by
-another name: what a token was computed under is part of what it is here. Without any, names are of
-ids alone.
+Keys and values that depend on more than the tokens (interventions in their passes) get other
+hashes: an extra key per token describes what it was computed under. Without extra keys, hashes are
+of ids alone.
 
-The hash is BLAKE2b of 32 bytes. Prompts come from strangers, and a hash in which somebody can find
-a collision would continue one text from the keys and values of another; this one leaves none to
-find, so that names are compared and the texts before them need not be.
+The hash is BLAKE2b of 32 bytes. Prompts are untrusted, and with a colliding hash one text would
+continue from the keys and values of another. Collisions of BLAKE2b cannot be found, so hashes are
+compared and the texts before them are not.
 """
 
 from __future__ import annotations
@@ -25,66 +25,73 @@ from hashlib import blake2b
 
 from gpu.kv.blocks import BLOCK_TOKENS
 
-START = b""
-"""Names the empty text."""
-NAME_BYTES = 32
-MARKED = b"marked"
-"""Keeps names of marked blocks apart from those of plain ones, whatever is hashed."""
+EMPTY_HASH = b""
+"""Hash of the empty text."""
+HASH_BYTES = 32
+WITH_EXTRA_KEYS = b"marked"
+"""BLAKE2b personalisation that separates hashes with extra keys from those without."""
 
 _IDS = struct.Struct(f"<{BLOCK_TOKENS}I")
 
 Token = int | tuple[int, bytes]
-"""An id, and the mark of what it was computed under, if anything."""
+"""An id, with its extra key if it has one."""
 
-Mark = Callable[[int], bytes]
-"""Names what the token at a position is computed under; empty where nothing acts on it."""
+ExtraKey = Callable[[int], bytes]
+"""Returns the extra key of the token at a position; empty for none."""
 
 
-class Chain:
-    """The names of a text's beginnings, one for every full block. The text may grow at its end.
+class BlockHashes:
+    """Chained hashes of a text's full blocks, computed on demand. The text may grow at its end.
 
-    What `mark` says of a token may change until it is computed."""
+    The extra key of a token may change until the token is computed.
+    """
 
-    __slots__ = ("_mark", "_names")
+    __slots__ = ("_extra_key", "_hashes")
 
-    def __init__(self, mark: Mark = lambda position: b"") -> None:
-        self._names = [START]
-        self._mark = mark
+    def __init__(self, extra_key: ExtraKey = lambda position: b"") -> None:
+        self._hashes = [EMPTY_HASH]
+        self._extra_key = extra_key
 
     def tokens(self, ids: list[int], first: int, end: int) -> tuple[Token, ...]:
-        """ids[first:end], as they are told apart."""
-        marks = [self._mark(first + i) for i in range(end - first)]
-        if not any(marks):
+        """Return ids[first:end] with their extra keys."""
+        extra_keys = [self._extra_key(first + i) for i in range(end - first)]
+        if not any(extra_keys):
             return tuple(ids[first:end])
-        pairs = zip(ids[first:end], marks, strict=True)
-        return tuple((id, mark) if mark else id for id, mark in pairs)
+        pairs = zip(ids[first:end], extra_keys, strict=True)
+        return tuple((id, key) if key else id for id, key in pairs)
 
-    def name(self, ids: list[int], n_blocks: int) -> bytes:
-        """Of the first `n_blocks` full blocks of `ids`."""
-        names = self._names
-        while len(names) <= n_blocks:
-            first = (len(names) - 1) * BLOCK_TOKENS
+    def hash_of(self, ids: list[int], n_blocks: int) -> bytes:
+        """Return the hash of the first `n_blocks` full blocks of `ids`."""
+        hashes = self._hashes
+        while len(hashes) <= n_blocks:
+            first = (len(hashes) - 1) * BLOCK_TOKENS
             packed = _IDS.pack(*ids[first : first + BLOCK_TOKENS])
-            marks = [self._mark(first + i) for i in range(BLOCK_TOKENS)]
-            names.append(_hash(names[-1] + packed + _hash_of(marks), MARKED if any(marks) else b""))
-        return names[n_blocks]
+            keys = [self._extra_key(first + i) for i in range(BLOCK_TOKENS)]
+            data = hashes[-1] + packed + _hash_of_extra_keys(keys)
+            hashes.append(_hash(data, WITH_EXTRA_KEYS if any(keys) else b""))
+        return hashes[n_blocks]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What a block is found by: `ids` are its first tokens and follow the text named `parent`.
-    `name`: of the text with them, when the block is full. `first`: the position of ids[0]."""
+class CachedBlock:
+    """Entry of a block in the prefix cache.
 
-    parent: bytes
-    name: bytes | None
+    parent_hash  hash of the text before its tokens
+    block_hash   hash of the text including them; None for a partial block
+    first        position of ids[0]
+    ids          its first tokens
+    """
+
+    parent_hash: bytes
+    block_hash: bytes | None
     first: int
     ids: tuple[Token, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """The beginning of a text in the cache: `n_tokens` of them. `blocks` are full and hold the
-    first; the rest are the first tokens of the block `source`."""
+class PrefixMatch:
+    """Cached prefix of a text: `n_tokens` tokens, the first in the full `blocks`, the rest at the
+    start of the block `source`."""
 
     blocks: tuple[int, ...] = ()
     source: int | None = None
@@ -92,76 +99,86 @@ class Match:
 
 
 class PrefixCache:
-    """Finds blocks by what they hold. It knows neither owners nor use."""
+    """Index of blocks by content. It does not know references or use."""
 
     def __init__(self) -> None:
-        self._held: dict[int, Held] = {}
-        self._full: dict[bytes, int] = {}
+        self._cached: dict[int, CachedBlock] = {}
+        self._by_hash: dict[bytes, int] = {}
         self._children: dict[bytes, list[int]] = {}
 
     def __contains__(self, block: int) -> bool:
-        return block in self._held
+        return block in self._cached
 
-    def held(self, block: int) -> Held | None:
-        return self._held.get(block)
+    def cached(self, block: int) -> CachedBlock | None:
+        return self._cached.get(block)
 
-    def find(self, ids: list[int], most: int, chain: Chain) -> Match:
-        """The longest beginning of ids[:most] that blocks hold; `chain` is that of `ids`."""
+    def match_prefix(self, ids: list[int], most: int, block_hashes: BlockHashes) -> PrefixMatch:
+        """Return the longest cached prefix of ids[:most]; `block_hashes` belongs to `ids`."""
         blocks: list[int] = []
         while (len(blocks) + 1) * BLOCK_TOKENS <= most:
-            block = self._full.get(chain.name(ids, len(blocks) + 1))
+            block = self._by_hash.get(block_hashes.hash_of(ids, len(blocks) + 1))
             if block is None:
                 break
             blocks.append(block)
         at = len(blocks) * BLOCK_TOKENS
-        rest = chain.tokens(ids, at, min(at + BLOCK_TOKENS, most))
+        rest = block_hashes.tokens(ids, at, min(at + BLOCK_TOKENS, most))
         source, n_rest = None, 0
-        for block in self._children.get(chain.name(ids, len(blocks)), ()):
-            n = _n_common(self._held[block].ids, rest)
+        for block in self._children.get(block_hashes.hash_of(ids, len(blocks)), ()):
+            n = _n_common(self._cached[block].ids, rest)
             if n > n_rest:
                 source, n_rest = block, n
-        return Match(tuple(blocks), source, at + n_rest)
+        return PrefixMatch(tuple(blocks), source, at + n_rest)
 
-    def enter(self, block: int, ids: list[int], first: int, n: int, chain: Chain) -> list[int]:
-        """Let `block` be found by ids[first : first + n], its first tokens, if no other holds the
-        same. Returns the blocks that are not found any more, because this one holds more."""
-        parent, part = chain.name(ids, first // BLOCK_TOKENS), chain.tokens(ids, first, first + n)
-        others = [b for b in self._children.get(parent, ()) if b != block]
-        if any(_begins(self._held[other].ids, part) for other in others):
-            return [block] if self.forget(block) else []
-        outdone = [other for other in others if _begins(part, self._held[other].ids)]
-        for old in (block, *outdone):
-            self.forget(old)
-        name = chain.name(ids, first // BLOCK_TOKENS + 1) if n == BLOCK_TOKENS else None
-        self._held[block] = Held(parent, name, first, part)
-        self._children.setdefault(parent, []).append(block)
-        if name is not None:
-            self._full[name] = block
-        return outdone
+    def insert(
+        self, block: int, ids: list[int], first: int, n: int, block_hashes: BlockHashes
+    ) -> list[int]:
+        """Index `block` by ids[first : first + n], its first tokens, unless another block holds the
+        same.
 
-    def forget(self, block: int) -> bool:
-        """Let `block` not be found any more, because it will hold something else; was it?"""
-        held = self._held.pop(block, None)
-        if held is None:
+        Returns the blocks that are no longer cached, because this one holds more.
+        """
+        parent_hash, part = (
+            block_hashes.hash_of(ids, first // BLOCK_TOKENS),
+            block_hashes.tokens(ids, first, first + n),
+        )
+        others = [b for b in self._children.get(parent_hash, ()) if b != block]
+        if any(_begins(self._cached[other].ids, part) for other in others):
+            return [block] if self.remove(block) else []
+        replaced = [other for other in others if _begins(part, self._cached[other].ids)]
+        for old in (block, *replaced):
+            self.remove(old)
+        is_full = n == BLOCK_TOKENS
+        block_hash = block_hashes.hash_of(ids, first // BLOCK_TOKENS + 1) if is_full else None
+        self._cached[block] = CachedBlock(parent_hash, block_hash, first, part)
+        self._children.setdefault(parent_hash, []).append(block)
+        if block_hash is not None:
+            self._by_hash[block_hash] = block
+        return replaced
+
+    def remove(self, block: int) -> bool:
+        """Remove `block` from the cache, before it is overwritten; return whether it was cached."""
+        cached = self._cached.pop(block, None)
+        if cached is None:
             return False
-        siblings = self._children[held.parent]
+        siblings = self._children[cached.parent_hash]
         siblings.remove(block)
         if not siblings:
-            del self._children[held.parent]
-        if held.name is not None:
-            del self._full[held.name]
+            del self._children[cached.parent_hash]
+        if cached.block_hash is not None:
+            del self._by_hash[cached.block_hash]
         return True
 
 
 def _hash(data: bytes, person: bytes = b"") -> bytes:
-    return blake2b(data, digest_size=NAME_BYTES, person=person).digest()
+    return blake2b(data, digest_size=HASH_BYTES, person=person).digest()
 
 
-def _hash_of(marks: list[bytes]) -> bytes:
-    """Nothing where there are none, so that the names of plain texts are of their ids alone."""
-    if not any(marks):
+def _hash_of_extra_keys(extra_keys: list[bytes]) -> bytes:
+    """Return the hash of extra keys, and nothing if there are none, so that hashes of plain texts
+    are of their ids alone."""
+    if not any(extra_keys):
         return b""
-    return _hash(b"".join(len(mark).to_bytes() + mark for mark in marks))
+    return _hash(b"".join(len(key).to_bytes() + key for key in extra_keys))
 
 
 def _begins(text: tuple[Token, ...], beginning: tuple[Token, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""What the KV cache holds at a moment, for people: plain data that also travels over a pipe."""
+"""Snapshot of the KV cache for display: plain data that also travels over a pipe."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import msgspec
 
 
 class KvState(msgspec.Struct, frozen=True):
-    """One entry for each block in `owners`, `first`, `n_found` and `used`, by the block's number.
+    """State of every block, and totals of all runs. `owners`, `first`, `n_found` and `used` have
+    one entry per block.
 
-    owners   how many runs read it; 0: it is free
-    first    position of its first token in its text; −1: it holds no text's tokens
-    n_found  how many of its tokens can be found; 0: none. Free and found: kept until it is needed
-             for something else
-    used     when it was last taken, found or given back: the larger, the later; 0: never
+    owners   runs that use the block; 0: it is free
+    first    position of its first token in its text; −1: it holds no tokens
+    n_found  number of its tokens in the prefix cache; 0: none. A free cached block is kept until
+             its memory is needed
+    used     event number of its last allocation, match or release: larger is later; 0: never
 
-    prompt_tokens, reused_tokens  of all runs so far: tokens of their prompts, and how many of those
-                                  were found
-    copies    blocks copied because a text parted from another inside one
-    evictions blocks that could be found until they were needed for something else
+    prompt_tokens, reused_tokens  prompt tokens of all runs so far, and how many were cached
+    copies    blocks copied because a text diverged from another inside one
+    evictions cached blocks that were overwritten
     """
 
     block_tokens: int

@@ -1,1 +1,1 @@
-"""LoRA adapters as PEFT saves them: read, judged against their base, stacked for its matrices."""
+"""LoRA adapters as PEFT saves them: reading, validation, and stacking for the device."""

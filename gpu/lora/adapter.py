@@ -1,6 +1,8 @@
-"""An adapter (Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models") as PEFT saves
-it, for one base: to the output of a matrix W its two matrices A (rank, inputs) and B (outputs,
-rank) add, turned up by a strength,
+"""A LoRA adapter as PEFT saves it (Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language
+Models").
+
+Its matrices A (rank, inputs) and B (outputs, rank) add to the output of a base matrix W, scaled by
+a strength:
 
     y = W x + strength · (α / r) · B A x
 """
@@ -18,11 +20,11 @@ from gpu.checkpoint.files import open_safetensors
 from gpu.checkpoint.reader import F32, Checkpoint, WeightSource
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
-from gpu.json_object import shown
-from gpu.lora.base import linears, module_in_base
+from gpu.files.json_object import shown
+from gpu.info import LoraInfo
+from gpu.lora.base import lora_targets, module_in_base
 from gpu.lora.config import CONFIG, LoraConfig
-from gpu.lora.pairs import Pair, judged_pairs
-from gpu.runner import LoraInfo
+from gpu.lora.pairs import LoraPair, match_tensors
 
 WEIGHTS = "adapter_model.safetensors"
 PICKLE = "adapter_model.bin"
@@ -31,9 +33,9 @@ NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
 class Lora:
-    """An adapter whose file was judged; its numbers are read when they are asked for."""
+    """A validated adapter; its numbers are read on demand."""
 
-    def __init__(self, name: str, file: Checkpoint, pairs: Mapping[str, Pair]) -> None:
+    def __init__(self, name: str, file: Checkpoint, pairs: Mapping[str, LoraPair]) -> None:
         self.name = name
         self._file = file
         self._pairs = pairs
@@ -41,8 +43,11 @@ class Lora:
 
     @classmethod
     def open(cls, name: str, folder: Path, config: ModelConfig, base: WeightSource) -> Lora:
-        """The adapter of a folder with adapter_config.json and adapter_model.safetensors. Raises
-        ModelError, naming the adapter, for what is damaged, not supported, or not of this base."""
+        """Open the adapter in a folder with adapter_config.json and adapter_model.safetensors.
+
+        Raises ModelError, naming the adapter, for one that is damaged, unsupported, or made for
+        another base.
+        """
         try:
             return cls._opened(name, folder, config, base)
         except ModelError as error:
@@ -52,13 +57,13 @@ class Lora:
     def _opened(cls, name: str, folder: Path, config: ModelConfig, base: WeightSource) -> Lora:
         if not NAME.fullmatch(name):
             raise ModelError(
-                "its name must be 1 to 64 letters, digits, dots, dashes or underscores"
+                "expected a name of 1 to 64 letters, digits, dots, dashes or underscores"
             )
         _expect_files(folder)
-        wanted = LoraConfig.read(folder)
+        lora_config = LoraConfig.read(folder)
         file = Checkpoint(folder, open_safetensors(folder / WEIGHTS))
         in_base = partial(module_in_base, config=config, checkpoint=base)
-        pairs = judged_pairs(file, wanted, tuple(linears(config, base)), in_base)
+        pairs = match_tensors(file, lora_config, tuple(lora_targets(config, base)), in_base)
         return cls(name, file, pairs)
 
     @property
@@ -73,38 +78,40 @@ class Lora:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Those of the base that it changes."""
+        """Modules of the base that it changes."""
         return tuple(self._pairs)
 
     def rank(self, module: str) -> int:
-        """0 for a module that it leaves alone."""
+        """Return the rank for a module; 0 for one that it does not change."""
         pair = self._pairs.get(module)
         return pair.rank if pair else 0
 
     def origin_of_a(self, module: str) -> object:
-        """Modules of which this is equal have the same A; None: of one that it leaves alone."""
+        """Return a key that is equal for modules with the same A; None for a module that it does
+        not change."""
         pair = self._pairs.get(module)
-        return pair and (pair.a, pair.of_all.expert if pair.of_all else None)
+        return pair and (pair.a, pair.expert_slice.expert if pair.expert_slice else None)
 
     def a(self, module: str) -> F32:
-        """(rank, n_in). Raises ModelError for what is not finite."""
+        """Return A, (rank, n_in). Raises ModelError for numbers that are not finite."""
         pair = self._pairs[module]
-        if pair.of_all is None:
+        if pair.expert_slice is None:
             return self._read(pair.a)
-        return pair.of_all.a(self._whole(pair.a), self._whole(pair.b))
+        return pair.expert_slice.a(self._whole(pair.a), self._whole(pair.b))
 
     def b(self, module: str) -> F32:
-        """(n_out, rank), times α / r. Raises ModelError for what is not finite."""
+        """Return B times α / r, (n_out, rank). Raises ModelError for numbers that are not
+        finite."""
         pair = self._pairs[module]
-        if pair.of_all is None:
+        if pair.expert_slice is None:
             b = self._read(pair.b)
         else:
-            b = pair.of_all.b(self._whole(pair.a), self._whole(pair.b))
+            b = pair.expert_slice.b(self._whole(pair.a), self._whole(pair.b))
         scaled: F32 = b * np.float32(pair.scale)
         return scaled
 
     def _whole(self, tensor: str) -> F32:
-        """A tensor that many modules share; those of one parameter are kept at a time."""
+        """Return a tensor that many modules share; those of one parameter stay in memory."""
         if tensor not in self._shared:
             if len(self._shared) == 2:
                 self._shared.clear()
@@ -119,7 +126,7 @@ class Lora:
 
 
 def check_lora(name: str, folder: str | Path, model: str | Path) -> None:
-    """Reads an adapter whole. Raises ModelError for one that the model at `model` cannot have."""
+    """Read a whole adapter. Raises ModelError if the model at `model` cannot use it."""
     path = Path(model)
     lora = Lora.open(name, Path(folder), ModelConfig.from_folder(path), Checkpoint.open(path))
     for module in lora.modules:
@@ -129,15 +136,15 @@ def check_lora(name: str, folder: str | Path, model: str | Path) -> None:
 def open_loras(
     folders: Mapping[str, str | Path], config: ModelConfig, base: WeightSource
 ) -> tuple[Lora, ...]:
-    """The adapters in these folders, by their names. Raises ModelError."""
+    """Open the adapters in `folders`, which maps names to folders. Raises ModelError."""
     if len(folders) > MAX_LORAS:
-        raise ModelError(f"{len(folders)} LoRA adapters are given; {MAX_LORAS} are taken at most")
+        raise ModelError(f"expected at most {MAX_LORAS} LoRA adapters, but got {len(folders)}")
     return tuple(Lora.open(name, Path(path), config, base) for name, path in folders.items())
 
 
 def _expect_files(folder: Path) -> None:
     if not folder.is_dir():
-        raise ModelError(f"{folder} is not a folder; give one with {CONFIG} and {WEIGHTS}")
+        raise ModelError(f"{folder} is not a folder; expected one with {CONFIG} and {WEIGHTS}")
     if not (folder / WEIGHTS).is_file() and (folder / PICKLE).is_file():
         raise ModelError(
             f"{folder}: {PICKLE} is a pickle, which can run code; save it as {WEIGHTS}"

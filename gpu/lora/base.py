@@ -1,31 +1,25 @@
-"""The matrices of a model that adapters can change, by the names of their modules."""
+"""The modules of a model that LoRA adapters can change, by their names in the checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpu.checkpoint.parts import expert_modules, names_of
 from gpu.checkpoint.reader import WeightSource
+from gpu.checkpoint.tensor_map import expert_modules, tensor_map_of
 from gpu.config import ModelConfig
 
 ROUTER = "mlp.router"
-OPS = (
-    *("attn.qkv", "attn.out", "mlp.gate_up", "mlp.up", "mlp.down"),
-    *(ROUTER, "mlp.shared.gate_up", "mlp.shared.down"),
-)
-"""The products that take adapters, after the name of their layer."""
 EXPERT_OPS = {"mlp.experts.gate_up": "gate_up_proj", "mlp.experts.down": "down_proj"}
-"""Those of the experts, and what newer transformers calls the parameter of all in a layer."""
-MIXTURES = ("mlp", "block_sparse_moe")
-"""What transformers calls a mixture, and what it called Mixtral's before."""
+"""Dispatches of experts, and what newer transformers names the parameter of a layer's experts."""
+MOE_MODULES = ("mlp", "block_sparse_moe")
+"""What transformers names a mixture of experts, and what it named Mixtral's before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """A matrix of `n_out` outputs × `n_in` inputs in the layer with that number. `op`: the product
-    that it belongs to, of `OPS` or `EXPERT_OPS`; `parameter`: what has it where all experts of a
-    layer are one, "" of others."""
+class LoraTarget:
+    """A matrix of `n_out` outputs × `n_in` inputs in a layer. `op`: the dispatch that reads it;
+    `parameter`: the one that holds it where all experts of a layer are one tensor, "" of others."""
 
     module: str
     layer: int
@@ -35,47 +29,48 @@ class Linear:
     parameter: str = ""
 
     @property
-    def is_leavable(self) -> bool:
-        """Newer transformers has no module of it, so that adapters of modules leave it out."""
+    def is_optional(self) -> bool:
+        """Whether adapters may leave it out: newer transformers has no module of it."""
         return self.op in EXPERT_OPS or (self.op == ROUTER and self.module.endswith(".gate"))
 
 
-def linears(config: ModelConfig, checkpoint: WeightSource) -> Iterator[Linear]:
-    """Those of the layers, in the order of a step; of each expert by the names they have where
-    every expert has its own, however the checkpoint has them."""
-    names = names_of(config, checkpoint)
+def lora_targets(config: ModelConfig, checkpoint: WeightSource) -> Iterator[LoraTarget]:
+    """Yield every matrix that LoRA can target, in execution order. Experts have the names of
+    modules of their own, however the checkpoint holds them."""
+    tensors = tensor_map_of(config, checkpoint)
     for layer in range(config.n_layers):
-        for module, part in names.parts_of(layer).items():
-            name = f"{names.layer}.{layer}.{module}"
-            is_product = part.kind in ("attention", "mlp") and part.op in OPS
-            if is_product and f"{name}.weight" in checkpoint:
+        for module, role in tensors.roles(layer).items():
+            name = f"{tensors.prefix}.{layer}.{module}"
+            is_matrix = role.kind in ("attention", "mlp") and not role.routed
+            if is_matrix and f"{name}.weight" in checkpoint:
                 shape = checkpoint.shape(f"{name}.weight")
-                n_out, n_in = shape[::-1] if part.lies == "transposed" else shape
-                yield Linear(name, layer, part.op, n_out, n_in)
-        yield from _of_experts(config, layer)
+                n_out, n_in = shape[::-1] if role.layout == "transposed" else shape
+                yield LoraTarget(name, layer, role.op, n_out, n_in)
+        yield from _expert_targets(config, layer)
 
 
-def _of_experts(config: ModelConfig, layer: int) -> Iterator[Linear]:
-    experts, hidden = config.experts_of(layer), config.hidden_size
-    if experts is None:
+def _expert_targets(config: ModelConfig, layer: int) -> Iterator[LoraTarget]:
+    moe, hidden = config.moe_of(layer), config.hidden_size
+    if moe is None:
         return
-    sizes = (experts.width, hidden), (hidden, experts.width)
+    sizes = (moe.intermediate_size, hidden), (hidden, moe.intermediate_size)
     for (op, parameter), (n_out, n_in) in zip(EXPERT_OPS.items(), sizes, strict=True):
         for modules in expert_modules(config, layer, op):
             for module in modules:
-                mlp = module.partition(".experts.")[0].replace(MIXTURES[1], MIXTURES[0])
-                yield Linear(module, layer, op, n_out, n_in, f"{mlp}.experts.{parameter}")
+                mlp = module.partition(".experts.")[0].replace(MOE_MODULES[1], MOE_MODULES[0])
+                yield LoraTarget(module, layer, op, n_out, n_in, f"{mlp}.experts.{parameter}")
 
 
 def module_in_base(module: str, config: ModelConfig, checkpoint: WeightSource) -> str:
-    """The name in the base of a module that PEFT names as transformers does: the base may have been
-    saved without the first word (the published GPT-2), or a router by its older or newer name."""
-    layer = names_of(config, checkpoint).layer
+    """Return the base's name of a module that PEFT names as transformers does. The base may have
+    been saved without the first word (the published GPT-2), or with a router's older or newer
+    name."""
+    prefix = tensor_map_of(config, checkpoint).prefix
     first, _, rest = module.partition(".")
-    if first == "transformer" and not layer.startswith("transformer."):
+    if first == "transformer" and not prefix.startswith("transformer."):
         return rest
-    of_layer, mlp, end = module.rsplit(".", 2) if module.count(".") > 1 else ("", "", "")
-    if end == "gate" and mlp in MIXTURES:
-        routers = (f"{of_layer}.{mlp}.gate" for mlp in MIXTURES)
+    layer, mlp, end = module.rsplit(".", 2) if module.count(".") > 1 else ("", "", "")
+    if end == "gate" and mlp in MOE_MODULES:
+        routers = (f"{layer}.{mlp}.gate" for mlp in MOE_MODULES)
         return next((name for name in routers if f"{name}.weight" in checkpoint), module)
     return module

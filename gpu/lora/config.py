@@ -1,4 +1,4 @@
-"""adapter_config.json of PEFT: what an adapter changes, and how strongly."""
+"""PEFT's adapter_config.json: the modules that an adapter changes, and their ranks and scales."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from gpu.errors import ModelError
-from gpu.json_object import JsonObject, shown
+from gpu.files.json_object import JsonObject, shown
 
 CONFIG = "adapter_config.json"
 MAX_RANK = 512
-MOST_ALPHA = 1e6
+MAX_ALPHA = 1e6
 MAX_PATTERN = 1000
-"""Characters of a regular expression."""
+"""Most characters of a regular expression."""
 MAX_REPEATS = 3
-"""Of a regular expression, and no group repeated: matching a name takes steps of its length to this
-power at most. A pattern without bounds could keep the process busy for ever."""
+"""Most repetitions in a regular expression, none of them of a group: matching then takes at most
+(length of the name)^repetitions steps. An unbounded pattern could keep the process busy for
+ever."""
 
-REFUSED = (
+UNSUPPORTED = (
     "use_dora",
     "lora_bias",
     "modules_to_save",
@@ -33,16 +34,17 @@ REFUSED = (
     "kasa_config",
     "monteclora_config",
 )
-"""What makes more of an adapter, or something else, than products of two matrices."""
+"""Settings that make an adapter more than products of two matrices."""
 
-KEEPS_BASE = (True, False, "gaussian", "eva", "orthogonal")
-"""Ways of `init_lora_weights` that leave the base as it is. Others take from its matrices what they
-begin an adapter with, so that the adapter fits no base but the one they leave."""
+BASE_PRESERVING_INITS = (True, False, "gaussian", "eva", "orthogonal")
+"""Values of `init_lora_weights` that leave the base unchanged. Others initialise the adapter from
+the base's matrices, so that it only fits the modified base."""
 
 
 @dataclass(frozen=True, slots=True)
-class Modules:
-    """Modules by a regular expression of their whole names, or by how their names end."""
+class ModulePattern:
+    """Modules selected by a regular expression of their whole names, or by the ends of their
+    names."""
 
     pattern: re.Pattern[str] | None = None
     ends: tuple[str, ...] = ()
@@ -55,66 +57,75 @@ class Modules:
 
 @dataclass(frozen=True, slots=True)
 class LoraConfig:
-    """r, alpha    of modules that the patterns do not name: those of which a key, a regular
-                expression, matches the end of the name
-    root        divide by √rank, not by the rank (rsLoRA, Kalajdzievski 2023)
-    targets     modules that have an adapter, None: all linear ones; but for `exclude`, and only
-                those of `layers`, if it is not None
-    parameters  that have one, beside these modules
-    version     of PEFT that saved it, "" before 0.18
+    """Settings of an adapter.
+
+    r, alpha            for modules that match no key of rank_pattern or alpha_pattern; a key is a
+                        regular expression for the end of the name
+    use_rslora          divide by √rank instead of the rank (rsLoRA, Kalajdzievski 2023)
+    target_modules      modules with an adapter; None: all linear ones
+    exclude_modules     modules without one
+    layers_to_transform layers with an adapter; None: all
+    target_parameters   parameters with an adapter, in addition to modules
+    peft_version        version of PEFT that saved it; "" before 0.18
     """
 
     r: int
     alpha: float
-    root: bool
-    targets: Modules | None
-    exclude: Modules
-    layers: frozenset[int] | None
-    parameters: Modules = field(default_factory=Modules)
-    version: str = ""
-    ranks: tuple[tuple[re.Pattern[str], int], ...] = ()
-    alphas: tuple[tuple[re.Pattern[str], float], ...] = ()
+    use_rslora: bool
+    target_modules: ModulePattern | None
+    exclude_modules: ModulePattern
+    layers_to_transform: frozenset[int] | None
+    target_parameters: ModulePattern = field(default_factory=ModulePattern)
+    peft_version: str = ""
+    rank_pattern: tuple[tuple[re.Pattern[str], int], ...] = ()
+    alpha_pattern: tuple[tuple[re.Pattern[str], float], ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> LoraConfig:
-        """Raises ModelError for a file that is missing or damaged, and for adapters of other
-        kinds, by name."""
+        """Read the config in `folder`. Raises ModelError for a file that is missing or damaged, and
+        for other kinds of adapters."""
         fields = JsonObject.read(folder / CONFIG)
         _expect_lora(fields)
         targets = fields.get("target_modules")
         by_name = None if targets == "all-linear" else _modules(fields, "target_modules")
         return cls(
             r=fields.integer("r", 1, MAX_RANK, 8),
-            alpha=fields.number("lora_alpha", -MOST_ALPHA, MOST_ALPHA, 8),
-            root=fields.boolean("use_rslora", False),
-            targets=by_name,
-            exclude=_modules(fields, "exclude_modules"),
-            layers=_layers(fields),
-            parameters=_modules(fields, "target_parameters"),
-            version=fields.string("peft_version", ""),
-            ranks=_patterns(fields, "rank_pattern", lambda o, key: o.integer(key, 1, MAX_RANK)),
-            alphas=_patterns(
-                fields, "alpha_pattern", lambda o, key: o.number(key, -MOST_ALPHA, MOST_ALPHA)
+            alpha=fields.number("lora_alpha", -MAX_ALPHA, MAX_ALPHA, 8),
+            use_rslora=fields.boolean("use_rslora", False),
+            target_modules=by_name,
+            exclude_modules=_modules(fields, "exclude_modules"),
+            layers_to_transform=_layers(fields),
+            target_parameters=_modules(fields, "target_parameters"),
+            peft_version=fields.string("peft_version", ""),
+            rank_pattern=_patterns(
+                fields, "rank_pattern", lambda o, key: o.integer(key, 1, MAX_RANK)
+            ),
+            alpha_pattern=_patterns(
+                fields, "alpha_pattern", lambda o, key: o.number(key, -MAX_ALPHA, MAX_ALPHA)
             ),
         )
 
     def adapts(self, module: str, layer: int) -> bool:
-        """Has a module of the base, by its name there, an adapter?"""
-        if module in self.exclude:
+        """Return whether a module of the base has an adapter."""
+        if module in self.exclude_modules:
             return False
-        by_name = self.targets is None or self.targets.pattern is None
-        if by_name and self.layers is not None and layer not in self.layers:
+        by_name = self.target_modules is None or self.target_modules.pattern is None
+        if (
+            by_name
+            and self.layers_to_transform is not None
+            and layer not in self.layers_to_transform
+        ):
             return False
-        return self.targets is None or module in self.targets
+        return self.target_modules is None or module in self.target_modules
 
     def rank(self, module: str) -> int:
-        return next((rank for key, rank in self.ranks if key.match(module)), self.r)
+        return next((rank for key, rank in self.rank_pattern if key.match(module)), self.r)
 
     def scale(self, module: str) -> float:
-        """α / r, what the product of the two matrices is multiplied by."""
+        """Return α / r, the factor of the product of the two matrices."""
         rank = self.rank(module)
-        alpha = next((alpha for key, alpha in self.alphas if key.match(module)), self.alpha)
-        return alpha / (math.sqrt(rank) if self.root else rank)
+        alpha = next((alpha for key, alpha in self.alpha_pattern if key.match(module)), self.alpha)
+        return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
 
 def _expect_lora(fields: JsonObject) -> None:
@@ -123,7 +134,7 @@ def _expect_lora(fields: JsonObject) -> None:
         raise ModelError(
             f"{fields.where}: peft_type is {shown(kind)}; only LORA adapters are supported"
         )
-    for key in REFUSED:
+    for key in UNSUPPORTED:
         if value := fields.get(key):
             raise ModelError(
                 f"{fields.where}: {key} is {shown(value)}, which is not supported; train the "
@@ -134,23 +145,23 @@ def _expect_lora(fields: JsonObject) -> None:
             f'{fields.where}: bias is {shown(bias)}, but only "none" is supported: biases of the '
             "base cannot be switched for each request"
         )
-    begun = fields.get("init_lora_weights")
-    if begun is not None and begun not in KEEPS_BASE:
+    init = fields.get("init_lora_weights")
+    if init is not None and init not in BASE_PRESERVING_INITS:
         raise ModelError(
-            f"{fields.where}: init_lora_weights is {shown(begun)}, which changes the base as well; "
-            "save the adapter as one of the unchanged base (path_initial_model_for_weight_"
-            "conversion of PEFT)"
+            f"{fields.where}: init_lora_weights is {shown(init)}, which changes the base as well; "
+            "convert the adapter to one of the unchanged base "
+            "(path_initial_model_for_weight_conversion of PEFT)"
         )
 
 
-def _modules(fields: JsonObject, key: str) -> Modules:
+def _modules(fields: JsonObject, key: str) -> ModulePattern:
     value = fields.get(key)
     if isinstance(value, str) and value:
-        return Modules(_compiled(fields, key, value))
+        return ModulePattern(_compiled(fields, key, value))
     names = [] if value is None else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise fields.error(key, "a list of names of modules, or a regular expression")
-    return Modules(ends=tuple(names))
+    return ModulePattern(ends=tuple(names))
 
 
 def _layers(fields: JsonObject) -> frozenset[int] | None:
@@ -162,14 +173,15 @@ def _layers(fields: JsonObject) -> frozenset[int] | None:
 
 
 def _patterns(fields: JsonObject, key: str, read: Any) -> tuple[tuple[re.Pattern[str], Any], ...]:
-    """Of modules, what `read` reads of each: as `get_pattern_key` of PEFT matches them."""
+    """Return (pattern, value) pairs; patterns match module names as PEFT's `get_pattern_key`
+    does."""
     of = fields.object(key)
     whole = r"(.*\.)?({})$"
     return tuple((_compiled(of, name, name, whole), read(of, name)) for name in of.values)
 
 
 def _compiled(fields: JsonObject, key: str, pattern: str, whole: str = "{}") -> re.Pattern[str]:
-    """`pattern` in the place of {} in `whole`."""
+    """Compile `whole` with {} replaced by `pattern`."""
     repeats = len(re.findall(r"[*+{]", pattern))
     if len(pattern) > MAX_PATTERN or repeats > MAX_REPEATS or re.search(r"\)[*+{]", pattern):
         raise fields.error(

@@ -1,11 +1,12 @@
-"""Adapters of a parameter that has a matrix of every expert of a layer, as PEFT saves them
-(`target_parameters`, its class ParamWrapper): A (experts · rank, inputs) expert by expert, and B
-(outputs, rank · experts) rank by rank,
+"""Adapters of a parameter that holds the matrices of all experts of a layer, as PEFT saves them
+(`target_parameters`, its class ParamWrapper).
+
+A (experts · rank, inputs) is stored expert by expert, and B (outputs, rank · experts) rank by rank:
 
     W[e] + (α / r) · Σ B[:, r · experts + e] A[e · rank + r, :]
 
-Before 0.19.1 PEFT took the outputs of such a parameter for its inputs: A is then of its outputs and
-B of its inputs.
+PEFT before 0.19.1 swapped inputs and outputs of such a parameter: A is then of its outputs and B of
+its inputs.
 """
 
 from __future__ import annotations
@@ -16,26 +17,29 @@ from dataclasses import dataclass
 from gpu.checkpoint.reader import F32
 
 Shape = tuple[int, ...]
-TURNED_UNTIL = (0, 19, 0)
+SWAPPED_UNTIL = (0, 19, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class OfAll:
-    """Where the matrices of one module lie in those of all `n` experts. `outputs`: of the parameter
-    (gate and up are one); `turned`: A is of its outputs, B of its inputs."""
+class ExpertSlice:
+    """Slice of one module's matrices in those of all `n` experts.
+
+    outputs  the module's part of the parameter's outputs (gate and up share one parameter)
+    swapped  A is of the parameter's outputs, B of its inputs
+    """
 
     expert: int
     n: int
     outputs: slice
-    turned: bool
+    swapped: bool
 
     def a(self, a: F32, b: F32) -> F32:
-        """(rank, n_in)"""
-        return self._of_b(b).T if self.turned else self._of_a(a)
+        """Return A, (rank, n_in)."""
+        return self._of_b(b).T if self.swapped else self._of_a(a)
 
     def b(self, a: F32, b: F32) -> F32:
-        """(outputs, rank)"""
-        return (self._of_a(a).T if self.turned else self._of_b(b))[self.outputs]
+        """Return B, (outputs, rank)."""
+        return (self._of_a(a).T if self.swapped else self._of_b(b))[self.outputs]
 
     def _of_a(self, a: F32) -> F32:
         rank = len(a) // self.n
@@ -45,15 +49,17 @@ class OfAll:
         return b[:, self.expert :: self.n]
 
 
-def is_turned(
+def is_swapped(
     a: Shape, b: Shape, n_rows: int, n_out: int, n_in: int, peft_version: str
 ) -> bool | None:
-    """Are A and B, of these shapes and `n_rows` ranks of all experts, turned for a parameter of so
-    many outputs and inputs? None: they are none of its. Where both are as many, by the version
-    that saved them, which PEFT tells since 0.18."""
+    """Return whether A and B have swapped inputs and outputs; None if their shapes fit neither way.
+
+    `n_rows`: ranks of all experts. If both ways fit, the PEFT version that saved them decides,
+    which files state since 0.18.
+    """
     straight = (a, b) == ((n_rows, n_in), (n_out, n_rows))
-    turned = (a, b) == ((n_rows, n_out), (n_in, n_rows))
-    if straight and turned:
+    swapped = (a, b) == ((n_rows, n_out), (n_in, n_rows))
+    if straight and swapped:
         numbers = [int(number) for number in re.findall(r"\d{1,9}", peft_version)[:3]]
-        return tuple(numbers) <= TURNED_UNTIL
-    return turned if straight or turned else None
+        return tuple(numbers) <= SWAPPED_UNTIL
+    return swapped if straight or swapped else None

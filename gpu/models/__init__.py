@@ -1,1 +1,1 @@
-"""Architectures, one file each, written as an ordinary forward pass that records."""
+"""Architectures, one file each: a forward pass as in the paper, which records its dispatches."""

@@ -1,4 +1,5 @@
-"""What the passes of all architectures have in common while they are recorded."""
+"""The operations a model file is written with: each takes tensors, records its dispatches and
+returns the tensor they write."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from gpu import ops
 from gpu.checkpoint.matrix import ExpertStack, Matrix
-from gpu.config import Experts, ModelConfig
+from gpu.config import ModelConfig, MoeConfig
 from gpu.kv.pools import KvPools
-from gpu.models.workspace import Instruments, Workspace
+from gpu.models.layer import Linear
+from gpu.models.workspace import NO_INSTRUMENTS, Instruments, ResidualStream, Workspace
 from gpu.ops import Batch, Norm
 from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Tensor, padded
@@ -18,131 +20,248 @@ from gpu.webgpu.plan import Recorder
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One recording: where its dispatches go, what they work on, what watches them."""
+    """One recording of a forward pass.
+
+    tokens       (n_slots,) u32: the token last sampled in each slot
+    work         buffers of activations; a method returns one of them, valid until the next layer
+    instruments  what is captured, intervened on and adapted; without any, only the model's own
+                 dispatches are recorded
+
+    Dispatches are labelled with the name of the weight they read, e.g. layer03.attn.qkv.
+    """
 
     rec: Recorder
     batch: Batch
     config: ModelConfig
     work: Workspace
     pools: KvPools
-    instruments: Instruments
+    tokens: Tensor
+    instruments: Instruments = NO_INSTRUMENTS
 
-    def attend(self, name: str, i: int) -> Tensor:
-        """Attention of layer i with the queries in `work.q` over the cache: what its heads give,
-        one behind the other."""
-        rec, batch, config, work = self.rec, self.batch, self.config, self.work
-        weights, capture = self.instruments.weights, self.instruments.capture
+    # ---- the residual stream ----------------------------------------------------------------
+
+    def embed(self, embedding: Matrix, positions: Tensor | None = None) -> Tensor:
+        """Return the embeddings of the rows' tokens, times `config.embedding_scale`; `positions`
+        (context, width): learned vectors to add by position."""
+        rec, batch, x = self.rec, self.batch, self._stream.resid_pre(0)
+        scale = self.config.embedding_scale
+        ops.embed(rec, batch, "embed", embedding, self.tokens, x, scale=scale)
+        if positions is not None:
+            ops.position_embedding(rec, batch, "positions", positions, x)
+        rec.mark("embed")
+        return x
+
+    def resid_pre(self, i: int, x: Tensor) -> Tensor:
+        """Return the residual stream that layer i reads: x, steered or patched."""
+        if interventions := self.instruments.interventions:
+            vectors, keeps = interventions.vectors(i), interventions.keeps(i)
+            ops.steer(self.rec, self.batch, f"layer{i:02}.steer", vectors, keeps, x)
+        return x
+
+    def add_residual(
+        self, i: int, sublayer: str, x: Tensor, y: Tensor, out: Linear, norm: Norm | None = None
+    ) -> Tensor:
+        """Return x + [factor ·] [norm](residual_scale · out(y)), the residual stream after a
+        sublayer of layer i, of `ops.SUBLAYERS`. A norm needs `work.scratch["update"]`."""
+        rec, batch, scale, label = self.rec, self.batch, self.config.residual_scale, out.name
+        bias = self.lora_bias(out, y)
+
+        def record(into: Tensor, residual: Tensor | None) -> None:
+            if norm is None:
+                ops.matmul(
+                    rec, batch, label, y, out.weight, into, bias=bias, scale=scale,
+                    residual=residual,
+                )  # fmt: skip
+                return
+            update, width = self.work.scratch["update"], self.config.hidden_size
+            ops.matmul(rec, batch, label, y, out.weight, update, bias=bias, scale=scale)
+            ops.norm(rec, batch, f"{label}.norm", norm, width, update, into, residual=residual)
+
+        return self.add_update(i, sublayer, label, x, record)
+
+    def add_update(
+        self,
+        i: int,
+        sublayer: str,
+        label: str,
+        x: Tensor,
+        record: Callable[[Tensor, Tensor | None], None],
+    ) -> Tensor:
+        """Return x + [factor ·] update, where `record(y, residual)` records y = [residual +]
+        update and the factor is that of an intervention on the sublayer."""
+        stream, interventions = self._stream, self.instruments.interventions
+        after = stream.resid_mid(i) if sublayer == "attention" else stream.resid_pre(i + 1)
+        if interventions is None:
+            record(after, x)
+        else:
+            update, factors = interventions.update, interventions.updates(i)
+            record(update, None)
+            ops.scale_residual(
+                self.rec, self.batch, f"{label}.scale", sublayer, x, update, factors, after
+            )
+        self.rec.mark(f"layer{i:02}.{sublayer}")
+        return after
+
+    # ---- attention --------------------------------------------------------------------------
+
+    def qkv(
+        self, i: int, qkv: Linear, x: Tensor, *, norm: Norm | None = None, rope: Tensor | None
+    ) -> Tensor:
+        """Return the queries of [norm](x), rotated by `rope` (None: no positions); keys and values
+        go to the cache of layer i."""
+        q = self.work.q
+        ops.qkv(
+            self.rec, self.batch, qkv.name, self.config, x, qkv.weight, rope, self.pools, i, q,
+            norm=norm, bias=self.lora_bias(qkv, x, norm),
+        )  # fmt: skip
+        return q
+
+    def qkv_with_norms(
+        self,
+        i: int,
+        qkv: Linear,
+        gains: Tensor,
+        x: Tensor,
+        *,
+        norm: Norm | None = None,
+        rope: Tensor | None,
+    ) -> Tensor:
+        """As `qkv`, with an RMSNorm of queries and keys before they are rotated: of each head, or
+        of all heads as one row, as many as there are `gains`."""
+        projected = self.linear(qkv, x, self.work.scratch["projected"], norm=norm)
+        q, label = self.work.q, f"layer{i:02}.attn.qk_norm_rope"
+        ops.qk_norm_rope(
+            self.rec, self.batch, label, self.config, projected, gains, rope, self.pools, i, q,
+            whole=gains.shape[-1] != 2 * self.config.head_dim,
+        )  # fmt: skip
+        return q
+
+    def attention(self, i: int, q: Tensor) -> Tensor:
+        """Return softmax(q · kᵀ · scale) · v over the cache of layer i, heads side by side."""
+        rec, batch, config, attn_out = self.rec, self.batch, self.config, self.work.attn_out
+        name = f"layer{i:02}.attn"
+        weights, capture = self.instruments.attention, self.instruments.capture
         if weights:
             ops.attention_weights(
-                rec, batch, f"{name}.weights", config, work.q, self.pools, i, weights.keys,
+                rec, batch, f"{name}.weights", config, q, self.pools, i, weights.keys,
                 weights.layer(i),
             )  # fmt: skip
         ops.attention(
-            rec, batch, f"{name}.attention", config, work.q, self.pools, i, work.attended,
+            rec, batch, f"{name}.attention", config, q, self.pools, i, attn_out,
             capture.entropy(i) if capture else None,
         )  # fmt: skip
-        if reached := self.instruments.reached:
-            factors = reached.heads(i)
-            ops.scale_heads(rec, batch, f"{name}.heads", config, factors, work.attended)
-        return work.attended
+        if interventions := self.instruments.interventions:
+            factors = interventions.heads(i)
+            ops.scale_heads(rec, batch, f"{name}.heads", config, factors, attn_out)
+        return attn_out
 
-    def bias(
-        self,
-        label: str,
-        x: Tensor,
-        weight: Matrix,
-        bias: Tensor | None = None,
-        norm: Norm | None = None,
-    ) -> Tensor | None:
-        """What is added to [norm](x) · weightᵀ: the bias of the model, or, where the pass has
-        adapters for this matrix, a bias of each row with what they add, computed now."""
-        adapted = self.instruments.adapted
-        low = adapted.of.get(weight.name) if adapted else None
-        if adapted is None or low is None:
-            return bias
-        rec, batch = self.rec, self.batch
-        shrunk = replace(adapted.shrunk, shape=(MAX_ROWS, padded(low.a.n)))
-        added = replace(adapted.added, shape=(MAX_ROWS, low.b.shape[-1]))
-        ops.matmul(rec, batch, f"{label}.lora_a", x, low.a, shrunk, norm=norm)
-        ops.lora_expand(
-            rec, batch, f"{label}.lora_b", shrunk, low.b, low.first, low.ends, adapted.strengths,
-            bias, added,
-        )  # fmt: skip
-        return added
+    # ---- norms and products -----------------------------------------------------------------
 
-    def bias_of_pairs(
+    def norm(self, label: str, norm: Norm, x: Tensor) -> Tensor:
+        """Return norm(x), for products that take no norm of their own (LayerNorm)."""
+        normed = self.work.scratch["normed"]
+        ops.norm(self.rec, self.batch, label, norm, self.config.hidden_size, x, normed)
+        return normed
+
+    def ffn_hidden(
+        self, up: Linear, x: Tensor, *, norm: Norm | None = None, gated: bool = False
+    ) -> Tensor:
+        """Return act(up([norm](x))), or act(gate(…)) · up(…) when `gated`."""
+        hidden, activation = self.work.ffn_hidden, self.config.activation
+        return self.linear(up, x, hidden, norm=norm, activation=activation, gated=gated)
+
+    def linear(
         self,
-        label: str,
-        of: Experts,
+        linear: Linear,
         x: Tensor,
-        weight: ExpertStack,
-        routing: ops.Routing,
-        grouping: ops.Grouping,
-        norm: Norm | None = None,
+        y: Tensor,
         *,
-        of_pairs: bool = False,
+        norm: Norm | None = None,
+        activation: str | None = None,
+        gated: bool = False,
+    ) -> Tensor:
+        """Return y, into which act(linear([norm](x))) is written; `gated` as in `ops.matmul`."""
+        bias = self.lora_bias(linear, x, norm)
+        ops.matmul(
+            self.rec, self.batch, linear.name, x, linear.weight, y, norm=norm, bias=bias,
+            activation=activation, gated=gated,
+        )  # fmt: skip
+        return y
+
+    def logits(self, head: Matrix, x: Tensor, out: Tensor, *, norm: Norm) -> Tensor:
+        """Return `out` (n_samples, vocab_size), into which the logits of the sampled rows are
+        written: scale · soft_cap(norm(x) · headᵀ)."""
+        rec, batch, config = self.rec, self.batch, self.config
+        scale, cap = config.logit_scale, config.final_logit_softcap
+        if norm.is_rms:
+            ops.matmul(
+                rec, batch, "head", x, head, out, norm=norm, scale=scale, cap=cap, gather=True
+            )
+            return out
+        normed = self.work.scratch["normed"]
+        ops.norm(rec, batch, "head.norm", norm, config.hidden_size, x, normed, gather=True)
+        ops.matmul(rec, batch, "head", normed, head, out, scale=scale, cap=cap, gathered=True)
+        return out
+
+    def layer_stats(self) -> None:
+        """Record the statistics of a captured pass, after its last layer."""
+        states, capture = self.instruments.states, self.instruments.capture
+        if states and capture:
+            ops.layer_stats(
+                self.rec, self.batch, "stats", self.config, states.states, states.mid_states,
+                capture.stats,
+            )  # fmt: skip
+
+    # ---- LoRA -------------------------------------------------------------------------------
+
+    def lora_bias(self, linear: Linear, x: Tensor, norm: Norm | None = None) -> Tensor | None:
+        """Return the bias of linear([norm](x)): the model's own or, with adapters of this matrix,
+        one for each row (rows, n_out) that includes B · A · [norm](x), recorded here."""
+        lora = self.instruments.lora
+        weights = lora.by_matrix.get(linear.name) if lora else None
+        if lora is None or weights is None:
+            return linear.bias
+        rec, batch, label = self.rec, self.batch, linear.name
+        a_out = replace(lora.lora_a_out, shape=(MAX_ROWS, padded(weights.a.n)))
+        delta = replace(lora.lora_delta, shape=(MAX_ROWS, weights.b.shape[-1]))
+        ops.matmul(rec, batch, f"{label}.lora_a", x, weights.a, a_out, norm=norm)
+        ops.lora_expand(
+            rec, batch, f"{label}.lora_b", a_out, weights.b, weights.first, weights.ends,
+            lora.strengths, linear.bias, delta,
+        )  # fmt: skip
+        return delta
+
+    def moe_lora_bias(
+        self,
+        moe: MoeConfig,
+        experts: ExpertStack,
+        x: Tensor,
+        routing: ops.ExpertRouting,
+        permutation: ops.ExpertPermutation,
+        *,
+        norm: Norm | None = None,
+        per_assignment: bool = False,
     ) -> Tensor | None:
-        """As `bias`, of every pair of a row and an expert, for `ops.experts` of the same."""
-        adapted = self.instruments.adapted
-        low = adapted.of_experts.get(weight.matrix.name) if adapted else None
-        if adapted is None or low is None:
+        """As `lora_bias`, one for each pair of a row and an expert, for `ops.moe_matmul`."""
+        lora, label = self.instruments.lora, experts.matrix.name
+        weights = lora.by_expert_matrix.get(label) if lora else None
+        if lora is None or weights is None:
             return None
-        rec, batch, n_pairs = self.rec, self.batch, MAX_ROWS * of.per_token
-        shrunk = replace(adapted.shrunk, shape=(n_pairs, padded(low.a.n)))
-        added = replace(adapted.added, shape=(n_pairs, low.b.shape[-1]))
-        ops.experts(
-            rec, batch, f"{label}.lora_a", of, x, low.a, low.slots, routing, grouping, shrunk,
-            norm=norm, of_pairs=of_pairs,
+        rec, batch, n_assignments = self.rec, self.batch, MAX_ROWS * moe.experts_per_token
+        a_out = replace(lora.lora_a_out, shape=(n_assignments, padded(weights.a.n)))
+        delta = replace(lora.lora_delta, shape=(n_assignments, weights.b.shape[-1]))
+        ops.moe_matmul(
+            rec, batch, f"{label}.lora_a", moe, x, weights.a, weights.slots, routing, permutation,
+            a_out, norm=norm, per_assignment=per_assignment,
         )  # fmt: skip
         ops.lora_expand(
-            rec, batch, f"{label}.lora_b", shrunk, low.b, low.first, low.ends, adapted.strengths,
-            None, added, experts=of, chosen=routing.chosen,
+            rec, batch, f"{label}.lora_b", a_out, weights.b, weights.first, weights.ends,
+            lora.strengths, None, delta, experts=moe, expert_ids=routing.expert_ids,
         )  # fmt: skip
-        return added
+        return delta
 
-    def add(
-        self,
-        label: str,
-        part: str,
-        i: int,
-        x: Tensor,
-        weight: Matrix,
-        bias: Tensor | None = None,
-        norm: Norm | None = None,
-    ) -> None:
-        """What a part of layer i, of `ops.PARTS`, adds to the residual stream:
-
-        after = before + [factor ·] scale · [norm](x · weightᵀ [+ bias])
-
-        `norm` needs room for what comes before it in `work.scratch["update"]`.
-        """
-        rec, batch, scale = self.rec, self.batch, self.config.residual_scale
-        bias = self.bias(label, x, weight, bias)
-
-        def record(y: Tensor, residual: Tensor | None) -> None:
-            if norm is None:
-                ops.matmul(
-                    rec, batch, label, x, weight, y, bias=bias, scale=scale, residual=residual
-                )
-                return
-            update = self.work.scratch["update"]
-            ops.matmul(rec, batch, label, x, weight, update, bias=bias, scale=scale)
-            width = self.config.hidden_size
-            ops.norm(rec, batch, f"{label}.norm", norm, width, update, y, residual=residual)
-
-        self.update(label, part, i, record)
-
-    def update(
-        self, label: str, part: str, i: int, record: Callable[[Tensor, Tensor | None], None]
-    ) -> None:
-        """after = before + [factor ·] update, of a part of layer i of `ops.PARTS`. `record(y,
-        residual)` records y = [residual +] update; the factor is that of an intervention."""
-        stream, reached = self.work.stream, self.instruments.reached
-        before = stream.before(i) if part == "attention" else stream.middle(i)
-        after = stream.middle(i) if part == "attention" else stream.before(i + 1)
-        if reached is None:
-            record(after, before)
-            return
-        record(reached.update, None)
-        rec, batch, factors = self.rec, self.batch, reached.updates(i)
-        ops.scale_update(rec, batch, f"{label}.scale", part, before, reached.update, factors, after)
+    @property
+    def _stream(self) -> ResidualStream:
+        """Every state apart in plans that keep them; else two buffers in turn."""
+        states = self.instruments.states
+        return states.stream if states else self.work.stream

@@ -1,6 +1,5 @@
-"""Mistral (Jiang et al. 2023): Llama whose rows attend to the last `sliding_window` keys alone.
-What is older stays in the cache: it may be seen by a row that is computed again. Later Mistrals
-have no window, and are Llamas."""
+"""Mistral (Jiang et al. 2023): Llama with a sliding window of attention in every layer. Older keys
+stay in the cache, because rows that are recomputed may need them. Later Mistrals have no window."""
 
 from __future__ import annotations
 
@@ -8,4 +7,4 @@ from gpu.models.llama import Llama
 
 
 class Mistral(Llama):
-    """`config.windows` in every layer."""
+    """`config.sliding_windows` in every layer."""

@@ -1,237 +1,121 @@
-"""Mixtures of experts (Shazeer et al. 2017; Jiang et al. 2024) in the place of Llama's MLPs. What
-several architectures do:
+"""Mixture of experts (Shazeer et al. 2017; Jiang et al. 2024) in place of Llama's MLP:
 
-    router          RMSNorm, a logit of each expert
-    choose          the experts of the largest logits, weighed by a softmax
-    group           rows of one expert side by side (not where there are few)
-    experts.gate_up RMSNorm, two projections, silu(gate) · up, of every expert a row was given to
+    router          RMSNorm, a logit for each expert
+    choose          top-k of the logits, softmax gates
+    group           rows of one expert side by side (skipped for few rows)
+    experts.gate_up RMSNorm, two projections, silu(gate) · up, of every chosen expert
     experts.down    projection
-    combine         their sum, weighed, added to the residual stream
+    combine         weighted sum, added to the residual stream
 
-A layer may have one more expert, which every row is given to and a gate of its own weighs (Qwen
-Team 2024): two dispatches more, and a row of the router is that gate.
+A layer may have a shared expert, which every row goes through, weighted by the sigmoid of a gate
+(Qwen Team 2024): two dispatches more, and one more row of the router.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from gpu import ops
-from gpu.checkpoint.matrix import ExpertStack, Matrix
-from gpu.checkpoint.parts import expert_modules
-from gpu.checkpoint.weights import Member, WeightLoader
-from gpu.config import Experts
-from gpu.models.llama import Llama, Mlp
-from gpu.models.recording import Pass
-from gpu.models.workspace import ExpertWork
-from gpu.ops.experts import NOWHERE
+from gpu.config import MoeConfig
+from gpu.models.forward_pass import Pass
+from gpu.models.layer import Layer, Mlp, Moe
+from gpu.models.llama import Llama
+from gpu.models.workspace import MoeWorkspace
+from gpu.ops import Norm
 from gpu.webgpu.buffers import Tensor
 
 
+class MoeLlama(Llama):
+    """Llama with experts in the layers that `config.moe_of` names."""
+
+    def mlp(self, run: Pass, i: int, layer: Layer, x: Tensor) -> Tensor:
+        moe, norm = layer.moe, layer.pre_mlp
+        if moe is None:
+            return super().mlp(run, i, layer, x)
+        experts = ExpertPass.of(run, i)
+        experts.route(moe, x, norm)
+        shared = experts.shared_expert(moe.shared, x, norm) if moe.shared else None
+        experts.run_experts(moe, x, norm)
+        return experts.combine(x, shared)
+
+
 @dataclass(frozen=True, slots=True)
-class Mixture:
-    """Weights of one layer.
+class ExpertPass:
+    """The operations of the experts of layer i, recorded into `run`. `routing` holds the experts
+    of each row and their gates."""
 
-    router   n (+ 1, the gate of the shared expert) × hidden, float32
-    gate_up  2 · width × hidden of each expert, rows of gate and up in turn
-    down     hidden × width of each expert
-    slots    where each expert lies in these two, see gpu.ops.experts
-    shared   None where there is none
-    """
+    run: Pass
+    i: int
+    moe: MoeConfig
+    work: MoeWorkspace
+    routing: ops.ExpertRouting
 
-    router: Matrix
-    gate_up: ExpertStack
-    down: ExpertStack
-    slots: Tensor
-    shared: Mlp | None
-
-    @property
-    def matrices(self) -> list[Matrix]:
-        shared = [self.shared.gate_up, self.shared.down] if self.shared else []
-        return [self.router, *shared, self.gate_up.matrix, self.down.matrix]
-
-    @property
-    def stacks(self) -> tuple[ExpertStack, ExpertStack]:
-        return self.gate_up, self.down
+    @classmethod
+    def of(cls, run: Pass, i: int) -> ExpertPass:
+        moe, work, instruments = run.config.moe_of(i), run.work.moe, run.instruments
+        assert moe is not None
+        assert work is not None
+        routing, capture = work.routing, instruments.capture
+        if capture and capture.routing:
+            routing = capture.routing(i)
+        if instruments.routing_capture:
+            routing = instruments.routing_capture.routing(i)
+        return cls(run, i, moe, work, routing)
 
     @property
-    def is_resident(self) -> bool:
-        """Are all experts on the device?"""
-        return self.gate_up.host is None
+    def name(self) -> str:
+        return f"layer{self.i:02}.mlp"
 
+    def route(self, weights: Moe, x: Tensor, norm: Norm | None) -> None:
+        """Choose the experts of each row."""
+        rec, batch, moe, work = self.run.rec, self.run.batch, self.moe, self.work
+        logits = self.run.linear(weights.router, x, work.logits, norm=norm)
+        ops.moe_topk(rec, batch, f"{self.name}.choose", moe, logits, self.routing)
+        if ops.is_permuted(moe, batch.n_rows):
+            ops.moe_permute(rec, batch, f"{self.name}.group", moe, self.routing, work.permutation)
 
-class MixtureLlama(Llama):
-    """Llama with experts in the layers for which `config.experts_of` says so."""
+    def shared_expert(self, mlp: Mlp, x: Tensor, norm: Norm | None) -> Tensor:
+        """Return the output of the shared expert, without its gate."""
+        hidden, out, activation = self.work.shared_hidden, self.work.shared_out, self.activation
+        assert hidden is not None
+        assert out is not None
+        self.run.linear(mlp.up, x, hidden, norm=norm, activation=activation, gated=True)
+        return self.run.linear(mlp.down, hidden, out)
 
-    own_module: str | None = None
-    """What checkpoints that have tensors of each expert call `mlp`, where it is not that."""
-    modules = ("gate_proj", "up_proj", "down_proj")
-    """What they call gate, up and down of an expert."""
-
-    def load_rest(self, load: WeightLoader, context: int) -> None:
-        self.mixtures: dict[int, Mixture] = {}
-        super().load_rest(load, context)
-
-    def mlp_matrices(self, i: int) -> Sequence[Matrix]:
-        return self.mixtures[i].matrices if i in self.mixtures else super().mlp_matrices(i)
-
-    def expert_stacks(self) -> list[ExpertStack]:
-        return [stack for mixture in self.mixtures.values() for stack in mixture.stacks]
-
-    # ---- the pass ---------------------------------------------------------------------------
-
-    def mlp(self, run: Pass, i: int) -> None:
-        of, work, capture = self.config.experts_of(i), run.work.experts, run.instruments.capture
-        if of is None or work is None:
-            super().mlp(run, i)
-            return
-        routed = run.instruments.routed
-        routing = capture.routing(i) if capture and capture.routing else work.routing
-        if routed:
-            routing = routed.routing(i)
-        name, x = f"layer{i:02}.mlp", run.work.stream.middle(i)
-        self.route(run, name, i, of, work, routing, x)
-        shared = self.shared(run, name, i, work, x)
-        self.products(run, name, i, of, work, routing, x)
-        if routed:
-            norms = routed.norms(i)
-            ops.expert_norms(run.rec, run.batch, f"{name}.norms", of, work.parts, norms)
-
-        def combine(y: Tensor, residual: Tensor | None) -> None:
-            ops.combine_experts(
-                run.rec, run.batch, f"{name}.combine", of, work.parts, routing, y,
-                shared=(shared, work.logits) if shared else None, residual=residual,
-            )  # fmt: skip
-
-        run.update(f"{name}.combine", "mlp", i, combine)
-
-    def route(
-        self,
-        run: Pass,
-        name: str,
-        i: int,
-        of: Experts,
-        work: ExpertWork,
-        routing: ops.Routing,
-        x: Tensor,
-    ) -> None:
-        """Record which experts each row is given to."""
-        rec, batch, norm = run.rec, run.batch, self.layers[i].norms.before_mlp
-        router, label = self.mixtures[i].router, f"{name}.router"
-        bias = run.bias(label, x, router, norm=norm)
-        ops.matmul(rec, batch, label, x, router, work.logits, norm=norm, bias=bias)
-        ops.choose_experts(rec, batch, f"{name}.choose", of, work.logits, routing)
-        if ops.is_grouped(of, batch.n_rows):
-            ops.group_pairs(rec, batch, f"{name}.group", of, routing, work.grouping)
-
-    def shared(self, run: Pass, name: str, i: int, work: ExpertWork, x: Tensor) -> Tensor | None:
-        """Record the expert that every row is given to; returns what it gives."""
-        mlp, norm = self.mixtures[i].shared, self.layers[i].norms.before_mlp
-        if mlp is None or work.shared_gated is None or work.shared is None:
-            return None
-        rec, batch, gated = run.rec, run.batch, work.shared_gated
-        gate_up, down = f"{name}.shared.gate_up", f"{name}.shared.down"
-        ops.matmul(
-            rec, batch, gate_up, x, mlp.gate_up, gated, norm=norm,
-            bias=run.bias(gate_up, x, mlp.gate_up, norm=norm),
-            activation=self.config.activation, gated=True,
+    def run_experts(self, weights: Moe, x: Tensor, norm: Norm | None) -> None:
+        """Write the output of each chosen expert to `work.expert_out`."""
+        run, moe, work, routing = self.run, self.moe, self.work, self.routing
+        gate_up, down, permutation = weights.gate_up, weights.down, work.permutation
+        ops.moe_matmul(
+            run.rec, run.batch, gate_up.matrix.name, moe, x, gate_up, weights.slots, routing,
+            permutation, work.ffn_hidden, norm=norm, activation=self.activation, gated=True,
+            bias=run.moe_lora_bias(moe, gate_up, x, routing, permutation, norm=norm),
         )  # fmt: skip
-        bias = run.bias(down, gated, mlp.down)
-        ops.matmul(rec, batch, down, gated, mlp.down, work.shared, bias=bias)
-        return work.shared
-
-    def products(
-        self,
-        run: Pass,
-        name: str,
-        i: int,
-        of: Experts,
-        work: ExpertWork,
-        routing: ops.Routing,
-        x: Tensor,
-    ) -> None:
-        """Record what the experts of each row give."""
-        rec, batch, mixture, grouping = run.rec, run.batch, self.mixtures[i], work.grouping
-        gate_up, down = f"{name}.experts.gate_up", f"{name}.experts.down"
-        norm = self.layers[i].norms.before_mlp
-        ops.experts(
-            rec, batch, gate_up, of, x, mixture.gate_up, mixture.slots, routing, grouping,
-            work.gated, norm=norm,
-            bias=run.bias_of_pairs(gate_up, of, x, mixture.gate_up, routing, grouping, norm),
-            activation=self.config.activation, gated=True,
-        )  # fmt: skip
-        ops.experts(
-            rec, batch, down, of, work.gated, mixture.down, mixture.slots, routing, grouping,
-            work.parts, of_pairs=True,
-            bias=run.bias_of_pairs(
-                down, of, work.gated, mixture.down, routing, grouping, of_pairs=True
+        ops.moe_matmul(
+            run.rec, run.batch, down.matrix.name, moe, work.ffn_hidden, down, weights.slots,
+            routing, permutation, work.expert_out, per_assignment=True,
+            bias=run.moe_lora_bias(
+                moe, down, work.ffn_hidden, routing, permutation, per_assignment=True
             ),
         )  # fmt: skip
 
-    # ---- the checkpoint ---------------------------------------------------------------------
-
-    def load_mlp(self, load: WeightLoader, i: int) -> None:
-        of = self.config.experts_of(i)
-        if of is None:
-            super().load_mlp(load, i)
-            return
-        name, mlp, hidden = f"layer{i:02}.mlp", f"model.layers.{i}.mlp", self.config.hidden_size
-        gates = [(f"{self.module_of(load, mlp)}.gate.weight", of.n)]
-        if of.shared_width:
-            gates.append((f"{mlp}.shared_expert_gate.weight", 1))
-        of_gate_up, of_down = self.expert_sources(load, mlp, of)
-        router = load.exact(f"{name}.router", *gates, k=hidden)
-        shared = self.load_shared(load, name, mlp, of.shared_width) if of.shared_width else None
-        gate_up, down = (
-            load.experts(
-                f"{name}.experts.{op}", sources, n, k,
-                modules=expert_modules(self.config, i, f"mlp.experts.{op}"),
+    def combine(self, x: Tensor, shared: Tensor | None) -> Tensor:
+        """Return x + Σ gate · output of the experts of each row [+ the shared expert's]."""
+        run, work, label = self.run, self.work, f"{self.name}.combine"
+        if capture := run.instruments.routing_capture:
+            norms, label_of_norms = capture.norms(self.i), f"{self.name}.norms"
+            ops.moe_expert_norms(
+                run.rec, run.batch, label_of_norms, self.moe, work.expert_out, norms
             )
-            for op, sources, n, k in (
-                ("gate_up", of_gate_up, of.width, hidden), ("down", of_down, hidden, of.width)
-            )
-        )  # fmt: skip
-        places = np.arange(of.n) if gate_up.host is None else np.full(of.n, NOWHERE)
-        slots = load.memory.upload(
-            f"{name}.experts.slots", places.astype(np.uint32), purpose="work"
-        )
-        self.mixtures[i] = Mixture(router, gate_up, down, slots, shared)
 
-    def load_shared(self, load: WeightLoader, name: str, mlp: str, width: int) -> Mlp:
-        hidden, module = self.config.hidden_size, f"{mlp}.shared_expert"
-        gate, up = f"{module}.gate_proj.weight", f"{module}.up_proj.weight"
-        return Mlp(
-            gate_up=load.interleaved(f"{name}.shared.gate_up", gate, up, width, hidden),
-            gate_up_bias=None,
-            down=load.matrix(f"{name}.shared.down", f"{module}.down_proj.weight", hidden, width),
-            down_bias=None,
-        )
+        def record(y: Tensor, residual: Tensor | None) -> None:
+            ops.moe_combine(
+                run.rec, run.batch, label, self.moe, work.expert_out, self.routing, y,
+                shared=(shared, work.logits) if shared else None, residual=residual,
+            )  # fmt: skip
 
-    def module_of(self, load: WeightLoader, mlp: str) -> str:
-        """`mlp` as this checkpoint calls it."""
-        if self.own_module is None or f"{mlp}.gate.weight" in load.checkpoint:
-            return mlp
-        return mlp.removesuffix("mlp") + self.own_module
+        return run.add_update(self.i, "mlp", label, x, record)
 
-    def expert_sources(
-        self, load: WeightLoader, mlp: str, of: Experts
-    ) -> tuple[list[Sequence[str | Member]], list[Sequence[str | Member]]]:
-        """(gate, up) of each expert, and (down,): of a tensor that has them all, or of its own."""
-        stacked = f"{mlp}.experts.gate_up_proj"
-        if stacked in load.checkpoint:
-            down, hidden, two = f"{mlp}.experts.down_proj", self.config.hidden_size, 2 * of.width
-            halves = [
-                [Member(stacked, e, first, of.width, of.n, two) for first in (0, of.width)]
-                for e in range(of.n)
-            ]
-            wholes = [[Member(down, e, 0, hidden, of.n, hidden)] for e in range(of.n)]
-            return [*halves], [*wholes]
-        gate, up, down = self.modules
-        of_each = [f"{self.module_of(load, mlp)}.experts.{e}" for e in range(of.n)]
-        return (
-            [(f"{one}.{gate}.weight", f"{one}.{up}.weight") for one in of_each],
-            [(f"{one}.{down}.weight",) for one in of_each],
-        )
+    @property
+    def activation(self) -> str:
+        return self.run.config.activation

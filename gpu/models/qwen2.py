@@ -1,5 +1,5 @@
 """Qwen 2 and 2.5 (Yang et al. 2024): Llama with biases on queries, keys and values alone. The
-larger ones can be told to give their later layers a sliding window."""
+larger ones can have a sliding window in their later layers."""
 
 from __future__ import annotations
 
@@ -7,4 +7,5 @@ from gpu.models.llama import Llama
 
 
 class Qwen2(Llama):
-    """`config.attention_bias` without `config.out_bias`; `config.windows` where it is told."""
+    """`config.attention_bias` without `config.out_bias`; `config.sliding_windows` if switched
+    on."""

@@ -1,12 +1,12 @@
-"""Qwen 1.5 and 2 MoE (Qwen Team 2024): Qwen 2 with many small experts, and one that every token is
-given to, weighed by a sigmoid of its own. Some layers may keep one MLP."""
+"""Qwen 1.5 and 2 MoE (Qwen Team 2024): Qwen 2 with many small experts, and a shared one that every
+token goes through, weighted by a sigmoid of its own. Some layers may have one MLP instead."""
 
 from __future__ import annotations
 
-from gpu.models.mixture import MixtureLlama
+from gpu.models.moe import MoeLlama
 from gpu.models.qwen2 import Qwen2
 
 
-class Qwen2Moe(MixtureLlama, Qwen2):
+class Qwen2Moe(MoeLlama, Qwen2):
     """Ten dispatches a layer, eleven where rows are grouped: the three of Llama's attention, those
     of a mixture, and two of the shared expert."""

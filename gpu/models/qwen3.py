@@ -1,10 +1,10 @@
-"""Qwen 3 (Qwen Team 2025), the dense ones: Llama with a norm of each query and key head. The biases
-of Qwen 2 are gone."""
+"""Qwen 3 (Qwen Team 2025), the dense ones: Llama with a norm of each query and key head, and
+without the biases of Qwen 2."""
 
 from __future__ import annotations
 
-from gpu.models.head_norms import HeadNorms
+from gpu.models.qk_norm import QKNorm
 
 
-class Qwen3(HeadNorms):
-    """Six dispatches a layer: those of Llama and `place_heads`."""
+class Qwen3(QKNorm):
+    """Six dispatches a layer: Llama's and `qk_norm_rope`."""

@@ -1,12 +1,12 @@
-"""Qwen 3 MoE (Qwen Team 2025): Qwen 3 with 128 small experts, eight for each token; the shared
-expert of Qwen 2 MoE is gone. Some layers may keep one MLP."""
+"""Qwen 3 MoE (Qwen Team 2025): Qwen 3 with 128 small experts, eight for each token, and without the
+shared expert of Qwen 2 MoE. Some layers may have one MLP instead."""
 
 from __future__ import annotations
 
-from gpu.models.mixture import MixtureLlama
+from gpu.models.moe import MoeLlama
 from gpu.models.qwen3 import Qwen3
 
 
-class Qwen3Moe(MixtureLlama, Qwen3):
+class Qwen3Moe(MoeLlama, Qwen3):
     """Nine dispatches a layer, ten where rows are grouped: the four of Qwen 3's attention and those
     of a mixture."""

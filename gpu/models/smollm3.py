@@ -1,5 +1,5 @@
-"""SmolLM3 (Bakouch et al. 2025): Llama with every fourth layer without positions ("NoPE",
-Kazemnejad et al. 2023; mixed with rotary layers as in Yang et al. 2025, "RNoPE")."""
+"""SmolLM3 (Bakouch et al. 2025): Llama with every fourth layer without positions (NoPE, Kazemnejad
+et al. 2023; mixed with rotary layers as in RNoPE, Yang et al. 2025)."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from gpu.models.llama import Llama
 
 
 class SmolLM3(Llama):
-    """`config.still_layers` leave queries and keys as they were projected."""
+    """Layers in `config.nope_layers` have no rotary positions."""

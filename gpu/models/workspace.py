@@ -1,4 +1,4 @@
-"""Where a pass leaves its activations, and what its instruments keep of it."""
+"""Buffers of a pass: its activations, and what instruments capture, change or adapt."""
 
 from __future__ import annotations
 
@@ -6,75 +6,78 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gpu.checkpoint.matrix import ExpertStack, Matrix
-from gpu.config import Experts, ModelConfig
-from gpu.ops import Grouping, Routing
+from gpu.config import ModelConfig, MoeConfig
+from gpu.ops import ExpertPermutation, ExpertRouting
 from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
-    """Where the residual stream lies: before layer l, and between its attention and its MLP.
+class ResidualStream:
+    """Buffers of the residual stream before each layer (`resid_pre`) and between its attention and
+    its MLP (`resid_mid`).
 
-    A plan that keeps nothing needs two buffers in turn (a dispatch cannot read and write the same
-    one); others keep every state, see `States`.
+    A plan that keeps no states uses two buffers in turn, because a dispatch cannot read and write
+    the same one; others keep every state, see `States`.
     """
 
-    before: Callable[[int], Tensor]
-    middle: Callable[[int], Tensor]
+    resid_pre: Callable[[int], Tensor]
+    resid_mid: Callable[[int], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertWork:
-    """Of a mixture of experts; a row has `per_token` pairs.
+class MoeWorkspace:
+    """Activations of a mixture of experts. An assignment is a pair of a row and one of its
+    `experts_per_token` experts.
 
-    logits        (MAX_ROWS, ≥ n + 1): of experts, then of the gate of the shared one
-    gated, parts  (MAX_ROWS · per_token, …): of each pair its MLP's activations, and what it gives
-    shared_gated, shared
-                  (MAX_ROWS, …): the same of the expert of every row; None where there is none
+    logits         (MAX_ROWS, ≥ n + 1): of the experts, then of the shared expert's gate
+    ffn_hidden, expert_out
+                   (MAX_ROWS · experts_per_token, …): activations and output of each assignment
+    shared_hidden, shared_out
+                   (MAX_ROWS, …): the same of the shared expert; None if there is none
     """
 
     logits: Tensor
-    routing: Routing
-    grouping: Grouping
-    gated: Tensor
-    parts: Tensor
-    shared_gated: Tensor | None
-    shared: Tensor | None
+    routing: ExpertRouting
+    permutation: ExpertPermutation
+    ffn_hidden: Tensor
+    expert_out: Tensor
+    shared_hidden: Tensor | None
+    shared_out: Tensor | None
 
     @classmethod
-    def make(cls, config: ModelConfig, experts: Experts, memory: Memory) -> ExpertWork:
-        hidden, shared, pairs = config.hidden_size, experts.shared_width, experts.per_token
+    def make(cls, config: ModelConfig, moe: MoeConfig, memory: Memory) -> MoeWorkspace:
+        hidden, shared = config.hidden_size, moe.shared_intermediate_size
 
-        def room(name: str, width: int, each: int = 1) -> Tensor:
-            return memory.zeros(f"experts.{name}", (MAX_ROWS * each, padded(width)))
+        def zeros(name: str, width: int, per_row: int = 1) -> Tensor:
+            return memory.zeros(f"experts.{name}", (MAX_ROWS * per_row, padded(width)))
 
         return cls(
-            room("logits", experts.n + (shared > 0)),
-            Routing.make(experts, memory),
-            Grouping.make(experts, memory),
-            room("gated", experts.width, pairs),
-            room("parts", hidden, pairs),
-            room("shared_gated", shared) if shared else None,
-            room("shared", hidden) if shared else None,
+            zeros("logits", moe.n_experts + (shared > 0)),
+            ExpertRouting.make(moe, memory),
+            ExpertPermutation.make(moe, memory),
+            zeros("ffn_hidden", moe.intermediate_size, moe.experts_per_token),
+            zeros("expert_out", hidden, moe.experts_per_token),
+            zeros("shared_hidden", shared) if shared else None,
+            zeros("shared_out", hidden) if shared else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Activations, reused by every layer and every plan: (MAX_ROWS, width) each. `scratch`: those
-    that only some architectures need, by the names they give them. `experts`: of mixtures."""
+    """Activations, (MAX_ROWS, width) each, which every layer and every plan reuses. `scratch`:
+    those that only some architectures need, by name."""
 
-    stream: Stream
+    stream: ResidualStream
     q: Tensor
-    attended: Tensor
-    gated: Tensor
+    attn_out: Tensor
+    ffn_hidden: Tensor
     scratch: Mapping[str, Tensor]
-    experts: ExpertWork | None = None
+    moe: MoeWorkspace | None = None
 
     @classmethod
     def make(cls, config: ModelConfig, memory: Memory, scratch: Mapping[str, int]) -> Workspace:
-        """`scratch`: name and width of what this architecture needs beside the others."""
+        """Allocate the activations; `scratch`: names and widths."""
 
         def rows(name: str, width: int) -> Tensor:
             return memory.zeros(name, (MAX_ROWS, padded(width)))
@@ -82,63 +85,68 @@ class Workspace:
         q_width = config.n_heads * config.head_dim
         a, b = rows("stream.a", config.hidden_size), rows("stream.b", config.hidden_size)
         return cls(
-            Stream(before=lambda layer: a, middle=lambda layer: b),
+            ResidualStream(resid_pre=lambda layer: a, resid_mid=lambda layer: b),
             rows("q", q_width),
-            rows("attended", q_width),
-            rows("gated", config.intermediate_size),
+            rows("attn_out", q_width),
+            rows("ffn_hidden", config.intermediate_size),
             {name: rows(name, width) for name, width in scratch.items()},
-            ExpertWork.make(config, config.experts, memory) if config.experts else None,
+            MoeWorkspace.make(config, config.experts, memory) if config.experts else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """The residual stream of a plan of `n_rows` rows, every state of it kept.
+    """Every state of the residual stream, for a plan of `n_rows` rows.
 
-    states   (n_layers + 1, at least n_rows · width): before each layer and after the last
-    middles  (n_layers, at least n_rows · width): after each attention
+    states      (n_layers + 1, at least n_rows · width): before each layer and after the last
+    mid_states  (n_layers, at least n_rows · width): after each attention
     """
 
     n_rows: int
     width: int
-    stream: Stream
+    stream: ResidualStream
     states: Tensor
-    middles: Tensor
+    mid_states: Tensor
 
     @property
     def as_rows(self) -> Tensor:
-        """`states` as one matrix: row l · n_rows + r is row r before layer l. Raises ValueError
-        where there is a gap between the states."""
-        n_states, part = self.states.shape
-        if part != self.n_rows * self.width:
-            raise ValueError(f"{self.states!r} is not rows of {self.width} one behind the other")
+        """`states` as one matrix: row l · n_rows + r is row r before layer l. Raises ValueError if
+        there is padding between the states."""
+        n_states, size = self.states.shape
+        if size != self.n_rows * self.width:
+            raise ValueError(f"{self.states!r} is not contiguous rows of {self.width}")
         return replace(self.states, shape=(n_states * self.n_rows, self.width))
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Where a captured plan leaves its statistics of the states it keeps."""
+    """Buffers for the statistics of a captured plan.
 
-    entropy: Callable[[int], Tensor]  # of a layer: (rows, n_heads) bits
-    entropies: Tensor  # all of them: (n_layers, at least rows · n_heads)
-    stats: Tensor  # (rows, 1 + 5 · n_layers)
-    routing: Callable[[int], Routing] | None = None  # of a layer that has experts
-    routings: Routing | None = None  # all: (n_expert_layers, at least rows · per_token) each
+    entropy    (rows, n_heads) of a layer, in bits; entropies: (n_layers, at least rows · n_heads)
+    stats      (rows, 1 + 5 · n_layers)
+    routing    of a layer with experts; routings: (n_expert_layers, at least rows ·
+               experts_per_token) each
+    """
+
+    entropy: Callable[[int], Tensor]
+    entropies: Tensor
+    stats: Tensor
+    routing: Callable[[int], ExpertRouting] | None = None
+    routings: ExpertRouting | None = None
 
     @property
     def kept(self) -> tuple[Tensor, ...]:
-        """What is read back, in this order."""
-        of_experts = (self.routings.chosen, self.routings.gates) if self.routings else ()
-        return self.stats, self.entropies, *of_experts
+        """The buffers to read back, in this order."""
+        experts = (self.routings.expert_ids, self.routings.gates) if self.routings else ()
+        return self.stats, self.entropies, *experts
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """Where a plan leaves attention weights of a range of keys.
+class AttentionCapture:
+    """Buffers for the attention weights of a range of keys.
 
     keys    uniform: position of the first key, number of keys
-    layer   of a layer: room for (rows, n_heads, n_keys)
-    layers  all of them: (n_layers, room)
+    layer   at least (rows, n_heads, n_keys) of a layer; layers: all of them
     """
 
     keys: Tensor
@@ -147,15 +155,16 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
-    """Where a plan leaves which experts its rows were given to (`gpu.step.Routes`).
+class RoutingCapture:
+    """Buffers for the experts of each row (`gpu.step.ExpertChoices`).
 
-    routing, norms  of a layer: (MAX_ROWS, per_token) each
+    routing, norms  of a layer: (MAX_ROWS, experts_per_token) each
     chosen, gates, lengths
-                    of all layers with experts: (n_expert_layers, at least MAX_ROWS · per_token)
+                    of all layers with experts: (n_expert_layers, at least MAX_ROWS ·
+                    experts_per_token)
     """
 
-    routing: Callable[[int], Routing]
+    routing: Callable[[int], ExpertRouting]
     norms: Callable[[int], Tensor]
     chosen: Tensor
     gates: Tensor
@@ -163,12 +172,12 @@ class Routed:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """What changes the pass of each slot: of a layer, tables that ops find a row's slot in.
+class PassInterventions:
+    """Tables of the interventions of each slot, by layer.
 
     heads    (n_slots, n_heads) factors         updates  (n_slots, 2) factors of attention and MLP
     vectors  (n_slots, width)                   keeps    (n_slots, 1)  0: the vector replaces
-    update   (MAX_ROWS, width): what a part of a layer would add, before its factor
+    update   (MAX_ROWS, width): the update of a sublayer, before its factor
     """
 
     heads: Callable[[int], Tensor]
@@ -179,8 +188,8 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class LowRank:
-    """What adapters add to the outputs of one matrix, see `gpu.lora.stack.Stack`."""
+class LoraWeights:
+    """Stacked LoRA weights of one matrix, see `gpu.lora.stack.LoraStack`."""
 
     a: Matrix
     b: Tensor
@@ -189,8 +198,8 @@ class LowRank:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertLowRank:
-    """What adapters add to the outputs of every expert; `slots`: of `a`, where all of them lie."""
+class ExpertLoraWeights:
+    """Stacked LoRA weights of one matrix of every expert; `slots`: the slot of each in `a`."""
 
     a: ExpertStack
     b: Tensor
@@ -200,34 +209,34 @@ class ExpertLowRank:
 
 
 @dataclass(frozen=True, slots=True)
-class Adapted:
-    """The adapters of a model.
+class PassLora:
+    """The LoRA adapters of a model.
 
-    of, of_experts
-               matrix, by its name: what is added to it
-    strengths  (n_slots, n_loras)
-    shrunk     room for products with A, n_modules · ranks for each row, or pair of an expert
-    added      room for a bias of each of them, as wide as an output
+    by_matrix, by_expert_matrix
+                weights by the name of the matrix they adapt
+    strengths   (n_slots, n_loras)
+    lora_a_out  buffer for A · x: n_modules · ranks for each row or assignment
+    lora_delta  buffer for B · A · x: a bias for each of them, as wide as an output
     """
 
-    of: Mapping[str, LowRank]
-    of_experts: Mapping[str, ExpertLowRank]
+    by_matrix: Mapping[str, LoraWeights]
+    by_expert_matrix: Mapping[str, ExpertLoraWeights]
     strengths: Tensor
-    shrunk: Tensor
-    added: Tensor
+    lora_a_out: Tensor
+    lora_delta: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """What a recording of the pass does beside the pass, or to it (`reached`, `adapted`). `capture`
-    needs `states`."""
+    """What a recording captures besides the pass, and what changes it (`interventions`, `lora`).
+    `capture` needs `states`."""
 
     states: States | None = None
     capture: Capture | None = None
-    weights: Weights | None = None
-    reached: Reached | None = None
-    adapted: Adapted | None = None
-    routed: Routed | None = None
+    attention: AttentionCapture | None = None
+    interventions: PassInterventions | None = None
+    lora: PassLora | None = None
+    routing_capture: RoutingCapture | None = None
 
 
-NONE = Instruments()
+NO_INSTRUMENTS = Instruments()

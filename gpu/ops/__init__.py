@@ -1,67 +1,66 @@
-"""The operations models are written with. Each checks shapes and records the dispatches of its
-shader; the shader of the same name says what it computes, `gpu.reference.ops` computes it with
-NumPy.
+"""Operations that models are written with.
+
+Each op checks shapes and records the dispatches of the shader of the same name, whose header gives
+the formula. `gpu.reference` computes the same with NumPy.
 """
 
-from gpu.ops.attention import attention, attention_cut, attention_merge
-from gpu.ops.batch import Batch, NewHeads, NormParts, Splits
-from gpu.ops.byte_rows import room_for_bytes, to_bytes
-from gpu.ops.cache_heads import cache_heads, unrotate_heads
-from gpu.ops.experts import (
-    Grouping,
-    Routing,
-    choose_experts,
-    combine_experts,
-    experts,
-    group_pairs,
-    is_grouped,
-)
-from gpu.ops.inspection import attention_weights, expert_norms
+from gpu.ops.attention import attention, attention_merge
+from gpu.ops.batch import Batch, KvSplits, KvStaging, RmsNormSplit
+from gpu.ops.inspection import attention_weights, moe_expert_norms
+from gpu.ops.interventions import SUBLAYERS, scale_heads, scale_residual, steer
+from gpu.ops.layer_stats import layer_stats
 from gpu.ops.lora import lora_expand
-from gpu.ops.norm_parts import norm_parts
-from gpu.ops.norms import Norm, add_positions, norm, place_heads
-from gpu.ops.products import embed, matmul, qkv
-from gpu.ops.reach import PARTS, scale_heads, scale_update, steer
-from gpu.ops.sampling import RESULT_WORDS, keys_tensor, sample, sample_keys
-from gpu.ops.statistics import layer_stats
+from gpu.ops.matmul import embed, matmul, qkv
+from gpu.ops.moe import moe_combine, moe_matmul
+from gpu.ops.moe_routing import (
+    ExpertPermutation,
+    ExpertRouting,
+    is_permuted,
+    moe_permute,
+    moe_topk,
+)
+from gpu.ops.norms import Norm, norm, position_embedding, qk_norm_rope
+from gpu.ops.quantize_activations import make_quantized_rows, quantize_activations
+from gpu.ops.quantize_kv import inverse_hadamard, quantize_kv
+from gpu.ops.rms_norm_split import rms_norm_split
+from gpu.ops.sampling import RESULT_WORDS, logit_sort_keys, sample, sort_keys_tensor
 
 __all__ = [
-    "PARTS",
     "RESULT_WORDS",
+    "SUBLAYERS",
     "Batch",
-    "Grouping",
-    "NewHeads",
+    "ExpertPermutation",
+    "ExpertRouting",
+    "KvSplits",
+    "KvStaging",
     "Norm",
-    "NormParts",
-    "Routing",
-    "Splits",
-    "add_positions",
+    "RmsNormSplit",
     "attention",
-    "attention_cut",
     "attention_merge",
     "attention_weights",
-    "cache_heads",
-    "choose_experts",
-    "combine_experts",
     "embed",
-    "expert_norms",
-    "experts",
-    "group_pairs",
-    "is_grouped",
-    "keys_tensor",
+    "inverse_hadamard",
+    "is_permuted",
     "layer_stats",
+    "logit_sort_keys",
     "lora_expand",
+    "make_quantized_rows",
     "matmul",
+    "moe_combine",
+    "moe_expert_norms",
+    "moe_matmul",
+    "moe_permute",
+    "moe_topk",
     "norm",
-    "norm_parts",
-    "place_heads",
+    "position_embedding",
+    "qk_norm_rope",
     "qkv",
-    "room_for_bytes",
+    "quantize_activations",
+    "quantize_kv",
+    "rms_norm_split",
     "sample",
-    "sample_keys",
     "scale_heads",
-    "scale_update",
+    "scale_residual",
+    "sort_keys_tensor",
     "steer",
-    "to_bytes",
-    "unrotate_heads",
 ]

@@ -1,4 +1,4 @@
-"""Attention over the paged cache, whole or in splits that are put together."""
+"""Attention over the paged KV cache, in one pass or in splits that are merged."""
 
 from __future__ import annotations
 
@@ -6,13 +6,26 @@ import numpy as np
 
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
-from gpu.ops.attention_cut import FEW_ROWS, AttentionCut
-from gpu.ops.batch import STATE_FLOATS, Batch, Splits, expect_shape, groups, paging
-from gpu.ops.cache_heads import unrotate_heads
-from gpu.runner import DeviceInfo
+from gpu.ops.attention_tiling import FEW_ROWS, AttentionTiling
+from gpu.ops.batch import STATE_FLOATS, Batch, KvSplits, expect_shape, n_workgroups, paging
+from gpu.ops.cost import (
+    CAP_FLOPS,
+    STATE_BYTES,
+    Cost,
+    StepSize,
+    cached_head_bytes,
+    constants_of,
+    cost_of_kernel,
+)
+from gpu.ops.quantize_kv import inverse_hadamard
 from gpu.webgpu.buffers import Tensor
 from gpu.webgpu.kernels import Number
-from gpu.webgpu.plan import Recorder
+from gpu.webgpu.plan import Dispatch, Recorder
+
+SOFTMAX_FLOPS = 5
+"""Per score: scale, compare with the maximum, subtract it, exp, add."""
+ENTROPY_FLOPS = 2
+"""Per score."""
 
 
 def attention(
@@ -26,13 +39,15 @@ def attention(
     out: Tensor,
     entropy: Tensor | None = None,
 ) -> None:
-    """out = softmax(cap(q · kᵀ · scale)) · v over the keys that rows see in this layer. `entropy`
-    (rows, n_heads), in bits, is filled when given. Splits of `batch.splits` are put together by a
-    second dispatch; what comes of a rotated cache is turned back by another."""
+    """out = softmax(cap(q · kᵀ · scale)) · v over the keys that each row sees in this layer.
+
+    `entropy` (rows, n_heads), in bits, is written if given. With `batch.splits` a second dispatch
+    merges the splits. A rotated cache needs one more for the inverse rotation of out.
+    """
     expect_shape(out, (q.shape[-1],), label)
     if entropy is not None:
         expect_shape(entropy, (config.n_heads,), label)
-    cut = attention_cut(rec.device.info, config, pools.dtype, batch.n_rows)
+    tiling = AttentionTiling.of(config, pools.dtype, batch.n_rows, rec.device.policy)
     group = config.n_heads // config.n_kv_heads
     splits = batch.splits
     if splits is not None:
@@ -47,41 +62,58 @@ def attention(
             "q": q,
             "k_pool": pools.keys[layer],
             "v_pool": pools.values[layer],
-            "block_tables": pools.tables,
+            "block_tables": pools.block_tables,
             "out": into,
-            "heads_out": heads_out or batch.unwritten,
+            "heads_out": heads_out or batch.dummy_output,
         },
         (
-            config.n_kv_heads * groups(group, cut.heads),
-            groups(batch.n_rows, cut.rows),
+            config.n_kv_heads * n_workgroups(group, tiling.heads),
+            n_workgroups(batch.n_rows, tiling.rows),
             splits.n if splits else 1,
         ),
         {
             "N_HEADS": config.n_heads,
             "Q_STRIDE": q.shape[-1],
-            **scores(config, layer),
-            "SPLIT": cut.split,
+            **score_constants(config, layer),
+            "SPLIT": tiling.split,
             "PARTIAL": splits is not None,
             "CAPTURE": entropy is not None,
             **paging(config, pools),
         },
-        cut.prelude,
-        cut.lib,
+        tiling.prelude,
+        tiling.lib,
     )
     if splits is not None:
-        attention_merge(rec, batch, f"{label}.merge", config, splits, cut.split, out, entropy)
-    if pools.format.rotated:
-        unrotate_heads(rec, batch, f"{label}.unrotate", config, out)
+        attention_merge(rec, batch, f"{label}.merge", config, splits, tiling.split, out, entropy)
+    if pools.format.hadamard:
+        inverse_hadamard(rec, batch, f"{label}.inverse_hadamard", config, out)
 
 
-def scores(config: ModelConfig, layer: int) -> dict[str, Number]:
-    """The constants that make q · k a score, in bits: the usual unit times log2(e)."""
-    scale = config.head_dim**-0.5 if config.score_scale is None else config.score_scale
-    cap = config.score_cap or 0.0
+@cost_of_kernel("attention")
+def attention_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: keys seen · heads · (4d + 5), + 5 per score with a cap, + r · heads · d.
+    Bytes: keys and values of c + r tokens, block table, q, out or the split's partial sums."""
+    c, keys = constants_of(dispatch), dispatch.tensors["k_pool"]
+    heads, d = c["N_HEADS"], keys.shape[-1]
+    score = 4 * d + SOFTMAX_FLOPS + (ENTROPY_FLOPS if c["CAPTURE"] else 0)
+    score += CAP_FLOPS if dispatch.kernel.constants["CAP"] else 0
+    flops, n_keys = size.n_seen(c["WINDOW"]) * heads * score, size.n_cached(c["WINDOW"])
+    cached = n_keys * c["N_KV_HEADS"] * cached_head_bytes(dispatch)
+    n_bytes = cached + 4 * -(-n_keys // c["BLOCK_TOKENS"]) + size.n_rows * 4 * heads * d
+    if c["PARTIAL"]:
+        return Cost(flops, n_bytes + size.n_splits(c["SPLIT"]) * heads * (4 * d + STATE_BYTES))
+    entropies = size.n_rows * 4 * heads if c["CAPTURE"] else 0
+    return Cost(flops + size.n_rows * heads * d, n_bytes + entropies + size.n_rows * 4 * heads * d)
+
+
+def score_constants(config: ModelConfig, layer: int) -> dict[str, Number]:
+    """Return the constants that turn q · k into a score in bits (times log2(e))."""
+    scale = config.head_dim**-0.5 if config.attn_scale is None else config.attn_scale
+    cap = config.attn_logit_softcap or 0.0
     return {
         "SCALE": float(np.float32(np.log2(np.e) * scale)),
         "CAP": float(np.float32(np.log2(np.e) * cap)),
-        "WINDOW": config.window_of(layer) or 0,
+        "WINDOW": config.sliding_window_of(layer) or 0,
     }
 
 
@@ -90,12 +122,12 @@ def attention_merge(
     batch: Batch,
     label: str,
     config: ModelConfig,
-    splits: Splits,
+    splits: KvSplits,
     split: int,
     out: Tensor,
     entropy: Tensor | None,
 ) -> None:
-    """out = what the splits of `split` keys left, put together in their order."""
+    """out = the partial results of splits of `split` keys, merged in their order."""
     workgroup = 64
     rec.dispatch(
         label,
@@ -105,9 +137,9 @@ def attention_merge(
             "values": splits.values,
             "states": splits.states,
             "out": out,
-            "entropy": entropy or batch.unwritten,
+            "entropy": entropy or batch.dummy_output,
         },
-        (groups(config.n_heads * config.head_dim // 4, workgroup), batch.n_rows, 1),
+        (n_workgroups(config.n_heads * config.head_dim // 4, workgroup), batch.n_rows, 1),
         {
             "N_HEADS": config.n_heads,
             "HEAD_VEC4S": config.head_dim // 4,
@@ -120,9 +152,13 @@ def attention_merge(
     )
 
 
-def attention_cut(
-    info: DeviceInfo, config: ModelConfig, kv_dtype: str, n_rows: int
-) -> AttentionCut:
-    """Software devices emulate loads, so lanes trade what they loaded where they can."""
-    trade = info.software and "subgroup" in info.features
-    return AttentionCut.of(config, kv_dtype, n_rows, software=info.software, trade=trade)
+@cost_of_kernel("attention_merge")
+def attention_merge_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: heads · d · (3 splits − 2) per row. Bytes: partial sums of the splits, out."""
+    c = constants_of(dispatch)
+    heads, d, n_splits = c["N_HEADS"], 4 * c["HEAD_VEC4S"], size.n_splits(c["SPLIT"])
+    entropies = size.n_rows * 4 * heads if c["CAPTURE"] else 0
+    return Cost(
+        heads * d * (3 * n_splits - 2 * size.n_rows),
+        n_splits * heads * (4 * d + STATE_BYTES) + size.n_rows * 4 * heads * d + entropies,
+    )

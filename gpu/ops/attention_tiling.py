@@ -1,7 +1,8 @@
-"""How attention is cut: what one workgroup of shaders/attention.wgsl serves.
+"""Tiling of shaders/attention.wgsl: the work of one workgroup.
 
-The order of a row's sums depends on `lanes`, `parts` and `split`, so those follow from the shape of
-the heads and the kind of device alone. How many queries share a workgroup changes no bit.
+The order of a row's sums depends on `lanes`, `value_groups` and `split`, so these depend on the
+shape of the heads and the kind of device alone. The number of queries of a workgroup changes no
+bit.
 """
 
 from __future__ import annotations
@@ -11,23 +12,32 @@ from dataclasses import dataclass
 from gpu.config import ModelConfig
 from gpu.kv.formats import CHUNK, KV_FORMATS, KvFormat
 from gpu.ops.packed import cached_lib, packing_prelude
+from gpu.webgpu.device_policy import DevicePolicy
 
 FEW_ROWS = 8
-"""Rows of a step that is taken for decoding: each row's splits are workgroups of their own. Larger
-steps have workgroups enough, and would need much memory for what splits leave."""
+"""Most rows of a step whose attention is split over workgroups, as in decoding. Larger steps have
+enough workgroups, and the partial results would need much memory."""
 
 WORKGROUP_BYTES = 15 << 10
-"""Workgroup memory for what lanes leave; every WebGPU device has 16 KiB."""
+"""Workgroup memory for partial results; every WebGPU device has 16 KiB."""
 QUERY_BYTES = 24
-"""What each lane leaves for each query: four shares, a term of the entropy, a maximum."""
+"""Partial results of a lane per query: four weights, an entropy term, a maximum."""
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionCut:
-    """For query heads of `head_dim`, `group` of them to a key head, and a cache of `kv_dtype`:
-    `rows` × `heads` queries of a workgroup of `lanes`; values of a key are added by `parts`
-    groups of lanes; `split` keys are walked at most before the sums are set down. `chunk`:
-    numbers of a key that one load brings. `trade`: lanes hand each other what they loaded."""
+class AttentionTiling:
+    """Tiling for one head shape and KV format.
+
+    head_dim          numbers of a head
+    group             query heads per key head
+    kv_dtype          format of the KV cache
+    rows, heads       queries of a workgroup are rows × heads
+    lanes             invocations of a workgroup
+    value_groups      groups of lanes, each adding the values of some of the keys
+    split             most keys of one split
+    chunk             numbers of a key in one load
+    subgroup_shuffle  lanes exchange what they loaded
+    """
 
     head_dim: int
     group: int
@@ -35,23 +45,27 @@ class AttentionCut:
     rows: int
     heads: int
     lanes: int
-    parts: int
+    value_groups: int
     split: int
     chunk: int
-    trade: bool
+    subgroup_shuffle: bool
 
     @classmethod
     def of(
-        cls, config: ModelConfig, kv_dtype: str, n_rows: int, *, software: bool, trade: bool
-    ) -> AttentionCut:
-        """For a plan of `n_rows` rows. `trade` asks for the feature "subgroup"."""
+        cls,
+        config: ModelConfig,
+        kv_dtype: str,
+        n_rows: int,
+        policy: DevicePolicy,
+    ) -> AttentionTiling:
+        """Return the tiling of a plan of `n_rows` rows."""
         in_eights = kv_dtype != "f32" and config.head_dim % CHUNK == 0
         chunk = CHUNK if in_eights else 4
         chunks = config.head_dim // chunk
-        lanes = max(8 if software else 64, 1 << (chunks - 1).bit_length())
-        whole_quads = chunks % 4 == 0 or not trade
-        parts = 1 << ((lanes // chunks).bit_length() - 1) if whole_quads else 1
-        most = min(12 if software else 8, WORKGROUP_BYTES // (QUERY_BYTES * lanes) // 4 * 4)
+        lanes = max(policy.row_lanes, 1 << (chunks - 1).bit_length())
+        whole_quads = chunks % 4 == 0 or not policy.attention_shuffle
+        value_groups = 1 << ((lanes // chunks).bit_length() - 1) if whole_quads else 1
+        most = min(policy.attention_queries, WORKGROUP_BYTES // (QUERY_BYTES * lanes) // 4 * 4)
         group = config.n_heads // config.n_kv_heads
         heads = -(-group // -(-group // most))
         rows = max(1, most // heads) if n_rows > FEW_ROWS else 1
@@ -62,10 +76,10 @@ class AttentionCut:
             rows=rows,
             heads=heads,
             lanes=lanes,
-            parts=parts,
-            split=split_of(software),
+            value_groups=value_groups,
+            split=policy.kv_split_size,
             chunk=chunk,
-            trade=trade,
+            subgroup_shuffle=policy.attention_shuffle,
         )
 
     @property
@@ -80,7 +94,7 @@ class AttentionCut:
             "HEADS": self.heads,
             "ROWS": self.rows,
             "LANES": self.lanes,
-            "PARTS": self.parts,
+            "VALUE_GROUPS": self.value_groups,
             "FEW_ROWS": FEW_ROWS,
         }
         packing = packing_prelude(self.format, self.head_dim)
@@ -88,18 +102,12 @@ class AttentionCut:
 
     @property
     def lib(self) -> dict[str, str]:
-        """How keys are loaded, and how lanes come by four of them."""
+        """Library files that load keys and values and share them between lanes."""
         return {
             "kv": "kv_f16x8" if self.chunk == CHUNK else f"kv_{self.kv_dtype}",
-            "four": "four_lanes" if self.trade else "four_loads",
+            "quad": "quad_shuffle" if self.subgroup_shuffle else "quad_load",
             **cached_lib(self.format),
         }
 
     def n_splits(self, n_keys: int) -> int:
         return -(-n_keys // self.split)
-
-
-def split_of(software: bool) -> int:
-    """Keys of a split: short ones keep a GPU's many cores busy, on a software device they only cost
-    dispatches."""
-    return 512 if software else 256

@@ -1,4 +1,4 @@
-"""What every operation of a step shares."""
+"""Tensors and constants that all operations of a step share."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from gpu.config import ModelConfig
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.pools import KvPools
-from gpu.ops.attention_cut import FEW_ROWS
+from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.kernels import Number
 
 STATE_FLOATS = 3
-"""Of a head's State in shaders/lib/softmax_state.wgsl: maximum, sum, weighted."""
+"""Floats of a State in shaders/lib/softmax_state.wgsl: maximum, sum, weighted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Splits:
-    """What the splits of long contexts leave, for a step of few rows whose attention is spread over
-    `n` workgroups a row.
+class KvSplits:
+    """Partial results of attention over `n` splits of a long context, for steps of few rows.
 
     values  (≥ n · FEW_ROWS, padded query width)
     states  (≥ n · FEW_ROWS, n_heads, STATE_FLOATS)
@@ -29,8 +28,8 @@ class Splits:
     states: Tensor
 
     @classmethod
-    def make(cls, config: ModelConfig, n: int, memory: Memory) -> Splits:
-        """Room for `n` splits."""
+    def make(cls, config: ModelConfig, n: int, memory: Memory) -> KvSplits:
+        """Allocate for `n` splits."""
         rows, width = n * FEW_ROWS, padded(config.n_heads * config.head_dim)
         return cls(
             n,
@@ -40,29 +39,32 @@ class Splits:
 
 
 @dataclass(frozen=True, slots=True)
-class NewHeads:
-    """Keys and values of a step's rows on their way into a quantised cache, of the layer that is
-    computed: (max_rows, n_kv_heads, head_dim) float32 each."""
+class KvStaging:
+    """Keys and values of a step's rows in the current layer before they are quantised into the
+    cache: (max_rows, n_kv_heads, head_dim) float32 each."""
 
     keys: Tensor
     values: Tensor
 
     @classmethod
-    def make(cls, config: ModelConfig, max_rows: int, memory: Memory) -> NewHeads:
+    def make(cls, config: ModelConfig, max_rows: int, memory: Memory) -> KvStaging:
         shape = (max_rows, config.n_kv_heads, config.head_dim)
         return cls(memory.zeros("new.keys", shape), memory.zeros("new.values", shape))
 
 
 @dataclass(frozen=True, slots=True)
-class NormParts:
-    """What `norm_parts` leaves for the product after it: rows (max_rows, padded width) and scales
-    (max_rows,)."""
+class RmsNormSplit:
+    """Result of the op `rms_norm_split`, read by the next matmul.
+
+    rows    (max_rows, padded width)
+    scales  (max_rows,)
+    """
 
     rows: Tensor
     scales: Tensor
 
     @classmethod
-    def make(cls, width: int, max_rows: int, memory: Memory) -> NormParts:
+    def make(cls, width: int, max_rows: int, memory: Memory) -> RmsNormSplit:
         return cls(
             memory.zeros("norm.rows", (max_rows, padded(width))),
             memory.zeros("norm.scales", (max_rows,)),
@@ -71,32 +73,42 @@ class NormParts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What every op of a step shares: the step's uniform buffer, how many rows and samples the
-    plan is recorded for, stand-ins for bindings an op does not use, the splits of long contexts
-    (None: every workgroup of attention walks its whole context), where new keys and values wait
-    (None: they go right into the cache), where rows lie as bytes for products with q8 and q4
-    weights (None: these take float32), and where the parts of a norm do (None: products of many
-    rows have it folded in as those of few do)."""
+    """Tensors and sizes that all ops of a step share.
+
+    step            uniform buffer of the step
+    n_rows          rows that the plan is recorded for
+    n_samples       samples that the plan is recorded for
+    dummy_input     bound where an op does not use an input
+    dummy_output    bound where an op does not use an output
+    splits          partial results of split attention; None: contexts are not split
+    kv_staging      new keys and values before quantisation; None: they go straight to the cache
+    quantized_rows  int8 rows for matmuls with q8 and q4 weights; None: these take float32
+    rms_norm_split  normalised rows for matmuls of many rows; None: the norm is always folded in
+    """
 
     step: Tensor
     n_rows: int
     n_samples: int
-    unread: Tensor
-    unwritten: Tensor
-    splits: Splits | None = None
-    new_heads: NewHeads | None = None
-    byte_rows: Tensor | None = None
-    norm_parts: NormParts | None = None
+    dummy_input: Tensor
+    dummy_output: Tensor
+    splits: KvSplits | None = None
+    kv_staging: KvStaging | None = None
+    quantized_rows: Tensor | None = None
+    rms_norm_split: RmsNormSplit | None = None
 
     @classmethod
     def make(cls, memory: Memory, step: Tensor, n_rows: int, n_samples: int) -> Batch:
         return cls(
-            step, n_rows, n_samples, memory.zeros("unread", (8,)), memory.zeros("unwritten", (8,))
+            step,
+            n_rows,
+            n_samples,
+            memory.zeros("dummy_input", (8,)),
+            memory.zeros("dummy_output", (8,)),
         )
 
 
 def paging(config: ModelConfig, pools: KvPools) -> dict[str, Number]:
-    """The constants of shaders/lib/paging.wgsl."""
+    """Return the constants of shaders/lib/paging.wgsl."""
     return {
         "BLOCK_TOKENS": BLOCK_TOKENS,
         "MAX_BLOCKS": pools.shape.max_blocks,
@@ -104,12 +116,12 @@ def paging(config: ModelConfig, pools: KvPools) -> dict[str, Number]:
     }
 
 
-def groups(n: int, size: int) -> int:
-    """Workgroups of `size` that cover `n`."""
+def n_workgroups(n: int, size: int) -> int:
+    """Return how many workgroups of `size` cover `n`."""
     return -(-n // size)
 
 
 def expect_shape(tensor: Tensor, last: tuple[int, ...], label: str) -> None:
-    """Raises ValueError when the last dimensions of `tensor` are not `last`."""
+    """Raise ValueError unless the last dimensions of `tensor` are `last`."""
     if tensor.shape[-len(last) :] != last:
-        raise ValueError(f"{label}: {tensor!r} should end in dimensions {list(last)}")
+        raise ValueError(f"{label}: {tensor!r} should have a shape that ends in {list(last)}")

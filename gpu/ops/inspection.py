@@ -1,20 +1,18 @@
-"""The operations that only questions about a run need: no plan that writes text has them."""
+"""Operations that only inspection records; plans that write text have none of them."""
 
 from __future__ import annotations
 
-from gpu.config import Experts, ModelConfig
+from gpu.config import ModelConfig, MoeConfig
 from gpu.errors import DeviceError
 from gpu.kv.pools import KvPools
-from gpu.ops.attention import scores
+from gpu.ops.attention import score_constants
 from gpu.ops.batch import Batch, expect_shape, paging
 from gpu.ops.packed import cached_lib, packing_prelude
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.plan import Recorder
 
 WEIGHTS_LANES = 256
-"""Lanes over the keys: as many as every device has, so that long contexts need few rounds."""
-MAX_ROUNDS = 65_535
-"""Mesa's software device ends all loops of a shader after so many rounds in all, silently."""
+"""Lanes over the keys: as many as every device has, to keep the loops over long contexts short."""
 
 
 def attention_weights(
@@ -28,11 +26,11 @@ def attention_weights(
     keys: Tensor,
     weights: Tensor,
 ) -> None:
-    """weights = softmax(cap(q · kᵀ · scale)) of a range of keys: (n_rows, n_heads, n) at the start
-    of a tensor with room for them. `keys`: uniform, the first key's position and n, read when the
-    plan runs, so that one plan serves every range.
+    """weights (n_rows, n_heads, n) = softmax(cap(q · kᵀ · scale)) of a range of n keys.
 
-    Raises DeviceError where a software device would end the walk over the longest context early.
+    `keys` is a uniform buffer of the first key's position and n, read when the plan runs: one plan
+    serves every range. `weights` may be larger than the range needs. Raises DeviceError if the
+    device would end the loop over the longest context early.
     """
     expect_shape(q, (padded(config.n_heads * config.head_dim),), label)
     _expect_rounds(rec, config, pools, label)
@@ -44,7 +42,7 @@ def attention_weights(
             "range": keys,
             "q": q,
             "k_pool": pools.keys[layer],
-            "block_tables": pools.tables,
+            "block_tables": pools.block_tables,
             "weights": weights,
         },
         (config.n_heads, batch.n_rows, 1),
@@ -53,7 +51,7 @@ def attention_weights(
             "HEAD_VEC4S": config.head_dim // 4,
             "GROUP": config.n_heads // config.n_kv_heads,
             "Q_STRIDE": q.shape[-1],
-            **scores(config, layer),
+            **score_constants(config, layer),
             "LANES": WEIGHTS_LANES,
             **paging(config, pools),
         },
@@ -63,27 +61,28 @@ def attention_weights(
 
 
 def _expect_rounds(rec: Recorder, config: ModelConfig, pools: KvPools, label: str) -> None:
-    """Two walks over the context, each key a round and one for every four of its numbers."""
+    """Raise DeviceError if two walks over the context need more loop rounds than the device has."""
     walk = -(-pools.shape.context // WEIGHTS_LANES)
     rounds = 2 * walk * (1 + config.head_dim // 4) + WEIGHTS_LANES.bit_length()
-    if rec.device.info.software and rounds > MAX_ROUNDS:
+    most = rec.device.policy.max_loop_rounds
+    if most is not None and rounds > most:
         raise DeviceError(
             f"{label}: attention weights over a context of {pools.shape.context:,} tokens need "
-            f"{rounds:,} rounds, but software devices end a shader after {MAX_ROUNDS:,}; use a "
+            f"{rounds:,} rounds, but software devices end a shader after {most:,}; use a "
             "real GPU or a shorter --context"
         )
 
 
-def expert_norms(
-    rec: Recorder, batch: Batch, label: str, experts: Experts, parts: Tensor, norms: Tensor
+def moe_expert_norms(
+    rec: Recorder, batch: Batch, label: str, experts: MoeConfig, expert_out: Tensor, norms: Tensor
 ) -> None:
-    """norms (rows, per_token): the lengths of what the experts of each row gave it, of parts
-    (rows · per_token, width)."""
-    expect_shape(norms, (experts.per_token,), label)
+    """norms (rows, experts_per_token) = ‖expert_out‖, for expert_out (rows · experts_per_token,
+    width)."""
+    expect_shape(norms, (experts.experts_per_token,), label)
     rec.dispatch(
         label,
-        "expert_norms",
-        {"step": batch.step, "parts": parts, "norms": norms},
-        (batch.n_rows * experts.per_token, 1, 1),
-        {"PER_TOKEN": experts.per_token, "STRIDE": parts.shape[-1]},
+        "moe_expert_norms",
+        {"step": batch.step, "expert_out": expert_out, "norms": norms},
+        (batch.n_rows * experts.experts_per_token, 1, 1),
+        {"EXPERTS_PER_TOKEN": experts.experts_per_token, "STRIDE": expert_out.shape[-1]},
     )

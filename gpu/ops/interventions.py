@@ -1,21 +1,21 @@
-"""The operations that change a pass while it runs: only plans that are reached into have them."""
+"""Operations that change a running pass; only plans with interventions record them."""
 
 from __future__ import annotations
 
 from gpu.config import ModelConfig
-from gpu.ops.batch import Batch, expect_shape, groups
+from gpu.ops.batch import Batch, expect_shape, n_workgroups
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.plan import Recorder
 
 WORKGROUP = 64
-PARTS = ("attention", "mlp")
-"""Of a layer, each of which adds to the residual stream."""
+SUBLAYERS = ("attention", "mlp")
+"""Parts of a layer, each of which adds to the residual stream."""
 
 
 def scale_heads(
     rec: Recorder, batch: Batch, label: str, config: ModelConfig, factors: Tensor, x: Tensor
 ) -> None:
-    """x (rows, n_heads · head_dim) ·= factors (n_slots, n_heads) of each row's slot, in place."""
+    """x (rows, n_heads · head_dim) ·= factors (n_slots, n_heads) of the rows' slots, in place."""
     expect_shape(x, (padded(config.n_heads * config.head_dim),), label)
     expect_shape(factors, (config.n_heads,), label)
     head_vec4s = config.head_dim // 4
@@ -23,53 +23,53 @@ def scale_heads(
         label,
         "scale_heads",
         {"step": batch.step, "factors": factors, "x": x},
-        (groups(config.n_heads * head_vec4s, WORKGROUP), batch.n_rows, 1),
+        (n_workgroups(config.n_heads * head_vec4s, WORKGROUP), batch.n_rows, 1),
         {"N_HEADS": config.n_heads, "HEAD_VEC4S": head_vec4s, **_size(x)},
     )
 
 
-def scale_update(
+def scale_residual(
     rec: Recorder,
     batch: Batch,
     label: str,
-    part: str,
-    before: Tensor,
+    sublayer: str,
+    resid_pre: Tensor,
     update: Tensor,
     factors: Tensor,
-    after: Tensor,
+    resid_post: Tensor,
 ) -> None:
-    """after = before + update · factors (n_slots, len(PARTS)) of each row's slot and this `part`;
-    the others (rows, width)."""
-    expect_shape(factors, (len(PARTS),), label)
-    for x in (before, update):
-        expect_shape(x, (after.shape[-1],), label)
+    """resid_post = resid_pre + factor · update, each (rows, width). factors (n_slots,
+    len(SUBLAYERS)) are those of the rows' slots and this `sublayer`."""
+    expect_shape(factors, (len(SUBLAYERS),), label)
+    for x in (resid_pre, update):
+        expect_shape(x, (resid_post.shape[-1],), label)
     rec.dispatch(
         label,
-        "scale_update",
+        "scale_residual",
         {
             "step": batch.step,
-            "before": before,
+            "resid_pre": resid_pre,
             "update": update,
             "factors": factors,
-            "after": after,
+            "resid_post": resid_post,
         },
-        (groups(after.shape[-1] // 4, WORKGROUP), batch.n_rows, 1),
-        {"N_PARTS": len(PARTS), "PART": PARTS.index(part), **_size(after)},
+        (n_workgroups(resid_post.shape[-1] // 4, WORKGROUP), batch.n_rows, 1),
+        {"N_SUBLAYERS": len(SUBLAYERS), "SUBLAYER": SUBLAYERS.index(sublayer), **_size(resid_post)},
     )
 
 
 def steer(
     rec: Recorder, batch: Batch, label: str, vectors: Tensor, keeps: Tensor, x: Tensor
 ) -> None:
-    """x (rows, width) += vectors (n_slots, width) of each row's slot, in place; where `keeps`
-    (n_slots, 1) of the slot is 0, x becomes the vector."""
+    """x (rows, width) += vectors (n_slots, width) of the rows' slots, in place; x = the vector
+    where `keeps` (n_slots, 1) is 0."""
     expect_shape(vectors, (x.shape[-1],), label)
     expect_shape(keeps, (1,), label)
     rec.dispatch(
         label,
         "steer",
         {"step": batch.step, "vectors": vectors, "keeps": keeps, "x": x},
-        (groups(x.shape[-1] // 4, WORKGROUP), batch.n_rows, 1),
+        (n_workgroups(x.shape[-1] // 4, WORKGROUP), batch.n_rows, 1),
         _size(x),
     )
 

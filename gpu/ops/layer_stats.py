@@ -1,19 +1,22 @@
-"""The operation that only captured plans have."""
+"""Statistics of the residual stream; only captured plans record them."""
 
 from __future__ import annotations
 
 from gpu.config import ModelConfig
 from gpu.ops.batch import Batch, expect_shape
+from gpu.ops.cost import Cost, StepSize, constants_of, cost_of_kernel
 from gpu.webgpu.buffers import Tensor, padded
-from gpu.webgpu.plan import Recorder
+from gpu.webgpu.plan import Dispatch, Recorder
 
 STATS_PER_LAYER = 5
-"""‖residual after it‖, ‖attention update‖, ‖MLP update‖, and the cosines of the two updates to the
-stream that each is added to."""
+"""‖residual after the layer‖, ‖attention update‖, ‖MLP update‖, and the cosine of each update to
+the stream it is added to."""
+STATS_FLOPS = 16
+"""Per number and layer: two differences, four sums of squares."""
 
 
 def n_stats(config: ModelConfig) -> int:
-    """Numbers that `layer_stats` leaves of a row: the embedding's norm and those of every layer."""
+    """Return the statistics per row: the norm of the embedding and those of every layer."""
     return 1 + STATS_PER_LAYER * config.n_layers
 
 
@@ -22,21 +25,32 @@ def layer_stats(
     batch: Batch,
     label: str,
     config: ModelConfig,
-    states: Tensor,
-    middles: Tensor,
+    resid_pre: Tensor,
+    resid_mid: Tensor,
     stats: Tensor,
 ) -> None:
-    """Norms of the residual stream and its updates, and cosines: stats (rows, 1 + 5 · n_layers)."""
+    """stats (rows, 1 + 5 · n_layers) = norms and cosines of the residual stream and its updates."""
     expect_shape(stats, (n_stats(config),), label)
     rec.dispatch(
         label,
         "layer_stats",
-        {"step": batch.step, "states": states, "middles": middles, "stats": stats},
+        {"step": batch.step, "resid_pre": resid_pre, "resid_mid": resid_mid, "stats": stats},
         (config.n_layers, batch.n_rows, 1),
         {
             "X_STRIDE": padded(config.hidden_size),
-            "STATE_STRIDE": states.shape[-1],
+            "STATE_STRIDE": resid_pre.shape[-1],
             "N_LAYERS": config.n_layers,
-            "LANES": 8 if rec.device.info.software else 64,
+            "LANES": rec.device.policy.row_lanes,
         },
+    )
+
+
+@cost_of_kernel("layer_stats")
+def layer_stats_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: 16 per number and layer. Bytes: both captured residual streams, stats."""
+    c = constants_of(dispatch)
+    n_layers, width = c["N_LAYERS"], c["X_STRIDE"]
+    return Cost(
+        size.n_rows * n_layers * STATS_FLOPS * width,
+        size.n_rows * 4 * ((2 * n_layers + 1) * width + 1 + STATS_PER_LAYER * n_layers),
     )

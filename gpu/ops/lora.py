@@ -1,9 +1,9 @@
-"""What LoRA adapters add to the outputs of a matrix: only plans with adapters have it."""
+"""Contribution of LoRA adapters to the output of a matrix; only plans with adapters record it."""
 
 from __future__ import annotations
 
-from gpu.config import Experts
-from gpu.ops.batch import Batch, expect_shape, groups
+from gpu.config import MoeConfig
+from gpu.ops.batch import Batch, expect_shape, n_workgroups
 from gpu.webgpu.buffers import Tensor
 from gpu.webgpu.plan import Recorder
 
@@ -14,7 +14,7 @@ def lora_expand(
     rec: Recorder,
     batch: Batch,
     label: str,
-    shrunk: Tensor,
+    lora_a_out: Tensor,
     b: Tensor,
     first: Tensor,
     ends: Tensor,
@@ -22,45 +22,45 @@ def lora_expand(
     bias: Tensor | None,
     y: Tensor,
     *,
-    experts: Experts | None = None,
-    chosen: Tensor | None = None,
+    experts: MoeConfig | None = None,
+    expert_ids: Tensor | None = None,
 ) -> None:
-    """y (rows, width) = [bias (≥ width,) +] Σ strength (n_slots, n_loras) of each row's slot · what
-    the adapter makes of shrunk (rows, n_modules · ranks), the products with its A.
+    """y (rows, width) = [bias (≥ width,) +] Σ strength · B · lora_a_out over the adapters.
 
-    b (ranks, width), first (width,) and ends (n_loras,): see `gpu.lora.stack.Stack`.
+    lora_a_out (rows, n_modules · ranks) holds A · x. strengths (n_slots, n_loras) are those of the
+    rows' slots. b (ranks, width), first (width,), ends (n_loras,): see `gpu.lora.stack.LoraStack`.
 
-    With `experts` y and shrunk have a row for each pair of a row and an expert it was given to,
-    `chosen` (rows, per_token), and b is that of each expert (n, ranks, width).
+    With `experts`, y and lora_a_out have a row per assignment, b is (n, ranks, width), one per
+    expert, and expert_ids (rows, experts_per_token) chooses.
     """
-    per_token = experts.per_token if experts else 0
+    experts_per_token = experts.experts_per_token if experts else 0
     width = y.shape[-1]
     for tensor in (b, first):
         expect_shape(tensor, (width,), label)
     if width % 4 or (bias is not None and bias.shape[-1] < width):
-        raise ValueError(f"{label}: {bias!r} should have {width} columns, whole fours")
+        raise ValueError(f"{label}: {bias!r} should have {width} columns, a multiple of 4")
     expect_shape(strengths, ends.shape, label)
     rec.dispatch(
         label,
         "lora_expand",
         {
             "step": batch.step,
-            "shrunk": shrunk,
+            "lora_a_out": lora_a_out,
             "b": b,
             "first": first,
             "ends": ends,
             "strengths": strengths,
-            "bias": bias or batch.unread,
-            "chosen": chosen or batch.unread,
+            "bias": bias or batch.dummy_input,
+            "expert_ids": expert_ids or batch.dummy_input,
             "y": y,
         },
-        (groups(width // 4, WORKGROUP), batch.n_rows * max(1, per_token), 1),
+        (n_workgroups(width // 4, WORKGROUP), batch.n_rows * max(1, experts_per_token), 1),
         {
             "N_LORAS": ends.shape[0],
-            "SHRUNK_STRIDE": shrunk.shape[-1],
+            "LORA_A_STRIDE": lora_a_out.shape[-1],
             "STRIDE": width,
             "BIAS": bias is not None,
-            "PER_TOKEN": per_token,
+            "EXPERTS_PER_TOKEN": experts_per_token,
             "WORKGROUP": WORKGROUP,
         },
     )

@@ -1,20 +1,33 @@
-"""Products with weights: an embedding's rows, a matrix, and the heads of attention."""
+"""Matmuls with weights: embedding rows, projections, and the heads of attention."""
 
 from __future__ import annotations
 
 from gpu.checkpoint.matrix import Matrix
 from gpu.config import ModelConfig
+from gpu.kv.formats import KV_STORAGES
 from gpu.kv.pools import KvPools
-from gpu.ops.batch import Batch, expect_shape, groups
-from gpu.ops.cache_heads import Destination, cache_heads
-from gpu.ops.norms import Norm, turned_dim
-from gpu.ops.operands import Operand, operand
+from gpu.ops.batch import Batch, expect_shape, n_workgroups
+from gpu.ops.cost import (
+    ACTIVATION_FLOPS,
+    CAP_FLOPS,
+    GATE_FLOPS,
+    NORM_FLOPS,
+    ROPE_FLOPS,
+    Cost,
+    StepSize,
+    constants_of,
+    cost_of_kernel,
+    input_row_bytes,
+)
+from gpu.ops.matmul_input import MatmulInput, matmul_input
+from gpu.ops.norms import Norm, rope_dim
+from gpu.ops.quantize_kv import KvTarget, quantize_kv
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.kernels import Number
-from gpu.webgpu.plan import Recorder
+from gpu.webgpu.plan import Dispatch, Recorder
 
 ACTIVATION_CODES = {"silu": 1, "gelu_tanh": 2, "gelu": 3}
-"""As shaders/lib/activation.wgsl numbers them; 0 is none."""
+"""Codes in shaders/lib/activation.wgsl; 0 is none."""
 
 
 def embed(
@@ -27,10 +40,12 @@ def embed(
     *,
     scale: float = 1.0,
 ) -> None:
-    """x[row] = table[token of row] · scale. The table's format must hold zero exactly: it fills the
-    padding of x."""
+    """x[row] = table[token of row] · scale.
+
+    The table's format must hold zero exactly, because its padding becomes that of x.
+    """
     if table.dtype == "q4":
-        raise ValueError(f"{label}: a table in q4 would leave its minimum in the padding of x")
+        raise ValueError(f"{label}: an embedding cannot be q4: its padding would not be zero")
     expect_shape(x, (padded(table.k),), label)
     workgroup = 64
     for shard in table.shards:
@@ -38,10 +53,10 @@ def embed(
             label,
             "embed",
             {"step": batch.step, "chosen": chosen, "weight": shard.tensor, "x": x},
-            (groups(table.row_loads, workgroup), batch.n_rows, 1),
+            (n_workgroups(table.row_loads, workgroup), batch.n_rows, 1),
             {
                 "BLOCKS": table.blocks,
-                "ABREAST": table.abreast,
+                "INTERLEAVE": table.interleaved,
                 "FIRST": shard.first,
                 "COUNT": shard.n_rows,
                 "SCALE": scale,
@@ -49,6 +64,16 @@ def embed(
             },
             lib={"weight": f"weight_{table.dtype}"},
         )
+
+
+@cost_of_kernel("embed")
+def embed_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Bytes: r rows of the table read, x written."""
+    c, weight = constants_of(dispatch), dispatch.tensors["weight"]
+    if c["FIRST"]:
+        return Cost(0, 0)
+    width = dispatch.tensors["x"].shape[-1]
+    return Cost(0, size.n_rows * (weight.n_bytes // c["COUNT"] + 4 * width))
 
 
 def matmul(
@@ -69,29 +94,30 @@ def matmul(
     gather: bool = False,
     gathered: bool = False,
 ) -> None:
-    """y = [residual +] scale · capped(act([norm](x) · weightᵀ [+ bias])), a dispatch for each
-    shard.
+    """y = [residual +] scale · soft_cap(act([norm](x) · weightᵀ [+ bias])), one dispatch per shard.
 
-    `activation`: of `ACTIVATION_CODES`. `gated`: columns in pairs, act(even) · odd, half as many in
-    y. `cap`: v becomes cap · tanh(v / cap). `gather`: one row of y for each sample, from its row of
-    x, or, when `gathered`, from the row of x in its own place. `bias`: (width,), or of each row
-    (rows, width).
+    activation  a key of `ACTIVATION_CODES`
+    gated       act(even columns) · odd columns, half as many columns in y
+    cap         v becomes cap · tanh(v / cap)
+    gather      y has one row per sample, from the sample's row of x
+    gathered    y and x have one row per sample
+    bias        (width,) or (rows, width)
     """
     expect_shape(y, (padded(weight.n // 2 if gated else weight.n),), label)
     if residual is not None:
         expect_shape(residual, (y.shape[-1],), label)
     sampled = gather or gathered
-    _record_product(
+    _record_matmul(
         rec,
         "matmul",
         label,
         weight,
-        operand(rec, batch, label, x, weight, norm, sampled=sampled),
+        matmul_input(rec, batch, label, x, weight, norm, sampled=sampled),
         batch.n_samples if sampled else batch.n_rows,
         {
             "step": batch.step,
-            "bias": bias or batch.unread,
-            "residual": residual or batch.unread,
+            "bias": bias or batch.dummy_input,
+            "residual": residual or batch.dummy_input,
             "y": y,
         },
         {
@@ -108,6 +134,26 @@ def matmul(
     )
 
 
+@cost_of_kernel("matmul")
+def matmul_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: 2rNK, + 4rK with a norm, + rN each for a bias, a residual and split norm,
+    + 4rN with an activation, + 5rN / 2 if gated, + 5rN with a cap.
+    Bytes: weights as stored, x, y (half as many if gated), gain or scales, bias, residual."""
+    c, constants = constants_of(dispatch), dispatch.kernel.constants
+    n_rows = size.n_samples if c["GATHER"] else size.n_rows
+    n = c["N"] // 2 if c["GATED"] else c["N"]
+    cost = _projection_cost(dispatch, n_rows) + Cost(0, n_rows * 4 * n)
+    if c["GATED"]:
+        cost += Cost(n_rows * GATE_FLOPS * n, 0)
+    elif c["ACTIVATION"]:
+        cost += Cost(n_rows * ACTIVATION_FLOPS * n, 0)
+    if constants["CAP"]:
+        cost += Cost(n_rows * CAP_FLOPS * n, 0)
+    if c["RESIDUAL"]:
+        cost += Cost(n_rows * n, n_rows * 4 * n)
+    return cost
+
+
 def qkv(
     rec: Recorder,
     batch: Batch,
@@ -115,7 +161,7 @@ def qkv(
     config: ModelConfig,
     x: Tensor,
     weight: Matrix,
-    rotations: Tensor | None,
+    rope_cos_sin: Tensor | None,
     pools: KvPools,
     layer: int,
     q: Tensor,
@@ -123,27 +169,29 @@ def qkv(
     norm: Norm | None = None,
     bias: Tensor | None = None,
 ) -> None:
-    """Project [norm](x) to queries, keys and values, turn queries and keys by their rows' positions
-    and write keys and values into the cache of `layer`, by a second dispatch where it is quantised.
-    `weight` and `bias` are in the order of `WeightLoader.heads`, `bias` as in `matmul`; rotations
-    (context, rotary_dim / 2, 2), None: nothing is turned."""
+    """Project [norm](x) to queries, keys and values, apply RoPE to queries and keys, and write keys
+    and values into the cache of `layer`; a quantised cache takes a second dispatch.
+
+    `weight` and `bias` have the order of `WeightLoader.qkv`, `bias` the shapes of `matmul`.
+    rope_cos_sin is (context, rotary_dim / 2, 2); None: no RoPE.
+    """
     n_heads = config.n_heads + 2 * config.n_kv_heads
     if weight.n != n_heads * config.head_dim:
-        raise ValueError(f"{label}: {weight.n} rows are not {n_heads} heads of {config.head_dim}")
+        raise ValueError(f"{label}: {weight.n} rows, expected {n_heads} heads of {config.head_dim}")
     expect_shape(q, (padded(config.n_heads * config.head_dim),), label)
-    rotary_dim = turned_dim(config, rotations, label)
-    to = Destination.of(batch, config, pools, layer)
-    _record_product(
+    rotary_dim = rope_dim(config, rope_cos_sin, label)
+    to = KvTarget.of(batch, config, pools, layer)
+    _record_matmul(
         rec,
         "qkv",
         label,
         weight,
-        operand(rec, batch, label, x, weight, norm),
+        matmul_input(rec, batch, label, x, weight, norm),
         batch.n_rows,
         {
             "step": batch.step,
-            "bias": bias or batch.unread,
-            "rotations": rotations or batch.unread,
+            "bias": bias or batch.dummy_input,
+            "rope_cos_sin": rope_cos_sin or batch.dummy_input,
             "q": q,
             "k_pool": to.keys,
             "v_pool": to.values,
@@ -157,9 +205,26 @@ def qkv(
             **to.paging,
         },
         {"kv_pair": to.pair},
-        fours=True,
+        in_quads=True,
     )
-    cache_heads(rec, batch, f"{label}.cache", config, pools, layer, q)
+    quantize_kv(rec, batch, f"{label}.cache", config, pools, layer, q)
+
+
+@cost_of_kernel("qkv")
+def qkv_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: those of `matmul`, + 3r per rotated number. Bytes: weights, x, gain or scales,
+    bias, rope_cos_sin, q, new keys and values."""
+    c, keys = constants_of(dispatch), dispatch.tensors["k_pool"]
+    d = c["HEAD_DIM"]
+    q_end = c["N_HEADS"] * d
+    k_end = q_end + c["N_KV_HEADS"] * d
+    first, last = c["FIRST"], c["FIRST"] + c["N"]
+    n_roped = max(0, min(last, k_end) - first) * c["ROTARY_DIM"] // d
+    n_queries = max(0, min(last, q_end) - first)
+    row_bytes = 4 * n_queries + KV_STORAGES[keys.dtype].head_bytes(d) * (c["N"] - n_queries) // d
+    rope_bytes = 0 if first else 4 * c["ROTARY_DIM"]
+    rope = Cost(size.n_rows * ROPE_FLOPS * n_roped, size.n_rows * (rope_bytes + row_bytes))
+    return _projection_cost(dispatch, size.n_rows) + rope
 
 
 def _biased(bias: Tensor | None) -> dict[str, Number]:
@@ -167,26 +232,26 @@ def _biased(bias: Tensor | None) -> dict[str, Number]:
     return {"BIAS": bias is not None, "BIAS_STRIDE": bias.shape[-1] if bias and own else 0}
 
 
-def _record_product(
+def _record_matmul(
     rec: Recorder,
     shader: str,
     label: str,
     weight: Matrix,
-    rows: Operand,
+    rows: MatmulInput,
     n_rows: int,
     tensors: dict[str, Tensor],
     constants: dict[str, Number],
     lib: dict[str, str] | None = None,
     *,
-    fours: bool = False,
+    in_quads: bool = False,
 ) -> None:
-    """A dispatch for each shard of what uses shaders/lib/product.wgsl. `fours`: columns belong
-    together in fours."""
-    of_weight = {"K": weight.k, "BLOCKS": weight.blocks, "ABREAST": weight.abreast}
+    """Record one dispatch per shard of a shader that uses shaders/lib/matmul_tile.wgsl. `in_quads`:
+    tiles must hold whole quads of columns."""
+    of_weight = {"K": weight.k, "BLOCKS": weight.blocks, "INTERLEAVE": weight.interleaved}
     shared = {**of_weight, **rows.constants, **constants}
     for shard in weight.shards:
-        tile = rec.device.tuning.tile(n_rows, shard.n_rows, weight.blocks, fours=fours)
-        grid = (groups(shard.n_rows, tile.n * tile.columns), groups(n_rows, tile.m), 1)
+        tile = rec.device.tuning.tile(n_rows, shard.n_rows, weight.blocks, in_quads=in_quads)
+        grid = (n_workgroups(shard.n_rows, tile.n * tile.columns), n_workgroups(n_rows, tile.m), 1)
         rec.dispatch(
             label,
             shader,
@@ -196,3 +261,19 @@ def _record_product(
             tile.prelude,
             {**rows.lib, "x_tile": tile.x_tile, **(lib or {})},
         )
+
+
+def _projection_cost(dispatch: Dispatch, n_rows: int) -> Cost:
+    """Return the cost of [norm](x) · weightᵀ [+ bias], without writing the result."""
+    c = constants_of(dispatch)
+    k, n = c["K"], c["N"]
+    cost = Cost(n_rows * 2 * n * k, dispatch.tensors["weight"].n_bytes)
+    if c["FIRST"] == 0:
+        cost += Cost(0, n_rows * input_row_bytes(dispatch))
+    if c.get("NORM") and c["FIRST"] == 0:
+        cost += Cost(n_rows * NORM_FLOPS * k, 4 * k)
+    if c.get("PRE_NORMED"):
+        cost += Cost(n_rows * n, 0 if c["FIRST"] else 4 * n_rows)
+    if c["BIAS"]:
+        cost += Cost(n_rows * n, 4 * n * (n_rows if c["BIAS_STRIDE"] else 1))
+    return cost

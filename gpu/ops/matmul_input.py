@@ -1,31 +1,31 @@
-"""What products are given: rows as they are, with the norm folded into the product; the parts of
-their norm, where many rows are normalised; or rows rounded to bytes."""
+"""Input rows of a matmul: float32 with the norm folded in, float32 normalised before (many rows),
+or int8."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from gpu.checkpoint.matrix import Matrix
-from gpu.ops.batch import Batch, NormParts, expect_shape
-from gpu.ops.byte_rows import EVEN_ODD, row_words, to_bytes
-from gpu.ops.norm_parts import MANY_ROWS, norm_parts
+from gpu.ops.batch import Batch, RmsNormSplit, expect_shape
 from gpu.ops.norms import Norm
+from gpu.ops.quantize_activations import EVEN_ODD, quantize_activations, quantized_row_words
+from gpu.ops.rms_norm_split import MIN_SPLIT_ROWS, rms_norm_split
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.kernels import Number
 from gpu.webgpu.plan import Recorder
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """How a shader that uses shaders/lib/product.wgsl, or what stands in for it, comes by its rows:
-    what it binds, which constants it has and which files it is made of."""
+class MatmulInput:
+    """Bindings, constants and library files for the input rows of a shader that uses
+    shaders/lib/matmul_tile.wgsl or matmul_tile_q8.wgsl."""
 
     tensors: dict[str, Tensor]
     constants: dict[str, Number]
     lib: dict[str, str]
 
 
-def operand(
+def matmul_input(
     rec: Recorder,
     batch: Batch,
     label: str,
@@ -35,34 +35,40 @@ def operand(
     *,
     each: int = 1,
     sampled: bool = False,
-) -> Operand:
-    """[norm](x) for a product with `weight`, `each` rows for each row of the step; `sampled`: for
-    some of them only. `to_bytes` is recorded where the product takes bytes, `norm_parts` where it
-    takes many rows in floats."""
+) -> MatmulInput:
+    """Return the input [norm](x) of a matmul with `weight`, and record what has to run before it:
+    `quantize_activations` for int8 rows, `rms_norm_split` for many float32 rows.
+
+    x has `each` rows per row of the step. `sampled`: the matmul has one row per sample.
+    """
     if norm and not norm.is_rms:
-        raise ValueError(f"{label}: a product takes RMSNorm alone; record `norm` before it")
+        raise ValueError(f"{label}: a matmul folds in RMSNorm only; record `norm` before it")
     expect_shape(x, (padded(weight.k),), label)
-    if batch.byte_rows is not None and weight.dtype in EVEN_ODD and not sampled:
-        y = replace(batch.byte_rows, shape=(batch.n_rows * each, row_words(weight.k)))
+    if batch.quantized_rows is not None and weight.dtype in EVEN_ODD and not sampled:
+        y = replace(
+            batch.quantized_rows, shape=(batch.n_rows * each, quantized_row_words(weight.k))
+        )
         even_odd = EVEN_ODD[weight.dtype]
-        label = f"{label}.bytes"
-        to_bytes(rec, batch, label, x, weight.k, y, norm=norm, even_odd=even_odd, each=each)
-        return Operand({"x": y}, {}, lib_of_bytes(weight.dtype))
+        label = f"{label}.quantize"
+        quantize_activations(
+            rec, batch, label, x, weight.k, y, norm=norm, even_odd=even_odd, each=each
+        )
+        return MatmulInput({"x": y}, {}, q8_lib(weight.dtype))
     lib = {"weight": f"weight_{weight.dtype}"}
     if norm is None:
-        return Operand({"x": x, "gain": batch.unread}, {}, lib)
-    if batch.norm_parts and batch.n_rows >= MANY_ROWS and each == 1 and not sampled:
-        rows = replace(batch.norm_parts.rows, shape=(batch.n_rows, padded(weight.k)))
-        parts = NormParts(rows, batch.norm_parts.scales)
-        norm_parts(rec, batch, f"{label}.norm", x, weight.k, norm, parts)
-        return Operand({"x": parts.rows, "gain": parts.scales}, {"SCALED": True}, lib)
-    return Operand({"x": x, "gain": norm.gain}, {"EPS": norm.eps, "NORM": True}, lib)
+        return MatmulInput({"x": x, "gain": batch.dummy_input}, {}, lib)
+    if batch.rms_norm_split and batch.n_rows >= MIN_SPLIT_ROWS and each == 1 and not sampled:
+        rows = replace(batch.rms_norm_split.rows, shape=(batch.n_rows, padded(weight.k)))
+        parts = RmsNormSplit(rows, batch.rms_norm_split.scales)
+        rms_norm_split(rec, batch, f"{label}.norm", x, weight.k, norm, parts)
+        return MatmulInput({"x": parts.rows, "gain": parts.scales}, {"PRE_NORMED": True}, lib)
+    return MatmulInput({"x": x, "gain": norm.gain}, {"EPS": norm.eps, "NORM": True}, lib)
 
 
-def lib_of_bytes(dtype: str) -> dict[str, str]:
-    """Which files a product of bytes with weights stored as `dtype` is made of."""
+def q8_lib(dtype: str) -> dict[str, str]:
+    """Return the library files of a matmul of int8 rows with weights stored as `dtype`."""
     return {
-        "product": "product_bytes",
+        "matmul_tile": "matmul_tile_q8",
         "weight": f"weight_{dtype}",
-        "weight_bytes": f"weight_bytes_{dtype}",
+        "weight_int8": f"weight_int8_{dtype}",
     }

@@ -1,261 +1,203 @@
-"""Mixtures of experts (Shazeer et al. 2017): which experts a row is given to, their products, and
-the sum of what they give. Nothing of it is known to the host.
+"""Mixture of experts (Shazeer et al. 2017): the experts' matmuls and the sum of their outputs.
 
-A pair is a row and one of the experts it was given to: pair = row · per_token + k, experts in the
-order of their gates. A layer records
+A layer records
 
-    choose_experts   exact top-k of the router's logits
-    group_pairs      pairs in the order of their experts, in tiles that share one; left out for
-                     steps of few rows, where hardly two rows share an expert: each pair is a tile
-    experts          gate and up of every pair; again, down of every pair
-    combine_experts  what a row's pairs give, weighed and added up
+    moe_topk     exact top-k of the router's logits (`gpu.ops.moe_routing`)
+    moe_permute  assignments sorted by expert, in tiles of one expert; not for steps of few rows,
+                 whose rows hardly share experts: there each assignment is a tile
+    moe_matmul   gate and up of every assignment; again, down of every assignment
+    moe_combine  sum of a row's outputs, weighted by its gates
 
-The bits of a row do not depend on the rows beside it: a pair's product is that of `matmul`, whose
-sums are cut by the matrix alone, and a row's pairs are added up in their own order.
+The bits of a row do not depend on the other rows: the order of a sum in `moe_matmul` depends on the
+matrix alone, as in `matmul`, and a row's assignments are added in their own order.
 
-Where weights lie. The id of an expert goes through a table of its layer before a weight is read:
-`slots[expert]` (n_experts,) u32 is the place of that expert's rows in an `ExpertStack`, counted in
-experts. With all of them resident it is 0, 1, 2, …; a stack with fewer places than experts works as
-well, as long as every expert that a step chooses has its weights in the place that the table names
-when `experts` runs. Only `experts` reads the table, so it may be written between a step's
-`choose_experts` and its `experts`. A place that is outside of the stack is not computed, and what
-the pair gave before is left standing: such steps must not be used.
+`slots[expert]` (n_experts,) u32 is the slot of an expert's rows in an `ExpertStack`, counted in
+experts. With all experts resident it is 0, 1, 2, …; a stack may have fewer slots than experts if
+every expert that a step chooses is in its slot when `moe_matmul` runs. Only `moe_matmul` reads
+`slots`, so it may be written between a step's `moe_topk` and its `moe_matmul`. For a slot outside
+the stack nothing is computed and y keeps its old values: such a step must be discarded.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpu.checkpoint.matrix import ExpertStack
-from gpu.config import Experts
-from gpu.ops.batch import Batch, expect_shape, groups
+from gpu.config import MoeConfig
+from gpu.ops.batch import Batch, expect_shape, n_workgroups
+from gpu.ops.cost import (
+    GATE_FLOPS,
+    NORM_FLOPS,
+    Cost,
+    StepSize,
+    constants_of,
+    cost_of_kernel,
+    input_row_bytes,
+)
+from gpu.ops.matmul import ACTIVATION_CODES
+from gpu.ops.matmul_input import matmul_input
+from gpu.ops.moe_routing import (
+    ExpertPermutation,
+    ExpertRouting,
+    expect_routing,
+    is_permuted,
+    max_tiles,
+    tile_assignments,
+)
 from gpu.ops.norms import Norm
-from gpu.ops.operands import operand
-from gpu.ops.products import ACTIVATION_CODES
-from gpu.ops.step_buffer import MAX_ROWS
-from gpu.webgpu.buffers import Memory, Tensor, padded
-from gpu.webgpu.plan import Recorder
-from gpu.webgpu.tiling import Tuning
+from gpu.webgpu.buffers import Tensor, padded
+from gpu.webgpu.kernels import Number
+from gpu.webgpu.plan import Dispatch, Recorder
 
-NOWHERE = 0xFFFFFFFF
-"""The place of an expert that is not there."""
+NOT_RESIDENT = 0xFFFFFFFF
+"""Slot of an expert whose weights are not in the stack."""
 WORKGROUP = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """Which experts rows are given to, largest gate first: chosen (rows, per_token) u32, and gates
-    (rows, per_token), which what they give is multiplied by."""
-
-    chosen: Tensor
-    gates: Tensor
-
-    @classmethod
-    def make(cls, experts: Experts, memory: Memory) -> Routing:
-        shape = (MAX_ROWS, experts.per_token)
-        return cls(
-            memory.zeros("experts.chosen", shape, "u32"), memory.zeros("experts.gates", shape)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """Pairs in the order of their experts: order (pairs,) u32, tiles (≥ `most_tiles`, 4) u32 of
-    (expert, first, end, 0)."""
-
-    order: Tensor
-    tiles: Tensor
-
-    @classmethod
-    def make(cls, experts: Experts, memory: Memory) -> Grouping:
-        """Room for the largest step, however its pairs are cut."""
-        n_pairs = MAX_ROWS * experts.per_token
-        return cls(
-            memory.zeros("experts.order", (n_pairs,), "u32"),
-            memory.zeros("experts.tiles", (n_pairs, 4), "u32"),
-        )
-
-
-def is_grouped(experts: Experts, n_rows: int) -> bool:
-    """Are tiles of several pairs worth looking for? From about where rows share experts."""
-    return n_rows * experts.per_token > experts.n
-
-
-def tile_pairs(tuning: Tuning, experts: Experts, n_rows: int) -> int:
-    """Pairs of a tile: about as many as an expert gets, were all chosen alike."""
-    if not is_grouped(experts, n_rows):
-        return 1
-    return tuning.tile(n_rows * experts.per_token // experts.n, 1, 1).m
-
-
-def most_tiles(experts: Experts, n_rows: int, tile: int) -> int:
-    """Tiles of `tile` pairs that a step can have: each expert may end with one that is not full."""
-    n_pairs = n_rows * experts.per_token
-    return (n_pairs + min(experts.n, n_pairs) * (tile - 1)) // tile
-
-
-def choose_experts(
-    rec: Recorder, batch: Batch, label: str, experts: Experts, logits: Tensor, routing: Routing
-) -> None:
-    """Give every row to the `per_token` experts of its largest logits (rows, ≥ n), the largest
-    first, of equal ones the smaller id (torch.topk leaves that open). Gates are those of a
-    softmax over all experts or, `normalised`, over those chosen."""
-    if logits.shape[-1] < experts.n:
-        raise ValueError(f"{label}: {logits!r} has no room for {experts.n} experts")
-    _expect_routing(routing, experts, label)
-    rec.dispatch(
-        label,
-        "choose_experts",
-        {
-            "step": batch.step,
-            "logits": logits,
-            "chosen": routing.chosen,
-            "gates": routing.gates,
-        },
-        (batch.n_rows, 1, 1),
-        {
-            "N_EXPERTS": experts.n,
-            "PER_TOKEN": experts.per_token,
-            "STRIDE": logits.shape[-1],
-            "NORMALISED": experts.normalised,
-        },
-    )
-
-
-def group_pairs(
+def moe_matmul(
     rec: Recorder,
     batch: Batch,
     label: str,
-    experts: Experts,
-    routing: Routing,
-    grouping: Grouping,
-) -> None:
-    """Order the pairs of a step by expert and cut them into the tiles that `experts` takes."""
-    _expect_routing(routing, experts, label)
-    tile = tile_pairs(rec.device.tuning, experts, batch.n_rows)
-    rec.dispatch(
-        label,
-        "group_pairs",
-        {
-            "step": batch.step,
-            "chosen": routing.chosen,
-            "order": grouping.order,
-            "tiles": grouping.tiles,
-        },
-        (1, 1, 1),
-        {
-            "N_EXPERTS": experts.n,
-            "PER_TOKEN": experts.per_token,
-            "TILE": tile,
-            "N_TILES": most_tiles(experts, batch.n_rows, tile),
-        },
-    )
-
-
-def experts(
-    rec: Recorder,
-    batch: Batch,
-    label: str,
-    of: Experts,
+    experts: MoeConfig,
     x: Tensor,
     weight: ExpertStack,
     slots: Tensor,
-    routing: Routing,
-    grouping: Grouping,
+    routing: ExpertRouting,
+    permutation: ExpertPermutation,
     y: Tensor,
     *,
     norm: Norm | None = None,
     bias: Tensor | None = None,
     activation: str | None = None,
     gated: bool = False,
-    of_pairs: bool = False,
+    per_assignment: bool = False,
 ) -> None:
-    """y (pairs, …) = act([norm](x) · weightᵀ [+ bias]) with the weight of each pair's expert, a
-    dispatch for each shard. x has a row for each row of the step or, `of_pairs`, for each pair;
-    `bias` has one for each pair (pairs, ≥ weight.n). Steps that `is_grouped` says so of need
-    `group_pairs` before. `slots`: see the head of this file; the others as in `matmul`."""
-    matrix = weight.matrix
+    """y (assignments, …) = act([norm](x) · weightᵀ [+ bias]) with the weight of each assignment's
+    expert, one dispatch per shard.
+
+    x has one row per row of the step or, with `per_assignment`, per assignment. bias has one row
+    per assignment, (assignments, ≥ weight.n). `moe_permute` must come before where `is_permuted`.
+    The rest is as in `matmul`.
+    """
     expect_shape(y, (padded(weight.n // 2 if gated else weight.n),), label)
-    expect_shape(slots, (of.n,), label)
-    _expect_routing(routing, of, label)
-    tuning, n_rows, grouped = rec.device.tuning, batch.n_rows, is_grouped(of, batch.n_rows)
-    m = tile_pairs(tuning, of, n_rows)
-    rows = operand(rec, batch, label, x, matrix, norm, each=of.per_token if of_pairs else 1)
+    expect_shape(slots, (experts.n_experts,), label)
+    expect_routing(routing, experts, label)
+    tuning, matrix, k = rec.device.tuning, weight.matrix, experts.experts_per_token
+    permuted = is_permuted(experts, batch.n_rows)
+    m = tile_assignments(tuning, experts, batch.n_rows)
+    tile = tuning.tile(m, weight.n, matrix.blocks)
+    rows = matmul_input(rec, batch, label, x, matrix, norm, each=k if per_assignment else 1)
+    tensors = {
+        "step": batch.step,
+        **rows.tensors,
+        "assignments": permutation.order if permuted else routing.expert_ids,
+        "bias": bias or batch.dummy_input,
+        "tiles": permutation.tiles if permuted else batch.dummy_input,
+        "slots": slots,
+        "y": y,
+    }
+    constants = {
+        **_stack_constants(weight),
+        **rows.constants,
+        "EXPERTS_PER_TOKEN": k,
+        "X_ASSIGNMENTS": 1 if per_assignment else k,
+        **_output_constants(y, bias, activation, gated),
+        "PERMUTED": permuted,
+    }
+    grid = n_workgroups(weight.n, tile.n * tile.columns), max_tiles(experts, batch.n_rows, m), 1
+    lib = {**rows.lib, "x_tile": tile.x_tile}
     for shard in matrix.shards:
-        tile = tuning.tile(m, weight.n, matrix.blocks)
-        rec.dispatch(
-            label,
-            "experts",
-            {
-                "step": batch.step,
-                **rows.tensors,
-                "weight": shard.tensor,
-                "pairs": grouping.order if grouped else routing.chosen,
-                "bias": bias or batch.unread,
-                "tiles": grouping.tiles if grouped else batch.unread,
-                "slots": slots,
-                "y": y,
-            },
-            (groups(weight.n, tile.n * tile.columns), most_tiles(of, n_rows, m), 1),
-            {
-                "K": matrix.k,
-                "N": weight.n,
-                "BLOCKS": matrix.blocks,
-                "ABREAST": matrix.abreast,
-                **rows.constants,
-                "PER_TOKEN": of.per_token,
-                "X_PAIRS": 1 if of_pairs else of.per_token,
-                "FIRST_SLOT": shard.first // weight.n,
-                "N_SLOTS": shard.n_rows // weight.n,
-                "Y_STRIDE": y.shape[-1],
-                "BIAS": bias is not None,
-                "BIAS_STRIDE": bias.shape[-1] if bias else 0,
-                "ACTIVATION": ACTIVATION_CODES[activation] if activation else 0,
-                "GATED": gated,
-                "GROUPED": grouped,
-            },
-            tile.prelude,
-            {**rows.lib, "x_tile": tile.x_tile},
-        )
+        bound = {**tensors, "weight": shard.tensor}
+        constants["FIRST_SLOT"] = shard.first // weight.n
+        constants["N_SLOTS"] = shard.n_rows // weight.n
+        rec.dispatch(label, "moe_matmul", bound, grid, constants, tile.prelude, lib)
 
 
-def combine_experts(
+def _stack_constants(weight: ExpertStack) -> dict[str, Number]:
+    matrix = weight.matrix
+    return {
+        "K": matrix.k,
+        "N": weight.n,
+        "BLOCKS": matrix.blocks,
+        "INTERLEAVE": matrix.interleaved,
+    }
+
+
+def _output_constants(
+    y: Tensor, bias: Tensor | None, activation: str | None, gated: bool
+) -> dict[str, Number]:
+    return {
+        "Y_STRIDE": y.shape[-1],
+        "BIAS": bias is not None,
+        "BIAS_STRIDE": bias.shape[-1] if bias else 0,
+        "ACTIVATION": ACTIVATION_CODES[activation] if activation else 0,
+        "GATED": gated,
+    }
+
+
+@cost_of_kernel("moe_matmul")
+def moe_matmul_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: 2NK per assignment, norm, bias and gate as in `matmul`. Bytes: weights of the
+    experts used, x, y of the assignments.
+
+    Which experts a step uses is not known before it runs. r rows count as n · (1 − (1 − k/n)^r)
+    experts, as if each row chose k of n at random; one row uses k. A shard has its share of them.
+    """
+    c, n_experts = constants_of(dispatch), dispatch.tensors["slots"].shape[0]
+    k, n = c["K"], c["N"]
+    share = c["N_SLOTS"] / n_experts
+    assignments = size.n_rows * c["EXPERTS_PER_TOKEN"] * share
+    unused = (1 - c["EXPERTS_PER_TOKEN"] / n_experts) ** size.n_rows
+    weights = dispatch.tensors["weight"].n_bytes * (1 - unused)
+    n_y = n // 2 if c["GATED"] else n
+    flops = assignments * (2 * n * k + (GATE_FLOPS * n_y if c["GATED"] else 0) + n * c["BIAS"])
+    n_bytes = weights + assignments * 4 * (n_y + n * c["BIAS"])
+    if c["FIRST_SLOT"] == 0:
+        x_rows = size.n_rows * c["EXPERTS_PER_TOKEN"] / c["X_ASSIGNMENTS"]
+        n_bytes += input_row_bytes(dispatch) * x_rows
+        flops += size.n_rows * NORM_FLOPS * k if c.get("NORM") else 0
+        n_bytes += 4 * k if c.get("NORM") else 4 * size.n_rows if c.get("PRE_NORMED") else 0
+    flops += assignments * n if c.get("PRE_NORMED") else 0
+    return Cost(round(flops), round(n_bytes))
+
+
+def moe_combine(
     rec: Recorder,
     batch: Batch,
     label: str,
-    experts: Experts,
-    parts: Tensor,
-    routing: Routing,
+    experts: MoeConfig,
+    expert_out: Tensor,
+    routing: ExpertRouting,
     y: Tensor,
     *,
     shared: tuple[Tensor, Tensor] | None = None,
     residual: Tensor | None = None,
 ) -> None:
-    """y = [residual +] Σ gate · part over the pairs of a row [+ sigmoid(logit) · shared]; parts
-    (pairs, width). `shared`: what the expert of every row gives (rows, width), and logits of which
-    column `experts.n` is that of its gate."""
-    for tensor in (parts, *((residual,) if residual else ()), *(shared[:1] if shared else ())):
+    """y = [residual +] Σ gate · expert_out over a row's assignments [+ sigmoid(logit) · shared].
+
+    expert_out is (assignments, width). `shared`: output of the shared expert (rows, width), and
+    logits whose column `experts.n_experts` is its gate.
+    """
+    for tensor in (expert_out, *((residual,) if residual else ()), *(shared[:1] if shared else ())):
         expect_shape(tensor, (y.shape[-1],), label)
-    _expect_routing(routing, experts, label)
-    given, logits = shared or (batch.unread, batch.unread)
+    expect_routing(routing, experts, label)
+    shared_out, logits = shared or (batch.dummy_input, batch.dummy_input)
     rec.dispatch(
         label,
-        "combine_experts",
+        "moe_combine",
         {
             "step": batch.step,
-            "parts": parts,
+            "expert_out": expert_out,
             "gates": routing.gates,
             "logits": logits,
-            "shared_part": given,
-            "residual": residual or batch.unread,
+            "shared_out": shared_out,
+            "residual": residual or batch.dummy_input,
             "y": y,
         },
-        (groups(y.shape[-1] // 4, WORKGROUP), batch.n_rows, 1),
+        (n_workgroups(y.shape[-1] // 4, WORKGROUP), batch.n_rows, 1),
         {
-            "PER_TOKEN": experts.per_token,
+            "EXPERTS_PER_TOKEN": experts.experts_per_token,
             "STRIDE": y.shape[-1],
             "LOGITS_STRIDE": logits.shape[-1],
-            "GATE": experts.n,
+            "GATE": experts.n_experts,
             "SHARED": shared is not None,
             "RESIDUAL": residual is not None,
             "WORKGROUP": WORKGROUP,
@@ -263,6 +205,12 @@ def combine_experts(
     )
 
 
-def _expect_routing(routing: Routing, experts: Experts, label: str) -> None:
-    for tensor in (routing.chosen, routing.gates):
-        expect_shape(tensor, (experts.per_token,), label)
+@cost_of_kernel("moe_combine")
+def moe_combine_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: 2N per assignment, + 2rN with a shared expert, + rN with a residual. Bytes:
+    outputs and gates of the assignments, shared output, residual, y."""
+    c = constants_of(dispatch)
+    experts_per_token, width, n_rows = c["EXPERTS_PER_TOKEN"], c["STRIDE"], size.n_rows
+    flops = width * (2 * experts_per_token + 2 * c["SHARED"] + c["RESIDUAL"])
+    numbers = width * (1 + experts_per_token + c["SHARED"] + c["RESIDUAL"]) + experts_per_token
+    return Cost(n_rows * flops, 4 * n_rows * numbers)

@@ -1,5 +1,5 @@
-"""Norms that are dispatches of their own: before sums that no product follows, of heads, and
-LayerNorm; and positions that are added to embeddings."""
+"""Norms with dispatches of their own (LayerNorm, QK norm, RMSNorm that no matmul follows), and
+learned position embeddings."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ from dataclasses import dataclass
 
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
-from gpu.ops.batch import Batch, expect_shape, groups
-from gpu.ops.cache_heads import Destination, cache_heads
-from gpu.runner import DeviceInfo
+from gpu.ops.batch import Batch, expect_shape, n_workgroups
+from gpu.ops.cost import (
+    NORM_FLOPS,
+    ROPE_FLOPS,
+    Cost,
+    StepSize,
+    cached_head_bytes,
+    constants_of,
+    cost_of_kernel,
+)
+from gpu.ops.quantize_kv import KvTarget, quantize_kv
 from gpu.webgpu.buffers import Tensor, padded
-from gpu.webgpu.plan import Recorder
+from gpu.webgpu.plan import Dispatch, Recorder
+
+LAYER_NORM_FLOPS = 7
+"""Per number: two differences, two sums, a square, the gain, the scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """RMSNorm, or LayerNorm when `centred`, with a gain for each number and LayerNorm's biases."""
+    """RMSNorm, or LayerNorm when `centred`. gain (width,), LayerNorm's bias (width,)."""
 
     gain: Tensor
     eps: float
@@ -40,8 +51,8 @@ def norm(
     residual: Tensor | None = None,
     gather: bool = False,
 ) -> None:
-    """y = [residual +] norm(x), rows of `width` numbers. `gather`: one row of y for each sample,
-    from its row of x."""
+    """y = [residual +] norm(x), rows of `width` numbers. `gather`: y has one row per sample, from
+    the sample's row of x."""
     for tensor in (x, y, *((residual,) if residual else ())):
         expect_shape(tensor, (padded(width),), label)
     rec.dispatch(
@@ -51,8 +62,8 @@ def norm(
             "step": batch.step,
             "x": x,
             "gain": of.gain,
-            "bias": of.bias or batch.unread,
-            "residual": residual or batch.unread,
+            "bias": of.bias or batch.dummy_input,
+            "residual": residual or batch.dummy_input,
             "y": y,
         },
         (batch.n_samples if gather else batch.n_rows, 1, 1),
@@ -60,7 +71,7 @@ def norm(
             "WIDTH": width,
             "STRIDE": padded(width),
             "EPS": of.eps,
-            "LANES": lanes_over_a_row(rec.device.info),
+            "LANES": rec.device.policy.row_lanes,
             "CENTRED": of.centred,
             "BIAS": of.bias is not None,
             "RESIDUAL": residual is not None,
@@ -69,39 +80,52 @@ def norm(
     )
 
 
-def place_heads(
+@cost_of_kernel("norm")
+def norm_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: 4rN, LayerNorm 7rN, + rN each for a bias and a residual. Bytes: x, y, gain, bias,
+    residual."""
+    c = constants_of(dispatch)
+    n_rows, width = size.n_samples if c["GATHER"] else size.n_rows, c["WIDTH"]
+    flops = (LAYER_NORM_FLOPS if c["CENTRED"] else NORM_FLOPS) + c["BIAS"] + c["RESIDUAL"]
+    numbers = n_rows * width * (2 + c["RESIDUAL"]) + width * (1 + c["BIAS"])
+    return Cost(n_rows * width * flops, 4 * numbers)
+
+
+def qk_norm_rope(
     rec: Recorder,
     batch: Batch,
     label: str,
     config: ModelConfig,
     projected: Tensor,
     gains: Tensor,
-    rotations: Tensor | None,
+    rope_cos_sin: Tensor | None,
     pools: KvPools,
     layer: int,
     q: Tensor,
     *,
     whole: bool = False,
 ) -> None:
-    """Normalise queries and keys, turn them by their rows' positions and write keys and values into
-    the cache of `layer`, by a second dispatch where it is quantised. projected (rows, (n_heads +
-    2 · n_kv_heads) · head_dim); gains (2 · head_dim,) of a query head and a key head, each
-    normalised alone, or, when `whole`, ((n_heads + n_kv_heads) · head_dim,) of all heads,
-    normalised together; rotations as in `qkv`."""
+    """Normalise queries and keys, apply RoPE to them, and write keys and values into the cache of
+    `layer`; a quantised cache takes a second dispatch.
+
+    projected is (rows, (n_heads + 2 · n_kv_heads) · head_dim). gains are (2 · head_dim,) for a
+    query head and a key head, each head normalised by itself, or when `whole` ((n_heads +
+    n_kv_heads) · head_dim,), all heads normalised together. rope_cos_sin is as in `qkv`.
+    """
     n_heads, d = config.n_heads + 2 * config.n_kv_heads, config.head_dim
     expect_shape(projected, (padded(n_heads * d),), label)
     expect_shape(q, (padded(config.n_heads * d),), label)
     n_gains = config.n_heads + config.n_kv_heads if whole else 2
     expect_shape(gains, (n_gains * d,), label)
-    to = Destination.of(batch, config, pools, layer)
+    to = KvTarget.of(batch, config, pools, layer)
     rec.dispatch(
         label,
-        "place_heads",
+        "qk_norm_rope",
         {
             "step": batch.step,
             "projected": projected,
             "gains": gains,
-            "rotations": rotations or batch.unread,
+            "rope_cos_sin": rope_cos_sin or batch.dummy_input,
             "q": q,
             "k_pool": to.keys,
             "v_pool": to.values,
@@ -109,41 +133,56 @@ def place_heads(
         (n_heads, batch.n_rows, 1),
         {
             "PAIRS": d // 2,
-            "HALF": turned_dim(config, rotations, label) // 4,
+            "HALF": rope_dim(config, rope_cos_sin, label) // 4,
             "N_HEADS": config.n_heads,
             "P_STRIDE": projected.shape[-1],
             "Q_STRIDE": q.shape[-1],
-            "EPS": config.rms_norm_eps,
+            "EPS": config.norm_eps,
             "WHOLE": whole,
-            "LANES": lanes_over_a_row(rec.device.info),
+            "LANES": rec.device.policy.row_lanes,
             **to.paging,
         },
         lib={"kv_pair": to.pair},
     )
-    cache_heads(rec, batch, f"{label}.cache", config, pools, layer, q)
+    quantize_kv(rec, batch, f"{label}.cache", config, pools, layer, q)
 
 
-def turned_dim(config: ModelConfig, rotations: Tensor | None, label: str) -> int:
-    """How many numbers of a head rotations (context, rotary_dim / 2, 2) turn."""
-    if rotations is None:
+@cost_of_kernel("qk_norm_rope")
+def qk_norm_rope_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: 4 per number of queries and keys, + 3 per rotated number. Bytes: projected heads,
+    gains, rope_cos_sin, q, new keys and values."""
+    c = constants_of(dispatch)
+    d, n_rotated = 2 * c["PAIRS"], 4 * c["HALF"]
+    n_normed = c["N_HEADS"] + c["N_KV_HEADS"]
+    flops = n_normed * (NORM_FLOPS * d + ROPE_FLOPS * n_rotated)
+    row = 4 * (2 * c["N_HEADS"] + 2 * c["N_KV_HEADS"]) * d + 4 * n_rotated
+    row += c["N_KV_HEADS"] * cached_head_bytes(dispatch)
+    return Cost(size.n_rows * flops, size.n_rows * row + dispatch.tensors["gains"].n_bytes)
+
+
+def rope_dim(config: ModelConfig, rope_cos_sin: Tensor | None, label: str) -> int:
+    """Return the rotated numbers of a head; 0 without rope_cos_sin (context, rotary_dim / 2, 2)."""
+    if rope_cos_sin is None:
         return 0
-    expect_shape(rotations, (config.turned_dim // 2, 2), label)
-    return config.turned_dim
+    expect_shape(rope_cos_sin, (config.rope_dim // 2, 2), label)
+    return config.rope_dim
 
 
-def add_positions(rec: Recorder, batch: Batch, label: str, table: Tensor, x: Tensor) -> None:
-    """x (rows, width) += the row of table (context, width) at each row's position, in place."""
+def position_embedding(rec: Recorder, batch: Batch, label: str, table: Tensor, x: Tensor) -> None:
+    """x (rows, width) += table (context, width) at each row's position, in place."""
     expect_shape(table, (x.shape[-1],), label)
     workgroup = 64
     rec.dispatch(
         label,
-        "add_positions",
+        "position_embedding",
         {"step": batch.step, "table": table, "x": x},
-        (groups(x.shape[-1] // 4, workgroup), batch.n_rows, 1),
+        (n_workgroups(x.shape[-1] // 4, workgroup), batch.n_rows, 1),
         {"STRIDE": x.shape[-1], "WORKGROUP": workgroup},
     )
 
 
-def lanes_over_a_row(info: DeviceInfo) -> int:
-    """Of a workgroup that has a row to itself."""
-    return 8 if info.software else 64
+@cost_of_kernel("position_embedding")
+def position_embedding_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: rN. Bytes: r rows of the table, x read and written."""
+    numbers = size.n_rows * constants_of(dispatch)["STRIDE"]
+    return Cost(numbers, 12 * numbers)

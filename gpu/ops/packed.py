@@ -1,4 +1,4 @@
-"""How shaders that read a quantised cache are specialised."""
+"""Specialisation of shaders that read a quantised KV cache."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from gpu.kv.formats import KvFormat, pack_block
 
 
 def packing_prelude(format: KvFormat, head_dim: int) -> dict[str, str]:
-    """The constants of shaders/lib/packed_heads.wgsl; none for floats."""
+    """Return the constants of shaders/lib/packed_heads.wgsl; {} for f32 and f16."""
     if not format.packed:
         return {}
     return {"const HEAD_DIM": f"{head_dim}u", "const PACK_BLOCK": f"{pack_block(head_dim)}u"}
 
 
 def cached_lib(format: KvFormat) -> dict[str, str]:
-    """Which files read the keys and values of a quantised cache; none for floats."""
+    """Return the library files that read quantised keys and values; {} for f32 and f16."""
     if not format.packed:
         return {}
     return {

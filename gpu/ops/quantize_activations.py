@@ -1,9 +1,8 @@
-"""Rows rounded to bytes, for products whose weights are whole numbers on grids themselves, so that
-four multiply-adds are one instruction.
+"""Activations as int8, for matmuls with q8 and q4 weights: four multiply-adds are one instruction.
 
-Bytes cost an input of r rows of K numbers one dispatch, which reads 4rK bytes (and the gain) and
-writes 1.5rK, a grid of 16 bytes for each 32 numbers; its product then reads these. Rows of samples
-stay as they are: what is lost there goes straight to the logits, and only the output head has them.
+Quantising r rows of K numbers is one dispatch that reads 4rK bytes (and the gain) and writes 1.5rK:
+16 bytes of scales and sum per 32 numbers. The rows of the output head stay float32, because their
+rounding errors would go straight to the logits.
 """
 
 from __future__ import annotations
@@ -12,18 +11,21 @@ from collections.abc import Iterable
 
 from gpu.checkpoint.matrix import Matrix
 from gpu.ops.batch import Batch, expect_shape
-from gpu.ops.norms import Norm, lanes_over_a_row
+from gpu.ops.cost import NORM_FLOPS, Cost, StepSize, constants_of, cost_of_kernel
+from gpu.ops.norms import Norm
 from gpu.webgpu.buffers import Memory, Tensor, padded
-from gpu.webgpu.plan import Recorder
+from gpu.webgpu.plan import Dispatch, Recorder
 
 EVEN_ODD = {"q8": False, "q4": True}
-"""Of the storage types whose products can take bytes: do they want a block's even numbers first?"""
+"""Weight formats with int8 matmuls; True: the even numbers of a block come first."""
 
 BLOCK_WORDS = 12
-"""Of 32 numbers."""
+"""Words of a quantised block of 32 numbers."""
+QUANTIZE_FLOPS = 4
+"""Per number: compare with the largest, scale, round, add to the sum."""
 
 
-def to_bytes(
+def quantize_activations(
     rec: Recorder,
     batch: Batch,
     label: str,
@@ -35,17 +37,17 @@ def to_bytes(
     even_odd: bool,
     each: int = 1,
 ) -> None:
-    """y (rows, `row_words(k)`) = [norm](x) as bytes, for x (rows, k padded), `each` rows for each
-    row of the step. `even_odd`: the even numbers of a block before the odd ones."""
+    """y (rows, `quantized_row_words(k)`) = [norm](x) as int8, for x (rows, k padded) with `each`
+    rows per row of the step. `even_odd`: the even numbers of a block come first."""
     expect_shape(x, (padded(k),), label)
-    expect_shape(y, (row_words(k),), label)
+    expect_shape(y, (quantized_row_words(k),), label)
     n_rows = batch.n_rows * each
-    if 4 * n_rows * row_words(k) > y.n_bytes:
-        raise ValueError(f"{label}: {y.n_bytes:,} bytes have no room for {y!r}")
+    if 4 * n_rows * quantized_row_words(k) > y.n_bytes:
+        raise ValueError(f"{label}: {y.n_bytes:,} bytes are too few for {y!r}")
     rec.dispatch(
         label,
-        "to_bytes",
-        {"step": batch.step, "x": x, "gain": norm.gain if norm else batch.unread, "y": y},
+        "quantize_activations",
+        {"step": batch.step, "x": x, "gain": norm.gain if norm else batch.dummy_input, "y": y},
         (n_rows, 1, 1),
         {
             "K": k,
@@ -54,19 +56,29 @@ def to_bytes(
             "NORM": norm is not None,
             "EVEN_ODD": even_odd,
             "EACH": each,
-            "LANES": lanes_over_a_row(rec.device.info),
+            "LANES": rec.device.policy.row_lanes,
         },
     )
 
 
-def row_words(k: int) -> int:
-    """Words of a row of k numbers: see shaders/lib/byte_rows.wgsl."""
+@cost_of_kernel("quantize_activations")
+def quantize_activations_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: 4rK, + 4rK with a norm. Bytes: x, quantised rows, gain."""
+    c = constants_of(dispatch)
+    n_rows = size.n_rows * c["EACH"]
+    written = 4 * dispatch.tensors["y"].shape[-1]
+    cost = Cost(n_rows * QUANTIZE_FLOPS * c["K"], n_rows * (4 * c["K"] + written))
+    return cost + Cost(n_rows * NORM_FLOPS * c["K"], 4 * c["K"]) if c["NORM"] else cost
+
+
+def quantized_row_words(k: int) -> int:
+    """Return the words of a row of k numbers; shaders/lib/quantized_rows.wgsl has the layout."""
     return BLOCK_WORDS * (padded(k) // 32)
 
 
-def room_for_bytes(memory: Memory, matrices: Iterable[Matrix], max_rows: int) -> Tensor | None:
-    """For `max_rows` rows of what any of these is multiplied with; None where none takes bytes."""
+def make_quantized_rows(memory: Memory, matrices: Iterable[Matrix], max_rows: int) -> Tensor | None:
+    """Allocate `max_rows` quantised rows for the widest of these; None if none has int8 matmuls."""
     widths = [matrix.k for matrix in matrices if matrix.dtype in EVEN_ODD]
     if not widths:
         return None
-    return memory.zeros("byte_rows", (max_rows, max(map(row_words, widths))), "u32")
+    return memory.zeros("quantized_rows", (max_rows, max(map(quantized_row_words, widths))), "u32")

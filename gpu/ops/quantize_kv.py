@@ -1,6 +1,5 @@
-"""What a quantised KV cache needs beside the products and attention: keys and values wait in rows
-of their own until a whole head of them is there, then they are packed; what is turned in the cache
-is turned back."""
+"""Quantised KV caches: new keys and values are staged as float32, then quantised a head at a time.
+A rotated cache needs the inverse Hadamard rotation after attention."""
 
 from __future__ import annotations
 
@@ -9,26 +8,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu.config import ModelConfig
-from gpu.kv.formats import rotation_span
+from gpu.kv.formats import hadamard_size
 from gpu.kv.pools import KvPools
 from gpu.ops.batch import Batch, paging
+from gpu.ops.cost import Cost, StepSize, cached_head_bytes, constants_of, cost_of_kernel
 from gpu.ops.packed import packing_prelude
-from gpu.runner import DeviceInfo
 from gpu.webgpu.buffers import Tensor, padded
+from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import Number
-from gpu.webgpu.plan import Recorder
+from gpu.webgpu.plan import Dispatch, Recorder
 
-STORAGE_CODES = {"q8": 0, "q4": 1, "n4": 2}
-"""As shaders/cache_heads.wgsl numbers them."""
-WAITING = {"BLOCK_TOKENS": 1}
-"""Rows that wait are a cache of their own: row r is the one token of its block r
-(`gpu.ops.step_buffer.pack_step` names blocks so)."""
+STORAGE_CODES = {"q8": 0, "q4": 1, "nl4": 2}
+"""Codes in shaders/quantize_kv.wgsl."""
+STAGING_PAGING = {"BLOCK_TOKENS": 1}
+"""Staged rows are addressed as a cache with blocks of one token: row r is block r
+(`gpu.ops.step_buffer.pack_step` without tables)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
-    """Where `qkv` and `place_heads` leave keys and values: in the cache of a layer, or in rows that
-    wait for `cache_heads`."""
+class KvTarget:
+    """Destination of new keys and values in `qkv` and `qk_norm_rope`: the cache of a layer, or the
+    staging rows of `quantize_kv`."""
 
     keys: Tensor
     values: Tensor
@@ -36,16 +36,16 @@ class Destination:
     pair: str
 
     @classmethod
-    def of(cls, batch: Batch, config: ModelConfig, pools: KvPools, layer: int) -> Destination:
-        found, waiting = paging(config, pools), batch.new_heads
+    def of(cls, batch: Batch, config: ModelConfig, pools: KvPools, layer: int) -> KvTarget:
+        found, staging = paging(config, pools), batch.kv_staging
         if not pools.format.packed:
             return cls(pools.keys[layer], pools.values[layer], found, f"kv_pair_{pools.dtype}")
-        if waiting is None:
-            raise ValueError(f"a batch over a {pools.dtype} cache needs room for its new heads")
-        return cls(waiting.keys, waiting.values, {**found, **WAITING}, "kv_pair_f32")
+        if staging is None:
+            raise ValueError(f"a batch over a {pools.dtype} cache needs `kv_staging`")
+        return cls(staging.keys, staging.values, {**found, **STAGING_PAGING}, "kv_pair_f32")
 
 
-def cache_heads(
+def quantize_kv(
     rec: Recorder,
     batch: Batch,
     label: str,
@@ -54,65 +54,98 @@ def cache_heads(
     layer: int,
     q: Tensor,
 ) -> None:
-    """Quantise the new keys and values of `batch` into the cache of `layer`; a rotated cache turns
-    them before, and q (n_rows, padded query width) in place. Nothing to do for other caches."""
+    """Quantise the staged keys and values of `batch` into the cache of `layer`.
+
+    A rotated cache rotates them before, and q (n_rows, padded query width) in place. Records
+    nothing for caches that are not quantised.
+    """
     if not pools.format.packed:
         return
-    new = batch.new_heads
-    assert new is not None, "`Destination.of` has said so"
-    rotated, d = pools.format.rotated, config.head_dim
+    new = batch.kv_staging
+    assert new is not None, "checked by `KvTarget.of`"
+    hadamard, d = pools.format.hadamard, config.head_dim
     rec.dispatch(
         label,
-        "cache_heads",
+        "quantize_kv",
         {
             "step": batch.step,
-            "block_tables": pools.tables,
+            "block_tables": pools.block_tables,
             "new_keys": new.keys,
             "new_values": new.values,
             "q": q,
             "k_pool": pools.keys[layer],
             "v_pool": pools.values[layer],
         },
-        ((config.n_heads if rotated else 0) + 2 * config.n_kv_heads, batch.n_rows, 1),
+        ((config.n_heads if hadamard else 0) + 2 * config.n_kv_heads, batch.n_rows, 1),
         {
             "N_HEADS": config.n_heads,
             "Q_STRIDE": q.shape[-1],
-            "KEYS": STORAGE_CODES[pools.format.keys.name],
-            "VALUES": STORAGE_CODES[pools.format.values.name],
-            "ROTATED": rotated,
-            "LANES": _lanes(rec.device.info, d),
-            **_span(d),
+            "K_STORAGE": STORAGE_CODES[pools.format.keys.name],
+            "V_STORAGE": STORAGE_CODES[pools.format.values.name],
+            "HADAMARD": hadamard,
+            "LANES": _lanes(rec.device.policy, d),
+            **_hadamard_constants(d),
             **paging(config, pools),
         },
         packing_prelude(pools.format, d),
     )
 
 
-def unrotate_heads(rec: Recorder, batch: Batch, label: str, config: ModelConfig, x: Tensor) -> None:
-    """Turn the heads of x (n_rows, padded query width) back, in place: what attention over a
-    rotated cache gives becomes what it would be over the same values as they were."""
+@cost_of_kernel("quantize_kv")
+def quantize_kv_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: 0, or log₂(Hadamard size) + 2 per rotated number. Bytes: new keys and values, and
+    as stored; q read and written if rotated."""
+    c, d = constants_of(dispatch), dispatch.tensors["k_pool"].shape[-1]
+    row = c["N_KV_HEADS"] * (2 * 4 * d + cached_head_bytes(dispatch))
+    if not c["HADAMARD"]:
+        return Cost(0, size.n_rows * row)
+    n_rotated = (c["N_HEADS"] + 2 * c["N_KV_HEADS"]) * d
+    row += 2 * 4 * c["N_HEADS"] * d
+    return Cost(size.n_rows * n_rotated * _hadamard_flops(d), size.n_rows * row)
+
+
+def inverse_hadamard(
+    rec: Recorder, batch: Batch, label: str, config: ModelConfig, x: Tensor
+) -> None:
+    """Apply the inverse rotation to the heads of x (n_rows, padded query width), in place: the
+    output of attention over rotated values becomes that over the values themselves."""
     if x.shape[-1] != padded(config.n_heads * config.head_dim):
-        raise ValueError(f"{label}: {x!r} is not {config.n_heads} heads of {config.head_dim}")
+        raise ValueError(
+            f"{label}: {x!r} was given, expected {config.n_heads} heads of {config.head_dim}"
+        )
     d = config.head_dim
     rec.dispatch(
         label,
-        "unrotate_heads",
+        "inverse_hadamard",
         {"step": batch.step, "x": x},
         (config.n_heads, batch.n_rows, 1),
         {
             "HEAD_DIM": d,
             "STRIDE": x.shape[-1],
-            "LANES": _lanes(rec.device.info, d),
-            **_span(d),
+            "LANES": _lanes(rec.device.policy, d),
+            **_hadamard_constants(d),
         },
     )
 
 
-def _span(head_dim: int) -> dict[str, Number]:
-    """The constants of shaders/lib/hadamard.wgsl."""
-    span = rotation_span(head_dim)
-    return {"SPAN": span, "ONE_OF_SPAN": float(np.float32(span**-0.5))}
+@cost_of_kernel("inverse_hadamard")
+def inverse_hadamard_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: log₂(Hadamard size) + 2 per number. Bytes: x read and written."""
+    n_heads, d = dispatch.grid[0], constants_of(dispatch)["HEAD_DIM"]
+    numbers = size.n_rows * n_heads * d
+    return Cost(numbers * _hadamard_flops(d), 2 * 4 * numbers)
 
 
-def _lanes(info: DeviceInfo, head_dim: int) -> int:
-    return min(8 if info.software else 64, head_dim)
+def _hadamard_flops(head_dim: int) -> int:
+    """Per number: its sign, one addition per level of the transform, the scale."""
+    return hadamard_size(head_dim).bit_length() + 1
+
+
+def _hadamard_constants(head_dim: int) -> dict[str, Number]:
+    """Return the constants of shaders/lib/hadamard.wgsl."""
+    size = hadamard_size(head_dim)
+    return {"HADAMARD_SIZE": size, "HADAMARD_SCALE": float(np.float32(size**-0.5))}
+
+
+def _lanes(policy: DevicePolicy, head_dim: int) -> int:
+    return min(policy.row_lanes, head_dim)

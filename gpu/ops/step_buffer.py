@@ -1,5 +1,4 @@
-"""A step as the bytes of the uniform buffer that the shaders read; shaders/lib/step.wgsl declares
-the same layout."""
+"""Uniform buffer of a step, in the layout of shaders/lib/step.wgsl."""
 
 from __future__ import annotations
 
@@ -20,9 +19,11 @@ STEP_BYTES = _ROWS_AT + MAX_ROWS * _ROW.size
 
 
 def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]] | None) -> int:
-    """Write `step` to the start of `data` (`STEP_BYTES` long); returns how many bytes count.
-    `tables`: the KV blocks of each slot, in order; None: keys and values of row r are left in block
-    r of rows that wait, see `gpu.ops.cache_heads`."""
+    """Write `step` to the start of `data` (`STEP_BYTES` long); return how many bytes were written.
+
+    `tables` holds the KV blocks of each slot, in order. None: row r is written to block r of the
+    staging rows, see `gpu.ops.quantize_kv`.
+    """
     _HEADER.pack_into(data, 0, len(step.rows), len(step.samples))
     at = _HEADER.size
     for s in step.samples:

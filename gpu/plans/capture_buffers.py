@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpu.config import ModelConfig
-from gpu.models.workspace import Capture, Routed, States, Stream, Weights
-from gpu.ops import Routing
-from gpu.ops.statistics import n_stats
+from gpu.models.workspace import AttentionCapture, Capture, ResidualStream, RoutingCapture, States
+from gpu.ops import ExpertRouting
+from gpu.ops.layer_stats import n_stats
 from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
@@ -27,7 +27,7 @@ ALIGNED_FLOATS = 64
 alignment of any device."""
 
 
-class Arenas:
+class CaptureBuffers:
     """Of one model, for a KV cache of `context` tokens a sequence; weights and cache are there.
 
     max_rows      the largest bucket whose residual streams fit in an arena
@@ -37,10 +37,10 @@ class Arenas:
     def __init__(self, config: ModelConfig, context: int, memory: Memory) -> None:
         self._config = config
         self._memory = memory
-        self._arenas: dict[str, Tensor] = {}
+        self._buffers: dict[str, Tensor] = {}
         self._captures: dict[int, Capture] = {}
-        self._weights: Weights | None = None
-        self._routed: Routed | None = None
+        self._weights: AttentionCapture | None = None
+        self._routed: RoutingCapture | None = None
         self.max_rows = _max_rows(config, memory)
         self.weights_room = _weights_room(config, context, memory)
 
@@ -50,66 +50,68 @@ class Arenas:
         buckets have arenas of their own: the rows of one would lie over the zeros of another."""
         n_layers, width = self._config.n_layers, padded(self._config.hidden_size)
         own = "" if width == self._config.hidden_size else f".{n_rows}"
-        states = self._arena(f"capture.states{own}", n_layers + 1, n_rows, width)
-        middles = self._arena(f"capture.middles{own}", n_layers, n_rows, width)
-        stream = Stream(
-            lambda i: part_of(states, i, (n_rows, width)),
-            lambda i: part_of(middles, i, (n_rows, width)),
+        states = self._buffer(f"capture.states{own}", n_layers + 1, n_rows, width)
+        mid_states = self._buffer(f"capture.mid_states{own}", n_layers, n_rows, width)
+        stream = ResidualStream(
+            lambda i: slice_of(states, i, (n_rows, width)),
+            lambda i: slice_of(mid_states, i, (n_rows, width)),
         )
-        return States(n_rows, width, stream, states, middles)
+        return States(n_rows, width, stream, states, mid_states)
 
     def capture(self, n_rows: int) -> Capture:
         if n_rows not in self._captures:
             n_layers, n_heads = self._config.n_layers, self._config.n_heads
-            entropies = self._arena("capture.entropy", n_layers, n_rows, n_heads)
+            entropies = self._buffer("capture.entropy", n_layers, n_rows, n_heads)
             stats = self._memory.zeros("capture.stats", (n_rows, n_stats(self._config)))
             self._captures[n_rows] = Capture(
-                lambda i: part_of(entropies, i, (n_rows, n_heads)),
+                lambda i: slice_of(entropies, i, (n_rows, n_heads)),
                 entropies,
                 stats,
                 *self._routing(n_rows),
             )
         return self._captures[n_rows]
 
-    def _routing(self, n_rows: int) -> tuple[Callable[[int], Routing] | None, Routing | None]:
-        """Of each layer that has experts, and of all of them together."""
+    def _routing(
+        self, n_rows: int
+    ) -> tuple[Callable[[int], ExpertRouting] | None, ExpertRouting | None]:
+        """Routing buffers of each MoE layer, and of all of them together."""
         experts, layers = self._config.experts, self._config.expert_layers
         if experts is None or not layers:
             return None, None
-        shape = (n_rows, experts.per_token)
-        chosen = self._arena("capture.chosen", len(layers), *shape, dtype="u32")
-        gates = self._arena("capture.gates", len(layers), *shape)
+        shape = (n_rows, experts.experts_per_token)
+        chosen = self._buffer("capture.chosen", len(layers), *shape, dtype="u32")
+        gates = self._buffer("capture.gates", len(layers), *shape)
 
-        def of_layer(layer: int) -> Routing:
+        def of_layer(layer: int) -> ExpertRouting:
             i = layers.index(layer)
-            return Routing(part_of(chosen, i, shape), part_of(gates, i, shape))
+            return ExpertRouting(slice_of(chosen, i, shape), slice_of(gates, i, shape))
 
-        return of_layer, Routing(chosen, gates)
+        return of_layer, ExpertRouting(chosen, gates)
 
-    def weights(self) -> Weights:
+    def weights(self) -> AttentionCapture:
         if self._weights is None:
             n_layers, room = self._config.n_layers, self.weights_room
             layers = self._memory.zeros("inspect.weights", (n_layers, room))
             keys = self._memory.zeros("inspect.keys", (2,), "u32", uniform=True)
-            self._weights = Weights(keys, lambda i: part_of(layers, i, (1, room)), layers)
+            self._weights = AttentionCapture(keys, lambda i: slice_of(layers, i, (1, room)), layers)
         return self._weights
 
-    def routed(self) -> Routed:
+    def routed(self) -> RoutingCapture:
         """Raises ValueError for a model without experts."""
         if self._routed is None:
             experts, layers = self._config.experts, self._config.expert_layers
             if experts is None:
                 raise ValueError(f"{self._config.model_type} models have no experts")
-            shape, rows = (len(layers), aligned(MAX_ROWS * experts.per_token)), MAX_ROWS
+            shape, rows = (len(layers), aligned(MAX_ROWS * experts.experts_per_token)), MAX_ROWS
             chosen = self._memory.zeros("inspect.chosen", shape, "u32")
             gates = self._memory.zeros("inspect.gates", shape)
             lengths = self._memory.zeros("inspect.norms", shape)
 
             def of_layer(arena: Tensor, layer: int) -> Tensor:
-                return part_of(arena, layers.index(layer), (rows, experts.per_token))
+                return slice_of(arena, layers.index(layer), (rows, experts.experts_per_token))
 
-            self._routed = Routed(
-                lambda i: Routing(of_layer(chosen, i), of_layer(gates, i)),
+            self._routed = RoutingCapture(
+                lambda i: ExpertRouting(of_layer(chosen, i), of_layer(gates, i)),
                 lambda i: of_layer(lengths, i),
                 chosen,
                 gates,
@@ -117,16 +119,16 @@ class Arenas:
             )
         return self._routed
 
-    def _arena(
+    def _buffer(
         self, name: str, n_parts: int, n_rows: int, width: int, dtype: str = "f32"
     ) -> Tensor:
         """(n_parts, n_rows · width, rounded up), at the beginning of a buffer with room for the
         largest bucket."""
-        if name not in self._arenas:
+        if name not in self._buffers:
             shape = (n_parts, aligned(self.max_rows * width))
-            self._arenas[name] = self._memory.zeros(name, shape, dtype)
+            self._buffers[name] = self._memory.zeros(name, shape, dtype)
         part = aligned(n_rows * width)
-        buffer = self._arenas[name].buffer
+        buffer = self._buffers[name].buffer
         return Tensor(name, buffer, (n_parts, part), dtype, n_parts * part * 4)
 
 
@@ -149,7 +151,7 @@ def aligned(n_floats: int) -> int:
     return -(-n_floats // ALIGNED_FLOATS) * ALIGNED_FLOATS
 
 
-def part_of(arena: Tensor, i: int, shape: tuple[int, int]) -> Tensor:
+def slice_of(arena: Tensor, i: int, shape: tuple[int, int]) -> Tensor:
     """The i-th part of an arena as a tensor of its own."""
     n_bytes, offset = shape[0] * shape[1] * 4, i * arena.shape[1] * 4
     return Tensor(f"{arena.name}[{i}]", arena.buffer, shape, arena.dtype, n_bytes, offset)

@@ -11,18 +11,18 @@ import numpy.typing as npt
 
 from gpu.checkpoint.matrix import ExpertStack, Matrix
 from gpu.checkpoint.weights import WeightLoader
-from gpu.config import Experts
+from gpu.config import MoeConfig
 from gpu.errors import InvalidRequest, ModelError
 from gpu.lora.adapter import Lora
-from gpu.lora.stack import FOUR, Stack
+from gpu.lora.stack import VEC4, LoraStack
 from gpu.models.decoder import Decoder
-from gpu.models.workspace import Adapted, ExpertLowRank, LowRank
+from gpu.models.workspace import ExpertLoraWeights, LoraWeights, PassLora
 from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Tensor, padded
 
 
-class LoraTables:
-    """Of one model; nothing acts at first. Takes no memory without adapters.
+class LoraBuffers:
+    """LoRA tensors of one model; all adapters are off at first. No memory without adapters.
 
     adapted  what a pass with adapters is recorded with; None without any
     """
@@ -51,9 +51,9 @@ class LoraTables:
             self._memory.write(self.adapted.strengths, wanted, at=slot * wanted.nbytes)
             self._held[slot] = wanted
 
-    def _placed(self, model: Decoder, loras: Sequence[Lora], load: WeightLoader) -> Adapted:
-        of: dict[str, LowRank] = {}
-        of_experts: dict[str, ExpertLowRank] = {}
+    def _placed(self, model: Decoder, loras: Sequence[Lora], load: WeightLoader) -> PassLora:
+        of: dict[str, LoraWeights] = {}
+        of_experts: dict[str, ExpertLoraWeights] = {}
         placed: set[str] = set()
         for experts in model.expert_stacks():
             if found := self._of_experts(experts, loras, load):
@@ -69,48 +69,50 @@ class LoraTables:
 
     def _adapted(
         self,
-        of: Mapping[str, LowRank],
-        of_experts: Mapping[str, ExpertLowRank],
-        experts: Experts | None,
-    ) -> Adapted:
+        of: Mapping[str, LoraWeights],
+        of_experts: Mapping[str, ExpertLoraWeights],
+        experts: MoeConfig | None,
+    ) -> PassLora:
         """With room for the widest of what products of rows, and of pairs, leave."""
-        n_pairs = MAX_ROWS * experts.per_token if experts else 0
+        n_pairs = MAX_ROWS * experts.experts_per_token if experts else 0
         widths = [(MAX_ROWS, padded(low.a.n), low.b.shape[-1]) for low in of.values()]
         widths += [(n_pairs, padded(low.a.n), low.b.shape[-1]) for low in of_experts.values()]
-        shrunk, added = (max(found[0] * found[i] for found in widths) for i in (1, 2))
+        lora_a_out, lora_delta = (max(found[0] * found[i] for found in widths) for i in (1, 2))
         zeros = self._memory.zeros
-        return Adapted(
+        return PassLora(
             of,
             of_experts,
             zeros("lora.strengths", self._held.shape),
-            zeros("lora.shrunk", (shrunk,)),
-            zeros("lora.added", (added,)),
+            zeros("lora.lora_a_out", (lora_a_out,)),
+            zeros("lora.added", (lora_delta,)),
         )
 
     def _of_matrix(
         self, matrix: Matrix, loras: Sequence[Lora], load: WeightLoader
-    ) -> LowRank | None:
-        stack = matrix.laid and Stack.of(loras, matrix.sources, matrix.laid, matrix.k)
+    ) -> LoraWeights | None:
+        stack = matrix.row_layout and LoraStack.of(
+            loras, matrix.sources, matrix.row_layout, matrix.k
+        )
         if not stack:
             return None
-        return LowRank(
-            load.given(f"{matrix.name}.lora_a", stack.a), *self._rest(matrix.name, stack)
+        return LoraWeights(
+            load.from_host(f"{matrix.name}.lora_a", stack.a), *self._rest(matrix.name, stack)
         )
 
     def _of_experts(
         self, experts: ExpertStack, loras: Sequence[Lora], load: WeightLoader
-    ) -> ExpertLowRank | None:
+    ) -> ExpertLoraWeights | None:
         name, n = experts.matrix.name, len(experts.modules)
-        stack = Stack.of_experts(loras, experts.modules, experts.n, experts.matrix.k)
+        stack = LoraStack.of_experts(loras, experts.modules, experts.n, experts.matrix.k)
         if not stack:
             return None
-        a = load.given_experts(f"{name}.lora_a", stack.a, len(stack.a) // n)
+        a = load.experts_from_host(f"{name}.lora_a", stack.a, len(stack.a) // n)
         slots = self._shared("lora.slots", np.arange(n, dtype=np.uint32))
-        return ExpertLowRank(a, *self._rest(name, stack), slots)
+        return ExpertLoraWeights(a, *self._rest(name, stack), slots)
 
-    def _rest(self, name: str, stack: Stack) -> tuple[Tensor, Tensor, Tensor]:
+    def _rest(self, name: str, stack: LoraStack) -> tuple[Tensor, Tensor, Tensor]:
         """B, where modules begin and where adapters end."""
-        short = -stack.b.shape[-1] % FOUR
+        short = -stack.b.shape[-1] % VEC4
         b = np.pad(stack.b, [(0, 0)] * (stack.b.ndim - 1) + [(0, short)])
         return (
             self._memory.upload(f"{name}.lora_b", b),

@@ -15,14 +15,15 @@ from gpu import ops
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.models.decoder import Decoder
-from gpu.models.workspace import Adapted, Capture, Instruments, Workspace
-from gpu.ops import Batch, NewHeads, NormParts, Splits
-from gpu.ops.attention_cut import FEW_ROWS, split_of
+from gpu.models.forward_pass import Pass
+from gpu.models.workspace import Capture, Instruments, PassLora, Workspace
+from gpu.ops import Batch, KvSplits, KvStaging, RmsNormSplit
+from gpu.ops.attention_tiling import FEW_ROWS
+from gpu.ops.layer_stats import n_stats
 from gpu.ops.sampling import RESULT_WORDS
-from gpu.ops.statistics import n_stats
 from gpu.ops.step_buffer import MAX_ROWS, MAX_SAMPLES, STEP_BYTES
-from gpu.plans.arenas import ROW_BUCKETS, Arenas, aligned
-from gpu.plans.reach_tables import ReachTables
+from gpu.plans.capture_buffers import ROW_BUCKETS, CaptureBuffers, aligned
+from gpu.plans.intervention_buffers import InterventionBuffers
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
@@ -53,7 +54,7 @@ class PlanKey(NamedTuple):
     samples: int
     splits: int
     kind: str
-    reach: bool
+    interventions: bool
     loras: bool
 
 
@@ -89,7 +90,7 @@ class RecordedPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepTensors:
-    """What every step shares.
+    """Tensors that every step shares.
 
     step     uniform, see gpu.step_buffer      chosen   (n_slots,) u32
     seen     (n_slots, vocab_size / 32) u32    logits   (MAX_SAMPLES, padded vocab_size)
@@ -110,12 +111,12 @@ class StepTensors:
             memory.zeros("chosen", (n_slots,), "u32"),
             memory.zeros("seen", (n_slots, -(-config.vocab_size // 32)), "u32"),
             memory.zeros("logits", (MAX_SAMPLES, padded(config.vocab_size))),
-            ops.keys_tensor(memory, MAX_SAMPLES, config.vocab_size),
+            ops.sort_keys_tensor(memory, MAX_SAMPLES, config.vocab_size),
             memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32"),
         )
 
 
-class PlanBook:
+class PlanCache:
     """Records plans of `model` on demand and keeps them. `adapted`: its adapters."""
 
     def __init__(
@@ -125,7 +126,7 @@ class PlanBook:
         pools: KvPools,
         tensors: StepTensors,
         memory: Memory,
-        adapted: Adapted | None = None,
+        adapted: PassLora | None = None,
     ) -> None:
         self.kernels = Kernels(device)
         self._device = device
@@ -135,38 +136,38 @@ class PlanBook:
         self._memory = memory
         self._adapted = adapted
         self._work = Workspace.make(model.config, memory, model.scratch)
-        waiting = NewHeads.make(model.config, MAX_ROWS, memory) if pools.format.packed else None
-        self.byte_rows = _room_for_bytes(device, model, memory)
+        staging = KvStaging.make(model.config, MAX_ROWS, memory) if pools.format.packed else None
+        self.quantized_rows = _make_quantized_rows(device, model, memory)
         self._shared = replace(
             Batch.make(memory, tensors.step, 1, 1),
-            new_heads=waiting,
-            byte_rows=self.byte_rows,
-            norm_parts=_room_for_norms(model, memory),
+            kv_staging=staging,
+            quantized_rows=self.quantized_rows,
+            rms_norm_split=_make_rms_norm_split(model, memory),
         )
-        self._split = split_of(device.info.software)
+        self._split = device.policy.kv_split_size
         most = _power_of_two(-(-pools.shape.context // self._split))
-        self._splits = Splits.make(model.config, most, memory) if most > 1 else None
-        self._arenas = Arenas(model.config, pools.shape.context, memory)
-        self.reach_tables = ReachTables(model.config, pools.n_slots, memory)
+        self._splits = KvSplits.make(model.config, most, memory) if most > 1 else None
+        self._capture_buffers = CaptureBuffers(model.config, pools.shape.context, memory)
+        self.intervention_buffers = InterventionBuffers(model.config, pools.n_slots, memory)
         self._plans: dict[PlanKey, RecordedPlan] = {}
 
     @property
     def max_captured_rows(self) -> int:
         """Rows whose residual stream is kept in one step."""
-        return self._arenas.max_rows
+        return self._capture_buffers.max_rows
 
     @property
     def weights_room(self) -> int:
-        """How many attention weights of a layer are kept in one step."""
-        return self._arenas.weights_room
+        """Return how many attention weights of a layer one step keeps."""
+        return self._capture_buffers.weights_room
 
     @property
     def max_result_bytes(self) -> int:
-        """Of the largest step's results in a readback buffer."""
+        """Size in bytes of the largest step's results in a readback buffer."""
         config, rows = self._model.config, self.max_captured_rows
         entropies = config.n_layers * aligned(rows * config.n_heads)
-        per_token = config.experts.per_token if config.experts else 0
-        routings = 2 * len(config.expert_layers) * aligned(rows * per_token)
+        experts_per_token = config.experts.experts_per_token if config.experts else 0
+        routings = 2 * len(config.expert_layers) * aligned(rows * experts_per_token)
         captured = rows * n_stats(config) + entropies + routings
         queries = FIRST_MARK + 1 + 2 * config.n_layers
         return -(-(MAX_SAMPLES * RESULT_WORDS + captured) * 4 // 8) * 8 + 8 * queries
@@ -182,49 +183,53 @@ class PlanBook:
         n_samples: int,
         kind: str,
         context: int = 1,
-        reach: bool = False,
+        interventions: bool = False,
         loras: bool = False,
     ) -> RecordedPlan:
         """The plan that a step of this size replays; `context`: tokens of its longest sequence;
-        `reach`: what `reach_tables` hold acts; `loras`: adapters do."""
+        `interventions`: what `intervention_buffers` hold acts; `loras`: adapters do."""
         rows = _bucket(max(n_rows, LEAST_ROWS.get(kind, 1)), ROW_BUCKETS)
         splits = _power_of_two(-(-context // self._split)) if rows <= FEW_ROWS else 1
-        key = PlanKey(rows, _bucket(n_samples, SAMPLE_BUCKETS), splits, kind, reach, loras)
+        key = PlanKey(rows, _bucket(n_samples, SAMPLE_BUCKETS), splits, kind, interventions, loras)
         if key not in self._plans:
             self._plans[key] = self._record(key)
         return self._plans[key]
 
     def _record(self, key: PlanKey) -> RecordedPlan:
-        n_rows, n_samples, n_splits, kind, reach, loras = key
+        n_rows, n_samples, n_splits, kind, interventions, loras = key
         model, tensors = self._model, self._tensors
         splits = replace(self._splits, n=n_splits) if self._splits and n_splits > 1 else None
         batch = replace(self._shared, n_rows=n_rows, n_samples=n_samples, splits=splits)
         rec = Recorder(self._device, self.kernels)
-        instruments = self._instruments(kind, n_rows, reach, loras)
+        instruments = self._instruments(kind, n_rows, interventions, loras)
+        run = Pass(rec, batch, model.config, self._work, self._pools, tensors.chosen, instruments)
         if kind == "lens" and instruments.states:
             x = instruments.states.as_rows
         else:
-            x = model.forward(rec, batch, self._work, self._pools, tensors.chosen, instruments)
+            x = model.forward(run)
+            run.layer_stats()
             _expect_adapted(rec.plan, instruments)
         if n_samples:
-            model.logits(rec, batch, self._work, x, tensors.logits)
+            model.logits(run, x, tensors.logits)
         if n_samples and kind in SAMPLING:
             self._sample(rec, batch)
         return RecordedPlan(key, rec.plan, instruments, self._n_queries(kind, rec.plan))
 
-    def _instruments(self, kind: str, n_rows: int, reach: bool, loras: bool) -> Instruments:
+    def _instruments(self, kind: str, n_rows: int, interventions: bool, loras: bool) -> Instruments:
         return Instruments(
-            self._arenas.states(n_rows) if kind in ("captured", "states", "lens") else None,
-            self._arenas.capture(n_rows) if kind == "captured" else None,
-            self._arenas.weights() if kind == "weights" else None,
-            self.reach_tables.reached() if reach else None,
+            self._capture_buffers.states(n_rows)
+            if kind in ("captured", "states", "lens")
+            else None,
+            self._capture_buffers.capture(n_rows) if kind == "captured" else None,
+            self._capture_buffers.weights() if kind == "weights" else None,
+            self.intervention_buffers.tensors() if interventions else None,
             self._adapted if loras else None,
-            self._arenas.routed() if kind == "routes" else None,
+            self._capture_buffers.routed() if kind == "routes" else None,
         )
 
     def _sample(self, rec: Recorder, batch: Batch) -> None:
         vocab, t = self._model.config.vocab_size, self._tensors
-        ops.sample_keys(rec, batch, "sample.keys", vocab, t.logits, t.seen, t.keys)
+        ops.logit_sort_keys(rec, batch, "sample.keys", vocab, t.logits, t.seen, t.keys)
         ops.sample(rec, batch, "sample", vocab, t.logits, t.keys, t.seen, t.chosen, t.results)
 
     def _n_queries(self, kind: str, plan: Plan) -> int:
@@ -237,26 +242,26 @@ class PlanBook:
 def _expect_adapted(plan: Plan, instruments: Instruments) -> None:
     """An adapter that a pass leaves out would be a wrong answer that nobody sees."""
     labels = {dispatch.label for dispatch in plan.dispatches}
-    adapted = instruments.adapted
-    for name in (*adapted.of, *adapted.of_experts) if adapted else ():
+    adapted = instruments.lora
+    for name in (*adapted.by_matrix, *adapted.by_expert_matrix) if adapted else ():
         assert f"{name}.lora_b" in labels, f"the pass does not adapt {name}"
 
 
-def _room_for_norms(model: Decoder, memory: Memory) -> NormParts | None:
+def _make_rms_norm_split(model: Decoder, memory: Memory) -> RmsNormSplit | None:
     """Where the parts of a norm wait for a product. None: the model has no RMSNorm, and products
     take no other."""
     if not model.norm.is_rms:
         return None
-    return NormParts.make(model.config.hidden_size, MAX_ROWS, memory)
+    return RmsNormSplit.make(model.config.hidden_size, MAX_ROWS, memory)
 
 
-def _room_for_bytes(device: Device, model: Decoder, memory: Memory) -> Tensor | None:
+def _make_quantized_rows(device: Device, model: Decoder, memory: Memory) -> Tensor | None:
     """Where the device's products take bytes: for the rows of a step, or their pairs."""
-    if not device.tuning.bytes:
+    if not device.tuning.q8_activations:
         return None
     experts = model.config.experts
-    rows = MAX_ROWS * (experts.per_token if experts else 1)
-    return ops.room_for_bytes(memory, model.layer_matrices(), rows)
+    rows = MAX_ROWS * (experts.experts_per_token if experts else 1)
+    return ops.make_quantized_rows(memory, model.layer_matrices(), rows)
 
 
 def _power_of_two(n: int) -> int:

@@ -1,4 +1,5 @@
-"""A recorded plan as messages: what `gpu.plans.view` makes of one, and what the page is sent."""
+"""A recorded plan as messages: what `gpu.plans.report_builder` makes of one, and what the page is
+sent."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class PlanBinding(msgspec.Struct, frozen=True):
 
 
 class PlanDispatch(msgspec.Struct, frozen=True):
-    """`layer`: None before and after the layers. `kernel`: its place in `ListedPlan.kernels`.
+    """`layer`: None before and after the layers. `kernel`: its place in `PlanReport.kernels`.
     `bound_bytes`: of all tensors bound; `n_bytes`, `flops`: what this step needs of them, None
     where no formula says."""
 
@@ -47,7 +48,7 @@ class PlanKernel(msgspec.Struct, frozen=True):
     source: str
 
 
-class ListedPlan(msgspec.Struct, frozen=True):
+class PlanReport(msgspec.Struct, frozen=True):
     """The plan for `n_rows` rows after `context` tokens, recorded for `recorded_rows` rows;
     `n_bytes` and `flops` are the sums of its dispatches'."""
 

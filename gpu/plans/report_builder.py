@@ -1,32 +1,33 @@
 """A recorded plan as data for people: every dispatch in order, what it binds and costs, and the
-source of every kernel as it runs. Costs are those of `gpu.plans.cost`."""
+source of every kernel as it runs. Costs are those of `gpu.ops.cost`."""
 
 from __future__ import annotations
 
 import re
 from typing import Protocol
 
-from gpu.plans.book import RecordedPlan
-from gpu.plans.cost import StepSize, cost_of, plan_cost
-from gpu.plans.listed import Access, ListedPlan, PlanBinding, PlanDispatch, PlanKernel
-from gpu.runner import RunnerLimits
+from gpu.info import RunnerLimits
+from gpu.ops.cost import StepSize
+from gpu.plans.cost import cost_of, plan_cost, step_size
+from gpu.plans.plan_cache import RecordedPlan
+from gpu.plans.plan_report import Access, PlanBinding, PlanDispatch, PlanKernel, PlanReport
 from gpu.webgpu.buffers import Tensor
 from gpu.webgpu.kernel_source import filled_source, workgroup_size
 from gpu.webgpu.kernels import Binding, Kernel
 from gpu.webgpu.plan import Dispatch, Plan
 
 _LAYER = re.compile(r"layer(\d+)\.")
-_STAND_INS = ("unread", "unwritten")
+_STAND_INS = ("dummy_input", "dummy_output")
 """Tensors of `gpu.ops.Batch` for bindings that an op does not use."""
 
 
-def listed(recorded: RecordedPlan, size: StepSize) -> ListedPlan:
+def plan_report(recorded: RecordedPlan, size: StepSize) -> PlanReport:
     """`recorded` as it is replayed for a step of `size`."""
     plan = recorded.plan
     kernels = _kernels(plan)
     numbers = {id(kernel): number for number, kernel in enumerate(kernels)}
     total = plan_cost(plan, size)
-    return ListedPlan(
+    return PlanReport(
         n_rows=size.n_rows,
         n_samples=size.n_samples,
         context=size.context,
@@ -38,8 +39,8 @@ def listed(recorded: RecordedPlan, size: StepSize) -> ListedPlan:
     )
 
 
-class Planner(Protocol):
-    """What `step_cost` asks of a runner."""
+class CanPlan(Protocol):
+    """The part of a runner that `step_cost` uses."""
 
     @property
     def limits(self) -> RunnerLimits: ...
@@ -49,10 +50,10 @@ class Planner(Protocol):
     ) -> RecordedPlan: ...
 
 
-def step_cost(runner: Planner, n_rows: int, context: int) -> tuple[int, int]:
+def step_cost(runner: CanPlan, n_rows: int, context: int) -> tuple[int, int]:
     """(flops, bytes) of a step of `n_rows` rows of one sequence after `context` tokens, the last of
     them sampled: decode is one row, prefill many. Raises InvalidRequest for what no step can be."""
-    size = StepSize.checked(n_rows, context, runner.limits)
+    size = step_size(n_rows, context, runner.limits)
     recorded = runner.plan_for(size.n_rows, size.n_samples, False, size.n_keys)
     cost = plan_cost(recorded.plan, size)
     return cost.flops, cost.n_bytes

@@ -1,1 +1,1 @@
-"""The same runner in PyTorch, on the CPU."""
+"""A runner in PyTorch, on the CPU."""

@@ -1,4 +1,4 @@
-"""Rotary positions and attention in PyTorch, of the rows of a step."""
+"""Rotary positions and attention in PyTorch."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from gpu.config import ModelConfig, RopeConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """By how much each row's position turns each pair of a head: (n_rows, 1, head_dim / 2)."""
+class Rotary:
+    """Rotation of each pair of a head by the row's position: (n_rows, 1, head_dim / 2)."""
 
     cos: torch.Tensor
     sin: torch.Tensor
 
     @classmethod
-    def of(cls, positions: torch.Tensor, inv_freq: torch.Tensor, factor: float) -> Turn:
-        """`factor`: what turned vectors are multiplied by."""
+    def of(cls, positions: torch.Tensor, inv_freq: torch.Tensor, factor: float) -> Rotary:
+        """Compute the rotations; `factor` multiplies the rotated vectors."""
         angles = torch.outer(positions.double(), inv_freq)[:, None]
         return cls((angles.cos() * factor).float(), (angles.sin() * factor).float())
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Turn the pairs (j, j + head_dim / 2) of x (n_rows, n_heads, head_dim)."""
+        """Rotate the pairs (j, j + head_dim / 2) of x (n_rows, n_heads, head_dim)."""
         a, b = x.chunk(2, dim=-1)
         return torch.cat((a * self.cos - b * self.sin, b * self.cos + a * self.sin), dim=-1)
 
 
-class Ropes:
-    """The rotary positions of a model that runs texts of `context` tokens."""
+class RotaryEmbeddings:
+    """Rotary positions of a model, for texts of `context` tokens."""
 
     def __init__(self, config: ModelConfig, context: int) -> None:
         self._of_layers = [config.rope_of(i) for i in range(config.n_layers)]
@@ -40,10 +40,10 @@ class Ropes:
             if rope is not None
         }
 
-    def turns(self, positions: torch.Tensor) -> list[Turn | None]:
-        """Of each layer; None: it turns nothing."""
-        found: dict[RopeConfig | None, Turn | None] = {
-            rope: Turn.of(positions, inv_freq, rope.attention_factor)
+    def at(self, positions: torch.Tensor) -> list[Rotary | None]:
+        """Return the rotation of each layer; None: it has no positions."""
+        found: dict[RopeConfig | None, Rotary | None] = {
+            rope: Rotary.of(positions, inv_freq, rope.attention_factor)
             for rope, inv_freq in self._inv_freq.items()
         }
         return [found.get(rope) for rope in self._of_layers]
@@ -57,12 +57,12 @@ def attend(
     scale: float,
     window: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(q · kᵀ · scale) · v, each row over the positions up to its own, or the last `window`
-    of them.
+    """Return softmax(q · kᵀ · scale) · v (n_rows, n_heads, head_dim), and the attention weights
+    (n_rows, n_heads, n_context).
 
-    q (n_rows, n_heads, head_dim); keys, values (n_context, n_kv_heads, head_dim); query heads
-    share key heads in groups (Ainslie et al. 2023, "GQA"). Returns (n_rows, n_heads, head_dim)
-    and the weights (n_rows, n_heads, n_context).
+    Each row attends to the positions up to its own, or the last `window` of them. q (n_rows,
+    n_heads, head_dim); keys, values (n_context, n_kv_heads, head_dim); query heads share key heads
+    in groups (Ainslie et al. 2023, "GQA").
     """
     n_context, n_kv_heads, head_dim = keys.shape
     grouped = q.view(len(q), n_kv_heads, -1, head_dim)
@@ -72,5 +72,5 @@ def attend(
     if window is not None:
         unseen |= at <= positions[:, None] - window
     weights = scores.masked_fill(unseen[:, None, None], -math.inf).softmax(-1)
-    attended = torch.einsum("rkgc,ckd->rkgd", weights, values)
-    return attended.reshape(q.shape), weights.flatten(1, 2)
+    attn_out = torch.einsum("rkgc,ckd->rkgd", weights, values)
+    return attn_out.reshape(q.shape), weights.flatten(1, 2)

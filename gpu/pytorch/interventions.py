@@ -1,4 +1,4 @@
-"""Interventions in a pass in PyTorch, row by row of a step."""
+"""Interventions in a pass in PyTorch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
+from gpu.interventions.active import ActiveInterventions
 from gpu.lora.adapter import Lora
-from gpu.reach import Reach
 
 
 @dataclass(frozen=True, slots=True)
 class TorchLora:
-    """An adapter: A (rank, n_in) and B (n_out, rank), times α / r, of each module it changes."""
+    """A LoRA adapter: A (rank, n_in) and B (n_out, rank), times α / r, of each target module."""
 
     name: str
     pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
@@ -27,49 +27,51 @@ class TorchLora:
         return cls(lora.name, pairs)
 
 
-class Untouched:
-    """Is shown what a pass computes in each layer and gives back what it goes on with: the same."""
+class InterventionHooks:
+    """Hooks of a pass. Each returns the value the pass goes on with; here, the one it is given."""
 
-    def product(self, module: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """The output of a module (n_rows, n_out) of its input x (n_rows, n_in)."""
+    def linear(self, module: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Hook of a linear module: input x (n_rows, n_in), output y (n_rows, n_out)."""
         return y
 
-    def of(self, rows: torch.Tensor) -> Untouched:
-        """The same for these rows alone, by their numbers."""
+    def of(self, rows: torch.Tensor) -> InterventionHooks:
+        """Return the hooks of these rows alone."""
         return self
 
-    def heads(self, layer: int, attended: torch.Tensor) -> torch.Tensor:
-        """What the heads put out (n_rows, n_heads, head_dim)."""
-        return attended
+    def heads(self, layer: int, attn_out: torch.Tensor) -> torch.Tensor:
+        """Hook of the outputs of the heads (n_rows, n_heads, head_dim)."""
+        return attn_out
 
     def attention(self, layer: int, update: torch.Tensor) -> torch.Tensor:
-        """What attention adds to the residual stream (n_rows, hidden_size)."""
+        """Hook of the update of attention (n_rows, hidden_size)."""
         return update
 
     def mlp(self, layer: int, update: torch.Tensor) -> torch.Tensor:
-        """What the MLP adds to it (n_rows, hidden_size)."""
+        """Hook of the update of the MLP (n_rows, hidden_size)."""
         return update
 
     def before(self, layer: int, x: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
-        """What comes before a layer (n_rows, hidden_size): `update` to the stream `x`, of the MLP
-        of the layer before, or the embedding to none."""
+        """Hook of the residual stream before a layer, x + update (n_rows, hidden_size each), as a
+        change of `update`: that of the MLP below, or the embedding with x = 0."""
         return update
 
 
-UNTOUCHED = Untouched()
+NO_INTERVENTIONS = InterventionHooks()
 
 
-class RowReach(Untouched):
-    """Changes each row as the reach of its slot says: `rows`, one of each."""
+class RowInterventions(InterventionHooks):
+    """Hooks that apply to each row the interventions of its slot. `rows`: those of each row."""
 
-    def __init__(self, rows: Sequence[Reach], loras: Sequence[TorchLora] = ()) -> None:
+    def __init__(
+        self, rows: Sequence[ActiveInterventions], loras: Sequence[TorchLora] = ()
+    ) -> None:
         self._rows = rows
         self._loras = loras
 
-    def of(self, rows: torch.Tensor) -> RowReach:
-        return RowReach([self._rows[row] for row in rows.tolist()], self._loras)
+    def of(self, rows: torch.Tensor) -> RowInterventions:
+        return RowInterventions([self._rows[row] for row in rows.tolist()], self._loras)
 
-    def product(self, module: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def linear(self, module: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         for lora in self._loras:
             if module in lora.pairs:
                 strengths = torch.tensor([[r.loras.get(lora.name, 0.0)] for r in self._rows])
@@ -78,10 +80,10 @@ class RowReach(Untouched):
                     y = y + torch.where(strengths != 0, strengths * (x @ a.T @ b.T), 0.0)
         return y
 
-    def heads(self, layer: int, attended: torch.Tensor) -> torch.Tensor:
-        heads = range(attended.shape[1])
+    def heads(self, layer: int, attn_out: torch.Tensor) -> torch.Tensor:
+        heads = range(attn_out.shape[1])
         factors = [[r.heads.get((layer, head), 1.0) for head in heads] for r in self._rows]
-        return attended * torch.tensor(factors)[..., None]
+        return attn_out * torch.tensor(factors)[..., None]
 
     def attention(self, layer: int, update: torch.Tensor) -> torch.Tensor:
         return update * torch.tensor([[r.attention.get(layer, 1.0)] for r in self._rows])
@@ -91,9 +93,9 @@ class RowReach(Untouched):
 
     def before(self, layer: int, x: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
         changed = update.clone()
-        for i, reach in enumerate(self._rows):
-            if layer in reach.patch:
-                changed[i] = torch.from_numpy(reach.patch[layer]) - x[i]
-            if layer in reach.steer:
-                changed[i] += torch.from_numpy(reach.steer[layer])
+        for i, active in enumerate(self._rows):
+            if layer in active.patch:
+                changed[i] = torch.from_numpy(active.patch[layer]) - x[i]
+            if layer in active.steer:
+                changed[i] += torch.from_numpy(active.steer[layer])
         return changed

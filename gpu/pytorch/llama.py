@@ -1,5 +1,6 @@
-"""Llama, and what differs from it in numbers alone, in PyTorch: float32 on the CPU, written without
-looking at `gpu.models.llama`'s kernels, so that the two can be held against each other."""
+"""Llama and the architectures that differ from it in hyperparameters, norms and experts alone, in
+PyTorch: float32 on the CPU, written without looking at the shaders, so that each of the two
+backends tests the other."""
 
 from __future__ import annotations
 
@@ -8,27 +9,28 @@ from dataclasses import dataclass
 
 import torch
 
+from gpu.architectures import ARCHITECTURES
+from gpu.architectures.common.tensor_map import TensorMap
 from gpu.checkpoint.reader import WeightSource
+from gpu.checkpoint.tensor_map import tensor_map_of
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
-from gpu.pytorch.attention import Ropes, Turn, attend
+from gpu.pytorch.attention import Rotary, RotaryEmbeddings, attend
+from gpu.pytorch.interventions import NO_INTERVENTIONS, InterventionHooks
 from gpu.pytorch.loading import Linear, Loader
 from gpu.pytorch.mlp import Mlp, load_mlp
-from gpu.pytorch.reach import UNTOUCHED, Untouched
-from gpu.pytorch.statistics import UNWATCHED, Watcher
+from gpu.pytorch.statistics import NO_WATCHER, Watcher
 
 KV_TYPES = {"f32": torch.float32, "f16": torch.float16}
 
-WITH_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
-MODEL_TYPES = ("llama", "qwen2", "mistral", "smollm3", "granite", "qwen3", *WITH_EXPERTS)
-
 
 def expect_supported(config: ModelConfig) -> None:
-    """Raises ModelError for an architecture that this backend has not."""
-    if config.model_type not in MODEL_TYPES:
+    """Raise ModelError for an architecture that this backend does not run."""
+    if not ARCHITECTURES[config.model_type].torch:
+        supported = (name for name, architecture in ARCHITECTURES.items() if architecture.torch)
         raise ModelError(
-            f"--backend torch runs {', '.join(MODEL_TYPES)} models, but this is "
+            f"--backend torch runs {', '.join(supported)} models, but this is "
             f"{config.model_type}; use --backend wgpu, which needs no GPU where a software device "
             "is installed"
         )
@@ -36,20 +38,24 @@ def expect_supported(config: ModelConfig) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    attention_norm: torch.Tensor
+    """Weights of one layer; norms that the architecture has not are None."""
+
     q: Linear
     k: Linear
     v: Linear
     out: Linear
-    mlp_norm: torch.Tensor
     mlp: Mlp
-    q_norm: torch.Tensor | None = None  # of each head (head_dim,), or of all as one
+    pre_attention: torch.Tensor | None
+    post_attention: torch.Tensor | None
+    pre_mlp: torch.Tensor | None
+    post_mlp: torch.Tensor | None
+    q_norm: torch.Tensor | None = None  # (head_dim,) of each head, or of all heads as one row
     k_norm: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRows:
-    """The rows of a step that belong to one sequence, and the blocks that hold its tokens."""
+    """Rows of a step that belong to one sequence, and its page table."""
 
     which: torch.Tensor  # (n,) places in the step
     positions: torch.Tensor  # (n,)
@@ -58,16 +64,16 @@ class SlotRows:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows to run: `ids` and `positions` (n_rows,), whose they are, and what acts on them."""
+    """Rows to run: `ids` and `positions` (n_rows,), their sequences, their interventions."""
 
     ids: torch.Tensor
     positions: torch.Tensor
     slots: list[SlotRows]
-    reach: Untouched = UNTOUCHED
+    hooks: InterventionHooks = NO_INTERVENTIONS
 
 
 class TorchLlama:
-    """Weights, and the paged KV cache of all sequences: keys and values
+    """Weights and the paged KV cache of all sequences: keys and values
     (n_layers, n_blocks, BLOCK_TOKENS, n_kv_heads, head_dim)."""
 
     def __init__(
@@ -81,67 +87,68 @@ class TorchLlama:
         on_weights: Callable[[int], None] = lambda n: None,
     ) -> None:
         self.config = config
-        load = Loader(checkpoint, dtype, on_weights)
+        load, tensors = Loader(checkpoint, dtype, on_weights), tensor_map_of(config, checkpoint)
         hidden, vocab = config.hidden_size, config.vocab_size
-        self.embedding = load.vocabulary("model.embed_tokens.weight", vocab, hidden)
-        self.layers = [_load_layer(config, load, i) for i in range(config.n_layers)]
-        self.norm = load.vector("model.norm.weight", hidden)
+        self.embedding = load.vocab_matrix(tensors.embedding, vocab, hidden)
+        self.layers = [_load_layer(config, load, tensors, i) for i in range(config.n_layers)]
+        self.norm = _load_norm(load, tensors, tensors.module_after("norm"), hidden)
         self.head = Linear(
             self.embedding
             if config.tie_embeddings
-            else load.vocabulary("lm_head.weight", vocab, hidden)
+            else load.vocab_matrix(tensors.head, vocab, hidden)
         )
         self.n_weight_bytes = load.n_bytes
         self.conversion = str(load.conversion)
         pool = (config.n_layers, n_blocks, BLOCK_TOKENS, config.n_kv_heads, config.head_dim)
         self.keys = torch.zeros(pool, dtype=KV_TYPES[kv_dtype])
         self.values = torch.zeros_like(self.keys)
-        self._ropes = Ropes(config, context)
+        self._ropes = RotaryEmbeddings(config, context)
 
     @torch.inference_mode()
     def logits(
-        self, batch: Batch, sampled: torch.Tensor, watcher: Watcher = UNWATCHED
+        self, batch: Batch, sampled: torch.Tensor, watcher: Watcher = NO_WATCHER
     ) -> torch.Tensor:
-        """Run the rows; raw logits (n_sampled, vocab_size) of those at the places `sampled`."""
-        turns, scale = self._ropes.turns(batch.positions), self.config.residual_scale
+        """Run the rows; return raw logits (n_sampled, vocab_size) of those numbered `sampled`."""
+        rotaries, scale = self._ropes.at(batch.positions), self.config.residual_scale
         embedding = self.embedding[batch.ids] * self.config.embedding_scale
-        x = batch.reach.before(0, torch.zeros_like(embedding), embedding)
+        x = batch.hooks.before(0, torch.zeros_like(embedding), embedding)
         watcher.add("embedding", x)
         watcher.mark()
         for i, layer in enumerate(self.layers):
-            update = self._attention(
-                i, self._norm(x, layer.attention_norm), batch, turns[i], watcher
-            )
-            update = batch.reach.attention(i, update * scale)
+            resid_pre, normed = x, self._norm(x, layer.pre_attention)
+            update = self._attention(i, normed, batch, rotaries[i], watcher)
+            update = batch.hooks.attention(i, self._norm(update * scale, layer.post_attention))
             watcher.add_update("attention", x, update)
             x = x + update
             watcher.mark()
-            update = layer.mlp(self._norm(x, layer.mlp_norm), watcher, batch.reach)
-            update = batch.reach.mlp(i, update * scale)
-            update = batch.reach.before(i + 1, x, update)
+            normed = self._norm(resid_pre if self.config.parallel else x, layer.pre_mlp)
+            update = layer.mlp(normed, watcher, batch.hooks)
+            update = batch.hooks.mlp(i, self._norm(update * scale, layer.post_mlp))
+            update = batch.hooks.before(i + 1, x, update)
             watcher.add_update("mlp", x, update)
             x = x + update
             watcher.add("residual", x)
             watcher.mark()
-        return self.read_out(x[sampled])
+        return self.unembed(x[sampled])
 
     @torch.inference_mode()
-    def read_out(self, x: torch.Tensor) -> torch.Tensor:
-        """Final norm and output head: logits (n, vocab_size) of states (n, hidden_size)."""
+    def unembed(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, vocab_size) of states (n, hidden_size): final norm and output head."""
         return self.head(self._norm(x, self.norm)) * self.config.logit_scale
 
     def copy_block(self, source: int, destination: int) -> None:
-        """Keys and values of a block, all layers."""
+        """Copy the keys and values of a block in all layers."""
         for pool in (self.keys, self.values):
             pool[:, destination] = pool[:, source]
 
-    def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
-        """RMSNorm (Zhang and Sennrich 2019)."""
-        return x * torch.rsqrt(x.square().mean(-1, True) + self.config.rms_norm_eps) * gain
+    def _norm(self, x: torch.Tensor, gain: torch.Tensor | None) -> torch.Tensor:
+        """RMSNorm (Zhang and Sennrich 2019); x itself where there is no norm."""
+        if gain is None:
+            return x
+        return x * torch.rsqrt(x.square().mean(-1, True) + self.config.norm_eps) * gain
 
-    def _normed(self, x: torch.Tensor, gain: torch.Tensor | None) -> torch.Tensor:
-        """Queries or keys (n, width), each stretch of as many numbers as there are gains by itself.
-        None: they have no norm."""
+    def _qk_norm(self, x: torch.Tensor, gain: torch.Tensor | None) -> torch.Tensor:
+        """RMSNorm of queries or keys (n, width) in runs of as many numbers as there are gains."""
         return x if gain is None else self._norm(x.view(len(x), -1, len(gain)), gain).flatten(1)
 
     def _attention(
@@ -149,35 +156,35 @@ class TorchLlama:
         i: int,
         x: torch.Tensor,
         batch: Batch,
-        turn: Turn | None,
+        rotary: Rotary | None,
         watcher: Watcher,
     ) -> torch.Tensor:
         """Grouped-query attention of each row over its own sequence."""
         layer, config = self.layers[i], self.config
-        q, k = layer.q(x, batch.reach), layer.k(x, batch.reach)
-        q, k = self._normed(q, layer.q_norm), self._normed(k, layer.k_norm)
+        q, k = layer.q(x, batch.hooks), layer.k(x, batch.hooks)
+        q, k = self._qk_norm(q, layer.q_norm), self._qk_norm(k, layer.k_norm)
         q = q.view(len(x), config.n_heads, config.head_dim)
         k = k.view(len(x), config.n_kv_heads, config.head_dim)
-        v = layer.v(x, batch.reach).view(k.shape)
-        if turn is not None:
-            q, k = turn(q), turn(k)
-        scale = config.head_dim**-0.5 if config.score_scale is None else config.score_scale
-        window = config.window_of(i)
-        attended = torch.empty_like(q)
+        v = layer.v(x, batch.hooks).view(k.shape)
+        if rotary is not None:
+            q, k = rotary(q), rotary(k)
+        scale = config.head_dim**-0.5 if config.attn_scale is None else config.attn_scale
+        window = config.sliding_window_of(i)
+        attn_out = torch.empty_like(q)
         weights = []
         for slot in batch.slots:
             keys, values = self._append(i, slot, k[slot.which], v[slot.which])
-            attended[slot.which], p = attend(
+            attn_out[slot.which], p = attend(
                 q[slot.which], keys, values, slot.positions, scale, window
             )
             weights.append((slot.which, p))
         watcher.add_weights(weights, len(x))
-        return layer.out(batch.reach.heads(i, attended).flatten(1), batch.reach)
+        return layer.out(batch.hooks.heads(i, attn_out).flatten(1), batch.hooks)
 
     def _append(
         self, i: int, slot: SlotRows, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put keys and values of new rows into the sequence's blocks; gives those of the whole
+        """Write keys and values of new rows into the sequence's blocks; return those of the whole
         sequence so far, (n_context, n_kv_heads, head_dim) each."""
         n_context = int(slot.positions.max()) + 1
         at = slot.table[slot.positions // BLOCK_TOKENS], slot.positions % BLOCK_TOKENS
@@ -193,33 +200,47 @@ class TorchLlama:
 # ---- loading ---------------------------------------------------------------------------------
 
 
-def _load_layer(config: ModelConfig, load: Loader, i: int) -> Layer:
+def _load_layer(config: ModelConfig, load: Loader, tensors: TensorMap, i: int) -> Layer:
     hidden, head_dim = config.hidden_size, config.head_dim
     n_q, n_kv = config.n_heads * head_dim, config.n_kv_heads * head_dim
-    layer = f"model.layers.{i}"
-    attn = f"{layer}.self_attn"
-    q_norm, k_norm = _load_head_norms(config, load, attn)
+    q, k, v = tensors.modules(i, "attention", "attn.qkv")
+    (out,) = tensors.modules(i, "attention", "attn.out")
+    q_norm, k_norm = _load_qk_norms(config, load, tensors, i)
+
+    def norm(*ops: str) -> torch.Tensor | None:
+        modules = tensors.modules(i, "norm", *ops)
+        return _load_norm(load, tensors, next(iter(modules)), hidden) if modules else None
+
     return Layer(
-        attention_norm=load.vector(f"{layer}.input_layernorm.weight", hidden),
-        q=load.linear(f"{attn}.q_proj", n_q, hidden, config.attention_bias),
-        k=load.linear(f"{attn}.k_proj", n_kv, hidden, config.attention_bias),
-        v=load.linear(f"{attn}.v_proj", n_kv, hidden, config.attention_bias),
-        out=load.linear(f"{attn}.o_proj", hidden, n_q, config.out_bias),
-        mlp_norm=load.vector(f"{layer}.post_attention_layernorm.weight", hidden),
-        mlp=load_mlp(config, load, i),
+        pre_attention=norm("attn.qkv"),
+        q=load.linear(q, n_q, hidden, config.attention_bias),
+        k=load.linear(k, n_kv, hidden, config.attention_bias),
+        v=load.linear(v, n_kv, hidden, config.attention_bias),
+        out=load.linear(out, hidden, n_q, config.out_bias),
+        mlp=load_mlp(config, load, tensors, i),
+        post_attention=norm("attn.out.norm"),
+        pre_mlp=norm("mlp.gate_up", "mlp.router"),
+        post_mlp=norm("mlp.down.norm"),
         q_norm=q_norm,
         k_norm=k_norm,
     )
 
 
-def _load_head_norms(
-    config: ModelConfig, load: Loader, attn: str
+def _load_norm(load: Loader, tensors: TensorMap, module: str, n: int) -> torch.Tensor:
+    gain = load.vector(f"{module}.weight", n)
+    return gain + 1.0 if tensors.norm_plus_one else gain
+
+
+def _load_qk_norms(
+    config: ModelConfig, load: Loader, tensors: TensorMap, i: int
 ) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
-    """Gains of queries and keys: of each head, or of all heads together."""
-    if config.model_type in ("qwen3", "qwen3_moe"):
-        n_q = n_kv = config.head_dim
-    elif config.model_type == "olmoe":
-        n_q, n_kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-    else:
+    """Load the gains of queries and keys, for each head or for all heads as one row."""
+    modules = list(tensors.modules(i, "norm", "attn.qk_norm_rope"))
+    if not modules:
         return None, None
-    return load.vector(f"{attn}.q_norm.weight", n_q), load.vector(f"{attn}.k_norm.weight", n_kv)
+    n_q, n_k = (config.n_heads, config.n_kv_heads) if tensors.qk_norm_all_heads else (1, 1)
+    q_norm, k_norm = modules
+    return (
+        _load_norm(load, tensors, q_norm, n_q * config.head_dim),
+        _load_norm(load, tensors, k_norm, n_k * config.head_dim),
+    )

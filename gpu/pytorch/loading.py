@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint as PyTorch's."""
+"""Loading of tensors of a checkpoint into PyTorch."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from gpu.checkpoint.conversion import Conversion
 from gpu.checkpoint.packing import FORMATS, pack, unpack
 from gpu.checkpoint.reader import WeightSource
 from gpu.errors import ModelError
-from gpu.pytorch.reach import UNTOUCHED, Untouched
+from gpu.pytorch.interventions import NO_INTERVENTIONS, InterventionHooks
 from gpu.step import Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x → x · weightᵀ + bias; weight (n_out, n_in). `module`: its name in the checkpoint."""
+    """x → x · weightᵀ + bias, weight (n_out, n_in); `module`: its name in the checkpoint."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
     module: str = ""
 
-    def __call__(self, x: torch.Tensor, reach: Untouched = UNTOUCHED) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, hooks: InterventionHooks = NO_INTERVENTIONS
+    ) -> torch.Tensor:
         y = functional.linear(x, self.weight, self.bias)
-        return reach.product(self.module, x, y)
+        return hooks.linear(self.module, x, y)
 
 
 class Loader:
-    """Reads tensors of the shapes that the configuration promises, as float32. Matrices go through
-    the packing of `dtype` and back, so that they hold the numbers that the shaders compute with."""
+    """Loads tensors as float32 and checks their shapes. Matrices are quantised to `dtype` and back,
+    so that they hold the numbers the shaders compute with."""
 
     def __init__(
         self, checkpoint: WeightSource, dtype: str, on_weights: Callable[[int], None]
@@ -51,17 +53,17 @@ class Loader:
     def matrix(self, name: str, n_out: int, n_in: int) -> torch.Tensor:
         return self._done(self._stored(self._dtype, self._read(name, (n_out, n_in)), name))
 
-    def vocabulary(self, name: str, n: int, width: int) -> torch.Tensor:
-        """An embedding or output matrix."""
+    def vocab_matrix(self, name: str, n: int, width: int) -> torch.Tensor:
+        """Load an embedding or output matrix."""
         dtype = FORMATS[self._dtype].vocabulary
         return self._done(self._stored(dtype, self._read(name, (n, width)), name))
 
-    def exact(self, name: str, n_out: int, n_in: int) -> torch.Tensor:
-        """A matrix that is float32 whatever others are stored in."""
+    def float32_matrix(self, name: str, n_out: int, n_in: int) -> torch.Tensor:
+        """Load a matrix that stays float32 whatever `dtype` is."""
         return self._done(self._stored("f32", self._read(name, (n_out, n_in)), name))
 
     def stacked(self, name: str, n: int, n_out: int, n_in: int) -> list[torch.Tensor]:
-        """The `n` matrices that lie in one tensor."""
+        """Load the `n` matrices of one tensor."""
         rows = self._read(name, (n, n_out, n_in)).reshape(-1, n_in)
         return list(self._done(self._stored(self._dtype, rows, name)).view(n, n_out, n_in))
 
@@ -76,7 +78,7 @@ class Loader:
         return self._checkpoint.read_f32(name)
 
     def _stored(self, dtype: str, rows: Floats, name: str) -> Floats:
-        """As they come back from `dtype`."""
+        """Quantise rows to `dtype` and back."""
         self.conversion.note([name], dtype)
         return rows if dtype == "f32" else unpack(dtype, pack(dtype, rows, name), rows.shape[1])
 

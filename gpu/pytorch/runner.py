@@ -1,4 +1,4 @@
-"""Carries out steps in PyTorch on the CPU: the engine of last resort, and an oracle in tests.
+"""Runs steps in PyTorch on the CPU: for machines without a GPU driver, and as a reference in tests.
 
 Steps run in order on one thread of their own, as the queue of a GPU would run them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,29 +18,44 @@ import numpy.typing as npt
 import torch
 
 from gpu.checkpoint.packing import FORMATS
-from gpu.checkpoint.reader import Checkpoint, Progress, loading
+from gpu.checkpoint.reader import Checkpoint, Progress, weight_progress
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
-from gpu.kv.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit
+from gpu.info import DeviceInfo, MemoryInfo, RunnerLimits
+from gpu.interventions.active import NONE_ACTIVE, ActiveInterventions
+from gpu.kv.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit_kv_cache
+from gpu.load_options import LoadOptions
 from gpu.lora.adapter import Lora, open_loras
+from gpu.pytorch.interventions import (
+    NO_INTERVENTIONS,
+    InterventionHooks,
+    RowInterventions,
+    TorchLora,
+)
 from gpu.pytorch.llama import KV_TYPES, Batch, SlotRows, TorchLlama, expect_supported
-from gpu.pytorch.reach import UNTOUCHED, RowReach, TorchLora, Untouched
-from gpu.pytorch.statistics import UNWATCHED, Kept, Statistics, Watcher
-from gpu.reach import NOTHING, Reach
-from gpu.reference.sampler import choose
-from gpu.runner import DeviceInfo, Memory, RunnerLimits
-from gpu.step import FROM_GPU, Floats, Inspected, Look, Sample, Sampled, Step, StepResult
+from gpu.pytorch.statistics import NO_WATCHER, InspectionWatcher, StatsWatcher, Watcher
+from gpu.reference.sampler import sample_token
+from gpu.step import (
+    FROM_GPU,
+    Floats,
+    InspectionRequest,
+    InspectionResult,
+    Sample,
+    Sampled,
+    Step,
+    StepResult,
+)
 
 MAX_ROWS = 128
 
 
 class TorchRunner:
-    """A model on the CPU. Implements `gpu.runner.Runner`; `gpu_ms` is None, as there is no GPU, and
-    the times of a captured step are CPU time."""
+    """A model on the CPU, a `gpu.runner.Runner`. `gpu_ms` is None; the times of a captured step are
+    CPU times."""
 
     in_flight = 2
     dispatches_per_token = 0
-    products = "float"
+    activations = "f32"
 
     def __init__(
         self,
@@ -53,7 +68,7 @@ class TorchRunner:
         self.config = model.config
         self.model = model
         self.limits = RunnerLimits(
-            n_slots=n_slots,
+            slots=n_slots,
             context=shape.context,
             max_rows=MAX_ROWS,
             max_samples=MAX_ROWS,
@@ -70,12 +85,12 @@ class TorchRunner:
             software=True,
         )
         kv_bytes = model.keys.nbytes + model.values.nbytes
-        self.memory = Memory(weights=model.n_weight_bytes, kv_cache=kv_bytes, work=0)
+        self.memory = MemoryInfo(weights=model.n_weight_bytes, kv_cache=kv_bytes, work=0)
         n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
         self._tables = [torch.zeros(0, dtype=torch.int64) for _ in range(n_tables)]
         self._seen = np.zeros((n_tables, model.config.vocab_size), bool)
         self._last = np.zeros(n_tables, np.int64)
-        self._reaches: dict[int, Reach] = {}
+        self._active: dict[int, ActiveInterventions] = {}
         self.loras = tuple(lora.info for lora in loras)
         self.conversion = model.conversion
         self._loras = [TorchLora.of(lora) for lora in loras]
@@ -86,37 +101,38 @@ class TorchRunner:
     def load(
         cls,
         folder: str | Path,
+        options: LoadOptions,
         *,
-        dtype: str = "f32",
-        kv_dtype: str | None = None,
-        context: int | None = None,
-        kv_bytes: int | None = None,
-        n_slots: int = 4,
-        loras: Mapping[str, str | Path] | None = None,
         progress: Progress = lambda fraction, message: None,
     ) -> TorchRunner:
-        """Load a model folder. `dtype`, of `gpu.checkpoint.packing.FORMATS`, says how far weights
-        are rounded, `kv_dtype` (f32 or f16; None: as goes with `dtype`) how far keys and values;
-        computing stays float32; `loras`: folders of adapters by their names. Raises ModelError, and
-        DeviceError when `context` does not fit."""
+        """Load a model folder with weights rounded to `options.dtype` and keys and values to
+        `options.kv_dtype` (f32 or f16); computing stays float32. Raises ModelError, and DeviceError
+        if the context does not fit."""
+        dtype = options.dtype
         if dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
-        kv_dtype = kv_dtype or FORMATS[dtype].kv
+        kv_dtype = options.kv_dtype or FORMATS[dtype].kv
         if kv_dtype not in KV_TYPES:
             raise ModelError(
-                f"the torch backend keeps keys and values as {' or '.join(KV_TYPES)}, not "
+                f"the torch backend stores keys and values as {' or '.join(KV_TYPES)}, not "
                 f"{kv_dtype!r}; choose one of these, or the wgpu backend"
             )
         config = ModelConfig.from_folder(folder)
         expect_supported(config)
         checkpoint = Checkpoint.open(folder)
-        opened = open_loras(loras or {}, config, checkpoint)
-        shape = fit(config, kv_dtype, n_slots, context=context, budget_bytes=kv_bytes)
-        on_weights = loading(progress, checkpoint, config.tie_embeddings)
+        loras = open_loras(options.loras, config, checkpoint)
+        shape = fit_kv_cache(
+            config,
+            kv_dtype,
+            options.slots,
+            context=options.context,
+            kv_memory_bytes=options.kv_memory_bytes,
+        )
+        on_weights = weight_progress(progress, checkpoint, config.tie_embeddings)
         model = TorchLlama(
             config, checkpoint, dtype, kv_dtype, shape.n_blocks, shape.context, on_weights
         )
-        return cls(model, shape, kv_dtype, n_slots, opened)
+        return cls(model, shape, kv_dtype, options.slots, loras)
 
     # ---- the runner protocol ----------------------------------------------------------------
 
@@ -129,10 +145,10 @@ class TorchRunner:
     def copy_block(self, source: int, destination: int) -> None:
         self._thread.submit(self.model.copy_block, source, destination)
 
-    def set_reach(self, slot: int, reach: Reach | None) -> None:
-        reach = reach or NOTHING
-        reach.expect(self.config)
-        self._thread.submit(self._reaches.__setitem__, slot, reach)
+    def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
+        active = active or NONE_ACTIVE
+        active.validate(self.config)
+        self._thread.submit(self._active.__setitem__, slot, active)
 
     def submit(self, step: Step) -> None:
         self._pending.append(self._thread.submit(self._run, step))
@@ -145,21 +161,21 @@ class TorchRunner:
     def logits(self, step: Step) -> Floats:
         return self._thread.submit(self._logits, step).result()
 
-    def inspect(self, step: Step, look: Look) -> Inspected:
-        look.expect(step, self.limits.context)
-        return self._thread.submit(self._inspect, step, look).result()
+    def inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:
+        request.validate(step, self.limits.context)
+        return self._thread.submit(self._inspect, step, request).result()
 
     def profile(self, step: Step, repeat: int) -> None:
-        """There are no dispatches to time."""
+        """Return None: there are no dispatches to time."""
 
     def list_plan(self, n_rows: int, context: int) -> None:
-        """There is no plan."""
+        """Return None: there is no plan."""
 
     def peaks(self) -> None:
-        """There is no device to measure."""
+        """Return None: there is no device to measure."""
 
-    def warm_up(self, *, reach: bool = False) -> Iterator[None]:
-        """Nothing is compiled here."""
+    def warm_up(self, *, interventions: bool = False) -> Iterator[None]:
+        """Yield nothing: there is nothing to compile."""
         return iter(())
 
     def close(self) -> None:
@@ -170,31 +186,31 @@ class TorchRunner:
     def _begin_slot(self, slot: int, tokens: npt.NDArray[np.int64]) -> None:
         self._seen[slot] = False
         self._seen[slot, tokens] = True
-        self._reaches.pop(slot, None)
+        self._active.pop(slot, None)
 
     def _run(self, step: Step) -> StepResult:
-        statistics = Statistics(self.config.expert_layers) if step.capture else None
-        logits = self._logits(step, statistics or UNWATCHED)
+        statistics = StatsWatcher(self.config.expert_layers) if step.capture else None
+        logits = self._logits(step, statistics or NO_WATCHER)
         samples = tuple(self._choose(row, s) for row, s in zip(logits, step.samples, strict=True))
         if statistics is None:
             return StepResult(samples)
         statistics.mark()
         return StepResult(samples, statistics.captured())
 
-    def _logits(self, step: Step, watcher: Watcher = UNWATCHED) -> Floats:
+    def _logits(self, step: Step, watcher: Watcher = NO_WATCHER) -> Floats:
         sampled = torch.tensor([sample.row for sample in step.samples], dtype=torch.int64)
         logits: Floats = self.model.logits(self._batch(step), sampled, watcher).numpy()
         return logits
 
-    def _inspect(self, step: Step, look: Look) -> Inspected:
-        kept = Kept(look.keys)
-        self._logits(step, kept)
-        lens = self.model.read_out(kept.states[step.samples[0].row]) if look.lens else None
-        return Inspected(
-            attention=kept.attention.numpy() if look.keys is not None else None,
+    def _inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:
+        watcher = InspectionWatcher(request.keys)
+        self._logits(step, watcher)
+        lens = self.model.unembed(watcher.states[step.samples[0].row]) if request.lens else None
+        return InspectionResult(
+            attention=watcher.attention.numpy() if request.keys is not None else None,
             lens=lens.numpy() if lens is not None else None,
-            states=kept.states.numpy() if look.states else None,
-            routes=kept.routes if look.routes else None,
+            states=watcher.states.numpy() if request.states else None,
+            routes=watcher.routes if request.routes else None,
         )
 
     def _batch(self, step: Step) -> Batch:
@@ -207,17 +223,16 @@ class TorchRunner:
             SlotRows(torch.tensor(which), positions[which], self._tables[slot])
             for slot, which in places.items()
         ]
-        reach = self._reach(step)
-        return Batch(torch.tensor(ids), positions, slots, reach)
+        return Batch(torch.tensor(ids), positions, slots, self._hooks(step))
 
-    def _reach(self, step: Step) -> Untouched:
-        if not step.reach and not step.loras:
-            return UNTOUCHED
-        rows = [self._reaches.get(row.slot, NOTHING) for row in step.rows]
-        return RowReach(rows, self._loras if step.loras else ())
+    def _hooks(self, step: Step) -> InterventionHooks:
+        if not step.interventions and not step.loras:
+            return NO_INTERVENTIONS
+        rows = [self._active.get(row.slot, NONE_ACTIVE) for row in step.rows]
+        return RowInterventions(rows, self._loras if step.loras else ())
 
     def _choose(self, logits: Floats, sample: Sample) -> Sampled:
-        sampled = choose(logits, np.flatnonzero(self._seen[sample.slot]), sample)
+        sampled = sample_token(logits, np.flatnonzero(self._seen[sample.slot]), sample)
         self._last[sample.slot] = sampled.id
         self._seen[sample.slot, sampled.id] = True
         return sampled

@@ -1,4 +1,4 @@
-"""What is kept of a pass in PyTorch while it runs."""
+"""Statistics and states captured from a pass in PyTorch."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ import time
 import numpy as np
 import torch
 
-from gpu.step import Captured, Routes
+from gpu.step import Captured, ExpertChoices
 
 SlotWeights = tuple[torch.Tensor, torch.Tensor]
-"""Places of a sequence's rows in the step (n,), their attention weights (n, n_heads, n_context)."""
+"""Numbers of a sequence's rows in the step (n,), their attention weights (n, n_heads,
+n_context)."""
 
 
 class Watcher:
-    """Is told what happens in a pass and keeps nothing: a pass that nobody watches pays nothing."""
+    """Observer of a pass; this one captures nothing and costs nothing."""
 
     def add(self, kind: str, x: torch.Tensor) -> None:
-        """`x` (n_rows, hidden_size) is the residual stream: the "embedding", or "residual", the
-        stream after a layer."""
+        """Take the residual stream x (n_rows, hidden_size): `kind` "embedding", or "residual" after
+        a layer."""
 
     def add_update(self, kind: str, x: torch.Tensor, update: torch.Tensor) -> None:
-        """The "attention" or "mlp" of a layer adds `update` to the residual stream `x`, both
-        (n_rows, hidden_size)."""
+        """Take the `update` that "attention" or "mlp" adds to the residual stream x, both (n_rows,
+        hidden_size)."""
 
     def add_weights(self, weights: list[SlotWeights], n_rows: int) -> None:
-        """Attention weights of a layer."""
+        """Take the attention weights of a layer."""
 
     def add_experts(self, chosen: torch.Tensor, gates: torch.Tensor, norms: torch.Tensor) -> None:
-        """The experts that a layer with experts gave its rows to, their gates, and the lengths of
-        what they gave, all (n_rows, per_token)."""
+        """Take the experts of each row of a layer, their gates and the norms of their outputs, all
+        (n_rows, experts_per_token)."""
 
     def mark(self) -> None:
-        """Now ends the embedding, or an attention, or an MLP, or all."""
+        """Note the time: the embedding, an attention, an MLP or the whole pass ends."""
 
 
-UNWATCHED = Watcher()
+NO_WATCHER = Watcher()
 
 
-class Statistics(Watcher):
-    """Keeps what `Captured` holds, of a model with these `expert_layers`. Times are CPU time as it
-    passed."""
+class StatsWatcher(Watcher):
+    """Captures the statistics of `Captured`. Times are elapsed time on the CPU."""
 
     def __init__(self, expert_layers: tuple[int, ...] = ()) -> None:
         self._expert_layers = expert_layers
@@ -93,8 +93,9 @@ class Statistics(Watcher):
         )
 
 
-class Kept(Watcher):
-    """Keeps what `Inspected` is made of. `keys`: (first, n) of those whose weights are kept."""
+class InspectionWatcher(Watcher):
+    """Captures what an `InspectionResult` holds. `keys`: (first, n), the range of keys
+    whose attention weights are captured."""
 
     def __init__(self, keys: tuple[int, int] | None) -> None:
         self._keys = keys
@@ -120,11 +121,11 @@ class Kept(Watcher):
         self._routes.append((chosen, gates, norms))
 
     @property
-    def routes(self) -> Routes:
+    def routes(self) -> ExpertChoices:
         chosen, gates, norms = (
             torch.stack(parts, 1).numpy() for parts in zip(*self._routes, strict=True)
         )
-        return Routes(chosen.astype(np.uint32), gates, norms)
+        return ExpertChoices(chosen.astype(np.uint32), gates, norms)
 
     @property
     def states(self) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""NumPy twins of every operation, and the measures they are held to."""
+"""NumPy twins of every operation, and measures of divergence."""

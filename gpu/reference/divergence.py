@@ -1,4 +1,4 @@
-"""How well logits foretell tokens, and how far one set of logits is from another."""
+"""Loss of logits, and the divergence between two sets of logits."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from gpu.step import Floats
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """`kl`: mean over positions of KL(reference ‖ this) in nats; `same_top`: share of positions
-    with the same most likely token."""
+    """Divergence of logits from a reference.
+
+    kl        mean over positions of KL(reference ‖ this) in nats
+    same_top  share of positions with the same most likely token
+    """
 
     kl: float
     same_top: float
 
     @classmethod
     def of(cls, reference: Floats, logits: Floats) -> Divergence:
-        """Of logits (n_positions, vocab_size) of the same positions."""
+        """Compare logits (n_positions, vocab_size) of the same positions."""
         return cls(mean_kl(reference, logits), same_top(reference, logits))
 
     @classmethod
     def mean(cls, parts: Sequence[tuple[int, Divergence]]) -> Divergence:
-        """Of several sets of positions together, from how many each has and its own."""
+        """Combine (number of positions, divergence) of several sets of positions."""
         total = sum(n for n, _ in parts)
         return cls(
             sum(n * part.kl for n, part in parts) / total,
@@ -38,22 +41,27 @@ class Divergence:
 
 
 def mean_loss(logits: Floats, ids: Sequence[int]) -> float:
-    """Mean of −ln p(id) in nats over positions, p being the softmax of `logits` (n_positions,
-    vocab_size) and `ids` what came next at each; its exponential is the perplexity. Computed in
-    float64."""
+    """Return the mean of −ln p(id) in nats over positions; its exponential is the perplexity.
+
+    p is the softmax of `logits` (n_positions, vocab_size), `ids` the next token at each position.
+    Computed in float64.
+    """
     log_p = log_softmax(logits)
     return float(-log_p[np.arange(len(ids)), np.asarray(ids)].mean())
 
 
 def mean_kl(reference: Floats, logits: Floats) -> float:
-    """Kullback-Leibler divergence Σ p log(p / q) in nats, the mean over positions; p is the softmax
-    of `reference` (n_positions, vocab_size), q that of `logits`. Computed in float64."""
+    """Return the Kullback-Leibler divergence Σ p log(p / q) in nats, the mean over positions.
+
+    p is the softmax of `reference` (n_positions, vocab_size), q that of `logits`. Computed in
+    float64.
+    """
     log_p, log_q = (log_softmax(x) for x in _pair(reference, logits))
     return float((np.exp(log_p) * (log_p - log_q)).sum(1).mean())
 
 
 def same_top(reference: Floats, logits: Floats) -> float:
-    """The share of positions at which both have the same most likely token."""
+    """Return the share of positions at which both have the same most likely token."""
     reference, logits = _pair(reference, logits)
     return float((reference.argmax(1) == logits.argmax(1)).mean())
 
@@ -61,7 +69,7 @@ def same_top(reference: Floats, logits: Floats) -> float:
 def _pair(reference: Floats, logits: Floats) -> tuple[Floats, Floats]:
     if reference.shape != logits.shape or reference.ndim != 2 or not reference.size:
         raise ValueError(
-            "both should be logits (n_positions, vocab_size) of the same positions, but are "
+            "expected logits (n_positions, vocab_size) of the same positions, but got "
             f"{reference.shape} and {logits.shape}"
         )
     return reference, logits

@@ -1,76 +1,81 @@
-"""Mixtures of experts in NumPy and double precision: the twins of the ops in `gpu.ops.experts`.
+"""Mixtures of experts in NumPy and double precision: the twins of the ops in `gpu.ops.moe` and
+`gpu.ops.moe_routing`.
 
-A pair is a row and one of the experts it was given to: pair = row · per_token + k.
+An assignment is a row and one of its experts: assignment = row · experts_per_token + k.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gpu.reference.ops import ACTIVATIONS, Array, Ids, rms_norm
+from gpu.reference.ops import Array, Epilogue, Ids, Norm, rms_norm
 
 
-def choose_experts(logits: Array, per_token: int, normalised: bool) -> tuple[Ids, Array]:
-    """(ids, gates), each (n_rows, per_token), of logits (n_rows, n_experts): the largest first, of
-    equal ones the smaller id. Gates are those of a softmax over all experts or, `normalised`, over
-    those chosen."""
-    chosen = np.argsort(-logits, axis=1, kind="stable")[:, :per_token]
+def moe_topk(logits: Array, experts_per_token: int, norm_topk_prob: bool) -> tuple[Ids, Array]:
+    """Return (expert_ids, gates), each (n_rows, experts_per_token), of logits (n_rows, n_experts).
+
+    Largest logit first, the smaller id first among equals. Gates are a softmax over all experts or,
+    with `norm_topk_prob`, over the chosen ones.
+    """
+    expert_ids = np.argsort(-logits, axis=1, kind="stable")[:, :experts_per_token]
     masses = np.exp(logits - logits.max(axis=1, keepdims=True))
-    taken = np.take_along_axis(masses, chosen, axis=1)
-    gates: Array = taken / (taken if normalised else masses).sum(axis=1, keepdims=True)
-    return chosen, gates
+    chosen = np.take_along_axis(masses, expert_ids, axis=1)
+    gates: Array = chosen / (chosen if norm_topk_prob else masses).sum(axis=1, keepdims=True)
+    return expert_ids, gates
 
 
-def group_pairs(chosen: Ids, tile: int) -> tuple[Ids, Ids]:
-    """(order, tiles) of chosen (n_rows, per_token): pairs by expert, those of one in order; tiles
-    (n, 3) of (expert, first, end) in that order, `tile` pairs at most."""
-    of_pairs = chosen.reshape(-1)
-    order = np.argsort(of_pairs, kind="stable")
+def moe_permute(expert_ids: Ids, tile: int) -> tuple[Ids, Ids]:
+    """Return (order, tiles) of expert_ids (n_rows, experts_per_token).
+
+    order holds the assignments sorted by expert (stable). tiles (n, 3) are (expert, first, end) in
+    that order, at most `tile` assignments each.
+    """
+    by_assignment = expert_ids.reshape(-1)
+    order = np.argsort(by_assignment, kind="stable")
     tiles = []
-    for expert in np.unique(of_pairs):
-        places = np.flatnonzero(of_pairs[order] == expert)
+    for expert in np.unique(by_assignment):
+        places = np.flatnonzero(by_assignment[order] == expert)
         for first in range(places[0], places[-1] + 1, tile):
             tiles.append((expert, first, min(first + tile, places[-1] + 1)))
     return order, np.array(tiles)
 
 
-def experts(
+def moe_matmul(
     x: Array,
     weights: Array,
-    chosen: Ids,
+    expert_ids: Ids,
+    epilogue: Epilogue | None = None,
     *,
-    gain: Array | None = None,
-    eps: float = 0.0,
-    bias: Array | None = None,
-    activation: str | None = None,
-    gated: bool = False,
-    of_pairs: bool = False,
+    norm: Norm | None = None,
+    per_assignment: bool = False,
 ) -> Array:
-    """(n_pairs, …): act([rms_norm](x) · weightᵀ [+ bias]) with weights (n_experts, n, k) of each
-    pair's expert; x (n_rows, k) or, `of_pairs`, (n_pairs, k); bias (n_pairs, n). `gated` as in
-    `matmul`."""
-    act = ACTIVATIONS[activation] if activation else np.asarray
-    x = x if of_pairs else np.repeat(x, chosen.shape[1], axis=0)
-    if gain is not None:
-        x = rms_norm(x, gain, eps)
-    y: Array = np.einsum("pnk,pk->pn", weights[chosen.reshape(-1)], x)
-    if bias is not None:
-        y = y + bias
-    return act(y[:, 0::2]) * y[:, 1::2] if gated else act(y)
+    """Return epilogue([rms_norm](x) · weightᵀ) with the weight of each assignment's expert:
+    (n_assignments, …).
+
+    weights are (n_experts, n, k); x is (n_rows, k) or, with `per_assignment`, (n_assignments, k).
+    """
+    x = x if per_assignment else np.repeat(x, expert_ids.shape[1], axis=0)
+    if norm is not None:
+        x = rms_norm(x, norm.gain, norm.eps)
+    y: Array = np.einsum("pnk,pk->pn", weights[expert_ids.reshape(-1)], x)
+    return (epilogue or Epilogue()).apply(y)
 
 
-def combine_experts(
-    parts: Array,
+def moe_combine(
+    expert_out: Array,
     gates: Array,
     *,
     shared: Array | None = None,
     logit: Array | None = None,
     residual: Array | None = None,
 ) -> Array:
-    """[residual +] Σ gate · part over the pairs of a row [+ sigmoid(logit) · shared]; parts
-    (n_pairs, width), gates (n_rows, per_token), logit (n_rows,), the others (n_rows, width)."""
-    n_rows, per_token = gates.shape
-    y: Array = np.einsum("rk,rkn->rn", gates, parts.reshape(n_rows, per_token, -1))
+    """Return [residual +] Σ gate · expert_out over a row's assignments [+ sigmoid(logit) · shared].
+
+    expert_out is (n_assignments, width), gates (n_rows, experts_per_token), logit (n_rows,), the
+    rest (n_rows, width).
+    """
+    n_rows, experts_per_token = gates.shape
+    y: Array = np.einsum("rk,rkn->rn", gates, expert_out.reshape(n_rows, experts_per_token, -1))
     if shared is not None and logit is not None:
         y = y + shared / (1 + np.exp(-logit))[:, None]
     return y if residual is None else residual + y

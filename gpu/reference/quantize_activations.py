@@ -1,4 +1,4 @@
-"""Rows rounded to bytes in double precision: what gpu/shaders/to_bytes.wgsl leaves."""
+"""int8 activations in double precision: the twin of shaders/quantize_activations.wgsl."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Array = npt.NDArray[np.float64]
 
 BLOCK = 32
 HALF = 16
-"""Numbers that share a scale."""
+"""Numbers with one scale."""
 
 
 def halves(x: Array, *, even_odd: bool) -> Array:
-    """(…, k) → (…, blocks, 2, 16), k padded with zeros to blocks: the first 16 numbers of each and
-    the others or, `even_odd`, the even ones and the odd ones."""
+    """Return x (…, k) as (…, blocks, 2, 16), padded with zeros to whole blocks: the first 16
+    numbers of each block and the rest or, with `even_odd`, the even ones and the odd ones."""
     padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % BLOCK)])
     if even_odd:
         return padded.reshape(*x.shape[:-1], -1, HALF, 2).swapaxes(-1, -2)
@@ -22,27 +22,27 @@ def halves(x: Array, *, even_odd: bool) -> Array:
 
 
 def in_order(parts: Array, k: int, *, even_odd: bool) -> Array:
-    """The inverse of `halves`."""
+    """Invert `halves`: (…, blocks, 2, 16) to (…, k)."""
     rows = parts.swapaxes(-1, -2) if even_odd else parts
     return rows.reshape(*parts.shape[:-3], -1)[..., :k]
 
 
 def scales(parts: Array) -> Array:
-    """(…, 2, 16) → (…, 2): the largest |x| / 127. number = byte · scale, as in llama.cpp's q8_1, of
-    which blocks of 32 share one in float16."""
+    """Return the largest |x| / 127 of (…, 2, 16): (…, 2). number = byte · scale, as in llama.cpp's
+    q8_1, which has one float16 scale per 32."""
     found: Array = np.abs(parts).max(-1) / 127
     return found
 
 
-def to_bytes(x: Array, *, even_odd: bool) -> tuple[Array, Array]:
-    """(…, k) → the nearest whole numbers, of two as near the even one, (…, blocks, 2, 16), and
-    their scales (…, blocks, 2)."""
+def quantize_activations(x: Array, *, even_odd: bool) -> tuple[Array, Array]:
+    """Return the nearest integers (…, blocks, 2, 16), ties to even, and the scales (…, blocks, 2)
+    of x (…, k)."""
     parts = halves(x, even_odd=even_odd)
     scale = scales(parts)
     return np.rint(parts / np.where(scale > 0, scale, 1)[..., None]), scale
 
 
-def as_rounded(x: Array, *, even_odd: bool) -> Array:
-    """(…, k): the numbers that products of bytes compute with."""
-    whole, scale = to_bytes(x, even_odd=even_odd)
+def round_trip(x: Array, *, even_odd: bool) -> Array:
+    """Return x (…, k) as int8 matmuls compute with it."""
+    whole, scale = quantize_activations(x, even_odd=even_odd)
     return in_order(whole * scale[..., None], x.shape[-1], even_odd=even_odd)

@@ -1,9 +1,9 @@
-"""The sampler in NumPy, double precision: what every other sampler here must agree with.
+"""The sampler in NumPy and double precision: the reference of every other sampler.
 
-Repetition penalty → temperature → top-k → top-p → min-p → draw. The three filters are thresholds
-on the scaled logit; tokens that tie with a threshold survive with it. The draw is the inverse of
-the cumulative distribution over the survivors, most likely first, ties by id, at a number that
-depends on (seed, index) alone.
+Repetition penalty → temperature → top-k → top-p → min-p → draw. The three filters are thresholds on
+the scaled logit; tokens that tie with a threshold survive. The draw inverts the cumulative
+distribution of the survivors, most likely first, ties by id, at a number that depends on (seed,
+index) alone.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PHILOX_ROUNDS = 10
 
 
 def philox(key: tuple[int, int], counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Four random 32-bit words by Philox-4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel
-    random numbers: as easy as 1, 2, 3")."""
+    """Return four random 32-bit words by Philox-4x32-10 (Salmon, Moraes, Dror, Shaw 2011,
+    "Parallel random numbers: as easy as 1, 2, 3")."""
     k0, k1 = key
     c0, c1, c2, c3 = counter
     for _ in range(PHILOX_ROUNDS):
@@ -40,23 +40,23 @@ def philox(key: tuple[int, int], counter: tuple[int, int, int, int]) -> tuple[in
 
 
 def uniform(seed: int, index: int) -> float:
-    """The number in [0, 1) that draws token `index` of a run: a multiple of 2^-24, so that single
-    precision holds it exactly. `seed` has 64 bits, `index` 32."""
+    """Return the number in [0, 1) that draws token `index` of a run: a multiple of 2^-24, exact in
+    float32. `seed` has 64 bits, `index` 32."""
     word = philox((seed & WORD, seed >> 32), (index, 0, 0, 0))[0]
     return (word >> 8) * 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What the settings make of one row of logits. Arrays are (vocab_size,).
+    """Distribution of one row of logits before and after the filters. Arrays are (vocab_size,).
 
     order   all ids, most likely first, ties by id
     scaled  logits after repetition penalty and temperature (greedy: temperature 1)
     before  their softmax
-    cut     index into `CUTS`: the first filter that removed the token, 0 if none did
-    kept    which tokens the draw chooses from: those not cut; greedy: the most likely alone
+    cut     index into `CUTS`: the first filter that removed the token, 0 for none
+    kept    survivors: tokens not cut; greedy: the most likely one only
     after   probability of the draw
-    mass    probability (`before`) kept, and cut by top-k, top-p, min-p; greedy: all of it is kept
+    mass    probability (`before`) of the survivors, cut by top-k, top-p, min-p; greedy: 1, 0, 0, 0
     """
 
     order: npt.NDArray[np.intp]
@@ -68,9 +68,9 @@ class Distribution:
     mass: tuple[float, float, float, float]
 
 
-def scale(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Doubles:
-    """Logits (vocab_size,) after repetition penalty and temperature (greedy: temperature 1): what
-    shaders/sample_keys.wgsl ranks tokens by. `seen`: ids in the context so far, in any order."""
+def scale_logits(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Doubles:
+    """Return logits (vocab_size,) after repetition penalty and temperature (greedy: 1), by which
+    shaders/logit_sort_keys.wgsl ranks tokens. `seen`: ids in the context, in any order."""
     scaled = np.array(logits, np.float64)
     ids = np.unique(np.asarray(seen, np.int64))
     penalty = sample.repetition_penalty
@@ -79,9 +79,9 @@ def scale(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Doubles
 
 
 def distribution(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Distribution:
-    """Apply the settings of `sample` to `logits` (vocab_size,). `seen`: ids in the context so far,
-    in any order, for the repetition penalty."""
-    scaled = scale(logits, seen, sample)
+    """Apply the settings of `sample` to `logits` (vocab_size,). `seen`: ids in the context, in any
+    order, for the repetition penalty."""
+    scaled = scale_logits(logits, seen, sample)
     order = np.argsort(-scaled, kind="stable")
     before = softmax(scaled)
     cut = np.zeros(len(scaled), np.int8)
@@ -108,16 +108,16 @@ def distribution(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> 
 
 
 def draw(chances: Distribution, u: float) -> int:
-    """The survivor at which the cumulative probability, most likely first, passes `u`."""
+    """Return the survivor at which the cumulative probability, most likely first, exceeds `u`."""
     survivors = chances.order[chances.kept[chances.order]]
     cumulative = np.cumsum(chances.after[survivors])
     place = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
-    return int(survivors[min(place, len(survivors) - 1)])  # past the end when logits are NaN
+    return int(survivors[min(place, len(survivors) - 1)])  # past the end if logits are NaN
 
 
-@np.errstate(invalid="ignore")  # logits that are not numbers show in the log-probability
-def choose(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Sampled:
-    """Choose a token and tell how: the twin of shaders/sample.wgsl. Arguments as `distribution`."""
+@np.errstate(invalid="ignore")  # NaN logits show in the log-probability
+def sample_token(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Sampled:
+    """Choose a token and report how: the twin of shaders/sample.wgsl."""
     chances = distribution(logits, seen, sample)
     u = 0.0 if sample.temperature == 0 else uniform(sample.seed, sample.index)
     id = draw(chances, u)

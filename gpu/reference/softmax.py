@@ -1,4 +1,4 @@
-"""Logits as distributions, in double precision, over the last dimension."""
+"""Softmax and entropy in double precision, over the last dimension."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 def log_softmax(logits: npt.ArrayLike) -> Doubles:
-    """Natural logarithms of the probabilities; same shape."""
+    """Return natural logarithms of the probabilities; same shape."""
     values = np.asarray(logits, np.float64)
     shifted = values - values.max(-1, keepdims=True)
     normalised: Doubles = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
@@ -17,7 +17,7 @@ def log_softmax(logits: npt.ArrayLike) -> Doubles:
 
 
 def softmax(logits: npt.ArrayLike) -> Doubles:
-    """Probabilities; same shape."""
+    """Return probabilities; same shape."""
     values = np.asarray(logits, np.float64)
     shares = np.exp(values - values.max(-1, keepdims=True))
     normalised: Doubles = shares / shares.sum(-1, keepdims=True)
@@ -25,7 +25,7 @@ def softmax(logits: npt.ArrayLike) -> Doubles:
 
 
 def entropy(probabilities: Doubles) -> Doubles:
-    """Σ −p log₂ p in bits (Shannon 1948); the last dimension is summed. Zeros add nothing."""
+    """Return Σ −p log₂ p in bits (Shannon 1948) over the last dimension; zeros add nothing."""
     logs = np.log2(probabilities, where=probabilities > 0, out=np.zeros_like(probabilities))
     summed: Doubles = -(probabilities * logs).sum(-1)
     return summed

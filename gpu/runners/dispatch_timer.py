@@ -1,4 +1,4 @@
-"""How long each dispatch of a plan takes on the GPU.
+"""GPU time of each dispatch of a plan.
 
 Where the device takes times inside a pass, the plan runs as it always does with a time after every
 dispatch. Elsewhere every dispatch is a pass of its own, submitted and waited for alone: those times

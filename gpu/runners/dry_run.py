@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.checkpoint.packing import FORMATS
-from gpu.checkpoint.reader import Checkpoint, Progress, loading
+from gpu.checkpoint.reader import Checkpoint, Progress, weight_progress
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
@@ -31,7 +31,7 @@ def expect_loadable(
         raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
     config, checkpoint = ModelConfig.from_folder(path), Checkpoint.open(path)
     memory = _NoMemory()
-    on_weights = loading(progress, checkpoint, config.tie_embeddings, "checking")
+    on_weights = weight_progress(progress, checkpoint, config.tie_embeddings, "checking")
     MODELS[config.model_type](
         config, _Reader(checkpoint, memory, dtype, on_weights), memory, CONTEXT
     )
@@ -59,10 +59,8 @@ class _NoMemory(Memory):
     """Holds nothing, however much it is given."""
 
     def __init__(self) -> None:
-        row_after_row = SimpleNamespace(software=False)
-        self.device: Any = SimpleNamespace(
-            max_binding_bytes=1 << 62, info=row_after_row, weights_in_textures=False
-        )
+        policy = SimpleNamespace(interleaves_weights=False, weights_in_textures=False)
+        self.device: Any = SimpleNamespace(max_binding_bytes=1 << 62, policy=policy)
         self.n_bytes: Counter[Purpose] = Counter()
 
     def zeros(

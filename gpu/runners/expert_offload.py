@@ -3,7 +3,7 @@ the host reads which experts were chosen, brings those that are missing, and the
 
 Where a layer's rows want more experts than it has slots, its products run several times, each time
 for the experts that are there: what the pairs of others gave is left standing
-(`gpu.ops.experts`). A pair's product is the same bits wherever its weights lie, so the results are
+(`gpu.ops.moe`). A pair's product is the same bits wherever its weights lie, so the results are
 those of a model that is there as a whole.
 """
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from gpu.models.mixture import Mixture
-from gpu.ops.experts import NOWHERE
+from gpu.models.layer import Moe
+from gpu.ops.moe import NOT_RESIDENT
 from gpu.ops.step_buffer import MAX_ROWS
-from gpu.plans.book import PlanKey, RecordedPlan
+from gpu.plans.plan_cache import PlanKey, RecordedPlan
 from gpu.runners.expert_slots import ExpertSlots, Round
 from gpu.step import ExpertUse
 from gpu.webgpu.buffers import Memory
@@ -26,7 +26,7 @@ from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import Copy, PassDispatch, StepCommands
 from gpu.webgpu.plan import Dispatch, Plan
 
-CHOICE, PRODUCTS = "choose_experts", "experts"
+CHOICE, PRODUCTS = "moe_topk", "moe_matmul"
 """The shader that says which are wanted, and the one that reads their weights."""
 
 Segment = tuple[PassDispatch, ...]
@@ -35,7 +35,7 @@ Segment = tuple[PassDispatch, ...]
 @dataclass(frozen=True, slots=True)
 class Stop:
     """A layer in a plan. `before`: what runs up to its routing, whose result is copied, from the
-    products of the layer before on; `products`: these alone."""
+    products of the layer before on; `activations`: these alone."""
 
     layer: int
     before: Any
@@ -45,20 +45,20 @@ class Stop:
 class ExpertOffload:
     """The experts of one model in the slots of its layers. Used by one thread."""
 
-    def __init__(self, memory: Memory, mixtures: Mapping[int, Mixture], per_token: int) -> None:
-        """`mixtures`: by layer; `per_token`: experts that a row is given to."""
+    def __init__(self, memory: Memory, moes: Mapping[int, Moe], experts_per_token: int) -> None:
+        """`moes`: by layer; `experts_per_token`: experts that a row is given to."""
         self._memory = memory
-        self._mixtures = mixtures
-        self._per_token = per_token
-        self._layer_of = {mixture.slots.name: i for i, mixture in mixtures.items()}
-        self._slots = {i: ExpertSlots(of.gate_up.n_slots) for i, of in mixtures.items()}
+        self._moes = moes
+        self._per_token = experts_per_token
+        self._layer_of = {moe.slots.name: i for i, moe in moes.items()}
+        self._slots = {i: ExpertSlots(of.gate_up.n_slots) for i, of in moes.items()}
         self._calls = open_calls(memory.device)
-        n_bytes = 4 * MAX_ROWS * per_token
+        n_bytes = 4 * MAX_ROWS * experts_per_token
         self._routed = self._calls.readback(n_bytes, "routed")
         memory.n_bytes["work"] += n_bytes
         self._stops: dict[PlanKey, list[Stop]] = {}
 
-    def run_to_last(self, recorded: RecordedPlan, n_rows: int) -> ExpertUse:
+    def run_offloaded(self, recorded: RecordedPlan, n_rows: int) -> ExpertUse:
         """Run a plan up to what `rest` gives, for the first `n_rows` rows; blocks."""
         if recorded.key not in self._stops:
             self._stops[recorded.key] = self._cut(recorded.plan)
@@ -74,7 +74,7 @@ class ExpertOffload:
         return used
 
     def rest(self, plan: Plan) -> Segment:
-        """What is left of a plan, from the products of its last layer with experts on."""
+        """Return the rest of a plan, from the expert products of its last MoE layer on."""
         first = max((run.start for run in _products(plan)), default=0)
         return tuple(dispatch.in_pass for dispatch in plan.dispatches[first:])
 
@@ -82,7 +82,7 @@ class ExpertOffload:
         stops, first = [], 0
         for run in _products(plan):
             of_layer = plan.dispatches[run]
-            chosen = _last(CHOICE, plan.dispatches[: run.start]).tensors["chosen"]
+            chosen = _last(CHOICE, plan.dispatches[: run.start]).tensors["expert_ids"]
             copy = Copy(chosen.buffer, chosen.n_bytes, 0, chosen.offset)
             before = plan.dispatches[first : run.start]
             stops.append(
@@ -104,21 +104,21 @@ class ExpertOffload:
     def _use(self, layer: int, rounds: list[Round]) -> ExpertUse:
         n_wanted = sum(len(part.places) for part in rounds)
         n_brought = sum(len(part.loads) for part in rounds)
-        expert_bytes = sum(stack.expert_bytes for stack in self._mixtures[layer].stacks)
+        expert_bytes = sum(stack.expert_bytes for stack in self._moes[layer].stacks)
         return ExpertUse(n_wanted - n_brought, n_brought, n_brought * expert_bytes)
 
     def _bring(self, layer: int, part: Round) -> None:
-        mixture = self._mixtures[layer]
+        moe = self._moes[layer]
         for expert in part.loads:
-            for stack in mixture.stacks:
-                stack.bring(self._memory, expert, part.places[expert])
-        table = np.full(mixture.slots.shape, NOWHERE, np.uint32)
+            for stack in moe.stacks:
+                stack.upload(self._memory, expert, part.places[expert])
+        table = np.full(moe.slots.shape, NOT_RESIDENT, np.uint32)
         table[list(part.places)] = list(part.places.values())
-        self._memory.write(mixture.slots, table)
+        self._memory.write(moe.slots, table)
 
 
 def _products(plan: Plan) -> list[slice]:
-    """Where the products of each layer's experts lie in a plan, with what adapters add to them."""
+    """Return the dispatches of each layer's expert products in a plan, with their adapters'."""
     runs: list[slice] = []
     for at, dispatch in enumerate(plan.dispatches):
         if dispatch.kernel.name == CHOICE:

@@ -1,4 +1,4 @@
-"""Carries out a `Look` on a GPU: its step runs again, through plans that keep more.
+"""Carries out a `InspectionRequest` on a GPU: its step runs again, through plans that keep more.
 
 What exceeds the memory kept for it is split, rows into several steps and keys into ranges, one pass
 for each. Rows run in the order of their positions, so that each finds the keys before it.
@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from gpu.config import ModelConfig
 from gpu.errors import InvalidRequest
-from gpu.models.workspace import States, Weights
-from gpu.plans.book import PlanBook, RecordedPlan, StepTensors
+from gpu.models.workspace import AttentionCapture, States
+from gpu.plans.plan_cache import PlanCache, RecordedPlan, StepTensors
 from gpu.runners.step_queue import StepQueue
-from gpu.step import Floats, Inspected, Look, Routes, Sample, Step
+from gpu.step import ExpertChoices, Floats, InspectionRequest, InspectionResult, Sample, Step
 from gpu.webgpu.buffers import Memory, Tensor
 
 LENS_SAMPLES = 4
@@ -29,13 +29,13 @@ Places = npt.NDArray[np.intp]
 """Of rows in a step."""
 
 
-class LookPasses:
+class InspectionPasses:
     """The looks at one model. No steps may be in flight."""
 
     def __init__(
         self,
         config: ModelConfig,
-        plans: PlanBook,
+        plans: PlanCache,
         queue: StepQueue,
         tensors: StepTensors,
         memory: Memory,
@@ -46,13 +46,15 @@ class LookPasses:
         self._tensors = tensors
         self._memory = memory
 
-    def run(self, step: Step, look: Look) -> Inspected:
-        """What `look` keeps of `step`. Raises InvalidRequest when not even one row's attention to
-        one key can be kept."""
-        attention = self._attention(step, *look.keys) if look.keys is not None else None
-        states = self._all_states(step) if look.states else None
-        lens = self._lens(step) if look.lens else None
-        return Inspected(attention, lens, states, self._routes(step) if look.routes else None)
+    def run(self, step: Step, request: InspectionRequest) -> InspectionResult:
+        """What `request` keeps of `step`. Raises InvalidRequest when not even one row's attention
+        to one key can be kept."""
+        attention = self._attention(step, *request.keys) if request.keys is not None else None
+        states = self._all_states(step) if request.states else None
+        lens = self._lens(step) if request.lens else None
+        return InspectionResult(
+            attention, lens, states, self._routes(step) if request.routes else None
+        )
 
     def first_plans(self) -> list[RecordedPlan]:
         """Plans whose kernels the first look will need."""
@@ -74,9 +76,9 @@ class LookPasses:
         found = np.empty((len(step.rows), n_layers, n_heads, n), np.float32)
         for rows, part in _parts(step, room // n_heads):
             recorded = self._plans.plan(
-                len(rows), 0, "weights", part.context, part.reach, part.loras
+                len(rows), 0, "weights", part.context, part.interventions, part.loras
             )
-            weights = recorded.instruments.weights
+            weights = recorded.instruments.attention
             assert weights is not None
             at_once = room // (len(rows) * n_heads)
             for at in range(0, n, at_once):
@@ -87,7 +89,7 @@ class LookPasses:
                 found[rows, :, :, keys] = self._read_weights(weights, len(rows), int(asked[1]))
         return found
 
-    def _read_weights(self, weights: Weights, n_rows: int, n_keys: int) -> Floats:
+    def _read_weights(self, weights: AttentionCapture, n_rows: int, n_keys: int) -> Floats:
         """(n_rows, n_layers, n_heads, n_keys)"""
         layers = self._memory.read(weights.layers)
         n_heads = self._config.n_heads
@@ -97,22 +99,24 @@ class LookPasses:
 
     # ---- experts ----------------------------------------------------------------------------
 
-    def _routes(self, step: Step) -> Routes:
+    def _routes(self, step: Step) -> ExpertChoices:
         experts, layers = self._config.experts, self._config.expert_layers
         if experts is None:
             raise InvalidRequest(f"{self._config.model_type} models have no experts", "routes")
-        n_rows, per_token = len(step.rows), experts.per_token
-        recorded = self._plans.plan(n_rows, 0, "routes", step.context, step.reach, step.loras)
+        n_rows, experts_per_token = len(step.rows), experts.experts_per_token
+        recorded = self._plans.plan(
+            n_rows, 0, "routes", step.context, step.interventions, step.loras
+        )
         self._queue.run(recorded, step)
-        routed = recorded.instruments.routed
+        routed = recorded.instruments.routing_capture
         assert routed is not None
 
         def read(tensor: Tensor) -> npt.NDArray[Any]:
-            """(n_rows, n_expert_layers, per_token)"""
-            used = self._memory.read(tensor)[:, : n_rows * per_token]
-            return used.reshape(len(layers), n_rows, per_token).swapaxes(0, 1)
+            """(n_rows, n_expert_layers, experts_per_token)"""
+            used = self._memory.read(tensor)[:, : n_rows * experts_per_token]
+            return used.reshape(len(layers), n_rows, experts_per_token).swapaxes(0, 1)
 
-        return Routes(read(routed.chosen), read(routed.gates), read(routed.lengths))
+        return ExpertChoices(read(routed.chosen), read(routed.gates), read(routed.lengths))
 
     # ---- the residual stream ----------------------------------------------------------------
 
@@ -128,7 +132,7 @@ class LookPasses:
 
     def _keep_states(self, step: Step) -> States:
         recorded = self._plans.plan(
-            len(step.rows), 0, "states", step.context, step.reach, step.loras
+            len(step.rows), 0, "states", step.context, step.interventions, step.loras
         )
         self._queue.run(recorded, step)
         states = recorded.instruments.states

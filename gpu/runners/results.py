@@ -6,15 +6,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.config import ModelConfig
+from gpu.ops.layer_stats import STATS_PER_LAYER, n_stats
 from gpu.ops.sampling import RESULT_WORDS
-from gpu.ops.statistics import STATS_PER_LAYER, n_stats
 from gpu.step import CUTS, N_CANDIDATES, Candidate, Captured, Floats, Sampled, Times
 
 HEADER_WORDS = 12
 
 
 def parse_samples(data: bytes, n_samples: int) -> tuple[Sampled, ...]:
-    """What shaders/sample.wgsl wrote for the first `n_samples` samples."""
+    """Return the first `n_samples` samples that shaders/sample.wgsl wrote."""
     words = np.frombuffer(data, np.uint32, n_samples * RESULT_WORDS)
     words = words.reshape(n_samples, RESULT_WORDS)
     floats = words.view(np.float32)
@@ -92,11 +92,11 @@ def parse_captured(
 def _routing(
     data: bytes, config: ModelConfig, n_rows: int, stride: int
 ) -> tuple[npt.NDArray[np.uint32] | None, Floats | None]:
-    """Ids and gates, (n_rows, n_expert_layers, per_token) each."""
+    """Ids and gates, (n_rows, n_expert_layers, experts_per_token) each."""
     experts, n_layers = config.experts, len(config.expert_layers)
     if experts is None or not n_layers:
         return None, None
     words = np.frombuffer(data, np.uint32, 2 * n_layers * stride).reshape(2, n_layers, stride)
-    both = words[:, :, : n_rows * experts.per_token]
+    both = words[:, :, : n_rows * experts.experts_per_token]
     chosen, gates = both.reshape(2, n_layers, n_rows, -1).swapaxes(1, 2).copy()
     return chosen, gates.view(np.float32)

@@ -2,8 +2,8 @@
 
 Submitting writes one uniform buffer, replays a recorded plan into one compute pass, copies the
 results to a readback buffer and submits once. Collecting waits for that submission alone, so later
-steps keep the GPU busy meanwhile. What a step needs is made once: a ring of lanes (a readback
-buffer and what is known of the step in it), and each plan's commands.
+steps keep the GPU busy meanwhile. What a step needs is made once: a ring of readback slots (a
+readback buffer and what is known of the step in it), and each plan's commands.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from gpu.kv.pools import KvPools
 from gpu.ops.step_buffer import STEP_BYTES, pack_step
-from gpu.plans.book import PlanKey, RecordedPlan, StepTensors
+from gpu.plans.plan_cache import PlanKey, RecordedPlan, StepTensors
 from gpu.runners.dispatch_timer import DispatchTimer
 from gpu.runners.expert_offload import ExpertOffload
 from gpu.step import ExpertUse, Step, Times
@@ -27,10 +27,10 @@ from gpu.webgpu.commands import Copy, StepCommands
 from gpu.webgpu.plan import Dispatch
 from gpu.webgpu.timestamps import FIRST_MARK, Timestamps
 
-NOTHING = Step(())
+EMPTY_STEP = Step(())
 
 
-class Lane:
+class ReadbackSlot:
     """A readback buffer and the step whose results it gets."""
 
     __slots__ = (
@@ -48,7 +48,7 @@ class Lane:
 
     def __init__(self, readback: Any) -> None:
         self.readback = readback
-        self.step = NOTHING
+        self.step = EMPTY_STEP
         self.n_queries = 0
         self.experts: ExpertUse | None = None
         self.encode_ms = 0.0
@@ -58,11 +58,11 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What came back of a step: its lane (valid until the next submission), the bytes of its
-    results, its GPU times in ms by the device's clock (begin, end, marks), and how long the host
-    waited and read."""
+    """What came back of a step: its readback_slot (valid until the next submission), the bytes of
+    its results, its GPU times in ms by the device's clock (begin, end, marks), and how long the
+    host waited and read."""
 
-    lane: Lane
+    readback_slot: ReadbackSlot
     data: bytes
     times: Times | None
     wait_ms: float
@@ -93,9 +93,9 @@ class StepQueue:
         self._prepared: dict[tuple[PlanKey, int], Any] = {}
         self._started: set[int] = set()  # kernels that have run, by their identity
         self._free = deque(
-            Lane(self._calls.readback(result_bytes, f"readback{i}")) for i in range(depth)
+            ReadbackSlot(self._calls.readback(result_bytes, f"readback{i}")) for i in range(depth)
         )
-        self._in_flight: deque[Lane] = deque()
+        self._in_flight: deque[ReadbackSlot] = deque()
         n_times = self._timestamps.n_bytes if self._timestamps else 0
         memory.n_bytes["work"] += depth * result_bytes + n_times
 
@@ -108,42 +108,44 @@ class StepQueue:
         asked = time.perf_counter()
         n_queries = self._n_queries(recorded, marks)
         prepared = self._prepare(recorded, n_queries)
-        lane = self._free.popleft()
+        readback_slot = self._free.popleft()
         self._write(pack_step(step, self._step_bytes, self._blocks))
-        lane.experts = self._run_to_last(recorded, step)
-        lane.n_queries = n_queries
+        readback_slot.experts = self._run_offloaded(recorded, step)
+        readback_slot.n_queries = n_queries
         began = time.perf_counter()
-        encoder = self._calls.record(prepared, lane.readback)
+        encoder = self._calls.record(prepared, readback_slot.readback)
         walked = time.perf_counter()
         commands = self._calls.finish(encoder)
         encoded = time.perf_counter()
-        self._calls.submit(commands, lane.readback)
-        lane.recorded, lane.step = recorded, step
-        lane.encode_ms = (encoded - began) * 1e3
-        lane.finish_ms = (encoded - walked) * 1e3
-        lane.submit_ms = (time.perf_counter() - encoded + began - asked) * 1e3
-        self._in_flight.append(lane)
+        self._calls.submit(commands, readback_slot.readback)
+        readback_slot.recorded, readback_slot.step = recorded, step
+        readback_slot.encode_ms = (encoded - began) * 1e3
+        readback_slot.finish_ms = (encoded - walked) * 1e3
+        readback_slot.submit_ms = (time.perf_counter() - encoded + began - asked) * 1e3
+        self._in_flight.append(readback_slot)
 
     def collect(self) -> Collected:
         """The oldest step's results; blocks until it is done."""
-        lane = self._in_flight.popleft()
+        readback_slot = self._in_flight.popleft()
         began = time.perf_counter()
-        lane.readback.wait()
+        readback_slot.readback.wait()
         waited = time.perf_counter()
-        recorded = lane.recorded
-        data = lane.readback.read(recorded.n_bytes)
-        self._free.append(lane)
+        recorded = readback_slot.recorded
+        data = readback_slot.readback.read(recorded.n_bytes)
+        self._free.append(readback_slot)
         times = None
-        if self._timestamps and lane.n_queries:
-            times = self._timestamps.milliseconds(data, lane.n_queries, recorded.query_at)
+        if self._timestamps and readback_slot.n_queries:
+            times = self._timestamps.milliseconds(data, readback_slot.n_queries, recorded.query_at)
         read_ms = (time.perf_counter() - waited) * 1e3
-        return Collected(lane, data, times, lane.submit_ms + (waited - began) * 1e3, read_ms)
+        return Collected(
+            readback_slot, data, times, readback_slot.submit_ms + (waited - began) * 1e3, read_ms
+        )
 
     def run(self, recorded: RecordedPlan, step: Step) -> None:
         """Run a step without reading its results, and wait for everything submitted."""
         prepared = self._prepare(recorded, self._n_queries(recorded))
         self._write(pack_step(step, self._step_bytes, self._blocks))
-        self._run_to_last(recorded, step)
+        self._run_offloaded(recorded, step)
         self._calls.submit(self._calls.encode(prepared))
         self._calls.wait()
 
@@ -172,15 +174,15 @@ class StepQueue:
             return False
         prepared = self._calls.prepare(StepCommands(((dispatch.in_pass,),)))
         self._started.add(id(dispatch.kernel))
-        self._write(pack_step(NOTHING, self._step_bytes, self._blocks))
+        self._write(pack_step(EMPTY_STEP, self._step_bytes, self._blocks))
         self._calls.submit(self._calls.encode(prepared))
         return True
 
-    def _run_to_last(self, recorded: RecordedPlan, step: Step) -> ExpertUse | None:
+    def _run_offloaded(self, recorded: RecordedPlan, step: Step) -> ExpertUse | None:
         """What runs before the commands that `_commands` gives; None: nothing."""
         if self._offload is None:
             return None
-        return self._offload.run_to_last(recorded, len(step.rows))
+        return self._offload.run_offloaded(recorded, len(step.rows))
 
     def _n_queries(self, recorded: RecordedPlan, marks: bool = True) -> int:
         """GPU times are of one pass: where a step takes several there are none."""

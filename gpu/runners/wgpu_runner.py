@@ -7,7 +7,7 @@ is matched to its plan, and the bytes that come back become a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,39 +16,34 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.kept import Kept, kept_weights
 from gpu.checkpoint.packing import FORMATS
-from gpu.checkpoint.reader import Checkpoint, Progress, WeightSource, loading
+from gpu.checkpoint.reader import Checkpoint, Progress, WeightSource, weight_progress
+from gpu.checkpoint.weight_cache import WeightCache, open_weight_cache
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
-from gpu.kv.blocks import BLOCK_TOKENS, block_bytes, fit
+from gpu.info import DeviceInfo, MemoryInfo, RunnerLimits
+from gpu.interventions.active import ActiveInterventions
+from gpu.kv.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit_kv_cache
 from gpu.kv.pools import KvPools
+from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.lora.adapter import Lora, open_loras
 from gpu.models.decoder import Decoder
-from gpu.models.mixture import MixtureLlama
 from gpu.models.registry import MODELS
 from gpu.ops.step_buffer import MAX_ROWS, MAX_SAMPLES
-from gpu.plans.book import PlanBook, RecordedPlan, StepTensors
-from gpu.plans.cost import StepSize
-from gpu.plans.lora_tables import LoraTables
-from gpu.plans.view import listed
-from gpu.reach import Reach
-from gpu.runner import Memory, RunnerLimits
+from gpu.plans.cost import step_size
+from gpu.plans.lora_buffers import LoraBuffers
+from gpu.plans.plan_cache import PlanCache, RecordedPlan, StepTensors
+from gpu.plans.report_builder import plan_report
 from gpu.runners.expert_offload import ExpertOffload
-from gpu.runners.look_passes import LookPasses
+from gpu.runners.inspection_passes import InspectionPasses
 from gpu.runners.results import parse_captured, parse_samples
 from gpu.runners.step_queue import Collected, StepQueue
-from gpu.step import Captured, Floats, Inspected, Look, Step, StepResult
-from gpu.tuning.probe import tuned
+from gpu.step import Captured, Floats, InspectionRequest, InspectionResult, Step, StepResult
+from gpu.tuning.autotune import load_tuning
 from gpu.webgpu.buffers import Memory as DeviceMemory
 from gpu.webgpu.device import Device
 from gpu.webgpu.peaks import measure_peaks
 
-IN_FLIGHT = 3
-"""On a GPU: one step runs, one waits for it, one is encoded or read."""
-SOFTWARE_IN_FLIGHT = 2
-"""Mesa's software driver takes a step when the one before has ended: with three in flight every
-result would be read a step late."""
 TIMED_EVERY = 8
 """On a software device one captured step of this many takes the times of its layers."""
 WARM_UP = (
@@ -78,129 +73,117 @@ class WgpuRunner:
         device: Device,
         config: ModelConfig,
         checkpoint: WeightSource,
+        options: LoadOptions = DEFAULT_OPTIONS,
         *,
-        dtype: str = "f16",
-        kv_dtype: str | None = None,
-        context: int | None = None,
-        kv_bytes: int | None = None,
-        n_slots: int = 4,
         loras: Sequence[Lora] = (),
         on_weights: Callable[[int], None] = lambda n: None,
-        kept: Kept | None = None,
-        expert_slots: int | None = None,
+        weight_cache: WeightCache | None = None,
     ) -> None:
+        """`loras`: the adapters of `options.loras`, opened. `on_weights` gets the number of weights
+        of each tensor that was uploaded."""
         self.config = config
-        self.dtype = dtype
+        self.dtype = dtype = options.dtype
         self.loras = tuple(lora.info for lora in loras)
         self.gpu = device
-        self.device = device.info
+        self.device: DeviceInfo = device.info
         self._memory = memory = DeviceMemory(device)
-        kv = kv_dtype or FORMATS[dtype].kv
-        shape = fit(
+        kv_dtype = options.kv_dtype or FORMATS[dtype].kv
+        shape = fit_kv_cache(
             config,
-            kv,
-            n_slots,
-            context=context,
-            budget_bytes=kv_bytes,
+            kv_dtype,
+            options.slots,
+            context=options.context,
+            kv_memory_bytes=options.kv_memory_bytes,
             max_binding_bytes=device.max_binding_bytes,
         )
-        n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
-        with WeightLoader(checkpoint, memory, dtype, on_weights, kept, expert_slots) as load:
+        n_tables = options.slots + 1  # the last is `RunnerLimits.inspection_slot`
+        with WeightLoader(
+            checkpoint, memory, dtype, on_weights, weight_cache, options.expert_slots
+        ) as load:
             self.model = MODELS[config.model_type](config, load, memory, shape.context)
-            self._loras = LoraTables(self.model, loras, n_tables, load)
+            self._loras = LoraBuffers(self.model, loras, n_tables, load)
         self.conversion = str(load.conversion)
-        self.pools = KvPools(config, shape, kv, n_tables, memory)
+        self.pools = KvPools(config, shape, kv_dtype, n_tables, memory)
         self._tensors = StepTensors.make(config, n_tables, memory)
         adapted = self._loras.adapted
-        self.plans = PlanBook(device, self.model, self.pools, self._tensors, memory, adapted)
-        self.limits = RunnerLimits(
-            n_slots=n_slots,
+        self.plans = PlanCache(device, self.model, self.pools, self._tensors, memory, adapted)
+        self.limits = self._find_limits(options.slots, shape, kv_dtype)
+        offload = _offload(self.model, memory)
+        depth = device.policy.steps_in_flight
+        # A step with offloaded experts ends when it is submitted, but for its last part.
+        self.in_flight = depth if offload is None else 1
+        self._queue = self._make_queue(depth, offload)
+        self._inspection = InspectionPasses(config, self.plans, self._queue, self._tensors, memory)
+        self._peaks: dict[str, float] | None = None
+        self._n_captured = 0
+
+    def _find_limits(self, slots: int, shape: KvShape, kv_dtype: str) -> RunnerLimits:
+        return RunnerLimits(
+            slots=slots,
             context=shape.context,
             max_rows=MAX_ROWS,
             max_samples=MAX_SAMPLES,
             n_blocks=shape.n_blocks,
             block_tokens=BLOCK_TOKENS,
-            block_bytes=block_bytes(config, kv),
+            block_bytes=block_bytes(self.config, kv_dtype),
             max_captured_rows=self.plans.max_captured_rows,
         )
-        offload = _offload(self.model, memory)
-        depth = SOFTWARE_IN_FLIGHT if device.info.software else IN_FLIGHT
-        # A step with offloaded experts ends when it is submitted, but for its last part.
-        self.in_flight = depth if offload is None else 1
-        self._queue = StepQueue(
-            memory,
+
+    def _make_queue(self, depth: int, offload: ExpertOffload | None) -> StepQueue:
+        return StepQueue(
+            self._memory,
             self._tensors,
             self.pools,
             depth,
             self.plans.max_result_bytes,
-            n_marks=1 + 2 * config.n_layers,
+            n_marks=1 + 2 * self.config.n_layers,
             offload=offload,
         )
-        self._looks = LookPasses(config, self.plans, self._queue, self._tensors, memory)
-        self._peaks: dict[str, float] | None = None
-        self._n_watched = 0
 
     @classmethod
     def load(
         cls,
         folder: Path,
+        options: LoadOptions = DEFAULT_OPTIONS,
         *,
-        dtype: str = "f16",
-        kv_dtype: str | None = None,
-        adapter: str | None = None,
-        context: int | None = None,
-        kv_bytes: int | None = None,
-        n_slots: int = 4,
-        loras: Mapping[str, str | Path] | None = None,
         checked: bool | None = None,
-        probe: bool = False,
-        keep_bytes: int = 0,
-        expert_slots: int | None = None,
-        products: str = "auto",
         progress: Progress = lambda fraction, message: None,
     ) -> WgpuRunner:
-        """Open the adapter and load a model folder. `kv_dtype`: how keys and values are stored, of
-        `gpu.kv.formats.KV_FORMATS`; None: as goes with `dtype`. `probe`: cut products as was
-        measured to be best there, measuring it now if it never was; `loras`: folders of adapters by
-        their names; `keep_bytes`: see `kept_weights`; `expert_slots`: of each layer, see
-        `gpu.runners.expert_offload`; `products`: see `gpu.engine.engine.Engine.load`. Raises
-        ModelError and DeviceError."""
+        """Open the adapter and load a model folder. `checked`: validate every command, see
+        `gpu.webgpu.device.Device.open`. Raises ModelError and DeviceError."""
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
-        opened = open_loras(loras or {}, config, checkpoint)
-        device = Device.open(adapter, checked=checked)
-        if probe:
-            device = tuned(device, progress)
-        if products != "auto":
-            device = replace(device, tuning=replace(device.tuning, bytes=products == "bytes"))
-        with kept_weights(checkpoint, config, dtype, keep_bytes) as kept:
+        loras = open_loras(options.loras, config, checkpoint)
+        device = Device.open(options.adapter, checked=checked)
+        if options.autotune:
+            device = load_tuning(device, progress)
+        if options.activations != "auto":
+            q8 = options.activations == "q8"
+            device = replace(device, tuning=replace(device.tuning, q8_activations=q8))
+        cache = open_weight_cache(checkpoint, config, options.dtype, options.weight_cache_bytes)
+        with cache as weight_cache:
             return cls(
                 device,
                 config,
                 checkpoint,
-                dtype=dtype,
-                kv_dtype=kv_dtype,
-                context=context,
-                kv_bytes=kv_bytes,
-                n_slots=n_slots,
-                loras=opened,
-                on_weights=loading(progress, checkpoint, config.tie_embeddings),
-                kept=kept,
-                expert_slots=expert_slots,
+                options,
+                loras=loras,
+                on_weights=weight_progress(progress, checkpoint, config.tie_embeddings),
+                weight_cache=weight_cache,
             )
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryInfo:
         n = self._memory.n_bytes
-        return Memory(weights=n["weights"], kv_cache=n["kv_cache"], work=n["work"])
+        return MemoryInfo(weights=n["weights"], kv_cache=n["kv_cache"], work=n["work"])
 
     @property
     def dispatches_per_token(self) -> int:
         return len(self.plan_for(1, 1, capture=False).plan.dispatches)
 
     @property
-    def products(self) -> str:
-        return "float" if self.plans.byte_rows is None else "bytes"
+    def activations(self) -> str:
+        return "f32" if self.plans.quantized_rows is None else "q8"
 
     # ---- the runner protocol ----------------------------------------------------------------
 
@@ -210,7 +193,7 @@ class WgpuRunner:
         bits[tokens] = 1
         words = np.packbits(bits, bitorder="little").view(np.uint32)
         self._memory.write(self._tensors.seen, words, at=slot * width * 4)
-        self.set_reach(slot, None)
+        self.set_interventions(slot, None)
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         self.pools.set_blocks(slot, blocks)
@@ -218,28 +201,28 @@ class WgpuRunner:
     def copy_block(self, source: int, destination: int) -> None:
         self.pools.copy_block(source, destination)
 
-    def set_reach(self, slot: int, reach: Reach | None) -> None:
-        self._loras.set(slot, reach.loras if reach else {})
-        self.plans.reach_tables.set(slot, reach)
+    def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
+        self._loras.set(slot, active.loras if active else {})
+        self.plans.intervention_buffers.set(slot, active)
 
     def submit(self, step: Step) -> None:
         recorded = self._plan_of(step, "captured" if step.capture else "plain")
-        self._queue.submit(recorded, step, marks=self._times_layers(step))
+        self._queue.submit(recorded, step, marks=self._is_timed(step))
 
     def collect(self) -> StepResult:
         done = self._queue.collect()
-        lane, times = done.lane, done.times
+        readback_slot, times = done.readback_slot, done.times
         return StepResult(
-            samples=parse_samples(done.data, len(lane.step.samples)),
+            samples=parse_samples(done.data, len(readback_slot.step.samples)),
             captured=self._captured(done),
             gpu_ms=float(times[1] - times[0]) if times is not None else None,
             gpu_began_ms=float(times[0]) if times is not None else None,
-            encode_ms=lane.encode_ms,
+            encode_ms=readback_slot.encode_ms,
             wait_ms=done.wait_ms,
             read_ms=done.read_ms,
-            finish_ms=lane.finish_ms,
-            submit_ms=lane.submit_ms,
-            experts=lane.experts,
+            finish_ms=readback_slot.finish_ms,
+            submit_ms=readback_slot.submit_ms,
+            experts=readback_slot.experts,
         )
 
     def logits(self, step: Step) -> Floats:
@@ -257,9 +240,9 @@ class WgpuRunner:
         return np.median(times, axis=0).astype(np.float32)
 
     def list_plan(self, n_rows: int, context: int) -> dict[str, Any] | None:
-        size = StepSize.checked(n_rows, context, self.limits)
+        size = step_size(n_rows, context, self.limits)
         recorded = self.plan_for(size.n_rows, size.n_samples, False, size.n_keys)
-        plan: dict[str, Any] = msgspec.to_builtins(listed(recorded, size))
+        plan: dict[str, Any] = msgspec.to_builtins(plan_report(recorded, size))
         return plan
 
     def peaks(self) -> dict[str, float]:
@@ -268,24 +251,26 @@ class WgpuRunner:
             self._peaks = asdict(measure_peaks(self.gpu))
         return self._peaks
 
-    def inspect(self, step: Step, look: Look) -> Inspected:
+    def inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:
         assert not self._queue, "collect the steps in flight first"
-        look.expect(step, self.limits.context)
-        return self._looks.run(step, look)
+        request.validate(step, self.limits.context)
+        return self._inspection.run(step, request)
 
-    def warm_up(self, *, reach: bool = False) -> Iterator[None]:
+    def warm_up(self, *, interventions: bool = False) -> Iterator[None]:
         """Compiles one kernel at a time, so that a request which comes meanwhile waits for no other
         than its own. Plans with other buckets share the same kernels."""
-        for recorded in self._plans_to_reach() if reach else self._plans_to_warm():
+        for recorded in (
+            self._plans_with_interventions() if interventions else self._plans_to_warm()
+        ):
             for dispatch in recorded.plan.dispatches:
                 if self._queue.warm(dispatch):
                     yield
 
-    def _plans_to_reach(self) -> Iterator[RecordedPlan]:
+    def _plans_with_interventions(self) -> Iterator[RecordedPlan]:
         """Of a token and of a prompt's pieces, which somebody waits for; captured ones have the
         same kernels but for what the plain warm-up brings."""
         for n in (1, 16):
-            yield self.plans.plan(n, self._most_samples(n), "plain", reach=True)
+            yield self.plans.plan(n, self._most_samples(n), "plain", interventions=True)
 
     def _plans_to_warm(self) -> Iterator[RecordedPlan]:
         limits = self.limits
@@ -296,11 +281,11 @@ class WgpuRunner:
             yield self.plans.plan(rows, samples, kind, context)
             if self.loras:
                 yield self.plans.plan(rows, samples, kind, context, loras=True)
-        yield from self._looks.first_plans()
+        yield from self._inspection.first_plans()
 
     def _most_samples(self, n_rows: int) -> int:
         """Samples of the largest step of so many rows."""
-        return min(n_rows, self.limits.n_slots, self.limits.max_samples)
+        return min(n_rows, self.limits.slots, self.limits.max_samples)
 
     def close(self) -> None:
         while self._queue:
@@ -315,21 +300,24 @@ class WgpuRunner:
         tokens of its longest sequence."""
         return self.plans.plan(n_rows, n_samples, "captured" if capture else "plain", context)
 
-    def _times_layers(self, step: Step) -> bool:
+    def _is_timed(self, step: Step) -> bool:
         """Does this step take the GPU times of its layers, if it is captured? Every one on a GPU.
         A software device stops and starts for each time, so there tokens are timed in turn."""
-        if not step.capture or not self.device.software or len(step.rows) > self.limits.n_slots:
+        every_step = self.gpu.policy.times_every_step
+        if not step.capture or every_step or len(step.rows) > self.limits.slots:
             return True
-        self._n_watched += 1
-        return self._n_watched % TIMED_EVERY == 1
+        self._n_captured += 1
+        return self._n_captured % TIMED_EVERY == 1
 
     def _plan_of(self, step: Step, kind: str) -> RecordedPlan:
         n_rows, n_samples = len(step.rows), len(step.samples)
-        return self.plans.plan(n_rows, n_samples, kind, step.context, step.reach, step.loras)
+        return self.plans.plan(
+            n_rows, n_samples, kind, step.context, step.interventions, step.loras
+        )
 
     def _captured(self, done: Collected) -> Captured | None:
-        lane = done.lane
-        recorded = lane.recorded
+        readback_slot = done.readback_slot
+        recorded = readback_slot.recorded
         if recorded.capture is None:
             return None
         routings = recorded.capture.routings
@@ -337,17 +325,16 @@ class WgpuRunner:
             done.data[recorded.sample_bytes :],
             self.config,
             bucket=recorded.key.rows,
-            n_rows=len(lane.step.rows),
+            n_rows=len(readback_slot.step.rows),
             entropy_stride=recorded.capture.entropies.shape[1],
-            routing_stride=routings.chosen.shape[1] if routings else 0,
+            routing_stride=routings.expert_ids.shape[1] if routings else 0,
             times=done.times,
         )
 
 
 def _offload(model: Decoder, memory: DeviceMemory) -> ExpertOffload | None:
-    """What brings experts of a model to the device where not all lie there."""
-    if not isinstance(model, MixtureLlama) or model.config.experts is None:
+    """Return the offload of a model whose experts are not all on the device, else None."""
+    moes = model.moes
+    if model.config.experts is None or all(moe.is_resident for moe in moes.values()):
         return None
-    if all(mixture.is_resident for mixture in model.mixtures.values()):
-        return None
-    return ExpertOffload(memory, model.mixtures, model.config.experts.per_token)
+    return ExpertOffload(memory, moes, model.config.experts.experts_per_token)

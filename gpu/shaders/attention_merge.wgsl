@@ -1,12 +1,14 @@
-// out = the splits of attention put together, in their order.
+// out = attention merged from its splits, in their order.
+//
+// Used after attention.wgsl with PARTIAL, for steps of few rows with long contexts.
 //
 // values   [n_splits][FEW_ROWS][Q_STRIDE / 4] vec4
 // states   [n_splits][FEW_ROWS][N_HEADS] State
 // out      [n_rows][Q_STRIDE / 4] vec4
-// entropy  [n_rows][N_HEADS] bits (untouched when not CAPTURE)
+// entropy  [n_rows][N_HEADS] bits (not written without CAPTURE)
 // use: step
 // use: softmax_state
-// prelude: const FEW_ROWS (most rows of a step that is split)
+// prelude: const FEW_ROWS (most rows of a step whose attention is split)
 override N_HEADS: u32;
 override HEAD_VEC4S: u32; // head_dim / 4
 override Q_STRIDE: u32;

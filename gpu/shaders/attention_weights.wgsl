@@ -1,9 +1,9 @@
 // weights = softmax(cap(q · kᵀ · scale)) over the positions up to each row's own, or the last
-// WINDOW of them, for a range of the keys: what attention.wgsl weighs values with and does not
-// keep. Scores have the bits of its own.
+// WINDOW of them, for a range of the keys: the weights that attention.wgsl does not store, with the
+// same bits.
 //
-// One workgroup for each (head, row), lanes over the keys. It walks all keys it sees for the sum
-// and then those of the range for their shares.
+// One workgroup per (head, row), lanes over the keys. It walks all visible keys for the sum, then
+// the keys of the range for their weights. Used by inspection only.
 //
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, block_tables  see lib/paging.wgsl
@@ -21,7 +21,7 @@ override HEAD_VEC4S: u32; // head_dim / 4
 override GROUP: u32;      // heads that share keys
 override Q_STRIDE: u32;
 override SCALE: f32; // of q · k, times log2(e)
-override WINDOW: u32 = 0u; // keys a row sees at most, 0: all
+override WINDOW: u32 = 0u; // most keys a row sees, 0: all
 override LANES: u32; // a power of two
 
 struct Range {
@@ -31,12 +31,12 @@ struct Range {
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<uniform> range: Range;
-@group(0) @binding(2) var<storage, read> q: array<Sixteen>;
+@group(0) @binding(2) var<storage, read> q: array<Load16>;
 @group(0) @binding(3) var<storage, read> k_pool: array<Cached>;
 @group(0) @binding(4) var<storage, read> block_tables: array<u32>;
 @group(0) @binding(5) var<storage, read_write> weights: array<f32>;
 
-var<workgroup> of_lanes: array<State, LANES>;
+var<workgroup> lane_states: array<State, LANES>;
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -50,13 +50,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var key = oldest + lane; key <= position; key += LANES) {
     state = merged(state, State(score(row, head, key), 1.0, 0.0));
   }
-  of_lanes[lane] = state;
+  lane_states[lane] = state;
   workgroupBarrier();
   for (var half = LANES / 2u; half > 0u; half /= 2u) {
-    if (lane < half) { of_lanes[lane] = merged(of_lanes[lane], of_lanes[lane + half]); }
+    if (lane < half) { lane_states[lane] = merged(lane_states[lane], lane_states[lane + half]); }
     workgroupBarrier();
   }
-  let all = of_lanes[0];
+  let all = lane_states[0];
 
   let at = (row * N_HEADS + head) * range.n;
   for (var i = lane; i < range.n; i += LANES) {
@@ -69,7 +69,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
 }
 
-// In bits, so that weights are powers of two.
+// Score of one key in bits (times log2(e)).
 fn score(row: u32, head: u32, key: u32) -> f32 {
   let block = block_tables[step.rows[row].slot * MAX_BLOCKS + key / BLOCK_TOKENS];
   let chunks = HEAD_VEC4S / CACHED_VEC4S;
@@ -84,5 +84,5 @@ fn score(row: u32, head: u32, key: u32) -> f32 {
       sum = dot_add(floats_of(q[d + 1u]), k[CACHED_VEC4S - 1u], sum);
     }
   }
-  return soft_capped(vec4f(sum * SCALE)).x;
+  return soft_cap(vec4f(sum * SCALE)).x;
 }

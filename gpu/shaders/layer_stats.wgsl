@@ -1,17 +1,17 @@
-// Norms of the residual stream and of what each layer added to it, and how far each update points
-// along the stream it is added to, for every row of a captured step. The stream's states lie in two
-// arenas, because a dispatch may not read and write the same buffer: states[l] before layer l
-// (N_LAYERS + 1 of them, the last after the final layer), middles[l] after its attention. One
-// workgroup for each (layer, row), lanes over the state. Everything is read once.
+// Norms of the residual stream and of each layer's updates, and the cosine of each update to the
+// stream it is added to, for every row of a captured step.
 //
-//   attention = middle − before     cos = before · attention / (‖before‖ ‖attention‖)
-//   mlp       = after − middle      cos = middle · mlp / (‖middle‖ ‖mlp‖)
+//   attention = resid_mid − resid_pre    cos = resid_pre · attention / (‖resid_pre‖ ‖attention‖)
+//   mlp       = after − resid_mid        cos = resid_mid · mlp / (‖resid_mid‖ ‖mlp‖)
 //
-// states   [N_LAYERS + 1][STATE_STRIDE]   each [rows][X_STRIDE], zeros past the width
-// middles  [N_LAYERS][STATE_STRIDE]
-// stats    [rows][1 + 5 · N_LAYERS]  ‖embedding‖, then for each layer ‖residual after it‖,
-//          ‖attention update‖, ‖MLP update‖, cosines of the two; a cosine is 0 where either has no
-//          length
+// One workgroup per (layer, row), lanes over the width; everything is read once. resid_pre and
+// resid_mid are two buffers because a dispatch may not read and write the same one.
+//
+// resid_pre  [N_LAYERS + 1][STATE_STRIDE] before each layer and after the last; each
+//            [rows][X_STRIDE], zeros past the width
+// resid_mid  [N_LAYERS][STATE_STRIDE] between attention and MLP
+// stats      [rows][1 + 5 · N_LAYERS]  ‖embedding‖, then for each layer ‖residual after it‖,
+//            ‖attention update‖, ‖MLP update‖, cosines of the two; a cosine is 0 if a length is 0
 // use: step
 override X_STRIDE: u32;
 override STATE_STRIDE: u32;
@@ -21,15 +21,15 @@ override LANES: u32;
 const PER_LAYER = 5u;
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(1) var<storage, read> states: array<vec4f>;
-@group(0) @binding(2) var<storage, read> middles: array<vec4f>;
+@group(0) @binding(1) var<storage, read> resid_pre: array<vec4f>;
+@group(0) @binding(2) var<storage, read> resid_mid: array<vec4f>;
 @group(0) @binding(3) var<storage, read_write> stats: array<f32>;
 
 var<workgroup> squares: array<vec4f, LANES>; // before, after, attention, MLP
 var<workgroup> products: array<vec4f, LANES>; // before · attention, middle · MLP, middle · middle
 
-// The quotient of a dot product and the squares of both lengths. Lengths, not squares, are
-// multiplied: the product of two squares leaves float32 sooner.
+// Cosine from a dot product and two squared lengths. Multiplies lengths, not squares: a product of
+// squares overflows float32 sooner.
 fn cosine(product: f32, a: f32, b: f32) -> f32 {
   let lengths = sqrt(a) * sqrt(b);
   if (lengths == 0.0) { return 0.0; }
@@ -45,9 +45,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var mine = vec4f();
   var across = vec4f();
   for (var k = lane; k < X_STRIDE / 4u; k += LANES) {
-    let before = states[first + k];
-    let middle = middles[first + k];
-    let after = states[first + STATE_STRIDE / 4u + k];
+    let before = resid_pre[first + k];
+    let middle = resid_mid[first + k];
+    let after = resid_pre[first + STATE_STRIDE / 4u + k];
     let attention = middle - before;
     let mlp = after - middle;
     mine += vec4f(dot(before, before), dot(after, after), dot(attention, attention), dot(mlp, mlp));

@@ -1,27 +1,29 @@
-// First half of sampling, over slices of the vocabulary: repetition penalty and temperature; leaves
-// the keys of the scaled logits and a summary of each strip, from which `sample` knows where the
-// most likely tokens are and what all tokens weigh without reading them again.
+// sort_keys = order-preserving keys of the logits after repetition penalty and temperature, and a
+// summary of each strip of the vocabulary.
 //
-// logits  [n_samples][LOGIT_QUADS] vec4  raw
-// seen    [n_slots][SEEN_WORDS] bit set: the token is in the slot's context
-// keys    [n_samples][row_quads()] vec4  see lib/keys.wgsl
+// First half of sampling, over slices of the vocabulary. From the summaries `sample` knows where
+// the most likely tokens are and the mass of all tokens without reading them again.
+//
+// logits     [n_samples][LOGIT_QUADS] vec4  raw
+// seen       [n_slots][SEEN_WORDS] bit set: the token is in the slot's context
+// sort_keys  [n_samples][row_quads()] vec4  see lib/sort_keys.wgsl
 // use: step
-// use: keys
+// use: sort_keys
 override VOCAB: u32;
 override LOGIT_QUADS: u32;
 override SEEN_WORDS: u32;
 
-const LOWEST = -3.4e38; // still finite: what is no token weighs exp(LOWEST − top) = 0
-const LEAST_TEMPERATURE = 1e-30; // as good as greedy, and logits stay finite
+const LOWEST = -3.4e38; // finite, so padding weighs exp(LOWEST − top) = 0
+const LEAST_TEMPERATURE = 1e-30; // practically greedy, and logits stay finite
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> logits: array<vec4f>;
 @group(0) @binding(2) var<storage, read> seen: array<u32>;
-@group(0) @binding(3) var<storage, read_write> keys: array<vec4u>;
+@group(0) @binding(3) var<storage, read_write> sort_keys: array<vec4u>;
 
-var<workgroup> summaries: array<u32, SLICE_LANES * 4>; // by part, by strip
+var<workgroup> summaries: array<u32, SLICE_LANES * 4>; // [part][strip]
 
-// Σ exp of logits as mass · exp(top), where top is the largest of them.
+// Σ exp(logit) = mass · exp(top), top the largest logit.
 struct Sum {
   top: f32,
   mass: f32,
@@ -39,14 +41,14 @@ fn penalised(four: vec4f, quad: u32, sample: Sample) -> vec4f {
   return select(four, select(four * penalty, four / penalty, four > vec4f()), was_seen);
 }
 
-// Leaves the slice's summaries behind its keys. A quad of them is of four strips, so lanes swap.
+// Writes the slice's summaries after the keys. Each vec4 holds four strips, so lanes exchange them.
 fn write_summaries(row: u32, slice: u32, lane: u32, summary: vec4u) {
   for (var part = 0u; part < 4u; part++) { summaries[part * SLICE_LANES + lane] = summary[part]; }
   workgroupBarrier();
   let quads = SLICE_LANES / 4u;
   let at = row + token_quads() + lane / quads * (strips() / 4u) + slice * quads + lane % quads;
   let four = lane * 4u;
-  keys[at] =
+  sort_keys[at] =
     vec4u(summaries[four], summaries[four + 1u], summaries[four + 2u], summaries[four + 3u]);
 }
 
@@ -71,12 +73,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       raw = add(raw, four);
       if (sample.repetition_penalty != 1.0) { four = penalised(four, quad, sample); }
       four /= divisor;
-      four = select(four, vec4f(), four == vec4f()); // −0 ties with 0
+      four = select(four, vec4f(), four == vec4f()); // −0 and 0 get the same key
       if (!unscaled) { scaled = add(scaled, select(vec4f(LOWEST), four, is_token)); }
-      found = select(vec4u(), keys_of(four), is_token);
+      found = select(vec4u(), sort_keys_of(four), is_token);
     }
     greatest = max(greatest, found);
-    keys[row + quad] = found;
+    sort_keys[row + quad] = found;
   }
   if (unscaled) { scaled = raw; }
   let most = max(max(greatest.x, greatest.y), max(greatest.z, greatest.w));

@@ -4,13 +4,15 @@
 //          GATED: act(even columns) · odd columns     SwiGLU (Shazeer 2020), half as many columns
 //   cap    see lib/soft_cap.wgsl
 //
-// x, weight, gain  see lib/product.wgsl; the shard is columns FIRST .. FIRST + N - 1 of y (before
-//                  GATED halves them)
-// bias      [>= FIRST + N], or of every row, BIAS_STRIDE apart (any buffer when not BIAS)
-// residual  [rows][Y_STRIDE]         (any buffer when not RESIDUAL)
+// Used for every projection but qkv, and for the output head.
+//
+// x, weight, gain  see lib/matmul_tile.wgsl; the shard is columns FIRST .. FIRST + N - 1 of y
+//                  (before GATED halves them)
+// bias      [>= FIRST + N], or one per row, BIAS_STRIDE apart (any buffer without BIAS)
+// residual  [rows][Y_STRIDE]         (any buffer without RESIDUAL)
 // y         [rows][Y_STRIDE]
 // use: step
-// use: product
+// use: matmul_tile
 // use: activation
 // use: soft_cap
 override FIRST: u32 = 0u;
@@ -19,8 +21,8 @@ override BIAS: bool = false;
 override BIAS_STRIDE: u32 = 0u;
 override GATED: bool = false;
 override RESIDUAL: bool = false;
-override GATHER: bool = false; // rows of y are the step's samples, taken from their rows of x
-override GATHERED: bool = false; // with GATHER: rows of x are the samples already
+override GATHER: bool = false; // y has one row per sample, from the sample's row of x
+override GATHERED: bool = false; // with GATHER: x has one row per sample
 override SCALE: f32 = 1.0;
 
 @group(0) @binding(0) var<uniform> step: Step;
@@ -37,7 +39,7 @@ fn weight_row(column: u32) -> u32 { return column; }
 
 fn store(row: u32, column: u32, value: f32) {
   let at = row * Y_STRIDE + column;
-  let whole = soft_capped(vec4f(value)).x * SCALE;
+  let whole = soft_cap(vec4f(value)).x * SCALE;
   if (RESIDUAL) {
     y[at] = residual[at] + whole;
   } else {
@@ -48,13 +50,13 @@ fn store(row: u32, column: u32, value: f32) {
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let first_m = group.y * TILE_M;
-  let first_n = (group.x * COLUMNS + lane / STRANDS) * TILE_N;
+  let first_n = (group.x * COLUMNS + lane / SPLIT_K) * TILE_N;
   let n_rows = select(step.n_rows, step.n_samples, GATHER);
-  if (first_m >= n_rows) { return; } // the whole workgroup: the others trade and meet at barriers
+  if (first_m >= n_rows) { return; } // the whole workgroup, so that barriers stay uniform
 
-  product(first_m, first_n, n_rows, lane);
-  if (lane % STRANDS != 0u) { return; }
-  // A copy for the loop to pick from: drivers keep what is indexed by a variable in memory.
+  matmul_tile(first_m, first_n, n_rows, lane);
+  if (lane % SPLIT_K != 0u) { return; }
+  // A copy to index: drivers keep arrays indexed by a variable in memory.
   var found = sums;
   for (var i = 0u; i < TILE_M; i++) {
     let row = first_m + i;

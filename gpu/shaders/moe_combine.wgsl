@@ -1,15 +1,13 @@
-// y = [residual +] Σ gate[k] · parts[k] [+ sigmoid(logit) · shared_part], of each row
+// y = [residual +] Σ gate[k] · expert_out[k] [+ sigmoid(logit) · shared_out] per row, k rising
 //
-// Sums go by rising k.
-//
-// parts        [rows · PER_TOKEN][STRIDE / 4] vec4
-// gates        [rows][PER_TOKEN]
-// logits       [rows][LOGITS_STRIDE]; column GATE is meant      (any buffer when not SHARED)
-// shared_part  [rows][STRIDE / 4] vec4                          (any buffer when not SHARED)
-// residual     [rows][STRIDE / 4] vec4                          (any buffer when not RESIDUAL)
-// y            [rows][STRIDE / 4] vec4
+// expert_out  [rows · EXPERTS_PER_TOKEN][STRIDE / 4] vec4
+// gates       [rows][EXPERTS_PER_TOKEN]
+// logits      [rows][LOGITS_STRIDE]; column GATE is read       (any buffer without SHARED)
+// shared_out  [rows][STRIDE / 4] vec4                          (any buffer without SHARED)
+// residual    [rows][STRIDE / 4] vec4                          (any buffer without RESIDUAL)
+// y           [rows][STRIDE / 4] vec4
 // use: step
-override PER_TOKEN: u32;
+override EXPERTS_PER_TOKEN: u32;
 override STRIDE: u32;
 override LOGITS_STRIDE: u32 = 0u;
 override GATE: u32 = 0u;
@@ -18,10 +16,10 @@ override RESIDUAL: bool;
 override WORKGROUP: u32 = 64u;
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(1) var<storage, read> parts: array<vec4f>;
+@group(0) @binding(1) var<storage, read> expert_out: array<vec4f>;
 @group(0) @binding(2) var<storage, read> gates: array<f32>;
 @group(0) @binding(3) var<storage, read> logits: array<f32>;
-@group(0) @binding(4) var<storage, read> shared_part: array<vec4f>;
+@group(0) @binding(4) var<storage, read> shared_out: array<vec4f>;
 @group(0) @binding(5) var<storage, read> residual: array<vec4f>;
 @group(0) @binding(6) var<storage, read_write> y: array<vec4f>;
 
@@ -32,14 +30,14 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
   let width = STRIDE / 4u;
   if (column >= width || row >= step.n_rows) { return; }
   var sum = vec4f();
-  for (var k = 0u; k < PER_TOKEN; k++) {
-    let pair = row * PER_TOKEN + k;
-    sum = fma(vec4f(gates[pair]), parts[pair * width + column], sum);
+  for (var k = 0u; k < EXPERTS_PER_TOKEN; k++) {
+    let assignment = row * EXPERTS_PER_TOKEN + k;
+    sum = fma(vec4f(gates[assignment]), expert_out[assignment * width + column], sum);
   }
   let at = row * width + column;
   if (SHARED) {
     let open = 1.0 / (1.0 + exp(-logits[row * LOGITS_STRIDE + GATE]));
-    sum = fma(vec4f(open), shared_part[at], sum);
+    sum = fma(vec4f(open), shared_out[at], sum);
   }
   if (RESIDUAL) { sum += residual[at]; }
   y[at] = sum;

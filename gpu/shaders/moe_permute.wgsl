@@ -1,29 +1,29 @@
-// Puts the pairs of a step in the order of their experts, and cuts those of each into tiles.
+// order = the assignments of a step sorted by expert (stable); tiles = ranges of order, at most
+// TILE assignments of one expert each.
 //
-// A pair is a row and one of the experts it was given to: pair = row · PER_TOKEN + k. In the one
-// workgroup a lane has an expert at a time and walks over all pairs; those of one stay in order.
+// An assignment is a row and one of its experts: assignment = row · EXPERTS_PER_TOKEN + k. One
+// workgroup; each lane takes every LANES-th expert and walks over all assignments.
 //
-// chosen  [rows][PER_TOKEN] ids
-// order   [rows · PER_TOKEN] pairs
-// tiles   [N_TILES] (expert, first, end, 0): of `order`, at most TILE of one expert; those past the
-//         last hold zeros, which is no pair
+// expert_ids  [rows][EXPERTS_PER_TOKEN]
+// order       [rows · EXPERTS_PER_TOKEN] assignments
+// tiles       [N_TILES] (expert, first, end, 0); unused tiles are zeros, an empty range
 // use: step
 override N_EXPERTS: u32;
-override PER_TOKEN: u32;
+override EXPERTS_PER_TOKEN: u32;
 override TILE: u32;
 override N_TILES: u32;
 const LANES = 256u;
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(1) var<storage, read> chosen: array<u32>;
+@group(0) @binding(1) var<storage, read> expert_ids: array<u32>;
 @group(0) @binding(2) var<storage, read_write> order: array<u32>;
 @group(0) @binding(3) var<storage, read_write> tiles: array<vec4u>;
 
-var<workgroup> counts: array<u32, N_EXPERTS>; // pairs of each expert
+var<workgroup> counts: array<u32, N_EXPERTS>; // assignments of each expert
 
 fn tiles_of(n: u32) -> u32 { return (n + TILE - 1u) / TILE; }
 
-// Pairs and tiles of the experts below this one.
+// Number of assignments and tiles of the experts before this one.
 fn below(expert: u32) -> vec2u {
   var found = vec2u();
   for (var e = 0u; e < expert; e++) { found += vec2u(counts[e], tiles_of(counts[e])); }
@@ -32,10 +32,10 @@ fn below(expert: u32) -> vec2u {
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(local_invocation_index) lane: u32) {
-  let n_pairs = step.n_rows * PER_TOKEN;
+  let n_assignments = step.n_rows * EXPERTS_PER_TOKEN;
   for (var e = lane; e < N_EXPERTS; e += LANES) {
     var n = 0u;
-    for (var p = 0u; p < n_pairs; p++) { n += u32(chosen[p] == e); }
+    for (var p = 0u; p < n_assignments; p++) { n += u32(expert_ids[p] == e); }
     counts[e] = n;
   }
   workgroupBarrier();
@@ -44,8 +44,8 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     if (counts[e] == 0u) { continue; }
     let first = below(e);
     var at = first.x;
-    for (var p = 0u; p < n_pairs; p++) {
-      if (chosen[p] == e) {
+    for (var p = 0u; p < n_assignments; p++) {
+      if (expert_ids[p] == e) {
         order[at] = p;
         at++;
       }

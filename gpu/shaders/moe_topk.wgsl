@@ -1,33 +1,33 @@
-// Gives each row to PER_TOKEN of N_EXPERTS experts: those of its largest logits, the largest first;
-// of equal logits that of the smaller id.
+// expert_ids = the EXPERTS_PER_TOKEN largest of each row's N_EXPERTS logits, largest first, the
+// smaller id first among equals; gates = their softmax weights.
 //
-//   gate = exp(logit) / Σ exp(logits of all)         NORMALISED: Σ of those chosen alone, which is
-//                                                    the softmax over them
+//   gate = exp(logit) / Σ exp(logits of all)   NORM_TOPK_PROB: Σ over the chosen only, the softmax
+//                                              over them
 //
-// An expert's place is the number of experts ahead of it, so the choice is exact whatever the order
-// in which lanes work. Sums go by rising id, those of NORMALISED by rising place.
+// The rank of an expert is the number of experts ahead of it, so the choice is exact whatever the
+// order of the lanes. Sums go by rising id, with NORM_TOPK_PROB by rising rank.
 //
-// logits   [rows][STRIDE]; columns past N_EXPERTS are left alone
-// chosen   [rows][PER_TOKEN] ids
-// gates    [rows][PER_TOKEN]
+// logits      [rows][STRIDE]; columns past N_EXPERTS are not read
+// expert_ids  [rows][EXPERTS_PER_TOKEN]
+// gates       [rows][EXPERTS_PER_TOKEN]
 // use: step
 override N_EXPERTS: u32;
-override PER_TOKEN: u32;
+override EXPERTS_PER_TOKEN: u32;
 override STRIDE: u32;
-override NORMALISED: bool;
+override NORM_TOPK_PROB: bool;
 const LANES = 64u;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
-@group(0) @binding(2) var<storage, read_write> chosen: array<u32>;
+@group(0) @binding(2) var<storage, read_write> expert_ids: array<u32>;
 @group(0) @binding(3) var<storage, read_write> gates: array<f32>;
 
 var<workgroup> scores: array<f32, N_EXPERTS>; // the logits
 var<workgroup> masses: array<f32, N_EXPERTS>; // exp(logit − the largest)
-var<workgroup> taken: array<f32, PER_TOKEN>; // masses of those chosen
+var<workgroup> taken: array<f32, EXPERTS_PER_TOKEN>; // masses of the chosen experts
 
-// How many experts are ahead of this one.
-fn place_of(expert: u32) -> u32 {
+// Number of experts ahead of this one.
+fn rank_of(expert: u32) -> u32 {
   let mine = scores[expert];
   var place = 0u;
   for (var e = 0u; e < N_EXPERTS; e++) {
@@ -50,16 +50,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var sum = 0.0;
   for (var e = 0u; e < N_EXPERTS; e++) { sum += masses[e]; }
   for (var e = lane; e < N_EXPERTS; e += LANES) {
-    let place = place_of(e);
-    if (place < PER_TOKEN) {
-      chosen[row * PER_TOKEN + place] = e;
+    let place = rank_of(e);
+    if (place < EXPERTS_PER_TOKEN) {
+      expert_ids[row * EXPERTS_PER_TOKEN + place] = e;
       taken[place] = masses[e];
     }
   }
   workgroupBarrier();
-  if (NORMALISED) {
+  if (NORM_TOPK_PROB) {
     sum = 0.0;
-    for (var k = 0u; k < PER_TOKEN; k++) { sum += taken[k]; }
+    for (var k = 0u; k < EXPERTS_PER_TOKEN; k++) { sum += taken[k]; }
   }
-  for (var k = lane; k < PER_TOKEN; k += LANES) { gates[row * PER_TOKEN + k] = taken[k] / sum; }
+  for (var k = lane; k < EXPERTS_PER_TOKEN; k += LANES) {
+    gates[row * EXPERTS_PER_TOKEN + k] = taken[k] / sum;
+  }
 }

@@ -3,23 +3,23 @@
 //   norm(x) = x / sqrt(mean(x²) + EPS)                    RMSNorm (Zhang & Sennrich 2019)
 //   CENTRED:  (x − mean(x)) / sqrt(variance(x) + EPS)     LayerNorm (Ba et al. 2016)
 //
-// One workgroup for each row, lanes over its numbers; the order of the sums depends on LANES alone.
-// Where a product follows, RMSNorm is part of it instead (lib/product.wgsl).
+// One workgroup per row, lanes over its numbers; the order of the sums depends on LANES alone. An
+// RMSNorm before a matmul is folded into the matmul instead (lib/matmul_tile.wgsl).
 //
 // x         [rows][STRIDE]
 // gain      [>= WIDTH]
-// bias      [>= WIDTH]       (any buffer when not BIAS)
-// residual  [rows][STRIDE]   (any buffer when not RESIDUAL)
-// y         [rows][STRIDE]; columns past WIDTH are left alone
+// bias      [>= WIDTH]       (any buffer without BIAS)
+// residual  [rows][STRIDE]   (any buffer without RESIDUAL)
+// y         [rows][STRIDE]; columns past WIDTH are not written
 // use: step
-// use: sum_of_lanes
+// use: workgroup_sum
 override WIDTH: u32;
 override STRIDE: u32;
 override EPS: f32;
 override CENTRED: bool = false;
 override BIAS: bool = false;
 override RESIDUAL: bool = false;
-override GATHER: bool = false; // rows of y are the step's samples, taken from their rows of x
+override GATHER: bool = false; // y has one row per sample, from the sample's row of x
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
@@ -40,14 +40,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   if (CENTRED) {
     var sum = 0.0;
     for (var d = lane; d < WIDTH; d += LANES) { sum += x[start + d]; }
-    mean = sum_of_lanes(sum, lane) / f32(WIDTH);
+    mean = workgroup_sum(sum, lane) / f32(WIDTH);
   }
   var squares = 0.0;
   for (var d = lane; d < WIDTH; d += LANES) {
     let v = x[start + d] - mean;
     squares = fma(v, v, squares);
   }
-  let scale = 1.0 / sqrt(sum_of_lanes(squares, lane) / f32(WIDTH) + EPS);
+  let scale = 1.0 / sqrt(workgroup_sum(squares, lane) / f32(WIDTH) + EPS);
   for (var d = lane; d < WIDTH; d += LANES) {
     var v = (x[start + d] - mean) * scale * gain[d];
     if (BIAS) { v += bias[d]; }

@@ -1,4 +1,4 @@
-// x += the vector of each row's position, in place (learned positions, as GPT-2 has).
+// x += the row of table at each row's position, in place (learned positions, as in GPT-2).
 //
 // table  [context][STRIDE / 4] vec4
 // x      [n_rows][STRIDE / 4] vec4

@@ -1,23 +1,23 @@
-// Queries, keys and values of every row: heads of [norm](x) · weightᵀ [+ bias], queries and keys
-// turned by the row's position (RoPE, Su et al. 2021; halves paired as Hugging Face does), keys and
-// values left in the paged cache.
+// q, keys and values of every row: heads of [norm](x) · weightᵀ [+ bias], RoPE (Su et al. 2021,
+// halves paired as in Hugging Face) on queries and keys, keys and values written to the paged
+// cache.
 //
 //   out[d]        = in[d] · cos − in[d + half] · sin     d < half = ROTARY_DIM / 2
 //   out[d + half] = in[d + half] · cos + in[d] · sin
 //   out[d]        = in[d]                                d ≥ ROTARY_DIM
 //
-// The weight holds the query heads, the key heads, the value heads. Within what is turned of query
-// and key heads its rows come in fours (d, d + 1, d + half, d + half + 1), so that a tile holds
-// what is turned together (gpu.checkpoint.weights, `rotary_order`).
+// The weight holds the query heads, the key heads, the value heads. In the rotated part of query
+// and key heads its rows come in quads (d, d + 1, d + half, d + half + 1), so that a tile holds
+// both numbers of a rotation (gpu.checkpoint.weights, `rotary_order`).
 //
-// x, weight, gain  see lib/product.wgsl; the shard is rows FIRST .. FIRST + N - 1 of the weight
-// bias       [rows of the weight / 4] vec4 in the same order, or of every row, BIAS_STRIDE apart
-//            (any buffer when not BIAS)
-// rotations  [context][ROTARY_DIM / 4] vec4: (cos, sin) of two pairs (any buffer when that is 0)
+// x, weight, gain  see lib/matmul_tile.wgsl; the shard is rows FIRST .. FIRST + N - 1 of the weight
+// bias       [rows of the weight / 4] vec4 in the same order, or one per row, BIAS_STRIDE apart
+//            (any buffer without BIAS)
+// rope_cos_sin  [context][ROTARY_DIM / 4] vec4: (cos, sin) of two pairs (any buffer if that is 0)
 // q          [rows][Q_STRIDE / 2] pairs
 // k_pool, v_pool  see lib/paging.wgsl, as pairs
 // use: step
-// use: product
+// use: matmul_tile
 // use: paging
 // use: kv_pair
 override FIRST: u32 = 0u;
@@ -30,7 +30,7 @@ override Q_STRIDE: u32;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(4) var<storage, read> bias: array<vec4f>;
-@group(0) @binding(5) var<storage, read> rotations: array<vec4f>;
+@group(0) @binding(5) var<storage, read> rope_cos_sin: array<vec4f>;
 @group(0) @binding(6) var<storage, read_write> q: array<vec2f>;
 @group(0) @binding(7) var<storage, read_write> k_pool: array<Pair>;
 @group(0) @binding(8) var<storage, read_write> v_pool: array<Pair>;
@@ -39,24 +39,23 @@ fn source_row(row: u32) -> u32 { return row; }
 
 fn weight_row(column: u32) -> u32 { return column; }
 
-// (a, b) turned by (cos, sin).
-fn turned(a: f32, b: f32, rotation: vec2f) -> vec2f {
-  return vec2f(fma(a, rotation.x, -b * rotation.y), fma(b, rotation.x, a * rotation.y));
+// (a, b) rotated by the angle of (cos, sin).
+fn rope(a: f32, b: f32, cos_sin: vec2f) -> vec2f {
+  return vec2f(fma(a, cos_sin.x, -b * cos_sin.y), fma(b, cos_sin.x, a * cos_sin.y));
 }
 
-// Keeps four numbers of head `head` of a row, the d-th to d + 3rd of those of its weight rows: two
-// pairs of a head, `low` and `high`.
-fn keep(row: u32, head: u32, d: u32, four: vec4f) {
+// Stores weight rows d to d + 3 of a head: two pairs of the head, `low` and `high`.
+fn store(row: u32, head: u32, d: u32, four: vec4f) {
   let position = step.rows[row].position;
-  let is_turned = head < N_HEADS + N_KV_HEADS && d < ROTARY_DIM;
+  let has_rope = head < N_HEADS + N_KV_HEADS && d < ROTARY_DIM;
   var low = four.xy;
   var high = four.zw;
-  var low_at = d / 2u; // in pairs, of those of the head
+  var low_at = d / 2u; // in pairs of the head
   var high_at = low_at + 1u;
-  if (is_turned) {
-    let rotation = rotations[position * (ROTARY_DIM / 4u) + d / 4u];
-    let first = turned(four.x, four.z, rotation.xy);
-    let second = turned(four.y, four.w, rotation.zw);
+  if (has_rope) {
+    let cos_sin = rope_cos_sin[position * (ROTARY_DIM / 4u) + d / 4u];
+    let first = rope(four.x, four.z, cos_sin.xy);
+    let second = rope(four.y, four.w, cos_sin.zw);
     low = vec2f(first.x, second.x);
     high = vec2f(first.y, second.y);
     low_at = d / 4u;
@@ -82,12 +81,12 @@ fn keep(row: u32, head: u32, d: u32, four: vec4f) {
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let first_m = group.y * TILE_M;
-  let first_n = (group.x * COLUMNS + lane / STRANDS) * TILE_N;
-  if (first_m >= step.n_rows) { return; } // the whole workgroup: the others trade and meet
+  let first_n = (group.x * COLUMNS + lane / SPLIT_K) * TILE_N;
+  if (first_m >= step.n_rows) { return; } // the whole workgroup
 
-  product(first_m, first_n, step.n_rows, lane);
-  if (lane % STRANDS != 0u) { return; }
-  // A copy for the loop to pick from: drivers keep what is indexed by a variable in memory.
+  matmul_tile(first_m, first_n, step.n_rows, lane);
+  if (lane % SPLIT_K != 0u) { return; }
+  // A copy to index: drivers keep arrays indexed by a variable in memory.
   var found = sums;
   for (var i = 0u; i < TILE_M; i++) {
     let row = first_m + i;
@@ -98,7 +97,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       let s = i * TILE_N + j;
       var four = vec4f(found[s], found[s + 1u], found[s + 2u], found[s + 3u]);
       if (BIAS) { four += bias[(row * BIAS_STRIDE + column) / 4u]; }
-      keep(row, column / HEAD_DIM, column % HEAD_DIM, four);
+      store(row, column / HEAD_DIM, column % HEAD_DIM, four);
     }
   }
 }

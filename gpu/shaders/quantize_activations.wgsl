@@ -1,28 +1,28 @@
-// y = [norm](x) as signed bytes, each 16 numbers with a scale of their own
+// y = [norm](x) as int8, 16 numbers to a scale.
 //
 //   norm  x[k] · gain[k] / sqrt(mean(x²) + EPS)      RMSNorm (Zhang & Sennrich 2019)
-//   y     scale = largest |x| of the 16 / 127, byte = round(x / scale), of two as near the even
+//   y     scale = largest |x| of the 16 / 127, byte = round(x / scale), ties to even
 //
-// One workgroup for each row, lanes over its blocks. The sum that goes with a block (as in
-// llama.cpp's q8_1) is of what was rounded. Where x holds what is no number, or infinite, the scale
-// is none either: what is wrong stays to be seen.
+// Used before lib/matmul_tile_q8.wgsl. One workgroup per row, lanes over its blocks. The sum of a
+// block (as in llama.cpp's q8_1) is that of the rounded numbers. If x holds NaN or infinity the
+// scale is not finite either, so the fault stays visible.
 //
 // x     [rows][8 · BLOCKS] vec4; columns past K are zero
-// gain  [8 · BLOCKS] vec4 (any buffer when not NORM)
-// y     [rows], see lib/byte_rows.wgsl
+// gain  [8 · BLOCKS] vec4 (any buffer without NORM)
+// y     [rows], see lib/quantized_rows.wgsl
 // use: step
-// use: byte_rows
-// use: sum_of_lanes
+// use: quantized_rows
+// use: workgroup_sum
 // use: fma4
 override K: u32;
 override BLOCKS: u32;
 override EPS: f32 = 0.0;
 override NORM: bool = false;
 override EVEN_ODD: bool;
-override EACH: u32 = 1u; // rows of x for each row of the step
+override EACH: u32 = 1u; // rows of x per row of the step
 
 const LARGEST = 3.4028234e38;
-const TINY = 1e-36; // what 127 divided by it is still a number
+const TINY = 1e-36; // 127 / TINY is finite
 
 struct Half {
   bytes: vec4u,
@@ -35,7 +35,7 @@ struct Half {
 @group(0) @binding(2) var<storage, read> gain: array<vec4f>;
 @group(0) @binding(3) var<storage, read_write> y: array<vec4u>;
 
-fn four_bytes(a: vec4f) -> u32 { return pack4xI8(vec4i(round(a))); }
+fn pack_int8x4(a: vec4f) -> u32 { return pack4xI8(vec4i(round(a))); }
 
 fn half_of(a: vec4f, b: vec4f, c: vec4f, d: vec4f) -> Half {
   let tops = max(max(abs(a), abs(b)), max(abs(c), abs(d)));
@@ -44,15 +44,15 @@ fn half_of(a: vec4f, b: vec4f, c: vec4f, d: vec4f) -> Half {
   let size = sizes.x + sizes.y + sizes.z + sizes.w;
   let over = select(0.0, 127.0 / top, top >= TINY);
   let q = vec4u(
-    four_bytes(a * over), four_bytes(b * over), four_bytes(c * over), four_bytes(d * over));
+    pack_int8x4(a * over), pack_int8x4(b * over), pack_int8x4(c * over), pack_int8x4(d * over));
   let ones = 0x01010101u;
   let sum = dot4I8Packed(q.x, ones) + dot4I8Packed(q.y, ones)
           + dot4I8Packed(q.z, ones) + dot4I8Packed(q.w, ones);
-  let scale = select(size, top / 127.0, size <= LARGEST); // a NaN compares as false
+  let scale = select(size, top / 127.0, size <= LARGEST); // false for NaN
   return Half(q, scale, scale * f32(sum));
 }
 
-// The numbers of a block, times their gains.
+// Numbers of a block times their gains.
 fn block_of(row_at: u32, block: u32) -> array<vec4f, 8> {
   var found = array<vec4f, 8>();
   for (var i = 0u; i < 8u; i++) {
@@ -84,14 +84,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     for (var i = lane; i < 8u * BLOCKS; i += LANES) {
       squares = dot_add(x[row_at + i], x[row_at + i], squares);
     }
-    norm = 1.0 / sqrt(sum_of_lanes(squares, lane) / f32(K) + EPS);
+    norm = 1.0 / sqrt(workgroup_sum(squares, lane) / f32(K) + EPS);
   }
   for (var block = lane; block < BLOCKS; block += LANES) {
     let halves = halves_of(block_of(row_at, block));
-    let at = (row * BLOCKS + block) * BYTE_LOADS;
+    let at = (row * BLOCKS + block) * Q8_BLOCK_LOADS;
     y[at] = halves[0].bytes;
     y[at + 1u] = halves[1].bytes;
-    let grid = vec4f(halves[0].scale, halves[1].scale, halves[0].sum + halves[1].sum, 0.0);
-    y[at + 2u] = bitcast<vec4u>(grid * norm);
+    let scale_min = vec4f(halves[0].scale, halves[1].scale, halves[0].sum + halves[1].sum, 0.0);
+    y[at + 2u] = bitcast<vec4u>(scale_min * norm);
   }
 }

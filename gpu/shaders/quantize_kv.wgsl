@@ -1,8 +1,9 @@
-// The keys and values that qkv or place_heads left for every row, quantised into the paged cache
-// (gpu/kv/formats.py); ROTATED: turned before, and the queries, in place.
+// k_pool, v_pool = the new keys and values of every row, quantised into the paged cache
+// (gpu/kv/formats.py). HADAMARD: they are rotated before (lib/hadamard.wgsl), and q in place.
 //
-// One workgroup for each (head, row): query heads when ROTATED, key heads, value heads. A block's
-// grid is found by one lane, whatever their number: the bits of a key depend on its own numbers.
+// Used after qkv or qk_norm_rope. One workgroup per (head, row): query heads with HADAMARD, key
+// heads, value heads. One lane finds the scale and minimum of a block, so that the bits of a key
+// depend on its own numbers only.
 //
 // block_tables          see lib/paging.wgsl
 // new_keys, new_values  [n_rows][N_KV_HEADS][HEAD_DIM]
@@ -13,16 +14,16 @@
 // use: kv_packed
 // use: packed_q8
 // use: packed_q4
-// use: packed_n4
+// use: packed_nl4
 // use: hadamard
 // use: fma4
 // prelude: const HEAD_DIM, PACK_BLOCK
 override N_HEADS: u32;
 override Q_STRIDE: u32;
-override KEYS: u32;   // how they are stored: 0 Q8, 1 Q4, 2 N4
-override VALUES: u32;
-override ROTATED: bool;
-override LANES: u32; // at most as many as a head has numbers
+override K_STORAGE: u32;   // format of keys: 0 Q8, 1 Q4, 2 NL4
+override V_STORAGE: u32;
+override HADAMARD: bool;
+override LANES: u32; // at most HEAD_DIM
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> block_tables: array<u32>;
@@ -33,20 +34,20 @@ override LANES: u32; // at most as many as a head has numbers
 @group(0) @binding(6) var<storage, read_write> v_pool: array<u32>;
 
 var<workgroup> numbers: array<f32, HEAD_DIM>;
-var<workgroup> grids: array<vec2f, GRIDS>; // as they are stored
+var<workgroup> scale_mins: array<vec2f, HEAD_BLOCKS>; // as stored: rounded to float16
 
 fn packing(storage_kind: u32) -> Packing {
   if (storage_kind == 0u) { return Q8; }
   if (storage_kind == 1u) { return Q4; }
-  return N4;
+  return NL4;
 }
 
 fn four_at(d: u32) -> vec4f {
   return vec4f(numbers[d], numbers[d + 1u], numbers[d + 2u], numbers[d + 3u]);
 }
 
-// The grid of a block for Q4: least, range; else: top, nothing.
-fn grid_of(storage_kind: u32, block: u32) -> vec2f {
+// (minimum, range) of a block for Q4; (absmax, 0) otherwise.
+fn scale_min_of(storage_kind: u32, block: u32) -> vec2f {
   let first = block * PACK_BLOCK;
   var least = numbers[first];
   var most = least;
@@ -58,13 +59,13 @@ fn grid_of(storage_kind: u32, block: u32) -> vec2f {
     let low = as_half(least);
     return vec2f(low, as_half(most - low));
   }
-  let top = max(-least, most);
-  if (storage_kind == 0u) { return vec2f(as_half(top), 0.0); }
-  return vec2f(as_half(fitted_top(first, over(255.0, top))), 0.0);
+  let absmax = max(-least, most);
+  if (storage_kind == 0u) { return vec2f(as_half(absmax), 0.0); }
+  return vec2f(as_half(fitted_absmax(first, over(255.0, absmax))), 0.0);
 }
 
-// The top with which the levels closest to a block's numbers err least, in squares.
-fn fitted_top(first: u32, levels_per_one: f32) -> f32 {
+// Least-squares absmax: minimises the squared error of the nearest levels.
+fn fitted_absmax(first: u32, levels_per_one: f32) -> f32 {
   var products = 0.0;
   var squares = 0.0;
   for (var d = first; d < first + PACK_BLOCK; d += 4u) {
@@ -76,31 +77,31 @@ fn fitted_top(first: u32, levels_per_one: f32) -> f32 {
   return 255.0 * products / squares;
 }
 
-// As stored: what float16 has no number for becomes its greatest.
+// Rounded to float16, clamped to its largest number.
 fn as_half(x: f32) -> f32 {
   return unpack2x16float(pack2x16float(vec2f(clamp(x, -65504.0, 65504.0), 0.0))).x;
 }
 
-// Word `i` of the grids.
-fn grid_word(storage_kind: u32, i: u32) -> u32 {
-  if (storage_kind == 1u) { return pack2x16float(grids[i]); }
+// Word `i` of the scales (and minima).
+fn scale_word(storage_kind: u32, i: u32) -> u32 {
+  if (storage_kind == 1u) { return pack2x16float(scale_mins[i]); }
   let second = 2u * i + 1u;
-  return pack2x16float(vec2f(grids[2u * i].x, select(0.0, grids[min(second, GRIDS - 1u)].x,
-                                                     second < GRIDS)));
+  let last = scale_mins[min(second, HEAD_BLOCKS - 1u)].x;
+  return pack2x16float(vec2f(scale_mins[2u * i].x, select(0.0, last, second < HEAD_BLOCKS)));
 }
 
-// Word `i` of the numbers.
+// Word `i` of the quantised numbers.
 fn data_word(storage_kind: u32, i: u32) -> u32 {
-  if (storage_kind == 0u) { return q8_of(four_at(4u * i), grids[4u * i / PACK_BLOCK].x); }
+  if (storage_kind == 0u) { return q8_of(four_at(4u * i), scale_mins[4u * i / PACK_BLOCK].x); }
   let d = CHUNK * i;
-  let grid = grids[d / PACK_BLOCK];
+  let scale_min = scale_mins[d / PACK_BLOCK];
   let low = four_at(d);
   let high = four_at(d + 4u);
-  if (storage_kind == 1u) { return q4_of(low, grid) | (q4_of(high, grid) << 16u); }
-  return n4_of(low, grid.x) | (n4_of(high, grid.x) << 16u);
+  if (storage_kind == 1u) { return q4_of(low, scale_min) | (q4_of(high, scale_min) << 16u); }
+  return nl4_of(low, scale_min.x) | (nl4_of(high, scale_min.x) << 16u);
 }
 
-fn leave(is_key: bool, at: u32, word: u32) {
+fn store(is_key: bool, at: u32, word: u32) {
   if (is_key) { k_pool[at] = word; } else { v_pool[at] = word; }
 }
 
@@ -118,11 +119,11 @@ fn load(head: u32, row: u32, lane: u32) {
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let head = select(N_HEADS, 0u, ROTATED) + group.x;
+  let head = select(N_HEADS, 0u, HADAMARD) + group.x;
   let row = group.y;
   if (row >= step.n_rows) { return; }
   load(head, row, lane);
-  if (ROTATED) { rotated(lane); }
+  if (HADAMARD) { forward_hadamard(lane); }
   if (head < N_HEADS) {
     for (var d = lane; d < HEAD_DIM; d += LANES) {
       q[row * Q_STRIDE + head * HEAD_DIM + d] = numbers[d];
@@ -131,8 +132,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
   workgroupBarrier();
   let is_key = head < N_HEADS + N_KV_HEADS;
-  let kind = select(VALUES, KEYS, is_key);
-  for (var block = lane; block < GRIDS; block += LANES) { grids[block] = grid_of(kind, block); }
+  let kind = select(V_STORAGE, K_STORAGE, is_key);
+  for (var block = lane; block < HEAD_BLOCKS; block += LANES) {
+    scale_mins[block] = scale_min_of(kind, block);
+  }
   workgroupBarrier();
 
   let here = step.rows[row];
@@ -140,9 +143,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let t = cached_at(block, here.position, (head - N_HEADS) % N_KV_HEADS, 1u);
   let p = packing(kind);
   for (var i = lane; i < data_words(p); i += LANES) {
-    leave(is_key, data_at(t, p) + i, data_word(kind, i));
+    store(is_key, data_at(t, p) + i, data_word(kind, i));
   }
-  for (var i = lane; i < grid_words(p); i += LANES) {
-    leave(is_key, grids_at(t, p) + i, grid_word(kind, i));
+  for (var i = lane; i < scale_words(p); i += LANES) {
+    store(is_key, scales_at(t, p) + i, scale_word(kind, i));
   }
 }

@@ -1,20 +1,20 @@
-// Second half of sampling: chooses the next token of each sampled row, exactly and over the whole
-// vocabulary, and reports how: top-k → top-p → min-p → draw, of what `sample_keys` left.
+// results = the next token of each sampled row and how it was chosen, exact over the whole
+// vocabulary: top-k → top-p → min-p → draw.
 //
-// The filters are thresholds on the key of the scaled logit; tokens that tie with a threshold
-// survive with it. The draw picks from the survivors in falling order of their logit, ties by id:
-// the first whose cumulative mass exceeds u · kept, where u depends on seed and index alone. Few
-// tokens hold nearly all mass, so these are sorted once, and nearly every cut lies among them; any
-// other is found by walking over the row (see lib/ranking.wgsl).
+// Second half of sampling, from the keys of logit_sort_keys. The filters are thresholds on the key
+// of the scaled logit; tokens that tie with a threshold survive. The draw is the first survivor, by
+// falling logit and then rising id, whose cumulative mass exceeds u · kept mass; u depends on seed
+// and index alone. Few tokens hold nearly all mass: these are sorted once, and nearly every
+// threshold is among them. Others are found by walks over the row (lib/sampler_rank.wgsl).
 //
-// logits   [n_samples][LOGIT_STRIDE] raw
-// keys     [n_samples][row_quads()] vec4  see lib/keys.wgsl
-// seen     [n_slots][SEEN_WORDS] bit set: the token is in the slot's context
-// chosen   [n_slots]
-// results  [n_samples][RESULT_WORDS]  see `write_choice`, `write_candidate`
+// logits     [n_samples][LOGIT_STRIDE] raw
+// sort_keys  [n_samples][row_quads()] vec4  see lib/sort_keys.wgsl
+// seen       [n_slots][SEEN_WORDS] bit set: the token is in the slot's context
+// chosen     [n_slots]
+// results    [n_samples][RESULT_WORDS]  see `write_choice`, `write_candidate`
 // use: step
 // use: philox
-// use: stages
+// use: sampler_stages
 override LOGIT_STRIDE: u32;
 override SEEN_WORDS: u32;
 
@@ -24,12 +24,12 @@ const RESULT_WORDS = HEADER_WORDS + CANDIDATE_WORDS * N_CANDIDATES;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
-@group(0) @binding(2) var<storage, read> keys: array<vec4u>;
+@group(0) @binding(2) var<storage, read> sort_keys: array<vec4u>;
 @group(0) @binding(3) var<storage, read_write> seen: array<u32>;
 @group(0) @binding(4) var<storage, read_write> chosen: array<u32>;
 @group(0) @binding(5) var<storage, read_write> results: array<u32>;
 
-// Words of a candidate: id, probability before, after the filters, which filter cut it.
+// Words of a candidate: id, probability before and after the filters, the filter that cut it.
 fn write_candidate(at: u32, i: u32, choice: Choice, total: f32, greedy: bool) {
   let key = entries[i].x;
   let mass = mass_of(key);
@@ -45,14 +45,14 @@ fn write_candidate(at: u32, i: u32, choice: Choice, total: f32, greedy: bool) {
   results[at + 3u] = cut;
 }
 
-// Words of a choice: id, log-probability, probability, rank, how many were kept, the draw, the mass
-// kept, and cut by top-k, top-p, min-p, how many candidates follow.
+// Words of a choice: id, log-probability, probability, rank, number of survivors, draw, mass of the
+// survivors, mass cut by top-k, by top-p, by min-p, number of candidates.
 fn write_choice(at: u32, id: u32, logprob: f32, choice: Choice) {
   let masses = choice.masses;
   results[at] = id;
   results[at + 1u] = bitcast<u32>(logprob);
   results[at + 2u] = bitcast<u32>(choice.mass / masses.w);
-  results[at + 3u] = choice.place.n_above;
+  results[at + 3u] = choice.rank.n_above;
   results[at + 4u] = choice.n_kept;
   results[at + 5u] = bitcast<u32>(choice.draw);
   let shares = vec4f(masses.w, masses.xyz - masses.yzw) / masses.x;
@@ -66,14 +66,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
   let sample = step.samples[group.x];
   let greedy = sample.temperature == 0.0;
   lane = local;
-  let row = Quads(group.x * row_quads(), token_quads(), true);
-  let summaries = Quads(row.first + row.n, strips() / 4u, false);
+  let row = KeySlice(group.x * row_quads(), token_quads(), true);
+  let summaries = KeySlice(row.first + row.n, strips() / 4u, false);
 
   let ends = find_extremes(summaries);
   top = logit_of(ends.greatest);
   let raw_top = logit_of(ends.raw);
   let totals = total_masses(summaries, raw_top);
-  let choice = choose(Scaled(row, summaries, ends, totals.x), sample);
+  let choice = choose(ScaledRow(row, summaries, ends, totals.x), sample);
 
   let n_candidates = n_listed();
   let at = group.x * RESULT_WORDS;
@@ -81,7 +81,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     write_candidate(at + HEADER_WORDS + i * CANDIDATE_WORDS, i, choice, totals.x, greedy);
   }
   if (lane == 0u) {
-    let id = min(choice.place.id, VOCAB - 1u); // also when all is NaN
+    let id = min(choice.rank.id, VOCAB - 1u); // in range even if all logits are NaN
     let logprob = logits[group.x * LOGIT_STRIDE + id] - raw_top - log(totals.y);
     write_choice(at, id, logprob, choice);
     seen[sample.slot * SEEN_WORDS + id / 32u] |= 1u << (id % 32u);

@@ -1,8 +1,9 @@
-// x ·= the factor of each row's slot for each head, in place: turns up, down or off what heads put
-// out. A factor of 1 leaves every bit.
+// x ·= the factor of each row's slot and head, in place.
+//
+// Used by interventions on attention heads. A factor of 1 changes no bit.
 //
 // factors  [n_slots][N_HEADS]
-// x        [n_rows][STRIDE / 4] vec4, heads one behind the other
+// x        [n_rows][STRIDE / 4] vec4, one head after the other
 // use: step
 override N_HEADS: u32;
 override HEAD_VEC4S: u32; // head_dim / 4
@@ -21,5 +22,5 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
   let factor = factors[step.rows[row].slot * N_HEADS + column / HEAD_VEC4S];
   if (factor == 1.0) { return; }
   let at = row * (STRIDE / 4u) + column;
-  x[at] = select(x[at] * factor, vec4f(), factor == 0.0); // off is off, whatever it was
+  x[at] = select(x[at] * factor, vec4f(), factor == 0.0); // 0 even for NaN and infinity
 }

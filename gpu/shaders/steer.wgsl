@@ -1,5 +1,6 @@
-// x += the vector of each row's slot, in place; where the slot keeps nothing of x, the vector takes
-// its place, whatever it was. Zeros that are added leave every bit.
+// x += the vector of each row's slot, in place; with keeps = 0, x = the vector.
+//
+// Used by steering interventions. A zero vector changes no bit.
 //
 // vectors  [n_slots][STRIDE / 4] vec4
 // keeps    [n_slots]  0: x is replaced

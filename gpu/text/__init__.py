@@ -1,1 +1,1 @@
-"""Text to tokens and back, and where text stops."""
+"""Tokenization: text to token ids and back, and stop strings."""

@@ -1,5 +1,5 @@
-"""Tokens that the files beside a tokenizer add to it: `added_tokens_decoder` of its config, or the
-older added_tokens.json, and the names of special tokens."""
+"""Tokens added by the files beside a tokenizer: `added_tokens_decoder` of its config or the older
+added_tokens.json, and the names of special tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import AddedToken
 
 from gpu.errors import ModelError
-from gpu.json_object import JsonObject
+from gpu.files.json_object import JsonObject
 
 NAMES = tuple(f"{kind}_token" for kind in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"))
 MANY_NAMES = ("additional_special_tokens", "extra_special_tokens")
@@ -20,9 +20,11 @@ FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 def add_tokens(
     backend: tokenizers.Tokenizer, folder: Path, config: JsonObject, names: JsonObject
 ) -> None:
-    """Add to `backend` what it lacks of tokenizer_config.json (`config`) or added_tokens.json;
-    special is what is called so there, or named by those or special_tokens_map.json (`names`).
-    Raises ModelError."""
+    """Add to `backend` the missing tokens of tokenizer_config.json (`config`) or added_tokens.json.
+
+    A token is special if its entry says so, or if `config` or special_tokens_map.json (`names`)
+    names it. Raises ModelError for ids that do not match.
+    """
     numbered = _of_config(config) or _of_older_file(folder)
     special = {text for file in (config, names) for text in _special_names(file)}
     lacking = []
@@ -31,31 +33,31 @@ def add_tokens(
         if found is None:
             lacking.append((id, token))
         elif found != id:
-            raise _disagree(folder, token, id, found)
+            raise _wrong_id(folder, token, id, found)
     next_id = 1 + max(backend.get_vocab().values(), default=-1) if lacking else 0
     for expected, (id, token) in enumerate(lacking, next_id):
         if id != expected:
-            raise _disagree(folder, token, id, expected)
+            raise _wrong_id(folder, token, id, expected)
         token.special = token.special or token.content in special
     backend.add_tokens([token for _, token in lacking])
 
 
-def _disagree(folder: Path, token: AddedToken, said: int, given: int) -> ModelError:
+def _wrong_id(folder: Path, token: AddedToken, expected: int, actual: int) -> ModelError:
     return ModelError(
-        f"{folder}: the added token {token.content!r} has the id {said}, but the tokenizer would "
-        f"give it {given}"
+        f"{folder}: expected the id {expected} for the added token {token.content!r}, but the "
+        f"tokenizer gives it {actual}; download the tokenizer's files again"
     )
 
 
 def mark_special(backend: tokenizers.Tokenizer, *files: JsonObject) -> None:
-    """Mark those tokens of `backend` as special that a file names besides the usual ones. (Of the
-    usual ones some stand for padding, and may be words.)"""
+    """Mark tokens of `backend` as special that a file names in addition to the standard roles.
+    Standard roles are not marked: some are used as padding, and may be words."""
     named = [text for file in files for text in _more_names(file)]
     backend.add_special_tokens([text for text in named if backend.token_to_id(text) is not None])
 
 
 def _special_names(file: JsonObject) -> list[str]:
-    """The special tokens that a config or special_tokens_map.json names."""
+    """Return the special tokens named by a config or special_tokens_map.json."""
     return _texts([file.get(name) for name in NAMES]) + _more_names(file)
 
 
@@ -69,7 +71,7 @@ def _more_names(file: JsonObject) -> list[str]:
 
 
 def _texts(values: list[Any]) -> list[str]:
-    """Of tokens, written as strings or as objects with `content`."""
+    """Return the texts of tokens given as strings or as objects with `content`."""
     texts = [value.get("content") if isinstance(value, dict) else value for value in values]
     return [text for text in texts if isinstance(text, str)]
 
@@ -86,7 +88,7 @@ def _of_config(config: JsonObject) -> dict[int, AddedToken]:
 
 
 def _of_older_file(folder: Path) -> dict[int, AddedToken]:
-    """added_tokens.json, where only texts and ids are."""
+    """Read added_tokens.json, which has only texts and ids."""
     file = JsonObject.read_optional(folder / "added_tokens.json")
     return {
         file.integer(text, 0, 1 << 31): AddedToken(text, normalized=False) for text in file.values

@@ -1,5 +1,5 @@
-"""What the files of a model folder say of its tokenizer: tokenizer.json, or SentencePiece's
-tokenizer.model, with tokenizer_config.json and its older companions."""
+"""Reading of a tokenizer from a model folder: tokenizer.json, or SentencePiece's tokenizer.model,
+with tokenizer_config.json and its older companions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import NamedTuple
 import tokenizers
 
 from gpu.errors import ModelError
-from gpu.json_object import JsonObject
-from gpu.regular_file import is_there, open_regular, read_regular
+from gpu.files.json_object import JsonObject
+from gpu.files.regular_file import is_there, open_regular, read_regular
 from gpu.text.added_tokens import add_tokens, mark_special
 from gpu.text.model_proto import read_model
 from gpu.text.sentence_piece import make_backend
@@ -25,8 +25,12 @@ MAX_TEMPLATE_BYTES = 1 << 20
 
 
 class TokenizerFiles(NamedTuple):
-    """`where`: the file of the tokenizer itself. `config`: its tokenizer_config.json, with names
-    that stand elsewhere. `chat_template`: the default one, None without."""
+    """Content of a folder's tokenizer files.
+
+    where          file of the tokenizer itself
+    config         tokenizer_config.json, with names from older files
+    chat_template  the default template; None if there is none
+    """
 
     backend: tokenizers.Tokenizer
     config: JsonObject
@@ -35,8 +39,11 @@ class TokenizerFiles(NamedTuple):
 
 
 def read_folder(folder: Path, path: Path) -> TokenizerFiles:
-    """The tokenizer at `path`, or where that is missing tokenizer.model, with the files beside it.
-    Raises ModelError."""
+    """Read the tokenizer at `path`, or tokenizer.model if that is missing, with the files beside
+    it.
+
+    Raises ModelError for files that are missing, damaged or unsupported.
+    """
     for file in (path, folder / "tokenizer.model"):
         if is_there(file):
             open_regular(file).close()
@@ -55,8 +62,11 @@ def read_folder(folder: Path, path: Path) -> TokenizerFiles:
 
 @contextmanager
 def panic_raises(failure: Exception) -> Iterator[None]:
-    """`tokenizers` panics at tables that point out of themselves. Python sees that as an exception
-    outside `Exception`, which would end the thread; here `failure` is raised instead."""
+    """Raise `failure` if `tokenizers` panics.
+
+    The library panics at tables with invalid references. Python sees that as an exception outside
+    `Exception`, which would end the thread.
+    """
     try:
         yield
     except BaseException as error:
@@ -69,8 +79,8 @@ def _of_json(path: Path) -> tokenizers.Tokenizer:
     n_bytes = path.stat().st_size
     if n_bytes > MAX_TOKENIZER_BYTES:
         raise ModelError(
-            f"{path}: has {n_bytes:,} bytes, but {MAX_TOKENIZER_BYTES:,} are the most that is read "
-            "of a tokenizer; is it one?"
+            f"{path}: has {n_bytes:,} bytes; expected a tokenizer of at most "
+            f"{MAX_TOKENIZER_BYTES:,} bytes"
         )
     try:
         with panic_raises(ValueError("it is damaged")):
@@ -82,16 +92,16 @@ def _of_json(path: Path) -> tokenizers.Tokenizer:
 def _of_sentence_piece(
     path: Path, config: JsonObject, names: JsonObject
 ) -> tuple[tokenizers.Tokenizer, JsonObject]:
-    """The tokenizer of a tokenizer.model, and its config with what the model itself says.
+    """Return the tokenizer of a tokenizer.model, and its config completed from the model.
 
-    Of the config, `legacy: false` and `add_prefix_space` count. A text begins with the model's
-    beginning of sequence unless `add_bos_token` is false, as in the classes of `transformers` that
-    such folders were made for.
+    Of the config, `legacy: false` and `add_prefix_space` are used. Texts begin with the model's
+    beginning-of-sequence token unless `add_bos_token` is false, as in the `transformers` classes
+    for such folders.
     """
     if not path.is_file():
         raise ModelError(
-            f"{path.parent / 'tokenizer.json'}: not found, nor {path.name}; the model needs a "
-            "tokenizer in one of these formats"
+            f"{path.parent / 'tokenizer.json'}: not found, nor {path.name}; expected one of these "
+            "files: download it with the model"
         )
     pieces = read_model(path)
     if "add_prefix_space" in config:
@@ -99,14 +109,16 @@ def _of_sentence_piece(
     first_only = not config.boolean("legacy", True)
     backend = make_backend(pieces, str(path), prefix_first_only=first_only)
     mark_special(backend, config, names)
-    said = {"bos_token": pieces.control(pieces.bos_id), "eos_token": pieces.control(pieces.eos_id)}
-    values = said | {key: value for key, value in config.values.items() if value is not None}
+    control = (pieces.control(pieces.bos_id), pieces.control(pieces.eos_id))
+    from_model = dict(zip(("bos_token", "eos_token"), control, strict=True))
+    values = from_model | {key: value for key, value in config.values.items() if value is not None}
     values.setdefault("add_bos_token", values["bos_token"] is not None)
     return backend, JsonObject(config.where, values)
 
 
 def _chat_template(folder: Path, config: JsonObject) -> str | None:
-    """`chat_template.jinja`, or `chat_template` of the config: one, or a list of named ones."""
+    """Return `chat_template.jinja`, or the config's `chat_template`: one, or the default of
+    several."""
     path = folder / "chat_template.jinja"
     if is_there(path):
         try:

@@ -1,8 +1,7 @@
-"""The tokenizer in a GGUF file's metadata, as the `tokenizers` library would have it.
+"""Conversion of the tokenizer in a GGUF file's metadata to the `tokenizers` library.
 
-Two models are known: "gpt2", byte-level BPE with its merges, whose way of cutting text into words
-is named by `tokenizer.ggml.pre`; and "llama", SentencePiece's BPE, where a piece's score says when
-it is merged.
+Two models are supported: "gpt2", byte-level BPE with merges, whose pretokenizer is named by
+`tokenizer.ggml.pre`; and "llama", SentencePiece's BPE, which merges by the pieces' scores.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from gpu.errors import ModelError
+from gpu.files.json_object import JsonObject, shown
 from gpu.gguf.file import open_gguf
-from gpu.json_object import JsonObject, shown
+from gpu.text.pretokenizers import PRETOKENIZERS
 from gpu.text.sentence_piece import CONTROL, UNKNOWN, USER_DEFINED, SentencePieces, make_backend
-from gpu.text.word_cutters import WORDS
 
 
 def read_tokenizer(path: str | Path) -> tuple[tokenizers.Tokenizer, JsonObject]:
-    """The tokenizer, and what its tokenizer_config.json would say. Raises ModelError for one that
-    cannot be made."""
+    """Return the tokenizer, and the equivalent of its tokenizer_config.json. Raises ModelError for
+    an unsupported or damaged one."""
     file = open_gguf(path)
     meta = JsonObject(f"{file.path}: metadata", dict(file.values))
     kind = meta.choice("tokenizer.ggml.model", ("gpt2", "llama"))
@@ -54,17 +53,17 @@ def _byte_level(meta: JsonObject, vocab: dict[str, int]) -> tokenizers.Tokenizer
         left, space, right = merge.partition(" ")
         if not space or left not in vocab or right not in vocab:
             raise ModelError(
-                f"{meta.where}: tokenizer.ggml.merges has {shown(merge)}; expected two tokens with "
-                "a space between"
+                f"{meta.where}: tokenizer.ggml.merges has {shown(merge)}; expected two tokens "
+                "separated by a space"
             )
         merges.append((left, right))
-    words = WORDS[meta.choice("tokenizer.ggml.pre", tuple(WORDS), "default")]
+    words = PRETOKENIZERS[meta.choice("tokenizer.ggml.pre", tuple(PRETOKENIZERS), "default")]
     made = tokenizers.Tokenizer(
         models.BPE(vocab=vocab, merges=merges, ignore_merges=words.whole_words)
     )
     if words.composed:
         made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = pre_tokenizers.Sequence(words.cutters())
+    made.pre_tokenizer = pre_tokenizers.Sequence(words.steps())
     made.decoder = decoders.ByteLevel()
     return made
 
@@ -80,7 +79,7 @@ def _sentence_pieces(
 
 
 def _config(meta: JsonObject, kind: str, tokens: Sequence[str]) -> JsonObject:
-    """`bos_token`, `eos_token`, `add_bos_token` and `chat_template`."""
+    """Return `bos_token`, `eos_token`, `add_bos_token` and `chat_template`."""
     values: dict[str, Any] = {}
     for name in ("bos", "eos"):
         key = f"tokenizer.ggml.{name}_token_id"
@@ -89,7 +88,9 @@ def _config(meta: JsonObject, kind: str, tokens: Sequence[str]) -> JsonObject:
     if kind == "llama":
         by_default = True
     else:
-        by_default = WORDS[meta.choice("tokenizer.ggml.pre", tuple(WORDS), "default")].begins
+        by_default = PRETOKENIZERS[
+            meta.choice("tokenizer.ggml.pre", tuple(PRETOKENIZERS), "default")
+        ].begins
     adds = meta.boolean("tokenizer.ggml.add_bos_token", by_default)
     values["add_bos_token"] = adds and "bos_token" in values
     if "tokenizer.chat_template" in meta:

@@ -1,7 +1,8 @@
-"""Reads `tokenizer.model`, SentencePiece's own file: one protobuf message, `ModelProto`.
+"""Reader of `tokenizer.model`, SentencePiece's file format: one protobuf message, `ModelProto`.
 
-Only what says how text is cut is read; the numbers are those of sentencepiece_model.proto.
-The file is somebody else's: every length is held to what is there.
+Only the fields that affect tokenization are read; field numbers are those of
+sentencepiece_model.proto. The file is untrusted: every length is checked against the remaining
+bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MAX_BYTES = 64 << 20
 MAX_PIECES = 1 << 21
 EMPTY = memoryview(b"")
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types of protobuf; groups are not used here."""
+"""Wire types of protobuf; groups are not used by this message."""
 KINDS = {1: UNIGRAM, 2: BPE, 3: "word", 4: "char"}
 
 Value = int | memoryview
@@ -29,18 +30,18 @@ class _Corrupt(Exception):
 
 
 def read_model(path: Path) -> SentencePieces:
-    """The pieces and settings of the file. Raises ModelError."""
+    """Return the pieces and settings of the file. Raises ModelError."""
     try:
         n_bytes = path.stat().st_size
         if n_bytes > MAX_BYTES:
-            raise ModelError(f"{path}: has {n_bytes} bytes, but {MAX_BYTES} is the most read")
+            raise ModelError(f"{path}: has {n_bytes} bytes; expected at most {MAX_BYTES}")
         data = path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
     if data[:1] != b"\n":
         raise ModelError(
             f"{path}: not a SentencePiece model; expected its first field to be a piece (tiktoken "
-            "uses the name too: such a model needs its tokenizer.json)"
+            "uses the same file name; such a model needs its tokenizer.json)"
         )
     try:
         return _model(memoryview(data))
@@ -83,7 +84,7 @@ def _model(data: memoryview) -> SentencePieces:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, Value]]:
-    """(number, value) of every field of a message."""
+    """Yield (number, value) of every field of a message."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -105,7 +106,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, Value]]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """An integer of seven bits a byte, the lowest first, and where it ends."""
+    """Return an integer, stored seven bits per byte, lowest first, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -1,6 +1,5 @@
-"""How byte-level tokenizers cut a text into words before any merge, by the names that GGUF files
-give to the ways (`tokenizer.ggml.pre`). Patterns are those of the tokenizers the names stand for.
-"""
+"""Pretokenizers of byte-level BPE: how a text is split into words before merging, by their names in
+GGUF files (`tokenizer.ggml.pre`). Patterns are those of the tokenizers that the names stand for."""
 
 from __future__ import annotations
 
@@ -60,13 +59,13 @@ _DEEPSEEK_V3 = (
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """A way to cut.
+class Pretokenizer:
+    """A pretokenizer's settings.
 
-    patterns    each cuts what those before it left; none for GPT-2's own way
-    digits      every digit is a word; before GPT-2's way
-    composed    the text is brought into Unicode's NFC first
-    whole_words a word that is in the vocabulary is a token, whatever the merges say
+    patterns    each splits what those before it left; none: GPT-2's own pattern
+    digits      every digit is a word, before GPT-2's pattern
+    composed    the text is normalised to NFC first
+    whole_words a word in the vocabulary is one token, regardless of merges
     begins      texts begin with the beginning-of-sequence token unless the file says otherwise
     """
 
@@ -76,41 +75,41 @@ class Words:
     whole_words: bool = False
     begins: bool = False
 
-    def cutters(self) -> list[Any]:
-        """The pre-tokenizers that do it, the last of which turns bytes into their characters."""
-        cutters: list[Any] = [pre_tokenizers.Split(Regex(p), "isolated") for p in self.patterns]
+    def steps(self) -> list[Any]:
+        """Return the library's pre-tokenizers, of which the last maps bytes to characters."""
+        steps: list[Any] = [pre_tokenizers.Split(Regex(p), "isolated") for p in self.patterns]
         if self.digits:
-            cutters.append(pre_tokenizers.Digits(individual_digits=True))
+            steps.append(pre_tokenizers.Digits(individual_digits=True))
         own = not self.patterns
-        return [*cutters, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=own)]
+        return [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=own)]
 
 
-_LLAMA3_WORDS = Words((_LLAMA3,), whole_words=True, begins=True)
-WORDS = {
-    "default": Words(),
-    "gpt-2": Words(),
-    "phi-2": Words(),
-    "mpt": Words(composed=True),
-    "olmo": Words(composed=True),
-    "smollm": Words(digits=True),
-    "starcoder": Words(digits=True),
-    "refact": Words(digits=True),
-    "command-r": Words(digits=True, composed=True),
-    "llama-bpe": _LLAMA3_WORDS,
-    "llama3": _LLAMA3_WORDS,
-    "llama-v3": _LLAMA3_WORDS,
-    "falcon3": _LLAMA3_WORDS,
-    "lfm2": _LLAMA3_WORDS,
-    "dbrx": Words((_LLAMA3,)),
-    "smaug-bpe": Words((_LLAMA3,)),
-    "qwen2": Words((_QWEN2,), composed=True),
-    "deepseek-r1-qwen": Words((_QWEN2,), composed=True),
-    "qwen35": Words((_QWEN35,)),
-    "tekken": Words((_TEKKEN,), whole_words=True, begins=True),
-    "gpt-4o": Words((_GPT4O,)),
-    "llama4": Words((_GPT4O,)),
-    "deepseek-llm": Words(_DEEPSEEK_LLM),
-    "deepseek-coder": Words(_DEEPSEEK_CODER),
-    "deepseek-v3": Words(_DEEPSEEK_V3),
+_LLAMA3_PRETOKENIZER = Pretokenizer((_LLAMA3,), whole_words=True, begins=True)
+PRETOKENIZERS = {
+    "default": Pretokenizer(),
+    "gpt-2": Pretokenizer(),
+    "phi-2": Pretokenizer(),
+    "mpt": Pretokenizer(composed=True),
+    "olmo": Pretokenizer(composed=True),
+    "smollm": Pretokenizer(digits=True),
+    "starcoder": Pretokenizer(digits=True),
+    "refact": Pretokenizer(digits=True),
+    "command-r": Pretokenizer(digits=True, composed=True),
+    "llama-bpe": _LLAMA3_PRETOKENIZER,
+    "llama3": _LLAMA3_PRETOKENIZER,
+    "llama-v3": _LLAMA3_PRETOKENIZER,
+    "falcon3": _LLAMA3_PRETOKENIZER,
+    "lfm2": _LLAMA3_PRETOKENIZER,
+    "dbrx": Pretokenizer((_LLAMA3,)),
+    "smaug-bpe": Pretokenizer((_LLAMA3,)),
+    "qwen2": Pretokenizer((_QWEN2,), composed=True),
+    "deepseek-r1-qwen": Pretokenizer((_QWEN2,), composed=True),
+    "qwen35": Pretokenizer((_QWEN35,)),
+    "tekken": Pretokenizer((_TEKKEN,), whole_words=True, begins=True),
+    "gpt-4o": Pretokenizer((_GPT4O,)),
+    "llama4": Pretokenizer((_GPT4O,)),
+    "deepseek-llm": Pretokenizer(_DEEPSEEK_LLM),
+    "deepseek-coder": Pretokenizer(_DEEPSEEK_CODER),
+    "deepseek-v3": Pretokenizer(_DEEPSEEK_V3),
 }
-"""By their names in GGUF files."""
+"""Pretokenizers by their names in GGUF files."""

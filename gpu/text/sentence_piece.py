@@ -1,9 +1,9 @@
-"""SentencePiece's tokenizers as the `tokenizers` library would have them: BPE, where a piece's
-score says when it is merged, and Unigram, where the pieces of the greatest sum are taken.
+"""Conversion of SentencePiece tokenizers to the `tokenizers` library: BPE, which merges by the
+pieces' scores, and Unigram, which takes the pieces with the greatest sum of scores.
 
-A text is given "▁" for every space. One is put before it, and before what follows a control token,
-as `transformers` does in its `legacy` form (the SentencePiece library itself knows no control
-tokens inside a text).
+Spaces of a text become "▁". One is added before the text, and before what follows a control token,
+as `transformers` does in its `legacy` form (the SentencePiece library itself has no control tokens
+inside a text).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from gpu.errors import ModelError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-"""What a piece is; GGUF's `tokenizer.ggml.token_type` has the same numbers."""
+"""Types of pieces; GGUF's `tokenizer.ggml.token_type` uses the same numbers."""
 UNIGRAM, BPE = "unigram", "bpe"
 SPACE = "▁"
 MOST_CHARS = 1024
-"""Of a piece: how it may be put together of others is tried at every place."""
+"""Longest piece: all its splits into two pieces are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentencePieces:
-    """What a SentencePiece model is made of.
+    """Content of a SentencePiece model.
 
     texts, scores, types   of every piece, by id
     kind                   UNIGRAM or BPE; others are refused
-    byte_fallback          what has no piece becomes its bytes, "<0xE2>"
+    byte_fallback          text without a piece becomes its bytes, "<0xE2>"
     space_after            "▁" ends a word instead of beginning it; refused
-    charsmap               SentencePiece's compiled table of replacements before cutting, or b""
-    add_prefix             a text gets a "▁" in front
+    charsmap               SentencePiece's compiled table of replacements before splitting, or b""
+    add_prefix             a "▁" is added before a text
     join_spaces            runs of spaces count as one, those at the ends as none
     escape_spaces          spaces become "▁"; the opposite is refused
     bos_id, eos_id         -1 for none
@@ -56,7 +56,7 @@ class SentencePieces:
     eos_id: int = -1
 
     def control(self, id: int) -> str | None:
-        """The text of a control piece, None if `id` is none."""
+        """Return the text of a control piece, or None."""
         known = 0 <= id < len(self.texts) and self.types[id] == CONTROL
         return self.texts[id] if known else None
 
@@ -64,9 +64,9 @@ class SentencePieces:
 def make_backend(
     pieces: SentencePieces, where: str, *, prefix_first_only: bool = False
 ) -> tokenizers.Tokenizer:
-    """The tokenizer. Raises ModelError for what it cannot do.
+    """Return the tokenizer. Raises ModelError for an unsupported one.
 
-    prefix_first_only  no "▁" after a control token, nor before a text that begins with a space:
+    prefix_first_only  no "▁" after a control token, nor before a text that begins with a space,
                        as `transformers` without `legacy`
     """
     _check(pieces, where)
@@ -74,7 +74,7 @@ def make_backend(
         made = tokenizers.Tokenizer(_model(pieces))
         spaces = _normalizers(pieces, prefix_first_only)
         made.normalizer = normalizers.Sequence(spaces)
-        made.pre_tokenizer = pre_tokenizers.Sequence(_cutters(pieces, prefix_first_only))
+        made.pre_tokenizer = pre_tokenizers.Sequence(_pre_tokenizers(pieces, prefix_first_only))
         made.decoder = decoders.Sequence(_decoders(pieces))
         _add_tokens(made, pieces)
     except Exception as error:
@@ -88,19 +88,19 @@ def _check(pieces: SentencePieces, where: str) -> None:
 
     n_pieces = len(pieces.texts)
     if not n_pieces or len(set(pieces.texts)) != n_pieces:
-        raise refused("expected pieces of text, each once")
+        raise refused("expected one or more pieces, all different")
     if max(map(len, pieces.texts)) > MOST_CHARS:
-        raise refused(f"a piece has more than {MOST_CHARS} characters")
+        raise refused(f"a piece has more than {MOST_CHARS} characters, the most supported")
     if pieces.kind not in (UNIGRAM, BPE):
-        raise refused(f"pieces of the kind {pieces.kind} are not supported here: unigram and bpe")
+        raise refused(f"model type {pieces.kind} is not supported; supported: unigram, bpe")
     if not all(map(math.isfinite, pieces.scores)):
-        raise refused("a piece has a score that is not a number")
+        raise refused("a piece has a score that is not finite; the file is damaged")
     if pieces.kind == UNIGRAM and UNUSED in pieces.types:
-        raise refused("unused pieces are not supported here in a unigram model")
+        raise refused("unused pieces are not supported in a unigram model")
     if pieces.space_after or not pieces.escape_spaces:
-        raise refused("its way with spaces is not supported here: expected ▁ before words")
+        raise refused("its handling of spaces is not supported; expected ▁ before words")
     if pieces.kind == UNIGRAM and UNKNOWN not in pieces.types:
-        raise refused("expected a piece for what is unknown")
+        raise refused("expected a piece for unknown text, but there is none")
 
 
 def _model(pieces: SentencePieces) -> Any:
@@ -118,9 +118,11 @@ def _model(pieces: SentencePieces) -> Any:
 
 
 def _merges(pieces: SentencePieces) -> list[tuple[str, str]]:
-    """Every way to put a piece together from two others: pieces of a high score first, as
-    SentencePiece merges, and of one piece the ways with the earliest parts. Control tokens and
-    the like are no text, so they are neither parts nor made of any."""
+    """Return every split of a piece into two others, in merge order: by descending score of the
+    piece, then by the ids of the parts.
+
+    Control tokens and the like are not text, so they are neither parts nor made of parts.
+    """
     usable = {
         text: id
         for id, (text, type) in enumerate(zip(pieces.texts, pieces.types, strict=True))
@@ -149,9 +151,9 @@ def _normalizers(pieces: SentencePieces, prefix_first_only: bool) -> list[Any]:
     return steps
 
 
-def _cutters(pieces: SentencePieces, prefix_first_only: bool) -> list[Any]:
-    """`tokenizers` would find "<0x41>" and names of control tokens in a text as pieces of a unigram
-    model, so those are cut behind their first character."""
+def _pre_tokenizers(pieces: SentencePieces, prefix_first_only: bool) -> list[Any]:
+    """Return the pre-tokenizers. For Unigram they split "<0x41>" and names of control tokens after
+    their first character, because `tokenizers` would find them in a text as pieces."""
     steps: list[Any] = []
     if pieces.add_prefix and prefix_first_only:
         steps.append(pre_tokenizers.Metaspace(SPACE, "first", split=False))
@@ -170,9 +172,11 @@ def _decoders(pieces: SentencePieces) -> list[Any]:
 
 
 def _add_tokens(made: tokenizers.Tokenizer, pieces: SentencePieces) -> None:
-    """Pieces that are found in a text before it is cut. Those of the user's with "▁" are looked
-    for where spaces have become that; not if there is more to normalising, which would be done to
-    them too."""
+    """Add the pieces that are matched in a text before it is split.
+
+    User-defined pieces with "▁" are matched after spaces were replaced. That is not done if
+    normalisation has more steps, which would be applied to these pieces too.
+    """
     kinds = list(zip(pieces.texts, pieces.types, strict=True))
     plain_spaces = not (pieces.charsmap or pieces.add_prefix or pieces.join_spaces)
     made.add_tokens(

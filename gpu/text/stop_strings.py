@@ -1,9 +1,8 @@
-"""Ends a text at a stop string that may lie across several tokens, without ever showing part of it.
+"""Stop strings that may span several tokens, without ever showing part of one.
 
-Tokens whose text may be the beginning of a stop string are held back until it is clear whether it
-is one. The text ends at the first character that completes a stop string, whichever it is; of
-several that end there, the longest is cut off. That depends on the text alone, not on how it was
-cut into tokens.
+Tokens whose text may be the beginning of a stop string are held back until that is decided. The
+text ends at the first character that completes any stop string; if several end there, the longest
+is removed. The result depends on the text alone, not on its tokenization.
 """
 
 from __future__ import annotations
@@ -16,10 +15,12 @@ Item = TypeVar("Item")
 
 
 class StopMatcher(Generic[Item]):
-    """Fed with the tokens of one text. An item is whatever belongs to a token; every item that is
-    pushed comes back exactly once, in order, with the text that may be shown for it.
+    """Stop string matcher of one text.
 
-    stops  none of them empty; without any, every token comes back at once
+    Every pushed item (whatever belongs to a token) is returned exactly once, in order, with the
+    text to show for it.
+
+    stops  stop strings, none empty; without any, every token is returned at once
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -29,10 +30,10 @@ class StopMatcher(Generic[Item]):
         self._text = ""  # of the held tokens
 
     def push(self, item: Item, text: str) -> tuple[list[tuple[Item, str]], bool]:
-        """Take one token; give back the tokens that are clear, and whether the text ended.
+        """Add one token; return the tokens that are decided, and whether the text ended.
 
-        At the end all tokens come back: the one in which the stop string begins with its text
-        before it, those after with "". Nothing may be pushed after that.
+        At the end all tokens are returned: the one in which the stop string begins with its text
+        before it, those after it with "". Nothing may be pushed after that.
         """
         self._held.append((item, text))
         self._text += text
@@ -47,11 +48,12 @@ class StopMatcher(Generic[Item]):
         return self._release(self._undecided()), False
 
     def flush(self) -> list[tuple[Item, str]]:
-        """Give back the tokens still held: the text ended for another reason."""
+        """Return the held tokens: the text ended for another reason."""
         return self._release(len(self._text))
 
     def _undecided(self) -> int:
-        """Where the longest end of the held text begins that a stop string begins with."""
+        """Return the start of the longest suffix of the held text that is a prefix of a stop
+        string."""
         n_chars = len(self._text)
         for start in range(max(0, n_chars - self._longest + 1), n_chars):
             if any(stop.startswith(self._text[start:]) for stop in self._stops):
@@ -59,7 +61,7 @@ class StopMatcher(Generic[Item]):
         return n_chars
 
     def _release(self, end: int) -> list[tuple[Item, str]]:
-        """The tokens that end at or before character `end` of the held text."""
+        """Return the tokens that end at or before character `end` of the held text."""
         released: list[tuple[Item, str]] = []
         at = 0
         while self._held and at + len(self._held[0][1]) <= end:
@@ -69,7 +71,7 @@ class StopMatcher(Generic[Item]):
         return released
 
     def _cut(self, end: int) -> list[tuple[Item, str]]:
-        """All held tokens, with the text from character `end` on taken away."""
+        """Return all held tokens, with their text truncated at character `end`."""
         released: list[tuple[Item, str]] = []
         at = 0
         for item, text in self._held:

@@ -1,13 +1,13 @@
-"""The bytes that each token stands for, read from the decoder of a tokenizer.json.
+"""Bytes of each token, derived from the decoder of a tokenizer.json.
 
-Text is decoded from bytes and not by the tokenizer's own decoder, because that one only sees whole
-texts: its byte fallback turns a run of byte tokens into U+FFFD when any one of them is wrong, even
-those it had shown before, so what was streamed would not be a prefix of the text. Bytes have no
-such second thoughts, and a token costs the same however long the text is.
+Text is decoded from bytes and not by the tokenizer's own decoder, because that one needs whole
+texts: its byte fallback turns a run of byte tokens into U+FFFD if any of them is wrong, even those
+it had shown before, so streamed text would not be a prefix of the final text. Bytes are never
+revised, and a token takes the same time however long the text is.
 
-Understood are byte-level BPE (GPT-2, Llama 3), SentencePiece with or without byte fallback (Llama 1
-and 2), WordPiece (BERT), and none, where words are joined by spaces. Decoders whose text of a token
-depends on those after it are refused by name.
+Supported are byte-level BPE (GPT-2, Llama 3), SentencePiece with or without byte fallback (Llama 1
+and 2), WordPiece (BERT), and none (words joined by spaces). Decoders for which a token's text
+depends on later tokens are refused by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu.errors import ModelError
-from gpu.json_object import shown
+from gpu.files.json_object import shown
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SUPPORTED = "ByteLevel, Metaspace, WordPiece, or Replace + ByteFallback + Fuse + Strip"
@@ -29,19 +29,19 @@ CLEAN_UP = (
     (" 've", "'ve"),
     (" 're", "'re"),
 )
-"""What WordPiece's `cleanup` does to a word and the space before it."""
+"""Replacements of WordPiece's `cleanup` for a word and the space before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """What a decoder does with one token.
+    """Rules that turn one token into bytes.
 
     byte_level     the token's characters stand for bytes, as in GPT-2
     byte_fallback  a token "<0xE2>" stands for that byte
     replacements   (from, to) in a token's text, in order
-    strip          how many spaces are taken from the beginning of a text
-    suffix         what a token begins with that is not a word of its own, as "##ing"; other tokens
-                   get a space in front. None where tokens bring their own spaces
+    strip          number of spaces removed from the beginning of a text
+    suffix         prefix of tokens that continue a word, as "##ing"; other tokens get a space in
+                   front. None if tokens contain their own spaces
     """
 
     byte_level: bool = False
@@ -51,7 +51,7 @@ class TokenBytes:
     suffix: str | None = None
 
     def of(self, token: str) -> bytes:
-        """The bytes of a token of the model's vocabulary (added tokens are plain text)."""
+        """Return the bytes of a token in the model's vocabulary (added tokens are plain text)."""
         if self.byte_level:
             try:
                 return bytes(BYTE_OF_CHAR[char] for char in token)
@@ -68,7 +68,8 @@ class TokenBytes:
 
     @classmethod
     def from_decoder(cls, decoder: dict[str, Any] | None, where: str) -> TokenBytes:
-        """Read the `decoder` of a tokenizer.json; `ModelError` when it does something else."""
+        """Return the rules for the `decoder` of a tokenizer.json. Raises ModelError for an
+        unsupported decoder."""
         if decoder is None:
             return cls(strip=1, suffix="")
         steps = _flat(decoder)
@@ -101,13 +102,12 @@ def _flat(decoder: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _unsupported(decoder: dict[str, Any], where: str) -> ModelError:
-    return ModelError(
-        f"{where}: decoder {shown(decoder)} is not supported here; supported: {SUPPORTED}"
-    )
+    return ModelError(f"{where}: decoder {shown(decoder)} is not supported; supported: {SUPPORTED}")
 
 
 def _byte_of_char() -> dict[str, int]:
-    """GPT-2's table: printable Latin-1 stands for itself, the other bytes for U+0100 and up."""
+    """Return GPT-2's table: printable Latin-1 stands for itself, the other bytes for U+0100 and
+    up."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {

@@ -1,5 +1,5 @@
-"""Table of a tokenizer: the bytes of every token, and the facts its files state. It is plain data,
-so decoding needs neither the tokenizer's files nor its library."""
+"""Token table: the bytes of every token of a tokenizer, and its settings. It is plain data, so
+decoding needs neither the tokenizer's files nor its library."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import msgspec
 from gpu.errors import ModelError
 
 MAX_TABLE_BYTES = 64 * 1024 * 1024
-"""Bytes of all tokens together: thirty times those of the largest real vocabulary."""
+"""Most bytes of all tokens together: thirty times those of the largest real vocabulary."""
 
 
 class TextChunk(NamedTuple):
-    """A text to encode, without the beginning-of-sequence token. `specials`, `inside`: see
+    """A text to encode, without the beginning-of-sequence token. For `specials` and `inside` see
     `gpu.text.tokenizer.Tokenizer`."""
 
     text: str
@@ -24,15 +24,15 @@ class TextChunk(NamedTuple):
 
 
 class TextEncoding(NamedTuple):
-    """`offsets`: empty if they were not asked for."""
+    """Token ids of a text. `offsets`: empty unless requested."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]
 
 
 class TokenizerLike(Protocol):
-    """Interface of a tokenizer, as the engine and its callers use it; see
-    `gpu.text.tokenizer.Tokenizer`, which is one."""
+    """Interface of a tokenizer for the engine and its callers; implemented by
+    `gpu.text.tokenizer.Tokenizer`."""
 
     @property
     def bos_token(self) -> str | None: ...
@@ -63,9 +63,12 @@ class TokenizerLike(Protocol):
 
 
 class TokenTable(msgspec.Struct, frozen=True, array_like=True):
-    """Fields and methods as in `gpu.text.tokenizer.Tokenizer`. `tokens`: the bytes of each id;
-    `specials`: texts of the special ones; `unused`: ids that the model has and the tokenizer has
-    not."""
+    """Fields and methods as in `gpu.text.tokenizer.Tokenizer`.
+
+    tokens    bytes of each id
+    specials  texts of the special tokens
+    unused    ids of the model that the tokenizer does not have
+    """
 
     tokens: list[bytes]
     specials: dict[int, str]
@@ -90,8 +93,8 @@ class TokenTable(msgspec.Struct, frozen=True, array_like=True):
         return id in self.specials
 
 
-def table_of(tokenizer: TokenizerLike, where: str) -> TokenTable:
-    """The table of a tokenizer. Raises ModelError for one whose tokens have too many bytes."""
+def token_table(tokenizer: TokenizerLike, where: str) -> TokenTable:
+    """Return the table of a tokenizer. Raises ModelError if its tokens have too many bytes."""
     tokens: list[bytes] = []
     unused: list[int] = []
     n_bytes = 0
@@ -100,7 +103,8 @@ def table_of(tokenizer: TokenizerLike, where: str) -> TokenTable:
         n_bytes += len(tokens[-1])
         if n_bytes > MAX_TABLE_BYTES:
             raise ModelError(
-                f"{where}: its tokens have more than {MAX_TABLE_BYTES:,} bytes together"
+                f"{where}: expected at most {MAX_TABLE_BYTES:,} bytes in all tokens together, but "
+                "there are more"
             )
         if not tokens[-1] and tokenizer.piece(id) == f"<unused {id}>":
             unused.append(id)

@@ -1,1 +1,1 @@
-"""What is fastest on a device, measured once and remembered."""
+"""Autotuning: the fastest matmul settings of a device, measured once and stored."""

@@ -1,8 +1,8 @@
-"""Whether products with q8 and q4 weights are faster on a device when their rows are bytes.
+"""Measures whether int8 activations make matmuls with q8 and q4 weights faster on a device.
 
-Measured on q8, cut as was chosen, with the dispatch that rounds the rows (`gpu.ops.byte_rows`):
-bytes have to pay for it. One choice goes for all such products, of few rows and of many: the bits
-of a token must not depend on how it came to be computed.
+Measured with q8 weights and the chosen tiles, including the dispatch of
+`gpu.ops.quantize_activations`. One choice applies to steps of few rows and of many: the bits of a
+token must not depend on the step it was computed in.
 """
 
 from __future__ import annotations
@@ -13,48 +13,50 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from gpu.tuning.probed import MARGIN, ProbedRow
-from gpu.tuning.product_timer import N_ROWS, Shape, Trial
+from gpu.tuning.matmul_timer import N_ROWS, Shape, Trial
+from gpu.tuning.results import MARGIN, AutotuneRow
 from gpu.webgpu.tiling import Tuning
 
 LEAST_GAIN = 1.1
-"""How many times as fast decode must be with bytes: they cost a little of the model's quality."""
+"""Least speedup of decode that is worth int8's small loss of quality."""
 ROUNDS = 5
 
 
 class Timer(Protocol):
-    """What is needed of `gpu.tuning.product_timer.ProductTimer`, with q8 weights."""
+    """The part of `gpu.tuning.matmul_timer.MatmulTimer` used here, with q8 weights."""
 
     def begin(self, trial: Trial) -> str: ...
     def seconds(self, trial: Trial) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Products:
-    """Seconds of a product by its shape, with rows of float32 and of bytes, and what was wrong with
-    one; without prefill where decode has decided."""
+class ActivationTimings:
+    """Seconds of a matmul by shape, with float32 and int8 rows, and the fault of a wrong result.
 
-    floats: dict[Shape, float] = field(default_factory=dict)
-    bytes: dict[Shape, float] = field(default_factory=dict)
+    Prefill is missing if decode already decided.
+    """
+
+    f32: dict[Shape, float] = field(default_factory=dict)
+    q8: dict[Shape, float] = field(default_factory=dict)
     fault: str = ""
 
     @property
     def gains(self) -> dict[Shape, float]:
-        """How many times as fast bytes are."""
-        return {shape: self.floats[shape] / self.bytes[shape] for shape in self.bytes}
+        """Speedup of int8 over float32 by shape."""
+        return {shape: self.f32[shape] / self.q8[shape] for shape in self.q8}
 
     @property
-    def bytes_pay(self) -> bool:
-        """Are bytes faster in decode and no slower in prefill?"""
+    def q8_pays(self) -> bool:
+        """True if int8 is faster in decode and no slower in prefill."""
         gains = self.gains
         if self.fault or gains.keys() != N_ROWS.keys():
             return False
         return gains["decode"] >= LEAST_GAIN and gains["prefill"] * MARGIN >= 1
 
-    def rows(self, multiply_adds: Mapping[Shape, int]) -> tuple[ProbedRow, ...]:
-        """For people; `multiply_adds` of one product of a shape."""
+    def rows(self, multiply_adds: Mapping[Shape, int]) -> tuple[AutotuneRow, ...]:
+        """Return table rows; `multiply_adds` are those of one matmul by shape."""
         return tuple(
-            ProbedRow(
+            AutotuneRow(
                 f"q8 × {name}",
                 multiply_adds["decode"] / seconds["decode"] / 1e9,
                 2 * multiply_adds["prefill"] / seconds["prefill"] / 1e9
@@ -63,32 +65,32 @@ class Products:
                 chosen,
             )
             for name, seconds, chosen in (
-                ("float32", self.floats, not self.bytes_pay),
-                ("bytes", self.bytes, self.bytes_pay),
+                ("f32", self.f32, not self.q8_pays),
+                ("q8", self.q8, self.q8_pays),
             )
             if "decode" in seconds
         )
 
 
-def measure_products(
+def measure_activations(
     timer: Timer,
     tuning: Tuning,
     deadline: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
-) -> Products:
-    """Each product is timed once at least, and again until `deadline` by `clock`. Raises
-    DeviceError when the product of float32 rows does not run."""
-    found = Products()
+) -> ActivationTimings:
+    """Time each matmul at least once, and again until `deadline` by `clock`. Raises DeviceError if
+    the float32 matmul does not run."""
+    timings = ActivationTimings()
     for shape in N_ROWS:
-        floats = Trial.of(shape, replace(tuning, bytes=False))
-        as_bytes = Trial.of(shape, replace(tuning, bytes=True))
-        fault = timer.begin(floats) or timer.begin(as_bytes)
+        floats = Trial.of(shape, replace(tuning, q8_activations=False))
+        as_q8 = Trial.of(shape, replace(tuning, q8_activations=True))
+        fault = timer.begin(floats) or timer.begin(as_q8)
         if fault:
-            return replace(found, fault=fault)
-        rounds = [(timer.seconds(floats), timer.seconds(as_bytes))]
+            return replace(timings, fault=fault)
+        rounds = [(timer.seconds(floats), timer.seconds(as_q8))]
         while len(rounds) < ROUNDS and clock() < deadline:
-            rounds.append((timer.seconds(floats), timer.seconds(as_bytes)))
-        found.floats[shape], found.bytes[shape] = map(min, zip(*rounds, strict=True))
-        if found.gains["decode"] < LEAST_GAIN:
+            rounds.append((timer.seconds(floats), timer.seconds(as_q8)))
+        timings.f32[shape], timings.q8[shape] = map(min, zip(*rounds, strict=True))
+        if timings.gains["decode"] < LEAST_GAIN:
             break
-    return found
+    return timings

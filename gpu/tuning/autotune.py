@@ -1,15 +1,15 @@
-"""Measures which cut of the matrix product is best on an adapter, once, and remembers it.
+"""Measures the best matmul tiling of an adapter once, and stores it.
 
-Two products stand for a model (`gpu.tuning.product_timer`): one of a single row, as in decoding,
-and one of many, as in prefill. Every candidate of `gpu.webgpu.tiling` is compiled, checked against
-the default's results and timed, in turns with the others, within a budget; what is nearest the
-default comes first, so that a slow compiler costs the unlikely candidates. Then it is measured
-whether rows should be bytes where weights are q8 or q4 (`gpu.tuning.products`). The choices are
-kept by adapter, driver and kernels (`gpu.tuning.saved`).
+Two matmuls represent a model (`gpu.tuning.matmul_timer`): one row, as in decoding, and many rows,
+as in prefill. Every candidate of `gpu.webgpu.tiling` is compiled, checked against the default's
+result and timed, interleaved with the others, within a budget. Candidates nearest the default come
+first, so that a slow compiler only drops unlikely ones. Then int8 activations are measured for q8
+and q4 weights (`gpu.tuning.activations`). `gpu.tuning.store` keeps the result by adapter, driver
+and kernels.
 
-Tiles change no result, but `strands` and `trade` change the order of sums: after the cache was
-cleared or the driver changed, another choice may change the last bits of logits. `bytes` changes
-more: what it costs is measured by `tokenglass perplexity`.
+Tiles do not change results, but `split_k` and `subgroup_shuffle` change the order of sums: another
+choice, after the cache was cleared or the driver changed, may change the last bits of logits.
+`q8_activations` changes more; `tokenglass perplexity` measures how much.
 """
 
 from __future__ import annotations
@@ -23,31 +23,32 @@ from functools import cache
 from importlib.metadata import version
 from typing import Protocol
 
-from gpu.ops.operands import lib_of_bytes
-from gpu.runner import DeviceInfo
-from gpu.tuning import saved
-from gpu.tuning.probed import Measured, Probed, Speed, choose
-from gpu.tuning.product_timer import N_ROWS, ProductTimer, Trial
-from gpu.tuning.products import measure_products
-from gpu.tuning.saved import Key
-from gpu.webgpu.device import Device, stand_ins
+from gpu.info import DeviceInfo
+from gpu.ops.matmul_input import q8_lib
+from gpu.tuning import store
+from gpu.tuning.activations import measure_activations
+from gpu.tuning.matmul_timer import N_ROWS, MatmulTimer, Trial
+from gpu.tuning.results import AutotuneResult, Measured, Speed, choose
+from gpu.tuning.store import Key
+from gpu.webgpu.device import Device
+from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import compose
-from gpu.webgpu.tiling import GPU, SOFTWARE, Tuning, candidates
+from gpu.webgpu.tiling import Tuning, candidates
 
 BUDGET_S = 3.0
 CUT_SHARE = 0.6
-"""Of the budget, for how products are cut; the rest is for what they are given."""
+"""Share of the budget for tiles; the rest is for activations."""
 COMPILE_SHARE = 0.9
-"""Of the time for cuts; the rest is for timing again what is near the best."""
+"""Share of the time for tiles in which candidates are compiled; the rest repeats the best ones."""
 NEAR = 1.25
-"""What is slower by more than this factor at first is not timed again."""
+"""Candidates slower than the best by more than this factor are timed only once."""
 ROUNDS = 8
 
 log = logging.getLogger(__name__)
 
 
 class Timer(Protocol):
-    """What the probe needs of `gpu.tuning.product_timer.ProductTimer`."""
+    """The part of `gpu.tuning.matmul_timer.MatmulTimer` used here."""
 
     def begin(self, trial: Trial) -> str: ...
     def seconds(self, trial: Trial) -> float: ...
@@ -58,8 +59,9 @@ def measure(
 ) -> Measured:
     """Time the candidates beside `default` until `deadline` by `clock`.
 
-    The default is always timed; no other is begun that would pass the deadline if it took as long
-    as the slowest of its shape so far. Raises DeviceError when the default does not run.
+    The default is always timed. Another candidate only starts if it would meet the deadline when it
+    takes as long as the slowest of its shape so far. Raises DeviceError if the default does not
+    run.
     """
     tunings = candidates(default)
     times: dict[Trial, float] = {}
@@ -86,111 +88,107 @@ def measure(
     return Measured(speeds, wrong, choose(default, speeds), len(tunings))
 
 
-def probe(device: Device, budget_s: float = BUDGET_S) -> Probed:
-    """Measure for about `budget_s` seconds how products are cut, the device's own tuning counting
-    as the default, and whether their rows are bytes; keep the choices for `tuned`. What was begun
-    is ended: a slow compiler or device may pass the budget by the last of its trials."""
+def autotune(device: Device, budget_s: float = BUDGET_S) -> AutotuneResult:
+    """Measure tiles and int8 activations for about `budget_s` seconds, and store the result for
+    `load_tuning`. The device's own tuning is the default. A trial that has started is finished, so
+    a slow compiler or device may exceed the budget by one trial."""
     began = time.perf_counter()
-    timer = ProductTimer(device, device.tuning)
+    timer = MatmulTimer(device, device.tuning)
     try:
         measured = measure(device.tuning, timer, began + CUT_SHARE * budget_s)
     finally:
         timer.close()
-    found = Probed.of(
+    result = AutotuneResult.of(
         device.info,
         measured,
         timer.multiply_adds("decode"),
         timer.multiply_adds("prefill"),
-        kept=False,
+        stored=False,
     )
-    probed = _with_products(device, found, began + budget_s)
-    kept = not device.checked and saved.write(key_of(device.info), probed.chosen)
-    probed = replace(probed, kept=kept)
-    for fault in probed.faults:
+    result = _with_activations(device, result, began + budget_s)
+    stored = not device.checked and store.write(key_of(device.info), result.chosen)
+    result = replace(result, stored=stored)
+    for fault in result.faults:
         log.warning("%s: left out: %s", device.info.name, fault)
-    log.info("%s: chose %s of %d candidates", device.info.name, probed.chosen, len(probed.rows))
-    return probed
+    log.info("%s: chose %s of %d candidates", device.info.name, result.chosen, len(result.rows))
+    return result
 
 
-def _with_products(device: Device, probed: Probed, deadline: float) -> Probed:
-    """With what products of q8 weights are given, chosen as well."""
-    timer = ProductTimer(device, probed.chosen, "q8")
+def _with_activations(device: Device, result: AutotuneResult, deadline: float) -> AutotuneResult:
+    """Return `result` with the activations of matmuls with q8 weights chosen, too."""
+    timer = MatmulTimer(device, result.chosen, "q8")
     try:
-        products = measure_products(timer, probed.chosen, deadline)
+        activations = measure_activations(timer, result.chosen, deadline)
     finally:
         timer.close()
-    faults = (f"q8 × bytes: {products.fault}",) if products.fault else ()
+    faults = (f"q8 × q8: {activations.fault}",) if activations.fault else ()
     return replace(
-        probed,
-        faults=(*probed.faults, *faults),
-        chosen=replace(probed.chosen, bytes=products.bytes_pay),
-        products=products.rows({shape: timer.multiply_adds(shape) for shape in N_ROWS}),
+        result,
+        faults=(*result.faults, *faults),
+        chosen=replace(result.chosen, q8_activations=activations.q8_pays),
+        activations=activations.rows({shape: timer.multiply_adds(shape) for shape in N_ROWS}),
     )
 
 
-def probe_adapter(adapter: str | None) -> Probed:
-    """`probe` on an adapter that is opened for it, as `Device.open` takes it."""
+def autotune_adapter(adapter: str | None) -> AutotuneResult:
+    """Open an adapter (as for `Device.open`), autotune it, and close it."""
     device = Device.open(adapter, checked=False)
     try:
-        return probe(device)
+        return autotune(device)
     finally:
         device.close()
 
 
-def tuned(
+def load_tuning(
     device: Device, progress: Callable[[float, str], None] = lambda fraction, message: None
 ) -> Device:
-    """`device` with the tuning kept for it, measured now if there is none.
+    """Return `device` with its stored tuning, measured now if there is none.
 
-    Not measured are a checked device, which is for finding errors, and one whose tuning could not
-    be kept: the same seed should give the same text at the next start.
+    Returns it unchanged if it is checked (for debugging), or if a tuning could not be stored: the
+    same seed should give the same text at the next start.
     """
     if device.checked:
         return device
-    kept = kept_tuning(device.info)
-    if kept is None or (kept.trade and not device.tuning.trade):
-        if not saved.writable():
+    tuning = stored_tuning(device.info)
+    if tuning is None or (tuning.subgroup_shuffle and not device.tuning.subgroup_shuffle):
+        if not store.writable():
             return device
         progress(0.0, f"measuring kernels on {device.info.name}")
-        kept = probe(device).chosen
-    return replace(device, tuning=kept)
+        tuning = autotune(device).chosen
+    return replace(device, tuning=tuning)
 
 
-def kept_tuning(info: DeviceInfo) -> Tuning | None:
-    """What was measured on an adapter before; None for nothing."""
-    return saved.read(key_of(info), candidates(_most_capable(info.software)))
+def stored_tuning(info: DeviceInfo) -> Tuning | None:
+    """Return the stored tuning of an adapter, or None."""
+    return store.read(key_of(info), candidates(DevicePolicy.of(info).tuning))
 
 
 def key_of(info: DeviceInfo) -> Key:
-    """What a measurement on this adapter holds for."""
+    """Return the key of a measurement on this adapter."""
+    policy = DevicePolicy.of(info)
     return Key(
         info.name,
         info.driver,
         info.backend,
         version("wgpu"),
-        _digest(info.software, **stand_ins(info)),
+        _digest(policy.tuning, **policy.lib),
     )
 
 
 @cache
-def _digest(software: bool, **of_device: str) -> str:
-    """Of the sources of the products and of all candidates."""
-    digest = hashlib.sha256(repr(candidates(_most_capable(software))).encode())
-    of_floats = ({"weight": "weight_f16", "x_tile": f"x_tile_{how}"} for how in ("lanes", "loads"))
-    for lib in (*of_floats, lib_of_bytes("q8")):
+def _digest(default: Tuning, **of_device: str) -> str:
+    """Return a digest of the candidates and of the sources of all measured kernels."""
+    digest = hashlib.sha256(repr(candidates(default)).encode())
+    of_floats = ({"weight": "weight_f16", "x_tile": f"x_tile_{how}"} for how in ("shuffle", "load"))
+    for lib in (*of_floats, q8_lib("q8")):
         digest.update(compose("matmul", {}, of_device | lib).encode())
-    for before in ("to_bytes", "norm_parts"):
+    for before in ("quantize_activations", "rms_norm_split"):
         digest.update(compose(before, {}, of_device).encode())
     return digest.hexdigest()
 
 
-def _most_capable(software: bool) -> Tuning:
-    """The default whose candidates are all those of the kind."""
-    return SOFTWARE if software else GPU
-
-
 def _trials(tunings: Iterable[Tuning]) -> Iterator[Trial]:
-    """Every product that these tunings need, once, in their order."""
+    """Yield every trial that these tunings need, once, in their order."""
     seen: set[Trial] = set()
     for tuning in tunings:
         for shape in N_ROWS:
@@ -207,8 +205,8 @@ def _refine(
     deadline: float,
     clock: Callable[[], float],
 ) -> None:
-    """Lower `times` to the least of several rounds, in turns, of what is near the best of its
-    shape, and of the default."""
+    """Lower `times` to the least of several interleaved rounds, for the default and for trials near
+    the best of their shape."""
     for _ in range(ROUNDS):
         best = {s: min(t for trial, t in times.items() if trial.shape == s) for s in N_ROWS}
         for trial, before in list(times.items()):

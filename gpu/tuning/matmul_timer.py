@@ -1,10 +1,10 @@
-"""Times the two products that stand for a model when an adapter is tuned, and checks them.
+"""Times and checks the two matmuls that represent a model when an adapter is tuned.
 
-    decode   1 row  · weightᵀ, weight (N, K)
+    decode   1 row   · weightᵀ, weight (N, K)
     prefill  64 rows · weightᵀ, weight (N / 4, K)
 
-Weights of random normal numbers, scaled so that results are about 1, of rows that are normalised as
-a step of so many has it. N grows with the device until a product takes long enough to be seen.
+Weights are random normal numbers, scaled so that results are about 1. Rows are normalised as in a
+step of that many rows. N grows until a matmul takes long enough to measure.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Literal
 import numpy as np
 
 from gpu import ops
-from gpu.checkpoint.abreast import abreast, max_rows, rows_abreast
+from gpu.checkpoint.interleaved import interleave, max_shard_rows, rows_interleaved
 from gpu.checkpoint.matrix import Matrix, Shard
 from gpu.checkpoint.packing import pack, row_words
 from gpu.errors import DeviceError
-from gpu.ops import Batch, Norm, NormParts
+from gpu.ops import Batch, Norm, RmsNormSplit
 from gpu.ops.step_buffer import STEP_BYTES, pack_step
 from gpu.step import Floats, Row, Step
 from gpu.webgpu.buffers import Memory, Tensor
@@ -33,24 +33,24 @@ from gpu.webgpu.tiling import Tile, Tuning
 from gpu.webgpu.timestamps import FIRST_MARK, Timestamps
 
 K = 1024
-"""Blocks that 8, 16 and 32 strands share evenly."""
+"""32 blocks: 8, 16 and 32 parts of split k share them evenly."""
 BASE_N = 512
 MOST_COPIES = 64
-"""The largest weight, 64 MiB, is more than the caches of most GPUs hold."""
+"""The largest weight, 64 MiB, exceeds the caches of most GPUs."""
 PREFILL_ROWS = 64
 PREFILL_SHARE = 4
 SEEN_S = 100e-6
-"""A product that takes this long is more than the cost of a dispatch."""
+"""Least time of a matmul, well above the cost of a dispatch."""
 PASS_S = 2e-3
 MOST_REPEATS = 64
-"""A pass repeats the product for about so long, but no more often."""
+"""A pass repeats the matmul for about `PASS_S`, at most this often."""
 READBACK_BYTES = 8 * FIRST_MARK
 TOLERANCE = 1e-4
-"""Two orders of summing K float32 products of about unit length differ by at most a third of this;
-products in float16 would by ten times as much."""
-BYTES_TOLERANCE = 0.05
-"""Rows rounded to bytes differ by 0.006 on average, by six times that at most; a block that is left
-out, or read as another, by 0.2."""
+"""Two summation orders of K float32 terms of about unit size differ by at most a third of this;
+float16 arithmetic would differ by ten times as much."""
+Q8_TOLERANCE = 0.05
+"""int8 rows differ by 0.006 on average and six times that at most; a missing or wrong block differs
+by 0.2."""
 
 Shape = Literal["decode", "prefill"]
 N_ROWS: dict[Shape, int] = {"decode": 1, "prefill": PREFILL_ROWS}
@@ -58,22 +58,22 @@ N_ROWS: dict[Shape, int] = {"decode": 1, "prefill": PREFILL_ROWS}
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One product cut in one way, with rows of float32 or of bytes. `tuning`: any that says so."""
+    """One matmul with one tile, of float32 or int8 rows. `tuning`: any that gives this tile."""
 
     shape: Shape
     tile: Tile
-    bytes: bool
+    q8: bool
     tuning: Tuning = field(compare=False)
 
     @classmethod
     def of(cls, shape: Shape, tuning: Tuning) -> Trial:
         n = BASE_N if shape == "decode" else BASE_N // PREFILL_SHARE
-        return cls(shape, tuning.tile(N_ROWS[shape], n, K // 32), tuning.bytes, tuning)
+        return cls(shape, tuning.tile(N_ROWS[shape], n, K // 32), tuning.q8_activations, tuning)
 
 
 @dataclass(slots=True)
-class _Product:
-    """What trials of one shape share. `expected`: the first trial's result."""
+class _Matmul:
+    """Tensors that trials of one shape share. `expected`: the first trial's result."""
 
     batch: Batch
     weight: Matrix
@@ -82,10 +82,12 @@ class _Product:
     expected: Floats | None = None
 
 
-class ProductTimer:
-    """Buffers for both products on one device, with weights stored as `dtype`; `close` gives the
-    large one back. Raises DeviceError when `default`, against which others are checked, does not
-    run."""
+class MatmulTimer:
+    """Timer of both matmuls on one device, with weights stored as `dtype`.
+
+    `default` is what others are checked against; raises DeviceError if it does not run. `close`
+    frees the weight.
+    """
 
     def __init__(self, device: Device, default: Tuning, dtype: str = "f16") -> None:
         self._device = device
@@ -94,101 +96,103 @@ class ProductTimer:
         self._calls = open_calls(device)
         self._memory = Memory(device)
         self._timestamps = Timestamps(device, 0) if device.has_timestamps else None
-        self._readback = self._calls.readback(READBACK_BYTES, "probe")
+        self._readback = self._calls.readback(READBACK_BYTES, "autotune")
         rng = np.random.default_rng(0)
         x = rng.standard_normal((PREFILL_ROWS, K), np.float32)
-        self._x = self._memory.upload("probe.x", x, purpose="work")
+        self._x = self._memory.upload("autotune.x", x, purpose="work")
         gain = rng.uniform(0.5, 1.5, K).astype(np.float32)
-        self._norm = Norm(self._memory.upload("probe.gain", gain, purpose="work"), 1e-5)
+        self._norm = Norm(self._memory.upload("autotune.gain", gain, purpose="work"), 1e-5)
         packed = pack(dtype, rng.standard_normal((BASE_N, K), np.float32) * K**-0.5)
-        self._n_abreast = rows_abreast(device, dtype, K, BASE_N, 1)
-        self._packed = abreast(dtype, K, packed, self._n_abreast, np.empty_like(packed))
-        self._make_products(1)
-        self._make_products(self._copies_to_see(Trial.of("decode", default)))
+        self._n_interleaved = rows_interleaved(device, dtype, K, BASE_N, 1)
+        self._packed = interleave(dtype, K, packed, self._n_interleaved, np.empty_like(packed))
+        self._make_matmuls(1)
+        self._make_matmuls(self._copies_to_see(Trial.of("decode", default)))
 
     def begin(self, trial: Trial) -> str:
-        """Compile and run a trial; what is wrong with it, or "". The first of each shape is what
-        others are checked against."""
-        product = self._products[trial.shape]
-        poison = np.full(product.y.n_bytes // 4, np.nan, np.float32)
-        self._memory.write(product.y, poison)
+        """Compile and run a trial; return what is wrong with its result, or "". The first trial of
+        each shape sets the expected result."""
+        matmul = self._matmuls[trial.shape]
+        poison = np.full(matmul.y.n_bytes // 4, np.nan, np.float32)
+        self._memory.write(matmul.y, poison)
         try:
             self._prepared[trial] = self._prepare(trial, 1)
             self._run(trial)
-            result = self._memory.read(product.y)
+            result = self._memory.read(matmul.y)
         except DeviceError as error:
-            if product.expected is None:
+            if matmul.expected is None:
                 raise
             return str(error)
-        if product.expected is None:
-            product.expected = result
-            product.repeats = _clamped(PASS_S / self._run(trial), MOST_REPEATS)
-        self._prepared[trial] = self._prepare(trial, product.repeats)
-        return fault(result, product.expected, BYTES_TOLERANCE if trial.bytes else TOLERANCE)
+        if matmul.expected is None:
+            matmul.expected = result
+            matmul.repeats = _clamped(PASS_S / self._run(trial), MOST_REPEATS)
+        self._prepared[trial] = self._prepare(trial, matmul.repeats)
+        return fault(result, matmul.expected, Q8_TOLERANCE if trial.q8 else TOLERANCE)
 
     def seconds(self, trial: Trial) -> float:
-        """What one product of a trial that has begun takes."""
-        return self._run(trial) / self._products[trial.shape].repeats
+        """Return the seconds of one matmul of a trial that has begun."""
+        return self._run(trial) / self._matmuls[trial.shape].repeats
 
     def multiply_adds(self, shape: Shape) -> int:
-        """Multiply-adds of one product; of decode also its weights."""
-        weight = self._products[shape].weight
+        """Return the multiply-adds of one matmul; for decode that is the number of weights."""
+        weight = self._matmuls[shape].weight
         return N_ROWS[shape] * weight.n * weight.k
 
     def close(self) -> None:
         self._weight.buffer.destroy()
 
     def _copies_to_see(self, trial: Trial) -> int:
-        """How many times `BASE_N` rows keep the device busy for long enough."""
+        """Return how many copies of `BASE_N` rows take `SEEN_S`."""
         self.begin(trial)
         seconds = min(self.seconds(trial) for _ in range(2))
-        fits = max_rows(self._device, self._packed.shape[1], self._n_abreast) // BASE_N
+        fits = max_shard_rows(self._device, self._packed.shape[1], self._n_interleaved) // BASE_N
         self._weight.buffer.destroy()
         return _clamped(SEEN_S / seconds, min(MOST_COPIES, fits))
 
-    def _make_products(self, copies: int) -> None:
-        """Both products, with a weight of `copies` times `BASE_N` rows."""
+    def _make_matmuls(self, copies: int) -> None:
+        """Prepare both matmuls, with a weight of `copies` times `BASE_N` rows."""
         n = BASE_N * copies
         self._weight = self._memory.weights(
-            "probe.weight", n, row_words(self._dtype, K), self._n_abreast
+            "autotune.weight", n, row_words(self._dtype, K), self._n_interleaved
         )
         for copy in range(copies):
             self._memory.write(self._weight, self._packed, at=copy * self._packed.nbytes)
         self._prepared: dict[Trial, Any] = {}
-        self._products: dict[Shape, _Product] = {
-            "decode": self._product("decode", n),
-            "prefill": self._product("prefill", n // PREFILL_SHARE),
+        self._matmuls: dict[Shape, _Matmul] = {
+            "decode": self._matmul("decode", n),
+            "prefill": self._matmul("prefill", n // PREFILL_SHARE),
         }
 
-    def _product(self, shape: Shape, n: int) -> _Product:
+    def _matmul(self, shape: Shape, n: int) -> _Matmul:
         memory, rows = self._memory, N_ROWS[shape]
-        step = memory.zeros("probe.step", (STEP_BYTES // 4,), "u32", uniform=True)
+        step = memory.zeros("autotune.step", (STEP_BYTES // 4,), "u32", uniform=True)
         data = bytearray(STEP_BYTES)
         pack_step(Step((Row(0, 0, 0),) * rows), data, [[0]])
         memory.write(step, np.frombuffer(data, np.uint8))
-        parts = NormParts.make(K, rows, memory)
+        parts = RmsNormSplit.make(K, rows, memory)
         shards = (Shard(self._weight, 0, n),)
-        return _Product(
-            replace(Batch.make(memory, step, rows, 1), norm_parts=parts),
-            Matrix("probe.weight", n, K, self._dtype, shards, (), abreast=self._n_abreast),
-            memory.zeros(f"probe.{shape}", (rows, n)),
+        return _Matmul(
+            replace(Batch.make(memory, step, rows, 1), rms_norm_split=parts),
+            Matrix(
+                "autotune.weight", n, K, self._dtype, shards, (), interleaved=self._n_interleaved
+            ),
+            memory.zeros(f"autotune.{shape}", (rows, n)),
         )
 
     def _prepare(self, trial: Trial, repeats: int) -> Any:
-        product = self._products[trial.shape]
-        batch = product.batch
-        if trial.bytes:
-            room = ops.room_for_bytes(self._memory, [product.weight], PREFILL_ROWS)
-            batch = replace(batch, byte_rows=room)
+        matmul = self._matmuls[trial.shape]
+        batch = matmul.batch
+        if trial.q8:
+            rows = ops.make_quantized_rows(self._memory, [matmul.weight], PREFILL_ROWS)
+            batch = replace(batch, quantized_rows=rows)
         rec = Recorder(replace(self._device, tuning=trial.tuning), self._kernels)
-        ops.matmul(rec, batch, "probe", self._x, product.weight, product.y, norm=self._norm)
+        ops.matmul(rec, batch, "autotune", self._x, matmul.weight, matmul.y, norm=self._norm)
         dispatches = tuple(dispatch.in_pass for dispatch in rec.plan.dispatches) * repeats
         timing = self._timestamps.timing(FIRST_MARK, 0) if self._timestamps else None
-        copies = () if timing else (Copy(product.y.buffer, READBACK_BYTES, 0),)
+        copies = () if timing else (Copy(matmul.y.buffer, READBACK_BYTES, 0),)
         return self._calls.prepare(StepCommands((dispatches,), copies, timing))
 
     def _run(self, trial: Trial) -> float:
-        """Seconds of the whole pass, by the device's clock if it has one."""
+        """Return the seconds of the whole pass, by the device's clock if it has one."""
         commands = self._calls.encode(self._prepared[trial], self._readback)
         began = time.perf_counter()
         self._calls.submit(commands, self._readback)
@@ -203,7 +207,7 @@ class ProductTimer:
 
 
 def fault(result: Floats, expected: Floats, tolerance: float = TOLERANCE) -> str:
-    """What is wrong with a result, or ""."""
+    """Return what is wrong with a result, or ""."""
     error = np.abs(result - expected)
     wrong = ~(error <= tolerance)  # a NaN is wrong
     if not wrong.any():
@@ -216,7 +220,7 @@ def fault(result: Floats, expected: Floats, tolerance: float = TOLERANCE) -> str
 
 
 def _clamped(wanted: float, most: int) -> int:
-    """The power of two from 1 to `most` that is at least `wanted`, if there is one."""
+    """Return the smallest power of two that is at least `wanted`, at most `most`."""
     power = 1
     while power < wanted and 2 * power <= most:
         power *= 2

@@ -1,29 +1,31 @@
-"""What a probe of an adapter found: speeds, the choice among them, and a table for people."""
+"""Results of autotuning an adapter: speeds, the choice among them, and a table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpu.runner import DeviceInfo
+from gpu.info import DeviceInfo
 from gpu.webgpu.tiling import Tuning
 
 MARGIN = 1.03
-"""What is faster by less is taken for equal."""
+"""Speeds within this factor count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Seconds of a product of one row, and of one of many."""
+    """Seconds of a matmul of one row, and of one of many."""
 
     decode: float
     prefill: float
 
 
 def choose(default: Tuning, speeds: Mapping[Tuning, Speed]) -> Tuning:
-    """The tuning that decodes fastest, unless it loses more in prefill than it wins; among those
-    that are equal within `MARGIN`, the fastest in prefill; among those that are equal there too,
-    the one that differs least from `default`, which must be among them."""
+    """Return the tuning that decodes fastest, unless it loses more in prefill than it wins.
+
+    Among equals (within `MARGIN`) the fastest in prefill; among equals there, too, the one that
+    differs least from `default`. `speeds` must contain `default`.
+    """
     usual = speeds[default]
 
     def cost(speed: Speed) -> float:
@@ -38,8 +40,13 @@ def choose(default: Tuning, speeds: Mapping[Tuning, Speed]) -> Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`speeds` of the candidates that ran right, the default first; `faults`: what was wrong with
-    others; `chosen`: the best; `n_candidates`: how many there are."""
+    """Measurement of the candidates.
+
+    speeds        candidates with right results, the default first
+    faults        what was wrong with the results of others
+    chosen        the best
+    n_candidates  all candidates, measured or not
+    """
 
     speeds: Mapping[Tuning, Speed]
     faults: Mapping[Tuning, str]
@@ -48,9 +55,9 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbedRow:
-    """A candidate: 10⁹ weights a second in decode, 10⁹ operations a second in prefill (a
-    multiply-add counts as two), None where decode had decided."""
+class AutotuneRow:
+    """Table row of a candidate: 10⁹ weights per second in decode, 10⁹ operations per second in
+    prefill (a multiply-add counts as two; None if decode already decided)."""
 
     name: str
     decode_gweights: float
@@ -59,26 +66,32 @@ class ProbedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
-    """The table of one adapter. `faults`: lines about candidates with wrong results; `n_left`: how
-    many candidates the time was too short for; `chosen`: the best; `kept`: is it remembered?
-    `products`: the product with q8 weights, with rows of float32 and of bytes."""
+class AutotuneResult:
+    """Autotuning table of one adapter.
+
+    rows         candidates that ran right
+    faults       lines about candidates with wrong results
+    n_skipped    candidates for which the time was too short
+    chosen       the best tuning
+    stored       whether it was stored
+    activations  the matmul with q8 weights, with float32 and with int8 rows
+    """
 
     device: DeviceInfo
-    rows: tuple[ProbedRow, ...]
+    rows: tuple[AutotuneRow, ...]
     faults: tuple[str, ...]
-    n_left: int
+    n_skipped: int
     chosen: Tuning
-    kept: bool
-    products: tuple[ProbedRow, ...] = ()
+    stored: bool
+    activations: tuple[AutotuneRow, ...] = ()
 
     @classmethod
     def of(
-        cls, device: DeviceInfo, measured: Measured, decode: int, prefill: int, *, kept: bool
-    ) -> Probed:
-        """`decode`, `prefill`: multiply-adds of the products."""
+        cls, device: DeviceInfo, measured: Measured, decode: int, prefill: int, *, stored: bool
+    ) -> AutotuneResult:
+        """Make the table; `decode` and `prefill` are the multiply-adds of the matmuls."""
         rows = (
-            ProbedRow(
+            AutotuneRow(
                 str(tuning),
                 decode / speed.decode / 1e9,
                 2 * prefill / speed.prefill / 1e9,
@@ -87,5 +100,5 @@ class Probed:
             for tuning, speed in measured.speeds.items()
         )
         faults = (f"{tuning}: {fault}" for tuning, fault in measured.faults.items())
-        n_left = measured.n_candidates - len(measured.speeds) - len(measured.faults)
-        return cls(device, tuple(rows), tuple(faults), n_left, measured.chosen, kept)
+        n_skipped = measured.n_candidates - len(measured.speeds) - len(measured.faults)
+        return cls(device, tuple(rows), tuple(faults), n_skipped, measured.chosen, stored)

@@ -1,9 +1,8 @@
-"""The tunings that were measured here, kept from start to start: a small JSON file for each adapter
-in the user's cache folder.
+"""Stored tunings: a small JSON file per adapter in the user's cache folder.
 
-TOKENGLASS_CACHE names the folder, otherwise it is `tokenglass` in XDG_CACHE_HOME or in ~/.cache.
-A file is taken only if it says exactly for what it was written and holds a tuning that the probe
-could have chosen; whatever else lies there is ignored, with a line in the log.
+The folder is TOKENGLASS_CACHE, else `tokenglass` in XDG_CACHE_HOME or ~/.cache. A file is used only
+if its key matches and its tuning is one that autotuning can choose; others are ignored with a log
+message.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from pathlib import Path
 
 import msgspec
 
-from gpu.cache_folder import cache_folder
+from gpu.files.cache_folder import cache_folder
 from gpu.webgpu.tiling import Tuning
 
 MAX_BYTES = 16_384
-"""Far above what is written; keeps a stray file from filling the memory."""
+"""Largest file that is read, far above what is written."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a measurement holds for. `kernels`: a digest of what was measured, sources and all."""
+    """Conditions of a measurement. `kernels`: digest of the candidates and shader sources."""
 
     adapter: str
     driver: str
@@ -45,14 +44,14 @@ class Key:
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of a file."""
+    """Contents of a file."""
 
     key: Key
     tuning: Tuning
 
 
 def writable() -> bool:
-    """Can the folder take files? It is made if it is missing."""
+    """Return whether files can be written to the folder; create it if it is missing."""
     where = cache_folder()
     try:
         if where is None:
@@ -64,7 +63,7 @@ def writable() -> bool:
 
 
 def read(key: Key, allowed: Collection[Tuning]) -> Tuning | None:
-    """The tuning kept for `key`, if it cuts products like one of `allowed`."""
+    """Return the tuning stored for `key` if its tiles are those of one of `allowed`, else None."""
     where = cache_folder()
     if where is None:
         return None
@@ -73,8 +72,8 @@ def read(key: Key, allowed: Collection[Tuning]) -> Tuning | None:
         if not path.exists():
             return None
         entry = _parse(path)
-        if entry.key != key or replace(entry.tuning, bytes=False) not in allowed:
-            raise ValueError("it is not for this adapter or not a tuning that is ever chosen")
+        if entry.key != key or replace(entry.tuning, q8_activations=False) not in allowed:
+            raise ValueError("its key is another adapter's, or autotuning cannot choose its tuning")
     except (OSError, ValueError, RecursionError) as error:
         log.warning("%s is ignored: %s", path, error)
         return None
@@ -82,7 +81,7 @@ def read(key: Key, allowed: Collection[Tuning]) -> Tuning | None:
 
 
 def write(key: Key, tuning: Tuning) -> bool:
-    """Keep `tuning` for `key`. False, with a line in the log, when the folder cannot take it."""
+    """Store `tuning` for `key`. Returns False, and logs why, if the folder cannot be written."""
     where = cache_folder()
     try:
         if where is None:
@@ -90,7 +89,7 @@ def write(key: Key, tuning: Tuning) -> bool:
         where.mkdir(parents=True, exist_ok=True)
         _replace(where / key.file_name, msgspec.json.encode(Entry(key, tuning)))
     except OSError as error:
-        log.warning("measured tunings cannot be kept in %s: %s", where, error)
+        log.warning("tunings cannot be stored in %s: %s", where, error)
         return False
     return True
 
@@ -106,7 +105,7 @@ def _parse(path: Path) -> Entry:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Readers see the old file or the new one, never a part."""
+    """Replace a file atomically: readers see the old one or the new one."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(handle, "wb") as file:

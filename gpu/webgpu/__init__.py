@@ -1,1 +1,1 @@
-"""The device: the only package that speaks to wgpu."""
+"""WebGPU: devices, buffers, kernels, plans. The only package that imports wgpu."""

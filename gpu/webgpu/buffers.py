@@ -1,4 +1,4 @@
-"""Named pieces of device memory, and a ledger of how many bytes each purpose takes."""
+"""Named ranges of device memory, and a count of bytes by purpose."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from gpu.webgpu.device import Device
 
 Purpose = Literal["weights", "kv_cache", "work"]
 BLOCK = 32
-"""Columns of activations and weights come in blocks of so many, padded with zeros."""
+"""Columns of activations and weights are padded with zeros to blocks of this size."""
 TEXEL_WORDS = 4
 TEXTURE_USAGE = (
     wgpu.TextureUsage.STORAGE_BINDING | wgpu.TextureUsage.COPY_DST | wgpu.TextureUsage.COPY_SRC
 )
 UPLOAD_BYTES = 4 << 20
-"""Uploads go in pieces of this size. Once as much is staged it is submitted, and what was submitted
-before is waited for, so that the staging memory stays small: nothing leaves it before a submission,
-and drivers keep what they once had."""
+"""Bytes of one upload. After each, the queue is submitted and the previous submission is waited
+for. This keeps staging memory small: drivers free it only after a submission and never shrink
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A range of a buffer: `n_bytes` from `offset`. `shape` and `dtype` say what it holds and are
-    checked by ops; the last dimension of an activation is its stride in floats (a multiple of 32)
-    and columns past the logical width hold zeros. Weights may be a whole texture, its `view` then
-    what is bound."""
+    """A range of a buffer: `n_bytes` from `offset`; or a whole texture of weights, bound by `view`.
+
+    Ops check `shape` and `dtype`. The last dimension of an activation is its stride in floats, a
+    multiple of 32; columns past the logical width hold zeros.
+    """
 
     name: str
     buffer: Any
@@ -45,7 +46,7 @@ class Tensor:
 
     @property
     def binding(self) -> Any:
-        """What a bind group takes."""
+        """Resource of a bind group entry."""
         if self.view is not None:
             return self.view
         return {"buffer": self.buffer, "offset": self.offset, "size": self.n_bytes}
@@ -58,7 +59,7 @@ ITEM_BYTES = {"f32": 4, "u32": 4, "f16": 2}
 
 
 class Memory:
-    """Makes buffers and textures on one device and counts their bytes by purpose."""
+    """Allocates buffers and textures on one device and counts their bytes by purpose."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -76,7 +77,7 @@ class Memory:
         purpose: Purpose = "work",
         uniform: bool = False,
     ) -> Tensor:
-        """A new buffer, zero-filled. Raises DeviceError when it exceeds the device's limits."""
+        """Allocate a zero-filled buffer. Raises DeviceError if it exceeds the device's limits."""
         n_bytes = max(16, -(-int(np.prod(shape)) * ITEM_BYTES[dtype] // 4) * 4)
         if n_bytes > self.device.max_binding_bytes:
             raise DeviceError(
@@ -89,13 +90,15 @@ class Memory:
         self.n_bytes[purpose] += n_bytes
         return Tensor(name, buffer, shape, dtype, n_bytes)
 
-    def weights(self, name: str, n: int, words: int, abreast: int = 1) -> Tensor:
-        """Zero-filled room for `n` rows of a matrix, of so many words, so many side by side: a
-        buffer, or where the device reads those more slowly a texture, a texel for four words and
-        a line for the rows that lie side by side."""
-        if not self.device.weights_in_textures:
+    def weights(self, name: str, n: int, words: int, interleaved: int = 1) -> Tensor:
+        """Allocate zero-filled weights: `n` rows of `words` words, `interleaved` rows together.
+
+        A buffer, or with `DevicePolicy.weights_in_textures` a texture with a texel for four words
+        and a line for each group of interleaved rows.
+        """
+        if not self.device.policy.weights_in_textures:
             return self.zeros(name, (n, words), "u32", purpose="weights")
-        size = (words * abreast // TEXEL_WORDS, n // abreast, 1)
+        size = (words * interleaved // TEXEL_WORDS, n // interleaved, 1)
         texture = self.device.wgpu.create_texture(
             label=name, size=size, format=wgpu.TextureFormat.rgba32uint, usage=TEXTURE_USAGE
         )
@@ -104,18 +107,18 @@ class Memory:
         return Tensor(name, texture, (n, words), "u32", n_bytes, view=texture.create_view())
 
     def upload(self, name: str, array: npt.NDArray[Any], *, purpose: Purpose = "weights") -> Tensor:
-        """A new buffer holding `array` (float32, float16 or uint32)."""
+        """Allocate a buffer that holds `array` (float32, float16 or uint32)."""
         dtype = {"float32": "f32", "float16": "f16", "uint32": "u32"}[array.dtype.name]
         tensor = self.zeros(name, array.shape, dtype, purpose=purpose)
         self.write(tensor, array)
         return tensor
 
     def write(self, tensor: Tensor, array: npt.NDArray[Any], at: int = 0) -> None:
-        """Copy `array` into `tensor`, `at` bytes from its start; of a texture, whole lines."""
+        """Copy `array` into `tensor`, `at` bytes from its start; textures take whole lines only."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if at + data.nbytes > tensor.n_bytes:
             raise ValueError(f"{data.nbytes} bytes at {at} do not fit in {tensor!r}")
-        if data.nbytes % 4:  # the queue copies whole words
+        if data.nbytes % 4:  # the queue copies whole words only
             data = np.concatenate([data, np.zeros(4 - data.nbytes % 4, np.uint8)])
         step = UPLOAD_BYTES
         if tensor.view is not None:
@@ -150,7 +153,8 @@ class Memory:
             self._calls.wait(before)
 
     def read(self, tensor: Tensor) -> npt.NDArray[Any]:
-        """The tensor's contents. Creates a staging buffer and waits: for tests and inspection."""
+        """Return the tensor's contents. Creates a staging buffer and waits: for tests and
+        inspection only."""
         queue = self.device.wgpu.queue
         if tensor.view is None:
             data = queue.read_buffer(tensor.buffer, tensor.offset, tensor.n_bytes)
@@ -164,10 +168,10 @@ class Memory:
 
 
 def _line_bytes(tensor: Tensor) -> int:
-    """Of a texture."""
+    """Return the bytes of one line of a texture."""
     return int(4 * TEXEL_WORDS * tensor.buffer.width)
 
 
 def padded(width: int) -> int:
-    """`width` rounded up to whole blocks of the 32 floats that products read at a time."""
+    """Return `width` rounded up to whole blocks of 32 floats, which matmuls read at a time."""
     return -(-width // BLOCK) * BLOCK

@@ -1,8 +1,8 @@
-"""The C types of wgpu-native, parsed together.
+"""C types of wgpu-native, parsed in one declaration to start faster.
 
-cffi parses a type the first time it is named, and reads every typedef of the header again to do so:
-15 ms for each of the sixty types that wgpu-py names until the first token, most of a second of
-every start. One declaration that names them all is read in the time of three.
+cffi parses a type when it is first named, and reads every typedef of the header again for it: 15 ms
+for each of the sixty types that wgpu-py names before the first token, nearly a second per start.
+One declaration that names them all takes as long as three types.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 PLAIN = ("char", "uint8_t", "uint32_t", "uint64_t", "intptr_t", "uintptr_t")
-"""Types of the language that wgpu-py names."""
+"""Basic C types that wgpu-py names."""
 
 FUNCTIONS = "WGPUProc"
-"""How the types of the library's functions begin, which nobody names."""
+"""Prefix of the library's function types, which wgpu-py never names."""
 
 
 def parse_together(ffi: Any) -> int:
-    """Parse every type that `ffi` has a name for, pointers to it and arrays of it, spelled as
-    wgpu-py does; how many names those are. 0: this cffi remembers types in some other way, and
-    parses each by itself as before."""
+    """Parse every named type of `ffi`, its pointers and arrays, as wgpu-py spells them, into cffi's
+    cache; return the number of names. 0: this cffi caches types in another way."""
     parsed = getattr(ffi, "_parsed_types", None)
     if not isinstance(parsed, dict):
         return 0
@@ -35,5 +34,5 @@ def parse_together(ffi: Any) -> int:
             (f"{name}[]", array),
             (f"{name} []", array),
         ):
-            parsed.setdefault(spelled, (found, False))  # False: it is no function
+            parsed.setdefault(spelled, (found, False))  # False: not a function type
     return len(names)

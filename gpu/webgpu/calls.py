@@ -1,4 +1,4 @@
-"""A step's commands through wgpu-py's public API, and which device gets which calls."""
+"""Calls through wgpu-py's public API, and the choice between them and native calls."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpu.webgpu.native import NativeCalls
 
 
 def open_calls(device: Device) -> Calls:
-    """The calls for a device: fast ones, or for a checked device those that report an error where
-    it happens."""
+    """Return native calls, or for a checked device public ones, which report errors where they
+    happen."""
     return PublicCalls(device.wgpu) if device.checked else NativeCalls(device.wgpu)
 
 
@@ -68,8 +68,8 @@ class PublicCalls:
         return 0  # `wait` waits for everything
 
     def wait(self, flushed: Any = None) -> None:
-        """By reading a buffer that is written last: `on_submitted_work_done_sync` raises TypeError
-        in wgpu-py 0.32."""
+        """Read a buffer that is written last; `on_submitted_work_done_sync` raises TypeError in
+        wgpu-py 0.32."""
         encoder = self._device.create_command_encoder()
         encoder.clear_buffer(self._fence.buffer)
         self.submit(encoder.finish(), self._fence)

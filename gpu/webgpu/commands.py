@@ -1,9 +1,9 @@
-"""One command buffer as data, and who turns it into GPU calls.
+"""Command buffer of a step as data, and the protocol that encodes and submits it.
 
-A step is the same commands every time: dispatches in one compute pass, copies of the results, GPU
-times. `StepCommands` lists them; `Calls` encodes and submits them. There are two of those:
-`gpu.webgpu.native.NativeCalls` for speed, `gpu.webgpu.calls.PublicCalls` for checking, and for a
-wgpu-py whose internals are not the ones that `gpu.webgpu.native` knows.
+A step has the same commands every time: dispatches in one compute pass, copies of the results, GPU
+times. `StepCommands` lists them, `Calls` encodes and submits them. `gpu.webgpu.native.NativeCalls`
+is fast; `gpu.webgpu.calls.PublicCalls` checks, and serves versions of wgpu-py whose internals are
+unknown.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ PassDispatch = tuple[Any, Any, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """`n_bytes` of a buffer, from `offset` on, go to the readback buffer, `at` bytes from its
-    start."""
+    """Copy of `n_bytes` of a buffer, from `offset`, to the readback buffer at `at`."""
 
     source: Any
     n_bytes: int
@@ -29,8 +28,8 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """GPU times: queries 0 and 1 are written at the begin and the end of the pass, the next ones
-    between its segments. The first `n` are resolved into a buffer and copied like `Copy`."""
+    """Timestamps of a pass: queries 0 and 1 at its begin and end, the next ones between its
+    segments. The first `n` are resolved into a buffer and copied to the readback at `at`."""
 
     query_set: Any
     n: int
@@ -40,8 +39,11 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class StepCommands:
-    """A compute pass of `segments` of dispatches, then `copies`. `first_mark`: the query written
-    between the first two segments, or None for no times inside the pass."""
+    """A compute pass of `segments` of dispatches, then `copies`.
+
+    `first_mark` is the query written between the first two segments; None: no timestamps inside the
+    pass.
+    """
 
     segments: tuple[tuple[PassDispatch, ...], ...]
     copies: tuple[Copy, ...] = ()
@@ -50,10 +52,10 @@ class StepCommands:
 
 
 class Readback(Protocol):
-    """A persistent buffer that GPU results are copied into and the host reads.
+    """Persistent buffer for results of the GPU, read by the host.
 
-    Cycle: commands that copy into it are submitted with it (`Calls.submit`); `wait`; `read`, which
-    makes it writable by the GPU again.
+    Cycle: `Calls.submit` commands that copy into it; `wait`; `read`, which unmaps it for the next
+    submission.
     """
 
     def wait(self) -> None:
@@ -61,50 +63,49 @@ class Readback(Protocol):
         ...
 
     def read(self, n_bytes: int) -> bytes:
-        """The first `n_bytes`. Raises DeviceError when the device was lost."""
+        """Return the first `n_bytes`. Raises DeviceError if the device was lost."""
         ...
 
 
 class Calls(Protocol):
-    """The GPU calls of a step on one device. Used by one thread."""
+    """GPU calls of a step on one device, for one thread."""
 
     def prepare(self, commands: StepCommands) -> Any:
-        """These commands as `encode` takes them; made once and used for every step."""
+        """Return the commands in the form that `encode` takes; made once, used for every step."""
         ...
 
     def writer(self, buffer: Any, data: bytearray) -> Callable[[int], None]:
-        """A function that writes the first n bytes of `data`, as they are then, into `buffer` for
-        the commands submitted next. `data` must not be resized."""
+        """Return a function that writes the first n bytes of `data` into `buffer` for the commands
+        submitted next. `data` must not be resized."""
         ...
 
     def readback(self, size: int, label: str) -> Any:
-        """A `Readback` of `size` bytes."""
+        """Return a `Readback` of `size` bytes."""
         ...
 
     def encode(self, prepared: Any, to: Any | None = None) -> Any:
-        """A command buffer; its copies go to the readback `to`, which only commands without copies
-        may leave out. It is `record`, then `finish`."""
+        """Return a command buffer: `record`, then `finish`. Copies go to the readback `to`, which
+        is required if there are any."""
         ...
 
     def record(self, prepared: Any, to: Any | None = None) -> Any:
-        """An encoder that has been given all commands: one call after another from Python."""
+        """Return an encoder with all commands recorded, one call each from Python."""
         ...
 
     def finish(self, encoder: Any) -> Any:
-        """Its command buffer: one call, in which wgpu checks what was recorded and the driver
-        translates it."""
+        """Return the encoder's command buffer: one call, in which wgpu validates and the driver
+        translates."""
         ...
 
     def submit(self, command_buffer: Any, to: Any | None = None) -> None:
-        """Hand a command buffer to the queue, once. `to`: the readback it copies into."""
+        """Submit a command buffer, once. `to`: the readback it copies into."""
         ...
 
     def flush(self) -> Any:
-        """Hand writes to buffers to the device that wait for the next commands. Returns what `wait`
-        takes, never None."""
+        """Submit pending buffer writes. Returns a value for `wait`, never None."""
         ...
 
     def wait(self, flushed: Any = None) -> None:
-        """Block, without holding the interpreter lock, until what was submitted up to a `flush` is
-        done, or everything (None). Some wait for everything always."""
+        """Block, without holding the interpreter lock, until everything submitted up to `flushed`
+        is done; None: everything. An implementation may always wait for everything."""
         ...

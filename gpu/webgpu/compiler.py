@@ -1,5 +1,4 @@
-"""Pipelines made in the background: wgpu and drivers do so without Python's lock, and what asks for
-one has others to ask for."""
+"""Background compilation of pipelines; wgpu and drivers release the interpreter lock for it."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from gpu.webgpu import native
 from gpu.webgpu.device import Device
 
 MAX_THREADS = 4
-"""A plan's kernels are a dozen."""
+"""A plan has about a dozen kernels."""
 
 
 class Compiler:
-    """Compiles shaders for one device, in the order in which they are given. Each source is parsed
-    once, whatever its constants."""
+    """Compiles shaders for one device, in order. Each source is parsed once, whatever its
+    constants."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -33,12 +32,12 @@ class Compiler:
     def begin(
         self, name: str, source: str, constants: Mapping[str, float], layout: Any
     ) -> Future[Any]:
-        """The pipeline to come, whose one bind group has `layout`. Waiting for it raises
-        DeviceError, with the source's line when that does not compile."""
+        """Return a future of the pipeline, whose one bind group has `layout`. Its result raises
+        DeviceError, with the source line if the source does not compile."""
         return self._threads.submit(self._compile, name, source, constants, layout)
 
     def close(self) -> None:
-        """Begin nothing more, and wait for what is being compiled."""
+        """Cancel what has not begun, and wait for the rest."""
         self._threads.shutdown(cancel_futures=True)
 
     def _compile(self, name: str, source: str, constants: Mapping[str, float], layout: Any) -> Any:

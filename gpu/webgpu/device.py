@@ -1,7 +1,7 @@
-"""Choosing a GPU (or its software stand-in) and opening it. The only place that asks for a device.
+"""Choosing an adapter and opening its device.
 
-Adapters of Vulkan, Metal and DX12 are considered, real GPUs before software ones. OpenGL is left
-out: it reports compute shaders it cannot run well.
+Adapters of Vulkan, Metal and DX12 are considered, GPUs before software devices. OpenGL is left out:
+it reports compute shaders that it cannot run well.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import wgpu
 from wgpu.backends.wgpu_native import extras
 
 from gpu.errors import DeviceError
-from gpu.runner import DeviceInfo
+from gpu.info import AdapterInfo, DeviceInfo
 from gpu.webgpu import native
-from gpu.webgpu.lanes import can_trade
-from gpu.webgpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning
+from gpu.webgpu.device_policy import DevicePolicy
+from gpu.webgpu.subgroup_shuffle import can_shuffle
+from gpu.webgpu.tiling import SOFTWARE_LOADS, Tuning
 
 BACKENDS = ("Vulkan", "Metal", "DX12")
 KIND_ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
@@ -32,7 +33,7 @@ KIND_NAMES = {
 }
 WANTED_FEATURES = ("timestamp-query", "timestamp-query-inside-passes", "subgroup")
 SOFTWARE_FEATURES = ("shader-int64",)
-"""What helps a software device alone: a GPU loads sixteen bytes at once anyway."""
+"""Features that only help software devices: a GPU loads sixteen bytes at once anyway."""
 WANTED_LIMITS = (
     "max-buffer-size",
     "max-storage-buffer-binding-size",
@@ -49,8 +50,8 @@ NO_ADAPTER = (
 )
 
 SLOW_CALLS = (
-    "wgpu-py %s is not a version whose native calls are known here (%s): steps cost more host time "
-    "and are not timed; `pip install 'wgpu~=0.32.0'` brings both back"
+    "native calls are not known for wgpu-py %s (%s): steps take more host time and have no GPU "
+    "times; `pip install 'wgpu~=0.32.0'` brings both back"
 )
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ _instance_configured = False
 
 
 def list_adapters() -> list[wgpu.GPUAdapter]:
-    """All usable adapters, best first. May be empty."""
+    """Return all usable adapters, best first."""
     global _instance_configured
     if not _instance_configured:
         extras.set_instance_extras(backends=BACKENDS)
@@ -69,16 +70,16 @@ def list_adapters() -> list[wgpu.GPUAdapter]:
 
 
 def list_devices() -> list[DeviceInfo]:
-    """What `list_adapters` found, described. The position is the index `--adapter` takes."""
-    return [describe(a) for a in list_adapters()]
+    """Describe the adapters of `list_adapters`; `--adapter` takes the index."""
+    return [describe(adapter) for adapter in list_adapters()]
 
 
-def describe(adapter: wgpu.GPUAdapter) -> DeviceInfo:
+def describe(adapter: wgpu.GPUAdapter) -> AdapterInfo:
     info = adapter.info
     kind = info["adapter_type"]
     wanted = WANTED_FEATURES + (SOFTWARE_FEATURES if kind == "CPU" else ())
     there = {f for f in wanted if f in adapter.features and not _needs_native(f)}
-    return DeviceInfo(
+    return AdapterInfo(
         name=info["device"] or info["vendor"] or "unnamed adapter",
         driver=info["description"] or "unknown driver",
         backend=info["backend_type"],
@@ -91,9 +92,10 @@ def describe(adapter: wgpu.GPUAdapter) -> DeviceInfo:
 
 
 def choose_adapter(wanted: str | None) -> wgpu.GPUAdapter:
-    """The adapter with index `wanted`, or whose name contains it (case ignored), or the best.
+    """Return the adapter with index `wanted`, or whose name contains it (case ignored); None or "":
+    the best.
 
-    Raises DeviceError when there is none, or none that fits; the message lists what there is.
+    Raises DeviceError if there is none or none matches; the message lists the adapters.
     """
     adapters = list_adapters()
     if not adapters:
@@ -111,20 +113,24 @@ def choose_adapter(wanted: str | None) -> wgpu.GPUAdapter:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """An open device. `checked`: shaders keep their bounds checks and calls go through wgpu-py's
-    public API, which reports errors where they happen (slower; for tests and debugging, and not for
-    matrices of more than 6,000 columns on Mesa's software device, which ends long loops early)."""
+    """An open device.
+
+    `checked`: shaders keep their bounds checks and calls go through wgpu-py's public API, which
+    reports errors where they happen. Slower; for tests and debugging. Not for matrices of more than
+    6,000 columns on Mesa's software device, which ends long loops early.
+    """
 
     wgpu: Any
-    info: DeviceInfo
+    info: AdapterInfo
     checked: bool
     tuning: Tuning
+    policy: DevicePolicy
 
     @classmethod
     def open(cls, adapter: str | None = None, *, checked: bool | None = None) -> Device:
-        """Open the adapter that `choose_adapter` picks.
+        """Open the adapter that `choose_adapter` returns.
 
-        `checked` None: as the environment variable TOKENGLASS_CHECKED says (set: checked).
+        `checked` None: checked if the environment variable TOKENGLASS_CHECKED is set.
         """
         chosen = choose_adapter(adapter)
         info = describe(chosen)
@@ -139,32 +145,23 @@ class Device:
         if native.UNAVAILABLE:
             log.warning(SLOW_CALLS, wgpu.__version__, native.UNAVAILABLE)
             checked = True
-        return cls(device, info, checked, _tuning(device, info))
-
-    @property
-    def lib(self) -> dict[str, str]:
-        """Which files of the shaders' library stand in for others on this device."""
-        return stand_ins(self.info)
+        policy = DevicePolicy.of(info)
+        return cls(device, info, checked, _tuning(device, policy), policy)
 
     @property
     def has_timestamps(self) -> bool:
-        """Can a pass be timed as a whole?"""
+        """True if a pass can be timed as a whole."""
         return "timestamp-query" in self.info.features
 
     @property
     def has_pass_timestamps(self) -> bool:
-        """Can times be taken between the dispatches of one pass?"""
+        """True if timestamps can be taken between the dispatches of one pass."""
         return "timestamp-query-inside-passes" in self.info.features
 
     @property
     def max_binding_bytes(self) -> int:
         limits = self.info.limits
         return min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
-
-    @property
-    def weights_in_textures(self) -> bool:
-        """Are weights textures here, and not buffers?"""
-        return reads_textures_faster(self.info)
 
     @property
     def max_texture_side(self) -> int:
@@ -178,30 +175,15 @@ class Device:
         self.wgpu.destroy()
 
 
-def _tuning(device: wgpu.GPUDevice, info: DeviceInfo) -> Tuning:
-    """What is likely to be best, unmeasured."""
-    if not info.software:
-        return GPU
-    return SOFTWARE if can_trade(device) else SOFTWARE_LOADS
-
-
-def stand_ins(info: DeviceInfo) -> dict[str, str]:
-    """As `Device.lib`."""
-    wide = info.software and "shader-int64" in info.features
-    words = {"words": "words_64"} if wide else {}
-    in_textures = reads_textures_faster(info)
-    return words | ({"weight_store": "weight_store_texture"} if in_textures else {})
-
-
-def reads_textures_faster(info: DeviceInfo) -> bool:
-    """Faster than buffers: Mesa's software device, which has 64-bit integers; SwiftShader has not,
-    and reads textures more slowly."""
-    return info.software and info.backend == "Vulkan" and "shader-int64" in info.features
+def _tuning(device: wgpu.GPUDevice, policy: DevicePolicy) -> Tuning:
+    """Return the tuning that is used until one is measured."""
+    usable = not policy.tuning.subgroup_shuffle or can_shuffle(device)
+    return policy.tuning if usable else SOFTWARE_LOADS
 
 
 def _needs_native(feature: str) -> bool:
-    """Is a feature of no use without native calls? Timestamps count in ticks of a length that only
-    those can tell."""
+    """Return whether a feature is useless without native calls, which alone know the length of a
+    timestamp's tick."""
     return bool(native.UNAVAILABLE) and feature.startswith("timestamp-query")
 
 

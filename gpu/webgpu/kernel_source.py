@@ -1,4 +1,4 @@
-"""A kernel's source as it runs: its overrides replaced by the values it was made with."""
+"""Source of a kernel with its overrides replaced by their values."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def filled_source(kernel: Kernel) -> str:
-    """The WGSL that was compiled, libraries put in, with a `const` for every `override`: it means
-    the same and needs no constants."""
+    """Return the WGSL that was compiled, libraries included, with a `const` for every
+    `override`."""
     return _OVERRIDE.sub(lambda match: _as_const(match, kernel.constants), kernel.source)
 
 
 def workgroup_size(kernel: Kernel) -> tuple[int, int, int]:
-    """Invocations of a workgroup in x, y and z, worked out from `@workgroup_size`."""
+    """Return the invocations of a workgroup in x, y and z, from `@workgroup_size`."""
     source = filled_source(kernel)
     consts = dict(_CONST.findall(source))
     match = _SIZE.search(source)
@@ -60,7 +60,7 @@ def _literal(kind: str, value: Number) -> str:
 
 
 def _value(expression: str, consts: Mapping[str, str]) -> int:
-    """An expression of whole numbers and constants."""
+    """Evaluate an expression of integers and constants."""
     tree = ast.parse(_SUFFIX.sub(r"\1", expression.strip()), mode="eval").body
     return _evaluated(tree, consts)
 
@@ -73,4 +73,4 @@ def _evaluated(node: ast.expr, consts: Mapping[str, str]) -> int:
             return _value(consts[name], consts)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_evaluated(left, consts), _evaluated(right, consts))
-    raise ValueError(f"{ast.unparse(node)} is no whole number that is known here")
+    raise ValueError(f"{ast.unparse(node)} is not an expression of known integer constants")

@@ -1,9 +1,9 @@
 """WGSL files to pipelines: composition, binding layouts read from the source, a cache.
 
 A shader is specialised in two ways: `override` constants, and a prelude of `const` and `alias`
-lines for what WGSL cannot override (private array lengths, types). A `// use: name` line
-in a shader adds shaders/lib/name.wgsl (and what that uses) before it. The bindings a shader
-declares are the only place where their order is written down: ops bind by name.
+lines for what WGSL cannot override (private array lengths, types). A `// use: name` line adds
+shaders/lib/name.wgsl and its own uses before the shader. Ops bind by name; only the shader declares
+the order of its bindings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Number = bool | int | float
 
 
 def shader_names() -> list[str]:
-    """The ops there are shaders for, sorted."""
+    """Return the names of all shaders of ops, sorted."""
     folder = resources.files("gpu") / "shaders"
     return sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".wgsl"))
 
@@ -47,10 +47,10 @@ def read_shader(name: str) -> str:
 
 
 def compose(name: str, prelude: Mapping[str, str], lib: Mapping[str, str] | None = None) -> str:
-    """The whole source of shader `name`: prelude, the library files it uses, itself.
+    """Return the whole source of shader `name`: prelude, the library files it uses, itself.
 
-    `prelude` maps a WGSL declaration such as "const TILE_M" or "alias Scalar" to its value.
-    `lib` says which file stands in for a used name, e.g. {"weight": "weight_f16"}.
+    `prelude` maps a WGSL declaration such as "const TILE_M" or "alias Scalar" to its value. `lib`
+    maps a used name to the file that replaces it, e.g. {"weight": "weight_f16"}.
     """
     lib = lib or {}
     parts = ["".join(f"{declaration} = {value};\n" for declaration, value in prelude.items())]
@@ -68,7 +68,7 @@ def compose(name: str, prelude: Mapping[str, str], lib: Mapping[str, str] | None
 
 
 def _overrides_first(source: str) -> str:
-    """naga 29 ends the process when an override stands behind an array whose length is one."""
+    """Move overrides to the start: naga 29 aborts if an array length uses an override below it."""
     overrides = "".join(match[0] for match in _OVERRIDE.finditer(source))
     return overrides + _OVERRIDE.sub("", source)
 
@@ -81,7 +81,7 @@ class Binding:
 
     @property
     def layout(self) -> dict[str, Any]:
-        """Its entry in a bind group layout."""
+        """Entry of a bind group layout."""
         if self.kind == "texture":
             what = {"format": wgpu.TextureFormat.rgba32uint, "access": "read-only"}
             how: dict[str, Any] = {"storage_texture": {**what, "view_dimension": "2d"}}
@@ -91,7 +91,7 @@ class Binding:
 
 
 def bindings_of(source: str) -> tuple[Binding, ...]:
-    """The bindings declared in group 0, by index."""
+    """Return the bindings declared in group 0, by index."""
     found = [
         Binding(int(index), name, _kind(space, access))
         for index, space, access, name in _BINDING.findall(source)
@@ -108,7 +108,7 @@ def _kind(space: str, access: str) -> str:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Kernel:
-    """A shader with its overrides. `source` is what is compiled, `constants` its overrides."""
+    """A specialised shader: the compiled `source` and its overrides, `constants`."""
 
     name: str
     layout: Any
@@ -119,12 +119,12 @@ class Kernel:
 
     @property
     def pipeline(self) -> Any:
-        """Waits until it is compiled. Raises DeviceError when it cannot be."""
+        """The compiled pipeline; waits for it. Raises DeviceError if compilation failed."""
         return self._compiled.result()
 
 
 class Kernels:
-    """Each specialisation once, compiled in the background."""
+    """Cache of kernels by specialisation, compiled in the background."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -141,9 +141,11 @@ class Kernels:
         prelude: Mapping[str, str] | None = None,
         lib: Mapping[str, str] | None = None,
     ) -> Kernel:
-        """The kernel for shader `name` with these overrides, which begins to be compiled now if it
-        is new. Raises ValueError for an override that the shader does not declare."""
-        prelude, lib = prelude or {}, self.device.lib | dict(lib or {})
+        """Return the kernel of shader `name` with these overrides; a new one starts to compile.
+
+        Raises ValueError for an override that the shader does not declare.
+        """
+        prelude, lib = prelude or {}, self.device.policy.lib | dict(lib or {})
         key = (name, _items(constants), _items(prelude), _items(lib))
         if key not in self._kernels:
             source = compose(name, prelude, lib)
@@ -151,7 +153,7 @@ class Kernels:
         return self._kernels[key]
 
     def close(self) -> None:
-        """Compile nothing more; waits for what is being compiled."""
+        """Cancel what has not begun to compile, and wait for the rest."""
         self._compiler.close()
 
     def _begin(self, name: str, source: str, constants: dict[str, Number]) -> Kernel:
@@ -164,13 +166,13 @@ class Kernels:
         )
         compiled = self._compiler.begin(name, source, constants, layout)
         kernel = Kernel(name, layout, bindings, source, constants, compiled)
-        # Held here, a pipeline would keep its device past the collection that finds both.
+        # A strong reference would keep the pipeline's device alive past garbage collection.
         weakref.finalize(kernel, _cancel, weakref.ref(compiled))
         return kernel
 
 
 def _cancel(compiled: weakref.ref[Future[Any]]) -> None:
-    """Nobody waits for it any more."""
+    """Cancel a compilation whose kernel is gone."""
     if pending := compiled():
         pending.cancel()
 

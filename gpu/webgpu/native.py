@@ -1,19 +1,19 @@
-"""The calls of the hot loop, straight to wgpu-native.
+"""Native calls of the hot loop, straight to wgpu-native.
 
-wgpu-py wraps each native call in an error scope and a few Python objects (about 6 µs a dispatch);
-the loop that replays a plan makes hundreds of them per token. This module makes the raw calls
-instead (about 1 µs), and nothing else in the project touches wgpu-py's internals:
+wgpu-py wraps each native call in an error scope and a few Python objects (about 6 µs per dispatch);
+replaying a plan makes hundreds of them per token. This module makes the raw calls (about 1 µs). It
+is the only one that uses wgpu-py's internals:
 
 - `NativeCalls`: a step's commands encoded, submitted and waited for (`gpu.webgpu.commands.Calls`),
   with nothing created per step but the encoder, pass and command buffer that WebGPU demands,
-- `NativeReadback`: a persistent buffer the host can read, mapped without extra submits, waited for
-  by submission (wgpu-py waits for the latest),
-- `trusted_module`: a shader without the bounds checks naga adds,
-- `timestamp_period_ns`: what a tick of the device's clock is.
+- `NativeReadback`: a persistent buffer for the host, mapped without extra submits, waited for by
+  submission (wgpu-py waits for the latest),
+- `trusted_module`: a shader without naga's bounds checks,
+- `timestamp_period_ns`: the length of a tick of the device's clock.
 
-Native errors (a Rust panic) end the process, so everything here was validated when the plan was
-recorded. The internals are those of wgpu-py 0.32; `UNAVAILABLE` says what is missing from another
-version, and then devices are opened as checked ones, whose calls are the public API's.
+Native errors (a Rust panic) end the process, so everything is validated when a plan is recorded.
+The internals are those of wgpu-py 0.32. If another version lacks some, `UNAVAILABLE` names one, and
+devices are opened as checked ones, which use the public API.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ SIGNATURES = {
     "wgpuDeviceCreateShaderModuleTrusted": "struct WGPUShaderModuleImpl *(*)"
     "(struct WGPUDeviceImpl *, WGPUShaderModuleDescriptor *, uint64_t)",
 }
-"""The native functions called here, as C declares them."""
+"""C declarations of the native functions called here."""
 
 
 def missing_internals() -> str:
-    """What this wgpu-py lacks of the internals used here; "" when it lacks nothing."""
+    """Return the first internal that this wgpu-py lacks, or ""."""
     try:
         from wgpu.backends.wgpu_native import _api, ffi, lib
     except ImportError as error:
@@ -89,7 +89,7 @@ def missing_internals() -> str:
 
 
 UNAVAILABLE = missing_internals()
-"""Why nothing else of this module may be used, or ""."""
+"""Reason why the rest of this module cannot be used, or ""."""
 
 if not UNAVAILABLE:
     from wgpu.backends.wgpu_native import _api, ffi, lib
@@ -125,7 +125,7 @@ class Prepared:
 
 
 class NativeCalls:
-    """Implements `gpu.webgpu.commands.Calls` without wgpu-py's wrappers."""
+    """`gpu.webgpu.commands.Calls` without wgpu-py's wrappers."""
 
     def __init__(self, device: wgpu.GPUDevice) -> None:
         self._wgpu = device  # keeps the handles alive
@@ -150,7 +150,7 @@ class NativeCalls:
         )
 
     def _timed_pass(self, query_set: Any) -> Any:
-        """A pass descriptor that writes queries 0 and 1."""
+        """Return a pass descriptor that writes queries 0 and 1."""
         if query_set not in self._pass_timings:
             writes = ffi.new("WGPUPassTimestampWrites *")
             writes.querySet = query_set._internal
@@ -248,7 +248,7 @@ class NativeReadback:
         )
 
     def request(self, submission: int) -> None:
-        """Ask for the buffer as it is after `submission`."""
+        """Map the buffer once `submission` is done."""
         self._submission[0] = submission
         self._status = 0
         lib.wgpuBufferMapAsync(self.handle, lib.WGPUMapMode_Read, 0, self._size, self._info[0])
@@ -276,13 +276,13 @@ class NativeReadback:
 
 
 def timestamp_period_ns(device: wgpu.GPUDevice) -> float:
-    """Nanoseconds of one tick of the device's timestamps."""
+    """Return the nanoseconds of one tick of the device's timestamps."""
     return float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal))
 
 
 def trusted_module(device: wgpu.GPUDevice, code: str, label: str) -> Any:
-    """A shader module without run-time checks. Compile the same code with
-    `device.create_shader_module` first if it has never been validated: errors here are fatal."""
+    """Return a shader module without run-time checks. Validate the code with
+    `device.create_shader_module` first: errors here are fatal."""
     source = _api.new_struct_p("WGPUShaderSourceWGSL *", code=_api.to_c_string_view(code))
     source[0].chain.next = NULL
     source[0].chain.sType = lib.WGPUSType_ShaderSourceWGSL

@@ -1,9 +1,9 @@
-"""What a device can do at most, measured: bytes moved and operations done a second.
+"""Measured peaks of a device: bytes moved and operations done per second.
 
-The two lines of a roofline (Williams, Waterman and Patterson 2009): a step that reads B bytes and
-computes F operations takes at least max(B / bytes_per_s, F / flops_per_s). Both are what plain
-WebGPU work reaches, copies between buffers and float32 multiply-adds in registers; what a vendor's
-own interface would reach with other units is not in them.
+They are the two lines of a roofline (Williams, Waterman and Patterson 2009): a step that reads B
+bytes and computes F operations takes at least max(B / bytes_per_s, F / flops_per_s). Both are for
+plain WebGPU: copies between buffers, and float32 multiply-adds in registers. Units that only a
+vendor's own interface reaches (tensor cores) are not included.
 """
 
 from __future__ import annotations
@@ -23,42 +23,38 @@ from gpu.webgpu.kernels import Kernels
 from gpu.webgpu.plan import Recorder
 
 BUDGET_S = 0.15
-"""For each of the two, beside compiling the kernel and touching the memory once."""
+"""Seconds for each of the two, without compilation and the first touch of the memory."""
 LEAST_S = 0.01
-"""Of one measurement: starting it and waiting for it should count little."""
+"""Shortest measurement, so that submission and waiting count little."""
 
-COPY_BYTES = 256 << 20
-SOFTWARE_COPY_BYTES = 64 << 20
-"""More than the caches of most devices hold; a software device takes long to touch memory first."""
 MOST_COPIES = 1024
 
 ROUNDS = 1024
 FMAS_PER_ROUND = 16 * 12
-"""Of one lane in shaders/bench/fma_chains.wgsl."""
+"""Multiply-adds of one lane per round in shaders/bench/fma_chains.wgsl."""
 WORKGROUP = 64
 MOST_WORKGROUPS = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """bytes_per_s: of large copies, bytes read and bytes written both counted; flops_per_s: of
-    float32, a multiply-add counted as two."""
+    """bytes_per_s: large copies, reads and writes both counted. flops_per_s: float32, two for a
+    multiply-add."""
 
     bytes_per_s: float
     flops_per_s: float
 
 
 def measure_peaks(device: Device) -> Peaks:
-    """Takes up to half a second and gives back the memory it took. Nothing else should run on the
-    device meanwhile. Raises DeviceError when the device does not compute what it should."""
+    """Measure both peaks, in up to half a second; nothing else should run on the device. Raises
+    DeviceError if the device computes wrong results."""
     return Peaks(copy_bandwidth(device), fma_rate(device))
 
 
 def copy_bandwidth(device: Device) -> float:
-    """Bytes per second; see `Peaks`."""
+    """Return bytes per second; see `Peaks`."""
     memory = Memory(device)
-    wanted = SOFTWARE_COPY_BYTES if device.info.software else COPY_BYTES
-    n_bytes = min(wanted, device.max_binding_bytes) // 4 * 4
+    n_bytes = min(device.policy.copy_bytes, device.max_binding_bytes) // 4 * 4
     source, target = (memory.zeros(name, (n_bytes // 4,)).buffer for name in ("source", "target"))
 
     def seconds(copies: int) -> float:
@@ -80,7 +76,7 @@ def copy_bandwidth(device: Device) -> float:
 
 
 def fma_rate(device: Device) -> float:
-    """Operations per second; see `Peaks`."""
+    """Return operations per second; see `Peaks`."""
     timer = FmaTimer(device)
     try:
         timer.seconds(1)  # compiles
@@ -91,7 +87,7 @@ def fma_rate(device: Device) -> float:
 
 
 class FmaTimer:
-    """Runs shaders/bench/fma_chains.wgsl on a device; `out` holds a sum of every lane."""
+    """Timer of shaders/bench/fma_chains.wgsl on one device; `out` holds a sum per lane."""
 
     def __init__(self, device: Device) -> None:
         self.memory = Memory(device)
@@ -110,7 +106,7 @@ class FmaTimer:
         self._done = self._calls.readback(4, "peaks")
 
     def seconds(self, workgroups: int) -> float:
-        """How long so many workgroups take."""
+        """Return how long `workgroups` workgroups take."""
         pipeline, bind_group, *_ = self._plan.dispatches[0].in_pass
         dispatch = (pipeline, bind_group, workgroups, 1, 1)
         copies = (Copy(self.out.buffer, 4, 0),)
@@ -124,7 +120,7 @@ class FmaTimer:
         if counted != ROUNDS * FMAS_PER_ROUND:
             raise DeviceError(
                 f"{self.memory.device.info.name}: a lane counted {counted:g} multiply-adds instead "
-                f"of {ROUNDS * FMAS_PER_ROUND:,}; its driver computes wrongly: update it"
+                f"of {ROUNDS * FMAS_PER_ROUND:,}; the driver computes wrong results: update it"
             )
         return took
 
@@ -133,8 +129,8 @@ class FmaTimer:
 
 
 def most_per_second(seconds: Callable[[int], float], most: int) -> float:
-    """How much is done a second where n takes `seconds(n)`: the best of what fits in the budget, n
-    doubled until it takes long enough or is `most`."""
+    """Return the best n / seconds(n) within the budget; n doubles until it takes long enough or
+    reaches `most`."""
     deadline = time.perf_counter() + BUDGET_S
     n, took = 1, seconds(1)
     while (took := min(took, seconds(n))) < LEAST_S and 2 * n <= most:

@@ -1,10 +1,10 @@
 """A forward pass as data: recorded once, replayed every step.
 
-WebGPU's command buffers cannot be submitted twice, and each call from Python costs microseconds.
-So a model runs once per shape with a `Recorder`, which has compiled what is missing, builds the
-bind groups and appends `Dispatch`es to a `Plan`. Replaying a plan (`gpu.webgpu.commands`) only
-walks its prebuilt handles into one compute pass. Nothing else is created per step than the encoder,
-its pass and the command buffer that WebGPU demands.
+WebGPU's command buffers cannot be submitted twice, and each call from Python costs microseconds. So
+a model runs once per shape with a `Recorder`, which compiles missing kernels, builds bind groups
+and appends `Dispatch`es to a `Plan`. Replaying a plan (`gpu.webgpu.commands`) encodes its prebuilt
+handles into one compute pass; per step only the encoder, pass and command buffer are created, as
+WebGPU demands.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Grid = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """One shader run: what it is (`label`, e.g. layer03.attn.qkv), its kernel, buffers and grid
-    of workgroups."""
+    """One run of a kernel: its label (e.g. layer03.attn.qkv), kernel, tensors and grid of
+    workgroups."""
 
     label: str
     kernel: Kernel
@@ -35,7 +35,7 @@ class Dispatch:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all bound tensors, each counted once: an upper bound of what it touches."""
+        """Bytes of all bound tensors, each counted once: an upper bound of the bytes accessed."""
         return sum({t.name: t.n_bytes for t in self.tensors.values()}.values())
 
     @property
@@ -45,14 +45,14 @@ class Dispatch:
 
 @dataclass(slots=True)
 class Plan:
-    """Dispatches in order. `marks` are positions (a number of dispatches done) with a name, where
-    a captured plan takes a timestamp."""
+    """Dispatches in order. `marks` are (number of dispatches before, name): points at which a
+    captured plan takes a timestamp."""
 
     dispatches: list[Dispatch] = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
 
     def segments(self) -> tuple[tuple[PassDispatch, ...], ...]:
-        """The dispatches, cut at the marks: one more segment than marks."""
+        """Return the dispatches split at the marks: one more segment than marks."""
         cuts = [0, *(at for at, _ in self.marks), len(self.dispatches)]
         return tuple(
             tuple(d.in_pass for d in self.dispatches[a:b]) for a, b in itertools.pairwise(cuts)
@@ -60,7 +60,7 @@ class Plan:
 
 
 class Recorder:
-    """What ops record into."""
+    """Records the dispatches of ops into a plan."""
 
     def __init__(self, device: Device, kernels: Kernels) -> None:
         self.device = device
@@ -77,10 +77,10 @@ class Recorder:
         prelude: Mapping[str, str] | None = None,
         lib: Mapping[str, str] | None = None,
     ) -> None:
-        """Append a run of `shader` over `grid` workgroups with `tensors` bound by name.
+        """Append a dispatch of `shader` over `grid` workgroups with `tensors` bound by name.
 
-        Raises ValueError when the names do not match the shader's bindings, or when a tensor is
-        written and also read through another binding (WebGPU tracks usage per buffer).
+        Raises ValueError if the names do not match the shader's bindings, or if a written tensor's
+        buffer is bound again (WebGPU tracks usage per buffer).
         """
         kernel = self.kernels.get(shader, constants, prelude, lib)
         self._check(label, kernel, tensors, grid)
@@ -94,7 +94,7 @@ class Recorder:
         self.plan.dispatches.append(Dispatch(label, kernel, dict(tensors), grid, bind_group))
 
     def mark(self, name: str) -> None:
-        """Name this point of the plan, for timestamps."""
+        """Add a named mark at this point of the plan."""
         self.plan.marks.append((len(self.plan.dispatches), name))
 
     def _check(self, label: str, kernel: Kernel, tensors: Mapping[str, Tensor], grid: Grid) -> None:

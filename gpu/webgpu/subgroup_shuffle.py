@@ -1,30 +1,30 @@
-"""Whether lanes of a workgroup can trade numbers through subgroup operations: found by trying."""
+"""Test whether lanes of a workgroup can exchange numbers through subgroup operations."""
 
 from __future__ import annotations
 
 import wgpu
 
-from gpu.webgpu.tiling import TRADING_LANES
+from gpu.webgpu.tiling import SHUFFLE_LANES
 
-TRADE = f"""
+SHUFFLE_TEST = f"""
 @group(0) @binding(0) var<storage, read_write> got: array<u32>;
-@compute @workgroup_size({TRADING_LANES})
+@compute @workgroup_size({SHUFFLE_LANES})
 fn main(@builtin(local_invocation_index) lane: u32) {{
-  got[lane] = subgroupBroadcast(lane + 100u, 0u) + subgroupBroadcast(lane, {TRADING_LANES - 1}u);
+  got[lane] = subgroupBroadcast(lane + 100u, 0u) + subgroupBroadcast(lane, {SHUFFLE_LANES - 1}u);
 }}
 """
 
 
-def can_trade(device: wgpu.GPUDevice) -> bool:
-    """Do the first `TRADING_LANES` lanes of a workgroup lie in one subgroup? Asked by trying: what
-    adapters say of their subgroup sizes is not always so."""
+def can_shuffle(device: wgpu.GPUDevice) -> bool:
+    """Return whether the first `SHUFFLE_LANES` lanes of a workgroup are in one subgroup. Runs a
+    shader, because some adapters report wrong subgroup sizes."""
     if "subgroup" not in device.features:
         return False
     usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
-    buffer = device.create_buffer(size=4 * TRADING_LANES, usage=usage)
+    buffer = device.create_buffer(size=4 * SHUFFLE_LANES, usage=usage)
     pipeline = device.create_compute_pipeline(
         layout="auto",
-        compute={"module": device.create_shader_module(code=TRADE), "entry_point": "main"},
+        compute={"module": device.create_shader_module(code=SHUFFLE_TEST), "entry_point": "main"},
     )
     bind_group = device.create_bind_group(
         layout=pipeline.get_bind_group_layout(0),
@@ -38,4 +38,4 @@ def can_trade(device: wgpu.GPUDevice) -> bool:
     compute_pass.end()
     device.queue.submit([encoder.finish()])
     got = memoryview(device.queue.read_buffer(buffer)).cast("I").tolist()
-    return got == [100 + TRADING_LANES - 1] * TRADING_LANES
+    return got == [100 + SHUFFLE_LANES - 1] * SHUFFLE_LANES

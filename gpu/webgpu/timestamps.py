@@ -1,4 +1,4 @@
-"""GPU times of a step: a query set, written by passes and between dispatches, read like results."""
+"""GPU times of a step: a query set written by passes and between dispatches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from gpu.webgpu.commands import Timing
 from gpu.webgpu.device import Device
 
 FIRST_MARK = 2
-"""Queries 0 and 1 are the begin and the end of the pass; a plan's marks follow."""
+"""Queries 0 and 1 are the begin and end of the pass; a plan's marks follow."""
 
 
 class Timestamps:
-    """Room for `n_marks` times between the dispatches of a pass beside its begin and end. One is
-    enough for all steps in flight: the queue resolves each step's before the next one writes."""
+    """Query set for the begin and end of a pass and `n_marks` points between its dispatches.
+
+    One serves all steps in flight: the queue resolves a step's queries before the next step writes.
+    """
 
     def __init__(self, device: Device, n_marks: int) -> None:
         n = FIRST_MARK + n_marks
@@ -30,10 +32,10 @@ class Timestamps:
         self._tick_ms = native.timestamp_period_ns(device.wgpu) / 1e6
 
     def timing(self, n: int, at: int) -> Timing:
-        """Have a step leave its first `n` times in its readback, `at` bytes from the start."""
+        """Return the commands that write a step's first `n` times to its readback at byte `at`."""
         return Timing(self._query_set, n, self._resolved, at)
 
     def milliseconds(self, data: bytes, n: int, at: int) -> Times:
-        """The `n` times that a step left at `at`, in ms of the device's own clock."""
+        """Return the `n` times that a step wrote at `at`, in ms of the device's clock."""
         times: Times = np.frombuffer(data, np.uint64, n, at).astype(np.float64) * self._tick_ms
         return times

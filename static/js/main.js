@@ -1,47 +1,46 @@
-// Puts the page together.
+// Entry point of the page: sets up every part in order.
 
-import { setUpAbout } from "./about.js";
-import { setUpCandidates } from "./candidates.js";
-import { setUpClock } from "./clock.js";
-import { setUpFilmBar } from "./filmbar.js";
-import { giveBack, setUpComposer } from "./composer.js";
-import { setUpCore } from "./core.js";
-import { setUpCoreControls } from "./corecontrols.js";
-import { setUpCosts } from "./costs.js";
-import { setUpForcing } from "./forcing.js";
-import { measureGrid } from "./grid.js";
-import { start } from "./inbox.js";
-import { setUpKeys } from "./keys.js";
-import { setUpLayers } from "./layers.js";
-import { setUpLook } from "./look.js";
-import { setUpLoras } from "./loras.js";
-import { setUpModels } from "./models.js";
-import { setUpNotice } from "./notice.js";
-import { forget } from "./overhead.js";
-import { LIVE, PRESETS } from "./params.js";
-import { savedSettings } from "./persist.js";
-import { deskOf, setUpReachDesk } from "./reachdesk.js";
-import { setUpReachNote } from "./reachnote.js";
-import { setUpReplayDialog } from "./replaydialog.js";
-import { setUpRewriting } from "./rewrite.js";
-import { setUpRibbon } from "./ribbon.js";
-import { setUpRunStrip } from "./runstrip.js";
-import { setUpSampling } from "./sampling.js";
-import { openNextToken, setUpSheets } from "./sheets.js";
+import { setUpAbout } from "./panels/about.js";
+import { setUpCandidates } from "./panels/candidates.js";
+import { setUpMessageClock } from "./ui/message-clock.js";
+import { setUpPlaybackBar } from "./replay/playback-bar.js";
+import { restorePrompt, setUpComposer } from "./chat/composer.js";
+import { setUpCore } from "./core/core.js";
+import { setUpCoreControls } from "./core/controls.js";
+import { setUpCosts } from "./panels/capture-cost.js";
+import { setUpReplaceTokenRun } from "./chat/replace-token-run.js";
+import { measureGrid } from "./core/grid.js";
+import { start } from "./net/incoming.js";
+import { setUpKeys } from "./ui/keyboard.js";
+import { setUpLayers } from "./panels/layers.js";
+import { setUpInstruments } from "./look/frame.js";
+import { setUpLoras } from "./panels/loras.js";
+import { setUpModels } from "./panels/models.js";
+import { setUpNotice } from "./ui/notice.js";
+import { forget } from "./panels/overhead.js";
+import { INITIAL_SETTINGS, LIVE } from "./panels/sampling-settings.js";
+import { savedSettings } from "./chat/persist.js";
+import { newStore, setUpInterventionStore } from "./interventions/intervention-store.js";
+import { setUpInterventionNote } from "./interventions/intervention-note.js";
+import { setUpReplayDialog } from "./replay/dialog.js";
+import { setUpRerun } from "./interventions/rerun.js";
+import { setUpRibbon } from "./core/ribbon.js";
+import { setUpRunStrip } from "./panels/run-strip.js";
+import { setUpSampling } from "./panels/sampling.js";
+import { openNextToken, setUpSheets } from "./ui/bottom-sheets.js";
 import { changed, on, sameEngine, state } from "./state.js";
-import { setUpStatusLine } from "./statusline.js";
-import { setUpTheme } from "./theme.js";
-import { setUpTotals } from "./totals.js";
-import { setUpTour } from "./tour.js";
-import { setUpFollowing, setUpTranscript } from "./transcript.js";
+import { setUpStatusLine } from "./chat/status-line.js";
+import { setUpTheme } from "./ui/theme.js";
+import { setUpTotals } from "./panels/step-totals.js";
+import { setUpTour } from "./tour/entry.js";
+import { setUpFollowing, setUpTranscript } from "./chat/transcript.js";
 import { view } from "./view.js";
 
-const DEFAULTS = { ...PRESETS.Balanced, max_tokens: 256, seed: "", stop: [] };
 const saved = savedSettings();
-state.settings = { ...DEFAULTS, ...saved?.settings };
+state.settings = { ...INITIAL_SETTINGS, ...saved?.settings };
 state.capture = saved?.capture ?? true;
 state.mode = saved?.mode ?? "chat";
-state.reach = deskOf();
+state.interventions = newStore();
 
 setUpTheme();
 on("hello size", measureGrid);
@@ -52,7 +51,7 @@ setUpCoreControls();
 setUpLayers();
 setUpTotals();
 setUpCandidates();
-setUpForcing();
+setUpReplaceTokenRun();
 setUpRibbon();
 setUpRunStrip();
 setUpCosts();
@@ -61,28 +60,28 @@ setUpSheets();
 setUpAbout();
 setUpModels();
 measureGrid();
-start(giveBack);
+start(restorePrompt);
 setUpComposer();
 setUpStatusLine();
-setUpReachDesk();
+setUpInterventionStore();
 setUpLoras();
-setUpReachNote();
-setUpRewriting();
+setUpInterventionNote();
+setUpRerun();
 setUpNotice();
-setUpFilmBar();
+setUpPlaybackBar();
 setUpReplayDialog();
 setUpKeys();
-setUpLook();
+setUpInstruments();
 setUpTour();
 setUpFollowing();
-setUpClock();
+setUpMessageClock();
 addEventListener("resize", () => changed("size"));
 document.fonts.ready.then(() => changed("size"));
-changed("hello", "settings", "turns", "line", "size");
+changed("hello", "settings", "turns", "connection", "size");
 
 let known = null;
 
-/** Another model or device: what was measured before does not count for it. */
+/** Drop measured overheads and fix the focused layer when the model or device changed. */
 function onHello() {
   const { hello } = state;
   if (!hello) return;
@@ -97,7 +96,7 @@ function onHello() {
 
 let adopted = false;
 
-/** On the first visit the settings are the server's (but for the seed, which the page draws). */
+/** Use the server's default settings on the first visit. The seed stays the page's own. */
 function adoptDefaults(defaults) {
   if (adopted) return;
   adopted = true;

@@ -1,12 +1,12 @@
-// What the page knows, and who wants to hear when it changes.
+// State of the page and its change notification.
 //
-// Messages arrive faster than frames: whoever changes something calls `changed(topic)`, and every
-// listener of a changed topic is called once in the next animation frame.
+// Messages arrive faster than frames: code that changes the state calls `changed(topic)`, and each
+// listener of a changed topic runs once in the next animation frame.
 
 export const state = {
-  /** Line to the server: "connecting", "open" or "lost". */
-  line: "connecting",
-  /** When the next attempt to connect is made (ms, Date.now clock); 0 when none is planned. */
+  /** Connection to the server: "connecting", "open" or "lost". */
+  connection: "connecting",
+  /** Time of the next connection attempt (ms, Date.now clock); 0 when none is planned. */
   retryAt: 0,
   /** Last `status` message: {state, message, progress}. */
   engine: { state: "connecting", message: "", progress: null },
@@ -14,19 +14,21 @@ export const state = {
   hello: null,
   /** The conversation: {role: "user", text} and {role: "model", mode, given, answers, shown}. */
   turns: [],
-  /** The answer being written, or null. */
+  /** The answer being generated, or null. */
   active: null,
   /** An error to show over the composer: {code, message} or null. */
   problem: null,
   /** "chat" or "completion". */
   mode: "chat",
-  /** The replay on show (replay.js), or null. */
+  /** The open replay (replay/replay.js), or null. */
   replay: null,
-  /** Sampling settings, see params.js. `seed` is a string of digits or "". */
+  /** Sampling settings, see panels/sampling-settings.js. `seed` is a string of digits or "". */
   settings: null,
   capture: true,
-  /** What is changed inside the model: {setting, past, future}, see reachdesk.js. */
-  reach: null,
+  /**
+   * Interventions of the page: {setting, past, future}, see interventions/intervention-store.js.
+   */
+  interventions: null,
   /** Tokens of the prompt in the composer: {tokens, fresh} or null. */
   counted: null,
   metric: "update",
@@ -41,7 +43,10 @@ export function on(topics, listener) {
   listeners.push({ topics: topics.split(" "), listener });
 }
 
-/** Say that topics changed: line, hello, turns, tokens, focus, settings, reach, counted, metric, size, theme, replay. */
+/**
+ * Mark topics as changed: connection, hello, turns, tokens, focus, settings, interventions,
+ * counted, metric, size, theme, replay.
+ */
 export function changed(...topics) {
   for (const topic of topics) dirty.add(topic);
   if (!frame) frame = requestAnimationFrame(flush);
@@ -56,17 +61,17 @@ function flush() {
   }
 }
 
-/** The conversation the server knows: the one on show, or the one a replay has set aside. */
-export const live = () => state.replay?.aside ?? state;
+/** The live conversation: the one on the page, or the one suspended while a replay is open. */
+export const liveState = () => state.replay?.suspended ?? state;
 
-/** Do two `hello` messages tell of the same model on the same device? */
+/** Do two `hello` messages name the same model and device? */
 export const sameEngine = (a, b) =>
   a.model.name === b.model.name && a.device.name === b.device.name;
 
-/** Is there an engine that answers? */
-export const hasEngine = () => state.line === "open" && state.engine.state === "ready";
+/** Is an engine connected and ready? */
+export const hasEngine = () => state.connection === "open" && state.engine.state === "ready";
 
-/** May a request about what is on show be sent now? */
+/** May a request be sent? Not while a replay is open. */
 export const ready = () => hasEngine() && !state.replay;
 
 /** The model's last turn, or null. */
@@ -75,5 +80,5 @@ export function lastTurn() {
   return turn?.role === "model" ? turn : null;
 }
 
-/** The answer that is shown of a model's turn. */
+/** The version of a model's turn that is shown. */
 export const shownAnswer = (turn) => turn?.answers[turn.shown] ?? null;

@@ -1,9 +1,9 @@
-// Runs before the first paint, so that a chosen theme never flashes in the other one.
+// Sets the chosen theme before the first paint, so that the other one never flashes.
 (() => {
   try {
     const theme = localStorage.getItem("tokenglass.theme");
     if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
   } catch {
-    // Storage may be forbidden; the system's theme is a good one too.
+    // Storage may be forbidden; the system's theme is used then.
   }
 })();

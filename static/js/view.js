@@ -1,25 +1,25 @@
-// What is being looked at: an answer, one of its tokens, one row of the core.
+// Focus of the page: the answer, the token and the row of the core sample that are shown.
 
-import { clamp } from "./dom.js";
-import { count } from "./format.js";
-import { METRICS } from "./metrics.js";
+import { clamp } from "./ui/dom.js";
+import { count } from "./ui/format.js";
+import { METRICS } from "./core/metrics.js";
 import { changed, state } from "./state.js";
 
 export const view = {
-  /** The answer in the core, or null. */
+  /** The answer in the core sample, or null. */
   answer: null,
   /** Token under the pointer, or null. */
   hover: null,
-  /** Chosen token, or null: the newest is followed. */
+  /** Selected token, or null to follow the newest. */
   pinned: null,
-  /** Row of the core: {layer, part}; null until a model is known. */
+  /** Row of the core sample: {layer, part}; null until a model is known. */
   row: null,
   hoverRow: null,
-  /** Rows of one layer in the core now; the core sets it. */
+  /** Rows per layer in the core sample; set by core/core.js. */
   parts: 2,
 };
 
-/** How many tokens were written, and how many lie before them: those have the numbers −n … −1. */
+/** Number of generated tokens and of prompt tokens; prompt tokens are numbered −n … −1. */
 export const written = () => view.answer?.tokens.length ?? 0;
 export const promptLength = () => view.answer?.segments[0]?.prompt.length ?? 0;
 
@@ -43,18 +43,18 @@ function promptToken(at) {
   return { ...prompt[at], prompt: at + 1, reused: at < promptReused, stats };
 }
 
-/** The token's number as people count: "72", "prompt 3". */
+/** The token's number counted from 1: "72", "prompt 3". */
 export const numberOf = (token) => (token.prompt ? `prompt ${token.prompt}` : count(focused() + 1));
 export const focusedRow = () => view.hoverRow ?? view.row;
 
-/** Look at another answer, following its newest token. */
+/** Show another answer and follow its newest token. */
 export function showAnswer(answer) {
   if (view.answer === answer) return;
   Object.assign(view, { answer, hover: null, hoverRow: null, pinned: null });
   changed("tokens", "focus");
 }
 
-/** Pointing: look at a token (and row) while the pointer is there; null ends it. */
+/** Focus a token (and row) while the pointer is over it; null ends it. */
 export function point(index, row = null) {
   if (view.hover === index && same(view.hoverRow, row)) return;
   view.hover = index;
@@ -64,7 +64,7 @@ export function point(index, row = null) {
 
 const same = (a, b) => a === b || (a && b && a.layer === b.layer && a.part === b.part);
 
-/** Choose a token; null follows the newest. */
+/** Select a token; null follows the newest. */
 export function pin(index, row = null) {
   view.pinned = index;
   view.hover = null;
@@ -73,14 +73,14 @@ export function pin(index, row = null) {
   changed("focus");
 }
 
-/** Move the choice by `d` tokens, into the prompt as well. */
+/** Move the selection by `d` tokens; it may enter the prompt. */
 export function step(d) {
   if (written() + promptLength() === 0) return;
   const now = view.pinned ?? written() - 1;
   pin(clamp(now + d, -promptLength(), Math.max(written() - 1, -1)));
 }
 
-/** Move the row by `d` (up is 1), over layers and the rows within them. */
+/** Move the focused row by `d` (1 is up), across the layers and the rows within them. */
 export function stepRow(d) {
   if (!state.hello || !view.row) return;
   const last = state.hello.model.n_layers * view.parts - 1;

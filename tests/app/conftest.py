@@ -1,4 +1,4 @@
-"""A real server on a free port around the fake engine."""
+"""Fixtures: a server on a free port with the fake engine, and a fake hub."""
 
 from __future__ import annotations
 
@@ -16,84 +16,85 @@ from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 
 from app import create_app, tale
-from app.backoff import Restarts
 from app.config import Settings
-from app.engines import EngineClient, Load, LocalEngine
-from app.heartbeat import Patience
-from app.models import Model
-from app.server import bind, http_server
-from app.sessions import Keeping
-from app.switching import Switching
-from app.tokenizing import Compared
-from app.worker import ProcessEngine
+from app.engine.client import EngineClient, Load, LocalEngine
+from app.engine.supervisor import SupervisedEngine
+from app.http.server import bind, http_server
+from app.models.find_model import Model
+from app.models.switching import ModelSwitcher
+from app.prompt.tokenizing import NamedTokenizer
+from app.ws.sessions import Retention
+from tests.app.engine.processes import start_engine
 from tests.app.fake_engine import loader
-from tests.app.fake_hub import FakeHub, Repo
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
-from tests.app.page import Page
-from tests.app.processes import start_engine
+from tests.app.models.fake_hub import FakeHub, Repo
+from tests.app.page import PageClient
 
 __all__ = ["start_engine"]
 
 
 @dataclass
 class Site:
-    """A running server and the pages that were opened on it."""
+    """Running server and the pages that were opened on it."""
 
     port: int
     app: Flask
     engine: EngineClient
-    pages: list[Page] = field(default_factory=list)
+    pages: list[PageClient] = field(default_factory=list)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def cookie(self) -> str:
-        """A new browser session."""
+        """Return the cookie of a new browser session."""
         with urllib.request.urlopen(f"{self.url}/") as response:
             return str(response.headers["Set-Cookie"]).partition(";")[0]
 
-    def page(self, **options: Any) -> Page:
-        """A page that has read its hello."""
-        page = Page(self.port, **options)
+    def page(self, **options: Any) -> PageClient:
+        """Open a page and wait until the engine is ready."""
+        page = PageClient(self.port, **options)
         self.pages.append(page)
         page.until("status", state="ready")
         return page
 
 
 StartSite = Callable[..., Site]
+SUPERVISION = ("timeouts", "restart_policy")
 
 
 @pytest.fixture
 def start_site() -> Iterator[StartSite]:
-    """Start servers; keywords are those of `FakeOptions`, and `load` in their place, `process`,
-    `keeping`, `settings`, `chat_template`, `compare`, `switch`, `wait`, `patience`, `restarts`."""
+    """Return a function that starts servers.
+
+    Keywords are those of `start` below, `timeouts` and `restart_policy` of `SupervisedEngine`, and
+    those of `FakeOptions`. `load` replaces the fake engine.
+    """
     sites: list[tuple[Site, Any, threading.Thread]] = []
 
     def start(
         *,
         load: Load | None = None,
         process: bool = False,
-        keeping: Keeping | None = None,
+        retention: Retention | None = None,
         settings: Settings | None = None,
         chat_template: str | None = CHAT_TEMPLATE,
-        compare: Compared | None = None,
+        compare: NamedTokenizer | None = None,
         switch: Callable[[Settings, Model], Load] | None = None,
         wait: bool = True,
-        patience: Patience | None = None,
-        restarts: Restarts | None = None,
         **options: Any,
     ) -> Site:
         tokenizer = FakeTokenizer(chat_template)
+        supervision = {name: options.pop(name) for name in SUPERVISION if name in options}
         load = load or loader(**{"delay": 0.002, **options})
         engine: EngineClient = (
-            ProcessEngine(load, tokenizer, patience=patience, restarts=restarts)
+            SupervisedEngine(load, tokenizer, **supervision)
             if process
             else LocalEngine(load, tokenizer)
         )
         settings = settings or Settings(port=0)
-        switching = Switching(engine, settings, switch) if switch else None
-        app = create_app(settings, engine, keeping, compare, switching)
+        switching = ModelSwitcher(engine, settings, switch) if switch else None
+        app = create_app(settings, engine, retention, compare, switching)
         engine.start()
         listener = bind("127.0.0.1", 0)
         server = http_server(listener, app)
@@ -110,7 +111,7 @@ def start_site() -> Iterator[StartSite]:
     for site, server, thread in sites:
         for page in site.pages:
             if page.connected:
-                page.vanish()
+                page.drop()
         server.shutdown()
         server.server_close()
         thread.join(5)
@@ -119,7 +120,7 @@ def start_site() -> Iterator[StartSite]:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    """The stand-in, which everybody takes for the hub; an empty cache; nobody is logged in."""
+    """Fake hub that `huggingface_hub` uses, with an empty cache and without a login."""
     server = FakeHub()
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + template)
@@ -145,7 +146,7 @@ def site(start_site: StartSite) -> Site:
 
 @pytest.fixture
 def http() -> Iterator[FlaskClient]:
-    """Plain requests to the application around the fake engine, without a socket."""
+    """Client for requests to the application with the fake engine, without a socket."""
     engine = LocalEngine(loader(delay=0.002), FakeTokenizer())
     engine.start()
     wait_ready(engine)

@@ -1,8 +1,8 @@
-"""An engine without a GPU: the face of `gpu.Engine`, one thread, a settable delay per token.
+"""Fake engine without a GPU: the interface of `gpu.Engine`, one thread, a set delay per token.
 
-It tells the story of `fake_tokenizer` (or another `text`), draws from plausible logits, keeps a
-queue, obeys updates and cancels. Reached into, it tells another part of the story. Errors and the
-order of events are those of the real engine.
+It generates the story of `fake_tokenizer` (or another `text`) by sampling from plausible logits. It
+has a queue, and applies updates and cancels. With interventions, it generates another part of the
+story. Errors and the order of events are those of the real engine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -22,17 +22,16 @@ import msgspec
 
 from gpu import (
     NO_INTERVENTIONS,
-    ChangeAt,
-    ContextExceeded,
     EngineClosed,
     EngineError,
     EngineInfo,
     Interventions,
-    InvalidRequest,
     ModelError,
     QueueFull,
+    Request,
     SamplingParams,
 )
+from gpu.engine.validation import RequestValidator
 from gpu.events import (
     Accepted,
     Done,
@@ -46,10 +45,9 @@ from gpu.events import (
     TokenText,
     Updated,
 )
-from gpu.inspection import Answer, Question
-from gpu.interventions import ReachedFrom, expect_in_turn, expect_no_new_patch
-from gpu.runner import DeviceInfo, LoraInfo, Memory, RunnerLimits
-from gpu.script import checked_script
+from gpu.info import DeviceInfo, EngineLimits, LoraInfo, MemoryInfo, ModelInfo
+from gpu.inspection.requests import Answer, Question
+from gpu.interventions.messages import check_no_new_patch
 from gpu.step import ExpertUse
 from tests.app import fake_inspection, fake_sampler
 from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
@@ -60,19 +58,25 @@ IN_FLIGHT = 2
 HANGS_AT = 5
 KV_BLOCK_BYTES = 65536
 KV_BYTES = {"f32": 256, "f16": 128, "q8": 72, "q8q4": 56, "rotated4": 40}
-"""Of a key and a value of 32 numbers."""
+"""Bytes of a key and a value of 32 numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FakeOptions:
-    """`delay`: seconds per step. `text`: what greedy decoding tells, again and again unless
-    `ends`. `fail`: a message with which loading fails. `load_seconds`: how long loading takes.
-    `reused`: how many tokens of a longer prompt are found in the cache.
-    `ask_seconds`: how long a question about a run takes. `loras`: names of adapters.
-    `experts`: how many every step finds on the device and brings there, a megabyte each; None: all
-    lie there. `n_experts`: of every layer but the first; each token is given to two. `conversion`:
-    of the types of a file. `hangs_with`: the seed of runs whose token `HANGS_AT` never comes,
-    because the engine waits for ever, as in a driver."""
+    """Options of the fake engine.
+
+    delay         seconds per step
+    text          output of greedy decoding, repeated unless `ends`
+    fail          message with which loading fails; "" if it does not
+    load_seconds  duration of loading
+    reused        tokens of a longer prompt that are found in the prefix cache
+    ask_seconds   duration of a question about a run
+    loras         names of adapters
+    experts       expert-cache hits and misses per step, 1 MB each; None: all experts on the device
+    n_experts     experts of every layer but the first; two per token
+    conversion    conversion of the types of a file, as shown to users
+    hangs_with    seed of runs that hang forever before token `HANGS_AT`
+    """
 
     delay: float = 0.01
     n_layers: int = 8
@@ -94,7 +98,7 @@ class FakeOptions:
 
 
 def load(options: FakeOptions, progress: Callable[[float, str], None]) -> FakeEngine:
-    """Used as `functools.partial(load, options)`, which survives a trip to another process."""
+    """Load the fake engine; a `functools.partial` of it can be pickled."""
     for tenth in range(10):
         progress(tenth / 10, f"reading weights {tenth} of 10")
         time.sleep(options.load_seconds / 10)
@@ -108,34 +112,30 @@ def loader(**options: Any) -> Callable[[Callable[[float, str], None]], FakeEngin
 
 
 class FakeRun:
-    """One run; all fields but `pending` and `cancelled` belong to the engine's thread."""
+    """Run; all fields but `pending` and `cancelled` are used by the engine's thread only."""
 
     def __init__(
         self,
         engine: FakeEngine,
-        ids: Sequence[int],
-        params: SamplingParams,
-        capture: bool,
+        request: Request,
         on_event: Callable[[Event], None],
-        script: Sequence[ChangeAt] = (),
-        reach: Interventions = NO_INTERVENTIONS,
     ) -> None:
         self.engine = engine
-        self.prompt = list(ids)
-        self.params = params
-        self.capture = capture
+        self.prompt = list(request.ids)
+        self.params = self.acting = request.params  # requested last; acting on the next token
+        self.capture = self.captures = request.capture
+        self.interventions = self.active = request.interventions
+        self.updates = deque(request.updates)
         self.on_event = on_event
-        self.script = deque(script)
-        self.acting = params  # on the next token; `params` are those that were asked for last
-        self.captures = capture
-        self.reach = self.inside = reach  # asked for last, and acting on the next token
         self.pending: deque[Updated] = deque()
         self.cancelled = False
         self.reused = min(engine.options.reused, len(self.prompt) - 1)
         self.prefilled = self.reused
         self.index = 0
-        self.seen = set(ids)
-        self.undecoded = unfinished(b"".join(map(engine.tokenizer.token_bytes, self.prompt[-4:])))
+        self.seen = set(request.ids)
+        self.undecoded = incomplete_utf8(
+            b"".join(map(engine.tokenizer.token_bytes, self.prompt[-4:]))
+        )
         self.text = ""
         self.held = ""
         self.submitted = self.last = time.perf_counter()
@@ -143,11 +143,15 @@ class FakeRun:
         self.first = 0.0
 
     def update(
-        self, *, capture: bool | None = None, reach: Interventions | None = None, **changes: Any
+        self,
+        *,
+        capture: bool | None = None,
+        interventions: Interventions | None = None,
+        **changes: Any,
     ) -> int:
         with self.engine.lock:
             index = self.index if self.prefilled < len(self.prompt) else self.index + IN_FLIGHT
-            self.change(index, changes, capture, reach)
+            self.change(index, changes, capture, interventions)
             return index
 
     def start_update(self, **changes: Any) -> Future[int]:
@@ -163,25 +167,26 @@ class FakeRun:
         index: int,
         changes: dict[str, Any],
         capture: bool | None,
-        reach: Interventions | None,
+        interventions: Interventions | None,
     ) -> None:
         self.params = self.params.updated(changes)
         self.capture = self.capture if capture is None else capture
-        if reach is not None:
-            expect_no_new_patch(self.reach, reach)
-            self.reach = reach
-        self.pending.append(Updated(index, self.params, self.capture, reach))
+        if interventions is not None:
+            self.engine.validator.encode(interventions)
+            check_no_new_patch(self.interventions, interventions)
+            self.interventions = interventions
+        self.pending.append(Updated(index, self.params, self.capture, interventions))
         self.on_event(self.pending[-1])
 
     def settle(self) -> None:
-        """Let changes act that are due: the script's are told as early as live ones would be."""
-        while self.script and self.script[0].index <= self.index + IN_FLIGHT:
-            change = self.script.popleft()
-            self.change(change.index, change.params, change.capture, change.reach)
+        """Apply the updates that are due, and report scheduled ones as early as live ones."""
+        while self.updates and self.updates[0].index <= self.index + IN_FLIGHT:
+            change = self.updates.popleft()
+            self.change(change.index, change.params, change.capture, change.interventions)
         while self.pending and self.pending[0].index <= self.index:
             due = self.pending.popleft()
             self.acting, self.captures = due.params, due.capture
-            self.inside = self.inside if due.reach is None else due.reach
+            self.active = self.active if due.interventions is None else due.interventions
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -206,14 +211,12 @@ class FakeRun:
         )
 
 
-class Generated:
-    """A run whose tokens are iterated."""
+class FakeGeneration:
+    """Run as an iterator over its tokens."""
 
-    def __init__(
-        self, engine: FakeEngine, ids: list[int], params: SamplingParams, **options: Any
-    ) -> None:
+    def __init__(self, engine: FakeEngine, request: Request) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._run = engine.submit(ids, params, on_event=self._events.put, **options)
+        self._run = engine.submit(request, self._events.put)
         self.done: Done | None = None
 
     def cancel(self) -> None:
@@ -229,7 +232,7 @@ class Generated:
 
 
 class FakeEngine:
-    """`info`, `submit`, `generate`, `close` as `gpu.Engine` has them."""
+    """Fake of `gpu.Engine` with the same methods."""
 
     def __init__(self, options: FakeOptions) -> None:
         self.options = options
@@ -244,36 +247,19 @@ class FakeEngine:
         self.failure: str | None = None
         self.busy_since: float | None = None
         self.info = info_of(options)
+        self.validator = RequestValidator(
+            self.info.model, options.context, options.loras, self.tokenizer.encode
+        )
         self._thread = threading.Thread(target=self._loop, name="fake engine", daemon=True)
         self._thread.start()
 
-    def submit(
-        self,
-        ids: Sequence[int],
-        params: SamplingParams,
-        *,
-        capture: bool = False,
-        on_event: Callable[[Event], None] = lambda event: None,
-        script: Sequence[ChangeAt] = (),
-        reach: Interventions = NO_INTERVENTIONS,
-        reached: Sequence[ReachedFrom] = (),
-    ) -> FakeRun:
-        params.validate()
-        script = checked_script(script, params)
-        expect_in_turn(reached, reach, len(ids) - 1)
-        if not ids:
-            raise InvalidRequest("the prompt is empty; give at least one token", "prompt")
-        for id in ids:
-            if not 0 <= id < self.tokenizer.vocab_size:
-                raise InvalidRequest(
-                    f"a token of the prompt is {id}, but ids go from 0 to "
-                    f"{self.tokenizer.vocab_size - 1}",
-                    "prompt",
-                )
-        if len(ids) >= self.options.context:
-            raise ContextExceeded(len(ids), self.options.context)
-        if params.seed is None:
-            params = msgspec.structs.replace(params, seed=42)
+    def submit(self, request: Request, on_event: Callable[[Event], None] | None = None) -> Any:
+        if on_event is None:
+            return FakeGeneration(self, request)
+        self.validator.validate(request)
+        if request.params.seed is None:
+            params = msgspec.structs.replace(request.params, seed=42)
+            request = msgspec.structs.replace(request, params=params)
         with self.changed:
             if self.closed:
                 raise EngineClosed("the engine is closed")
@@ -282,16 +268,14 @@ class FakeEngine:
                 raise QueueFull(
                     f"{self.options.queue} requests are waiting already; try again in a moment"
                 )
-            run = FakeRun(self, ids, params, capture, on_event, script, reach)
+            run = FakeRun(self, request, on_event)
             position = 0 if free else len(self.waiting) + 1
             (self.active if free else self.waiting).append(run)
-            prompt = tuple(TokenText(id, self.tokenizer.piece(id)) for id in ids)
-            on_event(Accepted(prompt, params, capture, position, self.options.context))
+            prompt = tuple(TokenText(id, self.tokenizer.piece(id)) for id in request.ids)
+            context = self.options.context
+            on_event(Accepted(prompt, request.params, request.capture, position, context))
             self.changed.notify()
         return run
-
-    def generate(self, ids: list[int], params: SamplingParams, **options: Any) -> Generated:
-        return Generated(self, ids, params, **options)
 
     def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
         future: Future[Answer] = Future()
@@ -303,7 +287,7 @@ class FakeEngine:
         return future
 
     def forget(self, asker: int) -> None:
-        """Questions are so few here that all are answered."""
+        """Do nothing: all questions are answered."""
 
     def close(self) -> None:
         with self.changed:
@@ -359,9 +343,9 @@ class FakeEngine:
         stats = tuple(self._stats(p, run.prompt[p], len(chunk)) for p in chunk if run.capture)
         done, total = run.prefilled, len(run.prompt)
         used = self._experts()
-        # Measured: a page that lays clocks on one another finds out a time that never passed.
+        # Measured, not invented: the page aligns clocks with it and would notice.
         ms = 1000 * (time.perf_counter() - run.started)
-        run.on_event(Prefill(done, total, run.reused, ms, 0.8 * ms, blocks(done), stats, used))
+        run.on_event(Prefill(done, total, run.reused, ms, 0.8 * ms, n_blocks(done), stats, used))
 
     def _decode(self, run: FakeRun) -> None:
         run.settle()
@@ -369,7 +353,9 @@ class FakeEngine:
         if params.seed == options.hangs_with and run.index == HANGS_AT:
             threading.Event().wait()
         place = params.first_index + run.index
-        wanted = self.story[(place + elsewhere(run.inside, len(self.story))) % len(self.story)]
+        wanted = self.story[
+            (place + intervention_offset(run.active, len(self.story))) % len(self.story)
+        ]
         if options.ends and place == len(self.story):
             wanted = EOS
         position = len(run.prompt) + run.index - 1
@@ -386,7 +372,7 @@ class FakeEngine:
             index=run.index,
             text=text,
             times=StepTimes(interval, max(0.1, 800 * options.delay), 0.4, 0.6, 0.1),
-            kv_blocks=blocks(position + 1),
+            kv_blocks=n_blocks(position + 1),
             stats=self._stats(position, id, len(self.active)) if run.captures else None,
             eos=eos,
             experts=self._experts(),
@@ -411,7 +397,7 @@ class FakeEngine:
         return ExpertUse(found, brought, 1_000_000 * brought)
 
     def _text(self, run: FakeRun, id: int) -> tuple[str, bool]:
-        """The text to show for this token, and whether a stop string ended the run."""
+        """Return the text to show for this token, and whether a stop string ended the run."""
         run.undecoded += self.tokenizer.token_bytes(id)
         try:
             run.held += run.undecoded.decode()
@@ -424,7 +410,7 @@ class FakeEngine:
             at = run.held.find(stop)
             if at >= 0:
                 return run.held[:at], True
-        keep = max((partial(run.held, stop) for stop in run.params.stop), default=0)
+        keep = max((stop_prefix_length(run.held, stop) for stop in run.params.stop), default=0)
         if run.index + 1 >= run.params.max_tokens:
             keep = 0
         shown, run.held = run.held[: len(run.held) - keep], run.held[len(run.held) - keep :]
@@ -452,45 +438,44 @@ class FakeEngine:
 
 
 def info_of(options: FakeOptions) -> EngineInfo:
-    """What an engine with these options says of itself."""
+    """Return the info of an engine with these options."""
     n_blocks = options.n_slots * options.context // BLOCK_TOKENS
     return EngineInfo(
-        name="fake-story",
-        dtype="f16",
-        kv_dtype="f16",
-        kv_formats={name: KV_BLOCK_BYTES * bytes_ // 128 for name, bytes_ in KV_BYTES.items()},
-        n_layers=options.n_layers,
-        n_heads=options.n_heads,
-        n_kv_heads=max(1, options.n_heads // 2),
-        n_experts=options.n_experts,
-        conversion=options.conversion,
-        head_dim=32,
-        hidden_size=32 * options.n_heads,
-        vocab_size=FakeTokenizer().vocab_size,
-        parameters=7_412_736,
+        model=ModelInfo(
+            name="fake-story",
+            dtype="f16",
+            kv_dtype="f16",
+            kv_formats={name: KV_BLOCK_BYTES * bytes_ // 128 for name, bytes_ in KV_BYTES.items()},
+            n_layers=options.n_layers,
+            n_heads=options.n_heads,
+            n_kv_heads=max(1, options.n_heads // 2),
+            n_experts=options.n_experts,
+            conversion=options.conversion,
+            head_dim=32,
+            hidden_size=32 * options.n_heads,
+            vocab_size=FakeTokenizer().vocab_size,
+            parameters=7_412_736,
+            eos_ids=FakeTokenizer().eos_ids,
+            loras=tuple(LoraInfo(name, 8, 40_960, 32) for name in options.loras),
+        ),
         device=DeviceInfo("Fake device", "no driver", "Vulkan", "CPU", True, ("subgroup",), ()),
-        limits=RunnerLimits(
-            n_slots=options.n_slots,
+        limits=EngineLimits(
             context=options.context,
-            max_rows=256,
-            max_samples=8,
+            slots=options.n_slots,
+            queue=options.queue,
             n_blocks=n_blocks,
             block_tokens=BLOCK_TOKENS,
             block_bytes=KV_BLOCK_BYTES,
-            max_captured_rows=32,
+            in_flight=IN_FLIGHT,
         ),
-        memory=Memory(weights=14_825_472, kv_cache=n_blocks * KV_BLOCK_BYTES, work=2_097_152),
-        queue=options.queue,
-        in_flight=IN_FLIGHT,
+        memory=MemoryInfo(weights=14_825_472, kv_cache=n_blocks * KV_BLOCK_BYTES, work=2_097_152),
         dispatches_per_token=8 * options.n_layers + 5,
         defaults=SamplingParams(temperature=0.8, top_k=40, top_p=0.95),
-        eos_ids=FakeTokenizer().eos_ids,
-        loras=tuple(LoraInfo(name, 8, 40_960, 32) for name in options.loras),
     )
 
 
-def unfinished(data: bytes) -> bytes:
-    """The bytes at the end of `data` that are the beginning of a character."""
+def incomplete_utf8(data: bytes) -> bytes:
+    """Return the bytes at the end of `data` that are an incomplete character."""
     for n in (1, 2, 3):
         try:
             data[-n:].decode()
@@ -500,19 +485,19 @@ def unfinished(data: bytes) -> bytes:
     return b""
 
 
-def elsewhere(reach: Interventions, n: int) -> int:
-    """How far on in a story of `n` tokens one is that is reached into: 0 when it is not."""
-    if reach == NO_INTERVENTIONS:
+def intervention_offset(interventions: Interventions, n: int) -> int:
+    """Return the offset in a story of `n` tokens that these interventions cause; 0 without any."""
+    if interventions == NO_INTERVENTIONS:
         return 0
-    return 1 + zlib.crc32(msgspec.json.encode(reach)) % (n - 1)
+    return 1 + zlib.crc32(msgspec.json.encode(interventions)) % (n - 1)
 
 
-def blocks(n_tokens: int) -> int:
+def n_blocks(n_tokens: int) -> int:
     return -(-n_tokens // BLOCK_TOKENS)
 
 
-def partial(text: str, stop: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `stop`."""
+def stop_prefix_length(text: str, stop: str) -> int:
+    """Return the number of characters at the end of `text` that may begin `stop`."""
     return next(
         (n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0
     )

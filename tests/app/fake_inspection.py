@@ -1,5 +1,5 @@
-"""Answers of the fake engine to questions about a run: of the real engine's shapes, and the same
-for the same question. The logits are drawn; what is read from them is the engine's own reading."""
+"""Answers of the fake engine to questions: deterministic, with the shapes of the real engine.
+The logits are random; the analysis of them is the engine's own code."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu import EngineInfo, InvalidRequest, SamplingParams
-from gpu.inspect.beam import beam_answer
-from gpu.inspect.readings import kv_reading, lens_reading
-from gpu.inspect.waterfall import waterfall
-from gpu.inspection import (
+from gpu.inspection.beam import beam_answer
+from gpu.inspection.readings import kv_reading, lens_reading
+from gpu.inspection.requests import (
     Answer,
     Array,
     AttentionFrom,
@@ -30,14 +29,16 @@ from gpu.inspection import (
     Question,
     Waterfall,
 )
+from gpu.inspection.waterfall import waterfall
 from gpu.kv.state import KvState
 from gpu.reference.softmax import entropy, log_softmax
+from gpu.sampling import DISTRIBUTION
 from gpu.step import Sample
 from tests.app.fake_plan import fake_plan
 
 
 def answer(question: Question, info: EngineInfo) -> Answer:
-    """Raises `InvalidRequest` as the real engine does."""
+    """Return the answer to a question. Raises InvalidRequest as the real engine does."""
     _check(question, info)
     rng = np.random.default_rng(zlib.crc32(msgspec.json.encode(question)))
     found = _answer(question, info, rng)
@@ -47,8 +48,8 @@ def answer(question: Question, info: EngineInfo) -> Answer:
 
 def _check(question: Question, info: EngineInfo) -> None:
     ids = getattr(question, "ids", [0])
-    if not ids or not all(0 <= id < info.vocab_size for id in ids):
-        raise InvalidRequest(f"ids must be from 0 to {info.vocab_size - 1}", "ids")
+    if not ids or not all(0 <= id < info.model.vocab_size for id in ids):
+        raise InvalidRequest(f"ids must be from 0 to {info.model.vocab_size - 1}", "ids")
     if not 0 <= getattr(question, "position", 0) < len(ids):
         raise InvalidRequest(f"position must be from 0 to {len(ids) - 1}", "position")
     if not 1 <= getattr(question, "top", 1) <= 100:
@@ -56,20 +57,22 @@ def _check(question: Question, info: EngineInfo) -> None:
 
 
 def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> Answer:
-    vocab = info.vocab_size
+    vocab = info.model.vocab_size
     match question:
         case AttentionFrom(position=position):
-            shares = rng.dirichlet([0.3] * (position + 1), (info.n_layers, info.n_heads))
+            shares = rng.dirichlet(
+                [0.3] * (position + 1), (info.model.n_layers, info.model.n_heads)
+            )
             return Answer({}, (Array.of("weights", shares),))
         case AttentionTo(ids=ids, position=position):
-            shape = (len(ids) - position, info.n_layers, info.n_heads)
+            shape = (len(ids) - position, info.model.n_layers, info.model.n_heads)
             return Answer({}, (Array.of("weights", rng.beta(0.3, 3.0, shape)),))
         case LogitLens(chosen=chosen, top=top):
-            sharper = np.linspace(0.5, 4, info.n_layers + 1)[:, None]
-            logits = _logits(rng, info.n_layers + 1, vocab) * sharper.astype(np.float32)
+            sharper = np.linspace(0.5, 4, info.model.n_layers + 1)[:, None]
+            logits = _logits(rng, info.model.n_layers + 1, vocab) * sharper.astype(np.float32)
             return lens_reading(logits, chosen, top)
         case Waterfall(ids=ids, params=params, index=index, top=top):
-            # The same whatever the settings, as it would be with a model.
+            # Independent of the settings, as with a real model.
             rng = np.random.default_rng(ids)
             return waterfall(_logits(rng, 1, vocab)[0], ids, _sample(params, index), top)
         case Losses(ids=ids, top=top, first=first):
@@ -90,7 +93,7 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
 
 
 def _kv_state(info: EngineInfo) -> KvState:
-    """Three blocks read by one run and one by two, two kept to be found, the others blank."""
+    """Return a KV cache: three blocks of one run, one of two runs, two cached, the rest free."""
     n, size = info.limits.n_blocks, info.limits.block_tokens
     blank = [0] * (n - 6)
     return KvState(
@@ -123,13 +126,13 @@ def _losses(logits: npt.NDArray[np.float32], ids: list[int], top: int) -> Answer
 
 
 def _beam(question: Beam, info: EngineInfo) -> Answer:
-    """By the engine's own search, over logits that are drawn for each text."""
+    """Return the engine's own beam search over logits that are random for each text."""
 
     def after(ids: list[int]) -> Generator[None, None, npt.NDArray[np.float32]]:
         yield from ()
-        return _logits(np.random.default_rng(ids), 1, info.vocab_size)
+        return _logits(np.random.default_rng(ids), 1, info.model.vocab_size)
 
-    searching = beam_answer(question, after, info.eos_ids, info.limits.context)
+    searching = beam_answer(question, after, info.model.eos_ids, info.limits.context)
     while True:
         try:
             next(searching)
@@ -143,6 +146,5 @@ def _logits(rng: np.random.Generator, n: int, vocab_size: int) -> npt.NDArray[np
 
 
 def _sample(params: SamplingParams, index: int) -> Sample:
-    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    settings: dict[str, Any] = {name: getattr(params, name) for name in names}
+    settings: dict[str, Any] = {name: getattr(params, name) for name in DISTRIBUTION}
     return Sample(0, 0, params.seed or 0, index, **settings)

@@ -1,4 +1,4 @@
-"""The plan of a made-up model: a Llama's dispatches, described as the engine describes its own."""
+"""Plan report of an invented Llama-like model, in the format of the engine's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from gpu import EngineInfo, InvalidRequest
-from gpu.plans.listed import Access, ListedPlan, PlanBinding, PlanDispatch, PlanKernel
+from gpu.plans.plan_report import Access, PlanBinding, PlanDispatch, PlanKernel, PlanReport
 
-HEADS = ("embed", "qkv", "attention", "matmul", "sample_keys", "sample")
+HEADS = ("embed", "qkv", "attention", "matmul", "logit_sort_keys", "sample")
 SOURCE = """const N: u32 = {n}u;
 @group(0) @binding(0) var<uniform> step: Step;
 @compute @workgroup_size(64)
@@ -19,14 +19,14 @@ fn main() {{ // {op}
 
 
 def fake_plan(info: EngineInfo, n_rows: int, context: int) -> dict[str, Any]:
-    """Raises InvalidRequest as the real engine does."""
+    """Return the plan report. Raises InvalidRequest as the real engine does."""
     most = info.limits.context - n_rows
     if n_rows < 1 or not 0 <= context <= most:
         raise InvalidRequest(f"context is {context}, expected 0 to {most}", "context")
     dispatches = [
         _dispatch(i, label, n_rows * (1 + i) + context) for i, label in enumerate(_labels(info))
     ]
-    plan = ListedPlan(
+    plan = PlanReport(
         n_rows=n_rows,
         n_samples=1,
         context=context,
@@ -45,7 +45,7 @@ def fake_plan(info: EngineInfo, n_rows: int, context: int) -> dict[str, Any]:
 
 def _labels(info: EngineInfo) -> list[str]:
     parts = ("attn.qkv", "attn.attention", "attn.out", "mlp.gate_up", "mlp.down")
-    layers = [f"layer{i:02}.{part}" for i in range(info.n_layers) for part in parts]
+    layers = [f"layer{i:02}.{part}" for i in range(info.model.n_layers) for part in parts]
     return ["embed", *layers, "head", "sample.keys", "sample"]
 
 
@@ -56,7 +56,7 @@ def _dispatch(number: int, label: str, size: int) -> PlanDispatch:
         _binding("step", "step", 2304, "uniform"),
         _binding("x", f"t{number - 1}", 4 * size, "read"),
         _binding("weight", label, 1000 * size, "read"),
-        _binding("bias", "unread", 32, "unused"),
+        _binding("bias", "dummy_input", 32, "unused"),
         _binding("y", f"t{number}", 4 * size, "read_write"),
     )
     return PlanDispatch(

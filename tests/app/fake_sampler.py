@@ -1,6 +1,6 @@
-"""Plausible logits and per-layer numbers for the fake engine, and a sampler that really draws.
+"""Plausible logits and layer statistics for the fake engine, and a real sampler.
 
-Everything is a function of its arguments: the same seed and settings give the same text.
+Everything depends on the arguments only: the same seed and settings give the same text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from gpu.events import CandidateText, LayerStats, Route, TokenStats
+from gpu.events import CandidateText, ExpertChoice, LayerStats, TokenStats
 from gpu.sampling import SamplingParams
 from tests.app.fake_tokenizer import FIRST_WORD, FakeTokenizer
 
@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def logits(wanted: int, context: int, vocab_size: int) -> Floats:
-    """(vocab_size,): `wanted` is the most likely, by a margin that changes with the context."""
+    """Return logits (vocab_size,) with `wanted` the likeliest, by a margin that varies."""
     rng = np.random.default_rng([7, context, wanted])
     values = rng.normal(0.0, 1.6, vocab_size)
     values[:FIRST_WORD] -= 9.0  # bytes and special tokens are unlikely
@@ -30,7 +30,7 @@ def logits(wanted: int, context: int, vocab_size: int) -> Floats:
 def draw(
     raw: Floats, params: SamplingParams, seed: int, index: int, seen: set[int], words: FakeTokenizer
 ) -> dict[str, object]:
-    """The fields of `gpu.events.Token` that tell how one token was chosen."""
+    """Draw a token; return the fields of `gpu.events.Token` on how it was chosen."""
     scaled = raw.copy()
     for id in seen:
         penalty = params.repetition_penalty
@@ -40,7 +40,7 @@ def draw(
         scaled /= params.temperature
     before = softmax(scaled)
     order = np.argsort(-scaled, kind="stable")
-    cut = cuts(before, order, params, greedy)
+    cut = removed_by(before, order, params, greedy)
     kept = np.array([name == "" for name in cut])
     mass = tuple(
         float(sum(before[id] for id, name in zip(order, cut, strict=True) if name == which))
@@ -73,10 +73,10 @@ def softmax(values: Floats) -> Floats:
     return np.asarray(exps / exps.sum())
 
 
-def cuts(
+def removed_by(
     before: Floats, order: npt.NDArray[np.intp], params: SamplingParams, greedy: bool
 ) -> list[str]:
-    """For each token in `order`, the filter that removes it; "" is kept."""
+    """Return for each token in `order` the filter that removes it; "" if none does."""
     if greedy:
         return [""] + ["top_k"] * (len(order) - 1)
     names: list[str] = []
@@ -95,7 +95,7 @@ def cuts(
 
 
 def stats(position: int, id: int, n_layers: int, n_heads: int, n_rows: int) -> TokenStats:
-    """What every layer did for one token: norms that grow with depth, entropies with position."""
+    """Return layer statistics of one token: norms grow with depth, entropies with position."""
     rng = np.random.default_rng([11, position, id])
     widest = math.log2(position + 2)
     layers = []
@@ -124,13 +124,13 @@ def stats(position: int, id: int, n_layers: int, n_heads: int, n_rows: int) -> T
     )
 
 
-def routes(position: int, n_layers: int, n_experts: int) -> tuple[Route, ...]:
-    """Two experts in each layer but the first; some are liked more."""
+def routes(position: int, n_layers: int, n_experts: int) -> tuple[ExpertChoice, ...]:
+    """Return two experts for each layer but the first; some are likelier."""
     found = []
     for layer in range(1, n_layers):
         rng = np.random.default_rng([13, position, layer])
         liking = np.geomspace(1, 0.2, n_experts)
         experts = rng.choice(n_experts, 2, replace=False, p=liking / liking.sum())
         first = float(rng.uniform(0.5, 0.9))
-        found.append(Route(layer, tuple(experts.tolist()), (first, 1 - first)))
+        found.append(ExpertChoice(layer, tuple(experts.tolist()), (first, 1 - first)))
     return tuple(found)

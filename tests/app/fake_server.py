@@ -1,7 +1,7 @@
-"""The real server around the fake engine, for work on the page: `python -m tests.app.fake_server`.
+"""Real server with the fake engine, for work on the page: `python -m tests.app.fake_server`.
 
-No GPU and no model, unless `--bundled` asks for the real engine. `--help` lists what the fake can
-be made to do; with `--process`, kill the engine's process to see a restart.
+It needs no GPU and no model, unless `--bundled` selects the real engine. `--help` lists the options
+of the fake engine. With `--process`, kill the engine's process to see a restart.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 import click
 
 from app import create_app
-from app.backoff import Restarts
 from app.config import Settings
-from app.engines import EngineClient, Load, LocalEngine, Tokenizer
-from app.heartbeat import Patience
-from app.models import find_model
-from app.server import address, bind, http_server, load_engine, run
-from app.worker import ProcessEngine
+from app.engine.backoff import RestartPolicy
+from app.engine.client import EngineClient, Load, LocalEngine, Tokenizer
+from app.engine.heartbeat import Timeouts
+from app.engine.loading import load_engine
+from app.engine.supervisor import SupervisedEngine
+from app.http.server import address, bind, http_server, run
+from app.models.find_model import find_model
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 
@@ -40,7 +41,7 @@ from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 @click.option("--process", is_flag=True, help="Run the engine in a process of its own.")
 @click.option("--bundled", is_flag=True, help="The real engine with the bundled model.")
 @click.option("--silent", default=10.0, show_default=True, help="Seconds until it is frozen.")
-@click.option("--at-once", default=3, show_default=True, help="Restarts without a pause.")
+@click.option("--at-once", default=3, show_default=True, help="RestartPolicy without a pause.")
 def main(
     port: int,
     chat: bool,
@@ -61,11 +62,11 @@ def main(
         load = functools.partial(load_engine, settings, model.path, name=model.name, warm_up=True)
     engine: EngineClient = LocalEngine(load, tokenizer)
     if process:
-        engine = ProcessEngine(
+        engine = SupervisedEngine(
             load,
             tokenizer,
-            patience=Patience(silent=silent),
-            restarts=Restarts(at_once=at_once),
+            timeouts=Timeouts(silent=silent),
+            restart_policy=RestartPolicy(at_once=at_once),
         )
         engine.listen(lambda status, hello: _tell_pid(engine) if hello else None)
     app = create_app(settings, engine)
@@ -78,7 +79,7 @@ def main(
     sys.exit(failure)
 
 
-def _tell_pid(engine: ProcessEngine) -> None:
+def _tell_pid(engine: SupervisedEngine) -> None:
     click.echo(f"engine process {engine.pid}")
 
 

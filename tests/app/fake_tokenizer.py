@@ -1,7 +1,7 @@
-"""A tokenizer for the fake engine: special tokens, every byte, and the words of one text.
+"""Tokenizer of the fake engine: special tokens, every byte, and the words of one text.
 
-Any text survives encode and decode, and characters outside ASCII take several tokens, so the
-pages and routes meet the same oddities as with a real vocabulary.
+Any text survives encode and decode. Characters outside ASCII take several tokens, as with a real
+vocabulary.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STORY = (
 
 
 class FakeTokenizer:
-    """The face of `gpu.Tokenizer`. `chat_template` is None for a model that only continues."""
+    """Fake of `gpu.Tokenizer`. `chat_template` is None for a model that only continues text."""
 
     bos_token: str | None
     eos_token: str | None

@@ -1,4 +1,4 @@
-"""A page for tests: a WebSocket client that behaves like a browser's, and can misbehave."""
+"""WebSocket client that behaves like the page in a browser, or misbehaves for a test."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import numpy as np
 from simple_websocket import Client
 
 
-class Page(Client):
-    """Sends a browser's Host and Origin; `messages` holds everything that was received."""
+class PageClient(Client):
+    """Client with the Host and Origin of a browser; `messages` is everything received."""
 
     def __init__(self, port: int, cookie: str = "", origin: str | None = "own", **options: Any):
         headers = {}
@@ -32,11 +32,11 @@ class Page(Client):
         super().__init__(f"ws://127.0.0.1:{port}/ws", headers=headers, **options)
 
     def handshake(self) -> None:
-        self.host = f"{self.host}:{self.port}"  # simple-websocket leaves the port out of Host
+        self.host = f"{self.host}:{self.port}"  # simple-websocket omits the port
         super().handshake()
-        self._handle_events()  # messages that came in one packet with the handshake
+        self._handle_events()  # messages in the same packet as the handshake
 
-    def tell(self, type: str, **fields: Any) -> None:
+    def send_message(self, type: str, **fields: Any) -> None:
         self.send(json.dumps({"type": type, **fields}))
 
     def next(self, timeout: float = 10.0) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Page(Client):
         return message
 
     def until(self, type: str, timeout: float = 10.0, **fields: Any) -> dict[str, Any]:
-        """The next message of a type (an event's own type counts) with these fields."""
+        """Wait for the next message (or event) of a type with these fields."""
         end = time.monotonic() + timeout
         while True:
             message = self.next(max(0.01, end - time.monotonic()))
@@ -57,21 +57,21 @@ class Page(Client):
                 return known
 
     def events(self, id: str) -> Iterator[dict[str, Any]]:
-        """The messages of a generation that were received so far."""
+        """Return the events of a generation that were received so far."""
         return (m for m in self.messages if m["type"] == "event" and m["id"] == id)
 
     def text(self, id: str) -> str:
         return "".join(m["event"].get("text", "") for m in self.events(id))
 
-    def vanish(self) -> None:
-        """Break the connection without a word, as a closed laptop does."""
+    def drop(self) -> None:
+        """Close the connection without a close frame, as a suspended laptop does."""
         self.connected = False
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
 
 def decode_frame(frame: bytes) -> dict[str, Any]:
-    """A binary message, with `arrays` as {name: array}; reads what `app.frames` describes."""
+    """Decode a binary message of `app.ws.frames`, with `arrays` as {name: array}."""
     (length,) = struct.unpack_from("<I", frame)
     message: dict[str, Any] = json.loads(frame[4 : 4 + length])
     arrays = {}
@@ -84,7 +84,7 @@ def decode_frame(frame: bytes) -> dict[str, Any]:
 
 
 class LateReader(threading.Thread):
-    """As `thread_class` of a `Page`: reads nothing until it is told to."""
+    """`thread_class` of a `PageClient` that reads only after `start_reading`."""
 
     def start(self) -> None:
         self.daemon = True

@@ -1,46 +1,47 @@
-"""Settings and the command line."""
+"""The settings and the command line."""
 
 from __future__ import annotations
 
 import re
 import socket
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-import app.server
-from app.cli import main
-from app.config import Settings, SettingsError, is_loopback, rows
-from app.engines import Progress
-from app.server import PortError, address, bind
-from gpu import DeviceError, DeviceInfo, Probed, ProbedRow
+import app.http.server
+from app.cli.main import main
+from app.config import Settings, SettingsError, is_loopback, setting_specs
+from app.engine.client import Progress
+from app.engine.loading import load_engine
+from app.http.server import PortError, address, bind
+from gpu import AutotuneResult, AutotuneRow, DeviceError, DeviceInfo
 
 
 def run(*args: str, env: dict[str, str] | None = None) -> Result:
-    result = CliRunner().invoke(main, args, env=env, catch_exceptions=False)
+    result = CliRunner().invoke(main, args, env=env, catch_exceptions=False, terminal_width=1000)
     assert "Traceback" not in result.output
     return result
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """The settings that `serve` was called with; nothing is served."""
+    """Settings that `serve` was called with; nothing is served."""
     found: list[Settings] = []
 
     def serve(settings: Settings, tell: Any) -> None:
         found.append(settings)
 
-    monkeypatch.setattr(app.server, "serve", serve)
+    monkeypatch.setattr(app.http.server, "serve", serve)
     return found
 
 
 def test_every_setting_is_documented_in_help() -> None:
     text = re.sub(r"\s+", " ", run("serve", "--help").output)
-    for row in rows():
+    for row in setting_specs():
         assert row.flag in text
         assert row.help in text
         assert row.no_flag is None or f"{row.flag} / {row.no_flag}" in text
@@ -51,8 +52,8 @@ def test_every_setting_is_documented_in_help() -> None:
 
 
 def test_every_setting_has_a_row() -> None:
-    assert {row.name for row in rows()} == set(Settings.__dataclass_fields__)
-    assert all(len(row.help) > 20 for row in rows())
+    assert {row.name for row in setting_specs()} == set(Settings.__dataclass_fields__)
+    assert all(len(row.help) > 20 for row in setting_specs())
 
 
 VALUES: dict[str, tuple[list[str], Any]] = {
@@ -64,7 +65,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "adapter": (["llvm"], "llvm"),
     "lora": (["a=folder", "b=some/tone"], ("a=folder", "b=some/tone")),
     "expert_slots": (["4"], 4),
-    "products": (["bytes"], "bytes"),
+    "activations": (["q8"], "q8"),
     "context": (["128"], 128),
     "kv_memory": (["64"], 64),
     "weight_cache": (["0"], 0),
@@ -86,11 +87,11 @@ VALUES: dict[str, tuple[list[str], Any]] = {
 }
 
 
-OTHERS = {"dtype": "f16", "kv_dtype": "q8", "products": "float", "allow_origin": "http://c.lan"}
-"""Of settings that take names; "1" goes for all others."""
+OTHERS = {"dtype": "f16", "kv_dtype": "q8", "activations": "f32", "allow_origin": "http://c.lan"}
+"""Values of settings that take names; "1" is valid for all others."""
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", setting_specs(), ids=lambda row: row.name)
 def test_flag_goes_before_environment_goes_before_default(served: list[Settings], row: Any) -> None:
     given, value = VALUES[row.name]
     flags = [part for text in given for part in (row.flag, text)]
@@ -154,9 +155,9 @@ def test_wrong_usage_is_one_line_and_exit_code_2(served: list[Settings], args: l
 
 def test_others_may_come_in_with_a_token_only() -> None:
     with pytest.raises(SettingsError, match="--token"):
-        Settings(host="0.0.0.0").checked()
-    assert Settings(host="0.0.0.0", token="secret").checked()
-    assert Settings(host="::1").checked()
+        Settings(host="0.0.0.0").validate()
+    assert Settings(host="0.0.0.0", token="secret").validate()
+    assert Settings(host="::1").validate()
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_loopback(host: str, loopback: bool) -> None:
 
 def test_a_revision_of_a_folder_is_refused(tmp_path: Path) -> None:
     result = run("serve", "--model", str(tmp_path), "--revision", "main")
-    assert (result.exit_code, "--revision is for" in result.output) == (2, True)
+    assert (result.exit_code, "--revision applies to" in result.output) == (2, True)
 
 
 @pytest.mark.parametrize("command", [["serve", "--port", "0"], ["generate", "Once"]])
@@ -223,8 +224,8 @@ def test_version() -> None:
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = DeviceInfo("Card", "driver 1", "Vulkan", "GPU", False, (), ("shader-f16",), {})
-    slow = DeviceInfo("llvmpipe", "Mesa", "Vulkan", "CPU", True, (), (), {})
+    fast = DeviceInfo("Card", "driver 1", "Vulkan", "GPU", False, (), ("shader-f16",))
+    slow = DeviceInfo("llvmpipe", "Mesa", "Vulkan", "CPU", True)
     monkeypatch.setattr("gpu.devices", lambda: [fast, slow])
     monkeypatch.setattr("gpu.is_tuned", lambda device: device is fast)
     lines = run("devices").output.splitlines()
@@ -239,33 +240,36 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result.exit_code, "Vulkan" in result.output) == (1, True)
 
 
-CARD = DeviceInfo("Card", "driver 1", "Vulkan", "GPU", False, (), (), {})
+CARD = DeviceInfo("Card", "driver 1", "Vulkan", "GPU", False)
 
 
-def probed(**changes: Any) -> Probed:
-    """What a probe of `CARD` found: two candidates, the second chosen."""
-    rows = (ProbedRow("1×2, 8×4", 10.0, 1234.5, False), ProbedRow("1×4, 8×8", 20.25, 2000.0, True))
-    return replace(Probed(CARD, rows, (), 0, None, True), **changes)  # type: ignore[arg-type]
+def probed(**changes: Any) -> AutotuneResult:
+    """Result of measuring `CARD`: two candidates, the second chosen."""
+    rows = (
+        AutotuneRow("1×2, 8×4", 10.0, 1234.5, False),
+        AutotuneRow("1×4, 8×8", 20.25, 2000.0, True),
+    )
+    return replace(AutotuneResult(CARD, rows, (), 0, None, True), **changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The adapters that were measured, of three, the second of which cannot be opened."""
+    """Adapters that were measured; there are three, and the second cannot be opened."""
     which: list[str] = []
 
-    def fake(adapter: str) -> Probed:
+    def fake(adapter: str) -> AutotuneResult:
         which.append(adapter)
         if adapter == "1":
             raise DeviceError("Card could not be opened: it is busy")
-        products = (
-            ProbedRow("q8 × float32", 9, None, True),
-            ProbedRow("q8 × bytes", 8, None, False),
+        activations = (
+            AutotuneRow("q8 × f32", 9, None, True),
+            AutotuneRow("q8 × q8", 8, None, False),
         )
         faults = ("1×2, 4×4: 7 of 9 results are wrong",)
-        return probed(n_left=3, faults=faults, kept=False, products=products)
+        return probed(n_skipped=3, faults=faults, stored=False, activations=activations)
 
     monkeypatch.setattr("gpu.devices", lambda: 3 * [CARD])
-    monkeypatch.setattr("gpu.probe_device", fake)
+    monkeypatch.setattr("gpu.autotune_device", fake)
     return which
 
 
@@ -278,13 +282,13 @@ def test_devices_are_measured_and_the_table_is_shown(probes: list[str]) -> None:
     assert [line.split() for line in lines[2:6]] == [
         ["1×2,", "8×4", "10.00", "1234.5"],
         ["1×4,", "8×8", "20.25", "2000.0", "chosen"],
-        ["q8", "×", "float32", "9.00", "–", "chosen"],
-        ["q8", "×", "bytes", "8.00", "–"],
+        ["q8", "×", "f32", "9.00", "–", "chosen"],
+        ["q8", "×", "q8", "8.00", "–"],
     ]
     assert len(lines[2]) + len("  chosen") == len(lines[3]) == len(lines[4])
     assert lines[6] == "   left out: 1×2, 4×4: 7 of 9 results are wrong"
-    assert lines[7] == "   3 more were not reached in time"
-    assert "cannot be written" in lines[8]
+    assert lines[7] == "   3 more were not measured: the time was up"
+    assert "cannot write to the cache folder" in lines[8]
     assert lines[9].startswith("1  Card")
     assert lines[10] == "   cannot be measured: Card could not be opened: it is busy"
     assert lines[11].startswith("2  Card")
@@ -300,11 +304,13 @@ def test_the_server_loads_with_the_kernels_measured_for_the_adapter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("gpu.Engine.load", lambda folder, **options: asked.update(options))
-    settings = Settings(products="bytes")
-    app.server.load_engine(settings, tmp_path, lambda fraction, message: None)
-    assert asked["probe"] is True
-    assert asked["products"] == "bytes"
+    monkeypatch.setattr(
+        "gpu.Engine.load", lambda folder, options, **_: asked.update(asdict(options))
+    )
+    settings = Settings(activations="q8")
+    load_engine(settings, tmp_path, lambda fraction, message: None)
+    assert asked["autotune"] is True
+    assert asked["activations"] == "q8"
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])
@@ -312,31 +318,35 @@ def test_the_server_loads_with_or_without_the_prefix_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, prefix_cache: bool
 ) -> None:
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("gpu.Engine.load", lambda folder, **options: asked.update(options))
+    monkeypatch.setattr(
+        "gpu.Engine.load", lambda folder, options, **_: asked.update(asdict(options))
+    )
     settings = Settings(prefix_cache=prefix_cache)
-    app.server.load_engine(settings, tmp_path, lambda fraction, message: None)
+    load_engine(settings, tmp_path, lambda fraction, message: None)
     assert asked["prefix_cache"] is prefix_cache
 
 
 def test_only_a_server_compiles_ahead_of_requests(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Who writes one text would wait for kernels that it does not need."""
+    """A single generation would wait for kernels that it does not need."""
     asked: dict[str, Any] = {}
     loads: list[Callable[[Progress], Any]] = []
-    make = app.server.ProcessEngine
+    make = app.http.server.SupervisedEngine
 
     def noted(load: Callable[[Progress], Any], *others: Any, **named: Any) -> Any:
         loads.append(load)
         return make(load, *others, **named)
 
-    monkeypatch.setattr("gpu.Engine.load", lambda folder, **options: asked.update(options))
-    monkeypatch.setattr(app.server, "ProcessEngine", noted)
-    monkeypatch.setattr(app.server, "run", lambda server, engine, tell: server.server_close())
-    app.server.serve(Settings(port=0), lambda line: None)
+    monkeypatch.setattr(
+        "gpu.Engine.load", lambda folder, options, **_: asked.update(asdict(options))
+    )
+    monkeypatch.setattr(app.http.server, "SupervisedEngine", noted)
+    monkeypatch.setattr(app.http.server, "run", lambda server, engine, tell: server.server_close())
+    app.http.server.serve(Settings(port=0), lambda line: None)
     loads[0](lambda fraction, message: None)
     assert asked["warm_up"] is True
-    app.server.load_engine(Settings(), tmp_path, lambda fraction, message: None)
+    load_engine(Settings(), tmp_path, lambda fraction, message: None)
     assert asked["warm_up"] is False
 
 

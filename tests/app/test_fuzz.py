@@ -1,4 +1,4 @@
-"""Requests and frames with bytes changed at random: refused or served, never a traceback."""
+"""Requests and frames with random changes are refused or served, without a traceback."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from tests.app.conftest import Site
-from tests.app.raw_socket import TEXT, RawSocket, frame, handshake, n_descriptors
-from tests.app.test_websocket import assert_nothing_is_left, settled, warm
+from tests.app.http.raw_socket import TEXT, RawSocket, frame, handshake, n_descriptors
+from tests.app.ws.test_websocket import assert_nothing_is_left, settled, warm
 
 N_REQUESTS = 1000
 N_FRAMES = 500
@@ -42,7 +42,7 @@ PIECES = [
 
 
 def changed(data: bytes, chance: random.Random) -> bytes:
-    """Return `data` with up to five places overwritten, put in, taken out or repeated."""
+    """Return `data` with up to five parts overwritten, inserted, removed or repeated."""
     found = bytearray(data)
     for _ in range(chance.randrange(6)):
         at = chance.randrange(len(found) + 1)

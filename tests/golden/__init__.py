@@ -1,8 +1,8 @@
-"""Golden texts: what `transformers` writes greedily in float32 with trained models, and what it
-measured on the way. `tests.golden.make` wrote those of the bundled model.
+"""Golden texts: what `transformers` generates greedily in float32 with trained models, with
+log-probabilities and norms.
 
-stories260k, a small Llama that is no part of the project, is held to its own file as well where
-`../shared/models` lies beside the checkout.
+`tests.golden.make` wrote those of the bundled model. stories260k, a small Llama that is not part of
+the project, is compared with its own file if `../shared/models` exists beside the checkout.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ STORIES = Path(__file__).parents[2].parent / "shared" / "models" / "stories260k"
 
 @dataclass(frozen=True)
 class Golden:
-    """One text. `asked`: the message that the chat template made `prompt` of, None for a plain
-    prompt; `logprobs` (len(greedy_ids),) in nats; `norms` (n_layers + 1, len(ids)): of the residual
-    stream after the embedding and after every layer, of each token that was read. Both are None
-    where the file lacks them."""
+    """One text.
+
+    asked     message that the chat template turned into `prompt`; None for a plain prompt
+    logprobs  (len(greedy_ids),) in nats; None if the file lacks them
+    norms     (n_layers + 1, len(ids)): of the residual stream after the embedding and after every
+              layer, for each token read; None if the file lacks them
+    """
 
     prompt: str
     prompt_ids: list[int]
@@ -56,7 +59,7 @@ class Trained:
 
 @cache
 def trained_models() -> tuple[Trained, ...]:
-    """The bundled model, and stories260k where it is there."""
+    """Return the bundled model, and stories260k if it is available."""
     found = [Trained("tale", model_dir(), _texts(json.loads(TALE_FILE.read_text())["texts"]))]
     if (STORIES / "model.safetensors").exists():
         cases = json.loads((STORIES / "golden.json").read_text())
@@ -65,7 +68,7 @@ def trained_models() -> tuple[Trained, ...]:
 
 
 def tale() -> Trained:
-    """The bundled model, with log-probabilities and norms."""
+    """Return the bundled model, with log-probabilities and norms."""
     return trained_models()[0]
 
 

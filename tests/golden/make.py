@@ -1,10 +1,14 @@
-"""Writes the golden file of the bundled model with `transformers`: python -m tests.golden.make
+"""Writes the golden file of the bundled model with `transformers`:
 
-Three prompts, each continued with the 200 likeliest tokens one by one, in float32 with eager
-attention on the CPU, the end-of-text token taken for a token like any other: so short a story would
-end before. Log-probabilities of the written tokens and the norm of the residual stream after every
-layer are of one pass over the whole text. The file may change in the last digits between versions
-of torch and processors, so it is made anew only when the bundled model is.
+    python -m tests.golden.make
+
+Three prompts, each continued greedily with 200 tokens, in float32 with eager attention on the CPU.
+The end-of-text token is treated as any other, as such short stories would end before.
+Log-probabilities of the tokens and norms of the residual stream after every layer come from one
+pass over the whole text.
+
+The last digits may depend on the version of torch and the processor, so the file is made again only
+when the bundled model is.
 """
 
 from __future__ import annotations
@@ -25,11 +29,12 @@ PROMPTS = (
     "There was once a badger who",
 )
 ASKED = ("Tell me a story about a frog and a bell",)
-"""A message of a chat, in the model's own template."""
+"""A chat message for the model's own template."""
 LEAST_GAP = 0.01
-"""Between the two largest logits of any step: a hundred times what engines differ by."""
+"""Least difference of the two largest logits of any step: a hundred times the difference between
+engines."""
 DIGITS = 8
-"""Of a number in the file: more than float32 has."""
+"""Digits of a number in the file: more than float32 has."""
 NOTE = (
     "Made by python -m tests.golden.make. Greedy, float32, eager attention; the end-of-text token "
     "is written like any other (ignore_eos). logprobs: nats, of each written token. norms: of the "
@@ -63,7 +68,7 @@ def rendered(tokenizer: Any, asked: str) -> str:
 
 @torch.no_grad()
 def golden(model: Any, tokenizer: Any, prompt: str, asked: str | None) -> dict[str, Any]:
-    """One text; raises ValueError where its tokens are too close a call to be golden."""
+    """Return one text. Raises ValueError if two tokens are too close for it to be golden."""
     prompt_ids = tokenizer(prompt, add_special_tokens=False).input_ids
     ids = model.generate(torch.tensor([prompt_ids]), attention_mask=torch.ones(1, len(prompt_ids)))
     n_prompt, greedy_ids = len(prompt_ids), ids[0, len(prompt_ids) :].tolist()
@@ -87,8 +92,8 @@ def golden(model: Any, tokenizer: Any, prompt: str, asked: str | None) -> dict[s
 
 
 def watched(model: Any) -> list[torch.Tensor]:
-    """The norms (n,) of the residual stream after the embedding and each layer, as the next pass
-    leaves them here."""
+    """Record the norms (n,) of the residual stream after the embedding and each layer in the next
+    pass."""
     norms: list[torch.Tensor] = []
     handles: list[Any] = []
 
@@ -107,7 +112,7 @@ def short(numbers: list[float]) -> list[float]:
 
 
 def lines(text: dict[str, Any]) -> str:
-    """JSON, a line for each field and for the norms of each layer."""
+    """Return JSON with one line for each field and for the norms of each layer."""
     fields = []
     for name, value in text.items():
         if name == "norms":

@@ -1,5 +1,5 @@
-"""The device, opened once for the whole run, and trained models. No device is a failure: a suite
-that proves the GPU's numbers must not pass without one."""
+"""Fixtures: the device, opened once per run, and trained models. A missing device is a failure: a
+suite that checks the GPU's numbers must not pass without one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from tests.golden import Trained, trained_models
-from tests.gpu import made_tokenizers
-from tests.gpu.rig import Rig
-from tests.gpu.tokenizer_families import FAMILIES
+from tests.gpu.ops.rig import Rig
+from tests.gpu.text import made_tokenizers
+from tests.gpu.text.tokenizer_families import FAMILIES
 
 
 @pytest.fixture(scope="session")
 def device() -> Device:
-    """The best adapter there is, as users get it: trusted shaders and raw replay, unless
+    """The best adapter, opened as users get it: trusted shaders and raw replay, unless
     TOKENGLASS_CHECKED is set."""
     return Device.open()
 
@@ -49,15 +49,15 @@ def rig(device: Device, kernels: Kernels) -> Rig:
     ],
 )
 def trained(request: pytest.FixtureRequest) -> Trained:
-    """A model that was trained, with the texts it should write: the bundled one, and among the slow
-    tests stories260k where it is there."""
+    """A trained model with its golden texts: the bundled one and, for slow tests, stories260k if it
+    is available."""
     model: Trained = request.param
     return model
 
 
 @pytest.fixture
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the host quantises while weights are loaded: the name of each piece."""
+    """Names of the chunks that the host quantises while weights are loaded."""
     names: list[str] = []
 
     def noted(dtype: str, rows: Any, name: str, out: Any) -> Any:
@@ -70,7 +70,7 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Tokenizer:
-    """One of each family."""
+    """One tokenizer of each family."""
     make, config = FAMILIES[request.param]
     folder = tmp_path_factory.mktemp(request.param)
     return Tokenizer.load(made_tokenizers.save(folder, make(), config))

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(todo: list[Mutant], results: Results, jobs: int, limit: float) -> list[str]:
-    """Judge the mutants, `jobs` at a time; return what kept some from being judged."""
+    """Judge the mutants, `jobs` at a time; return the errors of those without a verdict."""
     faults: list[str] = []
     with ExitStack() as stack:
         juries: queue.Queue[Jury] = queue.Queue()

@@ -1,4 +1,4 @@
-"""Copy of the checkout's tracked files, in which mutants are applied and taken back."""
+"""Copy of the checkout's tracked files, in which mutants are applied and reverted."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Checkout:
-    """A folder with its own copy of every tracked file, as it is in the working tree now."""
+    """A folder with a copy of every tracked file, as it is in the working tree now."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
-        # Bytecode is told from its source by size and whole seconds: each version gets its own.
+        # Python matches bytecode and source by size and whole seconds: each version gets its own.
         self._seconds = itertools.count(int(time.time()) - 100_000)
 
     @contextmanager
     def with_mutant(self, mutant: Mutant) -> Iterator[None]:
-        """Apply a mutant, and take it back at the end; raises StaleMutant."""
+        """Apply a mutant, and revert it at the end. Raises StaleMutant."""
         path = self.root / mutant.file
         original = path.read_bytes()
         self._write(path, mutant.broken(self.root).encode())

@@ -1,4 +1,4 @@
-"""One fault that can be put into the code, and the tests that should notice it."""
+"""One fault that can be put into the code, and the tests that must notice it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEY_DIGITS = 10
 
 
 class StaleMutant(Exception):
-    """The text that a mutant replaces is not in its file as often as the mutant says."""
+    """The text that a mutant replaces does not occur in its file as often as the mutant says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Name of what is broken and of who should notice: a result holds for this text alone."""
+        """Digest of the fault and the tests that must notice it: a result is valid only for
+        these."""
         said = [self.file, self.old, self.new, self.nth, self.count, self.tests, self.keyword]
         said += [self.second_driver] if self.second_driver else []
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:KEY_DIGITS]
@@ -61,7 +62,8 @@ class Mutant:
         return self.old.join(before) + self.new + self.old.join(after)
 
     def broken(self, root: Path) -> str:
-        """Return what the file in the checkout at `root` becomes; raises StaleMutant."""
+        """Return the file's text in the checkout at `root` with the fault in it; raises
+        StaleMutant."""
         path = root / self.file
         if not path.is_file():
             raise StaleMutant(f"{self.name}: {self.file} is not there; name the file it moved to")

@@ -1,4 +1,4 @@
-"""docs/mutants.md: the table of all mutants and of the tests that notice them."""
+"""docs/mutants.md: the table of all mutants and the tests that notice them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Rooms = Mapping[str, Iterable[Mutant]]
 
 
 def read_report(path: Path) -> dict[str, Verdict]:
-    """Return the verdicts of a report by the key of their mutant; none if there is no report."""
+    """Return a report's verdicts by the key of their mutant; none if there is no report."""
     text = path.read_text("utf-8") if path.exists() else ""
     return {
         row["key"]: Verdict(

@@ -1,4 +1,4 @@
-"""Runs of pytest in a copy of the checkout, and what they say of a mutant."""
+"""Runs of pytest in a copy of the checkout, and their verdicts on mutants."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.mutants.checkout import Checkout
 from tests.mutants.mutant import Mutant
 
 LIMIT_SECONDS = 240.0
-"""Of the tests of a mutant together."""
+"""Limit for all tests of a mutant together."""
 TEST_SECONDS = 60
-"""Of one test. The longest of those that mutants name takes a third of it."""
+"""Limit for one test. The longest that mutants name takes a third of it."""
 SECOND_DRIVER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
-"""That of Debian's chromium package, as the Makefile has it."""
+"""The driver of Debian's chromium package, as in the Makefile."""
 PASSED, FAILED = 0, 1  # exit statuses of pytest
 FAULT = re.compile(r"^(?:FAILED|ERROR) ((?:tests|e2e)/.+?)(?: - .*)?$", re.MULTILINE)
 TIMED_OUT = re.compile(r"^FAILED .* - Failed: Timeout ", re.MULTILINE)  # of pytest-timeout
@@ -29,14 +29,15 @@ UNENDING = "all of them together"
 
 
 class UnsoundRun(Exception):
-    """A run that says nothing about the mutant: no test was found, or one fails without it."""
+    """A run without a verdict: no test was found, or one fails without the mutant too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which test noticed a mutant (`SURVIVED`: none), and after how many seconds of testing.
+    """Outcome of one mutant.
 
-    `hangs`: it was stopped at its time limit. `UNENDING` are the tests where pytest itself was.
+    The test that noticed it (`SURVIVED`: none), and the seconds of testing. `hangs`: the run was
+    stopped at its time limit. `UNENDING` stands for the tests if pytest itself was stopped.
     """
 
     noticed_by: str
@@ -58,7 +59,7 @@ class Run:
 
     @property
     def failed_test(self) -> str:
-        """Node id of the test that failed first."""
+        """Node id of the first failed test."""
         found = FAULT.search(self.output)
         return found.group(1) if found else ""
 
@@ -72,8 +73,8 @@ class Jury:
         self._sound: set[tuple[str | bool, ...]] = set()
 
     def judge(self, mutant: Mutant) -> Verdict:
-        """Run a mutant's tests with it. The test that fails is run without it as well: it must
-        pass. Raises UnsoundRun and StaleMutant."""
+        """Run a mutant's tests with it. The test that fails is then run without it and must pass.
+        Raises UnsoundRun and StaleMutant."""
         if mutant.second_driver and not SECOND_DRIVER.exists():
             raise UnsoundRun(f"{mutant.name}: needs {SECOND_DRIVER}, of Debian's chromium package")
         chosen = (*mutant.tests, *(("-k", mutant.keyword) if mutant.keyword else ()))
@@ -121,8 +122,8 @@ class Jury:
         return Run(process.returncode, output, time.monotonic() - began)
 
     def _environment(self, second_driver: bool) -> dict[str, str]:
-        """Return variables with which the copy is imported, not the checkout it was made of, and
-        nothing is kept from one mutant to the next."""
+        """Return variables with which the copy is imported instead of the original checkout, and
+        nothing is cached between mutants."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
         if second_driver:
             kept |= dict.fromkeys(("VK_DRIVER_FILES", "VK_ICD_FILENAMES"), str(SECOND_DRIVER))
@@ -131,7 +132,7 @@ class Jury:
 
 
 def _end_with_children(process: subprocess.Popen[str]) -> None:
-    """Kill a run and the servers and engines it started."""
+    """Kill a run with the servers and engines it started."""
     if sys.platform == "win32":
         process.kill()
     else:

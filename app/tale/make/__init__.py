@@ -1,4 +1,4 @@
-"""How the bundled model was made: corpus generator, tokenizer, training, export, evaluation.
+"""Making of the bundled model: corpus generator, tokenizer, training, export, evaluation.
 
-Nothing here is imported at run time. torch is needed only here.
+Nothing here is imported at run time. It needs torch.
 """

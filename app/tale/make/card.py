@@ -1,7 +1,7 @@
-"""The model card, the training record and the loss curve, from what was measured.
+"""Write the model card, the training record and the loss curve from the measurements.
 
-    python -m app.tale.make.card --run FOLDER...  # after a training run: also the record and curve
-    python -m app.tale.make.card                  # after an evaluation: the card alone
+    python -m app.tale.make.card --run FOLDER...  # after training: card, record and curve
+    python -m app.tale.make.card                  # after an evaluation: the card only
 
 Every figure in the card comes from `evaluation.json`, `training.json` or `config.json`.
 """
@@ -20,20 +20,20 @@ TEMPLATE = Path(__file__).parent / "data" / "card.md"
 
 
 def read_logs(runs: list[Path]) -> list[dict[str, float]]:
-    """The reports of runs that went on from one another, counted through."""
+    """Return the reports of consecutive runs, with steps, tokens and seconds added up."""
     reports: list[dict[str, float]] = []
     for run in runs:
         before = reports[-1] if reports else {}
         for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines():
             report: dict[str, float] = json.loads(line)
-            for counted in ("step", "tokens", "seconds"):
-                report[counted] += before.get(counted, 0)
+            for counter in ("step", "tokens", "seconds"):
+                report[counter] += before.get(counter, 0)
             reports.append(report)
     return reports
 
 
 def training_record(runs: list[Path]) -> dict[str, Any]:
-    """What the logs of the runs say, as kept beside the weights."""
+    """Return the content of training.json for these runs."""
     log = read_logs(runs)
     last = log[-1]
     return {
@@ -53,7 +53,7 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 
 
 def render(folder: Path) -> str:
-    """The card's text for the model in `folder`."""
+    """Return the model card of the model in `folder`."""
     evaluation, training = read(folder, "evaluation.json"), read(folder, "training.json")
     config = read(folder, "config.json")
     stories, asked = evaluation["stories"], evaluation["questions"]

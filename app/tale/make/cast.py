@@ -1,7 +1,7 @@
-"""Who and what a story is about: words by kind, and a cast that agrees with itself.
+"""Cast of a story: words by kind, and characters, things and places that fit together.
 
-Pairs of a character and a thing are split by a checksum: about one pair in fifty is held out,
-never told in training, and asked for in the evaluation.
+Pairs of a character and a thing are split by a checksum: about one pair in fifty is held out of
+the training data and used in the evaluation.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import cache
 from app.tale.make.grammar import read_sections
 
 HELD_OUT_ONE_IN = 50
-MORE_SHARE = 0.22  # of characters and of things come from the long lists of rarer words
-INVENTED_SHARE = 0.08  # are words that do not exist: only copying can get them right
+MORE_SHARE = 0.22  # share of characters and things from the long lists of rarer words
+INVENTED_SHARE = 0.08  # share of invented words, which the model can only copy
 INVENTED_NAME_SHARE = 0.12
-RARE_SHARE = 0.1  # a rare word is kept this often when drawn
+RARE_SHARE = 0.1  # probability of keeping a rare word that was drawn
 
 
-# Letters of invented words; several of a kind make a letter likelier.
+# Letters of invented words; repeated letters are likelier.
 ONSETS = (
     *"bcdfghjklmnprstvwz",
     "bl",
@@ -42,7 +42,7 @@ CODAS = ("", "", "", *"bdklmnprstx", "ck", "ll", "ng", "nk", "rt", "sh", "st")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A noun and the preposition it takes: `in` `forest`."""
+    """Noun and its preposition: `in` `forest`."""
 
     preposition: str
     noun: str
@@ -54,6 +54,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Character:
+    """Character of a story; `she` selects its pronouns."""
+
     noun: str
     kind: str  # walk, fly, swim, crawl, person, magical, object, unique
     adjective: str
@@ -67,7 +69,7 @@ class Character:
 
 @dataclass(slots=True)
 class Cast:
-    """Everything a plot's slots may name, plus which characters have been introduced."""
+    """Values for the slots of a plot, and the characters that have been introduced."""
 
     hero: Character
     helpers: tuple[Character, Character]
@@ -83,14 +85,14 @@ def _words(lines: list[str]) -> list[str]:
 
 @cache
 def lexicon() -> dict[str, list[str]]:
-    """Every section of `words.txt` as a list of words without repeats, in file order."""
+    """Return each section of `words.txt` as a list of distinct words in file order."""
     sections = read_sections("words.txt")
     return {name: list(dict.fromkeys(_words(lines))) for name, lines in sections.items()}
 
 
 @cache
 def by_prefix(prefix: str) -> dict[str, str]:
-    """word → kind for the sections named `<prefix> <kind>` (adjectives are not a kind)."""
+    """Return word → kind for the sections named `<prefix> <kind>`, adjectives excluded."""
     return {
         word: name.removeprefix(prefix + " ")
         for name, words in lexicon().items()
@@ -100,17 +102,17 @@ def by_prefix(prefix: str) -> dict[str, str]:
 
 
 def kind_of(noun: str) -> str:
-    """A character's kind; rarer and invented ones walk."""
+    """Return the kind of a character; "walk" for rarer and invented ones."""
     return characters().get(noun, "walk")
 
 
 def thing_kind(thing: str) -> str:
-    """A thing's kind; rarer and invented ones fit the plots that take anything."""
+    """Return the kind of a thing; "other" for rarer and invented ones."""
     return things().get(thing, "other")
 
 
 def invent_word(rng: random.Random) -> str:
-    """A word of two or three syllables that sounds like English and means nothing."""
+    """Return an invented word of one to three English-sounding syllables."""
     n_syllables = rng.choice((1, 2, 2, 2, 3))
     syllables = (
         rng.choice(ONSETS) + rng.choice(NUCLEI) + rng.choice(CODAS) for _ in range(n_syllables)
@@ -119,7 +121,7 @@ def invent_word(rng: random.Random) -> str:
 
 
 def draw_noun(sort: str, rng: random.Random, *, invented: bool = True) -> str:
-    """A noun of a sort ("characters" or "things"): mostly common, sometimes rarer or invented."""
+    """Draw a noun of a sort ("characters", "things"): mostly common, sometimes rare or invented."""
     words = lexicon()
     share = rng.random()
     if share < INVENTED_SHARE and invented:
@@ -151,7 +153,7 @@ def is_held_out(character: str, thing: str) -> bool:
 
 
 def draw_common(words: list[str], rare: list[str], rng: random.Random) -> str:
-    """A word, with the rare ones mostly put back."""
+    """Draw a word; rare ones are mostly rejected."""
     while True:
         word = rng.choice(words)
         if word not in rare or rng.random() < RARE_SHARE:
@@ -161,7 +163,7 @@ def draw_common(words: list[str], rare: list[str], rng: random.Random) -> str:
 def draw_character(
     rng: random.Random, *, noun: str | None = None, named: float = 0.6, helper: bool = False
 ) -> Character:
-    """A character; its name (if it gets one) and its pronoun agree with the noun."""
+    """Draw a character whose name, if any, and pronoun agree with its noun."""
     words = lexicon()
     noun = noun or draw_common(list(characters()), words["rare characters"], rng)
     kind = kind_of(noun)
@@ -181,14 +183,14 @@ def draw_character(
 
 
 def draw_adjective(adjectives: list[str], noun: str, rng: random.Random) -> str:
-    """An adjective that the noun does not already carry (no "little little tree")."""
+    """Draw an adjective that is not part of the noun (no "little little tree")."""
     while (adjective := rng.choice(adjectives)) in noun.split():
         pass
     return adjective
 
 
 def draw_helper(rng: random.Random, hero: Character, taken: set[str]) -> Character:
-    """Company for the hero: sea people meet sea people and seabirds, the others meet no fish."""
+    """Draw a helper: sea characters meet sea characters and seabirds, others meet no fish."""
     kinds = {"swim"} if hero.kind == "swim" else {"walk", "fly", "crawl", "person", "magical"}
     seabirds = {"seagull", "puffin", "swan", "duck", "sailor", "pirate"}
     pool = [
@@ -203,7 +205,7 @@ def draw_helper(rng: random.Random, hero: Character, taken: set[str]) -> Charact
 
 
 def draw_thing_adjective(thing: str, rng: random.Random) -> str:
-    """Any adjective for a plain noun; for a noun that has one already, only the mild ones."""
+    """Draw an adjective: any for a plain noun, a mild one for a noun that already has one."""
     mild = ["strange", "wonderful", "lovely", "beautiful", "curious"]
     plain = " " not in thing or " of " in thing
     return draw_adjective(lexicon()["thing adjectives"] if plain else mild, thing, rng)
@@ -212,7 +214,7 @@ def draw_thing_adjective(thing: str, rng: random.Random) -> str:
 def draw_places(
     rng: random.Random, hero: Character, first: str | None
 ) -> tuple[Place, Place, Place]:
-    """Three different places that the hero can reach."""
+    """Draw three different places that the hero can reach."""
     sea = set(lexicon()["place sea"])
     pool = [noun for noun in places() if (noun in sea) == (hero.kind == "swim") and noun != first]
     one, two, three = rng.sample(pool, 3)

@@ -1,6 +1,6 @@
-"""Whole documents to train on: chats of one to several turns, and plain text.
+"""Training documents: chats of one or several turns, and plain text, drawn from a mix.
 
-A document is a list of messages, or a plain text. The mix is decided here, in one table.
+A document is a list of messages or a plain text. The tables of mixes are below.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from app.tale.make.grammar import choose, fill, finish, read_sections
 from app.tale.make.minis import draw_mini, draw_repetition
 from app.tale.make.requests import Told, draw_story
 
-MAX_WORDS = 640  # of a chat, so that it stays well inside the context window
+MAX_WORDS = 640  # per chat, so that it fits well within the context window
 SYSTEM_SHARE = 0.06
 
 
@@ -35,7 +35,7 @@ def talk() -> dict[str, list[str]]:
 
 
 def say(section: str, rng: random.Random) -> str:
-    """One sentence of small talk; `<country>` is the only slot filled here."""
+    """Draw a sentence of small talk, with its slot `<country>` filled."""
     text = choose(rng.choice(talk()[section]), rng)
     text = text.replace("<country>", rng.choice(talk()["country"]))
     return " ".join(text.split())
@@ -64,7 +64,7 @@ def unknown_turn(rng: random.Random) -> Chat:
 
 
 def about_story(told: Told, rng: random.Random) -> Chat:
-    """A question about the story just told: the hero's name, or what it was about."""
+    """Return a question about a story, and its answer: the hero's name, or the topic."""
     hero, thing, name = told.hero.noun, told.thing, told.hero.name
     if rng.random() < 0.7 and not told.hero.unique:
         question = say("ask name", rng)
@@ -80,7 +80,7 @@ def about_story(told: Told, rng: random.Random) -> Chat:
 
 
 def next_story(rng: random.Random) -> Chat:
-    """Another story: of any kind, or about what the user now names."""
+    """Return a request for another story, of any kind or about something named, and the story."""
     told = draw_story(rng)
     if rng.random() < 0.5:
         return turn(say("another", rng), told.story)
@@ -91,7 +91,7 @@ def next_story(rng: random.Random) -> Chat:
 
 
 def long_chat(rng: random.Random) -> Chat:
-    """Two to five turns in which later ones refer to earlier ones."""
+    """Return a chat of several turns, in which later turns refer to earlier ones."""
     chat = small_talk(rng) if rng.random() < 0.2 else []
     for _ in range(rng.choice((1, 2, 2, 3))):
         kind = rng.random()
@@ -117,8 +117,8 @@ def plain_story(rng: random.Random) -> str:
     return draw_story(rng).story
 
 
-# How often each kind of document is drawn. A story is about three times as long as an answer, so
-# by tokens this is roughly 60 % stories on request, 20 % questions, 20 % the rest.
+# Probability of each kind of document. A story is about three times as long as an answer, so by
+# tokens this is roughly 60 % stories on request, 20 % questions, 20 % the rest.
 Mix = tuple[tuple[Callable[[random.Random], Document], float], ...]
 MIX: Mix = (
     (lambda rng: story_turn(draw_story(rng)), 0.415),
@@ -130,8 +130,8 @@ MIX: Mix = (
 )
 
 
-# The first part of training: the exercises in copying make up about two thirds of the tokens
-# to learn, until looking up a word of the request has become a habit.
+# First part of training: copying exercises make up about two thirds of the target tokens, until
+# the model has learned to copy words of the request.
 FIRST_MIX: Mix = (
     (lambda rng: turn(*draw_mini(rng)), 0.60),
     (lambda rng: turn(*draw_repetition(rng)), 0.15),
@@ -141,7 +141,7 @@ FIRST_MIX: Mix = (
 )
 
 
-# The last minutes: questions, which are many and short, in the hundred ways they are asked.
+# Last minutes of training: mostly short questions, in their many phrasings.
 LAST_MIX: Mix = (
     (lambda rng: story_turn(draw_story(rng)), 0.25),
     (question_turn, 0.62),
@@ -154,7 +154,7 @@ MIXES = {"first": FIRST_MIX, "main": MIX, "last": LAST_MIX}
 
 
 def draw_document(rng: random.Random, mix: Mix = MIX) -> Document:
-    """One training document; a few chats begin with a system prompt."""
+    """Draw a training document; a few chats begin with a system prompt."""
     makers, shares = zip(*mix, strict=True)
     document: Document = rng.choices(makers, shares)[0](rng)
     if isinstance(document, list) and rng.random() < SYSTEM_SHARE:

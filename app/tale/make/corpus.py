@@ -1,10 +1,10 @@
-"""The training stream as token ids, and a preview of the text it is made of.
+"""Make the training stream of token ids, or print a preview of its text.
 
     python -m app.tale.make.corpus --preview 5
     python -m app.tale.make.corpus --documents 200000 --out FOLDER
 
-A document in the stream is its rendered text between `<|endoftext|>` marks that only plain text
-gets; the loss counts on what the assistant says (with its end mark) and on plain text.
+A chat is rendered with the chat template; plain text ends with `<|endoftext|>`, and may begin with
+it. The loss counts the assistant's messages (with their end mark) and plain text.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from app.tale import model_dir
 from app.tale.make.chats import MIXES, Document, draw_document
 
 ENDOFTEXT, IM_START, IM_END = 0, 1, 2  # ids, in the order of tokenizer.SPECIALS
-BEGIN_MARK_SHARE = 0.5  # plain text is met with and without a mark before it
-CHUNK = 2_000  # documents made by one task
+BEGIN_MARK_SHARE = 0.5  # share of plain texts with a mark before them
+CHUNK = 2_000  # documents per task
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Documents end to end. `counts[i]` says whether token i is something to learn to say."""
+    """Concatenated documents. `counts[i]`: whether the loss counts token i."""
 
     ids: NDArray[np.uint16]  # (n_tokens,)
     counts: NDArray[np.bool_]  # (n_tokens,)
@@ -38,7 +38,7 @@ class Stream:
 
 
 def encode(document: Document, tokenizer: Tokenizer, rng: random.Random) -> list[tuple[int, bool]]:
-    """(id, counts) of each token of a document, as the chat template would render it."""
+    """Return (id, counts) of each token of a document, rendered as by the chat template."""
     if isinstance(document, str):
         body = [(token, True) for token in tokenizer.encode(document).ids] + [(ENDOFTEXT, True)]
         return [(ENDOFTEXT, False), *body] if rng.random() < BEGIN_MARK_SHARE else body
@@ -78,7 +78,7 @@ def _chunk(task: tuple[int, int, str]) -> tuple[list[int], list[bool], list[int]
 
 
 def build(n_documents: int, seed: int, n_processes: int = 2, mix: str = "main") -> Stream:
-    """The stream of `n_documents` documents; the same seed gives the same stream."""
+    """Make a stream of `n_documents` documents; the same seed gives the same stream."""
     tasks = [(seed * 100_003 + i, CHUNK, mix) for i in range(-(-n_documents // CHUNK))]
     with Pool(n_processes) as pool:
         parts = pool.map(_chunk, tasks, chunksize=1)
@@ -112,10 +112,12 @@ def preview(n_documents: int, seed: int) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--preview", type=int, default=0, help="print this many documents")
-    parser.add_argument("--documents", type=int, default=0, help="make a stream of this many")
+    parser.add_argument("--preview", type=int, default=0, help="number of documents to print")
+    parser.add_argument(
+        "--documents", type=int, default=0, help="number of documents in the stream"
+    )
     parser.add_argument("--out", type=Path, help="folder for the stream")
-    parser.add_argument("--mix", choices=sorted(MIXES), default="main", help="of documents")
+    parser.add_argument("--mix", choices=sorted(MIXES), default="main", help="mix of documents")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     for text in preview(options.preview, options.seed):

@@ -2,9 +2,9 @@
 
     python -m app.tale.make.evaluate
 
-Writes `evaluation.json` beside the weights; `card.py` turns it into the model card. Held out are
-the pairs of character and thing, the wording of the requests, and the phrasing of the questions.
-All seeds are fixed, so the figures can be made again.
+Writes `evaluation.json` beside the weights; `card.py` turns it into the model card. Pairs of
+character and thing, wordings of requests and phrasings of questions are held out of the training
+data. All seeds are fixed, so the figures are reproducible.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def held_out_requests(n: int) -> list[Told]:
 
 
 def story_report(model: Tale, tokenizer: Tokenizer, n: int = 100) -> Report:
-    """Do the stories contain what was asked for, end by themselves, and not run in circles?"""
+    """Count stories that contain what was requested, end by themselves, or repeat themselves."""
     asked = held_out_requests(n)
     told = sample.complete(
         model,
@@ -84,7 +84,7 @@ def story_report(model: Tale, tokenizer: Tokenizer, n: int = 100) -> Report:
 
 
 def unseen_report(model: Tale, tokenizer: Tokenizer, n: int = 50) -> Report:
-    """Stories about words that training never drew: only copying can get them right."""
+    """Count stories that contain the requested words, which are not in the training data."""
     rng = random.Random(SEED)
     words = cast.lexicon()
     pairs = [
@@ -111,7 +111,7 @@ def unseen_report(model: Tale, tokenizer: Tokenizer, n: int = 50) -> Report:
 
 
 def held_out_questions(n: int) -> list[tuple[questions.Topic, str]]:
-    """n phrasings, as many different topics as there are."""
+    """Draw n held-out phrasings, spread over all topics."""
     rng = random.Random(SEED)
     topics = list(questions.topics().values())
     rng.shuffle(topics)
@@ -120,7 +120,7 @@ def held_out_questions(n: int) -> list[tuple[questions.Topic, str]]:
 
 
 def question_report(model: Tale, tokenizer: Tokenizer, n: int = 100) -> Report:
-    """Greedy answers to held-out phrasings, judged by key terms and by the nearest topic."""
+    """Count right greedy answers to held-out phrasings, by key terms and by the nearest topic."""
     asked = held_out_questions(n)
     answers = sample.complete(
         model,
@@ -147,7 +147,7 @@ def question_report(model: Tale, tokenizer: Tokenizer, n: int = 100) -> Report:
 
 
 def chat_report(model: Tale, tokenizer: Tokenizer, n: int = 50) -> Report:
-    """Second turns: is the hero's name recalled, and is an unknown question declined?"""
+    """Count second turns that recall the hero's name, and unknown questions that are declined."""
     rng = random.Random(SEED)
     named: list[tuple[str, str]] = []
     while len(named) < n:
@@ -168,7 +168,7 @@ def chat_report(model: Tale, tokenizer: Tokenizer, n: int = 50) -> Report:
 
 
 def variety_report(model: Tale, tokenizer: Tokenizer, n: int = 8) -> Report:
-    """How alike are stories for one and the same request? 4-gram overlap, and all different?"""
+    """Measure the similarity of stories for the same request: 4-gram overlap, number distinct."""
     by_request = {}
     for number, request in enumerate(SAME_REQUESTS):
         texts = sample.complete(
@@ -190,7 +190,7 @@ def variety_report(model: Tale, tokenizer: Tokenizer, n: int = 8) -> Report:
 
 
 def perplexity_report(model: Tale, tokenizer: Tokenizer, n_documents: int = 400) -> Report:
-    """Perplexity of freshly generated documents, over the tokens the assistant says."""
+    """Measure the perplexity of newly generated documents over the tokens that count."""
     rng = random.Random(HELD_OUT_SEED + 1)
     encoded = [corpus.encode(draw_document(rng), tokenizer, rng) for _ in range(n_documents)]
     stream = corpus.stream_of(encoded)
@@ -218,7 +218,7 @@ REPORTS: dict[str, Callable[[Tale, Tokenizer], Report]] = {
 
 
 def report(name: str) -> Report:
-    """One report with one thread, so that two of them fill two cores."""
+    """Compute one report with one thread, so that two run at the same time on two cores."""
     torch.set_num_threads(1)
     return REPORTS[name](*sample.open_bundled())
 

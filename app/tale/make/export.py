@@ -1,4 +1,4 @@
-"""The trained network as a Hugging Face folder: config, f16 safetensors, generation defaults."""
+"""Export the network in Hugging Face layout: config, f16 safetensors, generation defaults."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def generation_config() -> dict[str, object]:
 
 
 def export(model: Tale, folder: Path) -> None:
-    """Write the three files, each put in place whole, so a reader never sees half a file."""
+    """Write the three files atomically, so that a reader never sees half a file."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         f"model.{name}": value.detach().to(torch.float16).contiguous()
@@ -86,7 +86,7 @@ def read_config(folder: Path) -> TaleConfig:
 
 
 def load(folder: Path) -> Tale:
-    """The exported model, its f16 weights widened to f32 for computing on a CPU."""
+    """Load the exported model, with its f16 weights converted to f32."""
     model = Tale(read_config(folder))
     tensors = load_file(folder / "model.safetensors")
     model.load_state_dict({name.removeprefix("model."): t.float() for name, t in tensors.items()})

@@ -1,4 +1,4 @@
-"""The model's own figures, as its answers state them. A test compares them with config.json."""
+"""Figures of the model for its answers about itself. A test compares them with config.json."""
 
 from __future__ import annotations
 

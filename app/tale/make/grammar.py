@@ -1,8 +1,8 @@
-"""A small text grammar: choices, slots, and the finishing touches of written English.
+"""Small text grammar: choices, slots, and the spacing, articles and capitals of English.
 
 A template is plain text in which `{a|b|c}` chooses one alternative (they nest, and one may be
 empty), `<name>` is a slot filled by the caller, and `^` makes the next letter a capital.
-Templates live in `data/*.txt`: a line `== heading` opens a section, `#` starts a comment line.
+Templates are in `data/*.txt`: a line `== heading` opens a section, `#` starts a comment line.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _CONSONANT_SOUND = re.compile(r"uni|use|one\b|once\b|ukulele|euro", re.IGNORECAS
 # opening quote.
 _SENTENCE = re.compile(r'(^|\n+|[.!?] |\."? |(?:^|[\s])")([a-z])')
 
-# A speech that ends bare before its tag gets the comma that its alternatives left out.
+# Speech without punctuation before its tag ("he said") gets a comma.
 _SAID = "said|asked|cried|called|whispered|shouted|laughed|thought|told"
 _UNTAGGED = re.compile(rf'([a-z])" ((?:(?:he|she) )?(?:{_SAID}))\b')
 
-# After `!"` and `?"` a new sentence begins too, unless what follows is who said it.
+# After `!"` and `?"` a new sentence begins too, unless a tag ("she asked") follows.
 _WHO = "(?:it|he|she|they|everyone|people|the others)(?: both| all)? "
 _TAG = rf"(?:{_WHO})?(?:{_SAID}|answered|wondered|gasped|panted)\b"
 _AFTER_SPEECH = re.compile(rf'([!?]" )(?!{_TAG})([a-z])')
 
 
 def read_sections(name: str) -> dict[str, list[str]]:
-    """The lines of `data/<name>` by heading, comments and blank lines left out."""
+    """Return the lines of `data/<name>` by heading, without comments and blank lines."""
     sections: dict[str, list[str]] = {}
     for line in (DATA / name).read_text(encoding="utf-8").splitlines():
         if line.startswith("== "):
@@ -49,7 +49,7 @@ def read_sections(name: str) -> dict[str, list[str]]:
 
 @cache
 def parse(template: str) -> Sequence:
-    """The template as a tree, kept so that each one is parsed once per process."""
+    """Parse a template into a tree; cached, so that each is parsed once per process."""
     sequence, end = _parse(template, 0, closing=False)
     if end != len(template):
         raise ValueError(f"unbalanced braces in template: {template!r}")
@@ -82,7 +82,7 @@ def _parse(text: str, start: int, *, closing: bool) -> tuple[Sequence, int]:
 
 
 def choose(template: str, rng: random.Random) -> str:
-    """One reading of the template, its slots still in place."""
+    """Choose one alternative everywhere in the template; slots stay."""
     return _choose(parse(template), rng)
 
 
@@ -102,7 +102,7 @@ def fill(text: str, value: Callable[[str, bool], str]) -> str:
 
 
 def finish(text: str) -> str:
-    """Spacing, a/an, and capitals. Applied once, to the whole text."""
+    """Fix spacing, a/an and capitals of a whole text. To be applied once."""
     text = re.sub(r"[ \t]+", " ", text)
     text = re.sub(r" ([,.!?])(?=[\s\"]|$)", r"\1", text)
     text = re.sub(r" *\n *", "\n", text).strip()

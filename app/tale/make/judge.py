@@ -1,6 +1,6 @@
-"""What can be said of a text by looking at it: asked words, repeated sentences, likeness.
+"""Measures of a text: requested words, repeated sentences, similarity.
 
-Pure functions on strings, so the tests and the evaluation share them.
+The tests and the evaluation share these functions.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from itertools import combinations
 
 
 def contains(text: str, words: tuple[str, ...]) -> bool:
-    """Whether every asked word (or phrase) stands in the text as a word of its own."""
+    """Return whether every word (or phrase) occurs in the text as a separate word."""
     lowered = text.lower()
     return all(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", lowered) for word in words)
 
 
 def sentences(text: str) -> list[str]:
-    """Rough sentences: cut after . ! ? and any closing quote."""
+    """Split a text into rough sentences, after . ! ? and any closing quote."""
     return [part.strip() for part in re.split(r"(?<=[.!?])\"?\s+", text) if part.strip()]
 
 
 def most_repeated(text: str) -> int:
-    """How often the most frequent sentence of at least three words occurs."""
+    """Count the most frequent sentence of at least three words."""
     counts = Counter(s.lower() for s in sentences(text) if len(s.split()) >= 3)
     return max(counts.values(), default=0)
 
@@ -33,7 +33,7 @@ def four_grams(text: str) -> set[tuple[str, ...]]:
 
 
 def overlap(texts: list[str]) -> float:
-    """Mean share of common word 4-grams (Jaccard) over all pairs: 0 all different, 1 all equal."""
+    """Return the mean Jaccard similarity of word 4-grams over all pairs (1: all equal)."""
     grams = [four_grams(text) for text in texts]
-    likeness = [len(a & b) / max(1, len(a | b)) for a, b in combinations(grams, 2)]
-    return sum(likeness) / len(likeness)
+    similarities = [len(a & b) / max(1, len(a | b)) for a, b in combinations(grams, 2)]
+    return sum(similarities) / len(similarities)

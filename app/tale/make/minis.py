@@ -1,4 +1,4 @@
-"""Very short stories and repetitions: exercises in taking up the words of a request.
+"""Very short stories and repetitions: exercises in copying the words of a request.
 
 In a long story the words to copy are a few among two hundred, and a small model may never learn
 to look them up. Here they come again within a sentence or two.
@@ -21,7 +21,7 @@ def forms() -> dict[str, list[str]]:
 
 
 def draw_mini(rng: random.Random) -> tuple[str, str]:
-    """A request for a tiny story about a character and a thing, and the story."""
+    """Draw a request for a tiny story about a character and a thing, and the story."""
     noun, thing = draw_pair(rng, held_out=False)
     hero = casting.draw_character(rng, noun=noun, named=0.4)
     wish = Wish(plots()[0], hero, thing, casting.draw_thing_adjective(thing, rng))
@@ -34,7 +34,7 @@ def draw_mini(rng: random.Random) -> tuple[str, str]:
 
 
 def draw_repetition(rng: random.Random) -> tuple[str, str]:
-    """Some words to say again, as they are."""
+    """Draw a request to repeat some words, and the answer."""
     sorts = ("characters", "things")
     nouns = [casting.draw_noun(rng.choice(sorts), rng) for _ in range(rng.randint(1, 5))]
     names = rng.sample(casting.lexicon()["names"], rng.randint(0, 2))

@@ -1,4 +1,4 @@
-"""The bundled model's network in torch: a small Llama-family decoder, to be read in one go.
+"""Network of the bundled model in torch: a small Llama-like decoder.
 
 Conventions follow the Hugging Face checkpoint layout, so `export.py` only has to name tensors:
 rotary embedding in the rotate-half form, grouped-query attention, SwiGLU, RMSNorm before each
@@ -19,7 +19,7 @@ EMBEDDING_STD, FINAL_NORM = 1.0, 0.05  # together they give first logits of abou
 
 @dataclass(frozen=True, slots=True)
 class TaleConfig:
-    """Sizes of the network. `vocab_size` is the tokenizer's real size, specials included."""
+    """Sizes of the network. `vocab_size` includes special tokens."""
 
     vocab_size: int
     n_layers: int = 8
@@ -46,7 +46,7 @@ class RMSNorm(nn.Module):
 
 
 def rope_tables(config: TaleConfig) -> tuple[Tensor, Tensor]:
-    """cos and sin, each (max_positions, head_dim): the two halves of the last axis are equal."""
+    """Return cos and sin, each (max_positions, head_dim), with equal halves of the last axis."""
     exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
     inverse = config.rope_theta**-exponent  # (head_dim / 2,)
     angle = torch.arange(config.max_positions, dtype=torch.float32)[:, None] * inverse
@@ -55,7 +55,7 @@ def rope_tables(config: TaleConfig) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair (x[i], x[i + head_dim/2]) by its position's angle. x: (..., n, head_dim)."""
+    """Apply the rotary embedding to x (..., n, head_dim), pairing x[i] and x[i + head_dim/2]."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
@@ -64,7 +64,7 @@ KeyValue = tuple[Tensor, Tensor]  # each (batch, n_kv_heads, n_past, head_dim)
 
 
 class Attention(nn.Module):
-    """Causal self-attention in which each key/value head serves n_heads / n_kv_heads queries."""
+    """Causal grouped-query attention: n_heads / n_kv_heads query heads share a key/value head."""
 
     def __init__(self, config: TaleConfig) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention and MLP, each added to the residual stream."""
+    """Layer: attention and MLP, each added to the residual stream."""
 
     def __init__(self, config: TaleConfig) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Block(nn.Module):
 
 
 class Tale(nn.Module):
-    """The whole model. `forward` gives hidden states; `logits` projects them on the vocabulary."""
+    """Whole model. `forward` returns hidden states; `logits` projects them to the vocabulary."""
 
     def __init__(self, config: TaleConfig) -> None:
         super().__init__()
@@ -146,11 +146,12 @@ class Tale(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Normal weights; the projections into the residual stream start smaller with depth.
+        """Initialise the weights: normal, with smaller projections into the residual stream in
+        deeper networks.
 
-        The embedding is large and the final norm small in return. With the customary 0.02 the
-        layers' output grew to a hundred times the embedding, which token it was could hardly be
-        read from the residual stream any more, and the model never learned to copy a word.
+        The embedding is large, and the final norm small to compensate. With the usual 0.02, the
+        output of the layers grew to a hundred times the embedding: the residual stream hardly
+        contained the token any more, and the model never learned to copy a word.
         """
         deep = (2 * self.config.n_layers) ** -0.5
         for name, parameter in self.named_parameters():
@@ -169,7 +170,7 @@ class Tale(nn.Module):
         mask: Tensor | None = None,
         past: list[KeyValue] | None = None,
     ) -> tuple[Tensor, list[KeyValue]]:
-        """ids (batch, n) → hidden states (batch, n, hidden) and each layer's keys and values.
+        """Map ids (batch, n) to hidden states (batch, n, hidden) and each layer's keys and values.
 
         positions (batch, n) default to 0..n-1; mask is boolean, True where attention is allowed,
         (batch, 1, n, n_past + n), and defaults to causal.
@@ -186,7 +187,7 @@ class Tale(nn.Module):
         return self.norm(x), presents
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden (..., hidden) → logits (..., vocab_size), through the tied embedding."""
+        """Map hidden (..., hidden) to logits (..., vocab_size) with the tied embedding."""
         return F.linear(hidden, self.embed_tokens.weight)
 
     def n_parameters(self) -> int:

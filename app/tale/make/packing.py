@@ -1,4 +1,4 @@
-"""Rows of fixed length, filled with whole documents.
+"""Packing of whole documents into rows of fixed length.
 
 Two row lengths keep the shapes static (good for a compiled model) and padding small: short rows
 take a story with a question or two beside it, long rows take the chats of many turns. Documents
@@ -26,7 +26,9 @@ Row = list[int]  # document numbers
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All (rows, length). `document` numbers the documents of a row; padding has PADDING."""
+    """Batch of rows; all tensors are (rows, length).
+
+    `document` numbers the documents of a row; padding has PADDING."""
 
     ids: Tensor
     positions: Tensor
@@ -35,7 +37,7 @@ class Batch:
 
     @property
     def mask(self) -> Tensor:
-        """(rows, 1, length, length), True where attention is allowed."""
+        """Return the mask (rows, 1, length, length), True where attention is allowed."""
         same = self.document[:, :, None] == self.document[:, None, :]
         return torch.tril(same)[:, None]
 
@@ -43,7 +45,7 @@ class Batch:
 def rows(
     stream: Stream, rng: np.random.Generator, length: int, *, shortest: int = 0
 ) -> Iterator[Row]:
-    """Best-fit packing of the documents with shortest < length ≤ `length`, in a moving buffer."""
+    """Pack the documents with `shortest` < size ≤ `length` by best fit, in a moving buffer."""
     sizes = np.diff(stream.starts)
     order = rng.permutation(len(sizes))
     wanted = [int(i) for i in order if shortest < sizes[i] <= length]
@@ -83,7 +85,7 @@ def batch(stream: Stream, picked: list[Row], length: int) -> Batch:
 
 
 def batches(stream: Stream, tokens_per_batch: int, seed: int) -> Iterator[Batch]:
-    """Batches of short and long rows in random order, each about `tokens_per_batch` tokens."""
+    """Yield batches of short or long rows in random order, of about `tokens_per_batch` tokens."""
     rng = np.random.default_rng(seed)
     sizes = np.diff(stream.starts)
     long_share = float(sizes[sizes > SHORT].sum() / sizes.sum())

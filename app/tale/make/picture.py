@@ -1,4 +1,4 @@
-"""The loss curve as a small SVG, drawn without a plotting library."""
+"""Drawing of the loss curve as SVG, without a plotting library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Point = tuple[float, float]  # (million tokens, loss)
 
 
 def loss_curve(training: Sequence[Point], held_out: Sequence[Point]) -> str:
-    """Two lines over the number of tokens read, with axes and a legend."""
+    """Return an SVG of both losses over the number of training tokens, with axes and legend."""
     x_max = max(x for x, _ in training)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -43,7 +43,7 @@ def _y(value: float) -> float:
 
 
 def _grid(x_max: float) -> list[str]:
-    """Horizontal lines per nat, a tick for every two million tokens or so, and the axis titles."""
+    """Return a line per nat, a tick for about every two million tokens, and the axis titles."""
     parts = []
     for loss in range(int(Y_MAX) + 1):
         y = _y(loss)

@@ -1,4 +1,4 @@
-"""Questions about language models: phrasings, answers, and the judge of an answer.
+"""Questions about language models: phrasings, answers, and the check of an answer.
 
 Each topic has its own phrasings and, where it is about a noun, the shared frames of `asks.txt`.
 Whole frames and at least one phrasing of every topic are held out. An answer is right when it
@@ -49,14 +49,14 @@ def _key_terms(line: str) -> tuple[tuple[str, ...], ...]:
 
 
 def with_facts(text: str) -> str:
-    """`<layers>` and its like replaced by the model's own figures."""
+    """Replace `<layers>` and similar slots by the model's own figures."""
     for name, figure in FACTS.items():
         text = text.replace(f"<{name}>", figure)
     return text
 
 
 def frame(template: str, noun: str, rng: random.Random) -> str:
-    """A shared frame about a noun phrase, its verb agreeing with it."""
+    """Return a shared frame filled with a noun phrase, with the verb agreeing."""
     last = noun.split()[-1]
     articled = noun.startswith(("a ", "an ", "the ", "this "))
     plural = not articled and last.endswith("s") and not last.endswith(_SINGULAR_S)
@@ -66,7 +66,7 @@ def frame(template: str, noun: str, rng: random.Random) -> str:
 
 
 def ask(topic: Topic, rng: random.Random, *, held_out: bool = False) -> str:
-    """A phrasing of the topic's question, in the loose spelling people use."""
+    """Draw a phrasing of the topic's question, in informal spelling."""
     own = topic.held_phrasings if held_out else topic.phrasings
     if topic.nouns and (rng.random() < 0.6 or not own):
         frames = read_frames()["held frames" if held_out else "frames"]
@@ -82,7 +82,7 @@ def ask(topic: Topic, rng: random.Random, *, held_out: bool = False) -> str:
 
 
 def roughen(text: str, rng: random.Random) -> str:
-    """Sometimes lower case, sometimes without the mark at the end, sometimes with a greeting."""
+    """Make a text informal at random: lower case, no final punctuation, a greeting."""
     if rng.random() < 0.08:
         text = rng.choice(("Hi, ", "Hello! ", "Hey, ", "Please: ", "Tell me, ")) + text
     if rng.random() < 0.25:
@@ -107,7 +107,7 @@ def words_of(text: str) -> set[str]:
 
 @cache
 def _answer_words() -> dict[str, list[set[str]]]:
-    """Each topic's answers as word sets, all alternatives of an answer together."""
+    """Return each topic's answers as word sets, with all alternatives of an answer together."""
     return {
         name: [words_of(re.sub(r"[{}|^]", " ", text)) for text in topic.answers]
         for name, topic in topics().items()
@@ -120,7 +120,7 @@ def has_key_terms(text: str, topic: Topic) -> bool:
 
 
 def nearest_topic(text: str) -> str:
-    """The topic one of whose answers covers most of the words of `text`."""
+    """Return the topic with the answer that covers most words of `text`."""
     words = words_of(text)
     covered = {
         name: max(len(words & known) for known in answers)

@@ -1,4 +1,4 @@
-"""How people ask for a story, and the story that answers.
+"""Requests for stories, and the stories that answer them.
 
 A request names a character, a thing, both, or neither, and perhaps a name, a place, a mood or
 what the character does with the thing; the story then contains all of it. Every pair drawn for
@@ -34,7 +34,7 @@ MOODS = ("funny", "happy", "exciting", "calm", "moral")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A request, its story, and what the request asked for (lower case, to look for in it)."""
+    """Request, its story, and the requested words in lower case, to be found in the story."""
 
     request: str
     story: str
@@ -49,7 +49,7 @@ def forms() -> dict[str, list[str]]:
 
 
 def third_person(verb: str) -> str:
-    """find → finds, watch → watches, carry → carries."""
+    """Return the third person of a verb: find → finds, watch → watches, carry → carries."""
     if verb in IRREGULAR:
         return IRREGULAR[verb]
     if verb.endswith(("s", "sh", "ch", "x")):
@@ -60,7 +60,7 @@ def third_person(verb: str) -> str:
 
 
 def draw_pair(rng: random.Random, *, held_out: bool) -> tuple[str, str]:
-    """A character and a thing, from the training pairs or from the held-out ones."""
+    """Draw a character and a thing, from the training pairs or from the held-out pairs."""
     while True:
         noun = casting.draw_noun("characters", rng, invented=not held_out)
         thing = casting.draw_noun("things", rng, invented=not held_out)
@@ -69,14 +69,14 @@ def draw_pair(rng: random.Random, *, held_out: bool) -> tuple[str, str]:
 
 
 def draw_plot(thing: str, rng: random.Random) -> Plot:
-    """A plot for the thing: those made for its kind are drawn as often as all the others."""
+    """Draw a plot that fits the thing; plots made for its kind are preferred."""
     fitting = [plot for plot in plots() if plot.fits(thing) and not is_answer_to_why(plot)]
     special = [plot for plot in fitting if plot.kinds]
     return rng.choice(special if special and rng.random() < 0.4 else fitting)
 
 
 def draw_story(rng: random.Random, *, held_out: bool = False) -> Told:
-    """A request for a story and the story; with `held_out`, a pair and a wording never trained."""
+    """Draw a request and its story; with `held_out`, with a pair and a wording not in training."""
     noun, thing = draw_pair(rng, held_out=held_out)
     if not held_out and rng.random() < 0.04:
         return _why(noun, thing, rng)
@@ -84,7 +84,7 @@ def draw_story(rng: random.Random, *, held_out: bool = False) -> Told:
 
 
 def story_about(noun: str, thing: str, rng: random.Random, *, held_out: bool = False) -> Told:
-    """A request that names some of noun, thing, name, place and mood, and its story."""
+    """Draw a request that names some of noun, thing, name, place and mood, and its story."""
     hero = casting.draw_character(rng, noun=noun)
     plot = draw_plot(thing, rng)
     shape = (
@@ -112,7 +112,7 @@ def _draw_place(hero: Character, rng: random.Random) -> str:
 
 
 def _draw_ask(rng: random.Random, *, held_out: bool) -> tuple[str | None, str]:
-    """The mood of the ending (or None) and the words that ask for it."""
+    """Draw the mood of the ending (or None) and the words that request it."""
     if held_out:
         return None, choose(rng.choice(forms()["held ask"]), rng)
     kind = rng.random()
@@ -126,7 +126,7 @@ def _draw_ask(rng: random.Random, *, held_out: bool) -> tuple[str | None, str]:
 
 
 def _about(wish: Wish, shape: str, asked: list[str], rng: random.Random) -> str:
-    """What comes after "a story about"; the words the story must contain are added to `asked`."""
+    """Return the text after "a story about"; add the words the story must contain to `asked`."""
     if shape == "none":
         return rng.choice(
             ("anything", "something nice", "whatever you like", "a friend", "friends")
@@ -166,7 +166,7 @@ def _hero_phrase(hero: Character, asked: list[str], rng: random.Random) -> str:
 
 
 def _why(noun: str, thing: str, rng: random.Random) -> Told:
-    """Why was the moon late? The plot is the answer."""
+    """Draw a question like "Why was the moon late?" and the story that answers it."""
     hero = casting.draw_character(rng, noun=noun, named=0.2)
     plot = rng.choice([plot for plot in plots() if is_answer_to_why(plot)])
     state = plot.name.removeprefix("why ")

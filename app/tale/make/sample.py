@@ -1,4 +1,4 @@
-"""Write text with the exported model: batched sampling in torch, for the evaluation and the card.
+"""Generate text with the exported model: batched sampling in torch, for evaluation and card.
 
     python -m app.tale.make.sample "Tell me a story about a fox and a lantern."
 
@@ -23,7 +23,7 @@ STOPS = (IM_END, ENDOFTEXT)
 
 
 def render(chat: Chat) -> str:
-    """A chat as the template renders it, with the assistant's turn begun."""
+    """Render a chat as the chat template does, with the beginning of the assistant's turn."""
     turns = "".join(f"<|im_start|>{m.role}\n{m.content}<|im_end|>\n" for m in chat)
     return f"{turns}<|im_start|>assistant\n"
 
@@ -33,7 +33,7 @@ def ask(text: str) -> str:
 
 
 def draw(logits: Tensor, temperature: float, top_p: float, uniform: Tensor) -> Tensor:
-    """One id per row of logits (n, vocab_size), by inverse transform of `uniform` (n,)."""
+    """Draw one id per row of logits (n, vocab_size) by inverse transform of `uniform` (n,)."""
     if temperature == 0.0:
         return logits.argmax(-1)
     probabilities, ids = torch.softmax(logits / temperature, -1).sort(-1, descending=True)
@@ -55,7 +55,7 @@ def generate(
     top_p: float,
     seeds: list[int],
 ) -> list[list[int]]:
-    """New ids for each prompt, the stop id included if one came within `max_tokens`."""
+    """Generate up to `max_tokens` ids for each prompt, including the stop id if there is one."""
     n, longest = len(prompts), max(map(len, prompts))
     ids = torch.tensor([[ENDOFTEXT] * (longest - len(p)) + p for p in prompts])
     padding = torch.tensor([longest - len(p) for p in prompts])[:, None]  # (n, 1), on the left
@@ -94,7 +94,7 @@ def complete(
     max_tokens: int = 320,
     seed: int = 1,
 ) -> list[tuple[str, int, bool]]:
-    """(text, tokens written, ended by itself) for each prompt; prompt i is drawn with seed + i."""
+    """Return (text, number of tokens, ended by itself) for each prompt; prompt i has seed + i."""
     written = generate(
         model,
         [tokenizer.encode(prompt).ids for prompt in prompts],
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("text")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--top-p", type=float, default=0.95)
-    parser.add_argument("--n", type=int, default=1, help="how many texts")
+    parser.add_argument("--n", type=int, default=1, help="number of texts")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--raw", action="store_true", help="continue the text, no chat template")
     options = parser.parse_args()

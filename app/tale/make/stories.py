@@ -1,7 +1,7 @@
-"""From a plot and a cast to a story.
+"""Make a story from a plot and a cast.
 
-A story is an opening, sometimes a habit of the hero, the plot's beats in order, and sometimes a
-closing. The thing of the request is what the plot turns on, never decoration.
+A story has an opening, sometimes a habit of the hero, the plot's beats in order, and sometimes a
+closing. The plot always depends on the requested thing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a story must contain; what is None is free."""
+    """Requirements on a story; those that are None are free."""
 
     plot: Plot
     hero: Character
@@ -50,7 +50,7 @@ class Wish:
 
 @cache
 def plots() -> tuple[Plot, ...]:
-    """Every plot of `plots.txt`; its heading reads `name : kinds : verbs`."""
+    """Return the plots of `plots.txt`, which have headings `name : kinds : verbs`."""
     found = []
     for heading, beats in read_sections("plots.txt").items():
         name, kinds, verbs = (part.strip() for part in heading.split(" : "))
@@ -69,7 +69,7 @@ def phrases() -> dict[str, list[str]]:
 
 
 def draw_cast(wish: Wish, rng: random.Random) -> Cast:
-    """Helpers and places around the wish's hero and thing."""
+    """Draw helpers and places for the wish's hero and thing."""
     first = casting.draw_helper(rng, wish.hero, {wish.hero.noun})
     second = casting.draw_helper(rng, wish.hero, {wish.hero.noun, first.noun})
     spots = casting.draw_places(rng, wish.hero, wish.place)
@@ -77,7 +77,7 @@ def draw_cast(wish: Wish, rng: random.Random) -> Cast:
 
 
 def tell(wish: Wish, rng: random.Random) -> str:
-    """A story of a wished length; too long or too short ones are told again."""
+    """Draw a story; too long or too short ones are rejected."""
     while True:
         text = _tell_once(wish, rng)
         if MIN_WORDS <= len(text.split()) <= MAX_WORDS and wish.thing in text:
@@ -115,7 +115,7 @@ def _opening(hero: Character, rng: random.Random) -> str:
 
 
 class Slots:
-    """Values for a template's slots. A helper is introduced first ("an owl"), then "the owl"."""
+    """Values for a template's slots. A helper is first "an owl", then "the owl"."""
 
     def __init__(self, cast: Cast, rng: random.Random) -> None:
         self.cast = cast
@@ -123,7 +123,7 @@ class Slots:
         self.adjective_told = False
 
     def value(self, name: str, possessive: bool) -> str:
-        """The text for `<name>`; a capital first letter gives a capitalised value."""
+        """Return the text for `<name>`, capitalised if the name is."""
         if name[0].isupper() and name.lower() != name and name not in phrases():
             text = self.value(name[0].lower() + name[1:], possessive)
             return f"^{text}"
@@ -158,7 +158,7 @@ class Slots:
         }
 
     def _pronoun(self, name: str) -> str | None:
-        """`he`, `him`, … for the hero; `he2`, `he3` for the helpers."""
+        """Return the pronoun for `he`, `him`, … (hero) or `he2`, `he3` (helpers), else None."""
         base, index = (name[:-1], int(name[-1])) if name[-1] in "23" else (name, 1)
         if base not in PRONOUNS:
             return None

@@ -1,4 +1,4 @@
-"""The tokenizer: byte-level BPE trained on generated text, ChatML marks, the chat template.
+"""Make the tokenizer: byte-level BPE trained on generated text, ChatML marks, chat template.
 
     python -m app.tale.make.tokenizer
 
@@ -33,7 +33,7 @@ CHAT_TEMPLATE = (
 
 
 def texts(seed: int, n_documents: int) -> Iterator[str]:
-    """Contents of generated documents, and a little of every printable ASCII character."""
+    """Yield contents of generated documents, and some of every printable ASCII character."""
     rng = random.Random(seed)
     for _ in range(n_documents):
         document = draw_document(rng)

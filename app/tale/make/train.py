@@ -1,4 +1,4 @@
-"""Train the bundled model on the generated stream, for a given time.
+"""Train the bundled model on the generated stream for a given time.
 
     python -m app.tale.make.train --stream FOLDER --run FOLDER --minutes 75
 
@@ -37,14 +37,14 @@ HELD_OUT_SEED = 987_001  # never used for training streams
 
 
 def learning_rate(progress: float) -> float:
-    """The factor on the peak learning rate at `progress` (0 to 1) of the time."""
+    """Return the factor on the peak learning rate at `progress` (0 to 1) of the time."""
     if progress < WARM_UP:
         return progress / WARM_UP + 0.01
     return min(1.0, max(0.0, (1.0 - progress) / (1.0 - DECAY_FROM)))
 
 
 def loss_of(model: Tale, batch: Batch, *, precise: bool = False) -> Tensor:
-    """Mean cross-entropy (nats) over the tokens that count; in bf16 unless `precise`."""
+    """Return the mean cross-entropy (nats) over the tokens that count; in bf16 unless `precise`."""
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not precise):
         hidden, _ = model(batch.ids, batch.positions, batch.mask)
         counted = batch.target != PADDING
@@ -53,7 +53,7 @@ def loss_of(model: Tale, batch: Batch, *, precise: bool = False) -> Tensor:
 
 
 def optimizers(model: Tale, name: str) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for the matrices inside the layers and AdamW for the rest."""
+    """Return AdamW for everything, or Muon for the layers' matrices and AdamW for the rest."""
     inner = [p for n, p in model.named_parameters() if p.dim() == 2 and "layers" in n]
     matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "layers" not in n]
     vectors = [p for n, p in model.named_parameters() if p.dim() == 1 and "layers" in n]
@@ -74,7 +74,7 @@ def optimizers(model: Tale, name: str) -> list[torch.optim.Optimizer]:
 
 
 def endless(stream: corpus.Stream, tokens_per_batch: int) -> Iterator[Batch]:
-    """Batches without end; a stream that runs out is shuffled anew."""
+    """Yield batches forever; the stream is shuffled again after each pass."""
     seed = 0
     while True:
         yield from batches(stream, tokens_per_batch, seed)
@@ -88,7 +88,7 @@ def held_out_loss(model: Tale, held_out: list[Batch]) -> float:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run has come, and its log: one JSON line per report."""
+    """State of a training run and its log, one JSON line per report."""
 
     minutes: float
     log: TextIO
@@ -174,8 +174,8 @@ def train(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--stream", type=Path, required=True, help="folder made by corpus --out")
-    parser.add_argument("--first", type=Path, help="folder of the stream of the first minutes")
+    parser.add_argument("--stream", type=Path, required=True, help="folder written by corpus --out")
+    parser.add_argument("--first", type=Path, help="folder of the stream for the first minutes")
     parser.add_argument("--first-minutes", type=float, default=12.0)
     parser.add_argument("--run", type=Path, required=True, help="folder for the log and weights")
     parser.add_argument("--minutes", type=float, default=75.0)
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
     parser.add_argument("--peak", type=float, default=1.0, help="factor on the learning rates")
     parser.add_argument("--report", type=float, default=90.0, help="seconds between reports")
-    parser.add_argument("--init", type=Path, help="go on from the export in this folder")
+    parser.add_argument("--init", type=Path, help="start from the export in this folder")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trial", action="store_true", help="export nothing")
     train(parser.parse_args())

@@ -1,34 +1,35 @@
-"""What architectures differ in, beside their sizes."""
+"""Hyperparameters of a model beside its sizes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpu.config.experts import Experts
-from gpu.config.rope import RopeConfig
+from gpu.architectures.common.moe import MoeConfig
+from gpu.architectures.common.rope import RopeConfig
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traits:
-    """What sets a model apart from the first Llama, whose values are the defaults.
+class Hyperparameters:
+    """Hyperparameters that differ between architectures. The defaults are those of Llama 1.
 
-    attention_bias   biases on the projections to queries, keys and values; `out_bias` on that of
-                     what attention gives; `mlp_bias` on those of the MLP
+    attention_bias   biases on the projections to queries, keys and values; out_bias: on the output
+                     projection of attention; mlp_bias: on those of the MLP
     activation       of the MLP, an entry of `ACTIVATIONS`
-    rope             rotary positions; local_rope: of the layers that have a window, where these
-                     turn otherwise
-    rotary_dim       numbers of a head that are turned, from its beginning; None: all of them
-    still_layers     layers whose queries and keys are not turned (NoPE)
-    windows          of each layer how many keys a row sees, its own and those right before it;
-                     None: all before it. (): no layer has a window
-    experts          what the MLPs of layers are made of; None: each is one MLP
-    parallel         attention and MLP of a layer both read what was before the layer
-    score_scale      what q · k is multiplied by; None: 1 / √head_dim
-    score_cap        scores become cap · tanh(score / cap), logit_cap: logits; None: they do not
+    rope             rotary positions; local_rope: those of layers with a sliding window, None: the
+                     same
+    rotary_dim       dimensions of a head that are rotated, the first ones; None: all
+    nope_layers      layers without positions (NoPE)
+    sliding_windows  for each layer the number of keys a row attends to, its own and those right
+                     before it; None: all before it. (): no layer has a window
+    experts          mixture of experts; None: every layer has one MLP
+    parallel         attention and MLP of a layer both read the residual stream before the layer
+    attn_scale       factor of q · k; None: 1 / √head_dim
+    attn_logit_softcap   c: scores become c · tanh(score / c); None: no cap
+    final_logit_softcap  the same for logits
     embedding_scale, residual_scale, logit_scale
-                     what embeddings, updates of the residual stream and logits are multiplied by
+                     factors of embeddings, updates of the residual stream and logits
     """
 
     attention_bias: bool = False
@@ -38,28 +39,28 @@ class Traits:
     rope: RopeConfig = field(default_factory=RopeConfig)
     local_rope: RopeConfig | None = None
     rotary_dim: int | None = None
-    still_layers: tuple[int, ...] = ()
-    windows: tuple[int | None, ...] = ()
-    experts: Experts | None = None
+    nope_layers: tuple[int, ...] = ()
+    sliding_windows: tuple[int | None, ...] = ()
+    experts: MoeConfig | None = None
     parallel: bool = False
-    score_scale: float | None = None
-    score_cap: float | None = None
-    logit_cap: float | None = None
+    attn_scale: float | None = None
+    attn_logit_softcap: float | None = None
+    final_logit_softcap: float | None = None
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
 
-    def window_of(self, layer: int) -> int | None:
-        """How many keys a row sees in this layer; None: all."""
-        return self.windows[layer] if self.windows else None
+    def sliding_window_of(self, layer: int) -> int | None:
+        """Return the sliding window of a layer in keys; None: it has none."""
+        return self.sliding_windows[layer] if self.sliding_windows else None
 
     def rope_of(self, layer: int) -> RopeConfig | None:
-        """What turns queries and keys of this layer; None: nothing."""
-        if layer in self.still_layers or self.rotary_dim == 0:
+        """Return the rotary positions of a layer; None: it has none."""
+        if layer in self.nope_layers or self.rotary_dim == 0:
             return None
-        has_window = self.window_of(layer) is not None
+        has_window = self.sliding_window_of(layer) is not None
         return self.local_rope if has_window and self.local_rope else self.rope
 
-    def experts_of(self, layer: int) -> Experts | None:
-        """What the MLP of this layer is made of; None: it is one MLP."""
+    def moe_of(self, layer: int) -> MoeConfig | None:
+        """Return the mixture of experts of a layer; None: it has one MLP."""
         return None if self.experts and layer in self.experts.dense_layers else self.experts

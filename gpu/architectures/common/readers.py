@@ -1,19 +1,25 @@
-"""What the readers of several architectures have in common."""
+"""Readers of config.json that several architectures share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu.config.rope import DEFAULT_THETA, MAX_CONTEXT, RopeConfig, read_rope, read_scaling
-from gpu.json_object import JsonObject
+from gpu.architectures.common.rope import (
+    DEFAULT_THETA,
+    MAX_CONTEXT,
+    RopeConfig,
+    read_rope,
+    read_scaling,
+)
+from gpu.files.json_object import JsonObject
 
-FULL, WINDOWED = "full_attention", "sliding_attention"
-"""What `layer_types` calls layers."""
+FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
+"""Values of `layer_types`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What readers need to know of a model's sizes."""
+    """Sizes of a model that readers need."""
 
     n_layers: int
     hidden_size: int
@@ -21,8 +27,8 @@ class Sizes:
     context: int
 
 
-def read_whole_rope(config: JsonObject, sizes: Sizes, theta: float = DEFAULT_THETA) -> RopeConfig:
-    """Rotary positions of whole heads."""
+def read_full_rope(config: JsonObject, sizes: Sizes, theta: float = DEFAULT_THETA) -> RopeConfig:
+    """Read rotary positions of whole heads."""
     for place in (config, config.object("rope_parameters"), config.object("rope_scaling")):
         if place.number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0:
             raise place.error("partial_rotary_factor", "1, the only value of this architecture")
@@ -30,18 +36,18 @@ def read_whole_rope(config: JsonObject, sizes: Sizes, theta: float = DEFAULT_THE
 
 
 def read_rotary_dim(config: JsonObject, sizes: Sizes, share: float) -> int:
-    """Numbers of a head that are turned; `share` of them where the file names none."""
+    """Return the dimensions of a head that are rotated; `share`: the default, of all."""
     key = "partial_rotary_factor"
     for place in (config, config.object("rope_parameters"), config.object("rope_scaling")):
         share = place.number(key, 0.0, 1.0, share)
     found = int(sizes.head_dim * share)
     if found % 4:
-        raise config.error(key, f"such that it turns a multiple of 4 numbers, not {found}")
+        raise config.error(key, f"such that it rotates a multiple of 4 dimensions, not {found}")
     return found
 
 
-def read_cap(config: JsonObject, key: str, default: float | None) -> float | None:
-    """null is no cap here, not the default."""
+def read_softcap(config: JsonObject, key: str, default: float | None) -> float | None:
+    """Read a soft cap. A null means no cap here, not the default."""
     if key in config:
         return config.number(key, 1e-6, 1e9)
     return None if key in config.values else default
@@ -52,14 +58,14 @@ def read_gelu(config: JsonObject, default: str) -> str:
     return names[config.choice("hidden_act", tuple(names), default)]
 
 
-def read_window(config: JsonObject) -> int:
+def read_sliding_window(config: JsonObject) -> int:
     return config.integer("sliding_window", 1, MAX_CONTEXT, 4096)
 
 
-def of_layers(
+def read_layer_list(
     config: JsonObject, key: str, choices: tuple[object, ...], sizes: Sizes
 ) -> list[object]:
-    """A list with an entry for each layer."""
+    """Read a list with an entry for each layer."""
     value = config.get(key)
     if (
         not isinstance(value, list)
@@ -71,33 +77,37 @@ def of_layers(
     return value
 
 
-def read_windows(config: JsonObject, kinds: list[object], sizes: Sizes) -> tuple[int | None, ...]:
-    """Of each layer, by `layer_types`, or by `kinds` where the file has none."""
+def read_sliding_windows(
+    config: JsonObject, kinds: list[object], sizes: Sizes
+) -> tuple[int | None, ...]:
+    """Read the window of each layer, by `layer_types`; `kinds`: its default."""
     if "layer_types" in config:
-        kinds = of_layers(config, "layer_types", (FULL, WINDOWED), sizes)
-    if WINDOWED not in kinds:
+        kinds = read_layer_list(config, "layer_types", (FULL_ATTENTION, SLIDING_ATTENTION), sizes)
+    if SLIDING_ATTENTION not in kinds:
         return ()
-    window = read_window(config)
-    return tuple(window if kind == WINDOWED else None for kind in kinds)
+    window = read_sliding_window(config)
+    return tuple(window if kind == SLIDING_ATTENTION else None for kind in kinds)
 
 
-def read_late_windows(config: JsonObject, sizes: Sizes) -> tuple[int | None, ...]:
-    """Qwen's: in layers from `max_window_layers` on."""
+def read_max_window_layers(config: JsonObject, sizes: Sizes) -> tuple[int | None, ...]:
+    """Read Qwen's windows, which the layers from `max_window_layers` on have."""
     if not config.boolean("use_sliding_window", False) or "sliding_window" not in config:
         return ()
     first = config.integer("max_window_layers", 0, 1024, 28)
-    late: list[object] = [WINDOWED if i >= first else FULL for i in range(sizes.n_layers)]
-    return read_windows(config, late, sizes)
+    late: list[object] = [
+        SLIDING_ATTENTION if i >= first else FULL_ATTENTION for i in range(sizes.n_layers)
+    ]
+    return read_sliding_windows(config, late, sizes)
 
 
-def read_two_ropes(config: JsonObject, sizes: Sizes) -> tuple[RopeConfig, RopeConfig]:
-    """Of layers without a window and of those with one, in both spellings."""
+def read_global_and_local_rope(config: JsonObject, sizes: Sizes) -> tuple[RopeConfig, RopeConfig]:
+    """Read rotary positions of layers without a window, and with one, in both spellings."""
     if "rope_parameters" not in config:
         local = config.number("rope_local_base_freq", 1.0, 1e12, 1e4)
-        return read_whole_rope(config, sizes, 1e6), RopeConfig(local)
+        return read_full_rope(config, sizes, 1e6), RopeConfig(local)
     both = config.object("rope_parameters")
     full, windowed = (
         read_scaling(both.object(kind), config, sizes.context, sizes.head_dim, theta)
-        for kind, theta in ((FULL, 1e6), (WINDOWED, 1e4))
+        for kind, theta in ((FULL_ATTENTION, 1e6), (SLIDING_ATTENTION, 1e4))
     )
     return full, windowed

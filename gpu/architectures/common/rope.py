@@ -1,5 +1,5 @@
-"""Rotary positions: how far one position turns each pair of a head, and the scalings that let a
-model read texts longer than those it was first trained on."""
+"""Rotary position embeddings and the scalings that let a model read texts longer than those it was
+first trained on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import ModelError
-from gpu.json_object import JsonObject
+from gpu.files.json_object import JsonObject
 
 ROPE_SCALINGS = ("default", "linear", "llama3", "dynamic", "yarn", "longrope")
 DEFAULT_THETA = 10000.0
@@ -26,21 +26,21 @@ class RopeConfig:
     theta             base of the wavelengths
     scaling           an entry of `ROPE_SCALINGS`
     factor            linear: positions are divided by it; llama3, yarn: long wavelengths are
-                      stretched by it; dynamic: acts past the context the model was made for, which
-                      is where texts end here
+                      multiplied by it; dynamic: acts past the model's own context, where texts
+                      end here
     low_freq_factor, high_freq_factor
                       llama3: wavelengths longer than original_context / low_freq_factor are
-                      stretched, those shorter than original_context / high_freq_factor are kept,
-                      those between are blended
+                      stretched, those shorter than original_context / high_freq_factor stay as
+                      they are, those between are blended
     original_context  llama3, yarn, longrope: positions of the first training
     beta_fast, beta_slow
-                      yarn: pairs that turn more than beta_fast times in original_context are kept,
-                      those that turn less than beta_slow times are stretched, those between are
-                      blended; `truncate` rounds the two borders to whole pairs
-    attention_factor  yarn, longrope: what turned queries and keys are multiplied by
+                      yarn: pairs that rotate more than beta_fast times in original_context stay as
+                      they are, those that rotate less than beta_slow times are stretched, those
+                      between are blended; truncate rounds the two borders to whole pairs
+    attention_factor  yarn, longrope: factor of rotated queries and keys
     short_factors, long_factors
-                      longrope: what each wavelength is stretched by, where texts of
-                      original_context at most are run, and where longer ones are
+                      longrope: factors of each wavelength, for contexts up to original_context and
+                      for longer ones
     """
 
     theta: float = DEFAULT_THETA
@@ -57,12 +57,12 @@ class RopeConfig:
     long_factors: tuple[float, ...] = ()
 
     def inv_freq(self, rotary_dim: int, context: int | None = None) -> Frequencies:
-        """float64 (rotary_dim / 2,): radians by which one position turns each pair, in an engine
-        that runs texts of `context` tokens (None: longer than original_context).
+        """Return float64 (rotary_dim / 2,): the radians each pair rotates per position, in an
+        engine with this `context` (None: longer than original_context).
 
         The llama3 blend is that of Meta's llama-models, `apply_scaling` in models/llama3/model.py;
         yarn is Peng et al. 2023 ("YaRN", 3.2); longrope is Ding et al. 2024, its factors chosen
-        once by the context, because cached keys keep the turn they were given.
+        once by the context, because cached keys keep their rotation.
         """
         inv_freq = self.theta ** -(np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
         if self.scaling == "linear":
@@ -81,18 +81,18 @@ class RopeConfig:
         return inv_freq
 
     def _blended(self, inv_freq: Frequencies, kept: Frequencies) -> Frequencies:
-        """`kept`, of each pair: 1 as it was, 0 stretched by the factor."""
+        """Blend each pair: `kept` 1 stays as it was, 0 is stretched by the factor."""
         blend: Frequencies = kept * inv_freq + (1 - kept) * inv_freq / self.factor
         return blend
 
     def _yarn_ramp(self, rotary_dim: int) -> Frequencies:
-        """Of each pair: 0 kept, 1 stretched."""
+        """Return for each pair 0 (kept) to 1 (stretched)."""
 
-        def pair_that_turns(times: float) -> float:
+        def correction_dim(times: float) -> float:
             turns = self.original_context / (times * 2 * math.pi)
             return rotary_dim * math.log(turns) / (2 * math.log(self.theta))
 
-        low, high = pair_that_turns(self.beta_fast), pair_that_turns(self.beta_slow)
+        low, high = correction_dim(self.beta_fast), correction_dim(self.beta_slow)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, rotary_dim - 1)
@@ -102,8 +102,8 @@ class RopeConfig:
 
 
 def read_rope(config: JsonObject, context: int, rotary_dim: int, theta: float) -> RopeConfig:
-    """Of a whole config.json, in both spellings: `rope_parameters`, and the older `rope_theta`
-    beside `rope_scaling`. `theta` where it names none."""
+    """Read a whole config.json in both spellings: `rope_parameters`, and the older `rope_theta`
+    beside `rope_scaling`. `theta`: the default."""
     if "rope_parameters" in config and "rope_scaling" in config:
         raise ModelError(f"{config.where}: has both rope_parameters and rope_scaling; keep one")
     rope = config.object("rope_parameters" if "rope_parameters" in config else "rope_scaling")
@@ -114,7 +114,7 @@ def read_rope(config: JsonObject, context: int, rotary_dim: int, theta: float) -
 def read_scaling(
     rope: JsonObject, config: JsonObject, context: int, rotary_dim: int, theta: float
 ) -> RopeConfig:
-    """Of the object that holds the scaling; `config` is the whole that it lies in."""
+    """Read the object that holds the scaling, which is part of `config`."""
     theta = rope.number("rope_theta", 1.0, 1e12, theta)
     key = "rope_type" if "rope_type" in rope else "type"
     scaling = rope.choice(key, (*ROPE_SCALINGS, "su"), "default")

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from gpu.bench.peers import llama_cpp, onnxruntime, torch, transformers
 from gpu.bench.peers.peer import Peer, PeerMissing
-from gpu.bench.subject import Subject
+from gpu.bench.subject import BenchModel
 
-Start = Callable[[Subject, str, int, str | None], Peer]
-"""(subject, dtype, context, Python to run it with or None) → a peer that is ready.
+Start = Callable[[BenchModel, str, int, str | None], Peer]
+"""start(subject, dtype, context, Python to run it with or None) -> a peer that is ready.
 
-Raises PeerMissing with what to install when it cannot run here."""
+Raises PeerMissing, with what to install, if it cannot run here.
+"""
 
 PEERS: dict[str, Start] = {
     "torch": torch.start,

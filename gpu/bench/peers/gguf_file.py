@@ -1,9 +1,9 @@
 """A model as a GGUF file, as llama.cpp reads it.
 
-The format and the names are those of llama.cpp's `gguf` package (MODEL_ARCH.LLAMA). llama.cpp turns
-the pairs (2j, 2j + 1) of a head where Hugging Face's layout turns (j, j + head_dim / 2), so rows of
-the query and key projections are reordered, as its converter does. There is no vocabulary: the
-benchmark speaks in ids.
+The format and the names are those of llama.cpp's `gguf` package (MODEL_ARCH.LLAMA). llama.cpp
+rotates the pairs (2j, 2j + 1) of a head where Hugging Face rotates (j, j + head_dim / 2), so the
+rows of the query and key projections are reordered, as its converter does. There is no vocabulary:
+the benchmark uses ids.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.bench.peers.peer import PeerMissing
-from gpu.bench.subject import Subject
+from gpu.bench.subject import BenchModel
 from gpu.checkpoint.packing import FORMATS
 from gpu.config import ModelConfig
 
@@ -48,8 +48,8 @@ class Entry:
     heads: int = 0
 
 
-def write(subject: Subject, dtype: str, path: Path) -> None:
-    """Raises PeerMissing when the `gguf` package is not installed."""
+def write(subject: BenchModel, dtype: str, path: Path) -> None:
+    """Write the file. Raises PeerMissing if the `gguf` package is not installed."""
     try:
         import gguf
     except ModuleNotFoundError:
@@ -70,8 +70,8 @@ def write(subject: Subject, dtype: str, path: Path) -> None:
     writer.close()
 
 
-def entries(subject: Subject) -> Iterator[Entry]:
-    """Every tensor of the file but the rotary factors, in the order of the layers."""
+def entries(subject: BenchModel) -> Iterator[Entry]:
+    """Yield every tensor of the file but the rotary factors, in layer order."""
     config, checkpoint = subject.config, subject.checkpoint
     yield Entry("token_embd.weight", "model.embed_tokens.weight")
     for i in range(config.n_layers):
@@ -87,7 +87,7 @@ def entries(subject: Subject) -> Iterator[Entry]:
 
 
 def rope_factors(config: ModelConfig) -> npt.NDArray[np.float32] | None:
-    """(head_dim / 2,): plain rotary frequencies over the model's own, None when they are equal."""
+    """Return plain rotary frequencies over the model's own (head_dim / 2,); None if equal."""
     exponents = np.arange(0, config.head_dim, 2) / config.head_dim
     plain = config.rope.theta**-exponents
     factors = plain / config.rope.inv_freq(config.head_dim)
@@ -95,7 +95,7 @@ def rope_factors(config: ModelConfig) -> npt.NDArray[np.float32] | None:
 
 
 def interleaved(rows: npt.NDArray[Any], heads: int) -> npt.NDArray[Any]:
-    """Rows of each head in the order 0, d/2, 1, d/2 + 1 … instead of 0, 1 … d/2, d/2 + 1 …"""
+    """Return the rows of each head in the order 0, d/2, 1, d/2 + 1, …"""
     by_half = rows.reshape(heads, 2, -1, *rows.shape[1:])
     return np.ascontiguousarray(by_half.swapaxes(1, 2)).reshape(rows.shape)
 
@@ -111,14 +111,14 @@ def _write_header(writer: Any, config: ModelConfig, context: int) -> None:
     writer.add_value_length(config.head_dim)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_rope_freq_base(config.rope.theta)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_layer_norm_rms_eps(config.norm_eps)
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("no_vocab")
 
 
 def _kind(gguf: Any, dtype: str, entry: Entry, shape: tuple[int, ...]) -> Any:
-    """Embedding and output matrices as our format keeps them; vectors in float32; rows that are no
-    whole number of blocks in float16, as llama.cpp has them."""
+    """Return the GGUF type of a tensor: vectors float32, rows that are not whole blocks float16 (as
+    in llama.cpp), the rest as our format stores them."""
     types = gguf.GGMLQuantizationType
     if len(shape) == 1:
         return types.F32
@@ -129,7 +129,7 @@ def _kind(gguf: Any, dtype: str, entry: Entry, shape: tuple[int, ...]) -> Any:
     return types[name]
 
 
-def _data(gguf: Any, subject: Subject, entry: Entry, kind: Any) -> npt.NDArray[Any]:
+def _data(gguf: Any, subject: BenchModel, entry: Entry, kind: Any) -> npt.NDArray[Any]:
     data = subject.checkpoint.read_f32(entry.source)
     if entry.heads:
         data = interleaved(data, entry.heads)

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from gpu.bench.subject import Subject
+from gpu.bench.subject import BenchModel
 from gpu.checkpoint.files import WEIGHTS
 from gpu.checkpoint.reader import NOT_PARAMETERS
 from gpu.config import ModelConfig, RopeConfig
 
 DTYPES = {"f32": "F32"}
-"""How safetensors names what weights are stored in; all that is not here is stored in float16, the
-nearest that transformers computes with."""
+"""safetensors' names of weight formats. Others are stored in float16, the nearest format that
+transformers computes with."""
 ROWS_BYTES = 64 << 20
-"""About how much of a matrix is in memory at a time."""
+"""Approximate bytes of a matrix in memory at a time."""
 
 
-def write(subject: Subject, dtype: str, folder: Path) -> None:
-    """Raises ModelError when a weight is too large for float16."""
+def write(subject: BenchModel, dtype: str, folder: Path) -> None:
+    """Write the folder. Raises ModelError if a weight is too large for float16."""
     config = as_json(subject.config)
     (folder / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
     checkpoint = subject.checkpoint
@@ -48,7 +48,7 @@ def write(subject: Subject, dtype: str, folder: Path) -> None:
 
 
 def as_json(config: ModelConfig) -> dict[str, Any]:
-    """config.json in the words that every version of transformers understands."""
+    """Return config.json with keys that every version of transformers reads."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": config.model_type,
@@ -60,7 +60,7 @@ def as_json(config: ModelConfig) -> dict[str, Any]:
         "intermediate_size": config.intermediate_size,
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.context,
-        "rms_norm_eps": config.rms_norm_eps,
+        "rms_norm_eps": config.norm_eps,
         "tie_word_embeddings": config.tie_embeddings,
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from gpu.bench.peers import gguf_file
 from gpu.bench.peers.peer import ChildPeer
-from gpu.bench.subject import Subject
+from gpu.bench.subject import BenchModel
 
 
-def start(subject: Subject, dtype: str, context: int, python: str | None) -> ChildPeer:
-    """All layers on its GPU backend if it was built with one; `device` says which it used."""
+def start(subject: BenchModel, dtype: str, context: int, python: str | None) -> ChildPeer:
+    """Start with all layers on its GPU backend if it was built with one; `device` names it."""
     folder = tempfile.TemporaryDirectory(prefix="tokenglass-gguf-")
     path = Path(folder.name) / "model.gguf"
     gguf_file.write(subject, dtype, path)

@@ -1,8 +1,8 @@
-"""A model as an ONNX graph, as onnxruntime's GPU providers run it fastest.
+"""A model as an ONNX graph, in the form that onnxruntime's GPU providers run fastest.
 
 The graph is the one that onnxruntime-genai's builder makes for its WebGPU provider: fused
-(com.microsoft) operators for the norms, and for rotary positions with attention over a cache that
-is an input and an output; quantised products as MatMulNBits.
+(com.microsoft) operators for the norms, and for RoPE with attention over a cache that is an input
+and an output; quantised matmuls as MatMulNBits.
 
     input_ids (1, n) int64, seqlens_k (1,) int32: tokens so far - 1, total_sequence_length () int32,
     past_key_values.I.key and .value (1, n_kv_heads, past, head_dim)
@@ -18,22 +18,24 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.bench.peers.peer import PeerMissing
-from gpu.bench.subject import Subject
+from gpu.bench.subject import BenchModel
 from gpu.config import ModelConfig
 
 BLOCK = 32
 BITS = {"q8": 8, "q4": 4}
 OPSETS = {"": 21, "com.microsoft": 1}
 IR_VERSION = 10
-INT8_PRODUCTS = 4
-"""MatMulNBits' accuracy_level: quantise activations too, where the device has integer products."""
+INT8_ACCURACY = 4
+"""MatMulNBits' accuracy_level: quantise activations where integer dot products exist."""
 
 Array = npt.NDArray[Any]
 
 
-def write(subject: Subject, dtype: str, path: Path, context: int, last_only: bool = True) -> None:
-    """The graph at `path`, its weights beside it in `path`.data. Raises PeerMissing when the `onnx`
-    package is not installed or the model has what the graph does not."""
+def write(
+    subject: BenchModel, dtype: str, path: Path, context: int, last_only: bool = True
+) -> None:
+    """Write the graph to `path` and its weights to `path`.data. Raises PeerMissing if the `onnx`
+    package is not installed or the graph does not support the model."""
     try:
         import onnx
     except ModuleNotFoundError:
@@ -47,8 +49,11 @@ def write(subject: Subject, dtype: str, path: Path, context: int, last_only: boo
 
 
 def quantised(weight: Array, bits: int) -> tuple[Array, Array]:
-    """Rows of weight (n, k) in blocks of 32: (n, blocks, 32 · bits / 8) uint8 around a middle of
-    2^(bits - 1), the first of two in the low half, and float32 scales (n, blocks)."""
+    """Quantise weight (n, k) in blocks of 32.
+
+    Returns (n, blocks, 32 · bits / 8) uint8 with zero point 2^(bits - 1), the first of two 4-bit
+    numbers in the low half, and float32 scales (n, blocks).
+    """
     n, k = weight.shape
     blocks = np.pad(weight, ((0, 0), (0, -k % BLOCK))).reshape(n, -1, BLOCK)
     middle = 1 << (bits - 1)
@@ -62,7 +67,7 @@ def quantised(weight: Array, bits: int) -> tuple[Array, Array]:
 
 
 class _Graph:
-    """Collects nodes; weights go to the data file as they come."""
+    """Builder of the graph; writes weights to the data file as they are added."""
 
     def __init__(self, onnx: Any, dtype: str, data: Any) -> None:
         self.onnx = onnx
@@ -83,7 +88,7 @@ class _Graph:
         self.outputs.append(self.onnx.helper.make_tensor_value_info(name, self.kind, shape))
 
     def node(self, op: str, inputs: list[str], outputs: list[str], **attributes: Any) -> str:
-        """Append an operator; gives its first output. `domain` is an attribute."""
+        """Append an operator and return its first output. `domain` is an attribute."""
         made = self.onnx.helper.make_node(op, inputs, outputs, name=outputs[0], **attributes)
         self._nodes.append(made)
         return outputs[0]
@@ -105,8 +110,8 @@ class _Graph:
         self._weights.append(proto)
         return name
 
-    def product(self, x: str, weight: Array, name: str) -> str:
-        """x · weightᵀ for weight (n, k), stored as the model's dtype says."""
+    def matmul(self, x: str, weight: Array, name: str) -> str:
+        """Append x · weightᵀ for weight (n, k), stored in the model's dtype."""
         bits = BITS.get(self.dtype)
         if bits is None:
             stored = self.weight(f"{name}.weight", weight.T.astype(self.number))
@@ -125,7 +130,7 @@ class _Graph:
             K=weight.shape[1],
             bits=bits,
             block_size=BLOCK,
-            accuracy_level=INT8_PRODUCTS,
+            accuracy_level=INT8_ACCURACY,
         )
 
     def model(self) -> Any:
@@ -137,7 +142,7 @@ class _Graph:
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
 
 
-def _record(graph: _Graph, subject: Subject, context: int, last_only: bool) -> None:
+def _record(graph: _Graph, subject: BenchModel, context: int, last_only: bool) -> None:
     config, read = subject.config, subject.checkpoint.read_f32
     types = graph.onnx.TensorProto
     ids = graph.input("input_ids", types.INT64, 1, "n")
@@ -157,24 +162,24 @@ def _record(graph: _Graph, subject: Subject, context: int, last_only: bool) -> N
     if last_only:
         last = graph.weight("last", np.array([-1], np.int64))
         normed = graph.node("Gather", [normed, last], ["last_row"], axis=1)
-    graph.product(normed, embedding if config.tie_embeddings else read("lm_head.weight"), "logits")
+    graph.matmul(normed, embedding if config.tie_embeddings else read("lm_head.weight"), "logits")
     graph.output("logits", 1, "rows", config.vocab_size)
 
 
 def _rotations(graph: _Graph, config: ModelConfig, context: int) -> None:
-    """Tables (context, head_dim / 2) of cosine and sine."""
+    """Add tables (context, head_dim / 2) of cosine and sine."""
     angles = np.outer(np.arange(context), config.rope.inv_freq(config.head_dim))
     graph.weight("cos_cache", np.cos(angles).astype(graph.number))
     graph.weight("sin_cache", np.sin(angles).astype(graph.number))
 
 
 def _norm(
-    graph: _Graph, subject: Subject, source: str, x: str, update: str | None
+    graph: _Graph, subject: BenchModel, source: str, x: str, update: str | None
 ) -> tuple[str, str]:
-    """The residual stream with `update` added, and its RMSNorm."""
+    """Append the residual stream plus `update`, and its RMSNorm."""
     gain = subject.checkpoint.read_f32(f"{source}.weight")
     weight = graph.weight(f"{source}.weight", gain.astype(graph.number))
-    epsilon = subject.config.rms_norm_eps
+    epsilon = subject.config.norm_eps
     if update is None:
         normed = graph.node("SimplifiedLayerNormalization", [x, weight], [source], epsilon=epsilon)
         return x, normed
@@ -189,19 +194,19 @@ def _norm(
     return outputs[3], source
 
 
-def _attention(graph: _Graph, subject: Subject, i: int, x: str) -> str:
+def _attention(graph: _Graph, subject: BenchModel, i: int, x: str) -> str:
     config, read, name = subject.config, subject.checkpoint.read_f32, f"model.layers.{i}.self_attn"
     parts = [read(f"{name}.{p}_proj.weight") for p in "qkv"]
-    qkv = graph.product(x, np.concatenate(parts), f"{name}.qkv")
+    qkv = graph.matmul(x, np.concatenate(parts), f"{name}.qkv")
     cached = (1, config.n_kv_heads, "past", config.head_dim)
     past = [graph.input(f"past_key_values.{i}.{p}", graph.kind, *cached) for p in ("key", "value")]
     present = [f"present.{i}.{p}" for p in ("key", "value")]
     for output in present:
         graph.output(output, 1, config.n_kv_heads, "total", config.head_dim)
-    attended = graph.node(
+    attn_out = graph.node(
         "GroupQueryAttention",
         [qkv, "", "", *past, "seqlens_k", "total_sequence_length", "cos_cache", "sin_cache"],
-        [f"{name}.attended", *present],
+        [f"{name}.attn_out", *present],
         domain="com.microsoft",
         num_heads=config.n_heads,
         kv_num_heads=config.n_kv_heads,
@@ -209,14 +214,14 @@ def _attention(graph: _Graph, subject: Subject, i: int, x: str) -> str:
         do_rotary=1,
         rotary_interleaved=0,
     )
-    return graph.product(attended, read(f"{name}.o_proj.weight"), f"{name}.out")
+    return graph.matmul(attn_out, read(f"{name}.o_proj.weight"), f"{name}.out")
 
 
-def _mlp(graph: _Graph, subject: Subject, i: int, x: str) -> str:
+def _mlp(graph: _Graph, subject: BenchModel, i: int, x: str) -> str:
     read, name = subject.checkpoint.read_f32, f"model.layers.{i}.mlp"
-    gate = graph.product(x, read(f"{name}.gate_proj.weight"), f"{name}.gate")
-    up = graph.product(x, read(f"{name}.up_proj.weight"), f"{name}.up")
+    gate = graph.matmul(x, read(f"{name}.gate_proj.weight"), f"{name}.gate")
+    up = graph.matmul(x, read(f"{name}.up_proj.weight"), f"{name}.up")
     sigmoid = graph.node("Sigmoid", [gate], [f"{name}.sigmoid"])
     activated = graph.node("Mul", [gate, sigmoid], [f"{name}.silu"])
-    gated = graph.node("Mul", [activated, up], [f"{name}.gated"])
-    return graph.product(gated, read(f"{name}.down_proj.weight"), f"{name}.down")
+    ffn_hidden = graph.node("Mul", [activated, up], [f"{name}.ffn_hidden"])
+    return graph.matmul(ffn_hidden, read(f"{name}.down_proj.weight"), f"{name}.down")

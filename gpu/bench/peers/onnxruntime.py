@@ -7,11 +7,11 @@ from pathlib import Path
 
 from gpu.bench.peers import onnx_file
 from gpu.bench.peers.peer import ChildPeer
-from gpu.bench.subject import Subject
+from gpu.bench.subject import BenchModel
 
 
-def start(subject: Subject, dtype: str, context: int, python: str | None) -> ChildPeer:
-    """Refuses a silent fall-back to the CPU."""
+def start(subject: BenchModel, dtype: str, context: int, python: str | None) -> ChildPeer:
+    """Start the peer; refuses a silent fallback to the CPU."""
     folder = tempfile.TemporaryDirectory(prefix="tokenglass-onnx-")
     path = Path(folder.name) / "model.onnx"
     onnx_file.write(subject, dtype, path, context)

@@ -1,8 +1,8 @@
-"""What a peer is, and how one that lives in a process of its own is talked to.
+"""Peers: other engines in the benchmark, and the protocol of those in a child process.
 
-Each child script stands alone: it may be run by another Python that has only the peer and NumPy.
-It answers one JSON object a line: first `{"device": …}` when its model is loaded, or
-`{"missing": reason}`; then, for each request `{"prompt": [id, …], "tokens": n}`,
+Each child script is standalone: another Python with only the peer and NumPy can run it. It prints
+one JSON object per line: first `{"device": …}` when its model is loaded, or `{"missing": reason}`;
+then, for each request `{"prompt": [id, …], "tokens": n}`,
 `{"prefill_s": …, "decode_s": …}`, and for `{"logits": [id, …]}` the logits after every token.
 """
 
@@ -21,11 +21,11 @@ from gpu.errors import EngineError
 
 
 class PeerMissing(EngineError):
-    """The peer cannot run here; the message says what to do about it."""
+    """The peer cannot run here; the message says what to install."""
 
 
 class Peer(Protocol):
-    """A contestant that is another engine. `device`: what it says it runs on."""
+    """A contestant that is another engine. `device`: the device it reports."""
 
     name: str
     figures: Figures
@@ -37,7 +37,7 @@ class Peer(Protocol):
 
 
 class ChildPeer:
-    """A peer run by a child script on model files in `folder`, which it deletes when closed."""
+    """A peer in a child process, on model files in `folder`; `close` deletes them."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ChildPeer:
         self.figures.decode_tok_s.append(n_tokens / took["decode_s"])
 
     def logits(self, ids: list[int]) -> list[list[float]]:
-        """(len(ids), vocab_size): after every token. To check that it runs the same model."""
+        """Return logits (len(ids), vocab_size) after every token, to check the model."""
         found: list[list[float]] = self._ask({"logits": ids})["logits"]
         return found
 
@@ -85,7 +85,7 @@ class ChildPeer:
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._child.stdin
-        with suppress(BrokenPipeError):  # the lack of an answer will say more
+        with suppress(BrokenPipeError):  # the missing answer is reported below
             self._child.stdin.write(json.dumps(request) + "\n")
             self._child.stdin.flush()
         return self._answer()

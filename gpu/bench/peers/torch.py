@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from gpu.bench.contestants import RunnerContestant
 from gpu.bench.peers.peer import Peer, PeerMissing
-from gpu.bench.subject import Subject
+from gpu.bench.subject import BenchModel
 from gpu.checkpoint.packing import FORMATS
-from gpu.kv.blocks import block_bytes, blocks_for, fit
+from gpu.kv.blocks import block_bytes, blocks_for, fit_kv_cache
 from gpu.runner import Runner
 
 
 class TorchPeer(RunnerContestant):
-    """Runs in this process: it implements the engine's own runner protocol."""
+    """PyTorch in this process, through the engine's own runner protocol."""
 
     def __init__(self, runner: Runner) -> None:
         super().__init__("torch", runner)
@@ -21,8 +21,8 @@ class TorchPeer(RunnerContestant):
         self.runner.close()
 
 
-def start(subject: Subject, dtype: str, context: int, python: str | None) -> Peer:
-    """Weights rounded as `dtype` says, arithmetic in float32."""
+def start(subject: BenchModel, dtype: str, context: int, python: str | None) -> Peer:
+    """Start with weights rounded to `dtype` and arithmetic in float32."""
     try:
         from gpu.pytorch.llama import TorchLlama
         from gpu.pytorch.runner import TorchRunner
@@ -30,6 +30,6 @@ def start(subject: Subject, dtype: str, context: int, python: str | None) -> Pee
         raise PeerMissing("not installed (pip install torch)") from None
     config, kv = subject.config, FORMATS[dtype].kv
     budget = blocks_for(context) * block_bytes(config, kv)
-    shape = fit(config, kv, 1, context=context, budget_bytes=budget)
+    shape = fit_kv_cache(config, kv, 1, context=context, kv_memory_bytes=budget)
     model = TorchLlama(config, subject.checkpoint, dtype, kv, shape.n_blocks, shape.context)
     return TorchPeer(TorchRunner(model, shape, kv, n_slots=1))

@@ -1,5 +1,5 @@
-"""Hugging Face transformers, in PyTorch on CUDA where there is one and else on the CPU: as it is,
-and with its decode step compiled."""
+"""Hugging Face transformers in PyTorch, on CUDA if available, else on the CPU: eager, and with a
+compiled decode step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from gpu.bench.peers import hf_folder
 from gpu.bench.peers.peer import ChildPeer
-from gpu.bench.subject import Subject
+from gpu.bench.subject import BenchModel
 
 
 def _start(
-    mode: str, name: str, subject: Subject, dtype: str, context: int, python: str | None
+    mode: str, name: str, subject: BenchModel, dtype: str, context: int, python: str | None
 ) -> ChildPeer:
     folder = tempfile.TemporaryDirectory(prefix="tokenglass-transformers-")
     hf_folder.write(subject, dtype, Path(folder.name))

@@ -1,13 +1,13 @@
-// out = how many times every chain of an invocation was multiplied and added to, if factors are 1.
+// out = number of multiply-adds in every chain of an invocation, if factors are 1.
 //
-// What a device can compute at most: twelve independent chains of fused multiply-adds a lane,
-// enough to hide the latency of each, with everything in registers. The factors are read, so no
-// compiler knows that they are 1, and the chains begin at different numbers, so none is left out as
-// a copy.
+// Measures peak float32 throughput: twelve independent chains of fused multiply-adds per lane,
+// enough to hide their latency, all in registers. The factors are read from memory so that no
+// compiler knows they are 1; the chains start at different numbers so that none is removed as a
+// copy.
 //
 // factors  [2]: x ← x · factors[0] + factors[1]
-// out      [invocations] sum of the chains, less what they began with
-override ROUNDS: u32; // of 16 multiply-adds on each of 12 chains
+// out      [invocations] sum of the chains minus their initial values
+override ROUNDS: u32; // each of 16 multiply-adds on 12 chains
 override WORKGROUP: u32;
 
 struct Chains {

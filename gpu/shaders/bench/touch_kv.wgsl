@@ -1,16 +1,16 @@
-// out = something that depends on every byte of the keys and values of one sequence.
+// out = a value that depends on every byte of the keys and values of one sequence.
 //
-// What attention must at least do: read them all once. The benchmark's floor stands it in for
-// attention. Invocation i adds up the words of the vec4s i, i + stride, i + 2·stride … of the
-// sequence's blocks, so neighbours read neighbouring vec4s; keys may take more of them than values.
+// Reads them all once, the least that attention must do; replaces attention in the benchmark's
+// floor. Invocation i adds the words of the vec4s i, i + stride, i + 2·stride … of the sequence's
+// blocks, so neighbours read neighbouring vec4s. Keys may have more vec4s than values.
 //
-// q               [any] read so that this waits for the product before it, as attention does
+// q               [any] read so that this waits for the matmul before it, as attention does
 // k_pool, v_pool  [block][KEY_VEC4S], [block][VALUE_VEC4S] vec4 of words
 // block_tables    [slot][MAX_BLOCKS]
 // out             [invocations]
 // use: step
-override KEY_VEC4S: u32;   // of keys in one block, all heads
-override VALUE_VEC4S: u32; // of values; no more than of keys
+override KEY_VEC4S: u32;   // vec4s of keys in one block, all heads
+override VALUE_VEC4S: u32; // vec4s of values, at most KEY_VEC4S
 override MAX_BLOCKS: u32;
 override BLOCK_TOKENS: u32;
 override GROUPS: u32; // workgroups
@@ -35,6 +35,6 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
       sum += v_pool[block_tables[table + i / VALUE_VEC4S] * VALUE_VEC4S + i % VALUE_VEC4S];
     }
   }
-  // Few bits, so that no float that comes of them slows the products down.
+  // Few bits: a denormal or NaN would slow the next matmul down.
   out[id.x] = q[0] + f32((sum.x + sum.y + sum.z + sum.w) & 255u);
 }

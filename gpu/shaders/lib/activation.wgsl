@@ -1,12 +1,12 @@
-// What an MLP does to each number between its products.
+// Activation function of an MLP.
 override ACTIVATION: u32 = 0u; // 0 none, 1 silu, 2 gelu_tanh, 3 gelu
 
 const ROOT_2_OVER_PI = 0.7978845608028654;
 
 fn silu(v: f32) -> f32 { return v / (1.0 + exp(-v)); }
 
-// v / 2 · (1 + tanh(√(2/π) (v + 0.044715 v³))) (Hendrycks & Gimpel 2016), as v · sigmoid of twice
-// that: nothing cancels.
+// v / 2 · (1 + tanh(√(2/π) (v + 0.044715 v³))) (Hendrycks & Gimpel 2016), written as v · sigmoid of
+// twice the argument, which has no cancellation.
 fn gelu_tanh(v: f32) -> f32 {
   return v / (1.0 + exp(-2.0 * ROOT_2_OVER_PI * (v + 0.044715 * v * v * v)));
 }

@@ -1,36 +1,39 @@
-// One round of attention.wgsl: 4 · LANES keys for QUERIES queries. A lane scores four keys, then
-// adds values for one chunk of dimensions, of every PARTS-th four keys. Arrays are nested in
-// fours, as the loops over them are, so that drivers unroll the loops and keep the arrays in
-// registers.
-// use: four
+// One KV tile of attention.wgsl: KV_TILE = 4 · LANES keys for QUERIES queries.
+//
+// A lane scores four keys, then adds the values of every VALUE_GROUPS-th quad of keys for one chunk
+// of dimensions. Arrays are nested by quads, as the loops are, so that drivers unroll the loops and
+// keep the arrays in registers.
+// use: quad
 
-struct Run { // rows of one sequence
+struct SequenceRows { // consecutive rows of one sequence
   first: u32, // row
   n: u32,
   last: u32,  // largest position
   least: u32, // smallest position
-  table: u32, // where the sequence's entries begin in block_tables
+  table: u32, // offset of the sequence in block_tables
   head: u32,  // first head
   n_heads: u32,
   kv_head: u32,
 }
 
-struct Sums { // of a split so far, for this lane's chunk of dimensions
-  tops: array<array<f32, 4>, FOURS>,
-  sums: array<array<f32, 4>, FOURS>,
-  weighted: array<array<f32, 4>, FOURS>, // see State
-  values: array<array<Numbers, 4>, FOURS>,
+struct Sums { // running sums of a split, for this lane's chunk of dimensions
+  maxima: array<array<f32, 4>, QUERY_QUADS>,
+  sums: array<array<f32, 4>, QUERY_QUADS>,
+  weighted: array<array<f32, 4>, QUERY_QUADS>, // see State
+  values: array<array<Numbers, 4>, QUERY_QUADS>,
 }
 
-// Where the key of a position begins in the pools.
-fn key_at(run: Run, position: u32) -> u32 {
+// Offset of a position's key (and value) in the pools.
+fn key_at(run: SequenceRows, position: u32) -> u32 {
   let block = block_tables[run.table + position / BLOCK_TOKENS];
   return cached_at(block, position, run.kv_head, CHUNKS);
 }
 
-fn score_keys(run: Run, key: u32, at: ptr<function, Places>) -> array<array<vec4f, 4>, FOURS> {
-  var scores = array<array<vec4f, 4>, FOURS>();
-  for (var f = 0u; f < FOURS; f++) {
+fn score_keys(
+  run: SequenceRows, key: u32, at: ptr<function, QueryOffsets>,
+) -> array<array<vec4f, 4>, QUERY_QUADS> {
+  var scores = array<array<vec4f, 4>, QUERY_QUADS>();
+  for (var f = 0u; f < QUERY_QUADS; f++) {
     for (var j = 0u; j < 4u; j++) { scores[f][j] = vec4f(); }
   }
   let k_at = key_at(run, min(key, run.last / 4u * 4u));
@@ -38,8 +41,8 @@ fn score_keys(run: Run, key: u32, at: ptr<function, Places>) -> array<array<vec4
     var k = array<Numbers, 4>();
     for (var i = 0u; i < 4u; i++) { k[i] = key_numbers(k_at + i * CHUNKS + c); }
     for (var v = 0u; v < CACHED_VEC4S; v++) {
-      for (var f = 0u; f < FOURS; f++) {
-        var queries = four_queries(at, f, c * CACHED_VEC4S + v);
+      for (var f = 0u; f < QUERY_QUADS; f++) {
+        var queries = quad_queries(at, f, c * CACHED_VEC4S + v);
         for (var j = 0u; j < 4u; j++) {
           let s = scores[f][j];
           scores[f][j] = vec4f(
@@ -52,71 +55,71 @@ fn score_keys(run: Run, key: u32, at: ptr<function, Places>) -> array<array<vec4
   return scores;
 }
 
-// Which of four keys a query sees that has `n` keys up to its own position.
-fn seen(keys: vec4u, n: u32) -> vec4<bool> {
+// Which of four keys a query sees whose own position is n − 1.
+fn visible(keys: vec4u, n: u32) -> vec4<bool> {
   if (WINDOW == 0u) { return keys < vec4u(n); }
   return (keys < vec4u(n)) & (keys + WINDOW >= vec4u(n));
 }
 
-// Scores this lane's keys, leaves their shares, moves the tops.
-fn weigh_round(run: Run, first: u32, lane: u32, at: ptr<function, Places>,
-               n_keys: ptr<function, Keys>,
+// Scores this lane's keys, stores their weights in `probs`, updates the maxima.
+fn score_kv_tile(run: SequenceRows, first: u32, lane: u32, at: ptr<function, QueryOffsets>,
+               n_keys: ptr<function, KeyCounts>,
                before: ptr<function, Sums>) {
   let key = first + 4u * lane;
   let keys = vec4u(key, key + 1u, key + 2u, key + 3u);
   var scores = score_keys(run, key, at);
-  for (var f = 0u; f < FOURS; f++) {
+  for (var f = 0u; f < QUERY_QUADS; f++) {
     for (var j = 0u; j < 4u; j++) {
-      let s = select(vec4f(LOWEST), soft_capped(scores[f][j] * SCALE), seen(keys, (*n_keys)[f][j]));
+      let s = select(vec4f(LOWEST), soft_cap(scores[f][j] * SCALE), visible(keys, (*n_keys)[f][j]));
       scores[f][j] = s;
-      leave_top(f * 4u + j, lane, max(max(s.x, s.y), max(s.z, s.w)));
+      store_maximum(f * 4u + j, lane, max(max(s.x, s.y), max(s.z, s.w)));
     }
   }
   workgroupBarrier();
-  gather_tops(lane);
-  for (var f = 0u; f < FOURS; f++) {
-    let tops = four_tops(f, lane);
+  reduce_maxima(lane);
+  for (var f = 0u; f < QUERY_QUADS; f++) {
+    let maxima = quad_maxima(f, lane);
     for (var j = 0u; j < 4u; j++) {
-      let top = max((*before).tops[f][j], tops[j]);
-      lower(before, f, j, top);
+      let top = max((*before).maxima[f][j], maxima[j]);
+      rescale(before, f, j, top);
       let below = scores[f][j] - top;
       var share = exp2(below);
-      // A query may see no key of a round, and then all are as good as the best.
-      if (WINDOW > 0u) { share = select(vec4f(), share, seen(keys, (*n_keys)[f][j])); }
+      // A query may see no key of a tile; then all differences are 0 and weights would be 1.
+      if (WINDOW > 0u) { share = select(vec4f(), share, visible(keys, (*n_keys)[f][j])); }
       let place = (f * 4u + j) * LANES + lane;
-      shares[place] = sixteen_of(share);
+      probs[place] = load16_of(share);
       if (CAPTURE) { terms[place] = dot_add(share, below, 0.0); }
     }
   }
   workgroupBarrier();
 }
 
-// Makes a query's sums those for a larger maximum.
-fn lower(all: ptr<function, Sums>, f: u32, j: u32, top: f32) {
-  let state = State((*all).tops[f][j], (*all).sums[f][j], (*all).weighted[f][j]);
-  let factor = shrink(state.maximum - top);
-  let now = lowered(state, top);
-  (*all).tops[f][j] = top;
+// Rescales a query's sums to a larger maximum.
+fn rescale(all: ptr<function, Sums>, f: u32, j: u32, top: f32) {
+  let state = State((*all).maxima[f][j], (*all).sums[f][j], (*all).weighted[f][j]);
+  let factor = rescale_factor(state.maximum - top);
+  let now = rescaled(state, top);
+  (*all).maxima[f][j] = top;
   (*all).sums[f][j] = now.sum;
   if (CAPTURE) { (*all).weighted[f][j] = now.weighted; }
   for (var v = 0u; v < CACHED_VEC4S; v++) { (*all).values[f][j][v] *= factor; }
 }
 
-// Adds a round's values.
-fn add_round(run: Run, first: u32, lane: u32, to: ptr<function, Sums>) {
+// Adds the weighted values of a tile.
+fn add_kv_tile(run: SequenceRows, first: u32, lane: u32, to: ptr<function, Sums>) {
   let chunk = lane % CHUNKS;
-  let part = min(lane / CHUNKS, PARTS - 1u);
-  for (var some = 0u; some < LANES && first + 4u * some <= run.last; some += PARTS) {
+  let part = min(lane / CHUNKS, VALUE_GROUPS - 1u);
+  for (var some = 0u; some < LANES && first + 4u * some <= run.last; some += VALUE_GROUPS) {
     let quad = some + part;
     let key = min(first + 4u * quad, run.last / 4u * 4u);
     let v_at = key_at(run, key) + chunk;
     var x = array<Numbers, 4>();
     for (var i = 0u; i < 4u; i++) {
-      // A key that is not there has no share, but what lies in its place may not be a number.
+      // Past the last key weights are 0, but memory there may hold NaN.
       x[i] = value_numbers(v_at + min(i, run.last - key) * CHUNKS);
     }
-    for (var f = 0u; f < FOURS; f++) {
-      var four = four_shares(f, quad, lane);
+    for (var f = 0u; f < QUERY_QUADS; f++) {
+      var four = quad_probs(f, quad, lane);
       for (var j = 0u; j < 4u; j++) {
         let p = four[j];
         (*to).sums[f][j] += p.x + p.y + p.z + p.w;

@@ -1,41 +1,43 @@
-// The columns of a tile of a product: where their rows of the weight lie, and the grids of a block.
+// Columns of a matmul tile: addresses of their weight rows, and the scales and mins of a block.
 //
 // weight  [N] rows of one shard, see lib/weights.wgsl
 //
-// The shader that uses this says which row of the weight a column is: `weight_row`. Columns that
-// follow each other are rows that do, from a multiple of ABREAST on.
+// The shader that uses this defines `weight_row(column)`. Consecutive columns are consecutive rows,
+// starting at a multiple of INTERLEAVE.
 // use: weights
 // prelude: const TILE_N
 override N: u32;
 
-var<private> packed_at: array<Place, TILE_N>; // where the blocks of the columns begin
-var<private> grid_at: array<Place, TILE_N>;   // and their grids
-var<private> sides: array<u32, TILE_N>;       // which they are of the rows that lie abreast
-var<private> grid: array<vec2f, TILE_N>;      // what `load_grids` loaded
+var<private> packed_at: array<WeightAddress, TILE_N>; // blocks of each column
+var<private> scales_begin: array<WeightAddress, TILE_N>; // scales of each column
+var<private> interleaved_rows: array<u32, TILE_N>; // index of each row among the interleaved rows
+var<private> scale_min: array<vec2f, TILE_N>; // set by `load_scales`
 
-// Columns from `first_n` on, a multiple of TILE_N; those past the edge repeat the last one, with
-// grids that may be another's.
+// Starts at column `first_n`, a multiple of TILE_N. Columns past the edge repeat the last one, with
+// scales that may be of another column.
 fn begin_columns(first_n: u32) {
   for (var j = 0u; j < TILE_N; j++) {
     let row = weight_row(min(first_n + j, N - 1u));
     packed_at[j] = blocks_at(row);
-    grid_at[j] = grids_at(row);
-    // By the column drivers know the lowest bits of it, and so the word of a load, beforehand.
-    sides[j] = select(row % ABREAST, first_n % ABREAST + j, ABREAST % TILE_N == 0u);
+    scales_begin[j] = scales_at(row);
+    // Computed from the column, so that drivers know its low bits (the word of a load) statically.
+    let by_column = first_n % INTERLEAVE + j;
+    interleaved_rows[j] = select(row % INTERLEAVE, by_column, INTERLEAVE % TILE_N == 0u);
   }
 }
 
-// Where the columns lie abreast, so do their grids, and one load has those of several.
-fn load_grids(block: u32) {
-  if (GRIDS_PACKED == 0u) { return; }
+// Loads the scales of a block. If all columns are interleaved rows, one load holds several scales.
+fn load_scales(block: u32) {
+  if (SCALES_PER_LOAD == 0u) { return; }
   var loaded = vec4u();
   for (var j = 0u; j < TILE_N; j++) {
-    let index = grid_index(block, sides[j]);
-    if (ABREAST % TILE_N == 0u) {
-      if (j % LOAD_GRIDS == 0u) { loaded = load_at(grid_at[j], to_grid(index)); }
-      grid[j] = grid_of(loaded[grid_word(index)], index);
+    let index = scale_index(block, interleaved_rows[j]);
+    if (INTERLEAVE % TILE_N == 0u) {
+      if (j % SCALES_DIVISOR == 0u) { loaded = load_at(scales_begin[j], scale_offset(index)); }
+      scale_min[j] = scale_min_of(loaded[scale_word(index)], index);
     } else {
-      grid[j] = grid_of(word_at(grid_at[j], to_grid(index), grid_word(index)), index);
+      let word = word_at(scales_begin[j], scale_offset(index), scale_word(index));
+      scale_min[j] = scale_min_of(word, index);
     }
   }
 }

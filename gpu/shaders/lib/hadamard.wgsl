@@ -1,18 +1,18 @@
-// The rotation of a head (gpu/reference/kv.py, `rotation`), in workgroup memory: signs, then for
-// every SPAN numbers Hadamard's matrix over √SPAN by butterflies. Its inverse is the same two steps
-// the other way round. Called by every lane; `numbers` may be read by all after it.
-// HEAD_DIM and LANES are the shader's.
-override SPAN: u32; // a power of two that divides HEAD_DIM
-override ONE_OF_SPAN: f32; // 1 / √SPAN
+// Hadamard rotation of a head in workgroup memory (gpu/reference/kv.py, `hadamard_matrix`): signs,
+// then for every HADAMARD_SIZE numbers the Hadamard matrix over √HADAMARD_SIZE, as butterflies. The
+// inverse does both in reverse. All lanes call it; `numbers` may be read by all lanes afterwards.
+// The shader defines HEAD_DIM and LANES.
+override HADAMARD_SIZE: u32; // a power of two that divides HEAD_DIM
+override HADAMARD_SCALE: f32; // 1 / √HADAMARD_SIZE
 
 fn sign_of(d: u32) -> f32 {
-  let within = d % SPAN;
+  let within = d % HADAMARD_SIZE;
   let pairs = within & (within >> 1u) & 0x55555555u;
   return select(1.0, -1.0, countOneBits(pairs) % 2u == 1u);
 }
 
-fn hadamard(lane: u32) {
-  for (var stride = 1u; stride < SPAN; stride *= 2u) {
+fn fwht(lane: u32) {
+  for (var stride = 1u; stride < HADAMARD_SIZE; stride *= 2u) {
     workgroupBarrier();
     for (var pair = lane; pair < HEAD_DIM / 2u; pair += LANES) {
       let low = pair / stride * 2u * stride + pair % stride;
@@ -25,15 +25,15 @@ fn hadamard(lane: u32) {
   workgroupBarrier();
 }
 
-fn rotated(lane: u32) {
+fn forward_hadamard(lane: u32) {
   for (var d = lane; d < HEAD_DIM; d += LANES) { numbers[d] *= sign_of(d); }
-  hadamard(lane);
-  for (var d = lane; d < HEAD_DIM; d += LANES) { numbers[d] *= ONE_OF_SPAN; }
+  fwht(lane);
+  for (var d = lane; d < HEAD_DIM; d += LANES) { numbers[d] *= HADAMARD_SCALE; }
   workgroupBarrier();
 }
 
-fn rotated_back(lane: u32) {
-  hadamard(lane);
-  for (var d = lane; d < HEAD_DIM; d += LANES) { numbers[d] *= sign_of(d) * ONE_OF_SPAN; }
+fn inverse_hadamard(lane: u32) {
+  fwht(lane);
+  for (var d = lane; d < HEAD_DIM; d += LANES) { numbers[d] *= sign_of(d) * HADAMARD_SCALE; }
   workgroupBarrier();
 }

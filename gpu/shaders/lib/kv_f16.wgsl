@@ -1,4 +1,4 @@
-// Four consecutive numbers of a cached key or value, stored as float16, two to a word.
+// Loads of a KV cache stored as f16: four numbers at a time, two to a word.
 alias Cached = vec2u;
 alias Numbers = array<vec4f, 1>;
 const CACHED_VEC4S = 1u;

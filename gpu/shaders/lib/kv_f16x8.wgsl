@@ -1,7 +1,7 @@
-// Eight consecutive numbers of a cached key or value, stored as float16, two to a word: the pools
-// of kv_f16 with half as many loads, for heads of a multiple of eight numbers.
+// Loads of a KV cache stored as f16: eight numbers at a time, half as many loads as kv_f16. For
+// heads of a multiple of eight numbers.
 // use: words
-alias Cached = Sixteen;
+alias Cached = Load16;
 alias Numbers = array<vec4f, 2>;
 const CACHED_VEC4S = 2u;
 

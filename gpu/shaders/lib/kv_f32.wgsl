@@ -1,6 +1,6 @@
-// Four consecutive numbers of a cached key or value, stored as float32.
+// Loads of a KV cache stored as f32: four numbers at a time.
 // use: words
-alias Cached = Sixteen;
+alias Cached = Load16;
 alias Numbers = array<vec4f, 1>;
 const CACHED_VEC4S = 1u;
 

@@ -1,4 +1,4 @@
-// Two consecutive numbers of a cached key or value, stored as float16.
+// Stores of a KV cache as f16: two numbers at a time.
 alias Pair = u32;
 
 fn pair_of(v: vec2f) -> Pair { return pack2x16float(v); }

@@ -1,4 +1,4 @@
-// Two consecutive numbers of a cached key or value, stored as float32.
+// Stores of a KV cache as f32: two numbers at a time.
 alias Pair = vec2f;
 
 fn pair_of(v: vec2f) -> Pair { return v; }

@@ -2,55 +2,55 @@
 //
 //   norm   x[k] · gain[k] / sqrt(mean(x²) + EPS)      RMSNorm (Zhang & Sennrich 2019)
 //
-// The mean of squares is summed in the same loop as the product and applied after it, so the norm
-// costs no pass of its own. STRANDS lanes share a tile, each summing every STRANDS-th block of k;
-// the strands are added up in order. Within a strand every output is one chain of fused
-// multiply-adds and every mean of squares eight of them: a row's bits depend on STRANDS alone, not
-// on the tile or on the rows beside it.
+// Used by matmul, qkv and moe_matmul. The mean of squares is summed in the matmul's own loop and
+// applied after it, so the norm costs no pass of its own. SPLIT_K lanes share a tile, each summing
+// every SPLIT_K-th block of k; the parts are added in order. Within a part every output is one
+// chain of fused multiply-adds and every mean of squares eight of them: a row's bits depend on
+// SPLIT_K alone, not on the tile or on other rows.
 //
-// Where there are many rows, norm_parts.wgsl has multiplied them by their gain and found their
-// scales before: SCALED. The sums and their bits are the same.
+// PRE_NORMED: rms_norm_split.wgsl has already applied the gain and computed the scale of each row.
+// The sums and their bits are the same.
 //
-// A block of x is eight fours (vec4) a row. The file that stands in for `x_tile` says how a lane
-// comes by those of the tile's rows: by loading all of them, or by loading one and trading.
+// A block of x is eight vec4s per row. The variant of `x_tile` says how a lane gets those of the
+// tile's rows: it loads all of them, or loads one and shuffles.
 //
 // x       [rows][8 · BLOCKS] vec4; columns past K are zero
 // weight  see lib/columns.wgsl
-// gain    [8 · BLOCKS] vec4; when SCALED, the scale of each row of x (any buffer without a norm)
+// gain    [8 · BLOCKS] vec4; with PRE_NORMED, the scale of each row of x (any buffer: no norm)
 //
-// The shader that uses this says of which row of x a row of the result is made: `source_row`.
+// The shader that uses this defines `source_row(row)`, the row of x for a row of the result.
 // use: words
 // use: columns
 // use: x_tile
 // use: fma4
-// use: strands
-// prelude: const TILE_M (1, 2, 4, 8 or 16), const TILE_N, const STRANDS, const COLUMNS
+// use: split_k
+// prelude: const TILE_M (1, 2, 4, 8 or 16), const TILE_N, const SPLIT_K, const COLUMNS
 override K: u32;
 override EPS: f32 = 0.0;
 override NORM: bool = false;
-override SCALED: bool = false;
+override PRE_NORMED: bool = false;
 
-@group(0) @binding(1) var<storage, read> x: array<Sixteen>;
-@group(0) @binding(3) var<storage, read> gain: array<Sixteen>;
+@group(0) @binding(1) var<storage, read> x: array<Load16>;
+@group(0) @binding(3) var<storage, read> gain: array<Load16>;
 
 var<private> packed: array<vec4u, TILE_N>;
 
-// Leaves the tile from row `first_m` and column `first_n` on in `sums` of the lanes of strand 0.
-// Rows and columns past the edge repeat the last one. `lane`: of the workgroup.
-fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
+// Computes the tile at row `first_m` and column `first_n` into `sums` of the lanes of part 0. Rows
+// and columns past the edge repeat the last one.
+fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   begin_rows(first_m, n_rows, lane);
   begin_columns(first_n);
-  for (var block = first_block(lane); block < BLOCKS; block += STRANDS) {
-    load_grids(block);
+  for (var block = first_block(lane); block < BLOCKS; block += SPLIT_K) {
+    load_scales(block);
     add_block(block, lane);
   }
   var totals = array<f32, TILE_M>();
   if (NORM) { totals = total_squares(); }
-  if (STRANDS > 1u) { join_strands(&totals, lane); }
-  if (NORM || SCALED) {
+  if (SPLIT_K > 1u) { reduce_split_k(&totals, lane); }
+  if (NORM || PRE_NORMED) {
     for (var i = 0u; i < TILE_M; i++) {
       var scale = 1.0 / sqrt(totals[i] / f32(K) + EPS);
-      if (SCALED) {
+      if (PRE_NORMED) {
         let row = source_row(min(first_m + i, n_rows - 1u));
         scale = floats_of(gain[row / 4u])[row % 4u];
       }
@@ -59,33 +59,34 @@ fn product(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   }
 }
 
-// Adds the products of a block of one row of x, given as its fours, a column of the tile at a time.
-// The loads of a column's block, which lie side by side, follow each other, and what each brings is
-// used up before the next. The order of a column's sum is that of `add_four`.
-fn add_columns(block: u32, row: array<vec4f, BLOCK_FOURS>) {
+// Adds one block of one row of x, column by column. The loads of a column's block are consecutive,
+// and each is used up before the next. Sums have the order of `add_vec4`.
+fn add_columns(block: u32, row: array<vec4f, BLOCK_VEC4S>) {
   for (var j = 0u; j < TILE_N; j++) {
     var sum = sums[j];
-    for (var i = 0u; i < BLOCK_PACKED; i++) {
-      let loaded = load_at(packed_at[j], to_block(block) + i);
-      for (var f = 0u; f < PACKED_FOURS; f++) {
-        sum = dot_add(row[i * PACKED_FOURS + f], four_of(loaded, f, grid[j]), sum);
+    for (var i = 0u; i < BLOCK_LOADS; i++) {
+      let loaded = load_at(packed_at[j], block_offset(block) + i);
+      for (var f = 0u; f < LOAD_VEC4S; f++) {
+        sum = dot_add(row[i * LOAD_VEC4S + f], vec4_of(loaded, f, scale_min[j]), sum);
       }
     }
     sums[j] = sum;
   }
 }
 
-// Adds the products of four columns of x with four weights of each column of the tile.
-fn add_four(block: u32, four: u32, lane: u32) {
-  if (four % PACKED_FOURS == 0u) {
+// Adds one vec4 of every row of x times the matching weights of every column.
+fn add_vec4(block: u32, vec4_index: u32, lane: u32) {
+  if (vec4_index % LOAD_VEC4S == 0u) {
     for (var j = 0u; j < TILE_N; j++) {
-      packed[j] = load_at(packed_at[j], to_block(block) + four / PACKED_FOURS);
+      packed[j] = load_at(packed_at[j], block_offset(block) + vec4_index / LOAD_VEC4S);
     }
   }
   var w = array<vec4f, TILE_N>();
-  for (var j = 0u; j < TILE_N; j++) { w[j] = four_of(packed[j], four % PACKED_FOURS, grid[j]); }
+  for (var j = 0u; j < TILE_N; j++) {
+    w[j] = vec4_of(packed[j], vec4_index % LOAD_VEC4S, scale_min[j]);
+  }
   for (var h = 0u; h < TILE_M; h += TILE_ROWS) {
-    let rows = rows_of(h, block, four, lane);
+    let rows = rows_of(h, block, vec4_index, lane);
     for (var i = 0u; i < TILE_ROWS; i++) {
       for (var j = 0u; j < TILE_N; j++) {
         let s = (h + i) * TILE_N + j;

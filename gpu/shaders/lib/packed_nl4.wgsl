@@ -1,10 +1,10 @@
-// Nibbles of a sign bit above one of eight levels: number = ± level · top / 255. The tops of two
-// blocks are in a word. gpu/reference/kv.py, `LEVELS`, says where the levels come from.
-const N4 = Packing(4u, 1u);
+// nl4: number = ± level · absmax / 255, a sign bit above one of eight levels. A word holds the
+// absmax of two blocks. gpu/reference/kv.py, `LEVELS`, explains the levels.
+const NL4 = Packing(4u, 1u);
 const LEVELS_LOW = 0x583d240cu;  // 12, 36, 61, 88, the first lowest
 const LEVELS_HIGH = 0xffc19775u; // 117, 151, 193, 255
 
-// The number of the level closest to `size`, of numbers of which 255 is the greatest.
+// Index of the level nearest to `size`, which is at most 255.
 fn nearest_level(size: vec4f) -> vec4u {
   var n = select(vec4u(), vec4u(1u), size > vec4f(24.0));
   n += select(vec4u(), vec4u(1u), size > vec4f(48.5));
@@ -20,8 +20,8 @@ fn level(n: vec4u) -> vec4f {
   return vec4f((four >> ((n & vec4u(3u)) * 8u)) & vec4u(255u));
 }
 
-fn n4_of(x: vec4f, top: f32) -> u32 {
-  let n = nearest_level(abs(x) * over(255.0, top));
+fn nl4_of(x: vec4f, absmax: f32) -> u32 {
+  let n = nearest_level(abs(x) * over(255.0, absmax));
   return nibbles(n + select(vec4u(), vec4u(8u), x < vec4f()));
 }
 
@@ -30,8 +30,8 @@ fn signed_level(code: vec4u) -> vec4f {
   return select(size, -size, code >= vec4u(8u));
 }
 
-fn from_n4(word: u32, top: f32) -> Numbers {
-  let step = top * (1.0 / 255.0);
+fn from_nl4(word: u32, absmax: f32) -> Numbers {
+  let step = absmax * (1.0 / 255.0);
   return Numbers(signed_level(nibbles_of(word)) * step,
                  signed_level(nibbles_of(word >> 16u)) * step);
 }

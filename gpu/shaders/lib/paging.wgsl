@@ -1,6 +1,6 @@
-// Where a position of a sequence lies in the paged KV cache.
-override BLOCK_TOKENS: u32; // tokens of one block
-override MAX_BLOCKS: u32;   // entries of one slot in the block tables
+// Offset of a position in the paged KV cache.
+override BLOCK_TOKENS: u32; // tokens of a block
+override MAX_BLOCKS: u32;   // entries per slot in the block tables
 override N_KV_HEADS: u32;
 
 // Index of the first vec4 of (slot, position, kv_head), for heads of `head_vec4s` vec4s.

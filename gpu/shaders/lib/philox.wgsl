@@ -5,7 +5,7 @@ const PHILOX_M1 = 0xcd9e8d57u;
 const PHILOX_W0 = 0x9e3779b9u;
 const PHILOX_W1 = 0xbb67ae85u;
 
-// The high word of a 32 × 32 bit product.
+// High word of a 32 × 32 bit multiplication.
 fn multiply_high(a: u32, b: u32) -> u32 {
   let al = a & 0xffffu;
   let ah = a >> 16u;

@@ -1,46 +1,45 @@
-// A stretch of the tokens in falling order, ties by rising id: collected, sorted and added up in
-// workgroup memory, where a count or a mass is found by bisection.
-// use: ranking
-const CAPACITY = 256u; // entries of a window; LANES times four at most
-const WINDOWS = 2u; // that of the most likely tokens, and another below it
+// A buffer of tokens by falling key, ties by rising id, in workgroup memory: collected from the
+// row, sorted, masses accumulated, then searched for a count or a mass by bisection.
+// use: sampler_rank
+const CAPACITY = 256u; // entries of a buffer, at most 4 · LANES
+const N_BUFFERS = 2u; // one of the most likely tokens, one of a range below them
 const NO_ID = 0xffffffffu;
 
-var<workgroup> entries: array<vec2u, CAPACITY * WINDOWS>; // key, id
-var<workgroup> cumulative: array<f32, CAPACITY * WINDOWS>; // mass down to and with the entry
+var<workgroup> entries: array<vec2u, CAPACITY * N_BUFFERS>; // key, id
+var<workgroup> cumulative: array<f32, CAPACITY * N_BUFFERS>; // mass up to and with the entry
 var<workgroup> strips_in: array<u32, CAPACITY>;
 var<workgroup> n_strips_in: atomic<u32>;
 var<workgroup> n_entries: atomic<u32>;
 var<workgroup> shared_n: u32;
-var<workgroup> shared_place: Place;
+var<workgroup> shared_rank: TokenRank;
 
-// All tokens whose keys lie from `low` up to those of the n_above tokens before them.
-struct Window {
-  base: u32, // of its entries
+// Sorted tokens with keys from `low` on, below those of the n_above more likely tokens.
+struct SamplerBuffer {
+  base: u32, // index of its first entry
   n: u32,
   n_above: u32,
   low: u32,
-  mass: f32, // of the tokens down to its last
+  mass: f32, // of all tokens up to and including its last
 }
 
-// A token in falling order, and where its key stands.
-struct Place {
+// A token and the rank of its key.
+struct TokenRank {
   key: u32,
   id: u32,
-  n_above: u32,      // tokens with a larger key
-  n_through: u32,    // and those with this key
-  mass_through: f32, // of these
+  n_above: u32,      // tokens with larger keys
+  n_through: u32,    // tokens with this key or larger ones
+  mass_through: f32, // mass of these
 }
 
-// Which tokens to collect: keys from `low` to below `high`; of those that equal `low`, ids up to
-// `last_id`.
-struct Wanted {
+// Tokens to collect: low ≤ key < high; with key = low only ids up to `last_id`.
+struct CollectFilter {
   low: u32,
   high: u32,
   last_id: u32,
 }
 
-fn collect_quad(row: Quads, quad: u32, wanted: Wanted, base: u32) {
-  let four = keys[row.first + quad];
+fn collect_quad(row: KeySlice, quad: u32, wanted: CollectFilter, base: u32) {
+  let four = sort_keys[row.first + quad];
   if (all((four < vec4u(wanted.low)) | (four >= vec4u(wanted.high)))) { return; }
   for (var j = 0u; j < 4u; j++) {
     let id = quad * 4u + j;
@@ -61,26 +60,26 @@ fn begin_collecting() {
   workgroupBarrier();
 }
 
-// How many tokens were wanted; those past the capacity were not kept.
+// Returns how many tokens passed the filter; those past CAPACITY were dropped.
 fn end_collecting() -> u32 {
   workgroupBarrier();
   if (lane == 0u) { shared_n = atomicLoad(&n_entries); }
   return workgroupUniformLoad(&shared_n);
 }
 
-// From the whole row, in no order; how many were kept.
-fn collect(row: Quads, wanted: Wanted, base: u32) -> u32 {
+// Collects from the whole row, unordered; returns how many entries the buffer has.
+fn collect(row: KeySlice, wanted: CollectFilter, base: u32) -> u32 {
   begin_collecting();
   for (var quad = lane; quad < row.n; quad += LANES) { collect_quad(row, quad, wanted, base); }
   return min(end_collecting(), CAPACITY);
 }
 
-// From strips that can hold such a token; how many there were, or CAPACITY + 1 if the strips alone
-// are too many.
-fn collect_from_strips(row: Quads, summaries: Quads, wanted: Wanted) -> u32 {
+// Collects from strips whose greatest key reaches `low`; returns how many tokens passed, or
+// CAPACITY + 1 if there are too many strips.
+fn collect_from_strips(row: KeySlice, summaries: KeySlice, wanted: CollectFilter) -> u32 {
   begin_collecting();
   for (var quad = lane; quad < summaries.n; quad += LANES) {
-    let four = keys[summaries.first + quad];
+    let four = sort_keys[summaries.first + quad];
     for (var j = 0u; j < 4u; j++) {
       if (four[j] < wanted.low) { continue; }
       let at = atomicAdd(&n_strips_in, 1u);
@@ -98,7 +97,7 @@ fn collect_from_strips(row: Quads, summaries: Quads, wanted: Wanted) -> u32 {
   return end_collecting();
 }
 
-// Puts n collected entries in order: each counts those ahead of it.
+// Sorts n collected entries: each lane counts the entries ahead of its own.
 fn sort(base: u32, n: u32) {
   let own = vec4u(lane) + LANES * vec4u(0u, 1u, 2u, 3u);
   var mine: array<vec2u, 4>;
@@ -108,23 +107,23 @@ fn sort(base: u32, n: u32) {
   }
   let key = vec4u(mine[0].x, mine[1].x, mine[2].x, mine[3].x);
   let id = vec4u(mine[0].y, mine[1].y, mine[2].y, mine[3].y);
-  var place = vec4u();
+  var rank = vec4u();
   for (var i = 0u; i < n; i++) {
     let other = entries[base + i];
     let ahead = (vec4u(other.x) > key) | ((vec4u(other.x) == key) & (vec4u(other.y) < id));
-    place += select(vec4u(), vec4u(1u), ahead);
+    rank += select(vec4u(), vec4u(1u), ahead);
   }
   workgroupBarrier();
   for (var e = 0u; e < 4u; e++) {
     if (own[e] < n) {
-      entries[base + place[e]] = mine[e];
-      cumulative[base + place[e]] = mass_of(mine[e].x);
+      entries[base + rank[e]] = mine[e];
+      cumulative[base + rank[e]] = mass_of(mine[e].x);
     }
   }
   workgroupBarrier();
 }
 
-// Adds up the masses of n sorted entries; returns that of the last, or what lies above them.
+// Accumulates the masses of n sorted entries; returns the mass up to the last one.
 fn add_up(base: u32, n: u32, mass_above: f32) -> f32 {
   if (lane == 0u) {
     var sum = mass_above;
@@ -137,8 +136,8 @@ fn add_up(base: u32, n: u32, mass_above: f32) -> f32 {
   return workgroupUniformLoad(&shared_sum).x;
 }
 
-// How many of the window's entries reach `floor`.
-fn n_reaching(w: Window, floor: u32) -> u32 {
+// Number of entries whose key reaches `floor`.
+fn n_reaching(w: SamplerBuffer, floor: u32) -> u32 {
   var low = 0u;
   var high = w.n;
   while (low < high) {
@@ -148,9 +147,9 @@ fn n_reaching(w: Window, floor: u32) -> u32 {
   return low;
 }
 
-// Among the entries that reach `floor`, the first that answers the query. Rounding may leave a mass
-// short of what is wanted: then the last that adds any.
-fn find(w: Window, query: Query, floor: u32) -> Place {
+// First entry, of those that reach `floor`, at which the threshold is reached. If rounding leaves
+// the mass short of it, the last entry that adds any mass.
+fn find(w: SamplerBuffer, threshold: Threshold, floor: u32) -> TokenRank {
   let n = max(1u, n_reaching(w, floor));
   let whole = cumulative[w.base + n - 1u];
   var low = 0u;
@@ -158,8 +157,9 @@ fn find(w: Window, query: Query, floor: u32) -> Place {
   while (low < high) {
     let middle = (low + high) / 2u;
     let mass = cumulative[w.base + middle];
-    let answers = reaches(query, f32(w.n_above + middle + 1u), mass);
-    if (answers || (query.by_mass && mass >= whole)) { high = middle; } else { low = middle + 1u; }
+    let answers = reaches(threshold, f32(w.n_above + middle + 1u), mass);
+    let enough = answers || (threshold.by_mass && mass >= whole);
+    if (enough) { high = middle; } else { low = middle + 1u; }
   }
   let entry = entries[w.base + low];
   var begin = low;
@@ -167,5 +167,5 @@ fn find(w: Window, query: Query, floor: u32) -> Place {
   var end = low + 1u;
   while (end < w.n && entries[w.base + end].x == entry.x) { end++; }
   let mass_through = cumulative[w.base + end - 1u];
-  return Place(entry.x, entry.y, w.n_above + begin, w.n_above + end, mass_through);
+  return TokenRank(entry.x, entry.y, w.n_above + begin, w.n_above + end, mass_through);
 }

@@ -1,55 +1,56 @@
-// The stages in which a token is chosen. Each asks where, in the falling order of the tokens, a
-// count or a mass is reached: it narrows a span until a window holds what is left, collects and
-// sorts that, and finds the place in it. They take turns in one loop, as drivers inline whatever
-// is called: with walks, collections and sorts of their own they took three times as long to
-// compile.
-// use: totals
-// use: window
-// use: tied
-const STRIPS = 0u; // the window of the most likely tokens, of the strips that can hold them
-const LISTED = 1u; // of the whole row, where the strips gave too few for the list or too many
+// Top-k, top-p, min-p and the draw as one threshold search over descending logits.
+//
+// Each stage asks at which rank a count or a mass is reached: it narrows a range until a buffer can
+// hold the rest, collects and sorts that, and finds the rank in it. The stages share one loop
+// because drivers inline every call: with walks, collections and sorts of their own they took three
+// times as long to compile.
+// use: sampler_totals
+// use: sampler_buffer
+// use: sampler_ties
+const STRIPS = 0u; // first buffer: the most likely tokens, from the strips that can hold them
+const LISTED = 1u; // first buffer from the whole row, if the strips gave too few tokens or too many
 const TOP_K = 2u;
 const TOP_P = 3u;
 const MIN_P = 4u;
 const DRAW = 5u;
 
-const N_CANDIDATES = 20u; // the list that people see
-const WIDE = 64u; // tokens to sort where no top-k says how many may survive
+const N_CANDIDATES = 20u; // candidates that are reported
+const WIDE = 64u; // tokens to sort if there is no top-k
 
-// A row and what its summaries say.
-struct Scaled {
-  tokens: Quads,
-  summaries: Quads,
+// A row of keys, its summaries, and the totals from them.
+struct ScaledRow {
+  tokens: KeySlice,
+  summaries: KeySlice,
   ends: Extremes,
   mass: f32, // of all tokens
 }
 
-// The tokens that survive: all that reach `floor`.
-struct Kept {
+// Tokens that survived so far: keys that reach `floor`.
+struct Survivors {
   floor: u32,
   n: u32,
   mass: f32,
 }
 
-// What a stage asks. The first window answers it where the span is empty.
-struct Question {
-  quads: Quads, // to walk over
-  span: Span,   // that holds the answer
-  query: Query,
-  enough: u32,  // keys that need not be narrowed down
-  n_walks: u32, // at least
+// Search of one stage. An empty range means that the first buffer holds the answer.
+struct Search {
+  quads: KeySlice, // keys to walk over
+  range: KeyRange,   // holds the answer
+  threshold: Threshold,
+  enough: u32,  // largest range that need not be narrowed
+  n_walks: u32, // fewest walks
 }
 
-// What was collected.
-struct Found {
-  n: u32,       // entries to sort; 0 also where the strips gave too few or too many
-  n_whole: u32, // tokens that reach `low`; in order, they come first
+// Result of a collection.
+struct Collected {
+  n: u32,       // entries to sort; 0 also if the strips gave too few or too many
+  n_whole: u32, // entries that reach `low`; after sorting they come first
   low: u32,
 }
 
-// What became of a row. Greedy: the token alone is kept, of mass 1.
+// Result for a row. Greedy: only the chosen token survives, with mass 1.
 struct Choice {
-  place: Place,
+  rank: TokenRank,
   mass: f32,     // of the token
   n_kept: u32,
   cuts: vec3u,   // keys a token must reach to survive top-k, top-p, min-p; 0 where a filter is off
@@ -59,54 +60,54 @@ struct Choice {
 
 fn n_listed() -> u32 { return min(N_CANDIDATES, VOCAB); }
 
-fn choose(row: Scaled, sample: Sample) -> Choice {
+fn choose(row: ScaledRow, sample: Sample) -> Choice {
   let greedy = sample.temperature == 0.0;
   let draw = uniform_draw(vec2u(sample.seed_low, sample.seed_high), sample.index);
   let cut = min_p_cut(row.ends.greatest, sample);
-  var first = Window(0u, 0u, 0u, 1u, 0.0);
-  var kept = Kept(1u, VOCAB, row.mass);
-  var place = Place(0u, NO_ID, 0u, 0u, 0.0);
+  var first = SamplerBuffer(0u, 0u, 0u, 1u, 0.0);
+  var kept = Survivors(1u, VOCAB, row.mass);
+  var rank = TokenRank(0u, NO_ID, 0u, 0u, 0.0);
   var cuts = vec3u();
   var masses = vec4f(row.mass);
   for (var stage = STRIPS; stage <= select(DRAW, LISTED, greedy); stage++) {
     if (is_off(stage, sample, first, kept, cut)) { continue; }
     if (stage == MIN_P) { kept.floor = cut; }
-    let question = question_of(stage, row, sample, first, kept, draw);
-    let span = narrow(question.quads, question.span, question.query, question.enough,
-                      question.n_walks);
-    let id = tied_id(stage, row, question, span);
-    let found = collect_found(stage, row, question, span, id);
-    let window = window_of(stage, found, span, first);
-    if (stage <= LISTED) { first = window; continue; }
+    let search = search_of(stage, row, sample, first, kept, draw);
+    let range = narrow(search.quads, search.range, search.threshold, search.enough,
+                      search.n_walks);
+    let id = tied_id(stage, row, search, range);
+    let found = collect_found(stage, row, search, range, id);
+    let buffer = buffer_of(stage, found, range, first);
+    if (stage <= LISTED) { first = buffer; continue; }
 
     if (lane == 0u) {
-      let floor = select(kept.floor, span.low, found.n > 0u);
-      if (span.n > question.enough) { shared_place = counted_place(stage, span, id); }
-      else { shared_place = find(window, question.query, floor); }
+      let floor = select(kept.floor, range.low, found.n > 0u);
+      if (range.n > search.enough) { shared_rank = counted_rank(stage, range, id); }
+      else { shared_rank = find(buffer, search.threshold, floor); }
     }
-    place = workgroupUniformLoad(&shared_place);
+    rank = workgroupUniformLoad(&shared_rank);
     if (stage == DRAW) { break; }
-    kept = Kept(select(place.key, cut, stage == MIN_P), place.n_through, place.mass_through);
+    kept = Survivors(select(rank.key, cut, stage == MIN_P), rank.n_through, rank.mass_through);
     let filtered = stage - TOP_K;
     cuts = select(cuts, vec3u(kept.floor), vec3u(0u, 1u, 2u) == vec3u(filtered));
     masses = select(masses, vec4f(kept.mass), vec4u(0u, 1u, 2u, 3u) > vec4u(filtered));
   }
   if (greedy) {
-    let best = Place(entries[0].x, entries[0].y, 0u, 1u, 1.0);
+    let best = TokenRank(entries[0].x, entries[0].y, 0u, 1u, 1.0);
     return Choice(best, 1.0, 1u, vec3u(), vec4f(1.0), 0.0);
   }
-  return Choice(place, mass_of(place.key), kept.n, cuts, masses, draw);
+  return Choice(rank, mass_of(rank.key), kept.n, cuts, masses, draw);
 }
 
-// The key of the least likely token that min-p leaves; 0: it is off. A logarithm may be rounded up;
-// the most likely token stays all the same.
+// Smallest key that survives min-p; 0: off. The logarithm may be rounded up, so it is clamped: the
+// most likely token always survives.
 fn min_p_cut(greatest: u32, sample: Sample) -> u32 {
   if (sample.min_p <= 0.0) { return 0u; }
-  return key_of(logit_of(greatest) + min(0.0, log(sample.min_p)));
+  return sort_key_of(logit_of(greatest) + min(0.0, log(sample.min_p)));
 }
 
-// Has a stage nothing to do?
-fn is_off(stage: u32, sample: Sample, first: Window, kept: Kept, cut: u32) -> bool {
+// True if a stage has nothing to do.
+fn is_off(stage: u32, sample: Sample, first: SamplerBuffer, kept: Survivors, cut: u32) -> bool {
   switch stage {
     case LISTED: { return first.n >= n_listed() && first.n <= CAPACITY; }
     case TOP_K: { return sample.top_k == 0u || sample.top_k >= VOCAB; }
@@ -116,108 +117,112 @@ fn is_off(stage: u32, sample: Sample, first: Window, kept: Kept, cut: u32) -> bo
   }
 }
 
-fn question_of(
-  stage: u32, row: Scaled, sample: Sample, first: Window, kept: Kept, draw: f32
-) -> Question {
+fn search_of(
+  stage: u32, row: ScaledRow, sample: Sample, first: SamplerBuffer, kept: Survivors, draw: f32
+) -> Search {
   let high = row.ends.greatest + 1u;
   if (stage == STRIPS) {
-    // At least as many tokens reach a key as strips do, and few more; they lie in those strips.
+    // As many tokens as strips reach a key, or a few more, and all of them are in those strips.
     let need = need_of(sample);
-    var span = Span(row.ends.least, high, strips(), 0u, 0.0);
-    if (VOCAB <= CAPACITY) { span = Span(1u, high, 0u, 0u, 0.0); }
-    return Question(row.summaries, span, Query(false, false, f32(need)), need / 2u, 0u);
+    var range = KeyRange(row.ends.least, high, strips(), 0u, 0.0);
+    if (VOCAB <= CAPACITY) { range = KeyRange(1u, high, 0u, 0u, 0.0); }
+    return Search(row.summaries, range, Threshold(false, false, f32(need)), need / 2u, 0u);
   }
   if (stage == LISTED) {
-    let span = Span(select(1u, first.low, first.n > CAPACITY), high, VOCAB, 0u, 0.0);
-    let query = Query(false, false, f32(n_listed()));
-    return Question(row.tokens, span, query, CAPACITY - N_CANDIDATES, 0u);
+    let range = KeyRange(select(1u, first.low, first.n > CAPACITY), high, VOCAB, 0u, 0.0);
+    let threshold = Threshold(false, false, f32(n_listed()));
+    return Search(row.tokens, range, threshold, CAPACITY - N_CANDIDATES, 0u);
   }
-  let query = query_of(stage, sample, kept.mass, draw);
+  let threshold = threshold_of(stage, sample, kept.mass, draw);
   let floor = kept.floor;
-  if (first.n > 0u && (floor >= first.low || reaches(query, f32(first.n), first.mass))) {
-    return Question(row.tokens, Span(floor, floor, 0u, 0u, 0.0), query, CAPACITY, 0u);
+  if (first.n > 0u && (floor >= first.low || reaches(threshold, f32(first.n), first.mass))) {
+    return Search(row.tokens, KeyRange(floor, floor, 0u, 0u, 0.0), threshold, CAPACITY, 0u);
   }
-  if (stage == MIN_P) { // asks only how many reach the floor, which one walk counts
-    return Question(row.tokens, Span(floor, floor + 1u, VOCAB, 0u, 0.0), query, 0u, 1u);
+  if (stage == MIN_P) { // only needs the number of keys that reach the floor: one walk
+    return Search(row.tokens, KeyRange(floor, floor + 1u, VOCAB, 0u, 0.0), threshold, 0u, 1u);
   }
-  var span = Span(floor, first.low, kept.n - first.n, first.n, first.mass);
-  if (span.n > CAPACITY) { span.low = lightest(span, row.ends.greatest, kept, query); }
-  return Question(row.tokens, span, query, CAPACITY, 0u);
+  var range = KeyRange(floor, first.low, kept.n - first.n, first.n, first.mass);
+  if (range.n > CAPACITY) { range.low = lightest(range, row.ends.greatest, kept, threshold); }
+  return Search(row.tokens, range, threshold, CAPACITY, 0u);
 }
 
-// How many tokens to sort: as many as will probably be asked about.
+// Number of tokens to sort first: as many as the stages will probably need.
 fn need_of(sample: Sample) -> u32 {
   var need = WIDE;
   if (sample.top_k > 0u) { need = clamp(sample.top_k, N_CANDIDATES, CAPACITY / 2u); }
   if (sample.temperature == 0.0) { need = N_CANDIDATES; }
-  return min(need, max(N_CANDIDATES, VOCAB / (8u * STRIP_QUADS))); // half of the strips
+  return min(need, max(N_CANDIDATES, VOCAB / (8u * STRIP_QUADS))); // at most half of the strips
 }
 
-fn query_of(stage: u32, sample: Sample, mass: f32, draw: f32) -> Query {
+fn threshold_of(stage: u32, sample: Sample, mass: f32, draw: f32) -> Threshold {
   switch stage {
-    case TOP_K: { return Query(false, false, f32(sample.top_k)); }
-    case TOP_P: { return Query(true, false, sample.top_p * mass); }
-    case MIN_P: { return Query(false, false, f32(VOCAB)); }
-    default: { return Query(true, true, draw * mass); }
+    case TOP_K: { return Threshold(false, false, f32(sample.top_k)); }
+    case TOP_P: { return Threshold(true, false, sample.top_p * mass); }
+    case MIN_P: { return Threshold(false, false, f32(VOCAB)); }
+    default: { return Threshold(true, true, draw * mass); }
   }
 }
 
-// A key below which tokens are so light that all together they cannot matter to the query. It
-// leaves two keys at least, so that how many tokens have them is counted.
-fn lightest(span: Span, greatest: u32, kept: Kept, query: Query) -> u32 {
-  let light = kept.mass - query.wanted;
-  if (!query.by_mass || !(light > 1e-4 * kept.mass)) { return span.low; } // also when it is NaN
-  let key = key_of(logit_of(greatest) + log(light / f32(VOCAB)) - 1.0);
-  return max(span.low, min(key, span.high - 2u));
+// A key below which all tokens together are too light to affect the threshold. At least two keys
+// remain in the range, so that their tokens are counted.
+fn lightest(range: KeyRange, greatest: u32, kept: Survivors, threshold: Threshold) -> u32 {
+  let light = kept.mass - threshold.wanted;
+  if (!threshold.by_mass || !(light > 1e-4 * kept.mass)) { return range.low; } // also if NaN
+  let key = sort_key_of(logit_of(greatest) + log(light / f32(VOCAB)) - 1.0);
+  return max(range.low, min(key, range.high - 2u));
 }
 
-// Among more equal tokens than a window holds, the one that answers; NO_ID where nobody asks.
-fn tied_id(stage: u32, row: Scaled, question: Question, span: Span) -> u32 {
+// Id at which the threshold is reached among more equal tokens than a buffer holds; NO_ID if the
+// stage needs none.
+fn tied_id(stage: u32, row: ScaledRow, search: Search, range: KeyRange) -> u32 {
   let listed = stage == LISTED;
-  if (span.n <= question.enough || !(listed || stage == DRAW)) { return NO_ID; }
-  return nth_tied(row.tokens, span.low, tied_before(listed, question.query, span));
+  if (range.n <= search.enough || !(listed || stage == DRAW)) { return NO_ID; }
+  return nth_tied(row.tokens, range.low, tied_before(listed, search.threshold, range));
 }
 
-// Collects the tokens of a narrowed span. The first window is of all tokens from there up; where
-// too many tie with the last that is listed, only as far as `last_id`.
-fn collect_found(stage: u32, row: Scaled, question: Question, span: Span, last_id: u32) -> Found {
+// Collects the tokens of a narrowed range. The first buffer takes all tokens from there up; if too
+// many tie with the last candidate, ids up to `last_id` only.
+fn collect_found(
+  stage: u32, row: ScaledRow, search: Search, range: KeyRange, last_id: u32,
+) -> Collected {
   if (stage == STRIPS) {
-    let n = collect_from_strips(row.tokens, row.summaries, Wanted(span.low, NO_KEY, NO_ID));
-    return Found(select(n, 0u, n < n_listed() || n > CAPACITY), n, span.low);
+    let wanted = CollectFilter(range.low, NO_SORT_KEY, NO_ID);
+    let n = collect_from_strips(row.tokens, row.summaries, wanted);
+    return Collected(select(n, 0u, n < n_listed() || n > CAPACITY), n, range.low);
   }
-  let tied = span.n > question.enough;
+  let tied = range.n > search.enough;
   let listed = stage == LISTED;
-  if (span.n == 0u || (tied && !listed)) { return Found(0u, 0u, span.low); }
-  let wanted = Wanted(span.low, select(span.high, NO_KEY, listed), last_id);
+  if (range.n == 0u || (tied && !listed)) { return Collected(0u, 0u, range.low); }
+  let wanted = CollectFilter(range.low, select(range.high, NO_SORT_KEY, listed), last_id);
   let n = collect(row.tokens, wanted, select(CAPACITY, 0u, listed));
-  if (tied) { return Found(n, span.n_above, span.low + 1u); }
-  return Found(n, n, span.low);
+  if (tied) { return Collected(n, range.n_above, range.low + 1u); }
+  return Collected(n, n, range.low);
 }
 
-// How many of a span's equal tokens stand before the one that is asked for.
-fn tied_before(listed: bool, query: Query, span: Span) -> u32 {
-  if (listed) { return n_listed() - span.n_above - 1u; }
-  let share = max(0.0, (query.wanted - span.mass_above) / mass_of(span.low));
-  return min(u32(share), span.n - 1u);
+// Number of equal tokens before the wanted one.
+fn tied_before(listed: bool, threshold: Threshold, range: KeyRange) -> u32 {
+  if (listed) { return n_listed() - range.n_above - 1u; }
+  let share = max(0.0, (threshold.wanted - range.mass_above) / mass_of(range.low));
+  return min(u32(share), range.n - 1u);
 }
 
-// What was collected, in order; where that is nothing, what answers instead.
-fn window_of(stage: u32, found: Found, span: Span, first: Window) -> Window {
+// Sorts what was collected into a buffer; the first buffer if nothing was.
+fn buffer_of(stage: u32, found: Collected, range: KeyRange, first: SamplerBuffer) -> SamplerBuffer {
   let is_first = stage <= LISTED;
   if (found.n == 0u && !is_first) { return first; }
   let base = select(CAPACITY, 0u, is_first);
   var mass = 0.0;
   if (found.n > 0u) {
     sort(base, found.n);
-    mass = add_up(base, found.n_whole, select(span.mass_above, 0.0, is_first));
+    mass = add_up(base, found.n_whole, select(range.mass_above, 0.0, is_first));
   }
-  return Window(base, found.n_whole, select(span.n_above, 0u, is_first), found.low, mass);
+  return SamplerBuffer(base, found.n_whole, select(range.n_above, 0u, is_first), found.low, mass);
 }
 
-// The place of tokens that were counted, not collected: too many that are equal, or all that min-p
-// leaves.
-fn counted_place(stage: u32, span: Span, id: u32) -> Place {
-  var mass = span.mass_above + mass_of(span.low) * f32(span.n);
+// Rank of tokens that were counted but not collected: too many equal ones, or the survivors of
+// min-p.
+fn counted_rank(stage: u32, range: KeyRange, id: u32) -> TokenRank {
+  var mass = range.mass_above + mass_of(range.low) * f32(range.n);
   if (stage == MIN_P) { mass = pivot_masses[0]; }
-  return Place(span.low, id, span.n_above, span.n_above + span.n, mass);
+  return TokenRank(range.low, id, range.n_above, range.n_above + range.n, mass);
 }

@@ -1,29 +1,29 @@
-// Tokens whose keys are equal stand by rising id: which is the n-th of them.
-// use: window
+// The n-th of the tokens with one key, by rising id.
+// use: sampler_buffer
 var<workgroup> shared_part: vec2u;
 
-// The id of the n-th token with this key, counted from 0 by rising id; there must be that many.
-// Each round counts in LANES parts of what is left.
-fn nth_tied(row: Quads, key: u32, n: u32) -> u32 {
+// Id of the n-th token with this key, counted from 0 by rising id; there must be that many. Each
+// round divides the remaining ids into LANES parts and counts in each.
+fn nth_tied(row: KeySlice, key: u32, n: u32) -> u32 {
   var begin = 0u;
   var end = row.n;
-  var left = n; // to skip before it
+  var left = n; // tokens with this key before it
   while (end - begin > 1u) {
     let size = (end - begin + LANES - 1u) / LANES;
     let mine = begin + lane * size;
     var count = vec4f();
     for (var quad = mine; quad < min(mine + size, end); quad++) {
-      count += select(vec4f(), vec4f(1.0), keys[row.first + quad] == vec4u(key));
+      count += select(vec4f(), vec4f(1.0), sort_keys[row.first + quad] == vec4u(key));
     }
     partials[lane] = count;
     workgroupBarrier();
     if (lane == 0u) { shared_part = pick_tied_part(left); }
     let part = workgroupUniformLoad(&shared_part);
-    begin = min(begin + part.x * size, end - 1u); // ends even if there are not that many
+    begin = min(begin + part.x * size, end - 1u); // terminates even if there are fewer
     end = min(begin + size, end);
     left = part.y;
   }
-  let four = keys[row.first + begin];
+  let four = sort_keys[row.first + begin];
   for (var j = 0u; j < 4u; j++) {
     if (four[j] != key) { continue; }
     if (left == 0u) { return begin * 4u + j; }
@@ -32,7 +32,7 @@ fn nth_tied(row: Quads, key: u32, n: u32) -> u32 {
   return NO_ID;
 }
 
-// The part in which the n-th lies, and how many to skip there.
+// (part that holds the n-th token, tokens to skip in it).
 fn pick_tied_part(n: u32) -> vec2u {
   var left = n;
   for (var l = 0u; l < LANES - 1u; l++) {

@@ -1,33 +1,34 @@
-// Softmax over a part of the keys, and how two parts become one (Milakov & Gimelshein 2018, "Online
-// normalizer calculation for softmax"). Scores are in bits: shares are powers of two.
+// Softmax over a part of the keys, and merging two parts (Milakov & Gimelshein 2018, "Online
+// normalizer calculation for softmax"). Scores are in bits: weights are powers of two.
 const LOWEST = -3.0e38;
 
 struct State {
-  maximum: f32,  // of the part's scores
+  maximum: f32,  // maximum of the part's scores
   sum: f32,      // Σ 2^(s − maximum)
   weighted: f32, // Σ 2^(s − maximum) · (s − maximum)
 }
 
-// What a part's sums are multiplied by when its maximum rises by −drop. Exactly 1 at 0, so that a
-// part without new keys leaves every bit.
-fn shrink(drop: f32) -> f32 { return select(exp2(drop), 1.0, drop == 0.0); }
+// Factor of a part's sums when its maximum rises by −drop. Exactly 1 at 0, so that a part without
+// new keys changes no bit.
+fn rescale_factor(drop: f32) -> f32 { return select(exp2(drop), 1.0, drop == 0.0); }
 
-fn lowered(part: State, maximum: f32) -> State {
+fn rescaled(part: State, maximum: f32) -> State {
   let drop = part.maximum - maximum;
-  let factor = shrink(drop);
+  let factor = rescale_factor(drop);
   return State(maximum, part.sum * factor, factor * fma(part.sum, drop, part.weighted));
 }
 
 fn merged(before: State, after: State) -> State {
   let maximum = max(before.maximum, after.maximum);
-  let a = lowered(before, maximum);
-  let b = lowered(after, maximum);
+  let a = rescaled(before, maximum);
+  let b = rescaled(after, maximum);
   return State(maximum, a.sum + b.sum, a.weighted + b.weighted);
 }
 
 fn merged_values(before: State, v: vec4f, after: State, w: vec4f) -> vec4f {
   let maximum = max(before.maximum, after.maximum);
-  return fma(w, vec4f(shrink(after.maximum - maximum)), v * shrink(before.maximum - maximum));
+  let of_after = vec4f(rescale_factor(after.maximum - maximum));
+  return fma(w, of_after, v * rescale_factor(before.maximum - maximum));
 }
 
 // −Σ p log2 p of the weights p = 2^(s − maximum) / sum.

@@ -1,30 +1,32 @@
-// Lanes that share a tile of a product, STRANDS of them, each with sums of its own.
-// prelude: const TILE_M, const TILE_N, const STRANDS, const COLUMNS
-const WORKGROUP = STRANDS * COLUMNS; // COLUMNS tiles side by side
-const JOINED = select(TILE_N + 1u, 0u, STRANDS == 1u); // what a lane adds to a row: sums, total
+// Split k: SPLIT_K lanes share a matmul tile, each with sums over a part of k.
+// prelude: const TILE_M, const TILE_N, const SPLIT_K, const COLUMNS
+const WORKGROUP = SPLIT_K * COLUMNS; // COLUMNS tiles in N
+const PARTIAL_STRIDE = select(TILE_N + 1u, 0u, SPLIT_K == 1u); // per lane: sums of a row, total
 
 var<private> sums: array<f32, TILE_M * TILE_N>;
-var<workgroup> joined: array<f32, max(1u, WORKGROUP * JOINED)>;
+var<workgroup> partial_sums: array<f32, max(1u, WORKGROUP * PARTIAL_STRIDE)>;
 
-// Adds up what the strands have, in their order, a row of the tile at a time; `totals`: of each row
-// something else that they have a part of each.
-fn join_strands(totals: ptr<function, array<f32, TILE_M>>, lane: u32) {
-  let column = lane / STRANDS;
-  let strand = lane % STRANDS;
-  let stride = COLUMNS * JOINED;
+// Adds the parts in order, one row of the tile at a time. `totals`: one more sum per row that is
+// split the same way.
+fn reduce_split_k(totals: ptr<function, array<f32, TILE_M>>, lane: u32) {
+  let column = lane / SPLIT_K;
+  let k_part = lane % SPLIT_K;
+  let stride = COLUMNS * PARTIAL_STRIDE;
   for (var i = 0u; i < TILE_M; i++) {
-    let mine = strand * stride + column * JOINED;
-    for (var j = 0u; j < TILE_N; j++) { joined[mine + j] = sums[i * TILE_N + j]; }
-    joined[mine + TILE_N] = (*totals)[i];
+    let mine = k_part * stride + column * PARTIAL_STRIDE;
+    for (var j = 0u; j < TILE_N; j++) { partial_sums[mine + j] = sums[i * TILE_N + j]; }
+    partial_sums[mine + TILE_N] = (*totals)[i];
     workgroupBarrier();
     for (var o = lane; o < stride; o += WORKGROUP) {
       var total = 0.0;
-      for (var s = 0u; s < STRANDS; s++) { total += joined[s * stride + o]; }
-      joined[o] = total;
+      for (var s = 0u; s < SPLIT_K; s++) { total += partial_sums[s * stride + o]; }
+      partial_sums[o] = total;
     }
     workgroupBarrier();
-    for (var j = 0u; j < TILE_N; j++) { sums[i * TILE_N + j] = joined[column * JOINED + j]; }
-    (*totals)[i] = joined[column * JOINED + TILE_N];
+    for (var j = 0u; j < TILE_N; j++) {
+      sums[i * TILE_N + j] = partial_sums[column * PARTIAL_STRIDE + j];
+    }
+    (*totals)[i] = partial_sums[column * PARTIAL_STRIDE + TILE_N];
     workgroupBarrier();
   }
 }

@@ -1,13 +1,14 @@
-// What runs in this step; written by the host before each submit. See gpu/step.py.
+// Uniform buffer of a step: its rows and samples, written by the host before each submit. See
+// gpu/step.py.
 const MAX_SAMPLES = 8u;
 const MAX_ROWS = 128u;
-const FROM_GPU = 0xffffffffu; // a row's token: the id its slot sampled last
+const FROM_GPU = 0xffffffffu; // token of a row: the id that its slot sampled last
 
 struct Row {
   slot: u32,
-  position: u32, // of the token in its sequence
+  position: u32, // position of the token in its sequence
   token: u32,    // id or FROM_GPU
-  block: u32,    // of the KV cache, where the position lies
+  block: u32,    // KV block of the position
 }
 
 struct Sample {
@@ -15,7 +16,7 @@ struct Sample {
   slot: u32,
   seed_low: u32,
   seed_high: u32,
-  index: u32, // how many tokens this run has sampled before: the random counter
+  index: u32, // tokens this run has sampled so far: the random counter
   top_k: u32, // 0: off
   temperature: f32, // 0: greedy
   top_p: f32,

@@ -1,7 +1,7 @@
-// What lib/product_bytes.wgsl needs of lib/weight_q8.wgsl.
-const MINIMA = false; // grids have a minimum
+// Blocks of lib/weight_q8.wgsl as int8, for lib/matmul_tile_q8.wgsl.
+const HAS_MINS = false; // blocks have a minimum
 
-// The bytes of a block that begins so many loads after `place`, in the order of its weights.
-fn bytes_of(place: Place, after: u32) -> array<vec4u, 2> {
+// Numbers of the block `after` loads after `place`, in order.
+fn int8_of(place: WeightAddress, after: u32) -> array<vec4u, 2> {
   return array<vec4u, 2>(load_at(place, after), load_at(place, after + 1u));
 }

@@ -1,35 +1,38 @@
-// How the rows of a weight matrix lie in memory, whatever they are stored as.
+// Layout of the rows of a weight matrix, whatever their format.
 //
-// A row is BLOCKS blocks of 32 weights, padded with zeros, BLOCK_PACKED loads of 16 bytes each;
-// then, where the format has them, the blocks' grids (scale, minimum), GRIDS_PACKED of them in a
-// load. The file that stands in for `weight` says the rest; gpu/checkpoint/packing.py writes the
-// same layout.
+// A row is BLOCKS blocks of 32 weights, padded with zeros, BLOCK_LOADS loads of 16 bytes each;
+// then, if the format has them, the blocks' scales (and mins), SCALES_PER_LOAD of them in a load.
+// The variant of `weight` defines the format; gpu/checkpoint/packing.py writes the same layout.
 //
-// ABREAST rows lie side by side (gpu/checkpoint/abreast.py): the first block of each of them, then
-// the second of each, …, then in the same order the grids of those blocks. weight_store.wgsl says
-// what they are bound as.
+// INTERLEAVE rows are interleaved (gpu/checkpoint/interleaved.py): the first block of each of them,
+// then the second of each, …, then in the same order the scales of those blocks. weight_store.wgsl
+// defines the binding.
 // use: weight_store
 // use: weight
 override BLOCKS: u32;
-override ABREAST: u32 = 1u;
+override INTERLEAVE: u32 = 1u;
 
-const BLOCK_FOURS = 8u;                           // fours of weights in a block
-const PACKED_FOURS = BLOCK_FOURS / BLOCK_PACKED;  // fours in a load
-const LOAD_GRIDS = max(GRIDS_PACKED, 1u);         // grids in a load, for formats that have none too
+const BLOCK_VEC4S = 8u;                           // vec4s of weights in a block
+const LOAD_VEC4S = BLOCK_VEC4S / BLOCK_LOADS;  // vec4s in a load
+const SCALES_DIVISOR = max(SCALES_PER_LOAD, 1u); // 1 for formats without scales
 
-// Loads of a row.
-fn row_packed() -> u32 {
-  if (GRIDS_PACKED == 0u) { return BLOCKS * BLOCK_PACKED; }
-  return BLOCKS * BLOCK_PACKED + (BLOCKS - 1u) / LOAD_GRIDS + 1u;
+// Number of loads of a row.
+fn row_loads() -> u32 {
+  if (SCALES_PER_LOAD == 0u) { return BLOCKS * BLOCK_LOADS; }
+  return BLOCKS * BLOCK_LOADS + (BLOCKS - 1u) / SCALES_DIVISOR + 1u;
 }
 
-// Where the blocks of a row begin, and how far from there `block` is.
-fn blocks_at(row: u32) -> Place { return place_of(row, row % ABREAST * BLOCK_PACKED); }
-fn to_block(block: u32) -> u32 { return block * ABREAST * BLOCK_PACKED; }
+// Address of a row's first block, and offset of `block` from there.
+fn blocks_at(row: u32) -> WeightAddress { return address_of(row, row % INTERLEAVE * BLOCK_LOADS); }
+fn block_offset(block: u32) -> u32 { return block * INTERLEAVE * BLOCK_LOADS; }
 
-// Where the grids of the rows abreast begin that `row` is one of, which of them is that of `block`
-// in row number `side` of these, how far from there it lies, and in which word of the load.
-fn grids_at(row: u32) -> Place { return place_of(row, ABREAST * BLOCKS * BLOCK_PACKED); }
-fn grid_index(block: u32, side: u32) -> u32 { return block * ABREAST + side; }
-fn to_grid(index: u32) -> u32 { return index / LOAD_GRIDS; }
-fn grid_word(index: u32) -> u32 { return index % LOAD_GRIDS * 4u / LOAD_GRIDS; }
+// Address of the scales of a group of interleaved rows; index of the scale of (block, row) among
+// them; offset of its load; its word in the load.
+fn scales_at(row: u32) -> WeightAddress {
+  return address_of(row, INTERLEAVE * BLOCKS * BLOCK_LOADS);
+}
+fn scale_index(block: u32, interleaved_row: u32) -> u32 {
+  return block * INTERLEAVE + interleaved_row;
+}
+fn scale_offset(index: u32) -> u32 { return index / SCALES_DIVISOR; }
+fn scale_word(index: u32) -> u32 { return index % SCALES_DIVISOR * 4u / SCALES_DIVISOR; }

@@ -1,16 +1,16 @@
-// What all lanes of a workgroup have, added up in an order that depends on LANES alone.
+// Sum over all lanes of a workgroup, in an order that depends on LANES alone.
 override LANES: u32; // a power of two
 
-var<workgroup> of_lanes: array<f32, LANES>;
+var<workgroup> lane_sums: array<f32, LANES>;
 
-fn sum_of_lanes(mine: f32, lane: u32) -> f32 {
-  of_lanes[lane] = mine;
+fn workgroup_sum(mine: f32, lane: u32) -> f32 {
+  lane_sums[lane] = mine;
   workgroupBarrier();
   for (var half = LANES / 2u; half > 0u; half /= 2u) {
-    if (lane < half) { of_lanes[lane] += of_lanes[lane + half]; }
+    if (lane < half) { lane_sums[lane] += lane_sums[lane + half]; }
     workgroupBarrier();
   }
-  let sum = of_lanes[0];
+  let sum = lane_sums[0];
   workgroupBarrier();
   return sum;
 }

@@ -1,19 +1,20 @@
-// What one answer is made of: the generations ("segments") that wrote it, their tokens and marks.
+// One answer: the runs ("segments") that generated it, their tokens and the marks of changed
+// settings.
 //
 // "Continue" adds a segment to the same answer, so tokens are numbered through the whole answer and
-// a segment knows the number of its first token. A branch (branch.js) is a segment that begins with
-// tokens its run did not draw. Nothing here touches the page.
+// a segment knows the number of its first token. A branch (chat/branch.js) is a segment whose first
+// tokens were given to its run, not sampled. No DOM access in this module.
 
-import { takeLead, takeStats, takeWritten } from "./branch.js";
-import { goOnAfter, takeBefore } from "./continuing.js";
-import { countPrompt, countToken, ExpertUse } from "./expertuse.js";
-import { addMark } from "./marks.js";
-import { differences } from "./params.js";
-import { atStart, changedFrom, same } from "./reach.js";
+import { copyParentPrefix, attachLateStats, applyBranchAccepted } from "./branch.js";
+import { linkContinuation, applyContinuationAccepted } from "./continuation.js";
+import { countPrompt, countToken, ExpertUse } from "./expert-use.js";
+import { addMark } from "./setting-marks.js";
+import { differences } from "../panels/sampling-settings.js";
+import { spansFromStart, withSpanFrom, sameInterventions } from "../interventions/interventions.js";
 
 /** @typedef {"sent"|"queued"|"prefill"|"writing"|"done"|"lost"} SegmentState */
 
-/** One generation. `seq` is the last message seen of it; `request` what was asked for. */
+/** One run. `seq` is its last event received; `request` is what was sent. */
 export class Segment {
   constructor(id, request, base) {
     this.id = id;
@@ -29,68 +30,73 @@ export class Segment {
     this.context = 0;
     this.params = null;
     this.capture = request?.capture ?? true;
-    /** What is changed inside the model now, and what was: see `atStart` of reach.js. */
-    this.reach = request?.reach ?? {};
-    this.reached = [];
+    /** Interventions now, and since which position: see `spansFromStart` (interventions.js). */
+    this.interventions = request?.reach ?? {};
+    this.interventionSpans = [];
     this.prefill = { done: 0, total: 0, reused: 0, ms: 0, gpuMs: null };
-    /** Its chunks: {done, reused, ms, gpuMs, passedAt, receivedAt}. */
+    /** Prefill chunks: {done, reused, ms, gpuMs, passedAt, receivedAt}. */
     this.chunks = [];
     this.promptStats = [];
-    /** Every event of it that was taken, in order. */
+    /** All events received, in order. */
     this.events = [];
     this.kvBlocks = 0;
-    /** Experts that its steps found on the device and brought there; null: all lie there. */
+    /** Experts found on the device and loaded onto it by its steps; null: all fit on the device. */
     this.experts = null;
-    /** How many of the prompt's tokens were found in the cache when it was first read. */
+    /** Number of prompt tokens found in the KV cache by the first prefill. */
     this.promptReused = 0;
     this.reason = "";
     this.message = "";
     this.timings = null;
-    /** How long the server took to make tokens of the prompt; null: not known. */
+    /** Time the server took to tokenize the prompt (ms); null: unknown. */
     this.preparedMs = null;
-    /** When this page sent the request, by its own clock; null when a reload forgot it. */
+    /** Time this page sent the request, by its own clock; null after a reload. */
     this.sentAt = null;
     this.nTokens = 0;
-    /** What makes it a branch (branch.js), and the answer it parted from; null: it is none. */
+    /**
+     * The replacement that makes it a branch (chat/branch.js) and the answer it branches from, or
+     * null.
+     */
     this.branch = null;
     this.parent = null;
-    /** The segment it goes on after, by its ids (continuing.js); null: it begins with a text. */
-    this.before = null;
+    /**
+     * The segment it continues by token ids (chat/continuation.js); null: it starts from a text.
+     */
+    this.continues = null;
     this.continuedFrom = null;
-    /** How many tokens its run's max_tokens is less than the page's: they were written before. */
-    this.counted = 0;
-    /** Name of the model that wrote it; null: not known. */
+    /** Tokens already counted towards max_tokens by the segments it continues. */
+    this.alreadyCounted = 0;
+    /** Name of the model that generated it; null: unknown. */
     this.model = null;
-    /** How many of its tokens its run was given, and did not draw. */
-    this.given = 0;
-    /** Text of a segment whose tokens are not here (yet, or any more); it stands in their place. */
-    this.plain = null;
+    /** Number of its tokens that were given to the run rather than sampled. */
+    this.nGiven = 0;
+    /** Text of a segment whose tokens are not here (yet, or any more); shown in their place. */
+    this.textOnly = null;
   }
 
   get running() {
     return this.state !== "done" && this.state !== "lost";
   }
 
-  /** Number of the first token that its run drew, and how many it drew. */
+  /** Number of the first token the run sampled, and how many it sampled. */
   get first() {
-    return this.base + this.given;
+    return this.base + this.nGiven;
   }
 
   get nDrawn() {
-    return this.nTokens - this.given;
+    return this.nTokens - this.nGiven;
   }
 
-  /** What the answer was asked for: {messages, prompt, continue_final}. */
-  get asked() {
+  /** The request of the whole answer: {messages, prompt, continue_final}. */
+  get originalRequest() {
     return this.branch?.asked ?? this.continuedFrom ?? this.request;
   }
 
-  /** How many of the prompt's tokens are known as far as they can be. */
+  /** Number of prompt tokens whose statistics can be shown. */
   get promptDone() {
     return this.branch ? this.prompt.length : this.prefill.done;
   }
 
-  /** Tokens in the context: the prompt and what was written. */
+  /** Number of tokens in the context: prompt and answer. */
   get used() {
     return this.accepted ? Math.max(this.prompt.length + this.nTokens, this.prefill.done) : 0;
   }
@@ -101,18 +107,19 @@ export class Answer {
     /** @type {Segment[]} */
     this.segments = [];
     /**
-     * `token` events in order, each with its `segment`, its `place` in that, and its `number`: which
-     * of the seed's random numbers drew it.
+     * `token` events in order, each with its `segment`, its `place` in the segment, and its
+     * `number`: the index of the random number that drew it.
      */
     this.tokens = [];
     /**
-     * Where settings changed: {segment, index, changes, told}, the last two [{name, from, to}]. `changes` is what the
-     * token at `index` saw; `told` is what people read: a whole drag at its last mark, else nothing.
+     * Changes of settings: {segment, index, changes, shown}, the last two [{name, from, to}].
+     * `changes` acted from the token at `index` on; `shown` is the label: a whole drag is shown at
+     * its last mark only.
      */
     this.marks = [];
-    /** Which experts its tokens and its prompt's were given to. */
+    /** Experts chosen for its tokens and its prompt. */
     this.use = new ExpertUse();
-    /** Grows when tokens changed in another way than by appending. */
+    /** Grows whenever tokens changed other than by appending. */
     this.edition = 0;
   }
 
@@ -124,31 +131,31 @@ export class Answer {
     return this.segment?.running ?? false;
   }
 
-  /** The text, with the texts of segments whose tokens are gone. */
+  /** The text, including segments whose tokens are gone. */
   get text() {
     return this.segments.map((segment) => this.segmentText(segment)).join("");
   }
 
   get empty() {
-    return !this.segments.some(({ plain, nTokens }) => plain || nTokens);
+    return !this.segments.some(({ textOnly, nTokens }) => textOnly || nTokens);
   }
 
   segmentText(segment) {
-    if (segment.plain !== null) return segment.plain;
+    if (segment.textOnly !== null) return segment.textOnly;
     return this.tokens
       .slice(segment.base, segment.base + segment.nTokens)
       .map((t) => t.text)
       .join("");
   }
 
-  /** Begin another generation of this answer; `branch` makes it one of `parent`. */
+  /** Add a run to this answer; `branch` makes it a branch of `parent`. */
   begin(id, request, branch = null, parent = null) {
     const segment = new Segment(id, request, this.tokens.length);
     Object.assign(segment, { branch, parent });
-    goOnAfter(this, segment, this.segment);
+    linkContinuation(this, segment, this.segment);
     this.segments.push(segment);
     this.edition += 1;
-    if (branch) takeLead(this, segment);
+    if (branch) copyParentPrefix(this, segment);
     return segment;
   }
 
@@ -157,11 +164,11 @@ export class Answer {
   }
 
   /**
-   * The settings (with `capture` and `reach`) that acted on a token: the newest, with later changes
-   * taken back.
+   * Return the settings (with `capture` and `reach`) a token was sampled with: the newest ones with
+   * all later changes undone.
    */
   settingsAt({ segment, place }) {
-    const { params, capture, reach } = segment;
+    const { params, capture, interventions: reach } = segment;
     const settings = { ...params, capture, reach };
     for (const mark of this.marks.toReversed()) {
       if (mark.segment !== segment) continue;
@@ -172,30 +179,30 @@ export class Answer {
   }
 
   /**
-   * Take one event of a segment. Returns false for a message that was seen before, null when one
-   * before it is missing (the caller asks for it again), true when it was taken.
+   * Apply one event of a segment. Returns true when applied, false for a duplicate, null when an
+   * earlier event is missing (the caller requests it again).
    */
-  take(segment, seq, event) {
+  applyEvent(segment, seq, event) {
     if (seq <= segment.seq) return false;
     if (seq > segment.seq + 1) return null;
     segment.seq = seq;
     segment.events.push(event);
-    if (segment.plain !== null) this.#refill(segment);
+    if (segment.textOnly !== null) this.#refill(segment);
     HANDLERS[event.type]?.(this, segment, event);
     return true;
   }
 
-  /** The messages of a segment known by its text come again: its tokens take the text's place. */
+  /** Replace a segment's text by its tokens, whose events are coming again. */
   #refill(segment) {
-    segment.plain = null;
+    segment.textOnly = null;
     segment.base = this.tokens.length;
     this.edition += 1;
-    if (segment.branch) takeLead(this, segment);
+    if (segment.branch) copyParentPrefix(this, segment);
   }
 
-  /** Forget tokens of a segment because its messages are gone; keep the text. */
+  /** Drop a segment's tokens because its events are gone; keep the text. */
   lose(segment, text) {
-    segment.plain = text;
+    segment.textOnly = text;
     segment.state = "lost";
     this.edition += 1;
   }
@@ -205,7 +212,7 @@ export class Answer {
 const HANDLERS = {
   accepted(answer, segment, event) {
     segment.accepted = true;
-    if (segment.branch) takeWritten(answer, segment, event);
+    if (segment.branch) applyBranchAccepted(answer, segment, event);
     else {
       segment.prompt = event.prompt;
       segment.promptIds = new Set(event.prompt.map(({ id }) => id));
@@ -213,10 +220,10 @@ const HANDLERS = {
     segment.context = event.context;
     segment.params = event.params;
     segment.capture = event.capture;
-    segment.reach = segment.request?.reach ?? {};
-    segment.reached = reachedBy(segment.request, event.prompt.length);
-    if (segment.before) takeBefore(answer, segment, event);
-    else if (!segment.branch) markStart(answer, segment);
+    segment.interventions = segment.request?.reach ?? {};
+    segment.interventionSpans = spansOfRequest(segment.request, event.prompt.length);
+    if (segment.continues) applyContinuationAccepted(answer, segment, event);
+    else if (!segment.branch) markInitialInterventions(answer, segment);
     segment.prefill.total = event.prompt.length;
     HANDLERS.queued(answer, segment, event);
   },
@@ -232,15 +239,15 @@ const HANDLERS = {
     prefill.done = event.done;
     prefill.total = event.total;
     prefill.reused = event.reused;
-    prefill.ms = event.ms; // since the start, unlike gpu_ms, which is of this chunk
+    prefill.ms = event.ms; // since the start; gpu_ms is of this chunk alone
     if (event.gpu_ms !== null) prefill.gpuMs = (prefill.gpuMs ?? 0) + event.gpu_ms;
     const { done, reused, ms, gpu_ms: gpuMs, passedAt, receivedAt } = event;
     segment.chunks.push({ done, reused, ms, gpuMs, passedAt, receivedAt });
     segment.kvBlocks = event.kv_blocks;
-    addExperts(segment, event.experts);
+    addExpertCounts(segment, event.experts);
     if (!segment.branch) segment.promptReused = event.reused;
     for (const stats of event.stats ?? []) {
-      if (stats.position >= segment.prompt.length) takeStats(answer, segment, stats);
+      if (stats.position >= segment.prompt.length) attachLateStats(answer, segment, stats);
       else {
         countPrompt(answer, segment, stats);
         segment.promptStats[stats.position] = stats;
@@ -251,7 +258,7 @@ const HANDLERS = {
   token(answer, segment, event) {
     segment.state = "writing";
     segment.kvBlocks = event.kv_blocks;
-    addExperts(segment, event.experts);
+    addExpertCounts(segment, event.experts);
     const number = (segment.params.first_index ?? 0) + event.index;
     answer.tokens.push(Object.assign(event, { segment, place: segment.nTokens, number }));
     countToken(answer, event);
@@ -263,7 +270,8 @@ const HANDLERS = {
     if (segment.capture !== event.capture) {
       changes.push({ name: "capture", from: segment.capture, to: event.capture });
     }
-    if (event.reach && !same(segment.reach, event.reach)) takeReach(segment, event, changes);
+    if (event.reach && !sameInterventions(segment.interventions, event.reach))
+      applyInterventions(segment, event, changes);
     segment.params = event.params;
     segment.capture = event.capture;
     if (changes.length) addMark(answer, segment, segment.first + event.index, changes);
@@ -277,30 +285,33 @@ const HANDLERS = {
   },
 };
 
-/** What a run acts with on a text of so many tokens: from its beginning on, or after what acted before. */
-function reachedBy(request, nPrompt) {
+/**
+ * Return the intervention spans of a request: from its start on, or after those of an earlier run.
+ */
+function spansOfRequest(request, nPrompt) {
   const { reach = {}, reached } = request ?? {};
-  return reached ? changedFrom(reached, nPrompt - 1, reach) : atStart(reach, nPrompt);
+  return reached ? withSpanFrom(reached, nPrompt - 1, reach) : spansFromStart(reach, nPrompt);
 }
 
-function addExperts(segment, used) {
+function addExpertCounts(segment, used) {
   if (!used) return;
   const sum = segment.experts ?? { found: 0, brought: 0, n_bytes: 0 };
   for (const name of ["found", "brought", "n_bytes"]) sum[name] += used[name];
   segment.experts = sum;
 }
 
-/** Another setting inside the model acts from the row on that chooses the token. */
-function takeReach(segment, { index, reach }, changes) {
+/** Change the interventions from the row on that samples the token `index`. */
+function applyInterventions(segment, { index, reach }, changes) {
   const { prompt } = segment.events[0];
-  changes.push({ name: "reach", from: segment.reach, to: reach });
-  segment.reach = reach;
-  segment.reached = changedFrom(segment.reached, prompt.length + index - 1, reach);
+  changes.push({ name: "reach", from: segment.interventions, to: reach });
+  segment.interventions = reach;
+  const first = prompt.length + index - 1;
+  segment.interventionSpans = withSpanFrom(segment.interventionSpans, first, reach);
 }
 
-/** A run that is reached into from its beginning says so there. */
-function markStart(answer, segment) {
-  if (!segment.reached.length) return;
-  const told = [{ name: "reach", from: {}, to: segment.reach }];
-  answer.marks.push({ segment, index: segment.first, changes: [], told });
+/** Mark interventions that are active from the start of a run. */
+function markInitialInterventions(answer, segment) {
+  if (!segment.interventionSpans.length) return;
+  const shown = [{ name: "reach", from: {}, to: segment.interventions }];
+  answer.marks.push({ segment, index: segment.first, changes: [], shown });
 }

@@ -1,37 +1,44 @@
-// A branch of an answer: it begins with tokens of another one, has some put in by a person, and a
-// run goes on from there. Nothing here touches the page.
+// Branches: answers that share the first tokens of another version, have some tokens replaced by
+// the user, and are continued by a new run. No DOM access in this module.
 //
-// All runs along a branch draw with one seed, and each goes on in its random numbers where the
-// tokens before it end. So a branch in which nothing else was put in writes the same text again.
+// The run of a branch uses its parent's seed and continues its sequence of random numbers. A branch
+// whose replacement equals the original token therefore generates the same text again.
 
-import { countToken, ExpertUse } from "./expertuse.js";
-import { probability, tokenLabel } from "./format.js";
-import { settingChanges } from "./marks.js";
+import { countToken, ExpertUse } from "./expert-use.js";
+import { probability, tokenLabel } from "../ui/format.js";
+import { settingChanges } from "./setting-marks.js";
 
 /**
- * What makes a generation a branch; plain values, which survive a reload.
+ * The replacement that makes a run a branch; plain values, which survive a reload.
  *
- *   of     the version it parted from, by its number
- *   at     number of the first token that was put in, in the answer
- *   put    the tokens that were put in: {id, text, eos, logprob, rank, candidates}; logprob is the
- *          model's own, before temperature and filters; `candidates` is null for the first, which
- *          has those of the token it replaced
- *   was    the token that was replaced: {id, text, logprob}
- *   asked  what the answer was asked for: {messages, prompt, continue_final}
+ *   of     number of the version it branches from
+ *   at     number of the first replaced token in the answer
+ *   put    replacement tokens: {id, text, eos, logprob, rank, candidates}; logprob is the model's
+ *          own, before temperature and filters; `candidates` is null for the first, which has
+ *          those of the token it replaces
+ *   was    the replaced token: {id, text, logprob}
+ *   asked  request of the answer: {messages, prompt, continue_final}
  *
  * @typedef {{of: number, at: number, put: object[], was: object, asked: object}} Branch
  */
 
-const NOTHING = { probability: NaN, n_kept: null, draw: null, mass: null, candidates: [] };
-/** A token of which only its text is known. */
-const bare = { ...NOTHING, type: "token", logprob: NaN, rank: null, times: null, stats: null, eos: false };
+const NO_SAMPLING = { probability: NaN, n_kept: null, draw: null, mass: null, candidates: [] };
+/** Token of which only the text is known. */
+const EMPTY_TOKEN = {
+  ...NO_SAMPLING,
+  type: "token",
+  logprob: NaN,
+  rank: null,
+  times: null,
+  stats: null,
+  eos: false,
+};
 
 /**
- * Let an answer begin as its parent does, up to the first token that was put in. The parent's
- * tokens are shared; only to which segment they belong is the branch's own. False when the parent's
- * tokens are not here.
+ * Copy the parent's tokens up to the first replaced one. Token data is shared with the parent; only
+ * their `segment` is the branch's own. False when the parent's tokens are not here.
  */
-export function takeLead(answer, segment) {
+export function copyParentPrefix(answer, segment) {
   const { at } = segment.branch;
   const replaced = segment.parent?.tokens[at];
   if (!replaced) return false;
@@ -39,58 +46,61 @@ export function takeLead(answer, segment) {
   const host = replaced.segment;
   const later = answer.segments.slice(answer.segments.indexOf(segment));
   answer.segments = [...parent.segments.slice(0, parent.segments.indexOf(host)), ...later];
-  answer.marks = parent.marks.filter(({ index }) => index <= at).map((mark) => owned(mark, host, segment));
-  answer.tokens = parent.tokens.slice(0, at).map((token) => owned(token, host, segment));
+  const before = parent.marks.filter(({ index }) => index <= at);
+  answer.marks = before.map((mark) => reassigned(mark, host, segment));
+  answer.tokens = parent.tokens.slice(0, at).map((token) => reassigned(token, host, segment));
   answer.edition += 1;
   Object.assign(segment, {
     base: host.base,
     nTokens: at - host.base,
-    given: at - host.base,
+    nGiven: at - host.base,
     prompt: host.prompt,
     promptIds: host.promptIds,
     promptStats: host.promptStats.slice(0, host.prompt.length),
     promptReused: host.promptReused,
-    hasLead: true,
+    hasPrefix: true,
   });
   recount(answer);
   return true;
 }
 
-/** Its tokens are others now. */
+/** Count the experts of the answer's tokens afresh. */
 function recount(answer) {
   answer.use = new ExpertUse();
-  for (const stats of answer.segments[0].promptStats) answer.use.take(stats);
+  for (const stats of answer.segments[0].promptStats) answer.use.add(stats);
   for (const token of answer.tokens) countToken(answer, token);
 }
 
-const owned = (thing, host, segment) => (thing.segment === host ? { ...thing, segment } : thing);
+const reassigned = (thing, host, segment) =>
+  thing.segment === host ? { ...thing, segment } : thing;
 
-/** The run is accepted: what it was given as text becomes tokens of the answer. */
-export function takeWritten(answer, segment, { prompt, texts, params, capture }) {
+/** Turn the text given to an accepted run into tokens of the answer. */
+export function applyBranchAccepted(answer, segment, { prompt, texts, params, capture }) {
   const first = prompt.length - texts.length;
-  if (!segment.hasLead) {
+  if (!segment.hasPrefix) {
     segment.prompt = prompt.slice(0, first);
     segment.promptIds = new Set(segment.prompt.map(({ id }) => id));
   }
   const nLead = texts.length - segment.branch.put.length;
   texts.forEach((text, place) => {
     const known = answer.tokens[segment.base + place];
-    if (known) known.text = text;
-    else push(answer, segment, { ...bare, id: prompt[first + place].id, text, ...putAt(segment, place - nLead) });
+    if (known) return void (known.text = text);
+    const fields = replacementFields(segment, place - nLead);
+    push(answer, segment, { ...EMPTY_TOKEN, id: prompt[first + place].id, text, ...fields });
   });
-  segment.given = texts.length;
-  markPut(answer, segment, texts.slice(nLead).join(""));
-  markSettings(answer, segment, { ...params, capture, reach: segment.reach });
+  segment.nGiven = texts.length;
+  markReplacement(answer, segment, texts.slice(nLead).join(""));
+  markSettings(answer, segment, { ...params, capture, reach: segment.interventions });
 }
 
-/** What is known of the k-th token that was put in; nothing of one before them. */
-function putAt({ branch, parent }, k) {
+/** Return what is known of the k-th replacement token; k < 0 is a token before them. */
+function replacementFields({ branch, parent }, k) {
   if (k < 0) return { number: 0 };
   const { logprob, rank, candidates, eos } = branch.put[k];
   const replaced = parent?.tokens[branch.at];
   const own = { put: true, logprob, rank, eos, number: (replaced?.number ?? 0) + k };
   if (k > 0 || !replaced) return { ...own, candidates: candidates ?? [] };
-  // It stands where the replaced one stood: the same row gave the same distribution.
+  // It has the position of the replaced token: the same row gave the same distribution.
   const { n_kept, draw, mass, stats } = replaced;
   return { ...own, n_kept, draw, mass, stats, candidates: replaced.candidates };
 }
@@ -102,8 +112,8 @@ function push(answer, segment, token) {
   segment.nTokens += 1;
 }
 
-/** Statistics of the prompt's rows that came after all: each belongs to the token it chose. */
-export function takeStats(answer, segment, stats) {
+/** Attach statistics of recomputed rows, each to the token it sampled. */
+export function attachLateStats(answer, segment, stats) {
   const token = answer.tokens[segment.base + stats.position + 1 - segment.prompt.length];
   if (token?.segment !== segment || token.stats) return;
   token.stats = stats;
@@ -112,28 +122,29 @@ export function takeStats(answer, segment, stats) {
 
 // ---- marks -----------------------------------------------------------------------------------
 
-function markPut(answer, segment, text) {
+function markReplacement(answer, segment, text) {
   const { put } = segment.branch;
-  const index = segment.base + segment.given - put.length;
-  const own = { name: "forced", words: describePut(segment.branch, text) };
+  const index = segment.base + segment.nGiven - put.length;
+  const own = { name: "forced", words: describeReplacement(segment.branch, text) };
   const last = answer.marks.at(-1);
-  if (last?.index !== index) answer.marks.push({ segment, index, changes: [], told: [own] });
-  else answer.marks[answer.marks.length - 1] = { ...last, told: [...last.told, own] };
+  if (last?.index !== index) answer.marks.push({ segment, index, changes: [], shown: [own] });
+  else answer.marks[answer.marks.length - 1] = { ...last, shown: [...last.shown, own] };
 }
 
-/** "forced ‘blue’, was ‘yellow’ (p 0.31)"; `text`: of what was put in. */
-function describePut({ put, was }, text) {
-  const quoted = (words, eos) => (eos ? "the end" : `‘${tokenLabel(words, "part of a character")}’`);
-  const same = was.id === put[0].id && put.length === 1;
-  const before = same ? "as drawn" : `was ${quoted(was.text, was.eos)}`;
+/** "forced ‘blue’, was ‘yellow’ (p 0.31)"; `text` is that of all replacement tokens. */
+function describeReplacement({ put, was }, text) {
+  const quoted = (words, eos) =>
+    eos ? "the end" : `‘${tokenLabel(words, "part of a character")}’`;
+  const unchanged = was.id === put[0].id && put.length === 1;
+  const before = unchanged ? "as drawn" : `was ${quoted(was.text, was.eos)}`;
   return `forced ${quoted(text, put[0].eos)}, ${before} (p ${probability(Math.exp(was.logprob))})`;
 }
 
-/** The page's settings act on what the run draws; the tokens before were drawn with those of theirs. */
+/** Mark settings that differ from those of the replaced token; they act on what the run samples. */
 function markSettings(answer, segment, params) {
   const replaced = segment.parent?.tokens[segment.branch.at];
-  if (!segment.hasLead || !replaced) return;
+  if (!segment.hasPrefix || !replaced) return;
   const changes = settingChanges(segment.parent.settingsAt(replaced), params);
-  const index = segment.base + segment.given;
-  if (changes.length) answer.marks.push({ segment, index, changes, told: changes });
+  const index = segment.base + segment.nGiven;
+  if (changes.length) answer.marks.push({ segment, index, changes, shown: changes });
 }

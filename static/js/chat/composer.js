@@ -1,18 +1,20 @@
-// Where prompts are written: the field, its token count, the context gauge, the mode.
+// Composer: the prompt field, its token count, the context gauge and the chat/completion switch.
 
-import { byId, setText, setVars } from "./dom.js";
-import { count, plural } from "./format.js";
-import { count as countTokens, latest } from "./inspect.js";
+import { byId, setText, setVars } from "../ui/dom.js";
+import { count, plural } from "../ui/format.js";
+import { count as countTokens, latest } from "../net/inspect.js";
 import { saveDraft, savedDraft, saveSettings } from "./persist.js";
-import { ask, messagesBefore, newChat } from "./session.js";
-import { changed, lastTurn, on, ready, shownAnswer, state } from "./state.js";
+import { submitPrompt, messagesBefore, newChat } from "./session.js";
+import { changed, lastTurn, on, ready, shownAnswer, state } from "../state.js";
 import { goToEnd } from "./transcript.js";
 
 const field = byId("prompt");
 const COUNT_AFTER_MS = 150;
-/** The gauge says so from these shares of the context on. */
+/** Shares of the context from which the gauge changes colour. */
 const HIGH = 0.75;
 const FULL = 0.9;
+
+const NO_TEMPLATE = "This model has no chat template; it can only continue text.";
 
 let timer = 0;
 
@@ -23,28 +25,28 @@ export function setUpComposer() {
   field.addEventListener("keydown", onKey);
   byId("mode").addEventListener("change", ({ target }) => setMode(target.value));
   for (const button of byId("examples").querySelectorAll("button")) {
-    button.addEventListener("click", () => put(button.textContent));
+    button.addEventListener("click", () => setPrompt(button.textContent));
   }
-  on("line hello turns tokens counted settings", draw);
-  on("hello line turns", countSoon);
+  on("connection hello turns tokens counted settings", draw);
+  on("hello connection turns", countSoon);
 }
 
-/** Write a text into the field, as if it had been typed. */
-export function put(text) {
+/** Fill the field with a text, as if typed. */
+export function setPrompt(text) {
   field.value = text;
   field.focus();
   field.setSelectionRange(text.length, text.length);
   onInput();
 }
 
-/** Give a refused prompt back, unless something new is being written. */
-export function giveBack(text) {
-  if (text && field.value === "") put(text);
+/** Put a refused prompt back, unless a new one is being typed. */
+export function restorePrompt(text) {
+  if (text && field.value === "") setPrompt(text);
 }
 
 function setMode(mode) {
   if (mode !== state.mode && state.turns.length && !state.active) {
-    // Earlier turns stay: chat turns are the context of a chat, a completion stands alone.
+    // Earlier turns stay: chat turns form the context of a chat, a completion stands alone.
     state.counted = null;
   }
   state.mode = mode;
@@ -56,7 +58,7 @@ function onSubmit(event) {
   event.preventDefault();
   const text = state.mode === "chat" ? field.value.trim() : field.value;
   if (text.trim() === "" || !ready() || state.active) return;
-  if (!ask(text)) return;
+  if (!submitPrompt(text)) return;
   field.value = "";
   onInput();
   goToEnd();
@@ -71,7 +73,7 @@ function onKey(event) {
     const last = state.turns.findLast((turn) => turn.role === "user" || turn.given);
     if (!last) return;
     event.preventDefault();
-    put(last.text ?? last.given);
+    setPrompt(last.text ?? last.given);
   }
 }
 
@@ -83,7 +85,7 @@ function onInput() {
   countSoon();
 }
 
-/** Browsers without `field-sizing` need the height told. */
+/** Grow the field with its text in browsers without `field-sizing`. */
 function grow() {
   if (CSS.supports("field-sizing", "content")) return;
   field.style.height = "auto";
@@ -112,7 +114,7 @@ function onCounted({ tokens }) {
 }
 
 function onNotCounted(error) {
-  if (error.code === "lost") return; // said elsewhere, and asked again when it is back
+  if (error.code === "lost") return; // shown elsewhere; counted again after reconnecting
   state.problem = error;
   changed("turns", "settings");
 }
@@ -123,7 +125,7 @@ function draw() {
   for (const input of byId("mode").querySelectorAll("input")) {
     input.checked = input.value === state.mode;
     input.disabled = input.value === "chat" && !mayChat;
-    input.title = input.disabled ? "This model has no chat template; it continues text." : "";
+    input.title = input.disabled ? NO_TEMPLATE : "";
   }
   setText(byId("prompt-label"), chat ? "Message" : "Text to continue");
   field.placeholder = chat ? "Write a message" : "Write the beginning of a text";

@@ -1,22 +1,23 @@
-// What experts were used for: by one token, and by all tokens of an answer so far.
+// How often experts were chosen: by one token, and by all tokens of an answer.
 
 /**
- * How often each expert was chosen, in every layer that has some. Counted as measurements come: a
- * token costs its own choices, however long the text is, and stays counted when the page keeps no
- * more than a summary of it.
+ * Count of expert choices per MoE layer. Counts are incremental, so their cost does not grow with
+ * the text and they survive the page's summarising of old measurements.
  */
 export class ExpertUse {
   /** Tokens whose experts are known. */
   tokens = 0;
-  /** By layer: {tokens, given, gates}, how often and with what sum of gates each expert was chosen. */
+  /**
+   * Per layer: {tokens, given, gates}: how often each expert was chosen, and the sum of its gates.
+   */
   #layers = new Map();
 
-  /** Count what is known of one token: its statistics (`TokenStats` of gpu/events.py), or nothing. */
-  take(stats) {
+  /** Count one token by its statistics (`TokenStats` of gpu/events.py), if any. */
+  add(stats) {
     if (!stats?.routes?.length) return;
     this.tokens += 1;
     for (const { layer, experts, gates } of stats.routes) {
-      const own = this.#ofLayer(layer);
+      const own = this.#layerCounts(layer);
       own.tokens += 1;
       experts.forEach((expert, i) => {
         own.given[expert] = (own.given[expert] ?? 0) + 1;
@@ -25,7 +26,7 @@ export class ExpertUse {
     }
   }
 
-  #ofLayer(layer) {
+  #layerCounts(layer) {
     if (!this.#layers.has(layer)) this.#layers.set(layer, { tokens: 0, given: [], gates: [] });
     return this.#layers.get(layer);
   }
@@ -34,17 +35,17 @@ export class ExpertUse {
     return this.#layers.has(layer);
   }
 
-  /** May it be of a model with so many layers, and experts in each? */
+  /** Do these counts fit a model with so many layers and experts per layer? */
   within(nLayers, n) {
     return [...this.#layers].every(([layer, { given }]) => layer < nLayers && given.length <= n);
   }
 
-  /** Numbers of the layers that gave tokens to experts, from the lowest. */
+  /** Numbers of the MoE layers, ascending. */
   get layers() {
     return [...this.#layers.keys()].sort((a, b) => a - b);
   }
 
-  /** A layer of `n` experts: {tokens, given, gates}, zeros for those never chosen. */
+  /** Counts of a layer with `n` experts: {tokens, given, gates}, zeros for experts never chosen. */
   of(layer, n) {
     const { tokens, given, gates } = this.#layers.get(layer) ?? { tokens: 0, given: [], gates: [] };
     const filled = (values) => Array.from({ length: n }, (_, expert) => values[expert] ?? 0);
@@ -52,28 +53,28 @@ export class ExpertUse {
   }
 }
 
-/** Count a row of an answer's prompt, once; what a later segment of it reads again was counted. */
+/** Count a prompt row once; rows a later segment computes again are already counted. */
 export function countPrompt({ segments, use }, segment, stats) {
-  if (segment === segments[0] && !segment.promptStats[stats.position]) use.take(stats);
+  if (segment === segments[0] && !segment.promptStats[stats.position]) use.add(stats);
 }
 
-/** Count a token of an answer. The row that chose the first one was the prompt's last. */
+/** Count a token of an answer. The row that sampled the first one was the prompt's last. */
 export function countToken({ segments, use }, { segment, stats }) {
   const counted = segment === segments[0] && segment.promptStats[stats?.position];
-  if (!counted) use.take(stats);
+  if (!counted) use.add(stats);
 }
 
 /**
- * How a layer's choices are spread over its experts; `given`: how often each was chosen.
- *   choices   all of them
- *   used      experts chosen at all
- *   evenness  entropy of the shares of all choices, divided by that of equal shares (Pielou 1966): 1
- *             where every expert is chosen as often, 0 where one always is; null without choices
+ * Measure how evenly a layer's choices are spread; `given[e]` is how often expert e was chosen.
+ *   choices   total number of choices
+ *   used      number of experts chosen at least once
+ *   evenness  normalised entropy of the choices (Pielou 1966): 1 if all experts are chosen equally
+ *             often, 0 if always the same one; null without choices
  *   never     numbers of the experts never chosen
- *   busiest   number of the one chosen most often, the first of several; null without choices
- *   load      its share beside the mean expert's, which is 1
+ *   busiest   number of the most chosen expert, the first of several; null without choices
+ *   load      its choices relative to the mean, which is 1
  */
-export function spreadOf(given) {
+export function loadBalance(given) {
   const choices = given.reduce((sum, times) => sum + times, 0);
   const never = given.flatMap((times, expert) => (times ? [] : [expert]));
   const used = given.length - never.length;
@@ -82,17 +83,19 @@ export function spreadOf(given) {
   const entropy = -shares.reduce((sum, share) => sum + share * Math.log(share), 0);
   const evenness = given.length > 1 ? Math.abs(entropy / Math.log(given.length)) : null;
   const busiest = given.indexOf(Math.max(...given));
-  const load = loadOf(given[busiest], choices, given.length);
+  const load = relativeLoad(given[busiest], choices, given.length);
   return { choices, used, evenness, never, busiest, load };
 }
 
-/** What one of `n` experts was given beside the mean of them all: 1 is an equal share. */
-export const loadOf = (times, choices, n) => (choices ? (times * n) / choices : 0);
+/** Choices of one of `n` experts relative to the mean: 1 is an equal share. */
+export const relativeLoad = (times, choices, n) => (choices ? (times * n) / choices : 0);
 
-/** The experts of one token in this layer: {experts, gates}, or null. */
-export const routeOf = (stats, layer) =>
+/** Experts of one token in this layer: {experts, gates}, or null. */
+export const expertChoice = (stats, layer) =>
   stats?.routes?.find((route) => route.layer === layer) ?? null;
 
-/** "expert 7 (gate 0.61), 2 (0.39)": the largest gate first. */
-export const routeInWords = ({ experts, gates }) =>
-  `expert ${experts.map((expert, i) => `${expert} (${i ? "" : "gate "}${gates[i].toFixed(2)})`).join(", ")}`;
+/** "expert 7 (gate 0.61), 2 (0.39)", largest gate first. */
+export function expertChoiceText({ experts, gates }) {
+  const one = (expert, i) => `${expert} (${i ? "" : "gate "}${gates[i].toFixed(2)})`;
+  return `expert ${experts.map(one).join(", ")}`;
+}

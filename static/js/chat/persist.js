@@ -1,11 +1,11 @@
-// What survives a reload: the conversation (for this tab) and the settings (for this browser).
+// Storage: the conversation (per tab) and the settings (per browser) survive a reload.
 //
-// The tokens of the last answer and its versions are not stored; the server sends them again. Their
-// text is, for the case that the server no longer has them.
+// Tokens of the last answer and its versions are not stored: the server sends them again. Their
+// text is stored in case the server no longer has them.
 
 import { Answer, Segment } from "./answer.js";
-import { goOnAfter } from "./continuing.js";
-import { live } from "./state.js";
+import { linkContinuation } from "./continuation.js";
+import { liveState } from "../state.js";
 
 const SESSION = "tokenglass.session";
 const SETTINGS = "tokenglass.settings";
@@ -25,7 +25,7 @@ function write(storage, key, value) {
   try {
     storage().setItem(key, JSON.stringify({ version: VERSION, ...value }));
   } catch {
-    // Full or forbidden: the page works on, it only will not survive a reload.
+    // Storage is full or forbidden: nothing survives a reload then.
   }
 }
 
@@ -37,7 +37,7 @@ const local = () => localStorage;
 export const savedSettings = () => read(local, SETTINGS);
 
 export function saveSettings() {
-  const { settings, capture, mode } = live();
+  const { settings, capture, mode } = liveState();
   write(local, SETTINGS, { settings, capture, mode });
 }
 
@@ -46,7 +46,7 @@ export function saveSettings() {
 let timer = 0;
 let draft = "";
 
-/** Save within half a second; tokens come faster than storage should be written. */
+/** Save within half a second; tokens arrive too fast to save each one. */
 export function saveSoon() {
   timer ||= setTimeout(save, SAVE_EVERY_MS);
 }
@@ -59,11 +59,11 @@ export function saveDraft(text) {
 export function save() {
   clearTimeout(timer);
   timer = 0;
-  const { turns, mode, reach } = live();
+  const { turns, mode, interventions } = liveState();
   const packed = turns.map((turn) =>
     turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) },
   );
-  write(session, SESSION, { turns: packed, mode, draft, reach: reach.setting });
+  write(session, SESSION, { turns: packed, mode, draft, reach: interventions.setting });
 }
 
 const packAnswer = (answer) => ({
@@ -77,12 +77,15 @@ const packAnswer = (answer) => ({
     params: segment.params,
     capture: segment.capture,
     branch: segment.branch,
-    counted: segment.counted,
+    counted: segment.alreadyCounted,
     model: segment.model,
   })),
 });
 
-/** {turns, mode, draft, reach, refill}, or null when nothing was kept. `refill`: segments to ask for again. */
+/**
+ * Return the stored {turns, mode, draft, reach, refill}, or null. `refill` lists the segments whose
+ * events have to be requested again.
+ */
 export function restore() {
   const kept = read(session, SESSION);
   if (!kept) return null;
@@ -95,7 +98,7 @@ export function restore() {
   return { turns, mode: kept.mode, draft, reach: kept.reach, refill };
 }
 
-/** All versions' segments, the shown one's first; those a branch begins with are its parent's. */
+/** Segments of all versions, the shown one's first; a branch needs its parents' before its own. */
 function refillsOf({ answers, shown }) {
   const order = new Set([...parentsOf(answers[shown]), answers[shown], ...answers]);
   return [...order].flatMap((answer) => {
@@ -103,11 +106,14 @@ function refillsOf({ answers, shown }) {
     return answer.segments
       .slice(Math.max(0, own))
       .filter((segment) => segment.state !== "lost")
-      .map((segment) => ({ answer, segment, text: segment.plain, unfinished: segment.unfinished }));
+      .map((segment) => {
+        const { textOnly: text, unfinished } = segment;
+        return { answer, segment, text, unfinished };
+      });
   });
 }
 
-/** What an answer is a branch of, the oldest first. */
+/** The answers an answer branches from, oldest first. */
 function parentsOf({ segments }) {
   const parent = segments.findLast(({ branch }) => branch)?.parent;
   return parent ? [...parentsOf(parent), parent] : [];
@@ -129,11 +135,11 @@ function unpackAnswer({ segments }) {
       params: kept.params,
       capture: kept.capture,
       branch: kept.branch ?? null,
-      counted: kept.counted ?? 0,
+      alreadyCounted: kept.counted ?? 0,
       model: kept.model ?? null,
-      plain: kept.text,
+      textOnly: kept.text,
     });
-    goOnAfter(answer, segment, answer.segment);
+    linkContinuation(answer, segment, answer.segment);
     segment.unfinished = kept.state !== "done" && kept.state !== "lost";
     segment.state = kept.state === "lost" ? "lost" : "done";
     answer.segments.push(segment);

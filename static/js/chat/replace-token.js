@@ -1,30 +1,30 @@
-// Writing something else in the place of the focused token: one of its candidates, or words of one's
-// own, which are shown as the tokens they become.
+// Replacing the focused token: by one of its candidates, or by typed text, which is shown
+// tokenized.
 
-import { byId, el, setText } from "./dom.js";
-import { force } from "./forcing.js";
-import { plural, tokenLabel } from "./format.js";
-import { latest, tokenize } from "./inspect.js";
-import { focused, focusedToken, pin, point, view } from "./view.js";
+import { byId, el, setText } from "../ui/dom.js";
+import { replaceToken } from "./replace-token-run.js";
+import { plural, tokenLabel } from "../ui/format.js";
+import { latest, tokenize } from "../net/inspect.js";
+import { focused, focusedToken, pin, point, view } from "../view.js";
 
-const form = byId("instead");
-const field = byId("instead-text");
-const cut = byId("instead-cut");
+const form = byId("replace-token");
+const field = byId("replace-token-text");
+const cut = byId("replace-token-pieces");
 let list = null;
-/** What the field's text becomes: {text, tokens}; null while it is not known. */
+/** Tokens of the typed text: {text, tokens}; null while unknown. */
 let pieces = null;
-/** The token that stands there now. */
+/** The focused token. */
 let token = null;
 
-/** `candidateOf(row)`: what a row of the candidates shows. */
-export function setUpInstead(candidates, candidateOf) {
+/** `candidateOf(row)` returns the candidate of a row of the list. */
+export function setUpReplaceToken(candidates, candidateOf) {
   list = candidates;
   list.addEventListener("click", ({ target }) => {
     const candidate = target.closest(".w:enabled") && candidateOf(target.closest("li"));
     if (candidate) put([{ id: candidate.id, text: candidate.text }]);
   });
   list.addEventListener("keydown", onKey);
-  for (const box of [list, form]) holdStill(box);
+  for (const box of [list, form]) holdFocus(box);
   form.addEventListener("submit", onSubmit);
   field.addEventListener("input", read);
   field.addEventListener("focus", begin);
@@ -32,18 +32,18 @@ export function setUpInstead(candidates, candidateOf) {
   field.addEventListener("blur", () => field.value.trim() || clear());
 }
 
-/** `free`: may the token be another one? */
-export function drawInstead(free, now) {
+/** Enable or disable the field for the focused token. */
+export function drawReplaceToken(free, now) {
   token = now;
   form.toggleAttribute("data-off", !free);
   field.disabled = !free;
-  reach();
+  setTabStop();
 }
 
-const put = (tokens) => force(view.answer, focused(), tokens);
+const put = (tokens) => replaceToken(view.answer, focused(), tokens);
 
-/** While a hand is here the column shows one token, however fast the text goes on. */
-function holdStill(box) {
+/** Keep one token focused while the pointer or keyboard is here, even as the text grows. */
+function holdFocus(box) {
   box.addEventListener("pointermove", ({ pointerType }) => {
     if (pointerType !== "touch" && view.hover === null && focusedToken()) point(focused());
   });
@@ -57,8 +57,8 @@ function holdStill(box) {
 
 const words = () => [...list.querySelectorAll(".w:enabled")];
 
-/** One tab stop: the row that was reached last, or the first; arrows move among them. */
-function reach(wanted = null) {
+/** Roving tabindex: the last focused row, or the first; arrow keys move among them. */
+function setTabStop(wanted = null) {
   const all = words();
   const one = wanted ?? all.find((word) => word.tabIndex === 0) ?? all[0];
   for (const word of list.querySelectorAll(".w")) word.tabIndex = word === one ? 0 : -1;
@@ -68,16 +68,17 @@ function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const all = words();
   const at = all.indexOf(event.target);
-  const to = { ArrowDown: all[at + 1], ArrowUp: all[at - 1], Home: all[0], End: all.at(-1) }[event.key];
+  const targets = { ArrowDown: all[at + 1], ArrowUp: all[at - 1], Home: all[0], End: all.at(-1) };
+  const to = targets[event.key];
   if (at < 0 || !to) return;
   event.preventDefault();
-  reach(to);
+  setTabStop(to);
   to.focus();
 }
 
-// ---- words of one's own ----------------------------------------------------------------------
+// ---- typed text ------------------------------------------------------------------------------
 
-/** Most tokens begin with the space before their word; so does what takes the place of one. */
+/** Start with a space if the focused token does: most tokens include the space before a word. */
 function begin() {
   if (field.value !== "" || !token?.text.startsWith(" ")) return;
   field.value = " ";
@@ -102,7 +103,7 @@ async function read() {
   if (text.trim() === "") setText(cut, "");
   if (text.trim() === "") return;
   try {
-    const { tokens } = await latest("instead", { text }, tokenize);
+    const { tokens } = await latest("replace-token", { text }, tokenize);
     if (text !== field.value) return;
     pieces = { text, tokens };
     const parts = tokens.map((piece) => el("i", "", space(piece) + tokenLabel(piece.text)));
@@ -112,7 +113,7 @@ async function read() {
   }
 }
 
-/** What begins with a space says so: the same word without one is another token. */
+/** Show a leading space: the same word without one is another token. */
 const space = ({ text }) => (/^ (?=\S)/.test(text) ? "␣" : "");
 
 async function onSubmit(event) {

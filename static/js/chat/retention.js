@@ -1,19 +1,20 @@
-// What the page keeps of measurements, within a bound of bytes. The text is always kept whole. Beyond
-// the bound the oldest tokens are summarised: first the heads of each layer are put together (and of
-// the candidates the likeliest stay), then neighbouring tokens share the mean of their layers, of
-// ever more tokens. All runs of the conversation count, in the order their measurements came.
+// Bounded memory for measurements. The text is always kept in full.
 //
-// A summary is put in the place of what it summarises, so whoever looks at a token finds it there:
-// `stats.summary` is {heads, tokens}, and each layer's `entropy` holds one number.
+// Beyond the bound the oldest tokens are summarised: first the heads of each layer are averaged
+// (and only the most likely candidates kept), then neighbouring tokens share the mean of their
+// layers, in groups that grow. All runs of the conversation count, in order of arrival.
+//
+// A summary replaces the original in place: `stats.summary` is {heads, tokens}, and each layer's
+// `entropy` holds one number.
 
-const MOST_BYTES = 64e6;
-/** The newest tokens stay whole, whatever they take. */
+const MAX_BYTES = 64e6;
+/** The newest tokens always keep full measurements. */
 const RECENT = 256;
-/** So many tokens share a summary at first. */
+/** Initial number of tokens per summary. */
 const GROUP = 16;
 const CANDIDATES = 4;
 
-/** What a browser takes for one (V8, measured: e2e/test_keeping.py holds these to its heap). */
+/** Heap size per object (V8; measured by e2e/chat/test_retention.py). */
 const LAYER_BYTES = 170;
 const HEAD_BYTES = 8;
 const CANDIDATE_BYTES = 110;
@@ -23,7 +24,8 @@ const CHOICE_BYTES = 12;
 const FIELDS = ["residual", "attention", "mlp", "attention_cosine", "mlp_cosine"];
 const TIMES = ["attention_ms", "mlp_ms"];
 
-const layersBytes = (layers) => layers.length * (LAYER_BYTES + HEAD_BYTES * layers[0].entropy.length);
+const layersBytes = (layers) =>
+  layers.length * (LAYER_BYTES + HEAD_BYTES * layers[0].entropy.length);
 const routesBytes = (routes) =>
   (routes ?? []).reduce((sum, { experts }) => sum + ROUTE_BYTES + CHOICE_BYTES * experts.length, 0);
 const bytesOf = ({ stats, candidates }) =>
@@ -31,38 +33,40 @@ const bytesOf = ({ stats, candidates }) =>
   CANDIDATE_BYTES * (candidates?.length ?? 0);
 
 /**
- * What came with one token: {segment, id, stats, candidates}, `id` and `candidates` null for one of
- * the prompt, `stats` null for one that was not captured.
+ * Measurements of one token: {segment, id, stats, candidates}; `id` and `candidates` are null for a
+ * prompt token, `stats` is null without capture.
  *
- * @typedef {{segment: object, id: number|null, stats: object|null, candidates: object[]|null}} Measured
+ * @typedef {{segment: object, id: number|null, stats: object|null, candidates: object[]|null}}
+ * Measured
  */
 
-export class Keeping {
-  /** @type {Measured[]} oldest first */
+export class Retention {
+  /** @type {Measured[]} full measurements, oldest first */
   #whole = [];
-  /** @type {Measured[]} older than those, their heads put together */
+  /** @type {Measured[]} older tokens with averaged heads */
   #together = [];
-  /** Older still: {segment, members: stats that share their layers}. */
+  /** Oldest tokens: {segment, members: stats that share their layers}. */
   #groups = [];
-  /** Which of them is joined with its neighbour next. */
+  /** Index of the next group to merge with its neighbour. */
   #next = 0;
   #bytes = 0;
 
-  constructor(mostBytes = MOST_BYTES, recent = RECENT) {
+  constructor(mostBytes = MAX_BYTES, recent = RECENT) {
     this.mostBytes = mostBytes;
     this.recent = recent;
   }
 
-  /** An event of a run was taken. */
-  take(segment, { type, id, stats, candidates }) {
+  /** Record an event of a run. */
+  record(segment, { type, id, stats, candidates }) {
     if (type === "token") this.#add({ segment, id, stats, candidates });
     if (type === "prefill")
-      for (const each of stats ?? []) this.#add({ segment, id: null, stats: each, candidates: null });
+      for (const each of stats ?? [])
+        this.#add({ segment, id: null, stats: each, candidates: null });
     this.#shrink();
   }
 
-  /** Let go of what belongs to segments that are not in `segments`. */
-  keepOnly(segments) {
+  /** Drop measurements of segments that are not in `segments`. */
+  retainOnly(segments) {
     const [whole, together, groups] = [this.#whole, this.#together, this.#groups].map((all) =>
       all.filter(({ segment }) => segments.has(segment)),
     );
@@ -75,16 +79,16 @@ export class Keeping {
   }
 
   /**
-   * How much is kept: bytes (about), tokens that are `whole`, those whose heads are `together`, and
-   * those that share their layers with others (`shared`, at most `most` of them together).
+   * Current usage: `bytes` (estimate), number of tokens in full (`whole`), with averaged heads
+   * (`together`) and with shared layers (`shared`, in groups of at most `largestGroup`).
    */
-  get extent() {
+  get usage() {
     return {
       bytes: this.#bytes,
       whole: this.#whole.length,
       together: this.#together.length,
       shared: this.#groups.reduce((n, { members }) => n + members.length, 0),
-      most: Math.max(0, ...this.#groups.map(({ members }) => members.length)),
+      largestGroup: Math.max(0, ...this.#groups.map(({ members }) => members.length)),
     };
   }
 
@@ -116,7 +120,7 @@ export class Keeping {
     this.#together.push(measured);
   }
 
-  /** The oldest neighbours of one run share the mean of their layers. */
+  /** Replace the layers of the oldest tokens of one run by their mean. */
   #share() {
     const [{ segment }] = this.#together;
     const end = this.#together.findIndex((each) => each.segment !== segment);
@@ -126,7 +130,7 @@ export class Keeping {
     if (!members.length) return;
     for (const stats of members) {
       this.#bytes -= layersBytes(stats.layers) + routesBytes(stats.routes);
-      if (stats.routes) stats.routes = []; // there is no mean of choices
+      if (stats.routes) stats.routes = []; // choices have no mean
     }
     this.#groups.push(this.#joined(segment, members, members.map(({ layers }) => layers)));
   }
@@ -141,7 +145,7 @@ export class Keeping {
     return { segment, members };
   }
 
-  /** The next two neighbouring groups of a run, the oldest first, become one. False without any. */
+  /** Merge the next two neighbouring groups of a run; false if there are none. */
   #halve() {
     const groups = this.#groups;
     for (let n = 0; n < groups.length; n += 1) {
@@ -160,7 +164,7 @@ export class Keeping {
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-/** The mean of several tokens' layers, number by number; null where one was not measured. */
+/** Mean of several tokens' layers, number by number; null where one was not measured. */
 function meanLayers(parts) {
   const over = (i, pick) => mean(parts.map((layers) => pick(layers[i])));
   return parts[0].map((first, i) => {
@@ -175,5 +179,5 @@ function meanLayers(parts) {
   });
 }
 
-/** Those of this page. */
-export const keeping = new Keeping();
+/** The measurements of this page. */
+export const retention = new Retention();

@@ -1,14 +1,15 @@
-// The line over the composer: what is happening, and what can be done about it.
+// Status line over the composer: progress of the run, and the buttons Stop, Regenerate, Continue,
+// ….
 
-import { byId, setText } from "./dom.js";
-import { count, duration, figure, plural } from "./format.js";
+import { byId, setText } from "../ui/dom.js";
+import { count, duration, figure, plural } from "../ui/format.js";
 import { continueAnswer, regenerate, showVersion, stop } from "./session.js";
-import { lastTurn, on, ready, shownAnswer, state } from "./state.js";
+import { lastTurn, on, ready, shownAnswer, state } from "../state.js";
 import { startNewChat } from "./composer.js";
 import { goToEnd } from "./transcript.js";
 
 const COPIED_MS = 1500;
-let said = "";
+let announced = "";
 
 export function setUpStatusLine() {
   const act = (id, action) => byId(id).addEventListener("click", action);
@@ -25,22 +26,22 @@ export function setUpStatusLine() {
   act("new", startNewChat);
   act("older", () => showVersion(lastTurn()?.shown - 1));
   act("newer", () => showVersion(lastTurn()?.shown + 1));
-  on("turns tokens line hello", draw);
+  on("turns tokens connection hello", draw);
 }
 
-/** Copy the last answer, with what it continued. */
+/** Copy the last answer, including the text it completes. */
 export async function copyAnswer() {
   const turn = lastTurn();
   if (!turn) return;
   const text = (turn.given + shownAnswer(turn).text).trim();
   const label = (await toClipboard(text)) ? "Copied" : "Not allowed";
   setText(byId("copy-label"), label);
-  byId("say").textContent =
+  byId("live-status").textContent =
     label === "Copied" ? "Answer copied" : "The browser did not allow copying";
   setTimeout(() => setText(byId("copy-label"), "Copy"), COPIED_MS);
 }
 
-/** Browsers give the clipboard to pages of this machine or over https only; others select and copy. */
+/** Copy by the Clipboard API (https or localhost only), else by selecting and `execCommand`. */
 async function toClipboard(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -64,7 +65,7 @@ function draw() {
   const segment = answer?.segment ?? null;
   const writing = !!state.active;
   const idle = ready() && !writing && !!answer;
-  byId("stop").disabled = !writing || state.line !== "open" || !!state.replay;
+  byId("stop").disabled = !writing || state.connection !== "open" || !!state.replay;
   byId("again").disabled = !idle;
   byId("more").disabled = !idle || segment?.reason === "context";
   byId("copy").disabled = !answer || answer.empty;
@@ -90,14 +91,14 @@ const REASONS = {
 function describe(answer, segment) {
   if (state.active === answer) {
     if (segment.state === "sent")
-      return state.line === "open" || state.replay ? "Sent" : "Waiting for the connection";
-    if (segment.state === "queued") return `In the queue, place ${segment.position}`;
+      return state.connection === "open" || state.replay ? "Sent" : "Waiting for the connection";
+    if (segment.state === "queued") return `Queued, position ${segment.position}`;
     if (segment.nDrawn === 0) {
       const { done, total } = segment.prefill;
       return `Reading the prompt, ${count(done)} of ${count(total)} tokens`;
     }
   }
-  if (segment.plain !== null) return "measurements of this answer are gone, its text is kept";
+  if (segment.textOnly !== null) return "only the text of this answer is left";
   const parts = [plural(answer.tokens.length, "token")];
   const reason = state.active === answer ? "" : REASONS[segment.reason];
   const ttft = segment.timings?.ttft_ms ?? answer.tokens[segment.first]?.times.interval;
@@ -109,7 +110,7 @@ function describe(answer, segment) {
   return parts.join(" · ");
 }
 
-/** Mean speed of a generation's decode so far, or null. */
+/** Mean decode speed of a run so far (tok/s), or null. */
 export function tokensPerSecond(answer, segment) {
   if (segment.nDrawn < 2) return null;
   const tpot = meanInterval(answer, segment);
@@ -118,7 +119,7 @@ export function tokensPerSecond(answer, segment) {
 
 const sums = new WeakMap();
 
-/** Mean time between tokens after the first, in ms; the server's own figure once it is done. */
+/** Mean time between tokens after the first (ms); the server's figure once the run is done. */
 export function meanInterval(answer, segment) {
   if (segment.timings?.tpot_ms) return segment.timings.tpot_ms;
   const known = sums.get(segment) ?? { n: 1, sum: 0 };
@@ -128,14 +129,14 @@ export function meanInterval(answer, segment) {
   return known.sum / Math.max(1, known.n - 1);
 }
 
-/** Tell screen readers when writing begins and ends; never the tokens themselves. */
+/** Tell screen readers when generation starts and ends, never the tokens themselves. */
 function announce(segment) {
   if (state.replay) return;
   let now = "";
   if (state.active)
-    now = segment?.state === "queued" ? `In the queue, place ${segment.position}` : "Writing";
-  else if (segment && said) now = `Answer complete, ${plural(segment.nTokens, "token")}`;
-  if (now === said || (!state.active && !said)) return;
-  said = now;
-  byId("say").textContent = now;
+    now = segment?.state === "queued" ? `Queued, position ${segment.position}` : "Generating";
+  else if (segment && announced) now = `Answer complete, ${plural(segment.nTokens, "token")}`;
+  if (now === announced || (!state.active && !announced)) return;
+  announced = now;
+  byId("live-status").textContent = now;
 }

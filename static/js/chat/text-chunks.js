@@ -1,32 +1,33 @@
-// A long answer in stretches of whole lines. A browser lays out and paints a paragraph as one thing;
-// lines that are full stay as they are, so they are set apart: whatever is written after them, and
-// all that is out of sight, then costs nothing. Nothing is seen of it: a stretch is as wide as the
-// text, ends where a line ended, and adds no line break to what is selected or copied.
+// Splits a long answer into chunks of whole lines, so that browsers neither lay out nor paint
+// chunks that are full or out of sight. Invisible to the reader: a chunk is as wide as the text,
+// ends where a line ended, and adds no line break to selected or copied text.
 
-import { el, setVars } from "./dom.js";
+import { el, setVars } from "../ui/dom.js";
 
-/** So many tokens are set apart at a time, and this many stay, which may still get a mark. */
-const LEAST_TOKENS = 160;
+/**
+ * Tokens per chunk, and tokens at the end left outside chunks because they may still get a mark.
+ */
+const MIN_TOKENS = 160;
 const OPEN_TOKENS = 64;
-/** A token this near to the left edge begins a line. */
+/** A token this near to the left edge starts a line. */
 const EDGE_PX = 1;
 
-/** Lines end elsewhere when a text's width changes, as it does when a scroll bar appears. */
+/** Line ends move when a text's width changes, for instance by a scroll bar. */
 const byBox = new WeakMap();
 const watcher = new ResizeObserver((entries) => {
   for (const { target, contentRect } of entries) byBox.get(target)?.fit(contentRect.width);
 });
 
-export class Stretches {
+export class TextChunks {
   #box;
   #nodes;
   #width = null;
-  /** Those there are, and how many tokens are in them. */
+  /** All chunks, and the number of tokens in them. */
   #all = [];
   #closed = 0;
   #tried = 0;
 
-  /** `box`: the element of the text; `nodes`: its tokens' elements by number, which may grow. */
+  /** `box`: element of the text; `nodes`: elements of its tokens by number, which may grow. */
   constructor(box, nodes) {
     this.#box = box;
     this.#nodes = nodes;
@@ -34,41 +35,41 @@ export class Stretches {
     watcher.observe(box);
   }
 
-  /** Set full lines apart, if there are enough of them. Asks for the layout only then. */
+  /** Wrap full lines into chunks if there are enough. Forces a layout only then. */
   close() {
     const ends = [];
-    while (this.#nodes.length - this.#tried > LEAST_TOKENS + OPEN_TOKENS) {
+    while (this.#nodes.length - this.#tried > MIN_TOKENS + OPEN_TOKENS) {
       const from = ends.at(-1) ?? this.#closed;
-      const end = this.#lineStart(from, this.#tried + LEAST_TOKENS);
+      const end = this.#lineStart(from, this.#tried + MIN_TOKENS);
       if (end !== null) ends.push(end);
-      this.#tried = end ?? this.#tried + LEAST_TOKENS;
+      this.#tried = end ?? this.#tried + MIN_TOKENS;
     }
     if (!ends.length) return;
     const fresh = ends.map((end) => this.#wrap(end));
-    // Out of sight they are not laid out any more, so their heights have to be known before.
-    const heights = fresh.map((stretch) => stretch.getBoundingClientRect().height);
-    fresh.forEach((stretch, i) => {
-      setVars(stretch, { "--high": `${heights[i]}px` });
-      stretch.classList.add("full");
+    // Chunks out of sight are not laid out any more, so measure their heights first.
+    const heights = fresh.map((chunk) => chunk.getBoundingClientRect().height);
+    fresh.forEach((chunk, i) => {
+      setVars(chunk, { "--chunk-height": `${heights[i]}px` });
+      chunk.classList.add("full");
     });
   }
 
-  /** Where lines end may have changed: find it out anew. */
+  /** Recompute all chunks after line ends have moved. */
   refit() {
-    for (const stretch of this.#all) stretch.replaceWith(...stretch.childNodes);
+    for (const chunk of this.#all) chunk.replaceWith(...chunk.childNodes);
     this.#all = [];
     this.#closed = this.#tried = 0;
     this.close();
   }
 
-  /** The text is this wide now. */
+  /** Handle a new width of the text. */
   fit(width) {
     const before = this.#width;
     this.#width = width;
     if (before !== null && before !== width) this.refit();
   }
 
-  /** Number of the last token up to `to` that begins a line, null when none after `from` does. */
+  /** Number of the last token up to `to` that starts a line, or null if none after `from` does. */
   #lineStart(from, to) {
     const { left } = this.#box.getBoundingClientRect();
     for (let i = to; i > from; i -= 1) {
@@ -79,17 +80,17 @@ export class Stretches {
     return null;
   }
 
-  /** Everything that stands open before token `end`. The space before it hangs from its last line. */
+  /** Wrap everything before token `end` that is in no chunk. The space before `end` is included. */
   #wrap(end) {
-    const stretch = el("span", "stretch");
+    const chunk = el("span", "text-chunk");
     const range = document.createRange();
     if (this.#all.length) range.setStartAfter(this.#all.at(-1));
     else range.setStart(this.#box, 0);
     range.setEndBefore(this.#nodes[end]);
-    stretch.append(range.extractContents());
-    range.insertNode(stretch);
-    this.#all.push(stretch);
+    chunk.append(range.extractContents());
+    range.insertNode(chunk);
+    this.#all.push(chunk);
     this.#closed = end;
-    return stretch;
+    return chunk;
   }
 }

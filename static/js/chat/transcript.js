@@ -1,18 +1,18 @@
-// The conversation as text: one element per token, appended once per frame.
+// Transcript: one element per token, appended once per frame.
 
-import { byId, el, setText } from "./dom.js";
-import { moveFocus } from "./corecontrols.js";
-import { describeChange } from "./params.js";
-import { lastTurn, on, shownAnswer, state } from "./state.js";
-import { Stretches } from "./stretches.js";
-import { focused, pin, point, showAnswer, view } from "./view.js";
+import { byId, el, setText } from "../ui/dom.js";
+import { moveFocus } from "../core/controls.js";
+import { describeChange } from "../panels/sampling-settings.js";
+import { lastTurn, on, shownAnswer, state } from "../state.js";
+import { TextChunks } from "./text-chunks.js";
+import { focused, pin, point, showAnswer, view } from "../view.js";
 
 const log = byId("log");
 const scroller = byId("turns");
-/** The transcript follows the text while its end is this near. */
+/** The transcript scrolls with the text while its end is this near. */
 const NEAR_END_PX = 40;
 
-/** What is on the page: for each turn {turn, answer, edition, shown, box, nodes, stretches}. */
+/** Elements per turn: {turn, answer, edition, shown, box, nodes, chunks}. */
 const drawn = [];
 let stick = true;
 const caret = el("span", "caret");
@@ -20,9 +20,9 @@ const caret = el("span", "caret");
 export function setUpTranscript(openNext) {
   on("turns tokens hello", draw);
   on("focus tokens", drawFocus);
-  on("size", () => drawn.forEach(({ stretches }) => stretches?.refit()));
+  on("size", () => drawn.forEach(({ chunks }) => chunks?.refit()));
   scroller.addEventListener("scroll", onScroll, { passive: true });
-  // A smooth scroll upwards begins within NEAR_END_PX: whoever turns the wheel is let go at once.
+  // A smooth scroll upwards starts within NEAR_END_PX, so the wheel itself stops the following.
   scroller.addEventListener(
     "wheel",
     ({ deltaY }) => {
@@ -42,7 +42,7 @@ export function setUpTranscript(openNext) {
 
 let last = { top: 0, height: 0 };
 
-/** Scrolling up lets go, reaching the end takes hold again; text that became shorter is neither. */
+/** Scrolling up stops following, reaching the end resumes it; a text that shrank does neither. */
 function onScroll() {
   const { scrollTop: top, scrollHeight: height, clientHeight } = scroller;
   if (height - top - clientHeight < NEAR_END_PX) stick ||= top > last.top;
@@ -50,12 +50,12 @@ function onScroll() {
   last = { top, height };
 }
 
-/** Keep the end of the text in view. Set up last: scrolling asks for the layout of the frame. */
+/** Keep the end of the text in view. Set up last: scrolling forces the layout of the frame. */
 export function setUpFollowing() {
   on("turns tokens hello", scrollToEnd);
 }
 
-/** Show the end of the conversation, wherever it was scrolled to. */
+/** Scroll to the end of the conversation. */
 export function goToEnd() {
   stick = true;
   scrollToEnd();
@@ -70,7 +70,7 @@ function draw() {
   document.body.toggleAttribute("data-writing", !!state.active);
   state.turns.forEach(drawTurn);
   for (const { box } of drawn.splice(state.turns.length)) box.remove();
-  // It stays, unseen, after the last word: without it a final line break would fold away.
+  // The caret stays after the last word, hidden: without it a final line break would collapse.
   if (lastTurn()) drawn.at(-1).text.append(caret);
   else caret.remove();
 }
@@ -111,14 +111,14 @@ function drawAnswer(entry, answer) {
     Object.assign(entry, { answer, edition: answer.edition, segment: 0, shown: 0, marked: 0 });
     entry.nodes = [];
     entry.marks = new Map();
-    entry.stretches = new Stretches(text, entry.nodes);
+    entry.chunks = new TextChunks(text, entry.nodes);
   }
   box.setAttribute("aria-busy", String(answer.running && state.active === answer));
   const fragment = document.createDocumentFragment();
   for (; entry.segment < answer.segments.length; entry.segment += 1) {
     const segment = answer.segments[entry.segment];
-    if (segment.plain !== null) {
-      fragment.append(el("span", "plain", segment.plain));
+    if (segment.textOnly !== null) {
+      fragment.append(el("span", "plain", segment.textOnly));
       continue;
     }
     for (const end = segment.base + segment.nTokens; entry.shown < end; entry.shown += 1)
@@ -127,10 +127,10 @@ function drawAnswer(entry, answer) {
   }
   text.insertBefore(fragment, caret.parentNode === text ? caret : null);
   drawMarks(entry, answer);
-  entry.stretches.close();
+  entry.chunks.close();
 }
 
-/** Above these, a word was probable enough to stand without a line. */
+/** Probabilities at or below which a token gets one, two or three underlines. */
 const UNDERLINE = [0.4, 0.2, 0.08];
 
 function putToken(parent, answer, index) {
@@ -152,10 +152,10 @@ function putToken(parent, answer, index) {
   return node;
 }
 
-/** Change marks stand before the first token they applied to; those of a drag lose their words. */
+/** Draw marks before the first token they apply to; earlier marks of a drag have no label. */
 function drawMarks(entry, answer) {
   for (; entry.marked < answer.marks.length; entry.marked += 1) {
-    const { index, told } = answer.marks[entry.marked];
+    const { index, shown } = answer.marks[entry.marked];
     const token = entry.nodes[index];
     if (!token) break;
     let mark = entry.marks.get(index);
@@ -166,7 +166,7 @@ function drawMarks(entry, answer) {
       const { previousSibling: space } = token;
       token.parentNode.insertBefore(mark, space?.nodeType === Node.TEXT_NODE ? space : token);
     }
-    setText(mark, told.map(describeChange).join(", "));
+    setText(mark, shown.map(describeChange).join(", "));
   }
   entry.marked = Math.max(0, entry.marked - 2); // the last ones may still change
 }
@@ -175,7 +175,7 @@ function drawMarks(entry, answer) {
 
 let lit = null;
 
-/** Light up the token that is looked at. */
+/** Highlight the focused token. */
 function drawFocus() {
   const entry = drawn.find(({ answer }) => answer && answer === view.answer);
   const node = entry?.nodes[focused()] ?? null;
@@ -188,7 +188,7 @@ function drawFocus() {
   if (view.pinned !== null && view.hover === null) node?.scrollIntoView({ block: "nearest" });
 }
 
-/** The answer a token's element belongs to. */
+/** Return the answer a token's element belongs to. */
 const answerOf = (node) => drawn.find(({ box }) => box.contains(node))?.answer ?? null;
 
 function onOver({ target, pointerType }) {
@@ -219,7 +219,7 @@ function onKey(event) {
       drawFocus();
       if (lit && lit !== document.activeElement) {
         lit.focus({ preventScroll: false });
-        byId("say").textContent = byId("plot").getAttribute("aria-valuetext");
+        byId("live-status").textContent = byId("plot").getAttribute("aria-valuetext");
       }
     }),
   );

@@ -1,21 +1,23 @@
-// A long strip of columns, kept in tiles: each column is painted once, one pixel wide, and drawn in
-// whatever width columns have.
+// Tile cache of the core sample's columns: each is painted once, one pixel wide, and scaled when
+// drawn.
 
 const TILE_COLUMNS = 128;
-const MOST_TILES = 40;
+const MAX_TILES = 40;
 
-export class Tape {
+export class ColumnCache {
   #tiles = new Map();
   #height = 0;
-  /** Where columns are painted before they go to a tile's canvas. */
+  /** Scratch image: columns are painted here, then copied to a tile's canvas. */
   #image = null;
 
-  /** `paint(pixels, stride, x, index)`: column `index` into every `stride`th pixel from `x` on. */
+  /**
+   * `paint(pixels, stride, x, index)` paints column `index` into every `stride`th pixel from `x`.
+   */
   constructor(paint) {
     this.paint = paint;
   }
 
-  /** Forget all tiles; the strip is `height` device pixels high. */
+  /** Drop all tiles; the strip is `height` device pixels high. */
   reset(height) {
     this.#tiles.clear();
     this.#height = height;
@@ -23,8 +25,8 @@ export class Tape {
   }
 
   /**
-   * Draw columns of [0, count) that fall into [0, right). Column 0 is at `x`; each is `column` wide,
-   * the last `gap` of it left as it was. In device pixels.
+   * Draw the columns of [0, count) within [0, right). Column 0 is at `x`; each is `column` wide, of
+   * which the last `gap` is left untouched. In device pixels.
    */
   draw(context, count, { x, y, right, column, gap }) {
     const span = TILE_COLUMNS * column;
@@ -48,14 +50,14 @@ export class Tape {
       context.drawImage(tile, k, 0, 1, h, left + k * column, y, column - gap, h);
   }
 
-  /** The canvas of tile `i`, with `n` of its columns painted. */
+  /** Return the canvas of tile `i` with `n` of its columns painted. */
   #tile(i, n) {
     let tile = this.#tiles.get(i);
     if (tile)
       this.#tiles.delete(i); // put back below: the map is in order of use
     else tile = this.#fresh();
     this.#tiles.set(i, tile);
-    if (this.#tiles.size > MOST_TILES) this.#tiles.delete(this.#tiles.keys().next().value);
+    if (this.#tiles.size > MAX_TILES) this.#tiles.delete(this.#tiles.keys().next().value);
     if (tile.painted < n) this.#extend(tile, i * TILE_COLUMNS, n);
     return tile.canvas;
   }

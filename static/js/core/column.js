@@ -1,26 +1,26 @@
-// One column of the core: the layers of one token, from the embedding up to the output.
+// One column of the core sample: the layers of one token, from the embedding up to the output.
 
 import { grid, rowTop } from "./grid.js";
 import { scales } from "./metrics.js";
-import { palette, shadePixel } from "./palette.js";
-import { state } from "./state.js";
-import { metric, view } from "./view.js";
+import { palette, shadePixel } from "../ui/palette.js";
+import { state } from "../state.js";
+import { metric, view } from "../view.js";
 
-/** The number of a cell, or null: {layer, part}. */
+/** Value of a cell {layer, part}, or null. */
 export function cellValue(stats, { layer, part }) {
   const values = stats?.layers[layer];
   return values ? metric().value(values, Math.min(part, view.parts - 1), view.parts) : null;
 }
 
-/** Where a number lies on the scale of the metric; null while there is no scale. */
+/** Position of a value on the metric's scale, in [0, 1]; null without a scale. */
 export function onScale(value) {
   const scale = scales[state.metric];
   return value === null || value === undefined || !scale ? null : scale.at(value);
 }
 
 /**
- * Top and bottom of the part of a layer's row, in CSS pixels. Rows keep one pixel of ground between
- * layers while they are high enough for it.
+ * Return top and bottom of a part of a layer's row, in CSS pixels. Rows are one pixel apart if high
+ * enough.
  */
 export function partEdges(layer, part) {
   const gap = grid.row > 5 ? 1 : 0;
@@ -29,16 +29,16 @@ export function partEdges(layer, part) {
   return [top + (view.parts - 1 - part) * height, top + (view.parts - part) * height];
 }
 
-/** Paints columns into the pixels of an image, for the rows and the metric of the moment. */
+/** Paints columns into the pixels of an image, for the current rows and metric. */
 export class ColumnPainter {
-  /** `ratio` device pixels to a CSS pixel; row 0 of the image is at `y0` of the plot. */
+  /** `ratio` device pixels per CSS pixel; row 0 of the image is at `y0` of the plot. */
   constructor(ratio, y0) {
     const at = (y) => Math.round((y - y0) * ratio);
     const row = (top, bottom) => [at(top), Math.max(at(top) + 1, at(bottom))];
     this.metric = metric();
     this.scale = scales[state.metric];
     this.parts = view.parts;
-    /** [top, bottom) of each part of each layer, from the bottom. */
+    /** [top, bottom) of each part of each layer, lowest layer first. */
     this.rows = Array.from({ length: grid.layers * this.parts }, (_, i) =>
       row(...partEdges(Math.floor(i / this.parts), i % this.parts)),
     );
@@ -47,7 +47,7 @@ export class ColumnPainter {
     this.height = at(grid.bottom);
   }
 
-  /** The column of these statistics (null: nothing) into every `stride`th pixel from `x` on. */
+  /** Paint the column of `stats` (null: blank) into every `stride`th pixel from `x`. */
   paint(pixels, stride, x, stats) {
     for (let y = 0; y < this.height; y += 1) pixels[y * stride + x] = 0;
     if (!stats || !this.scale) return;
@@ -67,15 +67,15 @@ export class ColumnPainter {
   }
 }
 
-/** The bars of probabilities that stand on the core, for tokens of [first, end) from `x` on. */
+/** Draw the probability bars above the core sample, for tokens [first, end) from `x`. */
 export function drawProbabilities(context, tokens, first, end, { x, column, gap, ratio }) {
   const foot = Math.round((grid.top - 1) * ratio);
-  const most = (grid.prob - 4) * ratio;
+  const maxHeight = (grid.prob - 4) * ratio;
   const inset = column - gap > 3 * ratio ? Math.round(ratio) : 0;
   const width = Math.max(1, column - gap - 2 * inset);
   context.fillStyle = palette["ink-2"];
   for (let i = first; i < end; i += 1) {
-    const height = Math.max(1, Math.round(Math.exp(tokens[i].logprob) * most));
+    const height = Math.max(1, Math.round(Math.exp(tokens[i].logprob) * maxHeight));
     context.fillRect(x + i * column + inset, foot - height, width, height);
   }
 }

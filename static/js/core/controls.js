@@ -1,12 +1,12 @@
-// Around the core: metric buttons, legend, row names, pointing, keys.
+// Controls of the core sample: metric buttons, legend, row names, pointer and keys.
 
 import { cellValue, onScale } from "./column.js";
 import { follow, core, under, zoom } from "./core.js";
-import { byId, el, setText, setVars } from "./dom.js";
-import { ordinal, probability, tokenLabel } from "./format.js";
+import { byId, el, setText, setVars } from "../ui/dom.js";
+import { ordinal, probability, tokenLabel } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
 import { METRICS, scales } from "./metrics.js";
-import { changed, on, state } from "./state.js";
+import { changed, on, state } from "../state.js";
 import {
   focused,
   focusedRow,
@@ -20,10 +20,10 @@ import {
   stepRow,
   view,
   written,
-} from "./view.js";
+} from "../view.js";
 
 const plot = byId("plot");
-/** PageUp and PageDown move by this many tokens. */
+/** Tokens per PageUp or PageDown. */
 const PAGE = 20;
 
 export function setUpCoreControls() {
@@ -72,7 +72,7 @@ function onClick(event) {
   if (at) pin(at.index, at.row);
 }
 
-/** Arrow keys in the core and in the transcript; true when the key was one of theirs. */
+/** Handle arrow keys in the core sample and the transcript; true when the key was used. */
 export function moveFocus(key, rows) {
   const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -PAGE, PageDown: PAGE };
   if (key in moves) step(moves[key]);
@@ -92,7 +92,7 @@ function onKey(event) {
   if (moveFocus(event.key, true)) event.preventDefault();
 }
 
-/** The names of the rows, left of the plate. */
+/** Draw the row names left of the plot. */
 function drawNames() {
   const narrow = core.width < 500;
   const names = [];
@@ -117,7 +117,7 @@ function drawNames() {
   describe();
 }
 
-/** Legend, marked row name, and the slider's words. */
+/** Update the legend, the highlighted row name and the slider's aria text. */
 function describe() {
   const token = focusedToken();
   const row = focusedRow();
@@ -155,29 +155,29 @@ const inWords = (token, cell) =>
     cell,
   ].join(", ");
 
-/** Say why the plate is blank, when it is. */
+/** Say why the plot is blank, if it is. */
 function drawBlank() {
   const blank = byId("blank");
-  const text = whyBlank(view.answer);
+  const text = blankReason(view.answer);
   setText(blank, text);
   blank.hidden = text === "";
 }
 
-function whyBlank(answer) {
+function blankReason(answer) {
   if (!answer)
-    return "Every token will leave one column here, from the embedding up to the output.";
+    return "One column per token appears here, from the embedding up to the output.";
   const newest = answer.tokens.findLast(({ stats }) => stats);
   const last = answer.tokens.at(-1);
   const gone = answer.segments.some(({ state: its }) => its === "lost");
   if (newest) {
     const [layer] = newest.stats.layers;
     if (state.metric === "time" && layer.attention_ms == null)
-      return "This device has no timestamps inside a pass, so no layer has a GPU time.";
+      return "No GPU time per layer: this device has no timestamps inside a pass.";
     if (state.metric === "cosine" && layer.attention_cosine == null)
-      return "This run is from before cosines were measured.";
+      return "This replay was saved before cosines were measured.";
     return "";
   }
   if (gone || (last && answer.settingsAt(last).capture))
-    return "The measurements of this answer are gone; its text is kept.";
-  return last ? "Capture was off, so no layer was measured." : "";
+    return "Only the text of this answer is left, not its measurements.";
+  return last ? "Capture was off, so no layers were measured." : "";
 }

@@ -1,12 +1,12 @@
-// The core sample: where its columns are, how it scrolls, and what is drawn when.
+// Core sample: position of its columns, scrolling, and drawing.
 
 import { ColumnPainter, drawProbabilities, partEdges } from "./column.js";
-import { drawLabels, drawPaper } from "./corelabels.js";
-import { byId, clamp, setText, setVars } from "./dom.js";
+import { drawLabels, drawPaper } from "./labels.js";
+import { byId, clamp, setText, setVars } from "../ui/dom.js";
 import { grid, rowTop } from "./grid.js";
-import { tokenLabel } from "./format.js";
-import { on, state } from "./state.js";
-import { Tape } from "./tape.js";
+import { tokenLabel } from "../ui/format.js";
+import { on, state } from "../state.js";
+import { ColumnCache } from "./column-cache.js";
 import {
   focused,
   focusedRow,
@@ -16,24 +16,26 @@ import {
   promptLength,
   view,
   written,
-} from "./view.js";
+} from "../view.js";
 
 const WIDTHS = [1, 2, 3, 4, 6, 8, 10, 12, 16, 20];
 const PROMPT_GAP = 10;
 const MARGIN_COLUMNS = 6;
-/** When the newest column reaches the edge, this part of the plate is blank again. */
+/** Share of the plot that becomes blank again when the newest column reaches the edge. */
 const JUMP = 0.3;
 
 const plot = byId("plot");
-const tapeBox = byId("tape");
+const strip = byId("core-strip");
 const pane = byId("pane");
 const canvas = byId("sample");
 
-/** Sizes in CSS pixels; `x0` is the first token's column, from the left edge of the tape. */
+/**
+ * Sizes in CSS pixels; `x0` is the first generated token's column, from the left edge of the strip.
+ */
 export const core = {
   width: 0,
   height: 0,
-  tape: 0,
+  stripWidth: 0,
   ratio: 1,
   wanted: 6,
   column: 6,
@@ -43,15 +45,15 @@ export const core = {
   scrolledAway: false,
 };
 
-/** What the tapes were made for. */
+/** What the column caches were painted for. */
 let drawn = { answer: null, edition: 0, prompt: 0 };
-let ownScroll = -1;
+let programmaticScroll = -1;
 
 let painter = null;
-const tokenTape = new Tape((pixels, stride, x, i) =>
+const tokenColumns = new ColumnCache((pixels, stride, x, i) =>
   painter.paint(pixels, stride, x, view.answer.tokens[i].stats),
 );
-const promptTape = new Tape((pixels, stride, x, i) =>
+const promptColumns = new ColumnCache((pixels, stride, x, i) =>
   painter.paint(pixels, stride, x, view.answer.segments[0].promptStats[i]),
 );
 
@@ -79,13 +81,13 @@ export function follow() {
   drawCore();
 }
 
-/** Paint every column anew: its rows, its colours or what it shows changed. */
+/** Repaint every column after rows, colours or metric changed. */
 function resetCore() {
   measure();
   view.parts = state.hello ? metric().parts(state.hello.model, grid.row) : 2;
   painter = new ColumnPainter(core.ratio, grid.flag + grid.text);
-  tokenTape.reset(painter.height);
-  promptTape.reset(painter.height);
+  tokenColumns.reset(painter.height);
+  promptColumns.reset(painter.height);
 }
 
 function measure() {
@@ -98,13 +100,13 @@ function measure() {
   setVars(pane, { "--pane-w": `${core.width}px` });
 }
 
-/** Columns of the prompt are narrow, and narrower for a long one. */
+/** Width of prompt columns: narrow, and narrower for a long prompt. */
 function promptWidth() {
   if (promptLength() > 1200) return 1;
   return promptLength() > 400 || core.width < 500 ? 2 : 3;
 }
 
-/** The prompt's columns that may be painted: statistics come in order. */
+/** Number of prompt columns that can be painted: statistics arrive in order. */
 const promptDone = () => view.answer?.segments[0]?.promptDone ?? 0;
 
 function drawCore() {
@@ -124,15 +126,15 @@ function drawCore() {
   placeFocus(n);
 }
 
-/** Keep what matters in view: the focused column if one is chosen, else the newest. */
+/** Scroll to the selected column, else to the newest. */
 function placeScroll(n) {
   const { width, column } = core;
-  const head = frontOf(n);
-  const least = Math.max(width, head + MARGIN_COLUMNS * column);
+  const head = writeHeadX(n);
+  const minimum = Math.max(width, head + MARGIN_COLUMNS * column);
   const wanted = Math.ceil(Math.max(width, head + width * JUMP));
-  if (core.tape < least || core.tape > wanted) {
-    core.tape = wanted;
-    tapeBox.style.width = `${wanted}px`;
+  if (core.stripWidth < minimum || core.stripWidth > wanted) {
+    core.stripWidth = wanted;
+    strip.style.width = `${wanted}px`;
   }
   let { scroll } = core;
   if (view.hover === null && !core.scrolledAway) {
@@ -140,19 +142,19 @@ function placeScroll(n) {
     if (target + MARGIN_COLUMNS * column > scroll + width) scroll = target - width * (1 - JUMP);
     else if (target - column < scroll) scroll = target - width * JUMP;
   }
-  scroll = Math.round(clamp(scroll, 0, core.tape - width));
+  scroll = Math.round(clamp(scroll, 0, core.stripWidth - width));
   if (scroll === core.scroll) return;
-  core.scroll = ownScroll = scroll;
+  core.scroll = programmaticScroll = scroll;
   plot.scrollLeft = scroll;
 }
 
 function onScroll() {
   const { scrollLeft } = plot;
-  if (Math.abs(scrollLeft - ownScroll) < 1) return;
-  ownScroll = -1;
+  if (Math.abs(scrollLeft - programmaticScroll) < 1) return;
+  programmaticScroll = -1;
   core.scroll = scrollLeft;
   const n = view.answer?.tokens.length ?? 0;
-  const head = frontOf(n);
+  const head = writeHeadX(n);
   core.scrolledAway = head > scrollLeft + core.width || head < scrollLeft || view.pinned !== null;
   drawCore();
   byId("follow").setAttribute("aria-pressed", String(!core.scrolledAway && view.pinned === null));
@@ -168,9 +170,9 @@ function paint(n, nPrompt) {
   context.clearRect(0, 0, width, height);
   drawPaper(context, core, n);
   context.setTransform(1, 0, 0, 1, 0, 0);
-  if (nPrompt) drawTape(context, promptTape, Math.min(promptDone(), nPrompt), 0, core.prompt);
+  if (nPrompt) drawColumns(context, promptColumns, Math.min(promptDone(), nPrompt), 0, core.prompt);
   if (n) {
-    const place = drawTape(context, tokenTape, n, core.x0, core.column);
+    const place = drawColumns(context, tokenColumns, n, core.x0, core.column);
     const first = Math.max(0, Math.floor(-place.x / place.column));
     const end = Math.min(n, Math.ceil((w - place.x) / place.column));
     drawProbabilities(context, view.answer.tokens, first, end, { ...place, ratio });
@@ -179,8 +181,8 @@ function paint(n, nPrompt) {
   drawLabels(context, core, view.answer);
 }
 
-/** Draw `n` columns of a tape, the first at `left` of it. Returns where they are, in device pixels. */
-function drawTape(context, tape, n, left, width) {
+/** Draw `n` cached columns from `left` of the strip. Returns their place in device pixels. */
+function drawColumns(context, columns, n, left, width) {
   const { ratio } = core;
   const column = Math.round(width * ratio);
   const place = {
@@ -188,13 +190,13 @@ function drawTape(context, tape, n, left, width) {
     y: Math.round((grid.flag + grid.text) * ratio),
     right: Math.round(core.width * ratio),
     column,
-    gap: tape === tokenTape && column >= 8 * ratio ? Math.round(ratio) : 0,
+    gap: columns === tokenColumns && column >= 8 * ratio ? Math.round(ratio) : 0,
   };
-  tape.draw(context, n, place);
+  columns.draw(context, n, place);
   return place;
 }
 
-/** Put the amber frame on the focused column and cell, and the blinking edge after the newest. */
+/** Frame the focused column and cell, and place the write head after the newest. */
 function placeFocus(n) {
   const token = focusedToken();
   const row = focusedRow();
@@ -203,7 +205,7 @@ function placeFocus(n) {
   const visible = token && x > -place.width && x < core.width;
   const vars = {
     "--on": visible ? 1 : 0,
-    "--head": `${frontOf(n) - core.scroll + 1}px`,
+    "--head": `${writeHeadX(n) - core.scroll + 1}px`,
   };
   if (token && row) {
     const [top, bottom] = partEdges(row.layer, Math.min(row.part, view.parts - 1));
@@ -219,16 +221,16 @@ function placeFocus(n) {
   setVars(pane, vars);
 }
 
-/** Where the next column will be: after the newest token, or in the prompt while that is read. */
-const frontOf = (n) => (n ? core.x0 + n * core.column : promptDone() * core.prompt);
+/** x of the next column: after the newest token, or within the prompt during prefill. */
+const writeHeadX = (n) => (n ? core.x0 + n * core.column : promptDone() * core.prompt);
 
-/** Where a token's column is on the tape: {x, width}. */
+/** Place of a token's column on the strip: {x, width}. */
 function columnOf(index) {
   if (index >= 0) return { x: core.x0 + index * core.column, width: core.column };
   return { x: (promptLength() + index) * core.prompt, width: core.prompt };
 }
 
-/** Number of the token at `x` of the tape, or null. */
+/** Number of the token at `x` of the strip, or null. */
 function indexAt(x) {
   if (x >= core.x0) {
     const index = Math.floor((x - core.x0) / core.column);

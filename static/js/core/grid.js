@@ -1,17 +1,17 @@
-// The heights that core and layer table share, from tokens.css and the number of layers.
+// Row heights shared by core sample and layer table, from tokens.css and the number of layers.
 
-import { clamp } from "./dom.js";
-import { state } from "./state.js";
+import { clamp } from "../ui/dom.js";
+import { state } from "../state.js";
 
-const LEAST_ROW = 3;
+const MIN_ROW = 3;
 const GOOD_ROW = 6;
-const MOST_ROW = 100;
-/** Models whose layers do not fit at GOOD_ROW may take this part of the window. */
-const MOST_OF_WINDOW = 0.3;
-/** A row of the table lower than this many times its type has no room for words. */
-const LEAST_LINES = 1.6;
+const MAX_ROW = 100;
+/** Share of the window that models may take whose layers do not fit at GOOD_ROW. */
+const MAX_OF_WINDOW = 0.3;
+/** Table rows lower than this many times the font size have no text. */
+const MIN_LINES = 1.6;
 
-/** In CSS pixels, from the top of the plot: see `measureGrid`. */
+/** In CSS pixels from the top of the plot; set by `measureGrid`. */
 export const grid = {
   flag: 0,
   text: 0,
@@ -25,7 +25,7 @@ export const grid = {
   bottom: 0,
 };
 
-/** Read the sizes again; call when the window or the model changed. */
+/** Read the sizes again after the window or the model changed. */
 export function measureGrid() {
   const root = document.documentElement;
   root.style.removeProperty("--h-layers");
@@ -33,9 +33,9 @@ export function measureGrid() {
   const px = (name) => parseFloat(style.getPropertyValue(name));
   const n = state.hello?.model.n_layers ?? 8;
   let height = px("--h-layers");
-  let row = Math.min(MOST_ROW, Math.floor(height / n));
+  let row = Math.min(MAX_ROW, Math.floor(height / n));
   if (row < GOOD_ROW) {
-    row = clamp(Math.floor((innerHeight * MOST_OF_WINDOW) / n), LEAST_ROW, GOOD_ROW);
+    row = clamp(Math.floor((innerHeight * MAX_OF_WINDOW) / n), MIN_ROW, GOOD_ROW);
     height = Math.max(height, n * row);
     root.style.setProperty("--h-layers", `${height}px`);
   }
@@ -56,10 +56,10 @@ export function measureGrid() {
   grid.bottom = grid.body + n * row + grid.cap;
 }
 
-/** Is a row of this height too low for words? */
-export const isDense = (height) => height < LEAST_LINES * grid.words;
+/** Is a row of this height too low for text? */
+export const isDense = (height) => height < MIN_LINES * grid.words;
 
-/** Every how manieth layer has its name written beside it: names need 14 px. */
+/** Every n-th layer has its name beside it: names need 14 px. */
 export const namedEvery = () => [1, 2, 4, 5, 10, 20].find((n) => n * grid.row >= 14) ?? 20;
 
 /** Top of a layer's row. */

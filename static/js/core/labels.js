@@ -1,17 +1,17 @@
-// Everything on the core's plate that is not a measurement: paper, ruler, words, marks.
+// Everything in the core sample except measurements: grid, ruler, text and marks.
 
-import { count } from "./format.js";
+import { count } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
-import { palette } from "./palette.js";
-import { describeChange } from "./params.js";
-import { state } from "./state.js";
+import { palette } from "../ui/palette.js";
+import { describeChange } from "../panels/sampling-settings.js";
+import { state } from "../state.js";
 
 const SANS = '"Plex Sans", sans-serif';
 const SERIF = '"Source Serif", serif';
-/** Words of a sentence need this much room to be worth showing. */
-const LEAST_WORDS = 28;
+/** Minimum width of a sentence's text (px). */
+const MIN_WORDS = 28;
 
-/** Paper that is not exposed yet: the lines of the layers and a faint grid of tokens. */
+/** Draw the empty part of the plot: layer lines and a faint grid of tokens. */
 export function drawPaper(context, { width, column, x0, scroll }, n) {
   context.fillStyle = palette.line;
   for (let layer = 0; layer < grid.layers; layer += namedEvery())
@@ -32,10 +32,10 @@ export function drawPaper(context, { width, column, x0, scroll }, n) {
 }
 
 const firstTick = (x, column, step) => Math.max(0, Math.floor(x / column / step) * step);
-/** Numbers on the ruler stand at least 90 px apart. */
+/** Labels of the ruler are at least 90 px apart. */
 const tickStep = (column) => [10, 20, 50, 100, 200].find((step) => step * column >= 90) ?? 500;
 
-/** Ruler, prompt, words of each sentence, changes, joints. */
+/** Draw ruler, prompt label, sentences, and marks of changes. */
 export function drawLabels(context, core, answer) {
   context.textBaseline = "middle";
   drawRuler(context, core, answer?.tokens.length ?? 0);
@@ -65,7 +65,7 @@ function drawRuler(context, { width, column, x0, scroll }, n) {
   context.textAlign = "start";
 }
 
-/** What was found in the cache is hatched, because it was never computed. */
+/** Hatch the prompt tokens reused from the KV cache: they were not computed. */
 function drawPrompt(context, { prompt, scroll }, segment) {
   if (!segment?.prompt.length) return;
   const reused = segment.promptReused;
@@ -99,7 +99,7 @@ function drawPrompt(context, { prompt, scroll }, segment) {
 
 const endsSentence = /[.?!…][”"')\]]*\s*$|\n\s*$/;
 
-/** Numbers of the tokens that begin a sentence; grows with the answer. */
+/** Numbers of the tokens that start a sentence; extended as the answer grows. */
 const startsOf = new WeakMap();
 function sentenceStarts(answer) {
   let known = startsOf.get(answer);
@@ -132,7 +132,7 @@ function drawSentences(context, { width, column, x0, scroll }, answer) {
       context.fillRect(Math.round(x) - 1, grid.flag + 3, 1, grid.text + grid.prob - 3);
     }
     const start = Math.max(from ? x + 5 : x, 0);
-    if (x < -4 || end - start < LEAST_WORDS) continue;
+    if (x < -4 || end - start < MIN_WORDS) continue;
     context.fillStyle = palette["ink-2"];
     context.fillText(
       fitWords(context, tokens, from, to, end - start),
@@ -142,7 +142,7 @@ function drawSentences(context, { width, column, x0, scroll }, answer) {
   }
 }
 
-/** As many whole words of tokens [from, to) as fit into `room`. */
+/** Return as many whole words of tokens [from, to) as fit into `room`. */
 function fitWords(context, tokens, from, to, room) {
   let fits = "";
   let text = "";
@@ -157,15 +157,15 @@ function fitWords(context, tokens, from, to, room) {
   return fits;
 }
 
-/** Where settings changed, where an answer was continued, where the engine stopped. */
+/** Draw marks of changed settings, of continuations and of engine failures. */
 function drawMarks(context, core, answer) {
   const { tokens, segments, marks } = answer;
   const lines = marks
     .filter(({ index }) => index < tokens.length)
-    .map(({ index, told }) => ({
+    .map(({ index, shown }) => ({
       index,
-      quiet: !told.length,
-      text: told.map(describeChange).join(", "),
+      quiet: !shown.length,
+      text: shown.map(describeChange).join(", "),
     }));
   for (const [k, segment] of segments.entries()) {
     if (k && segment.nTokens) lines.push({ index: segment.base, text: "continued" });

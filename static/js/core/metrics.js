@@ -1,17 +1,17 @@
-// What the colours of the core mean: the metrics, and their scales.
+// Metrics of the core sample's colours, and their scales.
 //
-// A scale is fixed. Entropy, relative update and cosine have the same one always; GPU time and
-// residual norm depend on the device and the model, so theirs is settled by the first measurement
-// that fits and then kept: a column never changes colour later.
+// Scales are fixed. Entropy, relative update and cosine always use the same one. GPU time and
+// residual norm depend on device and model: their scales are set by the first usable measurement
+// and then kept, so a column never changes colour later.
 
-/** Entropy past this is off the scale (a head that looks at 256 tokens alike). */
-const MOST_BITS = 8;
-/** Updates are compared by ratio: 5 % and 10 % of the stream differ as much as 50 % and 100 %. */
+/** Upper end of the entropy scale: uniform attention over 256 tokens. */
+const MAX_BITS = 8;
+/** Updates are on a log scale: 5 % and 10 % differ as much as 50 % and 100 %. */
 const UPDATE_RANGE = [0.05, 1];
-/** Cosines: trained models seldom pass half, and an update against the stream is as far as one along. */
+/** Cosines of trained models seldom exceed one half; the scale is symmetric around 0. */
 const COSINE_RANGE = [-0.75, 0.75];
 
-/** A scale from `lo` to `hi`, linear or by ratio. */
+/** Scale from `lo` to `hi`, linear or logarithmic. */
 class Scale {
   constructor(lo, hi, byRatio = false) {
     this.lo = lo;
@@ -19,7 +19,7 @@ class Scale {
     this.byRatio = byRatio;
   }
 
-  /** Where a value lies, 0 to 1; values beyond the ends lie at the ends. */
+  /** Position of a value in [0, 1], clamped. */
   at(value) {
     const x = this.byRatio
       ? Math.log(Math.max(value, 1e-12) / this.lo) / Math.log(this.hi / this.lo)
@@ -28,7 +28,7 @@ class Scale {
   }
 }
 
-/** The next 1, 2 or 5 × 10ⁿ: up (direction 1) or down (-1). */
+/** Round to the next 1, 2 or 5 × 10ⁿ, up (direction 1) or down (-1). */
 export function round125(value, direction) {
   const power = 10 ** Math.floor(Math.log10(value));
   const steps = direction > 0 ? [1, 2, 5, 10] : [10, 5, 2, 1];
@@ -38,14 +38,14 @@ export function round125(value, direction) {
 }
 
 const ms = (value) => (value < 1 ? `${Math.round(value * 1000)} µs` : `${value.toFixed(2)} ms`);
-/** Two digits, with the sign that figures have. */
+/** Two decimals, with a typographic minus. */
 export const signed = (value) => value.toFixed(2).replace("-", "−");
 const plainNumber = (value) => (value >= 100 ? value.toFixed(0) : value.toPrecision(2));
 
 /**
- * name, what: for people. parts(model): how many rows a layer has. part(i): the name of a row, from the bottom.
- * value(layer, i): the measured number or null. edge(stats, end): number of the embedding ("embed")
- * or output ("output") row, or null. format(value): with unit.
+ * name, what: labels. parts(model): rows per layer. part(i): name of a row, from the bottom.
+ * value(layer, i): the measured value or null. edge(stats, end): value of the embedding ("embed")
+ * or output ("output") row, or null. format(value): text with unit.
  */
 export const METRICS = {
   update: {
@@ -60,7 +60,7 @@ export const METRICS = {
   },
   time: {
     name: "GPU time",
-    what: "time on the GPU",
+    what: "GPU time",
     parts: () => 2,
     part: (i) => (i ? "MLP" : "attention"),
     value: (layer, i) => (i ? layer.mlp_ms : layer.attention_ms) ?? null,
@@ -69,7 +69,7 @@ export const METRICS = {
   },
   entropy: {
     name: "Attention entropy",
-    what: "spread of attention",
+    what: "attention entropy",
     parts: (model, row) => (row / model.n_heads >= 2 ? model.n_heads : 1),
     part: (i, parts) => (parts > 1 ? `head ${i}` : "all heads"),
     value: (layer, i, parts) =>
@@ -79,7 +79,7 @@ export const METRICS = {
   },
   norm: {
     name: "Residual norm",
-    what: "length of the stream",
+    what: "residual norm",
     parts: () => 1,
     part: () => "",
     value: (layer) => layer.residual,
@@ -88,7 +88,7 @@ export const METRICS = {
   },
   cosine: {
     name: "Cosine",
-    what: "update along the stream",
+    what: "cosine to the stream",
     parts: () => 2,
     part: (i) => (i ? "MLP" : "attention"),
     value: (layer, i) => (i ? layer.mlp_cosine : layer.attention_cosine) ?? null,
@@ -101,26 +101,27 @@ export const METRIC_NAMES = Object.keys(METRICS);
 
 const mean = (values) => values.reduce((sum, v) => sum + v, 0) / values.length;
 
-/** The scales of one answer's model and device. */
+/** Scales for one model and device. */
 export class Scales {
   constructor() {
     this.update = new Scale(...UPDATE_RANGE, true);
-    this.entropy = new Scale(0, MOST_BITS);
+    this.entropy = new Scale(0, MAX_BITS);
     this.cosine = new Scale(...COSINE_RANGE);
-    /** Settled later; null: nothing was measured yet. */
+    /** Set by the first measurement; null before. */
     this.time = null;
     this.norm = null;
   }
 
-  /** Look at the statistics of some tokens; true when they settled a scale. */
+  /** Set missing scales from the statistics of some tokens; true when one was set. */
   settle(tokens) {
     const norms = this.norm ? [] : numbers(tokens, ({ residual }) => [residual]);
     if (norms.length) {
-      // By ratio. The very first token of a text may be far off (an attention sink), so not the largest.
+      // Logarithmic. The 90th percentile, because the first token of a text may be an outlier
+      // (attention sink).
       const hi = round125(norms[Math.floor(norms.length * 0.9)] * 1.5, 1);
       this.norm = new Scale(Math.min(round125(norms[0] / 1.2, -1), hi / 10), hi, true);
     }
-    // A prefill step computes many tokens at once; the scale is for steps that write one.
+    // A prefill step computes many tokens at once; the scale is for decode steps.
     const steps = tokens.filter(({ n_rows: rows }) => rows <= 2);
     const times = this.time ? [] : numbers(steps, (l) => [l.attention_ms, l.mlp_ms]);
     if (times.length) this.time = new Scale(0, round125(times[times.length >> 1] * 2.5, 1));
@@ -128,16 +129,16 @@ export class Scales {
   }
 }
 
-/** Positive numbers of all layers of some tokens, in rising order. */
+/** Positive values of all layers of some tokens, ascending. */
 function numbers(tokens, pick) {
   const all = tokens.flatMap(({ layers }) => layers.flatMap(pick));
   return all.filter((value) => value > 0).sort((a, b) => a - b);
 }
 
-/** The scales of the model that is loaded; replaced when a `hello` names another one. */
+/** The scales of the loaded model; replaced when `hello` names another one. */
 export let scales = new Scales();
 
-/** Use these from now on, or new ones; returns those that were used. */
+/** Replace the scales, by new ones if none are given; returns the previous ones. */
 export function useScales(own = new Scales()) {
   const before = scales;
   scales = own;

@@ -1,17 +1,17 @@
-// On a phone: the newest columns of the core as a ribbon over the composer.
+// Ribbon over the composer on a phone: the newest columns of the core sample.
 
 import { cellValue, onScale } from "./column.js";
-import { byId, fitCanvas, sizeOf } from "./dom.js";
+import { byId, fitCanvas, sizeOf } from "../ui/dom.js";
 import { grid } from "./grid.js";
-import { palette, shade } from "./palette.js";
-import { on } from "./state.js";
-import { focused, view } from "./view.js";
+import { palette, shade } from "../ui/palette.js";
+import { on } from "../state.js";
+import { focused, view } from "../view.js";
 
 const COLUMN = 4;
 const BLANK = 24;
 const PROBABILITY = 8;
-/** Layers are drawn in this many bands at most. */
-const MOST_BANDS = 10;
+/** Maximum number of bands that layers are grouped into. */
+const MAX_BANDS = 10;
 
 export function setUpRibbon() {
   on("tokens focus metric theme size hello", draw);
@@ -23,7 +23,7 @@ function draw() {
   const [context, width, height] = fitCanvas(canvas);
   const tokens = view.answer?.tokens ?? [];
   const from = Math.max(0, tokens.length - Math.floor((width - BLANK) / COLUMN));
-  const bands = Math.min(MOST_BANDS, grid.layers);
+  const bands = Math.min(MAX_BANDS, grid.layers);
   const band = (height - PROBABILITY) / bands;
   for (let i = from; i < tokens.length; i += 1) {
     const x = (i - from) * COLUMN;

@@ -1,41 +1,48 @@
-// Says beside the answer, on every view of the page, that something is changed inside the model.
+// Note beside the answer, visible on every view, that interventions are active.
 
-import { byId, setText } from "./dom.js";
-import { changesInside, describe, isNothing, same } from "./reach.js";
-import { wireOf } from "./reachsetting.js";
-import { lastTurn, on, shownAnswer, state } from "./state.js";
+import { byId, setText } from "../ui/dom.js";
+import {
+  describeInterventions,
+  interventionCountText,
+  isEmpty,
+  sameInterventions,
+} from "./interventions.js";
+import { toWire } from "./intervention-wire.js";
+import { lastTurn, on, shownAnswer, state } from "../state.js";
 
 const note = byId("reach-note");
 
-export function setUpReachNote() {
+export function setUpInterventionNote() {
   note.addEventListener("click", () => {
     location.hash = "look=reach";
   });
-  on("reach turns tokens hello", draw);
+  on("interventions turns tokens hello", draw);
 }
 
 function draw() {
-  const set = wireOf(state.reach.setting);
-  const inside = shownAnswer(lastTurn())?.segment?.reach ?? {};
+  const set = toWire(state.interventions.setting);
+  const inside = shownAnswer(lastTurn())?.segment?.interventions ?? {};
   const now = state.active ? inside : set;
-  const told = noteOf(set, inside);
-  note.hidden = !told;
-  setText(byId("reach-note-text"), told);
-  note.title = `${when(set, inside)}: ${describe(isNothing(now) ? inside : now)}`;
-  note.toggleAttribute("data-acts", !isNothing(inside) && (!!state.active || same(set, inside)));
+  const text = noteOf(set, inside);
+  note.hidden = !text;
+  setText(byId("reach-note-text"), text);
+  note.title = `${when(set, inside)}: ${describeInterventions(isEmpty(now) ? inside : now)}`;
+  const acts = !isEmpty(inside) && (!!state.active || sameInterventions(set, inside));
+  note.toggleAttribute("data-acts", acts);
   const tab = byId("look-tab-reach");
-  if (isNothing(now)) delete tab.dataset.n;
-  else tab.dataset.n = changesInside(now).replace(/\D+/g, "");
+  if (isEmpty(now)) delete tab.dataset.n;
+  else tab.dataset.n = interventionCountText(now).replace(/\D+/g, "");
 }
 
-/** What is to be kept in mind, or "". */
+/** Text of the note, or "". */
 function noteOf(set, inside) {
-  if (state.active) return isNothing(inside) ? "" : changesInside(inside);
-  if (!isNothing(set)) return changesInside(set);
-  return isNothing(inside) ? "" : `Had ${changesInside(inside)}`;
+  if (state.active) return isEmpty(inside) ? "" : interventionCountText(inside);
+  if (!isEmpty(set)) return interventionCountText(set);
+  return isEmpty(inside) ? "" : `Had ${interventionCountText(inside)}`;
 }
 
 function when(set, inside) {
-  if (isNothing(set) && !state.active) return "This answer ended with";
-  return state.active || same(set, inside) ? "Changed inside the model" : "Acts on the next answer";
+  if (isEmpty(set) && !state.active) return "Active at the end of this answer";
+  const active = state.active || sameInterventions(set, inside);
+  return active ? "Active now" : "For the next answer";
 }

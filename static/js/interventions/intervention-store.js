@@ -1,43 +1,54 @@
-// What a hand has set inside the model: it acts on what is being written and on every answer after,
-// until it is taken back. Every step can be undone.
+// Interventions set on the page: they act on the current run and every later answer until reset.
+// Every step can be undone.
 
-import { saveSoon } from "./persist.js";
-import { factorOf, fitting, newKey, NONE, withFactor, withLora } from "./reachsetting.js";
-import { changed, on, state } from "./state.js";
-import { pushSettings } from "./updates.js";
+import { saveSoon } from "../chat/persist.js";
+import {
+  factorOf,
+  fitToModel,
+  newKey,
+  NO_INTERVENTIONS,
+  withFactor,
+  withLora,
+} from "./intervention-wire.js";
+import { changed, on, state } from "../state.js";
+import { pushSettings } from "../chat/live-updates.js";
 
-const MOST_STEPS = 200;
+const MAX_STEPS = 200;
 
-/** A desk on which `setting` lies: state.reach. What was kept by an older page may lack something. */
-export const deskOf = (setting) => ({ setting: { ...NONE, ...setting }, past: [], future: [] });
+/** Return a store for `setting`, with defaults for fields an older page did not save. */
+export const newStore = (setting) => ({
+  setting: { ...NO_INTERVENTIONS, ...setting },
+  past: [],
+  future: [],
+});
 
-/** Another model may have fewer layers and heads: what is set there goes. */
-export function setUpReachDesk() {
+/** Drop interventions on layers and heads that a newly loaded model does not have. */
+export function setUpInterventionStore() {
   on("hello", () => {
     if (!state.hello || state.replay) return;
-    const fits = fitting(state.reach.setting, state.hello.model);
-    if (JSON.stringify(fits) !== JSON.stringify(state.reach.setting)) put(deskOf(fits));
+    const fits = fitToModel(state.interventions.setting, state.hello.model);
+    if (JSON.stringify(fits) !== JSON.stringify(state.interventions.setting)) put(newStore(fits));
   });
 }
 
 // ---- changing ----------------------------------------------------------------------------------
 
 /**
- * Let `setting` be what is set. Steps of one `gesture` (a drag: any value that is the same during
- * it) are undone together.
+ * Set `setting` as one undoable step. Steps of the same `gesture` (any value that stays the same
+ * during a drag) are undone together.
  */
 export function change(setting, gesture = null) {
-  const { reach } = state;
-  if (state.replay || JSON.stringify(setting) === JSON.stringify(reach.setting)) return;
-  const last = reach.past.at(-1);
-  const goesOn = gesture !== null && last?.gesture === gesture && !reach.future.length;
-  const step = { setting: reach.setting, gesture };
-  const past = goesOn ? reach.past : [...reach.past, step].slice(-MOST_STEPS);
+  const { interventions } = state;
+  if (state.replay || JSON.stringify(setting) === JSON.stringify(interventions.setting)) return;
+  const last = interventions.past.at(-1);
+  const sameGesture = gesture !== null && last?.gesture === gesture && !interventions.future.length;
+  const step = { setting: interventions.setting, gesture };
+  const past = sameGesture ? interventions.past : [...interventions.past, step].slice(-MAX_STEPS);
   put({ setting, past, future: [] });
 }
 
 export function undo() {
-  const { setting, past, future } = state.reach;
+  const { setting, past, future } = state.interventions;
   const step = past.at(-1);
   if (!step || state.replay) return false;
   put({ setting: step.setting, past: past.slice(0, -1), future: [...future, setting] });
@@ -45,61 +56,61 @@ export function undo() {
 }
 
 export function redo() {
-  const { setting, past, future } = state.reach;
+  const { setting, past, future } = state.interventions;
   if (!future.length || state.replay) return false;
   const step = { setting, gesture: null };
   put({ setting: future.at(-1), past: [...past, step], future: future.slice(0, -1) });
   return true;
 }
 
-/** Leave everything alone again. It can be undone. */
-export const reset = () => change(NONE);
+/** Remove all interventions. Can be undone. */
+export const reset = () => change(NO_INTERVENTIONS);
 
-function put(desk) {
-  state.reach = desk;
+function put(store) {
+  state.interventions = store;
   if (state.problem?.param?.startsWith("reach")) state.problem = null;
   saveSoon();
   pushSettings();
-  changed("reach");
+  changed("interventions");
 }
 
 // ---- factors -----------------------------------------------------------------------------------
 
 export const setFactor = (place, factor, gesture = null) =>
-  change(withFactor(state.reach.setting, place, factor), gesture);
+  change(withFactor(state.interventions.setting, place, factor), gesture);
 
-/** Off, or on again. */
+/** Switch a place off, or on again. */
 export const toggle = (place) =>
-  setFactor(place, factorOf(state.reach.setting, place) === 0 ? 1 : 0);
+  setFactor(place, factorOf(state.interventions.setting, place) === 0 ? 1 : 0);
 
 // ---- adapters ----------------------------------------------------------------------------------
 
 export const setLora = (name, strength, gesture = null) =>
-  change(withLora(state.reach.setting, name, strength), gesture);
+  change(withLora(state.interventions.setting, name, strength), gesture);
 
-export const lorasOff = () => change({ ...state.reach.setting, loras: {} });
+export const clearLoras = () => change({ ...state.interventions.setting, loras: {} });
 
 // ---- vectors and patches -----------------------------------------------------------------------
 
-/** `list`: "steer" or "patch". */
+/** Add a steering vector or a patch; `list`: "steer" or "patch". */
 export function add(list, one) {
-  const { setting } = state.reach;
+  const { setting } = state.interventions;
   change({ ...setting, [list]: [...setting[list], { key: newKey(), muted: false, ...one }] });
 }
 
 export function edit(list, key, values, gesture = null) {
-  const { setting } = state.reach;
+  const { setting } = state.interventions;
   const edited = setting[list].map((one) => (one.key === key ? { ...one, ...values } : one));
   change({ ...setting, [list]: edited }, gesture);
 }
 
 export function remove(list, key) {
-  const { setting } = state.reach;
+  const { setting } = state.interventions;
   change({ ...setting, [list]: setting[list].filter((one) => one.key !== key) });
 }
 
-/** Another text is asked for: patches are of tokens of this one. */
-export function dropPatches() {
-  const { setting } = state.reach;
+/** Remove all patches, whose positions belong to the current text. */
+export function clearPatches() {
+  const { setting } = state.interventions;
   if (setting.patch.length) change({ ...setting, patch: [] });
 }

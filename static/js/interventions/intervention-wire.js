@@ -1,36 +1,38 @@
-// What a hand has set inside the model, as data: to the wire, and back. Nothing here touches the
-// page.
+// The page's intervention setting as data: conversion to the wire format and back. No DOM access.
 
-import { normal } from "./reach.js";
+import { normalize } from "./interventions.js";
 
 /**
- * What is set. Unlike the wire's interventions it keeps what is muted or not finished.
+ * Intervention setting of the page. Unlike the wire format it keeps muted and unfinished entries.
  *
- *   factors  by place: "head 2.3", "attention 2", "mlp 2"; those that are not 1
+ *   factors  by place: "head 2.3", "attention 2", "mlp 2"; without those that are 1
  *   steer    [{key, layer, toward, away, strength, muted}]
  *   patch    [{key, layer, position, prompt, token, muted, here, there}]; the last two are the
- *            words of the two tokens
- *   loras    strengths of adapters by name; those that are not 0
+ *            texts of the two tokens
+ *   loras    adapter strengths by name; without those that are 0
  *
  * @typedef {{
- *   factors: Object<string, number>, steer: object[], patch: object[], loras: Object<string, number>
+ *   factors: Object<string, number>,
+ *   steer: object[],
+ *   patch: object[],
+ *   loras: Object<string, number>,
  * }} Setting
  */
 
 /** @type {Setting} */
-export const NONE = { factors: {}, steer: [], patch: [], loras: {} };
+export const NO_INTERVENTIONS = { factors: {}, steer: [], patch: [], loras: {} };
 
 let lastKey = 0;
-/** A name for a vector or a patch. */
+/** Return a new key for a vector or a patch. */
 export const newKey = () => `${Date.now().toString(36)} ${(lastKey += 1)}`;
 
-export const isClear = ({ factors, steer, patch, loras }) =>
+export const isSettingEmpty = ({ factors, steer, patch, loras }) =>
   ![...Object.keys(factors), ...steer, ...patch, ...Object.keys(loras)].length;
 
 const PLACE = /^(head|attention|mlp) (\d+)(?:\.(\d+))?$/;
 
-/** The interventions that a setting asks for. */
-export function wireOf({ factors, steer, patch, loras }) {
+/** Return the wire format of a setting. */
+export function toWire({ factors, steer, patch, loras }) {
   const lists = { heads: [], attention: [], mlp: [] };
   for (const [place, factor] of Object.entries(factors)) {
     const [, kind, layer, head] = PLACE.exec(place);
@@ -38,7 +40,7 @@ export function wireOf({ factors, steer, patch, loras }) {
     else lists[kind].push({ layer: Number(layer), factor });
   }
   const on = ({ muted }) => !muted;
-  return normal({
+  return normalize({
     ...lists,
     steer: steer.filter(on).filter(({ toward }) => toward !== ""),
     patch: patch.filter(on),
@@ -46,14 +48,14 @@ export function wireOf({ factors, steer, patch, loras }) {
   });
 }
 
-/** The setting with those patches alone that can act on a request of `nTokens` tokens. */
-export const patchable = (setting, nTokens) => ({
+/** Return the setting without patches beyond the first `nTokens` tokens. */
+export const withPatchesUpTo = (setting, nTokens) => ({
   ...setting,
   patch: setting.patch.filter(({ position }) => position < nTokens),
 });
 
-/** The setting with what a model of these sizes has. */
-export function fitting(setting, { n_layers: nLayers, n_heads: nHeads, loras = [] }) {
+/** Return the setting without entries that a model of these sizes does not have. */
+export function fitToModel(setting, { n_layers: nLayers, n_heads: nHeads, loras = [] }) {
   const there = ([place]) => {
     const [, , layer, head = 0] = PLACE.exec(place);
     return Number(layer) < nLayers && Number(head) < nHeads;
@@ -68,8 +70,8 @@ export function fitting(setting, { n_layers: nLayers, n_heads: nHeads, loras = [
   };
 }
 
-/** The setting that asks for these interventions; nothing of it is muted. */
-export function settingOf(reach) {
+/** Return the setting of these interventions; none is muted. */
+export function fromWire(reach) {
   const { heads = [], attention = [], mlp = [], steer = [], patch = [], loras = [] } = reach;
   const factors = {};
   for (const { layer, head, factor } of heads) factors[`head ${layer}.${head}`] = factor;
@@ -85,10 +87,10 @@ export function settingOf(reach) {
   };
 }
 
-/** Both halves of a layer. */
+/** Attention and MLP of a layer. */
 const halves = (layer) => [`attention ${layer}`, `mlp ${layer}`];
 
-/** The factor of a place; of "layer 2" what both halves have, null when they differ. */
+/** Factor of a place; for "layer 2" that of both halves, or null when they differ. */
 export function factorOf({ factors }, place) {
   const layer = /^layer (\d+)$/.exec(place)?.[1];
   if (layer === undefined) return factors[place] ?? 1;
@@ -96,7 +98,7 @@ export function factorOf({ factors }, place) {
   return a === b ? a : null;
 }
 
-/** The setting with another factor at a place. */
+/** Return the setting with another factor at a place. */
 export function withFactor(setting, place, factor) {
   const layer = /^layer (\d+)$/.exec(place)?.[1];
   const factors = { ...setting.factors };
@@ -107,7 +109,7 @@ export function withFactor(setting, place, factor) {
   return { ...setting, factors };
 }
 
-/** The setting with another strength of an adapter. */
+/** Return the setting with another strength of an adapter. */
 export function withLora(setting, name, strength) {
   const { [name]: _, ...others } = setting.loras;
   return { ...setting, loras: strength === 0 ? others : { ...others, [name]: strength } };

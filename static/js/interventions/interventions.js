@@ -1,29 +1,29 @@
-// What is changed inside the passes of a run: `Interventions` of the wire, as data and in words.
-// Nothing here touches the page.
+// Interventions of a run (`Interventions` of the wire): comparison, position spans, and text. No
+// DOM access.
 
-import { count, plural } from "./format.js";
+import { count, plural } from "../ui/format.js";
 
-/** A factor of 0 switches off, 1 leaves alone; the server takes these. */
-export const FACTOR = { label: "factor", least: -8, most: 8 };
-export const STRENGTH = { label: "strength", least: -16, most: 16 };
-/** As many of each, and as many tokens of a text, as the server takes. */
-export const MOST_STEERS = 8;
-export const MOST_PATCHES = 16;
+/** Ranges the server accepts: a factor of 0 switches off, 1 means unchanged. */
+export const FACTOR = { label: "factor", min: -8, max: 8 };
+export const STRENGTH = { label: "strength", min: -16, max: 16 };
+/** Maximum numbers of vectors and patches the server accepts. */
+export const MAX_STEERS = 8;
+export const MAX_PATCHES = 16;
 
 const LISTS = ["heads", "attention", "mlp", "steer", "patch", "loras"];
 const NUMBERS = ["layer", "head", "position", "factor"];
 const ORDER = [...NUMBERS, "name", "toward", "away", "strength", "prompt", "token"];
-/** So many changes are told one by one at a mark. */
-const MOST_TOLD = 3;
+/** Maximum number of changes named at a mark. */
+const MAX_NAMED_CHANGES = 3;
 
-/** Fields in one order, so that what acts alike is written alike. */
-const tidy = (one) =>
+/** Return the fields in a fixed order, so that equal interventions compare equal. */
+const orderFields = (one) =>
   Object.fromEntries(ORDER.filter((name) => name in one).map((name) => [name, one[name]]));
 
-/** A vector that goes away from nothing may leave that out. */
-const whole = (name, one) => (name === "steer" ? { away: "", ...one } : one);
+/** Add the default of `away`, which a steering vector may omit. */
+const withDefaults = (name, one) => (name === "steer" ? { away: "", ...one } : one);
 
-const acts = ({ factor, strength }) => factor !== 1 && strength !== 0;
+const hasEffect = ({ factor, strength }) => factor !== 1 && strength !== 0;
 
 const byPlace = (a, b) =>
   (a.layer ?? 0) - (b.layer ?? 0) ||
@@ -31,76 +31,77 @@ const byPlace = (a, b) =>
   (a.position ?? 0) - (b.position ?? 0) ||
   (a.name ?? "").localeCompare(b.name ?? "");
 
-const listed = (name, list = []) =>
-  list.filter(acts).map((one) => tidy(whole(name, one))).sort(byPlace);
+const normalizedList = (name, list = []) =>
+  list.filter(hasEffect).map((one) => orderFields(withDefaults(name, one))).sort(byPlace);
 
-/** The same interventions in one order, without those that change nothing. */
-export function normal(reach) {
-  const lists = LISTS.map((name) => [name, listed(name, reach?.[name])]);
+/** Return the interventions in a fixed order, without those that have no effect. */
+export function normalize(reach) {
+  const lists = LISTS.map((name) => [name, normalizedList(name, reach?.[name])]);
   return Object.fromEntries(lists.filter(([, list]) => list.length));
 }
 
-const written = (reach) => JSON.stringify(normal(reach));
+const written = (reach) => JSON.stringify(normalize(reach));
 
-export const same = (a, b) => written(a) === written(b);
+export const sameInterventions = (a, b) => written(a) === written(b);
 
-export const isNothing = (reach) => written(reach) === "{}";
+export const isEmpty = (reach) => written(reach) === "{}";
 
-/** How many things are changed. */
-export const countOf = (reach) =>
-  Object.values(normal(reach)).reduce((n, list) => n + list.length, 0);
+/** Number of interventions. */
+export const countInterventions = (reach) =>
+  Object.values(normalize(reach)).reduce((n, list) => n + list.length, 0);
 
-// ---- where it acted ----------------------------------------------------------------------------
+// ---- position spans ----------------------------------------------------------------------------
 
 /**
- * `reached` of a question: what acted on the tokens of a run whose prompt has `nPrompt` tokens, from
- * the position `first` on. A run that begins with interventions has them on its whole prompt, but
- * is steered from the last token of it on.
+ * Return the spans of a run that starts with interventions, for a prompt of `nPrompt` tokens. They
+ * act on the whole prompt, except steering, which acts from its last token on.
  */
-export function atStart(reach, nPrompt) {
-  if (isNothing(reach)) return [];
-  const { steer = [], ...rest } = normal(reach);
-  if (!steer.length || nPrompt < 2) return [{ first: 0, reach: normal(reach) }];
-  const before = isNothing(rest) ? [] : [{ first: 0, reach: rest }];
-  return [...before, { first: nPrompt - 1, reach: normal(reach) }];
+export function spansFromStart(reach, nPrompt) {
+  if (isEmpty(reach)) return [];
+  const { steer = [], ...rest } = normalize(reach);
+  if (!steer.length || nPrompt < 2) return [{ first: 0, reach: normalize(reach) }];
+  const before = isEmpty(rest) ? [] : [{ first: 0, reach: rest }];
+  return [...before, { first: nPrompt - 1, reach: normalize(reach) }];
 }
 
-/** `reached` with another setting from a position on. */
-export const changedFrom = (reached, first, reach) => [
+/** Return the spans with other interventions from a position on. */
+export const withSpanFrom = (reached, first, reach) => [
   ...reached.filter((entry) => entry.first < first),
-  { first, reach: normal(reach) },
+  { first, reach: normalize(reach) },
 ];
 
 /**
- * `reached` of a request whose ids go on from a text: the tokens before position `from` are computed
- * as they `ran`, those from there on, or from a patch on that has not acted yet, under `reach`. It
- * acts by itself from position `last` on, so that is left out; {} where nothing ever acted.
+ * Return `reached` of a request that continues a text: tokens before position `from` are computed
+ * as they `ran`, those from there on (or from the first patch that has not acted yet) under
+ * `reach`. The request itself covers positions from `last` on, so those are left out; {} if nothing
+ * ever acted.
  */
-export function goingOn(ran, from, last, reach) {
+export function continuedSpans(ran, from, last, reach) {
   const acted = new Set(ran.flatMap((entry) => entry.reach.patch ?? []).map(placeOf));
   const fresh = (reach.patch ?? []).filter((patch) => !acted.has(placeOf(patch)));
   const first = Math.min(from, ...fresh.map(({ position }) => position));
-  const before = changedFrom(ran, first, reach).filter((entry) => entry.first < last);
-  if (isNothing(reach) && before.every((entry) => isNothing(entry.reach))) return {};
+  const before = withSpanFrom(ran, first, reach).filter((entry) => entry.first < last);
+  if (isEmpty(reach) && before.every((entry) => isEmpty(entry.reach))) return {};
   return { reached: before.length ? before : [{ first: 0, reach: {} }] };
 }
 
-const placeOf = ({ layer, position, prompt, token }) => JSON.stringify([layer, position, prompt, token]);
+const placeOf = ({ layer, position, prompt, token }) =>
+  JSON.stringify([layer, position, prompt, token]);
 
-/** What acted at a position. */
-export const inForce = (reached, position) =>
+/** Interventions active at a position. */
+export const activeAt = (reached, position) =>
   reached.findLast(({ first }) => first <= position)?.reach ?? {};
 
 /**
- * What goes into a question about the first `n` tokens of a generation: they are computed again
- * under what was changed inside the model when the run computed them.
+ * Return `reached` of an inspection of the first `n` tokens of a run, which are recomputed under
+ * the interventions that were active when the run computed them.
  */
-export function asTheyRan({ reached }, n) {
-  const acted = reached.filter(({ first }) => first < n);
+export function spansUpTo({ interventionSpans }, n) {
+  const acted = interventionSpans.filter(({ first }) => first < n);
   return acted.length ? { reached: acted } : {};
 }
 
-// ---- in words ----------------------------------------------------------------------------------
+// ---- text --------------------------------------------------------------------------------------
 
 const short = (value) => String(Number(value.toPrecision(4))).replace("-", "−");
 const signed = (value) => (value > 0 ? `+${short(value)}` : short(value));
@@ -108,17 +109,18 @@ const signed = (value) => (value > 0 ? `+${short(value)}` : short(value));
 export const factorWords = (factor) =>
   factor === 0 ? "off" : factor === 1 ? "on" : `× ${short(factor)}`;
 
-/** Layers of which both halves are off. */
+/** Layers whose attention and MLP are both off. */
 function layersOff(attention, mlp) {
   const silent = mlp.filter(({ factor }) => factor === 0).map(({ layer }) => layer);
   const both = attention.filter(({ layer, factor }) => factor === 0 && silent.includes(layer));
   return new Set(both.map(({ layer }) => layer));
 }
 
-/** Key → words of each thing that is changed; both halves of a layer that are off are one. */
-function things(reach) {
+/** Key → label of each intervention; a layer with both halves off is one entry. */
+function labelsByKey(reach) {
   const found = new Map();
-  const { heads = [], attention = [], mlp = [], steer = [], patch = [], loras = [] } = normal(reach);
+  const normal = normalize(reach);
+  const { heads = [], attention = [], mlp = [], steer = [], patch = [], loras = [] } = normal;
   const off = layersOff(attention, mlp);
   for (const layer of off) found.set(`layer ${layer}`, `layer ${layer} off`);
   for (const [name, list] of [["attention", attention], ["MLP", mlp]])
@@ -138,42 +140,44 @@ function things(reach) {
   return found;
 }
 
-/** What became of each thing between two settings: [key, words]. */
-function moves(from, to) {
-  const [before, after] = [things(from), things(to)];
-  const told = [];
-  for (const [key, words] of after) if (before.get(key) !== words) told.push([key, words]);
+/** Labels of what changed between two settings: [key, label]. */
+function labelChanges(from, to) {
+  const [before, after] = [labelsByKey(from), labelsByKey(to)];
+  const labels = [];
+  for (const [key, words] of after) if (before.get(key) !== words) labels.push([key, words]);
   for (const [key, words] of before)
-    if (!after.has(key) && !halfOf(key, after)) told.push([key, undone(key, words)]);
-  return told;
+    if (!after.has(key) && !isHalfStillOff(key, after))
+      labels.push([key, removalLabel(key, words)]);
+  return labels;
 }
 
-/** A layer that is no longer off as a whole is told by the half that still is. */
-const halfOf = (key, after) =>
+/** Is a layer that is no longer off as a whole still listed by one of its halves? */
+const isHalfStillOff = (key, after) =>
   key.startsWith("layer ") &&
   ["attention", "MLP"].some((half) => after.has(`${half} ${key.slice(6)}`));
 
-function undone(key, words) {
+function removalLabel(key, words) {
   if (key.startsWith("adapter ")) return `${key} off`;
-  return /^(steering|patch)/.test(key) ? `no more ${words}` : `${key} on`;
+  return /^(steering|patch)/.test(key) ? `${words} removed` : `${key} on`;
 }
 
-/** Which things differ, by their keys. */
-export const touched = (from, to) => moves(from, to).map(([key]) => key);
+/** Keys of the interventions that differ. */
+export const changedKeys = (from, to) => labelChanges(from, to).map(([key]) => key);
 
-const isAdaptersAlone = (reach) => Object.keys(normal(reach)).every((name) => name === "loras");
+const isAdaptersAlone = (reach) => Object.keys(normalize(reach)).every((name) => name === "loras");
 
-/** "head 2.3 off, steer +1.5 at layer 4": what a change did. */
-export function describeMove(from, to) {
-  if (isNothing(to) && isNothing(from)) return "";
-  if (isNothing(to) && !isAdaptersAlone(from)) return "reset";
-  const told = moves(from, to).map(([, words]) => words);
-  if (told.length <= MOST_TOLD) return told.join(", ");
-  return `${told.slice(0, MOST_TOLD - 1).join(", ")} and ${count(told.length - MOST_TOLD + 1)} more`;
+/** Describe a change: "head 2.3 off, steer +1.5 at layer 4". */
+export function describeInterventionChange(from, to) {
+  if (isEmpty(to) && isEmpty(from)) return "";
+  if (isEmpty(to) && !isAdaptersAlone(from)) return "reset";
+  const labels = labelChanges(from, to).map(([, words]) => words);
+  if (labels.length <= MAX_NAMED_CHANGES) return labels.join(", ");
+  const named = labels.slice(0, MAX_NAMED_CHANGES - 1);
+  return `${named.join(", ")} and ${count(labels.length - named.length)} more`;
 }
 
-/** All that is changed, in words. */
-export const describe = (reach) => [...things(reach).values()].join(", ");
+/** List all interventions as text. */
+export const describeInterventions = (reach) => [...labelsByKey(reach).values()].join(", ");
 
-/** "1 change inside". */
-export const changesInside = (reach) => `${plural(countOf(reach), "change")} inside`;
+/** "1 intervention". */
+export const interventionCountText = (reach) => plural(countInterventions(reach), "intervention");

@@ -1,22 +1,22 @@
-// Writing the newest answer again with the same seed and what is set inside the model now, so that
-// only that can part the two texts.
+// Rerun: generates the newest answer again with the same seed and the current interventions, so
+// that only those can change the text.
 
-import { force } from "./forcing.js";
-import { regenerate, stop } from "./session.js";
-import { lastTurn, on, ready, shownAnswer, state } from "./state.js";
+import { replaceToken } from "../chat/replace-token-run.js";
+import { regenerate, stop } from "../chat/session.js";
+import { lastTurn, on, ready, shownAnswer, state } from "../state.js";
 
-/** The answer to write again once the run has stopped, or null. */
+/** The answer to rerun once the current run has stopped, or null. */
 let wanted = null;
 
-export function setUpRewriting() {
-  on("turns tokens line", goOn);
+export function setUpRerun() {
+  on("turns tokens connection", goOn);
 }
 
-/** Is there an answer that can be written again? */
-export const canRewrite = () => ready() && !!shownAnswer(lastTurn())?.segment;
+/** Is there an answer that can be rerun? */
+export const canRerun = () => ready() && !!shownAnswer(lastTurn())?.segment;
 
-export function rewrite() {
-  if (!canRewrite()) return;
+export function rerun() {
+  if (!canRerun()) return;
   wanted = shownAnswer(lastTurn());
   if (state.active) stop();
   goOn();
@@ -29,17 +29,18 @@ function goOn() {
   if (answer !== shownAnswer(lastTurn())) return;
   const at = lastPatched(answer);
   if (at === null) regenerate({ seed: seedOf(answer) });
-  else force(answer, at, [answer.tokens[at]]);
+  else replaceToken(answer, at, [answer.tokens[at]]);
 }
 
-/** The seed of an answer, as a string of digits: seeds have 64 bits. */
+/** Seed of an answer as a string of digits: seeds have 64 bits. */
 export function seedOf(answer) {
   const [{ request, params }] = answer.segments;
   return String(request?.params.seed ?? params.seed);
 }
 
-/** The last written token that is to be patched: the text goes on from there; null: none is. */
+/** Number of the last generated token that is patched: the rerun branches there; null: none. */
 function lastPatched(answer) {
-  const patched = state.reach.setting.patch.filter(({ muted, at }) => !muted && answer.tokens[at]);
+  const { patch } = state.interventions.setting;
+  const patched = patch.filter(({ muted, at }) => !muted && answer.tokens[at]);
   return patched.length ? Math.max(...patched.map(({ at }) => at)) : null;
 }

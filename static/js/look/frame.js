@@ -1,40 +1,41 @@
-// Look closer: instruments that open over the bench and show the focused token, or the run.
+// Instrument panel ("Look closer"): opens instruments over the page, which show the focused token
+// or the run.
 //
-// An instrument is an object. The frame fetches it when it is first opened (look/instruments.js),
-// opens and closes it, tells it what is looked at, and gives it the header, the states, the table
-// and the files.
+// An instrument is an object. The panel loads it when first opened (look/instruments.js), opens and
+// closes it, passes it the focus, and provides header, states, table and file export.
 //
-//   needs   what there must be: "run" (an answer), "token" (a focused token) or "nothing"
-//   asks    true when it asks the engine, which must then be ready
+//   needs   what it requires: "run" (an answer), "token" (a focused token) or "nothing"
+//   asks    true if it queries the engine, which must then be ready
 //   setUp(root)     called once, before the first `show`: build the picture in `root`
-//   show(context)   draw what is looked at (look/context.js). Returns, or promises, where the
-//                   numbers come from: "Measured on this run." Called again in the frame after
-//                   anything changed, and never while it still works on an answer. Throws Missing
-//                   with a sentence when there is nothing to see.
-//   hide()          let go of timers and requests; optional
+//   show(context)   draw the focus (look/shared/context.js). Returns, or resolves to, the source of
+//                   the numbers: "Measured on this run." Called again in the frame after anything
+//                   changed, but never while still pending. Throws Missing with a sentence when
+//                   there is nothing to show.
+//   hide()          cancel timers and requests; optional
 //   table()         the numbers of the last `show`: {columns: [name | {name, format}], rows: [[…]]}
 //
-// A picture drawn on a canvas is fitted to its box in every `show`. To be shown again after an
-// instrument's own controls changed: changed("look").
+// A canvas is fitted to its box in every `show`. To redraw after an instrument's own controls
+// changed, call changed("look").
 
-import { byId } from "./dom.js";
-import { INSTRUMENTS } from "./look/instruments.js";
-import { prepare, present, refresh, setUpPanel } from "./look/panel.js";
-import { drawTabs, reachedTab, setUpTabs } from "./look/tabs.js";
-import { changed, on, state } from "./state.js";
+import { byId } from "../ui/dom.js";
+import { INSTRUMENTS } from "./instruments.js";
+import { prepare, present, refresh, setUpPanel } from "./shared/panel.js";
+import { drawTabs, tabStop, setUpTabs } from "./shared/tabs.js";
+import { changed, on, state } from "../state.js";
 
-const TOPICS = "hello line turns tokens focus settings reach counted size theme look";
+const TOPICS = "hello connection turns tokens focus settings interventions counted size theme look";
 const HASH = /^#look=([a-z]+)$/;
 
 let open = null;
 let last = null;
-/** What had the keyboard before the panel took it. */
+/** The element focused before the panel took the focus. */
 let opener = null;
 
-export function setUpLook() {
-  setUpPanel(() => closeLook());
-  setUpTabs(INSTRUMENTS, (instrument) => (open === instrument ? closeLook() : openLook(instrument)));
-  byId("look-sheet").addEventListener("click", toggleLook);
+export function setUpInstruments() {
+  setUpPanel(() => closeInstrument());
+  const select = (one) => (open === one ? closeInstrument() : openInstrument(one));
+  setUpTabs(INSTRUMENTS, select);
+  byId("look-sheet").addEventListener("click", toggleInstrument);
   on(TOPICS, refresh);
   on("hello", onHello);
   addEventListener("hashchange", followHash);
@@ -42,67 +43,67 @@ export function setUpLook() {
   onHello();
 }
 
-/** May it be opened? While no model is known, what an address names may. */
+/** May it be opened? Before a model is known, any instrument in the address may. */
 const mayOpen = ({ fits }) => !fits || !state.hello || fits(state.hello);
 const hasTab = (instrument) =>
   instrument === open || !instrument.fits || (!!state.hello && mayOpen(instrument));
 
-/** Another model, which may lack what the one before had. */
+/** Close an instrument that does not fit a newly loaded model. */
 function onHello() {
-  if (open && !mayOpen(open)) closeLook();
+  if (open && !mayOpen(open)) closeInstrument();
   else drawTabs(open, nextToOpen(), hasTab);
 }
 
-/** The one that was opened last: the Tab key comes to its tab, and a key opens it. */
+/** The last opened instrument: it has the tab stop, and the L key opens it. */
 const nextToOpen = () => (last && hasTab(last) ? last : INSTRUMENTS[0]);
 
 const byName = (name) => INSTRUMENTS.find((one) => one.name === name && mayOpen(one));
 
-function openLook(instrument) {
+function openInstrument(instrument) {
   open = last = instrument;
   history.replaceState(null, "", `#look=${instrument.name}`);
   draw();
 }
 
-/** Name of the instrument that is open, or null. */
-export const openInstrument = () => open?.name ?? null;
+/** Name of the open instrument, or null. */
+export const openInstrumentName = () => open?.name ?? null;
 
-/** Open the instrument of this name, null closes; what a person opened last stays that. */
+/** Open the instrument of this name (null: close) without changing the last opened one. */
 export function showInstrument(name) {
   const own = last;
   const wanted = byName(name);
-  if (!wanted) closeLook();
-  else if (wanted !== open) openLook(wanted);
+  if (!wanted) closeInstrument();
+  else if (wanted !== open) openInstrument(wanted);
   last = own;
 }
 
-/** Resolves when the instrument of this name, which is open, is there to be used. */
+/** Resolves when the open instrument of this name has loaded. */
 export const whenPrepared = (name) => prepare(byName(name));
 
 /** Close the panel; true when it was open. */
-export function closeLook() {
+export function closeInstrument() {
   if (!open) return false;
   const within = byId("look").contains(document.activeElement);
   open = null;
   if (HASH.test(location.hash)) history.replaceState(null, "", location.pathname + location.search);
   draw();
-  if (within) (opener?.isConnected ? opener : reachedTab())?.focus();
+  if (within) (opener?.isConnected ? opener : tabStop())?.focus();
   opener = null;
   return true;
 }
 
-/** Open the instrument that was open last, or close it; by keyboard. */
-export function toggleLook() {
-  if (closeLook()) return;
+/** Close the instrument, or open the last one and focus it. */
+export function toggleInstrument() {
+  if (closeInstrument()) return;
   opener = document.activeElement;
-  openLook(nextToOpen());
+  openInstrument(nextToOpen());
   byId("look").focus({ preventScroll: true });
 }
 
 function followHash() {
   const wanted = byName(HASH.exec(location.hash)?.[1]);
-  if (wanted) openLook(wanted);
-  else if (closeLook()) document.querySelector(":target")?.focus();
+  if (wanted) openInstrument(wanted);
+  else if (closeInstrument()) document.querySelector(":target")?.focus();
 }
 
 function draw() {

@@ -1,27 +1,27 @@
-// The one line of this page.
+// The WebSocket connection of this page.
 
 import { Socket, socketUrl } from "./socket.js";
 
 let socket = null;
 
-export function connect(onMessage, onLine) {
-  socket = new Socket(socketUrl(), onMessage, onLine);
+export function connect(onMessage, onConnection) {
+  socket = new Socket(socketUrl(), onMessage, onConnection);
   socket.open();
 }
 
-/** Send a message; false when the line is down. */
+/** Send a message; false while disconnected. */
 export const send = (message) => socket.send(message);
 
-/** id of a generation that is no part of a conversation → who hears its messages */
+/** id of a generation outside the conversation → listener for its messages */
 const listeners = new Map();
 
-/** Hand the messages of generation `id` to `listener`, until it is null. */
+/** Send the messages of generation `id` to `listener`; null removes it. */
 export function listenTo(id, listener) {
   if (listener) listeners.set(id, listener);
   else listeners.delete(id);
 }
 
-export const toListener = (message) => listeners.get(message.id)?.(message);
+export const notifyListener = (message) => listeners.get(message.id)?.(message);
 
-/** Try again now, if the line is down. */
+/** Reconnect now, if disconnected. */
 export const reconnect = () => socket.retry();

@@ -1,16 +1,16 @@
-// Binary frames of the server: an answer's numbers, which JSON would make long and slow to read.
+// Decoder of the server's binary frames, which carry arrays of numbers.
 //
 //   u32 little-endian   bytes of the header
-//   header              JSON, spaces at its end: {type, request, kind, info, arrays}
-//   arrays              little-endian, each at its `offset` from the frame's start, a multiple of 8
+//   header              JSON, padded with spaces: {type, request, kind, info, arrays}
+//   arrays              little-endian, each at its `offset` in the frame, a multiple of 8
 
 const LENGTH_BYTES = 4;
 const KINDS = { f32: Float32Array, u32: Uint32Array };
 const text = new TextDecoder();
 
 /**
- * The message in a frame: its header, with `arrays` {name: {shape, values}}. `values` are views on
- * `buffer` and copy nothing, so what is kept of one keeps the whole frame.
+ * Return the message in a frame: its header with `arrays` {name: {shape, values}}. `values` are
+ * views on `buffer`: nothing is copied, and keeping one keeps the whole frame in memory.
  */
 export function decodeFrame(buffer) {
   const length = new DataView(buffer).getUint32(0, true);

@@ -1,91 +1,92 @@
-// What the server says, and what that changes.
+// Handlers of the server's messages.
 
-import { stampReceived } from "./clock.js";
-import { loseAll, settle } from "./inspect.js";
-import { keeping } from "./keeping.js";
-import { connect, send, toListener } from "./line.js";
-import { scales, useScales } from "./metrics.js";
-import { note } from "./overhead.js";
-import { restore, save, saveSoon } from "./persist.js";
-import { deskOf } from "./reachdesk.js";
-import { endRefill, onForgotten, pauseRefill, pickUp, refill } from "./resume.js";
-import { takeBack } from "./session.js";
-import { changed, lastTurn, live, sameEngine, shownAnswer, state } from "./state.js";
-import { showAnswer, view } from "./view.js";
+import { stampReceived } from "../ui/message-clock.js";
+import { rejectAll, resolveRequest } from "./inspect.js";
+import { retention } from "../chat/retention.js";
+import { connect, send, notifyListener } from "./connection.js";
+import { scales, useScales } from "../core/metrics.js";
+import { recordInterval } from "../panels/overhead.js";
+import { restore, save, saveSoon } from "../chat/persist.js";
+import { newStore } from "../interventions/intervention-store.js";
+import { endRefill, onUnknownGeneration, pauseRefill, resumeRun, refill } from "./resume.js";
+import { withdrawRequest } from "../chat/session.js";
+import { changed, lastTurn, liveState, sameEngine, shownAnswer, state } from "../state.js";
+import { showAnswer, view } from "../view.js";
 
-/** Gives a refused prompt back to the composer. */
-let giveBack = () => {};
+/** Puts a refused prompt back into the composer. */
+let restorePrompt = () => {};
 
-/** Bring back the conversation of this tab, and connect. */
+/** Restore the conversation of this tab and connect. */
 export function start(onRefused) {
-  giveBack = onRefused;
+  restorePrompt = onRefused;
   const kept = restore();
   if (kept) {
     const { turns, mode = state.mode, reach } = kept;
-    Object.assign(state, { turns, mode, reach: deskOf(reach) });
+    Object.assign(state, { turns, mode, interventions: newStore(reach) });
     showAnswer(shownAnswer(lastTurn()));
     refill(kept.refill);
   }
-  connect(onMessage, onLine);
+  connect(onMessage, onConnection);
   addEventListener("pagehide", save);
-  changed("turns", "tokens", "line", "reach");
+  changed("turns", "tokens", "connection", "interventions");
 }
 
-function onLine(line, retryAt) {
-  state.line = line;
+function onConnection(connection, retryAt) {
+  state.connection = connection;
   state.retryAt = retryAt;
-  if (line !== "open") {
+  if (connection !== "open") {
     pauseRefill();
-    loseAll();
+    rejectAll();
   }
-  changed("line");
+  changed("connection");
 }
 
 const HANDLERS = {
   hello(message) {
-    const talk = live();
-    const before = talk.hello;
-    talk.hello = message;
-    if (!message.model.chat) talk.mode = "completion";
+    const conversation = liveState();
+    const before = conversation.hello;
+    conversation.hello = message;
+    if (!message.model.chat) conversation.mode = "completion";
     if (before && !sameEngine(before, message)) dropScales();
-    changed(...(state.replay ? ["line"] : ["hello", "settings", "size"]));
+    changed(...(state.replay ? ["connection"] : ["hello", "settings", "size"]));
   },
 
   status(message) {
     state.engine = message;
-    changed("line");
-    if (message.state === "ready") pickUp();
+    changed("connection");
+    if (message.state === "ready") resumeRun();
   },
 
   event(message) {
     const { id, seq, event, at, prepared } = message;
-    const { answer, segment } = whose(id) ?? {};
-    if (!segment) return void toListener(message);
+    const { answer, segment } = findSegment(id) ?? {};
+    if (!segment) return void notifyListener(message);
     stampReceived(event, at);
     segment.preparedMs ??= prepared ?? null;
-    const taken = answer.take(segment, seq, event);
+    const taken = answer.applyEvent(segment, seq, event);
     if (taken === null) send({ type: "resume", id, after: segment.seq });
     if (!taken) return;
     if (event.type === "token") onToken(answer, event);
     if (event.type === "prefill") settleScales(event.stats ?? []);
     if (event.type === "done") onDone(answer, segment);
-    keeping.take(segment, event);
+    retention.record(segment, event);
     saveSoon();
     changed("tokens");
   },
 
-  answer: settle,
-  counted: settle,
-  tokenized: settle,
+  answer: resolveRequest,
+  counted: resolveRequest,
+  tokenized: resolveRequest,
 
   error(message) {
-    if (typeof message.request === "number") return settle(message);
-    const { answer, segment } = whose(message.id) ?? {};
-    if (message.code === "unknown_generation" && segment) return onForgotten(answer, segment);
-    if (message.id && !segment) return toListener(message); // or of one this page let go
-    if (segment?.state === "done") return undefined; // a change that came after the end
-    live().problem = message;
-    if (segment && !segment.accepted) giveBack(takeBack(answer));
+    if (typeof message.request === "number") return resolveRequest(message);
+    const { answer, segment } = findSegment(message.id) ?? {};
+    if (message.code === "unknown_generation" && segment)
+      return onUnknownGeneration(answer, segment);
+    if (message.id && !segment) return notifyListener(message); // may be a dropped generation
+    if (segment?.state === "done") return undefined; // an update that arrived after the end
+    liveState().problem = message;
+    if (segment && !segment.accepted) restorePrompt(withdrawRequest(answer));
     changed("turns", "settings");
     return undefined;
   },
@@ -95,8 +96,8 @@ function onMessage(message) {
   HANDLERS[message.type]?.(message);
 }
 
-function whose(id) {
-  for (const turn of live().turns.toReversed()) {
+function findSegment(id) {
+  for (const turn of liveState().turns.toReversed()) {
     for (const answer of turn.answers ?? []) {
       const segment = answer.find(id);
       if (segment) return { answer, segment };
@@ -106,27 +107,27 @@ function whose(id) {
 }
 
 function onToken(answer, token) {
-  note(token);
+  recordInterval(token);
   if (token.stats) settleScales([token.stats]);
   if (answer === view.answer) changed("focus");
 }
 
-/** Another model or device: scales begin anew, those that a replay has set aside too. */
+/** Reset the colour scales for another model or device, also those suspended by a replay. */
 function dropScales() {
-  if (state.replay) state.replay.aside.scales = undefined;
+  if (state.replay) state.replay.suspended.scales = undefined;
   else useScales();
 }
 
-/** Those of a replay are its own. */
+/** Update the colour scales; a replay has scales of its own. */
 function settleScales(stats) {
   if (!state.replay && scales.settle(stats)) changed("metric");
 }
 
 function onDone(answer, segment) {
   endRefill(segment);
-  const talk = live();
-  if (talk.active === answer && answer.segment === segment) {
-    talk.active = null;
+  const conversation = liveState();
+  if (conversation.active === answer && answer.segment === segment) {
+    conversation.active = null;
     changed("turns");
   }
 }

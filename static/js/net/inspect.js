@@ -1,36 +1,36 @@
-// Questions to the server with one answer each: what did this token look at, how is this cut.
+// Questions to the server that have one answer each: inspections, token counts, tokenization.
 
-import { send } from "./line.js";
+import { send } from "./connection.js";
 
-/** Asked and not answered: number → {resolve, reject}. */
-const underWay = new Map();
+/** Open questions: number → {resolve, reject}. */
+const pending = new Map();
 let last = 0;
-/** Questions about runs: how many were asked, and how many of them have no answer yet. */
-const inspections = { asked: 0, underWay: 0 };
+/** Inspections of runs: how many were sent, and how many are unanswered. */
+const inspections = { asked: 0, pending: 0 };
 
 /**
- * Ask about a run. `question` is one of `gpu/inspection.py`, as {kind, ids, …}. Resolves to
+ * Send an inspection request, {kind, ids, …} as in `gpu/inspection/requests.py`. Resolves to
  * {kind, info, arrays: {name: {shape, values}}}, values Float32Array or Uint32Array. Rejects with
- * {code, message}: those of the server, and "lost" when the line is down or breaks.
+ * {code, message}: the server's error, or "lost" without a connection.
  */
 export function inspect(question) {
   inspections.asked += 1;
-  inspections.underWay += 1;
+  inspections.pending += 1;
   return ask("inspect", { question }).finally(() => {
-    inspections.underWay -= 1;
+    inspections.pending -= 1;
   });
 }
 
-/** Questions about runs, each of which takes time of the engine: {asked, underWay}. */
+/** Inspections so far, each of which takes engine time: {asked, pending}. */
 export const questions = () => ({ ...inspections });
 
 /**
- * The tokens of a text, as `Tokenized` of `app/protocol.py`. `what` has `prompt`, `messages` (and
- * `continue_final`) or `text`. Rejects as `inspect` does.
+ * Return the tokens of a text, as `Tokenized` of `app/ws/protocol.py`. `what` has `prompt`,
+ * `messages` (and `continue_final`) or `text`. Rejects as `inspect` does.
  */
 export const tokenize = (what) => ask("tokenize", what);
 
-/** How many tokens `what` has, a `prompt` or `messages`: {tokens}. Rejects as `inspect` does. */
+/** Return the token count of a `prompt` or of `messages`: {tokens}. Rejects as `inspect` does. */
 export const count = (what) => ask("count", what);
 
 function ask(type, fields) {
@@ -38,39 +38,39 @@ function ask(type, fields) {
   const request = last;
   return new Promise((resolve, reject) => {
     if (!send({ type, request, ...fields })) return reject(lost());
-    underWay.set(request, { resolve, reject });
+    pending.set(request, { resolve, reject });
     return undefined;
   });
 }
 
 function lost() {
-  return { code: "lost", message: "The line to the server is down; ask again when it is back." };
+  return { code: "lost", message: "The server is disconnected; try again once it is back." };
 }
 
-/** Hand a message with a `request` to who asked; false when nobody here did. */
-export function settle(message) {
-  const asked = underWay.get(message.request);
-  if (!asked) return false;
-  underWay.delete(message.request);
-  if (message.type === "error") asked.reject(message);
-  else asked.resolve(message);
+/** Settle the question that a message with a `request` answers; false when it is unknown. */
+export function resolveRequest(message) {
+  const question = pending.get(message.request);
+  if (!question) return false;
+  pending.delete(message.request);
+  if (message.type === "error") question.reject(message);
+  else question.resolve(message);
   return true;
 }
 
-/** The line broke: its answers will not come. */
-export function loseAll() {
-  const asked = [...underWay.values()];
-  underWay.clear();
-  for (const { reject } of asked) reject(lost());
+/** Reject all open questions after a disconnect. */
+export function rejectAll() {
+  const open = [...pending.values()];
+  pending.clear();
+  for (const { reject } of open) reject(lost());
 }
 
-/** key → what waits for the answer under way: {question, resolve, reject}, or null. */
+/** key → the question queued behind the pending one: {question, resolve, reject}, or null. */
 const waiting = new Map();
 
 /**
- * Ask what only the newest answer of matters to, as under a slider or the pointer. Of each `key`
- * one question is on the line at most, and the newest waits for its answer. Only the newest
- * settles; the promises of older ones never do. `how` asks: `inspect`, or `tokenize`.
+ * Ask a question of which only the newest matters, as under a slider or the pointer. Per `key` at
+ * most one question is pending; the newest waits for it, and questions in between are dropped:
+ * their promises never settle. `how` sends it: `inspect` or `tokenize`.
  */
 export function latest(key, question, how = inspect) {
   return new Promise((resolve, reject) => {

@@ -1,61 +1,63 @@
-// After a lost line, a reload or a restart: go on where it broke, and fill in what a reload forgot.
+// Resuming after a disconnect, a reload or an engine restart: missed events are requested again.
 
-import { send } from "./line.js";
-import { save } from "./persist.js";
-import { changed, live } from "./state.js";
-import { settleSettings } from "./updates.js";
+import { send } from "./connection.js";
+import { save } from "../chat/persist.js";
+import { changed, liveState } from "../state.js";
+import { settleSettings } from "../chat/live-updates.js";
 
-/** Segments known by their text, to be filled by their messages in this order: {answer, segment, text}. */
-let toRefill = [];
+/**
+ * Segments restored as text whose events are requested again, in order: {answer, segment, text}.
+ */
+let refillQueue = [];
 let refilling = null;
 
 export function refill(segments) {
-  toRefill = segments;
+  refillQueue = segments;
   const unfinished = segments.find((each) => each.unfinished);
-  if (unfinished) live().active = unfinished.answer;
+  if (unfinished) liveState().active = unfinished.answer;
 }
 
 export function dropRefills() {
-  toRefill = [];
+  refillQueue = [];
   refilling = null;
 }
 
-/** The line broke: what was being filled comes first again. */
+/** Disconnected: the segment being refilled is requested again first. */
 export function pauseRefill() {
-  if (refilling) toRefill.unshift(refilling);
+  if (refilling) refillQueue.unshift(refilling);
   refilling = null;
 }
 
-/** The engine is ready on this line. */
-export function pickUp() {
-  if (toRefill.length || refilling) {
+/** Resume after the engine became ready: refill segments, or go on with the active run. */
+export function resumeRun() {
+  if (refillQueue.length || refilling) {
     if (!refilling) refillNext();
     return;
   }
-  const segment = live().active?.segment;
+  const segment = liveState().active?.segment;
   if (!segment?.running) return;
   send({ type: "resume", id: segment.id, after: segment.seq });
   settleSettings();
 }
 
 function refillNext() {
-  refilling = toRefill.shift() ?? null;
+  refilling = refillQueue.shift() ?? null;
   if (!refilling) return;
   const { segment } = refilling;
   segment.state = "sent";
   send({ type: "resume", id: segment.id, after: segment.seq });
 }
 
-/** A segment ended. */
+/** Refill the next segment once this one has ended. */
 export function endRefill(segment) {
   if (refilling?.segment === segment) refillNext();
 }
 
-/** The server does not know a generation: never accepted (ask again), or gone (keep the text). */
-export function onForgotten(answer, segment) {
+/** Handle an unknown generation: send it again if it was never accepted, else keep its text. */
+export function onUnknownGeneration(answer, segment) {
   if (refilling?.segment === segment) {
     answer.lose(segment, refilling.text);
-    if (live().active === answer) live().active = null;
+    if (liveState().active === answer) liveState().active = null;
     refillNext();
   } else if (!segment.accepted && segment.running) {
     send(segment.request);
@@ -64,7 +66,7 @@ export function onForgotten(answer, segment) {
     segment.state = "done";
     segment.reason = "error";
     segment.message = "the server no longer has this generation; its text is kept";
-    live().active = null;
+    liveState().active = null;
   }
   save();
   changed("turns", "tokens", "focus");

@@ -1,18 +1,18 @@
-// The line to the server: one WebSocket, opened again with growing patience when it breaks.
+// WebSocket that reconnects with exponential back-off.
 
 import { decodeFrame } from "./frames.js";
 
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 8000;
-/** A connection that lives this long was a good one: the next wait is short again. */
+/** The back-off starts over after a connection that lasted this long. */
 const STEADY_MS = 3000;
 
 export class Socket {
-  /** `onMessage(message)`; `onLine(line, retryAt)` with line "connecting", "open" or "lost". */
-  constructor(url, onMessage, onLine) {
+  /** `onConnection(connection, retryAt)` is given "connecting", "open" or "lost". */
+  constructor(url, onMessage, onConnection) {
     this.url = url;
     this.onMessage = onMessage;
-    this.onLine = onLine;
+    this.onConnection = onConnection;
     this.wait = FIRST_WAIT_MS;
     this.timer = 0;
     this.ws = null;
@@ -30,7 +30,7 @@ export class Socket {
     this.ws = ws;
     ws.onopen = () => {
       openedAt = performance.now();
-      this.onLine("open", 0);
+      this.onConnection("open", 0);
     };
     ws.onmessage = ({ data }) =>
       this.onMessage(typeof data === "string" ? JSON.parse(data) : decodeFrame(data));
@@ -41,16 +41,16 @@ export class Socket {
       const pause = this.wait * (0.75 + Math.random() / 2);
       this.wait = Math.min(LONGEST_WAIT_MS, this.wait * 2);
       this.timer = setTimeout(() => this.open(), pause);
-      this.onLine("lost", Date.now() + pause);
+      this.onConnection("lost", Date.now() + pause);
     };
   }
 
-  /** Try again now, if the line is down. */
+  /** Reconnect now, if disconnected. */
   retry() {
     if (this.ws === null) this.open();
   }
 
-  /** Send a message; false when the line is down. */
+  /** Send a message; false while disconnected. */
   send(message) {
     if (this.ws?.readyState !== WebSocket.OPEN) return false;
     this.ws.send(encode(message));
@@ -59,14 +59,14 @@ export class Socket {
 }
 
 /**
- * JSON, with `seed` (a string of digits here, because numbers have 53 bits and seeds 64) as a
- * number. The pattern cannot match inside a string: quotes are escaped there.
+ * Encode a message as JSON with `seed` as a number: it is a string of digits here, because numbers
+ * have 53 bits and seeds 64. The pattern cannot match inside a string: quotes are escaped there.
  */
 export function encode(message) {
   return JSON.stringify(message).replace(/"seed":"(\d+)"/, '"seed":$1');
 }
 
-/** Address of the socket beside this page. */
+/** Return the WebSocket address next to this page. */
 export function socketUrl() {
   const url = new URL("ws", document.baseURI);
   url.protocol = url.protocol === "https:" ? "wss:" : "ws:";

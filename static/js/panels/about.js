@@ -1,9 +1,9 @@
-// Names of the model and the device, and what is known about them.
+// Names of the model and the device, and the dialog with their details.
 
-import { byId, el, setText } from "./dom.js";
-import { bytes, count, parameters } from "./format.js";
-import { shapeOf } from "./look/kvsize.js";
-import { on, state } from "./state.js";
+import { byId, el, setText } from "../ui/dom.js";
+import { bytes, count, parameters } from "../ui/format.js";
+import { kvShape } from "../look/cache/kv-size.js";
+import { on, state } from "../state.js";
 
 export function setUpAbout() {
   on("hello", draw);
@@ -26,7 +26,7 @@ function draw() {
   );
 }
 
-/** Nothing is known yet, or no longer: a replay was left, and there is no engine. */
+/** Clear the names, as after leaving a replay without an engine. */
 function forget() {
   setText(byId("model-name"), "Model");
   for (const id of ["device-name", "device-note"]) setText(byId(id), "");
@@ -44,26 +44,29 @@ function facts({ model, device, limits, memory, dispatches_per_token: dispatches
       `${model.n_heads} heads of ${model.head_dim}, ${model.n_kv_heads} for keys and values`,
     ],
     ["Vocabulary", `${count(model.vocab_size)} tokens`],
-    ["Chat", model.chat ? "has a chat template" : "no chat template; it continues text"],
+    ["Chat", model.chat ? "has a chat template" : "no chat template; continues text only"],
     ["Context", `${count(limits.context)} tokens`],
     [
       "Device",
       device.software
-        ? `${device.name} (emulated on the processor: results are exact, speed is not typical)`
+        ? `${device.name} (software rendering on the CPU: exact results, not typical speed)`
         : device.name,
     ],
     ["Driver", `${device.driver || "unknown"}, ${device.backend}, ${device.kind}`],
-    ["Has", device.features.join(", ") || "no optional feature"],
-    ["Lacks", device.lacks.join(", ") || "nothing that is wanted"],
+    ["Features", device.features.join(", ") || "none optional"],
+    ["Missing", device.lacks.join(", ") || "none"],
     [
       "KV cache",
-      `${shapeOf({ model, limits }).stored}, ${count(limits.kv_blocks)} blocks of ${limits.block_tokens} tokens, ${bytes(limits.kv_block_bytes)} each`,
+      `${kvShape({ model, limits }).stored}, ` +
+        `${count(limits.kv_blocks)} blocks of ${limits.block_tokens} tokens, ` +
+        `${bytes(limits.kv_block_bytes)} each`,
     ],
     [
       "Memory",
-      `${bytes(memory.weights)} weights, ${bytes(memory.kv_cache)} KV cache, ${bytes(memory.work)} work`,
+      `${bytes(memory.weights)} weights, ${bytes(memory.kv_cache)} KV cache, ` +
+        `${bytes(memory.work)} compute buffers`,
     ],
     ["Per token", `${count(dispatches)} dispatches`],
-    ["At once", `${limits.active} generations; ${limits.queue} may wait`],
+    ["Concurrency", `${limits.active} runs; queue of ${limits.queue}`],
   ];
 }

@@ -1,31 +1,31 @@
-// How one token was chosen: its candidates before and after the filters, and the draw.
+// The panel of one token: its candidates before and after the filters, and the draw.
 
-import { byId, clamp, el, setAttr, setText, setVars } from "./dom.js";
-import { whyNotHere } from "./forcing.js";
-import { count, ordinal, percent, probability, tokenLabel } from "./format.js";
-import { drawInstead, setUpInstead } from "./instead.js";
-import { on, state } from "./state.js";
-import { focused, focusedToken, numberOf, promptLength, step, view, written } from "./view.js";
+import { byId, clamp, el, setAttr, setText, setVars } from "../ui/dom.js";
+import { whyNotReplaceable } from "../chat/replace-token-run.js";
+import { count, ordinal, percent, probability, tokenLabel } from "../ui/format.js";
+import { acts, FILTERS, SETTING_BY_NAME } from "./sampling-settings.js";
+import { drawReplaceToken, setUpReplaceToken } from "../chat/replace-token.js";
+import { on, state } from "../state.js";
+import { focused, focusedToken, numberOf, promptLength, step, view, written } from "../view.js";
 
 const list = byId("cands");
-const CUT = { top_k: "top-k", top_p: "top-p", min_p: "min-p" };
-const MOST_ROWS = 20;
-const LEAST_ROWS = 6;
+const MAX_ROWS = 20;
+const MIN_ROWS = 6;
 const ROW = 20;
-const FIGURE_SPACE = "\u2007"; // as wide as a figure
+const FIGURE_SPACE = "\u2007"; // as wide as a digit
 let nRows = 12;
-/** What the rows show, and whether they can be written in the place of what was. */
+/** Candidates of the rows, and whether one of them can replace the token. */
 let rows = [];
 let free = false;
 
 export function setUpCandidates() {
   byId("tok-prev").addEventListener("click", () => step(-1));
   byId("tok-next").addEventListener("click", () => step(1));
-  setUpInstead(list, (row) => rows[[...list.children].indexOf(row)]);
-  on("focus tokens turns line hello size", draw);
+  setUpReplaceToken(list, (row) => rows[[...list.children].indexOf(row)]);
+  on("focus tokens turns connection hello size", draw);
   new ResizeObserver(() => {
     const row = parseFloat(getComputedStyle(list).gridAutoRows) || ROW;
-    nRows = clamp(Math.floor(list.clientHeight / row), LEAST_ROWS, MOST_ROWS);
+    nRows = clamp(Math.floor(list.clientHeight / row), MIN_ROWS, MAX_ROWS);
     draw();
   }).observe(list);
 }
@@ -39,9 +39,9 @@ function draw() {
   byId("tok-next").disabled = !token || focused() === written() - 1;
   const chosen = token?.prompt ? null : token;
   document.body.toggleAttribute("data-chosen", chosen !== null);
-  free = chosen !== null && !whyNotHere(view.answer, focused());
+  free = chosen !== null && !whyNotReplaceable(view.answer, focused());
   drawList(chosen);
-  drawInstead(free, chosen);
+  drawReplaceToken(free, chosen);
   drawDraw(chosen);
 }
 
@@ -53,11 +53,11 @@ function wordOf(token) {
 
 function howChosen(token) {
   if (token.prompt) return token.reused ? "given, found in cache" : "given, not chosen";
-  if (token.rank === null) return "measurements are gone";
+  if (token.rank === null) return "measurements are no longer kept";
   return `p ${probability(Math.exp(token.logprob))} · ${ordinal(token.rank)} choice`;
 }
 
-/** The rows to show: the likeliest, and in any case the one that was drawn. */
+/** Return the candidates to show: the most likely ones, and always the drawn one. */
 function rowsOf(token) {
   const most = token.candidates.slice(0, nRows);
   if (!most.some(({ id }) => id === token.id)) {
@@ -94,7 +94,7 @@ function emptyRow() {
 function drawRow(row, candidate, token, most) {
   const [word, bar, number, note] = row.children;
   const drawn = !!candidate && candidate.id === token.id;
-  const cut = CUT[candidate?.cut] ?? "";
+  const cut = SETTING_BY_NAME[candidate?.cut]?.label ?? "";
   const again = !!candidate && !cut && penalised(candidate, token);
   row.classList.toggle("pick-row", drawn);
   row.classList.toggle("cut", cut !== "");
@@ -106,7 +106,7 @@ function drawRow(row, candidate, token, most) {
   setText(number, candidate && !Number.isNaN(share) ? inColumn(percent(share)) : "");
   setText(note, !candidate ? "" : noteOf(candidate, token) || cut || (again ? "penalty" : ""));
   word.disabled = !candidate || !free;
-  setAttr(word, "aria-hidden", String(!candidate)); // an empty row keeps its place: no button yet
+  setAttr(word, "aria-hidden", String(!candidate)); // an empty row is not a button yet
   const act = word.disabled ? null : drawn ? "write on from here" : "write this instead";
   setAttr(row, "data-act", act);
   setAttr(word, "aria-label", act && `${word.textContent}: ${act}`);
@@ -115,21 +115,22 @@ function drawRow(row, candidate, token, most) {
   bar.children[0].hidden = bar.children[1].hidden = !candidate;
 }
 
-/** As wide as any other share, "100.0" being the longest: a number that begins elsewhere with every
- * token is a thing that moves, to an eye as to a browser that counts what does. */
+/** Pad a share to the width of "100.0", so that numbers do not move sideways from token to token.
+ * Browsers count that as layout shift. */
 const inColumn = (share) => share.padStart(5, FIGURE_SPACE);
 
-/** What became of a candidate: a token that was put here stands where another was drawn. */
+/** Note beside a candidate. Where a person put a token, the drawn one is another candidate. */
 function noteOf({ id }, token) {
-  const was = token.put && token.segment.branch.at === focused() ? token.segment.branch.was.id : null;
+  const { branch } = token.segment;
+  const was = token.put && branch.at === focused() ? branch.was.id : null;
   if (id === token.id) return token.put ? "forced" : "drawn";
   return id === was ? "drawn" : "";
 }
 
-/** Did the repetition penalty act on this candidate? It does on every token in the context. */
+/** Did a penalty act on this candidate? Penalties act on every token in the context. */
 function penalised(candidate, token) {
   const { segment } = token;
-  if (view.answer.settingsAt(token).repetition_penalty === 1) return false;
+  if (!acts("penalty", view.answer.settingsAt(token))) return false;
   if (segment.promptIds.has(candidate.id)) return true;
   const { tokens } = view.answer;
   for (let i = segment.base; i < segment.base + token.place; i += 1) {
@@ -138,11 +139,12 @@ function penalised(candidate, token) {
   return false;
 }
 
-/** Cumulative strip: kept shares in falling order, removed mass hatched, the draw as a tick. */
+/** Draw the strip: kept shares in falling order, removed mass hatched, the draw as a tick. */
 function drawDraw(token) {
   const box = byId("draw");
   if (!token?.mass) return box.replaceChildren();
-  const [kept, topK, topP, minP] = token.mass;
+  const [kept, ...removed] = token.mass;
+  const cuts = FILTERS.map(({ label }, i) => [label, removed[i]]).reverse();
   const strip = el("div", "strip");
   let shown = 0;
   for (const { id, before, cut } of token.candidates) {
@@ -151,11 +153,7 @@ function drawDraw(token) {
     strip.append(setVars(el("i", id === token.id ? "hit" : ""), { "--f": before }));
   }
   if (kept - shown > 0.001) strip.append(setVars(el("i", "rest"), { "--f": kept - shown }));
-  for (const [name, share] of [
-    ["min-p", minP],
-    ["top-p", topP],
-    ["top-k", topK],
-  ]) {
+  for (const [name, share] of cuts) {
     if (share < 0.0005) continue;
     const gone = setVars(el("i", "gone"), { "--f": share });
     gone.dataset.cut = name;
@@ -172,19 +170,12 @@ function drawDraw(token) {
       }),
     );
   } else at.append(setVars(el("span", "", "greedy: no draw"), { "--u": 0.15 }));
-  box.replaceChildren(
-    at,
-    strip,
-    masses(token, [
-      ["min-p", minP],
-      ["top-p", topP],
-      ["top-k", topK],
-    ]),
-  );
+  box.replaceChildren(at, strip, masses(token, cuts));
   return undefined;
 }
 
-function masses(token, removed) {
+/** The line of numbers under the strip; `cuts`: [filter, removed share] each. */
+function masses(token, cuts) {
   const line = el("p", "mass");
   const add = (name, text) => {
     const span = el("span", "", `${name} `);
@@ -193,7 +184,7 @@ function masses(token, removed) {
   };
   const all = state.hello?.model.vocab_size;
   add(`${count(token.n_kept)} of ${all ? count(all) : "all"} kept`, `${percent(token.mass[0])} %`);
-  for (const [name, share] of removed)
+  for (const [name, share] of cuts)
     add(name, share >= 0.0005 ? `−${percent(share)} %` : share > 0 ? "<0.1 %" : "0");
   return line;
 }

@@ -1,12 +1,12 @@
-// What looking costs: the speed of writing while nothing is watched, while every layer is captured
-// and while an instrument asks the engine as well; and the memory of what the page keeps.
+// Dialog with the cost of measuring: speed without capture, with capture, and while an instrument
+// queries the engine; and the memory of the measurements the page keeps.
 
-import { byId, el } from "./dom.js";
-import { bytes, count, figure, plural } from "./format.js";
-import { keeping } from "./keeping.js";
-import { extent as answers } from "./look/kept.js";
+import { byId, el } from "../ui/dom.js";
+import { bytes, count, figure, plural } from "../ui/format.js";
+import { retention } from "../chat/retention.js";
+import { usage as cacheUsage } from "../look/shared/answer-cache.js";
 import { speeds } from "./overhead.js";
-import { live, on, state } from "./state.js";
+import { liveState, on, state } from "../state.js";
 
 const dialog = byId("costs");
 
@@ -17,13 +17,14 @@ export function setUpCosts() {
   });
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close());
   on("tokens turns hello", () => dialog.open && draw());
-  on("turns", letGo);
+  on("turns", forgetRemovedRuns);
 }
 
-/** Measurements of runs that left the conversation are forgotten. */
-function letGo() {
-  const segments = live().turns.flatMap(({ answers: its = [] }) => its.flatMap((a) => a.segments));
-  keeping.keepOnly(new Set(segments));
+/** Drop measurements of runs that left the conversation. */
+function forgetRemovedRuns() {
+  const answers = liveState().turns.flatMap(({ answers: own = [] }) => own);
+  const segments = answers.flatMap((answer) => answer.segments);
+  retention.retainOnly(new Set(segments));
 }
 
 function draw() {
@@ -38,26 +39,27 @@ function draw() {
 
 function rowsOfSpeed() {
   const { off, on: captured, asking } = state.replay ? {} : speeds();
-  const told = (value) => {
+  const speedText = (value) => {
     if (!value) return "not measured yet";
     const share = off && value !== off ? Math.round(100 * (1 - value / off)) : 0;
-    return `${figure(value)} tok/s${share > 0 ? `, ${share} % less` : ""}`;
+    return `${figure(value)} tok/s${share > 0 ? `, ${share} % slower` : ""}`;
   };
   return [
-    ["Nothing watched", told(off)],
-    ["Layers captured", told(captured)],
-    ["Instrument asking", told(asking)],
+    ["Capture off", speedText(off)],
+    ["Capture on", speedText(captured)],
+    ["Instrument open", speedText(asking)],
   ];
 }
 
 function rowsOfMemory() {
-  const { bytes: kept, whole, together, shared, most } = keeping.extent;
-  const parts = [`${bytes(kept)} of ${bytes(keeping.mostBytes)}`, `${plural(whole, "token")} whole`];
-  if (together) parts.push(`${count(together)} with their heads put together`);
-  if (shared) parts.push(`${count(shared)} as means of up to ${most} tokens`);
-  const { bytes: given, mostBytes } = answers();
+  const { bytes: kept, whole, together, shared, largestGroup } = retention.usage;
+  const size = `${bytes(kept)} of ${bytes(retention.mostBytes)}`;
+  const parts = [size, `${plural(whole, "token")} in full`];
+  if (together) parts.push(`${count(together)} with averaged heads`);
+  if (shared) parts.push(`${count(shared)} as means of up to ${largestGroup} tokens`);
+  const { bytes: given, mostBytes } = cacheUsage();
   return [
     ["Measurements", parts.join(", ")],
-    ["Answers", `${bytes(given)} of ${bytes(mostBytes)}, of instruments`],
+    ["Instruments", `${bytes(given)} of ${bytes(mostBytes)} of results`],
   ];
 }

@@ -1,17 +1,18 @@
-// Under the layer table: the focused layer in words, and the attention entropy of each of its heads.
+// Details under the layer table: the focused layer in words, and the attention entropy of each
+// head.
 
-import { byId, el, fitCanvas, setVars } from "./dom.js";
-import { routeInWords, routeOf, spreadOf } from "./expertuse.js";
-import { count } from "./format.js";
-import { scales, signed } from "./metrics.js";
-import { palette } from "./palette.js";
-import { state } from "./state.js";
-import { view } from "./view.js";
+import { byId, el, fitCanvas, setVars } from "../ui/dom.js";
+import { expertChoiceText, expertChoice, loadBalance } from "../chat/expert-use.js";
+import { count } from "../ui/format.js";
+import { scales, signed } from "../core/metrics.js";
+import { palette } from "../ui/palette.js";
+import { state } from "../state.js";
+import { view } from "../view.js";
 
 const SANS = '"Plex Sans", sans-serif';
-/** Experts with their gates that have room beside each other. */
+/** Number of experts with gates that fit on one line. */
 const EXPERTS_IN_LINE = 4;
-/** A head with this much room has its number beside its bar. */
+/** Minimum width per head (px) for a number beside its bar. */
 const NUMBER_ROOM = 28;
 const BAR = 4;
 
@@ -20,10 +21,10 @@ const expertLine = byId("experts-line");
 const canvas = byId("heads");
 let labelled = "";
 
-/** Microseconds, "" when they were not measured. */
+/** Format milliseconds as microseconds; "" when not measured. */
 export const micro = (ms) => (ms === null || ms === undefined ? "" : count(Math.round(ms * 1000)));
 
-/** `stats`: a token's statistics (`TokenStats` of gpu/events.py) or null; `at`: number of the layer. */
+/** `stats`: `TokenStats` of gpu/events.py or null; `at`: number of the layer. */
 export function drawFoot(stats, at) {
   const layer = stats?.layers[at] ?? null;
   line.replaceChildren(...(layer ? words(layer, at) : []));
@@ -36,10 +37,10 @@ export function drawFoot(stats, at) {
 
 function words(layer, at) {
   const part = (name, size, cosine, ms) => {
-    const told = [`${name} ${(size / layer.residual).toFixed(2)}`];
-    if (cosine !== undefined) told.push(`cos ${signed(cosine)}`);
-    if (ms !== null && ms !== undefined) told.push(`${micro(ms)} µs`);
-    return el("span", "", told.join(" "));
+    const figures = [`${name} ${(size / layer.residual).toFixed(2)}`];
+    if (cosine !== undefined) figures.push(`cos ${signed(cosine)}`);
+    if (ms !== null && ms !== undefined) figures.push(`${micro(ms)} µs`);
+    return el("span", "", figures.join(" "));
   };
   return [
     el("b", "", `layer ${at}`),
@@ -48,28 +49,29 @@ function words(layer, at) {
   ];
 }
 
-/** The token's experts in this layer, and how all of them were used by the run so far. */
+/** Return the token's experts in this layer, and how evenly the run used them so far. */
 function expertWords(stats, at) {
-  const route = routeOf(stats, at);
+  const route = expertChoice(stats, at);
   if (!route) return [el("span", "", withoutRoute(stats, at))];
   const n = state.hello.model.n_experts;
   const { tokens, given } = view.answer.use.of(at, n);
-  const { used, evenness } = spreadOf(given);
+  const { used, evenness } = loadBalance(given);
   const whole = `${used} of ${n} experts used by ${count(tokens)} tokens`;
   const even = evenness === null ? whole : `${whole}, evenness ${evenness.toFixed(2)}`;
-  const said = el("span", "", even);
-  said.title =
-    "Evenness: entropy of how often each expert was chosen, divided by that of equal shares. 1: all alike.";
-  return [el("span", "", routeInWords(route)), said];
+  const usage = el("span", "", even);
+  usage.title =
+    "Evenness: entropy of how often each expert was chosen, divided by its maximum. " +
+    "1: all experts equally often.";
+  return [el("span", "", expertChoiceText(route)), usage];
 }
 
-/** Why no experts of this token are told in this layer. */
+/** Why this token has no experts to show in this layer. */
 function withoutRoute(stats, at) {
-  if (stats.summary) return "of tokens this old, which experts they used is not kept";
-  return view.answer.use.has(at) ? "" : "no experts in this layer: it has one MLP";
+  if (stats.summary) return "experts of tokens this old are not kept";
+  return view.answer.use.has(at) ? "" : "dense layer: one MLP, no experts";
 }
 
-/** A bar for each head, from no entropy (it looks at one token) to the end of the scale. */
+/** Draw one bar per head, from zero entropy (attends to one token) to the end of the scale. */
 function drawHeads(layer, summary) {
   const [context, width, height] = fitCanvas(canvas);
   const entropy = layer?.entropy ?? [];
@@ -77,7 +79,7 @@ function drawHeads(layer, summary) {
   if (!width || !entropy.length) return;
   const room = width / entropy.length;
   const numbered = room >= NUMBER_ROOM;
-  if (numbered) context.font = `400 11px ${SANS}`; // to set one costs the styles of the page
+  if (numbered) context.font = `400 11px ${SANS}`; // setting a font recomputes styles
   context.textBaseline = "middle";
   for (const [head, bits] of entropy.entries()) {
     const x = head * room;
@@ -95,7 +97,9 @@ function drawHeads(layer, summary) {
 
 function label(entropy, summary) {
   const bits = entropy.map((value) => value.toFixed(1)).join(", ");
-  const whose = summary ? `Mean attention entropy of ${summary.heads} heads` : "Attention entropy of each head";
+  const whose = summary
+    ? `Mean attention entropy of ${summary.heads} heads`
+    : "Attention entropy of each head";
   const name = bits ? `${whose}, in bits: ${bits}` : "No layer yet";
   if (name === labelled) return;
   labelled = name;

@@ -1,31 +1,31 @@
-// The layer table: the core's cross-section at the focused token, with bars on one canvas.
+// Layer table: the measurements of every layer at the focused token, with bars on one canvas.
 
-import { byId, el, fitCanvas, setText } from "./dom.js";
-import { grid, isDense, namedEvery } from "./grid.js";
-import { drawFoot, micro } from "./layerfoot.js";
-import { scales } from "./metrics.js";
-import { palette } from "./palette.js";
-import { on, state } from "./state.js";
-import { focused, focusedRow, focusedToken, pin, point } from "./view.js";
+import { byId, el, fitCanvas, setText } from "../ui/dom.js";
+import { grid, isDense, namedEvery } from "../core/grid.js";
+import { drawFoot, micro } from "./layer-detail.js";
+import { scales } from "../core/metrics.js";
+import { palette } from "../ui/palette.js";
+import { on, state } from "../state.js";
+import { focused, focusedRow, focusedToken, pin, point } from "../view.js";
 
 const table = byId("ltab");
 const body = byId("lrows");
 const canvas = byId("bars");
-/** Rows this high have room for entropy marks taller than the bars. */
+/** Rows at least this high (px) have entropy marks taller than the bars. */
 const TALL_MARKS_FROM = 24;
-/** Free room at the right of a cell's bar. */
+/** Free space right of a cell's bar (px). */
 const CELL_GAP = 10;
-/** Length of a needle that shows a direction; it stands in the middle of twice as much. */
+/** Length of a cosine needle (px); it is centred in twice that. */
 const NEEDLE = 9;
-/** Rows of unseen numbers that are drawn in a frame. */
+/** Number of hidden rows updated per frame. */
 const UNSEEN_ROWS = 3;
 
-/** Cells of each row, by layer; "out" and "emb" are the ends. */
+/** Cells of each row by layer; "out" and "emb" are the first and last row. */
 let cells = new Map();
 let dense = false;
-/** The layer whose unseen numbers come next. */
+/** The layer whose hidden numbers are updated next. */
 let unseen = 0;
-/** Where the cells are on the canvas: {boxes: [{x, width}] by column, feet: y by layer, height}. */
+/** Positions on the canvas: {boxes: [{x, width}] by column, feet: y by layer, height}. */
 let places = null;
 
 export function setUpLayers() {
@@ -46,7 +46,7 @@ function onPoint(target, act) {
   act(focused(), { layer: Number(layer), part: 0 });
 }
 
-/** Rows for the model: output on top, as in the core. */
+/** Build the model's rows, output on top as in the core sample. */
 function build() {
   const n = state.hello?.model.n_layers ?? 8;
   const rowHeight = () => body.rows[1]?.offsetHeight ?? grid.row;
@@ -80,7 +80,7 @@ function build() {
   places = null;
 }
 
-/** Measured once after each change of size: asking in every frame would cost a layout. */
+/** Measure the cells once per change of size: measuring in every frame would force a layout. */
 function findPlaces() {
   const origin = canvas.getBoundingClientRect();
   const first = cells.get(0);
@@ -106,7 +106,7 @@ const bits = (entropy) => {
   return mean.toFixed(1);
 };
 
-/** ms of a layer, null when not measured. */
+/** Time of a layer (ms), null when not measured. */
 const layerTime = ({ attention_ms: a, mlp_ms: m }) => (a == null || m == null ? null : a + m);
 
 function draw() {
@@ -126,9 +126,8 @@ function draw() {
 }
 
 /**
- * The layers of `n` whose numbers are drawn now. Rows too low for words have them for screen readers
- * only, and while a text is written those take turns: all in every frame would be most of what the
- * page lays out.
+ * Return the layers whose numbers are updated now. In dense rows the numbers are for screen readers
+ * only; during generation they take turns, because updating all would dominate the frame's layout.
  */
 function layersDue(n) {
   if (!dense || !state.active) return Array.from({ length: Math.max(0, n) }, (_, layer) => layer);
@@ -151,7 +150,7 @@ function drawNumbers(layer, stats) {
   texts.forEach((text, i) => setText(cells.get(layer).parts[i], text));
 }
 
-/** Bars at the foot of each cell; an entropy mark for each head. */
+/** Draw a bar at the foot of each cell, and an entropy mark for each head. */
 function drawBars(stats) {
   const [context, width] = fitCanvas(canvas);
   if (!stats || !width || cells.size - 2 !== stats.layers.length) return;
@@ -176,7 +175,7 @@ function drawBars(stats) {
   }
 }
 
-/** Attention's time, then the MLP's, on the scale of the core's parts. */
+/** Draw attention time then MLP time, on the scale of the core sample. */
 function drawTimes(context, layer, { x, width }, top, height) {
   const time = layerTime(layer);
   if (time === null || !scales.time) return;
@@ -188,7 +187,7 @@ function drawTimes(context, layer, { x, width }, top, height) {
   context.fillRect(x + attention, top, all - attention, height);
 }
 
-/** A needle on the stream's line, at the angle of the update to it: right along, left against. */
+/** Draw the angle between update and residual stream: right along it, left against it. */
 function drawNeedle(context, cosine, { x, width }, y) {
   if (cosine === undefined || width < 5 * NEEDLE) return;
   const [middle, foot] = [x + width - NEEDLE, Math.round(y + NEEDLE / 2)];

@@ -1,14 +1,14 @@
-// How strong the adapters are that are loaded beside the model: a slider for each, for what is being
-// written and every answer after. Hidden where there are none.
+// LoRA adapters: a strength slider for each, which acts on the current run and every later answer.
+// Hidden if no adapter is loaded.
 
-import { byId, el } from "./dom.js";
-import { plural } from "./format.js";
-import { drawNumber, drawRange, newNumber, newRange } from "./look/reachbar.js";
-import * as desk from "./reachdesk.js";
-import { on, state } from "./state.js";
+import { byId, el } from "../ui/dom.js";
+import { plural } from "../ui/format.js";
+import { drawNumber, drawRange, newNumber, newRange } from "../look/reach/factor-bar.js";
+import * as store from "../interventions/intervention-store.js";
+import { on, state } from "../state.js";
 
-/** What the server takes, and the part of it that a slider has. */
-const STRENGTH = { label: "strength", least: -8, most: 8 };
+/** Range the server accepts, and the narrower range of the slider. */
+const STRENGTH = { label: "strength", min: -8, max: 8 };
 const SLIDER = { min: 0, max: 2, step: 0.05 };
 
 const panel = byId("loras");
@@ -16,9 +16,9 @@ const panel = byId("loras");
 const rows = new Map();
 
 export function setUpLoras() {
-  byId("loras-undo").addEventListener("click", desk.undo);
-  byId("loras-off").addEventListener("click", desk.lorasOff);
-  on("hello reach replay", draw);
+  byId("loras-undo").addEventListener("click", store.undo);
+  byId("loras-off").addEventListener("click", store.clearLoras);
+  on("hello interventions replay", draw);
 }
 
 function draw() {
@@ -26,7 +26,7 @@ function draw() {
   const names = loras.map(({ name }) => name);
   if (String(names) !== String([...rows.keys()])) build(loras);
   panel.hidden = !names.length;
-  const { setting, past } = state.reach;
+  const { setting, past } = state.interventions;
   const free = !state.replay;
   for (const [name, { range, box }] of rows) {
     const strength = setting.loras[name] ?? 0;
@@ -38,7 +38,9 @@ function draw() {
   byId("loras-off").disabled = !free || !Object.keys(setting.loras).length;
 }
 
-/** Was the last step one of an adapter? Others are undone where they can be seen, in Reach. */
+/**
+ * Did the last step change an adapter? Other steps are undone in Reach in, where they are shown.
+ */
 const isOwn = (last, setting) =>
   !!last && JSON.stringify(last.setting.loras) !== JSON.stringify(setting.loras);
 
@@ -60,15 +62,15 @@ function newRow({ name, rank, modules, parameters }, id) {
   const label = node.appendChild(el("label", "", name));
   label.htmlFor = id;
   const size = `rank ${rank} in ${plural(modules, "module")}, ${plural(parameters, "weight")}`;
-  label.title = `${name}: ${size}; 1 is as it was trained`;
+  label.title = `${name}: ${size}; 1 is the trained strength`;
   const range = newRange({ ...SLIDER, id });
   let gesture = null;
   range.input.addEventListener("input", ({ target }) => {
     gesture ??= Symbol(name);
-    desk.setLora(name, Number(target.value), gesture);
+    store.setLora(name, Number(target.value), gesture);
   });
   range.input.addEventListener("change", () => (gesture = null));
-  const box = newNumber(`${name}, strength`, STRENGTH, (value) => desk.setLora(name, value));
+  const box = newNumber(`${name}, strength`, STRENGTH, (value) => store.setLora(name, value));
   node.append(range.node, box);
   return { node, range, box };
 }

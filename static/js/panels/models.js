@@ -1,11 +1,11 @@
-// Changing the model while the server runs: what is offered, what was typed in, and how it goes.
+// Dialog that changes the model of the running server: the models on offer and the progress.
 
-import { byId, el, setText } from "./dom.js";
-import { bytes, parameters } from "./format.js";
+import { byId, el, setText } from "../ui/dom.js";
+import { bytes, parameters } from "../ui/format.js";
 
 const PATH = "/api/models";
 const POLL_MS = 500;
-const UNDER_WAY = ["judging", "fetching", "checking", "loading"];
+const PENDING = ["judging", "fetching", "checking", "loading"];
 const LOST = "The server cannot be reached.";
 
 const dialog = byId("models");
@@ -16,7 +16,7 @@ const chosen = () => form.querySelector("[name=model]:checked");
 
 let timer = null;
 
-/** A server that lets nobody change its model leaves all of this out of the page. */
+/** Set up the dialog, which is absent if the server does not allow changing the model. */
 export function setUpModels() {
   if (!dialog) return;
   byId("models-open").addEventListener("click", openModels);
@@ -61,10 +61,11 @@ function drawOffers(offers) {
   byId("models-offers").replaceChildren(...rows);
 }
 
+/** Facts of one offer: parameters, licence, and size here or to download. */
 function factsOf(known, cachedBytes) {
   const facts = known ? [`${parameters(known.parameters)} weights`, known.licence] : [];
-  if (cachedBytes !== undefined) facts.push(`${bytes(cachedBytes)} here`);
-  else if (known) facts.push(`about ${bytes(known.n_bytes)} to fetch`);
+  if (cachedBytes !== undefined) facts.push(`${bytes(cachedBytes)} downloaded`);
+  else if (known) facts.push(`about ${bytes(known.n_bytes)} to download`);
   return facts;
 }
 
@@ -72,7 +73,7 @@ function choice(name, facts, isCurrent) {
   const label = el("label", "offer");
   const radio = el("input");
   Object.assign(radio, { type: "radio", name: "model", value: name, checked: isCurrent });
-  const words = isCurrent ? ["running", ...facts] : facts;
+  const words = isCurrent ? ["loaded", ...facts] : facts;
   label.append(radio, el("span", "offer-name", name), el("span", "sub", words.join(" · ")));
   return label;
 }
@@ -83,7 +84,7 @@ async function change() {
   const name = chosen()?.value ?? typed.value.trim();
   if (!name) {
     typed.focus();
-    return complain("Choose a model, or type the name of one, such as owner/model.");
+    return complain("Choose a model or type a name such as owner/model.");
   }
   complain("");
   draw({ name, state: "judging" });
@@ -92,38 +93,38 @@ async function change() {
   else draw(null);
 }
 
-/** Show how the newest change goes, and ask again while it does. `tell`: say how it ended too. */
-function follow(found, tell) {
+/** Show the progress of a change and poll while it runs. `tell`: also show how it ended. */
+function follow(found, showEnd) {
   clearTimeout(timer);
-  draw(found, tell);
-  if (!found || !UNDER_WAY.includes(found.state) || !dialog.open) return;
+  draw(found, showEnd);
+  if (!found || !PENDING.includes(found.state) || !dialog.open) return;
   timer = setTimeout(async () => {
     const offers = await ask("GET");
-    if (!offers) return draw(null); // why, is said
-    if (!UNDER_WAY.includes(offers.change?.state)) drawOffers(offers);
+    if (!offers) return draw(null); // `ask` shows the reason
+    if (!PENDING.includes(offers.change?.state)) drawOffers(offers);
     follow(offers.change, true);
   }, POLL_MS);
 }
 
-const SAYS = {
-  judging: ({ name }) => `Asking what ${name} is …`,
-  fetching: ({ name, message }) => `Fetching ${name}${message ? `: ${message}` : " …"}`,
+const STATE_TEXTS = {
+  judging: ({ name }) => `Looking up ${name} …`,
+  fetching: ({ name, message }) => `Downloading ${name}${message ? `: ${message}` : " …"}`,
   checking: ({ name, message }) => `Checking ${name}${message ? `: ${message}` : " …"}`,
   loading: ({ name, message }) => `Loading ${name}${message ? `: ${message}` : " …"}`,
   done: ({ name }) => `${name} is ready.`,
   cancelled: ({ message }) => `Cancelled: ${message}.`,
 };
 
-function draw(found, tell = true) {
-  const underWay = !!found && UNDER_WAY.includes(found.state);
+function draw(found, showEnd = true) {
+  const pending = !!found && PENDING.includes(found.state);
   const bar = byId("models-progress");
-  bar.hidden = !underWay;
+  bar.hidden = !pending;
   if (typeof found?.progress === "number") bar.value = found.progress;
-  else bar.removeAttribute("value"); // moving, without a share
+  else bar.removeAttribute("value"); // indeterminate
   byId("models-cancel").hidden = !["fetching", "checking"].includes(found?.state);
-  byId("models-load").disabled = underWay;
-  setText(byId("models-say"), underWay || tell ? (SAYS[found?.state]?.(found) ?? "") : "");
-  if (tell && found?.state === "failed") complain(found.message);
+  byId("models-load").disabled = pending;
+  setText(byId("models-say"), pending || showEnd ? (STATE_TEXTS[found?.state]?.(found) ?? "") : "");
+  if (showEnd && found?.state === "failed") complain(found.message);
 }
 
 function complain(text) {
@@ -132,7 +133,7 @@ function complain(text) {
   place.hidden = !text;
 }
 
-/** The answer's object, or null after saying why there is none. */
+/** Return the response's object, or null after showing the error. */
 async function ask(method, body = null) {
   const headers = body ? { "Content-Type": "application/json" } : {};
   try {

@@ -1,17 +1,17 @@
-// The run strip: what the whole run took, in time and in memory.
+// Run strip: time and memory of the whole run.
 
-import { byId, fitCanvas, setText, splitBar } from "./dom.js";
-import { bytes, count, duration, figure, plural } from "./format.js";
+import { byId, fitCanvas, setText, splitBar } from "../ui/dom.js";
+import { bytes, count, duration, figure, plural } from "../ui/format.js";
 import { speeds } from "./overhead.js";
-import { palette } from "./palette.js";
-import { saveSettings } from "./persist.js";
-import { meanInterval } from "./statusline.js";
-import { changed, on, state } from "./state.js";
-import { pushSettings } from "./updates.js";
-import { view } from "./view.js";
+import { palette } from "../ui/palette.js";
+import { saveSettings } from "../chat/persist.js";
+import { meanInterval } from "../chat/status-line.js";
+import { changed, on, state } from "../state.js";
+import { pushSettings } from "../chat/live-updates.js";
+import { view } from "../view.js";
 
-/** A prefill too short to be seen is drawn this wide. */
-const LEAST_SHARE = 0.012;
+/** Minimum share of a prefill's bar. */
+const MIN_SHARE = 0.012;
 const SPARK_POINTS = 60;
 const SPARK_HEIGHT = 28;
 const KV_ROWS = 4;
@@ -46,13 +46,13 @@ function drawFigures() {
   drawExperts(segment?.experts);
 }
 
-/** How often the experts that a step wanted were on the device, where not all lie there. */
+/** Draw the expert cache's hit rate, if not all experts fit on the device. */
 function drawExperts(used) {
   byId("r-experts-row").hidden = !used;
   if (!used) return;
   const share = used.found / Math.max(1, used.found + used.brought);
   setText(byId("r-experts"), `${Math.floor(100 * share)}`);
-  setText(byId("r-moved"), `${bytes(used.n_bytes)} brought`);
+  setText(byId("r-moved"), `${bytes(used.n_bytes)} loaded`);
 }
 
 function drawTimes(segment, tpot) {
@@ -72,11 +72,11 @@ function drawTimes(segment, tpot) {
   byId("tl").toggleAttribute("data-any", any);
   splitBar(
     byId("tl"),
-    any ? [Math.max(prefill, (prefill + decode) * LEAST_SHARE), decode, 0] : [0, 1, 0],
+    any ? [Math.max(prefill, (prefill + decode) * MIN_SHARE), decode, 0] : [0, 1, 0],
   );
 }
 
-/** Speed of the last tokens, from nothing to twice their mean. */
+/** Draw the speed of the last tokens, from zero to twice their mean. */
 function drawSpark(answer, segment) {
   const path = byId("spark").firstElementChild;
   const recent = answer
@@ -94,7 +94,9 @@ function drawSpark(answer, segment) {
   );
 }
 
-/** Each square is a block of the cache (or several, when there are many); those of this run are filled. */
+/**
+ * Draw the cache's blocks as squares (several blocks each in a large cache); this run's are filled.
+ */
 function drawKv() {
   const limits = state.hello?.limits;
   const segment = view.answer?.segment;
@@ -137,6 +139,7 @@ function drawBlock(context, x, y, side, filled, reused) {
   return context.stroke();
 }
 
+/** Draw the GPU memory by use. */
 function drawMemory() {
   const memory = state.hello?.memory;
   const { weights, kv_cache: kv, work } = memory ?? { weights: 0, kv_cache: 0, work: 0 };
@@ -144,12 +147,12 @@ function drawMemory() {
   setText(byId("r-mem"), memory ? bytes(weights + kv + work) : "");
   setText(byId("m-w"), sized("weights", weights));
   setText(byId("m-k"), sized("KV", kv));
-  setText(byId("m-a"), sized("work", work));
+  setText(byId("m-a"), sized("compute", work));
   byId("mem").toggleAttribute("data-any", !!memory);
   splitBar(byId("mem"), memory ? [weights, kv, work] : [1, 0, 0]);
 }
 
-/** What capturing costs, as soon as this session has seen both. */
+/** Draw the cost of capture, once this session has measured both states. */
 function drawCapture() {
   byId("capture").checked = state.capture;
   const { on: withIt, off: without } = state.replay ? {} : speeds();

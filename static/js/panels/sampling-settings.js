@@ -1,92 +1,55 @@
-// Sampling settings: ranges (those of the server's gpu/sampling.py), presets, and validation.
+// Sampling settings as the server declares them, presets, and validation of what people type.
 
-import { describeMove } from "./reach.js";
+import { describeInterventionChange } from "../interventions/interventions.js";
 
-export const MAX_SEED = 2n ** 64n - 1n;
-const MAX_STOP_STRINGS = 16;
-const MAX_STOP_CHARS = 256;
+const DATA = JSON.parse(document.getElementById("sampling-data").textContent);
 
 /**
- * The settings with a slider. `least`/`most`: what the server accepts in the box; `from`/`to`/`step`:
- * the slider's part of it, where the useful values are.
+ * The numeric sampling settings as the server declares them (gpu/sampling.py), without the seed.
+ *   label, help   name and tooltip
+ *   integer, min, max   the numbers that the server accepts
+ *   initial   value before the server's or the user's own are known
+ *   live      may change while the text is written
+ *   stage     where it changes the distribution: "penalty", "temperature", "filter" or null
+ *   neutral   value that changes nothing, of a setting that has a stage
+ *   off       {value, words}: shown as switched off, or null
+ *   slider    {min, max, step}: the part of the range with the useful values, or null
  */
-export const SLIDERS = [
-  {
-    name: "temperature",
-    label: "temperature",
-    least: 0,
-    most: 10,
-    from: 0,
-    to: 2,
-    step: 0.05,
-    off: 0,
-    offText: "0, greedy",
-  },
-  {
-    name: "top_k",
-    label: "top-k",
-    least: 0,
-    most: 2 ** 31 - 1,
-    from: 0,
-    to: 100,
-    step: 1,
-    integer: true,
-    off: 0,
-    offText: "0, all tokens",
-  },
-  {
-    name: "top_p",
-    label: "top-p",
-    least: 0,
-    most: 1,
-    from: 0,
-    to: 1,
-    step: 0.01,
-    off: 1,
-    offText: "1, all tokens",
-  },
-  {
-    name: "min_p",
-    label: "min-p",
-    least: 0,
-    most: 1,
-    from: 0,
-    to: 0.5,
-    step: 0.01,
-    off: 0,
-    offText: "0, all tokens",
-  },
-  {
-    name: "repetition_penalty",
-    label: "repeat penalty",
-    least: 0.1,
-    most: 10,
-    from: 1,
-    to: 2,
-    step: 0.05,
-    off: 1,
-    offText: "1, none",
-  },
-];
-export const MAX_TOKENS = {
-  name: "max_tokens",
-  label: "max tokens",
-  least: 1,
-  most: 2 ** 31 - 1,
-  integer: true,
-};
+export const SETTINGS = DATA.settings;
+export const SETTING_BY_NAME = Object.fromEntries(SETTINGS.map((each) => [each.name, each]));
+export const SLIDERS = SETTINGS.filter(({ slider }) => slider);
+export const FILTERS = SETTINGS.filter(({ stage }) => stage === "filter");
+export const PENALTIES = SETTINGS.filter(({ stage }) => stage === "penalty");
+/** Names of the settings that may change while the text is written. */
+export const LIVE = SETTINGS.filter(({ live }) => live).map(({ name }) => name);
 
-/** Settings that may change while the text is written. */
-export const LIVE = [...SLIDERS.map(({ name }) => name), "max_tokens"];
+export const MAX_SEED = BigInt(DATA.max_seed);
+const MAX_STOP_STRINGS = DATA.max_stop_strings;
+const MAX_STOP_CHARS = DATA.max_stop_chars;
 
+const NEUTRAL = Object.fromEntries(SLIDERS.map(({ name, neutral }) => [name, neutral]));
+
+/** Values of all sliders by the preset's name. */
 export const PRESETS = {
-  Greedy: { temperature: 0, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1 },
-  Precise: { temperature: 0.4, top_k: 20, top_p: 0.8, min_p: 0.05, repetition_penalty: 1 },
-  Balanced: { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, repetition_penalty: 1 },
-  Wild: { temperature: 1.4, top_k: 0, top_p: 0.98, min_p: 0, repetition_penalty: 1 },
+  Greedy: { ...NEUTRAL, temperature: 0 },
+  Precise: { ...NEUTRAL, temperature: 0.4, top_k: 20, top_p: 0.8, min_p: 0.05 },
+  Balanced: { ...NEUTRAL, temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05 },
+  Wild: { ...NEUTRAL, temperature: 1.4, top_p: 0.98 },
 };
 
-/** The preset whose values these settings have, or "". */
+/** Settings of a page that has none saved. */
+export const INITIAL_SETTINGS = {
+  ...Object.fromEntries(SETTINGS.map(({ name, initial }) => [name, initial])),
+  ...PRESETS.Balanced,
+  seed: "",
+  stop: [],
+};
+
+/** Does any setting of this stage change the distribution? */
+export const acts = (stage, settings) =>
+  SETTINGS.some((each) => each.stage === stage && settings[each.name] !== each.neutral);
+
+/** Name of the preset that has these values, or "". */
 export function presetOf(settings) {
   const same = (values) => Object.entries(values).every(([name, v]) => settings[name] === v);
   return Object.keys(PRESETS).find((name) => same(PRESETS[name])) ?? "";
@@ -94,21 +57,24 @@ export function presetOf(settings) {
 
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
 
-/** {value} or {error}: the number in a box, checked as the server checks it. */
-export function parseNumber(text, { label, least, most, integer = false }) {
+/** Read a number that was typed: {value}, or {error} where the server would refuse it. */
+export function parseNumber(text, { label, min, max, integer = false }) {
   const kind = integer ? "a whole number" : "a number";
   const trimmed = text.trim().replace(",", ".");
   const value = Number(trimmed);
   const ok =
     NUMBER.test(trimmed) &&
-    value >= least &&
-    value <= most &&
+    value >= min &&
+    value <= max &&
     !(integer && !Number.isInteger(value));
   if (ok) return { value };
-  return { error: `${label} must be ${kind} from ${least} to ${most.toLocaleString("en")}` };
+  return { error: `${label} must be ${kind} from ${min} to ${max.toLocaleString("en")}` };
 }
 
-/** {value} or {error}: a seed as a string of digits, "" for a random one. Seeds have 64 bits. */
+/**
+ * Read a seed that was typed: {value}, a string of digits or "" for a random one; or {error}. Seeds
+ * have 64 bits, which numbers here do not.
+ */
 export function parseSeed(text) {
   const trimmed = text.trim();
   if (trimmed === "") return { value: "" };
@@ -117,14 +83,17 @@ export function parseSeed(text) {
   return { error: "seed must be a whole number from 0 to 2⁶⁴ − 1, or empty for a random one" };
 }
 
-/** A fresh seed, as a string of digits. */
+/** Draw a new seed, as a string of digits. */
 export function drawSeed() {
   return String(crypto.getRandomValues(new Uint32Array(1))[0]);
 }
 
 const ESCAPES = { n: "\n", t: "\t", r: "\r", "\\": "\\", ",": "," };
 
-/** {value} or {error}: comma-separated stop strings; \n, \t, \r, \, and \\ are escapes. */
+/**
+ * Read stop strings separated by commas: {value}, a list, or {error}. \n, \t, \r, \, and \\ are
+ * escapes.
+ */
 export function parseStops(text) {
   const value = [];
   let current = "";
@@ -142,19 +111,19 @@ export function parseStops(text) {
     .map((s) => (s.trim() === "" && !/[\n\t\r]/.test(s) ? "" : s.replace(/^ +| +$/g, "")))
     .filter((s) => s !== "");
   if (stops.length > MAX_STOP_STRINGS)
-    return { error: `there may be ${MAX_STOP_STRINGS} stop strings at most` };
+    return { error: `there can be at most ${MAX_STOP_STRINGS} stop strings` };
   if (stops.some((s) => s.length > MAX_STOP_CHARS))
-    return { error: `a stop string may have ${MAX_STOP_CHARS} characters at most` };
+    return { error: `a stop string can have at most ${MAX_STOP_CHARS} characters` };
   return { value: stops };
 }
 
-/** Stop strings as `parseStops` reads them. */
+/** Write stop strings in the form that `parseStops` reads. */
 export function writeStops(stops) {
   const escaped = { "\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\", ",": "\\," };
   return stops.map((s) => s.replace(/[\n\t\r\\,]/g, (c) => escaped[c])).join(", ");
 }
 
-/** A value as its box shows it. */
+/** Write a value as its box shows it. */
 export function writeNumber(value, { integer = false }) {
   if (integer) return String(value);
   return Number.isInteger(value * 100) || value.toFixed(2) === String(value)
@@ -162,7 +131,7 @@ export function writeNumber(value, { integer = false }) {
     : String(value);
 }
 
-/** Which live settings differ: [{name, from, to}]. */
+/** List the live settings that differ: [{name, from, to}]. */
 export function differences(before, after) {
   return LIVE.filter((name) => before[name] !== after[name]).map((name) => ({
     name,
@@ -171,16 +140,12 @@ export function differences(before, after) {
   }));
 }
 
-const NAMES = {
-  ...Object.fromEntries(SLIDERS.map(({ name, label }) => [name, label])),
-  max_tokens: "max tokens",
-  capture: "capture",
-};
 const short = (value) =>
   typeof value === "boolean" ? (value ? "on" : "off") : String(Number(value.toPrecision(6)));
 
-/** "temperature 0.7 → 1.2", "head 2.3 off"; or `words`, when it has some of its own. */
+/** Describe a change: "temperature 0.7 → 1.2", "head 2.3 off"; or `words`, if it has them. */
 export function describeChange({ name, from, to, words }) {
   if (words !== undefined) return words;
-  return name === "reach" ? describeMove(from, to) : `${NAMES[name]} ${short(from)} → ${short(to)}`;
+  if (name === "reach") return describeInterventionChange(from, to);
+  return `${SETTING_BY_NAME[name]?.label ?? name} ${short(from)} → ${short(to)}`;
 }

@@ -1,58 +1,58 @@
-// The sampling panel: sliders with boxes, presets, seed, length, stop strings.
+// The sampling panel: sliders with number boxes, presets, seed, length and stop strings.
 
-import { byId, clamp, el, setText, setVars } from "./dom.js";
+import { byId, clamp, el, setText, setVars } from "../ui/dom.js";
 import {
   drawSeed,
-  MAX_TOKENS,
   parseNumber,
   parseSeed,
   parseStops,
   PRESETS,
   presetOf,
+  SETTING_BY_NAME,
   SLIDERS,
   writeNumber,
   writeStops,
-} from "./params.js";
-import { saveSettings } from "./persist.js";
-import { changed, on, state } from "./state.js";
-import { pushSettings } from "./updates.js";
+} from "./sampling-settings.js";
+import { saveSettings } from "../chat/persist.js";
+import { changed, on, state } from "../state.js";
+import { pushSettings } from "../chat/live-updates.js";
 
-/** name → {range, box, rail, slider} */
+/** name → {range, box, rail, setting} */
 const controls = new Map();
-/** control id → what is wrong with what was typed there */
+/** id of a control → error about what was typed there */
 const errors = new Map();
 let lastPreset = "";
 
 export function setUpSampling() {
-  for (const slider of SLIDERS) byId("sliders").append(newSlider(slider));
+  for (const setting of SLIDERS) byId("sliders").append(newSlider(setting));
   for (const name of Object.keys(PRESETS)) {
     const button = el("button", "", name);
     button.type = "button";
     button.addEventListener("click", () => choosePreset(name));
     byId("presets").append(button);
   }
-  typed("max_tokens", (text) => parseNumber(text, MAX_TOKENS), "max_tokens");
-  typed("seed", parseSeed, "seed");
-  typed("stop-strings", parseStops, "stop");
+  const maxTokens = SETTING_BY_NAME.max_tokens;
+  readOnChange(byId("max_tokens"), (text) => parseNumber(text, maxTokens), "max_tokens");
+  readOnChange(byId("seed"), parseSeed, "seed");
+  readOnChange(byId("stop-strings"), parseStops, "stop");
   byId("die").addEventListener("click", () => {
     errors.delete("seed");
     set({ seed: drawSeed() });
   });
   on("settings hello", draw);
-  on("turns line hello", drawHint);
+  on("turns connection hello", drawHint);
 }
 
-function newSlider(slider) {
-  const { name, label, from, to, step } = slider;
+function newSlider(setting) {
+  const { name, label, help, slider } = setting;
   const row = el("div", "sl");
   const text = el("label", "", label);
+  text.title = help;
   const rail = el("span", "rail");
   const range = Object.assign(el("input"), {
     type: "range",
     id: `s-${name}`,
-    min: from,
-    max: to,
-    step,
+    ...slider,
   });
   const box = Object.assign(el("input"), {
     id: `n-${name}`,
@@ -66,25 +66,24 @@ function newSlider(slider) {
     errors.delete(box.id);
     set({ [name]: Number(range.value) });
   });
-  typed(box, (value) => parseNumber(value, slider), name);
+  readOnChange(box, (value) => parseNumber(value, setting), name);
   rail.append(range);
   row.append(text, rail, box);
-  controls.set(name, { range, box, rail, slider });
+  controls.set(name, { range, box, rail, setting });
   return row;
 }
 
-/** A box that is read when it is left or Enter is pressed, and told off when it cannot be. */
-function typed(box, parse, name) {
-  const node = typeof box === "string" ? byId(box) : box;
+/** Read a box when it loses the focus or Enter is pressed; keep the error if it cannot be read. */
+function readOnChange(box, parse, name) {
   const read = () => {
-    const { value, error } = parse(node.value);
-    if (error) errors.set(node.id, error);
-    else errors.delete(node.id);
+    const { value, error } = parse(box.value);
+    if (error) errors.set(box.id, error);
+    else errors.delete(box.id);
     if (error) changed("settings");
     else set({ [name]: value });
   };
-  node.addEventListener("change", read);
-  node.addEventListener("keydown", (event) => {
+  box.addEventListener("change", read);
+  box.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.isComposing) return;
     event.preventDefault();
     read();
@@ -104,34 +103,34 @@ function set(values) {
   changed("settings");
 }
 
-/** Show the settings; a slider whose setting does nothing is drawn pale. */
+/** Show the settings; a slider whose setting is off is drawn pale. */
 function draw() {
   const { settings } = state;
   if (!settings) return;
   const refused = state.problem?.param ?? "";
-  for (const [name, { range, box, rail, slider }] of controls) {
-    const value = settings[name];
-    const share = clamp((value - slider.from) / (slider.to - slider.from), 0, 1);
-    range.value = value;
-    rail.classList.toggle("off", value === slider.off);
-    setVars(range, { "--v": share });
-    range.setAttribute(
-      "aria-valuetext",
-      value === slider.off ? slider.offText : writeNumber(value, slider),
-    );
-    showBox(box, writeNumber(value, slider), refused === name);
-    const was = state.active?.segment.request.params[name];
-    const moved = was !== undefined && was !== value;
-    setVars(rail, {
-      "--was-on": moved ? 1 : 0,
-      "--was": moved ? clamp((was - slider.from) / (slider.to - slider.from), 0, 1) : 0,
-    });
+  for (const [name, control] of controls) {
+    drawSlider(control, settings[name], state.active?.segment.request.params[name]);
+    showBox(control.box, writeNumber(settings[name], control.setting), refused === name);
   }
   showBox(byId("max_tokens"), String(settings.max_tokens), refused === "max_tokens");
   showBox(byId("seed"), settings.seed, refused === "seed");
   showBox(byId("stop-strings"), writeStops(settings.stop), refused === "stop");
   drawPresets();
   drawHint();
+}
+
+/** `before`: value that the running generation began with, undefined when there is none. */
+function drawSlider({ range, rail, setting }, value, before) {
+  const { off, slider } = setting;
+  const place = (at) => clamp((at - slider.min) / (slider.max - slider.min), 0, 1);
+  const isOff = value === off.value;
+  range.value = value;
+  rail.classList.toggle("off", isOff);
+  setVars(range, { "--v": place(value) });
+  const words = isOff ? `${off.value}, ${off.words}` : writeNumber(value, setting);
+  range.setAttribute("aria-valuetext", words);
+  const moved = before !== undefined && before !== value;
+  setVars(rail, { "--was-on": moved ? 1 : 0, "--was": moved ? place(before) : 0 });
 }
 
 function showBox(box, text, refused) {
@@ -152,7 +151,7 @@ function drawPresets() {
     byId("preset-note"),
     name
       ? ""
-      : asServed()
+      : areServerDefaults()
         ? "The server’s defaults"
         : lastPreset
           ? `${lastPreset}, edited`
@@ -160,11 +159,10 @@ function drawPresets() {
   );
 }
 
-/** Are these the settings that the server proposes? */
-const asServed = () =>
+const areServerDefaults = () =>
   SLIDERS.every(({ name }) => state.settings[name] === state.hello?.defaults[name]);
 
-/** One line under the sliders: an error, or when a change acts. */
+/** Write the line under the sliders: an error, or when changes take effect. */
 function drawHint() {
   const hint = byId("sampling-hint");
   const text = byId("sampling-hint-text");
@@ -175,18 +173,18 @@ function drawHint() {
     setText(text, error[0].toUpperCase() + error.slice(1));
   } else if (state.replay) {
     hint.dataset.tone = "off";
-    setText(text, "As they were at this token");
+    setText(text, "The settings at this token");
   } else if (state.active && inFlight !== undefined) {
     hint.dataset.tone = "on";
-    setText(text, `Changes act at once, within ${inFlight + 1} tokens`);
+    setText(text, `Changes take effect within ${inFlight + 1} tokens`);
   } else {
     hint.dataset.tone = "off";
-    setText(text, usedSeed());
+    setText(text, lastSeed());
   }
 }
 
-/** The seed of the last answer, when it was drawn by chance. */
-function usedSeed() {
+/** Name the seed of the last answer, if it was random. */
+function lastSeed() {
   const turn = state.turns.at(-1);
   const seed = turn?.answers?.[turn.shown]?.segment?.request?.params.seed;
   return seed && state.settings?.seed === "" ? `Last seed ${seed}` : "";

@@ -1,9 +1,9 @@
-// Above the layer table: the time of the step that made the focused token, and where it went.
+// Totals over the layer table: the time of the step that sampled the focused token.
 
-import { byId, el, setText, splitBar } from "./dom.js";
-import { count, duration } from "./format.js";
-import { on, state } from "./state.js";
-import { focused, focusedToken, view } from "./view.js";
+import { byId, el, setText, splitBar } from "../ui/dom.js";
+import { count, duration } from "../ui/format.js";
+import { on, state } from "../state.js";
+import { focused, focusedToken, view } from "../view.js";
 
 export function setUpTotals() {
   on("focus tokens hello", draw);
@@ -18,20 +18,20 @@ function draw() {
 }
 
 function aboutStep({ times }, stats) {
-  if (stats?.summary?.tokens > 1) return `mean of ${stats.summary.tokens} tokens, heads together`;
-  if (stats?.summary) return "an old token: heads put together";
+  if (stats?.summary?.tokens > 1) return `mean of ${stats.summary.tokens} tokens, heads averaged`;
+  if (stats?.summary) return "old token: heads averaged";
   const gpu = times?.gpu ?? null;
   const rows = stats?.n_rows ?? 1;
   const parts = gpu === null ? [] : [`${duration(gpu)} on the GPU`];
   const since = stats?.timed_at == null ? 0 : stats.position - stats.timed_at;
-  const before = since > 0 && focused() >= since; // some devices time the layers of few tokens
+  const before = since > 0 && focused() >= since; // some devices time only a few tokens' layers
   if (before) parts.push(`layers timed at ${count(focused() + 1 - since)}`);
   else if (rows > 1) parts.push(`${count(rows)} tokens in the step`);
   else if (times) parts.push(`${count(state.hello.dispatches_per_token)} dispatches`);
   return parts.join(", ");
 }
 
-/** GPU time of all layers: attention, MLP, and the ends (embedding and output). */
+/** Draw GPU time of all layers: attention, MLP, and other (embedding and output head). */
 function drawGpu(token, stats) {
   const measured = stats?.layers.every((l) => l.attention_ms != null && l.mlp_ms != null) ?? false;
   const bar = byId("tsplit");
@@ -43,22 +43,22 @@ function drawGpu(token, stats) {
   const times = [sum("attention_ms"), sum("mlp_ms"), (stats.embed_ms ?? 0) + (stats.head_ms ?? 0)];
   splitBar(bar, times);
   return words.replaceChildren(
-    ...["attention", "MLP", "ends"].map((name, i) => named(name, times[i])),
+    ...["attention", "MLP", "other"].map((name, i) => named(name, times[i])),
   );
 }
 
 function whyNot(token, stats) {
-  if (stats) return "No timestamps inside a pass on this device, so no GPU time per layer.";
-  if (token.reused) return "Found in the KV cache, so its layers were not computed again.";
+  if (stats) return "No GPU time per layer: this device has no timestamps inside a pass.";
+  if (token.reused) return "Reused from the KV cache, so its layers were not computed.";
   const { capture } = token.prompt
     ? view.answer.segments[0].request
     : view.answer.settingsAt(token);
   return capture
-    ? "This page was behind, so the measurements of this token were dropped."
-    : "Capture was off for this token, so its layers were not measured.";
+    ? "Not measured: the page was too slow to receive it."
+    : "Not measured: capture was off for this token.";
 }
 
-/** The host's share of the step; a prompt's tokens share theirs with the whole chunk. */
+/** Draw the host's times of the step; prompt tokens share those of their chunk. */
 function drawHost(times) {
   const parts = times
     ? [named("host: encode", times.encode), named("wait", times.wait), named("read", times.read)]

@@ -1,13 +1,13 @@
-// Checks of what was read from a file. Each check takes a value and where it stands, and returns a
-// copy that holds nothing but what it names, or throws a BadReplay that says what is wrong there.
+// Checks of values that were read from a file. A check takes a value and its path. It returns a
+// copy that has only the fields the check names, or throws BadReplay.
 
-/** Thrown for a file that is no replay, or not a sound one; the message is for people. */
+/** Thrown for a file that is not a valid replay; the message is for people. */
 export class BadReplay extends Error {}
 
-/** What is not named: refused in a file that is opened, left out of one that is saved. */
+/** Refuse fields that no check names, as in a file that is opened; otherwise leave them out. */
 let strict = true;
 
-/** Take what `check` names of `value`, and leave out the rest. */
+/** Check `value` and leave out the fields that `check` does not name. */
 export function only(check, value, path) {
   strict = false;
   try {
@@ -17,15 +17,15 @@ export function only(check, value, path) {
   }
 }
 
-const MOST_SHOWN = 40;
+const MAX_SHOWN = 40;
 
-/** A value in a few characters, for a message. */
+/** Describe a value in a few characters, for an error. */
 function shown(value) {
   if (value === undefined) return "missing";
   if (Array.isArray(value)) return `a list of ${value.length}`;
   if (value !== null && typeof value === "object") return "an object";
   const text = JSON.stringify(value) ?? String(value);
-  return text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}…` : text;
+  return text.length > MAX_SHOWN ? `${text.slice(0, MAX_SHOWN)}…` : text;
 }
 
 export function refuse(path, expected, value) {
@@ -33,33 +33,33 @@ export function refuse(path, expected, value) {
   throw new BadReplay(`${path} ${is}, but must be ${expected}.`);
 }
 
-/** A finite number. JSON has no others, but 1e999 is read as infinity. */
+/** Check a finite number: JSON.parse reads 1e999 as infinity. */
 export const number =
-  (least = -Number.MAX_VALUE, most = Number.MAX_VALUE) =>
+  (min = -Number.MAX_VALUE, max = Number.MAX_VALUE) =>
   (value, path) =>
-    typeof value === "number" && value >= least && value <= most
+    typeof value === "number" && value >= min && value <= max
       ? value
-      : refuse(path, rangeOf("a number", least, most), value);
+      : refuse(path, rangeOf("a number", min, max), value);
 
-export const integer = (least, most) => (value, path) =>
-  Number.isInteger(value) && value >= least && value <= most
+export const integer = (min, max) => (value, path) =>
+  Number.isInteger(value) && value >= min && value <= max
     ? value
-    : refuse(path, rangeOf("a whole number", least, most), value);
+    : refuse(path, rangeOf("a whole number", min, max), value);
 
-function rangeOf(kind, least, most) {
-  if (most === Number.MAX_VALUE) return least === 0 ? `${kind}, not negative` : kind;
-  return `${kind} from ${least} to ${most}`;
+function rangeOf(kind, min, max) {
+  if (max === Number.MAX_VALUE) return min === 0 ? `${kind}, not negative` : kind;
+  return `${kind} from ${min} to ${max}`;
 }
 
-export const text = (most) => (value, path) =>
-  typeof value === "string" && value.length <= most
+export const text = (max) => (value, path) =>
+  typeof value === "string" && value.length <= max
     ? value
-    : refuse(path, `a text of at most ${most} characters`, value);
+    : refuse(path, `a text of at most ${max} characters`, value);
 
 export const matching = (pattern, expected) => (value, path) =>
   typeof value === "string" && pattern.test(value) ? value : refuse(path, expected, value);
 
-export const flag = (value, path) =>
+export const boolean = (value, path) =>
   typeof value === "boolean" ? value : refuse(path, "true or false", value);
 
 export const oneOf =
@@ -72,16 +72,16 @@ export const oneOf =
 export const nullable = (check) => (value, path) => (value === null ? null : check(value, path));
 
 export const list =
-  (check, most, least = 0) =>
+  (check, max, min = 0) =>
   (value, path) => {
-    if (!Array.isArray(value) || value.length > most || value.length < least)
-      refuse(path, `a list of ${least ? `${least} to ${most}` : `at most ${most}`}`, value);
+    if (!Array.isArray(value) || value.length > max || value.length < min)
+      refuse(path, `a list of ${min ? `${min} to ${max}` : `at most ${max}`}`, value);
     return value.map((each, i) => check(each, `${path}[${i}]`));
   };
 
-/** An object with all of `fields`, and any of `more`. */
-export function record(fields, more = {}) {
-  const all = new Map(Object.entries({ ...fields, ...more }));
+/** Check an object: all of `fields`, any of `optional`; a missing one takes its default, if any. */
+export function record(fields, optional = {}, defaults = {}) {
+  const all = new Map(Object.entries({ ...fields, ...optional }));
   return (value, path) => {
     if (value === null || typeof value !== "object" || Array.isArray(value))
       refuse(path, "an object", value);
@@ -90,22 +90,18 @@ export function record(fields, more = {}) {
       throw new BadReplay(`${path} has the field ${shown(unknown)}, which this version does not.`);
     const copy = {};
     for (const [name, check] of all) {
-      const given = Object.hasOwn(value, name) ? value[name] : undefined;
-      if (given === undefined && name in more) continue;
+      const given = Object.hasOwn(value, name) ? value[name] : defaults[name];
+      if (given === undefined && name in optional) continue;
       copy[name] = check(given, `${path}.${name}`);
     }
     return copy;
   };
 }
 
-/** An object whose field `name` says which of `kinds` it is; `more`: what each may have as well. */
-export function tagged(name, kinds, more = {}) {
-  const one = (kind) => record({ [name]: oneOf(kind), ...kinds[kind] }, more[kind]);
-  const checks = new Map(Object.keys(kinds).map((kind) => [kind, one(kind)]));
-  return (value, path) => {
-    const check = checks.get(value?.[name]);
-    return check
-      ? check(value, path)
-      : refuse(`${path}.${name}`, `one of ${[...checks.keys()].join(", ")}`, value?.[name]);
-  };
-}
+/** Check an object by the kind that its field `name` says; `kinds`: map from kind to check. */
+export const tagged = (name, kinds) => (value, path) => {
+  const check = kinds.get(value?.[name]);
+  return check
+    ? check(value, path)
+    : refuse(`${path}.${name}`, `one of ${[...kinds.keys()].join(", ")}`, value?.[name]);
+};

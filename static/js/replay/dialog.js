@@ -1,13 +1,13 @@
-// Saving the conversation as a replay, and opening one: dialog, keys, files dropped on the page.
+// Saving a conversation as a replay and opening one: dialog, keys, files dropped on the page.
 
-import { byId, el, setText } from "./dom.js";
-import { pause } from "./filmplay.js";
-import { bytes, plural } from "./format.js";
-import { show, whyNotNow } from "./replay.js";
-import { stopAgain } from "./replayagain.js";
-import { BadReplay } from "./replaycheck.js";
-import { blobOf, extent, nameOf, open, pack } from "./replayfile.js";
-import { state } from "./state.js";
+import { byId, el, setText } from "../ui/dom.js";
+import { pause } from "./playback-clock.js";
+import { bytes, plural } from "../ui/format.js";
+import { show, whyNotOpenable } from "./replay.js";
+import { stopRerun } from "./rerun.js";
+import { BadReplay } from "./checks.js";
+import { blobOf, extent, nameOf, open, pack } from "./file.js";
+import { state } from "../state.js";
 
 const dialog = byId("replays");
 const picker = byId("replay-file");
@@ -28,36 +28,37 @@ export function setUpReplayDialog() {
 
 // ---- saving ----------------------------------------------------------------------------------
 
-/** The conversation as the file's object, or null when there is none; says why. */
-function packed() {
+/** Return the conversation as the file's object; without one, show why and return null. */
+function packConversation() {
   try {
-    if (state.replay) throw new BadReplay("This is a replay already, from a file.");
+    if (state.replay) throw new BadReplay("This is already a replay from a file.");
     return pack(state);
   } catch (error) {
     if (!(error instanceof BadReplay)) throw error;
-    tell(error.message);
+    showStatus(error.message);
     return null;
   }
 }
 
 async function openDialog() {
-  complain("");
-  tell("");
+  showError("");
+  showStatus("");
   dialog.showModal();
-  const replay = packed();
+  const replay = packConversation();
   for (const button of dialog.querySelectorAll("[data-save]")) button.disabled = !replay;
   if (!replay) return;
   const { answers, tokens } = extent(replay);
   const blobs = [await blobOf(replay, false), await blobOf(replay, true)];
   const [plain, small] = blobs.map(({ size }) => bytes(size));
-  tell(`${plural(answers, "answer")}, ${plural(tokens, "token")}: ${plain}, compressed ${small}.`);
+  const written = `${plural(answers, "answer")}, ${plural(tokens, "token")}`;
+  showStatus(`${written}: ${plain}, compressed ${small}.`);
 }
 
-/** Save the conversation as a file of the user; by key as well. */
+/** Download the conversation as a file. */
 export async function saveReplay(compressed = true) {
-  const replay = packed();
+  const replay = packConversation();
   if (!replay) {
-    byId("say").textContent = byId("replay-size").textContent;
+    byId("live-status").textContent = byId("replay-size").textContent;
     return;
   }
   const blob = await blobOf(replay, compressed);
@@ -66,9 +67,9 @@ export async function saveReplay(compressed = true) {
   link.download = nameOf(replay, compressed);
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  const said = `Saved as ${link.download}, ${bytes(blob.size)}.`;
-  tell(said);
-  byId("say").textContent = said;
+  const saved = `Saved as ${link.download}, ${bytes(blob.size)}.`;
+  showStatus(saved);
+  byId("live-status").textContent = saved;
 }
 
 // ---- opening ---------------------------------------------------------------------------------
@@ -76,32 +77,32 @@ export async function saveReplay(compressed = true) {
 export const chooseReplay = () => picker.click();
 
 async function openReplay(file) {
-  complain("");
+  showError("");
   try {
-    const why = whyNotNow();
+    const why = whyNotOpenable();
     if (why) throw new BadReplay(why);
     const replay = await open(file);
     pause();
-    stopAgain();
+    stopRerun();
     show(replay, file.name);
   } catch (error) {
     if (!(error instanceof BadReplay)) reportError(error);
     return refuse(file, error);
   }
   dialog.close();
-  byId("say").textContent = `Replay of ${file.name}. The space bar plays it.`;
-  requestAnimationFrame(() => byId("film-at").focus()); // the bar is shown in this frame
+  byId("live-status").textContent = `Replay of ${file.name}. The space bar plays it.`;
+  requestAnimationFrame(() => byId("playback-position").focus()); // the bar is shown in this frame
   return undefined;
 }
 
 function refuse({ name }, { message }) {
   if (!dialog.open) openDialog();
-  complain(`${name} cannot be opened. ${message}`);
+  showError(`${name} cannot be opened. ${message}`);
 }
 
-const tell = (text) => setText(byId("replay-size"), text);
+const showStatus = (text) => setText(byId("replay-size"), text);
 
-function complain(text) {
+function showError(text) {
   setText(byId("replay-error"), text);
   byId("replay-error").hidden = text === "";
 }

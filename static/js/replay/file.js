@@ -1,16 +1,16 @@
-// A conversation as a file, and back: docs/replay.md says what is in it.
+// Saving a conversation as a replay file and opening one; docs/replay.md describes the format.
 
-import { BadReplay, only } from "./replaycheck.js";
-import { form, FORMAT } from "./replayform.js";
+import { BadReplay, only } from "./checks.js";
+import { validateReplay, FORMAT } from "./schema.js";
 
-/** A file may be this long, unpacked: what a browser can still read and show. */
-const MOST_BYTES = 256 * 1024 * 1024;
+/** Largest unpacked file: what a browser can still read and show. */
+const MAX_BYTES = 256 * 1024 * 1024;
 const GZIP = [0x1f, 0x8b];
-const MOST_NAME = 40;
+const MAX_NAME = 40;
 
 // ---- saving ----------------------------------------------------------------------------------
 
-/** The conversation as an object of the form. Throws BadReplay when there is nothing to keep. */
+/** Return the conversation as the file's object. Throws BadReplay when there is nothing to save. */
 export function pack({ turns, hello }) {
   if (!hello || turns.at(-1)?.role !== "model")
     throw new BadReplay("Nothing has been written yet, so there is nothing to save.");
@@ -19,37 +19,38 @@ export function pack({ turns, hello }) {
   );
   const saved = new Date().toISOString();
   const file = { format: FORMAT, version: versionOf(turns, hello), saved, hello, turns: kept };
-  return only(form, file, "replay");
+  return only(validateReplay, file, "replay");
 }
 
 /**
- * 3 where there were adapters or experts, or a text went on after something had acted on it, 2 where
- * something was changed inside the model: 1 cannot say that.
+ * Return the lowest version that has the fields of this conversation: 3 for adapters, experts or
+ * `reached`, 2 for `reach`.
  */
 function versionOf(turns, hello) {
   const segments = turns.flatMap(({ answers = [] }) => answers.flatMap((each) => each.segments));
   const { loras, n_experts: nExperts } = hello.model;
   if (loras?.length || nExperts || segments.some(({ request }) => request.reached)) return 3;
-  return segments.some(({ request, events }) => [request, ...events].some(({ reach }) => reach)) ? 2 : 1;
+  const hasReach = ({ request, events }) => [request, ...events].some(({ reach }) => reach);
+  return segments.some(hasReach) ? 2 : 1;
 }
 
-/** What a branch begins with is its parent's. */
+/** Leave out the segments that a branch shares with its parent. */
 function packAnswer({ segments }) {
   const own = segments.findLastIndex(({ branch }) => branch);
   return { segments: segments.slice(Math.max(0, own)).map(packSegment) };
 }
 
 function packSegment(segment) {
-  const { request, sentAt, preparedMs, branch, plain, events } = segment;
+  const { request, sentAt, preparedMs, branch, textOnly, events } = segment;
   const kept = { request };
   if (branch) kept.branch = branch;
-  if (plain !== null || !events.length) return { ...kept, text: plain ?? "" };
+  if (textOnly !== null || !events.length) return { ...kept, text: textOnly ?? "" };
   if (preparedMs !== null) kept.prepared = preparedMs;
   kept.events = events.map((event) => packEvent(event, sentAt, request.params.seed));
   return kept;
 }
 
-/** `came` and `drawn` are since this page sent the request; a reload forgets when that was. */
+/** `came` and `drawn` count from when the page sent the request, which a reload forgets. */
 function packEvent(event, sentAt, seed) {
   const kept = { at: event.passedAt, event: withoutSummaries(event) };
   if (event.params) kept.event = { ...event, params: { ...event.params, seed } };
@@ -60,14 +61,14 @@ function packEvent(event, sentAt, seed) {
   return kept;
 }
 
-/** Of tokens that are too old for their statistics to be whole (keeping.js), a file has none. */
+/** Leave out statistics that the page has reduced to summaries (chat/retention.js). */
 function withoutSummaries(event) {
   if (event.type === "token" && event.stats?.summary) return { ...event, stats: null };
   if (event.type !== "prefill") return event;
   return { ...event, stats: event.stats?.filter(({ summary }) => !summary) };
 }
 
-/** The file's bytes; compressed ones are a third or less. */
+/** Return the file's bytes; compressed ones take a third or less. */
 export async function blobOf(packed, compressed) {
   const json = new Blob([JSON.stringify(packed)], { type: "application/json" });
   if (!compressed) return json;
@@ -75,15 +76,15 @@ export async function blobOf(packed, compressed) {
   return new Blob([await new Response(gzip).arrayBuffer()], { type: "application/gzip" });
 }
 
-/** What to call it: the beginning of the last thing that was asked. */
+/** Name a file after the beginning of the last prompt. */
 export function nameOf({ turns }, compressed) {
   const asked = turns.findLast(({ role, given }) => role === "user" || given);
   const words = (asked?.text ?? asked?.given ?? "").toLowerCase().match(/[a-z0-9]+/g) ?? [];
-  const slug = words.join("-").slice(0, MOST_NAME).replace(/-$/, "");
+  const slug = words.join("-").slice(0, MAX_NAME).replace(/-$/, "");
   return `tokenglass-${slug || "replay"}.json${compressed ? ".gz" : ""}`;
 }
 
-/** How much was written: {answers, tokens}. */
+/** Count what was written: {answers, tokens}. */
 export function extent({ turns }) {
   const segments = turns.flatMap(({ answers = [] }) => answers.flatMap((each) => each.segments));
   const tokens = segments.flatMap(({ events = [] }) => events).filter(isToken).length;
@@ -94,7 +95,7 @@ export const isToken = ({ event }) => event.type === "token";
 
 // ---- opening ---------------------------------------------------------------------------------
 
-/** The replay in a file (a Blob), checked. Throws BadReplay with a sentence for people. */
+/** Read and check the replay in a file (a Blob). Throws BadReplay with a message for people. */
 export async function open(file) {
   const head = new Uint8Array(await file.slice(0, GZIP.length).arrayBuffer());
   const packed = GZIP.every((byte, i) => head[i] === byte);
@@ -108,10 +109,10 @@ export async function open(file) {
   } catch (error) {
     throw new BadReplay(`This is no replay: it is not JSON (${error.message}).`);
   }
-  return form(value);
+  return validateReplay(value);
 }
 
-/** The text of a stream. Ends at the bound, however far a small file unpacks. */
+/** Read the text of a stream. Throws BadReplay past MAX_BYTES, also of what a file unpacks to. */
 async function textOf(stream, packed) {
   const decoder = new TextDecoder("utf-8", { fatal: true });
   const parts = [];
@@ -121,10 +122,10 @@ async function textOf(stream, packed) {
       const { done, value } = await reader.read();
       if (done) break;
       length += value.length;
-      if (length > MOST_BYTES) {
+      if (length > MAX_BYTES) {
         reader.cancel();
         throw new BadReplay(
-          `This file holds more than ${MOST_BYTES / 1024 / 1024} MB, which is more than a page can show.`,
+          `This file holds more than ${MAX_BYTES / 1024 / 1024} MB, more than a page can show.`,
         );
       }
       parts.push(decoder.decode(value, { stream: true }));

@@ -1,38 +1,38 @@
 // The bar of a replay: play, step, scrub, speed, and the way back.
 
-import { byId, el, setText, setVars } from "./dom.js";
-import { pause, play, playing, setSpeed, settleTime } from "./filmplay.js";
-import { count, tokenLabel } from "./format.js";
+import { byId, el, setText, setVars } from "../ui/dom.js";
+import { pause, play, playing, setSpeed, syncTime } from "./playback-clock.js";
+import { count, tokenLabel } from "../ui/format.js";
 import { leave, seekToken } from "./replay.js";
-import { setUpAgain, stopAgain, whyNotAgain, writeAgain } from "./replayagain.js";
-import { on, state } from "./state.js";
+import { setUpReplayRerun, stopRerun, whyNotRerunnable, rerunReplay } from "./rerun.js";
+import { on, state } from "../state.js";
 
-const bar = byId("film");
-const slider = byId("film-at");
-/** Controls that would need an engine; the status line lets its own rest. */
-const RESTING = "#capture, .sampling :is(input, button)";
+const bar = byId("playback");
+const slider = byId("playback-position");
+/** Controls that need an engine; the status line disables its own. */
+const DISABLED_IN_REPLAY = "#capture, .sampling :is(input, button)";
 const OF_STATUS_LINE = "#stop, #again, #more, #new";
-const WHY = "A replay writes nothing. Leave it to write on.";
-/** More marks than this would be a solid line. */
-const MOST_MARKS = 200;
+const WHY = "Not available in a replay. Leave the replay to continue writing.";
+/** With more marks the rail would be a solid line. */
+const MAX_MARKS = 200;
 
-let marked = null;
+let markedPlayback = null;
 
-export function setUpFilmBar() {
-  byId("film-play").addEventListener("click", toggle);
-  byId("film-back").addEventListener("click", () => stepBy(-1));
-  byId("film-on").addEventListener("click", () => stepBy(1));
+export function setUpPlaybackBar() {
+  byId("playback-play").addEventListener("click", toggle);
+  byId("playback-previous").addEventListener("click", () => stepBy(-1));
+  byId("playback-next").addEventListener("click", () => stepBy(1));
   slider.addEventListener("input", () => moveTo(Number(slider.value)));
-  byId("film-speed").addEventListener("change", ({ target }) => setSpeed(Number(target.value)));
-  byId("film-again").addEventListener("click", () => (stopAgain() ? null : again()));
-  byId("film-leave").addEventListener("click", leaveFilm);
-  setUpAgain();
-  on("replay line", draw);
+  byId("playback-speed").addEventListener("change", ({ target }) => setSpeed(Number(target.value)));
+  byId("playback-rerun").addEventListener("click", () => (stopRerun() ? null : again()));
+  byId("playback-leave").addEventListener("click", closeReplay);
+  setUpReplayRerun();
+  on("replay connection", draw);
 }
 
-/** Play or pause; false when there is no film. */
+/** Play or pause; false when there is no playback. */
 export function toggle() {
-  if (!state.replay || state.replay.again?.running) return false;
+  if (!state.replay || state.replay.rerun?.running) return false;
   if (playing()) pause();
   else play();
   return true;
@@ -40,24 +40,24 @@ export function toggle() {
 
 function moveTo(n) {
   seekToken(n);
-  settleTime();
+  syncTime();
 }
 
 const stepBy = (d) => {
   pause();
-  moveTo(state.replay.film.position + d);
+  moveTo(state.replay.playback.position + d);
 };
 
-export function leaveFilm() {
+export function closeReplay() {
   pause();
-  stopAgain();
+  stopRerun();
   leave();
   byId("replay-open").focus();
 }
 
 function again() {
   pause();
-  writeAgain();
+  rerunReplay();
 }
 
 function draw() {
@@ -65,52 +65,52 @@ function draw() {
   const was = !bar.hidden;
   bar.hidden = !replay;
   document.body.toggleAttribute("data-replay", !!replay);
-  if (was !== !!replay) rest(!!replay);
+  if (was !== !!replay) disableControls(!!replay);
   if (!replay) {
-    marked = null;
+    markedPlayback = null;
     return;
   }
-  const { film, again: writing } = replay;
+  const { playback, rerun: writing } = replay;
   const busy = !!writing?.running;
-  setText(byId("film-name"), replay.name);
+  setText(byId("playback-name"), replay.name);
   drawPlay(busy);
-  drawSlider(film, busy);
-  byId("film-back").disabled = busy || film.position === 0;
-  byId("film-on").disabled = busy || film.atEnd;
+  drawSlider(playback, busy);
+  byId("playback-previous").disabled = busy || playback.position === 0;
+  byId("playback-next").disabled = busy || playback.atEnd;
   drawAgain(writing, busy);
 }
 
 function drawPlay(busy) {
-  const button = byId("film-play");
+  const button = byId("playback-play");
   button.disabled = busy;
   button.setAttribute("aria-label", playing() ? "Pause" : "Play");
   button.toggleAttribute("data-playing", playing());
 }
 
-function drawSlider(film, busy) {
-  const { position, length } = film;
+function drawSlider(playback, busy) {
+  const { position, length } = playback;
   Object.assign(slider, { max: String(length), value: String(position), disabled: busy });
   setVars(slider, { "--v": length ? position / length : 0 });
-  const token = position ? film.steps[film.tokens[position - 1] - 1].event : null;
+  const token = position ? playback.steps[playback.tokens[position - 1] - 1].event : null;
   const word = token ? `: “${tokenLabel(token.text, token.eos ? "end of text" : "·")}”` : "";
   slider.setAttribute("aria-valuetext", `token ${count(position)} of ${count(length)}${word}`);
-  setText(byId("film-no"), `${count(position)} / ${count(length)}`);
-  if (marked !== film) drawMarks(film);
+  setText(byId("playback-count"), `${count(position)} / ${count(length)}`);
+  if (markedPlayback !== playback) drawMarks(playback);
 }
 
-/** Ticks on the rail: where a generation begins, and where settings changed. */
-function drawMarks(film) {
-  marked = film;
+/** Draw ticks on the rail where generations begin and where settings change. */
+function drawMarks(playback) {
+  markedPlayback = playback;
   const marks = [];
   let before = 0;
-  for (const { first, end, tokens } of film.reels) {
-    if (before) marks.push(tick(before / film.length, "begin"));
-    for (const { event } of film.steps.slice(first, end))
+  for (const { first, end, tokens } of playback.recordings) {
+    if (before) marks.push(tick(before / playback.length, "begin"));
+    for (const { event } of playback.steps.slice(first, end))
       if (event?.type === "updated" && event.index < tokens.length)
-        marks.push(tick((before + event.index) / film.length, "change"));
+        marks.push(tick((before + event.index) / playback.length, "change"));
     before += tokens.length;
   }
-  byId("film-marks").replaceChildren(...marks.slice(0, MOST_MARKS));
+  byId("playback-marks").replaceChildren(...marks.slice(0, MAX_MARKS));
 }
 
 function tick(at, kind) {
@@ -120,23 +120,25 @@ function tick(at, kind) {
 }
 
 function drawAgain(writing, busy) {
-  const button = byId("film-again");
-  const why = busy ? "" : whyNotAgain();
+  const button = byId("playback-rerun");
+  const why = busy ? "" : whyNotRerunnable();
   setText(button, busy ? "Stop" : "Write it again here");
   button.disabled = why !== "";
   button.title = why;
-  const told = writing?.take === state.replay.film.reel.take ? writing : null;
-  setText(byId("film-said"), told?.said || why);
-  byId("film-said").dataset.tone = told?.tone ?? "";
+  const { answerVersion } = state.replay.playback.recording;
+  const shown = writing?.answerVersion === answerVersion ? writing : null;
+  setText(byId("playback-status"), shown?.said || why);
+  byId("playback-status").dataset.tone = shown?.tone ?? "";
 }
 
-/** Let what needs an engine rest while a replay is on show, and say why. */
-function rest(on) {
-  for (const control of document.querySelectorAll(RESTING)) control.disabled = on;
-  const panel = document.querySelector(".sampling"); // it may scroll, and has nothing to focus now
+/** Disable what needs an engine during a replay, and say why in the title. */
+function disableControls(on) {
+  for (const control of document.querySelectorAll(DISABLED_IN_REPLAY)) control.disabled = on;
+  // The panel can scroll but then has nothing to focus, so it takes the focus itself.
+  const panel = document.querySelector(".sampling");
   if (on) panel.tabIndex = 0;
   else panel.removeAttribute("tabindex");
-  for (const control of document.querySelectorAll(`${RESTING}, ${OF_STATUS_LINE}`)) {
+  for (const control of document.querySelectorAll(`${DISABLED_IN_REPLAY}, ${OF_STATUS_LINE}`)) {
     if (on) control.title = WHY;
     else control.removeAttribute("title");
   }

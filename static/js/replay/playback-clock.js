@@ -1,24 +1,51 @@
-// When messages came and when they were drawn, by this browser's clock (ms, performance.now).
+// Clock of a playback: applies its steps at their recorded times, or faster or slower.
 
-import { on } from "./state.js";
+import { seek } from "./replay.js";
+import { changed, state } from "../state.js";
 
-/** Messages that came and wait for their frame. */
-const waiting = [];
+/** Playback time per real time. */
+let speed = 1;
+/** The requested animation frame; 0 while paused. */
+let frame = 0;
+/** Time of the last frame (performance.now) and the playback's time then, ms. */
+let before = 0;
+let time = 0;
 
-/**
- * Write into an event when it came (`receivedAt`), and when it passed the server (`passedAt`, by the
- * server's clock since it took the request). The frame that draws it adds `drawnAt`.
- */
-export function stampReceived(event, passedAt) {
-  event.receivedAt = performance.now();
-  event.passedAt = passedAt;
-  waiting.push(event);
+export const playing = () => frame !== 0;
+
+export function setSpeed(value) {
+  speed = value;
 }
 
-/** Set up last: an event is drawn when all who draw have done so. */
-export function setUpClock() {
-  on("tokens", () => {
-    const drawnAt = performance.now();
-    for (const event of waiting.splice(0)) event.drawnAt = drawnAt;
-  });
+/** Play from the current step, or from the beginning if the playback is at its end. */
+export function play() {
+  const { playback } = state.replay;
+  if (playing()) return;
+  if (playback.atEnd) seek(1);
+  time = playback.now;
+  before = performance.now();
+  frame = requestAnimationFrame(onFrame);
+  changed("replay");
+}
+
+export function pause() {
+  if (!playing()) return;
+  cancelAnimationFrame(frame);
+  frame = 0;
+  changed("replay");
+}
+
+/** Continue from the current step after somebody sought to it. */
+export function syncTime() {
+  time = state.replay.playback.now;
+}
+
+function onFrame(now) {
+  const { playback } = state.replay;
+  time += (now - before) * speed;
+  before = now;
+  const cursor = playback.cursorAt(time);
+  if (cursor !== playback.cursor) seek(cursor);
+  frame = playback.atEnd ? 0 : requestAnimationFrame(onFrame);
+  if (!frame) changed("replay");
 }

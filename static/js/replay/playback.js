@@ -1,72 +1,76 @@
-// A replay as a film: every event at its time, and the conversation as it was after any of them.
+// Playback of a replay: the conversation as it was after any of its events.
 //
-// A film is a line of steps. A step begins a generation (its turn, its answer) or is one of its
-// events. Going on takes the next steps; going back writes one answer again from its beginning.
-// Nothing here touches the page.
+// A playback is a list of steps. A step begins a generation or is one of its events. Seeking
+// forward applies the next steps; seeking back rebuilds one answer from its first step. Nothing
+// here touches the page.
 
-import { Answer } from "./answer.js";
-import { clamp } from "./dom.js";
-import { ExpertUse } from "./expertuse.js";
-import { isToken } from "./replayfile.js";
+import { Answer } from "../chat/answer.js";
+import { clamp } from "../ui/dom.js";
+import { ExpertUse } from "../chat/expert-use.js";
+import { isToken } from "./file.js";
 
-/** Between two generations, ms. */
+/** Pause between two generations, ms. */
 const PAUSE_MS = 1000;
 
 /**
- * One generation of the film.
+ * One generation of the playback.
  *
- *   take    its answer's place: see `Take`
- *   kept    the file's segment
- *   first   number of its first step (the one that begins it); `end` is one past its last
- *   tokens  numbers of the steps that are its tokens
+ *   answerVersion  the version of an answer that it belongs to
+ *   saved          segment of the file
+ *   first, end     index of its first step (the one that begins it), and one past its last
+ *   tokens         indexes of the steps that are its tokens
  *
- * @typedef {{take: Take, kept: object, first: number, end: number, tokens: number[]}} Reel
+ * @typedef {{answerVersion: AnswerVersion, saved: object, first: number, end: number,
+ *   tokens: number[]}} Recording
  *
- * One version of an answer: `turn` is its number, `version` its number among the turn's answers.
+ * One version of an answer: `turn` is the index of its turn, `version` that among its answers.
  *
- * @typedef {{turn: number, version: number, answer: Answer, reels: Reel[]}} Take
+ * @typedef {{turn: number, version: number, answer: Answer,
+ *   recordings: Recording[]}} AnswerVersion
  *
- * `event` is null for the step that begins a reel. `at`: ms since the film began.
+ * `event`: null for the step that begins a recording. `at`: ms since the playback began.
  *
- * @typedef {{reel: Reel, event: object | null, at: number}} Step
+ * @typedef {{recording: Recording, event: object | null, at: number}} Step
  */
 
-export class Film {
-  /** `replay`: what `open` of replayfile.js gives. */
+export class Playback {
+  /** `replay`: result of `open` in replay/file.js. */
   constructor({ hello, turns }) {
     this.hello = hello;
-    /** The conversation as it is now: turns of state.js. */
+    /** The conversation at the current step: turns of state.js. */
     this.turns = [];
-    /** How many steps were taken. */
+    /** Number of applied steps. */
     this.cursor = 0;
     /** @type {Step[]} */
     this.steps = [];
-    /** @type {Reel[]} */
-    this.reels = [];
-    /** Answers written anew while the film is on show: turn's number → [Answer]. */
-    this.fresh = new Map();
+    /** @type {Recording[]} */
+    this.recordings = [];
+    /** Answers that were rerun during this playback: index of the turn → [Answer]. */
+    this.reruns = new Map();
     this.all = turns.map((turn) => (turn.role === "user" ? turn : { ...turn, answers: [] }));
-    turns.forEach((turn, i) => turn.answers?.forEach((answer, v) => this.#lay(answer, i, v)));
-    /** For each token of the film, one past the number of its step. */
-    this.tokens = this.reels.flatMap(({ tokens }) => tokens.map((step) => step + 1));
+    turns.forEach(({ answers }, turn) =>
+      answers?.forEach((answer, version) => this.#addRecordings(answer, turn, version)),
+    );
+    /** Cursor right after each token of the playback. */
+    this.tokens = this.recordings.flatMap(({ tokens }) => tokens.map((step) => step + 1));
   }
 
-  /** Add an answer's generations to the line. */
-  #lay({ segments }, turn, version) {
-    const take = { turn, version, answer: new Answer(), reels: [] };
-    for (const kept of segments) {
+  /** Append the steps of an answer's generations. */
+  #addRecordings({ segments }, turn, version) {
+    const answerVersion = { turn, version, answer: new Answer(), recordings: [] };
+    for (const saved of segments) {
       const began = this.steps.length ? this.steps.at(-1).at + PAUSE_MS : 0;
-      const reel = { take, kept, first: this.steps.length, end: 0, tokens: [] };
-      take.reels.push(reel);
-      this.reels.push(reel);
-      this.steps.push({ reel, event: null, at: began });
+      const recording = { answerVersion, saved, first: this.steps.length, end: 0, tokens: [] };
+      answerVersion.recordings.push(recording);
+      this.recordings.push(recording);
+      this.steps.push({ recording, event: null, at: began });
       let last = began;
-      for (const each of kept.events ?? []) {
-        if (isToken(each)) reel.tokens.push(this.steps.length);
+      for (const each of saved.events ?? []) {
+        if (isToken(each)) recording.tokens.push(this.steps.length);
         last = Math.max(last, began + each.at);
-        this.steps.push({ reel, event: eventOf(each), at: last });
+        this.steps.push({ recording, event: timedEvent(each), at: last });
       }
-      reel.end = this.steps.length;
+      recording.end = this.steps.length;
     }
   }
 
@@ -74,12 +78,12 @@ export class Film {
     return this.tokens.length;
   }
 
-  /** How many tokens of the film are written now. */
+  /** Number of tokens written so far. */
   get position() {
-    return countUpTo(this.tokens, this.cursor);
+    return upperBound(this.tokens, this.cursor);
   }
 
-  /** ms since the film began. */
+  /** Time of the current step, ms since the playback began. */
   get now() {
     return this.cursor ? this.steps[this.cursor - 1].at : 0;
   }
@@ -88,108 +92,109 @@ export class Film {
     return this.cursor === this.steps.length;
   }
 
-  /** The generation that is written now, or was last. */
-  get reel() {
-    return this.steps[Math.max(0, this.cursor - 1)].reel;
+  /** The current generation, or the last one. */
+  get recording() {
+    return this.steps[Math.max(0, this.cursor - 1)].recording;
   }
 
-  /** Is it in the middle of being written? */
+  /** Is the current generation unfinished? */
   get writing() {
-    return this.cursor < this.reel.end;
+    return this.cursor < this.recording.end;
   }
 
-  /** Where the step after the last one until `ms` is. */
+  /** Return the cursor right after the last step that is due at `ms`. */
   cursorAt(ms) {
     let cursor = this.cursor;
     while (cursor < this.steps.length && this.steps[cursor].at <= ms) cursor += 1;
     return cursor;
   }
 
-  /** Show `n` tokens, and what was told right after the last of them. */
+  /** Seek to `n` tokens, and to the events right after the last of them. */
   seekToken(n) {
     const wanted = clamp(n, 0, this.length);
     if (wanted === this.length) return this.seek(this.steps.length);
     let cursor = wanted ? this.tokens[wanted - 1] : 1;
-    const { end } = this.steps[cursor - 1].reel;
+    const { end } = this.steps[cursor - 1].recording;
     while (wanted && cursor < end && this.steps[cursor].event.type !== "token") cursor += 1;
     return this.seek(cursor);
   }
 
-  /** Take steps until `cursor`, or go back to it. At least the first generation has begun. */
+  /** Seek to `cursor`, forward or back; at least the first step is always applied. */
   seek(cursor) {
     const wanted = clamp(cursor, 1, this.steps.length);
-    if (wanted < this.cursor) this.#rewind(this.steps[wanted - 1].reel.take);
-    while (this.cursor < wanted) this.#take(this.steps[this.cursor]);
-    this.#showTake(this.reel.take);
+    if (wanted < this.cursor) this.#rewind(this.steps[wanted - 1].recording.answerVersion);
+    while (this.cursor < wanted) this.#applyStep(this.steps[this.cursor]);
+    this.#showVersion(this.recording.answerVersion);
   }
 
-  /** Back to before an answer was begun. */
-  #rewind({ turn, reels }) {
+  /** Go back to before an answer began. */
+  #rewind({ turn, recordings }) {
     this.turns.length = turn + 1;
-    this.cursor = reels[0].first;
+    this.cursor = recordings[0].first;
   }
 
-  #take({ reel, event }) {
-    if (event === null) this.#begin(reel);
+  #applyStep({ recording, event }) {
+    if (event === null) this.#begin(recording);
     else {
-      const { segment } = reel.take.answer;
-      reel.take.answer.take(segment, segment.seq + 1, event);
+      const { segment } = recording.answerVersion.answer;
+      recording.answerVersion.answer.applyEvent(segment, segment.seq + 1, event);
     }
     this.cursor += 1;
   }
 
-  #begin({ take, kept, first }) {
-    while (this.turns.length <= take.turn) this.turns.push(this.all[this.turns.length]);
-    if (first === take.reels[0].first) blank(take.answer);
-    this.#showTake(take);
-    const branch = kept.branch ?? null;
-    const parent = branch && this.#parentOf(take, branch);
-    const segment = take.answer.begin(`replay-${first}`, kept.request, branch, parent);
-    segment.preparedMs = kept.prepared ?? null;
-    segment.sentAt = kept.events?.some(({ came }) => came !== undefined) ? 0 : null;
-    if (kept.text === undefined) return;
-    take.answer.lose(segment, kept.text);
-    Object.assign(segment, { params: kept.request.params, capture: kept.request.capture });
+  #begin({ answerVersion, saved, first }) {
+    while (this.turns.length <= answerVersion.turn) this.turns.push(this.all[this.turns.length]);
+    if (first === answerVersion.recordings[0].first) reset(answerVersion.answer);
+    this.#showVersion(answerVersion);
+    const branch = saved.branch ?? null;
+    const parent = branch && this.#parentOf(answerVersion, branch);
+    const segment = answerVersion.answer.begin(`replay-${first}`, saved.request, branch, parent);
+    segment.preparedMs = saved.prepared ?? null;
+    segment.sentAt = saved.events?.some(({ came }) => came !== undefined) ? 0 : null;
+    if (saved.text === undefined) return;
+    answerVersion.answer.lose(segment, saved.text);
+    Object.assign(segment, { params: saved.request.params, capture: saved.request.capture });
   }
 
-  /** The answer that a branch parted from: an earlier version of the same turn. */
+  /** The answer that a branch differs from: an earlier version of the same turn. */
   #parentOf({ turn }, { of }) {
-    return this.reels.find(({ take }) => take.turn === turn && take.version === of).take.answer;
+    const isParent = ({ answerVersion: each }) => each.turn === turn && each.version === of;
+    return this.recordings.find(isParent).answerVersion.answer;
   }
 
-  /** The turn's versions are those begun by now, and those written anew; this one is shown. */
-  #showTake({ turn, version }) {
-    const takes = this.reels.map(({ take }) => take).filter((take) => take.turn === turn);
-    const begun = [...new Set(takes)].filter((take) => take.version <= version);
-    const answers = [...begun.map(({ answer }) => answer), ...(this.fresh.get(turn) ?? [])];
+  /** List the versions of a turn that have begun and its reruns, and show this one. */
+  #showVersion({ turn, version }) {
+    const versions = new Set(this.recordings.map(({ answerVersion }) => answerVersion));
+    const begun = [...versions].filter((each) => each.turn === turn && each.version <= version);
+    const answers = [...begun.map(({ answer }) => answer), ...(this.reruns.get(turn) ?? [])];
     Object.assign(this.turns[turn], { answers, shown: version });
   }
 
-  /** Show an answer written anew beside that of the film. */
-  addFresh({ turn }, answer) {
-    this.fresh.set(turn, [...(this.fresh.get(turn) ?? []), answer]);
+  /** Show a rerun beside the answer of the playback. */
+  addRerun({ turn }, answer) {
+    this.reruns.set(turn, [...(this.reruns.get(turn) ?? []), answer]);
     const { answers } = this.turns[turn];
     answers.push(answer);
     this.turns[turn].shown = answers.length - 1;
   }
 }
 
-/** Make an answer what it was before it was begun. */
-function blank(answer) {
+/** Reset an answer to the state before it began. */
+function reset(answer) {
   const edition = answer.edition + 1;
   Object.assign(answer, { segments: [], tokens: [], marks: [], use: new ExpertUse(), edition });
 }
 
-/** An event as the page has it, with the times that the clock of another page told. */
-function eventOf({ event, at, came, drawn }) {
+/** Return an event in the page's form, with the times of the page that saved it. */
+function timedEvent({ event, at, came, drawn }) {
   const own = { ...event, passedAt: at };
   if (came !== undefined) own.receivedAt = came;
   if (drawn !== undefined) own.drawnAt = drawn;
   return own;
 }
 
-/** How many of the rising `values` are at most `bound`. */
-function countUpTo(values, bound) {
+/** Count the values of a sorted list that are at most `bound`. */
+function upperBound(values, bound) {
   let [low, high] = [0, values.length];
   while (low < high) {
     const middle = (low + high) >> 1;

@@ -1,60 +1,67 @@
-// A replay in the place of the conversation: it comes, it goes, and what it covers is kept.
+// Shows a replay instead of the conversation, and suspends the conversation meanwhile.
 
-import { Film } from "./film.js";
-import { scales, useScales } from "./metrics.js";
-import { deskOf } from "./reachdesk.js";
-import { settingOf } from "./reachsetting.js";
-import { pickUp } from "./resume.js";
-import { changed, live, shownAnswer, state } from "./state.js";
-import { goToEnd } from "./transcript.js";
-import { pin, showAnswer, view } from "./view.js";
+import { Playback } from "./playback.js";
+import { scales, useScales } from "../core/metrics.js";
+import { newStore } from "../interventions/intervention-store.js";
+import { fromWire } from "../interventions/intervention-wire.js";
+import { resumeRun } from "../net/resume.js";
+import { changed, liveState, shownAnswer, state } from "../state.js";
+import { goToEnd } from "../chat/transcript.js";
+import { pin, showAnswer, view } from "../view.js";
 
-/** What belongs to the conversation and is set aside: fields of `state`. */
-const OWN = ["turns", "active", "problem", "mode", "settings", "capture", "reach", "hello", "counted"];
+/** Fields of `state` that belong to the conversation. */
+const SUSPENDED_FIELDS = [
+  "turns", "active", "problem", "mode", "settings", "capture", "interventions", "hello", "counted",
+];
+/** Topics that change when a replay is shown or left. */
+const TOPICS = [
+  "hello", "connection", "turns", "tokens", "focus", "settings", "interventions", "metric", "size",
+  "replay",
+];
 
-/** Show a replay (as `open` of replayfile.js gives it); `name`: of its file. */
+/** Show a replay, the result of `open` in replay/file.js. `name`: of its file. */
 export function show(replay, name) {
-  const aside = state.replay?.aside ?? setAside();
-  const film = new Film(replay);
-  state.replay = { film, name, aside, again: null };
-  Object.assign(state, { hello: film.hello, problem: null, counted: null });
+  const suspended = state.replay?.suspended ?? suspendLiveState();
+  const playback = new Playback(replay);
+  state.replay = { playback, name, suspended, rerun: null };
+  Object.assign(state, { hello: playback.hello, problem: null, counted: null });
   useScales();
-  settleScales(film.steps.map(({ event }) => event));
-  seek(film.steps.length);
-  changed("hello", "line", "turns", "tokens", "focus", "settings", "reach", "metric", "size", "replay");
+  settleScales(playback.steps.map(({ event }) => event));
+  seek(playback.steps.length);
+  changed(...TOPICS);
 }
 
 /** Why no replay can be shown now, or "". */
-export function whyNotNow() {
-  const segment = live().active?.segment;
+export function whyNotOpenable() {
+  const segment = liveState().active?.segment;
   return segment && !segment.accepted
-    ? "A prompt was sent just now. Open the replay when its answer has begun."
+    ? "A prompt was just sent. Open the replay once its answer has begun."
     : "";
 }
 
-function setAside() {
-  const aside = Object.fromEntries(OWN.map((name) => [name, state[name]]));
+function suspendLiveState() {
+  const suspended = Object.fromEntries(SUSPENDED_FIELDS.map((name) => [name, state[name]]));
   const { answer, pinned, row } = view;
-  return { ...aside, scales: useScales(), view: { answer, pinned, row } };
+  return { ...suspended, scales: useScales(), view: { answer, pinned, row } };
 }
 
-/** Back to the conversation, as it is by now. */
+/** Return to the conversation, which went on meanwhile. */
 export function leave() {
   if (!state.replay) return;
-  const { aside } = state.replay;
-  const { scales: own, view: seen, ...conversation } = aside;
+  const { suspended } = state.replay;
+  const { scales: liveScales, view: liveView, ...conversation } = suspended;
   state.replay = null;
   Object.assign(state, conversation);
-  useScales(own);
-  settleScales(seen.answer?.segments.flatMap(({ events }) => events) ?? []);
-  showAnswer(seen.answer);
-  pin(seen.pinned, seen.row);
-  if (state.hello && state.line === "open") pickUp();
-  changed("hello", "line", "turns", "tokens", "focus", "settings", "reach", "metric", "size", "replay");
+  useScales(liveScales);
+  settleScales(liveView.answer?.segments.flatMap(({ events }) => events) ?? []);
+  showAnswer(liveView.answer);
+  pin(liveView.pinned, liveView.row);
+  if (state.hello && state.connection === "open") resumeRun();
+  changed(...TOPICS);
 }
 
 /**
- * Let events settle the scales, in their order: those of a film before it begins, so that no column
+ * Set the scales by events, in their order. A playback does so before it begins, so that no column
  * changes its colour while it plays.
  */
 function settleScales(events) {
@@ -64,33 +71,33 @@ function settleScales(events) {
   }
 }
 
-/** Show the film as it is after `cursor` of its steps. */
+/** Show the playback after `cursor` of its steps. */
 export function seek(cursor) {
-  const { film } = state.replay;
-  film.seek(cursor);
-  mirror();
+  const { playback } = state.replay;
+  playback.seek(cursor);
+  copyToState();
 }
 
 export function seekToken(n) {
-  state.replay.film.seekToken(n);
-  mirror();
+  state.replay.playback.seekToken(n);
+  copyToState();
 }
 
-/** Let the page be what the film shows now. */
-function mirror() {
-  const { film } = state.replay;
-  const { answer } = film.reel.take;
-  const { request, params, capture, reach } = answer.segment;
+/** Copy the playback's current step to the page's state. */
+function copyToState() {
+  const { playback } = state.replay;
+  const { answer } = playback.recording.answerVersion;
+  const { request, params, capture, interventions } = answer.segment;
   Object.assign(state, {
-    turns: film.turns,
-    active: film.writing ? answer : null,
-    mode: film.turns[film.reel.take.turn].mode,
+    turns: playback.turns,
+    active: playback.writing ? answer : null,
+    mode: playback.turns[playback.recording.answerVersion.turn].mode,
     settings: { stop: [], ...request.params, ...params },
     capture: params ? capture : request.capture,
-    reach: deskOf(settingOf(reach)),
+    interventions: newStore(fromWire(interventions)),
   });
-  showAnswer(shownAnswer(film.turns.at(-1)));
+  showAnswer(shownAnswer(playback.turns.at(-1)));
   pin(null);
   goToEnd();
-  changed("turns", "tokens", "focus", "settings", "reach", "replay");
+  changed("turns", "tokens", "focus", "settings", "interventions", "replay");
 }

@@ -1,110 +1,114 @@
-// Write a replay's answer again on the engine of this page, and compare it token by token.
+// Reruns an answer of a replay on the engine of this page and compares it token by token.
 //
-// The same ids, the same settings, the same seed, and every change at the token it acted on: the
-// same model and arithmetic then writes the same tokens. Another device or another dtype rounds
-// otherwise, and may part from them.
+// The request has the same ids, settings and seed, and every change at the token it first acted on.
+// The same model and arithmetic then writes the same tokens. Another device or dtype rounds
+// differently, so the tokens may differ from some point on.
 
-import { Answer } from "./answer.js";
-import { stampReceived } from "./clock.js";
-import { count, plural, tokenLabel } from "./format.js";
-import { listenTo, send } from "./line.js";
-import { differences } from "./params.js";
-import { normal, same } from "./reach.js";
+import { Answer } from "../chat/answer.js";
+import { stampReceived } from "../ui/message-clock.js";
+import { count, plural, tokenLabel } from "../ui/format.js";
+import { listenTo, send } from "../net/connection.js";
+import { differences } from "../panels/sampling-settings.js";
+import { normalize, sameInterventions } from "../interventions/interventions.js";
 import { seek } from "./replay.js";
-import { isToken } from "./replayfile.js";
-import { newId } from "./session.js";
-import { encode } from "./socket.js";
-import { changed, hasEngine, live, on, state } from "./state.js";
-import { showAnswer } from "./view.js";
+import { isToken } from "./file.js";
+import { newId } from "../chat/session.js";
+import { encode } from "../net/socket.js";
+import { changed, hasEngine, liveState, on, state } from "../state.js";
+import { showAnswer } from "../view.js";
 
 /**
- * What is written anew: state.replay.again.
+ * A rerun: state.replay.rerun.
  *
- *   take     the film's answer (film.js)
- *   reels    its generations still to write, the one under way first
- *   answer   the new one
- *   same     how many tokens were the same so far, before the first that was not
- *   parted   that first one: {here, there, reason} (tokens; null: none; `reason` it ended for), or null
- *   running, said, tone   for the bar
+ *   answerVersion  the answer that is rerun (replay/playback.js)
+ *   recordings     its generations that are not finished yet, the current one first
+ *   answer         the new answer
+ *   matching       number of equal tokens before the first difference
+ *   divergence     the first difference: {here, there, reason}, or null. `here`, `there`: tokens,
+ *                  null past the end; `reason`: why the rerun ended first
+ *   running, said, tone   for the playback bar
  *
- * @typedef {{take: object, reels: object[], answer: Answer, same: number,
- *   parted: object | null, running: boolean, said: string, tone: string}} Again
+ * @typedef {{answerVersion: object, recordings: object[], answer: Answer, matching: number,
+ *   divergence: object | null, running: boolean, said: string, tone: string}} ReplayRerun
  */
 
-/** Reels of the answer on show that have their tokens. */
-const reelsOf = ({ film }) => film.reel.take.reels.filter(({ kept }) => kept.events);
+/** Recordings of the shown answer that have their events. */
+const recordingsOf = ({ playback }) =>
+  playback.recording.answerVersion.recordings.filter(({ saved }) => saved.events);
 
-/** Why it cannot be written again here, or "". */
-export function whyNotAgain() {
-  const { hello } = live();
-  if (!hasEngine() || !hello) return "To write it again here, this page needs its engine.";
-  const { model } = state.replay.film.hello;
+/** Why the answer cannot be rerun here, or "". */
+export function whyNotRerunnable() {
+  const { hello } = liveState();
+  if (!hasEngine() || !hello) return "This page needs its engine to write the answer again.";
+  const { model } = state.replay.playback.hello;
   if (model.name !== hello.model.name || model.vocab_size !== hello.model.vocab_size)
     return `It was written by ${model.name}; the engine here runs ${hello.model.name}.`;
-  if (!reelsOf(state.replay).some(({ tokens }) => tokens.length))
-    return "Only the text of this answer is in the file.";
+  if (!recordingsOf(state.replay).some(({ tokens }) => tokens.length))
+    return "The file has only the text of this answer.";
   return "";
 }
 
-export function writeAgain() {
+export function rerunReplay() {
   const { replay } = state;
-  const reels = reelsOf(replay).filter(({ tokens }) => tokens.length);
-  seek(reels.at(-1).end);
-  const { take } = replay.film.reel;
-  const again = { take, reels, answer: new Answer(), same: 0, parted: null, running: true };
-  replay.again = again;
-  say(again, "Writing it again …");
-  replay.film.addFresh(take, again.answer);
-  state.active = again.answer;
-  showAnswer(again.answer);
-  begin(again);
+  const recordings = recordingsOf(replay).filter(({ tokens }) => tokens.length);
+  seek(recordings.at(-1).end);
+  const { answerVersion } = replay.playback.recording;
+  const answer = new Answer();
+  const rerun = { answerVersion, recordings, answer, matching: 0, divergence: null, running: true };
+  replay.rerun = rerun;
+  say(rerun, "Writing it again …");
+  replay.playback.addRerun(answerVersion, rerun.answer);
+  state.active = rerun.answer;
+  showAnswer(rerun.answer);
+  begin(rerun);
 }
 
-/** End it; what was written stays to be compared. */
-export function stopAgain() {
-  const again = state.replay?.again;
-  if (!again?.running) return false;
-  const { id } = again.answer.segment;
+/** Stop the rerun; its tokens stay. */
+export function stopRerun() {
+  const rerun = state.replay?.rerun;
+  if (!rerun?.running) return false;
+  const { id } = rerun.answer.segment;
   send({ type: "stop", id });
   listenTo(id, null);
-  Object.assign(again.answer.segment, { state: "done", reason: "cancelled" });
-  const all = again.parted ? parting(again) : `${plural(again.same, "token")}, all the same.`;
-  end(again, `Stopped after ${all}`);
+  Object.assign(rerun.answer.segment, { state: "done", reason: "cancelled" });
+  const matching = `${plural(rerun.matching, "token")}, all the same.`;
+  end(rerun, `Stopped after ${rerun.divergence ? describeDivergence(rerun) : matching}`);
   return true;
 }
 
-export function setUpAgain() {
-  on("line", () => {
-    const again = state.replay?.again;
-    if (!again?.running || hasEngine()) return;
-    listenTo(again.answer.segment.id, null);
-    end(again, `The engine went away after ${plural(again.same, "token")}.`, "bad");
+export function setUpReplayRerun() {
+  on("connection", () => {
+    const rerun = state.replay?.rerun;
+    if (!rerun?.running || hasEngine()) return;
+    listenTo(rerun.answer.segment.id, null);
+    const written = plural(rerun.matching, "token");
+    end(rerun, `The connection to the engine was lost after ${written}.`, "bad");
   });
 }
 
-// ---- asking ----------------------------------------------------------------------------------
+// ---- request ----------------------------------------------------------------------------------
 
-/** Ask for the next generation. */
-function begin(again) {
-  const message = { type: "generate", id: newId(), ...requestOf(again.reels[0]) };
-  const limit = live().hello.limits.message_bytes;
+/** Request the next generation. */
+function begin(rerun) {
+  const message = { type: "generate", id: newId(), ...requestOf(rerun.recordings[0]) };
+  const limit = liveState().hello.limits.message_bytes;
   if (new TextEncoder().encode(encode(message)).length > limit)
-    return end(again, "The server takes no message as long as this prompt.", "bad");
-  again.answer.begin(message.id, message).sentAt = performance.now();
-  listenTo(message.id, (told) => hear(again, told));
+    return end(rerun, "The prompt is longer than a message to this server may be.", "bad");
+  rerun.answer.begin(message.id, message).sentAt = performance.now();
+  listenTo(message.id, (received) => onMessage(rerun, received));
   send(message);
   return changed("turns", "tokens", "focus", "replay");
 }
 
 /**
- * What writes a reel again. A limit is at most what was written: one that was stopped by hand ends
- * where it did.
+ * Return the request that reruns a recording. `max_tokens` is at most what was written, so that a
+ * rerun of a stopped generation ends at the same token.
  */
-export function requestOf({ kept }) {
-  const { reach, reached } = kept.request;
-  const [{ event: accepted }] = kept.events;
-  const done = kept.events.at(-1).event;
-  const n = done.completion_tokens ?? kept.events.filter(isToken).length;
+export function requestOf({ saved }) {
+  const { reach, reached } = saved.request;
+  const [{ event: accepted }] = saved.events;
+  const done = saved.events.at(-1).event;
+  const n = done.completion_tokens ?? saved.events.filter(isToken).length;
   const limited = (params) => ({ ...params, max_tokens: Math.min(params.max_tokens, n) });
   const params = limited(accepted.params);
   return {
@@ -113,7 +117,7 @@ export function requestOf({ kept }) {
     capture: accepted.capture,
     ...(reach && { reach }),
     ...(reached && { reached }),
-    changes: changesOf(kept, limited),
+    changes: changesOf(saved, limited),
   };
 }
 
@@ -127,7 +131,8 @@ function changesOf({ events, request }, limited) {
       const change = { index: event.index };
       change.params = Object.fromEntries(params.map(({ name, to }) => [name, to]));
       if (event.capture !== before.capture) change.capture = event.capture;
-      if (event.reach && !same(inside, event.reach)) change.reach = inside = normal(event.reach);
+      if (event.reach && !sameInterventions(inside, event.reach))
+        change.reach = inside = normalize(event.reach);
       changes.push(change);
     }
     if (event.params) before = event;
@@ -135,85 +140,89 @@ function changesOf({ events, request }, limited) {
   return changes;
 }
 
-// ---- hearing ---------------------------------------------------------------------------------
+// ---- answer ----------------------------------------------------------------------------------
 
-function hear(again, message) {
-  if (!again.running) return;
-  if (message.type === "error") return end(again, `It was refused: ${message.message}.`, "bad");
+function onMessage(rerun, message) {
+  if (!rerun.running) return;
+  if (message.type === "error")
+    return end(rerun, `The server refused it: ${message.message}.`, "bad");
   const { seq, event, at, prepared } = message;
-  const { answer } = again;
+  const { answer } = rerun;
   const { segment } = answer;
   stampReceived(event, at);
   segment.preparedMs ??= prepared ?? null;
-  if (!answer.take(segment, seq, event)) return;
-  if (event.type === "token") compare(again, event);
-  if (event.type === "done") finish(again, event);
+  if (!answer.applyEvent(segment, seq, event)) return;
+  if (event.type === "token") compare(rerun, event);
+  if (event.type === "done") finish(rerun, event);
   changed("tokens", "focus", "replay");
 }
 
-/** A token of the file, or null past its end. */
+/** Token of a recording, or null past its end. */
 const tokenOf = ({ tokens }, index) =>
-  index < tokens.length ? state.replay.film.steps[tokens[index]].event : null;
+  index < tokens.length ? state.replay.playback.steps[tokens[index]].event : null;
 
-function compare(again, token) {
-  if (again.parted) return;
-  const there = tokenOf(again.reels[0], token.index);
-  if (there?.id === token.id) again.same += 1;
-  else again.parted = { here: token, there };
-  say(again, again.parted ? parting(again) : `${count(again.same)} tokens, all the same so far.`);
+function compare(rerun, token) {
+  if (rerun.divergence) return;
+  const there = tokenOf(rerun.recordings[0], token.index);
+  if (there?.id === token.id) rerun.matching += 1;
+  else rerun.divergence = { here: token, there };
+  const matching = `${count(rerun.matching)} tokens, all the same so far.`;
+  say(rerun, rerun.divergence ? describeDivergence(rerun) : matching);
 }
 
-function finish(again, done) {
-  const { id, nTokens } = again.answer.segment;
+function finish(rerun, done) {
+  const { id, nTokens } = rerun.answer.segment;
   listenTo(id, null);
-  const [reel, ...rest] = again.reels;
-  if (!again.parted && nTokens < reel.tokens.length)
-    again.parted = { here: null, there: tokenOf(reel, nTokens), reason: done.reason };
-  if (done.reason === "error") return end(again, `It was interrupted: ${done.message}.`, "bad");
-  if (again.parted) return end(again, parting(again), "parted");
-  if (!rest.length) return end(again, `The same ${plural(again.same, "token")}.${elsewhere()}`, "same");
-  again.reels = rest;
-  return begin(again);
+  const [recording, ...rest] = rerun.recordings;
+  if (!rerun.divergence && nTokens < recording.tokens.length)
+    rerun.divergence = { here: null, there: tokenOf(recording, nTokens), reason: done.reason };
+  if (done.reason === "error") return end(rerun, `It was interrupted: ${done.message}.`, "bad");
+  if (rerun.divergence) return end(rerun, describeDivergence(rerun), "parted");
+  if (!rest.length)
+    return end(rerun, `The same ${plural(rerun.matching, "token")}.${otherEngineNote()}`, "same");
+  rerun.recordings = rest;
+  return begin(rerun);
 }
 
-function end(again, said, tone = "") {
-  again.running = false;
-  if (state.active === again.answer) state.active = null;
-  say(again, said, tone);
+function end(rerun, said, tone = "") {
+  rerun.running = false;
+  if (state.active === rerun.answer) state.active = null;
+  say(rerun, said, tone);
   changed("turns", "tokens", "focus");
 }
 
-// ---- saying ----------------------------------------------------------------------------------
+// ---- status ----------------------------------------------------------------------------------
 
-function say(again, said, tone = "") {
-  Object.assign(again, { said, tone });
+function say(rerun, said, tone = "") {
+  Object.assign(rerun, { said, tone });
   changed("replay");
 }
 
 const wordOf = (token) => (token ? `“${tokenLabel(token.text, "·")}”` : "the end");
 
-function parting({ same, parted }) {
-  const { here, there, reason } = parted;
-  const before = same ? `The same ${plural(same, "token")}, then ` : "From the first token on: ";
+function describeDivergence({ matching, divergence }) {
+  const { here, there, reason } = divergence;
+  const same = `The same ${plural(matching, "token")}, then `;
+  const before = matching ? same : "Different from the first token: ";
   if (reason === "context") return `${before}the context of this engine was full.`;
-  return `${before}${wordOf(here)} here and ${wordOf(there)} in the file. ${whyParted()}`;
+  return `${before}${wordOf(here)} here and ${wordOf(there)} in the file. ${explainDivergence()}`;
 }
 
-/** How the engine here differs from the one of the file: [here, there] or null. */
+/** The engines here and of the file, in words, if they differ: [here, there] or null. */
 function difference() {
-  const [here, there] = [live().hello, state.replay.film.hello];
+  const [here, there] = [liveState().hello, state.replay.playback.hello];
   const of = ({ model, device }) => `${model.dtype} on ${device.name}`;
   return of(here) === of(there) ? null : [of(here), of(there)];
 }
 
-function elsewhere() {
+function otherEngineNote() {
   const other = difference();
   return other ? ` Here it is ${other[0]}, in the file ${other[1]}.` : "";
 }
 
-function whyParted() {
+function explainDivergence() {
   const other = difference();
   return other
-    ? `Here it is ${other[0]}, in the file ${other[1]}: they round otherwise.`
-    : "The device and the dtype are the same, so the weights or the program are not.";
+    ? `Here it is ${other[0]}, in the file ${other[1]}: the two round differently.`
+    : "Device and dtype are the same, so the weights or the program differ.";
 }

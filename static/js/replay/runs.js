@@ -1,8 +1,8 @@
-// What no field of a replay file can say alone: that runs are told in order, and fit their model.
+// Checks across the fields of a replay file: events are in order, and sizes are those of the model.
 
-import { BadReplay, integer, oneOf, refuse } from "./replaycheck.js";
+import { BadReplay, integer, oneOf, refuse } from "./checks.js";
 
-/** A turn that has its form, of a conversation with the model of `of` (a hello). */
+/** Check a turn that the schema allows. `of`: the file's hello. */
 export function checkTurn({ answers = [], shown }, of, path) {
   if (answers.length) integer(0, answers.length - 1)(shown, `${path}.shown`);
   answers.forEach(({ segments }, a) =>
@@ -16,7 +16,7 @@ export function checkTurn({ answers = [], shown }, of, path) {
   );
 }
 
-/** The events of a generation, in the order an engine tells them. */
+/** Check that the events of a generation are in an order that an engine sends. */
 function checkRun(events, of, path) {
   let [index, ended] = [0, false];
   const { prompt = [], texts = [] } = events[0].event;
@@ -24,8 +24,8 @@ function checkRun(events, of, path) {
   events.forEach((each, i) => {
     const [at, now] = [`${path}.events[${i}].event`, each.event];
     if ((now.type === "accepted") !== (i === 0))
-      throw new BadReplay(`${path}.events must begin with “accepted”, and have it once.`);
-    if (ended) throw new BadReplay(`${at} comes after “done”, but nothing may.`);
+      throw new BadReplay(`${path}.events must begin with “accepted” and have it only there.`);
+    if (ended) throw new BadReplay(`${at} comes after “done”, which must be last.`);
     ended = now.type === "done";
     if (now.type === "token") {
       if (now.index !== index) refuse(`${at}.index`, `${index}, its number`, now.index);

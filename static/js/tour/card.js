@@ -1,8 +1,8 @@
-// The card of the walk: what it says, where it stands, and its buttons.
+// Card of the tour: text, position and buttons.
 
-import { byId, el, setText, setVars } from "../dom.js";
+import { byId, el, setText, setVars } from "../ui/dom.js";
 import { changed } from "../state.js";
-import { phone } from "../sheets.js";
+import { phone } from "../ui/bottom-sheets.js";
 import { placeOf } from "./place.js";
 import { boxesOf, boxOf, bringIntoView, drawRings } from "./rings.js";
 
@@ -10,23 +10,23 @@ const card = byId("tour");
 const body = byId("tour-body");
 const text = byId("tour-text");
 const steps = byId("tour-steps");
-/** From here on the whole page is in the window. */
+/** From this width the whole page fits into the window. */
 const wide = matchMedia("(min-width: 1360px)");
-/** After its answer came an instrument has drawn and scrolled within this time. */
+/** An instrument has drawn and scrolled within this time after its answer. */
 const SETTLES_MS = 600;
-/** What takes longer than this is said to take time. */
+/** "Computing …" is shown after this time. */
 const BUSY_AFTER_MS = 200;
 
-/** Finds what is spoken about: {marks, keep}, lists of lists of elements. */
+/** Returns the elements to outline and those to keep uncovered: {marks, keep}, lists of lists. */
 let find = () => ({ marks: [], keep: [] });
-/** What was measured last, to leave the page alone while nothing moved. */
+/** The last layout, to redraw only when something moved. */
 let measured = "";
-/** Until then what is spoken about is kept in view; after that scrolling is the person's. */
+/** Until this time the outlined elements are scrolled into view; later, scrolling is the user's. */
 let settled = 0;
 let frame = 0;
 let busyTimer = 0;
 
-/** `total`: steps of the walk. */
+/** `total`: number of steps. */
 export function setUpCard({ total, onBack, onNext, onClose }) {
   steps.replaceChildren(...Array.from({ length: total }, () => el("li")));
   byId("tour-back").addEventListener("click", onBack);
@@ -39,7 +39,7 @@ export function setUpCard({ total, onBack, onNext, onClose }) {
   }).observe(card);
 }
 
-/** Show the card and give it the keyboard. */
+/** Show the card and focus it. */
 export function openCard() {
   card.hidden = false;
   document.body.dataset.tour = "";
@@ -63,8 +63,8 @@ export const cardHas = (node) => card.contains(node);
 export const focusCard = () => card.focus({ preventScroll: true });
 
 /**
- * `at`: number of the step, null before and after; `word`: of the followed token (words.js), or null;
- * `parts`: its sentences, null while they are computed; `next`: what the button says.
+ * `at`: index of the step, null before and after the steps; `word`: the followed token (words.js),
+ * or null; `parts`: the text, null while it is computed; `next`: label of the button.
  */
 export function drawCard({ at, word, title, parts, next = "Next" }) {
   const total = steps.children.length;
@@ -83,7 +83,7 @@ export function drawCard({ at, word, title, parts, next = "Next" }) {
   if (!card.hidden) keepFocus();
 }
 
-/** A button that was pressed last may be gone now; the one to go on with is the next best. */
+/** Move the focus to the next button if the focused one is gone. */
 function keepFocus() {
   const { activeElement: own } = document;
   const gone = own === document.body || own?.disabled || own?.hidden;
@@ -103,10 +103,12 @@ function drawText(parts) {
   text.replaceChildren(...parts.map(nodeOf));
 }
 
-const nodeOf = ({ kind, text: words }) =>
-  kind === "figure" ? el("b", "", words) : kind === "word" ? el("span", "tour-quote", words) : words;
+function nodeOf({ kind, text: words }) {
+  if (kind === "figure") return el("b", "", words);
+  return kind === "word" ? el("span", "tour-quote", words) : words;
+}
 
-/** `finder` says what the card speaks about from now on. */
+/** Set the finder of the elements the card is about. */
 export function point(finder) {
   find = finder;
   measured = "";
@@ -115,7 +117,7 @@ export function point(finder) {
 
 // ---- its place -------------------------------------------------------------------------------
 
-/** Instruments draw when their answers come and say so to nobody: every frame is looked at. */
+/** Place the card in every frame: instruments draw without notice when their answers arrive. */
 function follow() {
   frame = requestAnimationFrame(follow);
   const { marks, keep } = find();
@@ -130,20 +132,21 @@ function follow() {
   place(boxes, stay);
 }
 
-/** Where the card stands unless it would cover something: over the part that no step speaks about. */
+/** Preferred place of the card: over the Next token panel, the subject of no step, if it fits. */
 function homeOf({ bottom }) {
   const box = boxOf(byId("cands").closest(".next"));
   return wide.matches && box.bottom <= bottom ? box : null;
 }
 
-/** On a phone the card stands where the tabs were (tour.css), and the page above it. */
+/** Place the card beside the marks. On a phone it replaces the tabs (tour.css). */
 function place(marks, keep) {
   if (phone.matches) {
     card.style.removeProperty("left");
     card.style.removeProperty("top");
     return;
   }
-  const room = { left: 0, top: 0, right: document.documentElement.clientWidth, bottom: innerHeight };
+  const { clientWidth } = document.documentElement;
+  const room = { left: 0, top: 0, right: clientWidth, bottom: innerHeight };
   const size = [card.offsetWidth, card.offsetHeight];
   const { left, top } = placeOf({ room, size, marks, keep, home: homeOf(room) });
   Object.assign(card.style, { left: `${left}px`, top: `${top}px` });

@@ -1,13 +1,13 @@
-// Which token, head and layer of a run the walk speaks about: chosen by what was measured.
+// Choice of the token, head and layer that the tour shows, by measured values.
 
-import { nameOf } from "../look/attentionscores.js";
+import { nameOf } from "../look/attention/scores.js";
 
-/** A distribution wider than this many bits is not more interesting: anything could have come. */
-const MOST_BITS = 2.6;
-/** A token that had less than this share was drawn from the tail, which the walk is not about. */
-const LEAST_SHARE = 0.05;
-/** Before this one there is little to look back at. */
-const LEAST_INDEX = 3;
+/** Entropy above this many bits makes a token no more interesting. */
+const MAX_BITS = 2.6;
+/** Tokens with a lower probability were drawn from the tail, which is not the tour's subject. */
+const MIN_SHARE = 0.05;
+/** Earlier tokens have little context to attend to. */
+const MIN_INDEX = 3;
 const LONG_LETTERS = 4;
 
 const WORD = /^\s?(\p{L}+)$/u;
@@ -15,9 +15,10 @@ const ENDS_IN_LETTER = /\p{L}$/u;
 const STARTS_IN_LETTER = /^\p{L}/u;
 
 /**
- * Number of the written token to follow: a whole, rare, long word that had rivals, and was a likely one
- * itself, or better the likeliest, so that the layers can be seen to come to it. `tokens`: `token` events of one generation; the first is never chosen, because
- * no written token stands before it. null when there are fewer than two.
+ * Return the number of the generated token to follow: a whole, rare, long word with close rivals,
+ * preferably the most likely candidate, so that its rise over the layers can be seen. `tokens`:
+ * `token` events of one run; the first is never chosen, because no generated token precedes it.
+ * null when there are fewer than two.
  */
 export function chooseToken(tokens) {
   const uses = new Map();
@@ -34,16 +35,16 @@ function worth(tokens, index) {
   const token = tokens[index];
   const own = token.candidates.find(({ id }) => id === token.id)?.before ?? 0;
   return (
-    (0.1 + Math.min(MOST_BITS, bitsOf(token.candidates))) *
+    (0.1 + Math.min(MAX_BITS, bitsOf(token.candidates))) *
     wordliness(tokens, index) *
-    (own >= LEAST_SHARE ? 1 : 0.2) *
+    (own >= MIN_SHARE ? 1 : 0.2) *
     (token.candidates[0]?.id === token.id ? 1 : 0.35) *
     (token.stats ? 1 : 0.2) *
-    (index >= LEAST_INDEX ? 1 : 0.5)
+    (index >= MIN_INDEX ? 1 : 0.5)
   );
 }
 
-/** Entropy of the most likely tokens, in bits, as if they were all. */
+/** Entropy of the listed candidates in bits, renormalised. */
 function bitsOf(candidates) {
   const all = candidates.reduce((sum, { before }) => sum + before, 0);
   return candidates.reduce((bits, { before }) => {
@@ -52,7 +53,7 @@ function bitsOf(candidates) {
   }, 0);
 }
 
-/** 1: a whole word of some length; less for a short one, for a part of a word, for anything else. */
+/** 1 for a whole word of some length; less for a short one, a part of a word, or anything else. */
 function wordliness(tokens, index) {
   const [, word] = WORD.exec(tokens[index].text) ?? [];
   if (!word) return 0.05;
@@ -63,10 +64,9 @@ function wordliness(tokens, index) {
 }
 
 /**
- * The largest weight of all heads on an earlier token that is not the first (where attention goes
- * that is not needed) nor the one just before (which many heads look at whatever it is); on any
- * token where there is no other. `weights` {shape: [n_layers, n_heads, n], values}.
- * Returns {layer, head, at, weight}.
+ * Return the largest attention weight of all heads, {layer, head, at, weight}. Skips the first
+ * token (attention sink) and the previous one (previous-token heads), if others exist. `weights`:
+ * {shape: [n_layers, n_heads, n], values}.
  */
 export function hardestLook({ shape: [nLayers, nHeads, n], values }) {
   const from = n > 3 ? 1 : 0;
@@ -79,18 +79,19 @@ export function hardestLook({ shape: [nLayers, nHeads, n], values }) {
   return best;
 }
 
-/** The habits the walk tells of; a sink only where no head has another one. */
+/** Head types the tour shows; a sink only if there is no other. */
 const HABITS = [["copy", "previous"], ["first"]];
 
 /**
- * The head that keeps most to one place: {place, layer, head, score, named}. `scores` as `meanScores`
- * of attentionscores.js gives them. `named`: it does so clearly enough to be named after it; if none
- * does, the nearest to it. null when there are no places at all.
+ * Return the head with the clearest pattern: {place, layer, head, score, named}, or null without
+ * any scores. `scores` as returned by `meanScores` of look/attention/scores.js. `named`: the
+ * pattern is clear enough to name the head after it; otherwise the closest head is returned.
  */
 export function habitOf(scores, nLayers, nHeads) {
   const all = Array.from({ length: nLayers * nHeads }, (_, i) => i);
   for (const places of HABITS) {
-    const named = all.map((i) => ({ i, ...nameOf(scores, i) })).filter(({ place }) => places.includes(place));
+    const heads = all.map((i) => ({ i, ...nameOf(scores, i) }));
+    const named = heads.filter(({ place }) => places.includes(place));
     if (named.length) return habit(strongest(named), nHeads, true);
   }
   const some = HABITS.flat().filter((place) => scores[place]);
@@ -108,7 +109,7 @@ const habit = ({ i, place, score }, nHeads, named) => ({
   named,
 });
 
-/** The layer whose MLP added most, beside the stream that it left: {layer, ratio}. */
+/** The layer with the largest MLP update relative to the residual stream: {layer, ratio}. */
 export function largestMlp(layers) {
   return layers.reduce(
     (best, { mlp, residual }, layer) =>

@@ -1,16 +1,16 @@
 // Steps 8 and 9: scores become chances, and one token is drawn.
 
-import { count } from "../format.js";
-import { SLIDERS, writeNumber } from "../params.js";
-import { plain, say, sentences, share, wordOf } from "./words.js";
+import { count } from "../ui/format.js";
+import { BEFORE_FILTERS, DRAW } from "../look/filters/flow.js";
+import { FILTERS, SETTING_BY_NAME, writeNumber } from "../panels/sampling-settings.js";
+import { plain, sentence, sentences, share, wordOf } from "./words.js";
 
-/** Columns of the filters instrument (look/filtersfigures.js). */
+/** Columns of the filters instrument (look/filters/figures.js). */
 const LOGITS = 0;
-const TEMPERATURE = 2;
-const FILTERS = 3;
-const DRAW = 6;
+const TEMPERATURE = BEFORE_FILTERS;
+const FIRST_FILTER = BEFORE_FILTERS + 1;
 
-/** What the engine answered about one token: its shares by stage. */
+/** Shares of one token by stage, of the engine's answer. */
 function rowOf({ arrays }, id) {
   const at = [...arrays.ids.values].indexOf(id);
   const value = (name) => arrays[name].values[at];
@@ -18,7 +18,7 @@ function rowOf({ arrays }, id) {
   return Object.fromEntries(names.map((name) => [name, value(name)]));
 }
 
-/** The likeliest token beside this one: {text, raw}, or null. */
+/** The most likely other token: {text, raw}, or null. */
 function rivalOf({ arrays, info }, id) {
   const ids = [...arrays.ids.values];
   const at = ids.findIndex((other) => other !== id);
@@ -26,11 +26,9 @@ function rivalOf({ arrays, info }, id) {
   return { text: info.pieces?.[ids[at]] ?? "", raw: arrays.raw.values[at] };
 }
 
-const stage = ({ info }, name) => info.stages.find((one) => one.name === name);
-const setting = (name, settings) =>
-  writeNumber(settings[name], SLIDERS.find((slider) => slider.name === name));
+const setting = (name, settings) => writeNumber(settings[name], SETTING_BY_NAME[name]);
 
-/** Columns `from` … `to` of the instrument: their heads, and their cells in the last row. */
+/** Heads of the columns `from` to `to` of the instrument, and their cells in the last row. */
 function columns(from, to) {
   const rows = document.querySelectorAll(".wf-heads, .wf-row:last-child");
   return [...rows].flatMap(({ children }) => [...children].slice(from + 1, to + 2));
@@ -41,16 +39,20 @@ export const chances = {
   open: "filters",
   find: (walk) => walk.stages(),
 
-  say({ token, word: name, hello, settings }, answer) {
+  text({ token, word: name, hello, settings }, answer) {
     const { raw, penalised, tempered } = rowOf(answer, token.id);
     const rival = rivalOf(answer, token.id);
-    const against = rival ? say`, ${wordOf(rival.text)} ${share(rival.raw)}` : [];
+    const penalty = setting("repetition_penalty", settings);
+    const against = rival ? sentence`, ${wordOf(rival.text)} ${share(rival.raw)}` : [];
     return sentences(
-      say`After the last layer every one of the ${count(hello.model.vocab_size)} tokens gets a score, its logit; softmax makes shares of them that sum to 100\u00a0%.`,
-      say`${name} gets ${share(raw)}${against}.`,
+      [
+        ...sentence`After the last layer every one of the ${count(hello.model.vocab_size)} tokens `,
+        ...sentence`gets a score, its logit; softmax makes shares of them that sum to 100\u00a0%.`,
+      ],
+      sentence`${name} gets ${share(raw)}${against}.`,
       penalised === raw
         ? null
-        : say`The repetition penalty of ${setting("repetition_penalty", settings)} makes that ${share(penalised)}.`,
+        : sentence`The repetition penalty of ${penalty} makes that ${share(penalised)}.`,
       warmth(settings, tempered),
     );
   },
@@ -60,22 +62,21 @@ export const chances = {
 
 function warmth(settings, tempered) {
   const { temperature } = settings;
-  if (temperature === 0) return say`Temperature ${0} takes the largest share, and nothing is left to chance.`;
+  if (temperature === 0)
+    return sentence`Temperature ${0} takes the largest share, and nothing is left to chance.`;
   const value = setting("temperature", settings);
-  if (temperature === 1) return say`Temperature ${value} leaves the shares as they are.`;
-  return temperature < 1
-    ? say`Temperature ${value} favours what is likely already, and makes it ${share(tempered)}.`
-    : say`Temperature ${value} gives the unlikely more, and makes it ${share(tempered)}.`;
+  if (temperature === 1) return sentence`Temperature ${value} leaves the shares as they are.`;
+  const effect = temperature < 1 ? "favours what is likely already" : "gives the unlikely more";
+  return sentence`Temperature ${value} ${plain(effect)}, and makes it ${share(tempered)}.`;
 }
 
 /** The filters that were on, as "top-k 40 and min-p 0.05". */
 function filtersOn(settings) {
-  const on = SLIDERS.filter(
-    ({ name, off }) => ["top_k", "top_p", "min_p"].includes(name) && settings[name] !== off,
-  );
-  return on.flatMap(({ name, label }, i) => [
-    ...say`${plain(i === 0 ? "" : i === on.length - 1 ? " and " : ", ")}${plain(label)} ${setting(name, settings)}`,
-  ]);
+  const on = FILTERS.filter(({ name, neutral }) => settings[name] !== neutral);
+  return on.flatMap(({ name, label }, i) => {
+    const joint = i === 0 ? "" : i === on.length - 1 ? " and " : ", ";
+    return sentence`${plain(joint)}${plain(label)} ${setting(name, settings)}`;
+  });
 }
 
 export const draw = {
@@ -83,25 +84,43 @@ export const draw = {
   open: "filters",
   find: (walk) => walk.stages(),
 
-  say({ token, word: name, hello, settings }, answer) {
+  text({ token, word: name, hello, settings }, answer) {
     const all = count(hello.model.vocab_size);
     const { draw: number, greedy, chosen } = answer.info;
     if (greedy)
-      return say`With temperature 0 nothing is drawn: of ${all} tokens the likeliest is taken, ${name}. The filters have nothing to do.`;
-    const { n_kept: n } = stage(answer, "min_p");
+      return sentences(
+        [
+          ...sentence`With temperature 0 nothing is drawn: `,
+          ...sentence`of ${all} tokens the likeliest is taken, ${name}.`,
+        ],
+        sentence`The filters have nothing to do.`,
+      );
+    const { n_kept: n } = answer.info.stages.at(-1);
     const on = filtersOn(settings);
     const left = on.length
-      ? say`Filters take away what is too unlikely: with ${on}, ${count(n)} of ${all} tokens are left.`
-      : say`No filter is on, so all ${all} tokens may come.`;
+      ? [
+          ...sentence`Filters take away what is too unlikely: `,
+          ...sentence`with ${on}, ${count(n)} of ${all} tokens are left.`,
+        ]
+      : sentence`No filter is on, so all ${all} tokens may come.`;
     if (chosen !== token.id)
-      return sentences(left, say`Asked again, the engine draws another token than the run did, so the draw cannot be told.`);
+      return sentences(left, [
+        ...sentence`Asked again, the engine draws another token than the run did, `,
+        ...sentence`so the draw cannot be told.`,
+      ]);
     const { low, high } = rowOf(answer, token.id);
     return sentences(
       left,
-      say`Their shares are laid end to end from 0 to 1, and one random number says where: ${number.toFixed(3)}.`,
-      say`It fell between ${low.toFixed(3)} and ${high.toFixed(3)}, and that stretch belongs to ${name}.`,
+      [
+        ...sentence`Their shares are laid end to end from 0 to 1, `,
+        ...sentence`and one random number says where: ${number.toFixed(3)}.`,
+      ],
+      [
+        ...sentence`It fell between ${low.toFixed(3)} and ${high.toFixed(3)}, `,
+        ...sentence`and that stretch belongs to ${name}.`,
+      ],
     );
   },
 
-  marks: () => [columns(FILTERS, DRAW)],
+  marks: () => [columns(FIRST_FILTER, DRAW)],
 };

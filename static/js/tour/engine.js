@@ -1,31 +1,35 @@
-// Steps 10 to 12: what was kept, what it cost, and what can be done now.
+// Steps 10 to 12: KV cache, cost, and what to try next.
 
-import { byId } from "../dom.js";
-import { bytes, count, duration, figure, plural } from "../format.js";
-import { showCacheView } from "../look/cache.js";
-import { shapeOf } from "../look/kvsize.js";
-import { amount } from "../look/plandetail.js";
+import { byId } from "../ui/dom.js";
+import { bytes, count, duration, figure, plural } from "../ui/format.js";
+import { showCacheView } from "../look/cache/cache.js";
+import { kvShape } from "../look/cache/kv-size.js";
+import { amount } from "../look/plan/detail.js";
 import { notAnswered } from "./missing.js";
-import { plain, say, sentences, share } from "./words.js";
+import { plain, sentence, sentences, share } from "./words.js";
 
-export const kept = {
-  title: "What is not computed twice",
+export const cacheStep = {
+  title: "The KV cache",
   open: "cache",
   at: ({ index }) => ({ index: index - 1, row: null }),
 
-  /** Its chart is that of one run. */
+  /** Show the chart of this run. */
   enter: () => showCacheView("run"),
 
-  say({ hello, row, before, word, segment }) {
-    const { perToken } = shapeOf(hello);
+  text({ hello, row, before, word, segment }) {
+    const { perToken } = kvShape(hello);
     const { promptReused: reused } = segment;
     const total = segment.prompt.length;
     const tokens = row + 1;
     return sentences(
-      say`So that nothing is read twice, every layer keeps a key and a value of each token: the KV cache, ${bytes(perToken)} a token.`,
-      say`When ${word} was chosen it held ${plural(tokens, "token")}, ${bytes(tokens * perToken)}. Only ${before} went through the layers; the ${count(row)} before it were not computed again.`,
+      sentence`Each layer stores a key and a value for every token, so that none is computed twice:
+        the KV cache, ${bytes(perToken)} per token.`,
+      sentence`When ${word} was chosen it held ${plural(tokens, "token")},
+        ${bytes(tokens * perToken)}. Only ${before} went through the layers; the ${count(row)}
+        tokens before it were not recomputed.`,
       reused
-        ? say`Of the prompt’s ${plural(total, "token")}, ${count(reused)} had been found there from an earlier run.`
+        ? sentence`Of the prompt’s ${plural(total, "token")}, ${count(reused)} were already there
+          from an earlier run.`
         : null,
     );
   },
@@ -34,9 +38,9 @@ export const kept = {
 };
 
 /**
- * What a step moves and computes, under the roof of its device (Williams et al. 2009): operations a
- * byte, its `own` and those at the `ridge` of the roof; whether `memory` limits it; and the `floor`,
- * the milliseconds that the limit leaves it at least.
+ * Return a step's place on the device's roofline (Williams et al. 2009): operations per byte of the
+ * step (`own`) and at the `ridge`; whether `memory` is the limit; and `floor`, the minimum time in
+ * ms.
  */
 export function boundOf({ n_bytes: moved, flops }, { bytes_per_s: fast, flops_per_s: most }) {
   const own = flops / moved;
@@ -44,8 +48,8 @@ export function boundOf({ n_bytes: moved, flops }, { bytes_per_s: fast, flops_pe
   return { own, ridge, memory: own < ridge, floor: 1000 * Math.max(moved / fast, flops / most) };
 }
 
-export const cost = {
-  title: "What that one token cost",
+export const costStep = {
+  title: "The cost of one token",
   open: "timeline",
 
   async find(walk) {
@@ -59,20 +63,20 @@ export const cost = {
     }
   },
 
-  say({ word, token }, { plan, peaks, error }) {
+  text({ word, token }, { plan, peaks, error }) {
     const { gpu, interval } = token.times;
     const time =
       gpu === null
-        ? say`${duration(interval)} from the token before to ${word} (this device has no clock of its own).`
-        : say`${duration(gpu)} on the device.`;
+        ? sentence`${duration(interval)} (since the previous token; this device has no timestamps).`
+        : sentence`${duration(gpu)} on the device.`;
     if (!plan)
       return sentences(
-        say`${word} took ${time}`,
-        say`PyTorch runs this model, so there is no list of what the device did.`,
+        sentence`${word} took ${time}`,
+        sentence`PyTorch runs this model, so there is no list of dispatches.`,
       );
     return sentences(
-      say`For ${word} the device ran ${count(plan.dispatches.length)} dispatches, shader after shader: ${time}`,
-      say`They move at least ${bytes(plan.n_bytes)} and do ${amount(plan.flops)} operations.`,
+      sentence`For ${word} the device ran ${count(plan.dispatches.length)} dispatches in ${time}`,
+      sentence`They move at least ${bytes(plan.n_bytes)} and do ${amount(plan.flops)} operations.`,
       peaks ? pace(plan, peaks, gpu) : notAnswered(error),
     );
   },
@@ -81,31 +85,34 @@ export const cost = {
 };
 
 function pace(plan, peaks, gpu) {
-  if (!peaks.flops_per_s) return say`What the device could do at most is not known: it is no GPU.`;
+  if (!peaks.flops_per_s) return sentence`The limits of this device are unknown: it is not a GPU.`;
   const { own, ridge, memory, floor } = boundOf(plan, peaks);
   const limit = plain(memory ? "memory" : "arithmetic");
-  const beside = say`At ${figure(own)} operations a byte ${limit} is the limit; that changes at ${figure(ridge)}.`;
+  const beside = sentence`At ${figure(own)} operations per byte, ${limit} is the limit; the two
+    balance at ${figure(ridge)}.`;
   if (gpu === null) return beside;
-  return sentences(beside, say`This step came to ${share(floor / gpu)} of the limit.`);
+  return sentences(beside, sentence`This step reached ${share(floor / gpu)} of the limit.`);
 }
 
-export const yours = {
-  title: "Now you",
+export const tryStep = {
+  title: "Your turn",
   open: null,
   sheet: "sampling",
 
-  say({ segment, answer, word }) {
+  text({ segment, answer, word }) {
     const seed = segment.request?.params.seed ?? segment.params.seed;
     return sentences(
-      say`All of this was measured on your run of ${plural(answer.tokens.length, "token")}. With the same settings and seed ${seed} it is written again, word for word.`,
-      say`So change one thing: take another candidate for ${word} under Next token, and the text goes on from there; or move a slider while the model writes.`,
-      say`A replay keeps the run as it is now, to be looked at without an engine.`,
+      sentence`All of this was measured on your run of ${plural(answer.tokens.length, "token")}.
+        With the same settings and seed ${seed} the model generates the same text again.`,
+      sentence`Now change one thing: pick another candidate for ${word} under Next token and the
+        text continues from there, or move a slider during generation.`,
+      sentence`A replay saves this run, to be opened later without an engine.`,
     );
   },
 
   marks: () => [
     [byId("presets"), byId("sliders")],
-    [byId("cands"), byId("instead")],
+    [byId("cands"), byId("replace-token")],
     [byId("replay-open")],
   ],
 };

@@ -1,7 +1,7 @@
-// Where the guided walk begins. What it says and does is fetched when it is first asked for.
+// Entry of the guided tour, whose code is loaded on first use.
 
-import { fetchCode, Unfetched } from "./fetchcode.js";
-import { changed, state } from "./state.js";
+import { fetchCode, Unfetched } from "../ui/fetch-code.js";
+import { changed, state } from "../state.js";
 
 export function setUpTour() {
   for (const button of document.querySelectorAll("[data-tour-start]"))
@@ -11,10 +11,10 @@ export function setUpTour() {
     });
 }
 
-/** Begin the walk, or put the keyboard where it is; by key as well. */
+/** Start the tour, or focus it if it is running. */
 export async function startTour() {
   try {
-    (await fetchCode(() => import("./tour/guide.js"))).startTour();
+    (await fetchCode(() => import("./guide.js"))).startTour();
   } catch (error) {
     state.problem = { code: "walk", message: error.message };
     changed("turns");

@@ -1,44 +1,45 @@
-// The guided walk: one token of the run on the page, followed in twelve steps from text to text.
+// Guided tour: follows one token of the run on the page in twelve steps, from text to text.
 //
-// It sets up the page as a person could (stage.js), asks the engine as the instruments do (walk.js),
-// and says what came of it on this run (steps.js). When it ends the page is as it was.
+// It sets up the page as a user could (stage.js), queries the engine as the instruments do
+// (walk.js), and describes the results (steps.js). At the end the page is restored.
 
-import { Missing } from "../look/context.js";
-import { whenPrepared } from "../look.js";
+import { Missing } from "../look/shared/context.js";
+import { whenPrepared } from "../look/frame.js";
 import { on, ready } from "../state.js";
 import { askForRun, beginning } from "./begin.js";
 import { cardHas, closeCard, drawCard, focusCard, openCard, point, setUpCard } from "./card.js";
 import { notAnswered } from "./missing.js";
 import { Stage } from "./stage.js";
 import { STEPS } from "./steps.js";
-import { plain, say } from "./words.js";
+import { plain, sentence } from "./words.js";
 
 /**
- * The walk under way, or null:
- *   opener  what had the keyboard
- *   asked   it sent a prompt of its own
- *   walk    what is followed (walk.js); null before it begins and after it stopped
- *   at      number of the step
- *   lost    the step's answer did not come because the line or the engine was away
+ * The running tour, or null:
+ *   opener  the element focused before
+ *   asked   it has sent its own prompt
+ *   walk    the followed token (walk.js); null before the start and after the end
+ *   at      index of the step
+ *   lost    the step failed because the connection or the engine was lost
  */
 let tour = null;
-/** Counts steps shown, so that an answer that comes late is dropped. */
+/** Counts the steps shown, so that late answers are dropped. */
 let turn = 0;
 
 setUpCard({ total: STEPS.length, onBack: back, onNext: next, onClose: endTour });
 addEventListener("keydown", onKey, true);
-on("hello line turns tokens", attend);
+on("hello connection turns tokens", attend);
 
 export function startTour() {
   if (tour) return focusCard();
-  tour = { opener: document.activeElement, asked: false, walk: null, at: null, lost: false, over: false };
+  const opener = document.activeElement;
+  tour = { opener, asked: false, walk: null, at: null, lost: false, over: false };
   tour.stage = new Stage();
   point(() => ({ marks: [], keep: around(null) }));
   proceed();
   return openCard();
 }
 
-/** Close the card and put the page back. */
+/** Close the card and restore the page. */
 function endTour() {
   const { opener, stage, walk } = tour;
   const within = cardHas(document.activeElement) || document.activeElement === document.body;
@@ -46,12 +47,14 @@ function endTour() {
   turn += 1;
   stage.end(walk?.shown ?? true);
   closeCard();
-  if (within) (opener?.checkVisibility?.() ? opener : document.getElementById("turns")).focus({ preventScroll: true });
+  if (!within) return;
+  const target = opener?.checkVisibility?.() ? opener : document.getElementById("turns");
+  target.focus({ preventScroll: true });
 }
 
 // ---- before the first step -------------------------------------------------------------------
 
-/** Begin when there is something to walk through. */
+/** Start as soon as there is a run to show. */
 function proceed() {
   const { walk, wait, stop, ask } = beginning(tour.asked);
   if (walk) {
@@ -61,14 +64,14 @@ function proceed() {
   if (stop) return halt(stop);
   if (!ask) return waiting(wait);
   tour.asked = true;
-  return askForRun() ? waiting("The model reads the prompt.") : proceed();
+  return askForRun() ? waiting("Processing the prompt.") : proceed();
 }
 
 function waiting(text) {
   drawCard({ at: null, word: null, title: "One moment", parts: [plain(text)], next: "" });
 }
 
-/** Nothing more can be shown: say why, and leave the rest to the person. */
+/** End the tour with a reason. */
 function halt(text) {
   tour.over = true;
   turn += 1;
@@ -76,17 +79,17 @@ function halt(text) {
   drawCard({
     at: null,
     word: null,
-    title: "The walk stops here",
+    title: "The tour ends here",
     parts: [plain(text)],
     next: "Close",
   });
 }
 
-/** Something changed on the page: it may let the walk begin, go on, or end it. */
+/** React to changes of the page: the tour may start, resume or end. */
 function attend() {
   if (!tour || tour.over) return;
   if (!tour.walk) proceed();
-  else if (!tour.walk.shown) halt("The run that it followed is not shown any more.");
+  else if (!tour.walk.shown) halt("The run it followed is no longer on the page.");
   else if (tour.lost && ready()) show(tour.at);
 }
 
@@ -98,7 +101,7 @@ function next() {
   else if (tour.walk) show(tour.at + 1);
 }
 
-/** By an arrow, which ends nothing: one press too many is no decision. */
+/** Go on by arrow key, which never closes the tour: one press too many should not. */
 function onward() {
   if (tour.at !== STEPS.length - 1 && !tour.over) next();
 }
@@ -112,7 +115,8 @@ async function show(at) {
   const step = STEPS[at];
   const mine = (turn += 1);
   Object.assign(tour, { at, lost: false });
-  const card = { at, word: walk.word, title: step.title, next: at === STEPS.length - 1 ? "Done" : "Next" };
+  const last = at === STEPS.length - 1;
+  const card = { at, word: walk.word, title: step.title, next: last ? "Done" : "Next" };
   stage.show(step);
   stage.look({ index: walk.index, row: null });
   drawCard({ ...card, parts: null });
@@ -124,22 +128,24 @@ async function show(at) {
     if (mine !== turn) return;
     stage.look(step.at?.(walk, found) ?? { index: walk.index, row: null });
     stage.entered(step.enter?.(walk, found));
-    drawCard({ ...card, parts: step.say(walk, found) });
+    drawCard({ ...card, parts: step.text(walk, found) });
     point(() => ({ marks: step.marks(walk, found), keep: around(step.open) }));
   } catch (error) {
     if (mine === turn) failed(error, card);
   }
 }
 
-/** What had better stay visible beside what is ringed. */
+/** Panels the card should not cover. */
 const around = (open) =>
-  [".top", ...(open ? ["#look"] : [".talk", ".layers"])].map((part) => [document.querySelector(part)]);
+  [".top", ...(open ? ["#look"] : [".talk", ".layers"])].map((part) => [
+    document.querySelector(part),
+  ]);
 
-/** `error`: what the server answered, a Missing, or a mistake of the page. */
+/** `error`: the server's error, a Missing, or a fault of the page. */
 function failed(error, card) {
   tour.lost = error.code === "lost" || !ready();
   const parts = tour.lost
-    ? say`The model cannot be reached now. This goes on by itself when it can.`
+    ? sentence`The model cannot be reached. The tour continues automatically once it can.`
     : notAnswered(error);
   drawCard({ ...card, parts });
   if (error instanceof Error && !(error instanceof Missing)) reportError(error);

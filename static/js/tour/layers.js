@@ -1,19 +1,19 @@
-// Steps 3 to 7: what the layers do with the vector.
+// Steps 3 to 7: the residual stream, attention, the MLP and the logit lens.
 
-import { byId } from "../dom.js";
-import { count, figure, ordinal, plural } from "../format.js";
-import { lookAtHead } from "../look/attention.js";
-import { placesOf } from "../look/attentionscores.js";
-import { whenTop } from "../look/lensreading.js";
+import { byId } from "../ui/dom.js";
+import { count, figure, ordinal, plural } from "../ui/format.js";
+import { selectHead } from "../look/attention/attention.js";
+import { placesOf } from "../look/attention/scores.js";
+import { whenTop } from "../look/lens/reading.js";
 import { habitOf, hardestLook, largestMlp } from "./choose.js";
 import { notMeasured } from "./missing.js";
-import { plain, say, sentences, share, wordOf } from "./words.js";
+import { plain, sentence, sentences, share, wordOf } from "./words.js";
 
 const cell = (layer, column) =>
   byId("lrows").querySelector(`tr[data-layer="${layer}"] td:nth-child(${column})`);
 const some = (...nodes) => nodes.filter(Boolean);
 
-/** A word of the attention instrument, with its number under it, which may be wider. */
+/** A token of the attention instrument and its number below, which may be wider. */
 function wordAt(position) {
   const word = document.querySelector(`.aw[data-at="${position}"]`);
   const number = word?.querySelector("small");
@@ -23,28 +23,30 @@ function wordAt(position) {
   return [word, digits];
 }
 
-export const grows = {
-  title: "Every layer adds to it",
+export const residualStep = {
+  title: "Every layer adds to the vector",
   open: null,
   sheet: "layers",
   metric: "norm",
 
-  say({ hello, stats, token }) {
+  text({ hello, stats, token }) {
     const n = hello.model.n_layers;
-    const start = say`The vector now passes ${plural(n, "layer")}, one after the other. A layer replaces nothing: it adds to what comes in, so this path is called the residual stream.`;
-    if (!stats) return sentences(start, notMeasured("How much it grew", token));
+    const start = sentence`The vector now passes ${plural(n, "layer")}, one after the other. A
+      layer does not replace it but adds to it: this running sum is the residual stream.`;
+    if (!stats) return sentences(start, notMeasured("Its growth", token));
     const { embedding, layers } = stats;
     const end = layers.at(-1).residual;
     return sentences(
       start,
-      say`Here it went in ${figure(embedding)} long and came out ${figure(end)} long, ${figure(end / embedding)} times that.`,
+      sentence`Here its norm grew from ${figure(embedding)} to ${figure(end)}, a factor of
+        ${figure(end / embedding)}.`,
     );
   },
 
   marks: () => [[...document.querySelectorAll("#lrows td:nth-child(5)")]],
 };
 
-export const looks = {
+export const attentionStep = {
   title: "Attention looks back",
   open: "attention",
 
@@ -56,12 +58,16 @@ export const looks = {
   at: (walk, { layer }) => ({ index: walk.index - 1, row: { layer, part: 0 } }),
   enter: (_walk, { layer, head }) => chooseHead(layer, head),
 
-  say({ hello, texts, row, before }, { layer, head, at, weight }) {
+  text({ hello, texts, row, before }, { layer, head, at, weight }) {
     const { n_layers: nLayers, n_heads: nHeads } = hello.model;
     const back = row - at;
     return sentences(
-      say`Only attention lets a token see the others. Standing on ${before}, each of ${count(nLayers * nHeads)} heads shares its attention out over the ${count(row + 1)} tokens so far.`,
-      say`Leaving out the first and the one just before, head ${head} of layer ${layer} looked hardest: ${share(weight)} of it went to ${wordOf(texts[at])}, ${plural(back, "token")} back.`,
+      sentence`Only attention lets a token see the others. At ${before}, each of
+        ${count(nLayers * nHeads)} heads distributes its attention over the ${count(row + 1)}
+        tokens so far.`,
+      sentence`Not counting the first token and the previous one, the largest weight is in head
+        ${head} of layer ${layer}: ${share(weight)} on ${wordOf(texts[at])},
+        ${plural(back, "token")} back.`,
     );
   },
 
@@ -69,18 +75,19 @@ export const looks = {
 };
 
 function chooseHead(layer, head) {
-  const before = lookAtHead({ layer, head });
-  return () => lookAtHead(before, { layer, head });
+  const before = selectHead({ layer, head });
+  return () => selectHead(before, { layer, head });
 }
 
+/** What the head types attend to. */
 const HABITS = {
-  previous: "the token just before, whatever that is",
-  copy: "what came after earlier copies of the same token, to write it again",
-  first: "the very first token, where attention goes that is not needed",
+  previous: "the previous token, whatever it is (a previous-token head)",
+  copy: "what followed earlier copies of the same token (an induction head)",
+  first: "the first token (an attention sink)",
 };
 
-export const habit = {
-  title: "A head with a habit",
+export const headStep = {
+  title: "A head with one job",
   open: "attention",
 
   async find(walk) {
@@ -89,33 +96,42 @@ export const habit = {
     const found = habitOf(mean, nLayers, nHeads);
     if (!found) return { n };
     const own = here[found.place]?.[found.layer * nHeads + found.head] ?? null;
-    return { ...found, n, own, where: placesOf(walk.ids.slice(0, walk.row + 1), walk.row)[found.place] };
+    const where = placesOf(walk.ids.slice(0, walk.row + 1), walk.row)[found.place];
+    return { ...found, n, own, where };
   },
 
-  at: (walk, { layer }) => ({ index: walk.index - 1, row: layer === undefined ? null : { layer, part: 0 } }),
-  enter: (_walk, { layer, head }) => (layer === undefined ? undefined : chooseHead(layer, head)),
+  at: (walk, { layer }) => ({
+    index: walk.index - 1,
+    row: layer === undefined ? null : { layer, part: 0 },
+  }),
+  enter: (_walk, { layer, head }) =>
+    layer === undefined ? undefined : chooseHead(layer, head),
 
-  say({ before }, { place, layer, head, score, own, n, named }) {
-    if (place === undefined) return say`The context is too short here to tell the habits of heads apart.`;
+  text({ before }, { place, layer, head, score, own, n, named }) {
+    if (place === undefined) return sentence`The context is too short here to tell heads apart.`;
     const what = plain(HABITS[place]);
     const times = plural(n, "token");
     return sentences(
       named
-        ? say`Training gave some heads one job. Head ${head} of layer ${layer} looks at ${what}.`
-        : say`No head did one thing so clearly here that it could be named after it. Nearest comes head ${head} of layer ${layer}, which looks at ${what}.`,
+        ? sentence`Training gave some heads one job. Head ${head} of layer ${layer} attends to
+          ${what}.`
+        : sentence`No head clearly has one job here. Head ${head} of layer ${layer} comes closest:
+          it attends to ${what}.`,
       own === null
-        ? say`On average over the last ${times} it spent ${share(score)} of its attention there; for ${before} there is no such place.`
-        : say`On average over the last ${times} it spent ${share(score)} of its attention there; standing on ${before}, ${share(own)}.`,
+        ? sentence`On average over the last ${times}, ${share(score)} of its attention went there;
+          at ${before} there is no such token.`
+        : sentence`On average over the last ${times}, ${share(score)} of its attention went there;
+          at ${before}, ${share(own)}.`,
     );
   },
 
-  /** The words it looks at here; where there is none, what the instrument says of the head. */
+  /** The tokens it attends to; without any, the instrument's summary of the head. */
   marks: (_walk, { where }) =>
-    where ? where.map(wordAt) : [[...document.querySelectorAll(".at-says")]],
+    where ? where.map(wordAt) : [[...document.querySelectorAll(".at-summary")]],
 };
 
-export const mlp = {
-  title: "The MLP works on it alone",
+export const mlpStep = {
+  title: "The MLP sees one token",
   open: null,
   sheet: "layers",
   metric: "update",
@@ -125,46 +141,56 @@ export const mlp = {
     row: stats ? { layer: largestMlp(stats.layers).layer, part: 1 } : null,
   }),
 
-  say({ stats, token }) {
-    const start = say`After attention, each layer has an MLP: a small network that sees this one vector and no other token, and again adds what it finds.`;
-    if (!stats) return sentences(start, notMeasured("How much it added", token));
+  text({ stats, token }) {
+    const start = sentence`After attention, each layer has an MLP: a small network that sees only
+      this one vector, no other token, and adds its result.`;
+    if (!stats) return sentences(start, notMeasured("Its update", token));
     const { layer, ratio } = largestMlp(stats.layers);
     return sentences(
       start,
-      say`Layer ${layer} took the largest step: what its MLP added is ${ratio.toFixed(2)} times as long as the stream it left behind.`,
+      sentence`The largest update is in layer ${layer}: its MLP added ${ratio.toFixed(2)} times the
+        norm of the residual stream.`,
     );
   },
 
   marks: ({ stats }) => [stats ? some(cell(largestMlp(stats.layers).layer, 3)) : []],
 };
 
-/** The stage at which the answer shows: from where on it is the top guess, else where it came nearest. */
+/**
+ * Stage to show: the one from which on the token is the top prediction, else that of its best rank.
+ */
 function stageOf(ranks) {
   const { first, settled } = whenTop(ranks);
   return settled ?? first ?? ranks.indexOf(Math.min(...ranks));
 }
 
-const from = (stage) => (stage ? say`from layer ${stage - 1} on` : say`from the embedding on`);
-const after = (stage) => (stage ? say`after layer ${stage - 1}` : say`at the embedding`);
+const from = (stage) =>
+  stage ? sentence`from layer ${stage - 1} on` : sentence`from the embedding on`;
+const after = (stage) =>
+  stage ? sentence`after layer ${stage - 1}` : sentence`at the embedding`;
 
-/** What the lens saw of the word. */
+/** Describe the token's rank over the layers. */
 function reading(word, { ranks, stage, shares }) {
   const { first, settled } = whenTop(ranks);
-  const here = say`with ${share(shares[stage])}`;
-  const end = say`with ${share(shares.at(-1))}`;
+  const here = share(shares[stage]);
+  const end = share(shares.at(-1));
   if (settled !== null)
     return stage === ranks.length - 1
-      ? say`Only after layer ${stage - 1}, the last, is ${word} its first guess, ${end}.`
-      : say`${word} is its first guess ${from(stage)}: there ${here}, at the end ${end}.`;
-  const last = say`${ordinal(ranks.at(-1))} at the end, ${end}. The draw took it all the same.`;
-  if (first !== null) return say`${word} is its first guess ${after(stage)}, ${here}, but ${last}`;
+      ? sentence`${word} becomes the top prediction only after the last layer, ${stage - 1}, with
+        ${end}.`
+      : sentence`${word} is the top prediction ${from(stage)}: ${here} there, ${end} at the end.`;
+  const last = sentence`${ordinal(ranks.at(-1))} at the end, with ${end}. It was sampled all the
+    same.`;
+  if (first !== null)
+    return sentence`${word} is the top prediction ${after(stage)}, with ${here}, but ${last}`;
   return stage === ranks.length - 1
-    ? say`${word} never is its first guess: it rises to ${last}`
-    : say`${word} never is its first guess: it is ${ordinal(ranks[stage])} ${after(stage)}, and ${last}`;
+    ? sentence`${word} is never the top prediction: it rises to ${last}`
+    : sentence`${word} is never the top prediction: it is ${ordinal(ranks[stage])} ${after(stage)},
+      and ${last}`;
 }
 
-export const appears = {
-  title: "The answer appears",
+export const lensStep = {
+  title: "The prediction appears",
   open: "lens",
 
   async find(walk) {
@@ -176,9 +202,10 @@ export const appears = {
 
   at: ({ index }, { stage }) => ({ index, row: stage ? { layer: stage - 1, part: 0 } : null }),
 
-  say: ({ word }, found) =>
+  text: ({ word }, found) =>
     sentences(
-      say`What if the model had to answer early? The lens reads the stream after every layer as if it were the last.`,
+      sentence`What if the model had to answer early? The logit lens reads the residual stream
+        after every layer as if it were the last.`,
       reading(word, found),
     ),
 

@@ -1,17 +1,17 @@
-// Why a number of the walk cannot be had.
+// Texts for figures of the tour that are missing.
 
-import { plain, say } from "./words.js";
+import { plain, sentence } from "./words.js";
 
-/** "How long it is was not measured: …" of a token without statistics. */
+/** "Its norm was not measured: …", for a token without statistics. */
 export function notMeasured(what, { segment }) {
   const why = segment.capture
-    ? "this page was behind, so the layers’ numbers were dropped"
+    ? "the page was too slow to receive it"
     : "capture was off";
-  return say`${plain(what)} was not measured: ${plain(why)}.`;
+  return sentence`${plain(what)} was not measured: ${plain(why)}.`;
 }
 
-/** A question was refused; `error`: {message}. */
+/** Text for an inspection that failed; `error`: {message}. */
 export const notAnswered = ({ message }) => {
-  const text = String(message);
-  return say`This could not be measured: ${plain(text[0].toLowerCase() + text.slice(1).replace(/\.$/, ""))}.`;
+  const text = String(message).replace(/\.$/, "");
+  return sentence`This could not be measured: ${plain(text[0].toLowerCase() + text.slice(1))}.`;
 };

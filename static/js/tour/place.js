@@ -1,19 +1,20 @@
-// Where the card goes: beside what it speaks about, never on it.
+// Placement of the card: beside the elements it is about, never on them.
 //
 // A box is {left, top, right, bottom} in CSS pixels of the window.
 
 const GAP = 12;
-/** A pixel of distance counts like so many square pixels of what had better stay visible. */
+/** Cost of a pixel of distance; a covered square pixel of a `keep` box costs 1. */
 const FAR = 40;
-/** And a square pixel of what is spoken about like so many of those, or of the gap around it. */
+/** Costs of a covered square pixel of a marked box, and of the gap around it. */
 const COVERED = 1000;
 const TOUCHED = 20;
-/** What it counts to stand at the window's edge. */
+/** Cost of touching the window's edge. */
 const AT_EDGE = 5000;
 
-const area = ({ left, top, right, bottom }) => Math.max(0, right - left) * Math.max(0, bottom - top);
+const area = ({ left, top, right, bottom }) =>
+  Math.max(0, right - left) * Math.max(0, bottom - top);
 
-/** The part of `a` that lies in `b`; without area when they lie apart. */
+/** Intersection of `a` and `b`; has no area if they are apart. */
 export const overlap = (a, b) => ({
   left: Math.max(a.left, b.left),
   top: Math.max(a.top, b.top),
@@ -21,7 +22,7 @@ export const overlap = (a, b) => ({
   bottom: Math.min(a.bottom, b.bottom),
 });
 
-/** The smallest box around all. */
+/** Bounding box of all. */
 export const around = (boxes) => ({
   left: Math.min(...boxes.map(({ left }) => left)),
   top: Math.min(...boxes.map(({ top }) => top)),
@@ -42,7 +43,7 @@ function distance(a, b) {
   return Math.hypot(x, y);
 }
 
-/** Where an edge may lie along one axis: at the window's ends, and before, behind and along each box. */
+/** Candidate positions along one axis: the window's ends, and before, after and along each box. */
 function starts(boxes, size, [low, high], [from, to]) {
   const wanted = boxes.flatMap((box) => [
     box[low] - size - GAP,
@@ -60,9 +61,9 @@ function starts(boxes, size, [low, high], [from, to]) {
 }
 
 /**
- * {left, top} of a card of [width, height] within `room`: off the `marks`, which it speaks about, as
- * little as can be on the boxes to `keep` visible, and then at the top of its `home`, or near the
- * marks where that is null.
+ * Return {left, top} of a card of [width, height] within `room`: off the `marks`, covering as
+ * little as possible of the `keep` boxes, and near the top of `home`, or near the marks if that is
+ * null.
  */
 export function placeOf({ room, size: [width, height], marks, keep, home = null }) {
   const boxes = [...marks, ...keep, ...(home ? [home] : [])];
@@ -79,8 +80,8 @@ export function placeOf({ room, size: [width, height], marks, keep, home = null 
         : Math.min(...marks.map((box) => distance(card, box)), marks.length ? Infinity : 0);
       const inside = overlap(wider(card), room);
       const edge = area(inside) < area(wider(card)) - 1 ? AT_EDGE : 0;
-      const cost =
-        COVERED * covered(marks) + TOUCHED * covered(marks.map(wider)) + covered(keep) + FAR * far + edge;
+      const hidden = COVERED * covered(marks) + TOUCHED * covered(marks.map(wider));
+      const cost = hidden + covered(keep) + FAR * far + edge;
       if (best === null || cost < best.cost) best = { left, top, cost };
     }
   return { left: Math.round(best.left), top: Math.round(best.top) };

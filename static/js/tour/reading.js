@@ -1,15 +1,15 @@
-// Steps 1 and 2: text becomes tokens, and tokens become vectors.
+// Steps 1 and 2: text to tokens, tokens to vectors.
 
-import { count, figure, plural } from "../format.js";
+import { count, figure, plural } from "../ui/format.js";
 import { notMeasured } from "./missing.js";
-import { plain, say, sentences } from "./words.js";
+import { plain, sentence, sentences } from "./words.js";
 
-export const cut = {
+export const tokensStep = {
   title: "Text becomes tokens",
   open: "tokens",
   find: (walk) => walk.cut(),
 
-  /** The instrument shows the composer's draft where there is one; the run read the last request. */
+  /** Show the last request, which the run used, if the instrument shows the composer's draft. */
   enter() {
     const [draft, last] = document.querySelectorAll("[name=look-prompt]");
     if (last.checked || last.disabled) return undefined;
@@ -17,34 +17,38 @@ export const cut = {
     return () => draft.click();
   },
 
-  say({ segment, hello, token, word }, { n_chars: chars, plain: alone, tokens }) {
+  text({ segment, hello, token, word }, { n_chars: chars, plain: alone, tokens }) {
     const own = alone.n_tokens;
     const all = segment.prompt.length;
-    const given = plain(tokens.some(({ role }) => role) ? "What was written" : "The prompt");
+    const source = tokens.some(({ role }) => role) ? "The conversation" : "The prompt";
+    const given = plain(source);
     return sentences(
-      say`A model reads no letters: it reads tokens, pieces of text that have a number.`,
+      sentence`A model does not read letters but tokens: pieces of text, each with a number.`,
       all === own
-        ? say`${given} has ${count(chars)} characters, which are ${plural(all, "token")}.`
-        : say`${given} has ${count(chars)} characters, which are ${plural(own, "token")}; with what the model wants around it, it read ${count(all)}.`,
-      say`We follow one that it wrote then: ${word}, number ${count(token.id)} of the ${count(hello.model.vocab_size)} it knows.`,
+        ? sentence`${given} has ${count(chars)} characters, which are ${plural(all, "token")}.`
+        : sentence`${given} has ${count(chars)} characters, which are ${plural(own, "token")}; with
+          the special tokens around it, ${count(all)}.`,
+      sentence`We follow one generated token: ${word}, number ${count(token.id)} of the
+        ${count(hello.model.vocab_size)} in the vocabulary.`,
     );
   },
 
   marks: () => [[...document.querySelectorAll(".tk-list")]],
 };
 
-export const vector = {
+export const embeddingStep = {
   title: "A token becomes a vector",
   open: "weights",
 
-  say({ hello, before, word, stats, token }) {
+  text({ hello, before, word, stats, token }) {
     const { hidden_size: width, vocab_size: vocab } = hello.model;
     return sentences(
-      say`For each of its ${count(vocab)} tokens the model has learned a row of ${count(width)} numbers, the embedding.`,
-      say`To choose ${word} it stood on the token before, ${before}, and fetched that row.`,
+      sentence`For each of its ${count(vocab)} tokens the model has learned a vector of
+        ${count(width)} numbers, the embedding.`,
+      sentence`To choose ${word} it looked up the embedding of the previous token, ${before}.`,
       stats
-        ? say`Read as an arrow, it is ${figure(stats.embedding)} long; this is all the layers get.`
-        : notMeasured("How long it is", token),
+        ? sentence`Its norm is ${figure(stats.embedding)}; this vector is all the layers receive.`
+        : notMeasured("Its norm", token),
     );
   },
 

@@ -1,18 +1,18 @@
-// Outlines around what the walk speaks about, elements or ranges of text, and the boxes they lie in.
+// Outlines around the elements or text ranges that the tour is about.
 
-import { byId, el, setVars } from "../dom.js";
+import { byId, el, setVars } from "../ui/dom.js";
 import { around, overlap } from "./place.js";
 
-/** Around what is ringed, in CSS pixels. */
+/** Padding of an outline (CSS px). */
 const ROOM = 4;
-/** What scrolls in itself: a ring does not stick out of it. */
+/** Scroll containers; an outline is clipped to them. */
 const CLIPS = ".at-words, .ln-plate, .tk-list, .instrument, .sheet, .look-stage";
-/** What is no higher than this is brought to the middle, with what is around it. */
+/** Elements up to this height (px) are scrolled to the middle. */
 const SMALL = 100;
-/** More than these would ring the whole picture. */
-const MOST = 6;
+/** Maximum number of outlines. */
+const MAX_RINGS = 6;
 
-/** Cells stand wall to wall: rings stay off the number of the next. */
+/** Table cells touch: keep the outline off the next cell's number. */
 const CELL_GAP = 12;
 
 export const boxOf = (node) => {
@@ -34,28 +34,29 @@ function clipped(node) {
   return box;
 }
 
-/** Bring what is ringed first into view where it was scrolled away. */
+/** Scroll the first outlined element into view. */
 export function bringIntoView([first]) {
   const node = first?.find(seen);
   if (!node) return;
   const box = boxOf(node);
   const inside = clipped(node);
   const high = Math.min(box.bottom - box.top, innerHeight / 2);
-  if (inside.right <= inside.left || inside.bottom - inside.top < high - 1)
-    elementOf(node).scrollIntoView({ block: high < SMALL ? "center" : "nearest", inline: "nearest" });
+  if (inside.right > inside.left && inside.bottom - inside.top >= high - 1) return;
+  const block = high < SMALL ? "center" : "nearest";
+  elementOf(node).scrollIntoView({ block, inline: "nearest" });
 }
 
-/** The boxes of `groups` of elements in the window, without what is not on it. */
+/** Return the visible boxes of `groups` of elements. */
 export function boxesOf(groups) {
   return groups
     .map((nodes) => nodes.filter(seen).map(clipped))
     .map((boxes) => boxes.filter(({ left, top, right, bottom }) => right > left && bottom > top))
     .filter((boxes) => boxes.length)
-    .slice(0, MOST)
+    .slice(0, MAX_RINGS)
     .map(around);
 }
 
-/** Draw a ring around each box; none takes them away. */
+/** Draw an outline around each box and remove all others. */
 export function drawRings(boxes) {
   const holder = byId("tour-rings");
   while (holder.children.length > boxes.length) holder.lastElementChild.remove();

@@ -1,17 +1,17 @@
-// What the walk sets on the page, and puts back when it ends, unless it was changed since.
+// Page state that the tour sets, and restores at the end unless the user changed it meanwhile.
 
-import { setMetric } from "../corecontrols.js";
-import { openInstrument, showInstrument } from "../look.js";
-import { closeSheet, openSheet, phone } from "../sheets.js";
+import { setMetric } from "../core/controls.js";
+import { openInstrumentName, showInstrument } from "../look/frame.js";
+import { closeSheet, openSheet, phone } from "../ui/bottom-sheets.js";
 import { state } from "../state.js";
 import { pin, view } from "../view.js";
 
 const openedSheet = () => document.body.dataset.open ?? null;
 const showSheet = (name) => (name ? openSheet(name) : closeSheet());
 
-/** Parts of the page: how each is read and set. */
+/** Parts of the page state: how each is read and set. */
 const PARTS = {
-  instrument: { read: openInstrument, set: showInstrument },
+  instrument: { read: openInstrumentName, set: showInstrument },
   sheet: { read: openedSheet, set: showSheet },
   metric: { read: () => state.metric, set: setMetric },
   pinned: { read: () => view.pinned, set: (index) => pin(index) },
@@ -19,12 +19,12 @@ const PARTS = {
 };
 
 export class Stage {
-  /** name → what it was, and what the walk made of it. */
+  /** name → value before the tour, and value set by the tour. */
   #before = new Map();
   #own = new Map();
   #undo = null;
 
-  /** Set up a step: what it leaves out goes back to what it was. */
+  /** Set up a step; parts it does not use are restored. */
   show({ open, sheet, metric }) {
     this.#leave();
     this.#set("sheet", phone.matches ? (sheet ?? null) : null);
@@ -33,18 +33,18 @@ export class Stage {
     else this.#restore("metric");
   }
 
-  /** Look at a token, and a row of the core where one is given. */
+  /** Focus a token, and a row of the core sample if given. */
   look({ index, row }) {
     this.#set("pinned", index);
     if (row) this.#set("row", row);
   }
 
-  /** What `undo` takes back when the step is left. */
+  /** Set the function that undoes the step's own changes. */
   entered(undo) {
     this.#undo = undo ?? null;
   }
 
-  /** Put everything back; `same`: the answer is still shown whose token and row were looked at. */
+  /** Restore everything; `same`: the answer whose token was focused is still shown. */
   end(same) {
     this.#leave();
     for (const name of Object.keys(PARTS))

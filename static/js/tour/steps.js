@@ -1,18 +1,31 @@
-// The twelve steps of the walk, in their order.
+// The twelve steps of the tour, in order. A step is:
 //
 //   title
 //   open    name of the instrument to open; null: none
-//   sheet   on a phone: the part of the bench that is opened over the text
-//   metric  what the core's colour shows meanwhile
-//   find(walk)          asks what the step needs; optional
-//   at(walk, found)     what the core looks at: {index, row}; the followed token where left out
-//   enter(walk, found)  sets up the instrument; may return what puts it back
-//   say(walk, found)    its sentences (words.js)
-//   marks(walk, found)  the places it speaks about, each a list of elements that lie together
+//   sheet   on a phone: the panel opened over the transcript
+//   metric  the metric of the core sample
+//   find(walk)          queries the engine; optional
+//   at(walk, found)     the focus {index, row}; default: the followed token
+//   enter(walk, found)  sets up the instrument; may return a function that undoes it
+//   text(walk, found)   its sentences (words.js)
+//   marks(walk, found)  elements to outline: a list of groups
 
-import { cost, kept, yours } from "./engine.js";
-import { appears, grows, habit, looks, mlp } from "./layers.js";
-import { cut, vector } from "./reading.js";
+import { cacheStep, costStep, tryStep } from "./engine.js";
+import { attentionStep, headStep, lensStep, mlpStep, residualStep } from "./layers.js";
+import { embeddingStep, tokensStep } from "./reading.js";
 import { chances, draw } from "./choosing.js";
 
-export const STEPS = [cut, vector, grows, looks, habit, mlp, appears, chances, draw, kept, cost, yours];
+export const STEPS = [
+  tokensStep,
+  embeddingStep,
+  residualStep,
+  attentionStep,
+  headStep,
+  mlpStep,
+  lensStep,
+  chances,
+  draw,
+  cacheStep,
+  costStep,
+  tryStep,
+];

@@ -1,73 +1,76 @@
-// The token that is followed, and what the engine says about it when it is asked.
+// The followed token, and the engine's answers about it.
 
-import { inspect, tokenize } from "../inspect.js";
-import { meanScores, placesOf, scoresOf } from "../look/attentionscores.js";
-import { Missing, sequenceOf } from "../look/context.js";
-import { askOnce } from "../look/kept.js";
-import { measurePeaks, peaksNow, fault } from "../look/roofcosts.js";
-import { SLIDERS } from "../params.js";
-import { asTheyRan } from "../reach.js";
+import { inspect, tokenize } from "../net/inspect.js";
+import { meanScores, placesOf, scoresOf } from "../look/attention/scores.js";
+import { Missing, sequenceOf } from "../look/shared/context.js";
+import { askOnce } from "../look/shared/answer-cache.js";
+import { measurePeaks, knownPeaks, fault } from "../look/plan/roofline-costs.js";
+import { SLIDERS } from "../panels/sampling-settings.js";
+import { spansUpTo } from "../interventions/interventions.js";
 import { state } from "../state.js";
 import { view } from "../view.js";
 import { wordOf } from "./words.js";
 
-/** A habit is what a head did at so many tokens. */
+/** Number of tokens over which a head's pattern is averaged. */
 export const HABIT_TOKENS = 8;
-/** The places of heads are not apart before this position. */
-const LEAST_POSITION = 2;
-/** So many of the most likely tokens come with the sampler's stages. */
+/** Before this position the head types cannot be told apart. */
+const MIN_POSITION = 2;
+/** Number of candidates requested with the sampler's stages. */
 const TOP = 20;
 
 export class Walk {
   #asked = new Map();
 
-  /** `index`: number of a written token in `answer`, from 1 on. */
+  /** `index`: number of a generated token of `answer`, at least 1. */
   constructor(answer, index) {
     const token = answer.tokens[index];
     const { segment, ids, texts, position } = sequenceOf({ answer, token, index });
     Object.assign(this, { answer, index, token, segment, ids, texts });
-    /** It was chosen by the row of the token before it. */
+    /** Position of the row that sampled it, that of the previous token. */
     this.row = position - 1;
     this.hello = state.hello;
     this.word = wordOf(token.text);
     this.before = wordOf(texts[this.row]);
   }
 
-  /** Is the token still on the page, and the model still the one that wrote it? */
+  /** Is the token still on the page, and its model still loaded? */
   get shown() {
     const { model } = state.hello ?? this.hello;
     const same = ["name", "dtype"].every((key) => model[key] === this.hello.model[key]);
     return same && view.answer === this.answer && this.answer.tokens[this.index] === this.token;
   }
 
-  /** Statistics of the row that chose it, or null. */
+  /** Statistics of the row that sampled it, or null. */
   get stats() {
     return this.token.stats ?? null;
   }
 
-  /** The prompt as the tokenizer cuts it: `Tokenized` of app/protocol.py. */
+  /** The tokenized prompt: `Tokenized` of app/ws/protocol.py. */
   cut() {
-    const { messages, prompt, continue_final } = this.segment.asked;
+    const { messages, prompt, continue_final } = this.segment.originalRequest;
     const what = messages ? { messages, continue_final: !!continue_final } : { prompt };
     return this.#once("cut", () => tokenize(what));
   }
 
-  /** A row of the run, as it ran, in a question. */
+  /** Request fields of a row, computed as in the run. */
   #upTo(position) {
     const ids = this.ids.slice(0, position + 1);
-    return { ids, position, ...asTheyRan(this.segment, ids.length) };
+    return { ids, position, ...spansUpTo(this.segment, ids.length) };
   }
 
   /** Attention weights of the row: {shape: [n_layers, n_heads, row + 1], values}. */
   attention(position = this.row) {
     const question = { kind: "attention_from", ...this.#upTo(position) };
-    return this.#once(`attention ${position}`, async () => (await askOnce(question)).arrays.weights);
+    const ask = async () => (await askOnce(question)).arrays.weights;
+    return this.#once(`attention ${position}`, ask);
   }
 
-  /** Scores of all heads at the row, their mean over it and those before it, and over how many. */
+  /**
+   * Head scores at the row (`here`), their mean over it and earlier rows, and the number of rows.
+   */
   async habits() {
     const all = [];
-    const first = Math.min(this.row, Math.max(LEAST_POSITION, this.row - HABIT_TOKENS + 1));
+    const first = Math.min(this.row, Math.max(MIN_POSITION, this.row - HABIT_TOKENS + 1));
     for (let at = first; at <= this.row; at += 1)
       all.push(scoresOf(await this.attention(at), placesOf(this.ids, at)));
     return { mean: meanScores(all), here: all.at(-1), n: all.length };
@@ -80,14 +83,15 @@ export class Walk {
     return this.#once("lens", () => askOnce(question));
   }
 
-  /** What the run's settings made of the row's logits, stage by stage. */
+  /** The logits of the row after each stage of the sampler, with the run's settings. */
   stages() {
     const { row, token, segment } = this;
     const used = this.settings;
     const params = Object.fromEntries(SLIDERS.map(({ name }) => [name, used[name]]));
     // A string of digits: numbers have 53 bits here and seeds 64.
     params.seed = String(segment.request?.params.seed ?? segment.params.seed);
-    const question = { kind: "waterfall", ...this.#upTo(row), params, index: token.number, top: TOP };
+    const what = { params, index: token.number, top: TOP };
+    const question = { kind: "waterfall", ...this.#upTo(row), ...what };
     return this.#once("stages", () => askOnce(question));
   }
 
@@ -95,22 +99,24 @@ export class Walk {
     return this.answer.settingsAt(this.token);
   }
 
-  /** What its step ran on the device: `gpu.plans.listed.ListedPlan`. */
+  /** The plan of its step: `gpu.plans.plan_report.PlanReport`. */
   plan() {
     const question = { kind: "plan", n_rows: 1, context: this.row };
     return this.#once("plan", async () => (await inspect(question)).info);
   }
 
-  /** What the device can do at most; half a second in which no run goes on, so not while one does. */
+  /**
+   * Peak rates of the device. Measuring blocks the engine for half a second, so not during a run.
+   */
   async peaks() {
-    if (peaksNow()) return peaksNow();
-    if (state.active) throw new Missing("a run is being written");
+    if (knownPeaks()) return knownPeaks();
+    if (state.active) throw new Missing("a run is in progress");
     await measurePeaks();
-    if (!peaksNow()) throw new Missing(fault);
-    return peaksNow();
+    if (!knownPeaks()) throw new Missing(fault);
+    return knownPeaks();
   }
 
-  /** Ask once; what failed may be asked again. */
+  /** Ask once per name; a failed question may be asked again. */
   async #once(name, ask) {
     if (!this.#asked.has(name)) this.#asked.set(name, ask());
     try {

@@ -1,34 +1,38 @@
-// Sentences of the walk: text, and in it what was measured and what the model wrote.
+// Sentences of the tour: text with measured figures and the model's words.
 
-import { percent, tokenLabel } from "../format.js";
+import { percent, tokenLabel } from "../ui/format.js";
 
 /** @typedef {{kind: "text"|"figure"|"word", text: string}} Part */
 
-/** A word of the model's, in quotes. */
+/** A word of the model, in quotes. */
 export const word = (text) => ({ kind: "word", text: `“${text}”` });
 
-/** What stands for a token of which only the text is known. */
+/** Label of a token of which only the text is known. */
 export const wordOf = (text) => word(tokenLabel(text ?? "", "·"));
 
-/** A share with its sign, as the instruments write it. */
+/** A share with its sign, as in the instruments. */
 export const share = (value) => `${percent(value)}\u00a0%`;
 
-/** Text that is put into a sentence and is no figure. */
+/** Text inserted into a sentence that is not a figure. */
 export const plain = (text) => ({ kind: "text", text });
 
 /**
- * A sentence as parts. What is put into it is a figure, unless it is a part or several.
+ * Build a sentence as parts. Inserted values are figures unless they are parts already. A line
+ * break in the template counts as a space.
  * @returns {Part[]}
  */
-export const say = (texts, ...values) =>
-  texts.flatMap((text, i) => (i < values.length ? [plain(text), ...partsOf(values[i])] : [plain(text)]));
+export const sentence = (texts, ...values) =>
+  texts.flatMap((text, i) => [
+    plain(text.replace(/\n\s*/g, " ")),
+    ...(i < values.length ? partsOf(values[i]) : []),
+  ]);
 
 function partsOf(value) {
   if (Array.isArray(value)) return value;
   return [value?.kind ? value : { kind: "figure", text: String(value) }];
 }
 
-/** Sentences after each other; those that are null are left out. */
+/** Join sentences; null ones are left out. */
 export const sentences = (...all) =>
   all
     .filter(Boolean)

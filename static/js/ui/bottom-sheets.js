@@ -1,7 +1,7 @@
-// On a phone the instruments are bottom sheets, opened by the tabs.
+// Bottom sheets of the phone layout, opened by the tabs.
 
 import { byId } from "./dom.js";
-import { changed } from "./state.js";
+import { changed } from "../state.js";
 
 export const phone = matchMedia("(max-width: 767px)");
 
@@ -18,7 +18,7 @@ export function setUpSheets() {
 
 const toggle = (name) => (document.body.dataset.open === name ? closeSheet() : openSheet(name));
 
-/** Open a part of the bench over the text, on a phone. */
+/** Open a panel as a sheet over the transcript (phone only). */
 export function openSheet(name) {
   document.body.dataset.open = name;
   mark();
@@ -32,7 +32,7 @@ export function closeSheet() {
   return open;
 }
 
-/** On a phone, show how the chosen word was chosen. */
+/** On a phone, open the panel of the selected token. */
 export function openNextToken() {
   if (phone.matches) openSheet("next");
 }
@@ -41,7 +41,7 @@ function mark() {
   for (const tab of document.querySelectorAll("#tabs [data-sheet-name]")) {
     tab.setAttribute("aria-expanded", String(tab.dataset.sheetName === document.body.dataset.open));
   }
-  // Whoever scrolls by keyboard has to get there.
+  // Makes the open sheet scrollable from the keyboard.
   for (const sheet of document.querySelectorAll(".sheet"))
     if (sheet.dataset.sheet === document.body.dataset.open) sheet.tabIndex = 0;
     else sheet.removeAttribute("tabindex");

@@ -1,8 +1,8 @@
-// Small words for the DOM. Text from the model goes in through `textContent` and text nodes only.
+// DOM helpers. Text from the model is inserted through `textContent` and text nodes only.
 
 export const byId = (id) => document.getElementById(id);
 
-/** A new element with a class and, if given, text. */
+/** Create an element with a class and, if given, text. */
 export function el(tag, className = "", text = null) {
   const node = document.createElement(tag);
   if (className) node.className = className;
@@ -10,15 +10,15 @@ export function el(tag, className = "", text = null) {
   return node;
 }
 
-/** Set CSS custom properties (allowed under a policy that forbids style attributes). */
+/** Set CSS custom properties; the content security policy forbids style attributes. */
 export function setVars(node, values) {
   for (const name in values) node.style.setProperty(name, values[name]);
   return node;
 }
 
 /**
- * Set text only when it differs: writing equal text still costs a layout. A text node that is there
- * keeps its place, for putting in another costs the styles around it.
+ * Set text only when it differs: writing equal text still costs a layout. An existing text node is
+ * kept, because replacing it recomputes the styles around it.
  */
 export function setText(node, text) {
   if (node.textContent === text) return;
@@ -27,20 +27,20 @@ export function setText(node, text) {
   else node.textContent = text;
 }
 
-/** Set an attribute only when it differs, null takes it away: for what is drawn in every frame. */
+/** Set an attribute only when it differs; null removes it. */
 export function setAttr(node, name, value) {
   if (node.getAttribute(name) === value) return;
   if (value === null) node.removeAttribute(name);
   else node.setAttribute(name, value);
 }
 
-/** Sizes of boxes as a ResizeObserver told them: asking the DOM in a frame costs a layout. */
+/** Box sizes from a ResizeObserver: reading them from the DOM in a frame forces a layout. */
 const sizes = new WeakMap();
 const watcher = new ResizeObserver((entries) => {
   for (const { target } of entries) sizes.set(target, [target.clientWidth, target.clientHeight]);
 });
 
-/** [width, height] of an element in CSS pixels, without asking for a layout after the first time. */
+/** Return [width, height] of an element in CSS pixels; only the first call forces a layout. */
 export function sizeOf(node) {
   if (!sizes.has(node)) {
     sizes.set(node, [node.clientWidth, node.clientHeight]);
@@ -71,4 +71,4 @@ export function splitBar(node, [first, second, third]) {
   setVars(node, { "--a": first / all, "--b": (first + second) / all });
 }
 
-export const clamp = (value, least, most) => Math.min(most, Math.max(least, value));
+export const clamp = (value, min, max) => Math.min(max, Math.max(min, value));

@@ -1,16 +1,16 @@
-// Code that is fetched when it is first wanted.
+// Modules that are loaded on first use.
 
-/** As Chromium, Firefox and WebKit say it. */
+/** Wording of Chromium, Firefox and WebKit. */
 const IMPORTING = /dynamically imported module|importing a module script/i;
 
-/** Code could not be fetched: the server did not answer. */
+/** A module could not be fetched: the server did not answer. */
 export class Unfetched extends Error {}
 
 /**
- * What `load`, an import, promises.
+ * Return what `load`, an import, resolves to.
  *
- * Fails with Unfetched while the server cannot be reached, which a browser reports as a TypeError
- * about importing; what was fetched but cannot be run fails as it does.
+ * Rejects with Unfetched while the server cannot be reached, which browsers report as a TypeError
+ * about importing. Errors of the module itself pass through.
  */
 export async function fetchCode(load) {
   try {

@@ -1,4 +1,4 @@
-// Numbers and tokens as people read them.
+// Formatting of numbers and tokens for people.
 
 const grouped = new Intl.NumberFormat("en");
 
@@ -15,7 +15,7 @@ export function duration(ms) {
   return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
 
-/** Three significant digits for a figure that stands alone: "24.3", "0.62", "1,240". */
+/** Three significant digits for a figure: "24.3", "0.62", "1,240". */
 export function figure(value) {
   if (!Number.isFinite(value)) return "–";
   if (value >= 1000) return count(Math.round(value));
@@ -25,7 +25,7 @@ export function figure(value) {
 
 const UNITS = ["B", "KB", "MB", "GB", "TB"];
 
-/** Bytes in decimal units, as device makers count: "8.4 MB". */
+/** Bytes in decimal units, as vendors count: "8.4 MB". */
 export function bytes(n) {
   let unit = 0;
   while (n >= 999.5 && unit < UNITS.length - 1) {
@@ -35,7 +35,7 @@ export function bytes(n) {
   return `${unit === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)} ${UNITS[unit]}`;
 }
 
-/** How many weights: "3.1 M". */
+/** Number of parameters: "3.1 M". */
 export function parameters(n) {
   if (n >= 1e9) return `${(n / 1e9).toFixed(1)} B`;
   return n >= 1e6 ? `${(n / 1e6).toFixed(1)} M` : `${(n / 1e3).toFixed(0)} K`;
@@ -48,7 +48,7 @@ export function ordinal(rank) {
   return `${count(n)}${(!teen && ["th", "st", "nd", "rd"][n % 10]) || "th"}`;
 }
 
-/** A probability: small ones keep a digit that says something. */
+/** A probability; small ones keep a significant digit. */
 export function probability(p) {
   if (p >= 0.0995 || p === 0) return p.toFixed(2);
   return p >= 0.00095 ? p.toFixed(3) : p.toExponential(0);
@@ -63,7 +63,7 @@ export function percent(share) {
 
 const CONTROL = { "\n": "↵", "\t": "⇥", "\r": "␍", "\u0000": "␀" };
 
-/** A token's text on one line: line breaks become visible, and so does a lone space. */
+/** A token's text on one line: line breaks and a lone space become visible. */
 export function tokenLabel(text, fallback = "") {
   if (text === "") return fallback;
   const shown = text.replace(/^ (?=\S)/, "").replace(/[\n\t\r\u0000]/g, (c) => CONTROL[c]);

@@ -1,24 +1,24 @@
-// Keys that work everywhere on the page.
+// Keyboard shortcuts of the whole page.
 
-import { setMetric } from "./corecontrols.js";
+import { setMetric } from "../core/controls.js";
 import { byId } from "./dom.js";
-import { toggle } from "./filmbar.js";
-import { closeLook, openInstrument, toggleLook } from "./look.js";
-import { METRIC_NAMES } from "./metrics.js";
-import { startNewChat } from "./composer.js";
-import { redo, undo } from "./reachdesk.js";
-import { stopAgain } from "./replayagain.js";
-import { chooseReplay, saveReplay } from "./replaydialog.js";
-import { stop } from "./session.js";
-import { state } from "./state.js";
-import { closeSheet } from "./sheets.js";
-import { copyAnswer } from "./statusline.js";
-import { startTour } from "./tour.js";
+import { toggle } from "../replay/playback-bar.js";
+import { closeInstrument, openInstrumentName, toggleInstrument } from "../look/frame.js";
+import { METRIC_NAMES } from "../core/metrics.js";
+import { startNewChat } from "../chat/composer.js";
+import { redo, undo } from "../interventions/intervention-store.js";
+import { stopRerun } from "../replay/rerun.js";
+import { chooseReplay, saveReplay } from "../replay/dialog.js";
+import { stop } from "../chat/session.js";
+import { state } from "../state.js";
+import { closeSheet } from "./bottom-sheets.js";
+import { copyAnswer } from "../chat/status-line.js";
+import { startTour } from "../tour/entry.js";
 
 const isTyping = ({ tagName, type }) =>
   tagName === "TEXTAREA" || (tagName === "INPUT" && !["range", "radio", "checkbox"].includes(type));
 
-/** Does the space bar do something of its own there? */
+/** Does the space bar activate this element? */
 const isControl = (node) =>
   node.matches("button, a, input:not([type=range]), select, summary, [role=tab]");
 
@@ -38,7 +38,7 @@ export function setUpKeys() {
 function onKey(event) {
   if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape") {
-    if (closeSheet() || closeLook() || stopAgain() || stop()) event.preventDefault();
+    if (closeSheet() || closeInstrument() || stopRerun() || stop()) event.preventDefault();
     return;
   }
   const command = event.ctrlKey || event.metaKey;
@@ -55,14 +55,14 @@ function onKey(event) {
 const help = () => byId("help").showModal();
 
 function newChat() {
-  closeLook();
+  closeInstrument();
   startNewChat();
 }
 
-/** Undo and redo are of what is changed inside the model; where one types, of what was typed. */
+/** Return the command of a key. Undo and redo act on interventions, except in a text field. */
 function commandOf({ key, shiftKey, target }) {
   const name = `${shiftKey ? "shift " : ""}${key.toLowerCase()}`;
-  const steps = openInstrument() === "reach" && !isTyping(target) ? STEPS : {};
+  const steps = openInstrumentName() === "reach" && !isTyping(target) ? STEPS : {};
   return steps[name] ?? COMMANDS[name];
 }
 
@@ -70,7 +70,7 @@ const STEPS = { z: undo, "shift z": redo, y: redo };
 
 const COMMANDS = { "shift o": newChat, "shift c": copyAnswer, "/": help };
 
-const PLAIN = { l: toggleLook, t: startTour, s: () => saveReplay(), o: chooseReplay };
+const PLAIN = { l: toggleInstrument, t: startTour, s: () => saveReplay(), o: chooseReplay };
 
 function plain(key) {
   if (key === "?") return help;

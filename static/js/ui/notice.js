@@ -1,24 +1,24 @@
-// What went wrong or takes long, in words, where the user looks: over the composer.
+// Notice over the composer: errors and long waits.
 
 import { byId, el, setText } from "./dom.js";
 import { count } from "./format.js";
-import { startNewChat } from "./composer.js";
-import { reconnect } from "./line.js";
-import { changed, lastTurn, on, shownAnswer, state } from "./state.js";
+import { startNewChat } from "../chat/composer.js";
+import { reconnect } from "../net/connection.js";
+import { changed, lastTurn, on, shownAnswer, state } from "../state.js";
 
 let shown = "";
-let cried = "";
+let announced = "";
 let ticking = 0;
 
 export function setUpNotice() {
-  on("line turns hello settings tokens", draw);
+  on("connection turns hello settings tokens", draw);
 }
 
-/** The notice of the moment: {tone, head, text, progress, acts} or null. The most urgent wins. */
+/** Return the most urgent notice, {tone, head, text, progress, acts}, or null. */
 function current() {
   if (state.replay) return state.problem && problem();
   const kept = state.turns.length ? " Your text is kept." : "";
-  if (state.line === "lost") {
+  if (state.connection === "lost") {
     const seconds = Math.max(0, Math.ceil((state.retryAt - Date.now()) / 1000));
     const text = `${kept} Trying again ${seconds ? `in ${seconds} s` : "now"}.`.trim();
     return {
@@ -37,7 +37,7 @@ function current() {
       progress: progress ?? null,
     };
   if (engine === "restarting") {
-    const then = kept && `${kept} When it is ready, Continue goes on from here.`;
+    const then = kept && `${kept} Press Continue once it is ready.`;
     return {
       tone: "bad",
       head: "The engine is restarting",
@@ -54,7 +54,7 @@ function current() {
     return {
       tone: "wait",
       head: "This model has no chat template",
-      text: "It continues a text instead of answering: write the beginning of one.",
+      text: "It can only continue text: write the beginning of one.",
     };
   return null;
 }
@@ -69,7 +69,7 @@ const HEADS = {
   unavailable: "The engine is not ready",
   bad_message: "The request was refused",
   too_long: "The conversation is too long to send",
-  walk: "The walk could not begin",
+  walk: "The tour could not start",
 };
 
 function problem() {
@@ -85,27 +85,27 @@ function problem() {
   };
 }
 
-/** What to say about a generation that ended in a way that needs words. */
+/** Return the notice for a generation that ended early, or null. */
 function ended({ reason, message, context }) {
   if (reason === "error") {
     return {
       tone: "bad",
-      head: "The writing was interrupted",
-      text: `${sentence(message)} Continue goes on from here.`,
+      head: "Generation was interrupted",
+      text: `${sentence(message)} Press Continue to resume.`,
     };
   }
   if (reason === "context") {
     return {
       tone: "bad",
       head: "The context is full",
-      text: `All ${count(context)} positions are used, so the model cannot write further.`,
+      text: `All ${count(context)} positions are used; the model cannot continue.`,
       acts: [["New chat", startNewChat]],
     };
   }
   return null;
 }
 
-const LINES = { connecting: "Connecting", lost: "Not connected" };
+const CONNECTIONS = { connecting: "Connecting", lost: "Not connected" };
 const ENGINES = {
   connecting: "Connecting",
   loading: "Loading",
@@ -116,21 +116,24 @@ const ENGINES = {
 
 function phase() {
   if (state.replay) return "replay";
-  return state.line === "lost" ? "lost" : state.line === "open" ? state.engine.state : "connecting";
+  if (state.connection === "open") return state.engine.state;
+  return state.connection === "lost" ? "lost" : "connecting";
 }
 
 function draw() {
-  setText(byId("conn"), state.replay ? "Replay" : (LINES[state.line] ?? ENGINES[state.engine.state]));
+  const status = CONNECTIONS[state.connection] ?? ENGINES[state.engine.state];
+  setText(byId("conn"), state.replay ? "Replay" : status);
   document.body.dataset.engine = phase();
   const notice = current();
   const box = byId("notice");
   box.hidden = !notice;
   clearTimeout(ticking);
   if (!notice) {
-    shown = cried = "";
+    shown = announced = "";
     return;
   }
-  if (state.line === "lost" && !state.replay) ticking = setTimeout(() => changed("line"), 1000);
+  if (state.connection === "lost" && !state.replay)
+    ticking = setTimeout(() => changed("connection"), 1000);
   box.dataset.tone = notice.tone;
   setText(byId("notice-head"), notice.head);
   setText(byId("notice-text"), notice.text);
@@ -141,7 +144,7 @@ function draw() {
   if (shown !== notice.head)
     byId("notice-acts").replaceChildren(...(notice.acts ?? []).map(button));
   shown = notice.head;
-  cry(notice);
+  announceAlert(notice);
 }
 
 function button([label, action]) {
@@ -151,10 +154,10 @@ function button([label, action]) {
   return node;
 }
 
-/** Alerts are spoken once, not at every tick of a counter. */
-function cry({ tone, head, text }) {
-  const what = tone === "bad" ? `${head}. ${state.line === "lost" ? "" : text}` : "";
-  if (what === cried) return;
-  cried = what;
-  byId("cry").textContent = what;
+/** Announce an alert once, not at every tick of its countdown. */
+function announceAlert({ tone, head, text }) {
+  const what = tone === "bad" ? `${head}. ${state.connection === "lost" ? "" : text}` : "";
+  if (what === announced) return;
+  announced = what;
+  byId("live-alert").textContent = what;
 }

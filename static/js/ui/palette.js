@@ -1,16 +1,16 @@
-// Colours for canvases: the custom properties of tokens.css, resolved for the theme of the moment.
+// Theme colours for canvases: the custom properties of tokens.css, resolved.
 
 const NAMES =
   "ground plate side ink ink-2 ink-3 line edge lamp lamp-wash data data-2 bad good".split(" ");
 const STOPS = 9;
 const STEPS = 64;
 
-/** The colours by name; `map`: STEPS colours from nothing to much; `pixels`: the same for images. */
+/** Colours by name; `map`: STEPS colours of the sequential scale; `pixels`: the same for images. */
 export const palette = { map: [], pixels: new Uint32Array(STEPS) };
 
 let probe = null;
 
-/** Read the colours again; call after the theme changed. */
+/** Resolve the colours; call after the theme changed. */
 export function readPalette() {
   probe ??= document.body.appendChild(document.createElement("i"));
   probe.className = "vh";
@@ -34,7 +34,7 @@ function resolve(name) {
   return getComputedStyle(probe).color;
 }
 
-/** "rgb(1, 2, 3)" as the pixel of an image, in the byte order of the machine. */
+/** Return "rgb(1, 2, 3)" as a pixel of an image, in the machine's byte order. */
 export function pixelOf(colour) {
   const [r, g, b] = colour.match(/[\d.]+/g).map(Number);
   return new Uint32Array(new Uint8ClampedArray([r, g, b, 255]).buffer)[0];
@@ -42,6 +42,6 @@ export function pixelOf(colour) {
 
 const stepOf = (value) => Math.round(Math.min(1, Math.max(0, value)) * (STEPS - 1));
 
-/** The colour of a value on a scale from 0 to 1, and the same as a pixel. */
+/** Colour of a value in [0, 1], as CSS and as a pixel. */
 export const shade = (value) => palette.map[stepOf(value)];
 export const shadePixel = (value) => palette.pixels[stepOf(value)];

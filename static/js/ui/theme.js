@@ -1,13 +1,13 @@
-// Light, dark, or as the system says. theme-first.js sets the choice before the first paint.
+// Theme: light, dark or the system's. theme-first.js applies the choice before the first paint.
 
 import { byId } from "./dom.js";
 import { readPalette } from "./palette.js";
-import { changed } from "./state.js";
+import { changed } from "../state.js";
 
 const KEY = "tokenglass.theme";
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const root = document.documentElement;
-/** From each theme to the next; "" is the system's. */
+/** Theme → the next one; "" is the system's. */
 const NEXT = {
   "": () => (dark.matches ? "light" : "dark"),
   light: () => (dark.matches ? "" : "dark"),
@@ -27,14 +27,14 @@ function choose(theme) {
     if (theme) localStorage.setItem(KEY, theme);
     else localStorage.removeItem(KEY);
   } catch {
-    // Without storage the choice lasts as long as the page.
+    // Without storage the choice is lost on reload.
   }
   apply();
 }
 
 function apply() {
   const theme = root.dataset.theme;
-  const now = theme ?? `as the system, now ${dark.matches ? "dark" : "light"}`;
+  const now = theme ?? `system, now ${dark.matches ? "dark" : "light"}`;
   byId("theme").setAttribute("aria-label", `Theme: ${now}`);
   byId("theme").title = `Theme: ${now}`;
   readPalette();

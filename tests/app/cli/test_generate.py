@@ -1,4 +1,4 @@
-"""`tokenglass generate`, with the fake engine in place of the real one."""
+"""`tokenglass generate` with the fake engine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from app import tale
-from app.cli import main
-from app.models import Model
-from gpu import DeviceError
+from app.cli.main import main
+from app.models.find_model import Model
+from gpu import DeviceError, Request
 from tests.app import fake_engine
 from tests.app.fake_engine import FakeEngine, FakeOptions
 from tests.app.fake_tokenizer import STORY, FakeTokenizer
@@ -20,24 +20,24 @@ from tests.app.fake_tokenizer import STORY, FakeTokenizer
 
 @pytest.fixture(autouse=True)
 def model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake engine's, as it is when it is asked for."""
+    """Make `find_model` return the fake engine's model."""
 
     def find(*_: Any, **__: Any) -> Model:
         return Model("fake", tale.model_dir(), fake_engine.FakeTokenizer())
 
-    monkeypatch.setattr("app.terminal.find_model", find)
+    monkeypatch.setattr("app.cli.generate.find_model", find)
 
 
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeEngine]]:
-    """The engines that were loaded, which all must have been closed."""
+    """Engines that were loaded; at the end all must be closed."""
     made: list[FakeEngine] = []
 
     def load(*_: Any, **__: Any) -> FakeEngine:
         made.append(FakeEngine(FakeOptions(delay=0)))
         return made[-1]
 
-    monkeypatch.setattr("app.terminal.load_engine", load)
+    monkeypatch.setattr("app.cli.generate.load_engine", load)
     yield made
     assert made
     assert all(engine.closed for engine in made)
@@ -75,7 +75,7 @@ def test_chat_with_a_model_that_has_no_template_completes_and_says_so(
     plain = run("Once", "--temperature", "0", "--max-tokens", "9")
     monkeypatch.setattr("tests.app.fake_engine.FakeTokenizer", lambda: FakeTokenizer(None))
     result = run("Once", "--chat", "--temperature", "0", "--max-tokens", "9")
-    assert "no chat template: it continues the text" in result.stderr
+    assert "no chat template, so it continues the text" in result.stderr
     assert result.stdout == plain.stdout
 
 
@@ -97,16 +97,18 @@ def test_a_device_error_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise DeviceError("no adapter; install a driver")
 
-    monkeypatch.setattr("app.terminal.load_engine", fail)
+    monkeypatch.setattr("app.cli.generate.load_engine", fail)
     result = run("Once")
     assert (result.exit_code, result.stderr) == (1, "Error: no adapter; install a driver\n")
 
 
 class Interrupted(FakeEngine):
-    """The user presses Ctrl+C at the fifth token."""
+    """Stream that is interrupted by Ctrl+C at the fifth token."""
 
-    def generate(self, ids: Any, params: Any, **options: Any) -> Any:
-        run = super().generate(ids, params, **options)
+    def submit(self, request: Request, on_event: Any = None) -> Any:
+        run = super().submit(request, on_event)
+        if on_event is not None:  # called by the run that is iterated
+            return run
         tokens = iter(run)
 
         class Run:
@@ -128,7 +130,7 @@ class Interrupted(FakeEngine):
 
 def test_ctrl_c_keeps_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Interrupted(FakeOptions(delay=0))
-    monkeypatch.setattr("app.terminal.load_engine", lambda *_, **__: engine)
+    monkeypatch.setattr("app.cli.generate.load_engine", lambda *_, **__: engine)
     result = run("Once", "--temperature", "0", "--max-tokens", "400")
     assert result.stdout == "Once upon a time there\n"
     assert result.exit_code == 130

@@ -1,4 +1,4 @@
-"""`tokenglass perplexity`, with engines that know the answers."""
+"""`tokenglass perplexity` with fake engines whose results are known."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from app.cli import main
+from app.cli.main import main
 from app.config import Settings
 
 
 class Sure:
-    """An engine for which all tokens are equally likely, but for a slope that f32 has not, nor f16
-    with its own cache."""
+    """Engine with uniform logits, to which all but f32 and f16 with an f16 cache add a slope."""
 
     def __init__(self, settings: Settings) -> None:
         exact = settings.kv_dtype == "f16" or settings.dtype == "f32"
         self.slope = 0.0 if exact else 1e-3
-        of_bytes = settings.products == "bytes" and settings.dtype in ("q8", "q4")
-        self.info = SimpleNamespace(products="bytes" if of_bytes else "float")
+        of_q8 = settings.activations == "q8" and settings.dtype in ("q8", "q4")
+        self.info = SimpleNamespace(activations="q8" if of_q8 else "f32")
 
     def logits(self, ids: list[int]) -> Any:
         return np.tile(self.slope * np.arange(4096, dtype=np.float32) / 4096, (len(ids), 1))
@@ -32,14 +31,14 @@ class Sure:
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """The settings of the engines that were loaded."""
+    """Settings of the engines that were loaded."""
     found: list[Settings] = []
 
     def load(settings: Settings, path: Path, progress: Any, **_: Any) -> Sure:
         found.append(settings)
         return Sure(settings)
 
-    monkeypatch.setattr("app.perplexity.load_engine", load)
+    monkeypatch.setattr("app.cli.perplexity.load_engine", load)
     return found
 
 
@@ -93,11 +92,11 @@ def test_one_cache_is_compared_with_f16_by_position(loaded: list[Settings], text
     assert run("--text", str(text), "--kv-dtype", "q5").exit_code == 2
 
 
-def test_products_of_bytes_are_named(loaded: list[Settings], text: Path) -> None:
-    result = run("--text", str(text), "--dtype", "f16", "--dtype", "q8", "--products", "bytes")
+def test_q8_activations_are_named(loaded: list[Settings], text: Path) -> None:
+    result = run("--text", str(text), "--dtype", "f16", "--dtype", "q8", "--activations", "q8")
     rows = result.output.splitlines()[2:]
-    assert [row.endswith("  products of bytes") for row in rows] == [False, False, True]
-    assert {settings.products for settings in loaded} == {"bytes"}
+    assert [row.endswith("  q8 activations") for row in rows] == [False, False, True]
+    assert {settings.activations for settings in loaded} == {"q8"}
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe\x00", b"a"])

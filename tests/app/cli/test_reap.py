@@ -1,5 +1,4 @@
-"""`tokenglass reap` on a random mixture with a dead expert in each layer, from the command line to
-the folder."""
+"""`tokenglass reap` prunes a random mixture-of-experts model that has unused experts."""
 
 from __future__ import annotations
 
@@ -10,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from app.cli import main
+from app.cli.main import main
 from gpu import ModelConfig
-from tests.gpu import random_models
-from tests.gpu.dead_experts import planted
+from tests.gpu.analysis.dead_experts import planted
+from tests.gpu.models import random_models
 
 NAME, N_EXPERTS = "qwen2_moe", 10
 
@@ -55,7 +54,7 @@ def test_a_dead_expert_of_each_layer_goes_and_perplexity_stays(tmp_path: Path, t
     assert f"written to {out}: 9 experts in each of these layers" in lines
     config = ModelConfig.from_folder(out)
     assert config.experts is not None
-    assert config.experts.n == N_EXPERTS - 1
+    assert config.experts.n_experts == N_EXPERTS - 1
     notes = json.loads((out / "reap.json").read_text())
     assert {of["layer"]: sorted({*range(10)} - {*of["kept"]}) for of in notes["layers"]} == {
         layer: [expert] for layer, expert in dead.items()
@@ -66,15 +65,15 @@ def test_a_dead_expert_of_each_layer_goes_and_perplexity_stays(tmp_path: Path, t
 def test_what_cannot_be_pruned_is_said_before_anything_is_loaded(
     tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.reap.load_engine", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("app.cli.reap.load_engine", lambda *_, **__: pytest.fail("loaded"))
     folder, full = random_models.folder(NAME), tmp_path / "full"
     full.mkdir()
     (full / "mine").write_text("here")
     out = tmp_path / "out"
     for args, message in (
         (("--model", folder, "--out", full), "exists and is not an empty folder"),
-        (("--model", folder, "--out", out, "--share", 0.7), "each token is given to 4; give 0.6"),
-        (("--model", folder, "--out", out, "--share", 0.01), "is less than one; give 0.1 or more"),
+        (("--model", folder, "--out", out, "--share", 0.7), "each token uses 4; use 0.6"),
+        (("--model", folder, "--out", out, "--share", 0.01), "is less than one; use 0.1 or more"),
         (("--out", out), "llama models have no experts to prune"),
     ):
         result = run("--text", text, *args)

@@ -1,4 +1,4 @@
-"""What `make run` does on a machine without a GPU driver; nothing is installed here."""
+"""Installing a software device on a machine without a GPU driver; nothing is really installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from app import software_device
+from app.cli import software_device
 from gpu import DeviceInfo
 
 FOUND = DeviceInfo("a GPU", "a driver", "Vulkan", "discrete GPU", software=False)
@@ -16,7 +16,7 @@ FOUND = DeviceInfo("a GPU", "a driver", "Vulkan", "discrete GPU", software=False
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands that would have been run: no adapter, root, apt-get there."""
+    """Commands that would have been run, as root, with apt-get and without an adapter."""
     commands: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:

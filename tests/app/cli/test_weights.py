@@ -1,7 +1,8 @@
-"""`/api/weights` and `tokenglass weights`: what the model's files say, nothing of other files."""
+"""`/api/weights` and `tokenglass weights` show the tensors of the model, and of no other file."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import threading
 import time
@@ -14,12 +15,12 @@ from click.testing import CliRunner, Result
 from flask.testing import FlaskClient
 
 from app import create_app, tale
-from app.cli import main
+from app.cli.main import main
+from app.cli.weights_table import HEADINGS, weight_lines
 from app.config import Settings
-from app.weights_table import HEADINGS, weight_lines
 from gpu import Inventory, TensorSummary
 from tests.app.conftest import StartSite
-from tests.gpu import random_llama
+from tests.gpu.models import random_llama
 
 FOLDER = tale.model_dir()
 NAME = "model.layers.3.mlp.down_proj.weight"
@@ -57,7 +58,7 @@ def test_the_files_are_those_of_the_engines_model(start_site: StartSite) -> None
 def test_pytorch_has_no_formats_of_the_engine(start_site: StartSite) -> None:
     site = start_site()
     hello = site.engine.require_ready()
-    device = msgspec.structs.replace(hello.device, backend="torch")
+    device = dataclasses.replace(hello.device, backend="torch")
     site.engine._hello = msgspec.structs.replace(hello, device=device)
     found = site.app.test_client().get("/api/weights").json
     assert found is not None
@@ -167,7 +168,7 @@ def test_the_command_lists_the_bundled_model() -> None:
     head = next(line for line in lines if line.startswith("lm_head.weight"))
     assert "= model.embed_tokens.weight" in head
     assert "3,443,904 parameters, 6,887,808 bytes in the files" in lines[-2]
-    assert lines[-1].endswith("16 pairs of dimensions, a turn every 6.3 to 35,333 tokens")
+    assert lines[-1].endswith("16 pairs of dimensions with wavelengths of 6.3 to 35,333 tokens")
 
 
 def test_the_command_for_a_model_and_a_storage_type() -> None:
@@ -176,7 +177,7 @@ def test_the_command_for_a_model_and_a_storage_type() -> None:
     result = run(str(folder), "--dtype", "q4")
     lines = result.stdout.splitlines()
     assert lines == weight_lines(inventory)
-    assert f"stored as q4 {inventory.device_bytes:,} bytes" in lines[-2]
+    assert f"on the device as q4 {inventory.device_bytes:,} bytes" in lines[-2]
     assert "llama3 scaling × 8" in lines[-1]
     assert sum(line.startswith("model.") for line in lines) + 1 == len(inventory.tensors)
 

@@ -12,33 +12,33 @@ from typing import Any
 
 import pytest
 
-from app.backoff import Restarts
-from app.heartbeat import Patience
-from app.protocol import Status
-from app.worker import ProcessEngine
+from app.engine.backoff import RestartPolicy
+from app.engine.heartbeat import Timeouts
+from app.engine.supervisor import SupervisedEngine
+from app.ws.protocol import Status
 from gpu.events import Done, Event
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
 
 IDS = [0, 262]
-StartEngine = Callable[..., ProcessEngine]
+StartEngine = Callable[..., SupervisedEngine]
 
 
 @pytest.fixture
 def start_engine() -> Iterator[StartEngine]:
-    engines: list[ProcessEngine] = []
+    engines: list[SupervisedEngine] = []
 
     def start(
         load: Any = None,
-        patience: Patience | None = None,
-        restarts: Restarts | None = None,
+        timeouts: Timeouts | None = None,
+        restart_policy: RestartPolicy | None = None,
         **options: Any,
-    ) -> ProcessEngine:
-        engine = ProcessEngine(
+    ) -> SupervisedEngine:
+        engine = SupervisedEngine(
             load or loader(**{"delay": 0.002, **options}),
             FakeTokenizer(),
-            patience=patience,
-            restarts=restarts,
+            timeouts=timeouts,
+            restart_policy=restart_policy,
         )
         engines.append(engine)
         engine.start()
@@ -49,7 +49,7 @@ def start_engine() -> Iterator[StartEngine]:
         engine.close()
 
 
-def wait_for(engine: ProcessEngine, *states: str) -> Status:
+def wait_for(engine: SupervisedEngine, *states: str) -> Status:
     deadline = time.monotonic() + 20
     while engine.status.state not in states:
         assert time.monotonic() < deadline, engine.status
@@ -65,7 +65,7 @@ def collect(events: queue.SimpleQueue[Event], to: type[Event] = Done) -> list[Ev
     return found
 
 
-def gone(pid: int) -> bool:
+def has_exited(pid: int) -> bool:
     """Has the process ended? (A zombie whose parent has not looked yet has.)"""
     try:
         with open(f"/proc/{pid}/stat") as stat:
@@ -74,14 +74,14 @@ def gone(pid: int) -> bool:
         return True
 
 
-def wait_gone(pid: int, seconds: float = 8.0) -> None:
+def wait_exited(pid: int, seconds: float = 8.0) -> None:
     deadline = time.monotonic() + seconds
-    while not gone(pid):
+    while not has_exited(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"
         time.sleep(0.02)
 
 
-def engines_of(server: int) -> list[int]:
+def engine_pids(server: int) -> list[int]:
     """The engine's process of a server: its child that Python has spawned to run our code."""
     found: list[int] = []
     for task in os.listdir(f"/proc/{server}/task"):
@@ -98,27 +98,27 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-def pid_of(engine: ProcessEngine) -> int:
+def pid_of(engine: SupervisedEngine) -> int:
     """Of the process, once its engine is ready."""
     wait_for(engine, "ready")
     assert engine.pid is not None
     return engine.pid
 
 
-def kill(engine: ProcessEngine) -> int:
+def kill(engine: SupervisedEngine) -> int:
     pid = pid_of(engine)
     os.kill(pid, signal.SIGKILL)
     return pid
 
 
-def freeze(engine: ProcessEngine) -> int:
+def freeze(engine: SupervisedEngine) -> int:
     pid = pid_of(engine)
     os.kill(pid, signal.SIGSTOP)
     return pid
 
 
 @contextmanager
-def takes_at_most(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[None]:
     began = time.monotonic()
     yield
     took = time.monotonic() - began

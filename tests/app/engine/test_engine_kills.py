@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.app.page import Page
-from tests.app.processes import engines_of, gone, wait_gone
-from tests.app.test_server import Server
+from tests.app.engine.processes import engine_pids, has_exited, wait_exited
+from tests.app.http.test_server import Server
+from tests.app.page import PageClient
 
 N_TOKENS = 200
 TOLD_WITHIN_S = 1.0
@@ -41,7 +41,7 @@ class Writer(threading.Thread):
 
     def __init__(self, port: int, number: int) -> None:
         super().__init__(daemon=True)
-        self._page = Page(port)
+        self._page = PageClient(port)
         self._params = {**PARAMS[number], "ignore_eos": True}
         self._prompt = PROMPTS[number]
         self._n_runs = 0
@@ -83,7 +83,7 @@ class Writer(threading.Thread):
         """Append what a run writes to `text`; returns the ids it went on from."""
         self._n_runs += 1
         id, before, n_before = f"run{self._n_runs}", [], len(text)
-        self._page.tell("generate", id=id, capture=False, **request)
+        self._page.send_message("generate", id=id, capture=False, **request)
         while True:
             message = self._page.next(BACK_WITHIN_S)
             self._hear(message)
@@ -151,7 +151,7 @@ def next_moment(chance: random.Random, writers: list[Writer], server: Server) ->
     """Wait for a moment at which the process is there: while it loads, at any time, or while the
     pages write."""
     if chance.random() < 0.15:
-        wait_until(lambda: bool(engines_of(server.process.pid)), writers, "no process was started")
+        wait_until(lambda: bool(engine_pids(server.process.pid)), writers, "no process was started")
         time.sleep(chance.uniform(0.0, 0.6))
         return
     wait_until(lambda: all(writer.ready for writer in writers), writers, "it did not come back")
@@ -165,7 +165,7 @@ def next_moment(chance: random.Random, writers: list[Writer], server: Server) ->
 
 def kill(writers: list[Writer], server: Server) -> float:
     """Returns how many seconds it took until every page had heard of it."""
-    (pid,) = engines_of(server.process.pid)
+    (pid,) = engine_pids(server.process.pid)
     heard = [len(writer.told) for writer in writers]
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
@@ -174,7 +174,7 @@ def kill(writers: list[Writer], server: Server) -> float:
         writers,
         "a page was not told",
     )
-    wait_gone(pid, TOLD_WITHIN_S)
+    wait_exited(pid, TOLD_WITHIN_S)
     return max(w.told[n] for w, n in zip(writers, heard, strict=True)) - began
 
 
@@ -209,8 +209,8 @@ def test_every_text_goes_on_as_it_would_have(server: Server, n_kills: int) -> No
     grown = resident(pid) - memory
     print(f"memory: {memory / 1e6:.1f} MB, then {grown / 1e6:+.1f} MB")
     assert grown < MEMORY_BYTES
-    engines = engines_of(pid)
+    engines = engine_pids(pid)
     assert len(engines) == 1
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(10) == 0
-    assert all(gone(engine) for engine in engines)
+    assert all(has_exited(engine) for engine in engines)

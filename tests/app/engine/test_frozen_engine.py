@@ -16,42 +16,42 @@ from typing import Any
 
 import pytest
 
-import app.pipe_writer
-from app.engines import Served, UnavailableError
-from app.heartbeat import Heartbeat, Patience
-from app.pipe import BEAT_SECONDS
-from app.worker import ProcessEngine
-from gpu import SamplingParams
+import app.engine.pipe_writer
+from app.engine.client import ServedModel, UnavailableError
+from app.engine.heartbeat import Timeouts, Watchdog
+from app.engine.pipe import HEARTBEAT_SECONDS
+from app.engine.supervisor import SupervisedEngine
+from gpu import Request, SamplingParams
 from gpu.events import Done, Event, Token
-from gpu.inspection import Losses
+from gpu.inspection.requests import Losses
 from tests.app.conftest import Site, StartSite
-from tests.app.fake_engine import HANGS_AT, FakeEngine, FakeOptions, loader
-from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.processes import (
+from tests.app.engine.processes import (
     IDS,
     StartEngine,
     collect,
     freeze,
     pid_of,
-    takes_at_most,
+    time_limit,
+    wait_exited,
     wait_for,
-    wait_gone,
 )
+from tests.app.fake_engine import HANGS_AT, FakeEngine, FakeOptions, loader
+from tests.app.fake_tokenizer import FakeTokenizer
 
-SILENT = Patience(silent=2.0)
-PATIENT = Patience(silent=600.0)
-ROOT = Path(__file__).parent.parent.parent
+SILENT = Timeouts(silent=2.0)
+PATIENT = Timeouts(silent=600.0)
+ROOT = Path(__file__).parents[3]
 CLOSES_WITHIN_S = 10.0
 HUNG_SEED = 666
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped")
 
 
-def begin(engine: ProcessEngine, **params: Any) -> queue.SimpleQueue[Event]:
+def begin(engine: SupervisedEngine, **params: Any) -> queue.SimpleQueue[Event]:
     """A run that has written its first token."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     wanted = SamplingParams(**{"max_tokens": 400, **params})
-    engine.submit(IDS, wanted, capture=False, on_event=events.put)
+    engine.submit(Request(IDS, wanted), events.put)
     collect(events, Token)
     return events
 
@@ -59,16 +59,16 @@ def begin(engine: ProcessEngine, **params: Any) -> queue.SimpleQueue[Event]:
 def test_a_frozen_process_is_replaced_and_its_texts_are_kept(
     start_engine: StartEngine,
 ) -> None:
-    engine = start_engine(delay=0.01, patience=SILENT)
+    engine = start_engine(delay=0.01, timeouts=SILENT)
     wait_for(engine, "ready")
     runs = [begin(engine) for _ in range(4)]
     pid = freeze(engine)
-    with takes_at_most(8):
+    with time_limit(8):
         status = wait_for(engine, "restarting")
     assert status.message == (
         "the engine stopped (it was frozen: no sign of life for 2 s) and is restarting"
     )
-    wait_gone(pid)
+    wait_exited(pid)
     for events in runs:
         done = collect(events)[-1]
         assert isinstance(done, Done)
@@ -79,16 +79,16 @@ def test_a_frozen_process_is_replaced_and_its_texts_are_kept(
 
 
 def test_a_frozen_engine_that_is_idle_is_replaced(start_engine: StartEngine) -> None:
-    engine = start_engine(patience=SILENT)
+    engine = start_engine(timeouts=SILENT)
     pid = freeze(engine)
     wait_for(engine, "restarting")
     assert pid_of(engine) != pid
 
 
 def test_pages_and_health_are_told(start_site: StartSite) -> None:
-    site = start_site(process=True, patience=SILENT, load_seconds=1.0)
+    site = start_site(process=True, timeouts=SILENT, load_seconds=1.0)
     page = site.page()
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 400})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 400})
     page.until("token", index=3)
     freeze(_engine(site))
     told = page.until("status", state="restarting")
@@ -102,19 +102,19 @@ def test_pages_and_health_are_told(start_site: StartSite) -> None:
     assert site.app.test_client().get("/health").status_code == 200
 
 
-def _engine(site: Site) -> ProcessEngine:
-    assert isinstance(site.engine, ProcessEngine)
+def _engine(site: Site) -> SupervisedEngine:
+    assert isinstance(site.engine, SupervisedEngine)
     return site.engine
 
 
 def test_an_engine_that_hangs_in_a_step_is_replaced(start_engine: StartEngine) -> None:
     """Its process lives and answers, so that only its steps tell."""
-    engine = start_engine(hangs_with=HUNG_SEED, patience=Patience(step=2.0))
+    engine = start_engine(hangs_with=HUNG_SEED, timeouts=Timeouts(step=2.0))
     pid = pid_of(engine)
     events = begin(engine, seed=HUNG_SEED)
     status = wait_for(engine, "restarting")
     assert "one step on the GPU hung: nothing happened for 2 s" in status.message
-    wait_gone(pid)
+    wait_exited(pid)
     done = collect(events)[-1]
     assert isinstance(done, Done)
     assert done.completion_tokens == HANGS_AT
@@ -124,7 +124,7 @@ def test_an_engine_that_hangs_in_a_step_is_replaced(start_engine: StartEngine) -
 
 def test_one_that_works_long_is_waited_for(start_engine: StartEngine) -> None:
     """Compiling, a long question: the process answers, and the step is not too long yet."""
-    engine = start_engine(ask_seconds=4.0, patience=Patience(silent=2.0, step=20.0))
+    engine = start_engine(ask_seconds=4.0, timeouts=Timeouts(silent=2.0, step=20.0))
     pid = pid_of(engine)
     assert engine.inspect(Losses(IDS)).result(20)
     assert engine.pid == pid
@@ -132,7 +132,7 @@ def test_one_that_works_long_is_waited_for(start_engine: StartEngine) -> None:
 
 
 def test_many_short_steps_are_no_long_one(start_engine: StartEngine) -> None:
-    engine = start_engine(delay=0.02, patience=Patience(step=1.0))
+    engine = start_engine(delay=0.02, timeouts=Timeouts(step=1.0))
     pid = pid_of(engine)
     collect(begin(engine, max_tokens=150))  # after three seconds
     assert engine.pid == pid
@@ -160,28 +160,28 @@ def _clutch(progress: Any) -> FakeEngine:
 def test_python_may_be_held_while_a_model_is_loaded_but_not_later(
     start_engine: StartEngine,
 ) -> None:
-    engine = start_engine(load=_clutch, patience=SILENT)
+    engine = start_engine(load=_clutch, timeouts=SILENT)
     pid = pid_of(engine)
     assert engine.status.state == "ready", "it was silent for 4 s, which is no wonder then"
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    engine.submit(IDS, SamplingParams(), capture=False, on_event=events.put)
+    engine.submit(Request(IDS, SamplingParams()), events.put)
     assert "no sign of life" in wait_for(engine, "restarting").message
-    wait_gone(pid)
+    wait_exited(pid)
 
 
 def test_how_long_loading_took_does_not_count_afterwards() -> None:
     killed: list[str] = []
-    heartbeat = Heartbeat(Patience(step=2.0), killed.append)
+    watchdog = Watchdog(Timeouts(step=2.0), killed.append)
     for _ in range(10):
-        heartbeat.beat(1.0)
-    heartbeat.ready()
-    time.sleep(2.5 * BEAT_SECONDS)
+        watchdog.heartbeat(1.0)
+    watchdog.ready()
+    time.sleep(2.5 * HEARTBEAT_SECONDS)
     assert not killed
     for _ in range(10):
-        heartbeat.beat(1.0)
-    time.sleep(1.5 * BEAT_SECONDS)
+        watchdog.heartbeat(1.0)
+    time.sleep(1.5 * HEARTBEAT_SECONDS)
     assert killed == ["one step on the GPU hung: nothing happened for 2 s"]
-    heartbeat.stop()
+    watchdog.stop()
 
 
 def _stuck(progress: Any) -> FakeEngine:
@@ -191,7 +191,7 @@ def _stuck(progress: Any) -> FakeEngine:
 
 
 def test_a_load_that_hangs_is_not_waited_for_for_ever(start_engine: StartEngine) -> None:
-    engine = start_engine(load=_stuck, patience=Patience(told=1.0))
+    engine = start_engine(load=_stuck, timeouts=Timeouts(progress=1.0))
     status = wait_for(engine, "restarting")
     assert "loading the model hung: nothing happened for 1 s" in status.message
 
@@ -200,17 +200,17 @@ def test_nobody_waits_for_a_process_that_does_not_read(
     start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither those who ask until its pipe is full, nor those who come then."""
-    monkeypatch.setattr(app.pipe_writer, "MAX_WAITING_BYTES", 1_000_000)
-    engine = start_engine(delay=0.01, patience=PATIENT)
+    monkeypatch.setattr(app.engine.pipe_writer, "MAX_WAITING_BYTES", 1_000_000)
+    engine = start_engine(delay=0.01, timeouts=PATIENT)
     wait_for(engine, "ready")
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    run = engine.submit(IDS, SamplingParams(max_tokens=400), capture=False, on_event=events.put)
+    run = engine.submit(Request(IDS, SamplingParams(max_tokens=400)), events.put)
     pid = freeze(engine)
-    with takes_at_most(2), pytest.raises(UnavailableError, match="try again in a few seconds"):
+    with time_limit(2), pytest.raises(UnavailableError, match="try again in a few seconds"):
         _ask_much(engine)
-    with takes_at_most(1), pytest.raises(UnavailableError, match="try again in a few seconds"):
+    with time_limit(1), pytest.raises(UnavailableError, match="try again in a few seconds"):
         run.update(stop="x" * 1_000_000)
-    with takes_at_most(1):
+    with time_limit(1):
         run.cancel()
     os.kill(pid, signal.SIGCONT)
     found = collect(events)
@@ -219,29 +219,29 @@ def test_nobody_waits_for_a_process_that_does_not_read(
     assert engine.pid == pid
 
 
-def _ask_much(engine: ProcessEngine) -> None:
+def _ask_much(engine: SupervisedEngine) -> None:
     """More than a pipe holds, and more than may wait for it."""
     for _ in range(20):
         engine.inspect(Losses([262] * 30_000))
 
 
 def test_a_frozen_engine_can_be_exchanged(start_engine: StartEngine) -> None:
-    engine = start_engine(patience=PATIENT)
+    engine = start_engine(timeouts=PATIENT)
     pid = freeze(engine)
-    with takes_at_most(CLOSES_WITHIN_S):
-        engine.switch(Served(loader(delay=0.002), FakeTokenizer(), None))
+    with time_limit(CLOSES_WITHIN_S):
+        engine.switch(ServedModel(loader(delay=0.002), FakeTokenizer(), None))
         assert pid_of(engine) != pid
-    wait_gone(pid)
+    wait_exited(pid)
 
 
 def test_closing_a_frozen_engine_ends(start_engine: StartEngine) -> None:
-    engine = start_engine(delay=0.01, patience=PATIENT)
+    engine = start_engine(delay=0.01, timeouts=PATIENT)
     wait_for(engine, "ready")
     runs = [begin(engine) for _ in range(4)]
     pid = freeze(engine)
-    with takes_at_most(CLOSES_WITHIN_S):
+    with time_limit(CLOSES_WITHIN_S):
         engine.close()
-    wait_gone(pid, 0.5)
+    wait_exited(pid, 0.5)
     for events in runs:
         assert isinstance(collect(events)[-1], Done)
 
@@ -251,7 +251,7 @@ def test_one_that_even_a_kill_does_not_end_is_left_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As when a driver holds it in the kernel: the next one starts, and closing ends."""
-    engine = start_engine(patience=SILENT)
+    engine = start_engine(timeouts=SILENT)
     pid = freeze(engine)
     monkeypatch.setattr(SpawnProcess, "kill", lambda process: None)
     try:
@@ -259,7 +259,7 @@ def test_one_that_even_a_kill_does_not_end_is_left_behind(
         other = pid_of(engine)
         assert other != pid
         os.kill(other, signal.SIGSTOP)
-        with takes_at_most(CLOSES_WITHIN_S):
+        with time_limit(CLOSES_WITHIN_S):
             engine.close()
         os.kill(other, signal.SIGKILL)
     finally:
@@ -269,15 +269,15 @@ def test_one_that_even_a_kill_does_not_end_is_left_behind(
 UNKILLABLE = """
 from pathlib import Path
 from multiprocessing.context import SpawnProcess
-from app.heartbeat import Patience
-from app.worker import ProcessEngine
+from app.engine.heartbeat import Timeouts
+from app.engine.supervisor import SupervisedEngine
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.processes import freeze
+from tests.app.engine.processes import freeze
 
 if __name__ == "__main__":
     SpawnProcess.kill = lambda process: None
-    engine = ProcessEngine(loader(), FakeTokenizer(), patience=Patience(close=1.0))
+    engine = SupervisedEngine(loader(), FakeTokenizer(), timeouts=Timeouts(close=1.0))
     engine.start()
     pid = freeze(engine)
     Path("pid").write_text(str(pid))
@@ -305,9 +305,9 @@ def test_a_message_that_is_none_is_a_death(
     engine = start_engine(load=_babbling)
     pid = pid_of(engine)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    engine.submit(IDS, SamplingParams(), capture=False, on_event=events.put)
+    engine.submit(Request(IDS, SamplingParams()), events.put)
     wait_for(engine, "restarting")
-    wait_gone(pid)
+    wait_exited(pid)
     pid_of(engine)
 
 

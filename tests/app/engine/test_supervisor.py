@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from app.backoff import Backoff, Restarts
-from app.child import ending
-from app.engines import Served, UnavailableError
-from app.pipe import Refused, error_of, refused
-from app.protocol import Hello, Status
-from app.worker import ProcessEngine
+from app.engine.backoff import Backoff, RestartPolicy
+from app.engine.child import ending
+from app.engine.client import ServedModel, UnavailableError
+from app.engine.pipe import CallFailed, call_failed, error_of
+from app.engine.supervisor import SupervisedEngine
+from app.ws.protocol import Hello, Status
 from gpu import (
     ContextExceeded,
     DeviceError,
@@ -27,13 +27,14 @@ from gpu import (
     EngineError,
     InvalidRequest,
     QueueFull,
+    Request,
     SamplingParams,
 )
 from gpu.events import Accepted, Done, Event, Token, Updated
 from tests.app.conftest import StartSite
+from tests.app.engine.processes import IDS, StartEngine, collect, kill, wait_exited, wait_for
 from tests.app.fake_engine import FakeEngine, FakeOptions, loader
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.processes import IDS, StartEngine, collect, kill, wait_for, wait_gone
 
 
 def test_a_run_in_the_process(start_engine: StartEngine) -> None:
@@ -42,7 +43,7 @@ def test_a_run_in_the_process(start_engine: StartEngine) -> None:
     assert engine.pid != os.getpid()
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     params = SamplingParams(temperature=0, max_tokens=20, seed=2**64 - 1)
-    engine.submit(IDS, params, capture=True, on_event=events.put)
+    engine.submit(Request(IDS, params, capture=True), events.put)
     found = collect(events)
     assert isinstance(found[0], Accepted)
     assert found[0].params == params
@@ -62,7 +63,7 @@ def test_update_and_cancel_reach_the_run(start_engine: StartEngine) -> None:
     engine = start_engine(delay=0.01)
     wait_for(engine, "ready")
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    run = engine.submit(IDS, SamplingParams(max_tokens=500), capture=False, on_event=events.put)
+    run = engine.submit(Request(IDS, SamplingParams(max_tokens=500)), events.put)
     index = run.update(temperature=0.25, capture=True)
     with pytest.raises(InvalidRequest) as refusal:
         run.update(top_p=7)
@@ -91,8 +92,8 @@ REFUSALS: list[EngineError] = [
 
 @pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
 def test_errors_are_the_same_on_both_sides(error: EngineError) -> None:
-    message = refused(5, error)
-    assert isinstance(message, Refused)
+    message = call_failed(5, error)
+    assert isinstance(message, CallFailed)
     back = error_of(message)
     assert type(back) is type(error)
     assert str(back) == str(error)
@@ -103,13 +104,13 @@ def test_refusals_come_through_the_pipe(start_engine: StartEngine) -> None:
     engine = start_engine(n_slots=1, queue=0)
     wait_for(engine, "ready")
     with pytest.raises(ContextExceeded, match="512"):
-        engine.submit([0] * 600, SamplingParams(), capture=False, on_event=print)
+        engine.submit(Request([0] * 600, SamplingParams()), print)
     with pytest.raises(InvalidRequest):
-        engine.submit([10**6], SamplingParams(), capture=False, on_event=print)
+        engine.submit(Request([10**6], SamplingParams()), print)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    engine.submit(IDS, SamplingParams(max_tokens=400), capture=False, on_event=events.put)
+    engine.submit(Request(IDS, SamplingParams(max_tokens=400)), events.put)
     with pytest.raises(QueueFull):
-        engine.submit(IDS, SamplingParams(), capture=False, on_event=print)
+        engine.submit(Request(IDS, SamplingParams()), print)
 
 
 def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngine) -> None:
@@ -121,7 +122,7 @@ def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngin
     assert pid is not None
     runs = [queue.SimpleQueue[Event]() for _ in range(3)]
     for events in runs:
-        engine.submit(IDS, SamplingParams(max_tokens=400), capture=False, on_event=events.put)
+        engine.submit(Request(IDS, SamplingParams(max_tokens=400)), events.put)
     begun = [collect(events, Token) for events in runs]
     os.kill(pid, signal.SIGKILL)
     for events, found in zip(runs, begun, strict=True):
@@ -141,7 +142,7 @@ def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngin
         "ready",
     ]
     events = queue.SimpleQueue()
-    engine.submit(IDS, SamplingParams(max_tokens=3), capture=False, on_event=events.put)
+    engine.submit(Request(IDS, SamplingParams(max_tokens=3)), events.put)
     done = collect(events)[-1]
     assert isinstance(done, Done)
     assert done.reason == "length"
@@ -150,18 +151,18 @@ def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngin
 def test_between_two_processes_requests_are_refused(start_engine: StartEngine) -> None:
     engine = start_engine(load_seconds=0.5)
     with pytest.raises(UnavailableError, match="loading"):
-        engine.submit(IDS, SamplingParams(), capture=False, on_event=print)
+        engine.submit(Request(IDS, SamplingParams()), print)
     wait_for(engine, "ready")
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
     wait_for(engine, "restarting")
     with pytest.raises(UnavailableError, match="restarting"):
-        engine.submit(IDS, SamplingParams(), capture=False, on_event=print)
+        engine.submit(Request(IDS, SamplingParams()), print)
 
 
 def test_a_process_that_keeps_dying_is_tried_again_later(start_engine: StartEngine) -> None:
     """Each pause is twice the one before; the state counts the seconds and says why."""
-    engine = start_engine(restarts=Restarts(at_once=1))
+    engine = start_engine(restart_policy=RestartPolicy(at_once=1))
     pauses: list[int] = []
     for _ in range(3):
         wait_for(engine, "ready")
@@ -181,23 +182,23 @@ def test_a_process_that_keeps_dying_is_tried_again_later(start_engine: StartEngi
 
 
 def test_while_it_waits_requests_are_told_for_how_long(start_engine: StartEngine) -> None:
-    engine = start_engine(restarts=Restarts(at_once=0, first=60))
+    engine = start_engine(restart_policy=RestartPolicy(at_once=0, first=60))
     wait_for(engine, "ready")
     kill(engine)
     wait_for(engine, "restarting")
     with pytest.raises(UnavailableError, match=r"1 times in a row .*trying again in \d+ s"):
-        engine.submit(IDS, SamplingParams(), capture=False, on_event=print)
+        engine.submit(Request(IDS, SamplingParams()), print)
     began = time.monotonic()
     engine.close()
     assert time.monotonic() - began < 5, "it does not wait for the next try"
 
 
 def test_another_model_does_not_wait_for_the_next_try(start_engine: StartEngine) -> None:
-    engine = start_engine(restarts=Restarts(at_once=0, first=60))
+    engine = start_engine(restart_policy=RestartPolicy(at_once=0, first=60))
     wait_for(engine, "ready")
     kill(engine)
     wait_for(engine, "restarting")
-    engine.switch(Served(loader(delay=0.002), FakeTokenizer(), None))
+    engine.switch(ServedModel(loader(delay=0.002), FakeTokenizer(), None))
     wait_for(engine, "ready")
     kill(engine)
     assert "stopped 1 times" in wait_for(engine, "restarting").message, "its deaths are its own"
@@ -205,7 +206,7 @@ def test_another_model_does_not_wait_for_the_next_try(start_engine: StartEngine)
 
 def test_a_first_model_that_only_dies_is_given_up(start_engine: StartEngine) -> None:
     """So that `serve` can end and say why; nobody has waited for it yet."""
-    engine = start_engine(load=_crash, restarts=Restarts(at_once=1))
+    engine = start_engine(load=_crash, restart_policy=RestartPolicy(at_once=1))
     status = wait_for(engine, "failed")
     assert "2 times" in status.message
     assert "exit code 7" in status.message
@@ -216,11 +217,11 @@ def _crash(progress: Any) -> FakeEngine:
 
 
 def test_a_process_that_was_steady_is_started_again_at_once() -> None:
-    backoff = Backoff(Restarts(at_once=2, first=1, longest=60, steady=60))
-    assert [backoff.died(1.0) for _ in range(10)] == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60]
-    assert backoff.died(59.0) == 60
-    assert backoff.died(60.0) == 0
-    assert [backoff.died(0.0) for _ in range(2000)][-1] == 60
+    backoff = Backoff(RestartPolicy(at_once=2, first=1, longest=60, steady=60))
+    assert [backoff.crashed(1.0) for _ in range(10)] == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert backoff.crashed(59.0) == 60
+    assert backoff.crashed(60.0) == 0
+    assert [backoff.crashed(0.0) for _ in range(2000)][-1] == 60
 
 
 def test_a_process_that_cannot_be_started_is_tried_again(
@@ -248,7 +249,7 @@ def test_a_process_that_cannot_be_started_is_tried_again(
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts in /proc")
 def test_what_a_dead_process_needed_is_given_back_at_once(start_engine: StartEngine) -> None:
     """Not when Python gets to it: its pipe, what tells its end, and the threads that serve it."""
-    engine = start_engine(restarts=Restarts(at_once=1000))
+    engine = start_engine(restart_policy=RestartPolicy(at_once=1000))
     held: list[tuple[int, int]] = []
     for _ in range(15):
         wait_for(engine, "ready")
@@ -264,7 +265,7 @@ def test_a_gpu_that_was_lost_is_tried_again(start_engine: StartEngine, tmp_path:
     """It may come back. One that was never there fails at once."""
     gone = tmp_path / "gone"
     load = functools.partial(_load_on_a_gpu, gone)
-    engine = start_engine(load=load, restarts=Restarts(at_once=1))
+    engine = start_engine(load=load, restart_policy=RestartPolicy(at_once=1))
     wait_for(engine, "ready")
     gone.touch()
     kill(engine)
@@ -319,7 +320,7 @@ def test_an_engine_that_fails_by_itself_gets_a_new_process(start_engine: StartEn
     wait_for(engine, "ready")
     pid = engine.pid
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    engine.submit(IDS, SamplingParams(), capture=False, on_event=events.put)
+    engine.submit(Request(IDS, SamplingParams()), events.put)
     done = collect(events)[-1]
     assert isinstance(done, Done)
     assert done.reason == "error"
@@ -334,10 +335,10 @@ def test_closing_ends_runs_and_process(start_engine: StartEngine) -> None:
     pid = engine.pid
     assert pid is not None
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    engine.submit(IDS, SamplingParams(max_tokens=400), capture=False, on_event=events.put)
+    engine.submit(Request(IDS, SamplingParams(max_tokens=400)), events.put)
     engine.close()
     assert isinstance(collect(events)[-1], Done)
-    wait_gone(pid)
+    wait_exited(pid)
 
 
 def test_closing_while_loading(start_engine: StartEngine) -> None:
@@ -348,7 +349,7 @@ def test_closing_while_loading(start_engine: StartEngine) -> None:
     pid = engine.pid
     assert pid is not None
     engine.close()
-    wait_gone(pid)
+    wait_exited(pid)
 
 
 def test_how_a_process_ended_is_said_in_words() -> None:
@@ -361,17 +362,17 @@ def test_how_a_process_ended_is_said_in_words() -> None:
 def test_the_page_sees_the_restart_and_can_go_on(start_site: StartSite) -> None:
     site = start_site(process=True, delay=0.01)
     page = site.page()
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 400})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 400})
     page.until("token", index=3)
-    assert isinstance(site.engine, ProcessEngine)
+    assert isinstance(site.engine, SupervisedEngine)
     assert site.engine.pid is not None
     os.kill(site.engine.pid, signal.SIGKILL)
     page.until("status", state="restarting")
     page.until("hello")
     page.until("status", state="ready")
-    page.tell("resume", id="a")
+    page.send_message("resume", id="a")
     done = page.until("done", id="a")
     assert done["reason"] == "error"
     assert done["completion_tokens"] >= 4
-    page.tell("generate", id="b", prompt="Once", params={"max_tokens": 3})
+    page.send_message("generate", id="b", prompt="Once", params={"max_tokens": 3})
     assert page.until("done", id="b")["reason"] == "length"

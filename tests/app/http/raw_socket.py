@@ -1,4 +1,4 @@
-"""A WebSocket client of bare bytes, for what no client would send."""
+"""WebSocket client of raw bytes, for sending what no real client would send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 
 
 def handshake(port: int, *lines: str) -> bytes:
-    """The request that a browser makes, with other headers."""
+    """Return the upgrade request of a browser, with changed headers."""
     return "\r\n".join(
         [
             "GET /ws HTTP/1.1",
@@ -32,7 +32,7 @@ def handshake(port: int, *lines: str) -> bytes:
 
 
 def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, bits: int = 0) -> bytes:
-    """A masked frame. `bits`: the reserved ones."""
+    """Return a masked frame. `bits` are the reserved bits."""
     head = bytes([fin << 7 | bits << 4 | opcode])
     n = len(payload)
     if n < 126:
@@ -45,7 +45,7 @@ def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, bits: int = 0)
 
 
 class RawSocket:
-    """After the handshake. `early` goes out with it, in one piece."""
+    """Connection after the handshake. `early` is sent in the same packet as the handshake."""
 
     def __init__(self, port: int, early: bytes = b"") -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=20)
@@ -70,7 +70,7 @@ class RawSocket:
     def send(self, data: bytes) -> None:
         self.sock.sendall(data)
 
-    def tell(self, type: str, **fields: Any) -> None:
+    def send_message(self, type: str, **fields: Any) -> None:
         self.send(frame(TEXT, json.dumps({"type": type, **fields}).encode()))
 
     def wait_ready(self) -> None:
@@ -80,8 +80,8 @@ class RawSocket:
         raise AssertionError("the line ended before the engine was ready")
 
     def end(self) -> int | None:
-        """Code of the close frame that the server ends with; None if there was none. Nothing may
-        follow it."""
+        """Return the code of the server's close frame, after which nothing may follow; None if
+        there was none."""
         for opcode, payload in self.frames():
             if opcode == CLOSE:
                 rest = self._read + self._all()
@@ -90,7 +90,7 @@ class RawSocket:
         return None
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
-        """What the server sends, to the end of the line."""
+        """Yield the frames of the server until the connection ends."""
         while (first := self._take(2)) is not None:
             assert not first[1] & 0x80, "a server does not mask"
             n = first[1]
@@ -104,7 +104,7 @@ class RawSocket:
             yield first[0] & 0x0F, payload
 
     def reset(self) -> None:
-        """End the line as a lost process does."""
+        """Reset the connection, as a crashed process does."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
 
@@ -128,5 +128,5 @@ class RawSocket:
 
 
 def n_descriptors() -> int:
-    """Open ones of this process; 0 where the system does not tell."""
+    """Return the number of open descriptors of this process; 0 without /proc."""
     return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0

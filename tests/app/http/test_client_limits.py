@@ -1,4 +1,4 @@
-"""One client cannot keep the others out of the queue, and leaves none of it taken."""
+"""One client cannot fill the queue alone, and every run is counted off when it ends."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from app.engines import Run
-from app.sessions import Keeping
-from app.shares import Shares
-from gpu import EngineError, QueueFull, SamplingParams
+from app.engine.client import Run
+from app.http.client_limits import ClientLimits
+from app.ws.sessions import Retention
+from gpu import EngineError, QueueFull, Request, SamplingParams
 from gpu.events import Done, Event, Timings
 from tests.app.conftest import Site, StartSite, wait_ready
-from tests.app.page import Page
-from tests.app.test_sessions import ScriptedEngine
+from tests.app.page import PageClient
+from tests.app.ws.test_sessions import ScriptedEngine
 
 LONG = {"max_tokens": 480}
 
 
-def outcomes(page: Page, ids: list[str]) -> dict[str, str]:
-    """ "accepted", or the code of the error, of each generation."""
+def outcomes(page: PageClient, ids: list[str]) -> dict[str, str]:
+    """Return "accepted" or the code of the error for each generation."""
     found: dict[str, str] = {}
     while len(found) < len(ids):
         message = page.next()
@@ -36,9 +36,9 @@ def outcomes(page: Page, ids: list[str]) -> dict[str, str]:
     return found
 
 
-def generate(page: Page, *ids: str) -> dict[str, str]:
+def generate(page: PageClient, *ids: str) -> dict[str, str]:
     for id in ids:
-        page.tell("generate", id=id, prompt="Once", params=LONG)
+        page.send_message("generate", id=id, prompt="Once", params=LONG)
     return outcomes(page, list(ids))
 
 
@@ -49,9 +49,9 @@ def test_one_session_leaves_half_of_the_queue_to_others(start_site: StartSite) -
     assert generate(first, "a", "b") == {"a": "accepted", "b": "accepted"}
     assert generate(tab, "c", "d") == {"c": "accepted", "d": "queue_full"}
     error = next(m for m in tab.messages if m["type"] == "error")
-    assert "3 generations of yours are running or waiting" in error["message"]
+    assert "you already have 3 generations running or waiting" in error["message"]
     assert generate(other, "e", "f") == {"e": "accepted", "f": "accepted"}
-    tab.tell("stop", id="c")
+    tab.send_message("stop", id="c")
     tab.until("done", id="c")
     assert generate(tab, "g") == {"g": "accepted"}, "a share is free when its run has ended"
 
@@ -65,7 +65,7 @@ def test_pages_without_a_cookie_share_the_places_of_their_address(start_site: St
 
 
 def test_a_program_leaves_half_of_the_queue_to_others(start_site: StartSite) -> None:
-    """And is told to try again, as by a full queue."""
+    """Beyond that, the error is the same as for a full queue."""
     site = start_site(n_slots=1, queue=4, delay=0.01)
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(complete, site) for _ in range(8)]
@@ -74,7 +74,7 @@ def test_a_program_leaves_half_of_the_queue_to_others(start_site: StartSite) -> 
         while sum(future.done() for future in asked) < 5 and time.monotonic() < deadline:
             time.sleep(0.02)
         assert generate(page, "a") == {"a": "accepted"}
-        page.tell("stop", id="a")
+        page.send_message("stop", id="a")
         codes = sorted(future.result() for future in asked)
     assert codes == [200] * 3 + [429] * 5
     assert complete(site) == 200
@@ -91,14 +91,14 @@ def complete(site: Site) -> int:
 
 
 def test_a_queue_whose_pages_have_gone_is_free_soon(start_site: StartSite) -> None:
-    site = start_site(n_slots=1, queue=4, delay=0.05, keeping=Keeping(waiting_seconds=0.3))
+    site = start_site(n_slots=1, queue=4, delay=0.05, retention=Retention(waiting_seconds=0.3))
     owner, others = site.cookie(), [site.cookie() for _ in range(2)]
     page = site.page(cookie=owner)
     assert generate(page, "a") == {"a": "accepted"}
     for cookie in others:
         gone = site.page(cookie=cookie)
         assert generate(gone, "b", "c") == {"b": "accepted", "c": "accepted"}
-        gone.vanish()
+        gone.drop()
     new = site.page(cookie=site.cookie())
     assert generate(new, "d") == {"d": "queue_full"}
     deadline = time.monotonic() + 10
@@ -107,7 +107,7 @@ def test_a_queue_whose_pages_have_gone_is_free_soon(start_site: StartSite) -> No
         time.sleep(0.05)
     page.until("token")
     again = site.page(cookie=others[0])
-    again.tell("resume", id="b")
+    again.send_message("resume", id="b")
     assert again.until("done")["reason"] == "cancelled"
 
 
@@ -126,15 +126,15 @@ def ended(reason: Any = "length") -> Done:
     return Done(reason, 2, 1, Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
-def submit(shares: Shares, engine: ScriptedEngine, heard: list[Event]) -> Run:
-    return shares.submit("me", engine, [1], SamplingParams(), capture=False, on_event=heard.append)
+def submit(shares: ClientLimits, engine: ScriptedEngine, heard: list[Event]) -> Run:
+    return shares.submit("me", engine, Request([1], SamplingParams()), heard.append)
 
 
 def test_every_end_gives_its_share_back_once(engine: ScriptedEngine) -> None:
-    """Also a refusal, and an end that is told twice."""
-    shares, heard = Shares(), list[Event]()
+    """This includes a refusal, and an end that is reported twice."""
+    shares, heard = ClientLimits(), list[Event]()
     limits = engine.require_ready().limits
-    most = limits.active + (limits.queue + 1) // 2
+    most = limits.slots + (limits.queue + 1) // 2
     engine.refuse = EngineError("no")
     for _ in range(3 * most):
         with pytest.raises(EngineError, match="no"):
@@ -156,15 +156,15 @@ def test_every_end_gives_its_share_back_once(engine: ScriptedEngine) -> None:
 
 
 def test_who_hears_of_an_end_may_ask_for_the_next_at_once(engine: ScriptedEngine) -> None:
-    shares, threads = Shares(), threading.active_count()
+    shares, threads = ClientLimits(), threading.active_count()
     limits = engine.require_ready().limits
     submitted: list[Run] = []
 
     def again(event: Event) -> None:
         submitted.append(submit(shares, engine, []))
 
-    for _ in range(limits.active + (limits.queue + 1) // 2):
-        shares.submit("me", engine, [1], SamplingParams(), capture=False, on_event=again)
+    for _ in range(limits.slots + (limits.queue + 1) // 2):
+        shares.submit("me", engine, Request([1], SamplingParams()), again)
     engine.tells[0](ended())
     assert len(submitted) == 1
     assert threading.active_count() == threads

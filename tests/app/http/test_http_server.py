@@ -1,4 +1,4 @@
-"""Bounds of the HTTP server: connections, time, bytes; and no doubt where a request ends."""
+"""Limits of the HTTP server on connections, time and bytes; ambiguous requests are refused."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from app import connections, http_server, request_reader
-from app.connections import LEAST_CONNECTIONS, MOST_CONNECTIONS, most_connections
-from app.http_server import HttpServer
-from app.security import MAX_BODY_BYTES
-from app.server import bind
+from app.http import connections, http_server, request_reader
+from app.http.connections import MAX_CONNECTIONS, MIN_CONNECTIONS, max_connections
+from app.http.http_server import HttpServer
+from app.http.security import MAX_BODY_BYTES
+from app.http.server import bind
 from tests.app.conftest import Site
-from tests.app.raw_socket import CLOSE, RawSocket, frame, n_descriptors
-from tests.app.test_server import Server
+from tests.app.http.raw_socket import CLOSE, RawSocket, frame, n_descriptors
+from tests.app.http.test_server import Server
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -35,12 +35,12 @@ StartServer = Callable[[int], int]
 
 @pytest.fixture
 def start_server(site: Site) -> Iterator[StartServer]:
-    """The port of another server of the same application, with room for so many connections."""
+    """Start another server of the same application with a limit on connections; return its port."""
     servers = []
 
-    def start(most: int) -> int:
+    def start(max_connections: int) -> int:
         with bind("127.0.0.1", 0) as listener:
-            server = http_server.http_server(listener, site.app, most)
+            server = http_server.http_server(listener, site.app, max_connections)
         servers.append(server)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         return server.port
@@ -56,7 +56,7 @@ def connect(port: int) -> socket.socket:
 
 
 def ask(port: int, data: bytes) -> bytes:
-    """The whole answer to these bytes."""
+    """Return the whole response to these bytes."""
     with connect(port) as sock:
         sock.sendall(data)
         return read_all(sock)
@@ -81,7 +81,7 @@ def status(answer: bytes) -> int:
 
 
 def drip(sock: socket.socket, data: bytes, seconds: float) -> float:
-    """Send a byte every `seconds` until the server ends the line; returns how long that took."""
+    """Send a byte every `seconds` until the server closes; return how long that took."""
     began = time.monotonic()
     sock.settimeout(seconds)
     for byte in data:
@@ -98,7 +98,7 @@ def drip(sock: socket.socket, data: bytes, seconds: float) -> float:
     return time.monotonic() - began
 
 
-# Slower than anybody reads, and so fast that there is always a byte to read.
+# One pace at which the server waits for bytes, and one at which there is always a byte to read.
 paces = pytest.mark.parametrize(("n_bytes", "seconds"), [(300, 0.05), (60_000, 0.0002)])
 
 
@@ -129,7 +129,7 @@ def test_a_silent_connection_is_cut_off(site: Site, monkeypatch: pytest.MonkeyPa
 
 
 def test_bytes_after_a_request_do_not_hold_the_connection(site: Site) -> None:
-    """They are neither waited for nor answered."""
+    """The server neither waits for them nor answers them."""
     with connect(site.port) as sock:
         sock.sendall(HEALTH + HEALTH + b"GET /hea")
         assert read_all(sock).count(b"HTTP/1.1 ") == 1
@@ -155,7 +155,7 @@ def test_a_client_that_does_not_hang_up_holds_no_thread(site: Site) -> None:
 def test_silent_connections_give_way_to_those_that_ask(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "UNHURRIED_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.3)
     port = start_server(8)
     silent = [connect(port) for _ in range(8)]
     time.sleep(0.1)
@@ -173,7 +173,7 @@ def test_silent_connections_give_way_to_those_that_ask(
 def test_half_a_body_gives_way_too(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "UNHURRIED_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.3)
     port = start_server(4)
     slow = [connect(port) for _ in range(4)]
     for sock in slow:
@@ -196,7 +196,7 @@ def test_half_a_body_gives_way_too(
 def test_a_request_that_is_whole_does_not_give_way(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch, request_bytes: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "UNHURRIED_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.0)
     port = start_server(1)
     with connect(port) as sock:
         sock.sendall(request_bytes)
@@ -210,7 +210,7 @@ def test_a_request_that_is_whole_does_not_give_way(
 def test_connections_at_work_do_not_give_way(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "UNHURRIED_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.0)
     port = start_server(4)
     pages = [RawSocket(port) for _ in range(4)]
     for page in pages:
@@ -226,7 +226,7 @@ def test_connections_at_work_do_not_give_way(
     while status(ask(port, HEALTH)) != 200:
         assert time.monotonic() < deadline, "a page that left still counts"
     for page in pages[2:]:
-        page.tell("count", request=1, prompt="Once")
+        page.send_message("count", request=1, prompt="Once")
         assert b'"counted"' in next(page.frames())[1]
         page.sock.close()
 
@@ -244,20 +244,20 @@ def test_a_refusal_holds_nothing(start_server: StartServer) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "most"),
-    [(64, LEAST_CONNECTIONS), (256, 96), (1024, MOST_CONNECTIONS), (-1, MOST_CONNECTIONS)],
+    [(64, MIN_CONNECTIONS), (256, 96), (1024, MAX_CONNECTIONS), (-1, MAX_CONNECTIONS)],
 )
 def test_the_cap_leaves_room_below_the_limit_of_descriptors(
     monkeypatch: pytest.MonkeyPatch, limit: int, most: int
 ) -> None:
     resource = pytest.importorskip("resource", reason="Windows has no such limit")
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
-    assert most_connections() == most
+    assert max_connections() == most
 
 
 def test_without_descriptors_it_pauses_and_lets_a_silent_connection_go(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connections, "UNHURRIED_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.0)
     with bind("127.0.0.1", 0) as listener:
         server = HttpServer(listener, site.app, 10)
     ours, theirs = socket.socketpair()
@@ -280,14 +280,14 @@ def test_without_descriptors_it_pauses_and_lets_a_silent_connection_go(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no limit of descriptors")
 def test_more_silent_connections_than_descriptors_keep_nobody_out() -> None:
-    """376 of them, where 256 descriptors are allowed."""
+    """There are 376 of them, and 256 descriptors."""
     server = Server(before=["sh", "-c", 'ulimit -n 256; exec "$@"', "sh"])
     silent: list[socket.socket] = []
     try:
         port = int(server.line(r"http://127.0.0.1:([0-9]+)/"))
         server.line("(Ready)")
         silent = [connect(port) for _ in range(376)]
-        time.sleep(connections.UNHURRIED_SECONDS + 0.5)
+        time.sleep(connections.MIN_IDLE_SECONDS + 0.5)
         worked = cpu_seconds(server.process.pid)
         for _ in range(20):
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
@@ -305,7 +305,7 @@ def test_more_silent_connections_than_descriptors_keep_nobody_out() -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """That the process has used; 0 where the system does not tell."""
+    """Return the CPU time of a process; 0 without /proc."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -363,7 +363,7 @@ def test_a_chunked_body_is_read_whole(site: Site, size: int, end: bytes) -> None
 
 @pytest.mark.parametrize("size", [4096, MAX_BODY_BYTES, 2 * MAX_BODY_BYTES])
 def test_a_chunked_body_past_the_bound_is_refused_and_not_cut(site: Site, size: int) -> None:
-    """The answer arrives, though the client goes on sending."""
+    """The response arrives although the client continues to send."""
     padding = b" " * (MAX_BODY_BYTES - len(BODY))
     largest = ask(site.port, CHUNKED + chunks(BODY + padding, size) + b"0\r\n\r\n")
     assert status(largest) == 200
@@ -394,7 +394,7 @@ def test_a_body_past_the_bound_is_refused_while_it_is_sent(site: Site) -> None:
     ],
 )
 def test_a_broken_chunk_is_refused(site: Site, body: bytes) -> None:
-    """Also one that ends early: nothing that lay in memory takes the place of what is missing."""
+    """This includes one that ends early: missing bytes are not replaced by uninitialised memory."""
     with connect(site.port) as sock:
         sock.sendall(CHUNKED + body)
         sock.shutdown(socket.SHUT_WR)

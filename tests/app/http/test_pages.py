@@ -8,7 +8,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from app import assets
-from app.pages import STYLE_SHEETS
+from app.http.pages import STYLE_SHEETS
 from tests.app.conftest import StartSite
 
 
@@ -23,7 +23,11 @@ def test_the_page_is_served_and_not_kept(http: FlaskClient) -> None:
 def test_the_style_sheets_come_as_one_file(http: FlaskClient) -> None:
     style = http.get("/static/css/page.css")
     assert style.mimetype == "text/css"
-    sheets = {path.stem: path.read_text("utf-8") for path in assets("static").glob("css/*.css")}
+    folder = assets("static") / "css"
+    sheets = {
+        path.relative_to(folder).with_suffix("").as_posix(): path.read_text("utf-8")
+        for path in folder.rglob("*.css")
+    }
     assert set(STYLE_SHEETS) == set(sheets)
     assert style.text == "\n".join(sheets[name] for name in STYLE_SHEETS)
     tag = {"If-None-Match": style.headers["ETag"]}

@@ -10,9 +10,9 @@ from flask.testing import FlaskClient
 from simple_websocket import ConnectionError as RefusedError
 
 from app.config import Settings
-from app.security import MAX_BODY_BYTES, Guard
+from app.http.security import MAX_BODY_BYTES, Guard
 from tests.app.conftest import Site, StartSite
-from tests.app.page import Page
+from tests.app.page import PageClient
 
 OUR_HOSTS = [
     "localhost",
@@ -51,7 +51,9 @@ def test_our_hosts_are_served(http: FlaskClient, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
-@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/static/css/base.css", "/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/", "/health", "/v1/models", "/static/css/ui/base.css", "/nothing"]
+)
 def test_foreign_hosts_are_refused_everywhere(http: FlaskClient, host: str, path: str) -> None:
     response = http.get(path, environ_overrides={"HTTP_HOST": host})
     assert response.status_code in (400, 403)
@@ -123,7 +125,7 @@ def proxied(start_site: StartSite) -> Site:
 def test_the_page_of_a_proxy_is_ours_when_it_is_named(
     proxied: Site, origin: str, host: str
 ) -> None:
-    """Whether the proxy hands on the browser's Host or sets its own."""
+    """It does not matter whether the proxy forwards the browser's Host or sets its own."""
     client = proxied.app.test_client()
     headers = {"Origin": origin, "Host": host}
     assert client.get("/v1/models", headers=headers).status_code == 200
@@ -150,7 +152,7 @@ def test_a_proxy_opens_no_other_origin(proxied: Site, origin: str) -> None:
 
 def test_a_websocket_comes_through_a_proxy(proxied: Site) -> None:
     page = proxied.page(origin=PROXY)
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 2})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 2})
     assert page.until("done")["reason"] == "length"
 
 
@@ -188,7 +190,7 @@ def test_other_sites_may_link_to_the_page_and_embed_nothing(
 
 
 def test_a_link_does_not_replace_the_session_it_cannot_see(http: FlaskClient) -> None:
-    """A browser withholds a strict cookie from a link, so the page is asked for once more."""
+    """A browser omits a SameSite=Strict cookie on a link, so the page is requested once more."""
     first = http.get("/", headers=LINK)
     assert first.headers["Refresh"] == "0; url=/"
     assert "Set-Cookie" not in first.headers
@@ -201,7 +203,7 @@ def test_a_link_does_not_replace_the_session_it_cannot_see(http: FlaskClient) ->
 @pytest.mark.parametrize("origin", [*FOREIGN_ORIGINS, None])
 def test_a_websocket_needs_our_origin(site: Site, origin: str | None) -> None:
     with pytest.raises(RefusedError) as refusal:
-        Page(site.port, origin=origin)
+        PageClient(site.port, origin=origin)
     assert refusal.value.status_code == 403
 
 
@@ -230,7 +232,7 @@ def locked(start_site: StartSite) -> Site:
 
 
 def paths(site: Site) -> list[str]:
-    """Every path of the application, so that a new route is covered on the day it is added."""
+    """Return every path of the application, so that new routes are covered too."""
     return [rule.rule.replace("<path:filename>", "css") for rule in site.app.url_map.iter_rules()]
 
 
@@ -304,7 +306,7 @@ def test_a_refused_request_never_gets_a_cookie(locked: Site, path: str) -> None:
 
 def test_a_websocket_needs_the_token_too(locked: Site) -> None:
     with pytest.raises(RefusedError) as refusal:
-        Page(locked.port)
+        PageClient(locked.port)
     assert refusal.value.status_code == 401
     authorized = {"Authorization": f"Bearer {TOKEN}"}
     locked.page(headers=authorized)
@@ -346,7 +348,8 @@ def test_a_refusal_is_fenced_and_repeats_nothing_of_a_foreign_host(http: FlaskCl
 def test_the_page_needs_nothing_that_the_policy_forbids(http: FlaskClient) -> None:
     page = http.get("/").text
     assert not re.search(r"<style|\sstyle=|\son\w+=", page)
-    assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", page))
+    for tag in re.findall(r"<script[^>]*>", page):
+        assert "src=" in tag or 'type="application/json"' in tag, "data is not run"
     assert not re.search(r"""(?:src|href)=["'](?:https?:)?//""", page)
 
 
@@ -371,7 +374,7 @@ def test_token_and_cookie_are_compared_in_constant_time(monkeypatch: pytest.Monk
         compared.append((a, b))
         return a == b
 
-    monkeypatch.setattr("app.security.hmac.compare_digest", compare)
+    monkeypatch.setattr("app.http.security.hmac.compare_digest", compare)
     guard = Guard(Settings(port=0, token=TOKEN))
     assert guard.is_token(TOKEN)
     assert not guard.is_token("correct house")

@@ -1,4 +1,4 @@
-"""A server as a process: how it starts, what it says, and that nothing outlives it."""
+"""A server process prints its state, ends cleanly, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from app.config import Settings
-from app.server import PortError, address, bind, http_server
+from app.http.server import PortError, address, bind, http_server
 from tests.app.conftest import Site, StartSite
-from tests.app.page import Page
-from tests.app.processes import engines_of, gone, wait_gone
+from tests.app.engine.processes import engine_pids, has_exited, wait_exited
+from tests.app.page import PageClient
 
 StartServer = Callable[..., "Server"]
 
 PATIENCE_S = 40
-"""For a process to end: it does at once, but the machine may be busy."""
+"""Timeout for a process to end on a busy machine."""
 
 
 class Server:
-    """`python -m tests.app.fake_server`, read line by line. `before`: a command that starts it."""
+    """Process of `python -m tests.app.fake_server`. `before` is a command that starts it."""
 
     def __init__(self, *args: str, before: Sequence[str] = ()) -> None:
         fake = [sys.executable, "-m", "tests.app.fake_server", "--process", "--port", "0"]
@@ -44,7 +44,7 @@ class Server:
         )
 
     def line(self, pattern: str) -> str:
-        """The first group of the next line that has it."""
+        """Read up to a line that matches the pattern; return its first group."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if found := re.search(pattern, line):
@@ -72,7 +72,7 @@ def start_server() -> Iterator[StartServer]:
 
 
 def ready(start_server: StartServer) -> tuple[Server, int]:
-    """A server that can write, and the process id of its engine."""
+    """Server whose engine is ready, and the process id of its engine."""
     server = start_server()
     engine = int(server.line("engine process ([0-9]+)"))
     server.line("(Ready)")
@@ -81,12 +81,12 @@ def ready(start_server: StartServer) -> tuple[Server, int]:
 
 def assert_ends_cleanly(server: Server, engine: int) -> None:
     assert server.process.wait(PATIENCE_S) == 0
-    wait_gone(engine)
+    wait_exited(engine)
     assert server.errors() == ""
 
 
 def test_it_says_where_it_is_before_the_model_is_loaded(start_server: StartServer) -> None:
-    """And then what became of the weights of a GGUF file."""
+    """Then it prints how the weights of a GGUF file were converted."""
     conversion = "Q4_K, Q6_K converted to q4"
     server = start_server("--load-seconds", "3", "--conversion", conversion)
     url = server.line("(http://127.0.0.1:[0-9]+/)")
@@ -104,7 +104,7 @@ def test_it_ends_cleanly_and_takes_the_engine_along(
     start_server: StartServer, number: signal.Signals
 ) -> None:
     server, engine = ready(start_server)
-    if number == signal.SIGINT:  # a terminal sends it to all processes of the group
+    if number == signal.SIGINT:  # a terminal signals the whole process group
         os.killpg(server.process.pid, number)
     else:
         server.process.send_signal(number)
@@ -115,7 +115,7 @@ def test_it_ends_cleanly_and_takes_the_engine_along(
 def test_the_engine_leaves_signals_to_the_server(
     start_server: StartServer, number: signal.Signals
 ) -> None:
-    """Of a group that is told to end, the engine may hear it first."""
+    """When the process group is signalled, the engine may get the signal first."""
     server, engine = ready(start_server)
     os.kill(engine, number)
     time.sleep(0.2)
@@ -127,7 +127,7 @@ def test_the_engine_leaves_signals_to_the_server(
 def test_it_ends_as_cleanly_when_it_is_told_again(
     start_server: StartServer, number: signal.Signals
 ) -> None:
-    """As by those who stop a service: all processes of the group, until they are gone."""
+    """Service managers signal all processes of the group until they are gone."""
     server, engine = ready(start_server)
     deadline = time.monotonic() + PATIENCE_S
     while server.process.poll() is None and time.monotonic() < deadline:
@@ -147,30 +147,30 @@ TELLINGS = {
 
 @pytest.mark.parametrize("told", TELLINGS)
 def test_it_ends_although_its_engine_is_frozen(start_server: StartServer, told: str) -> None:
-    """While four pages have it write, before it is noticed."""
+    """Four pages are generating, and the watchdog has not noticed yet."""
     server = start_server("--silent", "600", "--delay", "0.01")
     port = int(server.line("http://127.0.0.1:([0-9]+)/"))
     engine = int(server.line("engine process ([0-9]+)"))
     server.line("(Ready)")
-    pages = [Page(port) for _ in range(4)]
+    pages = [PageClient(port) for _ in range(4)]
     for page in pages:
-        page.tell("generate", id="a", prompt="Once", params={"max_tokens": 400})
+        page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 400})
         page.until("token", index=1)
     os.kill(engine, signal.SIGSTOP)
     _ends_in_time(server, *TELLINGS[told])
-    assert gone(engine)
+    assert has_exited(engine)
 
 
 def test_it_ends_although_its_engine_is_frozen_while_it_loads(start_server: StartServer) -> None:
     server = start_server("--load-seconds", "60")
     server.line("(Loading)")
     time.sleep(1)
-    engines = engines_of(server.process.pid)
+    engines = engine_pids(server.process.pid)
     assert len(engines) == 1
     for engine in engines:
         os.kill(engine, signal.SIGSTOP)
     _ends_in_time(server, signal.SIGTERM)
-    assert all(gone(engine) for engine in engines)
+    assert all(has_exited(engine) for engine in engines)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -181,16 +181,16 @@ def test_it_ends_while_its_engine_restarts(start_server: StartServer, frozen: bo
     os.kill(first, signal.SIGKILL)
     server.line("(The engine stopped)")
     time.sleep(1)
-    engines = engines_of(server.process.pid)
+    engines = engine_pids(server.process.pid)
     if frozen:
         for engine in engines:
             os.kill(engine, signal.SIGSTOP)
     _ends_in_time(server, signal.SIGTERM)
-    assert all(gone(engine) for engine in engines)
+    assert all(has_exited(engine) for engine in engines)
 
 
 def test_it_says_when_it_tries_again_and_ends_before(start_server: StartServer) -> None:
-    """In the terminal, once for every pause, and where health is asked."""
+    """It prints one line per pause, and /health says so too."""
     server = start_server("--at-once", "0")
     url = server.line("(http://127.0.0.1:[0-9]+/)")
     for seconds in (1, 2, 4):
@@ -210,14 +210,14 @@ def test_it_says_when_it_tries_again_and_ends_before(start_server: StartServer) 
 
 
 def test_a_server_that_was_stopped_keeps_its_engine(start_server: StartServer) -> None:
-    """By Ctrl+Z, or as a laptop that sleeps: no time has passed for either of them."""
+    """After Ctrl+Z or suspend, no time has passed for either process."""
     server = start_server("--silent", "2")
     engine = int(server.line("engine process ([0-9]+)"))
     server.line("(Ready)")
     for number in (signal.SIGSTOP, signal.SIGCONT):
         os.killpg(server.process.pid, number)
         time.sleep(5 if number == signal.SIGSTOP else 3)
-    assert not gone(engine)
+    assert not has_exited(engine)
     _ends_in_time(server, signal.SIGTERM)
 
 
@@ -240,7 +240,7 @@ def test_the_engine_does_not_outlive_a_killed_server(start_server: StartServer) 
     server = start_server()
     engine = int(server.line("engine process ([0-9]+)"))
     server.process.kill()
-    wait_gone(engine)
+    wait_exited(engine)
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_server(start_server: StartServer) -> None:

@@ -1,9 +1,8 @@
-"""A stand-in for the Hugging Face hub on loopback: what `huggingface_hub` asks of it over HTTP, and
-the faults that a network has.
+"""Fake Hugging Face hub on loopback: the HTTP requests of `huggingface_hub`, and network faults.
 
-    GET  /api/models/OWNER/NAME/revision/REVISION   the files of a commit
-    HEAD, GET /OWNER/NAME/resolve/REVISION/FILE     a small file, or the way to a large one
-    GET  /cdn/SHA256                                 a large file, by ranges; another host name
+GET  /api/models/OWNER/NAME/revision/REVISION   the files of a commit
+HEAD, GET /OWNER/NAME/resolve/REVISION/FILE     a small file, or a redirect to a large one
+GET  /cdn/SHA256                                 a large file, by ranges; on another host
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ COMMIT = "c0ffee" + 34 * "0"
 
 @dataclass
 class Repo:
-    """A repository. `token`: whoever has it may read; `gated`: so that others are told to ask."""
+    """Repository. `token` is needed to read it; `gated`: without it, the error is "gated"."""
 
     files: dict[str, bytes]
     commit: str = COMMIT
@@ -32,8 +31,12 @@ class Repo:
 
 @dataclass
 class Faults:
-    """By file name. `cut`: the connection ends after so many bytes, once for each entry; `damage`:
-    another byte in the middle; `status`: whatever is asked."""
+    """Faults by file name.
+
+    cut     close the connection after this number of bytes, once for each entry
+    damage  change a byte in the middle
+    status  HTTP status of every response
+    """
 
     cut: dict[str, list[int]] = field(default_factory=dict)
     damage: set[str] = field(default_factory=set)
@@ -41,7 +44,7 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordedRequest:
     method: str
     path: str
     headers: dict[str, str]
@@ -52,12 +55,12 @@ class Asked:
 
 
 class FakeHub:
-    """`repos` by OWNER/NAME. `asked`: every request, in order."""
+    """Fake hub. `repos` are by OWNER/NAME; `asked` records all requests in order."""
 
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
         self.faults = Faults()
-        self.asked: list[Asked] = []
+        self.asked: list[RecordedRequest] = []
         hub = self
 
         class Handler(_Handler):
@@ -82,8 +85,8 @@ class FakeHub:
         self._server.server_close()
         self._thread.join()
 
-    def fetched(self, name: str) -> list[Asked]:
-        """The GETs that brought bytes of a file."""
+    def fetched(self, name: str) -> list[RecordedRequest]:
+        """Return the GET requests that returned bytes of a file."""
         digests = {
             hashlib.sha256(repo.files[name]).hexdigest()
             for repo in self.repos.values()
@@ -113,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self) -> None:
         headers = {key.lower(): value for key, value in self.headers.items()}
         path = self.path.partition("?")[0]
-        self.hub.asked.append(Asked(self.command, path, headers))
+        self.hub.asked.append(RecordedRequest(self.command, path, headers))
         if self.hub.faults.status is not None:
             return self._answer(self.hub.faults.status, b"")
         if found := re.fullmatch(r"/cdn/([0-9a-f]{64})", path):
@@ -129,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(404, b"")
 
     def _repo(self, name: str, revision: str) -> Repo | None:
-        """The repository, if it is there for whoever asks."""
+        """Return the repository if it exists and the request may read it."""
         repo = self.hub.repos.get(name)
         given = self.headers.get("Authorization")
         if given is not None and not any(

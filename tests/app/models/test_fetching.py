@@ -1,4 +1,4 @@
-"""A model that is fetched while the page is up already."""
+"""The server starts while the model is still being downloaded."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from collections.abc import Callable
 import pytest
 
 from app import tale
-from app.hub_errors import HubError
-from app.models import Model
-from app.progress_line import ProgressLine, fetch_with_line
-from app.protocol import Status
-from app.transfer import Cancelled, Transfer
-from app.worker import Fetch, ProcessEngine
+from app.engine.supervisor import Fetch, SupervisedEngine
+from app.models.find_model import Model
+from app.models.hub_errors import HubError
+from app.models.progress_line import ProgressLine, fetch_with_line
+from app.models.transfer import Cancelled, Transfer
+from app.ws.protocol import Status
 from gpu import Tokenizer
+from tests.app.engine.processes import time_limit
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.processes import takes_at_most
 
 HALF = Transfer("model.safetensors", 5_000_000, 10_000_000, 6_000_000, 12_000_000, 2_500_000.0)
 Tell = Callable[[Transfer], None]
 Ended = Callable[[], bool]
 
 
-def started(fetch: Fetch) -> tuple[ProcessEngine, list[Status], threading.Event]:
-    """An engine that begins with `fetch`, what it says, and an event for its end."""
-    engine = ProcessEngine(loader(delay=0), FakeTokenizer(), fetch=fetch)
+def started(fetch: Fetch) -> tuple[SupervisedEngine, list[Status], threading.Event]:
+    """Start an engine with `fetch`; return it, its states, and an event for its end."""
+    engine = SupervisedEngine(loader(delay=0), FakeTokenizer(), fetch=fetch)
     heard: list[Status] = []
     settled = threading.Event()
 
@@ -86,7 +86,7 @@ def test_closing_cancels_the_download() -> None:
 
 
 def test_a_download_that_does_not_listen_is_not_waited_for() -> None:
-    """As when the network hangs: the server ends within 10 s all the same."""
+    """If the network hangs, the server still ends within 10 s."""
     began = threading.Event()
 
     def fetch(tell: Tell, ended: Ended) -> None:
@@ -95,7 +95,7 @@ def test_a_download_that_does_not_listen_is_not_waited_for() -> None:
 
     engine, _, _ = started(fetch)
     assert began.wait(5)
-    with takes_at_most(10):
+    with time_limit(10):
         engine.close()
 
 

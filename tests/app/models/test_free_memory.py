@@ -1,4 +1,4 @@
-"""What memory this machine tells that it has."""
+"""Free memory is read from the system, the container and the drivers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.config import Settings
-from app.free_memory import Free, card_bytes, free_memory, host_bytes
+from app.models.free_memory import FreeMemory, card_bytes, free_memory, host_bytes
 from gpu import DeviceInfo
 
 
@@ -21,8 +21,8 @@ def test_what_shares_the_hosts_memory_has_what_that_has(
 ) -> None:
     found = [device("discrete GPU", "Card"), device("software device", "llvmpipe")]
     monkeypatch.setattr("gpu.devices", lambda: found)
-    monkeypatch.setattr("app.free_memory.host_bytes", lambda: 77)
-    own, shared = Free(None, 77, shared=False), Free(77, 77, shared=True)
+    monkeypatch.setattr("app.models.free_memory.host_bytes", lambda: 77)
+    own, shared = FreeMemory(None, 77, shared=False), FreeMemory(77, 77, shared=True)
     assert free_memory(Settings()) == own
     assert free_memory(Settings(adapter="1")) == shared
     assert free_memory(Settings(adapter="LLVM")) == shared

@@ -1,4 +1,4 @@
-"""Models of the hub: the real client against a stand-in of the hub on loopback."""
+"""Models of the hub, with the real client and a fake hub on loopback."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 
-from app import hub as hub_module
 from app import tale
-from app.cached_models import cached_models
 from app.config import Settings
-from app.free_memory import Free
-from app.hub import is_hub_id, look_up
-from app.hub_errors import HubError, NotOnHub
-from app.models import Model, find_model
-from app.transfer import Cancelled, Transfer
+from app.models import hub as hub_module
+from app.models.cached import cached_models
+from app.models.find_model import Model, find_model
+from app.models.free_memory import FreeMemory
+from app.models.hub import is_hub_id, look_up
+from app.models.hub_errors import HubError, NotOnHub
+from app.models.transfer import Cancelled, Transfer
 from gpu import DeviceError, Inventory, ModelError
-from tests.app.fake_hub import COMMIT, FakeHub
+from tests.app.models.fake_hub import COMMIT, FakeHub
 
 TALE = {path.name: path.read_bytes() for path in tale.model_dir().iterdir() if path.is_file()}
 WEIGHTS = "model.safetensors"
-SENTENCE_PIECE = Path(__file__).parents[1] / "gpu" / "sentence_piece"
+SENTENCE_PIECE = Path(__file__).parents[2] / "gpu" / "text" / "sentence_piece"
 
 
 def find(name: str = "some/tale", **settings: Any) -> Model:
@@ -118,7 +118,7 @@ def test_an_index_cannot_name_anything_else(hub: FakeHub, place: Any) -> None:
     files = hub.repos["some/tale"].files
     del files[WEIGHTS]
     files["model.safetensors.index.json"] = json.dumps({"weight_map": {"t": place}}).encode()
-    with pytest.raises(ModelError, match="names a weight file"):
+    with pytest.raises(ModelError, match="expected weight files named"):
         find()
 
 
@@ -140,7 +140,7 @@ def test_a_revision_is_pinned(hub: FakeHub) -> None:
 
 @pytest.mark.parametrize("revision", ["../main", "a..b", "", "/main", "-x", "a b"])
 def test_a_revision_is_a_name_and_nothing_else(hub: FakeHub, revision: str) -> None:
-    with pytest.raises(NotOnHub, match="not a branch"):
+    with pytest.raises(NotOnHub, match="must be a branch"):
         find(revision=revision)
     assert not hub.asked
 
@@ -198,8 +198,10 @@ def test_a_repository_that_is_no_model(hub: FakeHub) -> None:
 def test_a_model_that_does_not_fit_is_refused_before_its_weights(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
-    monkeypatch.setattr("app.memory.free_memory", lambda settings: Free(30_000_000, None, True))
+    monkeypatch.setattr("app.models.memory.UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(
+        "app.models.memory.free_memory", lambda settings: FreeMemory(30_000_000, None, True)
+    )
     with pytest.raises(DeviceError, match=r"some/tale at f32 needs .* With --kv-dtype q8 it would"):
         find(dtype="f32")
     assert all(a.range for a in hub.fetched(WEIGHTS))
@@ -209,7 +211,9 @@ def test_a_model_that_does_not_fit_is_refused_before_its_weights(
 
 
 def test_not_there(hub: FakeHub) -> None:
-    with pytest.raises(NotOnHub, match="no folder 'some/other', and the hub has no model of that"):
+    with pytest.raises(
+        NotOnHub, match="no folder 'some/other', and no model of that name on the hub"
+    ):
         find("some/other")
 
 
@@ -226,23 +230,23 @@ def test_gated_without_and_with_a_token(hub: FakeHub, monkeypatch: pytest.Monkey
 
 def test_a_token_that_is_not_valid(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_bad")
-    with pytest.raises(NotOnHub, match=r"refuses some/tale \(401\): the token"):
+    with pytest.raises(NotOnHub, match=r"refused access to some/tale \(401\): the token"):
         find()
 
 
 def test_a_config_that_is_none_is_not_fetched(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.hub.MAX_SMALL_BYTES", 100)
-    with pytest.raises(NotOnHub, match=r"config\.json is too large to be a config"):
+    monkeypatch.setattr("app.models.hub.MAX_SMALL_BYTES", 100)
+    with pytest.raises(NotOnHub, match=r"config\.json has [0-9,]+ bytes, but a config has at most"):
         find()
-    monkeypatch.setattr("app.hub.MAX_SMALL_BYTES", len(TALE["config.json"]))
+    monkeypatch.setattr("app.models.hub.MAX_SMALL_BYTES", len(TALE["config.json"]))
     with pytest.raises(ModelError, match=r"tokenizer\.json has [0-9,]+ bytes"):
         find()
     assert not hub.fetched("tokenizer.json")
 
 
-@pytest.mark.parametrize(("status", "words"), [(500, "answered 500"), (429, "fewer requests")])
+@pytest.mark.parametrize(("status", "words"), [(500, "answered 500"), (429, "too many requests")])
 def test_a_hub_in_trouble(hub: FakeHub, status: int, words: str) -> None:
     hub.faults.status = status
     with pytest.raises(HubError, match=words):
@@ -271,7 +275,7 @@ def test_a_cut_is_gone_on_from(hub: FakeHub) -> None:
 def test_a_cut_without_end_is_an_error_that_leaves_nothing_half(hub: FakeHub) -> None:
     model = find()
     hub.faults.cut[WEIGHTS] = 10 * [1_000_000]
-    with pytest.raises(HubError, match=r"cannot be reached|could not be fetched"):
+    with pytest.raises(HubError, match=r"cannot be reached|could not be downloaded"):
         model.fetch()
     assert not (model.path / WEIGHTS).exists()
     assert not list(model.path.parent.parent.rglob("*.incomplete"))
@@ -282,7 +286,7 @@ def test_a_cut_without_end_is_an_error_that_leaves_nothing_half(hub: FakeHub) ->
 def test_damage_is_found_and_thrown_away(hub: FakeHub) -> None:
     model = find()
     hub.faults.damage.add(WEIGHTS)
-    with pytest.raises(HubError, match=r"model\.safetensors was damaged on the way"):
+    with pytest.raises(HubError, match=r"the download of model\.safetensors is damaged"):
         model.fetch()
     assert not (model.path / WEIGHTS).exists()
     hub.faults.damage.clear()
@@ -292,18 +296,18 @@ def test_damage_is_found_and_thrown_away(hub: FakeHub) -> None:
 
 def test_a_damaged_small_file_is_found_too(hub: FakeHub) -> None:
     hub.faults.damage.add("tokenizer.json")
-    with pytest.raises(HubError, match=r"tokenizer\.json was damaged"):
+    with pytest.raises(HubError, match=r"tokenizer\.json is damaged"):
         find()
     hub.faults.damage = {"config.json"}
     shutil.rmtree(constants.HF_HUB_CACHE)
-    with pytest.raises(HubError, match=r"config\.json was damaged"):
+    with pytest.raises(HubError, match=r"config\.json is damaged"):
         find()
 
 
 def test_a_download_can_be_cancelled(hub: FakeHub) -> None:
     model = find()
     heard: list[Transfer] = []
-    hub.faults.cut[WEIGHTS] = [3 << 20]  # it has not arrived when it is cancelled
+    hub.faults.cut[WEIGHTS] = [3 << 20]  # so that it is cancelled in the middle
     with pytest.raises(Cancelled):
         model.fetch(heard.append, cancelled=lambda: heard != [] and hub.faults.cut[WEIGHTS] == [])
     assert heard[-1].n_done < len(TALE[WEIGHTS])
@@ -349,7 +353,7 @@ def test_a_full_disk_is_said_before_anything_is_fetched(
     hub.asked.clear()
     usage = namedtuple("usage", "total used free")(1, 1, 65 << 20)
     monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(HubError, match=r"0\.01 GB to fetch, but the disk .* 0\.07 GB free"):
+    with pytest.raises(HubError, match=r"needs 0\.01 GB, but the disk .* 0\.07 GB free"):
         model.fetch()
     assert not hub.asked
 
@@ -397,9 +401,11 @@ def test_a_folder_goes_before_the_hub(
     monkeypatch.chdir(tmp_path)
     assert find().path == Path("some/tale")
     assert not hub.asked
-    with pytest.raises(ModelError, match="--revision is for OWNER/MODEL of the hub"):
+    with pytest.raises(ModelError, match="--revision applies to a model of the hub"):
         find(revision="main")
-    with pytest.raises(ModelError, match="no folder or file 'nothing'; the hub's are named OWNER/"):
+    with pytest.raises(
+        ModelError, match="no folder or file 'nothing'; expected a path, or OWNER/MODEL"
+    ):
         find("nothing")
 
 
@@ -440,7 +446,7 @@ def test_the_command_line_takes_a_name_of_the_hub(hub: FakeHub, tmp_path: Path) 
 
 
 def split(data: bytes) -> tuple[tuple[list[str], bytes], tuple[list[str], bytes]]:
-    """A safetensors file as two: the tensors' names and the bytes of each."""
+    """Split a safetensors file in two; return the files and the index."""
     n = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + n])
     header.pop("__metadata__", None)

@@ -1,4 +1,4 @@
-"""GGUF files of the hub: which one is meant, judged by its header, fetched, whole or in parts."""
+"""GGUF files of the hub are chosen by name, checked by their headers, and downloaded."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pytest
 from huggingface_hub import constants
 
 from app import tale
-from app.cached_models import cached_models
 from app.config import Settings
-from app.free_memory import Free
-from app.hub import HubFile
-from app.hub_errors import HubError, NotOnHub
-from app.hub_gguf import choices, chosen, name_parts
-from app.models import Model, find_model
+from app.models.cached import cached_models
+from app.models.find_model import Model, find_model
+from app.models.free_memory import FreeMemory
+from app.models.hub import HubFile
+from app.models.hub_errors import HubError, NotOnHub
+from app.models.hub_gguf import choose_files, group_gguf_files, split_name
 from gpu import DeviceError, Inventory, ModelError
 from gpu.gguf.file import open_gguf
-from tests.app.fake_hub import FakeHub, Repo
-from tests.gpu import gguf_models
+from tests.app.models.fake_hub import FakeHub, Repo
+from tests.gpu.gguf import gguf_models
 
 REPO = "some/tale-GGUF"
 
@@ -39,7 +39,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def parts(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """One of them as llama.cpp's gguf-split cuts it."""
+    """Split a GGUF file as llama.cpp's gguf-split does."""
     folder = tmp_path_factory.mktemp("parts")
     (folder / "whole.gguf").write_bytes(files["tale-Q4_0.gguf"])
     made = gguf_models.split(folder / "whole.gguf", folder / "tale-Q4_0", 3)
@@ -57,7 +57,7 @@ def find(name: str = f"{REPO}:Q4_0", **settings: Any) -> Model:
 
 
 def fetched_bytes(hub: FakeHub) -> int:
-    """By ranges, of large files."""
+    """Return the number of bytes that were requested by range."""
     ranges = [a.range for a in hub.asked if a.method == "GET" and a.path.startswith("/cdn/")]
     spans = [range.removeprefix("bytes=").split("-") for range in ranges if range]
     return sum(int(end) - int(begin) + 1 for begin, end in spans if end)
@@ -93,7 +93,9 @@ def test_it_is_named_by_type_or_file(repo: Repo, what: str) -> None:
 
 @pytest.mark.parametrize("name", [REPO, f"{REPO}:Q5_K_M", f"{REPO}:tale"])
 def test_several_are_listed_with_their_sizes(repo: Repo, name: str) -> None:
-    with pytest.raises(NotOnHub, match=r"tale-Q4_0 \(0\.00 GB\), tale-Q8_0 \(0\.00 GB\); name one"):
+    with pytest.raises(
+        NotOnHub, match=r"choose one .* tale-Q4_0 \(0\.00 GB\), tale-Q8_0 \(0\.00 GB\)"
+    ):
         find(name)
 
 
@@ -134,15 +136,17 @@ def test_a_model_without_one_of_its_parts_is_not_offered(
     hub: FakeHub, parts: dict[str, bytes]
 ) -> None:
     hub.repos[REPO] = Repo(dict(list(parts.items())[:2]))
-    with pytest.raises(NotOnHub, match="GGUF models 'Q4_0': none"):
+    with pytest.raises(NotOnHub, match="has no complete GGUF model"):
         find()
 
 
 def test_what_does_not_fit_is_refused_by_its_header(
     hub: FakeHub, repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
-    monkeypatch.setattr("app.memory.free_memory", lambda settings: Free(1_000_000, None, True))
+    monkeypatch.setattr("app.models.memory.UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(
+        "app.models.memory.free_memory", lambda settings: FreeMemory(1_000_000, None, True)
+    )
     with pytest.raises(DeviceError, match=f"{REPO}:Q4_0 at f16 needs"):
         find()
     assert fetched_bytes(hub) <= 1 << 20
@@ -151,7 +155,7 @@ def test_what_does_not_fit_is_refused_by_its_header(
 def test_a_header_longer_than_the_first_bytes_is_read_on(
     hub: FakeHub, repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu.gguf.outline.FIRST_BYTES", 1000)
+    monkeypatch.setattr("gpu.gguf.stub.FIRST_BYTES", 1000)
     find().fetch()
     ranges = [a.range for a in hub.asked if a.path.startswith("/cdn/")]
     assert ranges[:3] == ["bytes=0-999", "bytes=1000-3999", "bytes=4000-15999"]
@@ -161,7 +165,7 @@ def test_a_header_longer_than_the_first_bytes_is_read_on(
     ("damage", "words"),
     [
         (lambda data: b"GGML" + data[4:], "it is not a GGUF file"),
-        (lambda data: data[:16] + struct.pack("<Q", 1 << 40) + data[24:], "values; 65536"),
+        (lambda data: data[:16] + struct.pack("<Q", 1 << 40) + data[24:], "values; at most 65536"),
         (lambda data: data[:5000], "the file ends before"),
         (lambda data: data[:-5000], "is truncated"),
         (lambda data: data.replace(b"llama", b"mamba"), "'mamba' is not supported"),
@@ -179,7 +183,7 @@ def test_what_cannot_be_run_is_refused_before_it_is_fetched(
 def test_damage_on_the_way_is_found(hub: FakeHub, repo: Repo) -> None:
     model = find()
     hub.faults.damage.add("tale-Q4_0.gguf")
-    with pytest.raises(HubError, match="damaged on the way"):
+    with pytest.raises(HubError, match="is damaged"):
         model.fetch()
     assert not model.path.exists()
 
@@ -197,15 +201,15 @@ def test_offline_what_was_fetched_is_used(
     find().fetch()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert find().missing == ()
-    with pytest.raises(NotOnHub, match="no GGUF models 'Q8_0': tale-Q4_0"):
+    with pytest.raises(NotOnHub, match=r"no GGUF models 'Q8_0'; choose one .* from: tale-Q4_0"):
         find(f"{REPO}:Q8_0")
 
 
 def test_names() -> None:
-    assert name_parts("a/b:Q4_K_M") == ("a/b", "Q4_K_M")
-    assert name_parts("a/b:Q4/c-00001-of-00002.gguf") == ("a/b", "Q4/c-00001-of-00002.gguf")
-    assert name_parts("a/b") == ("a/b", None)
-    assert name_parts("C:\\models") == ("C:\\models", None)
+    assert split_name("a/b:Q4_K_M") == ("a/b", "Q4_K_M")
+    assert split_name("a/b:Q4/c-00001-of-00002.gguf") == ("a/b", "Q4/c-00001-of-00002.gguf")
+    assert split_name("a/b") == ("a/b", None)
+    assert split_name("C:\\models") == ("C:\\models", None)
 
 
 def test_only_models_in_the_repository_are_chosen() -> None:
@@ -213,16 +217,16 @@ def test_only_models_in_the_repository_are_chosen() -> None:
         "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m.Q8_0.gguf", "mmproj-m-Q8_0.gguf", "../m-Q6_K.gguf",
         "/m-Q6_K.gguf", "a/../../m-Q6_K.gguf", "m-Q5_K-00002-of-00002.gguf", "m-Q8_0.gguf.sha256",
     )  # fmt: skip
-    found = choices(HubFile(name, 1, None, None) for name in names)
+    found = group_gguf_files(HubFile(name, 1, None, None) for name in names)
     assert list(found) == ["m-Q4_K_M", "m-Q4_K_S", "m.Q8_0"]
     for wanted, name in (("Q4_K_M", "m-Q4_K_M.gguf"), ("q8_0", "m.Q8_0.gguf")):
-        assert [file.name for file in chosen("a/b", found, wanted)] == [name]
+        assert [file.name for file in choose_files("a/b", found, wanted)] == [name]
     for wanted in ("Q4_K", "Q6_K", "Q5_K", ".", "m"):
         with pytest.raises(NotOnHub):
-            chosen("a/b", found, wanted)
+            choose_files("a/b", found, wanted)
 
 
 def test_the_parts_are_what_the_package_says(parts: dict[str, bytes]) -> None:
-    """The files of these tests are cut as gguf-split does it."""
+    """The splits of these tests are the same as those of gguf-split."""
     assert [name[-8:-5] for name in parts] == ["003"] * 3
     assert gguf.Keys.Split.LLM_KV_SPLIT_COUNT.encode() in next(iter(parts.values()))

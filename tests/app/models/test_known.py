@@ -1,4 +1,4 @@
-"""The sizes of the models that the page offers: those of the same configs in transformers."""
+"""The sizes of recommended models are those of the same configs in transformers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from app.known_models import SIZES, Sizes
+from app.models.known import SIZES, ModelSizes
 
 PUBLISHED = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
@@ -20,12 +20,12 @@ PUBLISHED = {
     "HuggingFaceTB/SmolLM2-1.7B-Instruct": 1_711_376_384,
     "HuggingFaceTB/SmolLM3-3B": 3_075_098_624,
 }
-"""Parameters as the hub's pages of these models count them, without what is saved twice."""
+"""Number of parameters on the hub's pages of these models; tied ones count once."""
 
 
 @pytest.mark.parametrize(("key", "sizes"), SIZES.items(), ids=[name for name, _ in SIZES])
-def test_parameters_are_those_of_transformers(key: tuple[str, str], sizes: Sizes) -> None:
-    """Of the same config, without a single weight."""
+def test_parameters_are_those_of_transformers(key: tuple[str, str], sizes: ModelSizes) -> None:
+    """The model is built on the meta device, without weights."""
     name, model_type = key
     given: dict[str, Any] = {
         "num_hidden_layers": sizes.layers,
@@ -33,7 +33,7 @@ def test_parameters_are_those_of_transformers(key: tuple[str, str], sizes: Sizes
         "num_attention_heads": sizes.heads,
         "num_key_value_heads": sizes.kv_heads,
         "head_dim": sizes.head_dim,
-        "intermediate_size": sizes.inner,
+        "intermediate_size": sizes.intermediate,
         "vocab_size": sizes.vocab,
         "tie_word_embeddings": sizes.tied,
         "pad_token_id": None,
@@ -45,5 +45,5 @@ def test_parameters_are_those_of_transformers(key: tuple[str, str], sizes: Sizes
 
 
 def test_a_matrix_that_is_saved_twice_is_fetched_twice() -> None:
-    """Qwen3 0.6B: 1.5 GB of files for 0.6 billion parameters."""
+    """Qwen3 0.6B has 1.5 GB of files for 0.6 billion parameters."""
     assert SIZES["Qwen/Qwen3-0.6B", "qwen3"].n_bytes == pytest.approx(1_503_300_328, rel=1e-4)

@@ -1,4 +1,4 @@
-"""LoRA adapters: where they come from, which are left out, and how requests ask for them."""
+"""LoRA adapters are found, checked against the model, and chosen by requests."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from app.hub_errors import NotOnHub
-from app.loras import CONFIG, WEIGHTS, find_loras, usable
+from app.models.hub_errors import NotOnHub
+from app.models.loras import CONFIG, WEIGHTS, compatible_loras, find_loras
 from gpu import ModelError
 from tests.app.conftest import StartSite
-from tests.app.fake_hub import FakeHub, Repo
-from tests.app.test_reach import updated
-from tests.gpu import random_loras
-from tests.gpu.random_loras import LLAMA
+from tests.app.models.fake_hub import FakeHub, Repo
+from tests.app.ws.test_interventions import updated
+from tests.gpu.lora import random_loras
+from tests.gpu.lora.random_loras import LLAMA
 
 TONE = {"loras": [{"name": "tone", "strength": 1.0}]}
 BLEND = {"loras": [{"name": "tone", "strength": 0.25}, {"name": "brief", "strength": -1.0}]}
@@ -34,9 +34,9 @@ def test_a_folder_is_where_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (("tone",), "--lora 'tone' should be NAME=FOLDER or NAME=OWNER/ADAPTER"),
-        (("=somewhere",), "should be NAME=FOLDER"),
-        (("tone=",), "should be NAME=FOLDER"),
+        (("tone",), "must be NAME=FOLDER or NAME=OWNER/ADAPTER on the hub, but got 'tone'"),
+        (("=somewhere",), "must be NAME=FOLDER"),
+        (("tone=",), "must be NAME=FOLDER"),
         (("tone=not/here/at/all",), "there is no folder 'not/here/at/all'"),
         (("tone=.", "tone=.."), "--lora gives two adapters the name 'tone'"),
     ],
@@ -57,20 +57,20 @@ def test_an_adapter_of_the_hub_is_fetched_once_and_nothing_else_of_it(hub: FakeH
     folder = find_loras(("tone=some/tone",))["tone"]
     assert {path.name for path in folder.iterdir()} == {CONFIG, WEIGHTS}
     assert (folder / WEIGHTS).read_bytes() == files()[WEIGHTS]
-    assert usable(random_loras.base(LLAMA), {"tone": folder}) == {"tone": folder}
+    assert compatible_loras(random_loras.base(LLAMA), {"tone": folder}) == {"tone": folder}
     assert find_loras(("tone=some/tone",))["tone"] == folder
     assert len(hub.fetched(WEIGHTS)) == 1
 
 
 def test_an_adapter_of_the_hub_is_never_a_pickle(hub: FakeHub) -> None:
     hub.repos["some/tone"] = Repo(files(**{WEIGHTS: None, "adapter_model.bin": b"pickle"}))
-    with pytest.raises(NotOnHub, match=r"has no adapter_model.safetensors; a pickle may run code"):
+    with pytest.raises(NotOnHub, match=r"has no adapter_model.safetensors; pickles can run code"):
         find_loras(("tone=some/tone",))
     assert hub.fetched("adapter_model.bin") == []
 
 
 def test_a_repository_that_is_no_adapter(hub: FakeHub) -> None:
-    with pytest.raises(NotOnHub, match=r"has no adapter_config.json; is it an adapter"):
+    with pytest.raises(NotOnHub, match=r"has no adapter_config.json; check that it is an adapter"):
         find_loras(("tone=some/tale",))
 
 
@@ -81,7 +81,7 @@ def test_a_damaged_adapter_leaves_the_model_and_the_others_served(
     broken = Path(shutil.copytree(good, tmp_path / "broken"))
     (broken / WEIGHTS).write_bytes((good / WEIGHTS).read_bytes()[:-1])
     with caplog.at_level(logging.WARNING):
-        found = usable(random_loras.base(LLAMA), {"a": broken, "b": good})
+        found = compatible_loras(random_loras.base(LLAMA), {"a": broken, "b": good})
     assert found == {"b": good}
     assert "LoRA adapter 'a': " in caplog.text
     assert "the model is served without this adapter" in caplog.text
@@ -98,12 +98,12 @@ def test_the_page_is_told_of_adapters_and_of_every_change(
     told = page.messages[0]["model"]["loras"]
     assert told[0] == {"name": "tone", "rank": 8, "parameters": 40960, "modules": 32}
     assert [lora["name"] for lora in told] == ["tone", "brief"]
-    page.tell("generate", id="a", ids=[5, 6, 7], params={"max_tokens": 60}, reach=TONE)
+    page.send_message("generate", id="a", ids=[5, 6, 7], params={"max_tokens": 60}, reach=TONE)
     page.until("token")
     for reach in (BLEND, {}):
-        page.tell("update", id="a", reach=reach)
+        page.send_message("update", id="a", reach=reach)
         page.until("updated", id="a")
-    page.tell("stop", id="a")
+    page.send_message("stop", id="a")
     page.until("done", id="a")
     assert [event.get("reach") for event in updated(page, "a")] == [BLEND, {}]
 
@@ -118,7 +118,7 @@ def test_the_page_is_told_of_adapters_and_of_every_change(
 )
 def test_what_cannot_act_is_refused(start_site: StartSite, reach: Any, words: str) -> None:
     page = start_site(loras=("tone",)).page()
-    page.tell("generate", id="a", ids=[5], reach=reach)
+    page.send_message("generate", id="a", ids=[5], reach=reach)
     assert words in page.until("error", id="a")["message"]
 
 
@@ -152,8 +152,8 @@ def test_adapters_are_models_beside_the_base(start_site: StartSite) -> None:
 @pytest.mark.parametrize(
     ("fields", "status", "words"),
     [
-        ({"model": "other"}, 404, "with its adapters tone, not 'other'"),
-        ({"model": "tone", "loras": {"tone": 0.5}}, 400, "model names an adapter already"),
+        ({"model": "other"}, 404, "with the adapters tone, not 'other'"),
+        ({"model": "tone", "loras": {"tone": 0.5}}, 400, "model already names an adapter"),
         ({"loras": {"other": 0.5}}, 400, "there is no adapter 'other'; loaded: tone"),
         ({"loras": {"tone": "much"}}, 400, "got `str`"),
     ],

@@ -1,4 +1,4 @@
-"""What a model will need, beside what there is."""
+"""A model that does not fit is refused, with settings that would fit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from safetensors.numpy import load_file
 
 from app import tale
 from app.config import Settings
-from app.free_memory import Free
-from app.memory import expect_fit
-from app.models import find_model
-from gpu import DeviceError, Footprint, Inventory, ModelError
-from tests.gpu import random_loras
-from tests.gpu.random_loras import LLAMA
+from app.models.find_model import find_model
+from app.models.free_memory import FreeMemory
+from app.models.memory import expect_fit
+from gpu import DeviceError, Footprint, Inventory, LoadOptions, ModelError
+from tests.gpu.lora import random_loras
+from tests.gpu.lora.random_loras import LLAMA
 
 TALE = tale.model_dir()
 LLAMA8B = {
@@ -35,7 +35,7 @@ LLAMA8B = {
 
 
 def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Of the matrices of a Llama, which is nearly all it has."""
+    """Return the shapes of the matrices of a Llama, which are nearly all of its weights."""
     width, inner, vocab = (
         config[key] for key in ("hidden_size", "intermediate_size", "vocab_size")
     )
@@ -52,14 +52,14 @@ def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 @pytest.fixture
 def llama8b(tmp_path: Path) -> Path:
-    """A folder with the config of Llama 3.1 8B, and nothing else."""
+    """Return a folder with the config of Llama 3.1 8B and no weights."""
     (tmp_path / "config.json").write_text(json.dumps(LLAMA8B))
     return tmp_path
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
 def test_the_need_is_what_the_inventory_says(dtype: str) -> None:
-    found = Footprint.of(TALE, dtype)
+    found = Footprint.of(TALE, LoadOptions(dtype=dtype))
     inventory = Inventory.from_folder(TALE, dtype)
     assert inventory.device_bytes is not None
     assert found.weights == pytest.approx(inventory.device_bytes, rel=0.01)
@@ -68,23 +68,25 @@ def test_the_need_is_what_the_inventory_says(dtype: str) -> None:
 
 
 def test_a_known_model_needs_what_is_known_of_it(llama8b: Path) -> None:
-    found = Footprint.of(llama8b, "f16", shapes=shapes(LLAMA8B))
+    found = Footprint.of(llama8b, LoadOptions(dtype="f16"), shapes=shapes(LLAMA8B))
     assert found.weights == pytest.approx(8.03e9 * 2, rel=0.005)
     assert found.kv_cache == 512 << 20, "the engine's own choice"
     assert found.context == 4096, "128 KiB for each token"
     asked = Footprint.of(
-        llama8b, "f16", shapes=shapes(LLAMA8B), context=8192, n_slots=1, kv_bytes=1 << 30
+        llama8b,
+        LoadOptions(dtype="f16", context=8192, slots=1, kv_memory_bytes=1 << 30),
+        shapes=shapes(LLAMA8B),
     )
     assert (asked.kv_cache, asked.context) == (1 << 30, 8192)
 
 
 def test_it_knows_dtypes() -> None:
     with pytest.raises(ModelError, match="dtype 'q5' is not supported"):
-        Footprint.of(TALE, "q5")
+        Footprint.of(TALE, LoadOptions(dtype="q5"))
 
 
 def expect(folder: Path, free: int | None, **settings: Any) -> Footprint:
-    there = Free(free, free, shared=True)
+    there = FreeMemory(free, free, shared=True)
     return expect_fit("a/llama", folder, Settings(**settings), shapes(LLAMA8B), free=there)
 
 
@@ -115,7 +117,7 @@ def test_what_does_not_fit_comes_with_advice(llama8b: Path, free: int, advice: s
 
 @pytest.mark.parametrize("kv", ["f16", "q8", "q8q4", "rotated4"])
 def test_a_smaller_cache_is_advised_where_that_is_enough(llama8b: Path, kv: str) -> None:
-    """4.29 GB of float16, 2.28 GB of bytes with their scales."""
+    """The cache has 4.29 GB in f16 and 2.28 GB in q8 with its scales."""
     asked = {"context": 32768, "slots": 1, "kv_memory": 4096, "kv_dtype": kv}
     if kv == "f16":
         with pytest.raises(DeviceError, match=r"With --kv-dtype q8 it would need 20\.1\d GB"):
@@ -133,11 +135,11 @@ MIXTRAL = LLAMA8B | {
     "vocab_size": 32000,
 }
 EXPERTS = 32 * 8 * 3 * 4096 * 14336
-"""Weights of them all: 45 of 47 thousand million."""
+"""Weights of all experts: 45 of 47 billion."""
 
 
 def mixtral_shapes() -> dict[str, tuple[int, ...]]:
-    """Of Mixtral 8x7B, the experts of a layer in one tensor."""
+    """Return the shapes of Mixtral 8x7B, with the experts of a layer in one tensor."""
     found = {name: of for name, of in shapes(MIXTRAL).items() if ".mlp." not in name}
     for i in range(32):
         p = f"model.layers.{i}.mlp"
@@ -147,46 +149,46 @@ def mixtral_shapes() -> dict[str, tuple[int, ...]]:
     return found
 
 
-def expect_mixtral(tmp_path: Path, free: Free, **settings: Any) -> Footprint:
+def expect_mixtral(tmp_path: Path, free: FreeMemory, **settings: Any) -> Footprint:
     (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
     asked = Settings(kv_dtype="q8", context=512, **settings)
     return expect_fit("a/mixtral", tmp_path, asked, mixtral_shapes(), free=free)
 
 
 def test_experts_that_wait_are_the_hosts(tmp_path: Path) -> None:
-    whole = expect_mixtral(tmp_path, Free(None, 1, shared=False))
+    whole = expect_mixtral(tmp_path, FreeMemory(None, 1, shared=False))
     assert (whole.waiting, whole.weights - whole.dense) == (0, 2 * EXPERTS)
-    room = Free(41_000_000_000, 100_000_000_000, shared=False)
+    room = FreeMemory(41_000_000_000, 100_000_000_000, shared=False)
     some = expect_mixtral(tmp_path, room, expert_slots=3)
     assert (some.waiting, some.weights) == (2 * EXPERTS, some.dense + 2 * EXPERTS * 3 // 8)
     assert some.dense == whole.dense
-    assert expect_mixtral(tmp_path, Free(None, None, True), expert_slots=8) == replace(
+    assert expect_mixtral(tmp_path, FreeMemory(None, None, True), expert_slots=8) == replace(
         whole, expert_slots=8
     )
 
 
 def test_fewer_experts_on_the_device_are_advised(tmp_path: Path) -> None:
-    card = Free(60_000_000_000, 100_000_000_000, shared=False)
-    slots = r"With --expert-slots 4 it would need 53\.\d\d GB and 90\.19 GB of the host's"
+    card = FreeMemory(60_000_000_000, 100_000_000_000, shared=False)
+    slots = r"With --expert-slots 4 it would need 53\.\d\d GB and 90\.19 GB of host memory"
     with pytest.raises(DeviceError, match=slots + r", or with --dtype q8 it would need 5\d\.\d\d"):
         expect_mixtral(tmp_path, card)
     with pytest.raises(DeviceError, match=r"needs 10\d\.\d\d GB") as told:
         expect_mixtral(tmp_path, replace(card, host=60_000_000_000), backend="wgpu")
     assert "--expert-slots" not in str(told.value), "the host has not the memory either"
     with pytest.raises(
-        DeviceError, match=r"--dtype q8 --expert-slots 2 .* 47\.\d\d GB of the host"
+        DeviceError, match=r"--dtype q8 --expert-slots 2 .* 47\.\d\d GB of host memory"
     ):
-        expect_mixtral(tmp_path, Free(18_000_000_000, 60_000_000_000, shared=False))
-    with pytest.raises(DeviceError, match=r"with 7 of 8 experts.* 90\.19 GB in the host's memory"):
+        expect_mixtral(tmp_path, FreeMemory(18_000_000_000, 60_000_000_000, shared=False))
+    with pytest.raises(DeviceError, match=r"with 7 of 8 experts.* 90\.19 GB of host memory"):
         expect_mixtral(tmp_path, card, expert_slots=7)
 
 
 def test_where_memory_is_shared_waiting_experts_save_nothing(tmp_path: Path) -> None:
     with pytest.raises(DeviceError) as told:
-        expect_mixtral(tmp_path, Free(60_000_000_000, 60_000_000_000, shared=True))
+        expect_mixtral(tmp_path, FreeMemory(60_000_000_000, 60_000_000_000, shared=True))
     assert "--expert-slots" not in str(told.value)
-    room = Free(110_000_000_000, 110_000_000_000, shared=True)
-    with pytest.raises(DeviceError, match=r"own[.] Without --expert-slots"):
+    room = FreeMemory(110_000_000_000, 110_000_000_000, shared=True)
+    with pytest.raises(DeviceError, match=r"the host[.] Without --expert-slots"):
         expect_mixtral(tmp_path, room, expert_slots=4)
     assert expect_mixtral(tmp_path, room).total < 110_000_000_000
 
@@ -194,23 +196,25 @@ def test_where_memory_is_shared_waiting_experts_save_nothing(tmp_path: Path) -> 
 def test_adapters_of_the_model_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     base, of_another = random_loras.base(LLAMA), random_loras.folder("qwen2", "all")
     folders = {"all": random_loras.folder(LLAMA, "all"), "other": of_another}
-    found = Footprint.of(base, "q8", loras=folders)
-    alone = Footprint.of(base, "q8", loras={"all": folders["all"]})
+    found = Footprint.of(base, LoadOptions(dtype="q8", loras=folders))
+    alone = Footprint.of(base, LoadOptions(dtype="q8", loras={"all": folders["all"]}))
     assert found == alone
     assert found.adapters > 0
-    assert found.total - Footprint.of(base, "q8").total == pytest.approx(
+    assert found.total - Footprint.of(base, LoadOptions(dtype="q8")).total == pytest.approx(
         1.1 * found.adapters, abs=2
     )
-    monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
+    monkeypatch.setattr("app.models.memory.UNCHECKED_BYTES", 0)
     with pytest.raises(DeviceError, match=r"of weights, 0\.\d\d GB of adapters, "):
-        expect_fit("a", base, Settings(), loras=folders, free=Free(1, 1, True))
+        expect_fit("a", base, Settings(), loras=folders, free=FreeMemory(1, 1, True))
 
 
 def test_a_model_is_judged_with_the_adapters_it_will_have(monkeypatch: pytest.MonkeyPatch) -> None:
     base, settings = random_loras.base(LLAMA), Settings(model=str(random_loras.base(LLAMA)))
-    room = Footprint.of(base, settings.dtype).total
-    monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
-    monkeypatch.setattr("app.memory.free_memory", lambda settings: Free(room, room, shared=True))
+    room = Footprint.of(base, LoadOptions(dtype=settings.dtype)).total
+    monkeypatch.setattr("app.models.memory.UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(
+        "app.models.memory.free_memory", lambda settings: FreeMemory(room, room, shared=True)
+    )
     assert find_model(settings).path == base
     with pytest.raises(DeviceError, match="of adapters"):
         find_model(settings, loras={"all": random_loras.folder(LLAMA, "all")})
@@ -218,14 +222,14 @@ def test_a_model_is_judged_with_the_adapters_it_will_have(monkeypatch: pytest.Mo
 
 def test_pytorch_keeps_every_weight_in_float32() -> None:
     parameters = Inventory.from_folder(TALE, None).parameters
-    found = Footprint.of(TALE, "q8", backend="torch", expert_slots=1)
+    found = Footprint.of(TALE, LoadOptions(dtype="q8", backend="torch", expert_slots=1))
     assert found.weights == pytest.approx(4 * parameters, rel=0.01)
     base, folder = random_loras.base(LLAMA), random_loras.folder(LLAMA, "all")
-    of_torch = Footprint.of(base, "q8", backend="torch", loras={"all": folder})
+    of_torch = Footprint.of(base, LoadOptions(dtype="q8", backend="torch", loras={"all": folder}))
     assert of_torch.adapters == pytest.approx(
         4 * sum(values.size for values in load_file(folder / "adapter_model.safetensors").values())
     )
 
 
 def test_small_models_are_never_in_question() -> None:
-    assert expect_fit("tale", TALE, Settings(), free=Free(1, 1, True)).total < 256 << 20
+    assert expect_fit("tale", TALE, Settings(), free=FreeMemory(1, 1, True)).total < 256 << 20

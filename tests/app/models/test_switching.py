@@ -1,4 +1,4 @@
-"""Changing the model of a running server, from `/api/models`."""
+"""`/api/models` changes the model of a running server, or leaves the old one running."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ import pytest
 from flask.testing import FlaskClient
 from safetensors.numpy import load, save
 
-from app import limited_tokenizer, tale
+from app import tale
 from app.config import Settings
-from app.engines import LocalEngine, Served, UnavailableError
-from app.free_memory import Free
-from app.known_models import known_models
-from app.limited_tokenizer import LimitedTokenizer
-from app.models import Model
+from app.engine.client import LocalEngine, ServedModel, UnavailableError
+from app.models.find_model import Model
+from app.models.free_memory import FreeMemory
+from app.models.known import known_models
+from app.prompt import limited_tokenizer
+from app.prompt.limited_tokenizer import LimitedTokenizer
 from gpu import MODEL_TYPES
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import loader
-from tests.app.fake_hub import FakeHub, Repo
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.hostile_tokenizers import grows
-from tests.gpu import gguf_models
+from tests.app.models.fake_hub import FakeHub, Repo
+from tests.app.prompt.hostile_tokenizers import grows
+from tests.gpu.gguf import gguf_models
 
 NAME = known_models()[0].name
 
 
 @pytest.fixture
 def offered(hub: FakeHub) -> FakeHub:
-    """The stand-in of the hub has the first known model, which is the bundled one in disguise."""
+    """Fake hub that has the bundled model under the name of the first recommended one."""
     hub.repos[NAME] = Repo(hub.repos["some/tale"].files)
     return hub
 
 
 @pytest.fixture
 def site(start_site: StartSite, offered: FakeHub) -> Site:
-    """A server with an engine of 8 layers in a process; engines it changes to have 3."""
+    """Server with an engine of 8 layers in a process; a change loads one of 3 layers."""
     return start_site(
         process=True,
         delay=0.03,
@@ -80,7 +81,7 @@ def test_what_is_offered(site: Site, hub: FakeHub) -> None:
 def test_the_model_is_changed_and_pages_hear_of_it(site: Site) -> None:
     page = site.page()
     before = site.engine.tokenizer
-    page.tell("generate", id="g", prompt="Once", params={"max_tokens": 400})
+    page.send_message("generate", id="g", prompt="Once", params={"max_tokens": 400})
     page.until("token")
     response = client_of(site).post("/api/models", json={"name": NAME})
     assert response.status_code == 202
@@ -149,8 +150,10 @@ def test_a_model_that_cannot_be_run_leaves_the_old_one(
 def test_a_model_that_does_not_fit_leaves_the_old_one(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.memory.SMALL_BYTES", 0)
-    monkeypatch.setattr("app.memory.free_memory", lambda settings: Free(1000, None, True))
+    monkeypatch.setattr("app.models.memory.UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(
+        "app.models.memory.free_memory", lambda settings: FreeMemory(1000, None, True)
+    )
     response = client_of(site).post("/api/models", json={"name": NAME, "dtype": "f32"})
     assert response.status_code == 400
     assert response.json is not None
@@ -158,7 +161,9 @@ def test_a_model_that_does_not_fit_leaves_the_old_one(
     assert served_on(site)
     memory = site.engine.require_ready().memory
     held = memory.weights + memory.kv_cache + memory.work
-    monkeypatch.setattr("app.memory.free_memory", lambda _: Free(45_000_000 - held, None, True))
+    monkeypatch.setattr(
+        "app.models.memory.free_memory", lambda _: FreeMemory(45_000_000 - held, None, True)
+    )
     assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
     until(lambda: newest(site)["state"] == "done")
 
@@ -180,7 +185,7 @@ def test_weights_that_do_not_come_leave_the_old_one(site: Site, offered: FakeHub
 def change_tensors(
     change: Callable[[dict[str, Any]], object],
 ) -> Callable[[dict[str, bytes]], None]:
-    """Another model.safetensors."""
+    """Replace model.safetensors with another one."""
 
     def changed(files: dict[str, bytes]) -> None:
         tensors = load(files["model.safetensors"])
@@ -198,7 +203,7 @@ def change_config(**values: Any) -> Callable[[dict[str, bytes]], None]:
 
 
 def twice(files: dict[str, bytes]) -> None:
-    """A name that the header has twice, and as long as it was."""
+    """Return a header with one name twice, of the same length."""
     data = files["model.safetensors"]
     layers = (b"layers.0.mlp.up_proj", b"layers.1.mlp.up_proj")
     files["model.safetensors"] = data.replace(layers[1], layers[0], 1)
@@ -228,8 +233,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
 
 
 def test_weights_that_are_damaged_leave_the_old_one(site: Site, offered: FakeHub) -> None:
-    """As they are on the hub: what arrives is what was sent, and no model. One after the other, as
-    a person might try them."""
+    """The files are damaged on the hub itself, so their hashes match."""
     whole = dict(offered.repos[NAME].files)
     page, client = site.page(), client_of(site)
     for i, (what, (damage, words)) in enumerate(DAMAGE.items()):
@@ -240,7 +244,7 @@ def test_weights_that_are_damaged_leave_the_old_one(site: Site, offered: FakeHub
             until(lambda: newest(site)["state"] == "failed")
         assert words in newest(site)["message"], what
         assert served_on(site), what
-        page.tell("generate", id=f"d{i}", prompt="Once", params={"max_tokens": 2})
+        page.send_message("generate", id=f"d{i}", prompt="Once", params={"max_tokens": 2})
         assert page.until("done", id=f"d{i}")["reason"] == "length"
 
 
@@ -248,7 +252,7 @@ def test_one_change_at_a_time_and_it_can_be_cancelled(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fetch(self: Model, tell: Any, cancelled: Callable[[], bool]) -> None:
-        from app.transfer import Cancelled, Transfer
+        from app.models.transfer import Cancelled, Transfer
 
         tell(Transfer("model.safetensors", 1, 4, 1, 4, 1.0))
         until(cancelled)
@@ -260,7 +264,7 @@ def test_one_change_at_a_time_and_it_can_be_cancelled(
     until(lambda: newest(site)["progress"] == 0.25)
     again = client.post("/api/models", json={"name": NAME})
     assert again.status_code == 400
-    assert b"is being changed" in again.data
+    assert b"is already changing" in again.data
     assert client.delete("/api/models").status_code == 202
     until(lambda: newest(site)["state"] == "cancelled")
     assert served_on(site)
@@ -289,7 +293,7 @@ def test_nothing_is_changed_while_a_model_is_loading(
     until(lambda: newest(site)["state"] == "loading")
     response = client_of(site).post("/api/models", json={"name": tale.NAME})
     assert response.status_code == 400
-    assert f"is being changed to {NAME} (loading)".encode() in response.data
+    assert f"is already changing to {NAME} (loading)".encode() in response.data
     until(lambda: newest(site)["state"] == "done")
     assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
 
@@ -306,7 +310,7 @@ def test_a_gguf_file_of_the_hub_can_be_taken(site: Site, hub: FakeHub, tmp_path:
     name = "some/tale-GGUF:Q4_0"
     refused = client_of(site).post("/api/models", json={"name": "some/tale-GGUF"})
     assert refused.status_code == 400
-    assert b"has several GGUF models: tale-Q4_0 (" in refused.data
+    assert b"has several GGUF models; choose one as" in refused.data
     assert served_on(site)
     assert client_of(site).post("/api/models", json={"name": name}).status_code == 202
     until(lambda: newest(site)["state"] == "done")
@@ -323,7 +327,7 @@ def test_a_gguf_file_of_the_hub_can_be_taken(site: Site, hub: FakeHub, tmp_path:
 def test_no_folder_of_the_server_can_be_taken(site: Site, hub: FakeHub, name: str) -> None:
     response = client_of(site).post("/api/models", json={"name": name})
     assert response.status_code == 400
-    assert b"is not OWNER/MODEL of the hub" in response.data
+    assert b"expected OWNER/MODEL on the hub" in response.data
     assert not hub.asked
     assert served_on(site)
 
@@ -376,4 +380,4 @@ def test_without_switching_there_are_no_routes(start_site: StartSite) -> None:
 def test_an_engine_in_this_process_keeps_its_model() -> None:
     engine = LocalEngine(loader(), FakeTokenizer())
     with pytest.raises(UnavailableError, match="cannot be changed"):
-        engine.switch(Served(loader(), FakeTokenizer(), None))
+        engine.switch(ServedModel(loader(), FakeTokenizer(), None))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from app.openai_logprobs import LEAST_LOGPROB
+from app.openai.logprobs import MIN_LOGPROB
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_tokenizer import STORY, FakeTokenizer
 
@@ -143,7 +143,7 @@ def test_logprobs_are_the_models_own(http: FlaskClient) -> None:
 def test_logprobs_zero_tells_the_chosen_alone(http: FlaskClient) -> None:
     logprobs = complete(http, logprobs=0, repetition_penalty=1.3)["choices"][0]["logprobs"]
     assert logprobs["top_logprobs"] is None
-    assert all(LEAST_LOGPROB < p <= 0 for p in logprobs["token_logprobs"])
+    assert all(MIN_LOGPROB < p <= 0 for p in logprobs["token_logprobs"])
 
 
 # ---- streams ---------------------------------------------------------------------------------
@@ -180,9 +180,9 @@ def test_a_stream_echoes_and_tells_logprobs(http: FlaskClient) -> None:
             json={"prompt": "Once", "stream": True, "logprobs": 2, "max_tokens": 4},
         ).text
     )
-    told = [part["choices"][0]["logprobs"] for part in parts if part["choices"][0]["logprobs"]]
-    assert [len(t["tokens"]) for t in told] == [1] * 4
-    offsets = [t["text_offset"][0] for t in told]
+    received = [part["choices"][0]["logprobs"] for part in parts if part["choices"][0]["logprobs"]]
+    assert [len(t["tokens"]) for t in received] == [1] * 4
+    offsets = [t["text_offset"][0] for t in received]
     assert offsets == sorted(offsets)
     echoed = chunks(
         http.post("/v1/completions", json={"prompt": "Once", "stream": True, "echo": True}).text
@@ -313,12 +313,12 @@ ANSWERED = [
 @pytest.mark.parametrize("answered", ANSWERED)
 def test_an_answer_comes_back_in_the_next_turn(http: FlaskClient, answered: dict[str, Any]) -> None:
     plain = {"role": "assistant", "content": "Once upon"}
-    told = [
+    received = [
         chat(http, messages=[*HELLO, message, *HELLO], **GREEDY, max_tokens=4)
         for message in (plain, answered)
     ]
-    assert told[0]["choices"] == told[1]["choices"]
-    assert told[0]["usage"] == told[1]["usage"]
+    assert received[0]["choices"] == received[1]["choices"]
+    assert received[0]["usage"] == received[1]["usage"]
 
 
 def test_our_own_answer_comes_back_as_it_was_sent(http: FlaskClient) -> None:
@@ -476,7 +476,7 @@ def test_another_model_is_not_found(http: FlaskClient) -> None:
 def test_a_full_queue_asks_to_try_again(start_site: StartSite) -> None:
     site = start_site(n_slots=1, queue=0, delay=0.02)
     page = site.page()
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 200})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 200})
     page.until("token")
     response = site.app.test_client().post("/v1/completions", json={"prompt": "a"})
     assert response.status_code == 429
@@ -518,7 +518,7 @@ def test_a_model_is_found_by_its_name_whatever_that_is(start_site: StartSite) ->
         response = connection.getresponse()
         error = json.loads(response.read())["error"]
         assert (response.status, error["code"], error["param"]) == (404, "model_not_found", "model")
-        assert "'fake-story' with its adapters crew/pirate, a b" in error["message"]
+        assert "'fake-story' with the adapters crew/pirate, a b" in error["message"]
 
 
 def http_client(site: Site) -> http.client.HTTPConnection:
@@ -562,8 +562,7 @@ def test_an_engine_that_dies_ends_an_answer_with_an_error(
         error = json.loads(response.read())["error"]
     assert error["code"] == "unavailable"
     assert re.fullmatch(
-        r"the engine stopped \(after [1-9]\d* tokens of this answer, of which the server keeps "
-        r"nothing\); send the request again with seed 18446744073709551609, which writes the same "
-        "text",
+        r"the engine stopped \(after [1-9]\d* tokens of this answer, which the server does not "
+        r"keep\); send the request again with seed 18446744073709551609 to get the same text",
         error["message"],
     )

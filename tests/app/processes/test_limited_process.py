@@ -1,4 +1,4 @@
-"""Each limit of a process for somebody else's work, where no other one would end it."""
+"""Each limit alone ends a limited process."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 
 import pytest
 
-from app.limited_process import LimitedProcess, Limits, OverLimit
+from app.processes.limited_process import LimitedProcess, LimitExceeded, ProcessLimits
 
 MOST_SECONDS = 8.0
-"""On a busy machine, to end and reap a process."""
+"""Time to end and reap a process, on a busy machine."""
 
 
 def greedy() -> LimitedProcess:
-    return LimitedProcess("tests.app.greedy_process", Limits(128 << 20, 1000))
+    return LimitedProcess("tests.app.engine.greedy_process", ProcessLimits(128 << 20, 1000))
 
 
 def test_the_server_ends_a_process_that_is_late() -> None:
     process = greedy()
     assert process.call(b"sleep 0", 10) == b"slept"
     begun = time.monotonic()
-    with pytest.raises(OverLimit, match=r"takes longer than 0\.3 s"):
+    with pytest.raises(LimitExceeded, match=r"takes longer than 0\.3 s"):
         process.call(b"sleep 20", 0.3)
     assert time.monotonic() - begun < MOST_SECONDS
     assert not process.alive
@@ -31,5 +31,5 @@ def test_the_server_ends_a_process_that_is_late() -> None:
 def test_memory_beyond_the_limit_is_not_given() -> None:
     process = greedy()
     assert process.call(b"hold 32", 10) == b"32"
-    with pytest.raises(OverLimit, match="needs more than 128 MiB of memory"):
+    with pytest.raises(LimitExceeded, match="needs more than 128 MiB of memory"):
         process.call(b"hold 1024", 10)

@@ -1,4 +1,4 @@
-"""Files of tokenizers that do harm, made on the spot."""
+"""Generated tokenizer files that attack the process that uses them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.gpu import made_tokenizers as made
+from tests.gpu.text import made_tokenizers as made
 
 BEAST = "é"
 """The character that the harmful ones wait for."""
@@ -15,7 +15,7 @@ Change = Callable[[dict[str, Any]], None]
 
 
 def save(folder: Path, change: Change) -> Path:
-    """A folder with a byte-level tokenizer.json that was changed."""
+    """Write a folder with a byte-level tokenizer.json after changing it."""
     written = json.loads(made.byte_level().to_str())
     change(written)
     (folder / "tokenizer.json").write_text(json.dumps(written), "utf-8")
@@ -27,7 +27,7 @@ def replace(old: str, new: str) -> dict[str, Any]:
 
 
 def grows(char: str, levels: int = 9) -> Change:
-    """`char` becomes 10 ** `levels` characters."""
+    """Normalise `char` to 10 ** `levels` characters."""
 
     def change(written: dict[str, Any]) -> None:
         steps = [replace(char, "b" * 10), *[replace("b", "b" * 10)] * (levels - 1)]
@@ -37,12 +37,12 @@ def grows(char: str, levels: int = 9) -> Change:
 
 
 def many_tokens(written: dict[str, Any]) -> None:
-    """A character becomes a million tokens."""
+    """Encode one character as a million tokens."""
     grows(BEAST, 6)(written)
 
 
 def quadratic(written: dict[str, Any]) -> None:
-    """A long word is looked up at every length from every place."""
+    """Look up a long word at every length from every position."""
     vocab = {"[UNK]": 0, "a": 1, "##a": 2}
     written["pre_tokenizer"] = None
     written["added_tokens"] = []
@@ -57,7 +57,7 @@ def quadratic(written: dict[str, Any]) -> None:
 
 
 def backtracks(written: dict[str, Any]) -> None:
-    """A regular expression that tries every way to cut a word."""
+    """Split with a regular expression that backtracks exponentially."""
     written["pre_tokenizer"] = {
         "type": "Split",
         "pattern": {"Regex": "(?:(?:x+x+)+)+y"},
@@ -67,15 +67,15 @@ def backtracks(written: dict[str, Any]) -> None:
 
 
 def panics(written: dict[str, Any]) -> None:
-    """A table of characters that points out of itself."""
+    """Panic on a character map with an offset out of bounds."""
     written["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="}
 
 
 def decodes_hugely(written: dict[str, Any]) -> None:
-    """Tokens that add ten million characters each to a text."""
+    """Decode each token to ten million characters."""
     written["decoder"] = replace("a", "a" * 10**7)
 
 
 def distant_id(written: dict[str, Any]) -> None:
-    """A token whose id is as great as can be."""
+    """Have a token with the largest possible id."""
     written["model"]["vocab"]["zzz"] = 2**32 - 1

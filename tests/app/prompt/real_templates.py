@@ -1,7 +1,7 @@
-"""Chat templates as their models publish them, one file each in chat_templates/.
+"""Chat templates of published models, one file each in chat_templates/.
 
-They are the models' own words, kept as data to compare with, and belong to their authors: beside
-each are the model it comes from and the licence that the model is under.
+They are test data and belong to their authors. Each is listed with its model and that model's
+licence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MISTRAL_RESEARCH = "Mistral Research License"
 
 
 class Source(NamedTuple):
-    """Where a template comes from, and the special tokens it is rendered with there."""
+    """Origin of a template, and the special tokens with which that model renders it."""
 
     model: str
     licence: str

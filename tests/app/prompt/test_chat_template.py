@@ -1,13 +1,13 @@
-"""Chat templates: as `transformers` renders them, in a sandbox, within bounds."""
+"""Chat templates render as in `transformers`, in a sandbox, within limits."""
 
 from __future__ import annotations
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from app.chat import MAX_TEMPLATE_CHARS, free_mark, render
-from app.protocol import Message
-from app.template_process import MAX_TEXT_CHARS
+from app.prompt.chat_template import MAX_TEMPLATE_CHARS, render, unused_mark
+from app.prompt.template_process import MAX_TEXT_CHARS
+from app.ws.protocol import Message
 from gpu import InvalidRequest
 from tests.app.fake_tokenizer import CHAT_TEMPLATE
 
@@ -191,6 +191,6 @@ def test_the_bounds_are_the_bounds() -> None:
 
 
 def test_marks_are_not_in_the_texts() -> None:
-    assert free_mark(["\ufdd0\ufdd1", "\ufdd3"]) == "\ufdd2"
+    assert unused_mark(["\ufdd0\ufdd1", "\ufdd3"]) == "\ufdd2"
     with pytest.raises(InvalidRequest, match="noncharacter"):
-        free_mark(["".join(chr(code) for code in range(0xFDD0, 0xFDF0))])
+        unused_mark(["".join(chr(code) for code in range(0xFDD0, 0xFDF0))])

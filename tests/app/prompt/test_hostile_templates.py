@@ -1,4 +1,4 @@
-"""Templates that would never end, or fill the memory, are ended, and hold up nobody for long."""
+"""Templates that never end or fill the memory are stopped, and delay other requests little."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from pathlib import Path
 
 import pytest
 
-from app import chat
-from app.chat import render
-from app.protocol import Message
+from app.prompt import chat_template as chat
+from app.prompt.chat_template import render
+from app.ws.protocol import Message
 from gpu import InvalidRequest, QueueFull
-from tests.app.real_templates import SOURCES, template
-from tests.app.test_server import Server
+from tests.app.http.test_server import Server
+from tests.app.prompt.real_templates import SOURCES, template
 
 CONVERSATION = [Message("user", "Hi")]
 SECONDS = 0.5
-"""Given to a hostile template here; 2 s in the server."""
-MOST_SECONDS = 20 * SECONDS
-"""Until one is ended, on a machine that has much else to do."""
-OVER = r"longer than|MiB of memory|more than \d+ characters|MemoryError|ends its process"
+"""Time limit of hostile templates in these tests; the server's is 2 s."""
+MAX_SECONDS = 20 * SECONDS
+"""Time until one is stopped, on a busy machine."""
+OVER = r"longer than|MiB of memory|more than \d+ characters|MemoryError|crashes its process"
 NESTED = (
     "{% set ns = namespace(x=[], y=[]) %}{% for _ in range(60) %}"
     "{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}"
 )
-"""Two small lists, each of which is 2^60 lists to look at."""
+"""Two small lists; comparing them visits 2^60 lists."""
 TUPLES = NESTED.translate({ord("["): "(", ord("]"): ")"})
 BIG = (
     "{% set ns = namespace(n=9) %}{% for _ in range(23) %}{% set ns.n = ns.n * ns.n %}{% endfor %}"
 )
-"""A number of millions of digits."""
+"""Number with millions of digits."""
 HOSTILE = {
     "index": NESTED + "{{ [ns.y].index(ns.x) }}",
     "count": NESTED + "{{ [ns.y].count(ns.x) }}",
@@ -103,14 +103,13 @@ def test_a_hostile_template_is_ended(hostile: str, short: None) -> None:
     begun = time.monotonic()
     with pytest.raises(InvalidRequest, match=f"{OVER}|Recursion|nested|too many") as refusal:
         render(hostile, CONVERSATION)
-    assert time.monotonic() - begun < MOST_SECONDS
+    assert time.monotonic() - begun < MAX_SECONDS
     assert refusal.value.param == "messages"
     assert render("{{ messages[0].content }}", CONVERSATION) == "Hi"
 
 
 def test_others_are_rendered_meanwhile(short: None) -> None:
-    """One after the other, all that time, though it is always the same process that is kept busy
-    and replaced."""
+    """They are rendered one after the other, while one process is always busy or being replaced."""
     all_idle()
     qwen = template("qwen-3")
     ended: list[str] = []
@@ -133,7 +132,7 @@ def test_others_are_rendered_meanwhile(short: None) -> None:
     assert len(ended) == 3
     assert len(seconds) > 20
     assert statistics.median(seconds) < 0.2
-    assert max(seconds) < MOST_SECONDS
+    assert max(seconds) < MAX_SECONDS
 
 
 def test_ordinary_rendering_takes_less_than_five_milliseconds() -> None:
@@ -150,7 +149,7 @@ def test_ordinary_rendering_takes_less_than_five_milliseconds() -> None:
         seconds.append(time.perf_counter() - begun)
     first, *_, last = statistics.quantiles(seconds, n=4)
     assert first < 0.005
-    assert last < 0.1  # where others keep the machine busy
+    assert last < 0.1  # on a busy machine
 
 
 def all_idle() -> None:
@@ -162,8 +161,8 @@ def all_idle() -> None:
 
 
 def test_so_many_wait_and_no_more(short: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.limited_pool.MOST_WAITING", 2)
-    monkeypatch.setattr("app.limited_pool.WAIT_SECONDS", MOST_SECONDS)
+    monkeypatch.setattr("app.processes.limited_pool.MAX_WAITING", 2)
+    monkeypatch.setattr("app.processes.limited_pool.WAIT_SECONDS", MAX_SECONDS)
 
     all_idle()
 
@@ -185,7 +184,7 @@ def test_so_many_wait_and_no_more(short: None, monkeypatch: pytest.MonkeyPatch) 
 
 def test_waiting_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "MAX_SECONDS", 3.0)
-    monkeypatch.setattr("app.limited_pool.WAIT_SECONDS", 0.2)
+    monkeypatch.setattr("app.processes.limited_pool.WAIT_SECONDS", 0.2)
     all_idle()
     with ThreadPoolExecutor(8) as pool:
         hostile = [
@@ -214,7 +213,7 @@ def test_a_template_that_needed_much_memory_leaves_none_behind() -> None:
 
 
 def test_a_process_is_not_given_up_for_the_memory_of_its_server() -> None:
-    """Which a new process is said to have held, before it became another program."""
+    """The peak memory of a new process includes that of the server before exec."""
     chat.POOL.close()
     held = b"x" * (300 << 20)
     seen = set()
@@ -232,9 +231,9 @@ def _memory(pid: int) -> float:
 
 KILLED = """
 import sys, threading, time
-from app import chat
-from app.protocol import Message
-from tests.app.test_hostile_templates import HOSTILE
+from app.prompt import chat_template as chat
+from app.ws.protocol import Message
+from tests.app.prompt.test_hostile_templates import HOSTILE
 
 chat.POOL.warm()
 chat.render("{{ 1 }}", [Message("user", "")])
@@ -256,7 +255,7 @@ def test_a_killed_server_leaves_no_process(busy: bool) -> None:
     server = subprocess.Popen(
         [sys.executable, "-c", KILLED, *(["busy"] if busy else [])],
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
@@ -286,7 +285,7 @@ def _runs(pid: int) -> bool:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """Its template is harmless for one message and hostile for two."""
+    """Server with a template that is harmless for one message and hostile for two."""
     hostile = "{% if messages | length > 1 %}" + HOSTILE["index"] + "{% endif %}x"
     started = Server("--template", hostile)
     yield started

@@ -1,4 +1,4 @@
-"""Tokenizers that are not ours: the same ids and texts as in this process, within limits."""
+"""A limited tokenizer gives the same ids and texts as one in this process, within limits."""
 
 from __future__ import annotations
 
@@ -19,37 +19,39 @@ from typing import Any
 
 import pytest
 
-from app import create_app, limited_tokenizer, tale
+from app import create_app, tale
 from app.config import Settings
-from app.engines import LocalEngine
-from app.limited_process import LimitedProcess, Limits, OverLimit
-from app.limited_tokenizer import (
+from app.engine.client import LocalEngine
+from app.engine.loading import load_engine
+from app.models.find_model import find_model
+from app.processes.limited_process import LimitedProcess, LimitExceeded, ProcessLimits
+from app.prompt import limited_tokenizer
+from app.prompt.limited_tokenizer import (
     LimitedTokenizer,
-    TokenizerOverLimitError,
+    TokenizerLimitError,
     load_tokenizer,
 )
-from app.models import find_model
-from app.server import load_engine
 from gpu import (
     Interventions,
     InvalidRequest,
     ModelError,
     QueueFull,
+    Request,
     SamplingParams,
     Steer,
     TextChunk,
     Tokenizer,
 )
-from tests.app import hostile_tokenizers as hostile
 from tests.app.conftest import wait_ready
 from tests.app.fake_engine import loader
-from tests.app.hostile_tokenizers import BEAST
-from tests.gpu import gguf_models
-from tests.gpu import made_tokenizers as made
+from tests.app.prompt import hostile_tokenizers as hostile
+from tests.app.prompt.hostile_tokenizers import BEAST
+from tests.gpu.gguf import gguf_models
+from tests.gpu.text import made_tokenizers as made
 
-ROOT = Path(__file__).parents[2]
-MOST_SECONDS = 60
-"""Until something hostile is ended, on a machine that has much else to do."""
+ROOT = Path(__file__).parents[3]
+MAX_SECONDS = 60
+"""Time until a hostile tokenizer is stopped, on a busy machine."""
 CONFIG = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ messages }}"}
 FAMILIES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "byte level": (made.byte_level, {"bos_token": "<|begin|>", "add_bos_token": True}),
@@ -76,7 +78,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def same(ours: LimitedTokenizer, theirs: Tokenizer) -> None:
-    """Every method gives the same."""
+    """Assert that every method gives the same."""
     for text in TEXTS:
         for bos in (True, False):
             for specials in (True, False):
@@ -132,9 +134,13 @@ def test_what_is_wrong_with_a_file_is_said_as_in_this_process(tmp_path: Path) ->
 # ---- hostile files ---------------------------------------------------------------------------
 
 AT_LOADING = {
-    "grows": (hostile.grows("a"), TokenizerOverLimitError, "longer than|memory"),
+    "grows": (hostile.grows("a"), TokenizerLimitError, "longer than|memory"),
     "panics": (hostile.panics, ModelError, "damaged"),
-    "decodes hugely": (hostile.decodes_hugely, ModelError, "more than 67,108,864 bytes together"),
+    "decodes hugely": (
+        hostile.decodes_hugely,
+        ModelError,
+        "at most 67,108,864 bytes in all tokens",
+    ),
     "a distant id": (hostile.distant_id, ModelError, "greatest token id is 4294967295"),
 }
 
@@ -152,7 +158,7 @@ def test_a_tokenizer_that_harms_when_it_is_read_is_refused(
     begun = time.monotonic()
     with pytest.raises(kind, match=reason) as refusal:
         load_tokenizer(hostile.save(tmp_path, change))
-    assert time.monotonic() - begun < MOST_SECONDS
+    assert time.monotonic() - begun < MAX_SECONDS
     assert str(tmp_path) in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert capfd.readouterr() == ("", "")
@@ -162,16 +168,16 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -
     with open(tmp_path / "tokenizer.json", "wb") as file:
         file.truncate(200 << 20)
     begun = time.monotonic()
-    with pytest.raises(ModelError, match=r"has 209,715,200 bytes, but 104,857,600 are the most"):
+    with pytest.raises(ModelError, match=r"has 209,715,200 bytes; expected .* at most 104,857,600"):
         load_tokenizer(tmp_path)
-    assert time.monotonic() - begun < MOST_SECONDS
+    assert time.monotonic() - begun < MAX_SECONDS
 
 
 AT_A_TEXT: dict[str, tuple[hostile.Change, str, str]] = {
     "grows": (hostile.grows(BEAST), BEAST, "longer than|memory"),
     "makes many tokens": (hostile.many_tokens, BEAST, "longer than|far too many tokens"),
     "is quadratic": (hostile.quadratic, "a" * 100_000, "longer than"),
-    "backtracks": (hostile.backtracks, "x" * 60, "longer than|fails at this text"),
+    "backtracks": (hostile.backtracks, "x" * 60, "longer than|fails on this text"),
 }
 
 
@@ -190,10 +196,10 @@ def test_a_text_that_harms_is_refused_and_the_next_is_not(
     begun = time.monotonic()
     with pytest.raises(InvalidRequest, match=reason) as refusal:
         tokenizer.encode(text)
-    assert time.monotonic() - begun < MOST_SECONDS
+    assert time.monotonic() - begun < MAX_SECONDS
     assert "\n" not in str(refusal.value)
     assert isinstance(tokenizer, LimitedTokenizer)
-    tokenizer._known.clear()
+    tokenizer._cache.clear()
     assert tokenizer.encode("aa c") == before != []
     assert capfd.readouterr() == ("", "")
 
@@ -232,7 +238,7 @@ def test_the_server_answers_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_so_many_texts_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limited_tokenizer, "ENCODE_SECONDS", 1.0)
-    monkeypatch.setattr("app.limited_pool.MOST_WAITING", 2)
+    monkeypatch.setattr("app.processes.limited_pool.MAX_WAITING", 2)
     tokenizer = load_tokenizer(hostile.save(tmp_path, hostile.quadratic))
 
     def attack(n: int) -> str:
@@ -293,7 +299,9 @@ def test_files_that_changed_are_not_taken_for_the_same(tmp_path: Path) -> None:
     tokenizer = LimitedTokenizer.load(made.save(tmp_path, made.byte_level()))
     made.save(tmp_path, made.byte_level(390))
     tokenizer.close()
-    with pytest.raises(InvalidRequest, match="has changed; load the model again"):
+    with pytest.raises(
+        InvalidRequest, match="has changed since it was loaded; load the model again"
+    ):
         tokenizer.encode("the")
 
 
@@ -323,12 +331,14 @@ def test_a_process_has_neither_files_nor_environment_nor_much_else(
 
 
 def test_a_reply_that_is_too_large_ends_the_process() -> None:
-    process = LimitedProcess("tests.app.loud_process", Limits(256 << 20, 1000))
+    process = LimitedProcess("tests.app.engine.loud_process", ProcessLimits(256 << 20, 1000))
     assert process.call(b"999", 10) == b"x" * 999
-    with pytest.raises(OverLimit, match="made 1,001 bytes, but 1,000 are the most"):
+    with pytest.raises(
+        LimitExceeded, match="produced 1,001 bytes of output, but the limit is 1,000"
+    ):
         process.call(b"1001", 10)
     assert not process.alive
-    with pytest.raises(OverLimit, match="has ended"):
+    with pytest.raises(LimitExceeded, match="has no running process"):
         process.call(b"1", 10)
 
 
@@ -349,7 +359,7 @@ def test_where_there_are_no_limits_of_the_system_a_watch_ends_a_process_that_los
     begun = time.monotonic()
     done = subprocess.run([sys.executable, "-c", LATE], cwd=ROOT, stderr=subprocess.DEVNULL)
     assert done.returncode == 1
-    assert time.monotonic() - begun < MOST_SECONDS
+    assert time.monotonic() - begun < MAX_SECONDS
 
 
 # ---- the engine ------------------------------------------------------------------------------
@@ -367,7 +377,7 @@ def test_the_engine_reads_no_tokenizer(tmp_path: Path) -> None:
         ids = model.tokenizer.encode("Once upon a time")
         greedy = SamplingParams(temperature=0.0, max_tokens=8)
         steer = Interventions(steer=(Steer(1, "The forest", 2.0),))
-        written = list(engine.generate(ids, greedy, reach=steer))
+        written = list(engine.submit(Request(ids, greedy, interventions=steer)))
         assert sent.encode("The forest") == steered
         assert sent._pool._idle == []
         text = "".join(token.text for token in written)
@@ -393,7 +403,7 @@ def test_the_command_line_says_one_line(tmp_path: Path, change: hostile.Change, 
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=4 * MOST_SECONDS,
+        timeout=4 * MAX_SECONDS,
     )
     assert done.returncode == 1
     assert done.stdout == ""

@@ -1,5 +1,5 @@
-"""Conversations become the token ids that `transformers` gives them, with tokenizers and templates
-that go together as in a model folder."""
+"""Conversations have the same token ids as in `transformers`, with the tokenizer and template of
+a model folder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import tokenizers
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from app.prompts import message_ids
-from app.protocol import Message
+from app.prompt.prompts import message_ids
+from app.ws.protocol import Message
 from gpu import Tokenizer
-from tests.app.real_templates import FOLDER
-from tests.gpu import made_tokenizers as made
-from tests.gpu.tokenizer_families import BYTE_FALLBACK, LLAMA3
+from tests.app.prompt.real_templates import FOLDER
+from tests.gpu.text import made_tokenizers as made
+from tests.gpu.text.tokenizer_families import BYTE_FALLBACK, LLAMA3
 
 CONVERSATIONS = [
     [Message("user", "Où? 🦊\n\n"), Message("assistant", "  There. "), Message("user", "ok")],
@@ -28,7 +28,7 @@ CHATML = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
 
 
 def newer_llama2() -> tokenizers.Tokenizer:
-    """With a "▁" before a whole text only, as Mistral 7B v0.3's."""
+    """Return a tokenizer that adds "▁" before a whole text only, like Mistral 7B v0.3's."""
     tokenizer = made.byte_fallback()
     tokenizer.normalizer = None
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", "first", split=False)
@@ -72,6 +72,6 @@ def test_a_name_in_one_message_changes_no_other(tmp_path: Path, kind: str) -> No
     end = tokenizer.eos_ids[0]
     assert hostile.count(end) == plain.count(end)
     ends = [at for at, id in enumerate(plain) if id == end]
-    after = len(plain) - ends[-2:][0]  # of the answer
+    after = len(plain) - ends[-2:][0]  # after the answer
     assert hostile[-after:] == plain[-after:]
     assert hostile[:1] == plain[:1]

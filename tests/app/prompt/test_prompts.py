@@ -1,4 +1,4 @@
-"""What a person wrote becomes token ids, and never control tokens by accident."""
+"""Prompts become token ids; the text of messages never becomes special tokens."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from app.chat import render
-from app.prompts import message_ids, prompt_ids
-from app.protocol import Message
+from app.prompt.chat_template import render
+from app.prompt.prompts import message_ids, prompt_ids
+from app.ws.protocol import Message
 from gpu import InvalidRequest
 from tests.app.fake_tokenizer import (
     ASSISTANT,

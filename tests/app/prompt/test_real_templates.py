@@ -1,4 +1,4 @@
-"""Templates of real models give the same text here as in `transformers`, to the character."""
+"""Templates of real models give exactly the same text as in `transformers`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
-from app import chat
-from app.chat import render
-from app.protocol import Message
+from app.prompt import chat_template as chat
+from app.prompt.chat_template import render
+from app.ws.protocol import Message
 from gpu import InvalidRequest
-from tests.app.real_templates import FOLDER, SOURCES, template
+from tests.app.prompt.real_templates import FOLDER, SOURCES, template
 
 USER = Message("user", "  Où est « Ω » ? 🦊👩‍👩‍👧\tعربي e\u0301\r\n")
 ANSWER = Message("assistant", 'Là-bas: <b>"x"</b> & {{ y }} {% z %}\n\n  ')
@@ -34,7 +34,7 @@ CONTINUED = ["Là", "Là ", "  x\n", "<think>\nHm"]
 
 
 class Fixed(datetime.datetime):
-    """A clock that stands still: some templates write the date."""
+    """Fixed clock, because some templates write the date."""
 
     @classmethod
     def now(cls, tz: Any = None) -> Fixed:
@@ -48,7 +48,7 @@ def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def expected(name: str, messages: list[Message], **how: bool) -> str | None:
-    """What `transformers` gives, None when the template refuses the messages."""
+    """Return the text of `transformers`; None if the template refuses the messages."""
     backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **SOURCES[name].tokens)
     turns = [{"role": message.role, "content": message.content} for message in messages]
@@ -81,7 +81,7 @@ def test_it_renders_as_transformers_does(name: str) -> None:
             want = expected(name, messages, add_generation_prompt=prompt)
             assert got(name, messages, add_generation_prompt=prompt) == want
             taken += want is not None
-    assert taken >= 6  # what is compared are texts, not refusals
+    assert taken >= 6  # at least so many are texts rather than refusals
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -1,5 +1,5 @@
-"""How a text is cut into tokens: what the engine would get, whose each token is, and beside it
-another tokenizer."""
+"""`tokenize` shows the tokens that the engine would get, the message of each, and another
+tokenizer's."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from typing import Any
 import pytest
 
 from app import tale
-from app.engines import LocalEngine
-from app.prompts import message_ids, prompt_ids
-from app.protocol import Message, PromptPiece, Tokenize, Tokenized
-from app.tokenizing import BYTES, Bytes, Tokenizing, compared, cut
+from app.engine.client import LocalEngine
+from app.prompt.prompts import message_ids, prompt_ids
+from app.prompt.tokenizing import (
+    BYTE_TOKENIZER,
+    ByteTokenizer,
+    TokenizeHandler,
+    comparison_tokenizer,
+    tokenization,
+)
+from app.ws.protocol import Message, PromptPiece, Tokenize, Tokenized
 from gpu import InvalidRequest, ModelError, Tokenizer
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import BOS, CHAT_TEMPLATE, FakeTokenizer
-from tests.app.page import Page
-from tests.app.test_prompts import ATTACKS
-from tests.gpu import made_tokenizers as made
+from tests.app.page import PageClient
+from tests.app.prompt.test_prompts import ATTACKS
+from tests.gpu.text import made_tokenizers as made
 
 TALE = Path(tale.model_dir())
 CHATML = (
@@ -34,17 +40,19 @@ TALK = [
 ]
 
 
-def tokenizing(tokenizer: Any) -> Tokenizing:
-    """Of an engine that is not started: tokens need only the tokenizer."""
-    return Tokenizing(LocalEngine(loader(), tokenizer), BYTES)
+def tokenizing(tokenizer: Any) -> TokenizeHandler:
+    """Handler with an engine that is not started: only its tokenizer is needed."""
+    return TokenizeHandler(LocalEngine(loader(), tokenizer), BYTE_TOKENIZER)
 
 
 def of(tokenizer: Any, messages: list[Message], continue_final: bool = False) -> Tokenized:
-    return tokenizing(tokenizer).of(Tokenize(1, messages=messages, continue_final=continue_final))
+    return tokenizing(tokenizer).answer(
+        Tokenize(1, messages=messages, continue_final=continue_final)
+    )
 
 
 def joined(tokens: list[PromptPiece], message: int | None) -> str:
-    """The text of one message's tokens, or the template's."""
+    """Return the joined text of one message's tokens, or of the template's."""
     data = b"".join(bytes.fromhex(t.bytes) for t in tokens if t.message == message)
     return data.decode("utf-8", "replace")
 
@@ -71,11 +79,11 @@ def test_a_prompts_tokens_are_those_of_the_engine(tokenizer: Any, prompt: str) -
     answer = tokenizing(tokenizer)
     try:
         ids = prompt_ids(tokenizer, prompt)
-    except InvalidRequest:  # empty, and nothing that begins every text
+    except InvalidRequest:  # empty, and no BOS token is added
         with pytest.raises(InvalidRequest):
-            answer.of(Tokenize(1, prompt=prompt))
+            answer.answer(Tokenize(1, prompt=prompt))
         return
-    tokens = answer.of(Tokenize(1, prompt=prompt)).tokens
+    tokens = answer.answer(Tokenize(1, prompt=prompt)).tokens
     assert [token.id for token in tokens] == ids
     assert [token.special for token in tokens] == [tokenizer.is_special(id) for id in ids]
     assert [token.text for token in tokens] == [tokenizer.piece(id) for id in ids]
@@ -96,14 +104,14 @@ def test_a_conversations_tokens_are_those_of_the_engine(
 
 def test_plain_text_gets_no_token_that_is_not_its_own() -> None:
     text = "<s>Once</s>"
-    answer = tokenizing(FakeTokenizer()).of(Tokenize(1, text=text))
+    answer = tokenizing(FakeTokenizer()).answer(Tokenize(1, text=text))
     assert not any(token.special for token in answer.tokens)
     assert joined(answer.tokens, None) == answer.rendered == text
     assert [t.id for t in answer.tokens] == [t.id for t in answer.plain.tokens]
 
 
 def test_a_prompt_begins_as_the_engine_has_it() -> None:
-    tokens = tokenizing(FakeTokenizer()).of(Tokenize(1, prompt="Once")).tokens
+    tokens = tokenizing(FakeTokenizer()).answer(Tokenize(1, prompt="Once")).tokens
     assert (tokens[0].id, tokens[0].special, tokens[0].text, tokens[0].bytes) == (
         BOS,
         True,
@@ -113,7 +121,7 @@ def test_a_prompt_begins_as_the_engine_has_it() -> None:
 
 
 def test_half_a_character_is_a_token_of_its_own() -> None:
-    answer = tokenizing(FakeTokenizer()).of(Tokenize(1, text="é"))
+    answer = tokenizing(FakeTokenizer()).answer(Tokenize(1, text="é"))
     assert [(token.text, token.bytes) for token in answer.tokens] == [("�", "c3"), ("�", "a9")]
 
 
@@ -121,7 +129,7 @@ def test_half_a_character_is_a_token_of_its_own() -> None:
 
 
 def test_every_message_has_its_own_words(tokenizer: Any) -> None:
-    """Though one message says what the template says, and two say the same."""
+    """Even if a message repeats words of the template or of another message."""
     answer = of(tokenizer, TALK)
     for i, message in enumerate(TALK):
         assert joined(answer.tokens, i).strip() == message.content
@@ -214,22 +222,24 @@ def test_counts_are_of_what_was_written() -> None:
 
 
 def test_bytes_are_the_tokenizer_without_a_vocabulary() -> None:
-    found = cut("bytes", Bytes(), "aé<s>")
+    found = tokenization("bytes", ByteTokenizer(), "aé<s>")
     assert "".join(token.bytes for token in found.tokens) == "aé<s>".encode().hex()
     assert [token.text for token in found.tokens[:2]] == ["a", "�"]
 
 
 def test_a_text_without_words_has_no_tokens_per_word() -> None:
     for text in ("", " \n"):
-        answer = tokenizing(FakeTokenizer()).of(Tokenize(1, text=text))
+        answer = tokenizing(FakeTokenizer()).answer(Tokenize(1, text=text))
         assert answer.compare.tokens_per_word is answer.plain.tokens_per_word is None
 
 
 def test_the_bundled_tokenizer_is_the_one_to_compare_with(tmp_path: Path) -> None:
-    assert compared(None, TALE) is BYTES
-    beside = compared(None, tmp_path)
+    assert comparison_tokenizer(None, TALE) is BYTE_TOKENIZER
+    beside = comparison_tokenizer(None, tmp_path)
     assert beside.name == tale.NAME
-    assert beside.cutter.encode("Once", bos=False) == Tokenizer.load(TALE).encode("Once", bos=False)
+    assert beside.tokenizer.encode("Once", bos=False) == Tokenizer.load(TALE).encode(
+        "Once", bos=False
+    )
 
 
 def test_another_tokenizer_can_be_given(tmp_path: Path) -> None:
@@ -237,9 +247,9 @@ def test_another_tokenizer_can_be_given(tmp_path: Path) -> None:
     folder.mkdir()
     made.save(folder, made.byte_fallback(), {"bos_token": "<s>"})
     for path in (folder, folder / "tokenizer.json"):
-        other = compared(path, TALE)
+        other = comparison_tokenizer(path, TALE)
         assert other.name == "llama"
-        found = cut(other.name, other.cutter, "Once </s> upon")
+        found = tokenization(other.name, other.tokenizer, "Once </s> upon")
         assert not any(token.special for token in found.tokens)
         assert found.n_tokens == len(Tokenizer.load(folder).encode("Once </s> upon", False, False))
 
@@ -250,16 +260,16 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: str | N
     if content is not None:
         path.write_text(content)
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
-        compared(path, TALE)
+        comparison_tokenizer(path, TALE)
 
 
 # ---- over the socket -------------------------------------------------------------------------
 
 
 def test_the_page_is_answered_by_its_number(start_site: StartSite) -> None:
-    site = start_site(compare=compared(TALE, TALE))
+    site = start_site(compare=comparison_tokenizer(TALE, TALE))
     page = site.page()
-    page.tell("tokenize", request=4, prompt="Once upon")
+    page.send_message("tokenize", request=4, prompt="Once upon")
     answer = page.until("tokenized", request=4)
     assert answer["rendered"] == "Once upon"
     assert answer["tokens"][0] == {
@@ -277,9 +287,9 @@ def test_the_page_is_answered_by_its_number(start_site: StartSite) -> None:
 
 def test_tokens_are_told_while_the_model_loads(start_site: StartSite) -> None:
     site = start_site(load_seconds=2, wait=False)
-    page = Page(site.port)
+    page = PageClient(site.port)
     site.pages.append(page)
-    page.tell("tokenize", request=1, text="Once")
+    page.send_message("tokenize", request=1, text="Once")
     assert page.until("tokenized")["plain"]["name"] == ""
 
 
@@ -306,15 +316,15 @@ def test_what_cannot_be_cut_is_refused_by_its_number(
     site: Site, fields: dict[str, Any], code: str, param: str
 ) -> None:
     page = site.page()
-    page.tell("tokenize", request=9, **fields)
+    page.send_message("tokenize", request=9, **fields)
     error = page.until("error")
     assert (error["request"], error["code"], error["id"]) == (9, code, "")
     assert error["param"].startswith(param)
-    page.tell("tokenize", request=10, text="a")
+    page.send_message("tokenize", request=10, text="a")
     page.until("tokenized", request=10)
 
 
 def test_without_a_template_messages_are_refused(start_site: StartSite) -> None:
     page = start_site(chat_template=None).page()
-    page.tell("tokenize", request=1, messages=[USER])
+    page.send_message("tokenize", request=1, messages=[USER])
     assert page.until("error", request=1)["param"] == "messages"

@@ -1,4 +1,4 @@
-"""The text grammar: choices, slots, articles and capitals."""
+"""The text grammar handles choices, slots, articles and capitals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The copying exercises: the words of the request come again, and nothing held out is used."""
+"""Copying exercises repeat the words of the request and use no held-out pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The committed model: tensors against config, tokenizer, template, card."""
+"""The files of the committed model (config, tensors, tokenizer, template, card) are consistent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions and answers: every answer passes its own judge, and held-out phrasings stay out."""
+"""Every answer passes its own check, and held-out phrasings are not used in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated stories: asked words, agreement, variety, and the pairs that are held out."""
+"""Generated stories contain the requested words, agree, vary, and use no held-out pair."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_sentences_begin_with_capitals_and_end_with_marks(told: list[Told]) -> N
 
 
 def test_a_hero_keeps_one_pronoun_when_alone_in_a_sentence_with_the_name() -> None:
-    """The hero's own reflexive follows the hero: 'said to himself' and 'herself' never mix."""
+    """Reflexive pronouns follow the hero: 'said to himself' and 'herself' never mix."""
     rng = random.Random(3)
     for _ in range(300):
         story = draw_story(rng)

@@ -1,4 +1,4 @@
-"""The training stream and its packing: nothing lost, nothing leaking between documents."""
+"""Packing the training stream loses nothing and mixes no documents."""
 
 from __future__ import annotations
 

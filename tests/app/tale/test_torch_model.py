@@ -1,4 +1,4 @@
-"""The committed weights in torch: equal to the reference implementation, and as good as stated."""
+"""The torch model equals the reference implementation and is as good as the card says."""
 
 from __future__ import annotations
 

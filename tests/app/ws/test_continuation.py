@@ -6,18 +6,20 @@ from typing import Any
 
 import pytest
 
-from app.written import written_texts
+from app.ws.continuation import continuation_texts
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_tokenizer import END, EOS, FakeTokenizer
-from tests.app.page import Page
+from tests.app.page import PageClient
 
 TOKENIZER = FakeTokenizer()
 PARAMS = {"temperature": 0.5, "top_p": 0.95, "repetition_penalty": 1.1, "seed": 2**64 - 39}
 
 
-def write(page: Page, id: str, **fields: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def write(
+    page: PageClient, id: str, **fields: Any
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The messages of a generation, and its tokens."""
-    page.tell("generate", id=id, **fields)
+    page.send_message("generate", id=id, **fields)
     page.until("done", id=id)
     messages = list(page.events(id))
     return messages, [m["event"] for m in messages if m["event"]["type"] == "token"]
@@ -25,13 +27,13 @@ def write(page: Page, id: str, **fields: Any) -> tuple[list[dict[str, Any]], lis
 
 def test_texts_are_those_of_a_stream() -> None:
     ids = TOKENIZER.encode("a ✨ fox 🦊", bos=False)
-    assert "".join(written_texts(TOKENIZER, ids, len(ids))) == "a ✨ fox 🦊"
+    assert "".join(continuation_texts(TOKENIZER, ids, len(ids))) == "a ✨ fox 🦊"
     star = TOKENIZER.encode("✨", bos=False)
-    assert written_texts(TOKENIZER, ids, len(ids))[2:5] == ("", "", "✨")
-    assert written_texts(TOKENIZER, star, 2) == ("", "✨"), "it began before"
-    assert written_texts(TOKENIZER, [*star[:2], 262], 1) == ("\ufffd" + TOKENIZER.piece(262),)
-    assert written_texts(TOKENIZER, [EOS, 262, EOS], 2) == (TOKENIZER.piece(262), "")
-    assert written_texts(TOKENIZER, ids, 0) == ()
+    assert continuation_texts(TOKENIZER, ids, len(ids))[2:5] == ("", "", "✨")
+    assert continuation_texts(TOKENIZER, star, 2) == ("", "✨"), "it began before"
+    assert continuation_texts(TOKENIZER, [*star[:2], 262], 1) == ("\ufffd" + TOKENIZER.piece(262),)
+    assert continuation_texts(TOKENIZER, [EOS, 262, EOS], 2) == (TOKENIZER.piece(262), "")
+    assert continuation_texts(TOKENIZER, ids, 0) == ()
 
 
 @pytest.mark.parametrize("process", [False, True], ids=["local", "process"])
@@ -63,9 +65,9 @@ def test_a_resumed_branch_tells_its_texts_again(site: Site) -> None:
     page = site.page(cookie=cookie)
     ids = TOKENIZER.encode("Once upon a time")
     messages, _ = write(page, "a", ids=ids, written=3, params={"max_tokens": 5})
-    page.vanish()
+    page.drop()
     again = site.page(cookie=cookie)
-    again.tell("resume", id="a")
+    again.send_message("resume", id="a")
     again.until("done")
     assert list(again.events("a")) == messages
     assert messages[0]["event"]["texts"] == [" upon", " a", " time"]
@@ -83,7 +85,7 @@ def test_a_text_that_was_ended_by_hand_is_over_at_once(site: Site, end: int) -> 
     assert (accepted["type"], accepted["params"]["seed"]) == ("accepted", 2**64 - 39)
     assert [token["id"] for token in accepted["prompt"]] == ids
     assert (done["reason"], done["completion_tokens"], done["prompt_tokens"]) == ("eos", 0, 3)
-    page.tell("update", id="a", params={"temperature": 1})
+    page.send_message("update", id="a", params={"temperature": 1})
     assert "has ended" in page.until("error")["message"]
     _, on = write(page, "b", ids=ids, written=1, params={"ignore_eos": True, "max_tokens": 2})
     assert len(on) == 2
@@ -103,7 +105,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("fields", "message"), WRONG)
 def test_what_cannot_be_is_refused(site: Site, fields: dict[str, Any], message: str) -> None:
     page = site.page()
-    page.tell("generate", id="a", **fields)
+    page.send_message("generate", id="a", **fields)
     error = page.until("error")
     assert error["code"] == "invalid_request"
     assert message in error["message"]

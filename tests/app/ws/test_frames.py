@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.frames import ALIGN, Frame
-from gpu.inspection import Answer, Array
+from app.ws.frames import ALIGN, Frame
+from gpu.inspection.requests import Answer, Array
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.page import decode_frame
 

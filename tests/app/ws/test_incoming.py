@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from app import inbox
-from app.inbox import UPDATE_SECONDS, BadMessageError, PendingUpdates, changes_of, decode
-from app.protocol import MESSAGE_BYTES, Changes, Stop, Update
+from app.ws import incoming as inbox
+from app.ws.incoming import (
+    UPDATE_SECONDS,
+    BadMessageError,
+    UpdateMerger,
+    decode,
+    given_settings,
+    merge,
+)
+from app.ws.protocol import MESSAGE_BYTES, SamplingUpdate, Stop, Update
 from gpu import Interventions, InvalidRequest, LayerFactor
 
 
@@ -31,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def update(id: str = "a", capture: bool | None = None, **changes: Any) -> Update:
-    return Update(id, Changes(**changes), capture)
+    return Update(id, SamplingUpdate(**changes), capture)
 
 
 def test_a_message_of_exactly_the_greatest_size_is_read() -> None:
@@ -61,57 +68,57 @@ def test_ids_are_plain(id: str) -> None:
 
 
 def test_the_first_update_is_due_at_once(clock: Clock) -> None:
-    pending = PendingUpdates()
+    pending = UpdateMerger()
     assert pending.seconds_left() is None
-    pending.take(update(temperature=0.5))
+    pending.add(update(temperature=0.5))
     assert pending.seconds_left() == 0
-    assert [changes_of(u) for u in pending.due(None)] == [{"temperature": 0.5}]
+    assert [given_settings(u) for u in map(merge, pending.due(None))] == [{"temperature": 0.5}]
     assert pending.due(None) == []
 
 
 def test_updates_that_follow_soon_are_merged(clock: Clock) -> None:
-    pending = PendingUpdates()
-    pending.take(update(temperature=0.1))
+    pending = UpdateMerger()
+    pending.add(update(temperature=0.1))
     pending.due(None)
-    pending.take(update(temperature=0.2, top_k=5, capture=True))
-    pending.take(update(temperature=0.3))
-    pending.take(update(id="b", top_p=0.5))
+    pending.add(update(temperature=0.2, top_k=5, capture=True))
+    pending.add(update(temperature=0.3))
+    pending.add(update(id="b", top_p=0.5))
     assert pending.due(update()) == []
     assert pending.seconds_left() == pytest.approx(UPDATE_SECONDS)
     clock.now += UPDATE_SECONDS
-    first, second = pending.due(None)
-    assert (changes_of(first), first.capture) == ({"temperature": 0.3, "top_k": 5}, True)
-    assert (second.id, changes_of(second)) == ("b", {"top_p": 0.5})
+    first, second = map(merge, pending.due(None))
+    assert (given_settings(first), first.capture) == ({"temperature": 0.3, "top_k": 5}, True)
+    assert (second.id, given_settings(second)) == ("b", {"top_p": 0.5})
 
 
 def test_a_message_of_another_kind_overtakes_no_update(clock: Clock) -> None:
-    pending = PendingUpdates()
-    pending.take(update(temperature=0.1))
+    pending = UpdateMerger()
+    pending.add(update(temperature=0.1))
     pending.due(None)
-    pending.take(update(temperature=0.2))
-    assert [changes_of(u) for u in pending.due(Stop("a"))] == [{"temperature": 0.2}]
+    pending.add(update(temperature=0.2))
+    assert [given_settings(u) for u in map(merge, pending.due(Stop("a")))] == [{"temperature": 0.2}]
 
 
 def test_zero_is_a_value(clock: Clock) -> None:
-    assert changes_of(update(temperature=0.0, top_k=0)) == {"temperature": 0.0, "top_k": 0}
+    assert given_settings(update(temperature=0.0, top_k=0)) == {"temperature": 0.0, "top_k": 0}
 
 
 def test_a_value_out_of_range_is_not_merged(clock: Clock) -> None:
-    pending = PendingUpdates()
-    pending.take(update(top_k=5))
+    pending = UpdateMerger()
+    pending.add(update(top_k=5))
     with pytest.raises(InvalidRequest):
-        pending.take(update(top_p=2.0))
-    assert [changes_of(u) for u in pending.due(None)] == [{"top_k": 5}]
+        pending.add(update(top_p=2.0))
+    assert [given_settings(u) for u in map(merge, pending.due(None))] == [{"top_k": 5}]
 
 
 def test_of_interventions_the_latest_whole_setting_is_kept(clock: Clock) -> None:
     off, back = Interventions(mlp=(LayerFactor(0, 0.0),)), Interventions()
-    pending = PendingUpdates()
-    pending.take(Update("a", reach=off))
-    pending.take(update(temperature=0.2))
-    pending.take(Update("b", reach=off))
-    pending.take(Update("b", reach=back))
-    assert [(u.id, changes_of(u), u.reach) for u in pending.due(None)] == [
+    pending = UpdateMerger()
+    pending.add(Update("a", interventions=off))
+    pending.add(update(temperature=0.2))
+    pending.add(Update("b", interventions=off))
+    pending.add(Update("b", interventions=back))
+    assert [(u.id, given_settings(u), u.interventions) for u in map(merge, pending.due(None))] == [
         ("a", {"temperature": 0.2}, off),
         ("b", {}, back),
     ]

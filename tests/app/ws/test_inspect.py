@@ -14,18 +14,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from app.inbox import decode
-from app.pipe import Ask
-from app.protocol import MESSAGE_BYTES, Inspect
-from app.questions import MAX_UNDER_WAY
-from app.worker import ProcessEngine
+from app.engine.pipe import InspectRun
+from app.engine.supervisor import SupervisedEngine
+from app.ws.incoming import decode
+from app.ws.protocol import MESSAGE_BYTES, Inspect
+from app.ws.questions import MAX_IN_FLIGHT
 from gpu import DeviceError, EngineError, InvalidRequest, SamplingParams
-from gpu.inspection import Answer, Array, AttentionFrom, Losses, Question, Waterfall
+from gpu.inspection.requests import Answer, Array, AttentionFrom, Losses, Question, Waterfall
 from tests.app import fake_inspection
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import FakeEngine, FakeOptions, info_of
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.page import LateReader, Page
+from tests.app.page import LateReader, PageClient
 
 IDS = [0, 262, 263, 264, 265]
 INFO = info_of(FakeOptions())
@@ -46,12 +46,12 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def ask(page: Page, request: int, kind: str = "losses", **fields: Any) -> None:
+def ask(page: PageClient, request: int, kind: str = "losses", **fields: Any) -> None:
     question = {"kind": kind, **(fields or QUESTIONS[kind])}
-    page.tell("inspect", request=request, question=question)
+    page.send_message("inspect", request=request, question=question)
 
 
-def outcome(page: Page, request: int, timeout: float = 10.0) -> dict[str, Any]:
+def outcome(page: PageClient, request: int, timeout: float = 10.0) -> dict[str, Any]:
     """The answer to a question, or the error."""
     end = time.monotonic() + timeout
     while True:
@@ -98,7 +98,7 @@ def test_ids_come_with_their_texts(start_site: StartSite, kind: str, array: str)
 
 def test_questions_go_on_beside_a_generation(start_site: StartSite) -> None:
     page = start_site(delay=0.005).page()
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 60})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 60})
     for request in range(20):
         ask(page, request)
         assert outcome(page, request)["type"] == "answer"
@@ -142,7 +142,7 @@ def test_a_question_that_cannot_be_read_is_refused(
     site: Site, question: dict[str, Any], named: str
 ) -> None:
     page = site.page()
-    page.tell("inspect", request=5, question=question)
+    page.send_message("inspect", request=5, question=question)
     error = outcome(page, 5)
     assert (error["type"], error["code"]) == ("error", "bad_message")
     assert named in error["message"] + error["param"]
@@ -154,7 +154,7 @@ def test_a_question_that_cannot_be_read_is_refused(
 def test_a_question_without_a_number_is_refused(site: Site, request_: Any) -> None:
     page = site.page()
     question = {"kind": "profile"}
-    page.tell("inspect", question=question, **({"request": request_} if request_ else {}))
+    page.send_message("inspect", question=question, **({"request": request_} if request_ else {}))
     error = page.until("error")
     assert (error["code"], error["request"]) == ("bad_message", None)
 
@@ -176,7 +176,7 @@ def test_what_the_engine_refuses_is_told_with_the_number(
 ) -> None:
     page = start_site(process=process).page()
     for request, (question, param) in enumerate(REFUSED.values()):
-        page.tell("inspect", request=request, question=question)
+        page.send_message("inspect", request=request, question=question)
         error = outcome(page, request)
         assert (error["type"], error["code"]) == ("error", "invalid_request"), question
         assert (error["param"], error["id"]) == (param, "")
@@ -218,7 +218,7 @@ def test_without_an_engine_questions_are_refused(start_site: StartSite) -> None:
         (start_site(load_seconds=2, wait=False), "loading"),
         (start_site(fail="weights.safetensors: truncated", wait=False), ""),
     ):
-        page = Page(site.port)
+        page = PageClient(site.port)
         site.pages.append(page)
         ask(page, 1)
         error = outcome(page, 1)
@@ -229,24 +229,24 @@ def test_without_an_engine_questions_are_refused(start_site: StartSite) -> None:
 def test_one_page_cannot_flood_the_engine(start_site: StartSite) -> None:
     site = start_site(ask_seconds=0.1)
     page, other = site.page(), site.page()
-    n = 3 * MAX_UNDER_WAY
+    n = 3 * MAX_IN_FLIGHT
     for request in range(n):
         ask(page, request)
     ask(other, 0)
     outcomes = [outcome(page, request) for request in range(n)]
     kinds = [o["type"] for o in outcomes]
-    assert kinds == ["answer"] * MAX_UNDER_WAY + ["error"] * (n - MAX_UNDER_WAY)
-    assert {o["code"] for o in outcomes[MAX_UNDER_WAY:]} == {"queue_full"}
+    assert kinds == ["answer"] * MAX_IN_FLIGHT + ["error"] * (n - MAX_IN_FLIGHT)
+    assert {o["code"] for o in outcomes[MAX_IN_FLIGHT:]} == {"queue_full"}
     assert outcome(other, 0)["type"] == "answer"
-    for request in range(n, n + MAX_UNDER_WAY):  # what was answered makes room again
+    for request in range(n, n + MAX_IN_FLIGHT):  # what was answered makes room again
         ask(page, request)
-    for request in range(n, n + MAX_UNDER_WAY):
+    for request in range(n, n + MAX_IN_FLIGHT):
         assert outcome(page, request)["type"] == "answer"
 
 
 def test_refusals_make_room_again(start_site: StartSite) -> None:
     page = start_site(process=True).page()
-    for request in range(3 * MAX_UNDER_WAY):
+    for request in range(3 * MAX_IN_FLIGHT):
         ask(page, request, "losses", ids=[])
         assert outcome(page, request)["code"] == "invalid_request"
 
@@ -264,29 +264,29 @@ def _large(progress: Any) -> FakeEngine:
 
 def test_answers_that_are_not_read_count_as_under_way(start_site: StartSite) -> None:
     site = start_site(load=_large)
-    page = Page(site.port, thread_class=LateReader)
+    page = PageClient(site.port, thread_class=LateReader)
     site.pages.append(page)
-    for request in range(MAX_UNDER_WAY):
+    for request in range(MAX_IN_FLIGHT):
         ask(page, request)
     time.sleep(0.5)  # all are answered, and few are sent
-    for request in range(MAX_UNDER_WAY, 2 * MAX_UNDER_WAY):
+    for request in range(MAX_IN_FLIGHT, 2 * MAX_IN_FLIGHT):
         ask(page, request)
     page.thread.start_reading()
-    outcomes = [outcome(page, request, 20) for request in range(2 * MAX_UNDER_WAY)]
+    outcomes = [outcome(page, request, 20) for request in range(2 * MAX_IN_FLIGHT)]
     answered = [o["arrays"]["weights"].shape for o in outcomes if o["type"] == "answer"]
-    assert MAX_UNDER_WAY <= len(answered) < 2 * MAX_UNDER_WAY
+    assert MAX_IN_FLIGHT <= len(answered) < 2 * MAX_IN_FLIGHT
     assert set(answered) == {(2_000_000,)}
     assert {o["code"] for o in outcomes if o["type"] == "error"} == {"queue_full"}
 
 
 def test_a_large_answer_does_not_hold_up_other_pages(start_site: StartSite) -> None:
     site = start_site(load=_large, process=True)
-    slow = Page(site.port, thread_class=LateReader)
+    slow = PageClient(site.port, thread_class=LateReader)
     site.pages.append(slow)
-    for request in range(MAX_UNDER_WAY):
+    for request in range(MAX_IN_FLIGHT):
         ask(slow, request)
     page = site.page()
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 30})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 30})
     assert page.until("done")["completion_tokens"] == 30
 
 
@@ -294,9 +294,9 @@ def test_a_page_that_leaves_takes_its_questions_along(start_site: StartSite) -> 
     site = start_site(process=True, ask_seconds=0.05)
     for _ in range(5):
         page = site.page()
-        for request in range(MAX_UNDER_WAY):
+        for request in range(MAX_IN_FLIGHT):
             ask(page, request)
-        page.vanish()
+        page.drop()
     page = site.page()
     ask(page, 1)
     assert outcome(page, 1)["type"] == "answer"
@@ -310,13 +310,13 @@ def test_questions_end_with_the_engines_process(start_site: StartSite) -> None:
         ask(page, request)
     time.sleep(0.2)
     engine = site.engine
-    assert isinstance(engine, ProcessEngine)
+    assert isinstance(engine, SupervisedEngine)
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
     for request in range(3):
         assert outcome(page, request)["code"] == "unavailable"
     page.until("status", state="ready", timeout=20)
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 2})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 2})
     assert page.until("done")["reason"] == "length"
 
 
@@ -375,7 +375,7 @@ def test_what_goes_wrong_in_the_process_ends_nothing_but_the_question(
 
 def test_an_engine_that_fails_over_a_question_gets_a_new_process(start_site: StartSite) -> None:
     engine = start_site(load=_odd, process=True).engine
-    assert isinstance(engine, ProcessEngine)
+    assert isinstance(engine, SupervisedEngine)
     pid = engine.pid
     with pytest.raises(EngineError):
         engine.inspect(Losses([1] * 6)).result(10)
@@ -403,5 +403,5 @@ def test_messages_hold_a_question_as_it_was_asked() -> None:
     raw = {"kind": "waterfall", "ids": IDS, "position": 1, "params": settings, "index": 2}
     message = decode(json.dumps({"type": "inspect", "request": 1, "question": raw}))
     assert isinstance(message, Inspect)
-    sent = msgspec.msgpack.encode(Ask(1, message.question))
-    assert msgspec.msgpack.decode(sent, type=Ask).question == Waterfall(IDS, 1, params, 2)
+    sent = msgspec.msgpack.encode(InspectRun(1, message.question))
+    assert msgspec.msgpack.decode(sent, type=InspectRun).question == Waterfall(IDS, 1, params, 2)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.app.conftest import StartSite
-from tests.app.page import Page
+from tests.app.page import PageClient
 
 IDS = [5, 6, 7]
 HEAD_OFF = {"heads": [{"layer": 0, "head": 3, "factor": 0.0}]}
@@ -15,7 +15,7 @@ STEERED = {"steer": [{"layer": 4, "toward": "a", "strength": 1.5, "away": "b"}]}
 PATCHED = {"patch": [{"layer": 1, "position": 2, "prompt": "a b", "token": 0}]}
 
 
-def updated(page: Page, id: str) -> list[dict[str, Any]]:
+def updated(page: PageClient, id: str) -> list[dict[str, Any]]:
     return [m["event"] for m in page.events(id) if m["event"]["type"] == "updated"]
 
 
@@ -24,7 +24,9 @@ def test_a_change_is_told_whole_and_only_when_it_was_asked(
     start_site: StartSite, process: bool
 ) -> None:
     page = start_site(process=process, delay=0.01).page()
-    page.tell("generate", id="a", ids=IDS, params={"max_tokens": 60}, reach=STEERED | PATCHED)
+    page.send_message(
+        "generate", id="a", ids=IDS, params={"max_tokens": 60}, reach=STEERED | PATCHED
+    )
     page.until("token")
     for fields in (
         {"reach": HEAD_OFF | PATCHED},
@@ -32,10 +34,10 @@ def test_a_change_is_told_whole_and_only_when_it_was_asked(
         {"reach": {}},
     ):
         before = len(updated(page, "a"))
-        page.tell("update", id="a", **fields)
+        page.send_message("update", id="a", **fields)
         while len(updated(page, "a")) == before:
             page.until("updated", id="a")
-    page.tell("stop", id="a")
+    page.send_message("stop", id="a")
     page.until("done", id="a")
     told = updated(page, "a")
     assert [event.get("reach") for event in told] == [HEAD_OFF | PATCHED, None, {}]
@@ -45,7 +47,7 @@ def test_a_change_is_told_whole_and_only_when_it_was_asked(
 def test_scheduled_changes_are_told_like_live_ones(start_site: StartSite) -> None:
     page = start_site().page()
     changes = [{"index": 3, "reach": HEAD_OFF}, {"index": 5, "params": {"top_k": 5}}]
-    page.tell("generate", id="a", ids=IDS, params={"max_tokens": 12}, changes=changes)
+    page.send_message("generate", id="a", ids=IDS, params={"max_tokens": 12}, changes=changes)
     page.until("done", id="a")
     told = updated(page, "a")
     assert [(event["index"], event.get("reach")) for event in told] == [(3, HEAD_OFF), (5, None)]
@@ -78,13 +80,13 @@ def test_what_cannot_be_given_is_refused_and_changes_nothing(
     start_site: StartSite, bad: object, param: str, words: str
 ) -> None:
     page = start_site(delay=0.01).page()
-    page.tell("generate", id="bad", ids=IDS, reach=bad)
+    page.send_message("generate", id="bad", ids=IDS, reach=bad)
     refused = page.until("error", id="bad")
     assert words in refused["message"]
     assert refused["param"].startswith(param)
-    page.tell("generate", id="bad", ids=IDS, params={"max_tokens": 40})  # nothing had begun
+    page.send_message("generate", id="bad", ids=IDS, params={"max_tokens": 40})  # nothing had begun
     page.until("token")
-    page.tell("update", id="bad", reach=bad, params={"temperature": 0.25})
+    page.send_message("update", id="bad", reach=bad, params={"temperature": 0.25})
     refused = page.until("error", id="bad")
     assert words in refused["message"]
     page.until("done", id="bad")
@@ -94,8 +96,29 @@ def test_what_cannot_be_given_is_refused_and_changes_nothing(
 def test_a_patch_outside_of_the_prompt_is_refused(start_site: StartSite) -> None:
     page = start_site().page()
     outside = {"patch": [PATCHED["patch"][0] | {"position": len(IDS)}]}
-    page.tell("generate", id="a", ids=IDS, reach=outside)
+    page.send_message("generate", id="a", ids=IDS, reach=outside)
     refused = page.until("error", id="a")
     assert refused["code"] == "invalid_request"
     assert refused["param"] == "reach.patch"
     assert "position must be from 0 to 2" in refused["message"]
+
+
+def test_refused_interventions_spoil_no_setting_that_they_were_merged_with(
+    start_site: StartSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.ws.incoming.UPDATE_SECONDS", 0.5)  # all but the first are merged
+    page = start_site(delay=0.01).page()
+    page.send_message("generate", id="a", ids=IDS, params={"max_tokens": 400})
+    page.until("token")
+    for fields in (
+        {"params": {"temperature": 0.5}},
+        {"params": {"top_k": 5}},
+        {"reach": HEAD_OFF},
+        {"reach": {"mlp": [{"layer": 99, "factor": 0.0}]}},
+    ):
+        page.send_message("update", id="a", **fields)
+    assert page.until("error", id="a")["param"] == "reach.mlp"
+    page.send_message("stop", id="a")
+    page.until("done", id="a")
+    told = [(event["params"]["top_k"], event.get("reach")) for event in updated(page, "a")]
+    assert told[1:] == [(5, None), (5, HEAD_OFF)]

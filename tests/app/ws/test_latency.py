@@ -6,18 +6,17 @@ from __future__ import annotations
 import socket
 import statistics
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from app.websocket import WebSocket
-from gpu import SamplingParams
+from app.ws.websocket import WebSocket
+from gpu import Request
 from gpu.events import Event, Token
 from tests.app.conftest import StartSite
 from tests.app.fake_engine import FakeEngine, FakeOptions, FakeRun
-from tests.app.page import Page
+from tests.app.page import PageClient
 
 N_TOKENS = 120
 MEDIAN_MS = 5.0
@@ -29,21 +28,14 @@ N_ROUNDS = 3
 class Stamping(FakeEngine):
     """Tells for every token when it was ready: milliseconds of the clock that processes share."""
 
-    def submit(
-        self,
-        ids: Sequence[int],
-        params: SamplingParams,
-        *,
-        on_event: Any,
-        **options: Any,
-    ) -> FakeRun:
+    def submit(self, request: Request, on_event: Any) -> FakeRun:
         def stamped(event: Event) -> None:
             if isinstance(event, Token):
                 times = msgspec.structs.replace(event.times, interval=time.monotonic() * 1e3)
                 event = msgspec.structs.replace(event, times=times)
             on_event(event)
 
-        return super().submit(ids, params, on_event=stamped, **options)
+        return super().submit(request, stamped)
 
 
 def load(progress: object) -> Stamping:
@@ -58,9 +50,9 @@ def test_a_token_is_at_the_page_within_milliseconds(start_site: StartSite) -> No
     assert 0 < min(medians) < MEDIAN_MS, medians
 
 
-def _latencies(page: Page) -> list[float]:
+def _latencies(page: PageClient) -> list[float]:
     """Milliseconds from the engine to this client, of every token of a run."""
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": N_TOKENS})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": N_TOKENS})
     found = []
     for index in range(N_TOKENS):
         token = page.until("token", index=index)
@@ -79,6 +71,6 @@ def test_small_packets_do_not_wait_for_acknowledgements(
             sockets.append(self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             return super().receive(timeout)
 
-    monkeypatch.setattr("app.live.WebSocket", Seen)
+    monkeypatch.setattr("app.ws.live.WebSocket", Seen)
     start_site().page()
     assert sockets == [1]

@@ -15,20 +15,20 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Request, TextMessage
 from wsproto.frame_protocol import CloseReason
 
-from app.outgoing import STATS_BACKLOG
-from app.protocol import MESSAGE_BYTES
-from app.sessions import Keeping
+from app.ws.protocol import MESSAGE_BYTES
+from app.ws.send_queue import STATS_BACKLOG
+from app.ws.sessions import Retention
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import IN_FLIGHT
 from tests.app.fake_tokenizer import STORY
-from tests.app.page import LateReader, Page
+from tests.app.page import LateReader, PageClient
 
 N_SLOW = 400
 """Tokens whose statistics are more than the socket's buffers hold."""
 GREEDY = {"temperature": 0}
 
 
-def assert_whole(page: Page, id: str) -> None:
+def assert_whole(page: PageClient, id: str) -> None:
     """Every message exactly once and in order, every token exactly once and in order."""
     seqs = [m["seq"] for m in page.events(id)]
     assert seqs == list(range(1, len(seqs) + 1))
@@ -58,8 +58,8 @@ def test_hello_comes_first_and_tells_the_model(site: Site) -> None:
 
 def test_a_page_that_comes_early_sees_the_loading(start_site: StartSite) -> None:
     site = start_site(load_seconds=0.5, wait=False)
-    page = Page(site.port)
-    page.tell("generate", id="early", prompt="Once")
+    page = PageClient(site.port)
+    page.send_message("generate", id="early", prompt="Once")
     assert page.until("error")["code"] == "unavailable"
     page.until("status", state="ready")
     loading = [m for m in page.messages if m.get("state") == "loading"]
@@ -69,13 +69,13 @@ def test_a_page_that_comes_early_sees_the_loading(start_site: StartSite) -> None
 
 def test_a_model_that_cannot_be_loaded_is_told(start_site: StartSite) -> None:
     site = start_site(fail="weights.safetensors: truncated", wait=False)
-    page = Page(site.port)
+    page = PageClient(site.port)
     assert page.until("status", state="failed")["message"] == "weights.safetensors: truncated"
 
 
 def test_a_generation_from_start_to_end(site: Site) -> None:
     page = site.page()
-    page.tell("generate", id="a", prompt="Once upon", params={**GREEDY, "max_tokens": 30})
+    page.send_message("generate", id="a", prompt="Once upon", params={**GREEDY, "max_tokens": 30})
     done = page.until("done")
     assert (done["reason"], done["completion_tokens"]) == ("length", 30)
     assert_whole(page, "a")
@@ -88,7 +88,9 @@ def test_a_generation_from_start_to_end(site: Site) -> None:
 def test_statistics_come_only_when_asked_for(site: Site) -> None:
     page = site.page()
     for id, capture in (("with", True), ("without", False)):
-        page.tell("generate", id=id, prompt="Once", capture=capture, params={"max_tokens": 3})
+        page.send_message(
+            "generate", id=id, prompt="Once", capture=capture, params={"max_tokens": 3}
+        )
         page.until("done", id=id)
         stats = [m["event"]["stats"] for m in page.events(id) if m["event"]["type"] == "token"]
         assert [bool(s) for s in stats] == [capture] * 3
@@ -99,9 +101,11 @@ def test_statistics_come_only_when_asked_for(site: Site) -> None:
 def test_an_update_is_acknowledged_with_the_first_token_it_acts_on(start_site: StartSite) -> None:
     site = start_site(delay=0.01)
     page = site.page()
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 60, "temperature": 2.0})
+    page.send_message(
+        "generate", id="a", prompt="Once", params={"max_tokens": 60, "temperature": 2.0}
+    )
     page.until("token", index=5)
-    page.tell("update", id="a", params=GREEDY)
+    page.send_message("update", id="a", params=GREEDY)
     updated = page.until("updated")
     assert updated["params"]["temperature"] == 0
     assert 5 < updated["index"] <= 5 + 30
@@ -116,9 +120,9 @@ def test_an_update_is_acknowledged_with_the_first_token_it_acts_on(start_site: S
 
 def test_an_update_switches_statistics_on(start_site: StartSite) -> None:
     page = start_site(delay=0.01).page()
-    page.tell("generate", id="a", prompt="Once", capture=False, params={"max_tokens": 60})
+    page.send_message("generate", id="a", prompt="Once", capture=False, params={"max_tokens": 60})
     assert page.until("token", index=3)["stats"] is None
-    page.tell("update", id="a", capture=True)
+    page.send_message("update", id="a", capture=True)
     assert page.until("updated")["capture"] is True
     page.until("done")
     last = [m["event"] for m in page.events("a") if m["event"]["type"] == "token"][-1]
@@ -127,11 +131,13 @@ def test_an_update_switches_statistics_on(start_site: StartSite) -> None:
 
 def test_a_slider_that_is_dragged_ends_at_its_last_value(start_site: StartSite) -> None:
     page = start_site(delay=0.01).page()
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 400, "top_k": 3})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 400, "top_k": 3})
     page.until("token", index=0)
     for step in range(1, 201):
-        page.tell("update", id="a", params={"temperature": step / 100, "min_p": step / 1000})
-    page.tell("update", id="a", params={"top_p": 0.5})
+        page.send_message(
+            "update", id="a", params={"temperature": step / 100, "min_p": step / 1000}
+        )
+    page.send_message("update", id="a", params={"top_p": 0.5})
     updated = page.until("updated", timeout=20)
     while updated["params"]["top_p"] != 0.5:
         updated = page.until("updated", timeout=20)
@@ -144,11 +150,11 @@ def test_a_slider_that_is_dragged_ends_at_its_last_value(start_site: StartSite) 
 
 def test_a_bad_update_is_refused_and_spoils_nothing(start_site: StartSite) -> None:
     page = start_site(delay=0.01).page()
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 100})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 100})
     page.until("token", index=0)
-    page.tell("update", id="a", params={"temperature": 0.5})
-    page.tell("update", id="a", params={"temperature": 99})
-    page.tell("update", id="a", params={"top_k": 5})
+    page.send_message("update", id="a", params={"temperature": 0.5})
+    page.send_message("update", id="a", params={"temperature": 99})
+    page.send_message("update", id="a", params={"top_k": 5})
     seen: dict[str, Any] = {}
     while not ("error" in seen and seen.get("updated", {}).get("params", {}).get("top_k") == 5):
         message = page.next()
@@ -156,15 +162,15 @@ def test_a_bad_update_is_refused_and_spoils_nothing(start_site: StartSite) -> No
         seen[kind] = message.get("event", message)
     assert (seen["error"]["param"], seen["error"]["id"]) == ("temperature", "a")
     assert seen["updated"]["params"]["temperature"] == 0.5
-    page.tell("stop", id="a")
+    page.send_message("stop", id="a")
     assert page.until("done")["reason"] == "cancelled"
 
 
 def test_stop_keeps_what_was_written(start_site: StartSite) -> None:
     page = start_site(delay=0.01).page()
-    page.tell("generate", id="a", prompt="Once", params={**GREEDY, "max_tokens": 400})
+    page.send_message("generate", id="a", prompt="Once", params={**GREEDY, "max_tokens": 400})
     page.until("token", index=4)
-    page.tell("stop", id="a")
+    page.send_message("stop", id="a")
     done = page.until("done")
     assert done["reason"] == "cancelled"
     assert 5 <= done["completion_tokens"] < 100
@@ -202,9 +208,9 @@ BAD_MESSAGES = {
 @pytest.mark.parametrize("bad", BAD_MESSAGES.values(), ids=BAD_MESSAGES.keys())
 def test_a_bad_message_is_answered_and_all_else_goes_on(site: Site, bad: str | bytes) -> None:
     page = site.page()
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 20})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 20})
     page.send(bad)
-    page.tell("count", request=7, prompt="Once")
+    page.send_message("count", request=7, prompt="Once")
     page.until("counted", request=7)
     page.until("done", id="a") if not _has(page, "done") else None
     errors = [m for m in page.messages if m["type"] == "error"]
@@ -213,7 +219,7 @@ def test_a_bad_message_is_answered_and_all_else_goes_on(site: Site, bad: str | b
     assert_whole(page, "a")
 
 
-def _has(page: Page, kind: str) -> bool:
+def _has(page: PageClient, kind: str) -> bool:
     return any(m.get("event", {}).get("type") == kind for m in page.messages)
 
 
@@ -260,17 +266,17 @@ def test_a_bad_request_names_the_field(
     site: Site, fields: dict[str, Any], code: str, param: str
 ) -> None:
     page = site.page()
-    page.tell("generate", id="a", **fields)
+    page.send_message("generate", id="a", **fields)
     error = page.until("error")
     assert (error["code"], error["param"], error["id"]) == (code, param, "a")
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 2})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 2})
     assert page.until("done")["reason"] == "length", "the id of a refused request is free again"
 
 
 def test_an_id_is_used_once(start_site: StartSite) -> None:
     page = start_site(delay=0.01).page()
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 30})
-    page.tell("generate", id="a", prompt="Twice")
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 30})
+    page.send_message("generate", id="a", prompt="Twice")
     error = page.until("error")
     assert (error["code"], error["param"]) == ("invalid_request", "id")
     page.until("done")
@@ -280,11 +286,11 @@ def test_an_id_is_used_once(start_site: StartSite) -> None:
 def test_count_is_what_generate_counts(site: Site) -> None:
     page = site.page()
     messages = [{"role": "user", "content": "A café, please 🦊"}]
-    page.tell("count", request=1, prompt="Once upon a time")
-    page.tell("count", request=2, messages=messages)
+    page.send_message("count", request=1, prompt="Once upon a time")
+    page.send_message("count", request=2, messages=messages)
     counted = [page.until("counted")["tokens"] for _ in range(2)]
-    page.tell("generate", id="a", prompt="Once upon a time", params={"max_tokens": 1})
-    page.tell("generate", id="b", messages=messages, params={"max_tokens": 1})
+    page.send_message("generate", id="a", prompt="Once upon a time", params={"max_tokens": 1})
+    page.send_message("generate", id="b", messages=messages, params={"max_tokens": 1})
     done = {m["id"]: m["prompt_tokens"] for m in (page.until("done"), page.until("done"))}
     assert [done["a"], done["b"]] == counted
 
@@ -293,15 +299,15 @@ def test_a_lost_connection_resumes_without_loss_or_repeat(start_site: StartSite)
     site = start_site(delay=0.005)
     cookie = site.cookie()
     page = site.page(cookie=cookie)
-    page.tell("generate", id="a", prompt="Once", params={**GREEDY, "max_tokens": 120})
+    page.send_message("generate", id="a", prompt="Once", params={**GREEDY, "max_tokens": 120})
     for index in (20, 50, 80):
         page.until("token", index=index)
-        page.vanish()
+        page.drop()
         before = list(page.events("a"))
         time.sleep(0.05)
         page = site.page(cookie=cookie)
         page.messages[:0] = before
-        page.tell("resume", id="a", after=before[-1]["seq"])
+        page.send_message("resume", id="a", after=before[-1]["seq"])
     assert page.until("done")["completion_tokens"] == 120
     assert_whole(page, "a")
     assert STORY.startswith(page.text("a"))
@@ -310,10 +316,10 @@ def test_a_lost_connection_resumes_without_loss_or_repeat(start_site: StartSite)
 def test_a_reloaded_page_gets_a_finished_generation_again(site: Site) -> None:
     cookie = site.cookie()
     page = site.page(cookie=cookie)
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 20})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 20})
     page.until("done")
     again = site.page(cookie=cookie)
-    again.tell("resume", id="a")
+    again.send_message("resume", id="a")
     again.until("done")
     assert list(again.events("a")) == list(page.events("a"))
 
@@ -321,9 +327,9 @@ def test_a_reloaded_page_gets_a_finished_generation_again(site: Site) -> None:
 @pytest.mark.parametrize("after", [-1, 10**9])
 def test_resume_after_a_message_that_never_was_is_refused(site: Site, after: int) -> None:
     page = site.page()
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 2})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 2})
     page.until("done")
-    page.tell("resume", id="a", after=after)
+    page.send_message("resume", id="a", after=after)
     assert page.until("error")["param"] == "after"
 
 
@@ -331,10 +337,10 @@ def test_two_tabs_of_one_browser_follow_the_same_generation(start_site: StartSit
     site = start_site(delay=0.01)
     cookie = site.cookie()
     first, second = site.page(cookie=cookie), site.page(cookie=cookie)
-    first.tell("generate", id="a", prompt="Once", params={"max_tokens": 40})
+    first.send_message("generate", id="a", prompt="Once", params={"max_tokens": 40})
     first.until("token", index=3)
-    second.tell("resume", id="a")
-    second.tell("generate", id="b", prompt="Once", params={"max_tokens": 10})
+    second.send_message("resume", id="a")
+    second.send_message("generate", id="b", prompt="Once", params={"max_tokens": 10})
     first.until("done", id="a")
     second.until("done", id="a")
     assert_whole(first, "a")
@@ -347,9 +353,9 @@ def test_two_tabs_of_one_browser_follow_the_same_generation(start_site: StartSit
 def test_another_browser_cannot_touch_a_generation(start_site: StartSite, type: str) -> None:
     site = start_site(delay=0.01)
     owner, stranger = site.page(cookie=site.cookie()), site.page(cookie=site.cookie())
-    owner.tell("generate", id="a", prompt="Once", params={"max_tokens": 30})
+    owner.send_message("generate", id="a", prompt="Once", params={"max_tokens": 30})
     owner.until("token", index=0)
-    stranger.tell(type, id="a")
+    stranger.send_message(type, id="a")
     assert stranger.until("error")["code"] == "unknown_generation"
     assert owner.until("done")["reason"] == "length"
     assert not list(stranger.events("a"))
@@ -357,58 +363,58 @@ def test_another_browser_cannot_touch_a_generation(start_site: StartSite, type: 
 
 def test_without_a_cookie_a_generation_is_its_connections_alone(site: Site) -> None:
     page, other = site.page(), site.page()
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 3})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 3})
     page.until("done")
-    other.tell("resume", id="a")
+    other.send_message("resume", id="a")
     assert other.until("error")["code"] == "unknown_generation"
 
 
 def test_a_forged_cookie_gives_no_session(site: Site) -> None:
     cookie = site.cookie()
     page = site.page(cookie=cookie)
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 3})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 3})
     page.until("done")
     forged = site.page(cookie=cookie[:-1] + ("0" if cookie[-1] != "0" else "1"))
-    forged.tell("resume", id="a")
+    forged.send_message("resume", id="a")
     assert forged.until("error")["code"] == "unknown_generation"
 
 
 def test_a_page_that_stays_away_lets_its_generation_go(start_site: StartSite) -> None:
-    site = start_site(delay=0.01, keeping=Keeping(away_seconds=0.2))
+    site = start_site(delay=0.01, retention=Retention(away_seconds=0.2))
     cookie = site.cookie()
     page = site.page(cookie=cookie)
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 500})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 500})
     page.until("token", index=1)
-    page.vanish()
+    page.drop()
     time.sleep(0.6)
     again = site.page(cookie=cookie)
-    again.tell("resume", id="a")
+    again.send_message("resume", id="a")
     done = again.until("done")
     assert done["reason"] == "cancelled"
     assert 2 < done["completion_tokens"] < 100
 
 
 def test_a_page_that_comes_back_in_time_keeps_its_generation(start_site: StartSite) -> None:
-    site = start_site(delay=0.02, keeping=Keeping(away_seconds=1.5))
+    site = start_site(delay=0.02, retention=Retention(away_seconds=1.5))
     cookie = site.cookie()
     page = site.page(cookie=cookie)
-    page.tell("generate", id="a", prompt="Once", params={"max_tokens": 110})
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 110})
     page.until("token", index=1)
-    page.vanish()
+    page.drop()
     time.sleep(0.1)
     again = site.page(cookie=cookie)
-    again.tell("resume", id="a")
+    again.send_message("resume", id="a")
     assert again.until("done")["reason"] == "length"
     assert_whole(again, "a")
 
 
 def test_a_slow_page_loses_statistics_and_never_text(start_site: StartSite) -> None:
     site = start_site(delay=0.0, n_layers=32, n_heads=32, context=1024)
-    page = Page(site.port, thread_class=LateReader)
+    page = PageClient(site.port, thread_class=LateReader)
     site.pages.append(page)
-    page.tell("generate", id="slow", prompt="Once", params={**GREEDY, "max_tokens": N_SLOW})
+    page.send_message("generate", id="slow", prompt="Once", params={**GREEDY, "max_tokens": N_SLOW})
     fast = site.page()
-    fast.tell("generate", id="fast", prompt="Once", params={"max_tokens": 50})
+    fast.send_message("generate", id="fast", prompt="Once", params={"max_tokens": 50})
     fast.until("done", timeout=30)
     deadline = time.monotonic() + 40
     while not all(run.finished_at for run in _runs(site)) and time.monotonic() < deadline:
@@ -424,14 +430,14 @@ def test_a_slow_page_loses_statistics_and_never_text(start_site: StartSite) -> N
 
 
 def _runs(site: Site) -> list[Any]:
-    return list(site.app.extensions["tokenglass_sessions"]._runs.values())
+    return list(site.app.extensions["tokenglass_sessions"]._generations.values())
 
 
 def test_requests_beyond_the_slots_wait_and_know_their_place(start_site: StartSite) -> None:
     page = start_site(n_slots=1, queue=4, delay=0.005).page()
     for id in ("a", "b", "c"):
-        page.tell("generate", id=id, prompt="Once", params={"max_tokens": 40})
-    page.tell("generate", id="d", prompt="Once")
+        page.send_message("generate", id=id, prompt="Once", params={"max_tokens": 40})
+    page.send_message("generate", id="d", prompt="Once")
     assert page.until("error", id="d")["code"] == "queue_full"
     for id in ("a", "b", "c"):
         page.until("done", id=id, timeout=20)
@@ -475,25 +481,25 @@ def _read(sock: socket.socket, ws: WSConnection, kind: type[Event], least: int =
 
 
 def test_a_flood_that_is_not_read_is_cut_off(site: Site) -> None:
-    page = Page(site.port, thread_class=LateReader)
+    page = PageClient(site.port, thread_class=LateReader)
     site.pages.append(page)
     deadline = time.monotonic() + 15
     with pytest.raises((ConnectionClosed, OSError)):  # noqa: PT012
         while time.monotonic() < deadline:
             page.send("{")
     other = site.page()
-    other.tell("generate", id="a", prompt="Once", params={"max_tokens": 2})
+    other.send_message("generate", id="a", prompt="Once", params={"max_tokens": 2})
     other.until("done")
 
 
 def test_more_pages_than_the_server_takes(
     start_site: StartSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.live.MAX_CONNECTIONS", 2)
+    monkeypatch.setattr("app.ws.live.MAX_PAGES", 2)
     site = start_site()
     first, _ = site.page(), site.page()
     assert _closed_at_once(site) == CloseReason.TRY_AGAIN_LATER
-    first.vanish()
+    first.drop()
     deadline = time.monotonic() + 5
     while _closed_at_once(site) is not None:
         assert time.monotonic() < deadline, "a page that left still counts"
@@ -504,10 +510,10 @@ def _closed_at_once(site: Site) -> int | None:
     """Why the server closes a new connection; None: it greets it."""
     while True:
         with suppress(HandshakeFailed):  # its close came in one piece with the handshake
-            page = Page(site.port)
+            page = PageClient(site.port)
             try:
                 page.until("hello", timeout=5)
             except ConnectionClosed as closed:
                 return int(closed.reason)
-            page.vanish()
+            page.drop()
             return None

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app import questions
-from app.protocol import Inspect
-from app.questions import MAX_UNDER_WAY, AnswerBytes, Questions
+from app.ws import questions
+from app.ws.protocol import Inspect
+from app.ws.questions import MAX_IN_FLIGHT, ByteCounter, Questions
 from gpu import InvalidRequest, QueueFull
-from gpu.inspection import Answer, Array, Losses, Question
+from gpu.inspection.requests import Answer, Array, Losses, Question
 from tests.app.conftest import StartSite
 from tests.app.fake_engine import FakeEngine, FakeOptions
 from tests.app.fake_tokenizer import FakeTokenizer
@@ -42,12 +42,12 @@ class Asked:
         self.futures[i].set_result(Answer({}, (Array.of("x", np.zeros(n_bytes // 4)),)))
 
 
-class Page:
+class PageClient:
     """Keeps what it is sent until `read`."""
 
-    def __init__(self, engine: Any, in_all: AnswerBytes) -> None:
+    def __init__(self, engine: Any, total: ByteCounter) -> None:
         self.unread: list[Callable[[], None]] = []
-        self.questions = Questions(engine, self.reply, in_all)
+        self.questions = Questions(engine, self.reply, total)
 
     def reply(self, message: Any, sent: Callable[[], None] = lambda: None) -> None:
         self.unread.append(sent)
@@ -63,13 +63,13 @@ class Page:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "MAX_PAGE_BYTES", 4 * MB)
-    monkeypatch.setattr(questions, "MAX_BYTES", 6 * MB)
+    monkeypatch.setattr(questions, "MAX_TOTAL_BYTES", 6 * MB)
 
 
 @pytest.mark.usefixtures("small")
 def test_a_page_that_does_not_read_asks_no_more() -> None:
-    engine, in_all = Asked(), AnswerBytes()
-    page, other = Page(engine, in_all), Page(engine, in_all)
+    engine, total = Asked(), ByteCounter()
+    page, other = PageClient(engine, total), PageClient(engine, total)
     for i in range(2):
         page.ask()
         engine.answer(i, 2 * MB + 4)
@@ -83,8 +83,8 @@ def test_a_page_that_does_not_read_asks_no_more() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_all_pages_together_have_a_bound_too() -> None:
-    engine, in_all = Asked(), AnswerBytes()
-    pages = [Page(engine, in_all) for _ in range(3)]
+    engine, total = Asked(), ByteCounter()
+    pages = [PageClient(engine, total) for _ in range(3)]
     for i, page in enumerate(pages[:2]):
         page.ask()
         engine.answer(i, 3 * MB + 4)
@@ -94,25 +94,25 @@ def test_all_pages_together_have_a_bound_too() -> None:
     pages[2].ask()
     pages[0].read()
     pages[1].read()
-    assert in_all.n == 0
+    assert total.n == 0
 
 
 def test_answers_that_come_after_the_page_has_gone_are_not_kept() -> None:
-    engine, in_all = Asked(), AnswerBytes()
-    page = Page(engine, in_all)
+    engine, total = Asked(), ByteCounter()
+    page = PageClient(engine, total)
     page.ask()
     page.questions.close()
     engine.answer(0, MB)
-    assert in_all.n == 0
+    assert total.n == 0
     assert engine.gone == engine.askers
 
 
 def test_bytes_of_a_page_are_not_its_questions() -> None:
     engine = Asked()
-    page = Page(engine, AnswerBytes())
-    for _ in range(MAX_UNDER_WAY):
+    page = PageClient(engine, ByteCounter())
+    for _ in range(MAX_IN_FLIGHT):
         page.ask()
-    with pytest.raises(QueueFull, match=f"{MAX_UNDER_WAY} questions of this page are under way"):
+    with pytest.raises(QueueFull, match=f"{MAX_IN_FLIGHT} questions of this page are under way"):
         page.ask()
 
 
@@ -148,11 +148,13 @@ def test_the_engine_is_told_which_page_is_gone(start_site: StartSite, process: b
     leaving, staying = site.page(), site.page()
     for page, n in ((leaving, 3), (staying, 2)):
         for request in range(n):
-            page.tell("inspect", request=request, question={"kind": "losses", "ids": [1, 2]})
+            page.send_message(
+                "inspect", request=request, question={"kind": "losses", "ids": [1, 2]}
+            )
 
     def waiting(request: int) -> int:
         question = {"kind": "losses", "ids": [1, 2, 3]}
-        staying.tell("inspect", request=request, question=question)
+        staying.send_message("inspect", request=request, question=question)
         answer = staying.next(10)
         while answer.get("request") != request:
             answer = staying.next(10)
@@ -161,7 +163,7 @@ def test_the_engine_is_told_which_page_is_gone(start_site: StartSite, process: b
     for request in range(100, 200):
         if waiting(request) == 5:
             break
-    leaving.vanish()
+    leaving.drop()
     for request in range(200, 2000):
         if waiting(request) == 2:
             return

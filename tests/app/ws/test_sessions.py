@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.engines import LocalEngine
-from app.protocol import Generation
-from app.sessions import Keeping, LiveRun, RequestClock, Sessions, UnknownGenerationError
-from gpu import InvalidRequest, QueueFull, SamplingParams
+from app.engine.client import LocalEngine
+from app.ws.protocol import Generation
+from app.ws.sessions import GenerationLog, RequestClock, Retention, Sessions, UnknownGenerationError
+from gpu import InvalidRequest, QueueFull, Request, SamplingParams
 from gpu.events import Accepted, Done, Event, Queued, Timings, Token, Updated
 from tests.app.fake_engine import FakeOptions, load
 from tests.app.fake_tokenizer import FakeTokenizer
@@ -31,9 +31,7 @@ class ScriptedEngine(LocalEngine):
         self.cancelled: list[int] = []
         self.refuse: Exception | None = None
 
-    def submit(
-        self, ids: Any, params: Any, *, capture: bool, on_event: Any, **_options: Any
-    ) -> Any:
+    def submit(self, request: Request, on_event: Any) -> Any:
         if self.refuse is not None:
             raise self.refuse
         number = len(self.tells)
@@ -67,7 +65,7 @@ def tokens(n: int) -> list[Token]:
             ended.set()
 
     engine = load(FakeOptions(delay=0), lambda done, message: None)
-    engine.submit(IDS, SamplingParams(max_tokens=n), capture=True, on_event=on_event)
+    engine.submit(Request(IDS, SamplingParams(max_tokens=n), capture=True), on_event)
     assert ended.wait(20)
     engine.close()
     return found
@@ -78,11 +76,11 @@ def engine() -> ScriptedEngine:
     return ScriptedEngine()
 
 
-def start(sessions: Sessions, id: str, owner: str = "me") -> LiveRun:
-    return sessions.start(owner, id, IDS, SamplingParams(), True)
+def start(sessions: Sessions, id: str, owner: str = "me") -> GenerationLog:
+    return sessions.start(owner, id, Request(IDS, SamplingParams(), True))
 
 
-def read(live: LiveRun, lean: bool = False) -> list[Generation]:
+def read(live: GenerationLog, lean: bool = False) -> list[Generation]:
     entries = [live.entry(seq) for seq in range(1, live.last_seq + 1)]
     return [
         msgspec.json.decode(e.lean if lean else e.full or e.lean, type=Generation)
@@ -92,7 +90,7 @@ def read(live: LiveRun, lean: bool = False) -> list[Generation]:
 
 
 def test_the_log_is_numbered_from_one_and_holds_every_event(engine: ScriptedEngine) -> None:
-    live = start(Sessions(engine, Keeping()), "a")
+    live = start(Sessions(engine, Retention()), "a")
     events = [*tokens(5), done()]
     for event in events:
         engine.tells[0](event)
@@ -110,7 +108,7 @@ def test_messages_say_when_they_passed_and_when_the_prompt_was_tokens(
     clock = RequestClock()
     time.sleep(0.02)
     clock.prepared = clock.now()
-    live = Sessions(engine, Keeping()).start("me", "a", IDS, SamplingParams(), True, clock)
+    live = Sessions(engine, Retention()).start("me", "a", Request(IDS), clock=clock)
     for event in [*tokens(3), done()]:
         time.sleep(0.01)
         engine.tells[0](event)
@@ -125,7 +123,7 @@ def test_messages_say_when_they_passed_and_when_the_prompt_was_tokens(
 
 
 def test_a_lean_message_lacks_the_statistics_alone(engine: ScriptedEngine) -> None:
-    live = start(Sessions(engine, Keeping()), "a")
+    live = start(Sessions(engine, Retention()), "a")
     for event in tokens(3):
         engine.tells[0](event)
     for full, lean in zip(read(live), read(live, lean=True), strict=True):
@@ -136,7 +134,7 @@ def test_a_lean_message_lacks_the_statistics_alone(engine: ScriptedEngine) -> No
 
 def test_old_statistics_go_before_anything_else(engine: ScriptedEngine) -> None:
     some = tokens(12)
-    live = start(Sessions(engine, Keeping(stats_bytes=12_000)), "a")
+    live = start(Sessions(engine, Retention(stats_bytes=12_000)), "a")
     for event in some:
         engine.tells[0](event)
     found = [message.event for message in read(live)]
@@ -149,7 +147,7 @@ def test_old_statistics_go_before_anything_else(engine: ScriptedEngine) -> None:
 
 
 def test_finished_generations_are_bounded_in_number(engine: ScriptedEngine) -> None:
-    sessions = Sessions(engine, Keeping(n_finished=2))
+    sessions = Sessions(engine, Retention(n_finished=2))
     for number in range(4):
         start(sessions, f"g{number}")
         engine.tells[number](done())
@@ -160,20 +158,20 @@ def test_finished_generations_are_bounded_in_number(engine: ScriptedEngine) -> N
 
 
 def test_finished_generations_are_bounded_in_bytes(engine: ScriptedEngine) -> None:
-    sessions = Sessions(engine, Keeping(finished_bytes=40_000))
+    sessions = Sessions(engine, Retention(finished_bytes=40_000))
     some = tokens(4)
     for number in range(5):
         start(sessions, f"g{number}")
         for event in [*some, done()]:
             engine.tells[number](event)
-    kept = [live for live in sessions._runs.values() if live.finished_at is not None]
+    kept = [live for live in sessions._generations.values() if live.finished_at is not None]
     assert 0 < len(kept) < 5
     assert sum(live.n_bytes for live in kept) <= 40_000
     assert sessions.get("me", "g4")
 
 
 def test_running_generations_are_never_forgotten(engine: ScriptedEngine) -> None:
-    sessions = Sessions(engine, Keeping(n_finished=0, finished_bytes=0, finished_seconds=0))
+    sessions = Sessions(engine, Retention(n_finished=0, finished_bytes=0, finished_seconds=0))
     running = start(sessions, "running")
     start(sessions, "finished")
     engine.tells[1](done())
@@ -183,7 +181,7 @@ def test_running_generations_are_never_forgotten(engine: ScriptedEngine) -> None
 
 
 def test_ids_are_per_owner(engine: ScriptedEngine) -> None:
-    sessions = Sessions(engine, Keeping())
+    sessions = Sessions(engine, Retention())
     mine, yours = start(sessions, "a", "me"), start(sessions, "a", "you")
     assert sessions.get("me", "a") is mine
     assert sessions.get("you", "a") is yours
@@ -192,7 +190,7 @@ def test_ids_are_per_owner(engine: ScriptedEngine) -> None:
 
 
 def test_a_refused_start_leaves_nothing_behind(engine: ScriptedEngine) -> None:
-    sessions = Sessions(engine, Keeping())
+    sessions = Sessions(engine, Retention())
     engine.refuse = QueueFull("full")
     with pytest.raises(QueueFull):
         start(sessions, "a")
@@ -201,7 +199,7 @@ def test_a_refused_start_leaves_nothing_behind(engine: ScriptedEngine) -> None:
 
 
 def test_a_finished_generation_takes_no_update(engine: ScriptedEngine) -> None:
-    live = start(Sessions(engine, Keeping()), "a")
+    live = start(Sessions(engine, Retention()), "a")
     live.update(None, {"temperature": 1.0})
     engine.tells[0](done())
     with pytest.raises(InvalidRequest, match="ended"):
@@ -211,15 +209,15 @@ def test_a_finished_generation_takes_no_update(engine: ScriptedEngine) -> None:
 
 
 def test_a_stop_that_comes_before_the_run_is_known_is_kept(engine: ScriptedEngine) -> None:
-    live = LiveRun("me", "a", RequestClock(), Keeping(), lambda: None)
+    live = GenerationLog("me", "a", RequestClock(), Retention(), lambda: None)
     live.cancel()
-    run = engine.submit(IDS, SamplingParams(), capture=False, on_event=live.on_event)
-    live.started(run)
+    run = engine.submit(Request(IDS, SamplingParams()), live.on_event)
+    live.attach(run)
     assert engine.cancelled == [0]
 
 
 def test_followers_are_told_and_their_absence_cancels(engine: ScriptedEngine) -> None:
-    live = start(Sessions(engine, Keeping(away_seconds=0.05)), "a")
+    live = start(Sessions(engine, Retention(away_seconds=0.05)), "a")
     grown = threading.Event()
     live.follow(grown.set)
     engine.tells[0](tokens(1)[0])
@@ -241,10 +239,10 @@ def accepted(position: int) -> Accepted:
     return Accepted((), SamplingParams(), False, position, 100)
 
 
-def left_alone(engine: ScriptedEngine, *events: Event) -> LiveRun:
+def left_alone(engine: ScriptedEngine, *events: Event) -> GenerationLog:
     """A generation that has told these events, and that nobody follows any more."""
-    keeping = Keeping(away_seconds=60, waiting_seconds=0.2)
-    live = start(Sessions(engine, keeping), "a")
+    retention = Retention(away_seconds=60, waiting_seconds=0.2)
+    live = start(Sessions(engine, retention), "a")
     for event in events:
         engine.tells[0](event)
     live.follow(print)
@@ -283,4 +281,4 @@ def test_one_that_begins_to_write_meanwhile_is_kept_for_longer(engine: ScriptedE
     time.sleep(0.5)
     assert engine.cancelled == []
     live.follow(print)
-    assert live._away is None, "who comes back ends the wait"
+    assert live._away_timer is None, "who comes back ends the wait"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.app.conftest import StartSite
-from tests.app.page import Page
+from tests.app.page import PageClient
 
 IDS = [5, 6, 7]
 CHANGES = [
@@ -16,13 +16,13 @@ CHANGES = [
 ]
 
 
-def generate(page: Page, id: str, **fields: Any) -> dict[str, Any]:
+def generate(page: PageClient, id: str, **fields: Any) -> dict[str, Any]:
     params = {"temperature": 1.5, "seed": 5, "max_tokens": 24}
-    page.tell("generate", id=id, ids=IDS, params=params, **fields)
+    page.send_message("generate", id=id, ids=IDS, params=params, **fields)
     return page.until("done", id=id)
 
 
-def of_type(page: Page, id: str, type: str) -> list[dict[str, Any]]:
+def of_type(page: PageClient, id: str, type: str) -> list[dict[str, Any]]:
     return [m["event"] for m in page.events(id) if m["event"]["type"] == type]
 
 
@@ -46,18 +46,18 @@ def test_what_was_changed_live_is_written_again(start_site: StartSite) -> None:
     """As a page replays a file: the indexes that `updated` named, in the next request."""
     page = start_site(delay=0.005).page()
     params = {"temperature": 1.5, "seed": 5, "max_tokens": 40}
-    page.tell("generate", id="live", ids=IDS, params=params)
+    page.send_message("generate", id="live", ids=IDS, params=params)
     page.until("token", index=8)
-    page.tell("update", id="live", params={"temperature": 0.2, "top_k": 3})
+    page.send_message("update", id="live", params={"temperature": 0.2, "top_k": 3})
     page.until("updated", id="live")
-    page.tell("update", id="live", params={"max_tokens": 60})
+    page.send_message("update", id="live", params={"max_tokens": 60})
     page.until("done", id="live")
     live = of_type(page, "live", "updated")
     fields = ("temperature", "top_k", "max_tokens")
     changes = [
         {"index": u["index"], "params": {name: u["params"][name] for name in fields}} for u in live
     ]
-    page.tell("generate", id="again", ids=IDS, params=params, changes=changes)
+    page.send_message("generate", id="again", ids=IDS, params=params, changes=changes)
     page.until("done", id="again")
     ids = [[t["id"] for t in of_type(page, id, "token")] for id in ("live", "again")]
     assert len(ids[0]) == 60
@@ -86,7 +86,7 @@ def test_bad_changes_are_refused_by_name(
     start_site: StartSite, changes: object, words: str
 ) -> None:
     page = start_site().page()
-    page.tell("generate", id="a", ids=IDS, changes=changes)
+    page.send_message("generate", id="a", ids=IDS, changes=changes)
     error = page.until("error")
     assert words in error["message"]
     assert error["id"] == "a"

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import pytest
 
-from app import websocket
-from app.http_server import Handler
-from app.live import MAX_CONNECTIONS, TRANSPORT_MESSAGE_BYTES
+from app.http.http_server import Handler
+from app.ws import websocket
+from app.ws.live import MAX_PAGES, MAX_TRANSPORT_BYTES
 from tests.app.conftest import Site, StartSite
-from tests.app.raw_socket import (
+from tests.app.http.raw_socket import (
     BINARY,
     CLOSE,
     PING,
@@ -32,7 +32,7 @@ N_ENDS = 200
 N_LARGE = 40
 """Of ends that cost megabytes each."""
 HTTP = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-LARGE = b"x" * (TRANSPORT_MESSAGE_BYTES + 1)
+LARGE = b"x" * (MAX_TRANSPORT_BYTES + 1)
 HALF = len(LARGE) // 2
 PONG = 10
 
@@ -87,7 +87,7 @@ def warm(site: Site) -> tuple[int, int]:
 def assert_nothing_is_left(site: Site, before: tuple[int, int]) -> None:
     assert settled(threading.active_count, before[0]) <= before[0]
     assert settled(n_descriptors, before[1]) <= before[1]
-    pages = [RawSocket(site.port) for _ in range(MAX_CONNECTIONS)]
+    pages = [RawSocket(site.port) for _ in range(MAX_PAGES)]
     for page in pages:  # every slot is free again
         page.wait_ready()
     for page in pages:
@@ -132,13 +132,13 @@ def test_an_end_while_a_text_is_written_is_told_too(start_site: StartSite) -> No
     before = warm(site)
     for i in range(60):
         with RawSocket(site.port) as page:
-            page.tell("generate", id="a", prompt="Once", params={"max_tokens": 400})
+            page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 400})
             frames = page.frames()
             while b'"token"' not in next(frames)[1]:
                 pass
             page.send(frame(3) + HTTP)
             assert page.end() == 1002, f"the end number {i}"
-        for live in site.app.extensions["tokenglass_sessions"]._runs.values():
+        for live in site.app.extensions["tokenglass_sessions"]._generations.values():
             live.cancel()
     assert_nothing_is_left(site, before)
 
@@ -201,12 +201,12 @@ def test_what_was_said_before_the_end_is_heard(start_site: StartSite) -> None:
     """A page that leaves says stop and closes in one piece."""
     site = start_site(delay=0.01)
     with RawSocket(site.port) as page:
-        page.tell("generate", id="a", prompt="Once", params={"max_tokens": 500})
+        page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 500})
         while b'"token"' not in next(page.frames())[1]:
             pass
         page.send(frame(TEXT, b'{"type":"stop","id":"a"}') + frame(CLOSE))
         page.end()
-    (live,) = site.app.extensions["tokenglass_sessions"]._runs.values()
+    (live,) = site.app.extensions["tokenglass_sessions"]._generations.values()
     assert settled(lambda: int(live.finished_at is None), 0) == 0
 
 
@@ -246,7 +246,7 @@ def test_a_page_that_does_not_answer_a_ping_is_gone(
 def test_one_page_too_many_is_told_and_leaves_nothing(
     start_site: StartSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.live.MAX_CONNECTIONS", 1)
+    monkeypatch.setattr("app.ws.live.MAX_PAGES", 1)
     site = start_site()
     before = warm(site)
     with RawSocket(site.port) as first:

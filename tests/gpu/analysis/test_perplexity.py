@@ -1,4 +1,4 @@
-"""Perplexity and divergence of storage types, by hand and of the bundled model."""
+"""Perplexity and divergence of storage types, on made-up engines and on the bundled model."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 from app import tale
-from gpu import Engine, SamplingParams, perplexities, text_windows
+from gpu import Engine, SamplingParams, perplexities, text_spans
+from gpu.analysis.perplexity import TextSpan
 from gpu.errors import InvalidRequest
-from gpu.perplexity import Window
+from gpu.load_options import LoadOptions
 from gpu.reference.divergence import Divergence, mean_kl, mean_loss, same_top
 from gpu.step import Floats
 
 
 class Made:
-    """An engine whose logits follow from the ids: those of f32 with noise of a size."""
+    """An engine whose logits follow from the ids: those of f32, plus noise of a given size."""
 
     def __init__(self, noise: float) -> None:
         self.noise = noise
@@ -32,7 +33,7 @@ class Made:
 
 
 class Letters:
-    """A token for each letter, and `begin` before a text."""
+    """A token per letter, and `begin` before a text."""
 
     def __init__(self, *begin: int) -> None:
         self.begin = begin
@@ -41,12 +42,12 @@ class Letters:
         return [*(self.begin if bos else ()), *(ord(c) % 10 for c in text)]
 
 
-def test_the_loss_is_that_of_the_tokens_that_came() -> None:
+def test_the_loss_is_that_of_the_actual_tokens() -> None:
     logits = np.log(np.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]], np.float32))
     assert mean_loss(logits, [1, 2]) == pytest.approx(-(math.log(0.25) + math.log(0.8)) / 2)
 
 
-def test_divergences_of_parts_make_that_of_the_whole() -> None:
+def test_divergences_of_parts_combine_to_that_of_the_whole() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.normal(size=(7, 5)).astype(np.float32) for _ in range(2))
     parts = [(2, Divergence.of(a[:2], b[:2])), (5, Divergence.of(a[2:], b[2:]))]
@@ -55,32 +56,32 @@ def test_divergences_of_parts_make_that_of_the_whole() -> None:
     assert whole.same_top == pytest.approx(same_top(a, b))
 
 
-def test_windows_begin_as_texts_do_and_count_the_rest() -> None:
+def test_spans_begin_with_bos_and_count_the_rest() -> None:
     text = "abcdefgh"
     ids = Letters().encode(text)
-    assert text_windows(Letters(), text, 3, 100) == [
-        Window(tuple(ids[0:3]), 1),
-        Window(tuple(ids[3:6]), 1),
-        Window(tuple(ids[6:8]), 1),
+    assert text_spans(Letters(), text, 3, 100) == [
+        TextSpan(tuple(ids[0:3]), 1),
+        TextSpan(tuple(ids[3:6]), 1),
+        TextSpan(tuple(ids[6:8]), 1),
     ]
-    assert text_windows(Letters(10), text, 4, 7) == [
-        Window((10, *ids[0:3]), 1),
-        Window((10, *ids[3:6]), 1),
-        Window((10, ids[6]), 1),
+    assert text_spans(Letters(10), text, 4, 7) == [
+        TextSpan((10, *ids[0:3]), 1),
+        TextSpan((10, *ids[3:6]), 1),
+        TextSpan((10, ids[6]), 1),
     ]
-    assert [w.n_counted for w in text_windows(Letters(), text, 7, 100)] == [6], "a lone last one"
+    assert [w.n_counted for w in text_spans(Letters(), text, 7, 100)] == [6], "a lone last one"
 
 
 @pytest.mark.parametrize(("text", "size"), [("", 8), ("a", 8), ("abc", 1)])
-def test_texts_and_windows_that_are_too_short(text: str, size: int) -> None:
+def test_texts_and_spans_that_are_too_short_are_refused(text: str, size: int) -> None:
     with pytest.raises(InvalidRequest, match="too"):
-        text_windows(Letters(), text, size, 100)
+        text_spans(Letters(), text, size, 100)
 
 
 def test_it_is_what_the_measures_say_of_all_positions() -> None:
-    """More than a piece of positions in a window, windows of unlike lengths."""
+    """More than one chunk of positions per span, and spans of different lengths."""
     text = "the quick brown fox jumps over the lazy dog " * 5
-    cut = text_windows(Letters(10), text, 101, 10_000)
+    cut = text_spans(Letters(10), text, 101, 10_000)
     engines = {"f32": Made(0.0), "q4": Made(0.5)}
     f32, q4 = perplexities(engines.__getitem__, cut, ["q4", "f32"])
     want = np.concatenate([engines["f32"].logits(list(w.ids))[:-1] for w in cut])
@@ -97,17 +98,17 @@ def test_it_is_what_the_measures_say_of_all_positions() -> None:
     assert all(engine.closed for engine in engines.values())
 
 
-def test_spans_are_by_how_many_tokens_came_before() -> None:
-    """A window of 300 tokens after the one that begins it, one of 100, one that is too short for
-    the second span."""
+def test_results_by_position() -> None:
+    """One span of 300 tokens, one of 100, and one that is too short for the second range of
+    positions."""
     text = "abcdefghij" * 41
-    cut = text_windows(Letters(10), text, 301, 10_000)
+    cut = text_spans(Letters(10), text, 301, 10_000)
     assert [len(w.ids) for w in cut] == [301, 111]
     engines = {"f16": Made(0.0), "q8": Made(0.5)}
     f16, q8 = perplexities(engines.__getitem__, cut, ["q8"], reference="f16")
-    assert [(first, end) for first, end, _ in q8.spans] == [(0, 128), (128, 300)]
+    assert [(first, end) for first, end, _ in q8.by_position] == [(0, 128), (128, 300)]
     assert f16.divergence is None
-    for (first, end, part), (_, _, before) in zip(q8.spans, f16.spans, strict=True):
+    for (first, end, part), (_, _, before) in zip(q8.by_position, f16.by_position, strict=True):
         want, got = (
             np.concatenate([e.logits(list(w.ids))[first : min(end, len(w.ids) - 1)] for w in cut])
             for e in (engines["f16"], engines["q8"])
@@ -118,13 +119,13 @@ def test_spans_are_by_how_many_tokens_came_before() -> None:
         assert before.perplexity == pytest.approx(math.exp(mean_loss(want, came)))
         assert part.divergence is not None
         assert part.divergence.kl == pytest.approx(mean_kl(want, got))
-    assert sum(part.n_tokens for *_, part in q8.spans) == q8.n_tokens == 410
+    assert sum(part.n_tokens for *_, part in q8.by_position) == q8.n_tokens == 410
 
 
-def test_a_window_without_a_token_that_begins_texts_counts_from_its_second() -> None:
-    cut = text_windows(Letters(), "abcdefghij" * 20, 200, 10_000)
+def test_a_span_without_bos_counts_from_its_second_token() -> None:
+    cut = text_spans(Letters(), "abcdefghij" * 20, 200, 10_000)
     (found,) = perplexities(lambda dtype: Made(0.0), cut, [])
-    assert [(first, end, part.n_tokens) for first, end, part in found.spans] == [
+    assert [(first, end, part.n_tokens) for first, end, part in found.by_position] == [
         (0, 128, 128),
         (128, 199, 71),
     ]
@@ -134,22 +135,24 @@ def test_an_engine_is_closed_when_measuring_fails() -> None:
     engine = Made(0.0)
     engine.logits = lambda ids: 1 / 0  # type: ignore[assignment, method-assign, return-value]
     with pytest.raises(ZeroDivisionError):
-        list(perplexities(lambda dtype: engine, [Window((1, 2), 1)], []))
+        list(perplexities(lambda dtype: engine, [TextSpan((1, 2), 1)], []))
     assert engine.closed
 
 
-def test_of_the_bundled_model() -> None:
-    """A text of its own is easy for it, and fewer bits cost more."""
+def test_perplexity_of_the_bundled_model() -> None:
+    """Its own text has a low perplexity, and fewer bits increase it."""
 
     def load(dtype: str) -> Any:
-        return Engine.load(tale.model_dir(), dtype=dtype, backend="torch", context=128, n_slots=1)
+        return Engine.load(
+            tale.model_dir(), LoadOptions(dtype=dtype, backend="torch", context=128, slots=1)
+        )
 
     writer = load("f32")
     begin = writer.tokenizer.encode("Once upon a time")
     run = writer.generate(begin, SamplingParams(temperature=0, max_tokens=110))
     text = "Once upon a time" + "".join(token.text for token in run)
     writer.close()
-    cut = text_windows(writer.tokenizer, text, 64, 100)
+    cut = text_spans(writer.tokenizer, text, 64, 100)
 
     f32, f16, q4 = perplexities(load, cut, ["f16", "q4"])
     assert 1 < f32.perplexity < 10

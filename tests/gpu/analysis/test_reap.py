@@ -1,5 +1,5 @@
-"""REAP: what routes and scores are beside transformers, what goes, and that a dead expert, taken
-out, changes nothing."""
+"""REAP: routing and scores equal those of transformers, the lowest scores are dropped, and removing
+a dead expert changes nothing."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import pytest
 import torch
 
 from gpu import Engine, ExpertScores, expert_scores, n_dropped, text_perplexity, write_pruned
+from gpu.analysis.perplexity import TextSpan
 from gpu.config import ModelConfig
 from gpu.errors import InvalidRequest
-from gpu.inspection import Routing
-from gpu.perplexity import Window
-from tests.gpu import random_models
-from tests.gpu.dead_experts import planted
+from gpu.inspection.requests import Routing
+from gpu.load_options import LoadOptions
+from tests.gpu.analysis.dead_experts import planted
+from tests.gpu.models import random_models
 
 N_TOKENS = 40
-WINDOWS = [Window(tuple(random_models.ids(N_TOKENS, seed)), 1) for seed in (1, 2)]
+WINDOWS = [TextSpan(tuple(random_models.ids(N_TOKENS, seed)), 1) for seed in (1, 2)]
 
 
 @pytest.fixture
@@ -28,7 +29,9 @@ def load() -> Iterator[Any]:
     opened: list[Engine] = []
 
     def open_engine(folder: Path, backend: str = "torch") -> Engine:
-        opened.append(Engine.load(folder, dtype="f32", backend=backend, context=64, n_slots=1))
+        opened.append(
+            Engine.load(folder, LoadOptions(dtype="f32", backend=backend, context=64, slots=1))
+        )
         return opened[-1]
 
     yield open_engine
@@ -38,7 +41,8 @@ def load() -> Iterator[Any]:
 
 @torch.no_grad()
 def observed(name: str, ids: list[int]) -> tuple[Any, Any, Any]:
-    """What hooks on transformers' model see: chosen, gates and norms (n_layers, n, per_token)."""
+    """Return what hooks on transformers' model record: chosen, gates and norms (n_layers, n,
+    experts_per_token)."""
     model, seen = random_models.reference(name).model, []
 
     def keep(module: Any, inputs: Any, output: Any) -> None:
@@ -71,9 +75,9 @@ def observed(name: str, ids: list[int]) -> tuple[Any, Any, Any]:
         ("qwen3_moe", "wgpu"),
     ],
 )
-def test_routes_and_scores_are_those_of_transformers(name: str, backend: str, load: Any) -> None:
-    """qwen2_moe: a layer without experts between two that have some, and gates that are not
-    normalised; qwen3_moe: every second layer."""
+def test_routing_and_scores_equal_those_of_transformers(name: str, backend: str, load: Any) -> None:
+    """qwen2_moe: a layer without experts between two with some, and gates that are not normalised;
+    qwen3_moe: experts in every second layer."""
     engine, ids = load(random_models.folder(name), backend), list(WINDOWS[0].ids)
     chosen, gates, norms = observed(name, ids)
     answer = engine.inspect(Routing(ids)).result()
@@ -97,7 +101,7 @@ def test_routes_and_scores_are_those_of_transformers(name: str, backend: str, lo
             )
 
 
-def test_scores_of_windows_add_up(load: Any) -> None:
+def test_scores_of_spans_add_up(load: Any) -> None:
     engine, told = load(random_models.folder("olmoe")), []
     whole = expert_scores(engine, engine.config, WINDOWS, told.append)
     parts = [expert_scores(engine, engine.config, [window]) for window in WINDOWS]
@@ -107,7 +111,7 @@ def test_scores_of_windows_add_up(load: Any) -> None:
     assert told == [N_TOKENS, 2 * N_TOKENS]
 
 
-def test_the_lowest_go_and_of_equal_ones_the_later() -> None:
+def test_the_lowest_scores_are_dropped_and_of_equal_ones_the_later() -> None:
     sums = np.array([[3.0, 8.0, 0.0, 2.0, 0.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
     scores = ExpertScores((2, 7), sums, np.array([[1, 4, 0, 1, 0], [1] * 5]))
     assert scores.means[0].tolist() == [3.0, 2.0, 0.0, 2.0, 0.0]
@@ -116,23 +120,23 @@ def test_the_lowest_go_and_of_equal_ones_the_later() -> None:
     assert scores.kept(4) == {2: (0,), 7: (0,)}
 
 
-def test_shares_that_cannot_be_pruned() -> None:
+def test_impossible_shares_are_refused() -> None:
     config = ModelConfig.from_folder(random_models.folder("olmoe"))  # 12 experts, 3 for a token
     assert [n_dropped(config, share) for share in (1 / 12, 0.25, 0.26, 0.75)] == [1, 3, 3, 9]
     for share, message in (
-        (0.08, r"a share of 0\.08 of 12 experts is less than one; give 0\.0833 or more"),
-        (0.84, r"leave 2 of 12 experts, but each token is given to 3; give 0\.75 or less"),
+        (0.08, r"a share of 0\.08 of 12 experts is less than one; use 0\.0833 or more"),
+        (0.84, r"leave 2 of 12 experts, but each token uses 3; use 0\.75 or less"),
     ):
         with pytest.raises(InvalidRequest, match=message):
             n_dropped(config, share)
     all_used = ModelConfig.from_folder(random_models.folder("olmoe_normalised_bias"))
-    with pytest.raises(InvalidRequest, match="given to 4; nothing can be pruned"):
+    with pytest.raises(InvalidRequest, match="each token uses 4; nothing can be pruned"):
         n_dropped(all_used, 0.25)
     with pytest.raises(InvalidRequest, match="qwen3 models have no experts to prune"):
         n_dropped(ModelConfig.from_folder(random_models.folder("qwen3")), 0.25)
 
 
-def test_a_model_without_experts_has_no_routes(load: Any) -> None:
+def test_a_model_without_experts_is_refused(load: Any) -> None:
     with pytest.raises(InvalidRequest, match="has no experts"):
         load(random_models.folder("qwen3")).inspect(Routing([1, 2])).result()
 
@@ -147,16 +151,18 @@ def test_a_model_without_experts_has_no_routes(load: Any) -> None:
         pytest.param("olmoe", "wgpu", marks=pytest.mark.slow),
     ],
 )
-def test_a_dead_expert_is_found_and_taken_out_without_a_trace(
+def test_removing_a_dead_expert_changes_nothing(
     name: str, backend: str, tmp_path: Path, load: Any
 ) -> None:
-    """Also where gates are shares of all experts, since its share was nothing."""
+    """Also if gates are shares of all experts, since its share was 0."""
     whole, without, less = (tmp_path / part for part in ("whole", "without", "less"))
     dead = planted(name, whole)
     engine = load(whole, backend)
     assert engine.config.experts is not None
     scores = expert_scores(engine, engine.config, WINDOWS)
-    alive = {i: tuple(e for e in range(engine.config.experts.n) if e != dead[i]) for i in dead}
+    alive = {
+        i: tuple(e for e in range(engine.config.experts.n_experts) if e != dead[i]) for i in dead
+    }
     for counts, means, expert in zip(scores.counts, scores.means, dead.values(), strict=True):
         assert counts[expert] == means[expert] == means.min() == 0
         assert (counts > 0).sum() > len(counts) // 2
@@ -170,6 +176,8 @@ def test_a_dead_expert_is_found_and_taken_out_without_a_trace(
     )
 
     most = scores.means[0].argmax()
-    others = {i: tuple(e for e in range(engine.config.experts.n) if e != most) for i in dead}
+    others = {
+        i: tuple(e for e in range(engine.config.experts.n_experts) if e != most) for i in dead
+    }
     write_pruned(whole, less, others)
     assert np.abs(load(less, backend).logits(ids) - want).max() > 1e-2 * np.abs(want).max()

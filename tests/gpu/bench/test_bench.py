@@ -1,4 +1,4 @@
-"""The benchmark: what it prints, what its floor does, what it writes into the README."""
+"""The benchmark: what it prints, what its floor does, what it writes into docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 
 from gpu.bench import table
 from gpu.bench.__main__ import main
-from gpu.bench.contestants import Figures, gpu_gap_share, in_turns, times_as_fast
+from gpu.bench.contestants import Figures, gpu_gap_share, in_turns, speedup
 from gpu.bench.floor import Floor, touch_kv
-from gpu.bench.subject import Subject
+from gpu.bench.subject import BenchModel
 from gpu.bench.work import kv_bytes, prefill_flops
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape
 from gpu.kv.pools import KvPools
 from gpu.step import Row, StepResult
 from gpu.webgpu.device import Device
 from gpu.webgpu.plan import Dispatch, Plan
-from tests.gpu.rig import Rig, llama_config
+from tests.gpu.ops.rig import Rig, llama_config
 
 KEYS = {
     "model", "dtype", "kv_dtype", "device", "prompt", "tokens", "decode_tok_s", "prefill_tok_s",
@@ -83,8 +83,8 @@ def test_contexts_are_told_with_the_bytes_they_read(result: tuple[dict[str, Any]
     short, long = result[0]["contexts"]
     assert (short["context"], long["context"]) == (16, 64)
     assert (short["time_growth"], short["bytes_growth"]) == (1, 1)
-    per_token = 6 * 2 * 4 * 32 * 2  # layers, keys and values, heads, head_dim, bytes
-    assert (short["kv_bytes"], long["kv_bytes"]) == (16 * per_token, 64 * per_token)
+    bytes_per_token = 6 * 2 * 4 * 32 * 2  # layers, keys and values, heads, head_dim, bytes
+    assert (short["kv_bytes"], long["kv_bytes"]) == (16 * bytes_per_token, 64 * bytes_per_token)
     weights = short["weight_bytes"]
     growth = (weights + long["kv_bytes"]) / (weights + short["kv_bytes"])
     assert long["bytes_growth"] == pytest.approx(growth, abs=1e-3)
@@ -101,12 +101,12 @@ def test_a_context_the_model_was_not_made_for_is_an_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--shape", "tiny", "--context", "16,20000"]) == 2
-    assert "a context of 20008 tokens was asked for" in capsys.readouterr().err
+    assert "a context of 20008 tokens was requested" in capsys.readouterr().err
 
 
 def test_the_operations_of_a_prompt_are_those_of_its_multiplications(device: Device) -> None:
     """Counted one by one for a small model: queries 8 × 32, keys and values 4 × 32 wide."""
-    runner = Subject.from_shape("tiny").runner(device, "f32", 32)
+    runner = BenchModel.from_shape("tiny").runner(device, "f32", 32)
     hidden, inner, vocab, layers = 256, 768, 4096, 6
     products = hidden * (256 + 128 + 128) + 256 * hidden + 3 * hidden * inner
     keys_seen = 1 + 2 + 3 + 4 + 5
@@ -119,7 +119,7 @@ def test_the_operations_of_a_prompt_are_those_of_its_multiplications(device: Dev
 
 def test_the_bytes_of_a_context_are_those_of_the_chosen_cache(device: Device) -> None:
     """Of the shape called tiny: a byte a number, and a word for the scale of 32."""
-    runner = Subject.from_shape("tiny").runner(device, "f16", 32, "q8")
+    runner = BenchModel.from_shape("tiny").runner(device, "f16", 32, "q8")
     assert kv_bytes(runner, 20) == 20 * 6 * 2 * 4 * (32 + 4)
     assert runner.memory.kv_cache == kv_bytes(runner, 32)
     touched = Floor(runner).plan(1, 1, 32).dispatches
@@ -132,12 +132,12 @@ def test_the_bytes_of_a_context_are_those_of_the_chosen_cache(device: Device) ->
 def test_the_floor_has_the_products_and_bytes_of_the_model(
     device: Device, dtype: str, n_rows: int
 ) -> None:
-    runner = Subject.from_shape("tiny").runner(device, dtype, 160)
+    runner = BenchModel.from_shape("tiny").runner(device, dtype, 160)
     real = runner.plan_for(n_rows, 1, capture=False).plan
     bare = Floor(runner).plan(n_rows, 1, 160)
     assert [_product(d) for d in _products(bare)] == [_product(d) for d in _products(real)]
     for dispatch in _products(bare):
-        fusions = ("NORM", "SCALED", "BIAS", "GATED", "RESIDUAL")
+        fusions = ("NORM", "PRE_NORMED", "BIAS", "GATED", "RESIDUAL")
         assert all(f"override {name}: bool = false" in dispatch.kernel.source for name in fusions)
         assert not any(dispatch.kernel.constants.get(name) for name in fusions)
     touched = [d for d in bare.dispatches if d.kernel.name == "bench/touch_kv"]
@@ -151,7 +151,7 @@ def _products(plan: Plan) -> list[Dispatch]:
 
 
 def _product(dispatch: Dispatch) -> tuple[object, ...]:
-    """What a product reads and how it is cut."""
+    """Bindings and tiling of a matmul."""
     return (
         dispatch.label,
         dispatch.tensors["weight"],
@@ -198,7 +198,7 @@ def test_the_gap_is_what_the_device_idles_between_steps() -> None:
 
 
 class Recorded:
-    """A contestant that notes when it ran."""
+    """A contestant that records when it ran."""
 
     def __init__(self, name: str, ran: list[str]) -> None:
         self.name, self.figures, self.ran = name, Figures(), ran
@@ -217,12 +217,12 @@ def test_every_second_turn_goes_backwards() -> None:
 
 
 def test_speeds_are_compared_within_a_turn() -> None:
-    own = Figures(decode_tok_s=[20.0, 8.0, 12.0])  # of a machine that became half as fast
+    own = Figures(decode_tok_s=[20.0, 8.0, 12.0])  # a machine that became half as fast
     other = Figures(decode_tok_s=[10.0, 4.0, 4.0])
-    assert times_as_fast(own, other, "decode_tok_s") == 2.0
+    assert speedup(own, other, "decode_tok_s") == 2.0
 
 
-# ---- the README's table ----------------------------------------------------------------------
+# ---- the tables of the documents -------------------------------------------------------------
 
 RESULT = {
     "model": "tiny", "dtype": "q4", "device": "a device", "prefill_tok_s": 1234.5,
@@ -236,7 +236,7 @@ RESULT = {
 def test_the_table_stands_between_its_markers() -> None:
     before = "# Title\n<!-- bench -->\nold | rows\n<!-- /bench -->\nAfter\n"
     plain = RESULT | {"dtype": "f16", "contestants": {}, "peers": {}, "contexts": []}
-    text = table.put(before, "bench", table.table([RESULT, plain]))
+    text = table.replace_section(before, "bench", table.table([RESULT, plain]))
     assert text.startswith("# Title\n<!-- bench -->\nOn a device:\n")
     assert text.endswith("\n<!-- /bench -->\nAfter\n")
     assert "| tiny | q4 | 1,234 | 98.8 | 77.7 | 1.20 | – | 2.50 |\n" in text
@@ -244,15 +244,17 @@ def test_the_table_stands_between_its_markers() -> None:
     assert "| model | weights | 1,024 |\n" in text
     assert "| tiny | q4 | 10.0 (1.50, 1.75) |\n" in text
     assert "old" not in text
-    assert table.put(text, "bench", table.table([RESULT, plain])) == text
+    assert table.replace_section(text, "bench", table.table([RESULT, plain])) == text
 
 
-def test_a_readme_without_markers_is_left_alone() -> None:
+def test_a_document_without_markers_is_left_alone() -> None:
     with pytest.raises(ValueError, match="expected one <!-- bench -->"):
-        table.put("# Title\n", "bench", "")
+        table.replace_section("# Title\n", "bench", "")
 
 
-@pytest.mark.parametrize("name", ["bench", "accuracy"])
-def test_the_readme_has_a_place_for_the_table(name: str) -> None:
-    readme = Path(__file__).parents[2] / "README.md"
-    assert table.put(readme.read_text("utf-8"), name, "| a |").count("| a |") == 1
+@pytest.mark.parametrize(
+    ("document", "name"), [("benchmarks.md", "bench"), ("models.md", "accuracy")]
+)
+def test_a_document_has_a_place_for_the_table(document: str, name: str) -> None:
+    text = (Path(__file__).parents[3] / "docs" / document).read_text("utf-8")
+    assert table.replace_section(text, name, "| a |").count("| a |") == 1

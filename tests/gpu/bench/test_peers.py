@@ -1,5 +1,4 @@
-"""The files the benchmark writes for other engines hold the model's weights, and an engine that is
-not there is named."""
+"""Files for other engines hold the model's weights, and a missing engine is reported."""
 
 from __future__ import annotations
 
@@ -19,29 +18,29 @@ from onnx import numpy_helper
 from gpu.bench import quality
 from gpu.bench.peers import PEERS, PeerMissing, gguf_file, hf_folder, onnx_file
 from gpu.bench.peers.peer import ChildPeer
-from gpu.bench.subject import Subject
+from gpu.bench.subject import BenchModel
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
-from gpu.reference.ops import rotate
+from gpu.reference.ops import apply_rope
 from gpu.webgpu.device import Device
-from tests.gpu import random_llama
+from tests.gpu.models import random_llama
 
 NAMES = ("head128_llama3", "odd100_tied", "tiny")
 PYTHONS = dict(
     pair.split("=", 1) for pair in os.environ.get("TOKENGLASS_PEER_PYTHONS", "").split() if pair
 )
-"""Where the engines are installed, e.g. "llama.cpp=/opt/llama/bin/python"; else in this Python."""
+"""Pythons with the peers, e.g. "llama.cpp=/opt/llama/bin/python"; default: this Python."""
 
 HALF = 2.0**-11
 SMALLEST = 2.0**-24
-"""What float16 rounds by, relative, and at least."""
+"""Rounding error of float16: relative, and absolute for small numbers."""
 ROUNDING = {"f32": 0.0, "f16": HALF, "q8": 1 / 127 + HALF, "q4": 1 / 8 + HALF}
 """Of a weight, relative to the largest of its block: a step of the grid, where its end is clipped,
 and the rounding of its scale."""
 
 
-def subject(name: str) -> Subject:
-    return Subject.from_folder(random_llama.folder(name))
+def subject(name: str) -> BenchModel:
+    return BenchModel.from_folder(random_llama.folder(name))
 
 
 def close(got: Any, want: Any, dtype: str) -> None:
@@ -91,18 +90,18 @@ def test_a_gguf_file_says_what_the_model_is(tmp_path: Path) -> None:
     assert found["general.architecture"] == "llama"
     assert found["llama.attention.head_count_kv"] == config.n_kv_heads
     assert found["llama.rope.freq_base"] == config.rope.theta
-    assert found["llama.attention.layer_norm_rms_epsilon"] == pytest.approx(config.rms_norm_eps)
+    assert found["llama.attention.layer_norm_rms_epsilon"] == pytest.approx(config.norm_eps)
     assert found["llama.vocab_size"] == config.vocab_size
 
 
 def test_neighbours_turn_in_a_gguf_file_where_halves_turn_here() -> None:
-    """Rotary positions commute with the reordering of rows."""
+    """RoPE commutes with the reordering of rows."""
     rng = np.random.default_rng(0)
     heads, head_dim = 3, 8
     q = rng.normal(size=(heads * head_dim, 1))
     angles = rng.normal(size=head_dim // 2)
     rotations = np.stack([np.cos(angles), np.sin(angles)], -1)
-    ours = rotate(q.reshape(heads, head_dim), rotations)
+    ours = apply_rope(q.reshape(heads, head_dim), rotations)
     pairs = gguf_file.interleaved(q, heads).reshape(heads, -1, 2)
     turns = np.exp(1j * angles)
     turned = (pairs[..., 0] + 1j * pairs[..., 1]) * turns
@@ -137,7 +136,7 @@ def test_an_onnx_graph_holds_every_weight(name: str, dtype: str, tmp_path: Path)
 
 
 def _product(weights: dict[str, Any], name: str, k: int) -> Any:
-    """The matrix (n, k) of a product, as float32."""
+    """Return the matrix (n, k) of a matmul, as float32."""
     stored = weights[f"{name}.weight"]
     if stored.dtype != np.uint8:
         return stored.T.astype(np.float32)
@@ -175,7 +174,7 @@ def test_a_hugging_face_folder_is_the_model(name: str, dtype: str, tmp_path: Pat
 def test_a_large_matrix_is_written_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Subject.from_shape("tiny")
+    model = BenchModel.from_shape("tiny")
     monkeypatch.setattr(hf_folder, "ROWS_BYTES", 7 * 4 * model.config.hidden_size)
     hf_folder.write(model, "f32", tmp_path)
     written = Checkpoint.open(tmp_path)
@@ -196,7 +195,7 @@ def test_an_engine_that_is_not_installed_is_named(peer: str, tmp_path: Path) -> 
     for package in (Path(np.__file__).parent, Path(np.__file__).parents[1] / "numpy.libs"):
         if package.exists():
             (tmp_path / package.name).symlink_to(package)
-    bare = tmp_path / "python"  # which has NumPy alone
+    bare = tmp_path / "python"  # has NumPy only
     bare.write_text(
         f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec "{sys.executable}" -S "$@"\n', "utf-8"
     )
@@ -251,9 +250,9 @@ def test_an_engine_computes_the_same_model(device: Device, peer: str) -> None:
     except PeerMissing as missing:
         pytest.skip(f"{peer}: {missing}")
     assert isinstance(engine, ChildPeer)
-    engine.run(ids, 8)  # nothing of it is left in the cache
+    engine.run(ids, 8)  # its cache is not reused
     theirs = np.array(engine.logits(ids), np.float32)
     engine.close()
     ours = quality.all_logits(model.runner(device, "f32", 64), ids)
-    # llama.cpp keeps keys and values in float16.
+    # llama.cpp stores keys and values as float16.
     assert np.abs(theirs - ours).max() <= 1e-2 * np.abs(ours).max()

@@ -1,4 +1,4 @@
-"""What storage types cost is measured on texts of the model's own."""
+"""Quality of weight formats, measured on text that the model generates."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from scipy.special import log_softmax
 
 from gpu.bench import quality
 from gpu.bench.quality import Texts
-from gpu.bench.subject import Subject
+from gpu.bench.subject import BenchModel
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.device import Device
-from tests.gpu import random_llama
+from tests.gpu.models import random_llama
 
-TALE = Path(__file__).parents[2] / "app" / "tale" / "model"
+TALE = Path(__file__).parents[3] / "app" / "tale" / "model"
 N_TOKENS = 192
 
 
 @pytest.fixture(scope="module")
 def tale(device: Device) -> WgpuRunner:
-    return Subject.from_folder(TALE).runner(device, "f32", N_TOKENS)
+    return BenchModel.from_folder(TALE).runner(device, "f32", N_TOKENS)
 
 
 def mean_logprob(runner: Runner, texts: Texts) -> float:
@@ -57,14 +57,14 @@ def test_a_text_is_the_same_at_every_run(tale: WgpuRunner) -> None:
 
 
 def test_another_text_begins_where_the_context_is_full(device: Device) -> None:
-    runner = Subject.from_folder(TALE).runner(device, "f32", 48)
+    runner = BenchModel.from_folder(TALE).runner(device, "f32", 48)
     assert [len(text) for text in quality.own_texts(runner, 100)] == [48, 48, 4]
 
 
 @pytest.mark.slow
 def test_another_text_begins_where_one_ends(device: Device) -> None:
     """A model made to end soon: one in eight of its tokens ends a text."""
-    subject = Subject.from_folder(random_llama.folder("head128_llama3"))
+    subject = BenchModel.from_folder(random_llama.folder("head128_llama3"))
     runner = subject.runner(device, "f32", 64)
     whole = quality.own_texts(runner, 64)
     assert len(whole) == 1
@@ -81,8 +81,8 @@ def test_another_text_begins_where_one_ends(device: Device) -> None:
 
 @pytest.mark.slow
 def test_a_models_own_text_is_where_roundings_are_close(device: Device, tale: WgpuRunner) -> None:
-    """The reason for not measuring on random ids."""
-    q4 = Subject.from_folder(TALE).runner(device, "q4", N_TOKENS)
+    """Shows why random ids are not used."""
+    q4 = BenchModel.from_folder(TALE).runner(device, "q4", N_TOKENS)
     ids = np.random.default_rng(0).integers(0, tale.config.vocab_size, N_TOKENS).tolist()
     on_text = quality.compare(tale, q4, quality.own_texts(tale, N_TOKENS))
     on_noise = quality.compare(tale, q4, [ids])

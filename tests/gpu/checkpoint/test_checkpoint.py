@@ -1,4 +1,5 @@
-"""Reading safetensors: exact values, row by row, and a refusal for every way a file can lie."""
+"""Reading of safetensors: exact values, row by row, and an error for every kind of malformed
+file."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Any]:
 
 
 def save(folder: Path, tensors: dict[str, Any], file: str = "model.safetensors") -> Path:
-    """Written by the safetensors library itself: the reader under test has no hand in it."""
+    """Write with the safetensors library, which is independent of the reader under test."""
     from safetensors.torch import save_file
 
     save_file(tensors, folder / file)
@@ -80,7 +81,7 @@ def test_rows_are_the_rows_of_the_whole(tmp_path: Path, torch: Any, dtype: str) 
     assert checkpoint.read_f32("scalar", slice(0, 1)) == 1.0
 
 
-def test_what_is_read_may_be_changed_without_changing_the_file(tmp_path: Path, torch: Any) -> None:
+def test_a_read_array_may_be_modified_without_changing_the_file(tmp_path: Path, torch: Any) -> None:
     checkpoint = Checkpoint.open(save(tmp_path, {"w": torch.ones(4, 4)}))
     first = checkpoint.read_f32("w")
     first[:] = 7
@@ -126,7 +127,7 @@ def test_names_membership_and_parameters(tmp_path: Path, torch: Any) -> None:
     assert checkpoint.parameters(tie_embeddings=True) == 44
 
 
-def test_asking_for_what_is_not_there(tmp_path: Path, torch: Any) -> None:
+def test_an_unknown_tensor_is_refused(tmp_path: Path, torch: Any) -> None:
     checkpoint = Checkpoint.open(
         save(tmp_path, {"ids": torch.zeros(3, dtype=torch.int64), "w": torch.zeros(3)})
     )
@@ -138,7 +139,7 @@ def test_asking_for_what_is_not_there(tmp_path: Path, torch: Any) -> None:
             read("ids")
 
 
-# ---- files that lie --------------------------------------------------------------------------
+# ---- malformed files -------------------------------------------------------------------------
 
 ONE = {"w": entry("F32", [2], 0, 8)}
 EIGHT = bytes(8)
@@ -187,13 +188,13 @@ def test_a_lying_header_is_refused(tmp_path: Path, header: Any, body: bytes, mes
 
 
 @pytest.mark.parametrize("length", [0, 1, 10_000, 100_000_001, 2**63, 2**64 - 1])
-def test_a_lying_header_length_is_refused(tmp_path: Path, length: int) -> None:
+def test_a_wrong_header_length_is_refused(tmp_path: Path, length: int) -> None:
     write_file(tmp_path / "model.safetensors", ONE, EIGHT, length)
     with pytest.raises(ModelError, match=f"header says it has {length} bytes"):
         Checkpoint.open(tmp_path)
 
 
-def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path, torch: Any) -> None:
+def test_a_file_truncated_anywhere_is_refused(tmp_path: Path, torch: Any) -> None:
     path = save(tmp_path, {"w": torch.randn(4, 4), "b": torch.randn(4)}) / "model.safetensors"
     whole = path.read_bytes()
     for n_bytes in range(len(whole)):
@@ -202,7 +203,7 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path, torch: Any) -> Non
             Checkpoint.open(tmp_path)
 
 
-def test_metadata_and_empty_tensors_are_fine(tmp_path: Path) -> None:
+def test_metadata_and_empty_tensors_are_accepted(tmp_path: Path) -> None:
     header = {"__metadata__": {"format": "pt"}, "e": entry("F32", [0, 3], 0, 0), **ONE}
     write_file(tmp_path / "model.safetensors", header, EIGHT)
     checkpoint = Checkpoint.open(tmp_path)
@@ -210,7 +211,7 @@ def test_metadata_and_empty_tensors_are_fine(tmp_path: Path) -> None:
     assert checkpoint.read_f32("e").shape == (0, 3)
 
 
-def test_no_weights_at_all(tmp_path: Path) -> None:
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"expected model\.safetensors"):
         Checkpoint.open(tmp_path / "nowhere")
     (tmp_path / "pytorch_model.bin").touch()
@@ -247,7 +248,10 @@ def test_shards_are_one_checkpoint(tmp_path: Path, torch: Any) -> None:
     ("weight_map", "message"),
     [
         ({"w": "absent.safetensors"}, r"absent\.safetensors: not found"),
-        ({"w": "here.safetensors", "v": "here.safetensors"}, "'v' is in here.safetensors: it is"),
+        (
+            {"w": "here.safetensors", "v": "here.safetensors"},
+            "expected tensor 'v' in here.safetensors",
+        ),
         (
             {"w": "../outside.safetensors"},
             "w must be the name of a .safetensors file in the same folder",

@@ -1,4 +1,4 @@
-"""Conversions of stored numbers, against NumPy's own of the same numbers one at a time."""
+"""Conversion of stored numbers, against NumPy's conversion of single numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpu.checkpoint.numbers import BF16_65536, PIECE, convert
+from gpu.checkpoint.dtype_convert import BF16_65536, CHUNK_NUMBERS, convert
 
 Array = npt.NDArray[Any]
 
@@ -23,8 +23,8 @@ def filled(stored: Array, dtype: npt.DTypeLike) -> tuple[Array, bool]:
     return out, finite
 
 
-def test_every_bfloat16_that_float16_reaches() -> None:
-    """Zeros, subnormal and tiny numbers that round, and all others, with both signs."""
+def test_every_bfloat16_within_float16_is_converted() -> None:
+    """Zeros, subnormal numbers, tiny numbers that round, and all others, with both signs."""
     magnitudes = np.arange(BF16_65536, dtype=np.uint16)
     stored = np.concatenate([magnitudes, magnitudes | 0x8000])
     got, finite = filled(stored, np.float16)
@@ -33,13 +33,13 @@ def test_every_bfloat16_that_float16_reaches() -> None:
     assert np.array_equal(got.view(np.uint16), want.view(np.uint16))
 
 
-def test_what_float16_cannot_hold_is_found() -> None:
+def test_overflow_of_float16_is_detected() -> None:
     for magnitude in range(BF16_65536, 0x8000):
         for stored in (magnitude, magnitude | 0x8000):
             assert not filled(np.array([0x3F80, stored], np.uint16), np.float16)[1]
 
 
-def test_every_bfloat16_as_float32() -> None:
+def test_every_bfloat16_is_exact_in_float32() -> None:
     stored = np.arange(1 << 16, dtype=np.uint16)
     got, finite = filled(stored, np.float32)
     assert not finite
@@ -50,9 +50,11 @@ def test_every_bfloat16_as_float32() -> None:
 @pytest.mark.parametrize("stored", [np.uint16, np.float16, np.float32])
 @pytest.mark.parametrize("to", [np.float16, np.float32])
 @pytest.mark.parametrize(
-    "shape", [(0,), (1,), (PIECE + 3,), (3, PIECE // 2 + 1), (2, 3, 5), (0, 4)]
+    "shape", [(0,), (1,), (CHUNK_NUMBERS + 3,), (3, CHUNK_NUMBERS // 2 + 1), (2, 3, 5), (0, 4)]
 )
-def test_pieces_make_the_whole(stored: Any, to: Any, shape: tuple[int, ...]) -> None:
+def test_chunks_give_the_same_result_as_the_whole(
+    stored: Any, to: Any, shape: tuple[int, ...]
+) -> None:
     numbers = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     given = (numbers.view(np.uint32) >> 16).astype(np.uint16) if stored is np.uint16 else numbers
     given = given.astype(stored)
@@ -63,7 +65,7 @@ def test_pieces_make_the_whole(stored: Any, to: Any, shape: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize("to", [np.float16, np.float32])
-def test_columns_of_a_larger_matrix(to: Any) -> None:
+def test_columns_of_a_larger_matrix_are_converted(to: Any) -> None:
     bits = np.random.default_rng(0).integers(0x3000, 0x4000, (700, 300)).astype(np.uint16)
     got, finite = filled(bits[:, 101:290], to)
     assert finite
@@ -71,10 +73,10 @@ def test_columns_of_a_larger_matrix(to: Any) -> None:
 
 
 @pytest.mark.parametrize("stored", [np.float16, np.float32])
-@pytest.mark.parametrize("at", [0, PIECE - 1, PIECE, 2 * PIECE])
-def test_one_number_that_is_none_is_found_wherever_it_is(stored: Any, at: int) -> None:
+@pytest.mark.parametrize("at", [0, CHUNK_NUMBERS - 1, CHUNK_NUMBERS, 2 * CHUNK_NUMBERS])
+def test_a_single_non_finite_number_is_detected_anywhere(stored: Any, at: int) -> None:
     for bad in (np.nan, np.inf, -np.inf):
-        numbers = np.zeros(2 * PIECE + 1, stored)
+        numbers = np.zeros(2 * CHUNK_NUMBERS + 1, stored)
         numbers[at] = bad
         for to in (np.float16, np.float32):
             assert not filled(numbers, to)[1]

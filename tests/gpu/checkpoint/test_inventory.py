@@ -1,4 +1,5 @@
-"""The inventory is made of headers; here it is held to what a runner really loads and reads."""
+"""The inventory is made from headers alone; here it is compared with what a runner loads and
+reads."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from gpu.errors import ModelError
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.device import Device
 from tests.golden import tale
-from tests.gpu import driving, random_llama, random_models
+from tests.gpu.engine import driving
+from tests.gpu.models import random_llama, random_models
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 NAMES = (
@@ -37,7 +39,7 @@ def taken(name: str, dtype: str | None = None) -> Inventory:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_tensor_of_the_files_is_there_once(name: str) -> None:
+def test_every_tensor_of_the_files_is_listed_once(name: str) -> None:
     inventory, checkpoint = taken(name), Checkpoint.open(random_llama.folder(name))
     saved = [tensor for tensor in inventory.tensors if tensor.n_bytes]
     assert sorted(tensor.name for tensor in saved) == sorted(checkpoint.names())
@@ -60,7 +62,7 @@ def test_parameters_are_counted_once(name: str) -> None:
     assert math.fsum(tensor.share for tensor in inventory.tensors) == pytest.approx(1, abs=1e-12)
 
 
-def test_tensors_come_in_the_order_of_a_step() -> None:
+def test_tensors_come_in_the_order_of_a_pass() -> None:
     kinds = [(t.kind, t.layer) for t in taken("deep_shards").tensors]
     assert kinds[0] == ("embedding", None)
     assert kinds[-2:] == [("norm", None), ("head", None)]
@@ -71,9 +73,7 @@ def test_tensors_come_in_the_order_of_a_step() -> None:
 
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("name", NAMES)
-def test_bytes_on_the_device_are_those_a_runner_takes(
-    device: Device, name: str, dtype: str
-) -> None:
+def test_device_bytes_equal_those_of_a_runner(device: Device, name: str, dtype: str) -> None:
     runner, inventory = driving.load(device, random_llama.folder(name), dtype), taken(name, dtype)
     assert inventory.device_bytes == runner.memory.weights
     tensors = {tensor.name: tensor for tensor in inventory.tensors}
@@ -85,7 +85,7 @@ def test_bytes_on_the_device_are_those_a_runner_takes(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_dispatches_that_read_a_tensor_are_named(device: Device, name: str) -> None:
-    """A matrix is bound by the dispatches that the inventory names for it, and by no other."""
+    """A matrix is bound by the dispatches that the inventory names, and by no other."""
     runner, inventory = driving.load(device, random_llama.folder(name), "q8"), taken(name, "q8")
     plan = runner.plan_for(1, 1, capture=False).plan
     bound: dict[str, set[str]] = {}
@@ -102,7 +102,7 @@ def test_the_dispatches_that_read_a_tensor_are_named(device: Device, name: str) 
         assert set(tensor.read_by) <= labels, tensor.name
 
 
-def test_bytes_of_a_token_are_all_but_the_rows_of_other_tokens(device: Device) -> None:
+def test_token_bytes_exclude_the_rows_of_other_tokens(device: Device) -> None:
     for name in ("gqa8", "odd100_tied"):
         for dtype in FORMATS:
             runner = driving.load(device, random_llama.folder(name), dtype)
@@ -113,7 +113,7 @@ def test_bytes_of_a_token_are_all_but_the_rows_of_other_tokens(device: Device) -
             assert inventory.token_bytes == runner.memory.weights - unread + row
 
 
-def test_a_tied_head_is_shown_tied_whether_it_was_saved_or_not(tmp_path: Path) -> None:
+def test_a_tied_head_is_listed_whether_it_was_saved_or_not(tmp_path: Path) -> None:
     not_saved = {tensor.name: tensor for tensor in taken("odd100_tied", "f16").tensors}
     saved = {tensor.name: tensor for tensor in with_saved_head(tmp_path).tensors}
     for tensors, n_bytes in ((not_saved, 0), (saved, 301 * 100 * 4)):
@@ -128,7 +128,7 @@ def test_a_tied_head_is_shown_tied_whether_it_was_saved_or_not(tmp_path: Path) -
 
 
 def with_saved_head(folder: Path) -> Inventory:
-    """A tied model whose output matrix was saved all the same."""
+    """A tied model whose output matrix was saved too."""
     from safetensors.numpy import load_file, save_file
 
     source = random_llama.folder("odd100_tied")
@@ -138,7 +138,7 @@ def with_saved_head(folder: Path) -> Inventory:
     return Inventory.from_folder(folder, "f16")
 
 
-def test_an_untied_model_has_a_head_of_its_own() -> None:
+def test_an_untied_model_has_its_own_head() -> None:
     tensors = {tensor.name: tensor for tensor in taken("gqa8", "q4").tensors}
     assert all(tensor.tied_to is None for tensor in tensors.values())
     assert tensors[EMBEDDING].read_by == ("embed",)
@@ -148,13 +148,13 @@ def test_an_untied_model_has_a_head_of_its_own() -> None:
     assert tensors["model.layers.0.mlp.up_proj.bias"].device_dtype == "f32"
 
 
-def test_without_a_storage_type_there_are_no_figures_of_the_device() -> None:
+def test_without_a_storage_type_device_figures_are_none() -> None:
     inventory = taken("gqa8")
     assert (inventory.dtype, inventory.device_bytes, inventory.token_bytes) == (None, None, None)
     assert all(t.device_dtype is t.device_bytes is t.token_bytes is None for t in inventory.tensors)
 
 
-def test_what_the_engine_does_not_read_is_unused(tmp_path: Path) -> None:
+def test_tensors_that_the_engine_does_not_read_are_unused(tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     source = random_llama.folder("tiny")
@@ -177,7 +177,7 @@ def test_what_the_engine_does_not_read_is_unused(tmp_path: Path) -> None:
     assert inventory.device_bytes == taken("tiny", "f16").device_bytes
 
 
-def test_a_storage_type_that_there_is_not() -> None:
+def test_an_unknown_storage_type_is_refused() -> None:
     with pytest.raises(ModelError, match=r"dtype 'q5' is not supported; supported: f32, .*"):
         taken("tiny", "q5")
 
@@ -195,7 +195,7 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
     assert len(rope.inv_freq) == rope.head_dim // 2
 
 
-def test_what_scaling_changed() -> None:
+def test_wavelengths_without_scaling_are_listed_beside_the_scaled_ones() -> None:
     plain, linear, llama3 = (taken(n).rope for n in ("gqa8", "linear_old", "head128_llama3"))
     assert plain.scaling == "default"
     assert plain.unscaled == plain.wavelength
@@ -214,7 +214,7 @@ def test_what_scaling_changed() -> None:
             assert before < length < 8 * before
 
 
-def test_it_can_be_sent_as_json() -> None:
+def test_an_inventory_can_be_sent_as_json() -> None:
     import msgspec
 
     inventory = taken("odd172_bias", "q8")
@@ -222,7 +222,7 @@ def test_it_can_be_sent_as_json() -> None:
     assert msgspec.convert(sent, Inventory) == inventory
 
 
-def test_a_folder_and_what_was_opened_of_it_are_the_same() -> None:
+def test_a_folder_and_its_opened_checkpoint_give_the_same_inventory() -> None:
     folder = tale().folder
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
     assert Inventory.of(config, checkpoint, "f32") == Inventory.from_folder(folder, "f32")
@@ -237,7 +237,7 @@ def test_no_weight_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken("odd36", "f16").parameters > 0
 
 
-def test_the_runner_reads_no_tensor_that_the_inventory_calls_unused(device: Device) -> None:
+def test_the_runner_reads_no_tensor_listed_as_unused(device: Device) -> None:
     runner: WgpuRunner = driving.load(device, random_llama.folder("head100_all_bias"), "f32")
     read = {source for matrix in runner.model.matrices() for source in matrix.sources}
     used = {t.name for t in taken("head100_all_bias").tensors if t.kind != "unused"}
@@ -246,7 +246,7 @@ def test_the_runner_reads_no_tensor_that_the_inventory_calls_unused(device: Devi
 
 @pytest.mark.parametrize("name", random_models.WITH_EXPERTS[::2])
 def test_experts_are_counted_alike_alone_and_stacked(tmp_path: Path, name: str) -> None:
-    """transformers saves a tensor for each expert, or all experts of a layer in one."""
+    """transformers saves a tensor per expert, or one for all experts of a layer."""
     folder, model = random_models.folder(name), random_models.reference(name).model
     model.save_pretrained(tmp_path, save_original_format=False)
     alone, stacked = (Inventory.from_folder(path, "q8") for path in (folder, tmp_path))
@@ -259,10 +259,10 @@ def test_experts_are_counted_alike_alone_and_stacked(tmp_path: Path, name: str) 
     assert abs((stacked.token_bytes or 0) - (alone.token_bytes or 0)) <= rounding
     config = ModelConfig.from_folder(folder)
     assert config.experts is not None
-    used = config.experts.per_token / config.experts.n
+    used = config.experts.experts_per_token / config.experts.n_experts
     routed = [t for t in stacked.tensors if ".experts." in t.name]
     assert all(t.token_bytes == round(used * (t.device_bytes or 0)) for t in routed)
-    assert {t.layer for t in routed} == {i for i in range(config.n_layers) if config.experts_of(i)}
+    assert {t.layer for t in routed} == {i for i in range(config.n_layers) if config.moe_of(i)}
     routers = [
         t for t in alone.tensors if t.name.endswith(("mlp.gate.weight", "expert_gate.weight"))
     ]

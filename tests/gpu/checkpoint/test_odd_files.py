@@ -1,4 +1,5 @@
-"""Model folders whose files are no files, or whose headers are enormous: refused soon, in words."""
+"""Model folders with files that are not regular files, or with enormous headers: refused quickly,
+with a clear message."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from gpu.checkpoint.files import MAX_HEADER_BYTES, MAX_INDEXED, MAX_TENSORS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import GenerationDefaults, ModelConfig
 from gpu.errors import ModelError
+from gpu.files.json_object import MAX_BYTES
+from gpu.files.regular_file import read_regular
 from gpu.gguf.file import open_gguf
 from gpu.gguf.header import MAX_ENTRIES, MAX_STRINGS
-from gpu.json_object import MAX_BYTES
-from gpu.regular_file import read_regular
 from gpu.text.tokenizer import Tokenizer
 
-MODEL = Path(__file__).parents[2] / "app" / "tale" / "model"
+MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"
 FILES = (
     "config.json",
     "generation_config.json",
@@ -40,7 +41,7 @@ FILES = (
 
 
 def read_all(folder: Path) -> None:
-    """As the server and the engine do."""
+    """Read a folder as the server and the engine do."""
     ModelConfig.from_folder(folder)
     GenerationDefaults.from_folder(folder)
     Tokenizer.load(folder)
@@ -48,7 +49,8 @@ def read_all(folder: Path) -> None:
 
 
 def refused(read: Callable[[], object], seconds: float = 20) -> str:
-    """The message of the ModelError. On a thread, because what is not refused waits for ever."""
+    """Return the message of the ModelError. Runs on a thread, because a file that is not refused
+    blocks for ever."""
     errors: list[BaseException | None] = []
 
     def run() -> None:
@@ -103,7 +105,7 @@ posix = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The bundled model, in a folder of its own."""
+    """The bundled model, in its own folder."""
     shutil.copytree(MODEL, tmp_path / "model")
     read_all(tmp_path / "model")
     return tmp_path / "model"
@@ -124,7 +126,7 @@ def test_what_is_no_regular_file_is_refused(folder: Path, name: str, odd: str) -
 @posix
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("name", ["model.safetensors.index.json", "one.safetensors"])
-def test_so_are_shards_and_their_index(folder: Path, name: str, odd: str) -> None:
+def test_irregular_shards_and_indexes_are_refused(folder: Path, name: str, odd: str) -> None:
     (folder / "model.safetensors").unlink()
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"w": "one.safetensors"}}))
@@ -138,14 +140,14 @@ def test_so_are_shards_and_their_index(folder: Path, name: str, odd: str) -> Non
 
 @posix
 @pytest.mark.parametrize("odd", sorted(ODD.keys() - {"folder"}))
-def test_so_is_a_gguf_file(tmp_path: Path, odd: str) -> None:
+def test_an_irregular_gguf_file_is_refused(tmp_path: Path, odd: str) -> None:
     make, words = ODD[odd]
     make(tmp_path / "m.gguf")
     assert words in refused(lambda: read_all(tmp_path / "m.gguf"))
 
 
 @posix
-def test_what_becomes_a_pipe_while_it_is_opened_is_refused(
+def test_a_file_replaced_by_a_pipe_while_opening_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     regular = tmp_path / "regular"
@@ -156,14 +158,14 @@ def test_what_becomes_a_pipe_while_it_is_opened_is_refused(
     assert "it is a pipe" in refused(lambda: read_regular(tmp_path / "pipe", 100))
 
 
-def test_links_to_files_are_files(folder: Path) -> None:
+def test_links_to_files_are_accepted(folder: Path) -> None:
     for path in list(folder.iterdir()):
         path.rename(folder.parent / path.name)
         path.symlink_to(folder.parent / path.name)
     read_all(folder)
 
 
-# ---- enormous ones ---------------------------------------------------------------------------
+# ---- enormous headers ------------------------------------------------------------------------
 
 
 def write_header(path: Path, text: bytes, n_bytes: int) -> None:
@@ -181,7 +183,7 @@ def many(n: int, name: str = "{}") -> bytes:
 
 
 def measured(read: Callable[[], object]) -> tuple[float, int]:
-    """Seconds, and the most bytes of Python objects meanwhile."""
+    """Run `function` and return its seconds and the peak memory of Python objects."""
     began = time.process_time()
     read()
     seconds = time.process_time() - began
@@ -198,7 +200,9 @@ def test_a_header_of_300_000_tensors_is_refused_before_it_is_parsed(tmp_path: Pa
     write_header(path, many(300_000), 300_000)
 
     def read() -> None:
-        with pytest.raises(ModelError, match=r"header says it has \d+ bytes; 16777216 is the most"):
+        with pytest.raises(
+            ModelError, match=r"header says it has \d+ bytes; at most 16777216 are supported"
+        ):
             Checkpoint.open(tmp_path)
 
     seconds, n_bytes = measured(read)
@@ -210,7 +214,7 @@ def test_too_many_tensors_are_counted_before_they_are_parsed(tmp_path: Path) -> 
     write_header(tmp_path / "model.safetensors", many(MAX_TENSORS + 1), MAX_TENSORS + 1)
 
     def read() -> None:
-        with pytest.raises(ModelError, match="the header has 65537 tensors; 65536 is the most"):
+        with pytest.raises(ModelError, match="header has 65537 tensors; at most 65536"):
             Checkpoint.open(tmp_path)
 
     seconds, n_bytes = measured(read)
@@ -219,12 +223,12 @@ def test_too_many_tensors_are_counted_before_they_are_parsed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("part", [b"{}", b"[]", b'{"":[]}'])
-def test_a_header_full_of_nothing_is_not_parsed(tmp_path: Path, part: bytes) -> None:
+def test_a_header_of_empty_objects_is_refused_before_parsing(tmp_path: Path, part: bytes) -> None:
     text = b'{"a":[' + b",".join([part] * ((MAX_HEADER_BYTES - 100) // (len(part) + 1))) + b"]}"
     write_header(tmp_path / "model.safetensors", text, 0)
 
     def read() -> None:
-        with pytest.raises(ModelError, match=r"objects and lists; 262144 is the most"):
+        with pytest.raises(ModelError, match=r"objects and lists; at most 262144"):
             Checkpoint.open(tmp_path)
 
     seconds, n_bytes = measured(read)
@@ -232,7 +236,7 @@ def test_a_header_full_of_nothing_is_not_parsed(tmp_path: Path, part: bytes) -> 
     assert n_bytes < 2 * MAX_HEADER_BYTES
 
 
-def test_as_many_as_are_read_are_read_soon(tmp_path: Path) -> None:
+def test_the_most_tensors_allowed_are_read_quickly(tmp_path: Path) -> None:
     write_header(tmp_path / "model.safetensors", many(MAX_TENSORS), MAX_TENSORS)
     seconds, n_bytes = measured(lambda: Checkpoint.open(tmp_path))
     assert seconds < 5
@@ -244,15 +248,17 @@ def test_an_index_of_too_many_tensors_is_refused(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     names = ",".join(f'"{i}":"a.safetensors"' for i in range(MAX_INDEXED + 1))
     index.write_text(f'{{"weight_map":{{{names}}}}}')
-    with pytest.raises(ModelError, match=f"names {MAX_INDEXED + 1} tensors; {MAX_INDEXED} is the"):
+    with pytest.raises(ModelError, match=f"names {MAX_INDEXED + 1} tensors; at most {MAX_INDEXED}"):
         Checkpoint.open(tmp_path)
 
 
-def test_a_configuration_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
+def test_a_config_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(MAX_BYTES + 1)
     tracemalloc.start()
-    with pytest.raises(ModelError, match=f"has {MAX_BYTES + 1} bytes, but {MAX_BYTES} is the most"):
+    with pytest.raises(
+        ModelError, match=f"has {MAX_BYTES + 1} bytes; expected at most {MAX_BYTES}"
+    ):
         ModelConfig.from_folder(tmp_path)
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
@@ -279,16 +285,16 @@ def gguf(path: Path, n_tensors: int, values: list[bytes]) -> Path:
 def test_more_strings_than_any_tokenizer_has_are_refused(tmp_path: Path, n_arrays: int) -> None:
     n = MAX_STRINGS // n_arrays + 1
     path = gguf(tmp_path / "m.gguf", 0, [strings(f"a{i}", n) for i in range(n_arrays)])
-    with pytest.raises(ModelError, match=f"{MAX_STRINGS} is the most that is read"):
+    with pytest.raises(ModelError, match=f"at most {MAX_STRINGS} are supported"):
         open_gguf(path)
 
 
 def test_more_gguf_tensors_than_any_model_has_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="65536 of each are the most that are read"):
+    with pytest.raises(ModelError, match="at most 65536 of each are supported"):
         open_gguf(gguf(tmp_path / "m.gguf", MAX_ENTRIES + 1, []))
 
 
-def test_the_largest_gguf_header_is_read_soon(tmp_path: Path) -> None:
+def test_the_largest_gguf_header_is_read_quickly(tmp_path: Path) -> None:
     path = gguf(tmp_path / "m.gguf", MAX_ENTRIES, [strings("tokens", 780_000)])
     began = time.process_time()
     file = open_gguf(path)

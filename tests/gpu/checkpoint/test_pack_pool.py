@@ -1,4 +1,4 @@
-"""Ahead of matrices packed ahead: their order, their memory, and what goes wrong with them."""
+"""PackPool: order of the chunks, reuse of memory, and errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu.checkpoint.ahead import AHEAD, WORKERS, Ahead, Packed, Room
+from gpu.checkpoint.pack_pool import MAX_WAITING, WORKERS, PackBuffer, Packed, PackPool
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
@@ -18,18 +18,18 @@ from gpu.errors import ModelError
 from gpu.models.registry import MODELS
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
-from tests.gpu import random_models
-from tests.gpu.rig import Array, Arrays
+from tests.gpu.models import random_models
+from tests.gpu.ops.rig import Array, Arrays
 
 
-def filled(value: int, room: Room) -> Packed:
-    words = room.words((2, 3))
+def filled(value: int, buffer: PackBuffer) -> Packed:
+    words = buffer.words((2, 3))
     words[:] = value
     return words
 
 
-def test_they_are_put_in_order_and_reuse_their_memory() -> None:
-    ahead, got, memory = Ahead(), [], set()
+def test_chunks_are_written_in_order_and_reuse_memory() -> None:
+    ahead, got, memory = PackPool(), [], set()
 
     def put(packed: Packed) -> None:
         got.append(packed.copy())
@@ -39,16 +39,16 @@ def test_they_are_put_in_order_and_reuse_their_memory() -> None:
         ahead.add(partial(filled, i), put)
     ahead.finish()
     assert [int(found[1, 2]) for found in got] == list(range(40))
-    assert len(memory) <= WORKERS + AHEAD + 1
+    assert len(memory) <= WORKERS + MAX_WAITING + 1
 
 
-def test_some_are_filled_before_they_are_asked_for() -> None:
-    """And no more than that: what is not in place takes memory."""
-    ahead, begun, most = Ahead(), threading.Semaphore(0), WORKERS + AHEAD + 1
+def test_a_limited_number_of_chunks_is_packed_ahead() -> None:
+    """Only a limited number: pending chunks take memory."""
+    ahead, begun, most = PackPool(), threading.Semaphore(0), WORKERS + MAX_WAITING + 1
 
-    def fill(room: Room) -> Packed:
+    def fill(buffer: PackBuffer) -> Packed:
         begun.release()
-        return room.words((1, 1))
+        return buffer.words((1, 1))
 
     got: list[Packed] = []
     for _ in range(most):
@@ -62,14 +62,14 @@ def test_some_are_filled_before_they_are_asked_for() -> None:
     assert len(got) == most + 1
 
 
-def refused(_: Room) -> Packed:
+def refused(_: PackBuffer) -> Packed:
     raise ModelError("no such weights")
 
 
 @pytest.mark.parametrize("n_after", [0, 3, 30])
-def test_what_goes_wrong_ends_it(n_after: int) -> None:
-    """With what was added before it in place, and nothing that came after."""
-    ahead, got = Ahead(), []
+def test_an_error_ends_packing(n_after: int) -> None:
+    """Earlier chunks are written, later ones are not."""
+    ahead, got = PackPool(), []
     with pytest.raises(ModelError, match="no such weights"):
         run(ahead, n_after, lambda packed: got.append(int(packed[0, 0])))
     assert got == [0, 1]
@@ -78,7 +78,7 @@ def test_what_goes_wrong_ends_it(n_after: int) -> None:
     assert got == [0, 1, 7]
 
 
-def run(ahead: Ahead, n_after: int, put: Callable[[Packed], None]) -> None:
+def run(ahead: PackPool, n_after: int, put: Callable[[Packed], None]) -> None:
     ahead.add(partial(filled, 0), put)
     ahead.add(partial(filled, 1), put)
     ahead.add(refused, put)
@@ -87,13 +87,13 @@ def run(ahead: Ahead, n_after: int, put: Callable[[Packed], None]) -> None:
     ahead.finish()
 
 
-def test_a_room_grows_and_does_not_shrink() -> None:
-    room = Room()
-    small, large = room.numbers((2, 3)), room.numbers((20, 30))
+def test_a_buffer_grows_and_does_not_shrink() -> None:
+    buffer = PackBuffer()
+    small, large = buffer.numbers((2, 3)), buffer.numbers((20, 30))
     assert small.shape == (2, 3)
     assert large.shape == (20, 30)
     large[:] = 4
-    assert np.all(room.numbers((5, 7)) == 4)
+    assert np.all(buffer.numbers((5, 7)) == 4)
 
 
 # ---- loading -----------------------------------------------------------------------------------
@@ -101,8 +101,11 @@ def test_a_room_grows_and_does_not_shrink() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q4"])
 @pytest.mark.parametrize("name", ["gemma3", "gpt_neox", "mixtral"])
-def test_matrices_are_the_same_ahead_and_one_by_one(device: Device, name: str, dtype: str) -> None:
-    """One is packed while another is uploaded; where rows have padding, others lay before."""
+def test_matrices_are_the_same_packed_ahead_or_one_by_one(
+    device: Device, name: str, dtype: str
+) -> None:
+    """One is packed while another is uploaded; padding of rows is zero though buffers are
+    reused."""
     folder = random_models.folder(name)
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
     found: list[list[Array]] = []
@@ -120,7 +123,7 @@ def test_matrices_are_the_same_ahead_and_one_by_one(device: Device, name: str, d
         assert np.array_equal(one, other)
 
 
-def test_what_cannot_be_loaded_is_told_at_the_end_at_the_latest(device: Device) -> None:
+def test_an_error_while_packing_is_raised_at_the_end_at_the_latest(device: Device) -> None:
     good, bad = np.ones((8, 32), np.float32), np.full((8, 32), 1e6, np.float32)
     load = WeightLoader(Arrays({"good": good, "bad": bad}), Memory(device), "q4")
     with pytest.raises(ModelError, match="bad cannot be stored as q4"), load:  # noqa: PT012
@@ -128,7 +131,7 @@ def test_what_cannot_be_loaded_is_told_at_the_end_at_the_latest(device: Device) 
         load.matrix("good", "good", 8, 32)
 
 
-def test_another_mistake_is_not_hidden(device: Device, tmp_path: Path) -> None:
+def test_another_exception_is_not_hidden(device: Device, tmp_path: Path) -> None:
     load = WeightLoader(Arrays({"good": np.ones((8, 32), np.float32)}), Memory(device), "q4")
     with pytest.raises(ModelError, match="no tensor missing"), load:  # noqa: PT012
         load.matrix("good", "good", 8, 32)

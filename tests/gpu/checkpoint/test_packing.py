@@ -1,4 +1,4 @@
-"""Packed weights: the layout bit by bit, how close the numbers stay, and what cannot be stored."""
+"""Packed weights: the layout bit by bit, the error of the numbers, and refused numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from gpu.checkpoint.packing import BLOCK, FORMATS, pack, row_words, unpack
-from gpu.checkpoint.quantise import SLAB_BLOCKS
+from gpu.checkpoint.quantize import SLAB_BLOCKS
 from gpu.errors import ModelError
 
 Array = npt.NDArray[Any]
@@ -26,7 +26,7 @@ def there_and_back(dtype: str, rows: Array) -> Array:
 
 
 def words(dtype: str, row: Array) -> list[str]:
-    """A row's words in hexadecimal."""
+    """Return a row's words in hexadecimal."""
     return [f"{word:08x}" for word in pack(dtype, np.array([row], np.float32))[0]]
 
 
@@ -37,7 +37,7 @@ def test_float32_rows_are_padded_to_whole_blocks() -> None:
     assert words("f32", [1.0, -2.0, 0.5]) == ["3f800000", "c0000000", "3f000000"] + 29 * ["0" * 8]
 
 
-def test_float16_lies_two_to_a_word_the_first_in_the_low_half() -> None:
+def test_float16_is_packed_two_per_word_the_first_in_the_low_half() -> None:
     assert words("f16", [1.0, -2.0, 0.5]) == ["c0003c00", "00003800"] + 14 * ["0" * 8]
 
 
@@ -88,11 +88,11 @@ def test_padding_is_zero_where_an_embedding_reads_it(dtype: str, k: int) -> None
 
 
 def test_a_row_of_another_width_is_refused() -> None:
-    with pytest.raises(ValueError, match="q4 row of 64 is 12 words, but has 8"):
+    with pytest.raises(ValueError, match="expected 12 words per q4 row of 64 weights, but got 8"):
         unpack("q4", pack("q4", normal(1, 32)), 64)
 
 
-# ---- how close the numbers stay --------------------------------------------------------------
+# ---- errors of the numbers -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", WIDTHS)
@@ -117,7 +117,7 @@ def test_bytes_are_within_half_a_step(k: int, size: float) -> None:
 
 @pytest.mark.parametrize("k", WIDTHS)
 @pytest.mark.parametrize("size", [1.0, 1e-3, 1e-5, 1e4])
-def test_nibbles_beat_a_grid_from_least_to_greatest(k: int, size: float) -> None:
+def test_nibbles_have_less_error_than_a_min_max_scale(k: int, size: float) -> None:
     rows = normal(200, k) * np.float32(size)
     found = np.square(there_and_back("q4", rows) - rows).sum()
     plain = 0.0
@@ -131,7 +131,7 @@ def test_nibbles_beat_a_grid_from_least_to_greatest(k: int, size: float) -> None
 
 
 @pytest.mark.slow
-def test_nibbles_come_near_the_least_possible_error() -> None:
+def test_nibbles_are_near_the_least_possible_error() -> None:
     blocks = normal(64, 32, seed=1)
     found = np.square(there_and_back("q4", blocks) - blocks).sum(1)
     least = np.array([least_error(block.astype(np.float64)) for block in blocks])
@@ -140,7 +140,7 @@ def test_nibbles_come_near_the_least_possible_error() -> None:
 
 
 def least_error(w: Array) -> float:
-    """Σ (q · scale + minimum - w)², least over a fine search for scale and minimum."""
+    """Σ (q · scale + minimum - w)², minimised by a fine search for scale and minimum."""
     reach, middle = (w.max() - w.min()) / 2, (w.max() + w.min()) / 2
     least = np.inf
     for part, shift in itertools.product(np.linspace(0.6, 1.1, 101), np.linspace(-0.15, 0.15, 31)):
@@ -153,18 +153,18 @@ def least_error(w: Array) -> float:
 
 
 @pytest.mark.parametrize(("dtype", "end"), [("f32", 0.1), ("f16", 127), ("q8", 127), ("q4", 120)])
-def test_numbers_that_the_grid_can_hold_are_kept(dtype: str, end: float) -> None:
+def test_representable_numbers_are_exact(dtype: str, end: float) -> None:
     for rows in (np.zeros((3, 40), np.float32), np.sign(normal(5, 70)) * np.float32(end)):
         assert np.array_equal(there_and_back(dtype, rows), rows)
 
 
-def test_a_block_of_one_number_keeps_it() -> None:
+def test_a_block_of_equal_numbers_is_exact() -> None:
     for value in (0.75, -3.0, 2.0**-24, 65504.0):
         rows = np.full((2, 45), value, np.float32)
         assert np.array_equal(there_and_back("q4", rows), rows)
 
 
-def test_an_outlier_spoils_only_its_own_block() -> None:
+def test_an_outlier_affects_only_its_own_block() -> None:
     rows = normal(4, 96)
     spoilt = rows.copy()
     spoilt[:, 40] = 50
@@ -181,7 +181,7 @@ def test_close_numbers_far_from_zero_are_told_apart_as_well_as_float16_can() -> 
 
 
 @pytest.mark.parametrize("size", [2.0**-14, 2.0**-20, 2.0**-24, 1e-12, 1e-40])
-def test_tiny_numbers_stay_near(size: float) -> None:
+def test_tiny_numbers_stay_close(size: float) -> None:
     rows = (np.random.default_rng(2).uniform(-1, 1, size=(8, 64)) * size).astype(np.float32)
     step = np.abs(rows).max() / 7.5 + 2.0**-24
     for dtype in ("q8", "q4"):
@@ -190,7 +190,7 @@ def test_tiny_numbers_stay_near(size: float) -> None:
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
 def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it(dtype: str) -> None:
-    """Both engines pack the same matrices in other portions."""
+    """Both engines pack the same matrices in different chunks."""
     for k, n in ((20, SLAB_BLOCKS + 1), (172, 45), (576, 130)):
         rows = normal(n, k)
         whole = pack(dtype, rows)
@@ -199,7 +199,7 @@ def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it(dtype: str) -> None:
             assert np.array_equal(pack(dtype, last), whole[n - portion :])
 
 
-# ---- what cannot be stored -------------------------------------------------------------------
+# ---- refused numbers -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("dtype", "least"), [("f16", 65520.0), ("q8", 8.4e6), ("q4", 65520.0)])

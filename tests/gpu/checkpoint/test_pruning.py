@@ -1,5 +1,5 @@
-"""Checkpoints with fewer experts, written from files made here and read by the safetensors library:
-what stays is the same to the byte, and a write that fails leaves nothing."""
+"""Pruned checkpoints, written from files made here and read by the safetensors library: remaining
+tensors are the same to the byte, and a failed write leaves nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OF_MIXTRAL = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "do
 
 
 def tensors(names: dict[str, str] | None = None) -> dict[str, Any]:
-    """By the names of Qwen's, or as `names` says; of dtypes of several widths."""
+    """Return tensors of several dtypes, named as in Qwen or by `names`."""
     rng, called = np.random.default_rng(0), names or {}
     mlp = called.get("mlp", "mlp")
     found: dict[str, Any] = {
@@ -50,7 +50,7 @@ def tensors(names: dict[str, str] | None = None) -> dict[str, Any]:
 
 
 def expected(whole: dict[str, Any], mlp: str = "mlp") -> dict[str, Any]:
-    """By hand: experts taken out, the others numbered from 0 on."""
+    """Return the expected tensors: experts removed, the others renumbered."""
     found = {name: data for name, data in whole.items() if ".experts." not in name}
     for layer, kept in KEPT.items():
         router = f"model.layers.{layer}.{mlp}.gate.weight"
@@ -72,7 +72,7 @@ def expect_same(got: dict[str, Any], want: dict[str, Any]) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A folder with one file of weights and what else a model has."""
+    """A folder with one weight file and the other files of a model."""
     folder = tmp_path / "whole"
     folder.mkdir()
     save_file(tensors(), folder / WEIGHTS, {"format": "pt"})
@@ -89,7 +89,7 @@ def left_beside(folder: Path) -> set[str]:
     return {path.name for path in folder.parent.iterdir()}
 
 
-def test_what_stays_is_the_same_to_the_byte(source: Path, tmp_path: Path) -> None:
+def test_remaining_tensors_are_the_same_to_the_byte(source: Path, tmp_path: Path) -> None:
     out, seen = tmp_path / "pruned", []
     write_pruned(
         source, out, KEPT, {"notes.json": "{}"}, lambda done, message: seen.append((done, message))
@@ -111,9 +111,7 @@ def test_what_stays_is_the_same_to_the_byte(source: Path, tmp_path: Path) -> Non
     assert widths == sorted(widths, reverse=True), "each at a multiple of its number's size"
 
 
-def test_mixtrals_names_and_what_transformers_calls_the_number(
-    source: Path, tmp_path: Path
-) -> None:
+def test_mixtrals_tensor_names_and_config_keys_are_known(source: Path, tmp_path: Path) -> None:
     whole = tensors(OF_MIXTRAL)
     save_file(whole, source / WEIGHTS)
     (source / "config.json").write_text('{"num_local_experts": 6}')
@@ -123,7 +121,7 @@ def test_mixtrals_names_and_what_transformers_calls_the_number(
 
 
 def test_experts_of_a_layer_in_one_tensor(source: Path, tmp_path: Path) -> None:
-    """As transformers keeps them in memory, and some save them."""
+    """The layout of transformers in memory, which some checkpoints use too."""
     rng = np.random.default_rng(1)
     whole = {name: data for name, data in tensors().items() if ".experts." not in name}
     for layer in KEPT:
@@ -138,7 +136,9 @@ def test_experts_of_a_layer_in_one_tensor(source: Path, tmp_path: Path) -> None:
     expect_same(load_file(tmp_path / "pruned" / WEIGHTS), want)
 
 
-def test_a_config_that_left_the_number_to_its_default_says_it(source: Path, tmp_path: Path) -> None:
+def test_a_config_with_a_default_number_of_experts_gets_an_explicit_one(
+    source: Path, tmp_path: Path
+) -> None:
     (source / "config.json").write_text("{}")
     write_pruned(source, tmp_path / "pruned", KEPT)
     config = json.loads((tmp_path / "pruned/config.json").read_text())
@@ -146,8 +146,8 @@ def test_a_config_that_left_the_number_to_its_default_says_it(source: Path, tmp_
 
 
 def test_shards_stay_shards(source: Path, tmp_path: Path) -> None:
-    """One of them has pruned experts alone and goes; the one that is left behind alone has a name
-    that only the index knows."""
+    """A shard with only pruned experts is dropped; a single remaining shard keeps its name in the
+    index."""
     whole = tensors()
     (source / WEIGHTS).unlink()
     gone = {name: data for name, data in whole.items() if ".1.mlp.experts.1." in name}
@@ -208,17 +208,20 @@ def test_no_tensor_is_copied_into_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kept", "message"),
     [
-        ({1: (0, 1)}, r"rows for 6 experts; .* are none"),
-        ({**KEPT, 2: (0, 1, 2)}, r"layers \[1, 2, 3\] were named, but .* are \[1, 3\]"),
-        ({1: (0, 6), 3: (0, 1)}, r"some of 0 to 5, in order, but are \[0, 6\]"),
-        ({1: (-1, 0), 3: (0, 1)}, r"some of 0 to 5, in order, but are \[-1, 0\]"),
-        ({1: (2, 0), 3: (0, 1)}, r"in order, but are \[2, 0\]"),
-        ({1: (2, 2), 3: (0, 1)}, r"in order, but are \[2, 2\]"),
-        ({1: (), 3: ()}, r"in order, but are \[\]"),
-        ({1: (0, 1), 3: (0,)}, "every layer must keep as many experts, but they keep from 1 to 2"),
+        ({1: (0, 1)}, r"rows for 6 experts; .* but got none"),
+        ({**KEPT, 2: (0, 1, 2)}, r"for the layers \[1, 3\], but got them for \[1, 2, 3\]"),
+        ({1: (0, 6), 3: (0, 1)}, r"ascending order, from 0 to 5, but got \[0, 6\]"),
+        ({1: (-1, 0), 3: (0, 1)}, r"ascending order, from 0 to 5, but got \[-1, 0\]"),
+        ({1: (2, 0), 3: (0, 1)}, r"from 0 to 5, but got \[2, 0\]"),
+        ({1: (2, 2), 3: (0, 1)}, r"from 0 to 5, but got \[2, 2\]"),
+        ({1: (), 3: ()}, r"from 0 to 5, but got \[\]"),
+        (
+            {1: (0, 1), 3: (0,)},
+            "expected the same number of experts in every layer, but got 1 to 2",
+        ),
     ],
 )
-def test_experts_that_cannot_be_kept(
+def test_wrong_experts_to_keep_are_refused(
     source: Path, tmp_path: Path, kept: dict[int, tuple[int, ...]], message: str
 ) -> None:
     with pytest.raises(ModelError, match=message):
@@ -226,7 +229,7 @@ def test_experts_that_cannot_be_kept(
     assert left_beside(source) == {"whole"}
 
 
-def test_a_folder_that_holds_something_is_left_alone(source: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_left_alone(source: Path, tmp_path: Path) -> None:
     full, file, empty = tmp_path / "full", tmp_path / "file", tmp_path / "empty"
     full.mkdir()
     empty.mkdir()
@@ -254,7 +257,7 @@ def test_a_write_that_fails_leaves_nothing(
     assert left_beside(source) == {"whole"}
 
 
-def test_a_disk_that_is_too_small_is_seen_before(
+def test_a_disk_that_is_too_small_is_noticed_before_writing(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")(100, 99, 1)

@@ -1,5 +1,5 @@
-"""Quantised models: how far each format of the weights takes a trained model from float32, and the
-GPU's numbers against PyTorch on the same quantised weights."""
+"""Quantised models: how far each storage type moves a trained model from float32, and the GPU's
+numbers against PyTorch on the same quantised weights."""
 
 from __future__ import annotations
 
@@ -16,48 +16,50 @@ from app.tale import model_dir
 from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.weights import rotary_order
-from gpu.ops.byte_rows import EVEN_ODD
+from gpu.load_options import LoadOptions
+from gpu.ops.quantize_activations import EVEN_ODD
 from gpu.pytorch.loading import Linear
 from gpu.pytorch.runner import TorchRunner
-from gpu.reference.byte_rows import as_rounded
 from gpu.reference.divergence import mean_kl, same_top
+from gpu.reference.quantize_activations import round_trip
 from gpu.step import Floats
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.golden import Trained, tale
-from tests.gpu import driving, random_llama
+from tests.gpu.engine import driving
+from tests.gpu.models import random_llama
 from tests.gpu.on_device import stored_numbers
-from tests.gpu.rig import compare
+from tests.gpu.ops.rig import compare
 
 MOST_KL = {
     "stories260k": {"f16": 4e-6, "q8": 5e-4, "q4": 5e-2},
     "tale": {"f16": 3e-7, "q8": 2.5e-4, "q4": 2.5e-2},
 }
-"""Of their golden texts, in nats."""
+"""Bound of the KL divergence on the golden texts, in nats."""
 LEAST_SAME_TOP = {"f16": 0.998, "q8": 0.99, "q4": 0.9}
-"""Share of positions whose most likely token stays so."""
+"""Least share of positions whose most likely token stays the same."""
 SAME_TOP_OF_BYTES = {"q8": 0.985, "q4": 0.9}
-"""The same with rows rounded to bytes, which turn a few more of the closest calls: 8 of the 796
-positions of stories260k in q8 on one driver, fewer on another."""
+"""The same with q8 activations, which change a few more near ties: 8 of the 796 positions of
+stories260k in q8 on one driver, fewer on another."""
 KL_BETWEEN_ENGINES = 6e-7
-"""Three and a half times the largest of all shapes on two drivers."""
+"""3.5 times the largest value of all shapes on two drivers."""
 MEDIAN_OF_BYTES = 2e-12
-"""The same of the median token where rows are rounded to bytes, five times the largest."""
+"""Bound of the median token's KL with q8 activations, five times the largest value."""
 
 
 class Torch:
-    """Models opened for one test."""
+    """PyTorch models, opened once per test."""
 
     def __init__(self) -> None:
         self._opened: list[TorchRunner] = []
 
     def open(self, folder: Path, dtype: str) -> TorchRunner:
-        self._opened.append(TorchRunner.load(folder, dtype=dtype))
+        self._opened.append(TorchRunner.load(folder, LoadOptions(dtype=dtype)))
         return self._opened[-1]
 
     def logits(self, folder: Path, dtype: str, texts: list[list[int]]) -> Floats:
-        """float32 (all tokens of the texts, vocab_size)."""
+        """Return float32 (all tokens of the texts, vocab_size)."""
         runner = self.open(folder, dtype)
         return np.concatenate([driving.all_logits(runner, ids) for ids in texts])
 
@@ -74,7 +76,7 @@ def torch() -> Iterator[Torch]:
 
 
 def bundled_texts() -> list[list[int]]:
-    """Stories and answers of the bundled model, with what was asked."""
+    """Stories and answers of the bundled model, with their prompts."""
     tokenizer = Tokenizer.load(model_dir())
     found: dict[str, Any] = json.loads((model_dir() / "evaluation.json").read_text("utf-8"))
     said = [(s["request"], s["story"]) for s in found["stories"]["samples"]]
@@ -103,7 +105,7 @@ def check_formats(torch: Torch, model: Trained, texts: list[list[int]]) -> None:
 
 
 def numbers(got: float, bound: float) -> tuple[Floats, Floats, Floats, int]:
-    """A number that should be near 0, as `compare` takes it."""
+    """Return a number that should be near 0, in the form that `compare` takes."""
     return np.array([got]), np.zeros(1), np.array(bound), 0
 
 
@@ -157,10 +159,11 @@ def test_both_engines_are_equal_on_a_trained_model(
 
 @pytest.mark.parity
 @pytest.mark.parametrize("dtype", [pytest.param("q8", marks=pytest.mark.slow), "q4"])
-def test_each_token_written_is_the_most_likely_one_in_pytorch(
+def test_each_generated_token_is_the_most_likely_one_in_pytorch(
     device: Device, torch: Torch, trained: Trained, dtype: str
 ) -> None:
-    """Greedy text, a token at a time on the GPU, judged by PyTorch's logits of the same text."""
+    """Greedy text, one token at a time on the GPU, checked with PyTorch's logits of the same
+    text."""
     runner, name = driving.load(device, trained.folder, dtype), trained.name
     for prompt in (text.prompt_ids for text in trained.texts):
         written = [sampled.id for sampled in driving.generate(runner, prompt, 64)]
@@ -172,7 +175,7 @@ def test_each_token_written_is_the_most_likely_one_in_pytorch(
 
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("name", random_llama.NAMES[:2])
-def test_both_engines_hold_the_same_numbers(
+def test_both_engines_store_the_same_weights(
     device: Device, torch: Torch, name: str, dtype: str
 ) -> None:
     """The GPU's matrices, some made of several of the checkpoint's, unpacked."""
@@ -181,20 +184,21 @@ def test_both_engines_hold_the_same_numbers(
     ours = driving.load(device, folder, dtype).model
     check_matrix(device, ours.embedding, theirs.embedding.numpy())
     check_matrix(device, ours.head, theirs.head.weight.numpy())
-    for a, mlp, b in zip(ours.layers, ours.mlps.values(), theirs.layers, strict=True):
+    for a, b in zip(ours.layers, theirs.layers, strict=True):
         q, k, v, out, gate, up, down = (
             linear.weight.numpy()
             for linear in (b.q, b.k, b.v, b.out, b.mlp.gate, b.mlp.up, b.mlp.down)
         )
         q, k = (in_rotary_order(heads, ours.config.head_dim) for heads in (q, k))
-        check_matrix(device, a.qkv, np.concatenate([q, k, v]))
-        check_matrix(device, a.out, out)
-        check_matrix(device, mlp.gate_up, np.stack([gate, up], axis=1).reshape(-1, up.shape[1]))
-        check_matrix(device, mlp.down, down)
+        check_matrix(device, a.qkv.weight, np.concatenate([q, k, v]))
+        check_matrix(device, a.out.weight, out)
+        gate_up = np.stack([gate, up], axis=1).reshape(-1, up.shape[1])
+        check_matrix(device, a.mlp.up.weight, gate_up)
+        check_matrix(device, a.mlp.down.weight, down)
 
 
 def in_rotary_order(heads: Floats, head_dim: int) -> Floats:
-    """Rows of query or key heads as the device holds them."""
+    """Return the rows of query or key heads in the order of the device."""
     ordered: Floats = heads.reshape(-1, head_dim, heads.shape[1])[:, rotary_order(head_dim)]
     return ordered.reshape(heads.shape)
 
@@ -203,21 +207,21 @@ def check_matrix(device: Device, matrix: Matrix, want: Floats) -> None:
     assert np.array_equal(stored_numbers(Memory(device), matrix), want), matrix.name
 
 
-# ---- products of bytes -----------------------------------------------------------------------
+# ---- q8 activations --------------------------------------------------------------------------
 
 
 @pytest.fixture
-def of_bytes(device: Device) -> Device:
-    """The same device, whose products with q8 and q4 weights take bytes."""
-    return replace(device, tuning=replace(device.tuning, bytes=True))
+def q8_activations_device(device: Device) -> Device:
+    """The same device, whose products with q8 and q4 weights take q8 activations."""
+    return replace(device, tuning=replace(device.tuning, q8_activations=True))
 
 
 def rounds_rows(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    """Have PyTorch's products take rows as bytes hold them, but for the output head's."""
+    """Make PyTorch's products round activations to q8, except for the output head."""
 
     def product(self: Linear, x: Any, *reach: Any) -> Any:
         if self.module:
-            numbers = as_rounded(x.double().numpy(), even_odd=EVEN_ODD[dtype])
+            numbers = round_trip(x.double().numpy(), even_odd=EVEN_ODD[dtype])
             x = x.new_tensor(numbers)
         return whole(self, x, *reach)
 
@@ -228,20 +232,24 @@ def rounds_rows(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
 @pytest.mark.parity
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
 @pytest.mark.parametrize("name", random_llama.NAMES[:2])
-def test_products_of_bytes_are_those_of_rounded_rows(
-    of_bytes: Device, torch: Torch, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
+def test_q8_activations_give_the_products_of_rounded_rows(
+    q8_activations_device: Device,
+    torch: Torch,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    dtype: str,
 ) -> None:
-    """Where a number is as near to two bytes as float32 can tell, engines may take different ones:
-    then that token differs by as much as rounding costs at all, and those after it that look at it
-    may. Without such a tie they are equal; in long texts of trained models there is soon one, so
-    these are held to float32 below."""
+    """If a number is as close to two bytes as float32 can tell, engines may round it differently.
+    Then that token differs by as much as rounding costs at all, and so may later tokens that attend
+    to it. Without such a tie results are equal. Long texts of trained models soon have one, so
+    these are compared with float32 below."""
     folder, ids = random_llama.folder(name), random_llama.ids(name, 19)
     plain = torch.logits(folder, dtype, [ids])
     rounds_rows(monkeypatch, dtype)
     want = torch.logits(folder, dtype, [ids])
     cost = kl_of_tokens(plain, want)
     assert cost.mean() > 5 * KL_BETWEEN_ENGINES, "rounding should be seen"
-    got = driving.all_logits(driving.load(of_bytes, folder, dtype), ids)
+    got = driving.all_logits(driving.load(q8_activations_device, folder, dtype), ids)
     apart = kl_of_tokens(want, got)
     assert (apart <= KL_BETWEEN_ENGINES).mean() >= 0.9
     assert apart.max() <= cost.max()
@@ -255,12 +263,12 @@ def kl_of_tokens(a: Floats, b: Floats) -> Floats:
 
 @pytest.mark.parity
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
-def test_products_of_bytes_change_a_trained_model_little(
-    of_bytes: Device, torch: Torch, trained: Trained, dtype: str
+def test_q8_activations_change_a_trained_model_little(
+    q8_activations_device: Device, torch: Torch, trained: Trained, dtype: str
 ) -> None:
     texts = [text.ids for text in trained.texts]
     whole = torch.logits(trained.folder, "f32", texts)
-    runner = driving.load(of_bytes, trained.folder, dtype)
+    runner = driving.load(q8_activations_device, trained.folder, dtype)
     got = np.concatenate([driving.all_logits(runner, ids) for ids in texts])
     most = MOST_KL[trained.name][dtype]
     compare(f"{trained}.kl.bytes.{dtype}", "texts", *numbers(mean_kl(whole, got), most))

@@ -1,23 +1,23 @@
-"""Random models of well-known shapes."""
+"""Random checkpoints in the shapes of well-known models."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from gpu.checkpoint.shapes import POOL, SHAPES, RandomCheckpoint
+from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, POOL, RandomCheckpoint
 
 MILLIONS = {"tiny": 6, "smol135": 135, "llama1b": 1236, "llama8b": 8030}
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", LLAMA_SHAPES)
 def test_a_shape_has_the_size_of_its_model(name):
-    parameters = RandomCheckpoint(SHAPES[name]).parameters()
+    parameters = RandomCheckpoint(LLAMA_SHAPES[name]).parameters()
     assert round(parameters / 1e6) == MILLIONS[name]
 
 
 def test_rows_are_the_same_alone_and_together():
-    checkpoint = RandomCheckpoint(SHAPES["smol135"])
+    checkpoint = RandomCheckpoint(LLAMA_SHAPES["smol135"])
     whole = checkpoint.read_f32("model.embed_tokens.weight")
     assert whole.size > POOL
     assert np.array_equal(
@@ -26,8 +26,8 @@ def test_rows_are_the_same_alone_and_together():
     )
 
 
-def test_tensors_differ_and_keep_the_size_of_what_they_multiply():
-    checkpoint = RandomCheckpoint(SHAPES["tiny"])
+def test_tensors_differ_and_preserve_the_size_of_activations():
+    checkpoint = RandomCheckpoint(LLAMA_SHAPES["tiny"])
     q = checkpoint.read_f32("model.layers.0.self_attn.q_proj.weight")
     o = checkpoint.read_f32("model.layers.0.self_attn.o_proj.weight")
     assert not np.array_equal(q, o)

@@ -1,4 +1,4 @@
-"""Statistics read piece by piece, against NumPy and SciPy on the whole tensor at once."""
+"""Statistics read in chunks, against NumPy and SciPy on the whole tensor at once."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ def heavy_tailed(shape: tuple[int, ...], dtype: str, seed: int = 0) -> torch.Ten
 
 
 def check(summary: TensorSummary, whole: Array) -> None:
-    """`whole`: the tensor's values, shaped."""
+    """Compare a summary with `whole`, the tensor's values in their shape."""
     finite = whole[np.isfinite(whole)]
     assert summary.shape == whole.shape
     assert (summary.n, summary.n_nan, summary.n_inf) == (
         whole.size, np.isnan(whole).sum(), np.isinf(whole).sum(),
     )  # fmt: skip
     assert (summary.min, summary.max) == (finite.min(), finite.max())
-    assert summary.reach == np.abs(finite).max()
+    assert summary.max_abs == np.abs(finite).max()
     assert summary.mean == pytest.approx(finite.mean(), rel=1e-9, abs=1e-15)
     assert summary.std == pytest.approx(finite.std(), rel=1e-9)
     assert summary.kurtosis == pytest.approx(stats.kurtosis(finite, fisher=False), rel=1e-9)
     assert summary.zeros == (finite == 0).mean()
-    counts, edges = np.histogram(finite, BINS, (-summary.reach, summary.reach))
+    counts, edges = np.histogram(finite, BINS, (-summary.max_abs, summary.max_abs))
     assert summary.counts == tuple(counts)
     assert len(edges) == BINS + 1
     check_outliers(summary, whole)
 
 
 def check_outliers(summary: TensorSummary, whole: Array) -> None:
-    """Sorted by size, then by place: what a stable sort of everything puts first."""
+    """Compare with a stable sort of all values by size, then position."""
     flat = whole.reshape(-1)
     sizes = np.where(np.isfinite(flat), np.abs(flat), -1)
     n = min(OUTLIERS, int(np.isfinite(flat).sum()))
@@ -74,14 +74,14 @@ def check_outliers(summary: TensorSummary, whole: Array) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(7,), (16,), (17,), (33, 20), (1009, 37), (3, 5, 7)])
 @pytest.mark.parametrize("piece", [1 << 20, 1000, 64, 7])
-def test_numbers_are_those_of_the_whole_tensor(
+def test_statistics_equal_those_of_the_whole_tensor(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     dtype: str,
     shape: tuple[int, ...],
     piece: int,
 ) -> None:
-    monkeypatch.setattr(summaries, "PIECE", piece)
+    monkeypatch.setattr(summaries, "CHUNK_NUMBERS", piece)
     values = heavy_tailed(shape, dtype)
     summary = tensor_summary(save(tmp_path, w=values), "w")
     assert summary.dtype == {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}[dtype]
@@ -89,7 +89,7 @@ def test_numbers_are_those_of_the_whole_tensor(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_not_finite_is_counted_and_left_out(tmp_path: Path, dtype: str) -> None:
+def test_non_finite_values_are_counted_and_excluded(tmp_path: Path, dtype: str) -> None:
     values = heavy_tailed((50, 40), dtype)
     values[3, 4] = values[7, 0] = torch.nan
     values[0, 0], values[49, 39], values[20, 20] = torch.inf, -torch.inf, torch.inf
@@ -99,17 +99,17 @@ def test_what_is_not_finite_is_counted_and_left_out(tmp_path: Path, dtype: str) 
 
 
 @pytest.mark.parametrize("piece", [1 << 20, 5])
-def test_ties_are_told_in_the_order_of_their_places(
+def test_ties_are_listed_in_the_order_of_their_positions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(summaries, "PIECE", piece)
+    monkeypatch.setattr(summaries, "CHUNK_NUMBERS", piece)
     signs = torch.tensor([1.0, -1.0, 2.0, 1.0]).repeat(30).reshape(12, 10)
     summary = tensor_summary(save(tmp_path, w=signs), "w")
     check(summary, signs.double().numpy())
 
 
 @pytest.mark.parametrize(("value", "n_zero"), [(0.0, 1.0), (-0.0, 1.0), (0.1, 0.0)])
-def test_equal_numbers_have_no_spread(tmp_path: Path, value: float, n_zero: float) -> None:
+def test_equal_numbers_have_zero_deviation(tmp_path: Path, value: float, n_zero: float) -> None:
     summary = tensor_summary(save(tmp_path, w=torch.full((1000,), value)), "w")
     single = float(np.float32(value))
     assert (summary.min, summary.max, summary.std) == (single, single, 0.0)
@@ -140,20 +140,20 @@ def test_a_scalar_has_an_empty_index(tmp_path: Path) -> None:
     assert summary.outliers[0].value == 3.0
 
 
-def test_numbers_at_the_ends_of_float32(tmp_path: Path) -> None:
+def test_numbers_at_the_limits_of_float32(tmp_path: Path) -> None:
     ends = torch.tensor([3.4e38, -3.4e38, 1e-45, -1e-45, 0.0, 1.0])
     check(tensor_summary(save(tmp_path, w=ends), "w"), ends.double().numpy())
 
 
 @pytest.mark.parametrize("name", ["", "v", "../w", "w\n"])
-def test_a_name_that_is_not_there(tmp_path: Path, name: str) -> None:
+def test_an_unknown_name_is_refused(tmp_path: Path, name: str) -> None:
     checkpoint = save(tmp_path, w=torch.ones(3))
     with pytest.raises(InvalidRequest, match="the checkpoint has no tensor") as caught:
         tensor_summary(checkpoint, name)
     assert caught.value.param == "name"
 
 
-def test_a_dtype_that_holds_no_weights(tmp_path: Path) -> None:
+def test_a_dtype_without_weights_is_refused(tmp_path: Path) -> None:
     checkpoint = save(tmp_path, ids=torch.arange(3))
     with pytest.raises(InvalidRequest, match="has dtype I64; expected one of F32, F16, BF16"):
         tensor_summary(checkpoint, "ids")
@@ -162,7 +162,7 @@ def test_a_dtype_that_holds_no_weights(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_tensor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summaries, "PIECE", 1 << 14)
+    monkeypatch.setattr(summaries, "CHUNK_NUMBERS", 1 << 14)
     checkpoint = save(tmp_path, small=torch.randn(1 << 15), large=torch.randn(1 << 21))
 
     def peak(name: str) -> int:

@@ -1,4 +1,4 @@
-"""Quantised weights that are kept for the next start: the same bits, or made anew."""
+"""Disk cache of quantised weights: the same bits, or packed again."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpu.checkpoint import kept
-from gpu.checkpoint.kept import kept_weights
+from gpu.checkpoint import weight_cache as kept
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.weight_cache import open_weight_cache
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.models.registry import MODELS
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
-from tests.gpu import random_llama
+from tests.gpu.models import random_llama
 from tests.gpu.on_device import packed_rows
-from tests.gpu.rig import limited
+from tests.gpu.ops.rig import limited
 
 PLENTY = 1 << 30
 
@@ -32,7 +32,7 @@ Load = Callable[..., tuple[Bits, int]]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model of this test's own."""
+    """A model for this test alone."""
     return Path(shutil.copytree(random_llama.folder("derived_head"), tmp_path / "model"))
 
 
@@ -45,7 +45,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def load(device: Device, folder: Path, cache: Path, packed: list[str]) -> Load:
-    """Loads the model: the words of its matrices, and how many pieces had to be packed."""
+    """Load the model; return the words of its matrices and the number of chunks that were
+    packed."""
 
     def loaded(
         dtype: str = "q4", limit_bytes: int = PLENTY, on: Device | None = None
@@ -54,8 +55,8 @@ def load(device: Device, folder: Path, cache: Path, packed: list[str]) -> Load:
         config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
         memory = Memory(on or device)
         with (
-            kept_weights(checkpoint, config, dtype, limit_bytes) as kept,
-            WeightLoader(checkpoint, memory, dtype, kept=kept) as loader,
+            open_weight_cache(checkpoint, config, dtype, limit_bytes) as kept,
+            WeightLoader(checkpoint, memory, dtype, weight_cache=kept) as loader,
         ):
             model = MODELS[config.model_type](config, loader, memory, 64)
         return {m.name: packed_rows(memory, m) for m in model.matrices()}, len(packed)
@@ -86,7 +87,7 @@ def test_the_second_start_packs_nothing_and_has_the_same_bits(
     assert len(files(cache)) == 1
 
 
-def test_it_is_a_safetensors_file(load: Load, cache: Path) -> None:
+def test_the_cache_file_is_a_safetensors_file(load: Load, cache: Path) -> None:
     from safetensors import safe_open
 
     bits, _ = load()
@@ -96,8 +97,10 @@ def test_it_is_a_safetensors_file(load: Load, cache: Path) -> None:
             assert np.array_equal(file.get_tensor(name), bits[name])
 
 
-def test_shards_are_cut_out_of_the_whole(load: Load, cache: Path, device: Device) -> None:
-    """Another device may bind less."""
+def test_shards_of_another_size_are_cut_from_the_cached_matrix(
+    load: Load, cache: Path, device: Device
+) -> None:
+    """Another device may have a smaller largest binding."""
     whole, _ = load()
     largest = max(words.nbytes for words in whole.values())
     parts, n_packed = load(on=limited(device, largest // 3))
@@ -106,12 +109,12 @@ def test_shards_are_cut_out_of_the_whole(load: Load, cache: Path, device: Device
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
-def test_what_is_only_converted_is_not_kept(load: Load, cache: Path, dtype: str) -> None:
+def test_float_types_are_not_cached(load: Load, cache: Path, dtype: str) -> None:
     load(dtype)
     assert not files(cache)
 
 
-def test_small_models_are_not_kept(
+def test_small_models_are_not_cached(
     load: Load, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "MIN_WEIGHTS", 1 << 24)
@@ -119,11 +122,11 @@ def test_small_models_are_not_kept(
     assert not files(cache)
 
 
-# ---- another source --------------------------------------------------------------------------
+# ---- changed sources -------------------------------------------------------------------------
 
 
 def rewrite(folder: Path, *, keep_time: bool = False) -> None:
-    """Another sign of a weight in the middle."""
+    """Flip the sign of a weight in the middle."""
     path = folder / "model.safetensors"
     stat = path.stat()
     data = bytearray(path.read_bytes())
@@ -192,7 +195,7 @@ def test_damage_is_noticed_and_made_anew(load: Load, cache: Path, what: str) -> 
     assert path.read_bytes() == whole
 
 
-# ---- the folder ------------------------------------------------------------------------------
+# ---- the cache folder ------------------------------------------------------------------------
 
 
 def test_a_load_that_fails_leaves_nothing(folder: Path, load: Load, cache: Path) -> None:
@@ -205,7 +208,7 @@ def test_a_load_that_fails_leaves_nothing(folder: Path, load: Load, cache: Path)
     assert not files(cache)
 
 
-def test_the_least_recently_used_goes_first(load: Load, cache: Path) -> None:
+def test_the_least_recently_used_file_is_deleted_first(load: Load, cache: Path) -> None:
     load("q8")
     (q8,) = files(cache)
     load("q4")
@@ -215,7 +218,7 @@ def test_the_least_recently_used_goes_first(load: Load, cache: Path) -> None:
     os.utime(long_ago, (1, 1))
     os.utime(q4, (2, 2))
     os.utime(q8, (3, 3))
-    assert load("q4")[1] == 0  # is used, and so not the oldest any more
+    assert load("q4")[1] == 0  # was just used, so it is not the oldest
     q4_bytes = q4.read_bytes()
     q4.unlink()
     load("q4", q8.stat().st_size + len(q4_bytes))
@@ -225,12 +228,12 @@ def test_the_least_recently_used_goes_first(load: Load, cache: Path) -> None:
     assert files(cache) == [q4]
 
 
-def test_a_model_beyond_the_limit_is_not_kept(load: Load, cache: Path) -> None:
+def test_a_model_beyond_the_limit_is_not_cached(load: Load, cache: Path) -> None:
     load("q4", 1000)
     assert not files(cache)
 
 
-def test_what_others_left_unfinished_is_cleared_away_in_time(load: Load, cache: Path) -> None:
+def test_abandoned_unfinished_files_are_deleted(load: Load, cache: Path) -> None:
     cache.mkdir()
     old, new = (cache / f"{kept.PREFIX}{n}{kept.UNFINISHED}" for n in "ab")
     stranger = cache / "tuning-1.json"
@@ -244,7 +247,7 @@ def test_what_others_left_unfinished_is_cleared_away_in_time(load: Load, cache: 
     assert stranger.exists()
 
 
-def test_a_folder_that_takes_nothing_is_no_fault(
+def test_an_unwritable_folder_does_not_fail_loading(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     want, _ = load("q4", 0)
@@ -252,14 +255,14 @@ def test_a_folder_that_takes_nothing_is_no_fault(
     assert same(load()[0], want)
 
 
-def test_a_disk_that_fails_meanwhile_is_no_fault(
+def test_a_disk_error_while_writing_does_not_fail_loading(
     load: Load, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     want, _ = load("q4", 0)
 
-    def full(self: kept.NewWeights) -> bytes:
+    def full(self: kept.WeightCacheWriter) -> bytes:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kept.NewWeights, "_header", full)
+    monkeypatch.setattr(kept.WeightCacheWriter, "_header", full)
     assert same(load()[0], want)
     assert not files(cache)

@@ -56,7 +56,7 @@ def test_what_is_left_out_has_the_defaults_of_the_architecture(tmp_path: Path) -
         intermediate_size=172,
         vocab_size=512,
         context=2048,
-        rms_norm_eps=1e-5,
+        norm_eps=1e-5,
         tie_embeddings=False,
         attention_bias=False,
         mlp_bias=False,
@@ -126,7 +126,7 @@ def test_eos_ids_are_those_of_both_files_generation_first(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: llama, qwen2"),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: gemma2, "),
         ({"model_type": ...}, "model_type is missing"),
         ({"model_type": 3}, "model_type must be a string, but is 3"),
         ({"hidden_act": "gelu"}, "hidden_act must be one of silu, but is 'gelu'"),

@@ -10,13 +10,14 @@ import numpy as np
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.kv.blocks import blocks_for
+from gpu.load_options import LoadOptions
 from gpu.lora.adapter import open_loras
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import FROM_GPU, Captured, Floats, Row, Sample, Sampled, Step
 from gpu.webgpu.device import Device
-from tests.gpu.rig import greedy
+from tests.gpu.ops.rig import greedy
 
 GREEDY = greedy(0)
 
@@ -37,11 +38,8 @@ def load(
         device,
         config,
         checkpoint,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        n_slots=n_slots,
+        LoadOptions(dtype=dtype, kv_dtype=kv_dtype, slots=n_slots, expert_slots=expert_slots),
         loras=opened,
-        expert_slots=expert_slots,
     )
 
 

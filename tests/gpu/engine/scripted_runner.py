@@ -15,14 +15,23 @@ import numpy.typing as npt
 import tokenizers
 
 from gpu.config import ModelConfig, RopeConfig
-from gpu.reach import Reach
-from gpu.runner import DeviceInfo, Memory, RunnerLimits
-from gpu.step import FROM_GPU, Candidate, Floats, Inspected, Look, Sampled, Step, StepResult
+from gpu.info import DeviceInfo, MemoryInfo, RunnerLimits
+from gpu.interventions.active import ActiveInterventions
+from gpu.step import (
+    FROM_GPU,
+    Candidate,
+    Floats,
+    InspectionRequest,
+    InspectionResult,
+    Sampled,
+    Step,
+    StepResult,
+)
 from gpu.text.tokenizer import Tokenizer
 
 CONFIG = ModelConfig(
     model_type="llama", n_layers=1, n_heads=1, n_kv_heads=1, head_dim=4, hidden_size=4,
-    intermediate_size=4, vocab_size=256, context=64, rms_norm_eps=1e-5, tie_embeddings=True,
+    intermediate_size=4, vocab_size=256, context=64, norm_eps=1e-5, tie_embeddings=True,
     attention_bias=False, mlp_bias=False, rope=RopeConfig(), eos_ids=(0,), bos_id=None,
     torch_dtype=None,
 )  # fmt: skip
@@ -50,20 +59,20 @@ class ScriptedRunner:
     ) -> None:
         self.config = CONFIG
         self.limits = RunnerLimits(
-            n_slots=n_slots, context=context, max_rows=max_rows, max_samples=max_samples,
+            slots=n_slots, context=context, max_rows=max_rows, max_samples=max_samples,
             n_blocks=n_blocks,
             block_tokens=16, block_bytes=1, max_captured_rows=max_rows,
         )  # fmt: skip
         self.device = DeviceInfo("script", "none", "none", "test", True)
-        self.memory = Memory(0, 0, 0)
+        self.memory = MemoryInfo(0, 0, 0)
         self.dispatches_per_token = 1
         self.in_flight = 3
         self.loras = ()
         self.conversion = ""
-        self.products = "float"
+        self.activations = "f32"
         self.steps: list[Step] = []
         self.closed = False
-        self.warmed = self.warmed_reach = 0
+        self.warmed = self.warmed_interventions = 0
         self._script = script
         self._delay = delay
         self._fail_at = fail_at
@@ -71,8 +80,10 @@ class ScriptedRunner:
         self.copied: list[tuple[int, int]] = []
         self._next: dict[int, int | None] = {}  # position of a slot's next row; None: any
         self.tables: dict[int, list[int]] = {}
-        self.reached: list[tuple[int, int, bytes]] = []  # steps before it, slot, what was set
-        self.looks = 0
+        self.interventions_set: list[
+            tuple[int, int, bytes]
+        ] = []  # steps before it, slot, what was set
+        self.n_inspected = 0
         self._chosen: dict[int, int] = {}
         # (block, cell): ids up to this one, as keys and values depend on all of them
         self.cells: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -81,8 +92,8 @@ class ScriptedRunner:
         self._next[slot] = None
         self.tables[slot] = []
 
-    def set_reach(self, slot: int, reach: Reach | None) -> None:
-        self.reached.append((len(self.steps), slot, reach.digest if reach else b""))
+    def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
+        self.interventions_set.append((len(self.steps), slot, active.digest if active else b""))
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         self.tables[slot] = list(blocks)
@@ -141,33 +152,33 @@ class ScriptedRunner:
             logits[i, self._script(after[sample.row])] = 1
         return logits
 
-    def inspect(self, step: Step, look: Look) -> Inspected:
+    def inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:
         """Each row attends evenly; every state says what the script says and holds the row's id."""
-        look.expect(step, self.limits.context)
+        request.validate(step, self.limits.context)
         time.sleep(self._delay)
-        self.looks += 1
+        self.n_inspected += 1
         attention = lens = states = None
         n_layers, n_heads = self.config.n_layers, self.config.n_heads
         lines = self.logits(step)
-        if look.keys is not None:
-            first, n = look.keys
+        if request.keys is not None:
+            first, n = request.keys
             keys = np.arange(first, first + n)
             seen = np.array([keys <= row.position for row in step.rows])
             shares = seen / np.array([[row.position + 1] for row in step.rows])
             shape = (len(step.rows), n_layers, n_heads, len(keys))
             attention = np.broadcast_to(shares[:, None, None], shape).astype(np.float32)
-        if look.lens:
+        if request.lens:
             lens = np.repeat(lines[:1], n_layers + 1, axis=0)
-        if look.states:
+        if request.states:
             ids = np.array([row.token for row in step.rows], np.float32)
             shape = (len(step.rows), n_layers + 1, self.config.hidden_size)
             states = np.broadcast_to(ids[:, None, None], shape).copy()
-        return Inspected(attention, lens, states)
+        return InspectionResult(attention, lens, states)
 
-    def warm_up(self, *, reach: bool = False) -> Iterator[None]:
+    def warm_up(self, *, interventions: bool = False) -> Iterator[None]:
         for _ in range(3):
             self.warmed += 1
-            self.warmed_reach += reach
+            self.warmed_interventions += interventions
             yield
 
     def close(self) -> None:

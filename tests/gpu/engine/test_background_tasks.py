@@ -1,4 +1,4 @@
-"""Work in pieces: turns, failures, and those who do not wait any more."""
+"""Work in pieces: tasks, failures, and those who do not wait any more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from concurrent.futures import Future
 
 import pytest
 
-from gpu.engine.turns import MAX_ASKERS, MAX_QUESTIONS, Questions, Turns, unless
+from gpu.engine.background_tasks import (
+    MAX_ASKERS,
+    MAX_QUESTIONS,
+    BackgroundTasks,
+    QuestionQueue,
+    run_until,
+)
 from gpu.errors import EngineClosed, InvalidRequest, QueueFull
 
 
@@ -30,68 +36,68 @@ class Work:
         return self.name
 
 
-def run(turns: Turns) -> None:
-    while turns:
-        turns.advance()
+def run(tasks: BackgroundTasks) -> None:
+    while tasks:
+        tasks.advance()
 
 
 def test_pieces_take_turns() -> None:
     log: list[str] = []
-    turns, values = Turns(), [Future[str](), Future[str]()]
+    tasks, values = BackgroundTasks(), [Future[str](), Future[str]()]
     for name, n, value in zip("ab", (3, 1), values, strict=True):
-        turns.add(Work(log, name, n).pieces(), value)
-    run(turns)
+        tasks.add(Work(log, name, n).pieces(), value)
+    run(tasks)
     assert log == ["a", "b", "a", "a"]
     assert [value.result(0) for value in values] == ["a", "b"]
 
 
 def test_a_refusal_is_told_and_others_go_on() -> None:
-    turns, refused, other = Turns(), Future[str](), Future[str]()
-    turns.add(Work([], "a", 1, QueueFull("no room")).pieces(), refused)
-    turns.add(Work([], "b", 2).pieces(), other)
-    run(turns)
+    tasks, refused, other = BackgroundTasks(), Future[str](), Future[str]()
+    tasks.add(Work([], "a", 1, QueueFull("no room")).pieces(), refused)
+    tasks.add(Work([], "b", 2).pieces(), other)
+    run(tasks)
     assert isinstance(refused.exception(0), QueueFull)
     assert other.result(0) == "b"
 
 
 def test_what_is_no_refusal_is_raised_as_well() -> None:
-    turns, value = Turns(), Future[str]()
-    turns.add(Work([], "a", 0, RuntimeError("device lost")).pieces(), value)
+    tasks, value = BackgroundTasks(), Future[str]()
+    tasks.add(Work([], "a", 0, RuntimeError("device lost")).pieces(), value)
     with pytest.raises(RuntimeError, match="device lost"):
-        turns.advance()
+        tasks.advance()
     assert isinstance(value.exception(0), RuntimeError)
 
 
 @pytest.mark.parametrize("n_before", [0, 1, 2])
 def test_a_cancelled_value_ends_its_work(n_before: int) -> None:
     work = Work([], "a", 2)
-    turns, value = Turns(), Future[str]()
-    turns.add(work.pieces(), value)
+    tasks, value = BackgroundTasks(), Future[str]()
+    tasks.add(work.pieces(), value)
     for _ in range(n_before):
-        turns.advance()
+        tasks.advance()
     value.cancel()
-    run(turns)
+    run(tasks)
     assert value.cancelled()
     assert len(work.log) == n_before
     assert work.closed or n_before == 0
 
 
 def test_the_end_refuses_all_but_the_cancelled() -> None:
-    turns, waiting, left = Turns(), Future[str](), Future[str]()
-    turns.add(Work([], "a", 5).pieces(), waiting)
-    turns.add(Work([], "b", 5).pieces(), left)
+    tasks, waiting, left = BackgroundTasks(), Future[str](), Future[str]()
+    tasks.add(Work([], "a", 5).pieces(), waiting)
+    tasks.add(Work([], "b", 5).pieces(), left)
     left.cancel()
-    turns.refuse(EngineClosed("closed"))
+    tasks.refuse(EngineClosed("closed"))
     assert isinstance(waiting.exception(0), EngineClosed)
-    assert not turns
+    assert not tasks
 
 
 @pytest.mark.parametrize(("over_after", "value"), [(9, "a"), (2, None), (0, None)])
 def test_work_ends_with_what_it_is_for(over_after: int, value: str | None) -> None:
     log: list[str] = []
-    work, turns, answer = Work(log, "a", 3), Turns(), Future[str | None]()
-    turns.add(unless(lambda: len(log) > over_after - 1, work.pieces()), answer)
-    run(turns)
+    work, tasks, answer = Work(log, "a", 3), BackgroundTasks(), Future[str | None]()
+    tasks.add(run_until(lambda: len(log) > over_after - 1, work.pieces()), answer)
+    run(tasks)
     assert answer.result(0) == value
     assert len(log) == min(3, over_after)
     assert work.closed or not log
@@ -101,21 +107,21 @@ def test_work_ends_with_what_it_is_for(over_after: int, value: str | None) -> No
 
 
 def ask(
-    questions: Questions, log: list[str], name: str, n: int, asker: str, n_blocks: int = 0
+    questions: QuestionQueue, log: list[str], name: str, n: int, asker: str, n_blocks: int = 0
 ) -> Future[str]:
     value = Future[str]()
     questions.add(Work(log, name, n).pieces(), value, asker, n_blocks)
     return value
 
 
-def finish(questions: Questions) -> None:
+def finish(questions: QuestionQueue) -> None:
     while questions:
         questions.advance()
 
 
 def test_askers_take_turns_and_each_gets_one_answer_after_the_other() -> None:
     log: list[str] = []
-    questions = Questions(lambda: 100)
+    questions = QuestionQueue(lambda: 100)
     for name in ("a1", "a2", "a3"):
         ask(questions, log, name, 2, "a")
     ask(questions, log, "b1", 2, "b")
@@ -127,7 +133,7 @@ def test_askers_take_turns_and_each_gets_one_answer_after_the_other() -> None:
 def test_questions_whose_tokens_do_not_fit_together_follow_each_other() -> None:
     """Small ones that come later do not overtake, else a large one might wait for ever."""
     log: list[str] = []
-    questions = Questions(lambda: 10)
+    questions = QuestionQueue(lambda: 10)
     ask(questions, log, "a", 3, "a", 8)
     ask(questions, log, "b", 2, "b", 9)
     for name in ("c1", "c2"):
@@ -138,7 +144,7 @@ def test_questions_whose_tokens_do_not_fit_together_follow_each_other() -> None:
 
 def test_a_question_that_never_fits_is_begun_alone() -> None:
     log: list[str] = []
-    questions = Questions(lambda: 0)
+    questions = QuestionQueue(lambda: 0)
     ask(questions, log, "a", 2, "a", 50)
     ask(questions, log, "b", 2, "b", 50)
     finish(questions)
@@ -147,7 +153,7 @@ def test_a_question_that_never_fits_is_begun_alone() -> None:
 
 def test_too_many_questions_are_refused_but_not_the_first_of_an_asker() -> None:
     log: list[str] = []
-    questions = Questions(lambda: 100)
+    questions = QuestionQueue(lambda: 100)
     for i in range(MAX_QUESTIONS):
         ask(questions, log, str(i), 1, "flood")
     with pytest.raises(QueueFull, match="64 questions wait for an answer"):
@@ -165,7 +171,7 @@ def test_too_many_questions_are_refused_but_not_the_first_of_an_asker() -> None:
 
 def test_nothing_is_worked_out_for_who_is_gone() -> None:
     log: list[str] = []
-    questions = Questions(lambda: 100)
+    questions = QuestionQueue(lambda: 100)
     gone = [ask(questions, log, name, 5, "a") for name in ("a1", "a2")]
     other = ask(questions, log, "b", 1, "b")
     questions.advance()
@@ -178,7 +184,7 @@ def test_nothing_is_worked_out_for_who_is_gone() -> None:
 
 
 def test_a_question_that_fails_ends_alone() -> None:
-    questions, failed, log = Questions(lambda: 100), Future[str](), list[str]()
+    questions, failed, log = QuestionQueue(lambda: 100), Future[str](), list[str]()
     questions.add(Work([], "a", 1, QueueFull("no room")).pieces(), failed, "a")
     after = ask(questions, log, "a2", 1, "a")
     finish(questions)
@@ -187,7 +193,7 @@ def test_a_question_that_fails_ends_alone() -> None:
 
 
 def test_a_bug_in_a_question_is_raised_and_the_others_are_still_there() -> None:
-    questions, value, log = Questions(lambda: 100), Future[str](), list[str]()
+    questions, value, log = QuestionQueue(lambda: 100), Future[str](), list[str]()
     questions.add(Work([], "a", 0, RuntimeError("device lost")).pieces(), value, "a")
     after = ask(questions, log, "a2", 1, "a")
     with pytest.raises(RuntimeError, match="device lost"):
@@ -200,7 +206,7 @@ def test_a_bug_in_a_question_is_raised_and_the_others_are_still_there() -> None:
 
 def test_a_cancelled_question_needs_no_room() -> None:
     log: list[str] = []
-    questions = Questions(lambda: 10)
+    questions = QuestionQueue(lambda: 10)
     running = ask(questions, log, "a", 3, "a", 10)
     ask(questions, log, "b", 3, "b", 10).cancel()
     ask(questions, log, "c", 1, "c", 0)

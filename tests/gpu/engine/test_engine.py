@@ -11,9 +11,11 @@ import pytest
 from gpu.engine.engine import Engine
 from gpu.errors import ContextExceeded, EngineClosed, EngineError, InvalidRequest, QueueFull
 from gpu.events import Accepted, Done, Event, Prefill, Queued, Token, Updated
+from gpu.load_options import LoadOptions
+from gpu.request import Request
 from gpu.sampling import SamplingParams
 from gpu.text.tokenizer import Tokenizer
-from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def make(
     queue: int = 2,
     prefix_cache: bool = True,
 ) -> Engine:
-    engine = Engine(lambda: runner, tokenizer, queue_size=queue, prefix_cache=prefix_cache)
+    engine = Engine(lambda: runner, tokenizer, LoadOptions(queue=queue, prefix_cache=prefix_cache))
     made.append(engine)
     return engine
 
@@ -87,7 +89,7 @@ def test_a_long_prompt_runs_in_pieces_and_reports_them(made, tokenizer):
     runner = ScriptedRunner(max_rows=16)
     events = Events()
     prompt = [1 + i % 200 for i in range(50)]
-    make(made, tokenizer, runner).submit(prompt, SamplingParams(max_tokens=5), on_event=events)
+    make(made, tokenizer, runner).submit(Request(prompt, SamplingParams(max_tokens=5)), events)
     done = [e.done for e in events.wait() if isinstance(e, Prefill)]
     assert done == [16, 32, 48, 50]
     assert max(len(step.rows) for step in runner.steps) <= 16
@@ -100,7 +102,7 @@ def test_what_was_found_of_a_prompt_is_told(made, tokenizer, prefix_cache, n_fou
     prompt, told = [1 + i % 200 for i in range(50)], []
     for _ in range(2):
         events = Events()
-        engine.submit(prompt, SamplingParams(max_tokens=5), on_event=events)
+        engine.submit(Request(prompt, SamplingParams(max_tokens=5)), events)
         pieces = [e for e in events.wait() if isinstance(e, Prefill)]
         done = events.all[-1]
         assert isinstance(done, Done)
@@ -113,8 +115,8 @@ def test_what_was_found_of_a_prompt_is_told(made, tokenizer, prefix_cache, n_fou
 def test_a_prompt_cancelled_in_the_queue_was_neither_found_nor_computed(made, tokenizer):
     engine = make(made, tokenizer, ScriptedRunner(n_slots=1, delay=0.002))
     first, second = Events(), Events()
-    engine.submit([1, 2, 3], SamplingParams(max_tokens=30), on_event=first)
-    engine.submit([1, 2, 3], SamplingParams(max_tokens=30), on_event=second).cancel()
+    engine.submit(Request([1, 2, 3], SamplingParams(max_tokens=30)), first)
+    engine.submit(Request([1, 2, 3], SamplingParams(max_tokens=30)), second).cancel()
     done = second.wait()[-1]
     assert isinstance(done, Done)
     timings = done.timings
@@ -133,7 +135,7 @@ def test_runs_share_steps_and_stay_what_they_are_alone(made, tokenizer):
 
 def test_eos_ends_and_is_marked(made, tokenizer):
     events = Events()
-    make(made, tokenizer, spell("hi")).submit([7], SamplingParams(max_tokens=9), on_event=events)
+    make(made, tokenizer, spell("hi")).submit(Request([7], SamplingParams(max_tokens=9)), events)
     last = events.wait()[-1]
     assert isinstance(last, Done)
     assert (events.text, last.reason) == ("hi", "eos")
@@ -160,7 +162,7 @@ def test_what_was_submitted_past_the_end_is_taken_back(made, tokenizer):
 def test_stop_strings_are_never_shown_in_part(made, tokenizer, text, stop, shown):
     events = Events()
     engine = make(made, tokenizer, spell(text))
-    engine.submit([7], SamplingParams(max_tokens=40, stop=stop), on_event=events)
+    engine.submit(Request([7], SamplingParams(max_tokens=40, stop=stop)), events)
     last = events.wait()[-1]
     assert isinstance(last, Done)
     assert events.text == shown
@@ -169,7 +171,7 @@ def test_stop_strings_are_never_shown_in_part(made, tokenizer, text, stop, shown
 
 def test_half_a_character_is_never_shown(made, tokenizer):
     events = Events()
-    make(made, tokenizer, spell("a😀é")).submit([7], SamplingParams(max_tokens=20), on_event=events)
+    make(made, tokenizer, spell("a😀é")).submit(Request([7], SamplingParams(max_tokens=20)), events)
     events.wait()
     assert [e.text for e in events.all if isinstance(e, Token)] == [
         "a",
@@ -199,7 +201,7 @@ def test_a_full_context_ends_the_run(made, tokenizer):
 def test_cancel_keeps_what_was_written(made, tokenizer):
     events = Events()
     engine = make(made, tokenizer, ScriptedRunner(delay=0.005))
-    run = engine.submit([9], SamplingParams(max_tokens=60), on_event=events)
+    run = engine.submit(Request([9], SamplingParams(max_tokens=60)), events)
     assert events.first_token.wait(10)
     run.cancel()
     last = events.wait()[-1]
@@ -213,7 +215,7 @@ def test_an_update_names_the_first_token_it_acts_on(made, tokenizer):
     runner = ScriptedRunner(delay=0.005)
     engine = make(made, tokenizer, runner)
     events = Events()
-    run = engine.submit([9], SamplingParams(max_tokens=50, temperature=0.5), on_event=events)
+    run = engine.submit(Request([9], SamplingParams(max_tokens=50, temperature=0.5)), events)
     assert events.first_token.wait(10)
     index = run.update(temperature=1.5)
     events.wait()
@@ -252,7 +254,7 @@ def test_an_update_after_the_end_says_so(made, tokenizer):
 def test_lowering_max_tokens_below_what_was_written_ends_the_run(made, tokenizer):
     engine = make(made, tokenizer, ScriptedRunner(delay=0.005))
     events = Events()
-    run = engine.submit([9], SamplingParams(max_tokens=60), on_event=events)
+    run = engine.submit(Request([9], SamplingParams(max_tokens=60)), events)
     assert events.first_token.wait(10)
     run.update(max_tokens=1)
     last = events.wait()[-1]
@@ -264,9 +266,9 @@ def test_more_runs_than_slots_wait_in_order_and_are_told(made, tokenizer):
     engine = make(made, tokenizer, ScriptedRunner(n_slots=1, delay=0.002), queue=2)
     events = [Events() for _ in range(3)]
     for i, sink in enumerate(events):
-        engine.submit([i + 1], SamplingParams(max_tokens=10), on_event=sink)
+        engine.submit(Request([i + 1], SamplingParams(max_tokens=10)), sink)
     with pytest.raises(QueueFull, match="3 requests"):
-        engine.submit([4], SamplingParams(max_tokens=10), on_event=Events())
+        engine.submit(Request([4], SamplingParams(max_tokens=10)), Events())
     for sink in events:
         sink.wait()
     assert [e.position for s in events for e in s.all if isinstance(e, Accepted)] == [0, 1, 2]
@@ -277,8 +279,8 @@ def test_more_runs_than_slots_wait_in_order_and_are_told(made, tokenizer):
 def test_a_waiting_run_can_be_cancelled(made, tokenizer):
     engine = make(made, tokenizer, ScriptedRunner(n_slots=1, delay=0.002))
     first, second = Events(), Events()
-    engine.submit([1], SamplingParams(max_tokens=30), on_event=first)
-    engine.submit([2], SamplingParams(max_tokens=30), on_event=second).cancel()
+    engine.submit(Request([1], SamplingParams(max_tokens=30)), first)
+    engine.submit(Request([2], SamplingParams(max_tokens=30)), second).cancel()
     last = second.wait()[-1]
     assert isinstance(last, Done)
     assert (last.reason, second.ids) == ("cancelled", [])
@@ -299,7 +301,7 @@ def test_raising_max_tokens_past_the_cache_is_refused_with_the_numbers(made, tok
     engine = make(made, tokenizer, runner)
     sinks = [Events(), Events()]
     runs = [
-        engine.submit([i + 1], SamplingParams(max_tokens=30), on_event=sink)
+        engine.submit(Request([i + 1], SamplingParams(max_tokens=30)), sink)
         for i, sink in enumerate(sinks)
     ]
     assert all(sink.first_token.wait(10) for sink in sinks)
@@ -324,7 +326,7 @@ def test_raising_max_tokens_past_the_cache_is_refused_with_the_numbers(made, tok
 def test_bad_prompts_are_refused_at_once(made, tokenizer, ids, error):
     engine = make(made, tokenizer, ScriptedRunner())
     with pytest.raises(error):
-        engine.submit(ids, SamplingParams())
+        engine.submit(Request(ids, SamplingParams()))
     assert [t.id for t in engine.generate([3], SamplingParams(max_tokens=4))] == expected([3], 4)
 
 
@@ -332,7 +334,7 @@ def test_logits_are_computed_while_every_slot_writes(made, tokenizer):
     runner = ScriptedRunner(n_slots=1, n_blocks=5, delay=0.002)
     engine = make(made, tokenizer, runner)
     events = Events()
-    engine.submit([9] * 20, SamplingParams(max_tokens=40), on_event=events)
+    engine.submit(Request([9] * 20, SamplingParams(max_tokens=40)), events)
     assert events.first_token.wait(10)
     ids = [9] * 20 + expected([9] * 20, 1)
     logits = engine.logits(ids)
@@ -344,7 +346,7 @@ def test_logits_are_computed_while_every_slot_writes(made, tokenizer):
 def test_logits_are_refused_while_runs_have_every_block(made, tokenizer):
     engine = make(made, tokenizer, ScriptedRunner(n_slots=1, n_blocks=4, delay=0.005))
     events = Events()
-    engine.submit([9] * 45, SamplingParams(max_tokens=17), on_event=events)
+    engine.submit(Request([9] * 45, SamplingParams(max_tokens=17)), events)
     assert events.first_token.wait(10)
     with pytest.raises(QueueFull, match="no KV cache is free"):
         engine.logits([1] * 33)
@@ -359,7 +361,7 @@ def test_the_same_seed_is_passed_on_and_a_missing_one_is_drawn(made, tokenizer):
     list(engine.generate([3], SamplingParams(max_tokens=3, seed=2**63)))
     assert {s.seed for step in runner.steps for s in step.samples} == {2**63}
     assert [s.index for step in runner.steps for s in step.samples][:3] == [0, 1, 2]
-    engine.submit([3], SamplingParams(max_tokens=3), on_event=events)
+    engine.submit(Request([3], SamplingParams(max_tokens=3)), events)
     accepted = events.wait()[0]
     assert isinstance(accepted, Accepted)
     assert accepted.params.seed is not None
@@ -372,7 +374,7 @@ def test_a_failing_device_ends_the_runs_with_the_reason(made, tokenizer):
         list(run)
     engine._thread.join(10)
     with pytest.raises(EngineClosed, match="scripted failure"):
-        engine.submit([3])
+        engine.submit(Request([3]))
 
 
 def test_close_ends_running_and_waiting_runs(made, tokenizer):
@@ -380,18 +382,18 @@ def test_close_ends_running_and_waiting_runs(made, tokenizer):
     engine = make(made, tokenizer, runner)
     events = [Events(), Events()]
     for sink in events:
-        engine.submit([3], SamplingParams(max_tokens=60), on_event=sink)
+        engine.submit(Request([3], SamplingParams(max_tokens=60)), sink)
     engine.close()
     assert runner.closed
     reasons = [e.reason for s in events for e in s.wait() if isinstance(e, Done)]
     assert reasons == ["cancelled", "cancelled"]
     with pytest.raises(EngineClosed):
-        engine.submit([3])
+        engine.submit(Request([3]))
 
 
 def test_warms_up_while_idle_and_serves_all_the_same(tokenizer):
     runner = ScriptedRunner()
-    engine = Engine(lambda: runner, tokenizer, warm_up=True)
+    engine = Engine(lambda: runner, tokenizer, LoadOptions(warm_up=True))
     deadline = time.monotonic() + 10
     while runner.warmed < 3 and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -414,7 +416,7 @@ def test_what_is_held_for_a_stop_string_is_shown_at_a_limit(made, tokenizer, lim
     runner = ScriptedRunner(lambda ids: b"ends with stone"[len(ids) - 1], context=context)
     events = Events()
     params = SamplingParams(max_tokens=max_tokens, stop=("stop",))
-    make(made, tokenizer, runner).submit([7], params, on_event=events)
+    make(made, tokenizer, runner).submit(Request([7], params), events)
     last = events.wait()[-1]
     assert isinstance(last, Done)
     assert last.reason == reason

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from gpu.engine.engine import Engine
-from gpu.engine.lent_rows import PIECE_ROWS
+from gpu.engine.recompute import PIECE_ROWS
 from gpu.errors import EngineClosed, InvalidRequest, QueueFull
 from gpu.events import Token
-from gpu.inspection import (
+from gpu.inspection.requests import (
     AttentionFrom,
     AttentionTo,
     CacheBlocks,
@@ -25,9 +25,10 @@ from gpu.inspection import (
     Question,
     Waterfall,
 )
+from gpu.load_options import LoadOptions
 from gpu.sampling import SamplingParams
 
-MODEL = Path(__file__).parents[2] / "app" / "tale" / "model"
+MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"
 PARAMS = SamplingParams(
     seed=3,
     temperature=0.9,
@@ -44,12 +45,12 @@ DTYPES = {"wgpu": "f16", "torch": "f32"}
 
 
 def load(backend: str, **options: Any) -> Engine:
-    return Engine.load(MODEL, backend=backend, dtype=DTYPES[backend], **options)
+    return Engine.load(MODEL, LoadOptions(backend=backend, dtype=DTYPES[backend], **options))
 
 
 @pytest.fixture(scope="module", params=["wgpu", "torch"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    opened = load(request.param, context=256, n_slots=2)
+    opened = load(request.param, context=256, slots=2)
     yield opened
     opened.close()
 
@@ -164,7 +165,7 @@ def test_answers_without_a_prefix_cache_are_the_same(
     ids: list[int], engine: Engine, rounding: float
 ) -> None:
     backend = "wgpu" if engine.info.device.backend != "torch" else "torch"
-    plain = load(backend, context=256, n_slots=2, prefix_cache=False)
+    plain = load(backend, context=256, slots=2, prefix_cache=False)
     try:
         for question in (AttentionFrom(ids, len(ids) - 1), AttentionTo(ids, 2)):
             want = engine.inspect(question).result()["weights"]
@@ -221,7 +222,7 @@ def test_bad_questions_are_told_what_is_wrong(
 
 
 def test_no_room_and_no_engine() -> None:
-    small = load("torch", context=64, n_slots=1)
+    small = load("torch", context=64, slots=1)
     run = small.generate([1, 2, 3], SamplingParams(max_tokens=60, ignore_eos=True, seed=1))
     iterator = iter(run)
     for _ in range(40):
@@ -234,7 +235,7 @@ def test_no_room_and_no_engine() -> None:
 
 
 def test_questions_under_way_end_with_the_engine() -> None:
-    opened = load("torch", context=256, n_slots=1)
+    opened = load("torch", context=256, slots=1)
     waiting = [opened.inspect(Losses(list(range(1, 250)))) for _ in range(4)]
     opened.close()
     ended = [future.exception(10) for future in waiting]

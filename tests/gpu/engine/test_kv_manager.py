@@ -10,8 +10,8 @@ import pytest
 
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.text.tokenizer import Tokenizer
-from tests.gpu.hand import Hand, branch
-from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+from tests.gpu.interventions.hand import ManualEngine, branch
 
 TEXT = [1 + i % 7 for i in range(100)]
 
@@ -22,18 +22,20 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 @pytest.fixture
-def hand(tokenizer: Tokenizer) -> Callable[..., Hand]:
-    def make(*, prefix_cache: bool = True, **options: Any) -> Hand:
-        return Hand(ScriptedRunner(**options), tokenizer, prefix_cache=prefix_cache)
+def hand(tokenizer: Tokenizer) -> Callable[..., ManualEngine]:
+    def make(*, prefix_cache: bool = True, **options: Any) -> ManualEngine:
+        return ManualEngine(ScriptedRunner(**options), tokenizer, prefix_cache=prefix_cache)
 
     return make
 
 
-def n_rows(hand: Hand) -> int:
+def n_rows(hand: ManualEngine) -> int:
     return sum(len(step.rows) for step in hand.runner.steps)
 
 
-def test_all_but_the_last_token_of_a_known_prompt_is_found(hand: Callable[..., Hand]) -> None:
+def test_all_but_the_last_token_of_a_known_prompt_is_found(
+    hand: Callable[..., ManualEngine],
+) -> None:
     for n_prompt in (1, 2, 15, 16, 17, 31, 32, 33, 40):
         one = hand()
         first = one.run(TEXT[:n_prompt], 5)
@@ -44,7 +46,7 @@ def test_all_but_the_last_token_of_a_known_prompt_is_found(hand: Callable[..., H
         assert again.ids == first.ids
 
 
-def test_the_next_turn_begins_with_all_that_was_written(hand: Callable[..., Hand]) -> None:
+def test_the_next_turn_begins_with_all_that_was_written(hand: Callable[..., ManualEngine]) -> None:
     one = hand()
     first = one.run(TEXT[:20], 20)
     second = one.run([*first.ids, 7, 7, 7], 5)
@@ -52,7 +54,7 @@ def test_the_next_turn_begins_with_all_that_was_written(hand: Callable[..., Hand
     assert len(one.runner.copied) == 1
 
 
-def test_an_edited_turn_is_computed_from_the_edit_on(hand: Callable[..., Hand]) -> None:
+def test_an_edited_turn_is_computed_from_the_edit_on(hand: Callable[..., ManualEngine]) -> None:
     one = hand()
     first = one.run(TEXT[:20], 20)
     edited = [*first.ids[:25], 250, *first.ids[26:]]
@@ -61,7 +63,7 @@ def test_an_edited_turn_is_computed_from_the_edit_on(hand: Callable[..., Hand]) 
     assert one.run(first.ids, 5).n_reused == 39, "the branch left the first text as it was"
 
 
-def test_tokens_past_a_stop_are_not_found(hand: Callable[..., Hand]) -> None:
+def test_tokens_past_a_stop_are_not_found(hand: Callable[..., ManualEngine]) -> None:
     """They were computed, as steps are submitted ahead, but the text does not go on with them."""
     one = hand()
     sequence = one.start(TEXT[:20], 30)
@@ -75,7 +77,7 @@ def test_tokens_past_a_stop_are_not_found(hand: Callable[..., Hand]) -> None:
 
 
 def test_runs_that_start_together_compute_their_common_prompt_once(
-    hand: Callable[..., Hand],
+    hand: Callable[..., ManualEngine],
 ) -> None:
     """The second is admitted before the first has a row; it looks again before its own first."""
     one = hand(n_slots=3, n_blocks=12)
@@ -86,21 +88,23 @@ def test_runs_that_start_together_compute_their_common_prompt_once(
     one.check_owners()
 
 
-def test_a_run_that_shares_outlives_the_one_it_shares_with(hand: Callable[..., Hand]) -> None:
+def test_a_run_that_shares_outlives_the_one_it_shares_with(
+    hand: Callable[..., ManualEngine],
+) -> None:
     one = hand()
     first = one.start(TEXT[:40], 20)
     one.until(lambda: first.n_written == 3)
     second = one.start(TEXT[:36], 20)
     one.advance()
     assert second.n_reused == 35
-    assert one.scheduler.kv.pool.owners.count(2) == 2
+    assert one.scheduler.kv.pool.ref_counts.count(2) == 2
     one.cancel(first)
     one.check_owners()
     one.finish(second)
     assert set(one.scheduler.kv_state().owners) == {0}
 
 
-def test_what_is_shared_is_promised_once(hand: Callable[..., Hand]) -> None:
+def test_what_is_shared_is_promised_once(hand: Callable[..., ManualEngine]) -> None:
     """Two runs of 4 blocks in a cache of 6: the second fits because it shares 2."""
     one = hand(n_slots=2, n_blocks=6)
     first = one.start(TEXT[:40], 20)
@@ -112,7 +116,9 @@ def test_what_is_shared_is_promised_once(hand: Callable[..., Hand]) -> None:
     one.finish(first, second)
 
 
-def test_a_run_cut_short_still_counts_the_blocks_it_took_ahead(hand: Callable[..., Hand]) -> None:
+def test_a_run_cut_short_still_counts_the_blocks_it_took_ahead(
+    hand: Callable[..., ManualEngine],
+) -> None:
     one = hand(n_slots=2, n_blocks=3)
     first = one.start(TEXT[:15], 30)
     while len(first.blocks) < 2:
@@ -125,7 +131,7 @@ def test_a_run_cut_short_still_counts_the_blocks_it_took_ahead(hand: Callable[..
     one.finish(first, second)
 
 
-def test_a_full_cache_forgets_what_was_used_least(hand: Callable[..., Hand]) -> None:
+def test_a_full_cache_forgets_what_was_used_least(hand: Callable[..., ManualEngine]) -> None:
     one = hand(n_blocks=8)
     texts = [[i] * 40 for i in (1, 2, 3)]
     for text in texts:
@@ -136,7 +142,7 @@ def test_a_full_cache_forgets_what_was_used_least(hand: Callable[..., Hand]) -> 
     assert one.run(texts[0], 4).n_reused == 39
 
 
-def test_the_last_free_block_may_be_the_one_to_copy(hand: Callable[..., Hand]) -> None:
+def test_the_last_free_block_may_be_the_one_to_copy(hand: Callable[..., ManualEngine]) -> None:
     one = hand(n_slots=1, n_blocks=4)
     one.run(TEXT[:50], 13)
     again = one.run([*TEXT[:50], 250, 250], 11)
@@ -145,7 +151,9 @@ def test_the_last_free_block_may_be_the_one_to_copy(hand: Callable[..., Hand]) -
     assert again.blocks == []
 
 
-def test_without_the_cache_every_prompt_is_computed_whole(hand: Callable[..., Hand]) -> None:
+def test_without_the_cache_every_prompt_is_computed_whole(
+    hand: Callable[..., ManualEngine],
+) -> None:
     one = hand(prefix_cache=False)
     texts = [one.run(TEXT[:40], 8) for _ in range(2)]
     assert [text.n_reused for text in texts] == [0, 0]
@@ -155,7 +163,7 @@ def test_without_the_cache_every_prompt_is_computed_whole(hand: Callable[..., Ha
 
 
 def test_a_prompt_waits_with_its_last_token_for_a_step_that_can_sample_it(
-    hand: Callable[..., Hand],
+    hand: Callable[..., ManualEngine],
 ) -> None:
     """More runs than a step has samples: nothing is fed twice, and every text is right."""
     one = hand(n_slots=3, n_blocks=12, max_samples=2)
@@ -164,7 +172,7 @@ def test_a_prompt_waits_with_its_last_token_for_a_step_that_can_sample_it(
     assert [len(run.ids) - len(run.prompt) for run in runs] == [12, 12, 12]
 
 
-def test_the_state_tells_what_every_block_holds(hand: Callable[..., Hand]) -> None:
+def test_the_state_tells_what_every_block_holds(hand: Callable[..., ManualEngine]) -> None:
     one = hand(n_slots=2, n_blocks=8)
     one.run(TEXT[:36], 5)
     run = one.start([*TEXT[:34], 250], 20)
@@ -181,12 +189,14 @@ def test_the_state_tells_what_every_block_holds(hand: Callable[..., Hand]) -> No
     assert (state.copies, state.evictions) == (1, 0)
 
 
-def test_inspections_have_a_slot_while_all_others_are_taken(hand: Callable[..., Hand]) -> None:
+def test_inspections_have_a_slot_while_all_others_are_taken(
+    hand: Callable[..., ManualEngine],
+) -> None:
     one = hand(n_slots=1, n_blocks=6)
     run = one.start(TEXT[:20], 40)
     one.until(lambda: run.n_written == 20)
-    one.look(run.ids, len(run.ids) - 1, keep=False)
-    one.look([9] * 30, 0, keep=True)
+    one.recompute(run.ids, len(run.ids) - 1, keep=False)
+    one.recompute([9] * 30, 0, keep=True)
     one.check_owners()
     one.finish(run)
     assert one.run([9] * 30, 3).n_reused == 29
@@ -200,7 +210,7 @@ def test_any_interleaving_writes_what_each_run_would_alone(
     """Runs start, branch off, are cancelled and change their length while others go on; tokens are
     computed again in borrowed blocks. The runner reads every text from the blocks it is in."""
     draw = random.Random(f"{seed} {n_blocks}")
-    hand = Hand(ScriptedRunner(n_slots=3, n_blocks=n_blocks), tokenizer)
+    hand = ManualEngine(ScriptedRunner(n_slots=3, n_blocks=n_blocks), tokenizer)
     scheduler = hand.scheduler
     for _ in range(250):
         action, runs = draw.random(), [*scheduler.active, *scheduler.waiting]
@@ -212,7 +222,7 @@ def test_any_interleaving_writes_what_each_run_would_alone(
             hand.resize(draw.choice(runs), draw.randint(1, 40))
         elif action < 0.22:
             ids = branch(draw, hand.texts)
-            hand.look(ids, draw.randint(0, len(ids) - 1), draw.random() < 0.5)
+            hand.recompute(ids, draw.randint(0, len(ids) - 1), draw.random() < 0.5)
         elif action < 0.24:
             assert max(scheduler.kv_state().n_found) <= BLOCK_TOKENS
         elif len(hand.in_flight) < hand.runner.in_flight and draw.random() < 0.6:
@@ -227,6 +237,6 @@ def test_any_interleaving_writes_what_each_run_would_alone(
     state = scheduler.kv_state()
     assert set(state.owners) == {0}
     assert scheduler.kv.pool.n_free == n_blocks
-    assert scheduler.kv.pool.take(n_blocks) is not None
+    assert scheduler.kv.pool.allocate(n_blocks) is not None
     assert state.reused_tokens > 0
     assert state.copies > 0

@@ -20,14 +20,14 @@ class Clock:
 def stream(pace: Pace, clock: Clock, seconds: float = STEP) -> None:
     """A token of a stream."""
     clock.now += seconds
-    pace.look(True, stepped=True)
+    pace.tick(True, stepped=True)
 
 
 def writing() -> tuple[Pace, Clock]:
     """While somebody writes a token every `STEP`."""
     clock = Clock()
     pace = Pace(clock)
-    pace.look(True, stepped=False)
+    pace.tick(True, stepped=False)
     for _ in range(LATEST):
         stream(pace, clock)
     return pace, clock
@@ -74,7 +74,7 @@ def test_questions_have_all_the_time_while_nobody_writes() -> None:
     pace, clock = writing()
     work(pace, clock, 10.0)
     assert not pace.may_work
-    pace.look(False, stepped=False)
+    pace.tick(False, stepped=False)
     for _ in range(3):
         assert pace.may_work
         assert work(pace, clock, 10.0) == 8
@@ -86,7 +86,7 @@ def test_questions_have_all_the_time_while_nobody_writes() -> None:
 def test_the_first_piece_beside_a_stream_is_one_row() -> None:
     clock = Clock()
     pace = Pace(clock)
-    pace.look(True, stepped=False)
+    pace.tick(True, stepped=False)
     with pace.piece():
         assert pace.rows("losses", 8) == 1
 

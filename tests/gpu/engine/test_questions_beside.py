@@ -18,10 +18,12 @@ from gpu.engine.engine import Engine
 from gpu.engine.inspector import MAX_ANSWER_BYTES, Inspector
 from gpu.errors import InvalidRequest
 from gpu.events import Done, Event, Token
-from gpu.inspection import Answer, AttentionFrom, AttentionTo, Beam, Losses, PlanView
+from gpu.inspection.requests import Answer, AttentionFrom, AttentionTo, Beam, Losses, PlanView
+from gpu.load_options import LoadOptions
+from gpu.request import Request
 from gpu.sampling import SamplingParams
 
-MODEL = Path(__file__).parents[2] / "app" / "tale" / "model"
+MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"
 N_PAGES, N_EACH = 6, 8
 ROUNDS = 4
 N_TOKENS = 160
@@ -30,7 +32,7 @@ N_TOKENS = 160
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    opened = Engine.load(MODEL, n_slots=4)
+    opened = Engine.load(MODEL, LoadOptions(slots=4))
     opened.inspect(Losses(list(range(2, 80)))).result(60)  # compiles what questions need
     opened.inspect(Beam(list(range(2, 80)))).result(60)
     yield opened
@@ -54,7 +56,7 @@ def write(engine: Engine, meanwhile: Callable[[], object] = lambda: None) -> lis
 
     ids = engine.tokenizer.encode("Once upon a time")
     params = SamplingParams(max_tokens=N_TOKENS + 10, ignore_eos=True, seed=1)
-    engine.submit(ids, params, on_event=on_event)
+    engine.submit(Request(ids, params), on_event)
     assert begun.wait(60)
     meanwhile()
     assert done.wait(120)
@@ -137,8 +139,8 @@ def test_memory_does_not_grow_with_the_questions(engine: Engine) -> None:
 def test_answers_that_are_too_large_are_refused(
     engine: Engine, question: AttentionFrom | AttentionTo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    per_token = 4 * engine.config.n_layers * engine.config.n_heads
-    assert per_token * engine.info.limits.context < MAX_ANSWER_BYTES
-    monkeypatch.setattr(f"{Inspector.__module__}.MAX_ANSWER_BYTES", 500 * per_token)
+    experts_per_token = 4 * engine.config.n_layers * engine.config.n_heads
+    assert experts_per_token * engine.info.limits.context < MAX_ANSWER_BYTES
+    monkeypatch.setattr(f"{Inspector.__module__}.MAX_ANSWER_BYTES", 500 * experts_per_token)
     with pytest.raises(InvalidRequest, match=r"of 600 tokens; ask about 500 tokens or fewer"):
         engine.inspect(question).result(60)

@@ -13,15 +13,17 @@ from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
 from gpu.events import Accepted, Done, Event, Prefill, Token, Updated
+from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
+from gpu.request import Request
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.sampling import SamplingParams
-from gpu.script import ChangeAt, checked_script
+from gpu.scheduled_updates import ScheduledUpdate, check_updates
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
-from tests.gpu import random_llama
-from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+from tests.gpu.models import random_llama
 
 NAME = "derived_head"
 
@@ -57,11 +59,13 @@ class Written:
         return [event for event in self.events if isinstance(event, Updated)]
 
 
-def script_of(written: Written) -> tuple[ChangeAt, ...]:
+def updates_of(written: Written) -> tuple[ScheduledUpdate, ...]:
     """What wrote it, as a replay file would say it: every `updated` with all settings."""
     live = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens")
     return tuple(
-        ChangeAt(event.index, {name: getattr(event.params, name) for name in live}, event.capture)
+        ScheduledUpdate(
+            event.index, {name: getattr(event.params, name) for name in live}, event.capture
+        )
         for event in written.updated
     )
 
@@ -74,19 +78,21 @@ def runner(request: pytest.FixtureRequest, device: Device) -> Iterator[Runner]:
     backend, dtype = request.param.split("-")
     folder = random_llama.folder(NAME)
     if backend == "torch":
-        torch = TorchRunner.load(folder, dtype=dtype, n_slots=2)
+        torch = TorchRunner.load(folder, LoadOptions(dtype=dtype, slots=2))
         yield torch
         torch.close()
     else:
         config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
-        yield WgpuRunner(device, config, checkpoint, dtype=dtype, n_slots=2)
+        yield WgpuRunner(device, config, checkpoint, LoadOptions(dtype=dtype, slots=2))
 
 
 @pytest.fixture
 def engine(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setattr(runner, "close", lambda: None)
     tokenizer = Tokenizer.load(random_llama.folder(NAME))
-    opened = Engine(lambda: runner, tokenizer, prefix_cache=isinstance(runner, WgpuRunner))
+    opened = Engine(
+        lambda: runner, tokenizer, LoadOptions(prefix_cache=isinstance(runner, WgpuRunner))
+    )
     yield opened
     opened.close()
 
@@ -95,7 +101,7 @@ def test_a_script_writes_what_live_changes_wrote(engine: Engine) -> None:
     prompt = [int(id) for id in random_llama.ids(NAME, 20)]
     params = SamplingParams(temperature=0.3, seed=2**60 + 7, max_tokens=30, ignore_eos=True)
     live = Written()
-    run = engine.submit(prompt, params, capture=False, on_event=live)
+    run = engine.submit(Request(prompt, params), live)
     for after, capture, changes in (
         (3, None, {"temperature": 2.5, "top_p": 0.99}),
         (9, True, {"repetition_penalty": 1.6}),
@@ -109,12 +115,12 @@ def test_a_script_writes_what_live_changes_wrote(engine: Engine) -> None:
     assert len(live.updated) == 4
 
     again = Written()
-    engine.submit(prompt, params, capture=False, script=script_of(live), on_event=again)
+    engine.submit(Request(prompt, params, updates=updates_of(live)), again)
     assert again.wait().ids == live.ids
     assert again.updated == live.updated
 
     plain = Written()
-    engine.submit(prompt, params, on_event=plain)
+    engine.submit(Request(prompt, params), plain)
     assert plain.wait().ids != live.ids[:30], "the changes of this test change nothing"
 
 
@@ -136,7 +142,7 @@ def write(tokenizer: Tokenizer) -> Iterator[Any]:
     ) -> Written:
         engines.append(Engine(lambda: runner, tokenizer))
         written = Written()
-        engines[-1].submit(prompt, params, on_event=written, **options)
+        engines[-1].submit(Request(prompt, params, **options), written)
         return written.wait()
 
     yield start
@@ -155,14 +161,14 @@ def settings(runner: ScriptedRunner) -> dict[int, tuple[float, int]]:
 
 def test_each_change_acts_on_exactly_the_token_it_names(write: Any) -> None:
     runner = ScriptedRunner()
-    script = (
-        ChangeAt(0, {"temperature": 0.5}),
-        ChangeAt(4, {"temperature": 1.5}),
-        ChangeAt(4, {"top_k": 7}),
-        ChangeAt(5, {"top_k": 0}),
+    updates = (
+        ScheduledUpdate(0, {"temperature": 0.5}),
+        ScheduledUpdate(4, {"temperature": 1.5}),
+        ScheduledUpdate(4, {"top_k": 7}),
+        ScheduledUpdate(5, {"top_k": 0}),
     )
     params = SamplingParams(temperature=1.0, max_tokens=8)
-    written = write(runner, [9, 8], params, script=script)
+    written = write(runner, [9, 8], params, updates=updates)
     assert written.ids == expected([9, 8], 8)
     drawn = settings(runner)
     assert [drawn[i] for i in range(8)] == [(0.5, 0)] * 4 + [(1.5, 7)] + [(1.5, 0)] * 3
@@ -174,8 +180,8 @@ def test_each_change_acts_on_exactly_the_token_it_names(write: Any) -> None:
 
 def test_capture_changes_with_the_token_it_names(write: Any) -> None:
     runner = ScriptedRunner()
-    script = (ChangeAt(3, capture=True), ChangeAt(5, capture=False))
-    write(runner, [9, 8], SamplingParams(max_tokens=8), script=script)
+    updates = (ScheduledUpdate(3, capture=True), ScheduledUpdate(5, capture=False))
+    write(runner, [9, 8], SamplingParams(max_tokens=8), updates=updates)
     captured = [step.capture for step in runner.steps if step.samples]
     assert captured[:8] == [False] * 3 + [True] * 2 + [False] * 3
 
@@ -186,15 +192,15 @@ def test_a_limit_is_raised_when_all_tokens_below_it_are_on_their_way(
 ) -> None:
     runner = ScriptedRunner()
     runner.in_flight = in_flight
-    script = (ChangeAt(5, {"max_tokens": 12}),)
-    written = write(runner, [9], SamplingParams(max_tokens=5), script=script)
+    updates = (ScheduledUpdate(5, {"max_tokens": 12}),)
+    written = write(runner, [9], SamplingParams(max_tokens=5), updates=updates)
     assert written.ids == expected([9], 12)
     assert [event.index for event in written.updated] == [5]
 
 
 def test_a_limit_lowered_below_what_was_written_ends_the_run(write: Any) -> None:
-    script = (ChangeAt(10, {"max_tokens": 2}),)
-    written = write(ScriptedRunner(), [9], SamplingParams(max_tokens=40), script=script)
+    updates = (ScheduledUpdate(10, {"max_tokens": 2}),)
+    written = write(ScriptedRunner(), [9], SamplingParams(max_tokens=40), updates=updates)
     done = written.events[-1]
     assert isinstance(done, Done)
     assert done.reason == "length"
@@ -203,8 +209,8 @@ def test_a_limit_lowered_below_what_was_written_ends_the_run(write: Any) -> None
 
 
 def test_changes_past_the_end_never_act(write: Any) -> None:
-    script = (ChangeAt(500, {"temperature": 0.1}),)
-    written = write(ScriptedRunner(), [9], SamplingParams(max_tokens=4), script=script)
+    updates = (ScheduledUpdate(500, {"temperature": 0.1}),)
+    written = write(ScriptedRunner(), [9], SamplingParams(max_tokens=4), updates=updates)
     assert written.ids == expected([9], 4)
     assert written.updated == []
 
@@ -215,8 +221,8 @@ def test_a_run_waits_for_the_room_that_its_script_will_need(tokenizer: Tokenizer
     engine = Engine(lambda: runner, tokenizer)
     first, second = Written(), Written()
     params = SamplingParams(max_tokens=20)
-    engine.submit([1], params, script=[ChangeAt(15, {"max_tokens": 40})], on_event=first)
-    engine.submit([2], params, on_event=second)
+    engine.submit(Request([1], params, updates=(ScheduledUpdate(15, {"max_tokens": 40}),)), first)
+    engine.submit(Request([2], params), second)
     assert first.wait().ids == expected([1], 40)
     assert second.wait().ids == expected([2], 20)
     assert all(len(step.samples) == 1 for step in runner.steps)
@@ -229,27 +235,29 @@ def test_a_run_waits_for_the_room_that_its_script_will_need(tokenizer: Tokenizer
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ([ChangeAt(-1)], "must be 0 or more.* got -1"),
-        ([ChangeAt(True)], "must be an integer, but got True"),
-        ([ChangeAt(3), ChangeAt(2)], "change 2 .*must be 3 or more.* got 2"),
-        ([ChangeAt(3, {"temperature": 11.0})], "temperature must be a number from 0 to 10"),
-        ([ChangeAt(3, {"temperature": float("nan")})], "temperature must be"),
-        ([ChangeAt(3, {"top_k": 1.5})], "top_k must be an integer"),
-        ([ChangeAt(3, {"seed": 4})], "seed cannot change"),
-        ([ChangeAt(3, {"max_tokens": 0})], "max_tokens must be an integer from 1"),
+        ([ScheduledUpdate(-1)], "must be 0 or more.* got -1"),
+        ([ScheduledUpdate(True)], "must be an integer, but got True"),
+        ([ScheduledUpdate(3), ScheduledUpdate(2)], "change 2 .*must be 3 or more.* got 2"),
+        ([ScheduledUpdate(3, {"temperature": 11.0})], "temperature must be a number from 0 to 10"),
+        ([ScheduledUpdate(3, {"temperature": float("nan")})], "temperature must be"),
+        ([ScheduledUpdate(3, {"top_k": 1.5})], "top_k must be an integer"),
+        ([ScheduledUpdate(3, {"seed": 4})], "seed cannot change"),
+        ([ScheduledUpdate(3, {"max_tokens": 0})], "max_tokens must be an integer from 1"),
     ],
 )
-def test_bad_scripts_are_refused(changes: list[ChangeAt], words: str) -> None:
+def test_bad_scripts_are_refused(changes: list[ScheduledUpdate], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as refusal:
-        checked_script(changes, SamplingParams())
+        check_updates(changes, SamplingParams())
     assert refusal.value.param == "changes"
 
 
 def test_a_refused_script_starts_nothing(tokenizer: Tokenizer) -> None:
-    engine = Engine(ScriptedRunner, tokenizer, queue_size=0)
+    engine = Engine(ScriptedRunner, tokenizer, LoadOptions(queue=0))
     for _ in range(5):
         with pytest.raises(InvalidRequest):
-            engine.submit([1], SamplingParams(max_tokens=2), script=[ChangeAt(-1)])
+            engine.submit(
+                Request([1], SamplingParams(max_tokens=2), updates=(ScheduledUpdate(-1),))
+            )
     run = engine.generate([1], SamplingParams(max_tokens=2))
     assert [token.id for token in run] == expected([1], 2)
     engine.close()

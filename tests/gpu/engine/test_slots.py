@@ -13,16 +13,18 @@ import pytest
 
 from gpu.engine.engine import Engine
 from gpu.events import Done, Event, Token
+from gpu.load_options import LoadOptions
 from gpu.ops.step_buffer import MAX_SAMPLES
-from gpu.plans.book import SAMPLING
+from gpu.plans.plan_cache import SAMPLING
+from gpu.request import Request
 from gpu.sampling import SamplingParams
 from gpu.step import Step
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
-from tests.gpu import driving
-from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+from tests.gpu.engine import driving
+from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
 
-MODEL = Path(__file__).parents[2] / "app" / "tale" / "model"
+MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"
 SAMPLES = 8
 """Of a step of the scripted runner."""
 
@@ -67,12 +69,12 @@ class Log:
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32])
 def test_no_run_waits_longer_than_its_share(tokenizer: Tokenizer, n: int) -> None:
     runner = ScriptedRunner(n_slots=n, context=96, n_blocks=6 * n, max_rows=32)
-    engine = Engine(lambda: runner, tokenizer, queue_size=2)
+    engine = Engine(lambda: runner, tokenizer, LoadOptions(queue=2))
     log, n_tokens = Log(n), 40
     prompts = [[i + 1, i + 2, i + 3] for i in range(n)]
     try:
         for i, prompt in enumerate(prompts):
-            engine.submit(prompt, SamplingParams(max_tokens=n_tokens), on_event=log.of(i))
+            engine.submit(Request(prompt, SamplingParams(max_tokens=n_tokens)), log.of(i))
         log.wait(30)
     finally:
         engine.close()
@@ -96,11 +98,11 @@ def test_a_new_prompt_gets_its_turn_among_those_that_write(tokenizer: Tokenizer)
     """One by one beside nine that write all the time: each of them begins at once, and they stop
     nobody."""
     runner = ScriptedRunner(n_slots=12, context=256, n_blocks=200, max_rows=32, delay=0.0005)
-    engine = Engine(lambda: runner, tokenizer, queue_size=2)
+    engine = Engine(lambda: runner, tokenizer, LoadOptions(queue=2))
     log = Log(9)
     try:
         for i in range(9):
-            engine.submit([i + 1], SamplingParams(max_tokens=200), on_event=log.of(i))
+            engine.submit(Request([i + 1], SamplingParams(max_tokens=200)), log.of(i))
         for i in range(30):
             short = engine.generate([100 + i, 7, 8], SamplingParams(max_tokens=1))
             assert [t.id for t in short] == expected([100 + i, 7, 8], 1)
@@ -120,11 +122,11 @@ def test_prompts_get_rows_where_all_of_a_step_could_write(
     runner = ScriptedRunner(
         n_slots=n, context=96, n_blocks=6 * n, max_rows=max_rows, max_samples=max_samples
     )
-    engine = Engine(lambda: runner, tokenizer, queue_size=2)
+    engine = Engine(lambda: runner, tokenizer, LoadOptions(queue=2))
     log, prompts = Log(n), [[i + 1] * (i % 7 + 1) for i in range(n)]
     try:
         for i, prompt in enumerate(prompts):
-            engine.submit(prompt, SamplingParams(max_tokens=50), on_event=log.of(i))
+            engine.submit(Request(prompt, SamplingParams(max_tokens=50)), log.of(i))
         log.wait(30)
     finally:
         engine.close()
@@ -144,7 +146,7 @@ def test_prompts_get_rows_where_all_of_a_step_could_write(
 )
 def test_runs_of_a_model_keep_pace(backend: str, dtype: str, n: int, capture: bool) -> None:
     n_tokens = 40
-    engine = Engine.load(MODEL, backend=backend, dtype=dtype, n_slots=n, context=64)
+    engine = Engine.load(MODEL, LoadOptions(backend=backend, dtype=dtype, slots=n, context=64))
     params = [
         SamplingParams(temperature=0.8, max_tokens=n_tokens, ignore_eos=True, seed=i)
         for i in range(n)
@@ -153,7 +155,7 @@ def test_runs_of_a_model_keep_pace(backend: str, dtype: str, n: int, capture: bo
     log = Log(n)
     try:
         for i, prompt in enumerate(prompts):
-            engine.submit(prompt, params[i], capture=capture, on_event=log.of(i))
+            engine.submit(Request(prompt, params[i], capture=capture), log.of(i))
         log.wait(300)
         if backend == "wgpu":  # PyTorch's sums depend on how many rows are computed at once
             alone = engine.generate(prompts[-1], params[-1])
@@ -170,7 +172,7 @@ def test_runs_of_a_model_keep_pace(backend: str, dtype: str, n: int, capture: bo
 @pytest.mark.parametrize("n_slots", [1, 8, 9, 16, 256])
 def test_warm_up_readies_steps_that_there_can_be(device: Device, n_slots: int) -> None:
     runner = driving.load(device, MODEL, dtype="f16", n_slots=n_slots)
-    plans = [*runner._plans_to_warm(), *runner._plans_to_reach()]
+    plans = [*runner._plans_to_warm(), *runner._plans_with_interventions()]
     most = max(plan.key.samples for plan in plans if plan.key.kind in SAMPLING)
     assert most == min(n_slots, runner.limits.max_samples)
 
@@ -181,7 +183,7 @@ def test_warm_up_readies_steps_that_there_can_be(device: Device, n_slots: int) -
 class NotWarm(ScriptedRunner):
     """Compiling in advance fails at the second kernel."""
 
-    def warm_up(self, *, reach: bool = False) -> Iterator[None]:
+    def warm_up(self, *, interventions: bool = False) -> Iterator[None]:
         yield
         raise ValueError("a step of 9 is larger than 8")
 
@@ -190,7 +192,7 @@ def test_what_fails_in_advance_is_said_once_and_serving_goes_on(
     tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        engine = Engine(NotWarm, tokenizer, warm_up=True)
+        engine = Engine(NotWarm, tokenizer, LoadOptions(warm_up=True))
         try:
             written = engine.generate([3], SamplingParams(max_tokens=4))
             assert [t.id for t in written] == expected([3], 4)
@@ -228,7 +230,7 @@ def test_a_runner_that_cannot_be_described_is_closed_and_its_error_told(
 ) -> None:
     runner = Indescribable()
     with pytest.raises(RuntimeError, match="no kernel for this"):
-        Engine(lambda: runner, tokenizer, warm_up=True)
+        Engine(lambda: runner, tokenizer, LoadOptions(warm_up=True))
     assert runner.closed
     assert runner.asked_on == "tokenglass engine"
 
@@ -239,11 +241,11 @@ def test_a_prompt_does_not_wait_until_those_that_write_have_ended(tokenizer: Tok
     runner = ScriptedRunner(
         n_slots=5, context=256, n_blocks=80, max_rows=4, max_samples=4, delay=0.002
     )
-    engine = Engine(lambda: runner, tokenizer, queue_size=2)
+    engine = Engine(lambda: runner, tokenizer, LoadOptions(queue=2))
     log, n_tokens = Log(5), 200
     try:
         for i in range(5):
-            engine.submit([i + 1, 7], SamplingParams(max_tokens=n_tokens), on_event=log.of(i))
+            engine.submit(Request([i + 1, 7], SamplingParams(max_tokens=n_tokens)), log.of(i))
         log.wait(60)
     finally:
         engine.close()

@@ -1,5 +1,5 @@
-"""What llama.cpp's converter (conversion/ of that project) says of a model folder and does to its
-weights, of every architecture whose files are read. The names are those of its `gguf` package."""
+"""Metadata and weight changes that llama.cpp's converter (conversion/ of that project) makes for a
+model folder of every supported architecture. Names are those of its `gguf` package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _EXPERT = re.compile(r"(model\.layers\.\d+)\.(mlp|block_sparse_moe)\.experts\.(\
 
 
 def values(folder: Path) -> Values:
-    """Keys without the name of the architecture. None: it says nothing."""
+    """Return metadata by key without the architecture's name. None: the converter does not write
+    it."""
     config, settings = ModelConfig.from_folder(folder), json.loads(_text(folder))
     rope = settings.get("rope_parameters") or {}
     rope = rope.get("full_attention", rope)
@@ -47,9 +48,9 @@ def values(folder: Path) -> Values:
         "attention.head_count_kv": config.n_kv_heads,
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
-        "rope.dimension_count": config.turned_dim,
+        "rope.dimension_count": config.rope_dim,
         "rope.freq_base": config.rope.theta,
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.layer_norm_rms_epsilon": config.norm_eps,
     }
     if rope.get("rope_type") in ("linear", "yarn"):
         found |= {"rope.scaling.type": rope["rope_type"], "rope.scaling.factor": rope["factor"]}
@@ -57,8 +58,8 @@ def values(folder: Path) -> Values:
         found["rope.scaling.original_context_length"] = original
     if config.experts:
         found |= {
-            "expert_count": config.experts.n,
-            "expert_used_count": config.experts.per_token,
+            "expert_count": config.experts.n_experts,
+            "expert_used_count": config.experts.experts_per_token,
             "expert_feed_forward_length": settings.get("moe_intermediate_size"),
             "expert_shared_feed_forward_length": settings.get("shared_expert_intermediate_size"),
         }
@@ -96,19 +97,19 @@ def _own(config: ModelConfig, settings: Values) -> Values:
             }
         case "gpt2":
             left_out = dict.fromkeys((*_NOT_OF_GPT, "rope.dimension_count"))
-            return {**left_out, "attention.layer_norm_epsilon": config.rms_norm_eps}
+            return {**left_out, "attention.layer_norm_epsilon": config.norm_eps}
         case "gpt_neox":
             return {
                 **dict.fromkeys(_NOT_OF_GPT),
-                "attention.layer_norm_epsilon": config.rms_norm_eps,
+                "attention.layer_norm_epsilon": config.norm_eps,
                 "use_parallel_residual": config.parallel,
             }
     return {}
 
 
 def tensors(folder: Path) -> Iterator[tuple[str, F32]]:
-    """In the order of the checkpoint, experts of a layer where the first of them was; then those
-    of rotary positions."""
+    """Yield tensors in the order of the checkpoint, experts of a layer at the position of the
+    first; then those of rotary positions."""
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
     arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == _architecture(config))
     names = gguf.get_tensor_name_map(arch, config.n_layers)
@@ -125,7 +126,9 @@ def tensors(folder: Path) -> Iterator[tuple[str, F32]]:
         elif expert[3] == "0":
             layer, module, _, matrix = expert.groups()
             assert config.experts is not None
-            ends = (f"{module}.experts.{i}.{matrix}.weight" for i in range(config.experts.n))
+            ends = (
+                f"{module}.experts.{i}.{matrix}.weight" for i in range(config.experts.n_experts)
+            )
             together = np.stack([checkpoint.read_f32(f"{layer}.{end}") for end in ends])
             mixtral = f"{layer.removeprefix('model.')}.feed_forward.experts.{matrix}.weight"
             plain = f"{layer}.mlp.experts.{matrix}.weight"

@@ -1,4 +1,4 @@
-"""GGUF files for tests: a model folder written as one, and damaged ones."""
+"""GGUF files for tests: a model folder converted, and damaged files."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.text.tokenizer import Tokenizer
-from tests.gpu import gguf_converter
+from tests.gpu.gguf import gguf_converter
 
 KINDS = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K",
     "Q5_K", "Q6_K", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S",
 )  # fmt: skip
 IQ1_M_SCALE = np.array([0x00, 0x00, 0x40, 0x10], np.uint8)
-"""0x1400, 0.001 as a float16: its lowest four bits first, each as the upper ones of a byte."""
+"""0x1400, 0.001 as a float16: its lowest four bits first, each as the upper half of a byte."""
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 
 
 def write(folder: Path, path: Path, kind: str = "F32", **changes: Any) -> Path:
-    """The model of a folder as GGUF, its matrices of type `kind`. `changes`: metadata that is other
-    than the folder says; None leaves it out."""
+    """Write the model of a folder as GGUF with matrices of type `kind`.
+
+    `changes`: metadata that differs from the folder's; None removes it.
+    """
     arch = changes.pop("architecture", None) or gguf_converter.architecture(folder)
     pre = changes.pop("pre", None)
     writer = gguf.GGUFWriter(path, arch)
@@ -56,12 +58,12 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 
 def _is_exact(name: str, data: npt.NDArray[Any]) -> bool:
-    """Vectors, routers and positions are not quantised."""
+    """Return whether a tensor is never quantised: vectors, routers and positions."""
     return data.ndim == 1 or ".ffn_gate_inp." in name or name == "position_embd.weight"
 
 
 def packed(data: npt.NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> npt.NDArray[Any]:
-    """As the package packs it; of the types that it cannot pack, blocks that hold something."""
+    """Return data packed by the gguf package, or random blocks of a type that it cannot pack."""
     if kind.name.endswith("_K") or kind.name.startswith("IQ"):
         return random_blocks(data, kind)
     found: npt.NDArray[Any] = gguf.quants.quantize(data, kind)
@@ -69,7 +71,7 @@ def packed(data: npt.NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> np
 
 
 def random_blocks(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> npt.NDArray[np.uint8]:
-    """Blocks of random bytes with small scales, the same at every call for the same data."""
+    """Return blocks of random bytes with small scales, the same at every call for the same data."""
     block, n_bytes = gguf.GGML_QUANT_SIZES[kind]
     n = data.size // block
     rng = np.random.default_rng(int(np.abs(data).sum() * 1000))
@@ -79,7 +81,7 @@ def random_blocks(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> np
         blocks[:, -2:] = scales[:, :2]
     elif kind.name == "Q2_K":
         blocks[:, -4:] = scales
-    elif kind.name == "IQ1_M":  # the bits of the scale are the upper ones of its last four words
+    elif kind.name == "IQ1_M":  # its scale is in the upper bits of its last four words
         blocks[:, -7::2] = blocks[:, -7::2] & 15 | IQ1_M_SCALE
     elif kind.name.startswith("IQ"):
         blocks[:, :2] = scales[:, :2]
@@ -89,7 +91,8 @@ def random_blocks(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> np
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
-    """tokenizer.json of byte-level BPE, tokenizer_config.json and the ids of config.json."""
+    """Add the byte-level BPE of tokenizer.json, with tokenizer_config.json and the ids of
+    config.json."""
     tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     vocab = {**tokenizer["model"]["vocab"]}
@@ -126,8 +129,8 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 
 def split(path: Path, stem: Path, n_parts: int) -> list[Path]:
-    """The file as `n_parts`, as llama.cpp's gguf-split cuts it: the metadata in the first, tensors
-    in the order of the file."""
+    """Split a file into `n_parts` as llama.cpp's gguf-split does: metadata in the first, tensors in
+    the order of the file."""
     reader = gguf.GGUFReader(path)
     found = []
     for i, tensors in enumerate(np.array_split(np.arange(len(reader.tensors)), n_parts)):

@@ -1,4 +1,4 @@
-"""GGUF files hold the same model as a folder, or are refused with the reason."""
+"""GGUF files give the same model as a folder, or are refused with the reason."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.gguf import file as file_module
 from gpu.gguf.file import is_gguf, open_gguf
-from gpu.gguf.types import BY_NAME
+from gpu.gguf.types import TYPES_BY_NAME
+from gpu.load_options import LoadOptions
 from gpu.models.registry import MODELS
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
-from tests.gpu import gguf_models, made_tokenizers, random_llama
+from tests.gpu.gguf import gguf_models
+from tests.gpu.models import random_llama
 from tests.gpu.on_device import stored_numbers
+from tests.gpu.text import made_tokenizers
 
 BIASES = random_llama.Shape(
     "gguf_bias", 4, 2, 16, 64, 96, 301, attention_bias=True, mlp_bias=True, n_layers=2
 )
-BLOCKS = random_llama.Shape("gguf_blocks", 4, 2, 64, 256, 512, 401, tied=True, n_layers=1)
+QUANT_TYPES = random_llama.Shape("gguf_blocks", 4, 2, 64, 256, 512, 401, tied=True, n_layers=1)
 LLAMA3 = random_llama.Shape(
     "gguf_llama3", 4, 1, 128, 64, 64, 260, n_layers=1,
     rope={"rope_theta": 5e5, **random_llama.LLAMA3, "original_max_position_embeddings": 8192},
@@ -48,7 +51,7 @@ IM_END = "<|im_end|>"
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: Any) -> Callable[..., tuple[Path, Path]]:
-    """A model folder of a shape, and the same as a GGUF file."""
+    """Return a model folder of a shape, and the same model as a GGUF file."""
 
     def made(shape: random_llama.Shape, kind: str = "F32", **changes: Any) -> tuple[Path, Path]:
         path = tmp_path_factory.mktemp(shape.name)
@@ -64,8 +67,8 @@ Make = Callable[..., tuple[Path, Path]]
 # ---- the same model --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [BIASES, BLOCKS, LINEAR, LLAMA3], ids=lambda s: s.name)
-def test_the_config_is_the_folders(make: Make, shape: random_llama.Shape) -> None:
+@pytest.mark.parametrize("shape", [BIASES, QUANT_TYPES, LINEAR, LLAMA3], ids=lambda s: s.name)
+def test_the_config_equals_the_folders(make: Make, shape: random_llama.Shape) -> None:
     extra: dict[str, Any] = {}
     if shape is LINEAR:
         extra = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
@@ -80,10 +83,10 @@ def test_the_config_is_the_folders(make: Make, shape: random_llama.Shape) -> Non
     assert got.eos_ids == tokenizer.eos_ids
 
 
-def test_special_tokens_that_are_known_to_end_a_turn_do(
+def test_known_end_of_turn_tokens_end_the_text(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gemma's files name <eos> alone, which never comes in a chat; here it is <|begin|>, 0."""
+    """Gemma's files name only <eos>, which never occurs in a chat; here it is <|begin|>, 0."""
     folder, _ = make(BIASES)
     (folder / "tokenizer_config.json").write_text('{"eos_token": "<|begin|>"}')
     special = gguf_models.write(folder, tmp_path / "special.gguf")
@@ -107,8 +110,8 @@ def test_the_weights_are_the_folders(make: Make) -> None:
 
 
 @pytest.mark.parametrize("kind", gguf_models.KINDS)
-def test_every_type_is_read_as_the_package_reads_it(make: Make, kind: str) -> None:
-    _, path = make(BLOCKS, kind)
+def test_every_type_is_read_as_by_the_gguf_package(make: Make, kind: str) -> None:
+    _, path = make(QUANT_TYPES, kind)
     got = Checkpoint.open(path)
     known = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     name = "model.layers.0.mlp.down_proj.weight"
@@ -120,16 +123,17 @@ def test_every_type_is_read_as_the_package_reads_it(make: Make, kind: str) -> No
     assert np.array_equal(got.read_f32(name, slice(5, 9)), want[5:9])
     assert np.array_equal(np.concatenate(list(got.pieces(name, 1000))), want.reshape(-1))
     assert np.unique(want).size > 10
-    assert got.n_bytes(name) == want.size // BY_NAME[kind].block * BY_NAME[kind].block_bytes
+    gguf_type = TYPES_BY_NAME[kind]
+    assert got.n_bytes(name) == want.size // gguf_type.block_size * gguf_type.type_size
     summary = TensorSummary.from_folder(path, name)
     assert summary.n == want.size
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_K"])
-def test_an_engine_says_the_same_of_a_file_as_of_a_folder(
+def test_an_engine_gives_the_same_text_for_a_file_as_for_a_folder(
     make: Make, tmp_path: Path, kind: str
 ) -> None:
-    folder, path = make(BLOCKS, kind)
+    folder, path = make(QUANT_TYPES, kind)
     checkpoint = Checkpoint.open(path)
     same = Path(shutil.copytree(folder, tmp_path / "same"))
     save_file(
@@ -139,18 +143,18 @@ def test_an_engine_says_the_same_of_a_file_as_of_a_folder(
     ids = random_llama.ids("tiny", 20)
     logits = []
     for place in (path, same):
-        engine = Engine.load(place, dtype="f32", backend="torch", context=64)
+        engine = Engine.load(place, LoadOptions(dtype="f32", backend="torch", context=64))
         logits.append(engine.logits(ids))
-        assert engine.info.parameters == Inventory.from_folder(folder).parameters
+        assert engine.info.model.parameters == Inventory.from_folder(folder).parameters
         is_quantised = place == path and kind != "F32"
-        assert engine.info.conversion == (f"{kind} converted to f32" if is_quantised else "")
+        assert engine.info.model.conversion == (f"{kind} converted to f32" if is_quantised else "")
         engine.close()
     assert np.array_equal(*logits)
     assert np.ptp(logits[0]) > 0.1
 
 
 def with_rope_factors(folder: Path, path: Path, factor: float | None = None) -> Path:
-    """A file like that at `path`, with the tensor of rotary factors that llama.cpp writes."""
+    """Copy the file at `path` and add the tensor of rotary factors that llama.cpp writes."""
     from gpu.bench.peers.gguf_file import rope_factors
 
     factors = rope_factors(ModelConfig.from_folder(folder))
@@ -174,9 +178,9 @@ def with_rope_factors(folder: Path, path: Path, factor: float | None = None) -> 
     return target
 
 
-def test_rope_factors_that_are_not_llama_3s_are_refused(make: Make) -> None:
+def test_rope_factors_other_than_llama_3s_are_refused(make: Make) -> None:
     folder, path = make(LLAMA3)
-    with pytest.raises(ModelError, match=r"rope_freqs.weight are not those of Llama 3"):
+    with pytest.raises(ModelError, match=r"expected rope_freqs.weight to be Llama 3"):
         ModelConfig.from_folder(with_rope_factors(folder, path, factor=1.5))
 
 
@@ -213,7 +217,7 @@ def same_tokens(got: Tokenizer, want: Tokenizer, texts: list[str] = TEXTS) -> No
 
 
 def tokenizer_file(folder: Path, **values: Any) -> Path:
-    """A GGUF file of a folder's tokenizer alone."""
+    """A GGUF file with only a folder's tokenizer."""
     path = folder / "tokenizer.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     gguf_models.add_tokenizer(writer, folder)
@@ -229,15 +233,15 @@ def test_byte_level_bpe(tmp_path: Path) -> None:
     same_tokens(Tokenizer.load(tokenizer_file(folder)), Tokenizer.load(folder))
 
 
-def test_the_bundled_models_tokenizer_and_chat_template(tmp_path: Path) -> None:
+def test_the_bundled_models_tokenizer_and_chat_template_are_read(tmp_path: Path) -> None:
     path = gguf_models.write(tale.model_dir(), tmp_path / "tale.gguf", "F16", pre="qwen2")
     got, want = Tokenizer.load(path), Tokenizer.load(tale.model_dir())
-    same_tokens(got, want, TEXTS[:-1])  # without what Qwen's tokenizer composes first
+    same_tokens(got, want, TEXTS[:-1])  # without the text that Qwen's tokenizer normalises
     assert want.chat_template is not None
     assert got.chat_template == want.chat_template
 
 
-def test_llama_3s_words(tmp_path: Path) -> None:
+def test_llama_3s_pretokenizer(tmp_path: Path) -> None:
     made = made_tokenizers.llama3()
     config = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "add_bos_token": True}
     folder = made_tokenizers.save(tmp_path, made, config)
@@ -247,7 +251,7 @@ def test_llama_3s_words(tmp_path: Path) -> None:
         assert got.encode(text) == want.encode(text), text
 
 
-def test_sentence_pieces_by_their_scores(tmp_path: Path) -> None:
+def test_sentence_pieces_merge_by_their_scores(tmp_path: Path) -> None:
     made = made_tokenizers.byte_fallback()
     config = {"bos_token": "<s>", "eos_token": "</s>"}
     folder = made_tokenizers.save(tmp_path, made, config)
@@ -289,7 +293,7 @@ def test_other_tokenizers_are_refused(tmp_path: Path, values: Any, words: str) -
         Tokenizer.load(path)
 
 
-# ---- files that lie --------------------------------------------------------------------------
+# ---- malformed files -------------------------------------------------------------------------
 
 
 def header(n_tensors: int = 0, n_values: int = 0, version: int = 3) -> bytes:
@@ -310,13 +314,13 @@ def value(key: str, kind: int, data: bytes) -> bytes:
 
 
 FULL = bytes(4096)
-LIES = {
+MALFORMED = {
     "nothing": (b"", "too few"),
     "another format": (b"PK\3\4" + FULL, "not a GGUF file"),
     "an old version": (header(version=1) + FULL, "GGUF version 1"),
     "big-endian": (header(version=3 << 24) + FULL, "little-endian"),
-    "tensors without end": (header(n_tensors=2**63) + FULL, "the most that are read"),
-    "values without end": (header(n_values=2**40) + FULL, "the most that are read"),
+    "tensors without end": (header(n_tensors=2**63) + FULL, "of each are supported"),
+    "values without end": (header(n_values=2**40) + FULL, "of each are supported"),
     "more values than there are": (
         header(n_values=3) + value("k", 4, struct.pack("<I", 1)), "are left"),
     "a key without end": (header(n_values=1) + struct.pack("<Q", 2**60) + FULL, "are left"),
@@ -328,7 +332,8 @@ LIES = {
     "strings without end": (
         header(n_values=1) + value("k", 9, struct.pack("<IQ", 8, 2**61)) + FULL, "ends before"),
     "an array of arrays": (
-        header(n_values=1) + value("k", 9, struct.pack("<IQ", 9, 1)) + FULL, "is not read"),
+        header(n_values=1) + value("k", 9, struct.pack("<IQ", 9, 1)) + FULL,
+        "expected strings or numbers"),
     "a key twice": (
         header(n_values=2) + 2 * value("k", 4, struct.pack("<I", 1)) + FULL, "given twice"),
     "an alignment of 0": (
@@ -350,17 +355,17 @@ LIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_file_that_lies_is_refused(tmp_path: Path, lie: str) -> None:
-    data, words = LIES[lie]
-    path = tmp_path / "lie.gguf"
+@pytest.mark.parametrize("fault", MALFORMED)
+def test_a_file_that_lies_is_refused(tmp_path: Path, fault: str) -> None:
+    data, words = MALFORMED[fault]
+    path = tmp_path / "malformed.gguf"
     path.write_bytes(data)
     with pytest.raises(ModelError, match=words) as refused:
         open_gguf(path)
     assert str(refused.value).startswith(str(path))
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be read"):
         ModelConfig.from_folder(tmp_path / "none.gguf")
     (tmp_path / "folder.gguf").mkdir()
@@ -389,10 +394,10 @@ def test_another_architecture_is_refused_by_name(make: Make) -> None:
             open_(path)
 
 
-def test_a_tensor_that_is_not_known_is_refused(make: Make) -> None:
-    """What would be left out: biases that only Llama has."""
+def test_an_unknown_tensor_is_refused(make: Make) -> None:
+    """Here: biases that only Llama has, which would be left out."""
     _, path = make(BIASES, architecture="qwen2")
-    with pytest.raises(ModelError, match=r"'blk\.0\.\w+\.bias' is not known of qwen2 models"):
+    with pytest.raises(ModelError, match=r"'blk\.0\.\w+\.bias' is not known for qwen2 models"):
         Checkpoint.open(path)
 
 
@@ -400,8 +405,8 @@ N_MUTANTS = 150
 
 
 def test_mutated_headers_are_read_or_refused(make: Make, tmp_path: Path) -> None:
-    """Bytes of the header replaced, cut out, doubled: whatever comes of it is a model or a
-    ModelError, never another error, and never a read past the end."""
+    """Bytes of the header are replaced, removed or doubled: the result is a model or a ModelError,
+    never another error, and never a read past the end."""
     _, path = make(BIASES, "Q8_0")
     original = path.read_bytes()
     end = min(len(original), 30_000)
@@ -438,13 +443,13 @@ def test_mutated_headers_are_read_or_refused(make: Make, tmp_path: Path) -> None
 
 @pytest.fixture
 def parts(make: Make, tmp_path: Path) -> tuple[Path, list[Path]]:
-    """A whole file, and the same as three."""
+    """A whole file, and the same model in three."""
     _, whole = make(BIASES, "Q8_0")
     return whole, gguf_models.split(whole, tmp_path / "model", 3)
 
 
 @pytest.mark.parametrize("named", [0, 2])
-def test_any_part_stands_for_the_model(parts: tuple[Path, list[Path]], named: int) -> None:
+def test_any_part_opens_the_whole_model(parts: tuple[Path, list[Path]], named: int) -> None:
     whole, files = parts
     got, want = Checkpoint.open(files[named]), Checkpoint.open(whole)
     assert set(got.names()) == set(want.names())
@@ -458,7 +463,7 @@ def test_any_part_stands_for_the_model(parts: tuple[Path, list[Path]], named: in
 def test_many_parts_are_read_once(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By config, tokenizer and weights together."""
+    """Config, tokenizer and weights share the opened files."""
     _, whole = make(BIASES, "Q8_0")
     files = gguf_models.split(whole, tmp_path / "model", 12)
     opened: list[Path] = []
@@ -482,34 +487,36 @@ def test_parts_that_do_not_belong_together_are_refused(parts: tuple[Path, list[P
     with pytest.raises(ModelError, match=r"00003-of-00003\.gguf: cannot be read"):
         open_gguf(files[0])
     files[2].write_bytes(second)
-    with pytest.raises(ModelError, match=r"says that it is split\.no 1 of 3; expected 2 of 3"):
+    with pytest.raises(ModelError, match=r"split\.no is 1 of 3; expected 2 of 3"):
         open_gguf(files[0])
     files[2].write_bytes(third.replace(b"split.no", b"split.xx"))
-    with pytest.raises(ModelError, match=r"split\.no null of 3"):
+    with pytest.raises(ModelError, match=r"split\.no is null of 3"):
         open_gguf(files[0])
     number = struct.pack("<H", 1)
     at = second.index(b"split.no") + len(b"split.no") + 4
     assert second[at : at + 2] == number
     files[2].write_bytes(second[:at] + struct.pack("<H", 2) + second[at + 2 :])
-    with pytest.raises(ModelError, match="of another file of the model too"):
+    with pytest.raises(ModelError, match="is also in another file of the model"):
         open_gguf(files[0])
     files[2].write_bytes(third)
     key = b"split.tensors.count"
     at = first.index(key) + len(key) + 4
     files[0].write_bytes(first[:at] + struct.pack("<i", 99) + first[at + 4 :])
-    with pytest.raises(ModelError, match="files together have 99 tensors, but they have"):
+    with pytest.raises(
+        ModelError, match="expected 99 tensors in all files together, but they have"
+    ):
         open_gguf(files[0])
 
 
-# ---- blocks that run in place ------------------------------------------------------------------
+# ---- blocks stored without conversion ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "q8"), ("Q4_0", "q4")])
 def test_blocks_are_stored_as_they_are(
     make: Make, device: Device, kind: str, dtype: str, packed: list[str]
 ) -> None:
-    """To the bit the numbers of the file, in the order the device wants them, and nothing is
-    quantised but the embedding of a q4 model, which has eight bits."""
+    """The numbers of the file to the bit, in the order of the device; nothing is quantised except
+    the embedding of a q4 model, which has eight bits."""
     _, path = make(BIASES, kind)
     config, checkpoint = ModelConfig.from_folder(path), Checkpoint.open(path)
     memory = Memory(device)
@@ -531,7 +538,7 @@ def test_blocks_are_stored_as_they_are(
         ("F16", "q8", ""),
     ],
 )
-def test_it_is_said_what_became_of_the_types(
+def test_the_conversion_of_types_is_reported(
     make: Make, device: Device, kind: str, dtype: str, said: str
 ) -> None:
     _, path = make(BIASES, kind)
@@ -542,13 +549,15 @@ def test_it_is_said_what_became_of_the_types(
 
 
 @pytest.mark.parametrize(("kind", "scale"), [("Q8_0", np.inf), ("Q8_0", np.nan), ("Q4_0", 9000)])
-def test_a_scale_that_is_none_is_refused_in_place(make: Make, kind: str, scale: float) -> None:
+def test_a_non_finite_scale_is_refused_without_conversion(
+    make: Make, kind: str, scale: float
+) -> None:
     _, path = make(BIASES, kind)
     checkpoint = Checkpoint.open(path)
     name = "model.layers.0.mlp.up_proj.weight"
     data = checkpoint._tensors[name].data.copy()
     data[:2] = np.array([scale], np.float16).view(np.uint8)
     checkpoint._tensors[name] = replace(checkpoint._tensors[name], data=data)
-    with pytest.raises(ModelError, match=r"'model\.layers\.0\.mlp\.up_proj\.weight': the grid"):
+    with pytest.raises(ModelError, match=r"'model\.layers\.0\.mlp\.up_proj\.weight': the scale"):
         checkpoint.read_packed(name, slice(0, 4))
     assert checkpoint.read_packed(name, slice(1, 4)).shape[0] == 3

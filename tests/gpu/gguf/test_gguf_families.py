@@ -1,5 +1,5 @@
-"""GGUF files of every architecture, as llama.cpp's converter writes them, hold the model of the
-folder they were made of."""
+"""GGUF files of every architecture, as llama.cpp's converter writes them, hold the same
+model as the folder they were converted from."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ from gpu.gguf.file import open_gguf
 from gpu.models.registry import MODELS
 from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.device import Device
-from tests.gpu import driving, expert_cases, gguf_models, random_models
-from tests.gpu.model_cases import CASES, YARN, Case, sized
+from tests.gpu.engine import driving
+from tests.gpu.gguf import gguf_models
+from tests.gpu.models import random_models
+from tests.gpu.models.model_cases import CASES, YARN, Case, sized
 from tests.gpu.on_device import stored_numbers
+from tests.gpu.ops import expert_cases
 
 
 def changed(name: str, **settings: Any) -> Case:
@@ -39,7 +42,7 @@ ALL = {
             "olmo2_bias", "phi3_longrope_partial", "gpt2", "gpt_neox",
         )
     },
-    # files do not say what scores are scaled by but in 27B models, nor that logits are not capped
+    # files give the scale of scores only in 27B models, and no absence of the logit cap
     "gemma2": changed("gemma2", query_pre_attn_scalar=12),
     "gemma3": changed("gemma3", query_pre_attn_scalar=12),
     "gemma3_linear": changed("gemma3_linear", query_pre_attn_scalar=20),
@@ -69,7 +72,7 @@ Make = Callable[..., tuple[Path, Path]]
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: Any) -> Make:
-    """The model folder of a case, and the same as a GGUF file."""
+    """Make the model folder of a case, and its GGUF file."""
     folders: dict[str, Path] = {}
 
     def made(name: str, kind: str = "F32", **changes: Any) -> tuple[Path, Path]:
@@ -82,7 +85,7 @@ def make(tmp_path_factory: Any) -> Make:
 
 
 class NotedMemory(Memory):
-    """Knows what it was asked for."""
+    """A memory that records its uploads."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
@@ -105,12 +108,12 @@ def loaded(device: Device, path: Path, dtype: str) -> tuple[Any, NotedMemory]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_file_holds_the_model_of_its_folder(make: Make, device: Device, name: str) -> None:
-    """The same config; the same numbers under the same names, and in every buffer of the device.
-    Gemma's gains are stored as what they are, not as what they differ from 1 by: the last bit of
-    that is lost, but not of the gains."""
+    """The config, the tensors by name and every buffer on the device are the same. Files hold
+    Gemma's gains, checkpoints gain - 1: subtracting 1 loses the last bit, which adding 1 again
+    does not need."""
     folder, path = make(name)
     configs = ModelConfig.from_folder(path), ModelConfig.from_folder(folder)
-    frequencies = [c.rope.inv_freq(c.turned_dim) * c.rope.attention_factor for c in configs]
+    frequencies = [c.rope.inv_freq(c.rope_dim) * c.rope.attention_factor for c in configs]
     assert np.allclose(*frequencies, rtol=1e-6)
     got, want = map(asdict, configs)
     if name == "mistral_plain":  # without a window it is a Llama, which is what files call it
@@ -129,14 +132,14 @@ def test_a_file_holds_the_model_of_its_folder(make: Make, device: Device, name: 
             assert np.array_equal(weights.read_f16(tensor, slice(1, 7)), found[1:7].astype("f2"))
     memories = [loaded(device, place, "f32")[1] for place in (path, folder)]
     for ours, theirs in zip(*(memory.tensors for memory in memories), strict=True):
-        if not ours.name.startswith("rotations"):  # of a config that is equal
+        if not ours.name.startswith("rope_cos_sin"):  # of a config that is equal
             assert np.array_equal(memories[0].read(ours), memories[1].read(theirs)), ours.name
 
 
 def test_experts_that_are_quantised_say_what_their_numbers_say(
     make: Make, device: Device, tmp_path: Path
 ) -> None:
-    """The logits of a folder that holds the numbers of the blocks."""
+    """The logits are those of a folder that holds the dequantised numbers."""
     folder, path = make("qwen2_moe", "Q5_0")
     checkpoint = Checkpoint.open(path)
     assert checkpoint.dtype("model.layers.1.mlp.experts.5.down_proj.weight") == "Q5_0"
@@ -177,7 +180,7 @@ Change = Callable[[str, Any], list[tuple[str, Any]]]
 
 
 def rewritten(path: Path, target: Path, change: Change) -> Path:
-    """The file with other tensors: `change` is given each, by name and data."""
+    """Write the file with other tensors: `change` maps each name and data to new ones."""
     reader = gguf.GGUFReader(path)
     writer = gguf.GGUFWriter(target, "llama")
     gguf_models.copy_values(reader, writer)
@@ -189,7 +192,7 @@ def rewritten(path: Path, target: Path, change: Change) -> Path:
 
 
 def test_each_expert_may_have_a_tensor_of_its_own(make: Make, tmp_path: Path) -> None:
-    """As files of Mixtral had them at first."""
+    """The layout of early Mixtral files."""
 
     def parted(name: str, data: Any) -> list[tuple[str, Any]]:
         module, together, suffix = name.partition("_exps")
@@ -214,21 +217,21 @@ def config(make: Make, name: str, **changes: Any) -> ModelConfig:
 
 
 def test_models_of_27b_weights_are_known_by_their_layers(make: Make) -> None:
-    """Gemma 2 and 3 alone scale scores by another number than the size of a head there."""
-    assert config(make, "gemma2", block_count=46).score_scale == 14**-0.5
-    assert config(make, "gemma2", block_count=45).score_scale == 12**-0.5
-    assert config(make, "gemma3", block_count=62).score_scale == 12**-0.5  # 48 / 4
+    """Only these scale scores by another number than the size of a head."""
+    assert config(make, "gemma2", block_count=46).attn_scale == 14**-0.5
+    assert config(make, "gemma2", block_count=45).attn_scale == 12**-0.5
+    assert config(make, "gemma3", block_count=62).attn_scale == 12**-0.5  # 48 / 4
 
 
 def test_windows_of_gemma_3(make: Make) -> None:
     every_third = config(make, "gemma3", **{"attention.sliding_window_pattern": 3})
-    assert every_third.windows == (17, 17, None, 17, 17, None, 17)
-    assert config(make, "gemma3", **{"attention.sliding_window": None}).windows == ()
+    assert every_third.sliding_windows == (17, 17, None, 17, 17, None, 17)
+    assert config(make, "gemma3", **{"attention.sliding_window": None}).sliding_windows == ()
 
 
 def test_phi_4_has_no_window(make: Make) -> None:
-    assert config(make, "phi3").windows == (21, 21)
-    assert config(make, "phi3", **{"attention.sliding_window": 0}).windows == ()
+    assert config(make, "phi3").sliding_windows == (21, 21)
+    assert config(make, "phi3", **{"attention.sliding_window": 0}).sliding_windows == ()
 
 
 def test_what_old_files_say_otherwise(make: Make) -> None:
@@ -239,17 +242,21 @@ def test_what_old_files_say_otherwise(make: Make) -> None:
     left_out = {"expert_feed_forward_length": None, "expert_shared_feed_forward_length": None}
     experts = config(make, "qwen2_moe", **left_out).experts
     assert experts is not None
-    assert (experts.width, experts.shared_width, experts.normalised) == (32, 64, False)
+    assert (
+        experts.intermediate_size,
+        experts.shared_intermediate_size,
+        experts.norm_topk_prob,
+    ) == (32, 64, False)
     said = config(make, "qwen2_moe", expert_weights_norm=True).experts
     assert said is not None
-    assert said.normalised
+    assert said.norm_topk_prob
 
 
 @pytest.mark.parametrize(
     ("name", "key", "value", "words"),
     [
         ("olmo2", "attention.sliding_window", 4096, "OLMo 3 is not supported"),
-        ("granite", "rope.scaling.finetuned", False, "without it nothing is turned"),
+        ("granite", "rope.scaling.finetuned", False, "without it there are no positions"),
         ("qwen3_moe", "expert_gating_func", 2, "a softmax"),
         ("qwen3_moe", "expert_weights_scale", 2.5, "1, the only value"),
         ("qwen3_moe", "expert_used_count", None, "expert_used_count is missing"),
@@ -271,7 +278,7 @@ def test_what_cannot_be_run_is_refused(
 def test_values_of_another_kind_are_read_or_refused(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a key holds, it is no other error than a ModelError."""
+    """Whatever a key holds, the only error is a ModelError."""
     others = (np.array([1, 2]), np.array([], np.int32), ["a", "b"], "x", 2.5, -1, True)
     left_out = ("attention.scale", "attention.sliding_window_pattern", "expert_count")
     n_refused = dict.fromkeys(("granite", "gemma2", "gemma3", "phi3", "qwen2_moe"), 0)
@@ -282,7 +289,7 @@ def test_values_of_another_kind_are_read_or_refused(
         for key in {*file.values, *(f"{arch}.{key}" for key in left_out)}:
             for other in others:
                 said = replace(file, values={**file.values, key: other})
-                monkeypatch.setattr("gpu.gguf.config.open_gguf", lambda _, said=said: said)
+                monkeypatch.setattr("gpu.config.gguf.open_gguf", lambda _, said=said: said)
                 try:
                     ModelConfig.from_folder(path)
                 except ModelError:

@@ -14,13 +14,14 @@ import torch
 
 from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
-from gpu.inspect.beam import Hypothesis, search
-from gpu.inspection import Answer, Beam, Losses, Question
+from gpu.inspection.beam import Hypothesis, search
+from gpu.inspection.requests import Answer, Beam, Losses, Question
+from gpu.load_options import LoadOptions
 from gpu.reference.softmax import log_softmax
 from gpu.sampling import SamplingParams
 from gpu.step import Floats
-from tests.gpu import random_llama
-from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+from tests.gpu.models import random_llama
 
 Text = tuple[int, ...]
 Model = Callable[[Text], Floats]
@@ -149,7 +150,9 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module", params=["wgpu", "torch"])
 def engine(request: pytest.FixtureRequest, name: str) -> Iterator[Engine]:
     folder = random_llama.folder(name)
-    opened = Engine.load(folder, backend=request.param, dtype="f32", context=128, n_slots=2)
+    opened = Engine.load(
+        folder, LoadOptions(backend=request.param, dtype="f32", context=128, slots=2)
+    )
     yield opened
     opened.close()
 
@@ -228,7 +231,7 @@ def test_the_text_ends_where_the_model_or_its_tokenizer_ends_it(tmp_path: Path, 
     runner.config = replace(runner.config, eos_ids=(0,) if by == "model" else ())
     tokenizer.eos_ids = (0,) if by == "tokenizer" else ()
     engine = Engine(lambda: runner, tokenizer)
-    assert engine.info.eos_ids == (0,)
+    assert engine.info.model.eos_ids == (0,)
     try:
         found = ask(engine, Beam([9], width=1, depth=5))
     finally:

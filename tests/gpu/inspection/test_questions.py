@@ -11,17 +11,19 @@ import pytest
 import torch
 
 from gpu.errors import InvalidRequest
-from gpu.plans import arenas
+from gpu.load_options import LoadOptions
+from gpu.plans import capture_buffers
 from gpu.pytorch.runner import TorchRunner
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.step import Floats, Look, Row, Step
+from gpu.step import Floats, InspectionRequest, Row, Step
 from gpu.webgpu.device import Device
 from gpu.webgpu.plan import Dispatch
 from tests.golden import Trained
-from tests.gpu import driving, random_llama
-from tests.gpu.rig import Array, compare, greedy
-from tests.gpu.test_memory import allocated, everything
+from tests.gpu.engine import driving
+from tests.gpu.models import random_llama
+from tests.gpu.ops.rig import Array, compare, greedy
+from tests.gpu.runners.test_memory import allocated, everything
 
 pytestmark = pytest.mark.parity
 
@@ -41,7 +43,7 @@ def load(request: pytest.FixtureRequest, device: Device) -> Iterator[Load]:
     def load_(folder: Path) -> Runner:
         if request.param == "wgpu":
             return driving.load(device, folder)
-        opened.append(TorchRunner.load(folder, n_slots=4))
+        opened.append(TorchRunner.load(folder, LoadOptions(dtype="f32", slots=4)))
         return opened[-1]
 
     yield load_
@@ -87,7 +89,7 @@ def check(runner: Runner, oracle: random_llama.Reference, name: str, ids: list[i
     driving.begin(runner, 0, ids, n)
     driving.prefill(runner, ids[:half])
     step = Step(rows(ids[half:], first=half), (greedy(n - half - 1),))
-    got = runner.inspect(step, Look(keys=(0, n), lens=True, states=True))
+    got = runner.inspect(step, InspectionRequest(keys=(0, n), lens=True, states=True))
     assert got.attention is not None
     assert got.lens is not None
     assert got.states is not None
@@ -119,7 +121,7 @@ def test_a_long_context_in_both_runners(load: Load) -> None:
     want = theirs(random_llama.reference(name), ids).attention[-1:, :, :, 500:1060]
     driving.begin(runner, 0, ids, len(ids))
     driving.prefill(runner, ids)
-    got = runner.inspect(Step((Row(0, 1099, ids[-1]),)), Look(keys=(500, 560)))
+    got = runner.inspect(Step((Row(0, 1099, ids[-1]),)), InspectionRequest(keys=(500, 560)))
     assert (got.lens, got.states) == (None, None)
     compare("inspect.attention of 1,100", name, got.attention, want, np.array(1e-4), 0)
 
@@ -128,14 +130,14 @@ def test_sequences_in_one_step_are_looked_at_as_alone(load: Load) -> None:
     name = "gqa8"
     runner = load(random_llama.folder(name))
     texts = {slot: random_llama.ids(name, 10 + slot, seed=slot) for slot in (0, 2, 3)}
-    look = Look(keys=(3, 7), states=True)
+    request = InspectionRequest(keys=(3, 7), states=True)
     alone = {}
     for slot, ids in texts.items():
         driving.begin(runner, slot, ids, 20, [slot])
-        alone[slot] = runner.inspect(Step(rows(ids, slot)), look)
+        alone[slot] = runner.inspect(Step(rows(ids, slot)), request)
     mixed = [row for slot, ids in texts.items() for row in rows(ids, slot)]
     order = np.random.default_rng(0).permutation(len(mixed))
-    found = runner.inspect(Step(tuple(mixed[i] for i in order)), look)
+    found = runner.inspect(Step(tuple(mixed[i] for i in order)), request)
     for field in ("attention", "states"):
         expected = np.concatenate([getattr(part, field) for part in alone.values()])[order]
         error = np.abs(getattr(found, field) - expected).max()
@@ -152,7 +154,7 @@ def test_the_last_lens_is_the_models_own_logits(device: Device, name: str, dtype
     logits = driving.all_logits(runner, ids)
     for first, place in ((8, 0), (6, 0), (6, 2)):
         step = Step(rows(ids[first:], first=first), (greedy(place),))
-        lens = runner.inspect(step, Look(lens=True)).lens
+        lens = runner.inspect(step, InspectionRequest(lens=True)).lens
         assert lens is not None
         assert lens.shape == (runner.config.n_layers + 1, runner.config.vocab_size)
         assert np.array_equal(lens[-1].view("u4"), logits[first + place].view("u4"))
@@ -161,12 +163,12 @@ def test_the_last_lens_is_the_models_own_logits(device: Device, name: str, dtype
 # ---- looks larger than what is kept -------------------------------------------------------------
 
 
-def look_at_all(runner: WgpuRunner, ids: list[int], order: Array) -> list[Floats]:
+def inspect_all(runner: WgpuRunner, ids: list[int], order: Array) -> list[Floats]:
     """Attention to all keys, lens and states of a text whose rows come in this order."""
     driving.begin(runner, 0, ids, len(ids))
     whole = rows(ids)
     step = Step(tuple(whole[i] for i in order), (greedy(int(np.argmin(order))),))
-    found = runner.inspect(step, Look((0, len(ids)), lens=True, states=True))
+    found = runner.inspect(step, InspectionRequest((0, len(ids)), lens=True, states=True))
     assert found.attention is not None
     assert found.lens is not None
     assert found.states is not None
@@ -183,8 +185,8 @@ def cramped(device: Device) -> WgpuRunner:
     """The same model with room for the states of two rows, and for the attention of eight rows to
     one key."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arenas, "WEIGHTS_BYTES", 4 * 64 * 5)
-        patch.setattr(arenas, "CAPTURE_BYTES", (1, 4096))
+        patch.setattr(capture_buffers, "WEIGHTS_BYTES", 4 * 64 * 5)
+        patch.setattr(capture_buffers, "CAPTURE_BYTES", (1, 4096))
         runner = driving.load(device, random_llama.folder(SPLIT))
         assert runner.plans.weights_room == 8 * runner.config.n_heads
         assert runner.limits.max_captured_rows == 2
@@ -198,7 +200,7 @@ def test_a_large_look_is_split_into_passes_of_the_same_bits(
     however the rows of the look are mixed."""
     ids = random_llama.ids(SPLIT, 20)
     order = np.random.default_rng(3).permutation(20)
-    wants, gots = (look_at_all(runner, ids, order) for runner in (roomy, cramped))
+    wants, gots = (inspect_all(runner, ids, order) for runner in (roomy, cramped))
     for got, want in zip(gots, wants, strict=True):
         assert np.array_equal(got.view("u4"), want.view("u4"))
 
@@ -206,11 +208,11 @@ def test_a_large_look_is_split_into_passes_of_the_same_bits(
 def test_a_look_that_no_pass_can_hold_is_refused_with_numbers(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arenas, "WEIGHTS_BYTES", 1000)
+    monkeypatch.setattr(capture_buffers, "WEIGHTS_BYTES", 1000)
     runner = driving.load(device, random_llama.folder("derived_head"))
     driving.begin(runner, 0, [1], 1)
     with pytest.raises(InvalidRequest, match=r"takes 32 bytes in each of 5 layers.* keeps 0 of"):
-        runner.inspect(Step((Row(0, 0, 1),)), Look(keys=(0, 1)))
+        runner.inspect(Step((Row(0, 0, 1),)), InspectionRequest(keys=(0, 1)))
 
 
 @pytest.mark.parametrize("keys", [(-1, 2), (0, 0), (100, 413)], ids=str)
@@ -218,10 +220,10 @@ def test_keys_that_are_no_positions_are_refused(load: Load, keys: tuple[int, int
     runner = load(random_llama.folder("gqa8"))
     driving.begin(runner, 0, [1], 1)
     with pytest.raises(InvalidRequest, match="positions 0 to 511") as caught:
-        runner.inspect(Step((Row(0, 0, 1),)), Look(keys=keys))
+        runner.inspect(Step((Row(0, 0, 1),)), InspectionRequest(keys=keys))
     assert caught.value.param == "keys"
     with pytest.raises(InvalidRequest, match="a lens needs a sample"):
-        runner.inspect(Step((Row(0, 0, 1),)), Look(lens=True))
+        runner.inspect(Step((Row(0, 0, 1),)), InspectionRequest(lens=True))
 
 
 # ---- what a look may not change ----------------------------------------------------------------
@@ -257,7 +259,7 @@ def test_looking_leaves_the_text_and_the_cache_as_they_were(device: Device) -> N
     pools = [*runner.pools.keys, *runner.pools.values]
     before = [runner._memory.read(pool).view("u2") for pool in pools]
     fast = {k: [described(d) for d in p.plan.dispatches] for k, p in runner.plans.recorded.items()}
-    runner.inspect(Step(rows(ids), (greedy(7),)), Look((0, 5), lens=True, states=True))
+    runner.inspect(Step(rows(ids), (greedy(7),)), InspectionRequest((0, 5), lens=True, states=True))
     # The last token that was written has no key yet: its look left one.
     last = len(ids) - 1
     for pool, held in zip(pools, before, strict=True):
@@ -273,8 +275,8 @@ def test_what_a_look_needs_is_made_once_and_counted(device: Device) -> None:
     runner = driving.load(device, random_llama.folder("tiny"))
     ids = random_llama.ids("tiny", 4)
     work, held = runner.memory.work, allocated()
-    look_at_all(runner, ids, np.arange(4))
+    inspect_all(runner, ids, np.arange(4))
     assert runner.memory.work - work == allocated() - held > 0
     before = everything(runner)
-    look_at_all(runner, ids, np.arange(4))
+    inspect_all(runner, ids, np.arange(4))
     assert everything(runner) == before

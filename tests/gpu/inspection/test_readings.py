@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpu.inspect.readings import LossReading, lens_reading
+from gpu.inspection.readings import LossReading, lens_reading
 
 VOCAB = 97
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers.generation import logits_process as hf
 
-from gpu.inspect.waterfall import waterfall
-from gpu.inspection import Answer
-from gpu.reference.sampler import choose
+from gpu.inspection.requests import Answer
+from gpu.inspection.waterfall import waterfall
+from gpu.reference.sampler import sample_token
 from gpu.step import Sample
 
 VOCAB = 311
@@ -105,7 +105,7 @@ def test_the_draw_falls_inside_the_share_of_the_chosen(
 ) -> None:
     sample = sample_of(**settings)
     answer = waterfall(logits, SEEN, sample, top=5)
-    assert answer.info["chosen"] == choose(logits, SEEN, sample).id
+    assert answer.info["chosen"] == sample_token(logits, SEEN, sample).id
     at = int(np.flatnonzero(answer["ids"] == answer.info["chosen"])[0])
     assert answer["low"][at] - 1e-6 <= answer.info["draw"] <= answer["high"][at] + 1e-6
     assert answer["high"][at] - answer["low"][at] == pytest.approx(answer["after"][at], abs=1e-6)

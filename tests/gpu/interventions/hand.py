@@ -13,14 +13,15 @@ from gpu.engine.scheduler import Scheduled, Scheduler
 from gpu.engine.sequence import Sequence
 from gpu.errors import InvalidRequest
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
-from gpu.kv.prefix_cache import Chain
+from gpu.kv.prefix_cache import BlockHashes
+from gpu.request import Request
 from gpu.sampling import SamplingParams
 from gpu.step import Row, Sample, Step
 from gpu.text.tokenizer import Tokenizer
-from tests.gpu.scripted_runner import ScriptedRunner, expected
+from tests.gpu.engine.scripted_runner import ScriptedRunner, expected
 
 
-class Hand:
+class ManualEngine:
     """Runs over a scripted runner; every text is checked at its end."""
 
     def __init__(
@@ -34,7 +35,8 @@ class Hand:
 
     def start(self, prompt: list[int], n: int) -> Sequence:
         params = SamplingParams(max_tokens=n, seed=0)
-        sequence = Sequence(prompt, params, self._tokenizer, (), self.runner.limits.context)
+        request = Request(prompt, params)
+        sequence = Sequence(request, self._tokenizer, (), self.runner.limits.context)
         self.scheduler.add(sequence)
         return sequence
 
@@ -56,16 +58,16 @@ class Hand:
         for source, destination in kv.copies:
             self.runner.copy_block(source, destination)
         kv.copies.clear()
-        for sequence in kv.grown:
+        for sequence in kv.changed_tables:
             self.runner.set_blocks(sequence.slot, sequence.blocks)
-        kv.grown.clear()
+        kv.changed_tables.clear()
 
     def collect(self) -> None:
         scheduled, result = self.in_flight.popleft(), self.runner.collect()
         pairs = zip(scheduled.samplers, scheduled.rows, result.samples, strict=True)
         for sequence, row, sampled in pairs:
             if not sequence.finished:
-                sequence.wrote(sampled, row, result)
+                sequence.token_read(sampled, row, result)
                 if sequence.finished:
                     self.release(sequence)
 
@@ -106,7 +108,7 @@ class Hand:
             if len(self.in_flight) == self.runner.in_flight or not self.advance():
                 self.collect()
 
-    def look(self, ids: list[int], first: int, keep: bool) -> None:
+    def recompute(self, ids: list[int], first: int, keep: bool) -> None:
         """Compute ids from `first` on in borrowed blocks, if they can be had."""
         while self.in_flight:
             self.collect()
@@ -123,7 +125,7 @@ class Hand:
             sample = Sample(0, borrowed.slot, 0, 0, 0.0, 0, 1.0, 0.0, 1.0)
             logits = self.runner.logits(Step((Row(borrowed.slot, i, ids[i]),), (sample,)))
             assert int(logits[0].argmax()) == expected(ids[: i + 1], 1)[0]
-        self.scheduler.return_(borrowed, len(ids) if keep else 0)
+        self.scheduler.give_back(borrowed, len(ids) if keep else 0)
 
     # ---- the model ---------------------------------------------------------------------------
 
@@ -133,23 +135,25 @@ class Hand:
         kv = self.scheduler.kv
         tables = [sequence.blocks for sequence in self.scheduler.active]
         named = [block for table in (*tables, *borrowed) for block in table]
-        assert kv.pool.owners == [named.count(block) for block in range(kv.pool.n_blocks)]
-        assert kv.pool.n_free == kv.pool.owners.count(0)
+        assert kv.pool.ref_counts == [named.count(block) for block in range(kv.pool.n_blocks)]
+        assert kv.pool.n_free == kv.pool.ref_counts.count(0)
         if not borrowed:
             missing = [max(0, s.max_blocks - len(s.blocks)) for s in self.scheduler.active]
             assert sum(missing) <= kv.pool.n_free
         for sequence in self.scheduler.active:
             for block in sequence.blocks[sequence.n_computed // BLOCK_TOKENS :]:
-                assert kv.pool.owners[block] == 1, f"block {block} is written and shared"
+                assert kv.pool.ref_counts[block] == 1, f"block {block} is written and shared"
 
     def found(self) -> dict[int, tuple[int, tuple[int, ...]]]:
         """Block: position of its first token, and the whole text that its cells hold."""
         found = {}
         for block in range(self.runner.limits.n_blocks):
-            if (held := self.scheduler.kv.pool.held(block)) is not None:
+            if (held := self.scheduler.kv.pool.cached(block)) is not None:
                 text = self.runner.cells[block, len(held.ids) - 1]
                 assert text[held.first :] == held.ids
-                assert held.parent == Chain().name(list(text), held.first // BLOCK_TOKENS)
+                assert held.parent_hash == BlockHashes().hash_of(
+                    list(text), held.first // BLOCK_TOKENS
+                )
                 found[block] = held.first, text
         return found
 
@@ -170,7 +174,7 @@ class Hand:
                 while n < min(most, len(held), start + BLOCK_TOKENS) and held[n] == text[n]:
                     n += 1
                 longest = max(longest, n)
-        match = self.scheduler.kv.pool.find(text, most, Chain())
+        match = self.scheduler.kv.pool.match_prefix(text, most, BlockHashes())
         assert match.n_tokens == longest
         assert len(match.blocks) == n_full
 

@@ -14,17 +14,19 @@ import torch
 
 from gpu.config import ModelConfig
 from gpu.errors import InvalidRequest
+from gpu.interventions.active import ActiveInterventions, InterventionSchedule
+from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
-from gpu.reach import Course, Reach
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.step import FROM_GPU, Floats, Look, Row, Sampled, Step
+from gpu.step import FROM_GPU, Floats, InspectionRequest, Row, Sampled, Step
 from gpu.webgpu.device import Device
 from tests.golden import Trained
-from tests.gpu import driving, random_llama
-from tests.gpu.driving import GREEDY, counted
-from tests.gpu.rig import compare, greedy
-from tests.gpu.test_memory import allocated, everything
+from tests.gpu.engine import driving
+from tests.gpu.engine.driving import GREEDY, counted
+from tests.gpu.models import random_llama
+from tests.gpu.ops.rig import compare, greedy
+from tests.gpu.runners.test_memory import allocated, everything
 
 pytestmark = pytest.mark.parity
 
@@ -42,7 +44,7 @@ def load(request: pytest.FixtureRequest, device: Device) -> Iterator[Load]:
     def load_(folder: Path) -> Runner:
         if request.param == "wgpu":
             return driving.load(device, folder)
-        opened.append(TorchRunner.load(folder, n_slots=4))
+        opened.append(TorchRunner.load(folder, LoadOptions(dtype="f32", slots=4)))
         return opened[-1]
 
     yield load_
@@ -55,7 +57,7 @@ def runner(device: Device) -> WgpuRunner:
     return driving.load(device, random_llama.folder("derived_head"), "f16")
 
 
-def some_reach(config: ModelConfig, seed: int = 0) -> Reach:
+def some_interventions(config: ModelConfig, seed: int = 0) -> ActiveInterventions:
     """A little of everything: heads turned down, up and off, the last layer's MLP off, the first
     layer and the last one steered."""
     rng = np.random.default_rng(seed)
@@ -66,34 +68,36 @@ def some_reach(config: ModelConfig, seed: int = 0) -> Reach:
     steer = {
         layer: (0.5 * v).astype(np.float32) for layer, v in zip((0, last), vectors, strict=True)
     }
-    return Reach(heads, {0: 0.3}, {last: 0.0, 0: 1.5}, steer)
+    return ActiveInterventions(heads, {0: 0.3}, {last: 0.0, 0: 1.5}, steer)
 
 
-def some_course(config: ModelConfig) -> Course:
+def some_schedule(config: ModelConfig) -> InterventionSchedule:
     """One setting, then another, one token patched in two layers, of which one is also steered, and
     the first setting again."""
     rng = np.random.default_rng(9)
-    first, second = some_reach(config), some_reach(config, 1)
+    first, second = some_interventions(config), some_interventions(config, 1)
     last = config.n_layers - 1
     vectors = {i: rng.normal(size=config.hidden_size).astype(np.float32) for i in (last - 1, last)}
-    course = Course()
-    for at, reach in ((0, first), (7, second), (12, replace(second, patch=vectors)), (13, first)):
-        course.change(at, reach)
-    return course
+    schedule = InterventionSchedule()
+    for at, active in ((0, first), (7, second), (12, replace(second, patch=vectors)), (13, first)):
+        schedule.change(at, active)
+    return schedule
 
 
-def always(reach: Reach) -> Course:
-    course = Course()
-    course.change(0, reach)
-    return course
+def always(active: ActiveInterventions) -> InterventionSchedule:
+    schedule = InterventionSchedule()
+    schedule.change(0, active)
+    return schedule
 
 
 class Hooked:
     """transformers' model with the interventions of one sequence."""
 
-    def __init__(self, oracle: random_llama.Reference, course: Course, head_dim: int) -> None:
+    def __init__(
+        self, oracle: random_llama.Reference, schedule: InterventionSchedule, head_dim: int
+    ) -> None:
         self._oracle = oracle
-        self._course = course
+        self._schedule = schedule
         self._head_dim = head_dim
 
     def logits(self, ids: list[int]) -> Floats:
@@ -121,7 +125,7 @@ class Hooked:
                 handle.remove()
 
     def _hook(self, i: int, layer: Any) -> list[Any]:
-        at, size = self._course.at, self._head_dim
+        at, size = self._schedule.at, self._head_dim
 
         def heads(_: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
             x = inputs[0].clone()
@@ -142,11 +146,11 @@ class Hooked:
         def before(_: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
             x = args[0].clone()
             for position in range(x.shape[1]):
-                reach = at(position)
-                if i in reach.patch:
-                    x[:, position] = torch.from_numpy(reach.patch[i])
-                if i in reach.steer:
-                    x[:, position] += torch.from_numpy(reach.steer[i])
+                active = at(position)
+                if i in active.patch:
+                    x[:, position] = torch.from_numpy(active.patch[i])
+                if i in active.steer:
+                    x[:, position] += torch.from_numpy(active.steer[i])
             return (x, *args[1:])
 
         attention = layer.self_attn.o_proj
@@ -158,33 +162,37 @@ class Hooked:
         ]
 
 
-def reached_logits(
-    runner: Runner, ids: list[int], slot: int = 0, chunk: int = 8, course: Course | None = None
+def intervened_logits(
+    runner: Runner,
+    ids: list[int],
+    slot: int = 0,
+    chunk: int = 8,
+    schedule: InterventionSchedule | None = None,
 ) -> Floats:
-    """After each token, under a course or else with what is set for the slot."""
+    """After each token, under a schedule or else with what is set for the slot."""
     parts, first = [], 0
     while first < len(ids):
         end = min(first + chunk, len(ids))
-        if course is not None:
-            end = course.end(first, end)
-            runner.set_reach(slot, course.at(first))
+        if schedule is not None:
+            end = schedule.next_change(first, end)
+            runner.set_interventions(slot, schedule.at(first))
         part = ids[first:end]
         rows = tuple(Row(slot, first + i, id) for i, id in enumerate(part))
         samples = tuple(greedy(i, slot) for i in range(len(part)))
-        parts.append(runner.logits(Step(rows, samples, reach=True)))
+        parts.append(runner.logits(Step(rows, samples, interventions=True)))
         first = end
     return np.concatenate(parts)
 
 
 def check(runner: Runner, oracle: random_llama.Reference, name: str, ids: list[int]) -> None:
     config = runner.config
-    course = some_course(config)
+    schedule = some_schedule(config)
     plain = oracle.logits(ids)
-    want = Hooked(oracle, course, config.head_dim).logits(ids)
+    want = Hooked(oracle, schedule, config.head_dim).logits(ids)
     size = np.abs(want).max()
     assert np.abs(want - plain).max() > 0.1 * size, "the interventions should show"
     driving.begin(runner, 0, ids, len(ids))
-    got = reached_logits(runner, ids, course=course)
+    got = intervened_logits(runner, ids, schedule=schedule)
     kind = f"reach.{type(runner).__name__}.logits"
     compare(kind, name, got, want, np.array(1e-5 * size), seed=0)
 
@@ -209,19 +217,19 @@ def test_each_kind_of_intervention_equals_hooks(load: Load, part: str) -> None:
     runner, ids = load(random_llama.folder(name)), random_llama.ids(name, 12)
     oracle, config = random_llama.reference(name), runner.config
     vector = np.random.default_rng(3).normal(size=config.hidden_size).astype(np.float32)
-    reach = {
-        "heads": Reach(heads={(layer, 5): -2.0}),
-        "attention": Reach(attention={layer: 0.0}),
-        "mlp": Reach(mlp={layer: 3.0}),
-        "steer": Reach(steer={layer: vector}),
-        "patch": Reach(patch={layer: vector, 0: -vector}),
-        "layer": Reach(attention={layer: 0.0}, mlp={layer: 0.0}),
+    active = {
+        "heads": ActiveInterventions(heads={(layer, 5): -2.0}),
+        "attention": ActiveInterventions(attention={layer: 0.0}),
+        "mlp": ActiveInterventions(mlp={layer: 3.0}),
+        "steer": ActiveInterventions(steer={layer: vector}),
+        "patch": ActiveInterventions(patch={layer: vector, 0: -vector}),
+        "layer": ActiveInterventions(attention={layer: 0.0}, mlp={layer: 0.0}),
     }[part]
-    want = Hooked(oracle, always(reach), config.head_dim).logits(ids)
+    want = Hooked(oracle, always(active), config.head_dim).logits(ids)
     assert np.abs(want - oracle.logits(ids)).max() > 0.01 * np.abs(want).max()
     driving.begin(runner, 2, ids, 12)
-    runner.set_reach(2, reach)
-    got = reached_logits(runner, ids, slot=2)
+    runner.set_interventions(2, active)
+    got = intervened_logits(runner, ids, slot=2)
     assert np.abs(got - want).max() <= 2e-4 * np.abs(want).max()
 
 
@@ -232,14 +240,16 @@ def test_statistics_and_states_tell_what_was_added(load: Load) -> None:
     last, vector = runner.config.n_layers - 1, np.full(runner.config.hidden_size, 2, np.float32)
     rows = tuple(Row(0, i, id) for i, id in enumerate(ids))
     states, statistics = {}, {}
-    for reach in (None, Reach(mlp={last: 0.0}, steer={last: vector})):
+    for active in (None, ActiveInterventions(mlp={last: 0.0}, steer={last: vector})):
         driving.begin(runner, 0, ids, 12)
-        runner.set_reach(0, reach)
-        runner.submit(Step(rows, capture=True, reach=reach is not None))
-        statistics[reach is not None] = runner.collect().captured
-        found = runner.inspect(Step(rows, reach=reach is not None), Look(states=True)).states
+        runner.set_interventions(0, active)
+        runner.submit(Step(rows, capture=True, interventions=active is not None))
+        statistics[active is not None] = runner.collect().captured
+        found = runner.inspect(
+            Step(rows, interventions=active is not None), InspectionRequest(states=True)
+        ).states
         assert found is not None
-        states[reach is not None] = found
+        states[active is not None] = found
     with_, without = statistics[True], statistics[False]
     assert with_ is not None
     assert without is not None
@@ -261,17 +271,17 @@ def test_each_row_gets_what_is_set_for_its_slot(load: Load) -> None:
     name = "gqa8"
     runner = load(random_llama.folder(name))
     texts = {slot: random_llama.ids(name, 6, seed=slot) for slot in range(4)}
-    reaches = {slot: some_reach(runner.config, slot) for slot in (0, 3)}
+    actives = {slot: some_interventions(runner.config, slot) for slot in (0, 3)}
     alone = {}
     for slot, ids in texts.items():
         driving.begin(runner, slot, ids, 8, [slot])
-        runner.set_reach(slot, reaches.get(slot))
-        alone[slot] = reached_logits(runner, ids, slot)
+        runner.set_interventions(slot, actives.get(slot))
+        alone[slot] = intervened_logits(runner, ids, slot)
     order = [3, 0, 1, 2]
     for i in range(6):
         rows = tuple(Row(slot, i, texts[slot][i]) for slot in order)
         samples = tuple(greedy(place, slot) for place, slot in enumerate(order))
-        together = runner.logits(Step(rows, samples, reach=True))
+        together = runner.logits(Step(rows, samples, interventions=True))
         expected = np.stack([alone[slot][i] for slot in order])
         exact = 0 if isinstance(runner, WgpuRunner) else 1e-5
         assert np.abs(together - expected).max() <= exact * np.abs(expected).max()
@@ -281,37 +291,40 @@ def test_what_is_set_rests_until_a_step_asks_for_it(load: Load) -> None:
     name = "derived_head"
     runner, ids = load(random_llama.folder(name)), random_llama.ids(name, 12)
     plain = driving.all_logits(runner, ids)
-    runner.set_reach(0, some_reach(runner.config))
+    runner.set_interventions(0, some_interventions(runner.config))
     step = Step((Row(0, 11, ids[-1]),), (greedy(0),))
     assert np.abs(runner.logits(step)[0] - plain[-1]).max() <= 1e-5
     driving.begin(runner, 0, ids, 12)  # begins without
-    again = reached_logits(runner, ids)
+    again = intervened_logits(runner, ids)
     assert np.abs(again - plain).max() <= 1e-5
 
 
-def write_three(runner: WgpuRunner, reaches: list[Reach], *, ahead: bool) -> list[Sampled]:
-    """A token with each reach; steps submitted as far `ahead` of reading as goes, or one by one."""
+def write_three(
+    runner: WgpuRunner, actives: list[ActiveInterventions], *, ahead: bool
+) -> list[Sampled]:
+    """A token with each active; steps submitted as far `ahead` of reading as goes, or one by
+    one."""
     prompt, found = random_llama.ids("derived_head", 20), []
     driving.begin(runner, 0, prompt, 24)
     driving.prefill(runner, prompt[:-1])
-    for i, reach in enumerate(reaches):
-        runner.set_reach(0, reach)
+    for i, active in enumerate(actives):
+        runner.set_interventions(0, active)
         row = Row(0, 19 + i, FROM_GPU if i else prompt[-1])
-        runner.submit(Step((row,), (counted(GREEDY, 0, 0, i),), reach=True))
+        runner.submit(Step((row,), (counted(GREEDY, 0, 0, i),), interventions=True))
         if not ahead or i + 1 >= runner.in_flight:
             found += runner.collect().samples
-    while len(found) < len(reaches):
+    while len(found) < len(actives):
         found += runner.collect().samples
     return found
 
 
 def test_a_change_acts_on_the_steps_submitted_after_it(runner: WgpuRunner) -> None:
-    reaches = [Reach(mlp={0: factor}) for factor in (1.0, 0.0, -1.0)]
-    one_by_one = write_three(runner, reaches, ahead=False)
-    assert write_three(runner, reaches, ahead=True) == one_by_one
-    unchanged = write_three(runner, [Reach()] * 3, ahead=False)
-    assert unchanged[0] == one_by_one[0]
-    assert unchanged[1:] != one_by_one[1:]
+    actives = [ActiveInterventions(mlp={0: factor}) for factor in (1.0, 0.0, -1.0)]
+    deinterleave = write_three(runner, actives, ahead=False)
+    assert write_three(runner, actives, ahead=True) == deinterleave
+    unchanged = write_three(runner, [ActiveInterventions()] * 3, ahead=False)
+    assert unchanged[0] == deinterleave[0]
+    assert unchanged[1:] != deinterleave[1:]
 
 
 # ---- exactness ----------------------------------------------------------------------------------
@@ -326,34 +339,36 @@ def test_with_nothing_set_every_bit_is_that_of_a_plain_plan(
     ids = random_llama.ids(name, 24)
     rows = tuple(Row(0, i, id) for i, id in enumerate(ids))
 
-    def everything_of(reach: bool) -> list[Floats]:
+    def everything_of(interventions: bool) -> list[Floats]:
         driving.begin(runner, 0, ids, 24)
-        found = [runner.logits(Step(rows, (greedy(23),), reach=reach))]
-        states = runner.inspect(Step(rows, reach=reach), Look(keys=(0, 24), states=True))
+        found = [runner.logits(Step(rows, (greedy(23),), interventions=interventions))]
+        states = runner.inspect(
+            Step(rows, interventions=interventions), InspectionRequest(keys=(0, 24), states=True)
+        )
         found += [states.states, states.attention]  # type: ignore[list-item]
         pools = [*runner.pools.keys, *runner.pools.values]
         return [*found, *(runner._memory.read(pool)[:2] for pool in pools)]
 
-    plain = everything_of(reach=False)
-    for reach in (None, some_reach(runner.config)):
-        runner.set_reach(0, reach)
-        reached_logits(runner, ids)
-        runner.set_reach(0, None)
-        for got, want in zip(everything_of(reach=True), plain, strict=True):
+    plain = everything_of(interventions=False)
+    for active in (None, some_interventions(runner.config)):
+        runner.set_interventions(0, active)
+        intervened_logits(runner, ids)
+        runner.set_interventions(0, None)
+        for got, want in zip(everything_of(interventions=True), plain, strict=True):
             assert got.tobytes() == want.tobytes()
 
 
 def test_watching_a_reached_run_changes_nothing(runner: WgpuRunner) -> None:
-    prompt, reach = random_llama.ids("derived_head", 9), some_reach(runner.config)
+    prompt, active = random_llama.ids("derived_head", 9), some_interventions(runner.config)
     texts = []
     for capture in (False, True):
         driving.begin(runner, 1, prompt, 30)
-        runner.set_reach(1, reach)
+        runner.set_interventions(1, active)
         found: list[Sampled] = []
         rows = tuple(Row(1, i, id) for i, id in enumerate(prompt))
         for i in range(20):
             sample = counted(GREEDY, len(rows) - 1, 1, i)
-            runner.submit(Step(rows, (sample,), capture, reach=True))
+            runner.submit(Step(rows, (sample,), capture, interventions=True))
             found += runner.collect().samples
             rows = (Row(1, len(prompt) + i, FROM_GPU),)
         texts.append(found)
@@ -361,12 +376,12 @@ def test_watching_a_reached_run_changes_nothing(runner: WgpuRunner) -> None:
 
 
 def test_a_look_at_a_reached_step_sees_what_it_did(runner: WgpuRunner) -> None:
-    ids, reach = random_llama.ids("derived_head", 12), some_reach(runner.config)
+    ids, active = random_llama.ids("derived_head", 12), some_interventions(runner.config)
     driving.begin(runner, 0, ids, 12)
-    runner.set_reach(0, reach)
-    logits = reached_logits(runner, ids)
-    step = Step((Row(0, 11, ids[-1]),), (greedy(0),), reach=True)
-    lens = runner.inspect(step, Look(lens=True)).lens
+    runner.set_interventions(0, active)
+    logits = intervened_logits(runner, ids)
+    step = Step((Row(0, 11, ids[-1]),), (greedy(0),), interventions=True)
+    lens = runner.inspect(step, InspectionRequest(lens=True)).lens
     assert lens is not None
     assert np.array_equal(lens[-1].view("u4"), logits[-1].view("u4"))
 
@@ -377,14 +392,14 @@ def test_a_token_patched_by_its_own_state_is_as_it_was(runner: WgpuRunner) -> No
     driving.prefill(runner, ids[:-1])
     rows, samples = (Row(0, 11, ids[-1]),), (greedy(0),)
     plain = runner.logits(Step(rows, samples))
-    states = runner.inspect(Step(rows), Look(states=True)).states
+    states = runner.inspect(Step(rows), InspectionRequest(states=True)).states
     assert states is not None
     for layer in range(runner.config.n_layers):
-        runner.set_reach(0, Reach(patch={layer: states[0, layer]}))
-        patched = runner.logits(Step(rows, samples, reach=True))
+        runner.set_interventions(0, ActiveInterventions(patch={layer: states[0, layer]}))
+        patched = runner.logits(Step(rows, samples, interventions=True))
         assert patched.tobytes() == plain.tobytes()
-        runner.set_reach(0, Reach(patch={layer: states[0, layer] + 1}))
-        assert runner.logits(Step(rows, samples, reach=True)).tobytes() != plain.tobytes()
+        runner.set_interventions(0, ActiveInterventions(patch={layer: states[0, layer] + 1}))
+        assert runner.logits(Step(rows, samples, interventions=True)).tobytes() != plain.tobytes()
 
 
 # ---- what it costs ------------------------------------------------------------------------------
@@ -395,15 +410,15 @@ def test_memory_is_taken_when_something_is_set_and_counted(device: Device) -> No
     ids = random_llama.ids("tiny", 9)
     driving.generate(runner, ids, 4)
     work, held = runner.memory.work, allocated()
-    runner.set_reach(0, None)
+    runner.set_interventions(0, None)
     assert runner.memory.work == work
-    runner.set_reach(0, Reach(mlp={0: 0.5}))
+    runner.set_interventions(0, ActiveInterventions(mlp={0: 0.5}))
     assert runner.memory.work - work == allocated() - held > 0
-    reached_logits(runner, ids)
+    intervened_logits(runner, ids)
     before = everything(runner)
     for factor in (0.1, 0.2):
-        runner.set_reach(0, Reach(mlp={0: factor}))
-        reached_logits(runner, ids)
+        runner.set_interventions(0, ActiveInterventions(mlp={0: factor}))
+        intervened_logits(runner, ids)
     assert everything(runner) == before
 
 
@@ -416,83 +431,103 @@ def test_a_slider_is_one_small_write(runner: WgpuRunner, monkeypatch: pytest.Mon
         written.append((tensor.name, array.nbytes))
         write(self, tensor, array, at)
 
-    runner.set_reach(3, Reach(heads={(2, 1): 0.5}, mlp={1: 0.0}))
+    runner.set_interventions(3, ActiveInterventions(heads={(2, 1): 0.5}, mlp={1: 0.0}))
     monkeypatch.setattr(memory, "write", noted)
-    for reach, expected in (
-        (Reach(heads={(2, 1): 0.75}, mlp={1: 0.0}), [("reach.heads", 4 * 8)]),
-        (Reach(heads={(2, 1): 0.75}, mlp={1: 0.0}), []),
-        (Reach(heads={(2, 1): 0.75}), [("reach.updates", 4 * 2)]),
+    for active, expected in (
+        (ActiveInterventions(heads={(2, 1): 0.75}, mlp={1: 0.0}), [("interventions.heads", 4 * 8)]),
+        (ActiveInterventions(heads={(2, 1): 0.75}, mlp={1: 0.0}), []),
+        (ActiveInterventions(heads={(2, 1): 0.75}), [("interventions.updates", 4 * 2)]),
         (
-            Reach(heads={(2, 1): 0.75}, patch={1: np.ones(64, np.float32)}),
-            [("reach.vectors", 4 * 64), ("reach.keeps", 4)],
+            ActiveInterventions(heads={(2, 1): 0.75}, patch={1: np.ones(64, np.float32)}),
+            [("interventions.vectors", 4 * 64), ("interventions.keeps", 4)],
         ),
-        (Reach(heads={(2, 1): 0.75}), [("reach.vectors", 4 * 64), ("reach.keeps", 4)]),
-        (None, [("reach.heads", 4 * 8)]),
+        (
+            ActiveInterventions(heads={(2, 1): 0.75}),
+            [("interventions.vectors", 4 * 64), ("interventions.keeps", 4)],
+        ),
+        (None, [("interventions.heads", 4 * 8)]),
     ):
-        runner.set_reach(3, reach)
+        runner.set_interventions(3, active)
         assert written == expected
         written.clear()
 
 
 @pytest.mark.parametrize(
-    ("reach", "message"),
+    ("active", "message"),
     [
-        (Reach(attention={5: 1.0}), "no layer 5: the model has 5, from 0 to 4"),
-        (Reach(mlp={-1: 1.0}), "no layer -1"),
-        (Reach(heads={(0, 8): 1.0}), "no head 8: the model has 8"),
-        (Reach(heads={(0, 1): float("nan")}), r"the factor at \(0, 1\) is nan"),
-        (Reach(mlp={0: 1e39}), "the factor at 0 is 1e[+]39"),
-        (Reach(steer={0: np.zeros(3, np.float32)}), r"has shape \(3,\); give 64 finite"),
-        (Reach(steer={1: np.full(64, np.inf, np.float32)}), "give 64 finite"),
-        (Reach(patch={9: np.zeros(64, np.float32)}), "no layer 9"),
-        (Reach(patch={0: np.zeros(63, np.float32)}), r"that patches layer 0 has shape \(63,\)"),
+        (ActiveInterventions(attention={5: 1.0}), "no layer 5: the model has 5, from 0 to 4"),
+        (ActiveInterventions(mlp={-1: 1.0}), "no layer -1"),
+        (ActiveInterventions(heads={(0, 8): 1.0}), "no head 8: the model has 8"),
+        (ActiveInterventions(heads={(0, 1): float("nan")}), r"the factor at \(0, 1\) is nan"),
+        (ActiveInterventions(mlp={0: 1e39}), "the factor at 0 is 1e[+]39"),
+        (
+            ActiveInterventions(steer={0: np.zeros(3, np.float32)}),
+            r"has shape \(3,\); give 64 finite",
+        ),
+        (ActiveInterventions(steer={1: np.full(64, np.inf, np.float32)}), "give 64 finite"),
+        (ActiveInterventions(patch={9: np.zeros(64, np.float32)}), "no layer 9"),
+        (
+            ActiveInterventions(patch={0: np.zeros(63, np.float32)}),
+            r"that patches layer 0 has shape \(63,\)",
+        ),
     ],
 )
-def test_what_the_model_has_not_is_refused(load: Load, reach: Reach, message: str) -> None:
+def test_what_the_model_has_not_is_refused(
+    load: Load, active: ActiveInterventions, message: str
+) -> None:
     runner = load(random_llama.folder("derived_head"))
     with pytest.raises(InvalidRequest, match=message) as caught:
-        runner.set_reach(0, reach)
+        runner.set_interventions(0, active)
     assert caught.value.param == "reach"
 
 
-# ---- a course ------------------------------------------------------------------------------------
+# ---- a schedule
+# ------------------------------------------------------------------------------------
 
 
-def test_a_course_says_what_acts_where() -> None:
-    off, on, plain = Reach(mlp={0: 0.0}), Reach(heads={(0, 1): 2.0}), Reach(mlp={0: 1.0})
-    course = Course()
-    assert not course.at(5).acts
-    assert course.end(0, 9) == 9
-    for first, reach in ((4, off), (8, on), (10, Reach(mlp={0: 0.0}, attention={1: 1.0}))):
-        course.change(first, reach)
-    assert [course.at(p).digest for p in (3, 4, 7)] == [b"", off.digest, off.digest]
-    assert [course.end(p, 12) for p in (0, 3, 4, 8, 10, 11)] == [4, 4, 8, 10, 12, 12]
-    assert course.end(8, 9) == 9
-    assert course.mark(11) == off.digest
-    assert course.marks(9) == ((4, off.digest), (8, on.digest))
-    course.change(9, on)  # as before it: nothing begins here, and what came later is gone
-    assert course.end(8, 99) == 99
-    course.change(4, plain)
-    assert course.marks(99) == ()
+def test_a_schedule_says_what_acts_where() -> None:
+    off, on, plain = (
+        ActiveInterventions(mlp={0: 0.0}),
+        ActiveInterventions(heads={(0, 1): 2.0}),
+        ActiveInterventions(mlp={0: 1.0}),
+    )
+    schedule = InterventionSchedule()
+    assert not schedule.at(5).acts
+    assert schedule.next_change(0, 9) == 9
+    for first, active in (
+        (4, off),
+        (8, on),
+        (10, ActiveInterventions(mlp={0: 0.0}, attention={1: 1.0})),
+    ):
+        schedule.change(first, active)
+    assert [schedule.at(p).digest for p in (3, 4, 7)] == [b"", off.digest, off.digest]
+    assert [schedule.next_change(p, 12) for p in (0, 3, 4, 8, 10, 11)] == [4, 4, 8, 10, 12, 12]
+    assert schedule.next_change(8, 9) == 9
+    assert schedule.digest_at(11) == off.digest
+    assert schedule.digests(9) == ((4, off.digest), (8, on.digest))
+    schedule.change(9, on)  # as before it: nothing begins here, and what came later is gone
+    assert schedule.next_change(8, 99) == 99
+    schedule.change(4, plain)
+    assert schedule.digests(99) == ()
 
 
 def test_a_digest_names_what_is_changed_and_nothing_else() -> None:
     vector, zeros = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
     different = [
-        Reach(),
-        Reach(heads={(0, 1): 0.5}),
-        Reach(heads={(1, 0): 0.5}),
-        Reach(attention={1: 0.5}),
-        Reach(mlp={1: 0.5}),
-        Reach(mlp={1: 0.25}),
-        Reach(steer={1: vector}),
-        Reach(steer={2: vector}),
-        Reach(patch={1: vector}),
-        Reach(patch={1: zeros}),
-        Reach(steer={1: vector}, patch={1: vector}),
+        ActiveInterventions(),
+        ActiveInterventions(heads={(0, 1): 0.5}),
+        ActiveInterventions(heads={(1, 0): 0.5}),
+        ActiveInterventions(attention={1: 0.5}),
+        ActiveInterventions(mlp={1: 0.5}),
+        ActiveInterventions(mlp={1: 0.25}),
+        ActiveInterventions(steer={1: vector}),
+        ActiveInterventions(steer={2: vector}),
+        ActiveInterventions(patch={1: vector}),
+        ActiveInterventions(patch={1: zeros}),
+        ActiveInterventions(steer={1: vector}, patch={1: vector}),
     ]
-    assert len({reach.digest for reach in different}) == len(different)
-    assert Reach(heads={(0, 1): 1.0}, mlp={2: 1.0}, steer={0: zeros}).digest == b""
-    a = Reach(heads={(0, 1): 0.5, (2, 3): 2.0}, steer={0: vector, 1: -vector})
-    b = Reach(heads={(2, 3): 2.0, (0, 1): 0.5}, steer={1: -vector, 0: vector.copy()})
+    assert len({active.digest for active in different}) == len(different)
+    assert ActiveInterventions(heads={(0, 1): 1.0}, mlp={2: 1.0}, steer={0: zeros}).digest == b""
+    a = ActiveInterventions(heads={(0, 1): 0.5, (2, 3): 2.0}, steer={0: vector, 1: -vector})
+    b = ActiveInterventions(heads={(2, 3): 2.0, (0, 1): 0.5}, steer={1: -vector, 0: vector.copy()})
     assert a.digest == b.digest

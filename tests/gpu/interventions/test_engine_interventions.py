@@ -12,19 +12,27 @@ import pytest
 from gpu.engine.engine import Engine
 from gpu.errors import EngineClosed, InvalidRequest, QueueFull
 from gpu.events import Accepted, Done, Event, Prefill, Updated
-from gpu.inspection import Losses
-from gpu.interventions import Interventions, LayerFactor, Patch, ReachedFrom, Steer
-from gpu.reach import Reach
+from gpu.inspection.requests import Losses
+from gpu.interventions.active import ActiveInterventions
+from gpu.interventions.messages import (
+    NO_INTERVENTIONS,
+    Interventions,
+    InterventionSpan,
+    LayerFactor,
+    Patch,
+    Steer,
+)
+from gpu.load_options import LoadOptions
+from gpu.request import Request
 from gpu.sampling import SamplingParams
-from gpu.script import ChangeAt
-from gpu.step import Inspected, Look, Step
+from gpu.scheduled_updates import ScheduledUpdate
+from gpu.step import InspectionRequest, InspectionResult, Step
 from gpu.text.tokenizer import Tokenizer
-from tests.gpu.scripted_runner import ScriptedRunner, byte_tokenizer, expected
-from tests.gpu.test_script import Written
+from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+from tests.gpu.engine.test_scheduled_updates import Written
 
 OFF = Interventions(mlp=(LayerFactor(0, 0.0),))
-NONE = Interventions()
-DIGEST = Reach(mlp={0: 0.0}).digest
+DIGEST = ActiveInterventions(mlp={0: 0.0}).digest
 
 Open = Callable[..., Engine]
 
@@ -39,7 +47,7 @@ def open_engine(tokenizer: Tokenizer) -> Iterator[Open]:
     engines: list[Engine] = []
 
     def open_(runner: ScriptedRunner, **options: Any) -> Engine:
-        engines.append(Engine(lambda: runner, tokenizer, **options))
+        engines.append(Engine(lambda: runner, tokenizer, LoadOptions(**options)))
         return engines[-1]
 
     yield open_
@@ -53,47 +61,53 @@ def steer(text: str, strength: float = 1.0) -> Interventions:
 
 def submit(engine: Engine, prompt: list[int], n: int, **options: Any) -> Written:
     written = Written()
-    engine.submit(prompt, SamplingParams(max_tokens=n), on_event=written, **options)
+    engine.submit(Request(prompt, SamplingParams(max_tokens=n), **options), written)
     return written
 
 
 def drawn(runner: ScriptedRunner) -> dict[int, bool]:
     """index of a sample → did its step ask for interventions?"""
-    return {s.index: step.reach for step in runner.steps for s in step.samples}
+    return {s.index: step.interventions for step in runner.steps for s in step.samples}
 
 
 def test_steps_ask_for_interventions_only_while_they_act(open_engine: Open) -> None:
     runner = ScriptedRunner()
-    script = (ChangeAt(3, reach=OFF), ChangeAt(6, reach=NONE))
-    written = submit(open_engine(runner), [9, 8], 9, script=script).wait()
+    updates = (
+        ScheduledUpdate(3, interventions=OFF),
+        ScheduledUpdate(6, interventions=NO_INTERVENTIONS),
+    )
+    written = submit(open_engine(runner), [9, 8], 9, updates=updates).wait()
     assert written.ids == expected([9, 8], 9)
     assert [drawn(runner)[i] for i in range(9)] == [False] * 3 + [True] * 3 + [False] * 3
-    assert [digest for _, _, digest in runner.reached] == [DIGEST, b""]
-    assert [(e.index, e.reach) for e in written.updated] == [(3, OFF), (6, NONE)]
+    assert [digest for _, _, digest in runner.interventions_set] == [DIGEST, b""]
+    assert [(e.index, e.interventions) for e in written.updated] == [
+        (3, OFF),
+        (6, NO_INTERVENTIONS),
+    ]
 
 
 def test_a_run_beside_a_reached_one_shares_its_steps(open_engine: Open) -> None:
     runner = ScriptedRunner(delay=0.001)
     engine = open_engine(runner)
-    first = submit(engine, [9, 8], 20, reach=OFF)
+    first = submit(engine, [9, 8], 20, interventions=OFF)
     second = submit(engine, [7, 6], 30)
     assert first.wait().ids == expected([9, 8], 20)
     assert second.wait().ids == expected([7, 6], 30)
-    assert any(step.reach and len(step.samples) == 2 for step in runner.steps)
-    assert not runner.steps[-1].reach, "when the reached run has ended nothing asks for it"
-    assert {slot for _, slot, _ in runner.reached} == {runner.steps[0].rows[0].slot}
+    assert any(step.interventions and len(step.samples) == 2 for step in runner.steps)
+    assert not runner.steps[-1].interventions, "when the reached run has ended nothing asks for it"
+    assert {slot for _, slot, _ in runner.interventions_set} == {runner.steps[0].rows[0].slot}
 
 
 def test_rows_under_two_settings_are_in_two_steps(open_engine: Open) -> None:
     runner = ScriptedRunner(max_rows=16)
-    reach = Interventions(
+    interventions = Interventions(
         steer=(Steer(0, "up", 1.0),), patch=(Patch(0, 10, "a", 0), Patch(0, 11, "b", 0))
     )
     prompt = [1 + i for i in range(40)]
     engine = open_engine(runner)
     runner_steps = len(runner.steps)
-    written = submit(engine, prompt, 3, reach=reach).wait()
-    slot = runner.reached[0][1]
+    written = submit(engine, prompt, 3, interventions=interventions).wait()
+    slot = runner.interventions_set[0][1]
     chunks = [
         [row.position for row in step.rows if row.slot == slot]
         for step in runner.steps[runner_steps:]
@@ -110,27 +124,27 @@ def test_a_strength_that_moves_computes_nothing(open_engine: Open) -> None:
     runner = ScriptedRunner(delay=0.002)
     engine = open_engine(runner)
     written = Written()
-    run = engine.submit([9], SamplingParams(max_tokens=50), on_event=written)
+    run = engine.submit(Request([9], SamplingParams(max_tokens=50)), written)
     for strength in (0.5, 1.0, 2.0):
-        run.update(reach=steer("sea", strength))
-    assert runner.looks == 1
-    run.update(reach=steer("land"))
-    assert runner.looks == 2
+        run.update(interventions=steer("sea", strength))
+    assert runner.n_inspected == 1
+    run.update(interventions=steer("land"))
+    assert runner.n_inspected == 2
     assert written.wait().ids == expected([9], 50)
-    assert len({digest for _, _, digest in runner.reached}) == 4
+    assert len({digest for _, _, digest in runner.interventions_set}) == 4
 
 
 def test_changes_act_in_the_order_they_were_asked_for(open_engine: Open) -> None:
     """Even if what the first needs takes a while and the others need nothing."""
     runner = ScriptedRunner(delay=0.002)
     written = Written()
-    run = open_engine(runner).submit([9], SamplingParams(max_tokens=60), on_event=written)
+    run = open_engine(runner).submit(Request([9], SamplingParams(max_tokens=60)), written)
     asked: list[Future[int]] = [
-        run.start_update(reach=steer("a text of some pieces, which takes a while")),
+        run.start_update(interventions=steer("a text of some pieces, which takes a while")),
         run.start_update(temperature=0.5),
         run.start_update(temperature=-1.0),
-        run.start_update(reach=OFF),
-        run.start_update(reach=NONE),
+        run.start_update(interventions=OFF),
+        run.start_update(interventions=NO_INTERVENTIONS),
     ]
     errors = [future.exception(20) for future in asked]
     assert [type(error) for error in errors] == [type(None)] * 2 + [InvalidRequest] + [
@@ -140,8 +154,8 @@ def test_changes_act_in_the_order_they_were_asked_for(open_engine: Open) -> None
     assert indexes == sorted(indexes)
     told = written.wait().updated
     assert [event.index for event in told] == indexes
-    assert [event.reach for event in told][2:] == [OFF, NONE]
-    assert not runner.steps[-1].reach
+    assert [event.interventions for event in told][2:] == [OFF, NO_INTERVENTIONS]
+    assert not runner.steps[-1].interventions
 
 
 def test_a_run_writes_on_while_interventions_of_another_are_computed(open_engine: Open) -> None:
@@ -150,7 +164,7 @@ def test_a_run_writes_on_while_interventions_of_another_are_computed(open_engine
     first = submit(engine, [9], 40)
     first.wait(2)
     before = len(first.ids)
-    second = submit(engine, [7], 5, reach=steer("x" * 60))
+    second = submit(engine, [7], 5, interventions=steer("x" * 60))
     assert isinstance(second.events[0] if second.events else second.wait(0).events[0], Accepted)
     second.wait(0)
     assert len(first.ids) > before + 2
@@ -163,11 +177,11 @@ def test_a_run_waits_until_there_is_room_for_its_texts(open_engine: Open) -> Non
     runner = ScriptedRunner(n_slots=3, n_blocks=4, delay=0.02)
     engine = open_engine(runner)
     first = Written()
-    run = engine.submit([9] * 50, SamplingParams(max_tokens=14), on_event=first)
+    run = engine.submit(Request([9] * 50, SamplingParams(max_tokens=14)), first)
     first.wait(2)
-    second = submit(engine, [7], 5, reach=steer("sea"))
+    second = submit(engine, [7], 5, interventions=steer("sea"))
     with pytest.raises(QueueFull, match="no KV cache is free"):
-        run.update(reach=steer("land"))
+        run.update(interventions=steer("land"))
     assert first.wait().ids == expected([9] * 50, 14)
     assert first.updated == []
     assert second.wait().ids == expected([7], 5)
@@ -185,36 +199,40 @@ def test_a_change_before_the_start_acts_from_the_last_token_of_the_prompt(
     first = submit(engine, [9], 30)
     written = Written()
     params = SamplingParams(max_tokens=5)
-    run = engine.submit([7] * 20, params, reach=steer("sea"), on_event=written)
-    assert run.update(reach=OFF) == 0
+    run = engine.submit(Request([7] * 20, params, interventions=steer("sea")), written)
+    assert run.update(interventions=OFF) == 0
     first.wait()
     assert written.wait().ids == expected([7] * 20, 5)
-    assert [event.reach for event in written.updated] == [OFF]
-    assert [digest for _, _, digest in runner.reached] == [DIGEST]
-    step = runner.steps[runner.reached[0][0]]
+    assert [event.interventions for event in written.updated] == [OFF]
+    assert [digest for _, _, digest in runner.interventions_set] == [DIGEST]
+    step = runner.steps[runner.interventions_set[0][0]]
     assert [row.position for row in step.rows] == [19]
 
 
-class Held(ScriptedRunner):
+class CachedBlock(ScriptedRunner):
     """Its first look ends when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
         self.looking, self.go = threading.Event(), threading.Event()
 
-    def inspect(self, step: Step, look: Look) -> Inspected:
+    def inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:
         self.looking.set()
         assert self.go.wait(10)
-        return super().inspect(step, look)
+        return super().inspect(step, request)
 
 
 def test_cancelled_while_its_texts_are_computed(open_engine: Open) -> None:
-    runner = Held()
+    runner = CachedBlock()
     engine = open_engine(runner)
     written = Written()
-    reach = Interventions(steer=tuple(Steer(0, f"{i}" * 60, 1.0) for i in range(8)))
-    run = engine.submit([9], SamplingParams(max_tokens=9), reach=reach, on_event=written)
-    behind = submit(engine, [8], 20, reach=steer("sea"), script=[ChangeAt(5, reach=OFF)])
+    interventions = Interventions(steer=tuple(Steer(0, f"{i}" * 60, 1.0) for i in range(8)))
+    run = engine.submit(
+        Request([9], SamplingParams(max_tokens=9), interventions=interventions), written
+    )
+    behind = submit(
+        engine, [8], 20, interventions=steer("sea"), updates=[ScheduledUpdate(5, interventions=OFF)]
+    )
     assert runner.looking.wait(10)
     run.cancel()
     runner.go.set()
@@ -222,18 +240,18 @@ def test_cancelled_while_its_texts_are_computed(open_engine: Open) -> None:
     assert isinstance(done, Done)
     assert done.reason == "cancelled"
     assert behind.wait().ids == expected([8], 20)
-    assert runner.looks < 8, "what nobody waits for any more is not computed"
-    assert [reach for _, _, reach in runner.reached][1:] == [DIGEST]
+    assert runner.n_inspected < 8, "what nobody waits for any more is not computed"
+    assert [digest for _, _, digest in runner.interventions_set][1:] == [DIGEST]
 
 
 def test_changes_under_way_end_with_the_engine(open_engine: Open) -> None:
     runner = ScriptedRunner(delay=0.01)
     engine = open_engine(runner)
     written = Written()
-    run = engine.submit([9], SamplingParams(max_tokens=60), on_event=written)
+    run = engine.submit(Request([9], SamplingParams(max_tokens=60)), written)
     written.wait(0)
-    reach = Interventions(steer=tuple(Steer(0, f"{i}" * 60, 1.0) for i in range(8)))
-    asked = [run.start_update(reach=reach), run.start_update(temperature=0.5)]
+    interventions = Interventions(steer=tuple(Steer(0, f"{i}" * 60, 1.0) for i in range(8)))
+    asked = [run.start_update(interventions=interventions), run.start_update(temperature=0.5)]
     engine.close()
     for future in asked:
         assert isinstance(future.exception(10), EngineClosed)
@@ -246,28 +264,36 @@ def test_plans_that_are_reached_into_are_made_ready_before_the_first_and_once(
     runner = ScriptedRunner()
     engine = open_engine(runner, warm_up=warm_up)
     submit(engine, [9], 3).wait()
-    assert runner.warmed_reach == 0
+    assert runner.warmed_interventions == 0
     for _ in range(2):
-        submit(engine, [9], 3, reach=OFF).wait()
-    assert runner.warmed_reach == (3 if warm_up else 0)
+        submit(engine, [9], 3, interventions=OFF).wait()
+    assert runner.warmed_interventions == (3 if warm_up else 0)
 
 
 def test_a_question_sets_what_its_tokens_were_computed_under(open_engine: Open) -> None:
     runner = ScriptedRunner()
     engine = open_engine(runner)
     ids = [1 + i for i in range(40)]
-    pieces = (ReachedFrom(5, OFF), ReachedFrom(20, NONE), ReachedFrom(30, OFF))
-    losses = engine.inspect(Losses(ids, reached=pieces)).result()
+    pieces = (
+        InterventionSpan(5, OFF),
+        InterventionSpan(20, NO_INTERVENTIONS),
+        InterventionSpan(30, OFF),
+    )
+    losses = engine.inspect(Losses(ids, spans=pieces)).result()
     assert losses["logprob"].shape == (39,)
-    steps = [(step.rows[0].position, step.rows[-1].position, step.reach) for step in runner.steps]
-    for first, last, reach in steps:
-        assert reach == (5 <= first < 20 or first >= 30)
+    steps = [
+        (step.rows[0].position, step.rows[-1].position, step.interventions) for step in runner.steps
+    ]
+    for first, last, interventions in steps:
+        assert interventions == (5 <= first < 20 or first >= 30)
         assert all(edge <= first or edge > last for edge in (5, 20, 30)), "two settings in a step"
-    assert {digest for _, _, digest in runner.reached} == {DIGEST}
-    assert {slot for _, slot, _ in runner.reached} == {runner.limits.inspection_slot}
+    assert {digest for _, _, digest in runner.interventions_set} == {DIGEST}
+    assert {slot for _, slot, _ in runner.interventions_set} == {runner.limits.inspection_slot}
 
 
 def test_events_of_a_run_without_interventions_do_not_speak_of_them(open_engine: Open) -> None:
-    written = submit(open_engine(ScriptedRunner()), [9], 4, script=[ChangeAt(2, {"top_k": 3})])
+    written = submit(
+        open_engine(ScriptedRunner()), [9], 4, updates=[ScheduledUpdate(2, {"top_k": 3})]
+    )
     events: list[Event] = written.wait().events
-    assert [e.reach for e in events if isinstance(e, Updated)] == [None]
+    assert [e.interventions for e in events if isinstance(e, Updated)] == [None]

@@ -15,30 +15,40 @@ from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
 from gpu.events import Done, Event, Prefill, Token, Updated
-from gpu.inspection import AttentionFrom, AttentionTo, Beam, LogitLens, Losses, Question, Waterfall
-from gpu.interventions import (
+from gpu.inspection.requests import (
+    AttentionFrom,
+    AttentionTo,
+    Beam,
+    LogitLens,
+    Losses,
+    Question,
+    Waterfall,
+)
+from gpu.interventions.active import ActiveInterventions, InterventionSchedule
+from gpu.interventions.messages import (
     NO_INTERVENTIONS,
     HeadFactor,
     Interventions,
+    InterventionSpan,
     LayerFactor,
     Patch,
-    ReachedFrom,
     Steer,
 )
+from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
-from gpu.reach import Course, Reach
+from gpu.request import Request
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.sampling import SamplingParams
-from gpu.script import ChangeAt
+from gpu.scheduled_updates import ScheduledUpdate
 from gpu.step import Floats
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
-from tests.gpu import random_llama
-from tests.gpu.rig import compare
-from tests.gpu.test_inspect import described
-from tests.gpu.test_reach import Hooked
-from tests.gpu.test_script import Written
+from tests.gpu.engine.test_scheduled_updates import Written
+from tests.gpu.inspection.test_questions import described
+from tests.gpu.interventions.test_active import Hooked
+from tests.gpu.models import random_llama
+from tests.gpu.ops.rig import compare
 
 pytestmark = pytest.mark.parity
 
@@ -69,12 +79,12 @@ SETTINGS = {"steer": STEER, "off": OFF, "patch": PATCHED, "all": ALL}
 def runner(request: pytest.FixtureRequest, device: Device) -> Iterator[Runner]:
     folder = random_llama.folder(NAME)
     if request.param == "torch":
-        on_cpu = TorchRunner.load(folder, dtype="f32", n_slots=3)
+        on_cpu = TorchRunner.load(folder, LoadOptions(dtype="f32", slots=3))
         yield on_cpu
         on_cpu.close()
     else:
         config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
-        yield WgpuRunner(device, config, checkpoint, dtype="f32", n_slots=3)
+        yield WgpuRunner(device, config, checkpoint, LoadOptions(dtype="f32", slots=3))
 
 
 @pytest.fixture
@@ -95,10 +105,12 @@ def text(seed: int, n: int = 20) -> list[int]:
     return [int(id) for id in random_llama.ids(NAME, n, seed=seed)]
 
 
-def reached(n_prompt: int, reach: Interventions) -> tuple[ReachedFrom, ...]:
+def spans_of(n_prompt: int, interventions: Interventions) -> tuple[InterventionSpan, ...]:
     """A run that begins with interventions, as a question about it says it."""
-    bare = Interventions(reach.heads, reach.attention, reach.mlp, (), reach.patch)
-    return ReachedFrom(0, bare), ReachedFrom(n_prompt - 1, reach)
+    bare = Interventions(
+        interventions.heads, interventions.attention, interventions.mlp, (), interventions.patch
+    )
+    return InterventionSpan(0, bare), InterventionSpan(n_prompt - 1, interventions)
 
 
 class Theirs:
@@ -109,13 +121,13 @@ class Theirs:
         self._encode = engine.tokenizer.encode
         self._config = engine.config
 
-    def hooked(self, *pieces: ReachedFrom) -> Hooked:
-        course = Course()
+    def hooked(self, *pieces: InterventionSpan) -> Hooked:
+        schedule = InterventionSchedule()
         for piece in pieces:
-            self._lay(course, piece.first, piece.reach)
-        return Hooked(self._oracle, course, self._config.head_dim)
+            self._add_to(schedule, piece.first, piece.interventions)
+        return Hooked(self._oracle, schedule, self._config.head_dim)
 
-    def _lay(self, course: Course, first: int, told: Interventions) -> None:
+    def _add_to(self, schedule: InterventionSchedule, first: int, told: Interventions) -> None:
         steer: dict[int, Any] = {}
         for s in told.steer:
             vector = self._state(s.toward, -1, s.layer)
@@ -127,15 +139,15 @@ class Theirs:
             {f.layer: f.factor for f in told.attention},
             {f.layer: f.factor for f in told.mlp},
         )
-        course.change(first, Reach(*factors, steer))
+        schedule.change(first, ActiveInterventions(*factors, steer))
         for position in sorted({p.position for p in told.patch if p.position >= first}):
             patch = {
                 p.layer: self._state(p.prompt, p.token, p.layer)
                 for p in told.patch
                 if p.position == position
             }
-            course.change(position, Reach(*factors, steer, patch))
-            course.change(position + 1, Reach(*factors, steer))
+            schedule.change(position, ActiveInterventions(*factors, steer, patch))
+            schedule.change(position + 1, ActiveInterventions(*factors, steer))
 
     @torch.no_grad()
     def _state(self, text: str, token: int, layer: int) -> Floats:
@@ -160,7 +172,7 @@ def submit(
     engine: Engine, ids: list[int], params: SamplingParams = PARAMS, **options: Any
 ) -> Written:
     written = Written()
-    engine.submit(ids, params, on_event=written, **options)
+    engine.submit(Request(ids, params, **options), written)
     return written.wait()
 
 
@@ -183,7 +195,7 @@ def test_logits_under_interventions_equal_hooks(
     engine: Engine, theirs: Theirs, oracle: random_llama.Reference, name: str
 ) -> None:
     ids = text(1, 30)
-    pieces = reached(19, SETTINGS[name])
+    pieces = spans_of(19, SETTINGS[name])
     want = theirs.hooked(*pieces).logits(ids)
     largest = np.abs(want).max()
     assert np.abs(want - oracle.logits(ids)).max() > 0.05 * largest, "they should show"
@@ -204,9 +216,9 @@ def test_a_run_that_begins_with_interventions_equals_hooks(
     engine: Engine, theirs: Theirs, name: str
 ) -> None:
     prompt = text(2)
-    written = submit(engine, prompt, reach=SETTINGS[name])
+    written = submit(engine, prompt, interventions=SETTINGS[name])
     ids = prompt + written.ids
-    want = logprobs(theirs.hooked(*reached(20, SETTINGS[name])).logits(ids), ids)[19:]
+    want = logprobs(theirs.hooked(*spans_of(20, SETTINGS[name])).logits(ids), ids)[19:]
     told = [token.logprob for token in tokens(written.events)]
     np.testing.assert_allclose(told, want, atol=2e-4)
     plain = submit(engine, prompt)
@@ -220,15 +232,19 @@ def test_a_change_acts_from_the_token_it_names_and_is_written_again(
     prompt, params = text(3), SamplingParams(seed=9, max_tokens=40, ignore_eos=True)
     plain = submit(engine, prompt, params)
     live = Written()
-    run = engine.submit(prompt, params, on_event=live)
+    run = engine.submit(Request(prompt, params), live)
     for after, change in ((3, ALL_BUT_PATCHES), (12, STEER), (20, Interventions())):
         live.wait(after)
-        index = run.update(reach=change)
+        index = run.update(interventions=change)
         assert live.updated[-1].index == index
-        assert live.updated[-1].reach == change
-        assert index - len(live.ids) <= engine.info.in_flight
+        assert live.updated[-1].interventions == change
+        assert index - len(live.ids) <= engine.info.limits.in_flight
     live.wait()
-    pieces = [ReachedFrom(19 + e.index, e.reach) for e in live.updated if e.reach is not None]
+    pieces = [
+        InterventionSpan(19 + e.index, e.interventions)
+        for e in live.updated
+        if e.interventions is not None
+    ]
     assert len(pieces) == 3
     ids = prompt + live.ids
     want = logprobs(theirs.hooked(*pieces).logits(ids), ids)[19:]
@@ -236,10 +252,12 @@ def test_a_change_acts_from_the_token_it_names_and_is_written_again(
     first = live.updated[0].index
     assert live.ids[:first] == plain.ids[:first]
     assert live.ids != plain.ids
-    script = [ChangeAt(e.index, reach=e.reach) for e in live.updated]
-    again = submit(engine, prompt, params, script=script)
+    updates = [ScheduledUpdate(e.index, interventions=e.interventions) for e in live.updated]
+    again = submit(engine, prompt, params, updates=updates)
     assert again.ids == live.ids
-    assert [(e.index, e.reach) for e in again.updated] == [(e.index, e.reach) for e in live.updated]
+    assert [(e.index, e.interventions) for e in again.updated] == [
+        (e.index, e.interventions) for e in live.updated
+    ]
     reset = submit(engine, prompt, params)
     assert reset.ids == plain.ids
     assert_equal_draws(engine, plain, reset)
@@ -261,9 +279,9 @@ def test_a_change_while_the_prompt_is_read_acts_from_its_last_token(
 ) -> None:
     """Whenever it came: as a script that names token 0."""
     prompt = text(4, 40)
-    written = submit(engine, prompt, script=[ChangeAt(0, reach=ALL_BUT_PATCHES)])
+    written = submit(engine, prompt, updates=[ScheduledUpdate(0, interventions=ALL_BUT_PATCHES)])
     ids = prompt + written.ids
-    want = logprobs(theirs.hooked(ReachedFrom(39, ALL_BUT_PATCHES)).logits(ids), ids)[39:]
+    want = logprobs(theirs.hooked(InterventionSpan(39, ALL_BUT_PATCHES)).logits(ids), ids)[39:]
     np.testing.assert_allclose([t.logprob for t in tokens(written.events)], want, atol=2e-4)
 
 
@@ -271,33 +289,35 @@ def test_questions_about_a_reached_run_see_what_ran(
     engine: Engine, theirs: Theirs, oracle: random_llama.Reference
 ) -> None:
     prompt = text(5)
-    written = submit(engine, prompt, reach=ALL, script=[ChangeAt(9, reach=OFF)])
+    written = submit(
+        engine, prompt, interventions=ALL, updates=[ScheduledUpdate(9, interventions=OFF)]
+    )
     ids = prompt + written.ids
-    pieces = (*reached(20, ALL), ReachedFrom(28, OFF))
+    pieces = (*spans_of(20, ALL), InterventionSpan(28, OFF))
     hooked, told = theirs.hooked(*pieces), tokens(written.events)
 
-    losses = engine.inspect(Losses(ids, reached=pieces)).result()
+    losses = engine.inspect(Losses(ids, spans=pieces)).result()
     np.testing.assert_allclose(losses["logprob"], logprobs(hooked.logits(ids), ids), atol=3e-4)
     np.testing.assert_allclose(losses["logprob"][19:], [t.logprob for t in told], atol=1e-4)
 
     weights = hooked.attention(ids)
     for position in (7, 18, 19, 29, 35):
-        got = engine.inspect(AttentionFrom(ids, position, reached=pieces)).result()["weights"]
+        got = engine.inspect(AttentionFrom(ids, position, spans=pieces)).result()["weights"]
         np.testing.assert_allclose(got, weights[position, :, :, : position + 1], atol=1e-4)
-    to = engine.inspect(AttentionTo(ids, 6, reached=pieces)).result()["weights"]
+    to = engine.inspect(AttentionTo(ids, 6, spans=pieces)).result()["weights"]
     np.testing.assert_allclose(to, weights[6:, :, :, 6], atol=1e-4)
 
     for index in (0, 8, 9, 15):
         at = 19 + index
-        lens = engine.inspect(LogitLens(ids, at, ids[at + 1], reached=pieces)).result()
+        lens = engine.inspect(LogitLens(ids, at, ids[at + 1], spans=pieces)).result()
         assert np.log(lens["probability"][-1]) == pytest.approx(told[index].logprob, abs=1e-4)
         params = SamplingParams(temperature=0.8, seed=2**50 + 1)
-        drawn = engine.inspect(Waterfall(ids, at, params, index, reached=pieces)).result()
+        drawn = engine.inspect(Waterfall(ids, at, params, index, spans=pieces)).result()
         assert drawn.info["chosen"] == told[index].id
         plain = engine.inspect(Waterfall(ids, at, params, index)).result()
         assert np.abs(plain["raw"] - drawn["raw"][: len(plain["raw"])]).max() > 0
 
-    beam = engine.inspect(Beam(ids, width=1, depth=2, reached=pieces)).result()
+    beam = engine.inspect(Beam(ids, width=1, depth=2, spans=pieces)).result()
     grown = hooked.logits([*ids, int(beam["ids"][0, 0])])
     assert beam["ids"][0].tolist() == [int(grown[-2].argmax()), int(grown[-1].argmax())]
 
@@ -307,17 +327,20 @@ def test_questions_about_a_reached_run_see_what_ran(
 
 def test_what_is_found_was_computed_under_the_same(engine: Engine) -> None:
     prompt = text(6, 50)
-    fresh = {name: submit(engine, prompt, reach=reach) for name, reach in VARIANTS.items()}
+    fresh = {
+        name: submit(engine, prompt, interventions=interventions)
+        for name, interventions in VARIANTS.items()
+    }
     counts = {name: n_found(written) for name, written in fresh.items()}
     # steers act from the last prompt token on, so a steered prompt is a plain one up to there
     assert counts == {"plain": 0, "off": 0, "other": 0, "steer": 49, "patch": 20, "patch2": 20}
-    for name, reach in VARIANTS.items():
-        again = submit(engine, prompt, reach=reach)
+    for name, interventions in VARIANTS.items():
+        again = submit(engine, prompt, interventions=interventions)
         assert n_found(again) == 49, name
         assert_equal_draws(engine, fresh[name], again)
     longer = prompt + fresh["off"].ids
     assert n_found(submit(engine, longer)) == 50 + n_same(fresh["plain"].ids, fresh["off"].ids)
-    assert n_found(submit(engine, longer, reach=OFF)) == len(longer) - 1
+    assert n_found(submit(engine, longer, interventions=OFF)) == len(longer) - 1
 
 
 def n_same(a: list[int], b: list[int]) -> int:
@@ -336,10 +359,10 @@ VARIANTS = {
 
 def test_questions_find_the_blocks_of_the_run_they_are_about(engine: Engine) -> None:
     prompt = text(7, 40)
-    written = submit(engine, prompt, reach=ALL)
-    ids, pieces = prompt + written.ids, reached(40, ALL)
+    written = submit(engine, prompt, interventions=ALL)
+    ids, pieces = prompt + written.ids, spans_of(40, ALL)
     state = engine._thread._scheduler.kv_state()
-    engine.inspect(AttentionFrom(ids, len(ids) - 1, reached=pieces)).result()
+    engine.inspect(AttentionFrom(ids, len(ids) - 1, spans=pieces)).result()
     after = engine._thread._scheduler.kv_state()
     assert sum(n > 0 for n in after.n_found) - sum(n > 0 for n in state.n_found) <= 1
 
@@ -352,12 +375,15 @@ def test_a_text_goes_on_as_if_it_had_never_stopped(engine: Engine, now: Interven
     """Begun with patches, changed at two tokens, and written on from the ninth: to the bit, from
     what the cache kept."""
     prompt = text(16, 40)
-    script = [ChangeAt(3, reach=ALL_BUT_PATCHES), ChangeAt(9, reach=now)]
-    whole = submit(engine, prompt, reach=PATCHED, script=script)
+    updates = [
+        ScheduledUpdate(3, interventions=ALL_BUT_PATCHES),
+        ScheduledUpdate(9, interventions=now),
+    ]
+    whole = submit(engine, prompt, interventions=PATCHED, updates=updates)
     ids = prompt + whole.ids[:9]
     params = msgspec.structs.replace(PARAMS, first_index=9, max_tokens=PARAMS.max_tokens - 9)
-    ran = (ReachedFrom(0, PATCHED), ReachedFrom(39 + 3, ALL_BUT_PATCHES))
-    rest = submit(engine, ids, params, reach=now, reached=ran)
+    ran = (InterventionSpan(0, PATCHED), InterventionSpan(39 + 3, ALL_BUT_PATCHES))
+    rest = submit(engine, ids, params, interventions=now, spans=ran)
     assert rest.ids == whole.ids[9:]
     told = tokens(whole.events)[9:]
     exact = engine.info.device.backend != "torch"
@@ -365,7 +391,7 @@ def test_a_text_goes_on_as_if_it_had_never_stopped(engine: Engine, now: Interven
         [t.logprob for t in told] if exact else pytest.approx([t.logprob for t in told], abs=1e-4)
     )
     assert n_found(rest) == len(ids) - 1
-    anew = submit(engine, ids, params, reach=now)
+    anew = submit(engine, ids, params, interventions=now)
     assert tokens(anew.events)[0].logprob != pytest.approx(told[0].logprob, abs=1e-3)
 
 
@@ -373,28 +399,42 @@ def test_a_patch_that_acted_before_may_be_told_again(engine: Engine) -> None:
     """A page sends all that is set with every change."""
     prompt = text(17, 24)
     both = msgspec.structs.replace(OFF, patch=PATCHED.patch)
-    ran = (ReachedFrom(0, PATCHED),)
-    written = submit(engine, prompt, reach=both, reached=ran, script=[ChangeAt(2, reach=PATCHED)])
+    ran = (InterventionSpan(0, PATCHED),)
+    written = submit(
+        engine,
+        prompt,
+        interventions=both,
+        spans=ran,
+        updates=[ScheduledUpdate(2, interventions=PATCHED)],
+    )
     bare = submit(
-        engine, prompt, reach=OFF, reached=ran, script=[ChangeAt(2, reach=NO_INTERVENTIONS)]
+        engine,
+        prompt,
+        interventions=OFF,
+        spans=ran,
+        updates=[ScheduledUpdate(2, interventions=NO_INTERVENTIONS)],
     )
     assert_equal_draws(engine, written, bare)
 
 
 @pytest.mark.parametrize(
-    ("reached", "reach", "words"),
+    ("spans", "interventions", "words"),
     [
-        ((ReachedFrom(0, BAD),), NO_INTERVENTIONS, "reached.mlp: layer must be"),
-        ((ReachedFrom(4, OFF), ReachedFrom(2, OFF)), NO_INTERVENTIONS, "first must be 5 or more"),
-        ((ReachedFrom(19, OFF),), NO_INTERVENTIONS, "less than 19"),
-        ((ReachedFrom(0, OFF),), PATCHED, "it cannot patch the token at 7"),
+        ((InterventionSpan(0, BAD),), NO_INTERVENTIONS, "reached.mlp: layer must be"),
+        (
+            (InterventionSpan(4, OFF), InterventionSpan(2, OFF)),
+            NO_INTERVENTIONS,
+            "first must be 5 or more",
+        ),
+        ((InterventionSpan(19, OFF),), NO_INTERVENTIONS, "less than 19"),
+        ((InterventionSpan(0, OFF),), PATCHED, "it cannot patch the token at 7"),
     ],
 )
 def test_what_cannot_have_been_before_is_refused(
-    engine: Engine, reached: tuple[ReachedFrom, ...], reach: Interventions, words: str
+    engine: Engine, spans: tuple[InterventionSpan, ...], interventions: Interventions, words: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=words):
-        engine.submit(text(18), PARAMS, reach=reach, reached=reached)
+        engine.submit(Request(text(18), PARAMS, interventions=interventions, spans=spans))
 
 
 # ---- others, and none ---------------------------------------------------------------------------
@@ -402,11 +442,13 @@ def test_what_cannot_have_been_before_is_refused(
 
 def test_runs_beside_each_other_are_what_they_are_alone(engine: Engine) -> None:
     prompts = {"off": text(8), "plain": text(9), "all": text(10)}
-    reaches = {"off": OFF, "plain": Interventions(), "all": ALL}
-    alone = {name: submit(engine, ids, reach=reaches[name]) for name, ids in prompts.items()}
+    settings = {"off": OFF, "plain": Interventions(), "all": ALL}
+    alone = {
+        name: submit(engine, ids, interventions=settings[name]) for name, ids in prompts.items()
+    }
     runs = {name: Written() for name in prompts}
     for name, ids in prompts.items():
-        engine.submit(ids, PARAMS, reach=reaches[name], on_event=runs[name])
+        engine.submit(Request(ids, PARAMS, interventions=settings[name]), runs[name])
     for name, run in runs.items():
         assert_equal_draws(engine, alone[name], run.wait())
 
@@ -420,13 +462,13 @@ def test_without_interventions_the_plans_are_those_of_ever(
     plain = {
         key: [described(d) for d in p.plan.dispatches] for key, p in runner.plans.recorded.items()
     }
-    submit(engine, prompt, reach=ALL)
-    n_reached = sum(key.reach for key in runner.plans.recorded)
+    submit(engine, prompt, interventions=ALL)
+    n_reached = sum(key.interventions for key in runner.plans.recorded)
     assert n_reached > 0
     neutral = Interventions(mlp=(LayerFactor(0, 1.0),), steer=(Steer(0, "a", 0.0),))
-    for reach in (Interventions(), neutral):
-        submit(engine, text(12 + len(reach.mlp)), reach=reach)
-    assert sum(key.reach for key in runner.plans.recorded) == n_reached
+    for interventions in (Interventions(), neutral):
+        submit(engine, text(12 + len(interventions.mlp)), interventions=interventions)
+    assert sum(key.interventions for key in runner.plans.recorded) == n_reached
     for key, dispatches in plain.items():
         assert [described(d) for d in runner.plans.recorded[key].plan.dispatches] == dispatches
 
@@ -439,18 +481,21 @@ def test_a_bad_setting_changes_nothing(engine: Engine) -> None:
     plain = submit(engine, prompt)
     for bad in (BAD, Interventions(patch=(Patch(0, 20, "a", 0),))):
         with pytest.raises(InvalidRequest, match="must be"):
-            engine.submit(prompt, PARAMS, reach=bad)
-    for changes in ([ChangeAt(2, reach=BAD)], [ChangeAt(2, reach=PATCHED)]):
+            engine.submit(Request(prompt, PARAMS, interventions=bad))
+    for changes in (
+        [ScheduledUpdate(2, interventions=BAD)],
+        [ScheduledUpdate(2, interventions=PATCHED)],
+    ):
         with pytest.raises(InvalidRequest, match="change 1 of the request"):
-            engine.submit(prompt, PARAMS, script=changes)
+            engine.submit(Request(prompt, PARAMS, updates=changes))
     written = Written()
-    run = engine.submit(prompt, PARAMS, on_event=written)
+    run = engine.submit(Request(prompt, PARAMS), written)
     for bad in (BAD, PATCHED):
         with pytest.raises(InvalidRequest) as refusal:
-            run.update(reach=bad, temperature=0.1)
+            run.update(interventions=bad, temperature=0.1)
         assert refusal.value.param.startswith("reach.")
     with pytest.raises(InvalidRequest, match="temperature"):
-        run.update(reach=OFF, temperature=-1.0)
+        run.update(interventions=OFF, temperature=-1.0)
     assert written.wait().updated == []
     assert_equal_draws(engine, plain, written)
 
@@ -458,18 +503,18 @@ def test_a_bad_setting_changes_nothing(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("pieces", "words"),
     [
-        ((ReachedFrom(0, BAD),), "reached.mlp: layer must be"),
-        ((ReachedFrom(-1, OFF),), "first must be 0 or more"),
-        ((ReachedFrom(3, OFF), ReachedFrom(3, OFF)), "first must be 4 or more"),
+        ((InterventionSpan(0, BAD),), "reached.mlp: layer must be"),
+        ((InterventionSpan(-1, OFF),), "first must be 0 or more"),
+        ((InterventionSpan(3, OFF), InterventionSpan(3, OFF)), "first must be 4 or more"),
     ],
 )
 def test_bad_interventions_of_a_question_are_refused(
-    engine: Engine, pieces: tuple[ReachedFrom, ...], words: str
+    engine: Engine, pieces: tuple[InterventionSpan, ...], words: str
 ) -> None:
     questions: list[Question] = [
-        AttentionFrom([1, 2], 1, reached=pieces),
-        Losses([1, 2], reached=pieces),
-        Beam([1, 2], reached=pieces),
+        AttentionFrom([1, 2], 1, spans=pieces),
+        Losses([1, 2], spans=pieces),
+        Beam([1, 2], spans=pieces),
     ]
     for question in questions:
         with pytest.raises(InvalidRequest, match=words) as refusal:
@@ -480,9 +525,11 @@ def test_bad_interventions_of_a_question_are_refused(
 def test_a_patch_may_be_dropped_by_a_change(engine: Engine) -> None:
     prompt = text(15)
     written = Written()
-    run = engine.submit(prompt, PARAMS, reach=PATCHED, on_event=written)
-    run.update(reach=Interventions())
+    run = engine.submit(Request(prompt, PARAMS, interventions=PATCHED), written)
+    run.update(interventions=Interventions())
     with pytest.raises(InvalidRequest, match="write again from there"):
-        run.update(reach=PATCHED)
-    assert [e.reach for e in written.wait().events if isinstance(e, Updated)] == [Interventions()]
+        run.update(interventions=PATCHED)
+    assert [e.interventions for e in written.wait().events if isinstance(e, Updated)] == [
+        Interventions()
+    ]
     assert any(isinstance(e, Prefill) for e in written.events)

@@ -9,16 +9,16 @@ import msgspec
 import pytest
 
 from gpu.errors import InvalidRequest
-from gpu.interventions import (
+from gpu.interventions.messages import (
     NO_INTERVENTIONS,
-    UNTOUCHED,
+    NONE_ENCODED,
     HeadFactor,
     Interventions,
     LayerFactor,
     Patch,
     Steer,
+    check_no_new_patch,
     encode_interventions,
-    expect_no_new_patch,
 )
 
 
@@ -57,12 +57,12 @@ def test_the_wire_form_is_read_and_written_as_it_was() -> None:
 
 def test_texts_become_tokens_up_to_the_one_that_matters() -> None:
     found = encode_interventions(FULL, Sizes(), encode, n_prompt=8)
-    assert found.told == FULL
+    assert found.requested == FULL
     assert found.toward == ((256, *b"joy"), (256, *b"sea"))
     assert found.away == ((256, *b"woe"), ())
     assert found.patch == ((256, *b"re"), (256,))
     assert len(list(found.texts())) == 5
-    assert encode_interventions(Interventions(), Sizes(), encode) is UNTOUCHED
+    assert encode_interventions(Interventions(), Sizes(), encode) is NONE_ENCODED
 
 
 def heads(*at: Any) -> Interventions:
@@ -112,8 +112,8 @@ def test_what_cannot_be_given_is_refused_by_name(
 
 
 def test_a_patch_may_be_left_out_later_and_not_be_new() -> None:
-    expect_no_new_patch(FULL, NO_INTERVENTIONS)
-    expect_no_new_patch(FULL, Interventions(patch=FULL.patch[1:]))
+    check_no_new_patch(FULL, NO_INTERVENTIONS)
+    check_no_new_patch(FULL, Interventions(patch=FULL.patch[1:]))
     with pytest.raises(InvalidRequest, match=r"computed already.* write again") as refusal:
-        expect_no_new_patch(NO_INTERVENTIONS, FULL)
+        check_no_new_patch(NO_INTERVENTIONS, FULL)
     assert refusal.value.param == "reach.patch"

@@ -1,4 +1,5 @@
-"""Paged caches for the tests of single ops: blocks in an odd order, NaN wherever nobody wrote."""
+"""Paged caches for tests of single ops: blocks in a random order, NaN wherever nothing was
+written."""
 
 from __future__ import annotations
 
@@ -8,31 +9,36 @@ import numpy as np
 
 from gpu.config import ModelConfig
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape, blocks_for
-from gpu.kv.formats import Storage, pack_block, rotation_span
+from gpu.kv.formats import KvStorage, hadamard_size, pack_block
 from gpu.kv.pools import KvPools
 from gpu.reference import kv as reference
+from gpu.reference.ops import KvArrays, StepRows
 from gpu.step import Row
 from gpu.webgpu.buffers import Memory, Tensor
-from tests.gpu.rig import POISON, Array, Rig, rows_at
+from tests.gpu.ops.rig import POISON, Array, Rig, rows_at
 
 LAYER = 1
-"""Which layer the ops work on; configurations here have two."""
+"""Layer that the ops work on; configurations here have two."""
 
 NUMPY = {"f32": np.float32, "f16": np.float16}
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a step as arrays."""
+    """The rows of a pass as arrays."""
 
     slots: Array
     positions: Array
 
     @classmethod
     def of(cls, *at: tuple[int, int]) -> Rows:
-        """From (slot, position) of each row."""
+        """Return rows from (slot, position) pairs."""
         slots, positions = zip(*at, strict=True)
         return cls(np.array(slots), np.array(positions))
+
+    def on(self, cache: Cache) -> StepRows:
+        """As the reference takes them, with the block tables of `cache`."""
+        return StepRows(self.slots, self.positions, cache.tables)
 
     @property
     def step(self) -> list[Row]:
@@ -41,8 +47,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Cache:
-    """One layer's cache on the device and the same on the host: `keys` and `values` as attention
-    computes with them, `stored` as they are uploaded (words, where the cache is quantised)."""
+    """One layer's cache on the device, and a copy on the host.
+
+    keys, values  as attention computes with them
+    stored        as uploaded (words, if the cache is quantised)
+    """
 
     pools: KvPools
     tables: Array
@@ -50,12 +59,16 @@ class Cache:
     values: Array
     stored: tuple[Array, Array]
 
+    def arrays(self) -> KvArrays:
+        """Copies in double precision, as the reference takes them."""
+        return KvArrays(self.keys.astype(np.float64), self.values.astype(np.float64))
+
     @classmethod
     def scattered(
         cls, rig: Rig, config: ModelConfig, dtype: str, n_slots: int, n_tokens: int, seed: int
     ) -> Cache:
-        """Slots of up to `n_tokens` tokens, their blocks dealt at random, two blocks left over;
-        everything NaN."""
+        """Return a cache of slots of up to `n_tokens` tokens with randomly assigned blocks, two of
+        them unused; all NaN."""
         per_slot = blocks_for(n_tokens)
         n_blocks = n_slots * per_slot + 2
         shape = KvShape(n_blocks, per_slot * BLOCK_TOKENS)
@@ -76,14 +89,14 @@ class Cache:
         return cache
 
     @property
-    def rotation(self) -> Array:
-        """What turned the heads of this cache; nothing where its format turns none."""
+    def hadamard(self) -> Array:
+        """The transform of this cache's heads; the identity if its format has none."""
         d = self.keys.shape[-1]
-        rotated = self.pools.format.rotated
-        return reference.rotation(d, rotation_span(d)) if rotated else np.eye(d)
+        rotated = self.pools.format.hadamard
+        return reference.hadamard_matrix(d, hadamard_size(d)) if rotated else np.eye(d)
 
     def fill(self, rig: Rig, lengths: dict[int, int], rng: np.random.Generator) -> None:
-        """Give each slot random keys and values for its first so many tokens."""
+        """Give each slot random keys and values for its first tokens."""
         format = self.pools.format
         for slot, n_tokens in lengths.items():
             at = np.arange(n_tokens)
@@ -103,22 +116,22 @@ class Cache:
         rig.memory.write(self.pools.values[LAYER], self.stored[1])
 
 
-def _store(made: Array, storage: Storage, words: Array, blocks: Array, at: Array) -> Array:
-    """Quantise heads (n_tokens, n_kv_heads, head_dim) into places of `words`; returns what
-    attention reads there."""
+def _store(made: Array, storage: KvStorage, words: Array, blocks: Array, at: Array) -> Array:
+    """Quantise heads (n_tokens, n_kv_heads, head_dim) into positions of `words`; return the numbers
+    that attention reads there."""
     name, block = storage.name, pack_block(made.shape[-1])
-    grid = reference.grids(name, made, block)
-    codes = reference.encode(name, made, block, grid)
-    packed = reference.pack(name, codes[..., None, :], grid[..., None, :, :])
+    scale = reference.scales(name, made, block)
+    codes = reference.encode(name, made, block, scale)
+    packed = reference.pack(name, codes[..., None, :], scale[..., None, :, :])
     for part, of_token in zip(token_words(words, storage, made.shape[-1]),
                               np.split(packed, [made.shape[-1] * storage.bits // 32], axis=-1),
                               strict=True):  # fmt: skip
         part[blocks, :, at] = of_token
-    return reference.decode(name, codes, block, grid)
+    return reference.decode(name, codes, block, scale)
 
 
-def token_words(words: Array, storage: Storage, head_dim: int) -> tuple[Array, Array]:
-    """Views of a pool's words (n_blocks, n_kv_heads, words): the numbers and the grids of each
+def token_words(words: Array, storage: KvStorage, head_dim: int) -> tuple[Array, Array]:
+    """Return views of a pool's words (n_blocks, n_kv_heads, words): numbers and scales of each
     token, (n_blocks, n_kv_heads, BLOCK_TOKENS, …)."""
     n_data = BLOCK_TOKENS * head_dim * storage.bits // 32
     shape = (*words.shape[:2], BLOCK_TOKENS, -1)
@@ -126,6 +139,6 @@ def token_words(words: Array, storage: Storage, head_dim: int) -> tuple[Array, A
 
 
 def pool_words(memory: Memory, pool: Tensor) -> Array:
-    """What a pool holds: (n_blocks, n_kv_heads, words)."""
+    """Return a pool's contents, (n_blocks, n_kv_heads, words)."""
     flat = replace(pool, shape=(pool.n_bytes // 4,), dtype="u32")
     return memory.read(flat).reshape(*pool.shape[:2], -1)

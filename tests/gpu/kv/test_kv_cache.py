@@ -1,4 +1,5 @@
-"""The cache's device memory: copying a block moves all of it, in every layer, and nothing else."""
+"""Device memory of the KV cache: copying a block copies all of it, in every layer, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from gpu.kv.blocks import KvShape
 from gpu.kv.pools import KvPools
 from gpu.webgpu.buffers import ITEM_BYTES, Memory
 from gpu.webgpu.device import Device
-from tests.gpu.cache import pool_words
+from tests.gpu.kv.cache import pool_words
 
 pytestmark = pytest.mark.parity
 
@@ -20,7 +21,7 @@ def config_of(n_layers: int, n_kv_heads: int, head_dim: int) -> ModelConfig:
     return ModelConfig(
         model_type="llama", n_layers=n_layers, n_heads=n_kv_heads, n_kv_heads=n_kv_heads,
         head_dim=head_dim, hidden_size=hidden, intermediate_size=hidden, vocab_size=8, context=64,
-        rms_norm_eps=1e-5, tie_embeddings=True, attention_bias=False, mlp_bias=False,
+        norm_eps=1e-5, tie_embeddings=True, attention_bias=False, mlp_bias=False,
         rope=RopeConfig(), eos_ids=(), bos_id=None, torch_dtype=None,
     )  # fmt: skip
 
@@ -46,7 +47,7 @@ def test_a_copied_block_is_the_same_in_every_layer(
         assert np.array_equal(found, wanted[pool.name]), pool.name
 
 
-def test_the_staging_memory_is_that_of_one_block(device: Device) -> None:
+def test_the_staging_buffer_has_the_size_of_one_block(device: Device) -> None:
     pools = KvPools(config_of(2, 3, 8), KvShape(9, 64), "f16", 1, Memory(device))
     assert pools.staging.n_bytes * 9 == sum(p.n_bytes for p in (*pools.keys, *pools.values))
     assert pools.staging.n_bytes == 2 * 2 * 3 * 16 * 8 * ITEM_BYTES["f16"]

@@ -1,5 +1,5 @@
-"""Quantised KV caches in whole models: against transformers' attention over the same keys and
-values quantised, what they cost a trained model, and that nothing depends on how a text came in."""
+"""Quantised KV caches in whole models: against transformers' attention over the same quantised keys
+and values, their cost on a trained model, and independence of how a text was processed."""
 
 from __future__ import annotations
 
@@ -16,37 +16,41 @@ from app import tale
 from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
 from gpu.errors import ModelError
-from gpu.kv.blocks import KvShape, block_bytes, bytes_by_format, fit
-from gpu.kv.formats import KV_FORMATS, pack_block, rotation_span
+from gpu.kv.blocks import KvShape, block_bytes, bytes_by_format, fit_kv_cache
+from gpu.kv.formats import KV_FORMATS, hadamard_size, pack_block
 from gpu.kv.pools import KvPools
+from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
 from gpu.reference import kv as reference
 from gpu.reference.divergence import Divergence, mean_loss
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.sampling import SamplingParams
-from gpu.step import Floats, Look, Row, Step
+from gpu.step import Floats, InspectionRequest, Row, Step
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.golden import Trained
-from tests.gpu import driving, random_llama, random_models
-from tests.gpu.cache import pool_words, token_words
-from tests.gpu.logit_checks import check_logits
-from tests.gpu.rig import compare, greedy
-from tests.gpu.test_prefix_reuse import write
+from tests.gpu.engine import driving
+from tests.gpu.kv.cache import pool_words, token_words
+from tests.gpu.kv.test_prefix_reuse import write
+from tests.gpu.models import random_llama, random_models
+from tests.gpu.models.logit_checks import check_logits
+from tests.gpu.ops.rig import compare, greedy
 
 OF_THE_LARGEST = 2e-4
-"""Error of a logit in parts of the largest, at most."""
+"""Bound of the error of a logit, relative to the largest."""
 
 
 class QuantisedCache(DynamicCache):
-    """transformers' cache, giving back what a format makes of what it is given."""
+    """transformers' cache, returning what a format stores of its input."""
 
     def __init__(self, dtype: str, head_dim: int) -> None:
         super().__init__()
         self.format = KV_FORMATS[dtype]
-        span = rotation_span(head_dim)
-        turn = reference.rotation(head_dim, span) if self.format.rotated else np.eye(head_dim)
+        span = hadamard_size(head_dim)
+        turn = (
+            reference.hadamard_matrix(head_dim, span) if self.format.hadamard else np.eye(head_dim)
+        )
         self.turn, self.block = turn, pack_block(head_dim)
 
     def update(self, keys: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,8 +74,9 @@ def twin_logits(model: Any, ids: Sequence[int], dtype: str, head_dim: int) -> Fl
 
 
 def check_against_twin(got: Floats, want: Floats, plain: Floats, case: str) -> None:
-    """Almost as close as without quantisation, of which there is much more. (In deep models a
-    number between two codes soon rounds the other way, and moves everything after it.)"""
+    """Check with almost the tolerance of an unquantised cache; the quantisation error is much
+    larger. (In deep models a number between two codes may round the other way, and changes
+    everything after it.)"""
     effect = np.abs(want - plain).max() / np.abs(want).max()
     assert effect > 20 * OF_THE_LARGEST, f"{case}: hardly anything was quantised ({effect:g})"
     check_logits("logits over a quantised cache", got, want, case, OF_THE_LARGEST)
@@ -96,8 +101,8 @@ def test_logits_are_those_of_attention_over_quantised_keys(
     [("olmo2_bias", "rotated4"), ("gpt_neox", "q8q4"), ("gemma2_uncapped", "q8q4"),
      ("gpt2_inner", "rotated4")],
 )  # fmt: skip
-def test_other_architectures_too(device: Device, name: str, dtype: str) -> None:
-    """Heads with norms of their own, no rotary positions, windows, caps."""
+def test_logits_of_other_architectures(device: Device, name: str, dtype: str) -> None:
+    """QK-norms, no rotary positions, sliding windows, logit caps."""
     runner = driving.load(device, random_models.folder(name), kv_dtype=dtype)
     ids, reference_ = random_models.ids(24), random_models.reference(name)
     want = twin_logits(reference_.model, ids, dtype, runner.config.head_dim)
@@ -105,7 +110,7 @@ def test_other_architectures_too(device: Device, name: str, dtype: str) -> None:
     check_against_twin(driving.all_logits(runner, ids), want, plain, f"{name} {dtype}")
 
 
-# ---- what it costs ---------------------------------------------------------------------------
+# ---- cost of the formats ---------------------------------------------------------------------
 
 TEXT = """There was a poster on the wall: "Bring your greatest treasure to the fair at the \
 crossroads!" Fern had only a blue cup. "It is nothing special," he thought, but he took it along. \
@@ -113,15 +118,15 @@ There were silver shoes and crystal swans, and a gentle hare had brought a fount
 lemonade. Fern wanted to hide. "And you?" asked the judge. Everyone turned around. "This cup," \
 said Fern. "It belonged to my grandfather. When I hold it, I remember his stories." And he told \
 them all about it."""
-"""The bundled model wrote it."""
+"""Written by the bundled model."""
 COSTS = {"q8": (4e-5, 2.5e-4), "q8q4": (3e-3, 1.3e-2), "rotated4": (8e-3, 5e-2)}
-"""Mean KL from float16 and difference of the loss, in nats, at most: four times what two drivers
-give, to a digit."""
+"""Bounds of the mean KL from float16 and of the difference in loss, in nats: four times the values
+on two drivers, rounded to one digit."""
 LEAST_SAME_TOP = 0.98
-"""Share of positions whose most likely token stays so; all do on two drivers."""
+"""Least share of positions whose most likely token stays the same; all do on two drivers."""
 
 
-def test_what_the_formats_cost_the_bundled_model(device: Device) -> None:
+def test_formats_cost_the_bundled_model_little(device: Device) -> None:
     """Fewer bits cost more; 8 hardly anything."""
     folder = tale.model_dir()
     ids = Tokenizer.load(folder).encode(TEXT)
@@ -138,7 +143,7 @@ def test_what_the_formats_cost_the_bundled_model(device: Device) -> None:
 
 
 MOST_KL_OF_Q8 = {"tale": 1e-4, "stories260k": 4e-3}
-"""stories260k has eight numbers to a head, one block."""
+"""stories260k has a head size of eight, one block."""
 
 
 def test_eight_bits_cost_a_trained_model_little(device: Device, trained: Trained) -> None:
@@ -168,7 +173,7 @@ def runner(request: pytest.FixtureRequest, device: Device) -> WgpuRunner:
 
 
 def stored(runner: WgpuRunner, blocks: list[int], n: int) -> list[Any]:
-    """The words of the first `n` tokens that these blocks hold, layer by layer."""
+    """Return the words of the first `n` tokens in these blocks, layer by layer."""
     pools, d, memory = runner.pools, runner.config.head_dim, Memory(runner.gpu)
     found = []
     for storage, tensors in (
@@ -183,8 +188,8 @@ def stored(runner: WgpuRunner, blocks: list[int], n: int) -> list[Any]:
 
 
 @pytest.mark.parity
-def test_keys_do_not_depend_on_how_a_text_came_in(runner: WgpuRunner) -> None:
-    """In pieces of any size, in any blocks, beside another text."""
+def test_keys_do_not_depend_on_how_a_text_was_processed(runner: WgpuRunner) -> None:
+    """In chunks of any size, in any blocks, beside another text."""
     ids = random_llama.ids("derived_head", 37)
     seen = []
     for slot, blocks, chunk in ((0, [0, 1, 2], 37), (1, [7, 4, 9], 5), (2, [3, 11, 5], 1)):
@@ -203,7 +208,7 @@ def test_keys_do_not_depend_on_how_a_text_came_in(runner: WgpuRunner) -> None:
 
 
 @pytest.mark.parity
-def test_a_text_that_parts_inside_a_block_goes_on_from_a_copy(runner: WgpuRunner) -> None:
+def test_a_text_that_diverges_inside_a_block_continues_from_a_copy(runner: WgpuRunner) -> None:
     begin, rest = random_llama.ids("derived_head", 21), random_llama.ids("derived_head", 9, seed=1)
     driving.begin(runner, 0, begin, 21, [0, 1])
     driving.prefill(runner, begin, slot=0)
@@ -217,13 +222,13 @@ def test_a_text_that_parts_inside_a_block_goes_on_from_a_copy(runner: WgpuRunner
 
 
 @pytest.mark.parity
-def test_a_question_finds_what_the_text_was_computed_with(runner: WgpuRunner) -> None:
-    """Rows that are computed again leave the same keys, and have the logits they had."""
+def test_a_question_reads_the_keys_and_values_of_the_text(runner: WgpuRunner) -> None:
+    """Recomputed rows store the same keys, and give the same logits."""
     ids = random_llama.ids("derived_head", 19, seed=4)
     logits = driving.all_logits(runner, ids)
     before = stored(runner, [0, 1], 19)
     step = Step(tuple(Row(0, 5 + i, id) for i, id in enumerate(ids[5:])), (greedy(13),))
-    found = runner.inspect(step, Look((0, 19), lens=True, states=True))
+    found = runner.inspect(step, InspectionRequest((0, 19), lens=True, states=True))
     assert found.attention is not None
     assert found.lens is not None
     np.testing.assert_allclose(found.attention.sum(-1), 1, rtol=1e-5)
@@ -232,16 +237,16 @@ def test_a_question_finds_what_the_text_was_computed_with(runner: WgpuRunner) ->
         assert np.array_equal(a, b)
 
 
-def test_what_is_found_in_the_cache_is_what_would_be_computed(
+def test_cached_blocks_equal_recomputed_ones(
     runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A continuation, and a text that parts from the first inside a block."""
+    """A continuation, and a text that diverges from the first inside a block."""
     monkeypatch.setattr(runner, "close", lambda: None)
     tokenizer = Tokenizer.load(random_llama.folder("derived_head"))
     begin, other = random_llama.ids("derived_head", 40), random_llama.ids("derived_head", 6, seed=8)
     written = {}
     for kept in (True, False):
-        engine = Engine(lambda: runner, tokenizer, prefix_cache=kept)
+        engine = Engine(lambda: runner, tokenizer, LoadOptions(prefix_cache=kept))
         greedily = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
         texts = (begin, begin + other, begin[:25] + other)
         runs = [write(engine, ids, greedily) for ids in texts]
@@ -251,11 +256,11 @@ def test_what_is_found_in_the_cache_is_what_would_be_computed(
     assert written[True] == written[False]
 
 
-# ---- what is recorded, and what is refused ---------------------------------------------------
+# ---- plans and refused formats ---------------------------------------------------------------
 
 
-def test_plans_of_float_caches_know_nothing_of_quantised_ones(device: Device) -> None:
-    """Five dispatches a layer, in the order of the paper; a quantised cache adds one or two."""
+def test_plans_of_float_caches_have_no_quantisation(device: Device) -> None:
+    """Five dispatches per layer, in the order of the paper; a quantised cache adds one or two."""
     names = {}
     for kv in (None, "f16", "q8", "rotated4"):
         loaded = driving.load(device, random_llama.folder("gqa8"), "f16", kv_dtype=kv)
@@ -265,18 +270,18 @@ def test_plans_of_float_caches_know_nothing_of_quantised_ones(device: Device) ->
         assert any("Packing" in source for source in sources) == (kv in ("q8", "rotated4"))
     n_layers, layer = loaded.config.n_layers, ["qkv", "attention", "matmul", "matmul", "matmul"]
     assert names[None] == names["f16"] == n_layers * layer
-    assert names["q8"] == n_layers * ["qkv", "cache_heads", *layer[1:]]
-    turned = ["qkv", "cache_heads", "attention", "unrotate_heads", *layer[2:]]
+    assert names["q8"] == n_layers * ["qkv", "quantize_kv", *layer[1:]]
+    turned = ["qkv", "quantize_kv", "attention", "inverse_hadamard", *layer[2:]]
     assert names["rotated4"] == n_layers * turned
 
 
 @pytest.mark.parametrize("dtype", KV_FORMATS)
 @pytest.mark.parametrize("name", ["odd100_tied", "gqa6_wide", "head80_theta", "head128_llama3"])
-def test_a_cache_takes_the_bytes_that_were_foretold(device: Device, name: str, dtype: str) -> None:
+def test_a_cache_takes_the_predicted_bytes(device: Device, name: str, dtype: str) -> None:
     config = ModelConfig.from_folder(random_llama.folder(name))
     if dtype not in bytes_by_format(config):
-        with pytest.raises(ModelError, match="a multiple of 8 numbers, but this model's have 12"):
-            fit(config, dtype, 1)
+        with pytest.raises(ModelError, match="a multiple of 8, but this model's is 12"):
+            fit_kv_cache(config, dtype, 1)
         return
     pools = KvPools(config, KvShape(3, 48), dtype, 1, memory := Memory(device))
     assert memory.n_bytes["kv_cache"] == 3 * block_bytes(config, dtype)
@@ -284,38 +289,42 @@ def test_a_cache_takes_the_bytes_that_were_foretold(device: Device, name: str, d
     assert pools.staging.n_bytes == block_bytes(config, dtype)
 
 
-def test_blocks_are_as_equal_as_they_can_be() -> None:
+def test_heads_are_cut_into_equal_blocks() -> None:
     sizes = {8: 8, 16: 16, 24: 24, 32: 32, 48: 24, 64: 32, 80: 16, 96: 32, 120: 24, 256: 32}
     assert {d: pack_block(d) for d in sizes} == sizes
-    assert [rotation_span(d) for d in (8, 48, 80, 96, 128)] == [8, 16, 16, 32, 128]
+    assert [hadamard_size(d) for d in (8, 48, 80, 96, 128)] == [8, 16, 16, 32, 128]
 
 
-def test_names_that_are_none_and_backends_that_lack_them() -> None:
+def test_unknown_formats_and_unsupporting_backends_are_refused() -> None:
     folder = random_llama.folder("tiny")
     with pytest.raises(ModelError, match="kv_dtype 'q5' is not supported; supported: f32, f16, q8"):
-        Engine.load(folder, kv_dtype="q5")
-    with pytest.raises(ModelError, match="the torch backend keeps keys and values as f32 or f16"):
-        Engine.load(folder, kv_dtype="q8", backend="torch")
+        Engine.load(folder, LoadOptions(kv_dtype="q5"))
+    with pytest.raises(ModelError, match="the torch backend stores keys and values as f32 or f16"):
+        Engine.load(folder, LoadOptions(kv_dtype="q8", backend="torch"))
     with pytest.raises(ModelError, match="kv_dtype 'int8' is not supported"):
-        fit(ModelConfig.from_folder(folder), "int8", 1)
-    torch_runner = TorchRunner.load(folder, dtype="f32", kv_dtype="f16")
+        fit_kv_cache(ModelConfig.from_folder(folder), "int8", 1)
+    torch_runner = TorchRunner.load(folder, LoadOptions(dtype="f32", kv_dtype="f16"))
     assert torch_runner.model.keys.dtype == torch.float16
     torch_runner.close()
 
 
-def test_an_engine_says_how_it_stores_keys() -> None:
-    engine = Engine.load(random_llama.folder("tiny"), kv_dtype="q8")
-    assert engine.info.kv_dtype == "q8"
-    assert engine.info.kv_formats[engine.info.kv_dtype] == engine.info.limits.block_bytes
-    assert engine.info.kv_formats["f16"] == 16 * 2 * 8 * 2
+def test_an_engine_reports_its_kv_format() -> None:
+    engine = Engine.load(random_llama.folder("tiny"), LoadOptions(kv_dtype="q8"))
+    model = engine.info.model
+    assert model.kv_dtype == "q8"
+    assert (
+        engine.info.model.kv_formats[engine.info.model.kv_dtype] == engine.info.limits.block_bytes
+    )
+    assert engine.info.model.kv_formats["f16"] == 16 * 2 * 8 * 2
     engine.close()
 
 
-# ---- the twin --------------------------------------------------------------------------------
+# ---- reference -------------------------------------------------------------------------------
 
 
-def test_levels_are_those_that_err_least_for_normal_numbers() -> None:
-    """Lloyd's iteration: each level is the mean of what is closest to it. The outermost is 255."""
+def test_levels_have_the_least_error_for_normal_numbers() -> None:
+    """Lloyd's iteration: each level is the mean of the numbers closest to it. The outermost is
+    255."""
     levels = np.linspace(0.1, 2.5, 8)
     for _ in range(2000):
         edges = [0.0, *(levels[1:] + levels[:-1]) / 2, np.inf]
@@ -326,37 +335,37 @@ def test_levels_are_those_that_err_least_for_normal_numbers() -> None:
     assert tuple(np.rint(255 * levels / levels[-1]).astype(int)) == reference.LEVELS
 
 
-def test_what_each_storage_errs() -> None:
-    """Relative to normal numbers: half a step of 127, 15 or the levels, in blocks of 32."""
+def test_the_error_of_each_storage() -> None:
+    """For normal numbers: half a step of 127, 15 or the levels, in blocks of 32."""
     x = np.random.default_rng(0).normal(size=(4000, 128))
-    for storage, most in (("q8", 0.0055), ("q4", 0.079), ("n4", 0.082)):
+    for storage, most in (("q8", 0.0055), ("q4", 0.079), ("nl4", 0.082)):
         error = np.linalg.norm(reference.quantised(storage, x, 32) - x) / np.linalg.norm(x)
         assert 0.95 * most < error < most, storage
 
 
 @pytest.mark.parametrize("kind", ["one large", "constant", "alternating"])
-def test_a_rotation_helps_where_numbers_are_unlike_normal_ones(kind: str) -> None:
+def test_a_hadamard_transform_helps_for_numbers_that_are_not_normal(kind: str) -> None:
     rng = np.random.default_rng(1)
     x = 0.1 * rng.normal(size=(500, 64))
     if kind == "one large":
         x[:, 7] += 10
     else:
         x += np.where(np.arange(64) % 2 * (kind == "alternating"), -1, 1)
-    turn = reference.rotation(64, 64)
+    turn = reference.hadamard_matrix(64, 64)
     turned = x @ turn.T
     assert np.abs(turned).max() < 4 * np.sqrt(np.mean(x**2)), "spread over all numbers"
-    alone = np.linalg.norm(reference.quantised("n4", x, 32) - x)
-    back = reference.quantised("n4", turned, 32) @ turn
+    alone = np.linalg.norm(reference.quantised("nl4", x, 32) - x)
+    back = reference.quantised("nl4", turned, 32) @ turn
     assert np.linalg.norm(back - x) < (0.6 if kind == "one large" else 1.6) * alone
 
 
-def test_words_come_back() -> None:
+def test_stored_words_are_restored() -> None:
     rng = np.random.default_rng(2)
-    for storage, most in (("q8", 127), ("q4", 15), ("n4", 15)):
+    for storage, most in (("q8", 127), ("q4", 15), ("nl4", 15)):
         codes = rng.integers(-most if storage == "q8" else 0, most + 1, (3, 16, 80))
-        grid = rng.normal(size=(3, 16, 5, 2 if storage == "q4" else 1))
-        grid = grid.astype(np.float16).astype(np.float64)
-        words = reference.pack(storage, codes, grid)
-        got_codes, got_grid = reference.unpack(storage, words, 16, 80, 16)
+        scale = rng.normal(size=(3, 16, 5, 2 if storage == "q4" else 1))
+        scale = scale.astype(np.float16).astype(np.float64)
+        words = reference.pack(storage, codes, scale)
+        got_codes, got_scale = reference.unpack(storage, words, 16, 80, 16)
         assert np.array_equal(got_codes, codes)
-        assert np.array_equal(got_grid, grid)
+        assert np.array_equal(got_scale, scale)

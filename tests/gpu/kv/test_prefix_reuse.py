@@ -1,5 +1,5 @@
-"""What is found in the KV cache is what would be computed: the same bits, on a GPU; on the CPU the
-same up to rounding, as PyTorch sums a product of few rows in another order than one of many."""
+"""Reuse of cached prefixes gives the same as computing them: the same bits on a GPU; on the CPU
+equal up to rounding, as PyTorch sums products of few rows in another order than of many."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ from gpu.engine.engine import Engine
 from gpu.engine.scheduler import Scheduler
 from gpu.events import Done, Event, Prefill, Token, TokenStats
 from gpu.kv.blocks import block_bytes, blocks_for
+from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
+from gpu.request import Request
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.sampling import SamplingParams
 from gpu.step import Floats, Row, Step
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
-from tests.gpu import driving, random_llama
-from tests.gpu.rig import greedy
-from tests.gpu.test_wgpu_runner import live_objects
+from tests.gpu.engine import driving
+from tests.gpu.models import random_llama
+from tests.gpu.ops.rig import greedy
+from tests.gpu.runners.test_wgpu_runner import live_objects
 
 NAME = "derived_head"
 N_BLOCKS = 24
@@ -43,27 +46,27 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def runner(kind: str, device: Device) -> Iterator[Runner]:
-    """One for each kind: compiling takes longer than all that is tested."""
+    """One runner per kind: compiling takes longer than the tests."""
     backend, dtype = kind.split("-")
     folder = random_llama.folder(NAME)
     config = ModelConfig.from_folder(folder)
     room: dict[str, Any] = {
         "dtype": dtype,
-        "n_slots": 3,
+        "slots": 3,
         "context": 16 * SMALL,
-        "kv_bytes": N_BLOCKS * block_bytes(config, FORMATS[dtype].kv),
+        "kv_memory_bytes": N_BLOCKS * block_bytes(config, FORMATS[dtype].kv),
     }
     if backend == "torch":
-        torch = TorchRunner.load(folder, **room)
+        torch = TorchRunner.load(folder, LoadOptions(**room))
         yield torch
         torch.close()
     else:
-        yield WgpuRunner(device, config, Checkpoint.open(folder), **room)
+        yield WgpuRunner(device, config, Checkpoint.open(folder), LoadOptions(**room))
 
 
 @pytest.fixture
 def use(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """An engine on the runner, for one `with` at a time, whose cache begins empty."""
+    """Yield an engine on the runner with an empty cache."""
     tokenizer = Tokenizer.load(random_llama.folder(NAME))
     monkeypatch.setattr(runner, "close", lambda: None)
     whole = runner.limits
@@ -71,7 +74,7 @@ def use(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     @contextmanager
     def opened(*, prefix_cache: bool, n_blocks: int = N_BLOCKS) -> Iterator[Engine]:
         runner.limits = replace(whole, n_blocks=min(n_blocks, whole.n_blocks))
-        engine = Engine(lambda: runner, tokenizer, prefix_cache=prefix_cache)
+        engine = Engine(lambda: runner, tokenizer, LoadOptions(prefix_cache=prefix_cache))
         yield engine
         engine.close()
         runner.limits = whole
@@ -84,7 +87,7 @@ def prompt_of(n: int, seed: int = 0) -> list[int]:
 
 
 def params(n: int, seed: int | None = None) -> SamplingParams:
-    """Greedy without a seed."""
+    """Return parameters, greedy without a seed."""
     if seed is None:
         return SamplingParams(temperature=0, max_tokens=n, ignore_eos=True)
     return SamplingParams(
@@ -131,12 +134,12 @@ class Written:
 
 def write(engine: Engine, ids: list[int], wanted: SamplingParams, capture: bool = False) -> Written:
     written = Written()
-    engine.submit(ids, wanted, capture=capture, on_event=written)
+    engine.submit(Request(ids, wanted, capture=capture), written)
     return written.wait()
 
 
 def timeless(token: Token) -> list[Any]:
-    """All of a token but times, which no two runs share."""
+    """Return a token without its times, which differ between runs."""
     stats = token.stats
     kept = msgspec.structs.replace(token, times=None, stats=None)  # type: ignore[arg-type]
     return [kept, None if stats is None else numbers(stats)]
@@ -163,8 +166,8 @@ def assert_same(kind: str, some: list[Token], others: list[Token]) -> None:
 
 
 def conversation(engine: Engine, capture: bool) -> list[Written]:
-    """A prompt, its continuation, the next turn, a branch inside a block, an edited turn, a prompt
-    of full blocks, and the first prompt again with another seed."""
+    """Return a prompt, its continuation, the next turn, a branch inside a block, an edited turn, a
+    prompt of full blocks, and the first prompt again with another seed."""
     prompt = prompt_of(40)
     written: list[Written] = []
 
@@ -187,7 +190,7 @@ def conversation(engine: Engine, capture: bool) -> list[Written]:
     [False, pytest.param(True, marks=pytest.mark.slow)],
     ids=["plain", "captured"],
 )
-def test_a_conversation_is_the_same_with_and_without(
+def test_a_conversation_is_the_same_with_and_without_the_cache(
     kind: str, use: Callable[..., Any], capture: bool
 ) -> None:
     """Every token, with its candidates and statistics."""
@@ -205,7 +208,7 @@ def test_a_conversation_is_the_same_with_and_without(
 def test_a_run_over_the_beginning_of_another_writes_its_rest_again(
     kind: str, use: Callable[..., Any], prefix_cache: bool
 ) -> None:
-    """Penalties see the same tokens, and the draws go on where those of the beginning end."""
+    """Penalties see the same tokens, and draws continue where those of the beginning end."""
     prompt, wanted = prompt_of(21), params(30, seed=4)
     with use(prefix_cache=prefix_cache) as engine:
         whole = write(engine, prompt, wanted, capture=True)
@@ -227,7 +230,7 @@ def test_cancelling_one_run_leaves_those_that_share_its_prompt(
     with use(prefix_cache=True) as engine:
         written = [Written() for _ in settings]
         runs = [
-            engine.submit(prompt, wanted, on_event=sink)
+            engine.submit(Request(prompt, wanted), sink)
             for wanted, sink in zip(settings, written, strict=True)
         ]
         assert written[0].some.wait(60)
@@ -243,7 +246,7 @@ def test_cancelling_one_run_leaves_those_that_share_its_prompt(
 
 
 def test_a_full_cache_writes_the_same(kind: str, use: Callable[..., Any]) -> None:
-    """Few blocks, for texts of three and four: most of what comes again was forgotten in part."""
+    """Few blocks, enough for texts of three and four: most reused texts were partly evicted."""
     texts = [prompt_of(n, seed=n) for n in (37, 30, 45)]
     texts += [texts[2], *texts, [*texts[0][:20], *texts[1][:9]]]
     with use(prefix_cache=True, n_blocks=SMALL) as engine:
@@ -256,11 +259,11 @@ def test_a_full_cache_writes_the_same(kind: str, use: Callable[..., Any]) -> Non
     assert 0 < sum(reused[4:]) < sum(len(text) - 1 for text in texts[4:])
 
 
-# ---- by hand ---------------------------------------------------------------------------------
+# ---- without the engine ----------------------------------------------------------------------
 
 
 def logits_of(runner: Runner, slot: int, ids: list[int], first: int) -> Floats:
-    """After each of ids[first:], a few rows at a time."""
+    """Return the logits after each of ids[first:], a few rows at a time."""
     n, parts = runner.limits.max_samples, []
     for at in range(first, len(ids), n):
         part = ids[at : at + n]
@@ -270,10 +273,10 @@ def logits_of(runner: Runner, slot: int, ids: list[int], first: int) -> Floats:
 
 
 @pytest.mark.parametrize("n_shared", [16, 31, 32, 40, 63])
-def test_logits_after_a_found_prefix_are_those_of_a_fresh_one(
+def test_logits_after_a_cached_prefix_equal_those_of_a_computed_one(
     kind: str, runner: Runner, n_shared: int
 ) -> None:
-    """In borrowed blocks, in the slot for inspections, while another text goes on in its own."""
+    """In borrowed blocks, in the inspection slot, while another text continues in its own."""
     scheduler = Scheduler(runner.limits)
     first, other = prompt_of(64), [*prompt_of(64)[:n_shared], *prompt_of(20, seed=4)]
     for ids, n_found in ((first, 0), (other, n_shared)):
@@ -285,8 +288,8 @@ def test_logits_after_a_found_prefix_are_those_of_a_fresh_one(
             runner.copy_block(source, destination)
         runner.set_blocks(borrowed.slot, borrowed.blocks)
         got = logits_of(runner, borrowed.slot, ids, n_found)
-        scheduler.return_(borrowed, len(ids))
-    fresh_blocks = [b for b in range(N_BLOCKS) if scheduler.kv.pool.held(b) is None]
+        scheduler.give_back(borrowed, len(ids))
+    fresh_blocks = [b for b in range(N_BLOCKS) if scheduler.kv.pool.cached(b) is None]
     runner.set_blocks(0, fresh_blocks[: blocks_for(len(other))])
     fresh = logits_of(runner, 0, other, 0)[n_shared:]
     if kind.startswith("wgpu"):
@@ -295,8 +298,8 @@ def test_logits_after_a_found_prefix_are_those_of_a_fresh_one(
         assert np.abs(got - fresh).max() <= 1e-5 * np.abs(fresh).max()
 
 
-def test_a_block_is_copied_in_the_order_of_what_is_submitted(runner: Runner) -> None:
-    """What was submitted before the copy is in it, what comes after is not: exactly, everywhere."""
+def test_a_block_is_copied_in_submission_order(runner: Runner) -> None:
+    """Steps submitted before the copy are in it, those after are not: exactly, everywhere."""
     ids, later = prompt_of(16), prompt_of(16, seed=1)
     driving.begin(runner, 0, ids, 16, [3])
     whole = tuple(Row(0, i, id) for i, id in enumerate(ids))
@@ -318,7 +321,7 @@ def test_a_block_is_copied_in_the_order_of_what_is_submitted(runner: Runner) -> 
 
 
 @pytest.mark.parametrize("kind", ["wgpu-f16"], indirect=True)
-def test_copying_blocks_makes_nothing_that_stays(runner: Runner) -> None:
+def test_copying_blocks_allocates_nothing_permanent(runner: Runner) -> None:
     runner.copy_block(0, 1)
     driving.generate(runner, prompt_of(5), 3)
     before = live_objects()

@@ -1,5 +1,5 @@
-"""LoRA adapters that PEFT itself makes and saves, and transformers' models with PEFT's adapters in
-them: the oracle of ours."""
+"""LoRA adapters made and saved by PEFT, and transformers' models with PEFT's adapters applied: the
+reference for this project's adapters."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import peft
 import torch
 from peft.tuners.lora.layer import LoraLayer
 
-from tests.gpu import random_models
-from tests.gpu.random_loras import KINDS, base, ends_of, reference
+from tests.gpu.lora.random_loras import KINDS, base, ends_of, reference
+from tests.gpu.models import random_models
 
 EXPERTS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
 ROUTER = "mlp.gate.weight"
@@ -32,7 +32,7 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "half": {"target_modules": ["q_proj", "down_proj"], "saved_as": torch.bfloat16},
 }
-"""Ways to say which modules of a Llama an adapter is of; "half" is saved as bfloat16."""
+"""Ways to select modules of a Llama for an adapter; "half" is saved as bfloat16."""
 OF_EXPERTS: dict[str, dict[str, Any]] = {
     "experts": {"target_modules": [], "target_parameters": [*EXPERTS]},
     "router": {
@@ -52,8 +52,10 @@ OF_EXPERTS: dict[str, dict[str, Any]] = {
 
 @cache
 def saved(name: str, kind: str, seed: int = 0) -> Path:
-    """The folder of an adapter of the base `name`, random numbers in it, gone when we exit; `kind`:
-    of `random_loras.KINDS`, `WAYS` or `OF_EXPERTS`."""
+    """Return the folder of an adapter of the base `name` with random numbers, deleted at exit.
+
+    `kind`: one of `random_loras.KINDS`, `WAYS` or `OF_EXPERTS`.
+    """
     path = Path(tempfile.mkdtemp(prefix=f"peft-{kind}-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     settings = {"r": 2, "lora_alpha": 3, **{**KINDS, **WAYS, **OF_EXPERTS}[kind]}
@@ -70,7 +72,7 @@ def saved(name: str, kind: str, seed: int = 0) -> Path:
 
 
 def applied(name: str, strengths: Mapping[Path, float]) -> random_models.Reference:
-    """transformers' model of a base with PEFT's adapters of these folders in it, each at its
+    """Return transformers' model of a base with PEFT's adapters of these folders, each at its
     strength."""
     found = copy.copy(reference(name))
     found.model = copy.deepcopy(found.model)
@@ -93,7 +95,7 @@ def applied(name: str, strengths: Mapping[Path, float]) -> random_models.Referen
 
 @torch.no_grad()
 def _randomise(adapted: torch.nn.Module, generator: torch.Generator) -> None:
-    """Numbers that change logits by much: PEFT begins with adapters that change nothing."""
+    """Fill in numbers that change logits strongly: PEFT initialises adapters to change nothing."""
     for module in adapted.modules():
         if isinstance(module, LoraLayer):
             rank = module.r["default"]

@@ -1,8 +1,8 @@
-"""LoRA adapters with random numbers in the layout of PEFT, written by hand, and models that they
-are merged into: for layouts that no PEFT of today writes (each expert's matrices apart), and for
-files to damage. What PEFT makes itself, the oracle of all others, is in `peft_models`.
+"""LoRA adapters with random numbers in PEFT's layout, and models that they are merged into.
 
-The merge is written out, W += strength · (α / r) · B A, as PEFT documents it.
+They cover layouts that current PEFT does not write (each expert's matrices apart), and files to
+damage. Adapters made by PEFT itself, the reference for all others, are in `peft_models`. The merge
+is W += strength · (α / r) · B A, as PEFT documents it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from safetensors.numpy import save_file
 
 from gpu.checkpoint.files import open_safetensors
 from gpu.checkpoint.reader import Checkpoint
-from tests.gpu import random_llama, random_models
+from tests.gpu.models import random_llama, random_models
 
 LLAMA = "derived_head"
-"""The Llama of the tests: grouped queries."""
+"""The Llama of the tests, with grouped-query attention."""
 
 ATTENTION = ("q_proj", "v_proj")
 KINDS: dict[str, dict[str, Any]] = {
@@ -41,8 +41,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "alpha_pattern": {"down_proj": 21, "k_proj": 0.5},
     },
 }
-"""Settings beside the modules: "attention" has those of queries and values alone where the model
-has them apart, the others have all."""
+"""Settings besides the modules: "attention" adapts queries and values alone if the model has them
+apart, the others adapt all."""
 
 MODULES = (
     *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
@@ -52,13 +52,13 @@ MODULES = (
 )
 EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(\w+)")
 PARAMETERS = {"gate_up_proj": 3, "down_proj": 2}
-"""Of all experts of a layer, and the ranks of `fused` adapters."""
+"""Parameters of all experts of a layer, and the ranks of `fused` adapters."""
 PARTS = {
     **dict.fromkeys(("gate_proj", "w1"), ("gate_up_proj", 0)),
     **dict.fromkeys(("up_proj", "w3"), ("gate_up_proj", 1)),
     **dict.fromkeys(("down_proj", "w2"), ("down_proj", 0)),
 }
-"""Which of these a module of an expert is in, and in which of its halves."""
+"""Parameter of each module of an expert, and its half of it."""
 
 
 def base(name: str) -> Path:
@@ -72,12 +72,12 @@ def reference(name: str, dtype: str = "f32") -> random_models.Reference:
 
 @cache
 def folder(name: str, kind: str, seed: int = 0) -> Path:
-    """An adapter of a base, written on first use, gone when we exit."""
+    """Return the folder of an adapter of a base, written on first use, deleted at exit."""
     return of_model(base(name), kind, seed)
 
 
 def of_model(model: Path, kind: str, seed: int = 0) -> Path:
-    """As `folder`, of a model in a folder."""
+    """Return the folder of an adapter for a model in a folder."""
     path = Path(tempfile.mkdtemp(prefix=f"lora-{kind}-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     checkpoint = Checkpoint.open(model)
@@ -98,8 +98,8 @@ def of_model(model: Path, kind: str, seed: int = 0) -> Path:
 
 @cache
 def fused(name: str, seed: int = 0) -> Path:
-    """An adapter of the parameters of experts, as PEFT saves it since 0.19.1: the inner one of two
-    parameters of a module is called its base_layer."""
+    """Return the folder of an adapter of the parameters of experts, as PEFT saves it since 0.19.1:
+    the inner one of two parameters of a module is called its base_layer."""
     path = Path(tempfile.mkdtemp(prefix="lora-fused-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     config = {
@@ -128,7 +128,7 @@ def write(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> 
 
 
 def rank_and_scale(config: Mapping[str, Any], module: str) -> tuple[int, float]:
-    """As `LoraModel._create_and_replace` of PEFT finds them."""
+    """Return rank and scale of a module as `LoraModel._create_and_replace` of PEFT finds them."""
 
     def of(patterns: Mapping[str, Any], default: Any) -> Any:
         keys = (key for key in patterns if re.match(rf"(.*\.)?({key})$", module))
@@ -143,7 +143,8 @@ def rank_and_scale(config: Mapping[str, Any], module: str) -> tuple[int, float]:
 def merged(
     name: str, strengths: Mapping[Path, float], dtype: str = "f32"
 ) -> random_models.Reference:
-    """transformers' model with adapters merged at these strengths into a base stored as `dtype`."""
+    """Return transformers' model with adapters merged at these strengths into a base stored as
+    `dtype`."""
     found = copy.copy(reference(name, dtype))
     found.model = copy.deepcopy(found.model)
     for path, strength in strengths.items():
@@ -167,7 +168,7 @@ def merged(
 
 
 def _weight(model: torch.nn.Module, module: str) -> torch.Tensor:
-    """As the model has it, which may have the experts of a layer in one."""
+    """Return a module's weight in the model, which may stack the experts of a layer."""
     module = module.replace("block_sparse_moe", "mlp")
     if expert := EXPERT.fullmatch(module):
         layer, number, end = expert.groups()
@@ -182,7 +183,7 @@ def _weight(model: torch.nn.Module, module: str) -> torch.Tensor:
 def _merge_all(
     model: torch.nn.Module, module: str, config: Mapping[str, Any], a: Any, b: Any, strength: float
 ) -> None:
-    """As `ParamWrapper.get_delta_weight` of PEFT."""
+    """Merge an adapter of all experts as `ParamWrapper.get_delta_weight` of PEFT does."""
     for end in PARAMETERS:
         weight: torch.Tensor = getattr(model.get_submodule(module), end)  # type: ignore[assignment]
         n, n_out, n_in = weight.shape
@@ -193,7 +194,8 @@ def _merge_all(
 
 
 def ends_of(model: Path, kind: str) -> list[str]:
-    """The last words of the modules that an adapter of this kind changes in a model's folder."""
+    """Return the last names of the modules that an adapter of this kind changes in a model's
+    folder."""
     return _ends(Checkpoint.open(model), kind)
 
 

@@ -1,35 +1,40 @@
-"""Runs with LoRA adapters that PEFT made, against PEFT's own models."""
+"""Runs with LoRA adapters made by PEFT, against PEFT's own models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from gpu.analysis.footprint import Footprint
 from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
-from gpu.footprint import Footprint
-from gpu.inspection import LogitLens
-from gpu.interventions import Interventions, LayerFactor, LoraStrength, ReachedFrom
-from gpu.models.workspace import LowRank
+from gpu.inspection.requests import LogitLens
+from gpu.interventions.active import NONE_ACTIVE, ActiveInterventions
+from gpu.interventions.messages import Interventions, InterventionSpan, LayerFactor, LoraStrength
+from gpu.load_options import LoadOptions
+from gpu.models.workspace import LoraWeights
 from gpu.pytorch.runner import TorchRunner
-from gpu.reach import NOTHING, Reach
+from gpu.request import Request
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.sampling import SamplingParams
-from gpu.script import ChangeAt
+from gpu.scheduled_updates import ScheduledUpdate
 from gpu.step import Floats, Row, Step
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
-from tests.gpu import driving, random_loras, random_models
-from tests.gpu.logit_checks import check_logits
-from tests.gpu.peft_models import WAYS, applied, saved
-from tests.gpu.random_loras import LLAMA
-from tests.gpu.rig import greedy
-from tests.gpu.test_script import Written
+from tests.gpu.engine import driving
+from tests.gpu.engine.test_scheduled_updates import Written
+from tests.gpu.lora import random_loras
+from tests.gpu.lora.peft_models import WAYS, applied, saved
+from tests.gpu.lora.random_loras import LLAMA
+from tests.gpu.models import random_models
+from tests.gpu.models.logit_checks import check_logits
+from tests.gpu.ops.rig import greedy
 
 MODELS = (LLAMA, "gemma2", "gpt2")
 OTHERS = ("qwen2", "phi3", "qwen3", "gpt_neox")
@@ -43,9 +48,9 @@ def adapters(name: str) -> dict[str, Path]:
 
 
 def logits(runner: Runner, ids: list[int], strengths: Mapping[str, float]) -> Floats:
-    """float32 (N, vocab_size), of one step"""
+    """Return the logits of one pass, float32 (N, vocab_size)."""
     driving.begin(runner, 0, ids, len(ids))
-    runner.set_reach(0, Reach(loras=strengths))
+    runner.set_interventions(0, ActiveInterventions(loras=strengths))
     rows = tuple(Row(0, i, id) for i, id in enumerate(ids))
     return runner.logits(Step(rows, tuple(greedy(i) for i in range(len(ids))), loras=True))
 
@@ -68,7 +73,7 @@ def test_logits_are_those_of_peft(device: Device, name: str) -> None:
 
 
 @pytest.mark.parity
-def test_every_way_to_say_what_an_adapter_changes(device: Device) -> None:
+def test_every_way_to_select_modules_is_read(device: Device) -> None:
     loras, ids = {way: saved(LLAMA, way, 9) for way in WAYS}, random_models.ids(N)
     runner = driving.load(device, random_loras.base(LLAMA), n_slots=1, loras=loras)
     plain = random_loras.reference(LLAMA).logits(ids)
@@ -79,18 +84,18 @@ def test_every_way_to_say_what_an_adapter_changes(device: Device) -> None:
 
 
 def test_adapters_keep_their_precision_on_a_packed_base(device: Device) -> None:
-    """Against torch with the same packed weights, and keys and values in float16 as well."""
+    """Against PyTorch with the same packed weights, and keys and values in float16 as well."""
     loras, ids, strengths = adapters("qwen2"), random_models.ids(N), {"all": 1.5, "patterns": -0.5}
-    oracle = TorchRunner.load(random_loras.base("qwen2"), dtype="q4", loras=loras)
+    oracle = TorchRunner.load(random_loras.base("qwen2"), LoadOptions(dtype="q4", loras=loras))
     runner = driving.load(device, random_loras.base("qwen2"), "q4", loras=loras)
     got, want = (logits(one, ids, strengths) for one in (runner, oracle))
     oracle.close()
     check_logits("logits with adapters on q4", got, want, of_largest=1.5e-4)
 
 
-def test_torch_computes_the_same() -> None:
+def test_the_torch_backend_computes_the_same() -> None:
     loras, ids = adapters("qwen2"), random_models.ids(N)
-    runner = TorchRunner.load(random_loras.base("qwen2"), loras=loras)
+    runner = TorchRunner.load(random_loras.base("qwen2"), LoadOptions(dtype="f32", loras=loras))
     want = applied("qwen2", {loras["all"]: 0.5, loras["patterns"]: 1.0}).logits(ids)
     check_logits("logits with adapters", logits(runner, ids, {"all": 0.5, "patterns": 1}), want)
     runner.close()
@@ -101,27 +106,31 @@ def runner(device: Device) -> WgpuRunner:
     return driving.load(device, random_loras.base(LLAMA), n_slots=3, loras=adapters(LLAMA))
 
 
-def test_rows_of_a_step_have_adapters_of_their_own(runner: WgpuRunner) -> None:
-    """To the bit what each gives alone: two adapters, the base in the plan it has without any."""
-    settings = [Reach(loras={"all": 1.0}), Reach(loras={"attention": -1.0, "all": 0.5}), NOTHING]
+def test_rows_of_a_pass_have_their_own_adapters(runner: WgpuRunner) -> None:
+    """To the bit what each gives alone: two adapters, and the base in its plan without adapters."""
+    settings = [
+        ActiveInterventions(loras={"all": 1.0}),
+        ActiveInterventions(loras={"attention": -1.0, "all": 0.5}),
+        NONE_ACTIVE,
+    ]
     alone, rows = [], []
-    for slot, reach in enumerate(settings):
+    for slot, active in enumerate(settings):
         row = Row(slot, 0, 5 + slot)
         rows.append(row)
         driving.begin(runner, slot, [row.token], 1, [slot])
-        runner.set_reach(slot, reach)
-        alone.append(runner.logits(Step((row,), (greedy(0, slot),), loras=reach.acts))[0])
+        runner.set_interventions(slot, active)
+        alone.append(runner.logits(Step((row,), (greedy(0, slot),), loras=active.acts))[0])
     samples = tuple(greedy(i, i) for i in range(3))
     together = runner.logits(Step(tuple(rows), samples, loras=True))
     assert np.array_equal(together.view("u4"), np.stack(alone).view("u4"))
-    reached = runner.logits(Step(tuple(rows), samples, reach=True, loras=True))
+    reached = runner.logits(Step(tuple(rows), samples, interventions=True, loras=True))
     assert np.array_equal(reached.view("u4"), together.view("u4"))
 
 
-def adapted(runner: WgpuRunner) -> Mapping[str, LowRank]:
+def adapted(runner: WgpuRunner) -> Mapping[str, LoraWeights]:
     recorded = runner.plans.plan(1, 0, "plain", loras=True)
-    assert recorded.instruments.adapted is not None
-    return recorded.instruments.adapted.of
+    assert recorded.instruments.lora is not None
+    return recorded.instruments.lora.by_matrix
 
 
 def test_plans_without_adapters_are_those_of_the_base(device: Device, runner: WgpuRunner) -> None:
@@ -136,15 +145,17 @@ def test_plans_without_adapters_are_those_of_the_base(device: Device, runner: Wg
     assert len(added) == 2 * 4 * runner.config.n_layers
     assert all(str(label).endswith((".lora_a", ".lora_b")) for label in added)
     assert bare.memory.work < runner.memory.work
-    need = Footprint.of(random_loras.base(LLAMA), "f32", loras=adapters(LLAMA)).adapters
+    need = Footprint.of(
+        random_loras.base(LLAMA), LoadOptions(dtype="f32", loras=adapters(LLAMA))
+    ).adapters
     low = {id(tensor): tensor for of in adapted(runner).values() for tensor in (of.first, of.ends)}
     tables = sum(tensor.n_bytes for tensor in low.values())
     assert runner.memory.weights - bare.memory.weights == need + tables
 
 
-def test_an_adapter_that_is_not_loaded_cannot_act(runner: WgpuRunner) -> None:
+def test_an_adapter_that_is_not_loaded_is_refused(runner: WgpuRunner) -> None:
     with pytest.raises(InvalidRequest, match="there is no adapter 'other'"):
-        runner.set_reach(0, Reach(loras={"other": 1.0}))
+        runner.set_interventions(0, ActiveInterventions(loras={"other": 1.0}))
 
 
 # ---- runs ------------------------------------------------------------------------------------
@@ -162,39 +173,40 @@ def with_loras(**strengths: float) -> Interventions:
     return Interventions(loras=tuple(LoraStrength(n, s) for n, s in strengths.items()))
 
 
-def written(engine: Engine, ids: list[int], reach: Interventions, **more: object) -> list[int]:
-    return [token.id for token in engine.submit(ids, PARAMS, reach=reach, **more)]  # type: ignore[arg-type]
+def written(engine: Engine, ids: list[int], interventions: Interventions, **more: Any) -> list[int]:
+    request = Request(ids, PARAMS, interventions=interventions, **more)
+    return [token.id for token in engine.submit(request)]
 
 
-def test_the_engine_tells_what_is_loaded(engine: Engine) -> None:
-    told = {lora.name: (lora.rank, lora.modules) for lora in engine.info.loras}
+def test_the_engine_reports_loaded_adapters(engine: Engine) -> None:
+    told = {lora.name: (lora.rank, lora.modules) for lora in engine.info.model.loras}
     assert told == {"all": (3, 35), "attention": (5, 10), "patterns": (7, 35)}
 
 
-def test_an_adapter_acts_on_the_whole_prompt_and_changes_from_a_token_on(engine: Engine) -> None:
+def test_an_adapter_applies_to_the_whole_prompt_and_changes_from_a_token_on(engine: Engine) -> None:
     ids, loras = random_models.ids(16, seed=3), adapters(LLAMA)
     first, later = with_loras(all=1.0), with_loras(all=0.25, attention=1.0)
-    got = engine.logits(ids, (ReachedFrom(0, first),))
+    got = engine.logits(ids, (InterventionSpan(0, first),))
     want = applied(LLAMA, {loras["all"]: 1.0}).logits(ids)
     check_logits("logits with adapters", got, want)
-    assert np.array_equal(engine.logits(ids, (ReachedFrom(0, first), ReachedFrom(9, later)))[:9],
-                          got[:9])  # fmt: skip
-    changed = engine.logits(ids, (ReachedFrom(0, first), ReachedFrom(9, later)))[9:]
+    spans = (InterventionSpan(0, first), InterventionSpan(9, later))
+    assert np.array_equal(engine.logits(ids, spans)[:9], got[:9])
+    changed = engine.logits(ids, (InterventionSpan(0, first), InterventionSpan(9, later)))[9:]
     assert not np.allclose(changed, got[9:])
 
 
-def test_a_live_change_is_told_and_written_again_by_its_script(engine: Engine) -> None:
+def test_a_live_change_is_reported_and_repeated_by_a_scheduled_update(engine: Engine) -> None:
     ids, first, later = random_models.ids(17, seed=4), with_loras(all=1.0), with_loras(attention=2)
     live, again = Written(), Written()
     params = replace(PARAMS, max_tokens=40)
-    run = engine.submit(ids, params, reach=first, on_event=live)
-    index = run.update(reach=later)
-    assert live.wait().updated[0].reach == later
+    run = engine.submit(Request(ids, params, interventions=first), live)
+    index = run.update(interventions=later)
+    assert live.wait().updated[0].interventions == later
     assert 0 <= index < 40
-    script = [ChangeAt(index, reach=later)]
-    engine.submit(ids, params, reach=first, script=script, on_event=again)
+    updates = [ScheduledUpdate(index, interventions=later)]
+    engine.submit(Request(ids, params, interventions=first, updates=updates), again)
     assert again.wait().ids == live.ids
-    assert [(event.index, event.reach) for event in again.updated] == [(index, later)]
+    assert [(event.index, event.interventions) for event in again.updated] == [(index, later)]
     assert written(engine, ids, first) != live.ids[:8]
     assert written(engine, ids, with_loras(all=1.0, attention=0)) == written(engine, ids, first)
 
@@ -204,29 +216,31 @@ def test_texts_under_adapters_share_the_cache_only_among_themselves(
 ) -> None:
     ids = random_models.ids(17, seed=5)
     settings = [with_loras(all=1.0), Interventions(), with_loras(all=0.5), with_loras(all=1.0)]
-    cached = [written(engine, ids, reach) for reach in settings]
-    anew = Engine(lambda: runner, Tokenizer.load(random_loras.base(LLAMA)), prefix_cache=False)
-    assert cached == [written(anew, ids, reach) for reach in settings]
+    cached = [written(engine, ids, interventions) for interventions in settings]
+    anew = Engine(
+        lambda: runner, Tokenizer.load(random_loras.base(LLAMA)), LoadOptions(prefix_cache=False)
+    )
+    assert cached == [written(anew, ids, interventions) for interventions in settings]
     assert cached[0] == cached[3]
     assert len({tuple(text) for text in cached}) == 3
     anew.close()
 
 
-def test_runs_side_by_side_write_what_they_write_alone(engine: Engine) -> None:
+def test_concurrent_runs_write_the_same_as_alone(engine: Engine) -> None:
     ids = random_models.ids(17, seed=6)
     both = Interventions(mlp=(LayerFactor(1, 0.5),), loras=with_loras(patterns=1.0).loras)
     settings = [with_loras(all=1.0), both]
-    runs = [engine.submit(ids, PARAMS, reach=reach) for reach in settings]
+    runs = [engine.submit(Request(ids, PARAMS, interventions=one)) for one in settings]
     together = [[token.id for token in run] for run in runs]
-    assert together == [written(engine, ids, reach) for reach in settings]
+    assert together == [written(engine, ids, interventions) for interventions in settings]
 
 
-def test_questions_are_answered_under_the_adapters_of_a_run(engine: Engine) -> None:
-    ids, reach = random_models.ids(12, seed=7), with_loras(all=1.0, patterns=0.5)
-    reached = (ReachedFrom(0, reach),)
-    asked = LogitLens(ids, 11, chosen=ids[0], top=5, reached=reached)
+def test_questions_use_the_adapters_of_the_run(engine: Engine) -> None:
+    ids, interventions = random_models.ids(12, seed=7), with_loras(all=1.0, patterns=0.5)
+    spans = (InterventionSpan(0, interventions),)
+    asked = LogitLens(ids, 11, chosen=ids[0], top=5, spans=spans)
     lens = {array.name: array.numpy() for array in engine.inspect(asked).result().arrays}
-    want = engine.logits(ids, reached)[-1]
+    want = engine.logits(ids, spans)[-1]
     assert list(lens["ids"][-1]) == list(np.argsort(-want, kind="stable")[:5])
 
 
@@ -239,9 +253,7 @@ def test_questions_are_answered_under_the_adapters_of_a_run(engine: Engine) -> N
         (Interventions(loras=(LoraStrength("all", 1.0),) * 2), "two entries for all"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(
-    engine: Engine, wrong: Interventions, why: str
-) -> None:
+def test_impossible_settings_are_refused(engine: Engine, wrong: Interventions, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why) as refused:
-        engine.submit([1, 2], reach=wrong)
+        engine.submit(Request([1, 2], interventions=wrong))
     assert refused.value.param == "reach.loras"

@@ -1,4 +1,4 @@
-"""Adapters of mixtures of experts, their shared experts and routers, against PEFT's own models."""
+"""Adapters of mixtures of experts, shared experts and routers, against PEFT's own models."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu.footprint import Footprint
+from gpu.analysis.footprint import Footprint
+from gpu.interventions.active import NONE_ACTIVE, ActiveInterventions
+from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
-from gpu.reach import NOTHING, Reach
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Floats, Row, Step
 from gpu.webgpu.device import Device
-from tests.gpu import driving, random_loras, random_models
-from tests.gpu.logit_checks import check_logits
-from tests.gpu.peft_models import OF_EXPERTS, applied, saved
-from tests.gpu.random_loras import base, folder, fused, merged
-from tests.gpu.rig import greedy
+from tests.gpu.engine import driving
+from tests.gpu.lora import random_loras
+from tests.gpu.lora.peft_models import OF_EXPERTS, applied, saved
+from tests.gpu.lora.random_loras import base, folder, fused, merged
+from tests.gpu.models import random_models
+from tests.gpu.models.logit_checks import check_logits
+from tests.gpu.ops.rig import greedy
 
 MODELS = ("mixtral_window_odd", "qwen2_moe")
-"""33 outputs and 5 experts, of which a row takes 3, by Mixtral's names; a layer without experts
-between two with 10 and a shared one."""
+"""One with 33 outputs and 5 experts, of which a token uses 3, by Mixtral's names; one with a layer
+without experts between two with 10 and a shared one."""
 OTHERS = ("qwen3_moe", "olmoe")
 STRENGTHS = {"modules": 1.0}, {"modules": -0.5, "parameters": 0.75}
 CONVERTED_BY_PEFT = ("mixtral_window_odd", "olmoe")
@@ -33,8 +36,8 @@ SHARED = MODELS[1]
 
 
 def adapters(name: str) -> dict[str, Path]:
-    """Of every module as transformers had them before 5, routers and each expert's matrices among
-    them; and of the parameters of all experts of a layer."""
+    """Return adapters of every module as in transformers before 5, including routers and each
+    expert's matrices; and of the parameters of all experts of a layer."""
     return {"modules": folder(name, "all", 1), "parameters": fused(name, 2)}
 
 
@@ -59,15 +62,15 @@ def loaded(device: Device) -> Load:
 
 
 def logits(runner: Runner, ids: list[int], strengths: Mapping[str, float]) -> Floats:
-    """float32 (N, vocab_size), of one step"""
+    """Return the logits of one pass, float32 (N, vocab_size)."""
     driving.begin(runner, 0, ids, len(ids))
-    runner.set_reach(0, Reach(loras=strengths))
+    runner.set_interventions(0, ActiveInterventions(loras=strengths))
     rows = tuple(Row(0, i, id) for i, id in enumerate(ids))
     return runner.logits(Step(rows, tuple(greedy(i) for i in range(len(ids))), loras=True))
 
 
 def check(runner: Runner, name: str) -> None:
-    """Each of what PEFT makes, alone and blended."""
+    """Compare each adapter made by PEFT, alone and blended."""
     loras = made_by_peft(name)
     for kind in OF_EXPERTS:
         check_one(runner, name, {kind: 1.0}, applied(name, {loras[kind]: 1.0}))
@@ -93,8 +96,8 @@ def test_logits_are_those_of_peft(device: Device, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_torch_computes_the_same(name: str) -> None:
-    runner = TorchRunner.load(base(name), loras=made_by_peft(name))
+def test_the_torch_backend_computes_the_same(name: str) -> None:
+    runner = TorchRunner.load(base(name), LoadOptions(dtype="f32", loras=made_by_peft(name)))
     check(runner, name)
     runner.close()
 
@@ -104,9 +107,11 @@ def test_torch_computes_the_same(name: str) -> None:
     "name", [*MODELS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 )
 def test_adapters_of_each_experts_matrices(loaded: Load, name: str) -> None:
-    """As older transformers had them, beside those of all experts. PEFT converts most of them by
-    itself; it has no blend of both, and no conversion for two of these architectures: there the
-    oracle is the model that we merge them into (`random_loras.merged`)."""
+    """The layout of older transformers, beside adapters of all experts.
+
+    PEFT converts most of these adapters. It does not support blends of both, nor conversion for two
+    of these architectures; there the reference is the merged model (`random_loras.merged`).
+    """
     runner, loras = loaded(name), adapters(name)
     if name in CONVERTED_BY_PEFT:
         at = {loras["modules"]: 1.0}
@@ -117,25 +122,30 @@ def test_adapters_of_each_experts_matrices(loaded: Load, name: str) -> None:
         check_one(runner, name, strengths, merged(name, at))
 
 
-def test_rows_of_a_step_have_adapters_of_their_own(loaded: Load) -> None:
-    """To the bit what each gives alone, where no rows share experts and in the plan without
-    adapters for the base."""
+def test_rows_of_a_pass_have_their_own_adapters(loaded: Load) -> None:
+    """To the bit what each gives alone, for rows that share no experts; the base in its plan
+    without adapters."""
     runner = loaded(SHARED)
-    settings = [Reach(loras=STRENGTHS[0]), Reach(loras=STRENGTHS[1]), NOTHING]
+    settings = [
+        ActiveInterventions(loras=STRENGTHS[0]),
+        ActiveInterventions(loras=STRENGTHS[1]),
+        NONE_ACTIVE,
+    ]
     alone, rows = [], []
-    for slot, reach in enumerate(settings):
+    for slot, active in enumerate(settings):
         rows.append(Row(slot, 0, 5 + slot))
         driving.begin(runner, slot, [rows[-1].token], 1, [slot])
-        runner.set_reach(slot, reach)
-        step = Step((rows[-1],), (greedy(0, slot),), loras=reach.acts)
+        runner.set_interventions(slot, active)
+        step = Step((rows[-1],), (greedy(0, slot),), loras=active.acts)
         alone.append(runner.logits(step)[0])
     samples = tuple(greedy(i, i) for i in range(3))
     together = runner.logits(Step(tuple(rows), samples, loras=True))
     assert np.array_equal(together.view("u4"), np.stack(alone).view("u4"))
 
 
-def test_adapters_act_on_experts_that_wait_in_the_host(loaded: Load) -> None:
-    """A step that wants more experts than there are slots, and then one that finds some there."""
+def test_adapters_apply_to_experts_in_host_memory(loaded: Load) -> None:
+    """One pass that uses more experts than there are expert slots, and one that finds some
+    resident."""
     whole, some = loaded(SHARED), loaded(SHARED, 3)
     ids = random_models.ids(N)
     for strengths in STRENGTHS:
@@ -143,7 +153,7 @@ def test_adapters_act_on_experts_that_wait_in_the_host(loaded: Load) -> None:
         assert np.array_equal(logits(some, ids, strengths).view("u4"), want.view("u4"))
 
 
-def test_what_they_take_is_known_before(loaded: Load, device: Device) -> None:
+def test_the_memory_of_adapters_is_known_before_loading(loaded: Load, device: Device) -> None:
     name = SHARED
     fused_alone = {"parameters": adapters(name)["parameters"]}
     alone = driving.load(device, base(name), n_slots=3, loras=fused_alone)
@@ -156,11 +166,11 @@ def test_what_they_take_is_known_before(loaded: Load, device: Device) -> None:
 
 def expect_known(runner: WgpuRunner, name: str, loras: Mapping[str, Path]) -> None:
     recorded = runner.plans.plan(1, 0, "plain", loras=True)
-    adapted = recorded.instruments.adapted
+    adapted = recorded.instruments.lora
     assert adapted is not None
-    need = Footprint.of(base(name), "f32", loras=loras)
-    low = [*adapted.of.values(), *adapted.of_experts.values()]
+    need = Footprint.of(base(name), LoadOptions(dtype="f32", loras=loras))
+    low = [*adapted.by_matrix.values(), *adapted.by_expert_matrix.values()]
     tables = {id(tensor): tensor for of in low for tensor in (of.first, of.ends)}
-    tables |= {id(of.slots): of.slots for of in adapted.of_experts.values()}
+    tables |= {id(of.slots): of.slots for of in adapted.by_expert_matrix.values()}
     shared = sum(tensor.n_bytes for tensor in tables.values())
     assert runner.memory.weights == need.weights + need.adapters + shared

@@ -1,4 +1,4 @@
-"""What an adapter's folder may hold; everything else is refused by name."""
+"""Valid contents of an adapter's folder; everything else is refused by name."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from gpu.checkpoint.parts import expert_modules
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.tensor_map import expert_modules
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.lora.adapter import Lora, check_lora, open_loras
 from gpu.lora.config import LoraConfig
-from gpu.lora.fused import is_turned
-from gpu.lora.stack import Stack
-from tests.gpu import random_loras
-from tests.gpu.random_loras import LLAMA, rank_and_scale
+from gpu.lora.fused import is_swapped
+from gpu.lora.stack import LoraStack
+from tests.gpu.lora import random_loras
+from tests.gpu.lora.random_loras import LLAMA, rank_and_scale
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
 A, B = f"{Q}.lora_A.weight", f"{Q}.lora_B.weight"
@@ -39,8 +39,8 @@ def opened(folder: Path, name: str = "tone", base: str = LLAMA) -> Lora:
     return Lora.open(name, folder, ModelConfig.from_folder(model), Checkpoint.open(model))
 
 
-def told(**changes: Any) -> Callable[[Path], None]:
-    """Changes adapter_config.json."""
+def with_config(**changes: Any) -> Callable[[Path], None]:
+    """Return a function that changes adapter_config.json."""
 
     def change(folder: Path) -> None:
         path = folder / "adapter_config.json"
@@ -49,8 +49,9 @@ def told(**changes: Any) -> Callable[[Path], None]:
     return change
 
 
-def held(**changes: Any) -> Callable[[Path], None]:
-    """Changes tensors, None: takes one away; A and B stand for the names of one module's."""
+def with_tensors(**changes: Any) -> Callable[[Path], None]:
+    """Return a function that changes tensors; None removes one. A and B stand for the names of one
+    module's matrices."""
 
     def change(folder: Path) -> None:
         tensors = load_file(folder / WEIGHTS)
@@ -74,34 +75,51 @@ def cut_short(folder: Path) -> None:
 
 
 BAD: dict[str, tuple[Callable[[Path], None], str]] = {
-    "kind": (told(peft_type="LOHA"), "peft_type is 'LOHA'; only LORA"),
-    "no_kind": (told(peft_type=None), "peft_type is null"),
-    "dora": (told(use_dora=True), "use_dora is True, which is not supported"),
-    "bias": (told(bias="lora_only"), "bias is 'lora_only'"),
-    "lora_bias": (told(lora_bias=True), "lora_bias is True"),
-    "saved": (told(modules_to_save=["lm_head"]), "modules_to_save is ..lm_head.."),
-    "replicated": (told(layer_replication=[[0, 2], [1, 2]]), "layer_replication"),
-    "pissa": (told(init_lora_weights="pissa_niter_4"), "changes the base as well"),
-    "rank_0": (told(r=0), "r must be an integer from 1 to 512"),
-    "rank_513": (told(r=513), "r must be an integer from 1 to 512"),
-    "other_rank": (told(r=4), r"has shape \(3, \d+\), but base and config make it \(4, "),
-    "alpha": (told(lora_alpha="6"), "lora_alpha must be a number"),
-    "pattern": (told(alpha_pattern={"(": 1}), "must be a regular expression"),
-    "long_pattern": (told(target_modules="a" * 1001), "1000 characters and 3 repetitions"),
-    "target": (told(target_modules=["k_proj"]), "its config does not target .*, its file does"),
-    "targets": (told(target_modules={"q_proj": 1}), "target_modules must be a list"),
-    "layers": (told(layers_to_transform=[0]), "does not target 'model.layers.1"),
-    "excluded": (told(exclude_modules=["q_proj"]), "does not target .*q_proj"),
-    "a_missing": (held(A=None), "lora_A of 'model.layers.0.self_attn.q_proj' is missing"),
-    "both_missing": (held(A=None, B=None), "targets .*q_proj', but its file has nothing for it"),
-    "a_wide": (held(A=np.zeros((3, 65), "f4")), r"has shape \(3, 65\)"),
-    "b_tall": (held(B=np.zeros((65, 3), "f4")), r"has shape \(65, 3\)"),
-    "b_vector": (held(B=np.zeros(64, "f4")), r"has shape \(64,\)"),
-    "whole_numbers": (held(A=np.zeros((3, 64), "i4")), "is I32, not F32, F16 or BF16"),
-    "magnitude": (held(**{f"{Q}.lora_magnitude_vector": np.ones(64, "f4")}), "is not supported"),
+    "kind": (with_config(peft_type="LOHA"), "peft_type is 'LOHA'; only LORA"),
+    "no_kind": (with_config(peft_type=None), "peft_type is null"),
+    "dora": (with_config(use_dora=True), "use_dora is True, which is not supported"),
+    "bias": (with_config(bias="lora_only"), "bias is 'lora_only'"),
+    "lora_bias": (with_config(lora_bias=True), "lora_bias is True"),
+    "saved": (with_config(modules_to_save=["lm_head"]), "modules_to_save is ..lm_head.."),
+    "replicated": (with_config(layer_replication=[[0, 2], [1, 2]]), "layer_replication"),
+    "pissa": (with_config(init_lora_weights="pissa_niter_4"), "changes the base as well"),
+    "rank_0": (with_config(r=0), "r must be an integer from 1 to 512"),
+    "rank_513": (with_config(r=513), "r must be an integer from 1 to 512"),
+    "other_rank": (with_config(r=4), r"has shape \(3, \d+\), but base and config require \(4, "),
+    "alpha": (with_config(lora_alpha="6"), "lora_alpha must be a number"),
+    "pattern": (with_config(alpha_pattern={"(": 1}), "must be a regular expression"),
+    "long_pattern": (with_config(target_modules="a" * 1001), "1000 characters and 3 repetitions"),
+    "target": (
+        with_config(target_modules=["k_proj"]),
+        "its file changes .*, but its config does not",
+    ),
+    "targets": (with_config(target_modules={"q_proj": 1}), "target_modules must be a list"),
+    "layers": (
+        with_config(layers_to_transform=[0]),
+        "its file changes 'model.layers.1.*not target it",
+    ),
+    "excluded": (
+        with_config(exclude_modules=["q_proj"]),
+        "its file changes .*q_proj.*not target it",
+    ),
+    "a_missing": (with_tensors(A=None), "lora_A of 'model.layers.0.self_attn.q_proj' is missing"),
+    "both_missing": (
+        with_tensors(A=None, B=None),
+        "targets .*q_proj', but its file has no tensors for it",
+    ),
+    "a_wide": (with_tensors(A=np.zeros((3, 65), "f4")), r"has shape \(3, 65\)"),
+    "b_tall": (with_tensors(B=np.zeros((65, 3), "f4")), r"has shape \(65, 3\)"),
+    "b_vector": (with_tensors(B=np.zeros(64, "f4")), r"has shape \(64,\)"),
+    "whole_numbers": (with_tensors(A=np.zeros((3, 64), "i4")), "is I32; expected F32, F16 or BF16"),
+    "magnitude": (
+        with_tensors(**{f"{Q}.lora_magnitude_vector": np.ones(64, "f4")}),
+        "is not supported",
+    ),
     "head": (
-        held(**{f"base_model.model.lm_head.lora_{h}.weight": np.ones((1, 1), "f4") for h in "AB"}),
-        "it changes 'lm_head', but adapters are supported for the matrices of attention, MLP, ex",
+        with_tensors(
+            **{f"base_model.model.lm_head.lora_{h}.weight": np.ones((1, 1), "f4") for h in "AB"}
+        ),
+        "it changes 'lm_head'; expected only matrices of attention, MLP, ex",
     ),
     "pickle": (only_pickle, "is a pickle, which can run code"),
     "cut_short": (cut_short, "truncated"),
@@ -122,36 +140,45 @@ def test_what_is_damaged_or_not_supported_is_refused_by_name(folder: Path, case:
 DOWN = "base_model.model.model.layers.0.mlp.experts"
 FUSED = f"{DOWN}.base_layer"
 EXPERTS_BASE = "mixtral_window_odd"
-"""5 experts of 33 inputs inside, 60 outside."""
+"""5 experts with 33 inner and 60 outer dimensions."""
 BAD_EXPERTS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "rank": (told(r=4, rank_pattern={}), r"has shape \(15, 60\) and its lora_B \(66, 15\); base"),
-    "wide": (held(**{f"{FUSED}.lora_A.weight": np.zeros((15, 61), "f4")}), r"shape \(15, 61\)"),
-    "no_target": (told(target_parameters=["mlp.router"]), "not target the parameters of 'model.l"),
-    "other_target": (told(target_parameters=["experts.down_proj"]), "make that of none of model"),
+    "rank": (
+        with_config(r=4, rank_pattern={}),
+        r"has shape \(15, 60\) and its lora_B \(66, 15\); that",
+    ),
+    "wide": (
+        with_tensors(**{f"{FUSED}.lora_A.weight": np.zeros((15, 61), "f4")}),
+        r"shape \(15, 61\)",
+    ),
+    "no_target": (
+        with_config(target_parameters=["mlp.router"]),
+        "not target the parameters of 'model.l",
+    ),
+    "other_target": (with_config(target_parameters=["experts.down_proj"]), "fits none of model"),
     "half": (
-        held(**{f"{FUSED}.lora_A.weight": None}),
+        with_tensors(**{f"{FUSED}.lora_A.weight": None}),
         "lora_A of 'model.layers.0.mlp.experts.base",
     ),
     "a_layer": (
-        held(**{f"{FUSED}.lora_{half}.weight": None for half in "AB"}),
-        "targets 'model.layers.0.block_sparse_moe.experts.0.w1', but its file has nothing for it",
+        with_tensors(**{f"{FUSED}.lora_{half}.weight": None for half in "AB"}),
+        "targets 'model.layers.0.block_sparse_moe.experts.0.w1', but its file has no tensors",
     ),
     "twice": (
-        held(
+        with_tensors(
             **{f"{DOWN}.lora_A.weight": np.zeros((15, 60), "f4")},
             **{f"{DOWN}.lora_B.weight": np.zeros((66, 15), "f4")},
         ),
         "it changes 'model.layers.0.block_sparse_moe.experts.0.w1' twice",
     ),
     "whole_numbers": (
-        held(**{f"{FUSED}.lora_A.weight": np.zeros((15, 60), "i4")}),
-        "is I32, not F32, F16 or BF16",
+        with_tensors(**{f"{FUSED}.lora_A.weight": np.zeros((15, 60), "i4")}),
+        "is I32; expected F32, F16 or BF16",
     ),
 }
 
 
 @pytest.mark.parametrize("case", BAD_EXPERTS)
-def test_what_is_wrong_with_all_experts_is_said(tmp_path: Path, case: str) -> None:
+def test_faults_of_adapters_of_all_experts_are_named(tmp_path: Path, case: str) -> None:
     damage, why = BAD_EXPERTS[case]
     folder = Path(shutil.copytree(random_loras.fused(EXPERTS_BASE), tmp_path / "adapter"))
     damage(folder)
@@ -159,15 +186,15 @@ def test_what_is_wrong_with_all_experts_is_said(tmp_path: Path, case: str) -> No
         opened(folder, base=EXPERTS_BASE)
 
 
-def test_experts_may_be_left_out_together_but_not_some(tmp_path: Path) -> None:
-    """As by "all-linear" since experts and routers are no linear modules any more."""
+def test_experts_may_be_missing_in_all_layers_but_not_in_some(tmp_path: Path) -> None:
+    """As with "all-linear" since experts and routers are no longer linear modules."""
     source = random_loras.folder(EXPERTS_BASE, "all")
     tensors = load_file(source / WEIGHTS)
     routed = [name for name in tensors if ".experts." in name or ".gate." in name]
-    for n_gone, why in ((len(routed), None), (len(routed) - 2, "its file has nothing for it")):
+    for n_gone, why in ((len(routed), None), (len(routed) - 2, "its file has no tensors for it")):
         folder = Path(shutil.copytree(source, tmp_path / str(n_gone)))
-        held(**dict.fromkeys(sorted(routed)[:n_gone]))(folder)
-        told(target_modules="all-linear")(folder)
+        with_tensors(**dict.fromkeys(sorted(routed)[:n_gone]))(folder)
+        with_config(target_modules="all-linear")(folder)
         if why is None:
             assert opened(folder, base=EXPERTS_BASE).info.modules == 4 * 3
         else:
@@ -177,12 +204,12 @@ def test_experts_may_be_left_out_together_but_not_some(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kinds", [("fused",), ("fused", "all")])
 def test_a_stack_of_experts_multiplies_as_their_modules_do(kinds: tuple[str, ...]) -> None:
-    """Gate and up of one parameter have one A, and take two beside an adapter of modules."""
+    """Gate and up of one parameter share one A, and need two beside an adapter of modules."""
     of = {"fused": random_loras.fused, "all": lambda base: random_loras.folder(base, "all")}
     loras = [opened(of[kind](EXPERTS_BASE), kind, EXPERTS_BASE) for kind in kinds]
     config = ModelConfig.from_folder(random_loras.base(EXPERTS_BASE))
     modules, ranks = expert_modules(config, 1, "mlp.experts.gate_up"), sum(3 for _ in kinds)
-    stack = Stack.of_experts(loras, modules, 66, 60)
+    stack = LoraStack.of_experts(loras, modules, 66, 60)
     assert stack is not None
     assert stack.a.shape == (5 * len(kinds) * ranks, 60)
     x = np.random.default_rng(0).normal(size=60)
@@ -197,8 +224,8 @@ def test_a_stack_of_experts_multiplies_as_their_modules_do(kinds: tuple[str, ...
             np.testing.assert_allclose(got[i::2], want, rtol=1e-5, atol=1e-5)
 
 
-def test_older_adapters_of_all_experts_are_turned(tmp_path: Path) -> None:
-    """PEFT took their outputs for inputs; of as many, its version tells."""
+def test_older_adapters_of_all_experts_are_swapped(tmp_path: Path) -> None:
+    """PEFT swapped inputs and outputs; if both are equal, its version decides."""
     whole, base = opened(random_loras.fused(EXPERTS_BASE), base=EXPERTS_BASE), EXPERTS_BASE
     source = random_loras.fused(base)
     tensors, n = load_file(source / WEIGHTS), 5
@@ -218,9 +245,9 @@ def test_older_adapters_of_all_experts_are_turned(tmp_path: Path) -> None:
         assert np.array_equal(older.b(module), whole.b(module)), module
     square = (6, 8), (8, 6), 6, 8, 8
     versions = {"": True, "0.18.1": True, "0.19.0": True, "0.19.1": False, "0.21.2.dev0": False}
-    assert {version: is_turned(*square, version) for version in versions} == versions
-    assert is_turned((6, 8), (9, 6), 6, 9, 8, "") is False
-    assert is_turned((6, 8), (9, 6), 5, 9, 8, "") is None
+    assert {version: is_swapped(*square, version) for version in versions} == versions
+    assert is_swapped((6, 8), (9, 6), 6, 9, 8, "") is False
+    assert is_swapped((6, 8), (9, 6), 5, 9, 8, "") is None
 
 
 def test_an_adapter_of_another_base_is_refused(folder: Path) -> None:
@@ -228,8 +255,8 @@ def test_an_adapter_of_another_base_is_refused(folder: Path) -> None:
         opened(folder, base="qwen2")
 
 
-def test_a_number_that_is_none_is_refused_when_it_is_read(folder: Path) -> None:
-    held(A=np.full((3, 64), np.inf, np.float32))(folder)
+def test_a_non_finite_number_is_refused_when_it_is_read(folder: Path) -> None:
+    with_tensors(A=np.full((3, 64), np.inf, np.float32))(folder)
     with pytest.raises(ModelError, match=r"LoRA adapter 'tone': .*NaN or infinity"):
         opened(folder).a("model.layers.0.self_attn.q_proj")
     with pytest.raises(ModelError, match="NaN or infinity"):
@@ -237,19 +264,19 @@ def test_a_number_that_is_none_is_refused_when_it_is_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 65])
-def test_a_name_has_to_be_one(folder: Path, name: str) -> None:
-    with pytest.raises(ModelError, match="its name must be 1 to 64 letters"):
+def test_an_invalid_name_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(ModelError, match="expected a name of 1 to 64 letters"):
         opened(folder, name)
 
 
-def test_so_many_adapters_are_taken_and_no_more(folder: Path) -> None:
+def test_too_many_adapters_are_refused(folder: Path) -> None:
     model = random_loras.base(LLAMA)
     config, checkpoint = ModelConfig.from_folder(model), Checkpoint.open(model)
-    with pytest.raises(ModelError, match="9 LoRA adapters are given; 8 are taken at most"):
+    with pytest.raises(ModelError, match="expected at most 8 LoRA adapters, but got 9"):
         open_loras({f"a{i}": folder for i in range(9)}, config, checkpoint)
 
 
-def test_an_adapter_tells_what_it_is() -> None:
+def test_an_adapter_reports_rank_modules_and_parameters() -> None:
     found = opened(random_loras.folder(LLAMA, "patterns", 2)).info
     assert (found.name, found.rank, found.modules) == ("tone", 7, 35)
     whole = Checkpoint.open(random_loras.base(LLAMA))
@@ -272,7 +299,7 @@ def test_targets_and_patterns_mean_what_they_mean_to_peft(folder: Path) -> None:
         "excluded": ({"target_modules": ["down_proj"], "exclude_modules": ".*down.*"}, False),
     }
     for case, (settings, wanted) in cases.items():
-        told(**settings)(folder)
+        with_config(**settings)(folder)
         assert LoraConfig.read(folder).adapts(module, 1) == wanted, case
     for kind, settings in random_loras.KINDS.items():
         config = LoraConfig.read(random_loras.folder(LLAMA, kind))
@@ -285,13 +312,13 @@ def test_targets_and_patterns_mean_what_they_mean_to_peft(folder: Path) -> None:
 
 
 def test_a_stack_of_fused_rows_multiplies_as_its_modules_do() -> None:
-    """Of two modules in turn with unlike ranks: b · (a · x), by hand."""
-    from gpu.checkpoint.laid import Laid
+    """Two alternating modules with different ranks: b · (a · x), computed by NumPy."""
+    from gpu.checkpoint.row_layout import RowLayout
 
     loras = [opened(random_loras.folder(LLAMA, kind), kind) for kind in ("all", "patterns")]
     modules = [f"model.layers.0.mlp.{end}_proj" for end in ("gate", "up")]
-    laid = Laid(np.tile([0, 1], 172), np.repeat(np.arange(172)[::-1], 2))
-    stack = Stack.of(loras, [f"{module}.weight" for module in modules], lambda: laid, 64)
+    laid = RowLayout(np.tile([0, 1], 172), np.repeat(np.arange(172)[::-1], 2))
+    stack = LoraStack.of(loras, [f"{module}.weight" for module in modules], lambda: laid, 64)
     assert stack is not None
     x = np.random.default_rng(0).normal(size=64)
     shrunk = stack.a @ x

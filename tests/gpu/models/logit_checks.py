@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpu.step import Floats
-from tests.gpu.rig import compare
+from tests.gpu.ops.rig import compare
 
 OF_THE_LARGEST_LOGIT = 3e-5
 """Four times the largest error of any architecture on two drivers, 8e-6."""

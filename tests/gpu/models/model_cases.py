@@ -1,5 +1,5 @@
-"""Configurations of every architecture but Llama: of unlike sizes, no multiple of anything where
-that is allowed, and with what sets the architecture apart switched on and off."""
+"""Configurations of every architecture but Llama: odd sizes where that is allowed, and the features
+of the architecture switched on and off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ YARN = {
 
 @dataclass(frozen=True)
 class Case:
-    """A configuration class of transformers and what it is given beside the sizes below."""
+    """A configuration class of transformers and its arguments beside `COMMON`."""
 
     config: str
     settings: dict[str, Any] = field(default_factory=dict)

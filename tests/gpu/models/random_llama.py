@@ -1,4 +1,4 @@
-"""Llama models of unlike shapes with random weights, and what transformers computes with them.
+"""Llama models of different sizes with random weights, and transformers' results for them.
 
 `folder(name)` writes a model folder once per process; `reference(name)` is transformers' own model
 loaded from that folder (float32, eager attention), so a wrong reading of the folder shows too.
@@ -23,7 +23,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gpu.step import Captured, Floats
-from tests.gpu import made_tokenizers
+from tests.gpu.text import made_tokenizers
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -36,8 +36,8 @@ LLAMA3 = {
 
 @dataclass(frozen=True)
 class Shape:
-    """A configuration. `old` writes config.json as before transformers 5; `shards`: more than one
-    weight file; `head_dim` None: left out of config.json, to be derived from hidden_size."""
+    """A configuration. `old`: config.json as written before transformers 5; `shards`: several
+    weight files; `head_dim` None: left out of config.json, derived from hidden_size."""
 
     name: str
     n_heads: int
@@ -82,7 +82,7 @@ _BY_NAME = {shape.name: shape for shape in SHAPES}
 
 @cache
 def folder(name: str) -> Path:
-    """The model folder of the shape called `name`, written on first use, gone when we exit."""
+    """Return the model folder of a shape, written on first use and removed at exit."""
     path = Path(tempfile.mkdtemp(prefix=f"llama-{name}-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return write(path, _BY_NAME[name])
@@ -90,7 +90,7 @@ def folder(name: str) -> Path:
 
 @lru_cache(maxsize=4)
 def reference(name: str) -> Reference:
-    """transformers' model of the shape called `name`."""
+    """Return transformers' model of a shape."""
     return Reference(folder(name))
 
 
@@ -113,7 +113,7 @@ def write(path: Path, shape: Shape, seed: int = 0) -> Path:
 
 
 def ids(name: str, n: int, seed: int = 0) -> list[int]:
-    """Random token ids that the model called `name` knows."""
+    """Return random token ids of a shape's vocabulary."""
     rng = np.random.default_rng(seed)
     return [int(id) for id in rng.integers(0, _BY_NAME[name].vocab_size, n)]
 
@@ -134,7 +134,7 @@ class Reference:
 
     @torch.no_grad()
     def captured(self, ids: Sequence[int]) -> Captured:
-        """Statistics of one forward pass over `ids`, by hooks on the modules."""
+        """Return the statistics of one forward pass over `ids`, by hooks on the modules."""
         norms: dict[str, list[torch.Tensor]] = {}
         cosines: dict[str, list[torch.Tensor]] = {}
         handles = []
@@ -204,7 +204,7 @@ ENLARGED = ("q_proj", "k_proj", "embed_tokens", "lm_head")
 
 @torch.no_grad()
 def _randomise(model: LlamaForCausalLM, generator: torch.Generator) -> None:
-    """Matrices keep the size of what they are fed; queries and keys and the output enlarge it."""
+    """Draw weights: matrices keep the size of their input; queries, keys and output enlarge it."""
     for name, weight in model.named_parameters():
         if weight.dim() == 2:
             gain = (

@@ -1,5 +1,5 @@
-"""Models of every architecture but Llama with random weights, and what transformers computes with
-them: as `random_llama`, which has the shapes; here are the traits.
+"""Models of every architecture but Llama with random weights, and transformers' results for them.
+`random_llama` varies the sizes; these vary the features.
 
 config.json, tensor names and numbers are transformers' own.
 """
@@ -23,32 +23,33 @@ import torch
 import transformers
 
 from gpu.checkpoint.packing import FORMATS, pack, unpack
-from gpu.reach import Reach
+from gpu.interventions.active import ActiveInterventions
 from gpu.step import Floats
-from tests.gpu import expert_cases, made_tokenizers
-from tests.gpu.model_cases import CASES, COMMON, Case
+from tests.gpu.models.model_cases import CASES, COMMON, Case
+from tests.gpu.ops import expert_cases
+from tests.gpu.text import made_tokenizers
 
 NAMES = tuple(CASES)
 WITH_EXPERTS = tuple(expert_cases.CASES)
 
 ENLARGED = ("q_proj", "k_proj", "qkv_proj", "c_attn", "query_key_value", "embed", "lm_head", "wte")
-"""Weights that enlarge what they are fed: attention is peaked here and flat there, and logits
-differ clearly. The others keep its size."""
+"""Weights that enlarge their input, so that attention is peaked in places and flat in others, and
+logits differ clearly. The others keep its size."""
 EXACT = ("wpe", "mlp.gate.weight", "shared_expert_gate")
-"""Positions and routers, which are kept in float32."""
+"""Positions and routers, which stay in float32."""
 VOCABULARY = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out")
 
 
 @cache
 def folder(name: str) -> Path:
-    """The model folder of a case, written on first use, gone when we exit."""
+    """Return the model folder of a case, written on first use and removed at exit."""
     path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return write(path, {**CASES, **expert_cases.CASES}[name])
 
 
 def write(path: Path, case: Case) -> Path:
-    """The model folder of a configuration."""
+    """Write the model folder of a configuration."""
     config = getattr(transformers, case.config)(**{**COMMON, **case.settings})
     model = transformers.AutoModelForCausalLM.from_config(config)
     _randomise(model, torch.Generator().manual_seed(0))
@@ -58,14 +59,14 @@ def write(path: Path, case: Case) -> Path:
 
 
 def ids(n: int, seed: int = 0) -> list[int]:
-    """Random token ids that all cases know."""
+    """Return random token ids of the vocabulary that all cases share."""
     rng = np.random.default_rng(seed)
     return [int(id) for id in rng.integers(0, COMMON["vocab_size"], n)]
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What hooks see of one pass: the residual stream before each layer and after the last
+    """States and attention of one pass: the residual stream before each layer and after the last
     (n_layers + 1, n, hidden_size), and attention weights (n_layers, n_heads, n, n)."""
 
     states: Floats
@@ -74,7 +75,7 @@ class Observed:
 
 class Reference:
     """transformers' model of a folder: float32, eager attention, on the CPU. `dtype`: its matrices
-    as they come back from this storage type."""
+    are quantised to this storage type and back."""
 
     def __init__(self, path: Path, dtype: str = "f32") -> None:
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -114,8 +115,8 @@ class Reference:
         return Observed(torch.stack(states).numpy(), weights.numpy())
 
     @torch.no_grad()
-    def read_out(self, states: Floats) -> Floats:
-        """Logits that states (n, hidden_size) would give: final norm and output head."""
+    def unembed(self, states: Floats) -> Floats:
+        """Return the logits of states (n, hidden_size): final norm and output head."""
         inner, config = self.model.base_model, self.model.config
         names = ("norm", "ln_f", "final_layer_norm")
         norm = next(getattr(inner, name) for name in names if hasattr(inner, name))
@@ -126,16 +127,16 @@ class Reference:
         return capped
 
     @contextmanager
-    def reached(self, reach: Reach) -> Iterator[None]:
-        """What `reach` does to updates and to what comes before a layer, by hooks."""
+    def intervened(self, active: ActiveInterventions) -> Iterator[None]:
+        """Apply the interventions on sublayers and on the stream before layers, by hooks."""
         handles = []
         for i, layer in enumerate(self._layers()):
-            attention, mlp = _parts(layer)
-            for module, factors in ((attention, reach.attention), (mlp, reach.mlp)):
+            attention, mlp = _sublayers(layer)
+            for module, factors in ((attention, active.attention), (mlp, active.mlp)):
                 handles.append(module.register_forward_hook(_scaled(factors.get(i, 1.0))))
-            if i in reach.steer:
+            if i in active.steer:
                 handles.append(
-                    layer.register_forward_pre_hook(_steered(reach.steer[i]), with_kwargs=True)
+                    layer.register_forward_pre_hook(_steered(active.steer[i]), with_kwargs=True)
                 )
         try:
             yield
@@ -148,8 +149,8 @@ class Reference:
         return inner.h if hasattr(inner, "h") else inner.layers
 
 
-def _parts(layer: Any) -> tuple[Any, Any]:
-    """What gives the updates of attention and MLP."""
+def _sublayers(layer: Any) -> tuple[Any, Any]:
+    """Return the modules whose outputs are the updates of attention and MLP."""
     if hasattr(layer, "post_feedforward_layernorm"):
         return layer.post_attention_layernorm, layer.post_feedforward_layernorm
     names = ("self_attn", "attn", "attention")
@@ -182,7 +183,7 @@ def reference(name: str, dtype: str = "f32") -> Reference:
 
 @torch.no_grad()
 def _randomise(model: Any, generator: torch.Generator) -> None:
-    saves_gain_less_one = model.config.model_type.startswith("gemma")
+    is_norm_plus_one = model.config.model_type.startswith("gemma")
     for name, weight in model.named_parameters():
         if weight.dim() >= 2:
             n_inputs = weight.shape[0] if _is_transposed(model, name) else weight.shape[-1]
@@ -190,14 +191,14 @@ def _randomise(model: Any, generator: torch.Generator) -> None:
             weight.normal_(0.0, gain / n_inputs**0.5, generator=generator)
         elif name.endswith("bias"):
             weight.normal_(0.0, 0.3, generator=generator)
-        elif saves_gain_less_one:
+        elif is_norm_plus_one:
             weight.uniform_(-0.5, 0.5, generator=generator)
         else:
             weight.uniform_(0.5, 1.5, generator=generator)
 
 
 def _is_transposed(model: Any, name: str) -> bool:
-    """GPT-2 keeps its matrices as inputs × outputs."""
+    """Whether a matrix is saved as inputs × outputs, as in GPT-2."""
     return model.config.model_type == "gpt2" and ".c_" in name
 
 
@@ -209,13 +210,13 @@ def _store(model: Any, dtype: str) -> None:
             continue
         is_vocabulary = any(part in name for part in VOCABULARY)
         stored = FORMATS[dtype].vocabulary if is_vocabulary else dtype
-        turned = _is_transposed(model, name)
-        rows = (weight.T if turned else weight.flatten(0, -2)).contiguous().numpy()
+        transposed = _is_transposed(model, name)
+        rows = (weight.T if transposed else weight.flatten(0, -2)).contiguous().numpy()
         back = torch.from_numpy(unpack(stored, pack(stored, rows), rows.shape[1]))
-        weight.copy_(back.T if turned else back.view_as(weight))
+        weight.copy_(back.T if transposed else back.view_as(weight))
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """config.json of a case, as transformers wrote it."""
+    """Read the config.json of a case, as transformers wrote it."""
     found: dict[str, Any] = json.loads((folder(name) / "config.json").read_text())
     return found

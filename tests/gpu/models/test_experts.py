@@ -1,5 +1,5 @@
-"""Models whose MLPs are mixtures of experts: however their weights are saved and lie, and whatever
-else is in a step, a token's numbers are the same."""
+"""Mixtures of experts: a token's results do not depend on the layout of the weights, or on the rest
+of the step."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu.models.mixture import MixtureLlama
-from gpu.ops.norm_parts import MANY_ROWS
-from gpu.plans.cost import StepSize, cost_of
+from gpu.models.moe import MoeLlama
+from gpu.ops.cost import StepSize
+from gpu.ops.rms_norm_split import MIN_SPLIT_ROWS
+from gpu.plans.cost import cost_of
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Floats, Row, Step
 from gpu.webgpu.device import Device
-from tests.gpu import driving, random_models
-from tests.gpu.rig import compare, greedy
+from tests.gpu.engine import driving
+from tests.gpu.models import random_models
+from tests.gpu.ops.rig import compare, greedy
 
 NAME = "qwen2_moe"
-"""Ten experts, four for each token, one for all; layer 1 has one MLP."""
+"""Ten experts, four for each token, and a shared one; layer 1 has one MLP."""
 IDS = random_models.ids(70)
 
 
@@ -46,7 +48,7 @@ def test_experts_of_their_own_tensors_and_stacked_ones_are_the_same(
 @pytest.mark.slow
 @pytest.mark.parity
 def test_a_tokens_bits_are_the_same_in_chunks_of_all_sizes(runner: WgpuRunner) -> None:
-    """Rows of one expert are multiplied together in the larger ones."""
+    """Larger chunks multiply the rows of an expert together."""
     found = []
     for chunk in (128, 16, 3, 1):
         driving.begin(runner, 0, IDS, len(IDS))
@@ -68,16 +70,16 @@ def test_a_tokens_bits_are_the_same_beside_other_sequences(runner: WgpuRunner) -
 
 
 def test_a_step_costs_the_experts_that_are_used(runner: WgpuRunner) -> None:
-    """One row uses four of ten; of many rows hardly any expert is left out."""
+    """One row uses four experts of ten; many rows use nearly all of them."""
     model = runner.model
-    assert isinstance(model, MixtureLlama)
-    whole = model.mixtures[0].gate_up.matrix.n_bytes
+    assert isinstance(model, MoeLlama)
+    whole = model.moes[0].gate_up.matrix.n_bytes
     for n_rows, used in ((1, 0.4), (2, 1 - 0.6**2), (64, 1.0)):
         plan = runner.plan_for(n_rows, 1, capture=False).plan
         dispatch = next(d for d in plan.dispatches if d.label == "layer00.mlp.experts.gate_up")
         cost = cost_of(dispatch, StepSize(n_rows, 1, 0))
         assert cost is not None
-        parts = n_rows >= MANY_ROWS
+        parts = n_rows >= MIN_SPLIT_ROWS
         given = 4 * 72 * n_rows + 4 * (n_rows if parts else 72) + 4 * 20 * 4 * n_rows  # x, norm; y
         assert cost.n_bytes == pytest.approx(used * whole + given, rel=1e-3)
         norm = 4 * n_rows * (40 if parts else 72)
@@ -105,7 +107,7 @@ def test_dispatches_of_a_layer(runner: WgpuRunner) -> None:
 @pytest.mark.parity
 @pytest.mark.parametrize("chunk", [1, 64])
 def test_a_captured_step_keeps_the_experts_of_every_row(runner: WgpuRunner, chunk: int) -> None:
-    """As transformers' routers choose them."""
+    """The experts and gates are those of transformers' routers."""
     ids = IDS[: 5 * chunk]
     reference, seen = random_models.reference(NAME), []
     gates_of = [reference.model.base_model.layers[i].mlp.gate for i in (0, 2)]

@@ -1,5 +1,5 @@
-"""What config.json means in each architecture: spellings that are not those transformers writes
-today (these are read in test_models), and refusals by name."""
+"""Reading config.json of each architecture: older spellings and defaults, and refusals. What
+transformers writes today is read in test_models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu.config import Experts, ModelConfig, RopeConfig
+from gpu.config import ModelConfig, MoeConfig, RopeConfig
 from gpu.errors import ModelError
 
 SIZES: dict[str, Any] = {
@@ -34,35 +34,39 @@ def read(folder: Path, model_type: str, **changes: Any) -> ModelConfig:
 
 
 def test_what_files_leave_out_is_the_default_of_their_architecture(tmp_path: Path) -> None:
-    assert read(tmp_path, "smollm3").still_layers == (3,)
+    assert read(tmp_path, "smollm3").nope_layers == (3,)
     assert read(tmp_path, "smollm3").rope.theta == 2e6
     assert read(tmp_path, "smollm3").tie_embeddings
     assert not read(tmp_path, "qwen2").tie_embeddings
     assert read(tmp_path, "qwen3").head_dim == 128
-    assert read(tmp_path, "olmo2").rms_norm_eps == 1e-5
+    assert read(tmp_path, "olmo2").norm_eps == 1e-5
     gemma = read(tmp_path, "gemma2")
-    assert (gemma.head_dim, gemma.score_cap, gemma.logit_cap) == (256, 50.0, 30.0)
-    assert gemma.windows == (4096, None) * 3
-    assert (gemma.embedding_scale, gemma.score_scale) == (8.0, 1 / 16)
+    assert (gemma.head_dim, gemma.attn_logit_softcap, gemma.final_logit_softcap) == (
+        256,
+        50.0,
+        30.0,
+    )
+    assert gemma.sliding_windows == (4096, None) * 3
+    assert (gemma.embedding_scale, gemma.attn_scale) == (8.0, 1 / 16)
 
 
 def test_windows_are_where_the_file_says(tmp_path: Path) -> None:
     kinds = ["sliding_attention", "full_attention", *["sliding_attention"] * 4]
     given = {"layer_types": kinds, "sliding_window": 100}
     wanted = (100, None, 100, 100, 100, 100)
-    assert read(tmp_path, "gemma3_text", **given).windows == wanted
-    assert read(tmp_path, "qwen3", use_sliding_window=True, **given).windows == wanted
-    assert read(tmp_path, "qwen3", **given).windows == ()
+    assert read(tmp_path, "gemma3_text", **given).sliding_windows == wanted
+    assert read(tmp_path, "qwen3", use_sliding_window=True, **given).sliding_windows == wanted
+    assert read(tmp_path, "qwen3", **given).sliding_windows == ()
     late = {"use_sliding_window": True, "max_window_layers": 4, "sliding_window": 9}
-    assert read(tmp_path, "qwen2", **late).windows == (None,) * 4 + (9, 9)
-    assert read(tmp_path, "mistral", sliding_window=7).windows == (7,) * 6
-    assert read(tmp_path, "mistral", sliding_window=None).windows == ()
-    assert read(tmp_path, "phi3", sliding_window=2048).windows == ()
+    assert read(tmp_path, "qwen2", **late).sliding_windows == (None,) * 4 + (9, 9)
+    assert read(tmp_path, "mistral", sliding_window=7).sliding_windows == (7,) * 6
+    assert read(tmp_path, "mistral", sliding_window=None).sliding_windows == ()
+    assert read(tmp_path, "phi3", sliding_window=2048).sliding_windows == ()
     patterned = read(tmp_path, "gemma3_text", sliding_window_pattern=3, sliding_window=5)
-    assert patterned.windows == (5, 5, None) * 2
+    assert patterned.sliding_windows == (5, 5, None) * 2
 
 
-def test_gemma3_turns_layers_with_a_window_by_a_base_of_their_own(tmp_path: Path) -> None:
+def test_gemma3_has_another_rotary_base_in_layers_with_a_window(tmp_path: Path) -> None:
     old = {"rope_theta": 2e6, "rope_local_base_freq": 500.0}
     scaled = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
     config = read(tmp_path, "gemma3_text", **old, **scaled)
@@ -76,10 +80,10 @@ def test_gemma3_turns_layers_with_a_window_by_a_base_of_their_own(tmp_path: Path
 def test_a_cap_of_null_is_none(tmp_path: Path) -> None:
     nothing = dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"))
     config = read(tmp_path, "gemma2", **nothing)
-    assert (config.score_cap, config.logit_cap) == (None, None)
+    assert (config.attn_logit_softcap, config.final_logit_softcap) == (None, None)
 
 
-def test_heads_that_are_turned_in_part(tmp_path: Path) -> None:
+def test_heads_that_are_rotated_in_part(tmp_path: Path) -> None:
     old = read(tmp_path, "gpt_neox", rotary_pct=0.5, rotary_emb_base=5000, head_dim=64)
     assert (old.rotary_dim, old.rope.theta) == (32, 5000.0)
     assert read(tmp_path, "gpt_neox", head_dim=64).rotary_dim == 16
@@ -90,36 +94,40 @@ def test_heads_that_are_turned_in_part(tmp_path: Path) -> None:
 def test_gpt2_has_names_of_its_own(tmp_path: Path) -> None:
     config = read(tmp_path, "gpt2", layer_norm_epsilon=1e-3)
     assert (config.hidden_size, config.n_layers, config.n_heads) == (64, 2, 8)
-    assert (config.intermediate_size, config.context, config.rms_norm_eps) == (256, 128, 1e-3)
+    assert (config.intermediate_size, config.context, config.norm_eps) == (256, 128, 1e-3)
     assert config.tie_embeddings
     assert read(tmp_path, "gpt2", n_inner=100).intermediate_size == 100
-    assert read(tmp_path, "gpt2", scale_attn_weights=False).score_scale == 1.0
+    assert read(tmp_path, "gpt2", scale_attn_weights=False).attn_scale == 1.0
 
 
 def test_which_layers_have_experts_and_how_tokens_come_to_them(tmp_path: Path) -> None:
     mixtral = read(tmp_path, "mixtral")
-    assert mixtral.experts == Experts(8, 2, 172, normalised=True)
+    assert mixtral.experts == MoeConfig(8, 2, 172, norm_topk_prob=True)
     assert mixtral.rope.theta == 1e6
     qwen = read(tmp_path, "qwen2_moe", decoder_sparse_step=2, mlp_only_layers=[3])
     dense = (0, 2, 3, 4)
-    assert qwen.experts == Experts(60, 4, 1408, False, shared_width=5632, dense_layers=dense)
-    assert [i for i in range(6) if qwen.experts_of(i)] == [1, 5]
+    assert qwen.experts == MoeConfig(
+        60, 4, 1408, False, shared_intermediate_size=5632, dense_layers=dense
+    )
+    assert [i for i in range(6) if qwen.moe_of(i)] == [1, 5]
     assert qwen.attention_bias
     assert not read(tmp_path, "qwen2_moe", qkv_bias=False).attention_bias
     windows = {"use_sliding_window": True, "max_window_layers": 4, "sliding_window": 9}
-    assert read(tmp_path, "qwen2_moe", **windows).windows == (9, None, 9, None, None, None)
-    assert read(tmp_path, "qwen3_moe", **windows).windows == (9,) * 6
-    assert read(tmp_path, "qwen3_moe").experts == Experts(128, 8, 768, normalised=False)
+    assert read(tmp_path, "qwen2_moe", **windows).sliding_windows == (9, None, 9, None, None, None)
+    assert read(tmp_path, "qwen3_moe", **windows).sliding_windows == (9,) * 6
+    assert read(tmp_path, "qwen3_moe").experts == MoeConfig(128, 8, 768, norm_topk_prob=False)
     named = {"num_local_experts": 16, "num_experts_per_tok": 2, "norm_topk_prob": True}
-    assert read(tmp_path, "qwen3_moe", **named).experts == Experts(16, 2, 768, normalised=True)
-    assert read(tmp_path, "olmoe").experts == Experts(64, 8, 172, normalised=False)
+    assert read(tmp_path, "qwen3_moe", **named).experts == MoeConfig(
+        16, 2, 768, norm_topk_prob=True
+    )
+    assert read(tmp_path, "olmoe").experts == MoeConfig(64, 8, 172, norm_topk_prob=False)
     assert read(tmp_path, "mistral").experts is None
 
 
 @pytest.mark.parametrize(
     ("model_type", "changes", "message"),
     [
-        ("gemma3", {}, "model_type 'gemma3' is not supported; supported: llama, qwen2, .*gpt_neox"),
+        ("gemma3", {}, "model_type 'gemma3' is not supported; supported: gemma2, .*smollm3"),
         ("mistral", {"hidden_act": "gelu"}, "hidden_act must be one of silu"),
         ("mistral", {"sliding_window": 0}, "sliding_window must be an integer from 1"),
         ("qwen2", {"partial_rotary_factor": 0.5}, "partial_rotary_factor must be 1"),
@@ -127,7 +135,11 @@ def test_which_layers_have_experts_and_how_tokens_come_to_them(tmp_path: Path) -
         ("smollm3", {"no_rope_layers": [2] * 6}, "each 0 or 1"),
         ("granite", {"logits_scaling": 0}, "logits_scaling must be a number from 1e-06"),
         ("phi3", {"rope_scaling": {"type": "linear", "factor": 2}}, "must be default or longrope"),
-        ("phi3", {"partial_rotary_factor": 0.7, "head_dim": 20}, "multiple of 4 numbers, not 14"),
+        (
+            "phi3",
+            {"partial_rotary_factor": 0.7, "head_dim": 20},
+            "multiple of 4 dimensions, not 14",
+        ),
         ("gemma2", {"layer_types": ["chunked_attention"] * 6}, "layer_types must be a list"),
         ("gemma2", {"hidden_activation": "relu"}, "hidden_activation must be one of gelu_pytorch"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "must be false"),

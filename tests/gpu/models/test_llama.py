@@ -8,9 +8,10 @@ import pytest
 from gpu.reference.divergence import mean_kl
 from gpu.webgpu.device import Device
 from tests.golden import Trained
-from tests.gpu import driving, random_llama
-from tests.gpu.logit_checks import OF_A_DEEP_MODEL, OF_THE_LARGEST_LOGIT, check_logits
-from tests.gpu.rig import compare, limited, without_int64
+from tests.gpu.engine import driving
+from tests.gpu.models import random_llama
+from tests.gpu.models.logit_checks import OF_A_DEEP_MODEL, OF_THE_LARGEST_LOGIT, check_logits
+from tests.gpu.ops.rig import compare, limited, without_int64
 
 pytestmark = pytest.mark.parity
 
@@ -26,7 +27,7 @@ RARE = (
     "odd172_bias",
     "vocab50000_tied",
 )
-"""What they have alone is a matter of reading a config, or of a width that ops are tested with."""
+"""Shapes whose peculiarity is read from a config, or is a width that ops are tested with."""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_logits_and_statistics_equal_transformers(device: Device, name: str) -> 
     for field in ("attention_cosine", "mlp_cosine"):
         got = np.concatenate([getattr(part, field) for part in parts])
         expected = getattr(want, field)
-        # Relative, but for updates almost at right angles to the stream.
+        # A relative bound, plus one for updates almost at right angles to the stream.
         bound = 1e-3 * np.abs(expected) + 1e-5
         compare(f"llama.{field}", name, got, expected, bound, seed=0)
     entropy = np.concatenate([part.entropy for part in parts])
@@ -62,7 +63,7 @@ def test_logits_and_statistics_equal_transformers(device: Device, name: str) -> 
 
 
 ROUNDED_MOST = ("derived_head", "deep_shards")
-"""Shapes whose random weights turn small roundings into larger ones: 5e-5 and 9e-5 nats, where the
+"""Shapes whose random weights magnify rounding errors: 5e-5 and 9e-5 nats, where the
 others are below 1e-5."""
 
 
@@ -139,7 +140,7 @@ def test_a_model_whose_matrices_are_cut_into_shards(
 
 @pytest.mark.parametrize("dtype", ["f16", "q4"])
 def test_the_bits_are_the_same_however_sixteen_bytes_are_loaded(device: Device, dtype: str) -> None:
-    if not device.lib:
+    if not device.policy.lib:
         pytest.skip("this device loads words alone")
     ids, found = random_llama.ids("gqa8", 40), []
     for each in (device, without_int64(device)):

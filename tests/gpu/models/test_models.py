@@ -1,4 +1,4 @@
-"""Every architecture on the GPU against transformers, on models of `random_models`."""
+"""Every architecture on the GPU against transformers, with the models of `random_models`."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.weights_table import weight_lines
+from app.cli.weights_table import weight_lines
 from gpu.checkpoint.inventory import Inventory
 from gpu.config import MODEL_TYPES
 from gpu.errors import ModelError
+from gpu.interventions.active import ActiveInterventions
+from gpu.load_options import LoadOptions
 from gpu.models.registry import MODELS
-from gpu.plans.cost import StepSize, cost_of
+from gpu.ops.cost import StepSize
+from gpu.plans.cost import cost_of
 from gpu.pytorch.runner import TorchRunner
-from gpu.reach import Reach
 from gpu.reference.divergence import mean_kl
 from gpu.runner import Runner
-from gpu.step import Look, Row, Step
+from gpu.step import InspectionRequest, Row, Step
 from gpu.webgpu.device import Device
-from tests.gpu import driving, random_models
-from tests.gpu.logit_checks import KL_OF_CACHED_HALVES, check_logits
-from tests.gpu.random_models import Observed, Reference
-from tests.gpu.rig import compare, greedy
+from tests.gpu.engine import driving
+from tests.gpu.models import random_models
+from tests.gpu.models.logit_checks import KL_OF_CACHED_HALVES, check_logits
+from tests.gpu.models.random_models import Observed, Reference
+from tests.gpu.ops.rig import compare, greedy
 
 pytestmark = pytest.mark.parity
 N_TOKENS = 45
 AT_ONCE = 8
-"""Rows of every step here, so that its kernels are compiled once."""
+"""Rows of every step here, so that kernels are compiled once."""
 ONE_OF_EACH = (
     "qwen2", "mistral", "smollm3_window", "granite", "qwen3", "olmo2", "phi3_longrope_partial",
     "gemma2", "gemma3", "gpt2", "gpt_neox",
 )  # fmt: skip
-"""A case of each architecture."""
+"""One case of each architecture."""
 OF_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 OF_TORCH = (
     "qwen2", "qwen2_window_yarn", "mistral", "smollm3_window", "granite_bias", "qwen3_window_tied",
@@ -50,7 +53,7 @@ def test_what_the_configuration_accepts_there_is_a_model_for() -> None:
 
 
 def slow_but(fast: Iterable[str], names: Iterable[str]) -> list[Any]:
-    """`names`, of which `make test` tries those that are `fast`."""
+    """Return `names`, marked slow unless they are `fast`."""
     fast = set(fast)
     return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
@@ -65,21 +68,21 @@ def test_logits_states_and_attention_equal_transformers(device: Device, name: st
     oracle = random_models.reference(name)
     check_logits("models.logits.f32", driving.all_logits(runner, ids), oracle.logits(ids), name)
     seen = oracle.observed(ids)
-    check_look(runner, oracle, name, ids, seen)
+    check_inspection(runner, oracle, name, ids, seen)
     if name in UNLIKE:
         check_statistics(runner, name, ids, seen)
-        check_reach(runner, oracle, name, ids)
+        check_interventions(runner, oracle, name, ids)
 
 
-def check_look(
+def check_inspection(
     runner: Runner, oracle: Reference, name: str, ids: list[int], seen: Observed
 ) -> None:
-    """Attention weights, states and a lens of the last rows, whose tokens are in the cache."""
+    """Check attention weights, states and a logit lens of the last rows."""
     rows = slice(N_TOKENS - AT_ONCE, N_TOKENS)
     step = Step(
         tuple(Row(0, i, ids[i]) for i in range(rows.start, rows.stop)), (greedy(AT_ONCE - 1),)
     )
-    got = runner.inspect(step, Look(keys=(0, N_TOKENS), states=True, lens=True))
+    got = runner.inspect(step, InspectionRequest(keys=(0, N_TOKENS), states=True, lens=True))
     assert got.states is not None
     assert got.attention is not None
     assert got.lens is not None
@@ -88,7 +91,7 @@ def check_look(
     compare("models.states", name, got.states, states, 1e-5 * sizes, seed=0)
     weights = seen.weights.transpose(2, 0, 1, 3)[rows]
     compare("models.attention", name, got.attention, weights, np.array(3e-5), seed=0)
-    logits = oracle.read_out(seen.states[:, -1])
+    logits = oracle.unembed(seen.states[:, -1])
     bound = 2e-5 * np.abs(logits).max(axis=1, keepdims=True)
     compare("models.lens", name, got.lens, logits, bound, seed=0)
 
@@ -106,25 +109,25 @@ def check_statistics(runner: Runner, name: str, ids: list[int], seen: Observed) 
     compare("models.entropy_bits", name, entropy, bits, np.array(1e-4), seed=0)
 
 
-def check_reach(runner: Runner, oracle: Reference, name: str, ids: list[int]) -> None:
-    """Both parts of a layer turned down, one off, a layer steered."""
+def check_interventions(runner: Runner, oracle: Reference, name: str, ids: list[int]) -> None:
+    """Check factors of sublayers, one of them 0, and a steered layer."""
     config = runner.config
     vector = np.random.default_rng(3).normal(size=config.hidden_size).astype(np.float32)
     last = config.n_layers - 1
-    reach = Reach(attention={0: 0.4}, mlp={0: 1.5, last: 0.0}, steer={last: vector})
-    with oracle.reached(reach):
+    active = ActiveInterventions(attention={0: 0.4}, mlp={0: 1.5, last: 0.0}, steer={last: vector})
+    with oracle.intervened(active):
         want = oracle.logits(ids)
     bound = 2e-5 * np.abs(want).max()
     assert np.abs(want - oracle.logits(ids)).max() > 100 * bound, "the interventions should show"
     driving.begin(runner, 0, ids, len(ids))
-    runner.set_reach(0, reach)
+    runner.set_interventions(0, active)
     got = []
     for first in range(0, len(ids), AT_ONCE):
         part = ids[first : first + AT_ONCE]
         rows = tuple(Row(0, first + i, id) for i, id in enumerate(part))
         samples = tuple(greedy(i) for i in range(len(part)))
-        got.append(runner.logits(Step(rows, samples, reach=True)))
-    compare("models.reached", name, np.concatenate(got), want, np.array(bound), seed=0)
+        got.append(runner.logits(Step(rows, samples, interventions=True)))
+    compare("models.interventions", name, np.concatenate(got), want, np.array(bound), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +158,7 @@ def test_the_inventory_is_what_a_runner_loads_and_reads(device: Device, name: st
 
 
 def test_attention_costs_what_its_window_sees(device: Device) -> None:
-    """Of gemma2, whose second layer has no window and whose others have 9 keys."""
+    """Gemma 2's second layer has no window, its others one of 9 keys."""
     runner = driving.load(device, random_models.folder("gemma2"), n_slots=1)
     by_label = {d.label: d for d in runner.plan_for(1, 1, capture=False).plan.dispatches}
 
@@ -172,7 +175,7 @@ def test_attention_costs_what_its_window_sees(device: Device) -> None:
 
 @pytest.mark.parametrize("name", ["gemma3_linear", "gpt2", "smollm3_window", "qwen2_moe"])
 def test_greedy_text_equals_transformers(device: Device, name: str) -> None:
-    """A token a step, from the cache, past windows and blocks."""
+    """One token a step, past windows and blocks of the cache."""
     prompt, oracle = random_models.ids(5), random_models.reference(name)
     runner = driving.load(device, random_models.folder(name), n_slots=1)
     got = [sampled.id for sampled in driving.generate(runner, prompt, 40)]
@@ -200,7 +203,7 @@ def test_quantised_weights_are_computed_with_as_stored(
 
 
 def test_a_gpt2_that_was_saved_without_its_head(device: Device, tmp_path: Path) -> None:
-    """The published ones have no "transformer." before their names, and masks among the weights."""
+    """Published checkpoints lack "transformer." before names, and hold masks as tensors."""
     from safetensors.numpy import load_file, save_file
 
     folder, ids = random_models.folder("gpt2"), random_models.ids(AT_ONCE)
@@ -224,16 +227,16 @@ def test_a_gpt2_that_was_saved_without_its_head(device: Device, tmp_path: Path) 
 @pytest.mark.parametrize("name", [*OF_TORCH, *random_models.WITH_EXPERTS])
 def test_the_torch_backend_equals_transformers(name: str) -> None:
     ids, oracle = random_models.ids(N_TOKENS), random_models.reference(name)
-    runner = TorchRunner.load(random_models.folder(name), n_slots=1)
+    runner = TorchRunner.load(random_models.folder(name), LoadOptions(dtype="f32", slots=1))
     try:
         got = driving.all_logits(runner, ids)
         check_logits("models.logits.torch", got, oracle.logits(ids), name, of_largest=1e-5)
-        check_look(runner, oracle, name, ids, oracle.observed(ids))
-        check_reach(runner, oracle, name, ids)
+        check_inspection(runner, oracle, name, ids, oracle.observed(ids))
+        check_interventions(runner, oracle, name, ids)
     finally:
         runner.close()
 
 
 def test_the_torch_backend_says_what_it_cannot_run() -> None:
-    with pytest.raises(ModelError, match=r"torch runs llama, qwen2.* but this is gemma2"):
-        TorchRunner.load(random_models.folder("gemma2"))
+    with pytest.raises(ModelError, match=r"torch runs granite, llama, .* but this is gemma2"):
+        TorchRunner.load(random_models.folder("gemma2"), LoadOptions(dtype="f32"))

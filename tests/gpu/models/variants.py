@@ -1,15 +1,17 @@
-"""Every specialisation of every shader that plans of unlike models ask for."""
+"""Every specialisation of every shader that the plans of different models use."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu.plans.book import ROW_BUCKETS, SAMPLE_BUCKETS
+from gpu.plans.plan_cache import ROW_BUCKETS, SAMPLE_BUCKETS
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel
-from tests.gpu import driving, random_llama, random_loras, random_models
-from tests.gpu.rig import as_kind
+from tests.gpu.engine import driving
+from tests.gpu.lora import random_loras
+from tests.gpu.models import random_llama, random_models
+from tests.gpu.ops.rig import as_kind
 
 MODELS = {
     "odd172_bias": ("f32", "q4"),
@@ -17,25 +19,24 @@ MODELS = {
     "derived_head": ("q8",),
     "long_context": ("f16",),
 }
-"""Models of unlike shapes, and the formats of their weights."""
+"""Models of different sizes, and their storage types."""
 CACHES = {"gqa8": ("q8", "q8q4"), "head80_theta": ("rotated4",)}
-"""Models of unlike heads, and how their keys and values are stored."""
+"""Models of different heads, and their KV formats."""
 OTHERS = {
     "gemma3": ("f16", 1),
     "gpt2_inner": ("f32", 1),
     "qwen2_moe": ("q8", 1),
     "mixtral": ("q4", 8),
 }
-"""Architectures that have, between them, all ops which Llama has not: in which format, and for how
-many rows. Eight share experts."""
+"""Models with all ops that Llama lacks: storage type and rows. Eight rows share experts."""
 
-OF_BYTES = {"odd36": "q8", "head100_all_bias": "q4"}
-"""Models whose products take bytes, and the formats of their weights."""
+Q8_ACTIVATIONS = {"odd36": "q8", "head100_all_bias": "q4"}
+"""Models with q8 activations, and their storage types."""
 
 
 def recorded(device: Device, *, software: bool) -> list[Kernel]:
-    """Kernels of plans of every kind in all buckets, weights in every format, as for a software
-    device or a real GPU."""
+    """Return the kernels of plans of every kind in all buckets, with every storage type, as for a
+    software device or a real GPU."""
     found: dict[tuple[str, str], Kernel] = {}
     for name, dtypes in MODELS.items():
         for dtype in dtypes:
@@ -54,9 +55,9 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
             plans.append(runner.plans.plan(n_rows, 0, "plain", loras=True).plan)
         kernels = [dispatch.kernel for plan in plans for dispatch in plan.dispatches]
         found |= {(k.source, repr(k.constants)): k for k in kernels}
-    for name, dtype in OF_BYTES.items():
+    for name, dtype in Q8_ACTIVATIONS.items():
         kind = as_kind(device, software)
-        kind = replace(kind, tuning=replace(kind.tuning, bytes=True))
+        kind = replace(kind, tuning=replace(kind.tuning, q8_activations=True))
         plan = driving.load(kind, random_llama.folder(name), dtype).plans.plan(8, 1, "logits").plan
         found |= {(d.kernel.source, repr(d.kernel.constants)): d.kernel for d in plan.dispatches}
     for name, kv_dtypes in CACHES.items():
@@ -70,7 +71,8 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
 
 
 def _kernels(runner: WgpuRunner) -> list[Kernel]:
-    """What looks, reaches and adapters add is the same in all buckets."""
+    """Return the kernels of a runner. Those of inspection, interventions and adapters are the same
+    in all buckets, so one plan of each is enough."""
     plans = [
         runner.plans.plan(n_rows, n_samples, kind, context).plan
         for n_rows in ROW_BUCKETS
@@ -79,7 +81,7 @@ def _kernels(runner: WgpuRunner) -> list[Kernel]:
         for kind in ("plain", "captured", "logits")
         for context in (1, runner.limits.context)
     ]
-    plans.append(runner.plans.plan(1, 0, "weights", reach=True).plan)
+    plans.append(runner.plans.plan(1, 0, "weights", interventions=True).plan)
     if runner.loras:
         plans.append(runner.plans.plan(1, 0, "plain", loras=True).plan)
     return [dispatch.kernel for plan in plans for dispatch in plan.dispatches]

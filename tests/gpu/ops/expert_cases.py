@@ -1,9 +1,8 @@
-"""Configurations of architectures whose MLPs are mixtures of experts, of unlike sizes, with what
-sets each apart switched on and off."""
+"""Configurations of mixture-of-experts architectures, with different sizes and options."""
 
 from __future__ import annotations
 
-from tests.gpu.model_cases import YARN, Case, sized
+from tests.gpu.models.model_cases import YARN, Case, sized
 
 CASES = {
     "mixtral": Case(

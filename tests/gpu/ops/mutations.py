@@ -1,4 +1,4 @@
-"""Damaged files for fuzzing: bytes and JSON trees changed here and there by hypothesis."""
+"""Damaged files for fuzzing: bytes and JSON trees mutated by hypothesis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NASTY = (
     float("nan"), True, False, None, "", "\0", "\ud800", "../..", "a" * 300, [], {}, [[]],
 )  # fmt: skip
 LEAVES = (
-    st.sampled_from(NASTY).map(copy.deepcopy)  # which `trees` may change again
+    st.sampled_from(NASTY).map(copy.deepcopy)  # a copy, because `trees` may change it
     | st.integers()
     | st.floats()
     | st.text(max_size=8)
@@ -31,7 +31,7 @@ DEEP = b"[" * 100_000
 
 @st.composite
 def trees(draw: st.DrawFn, base: Any) -> Any:
-    """`base` with up to three of its values replaced, taken away or joined by others."""
+    """`base` with up to three values replaced, removed or added."""
     tree = copy.deepcopy(base)
     for _ in range(draw(st.integers(1, 3))):
         node, place = tree, None
@@ -64,7 +64,7 @@ def as_json(tree: Any) -> bytes:
 
 
 def safetensors_files(header: Any, body: bytes) -> st.SearchStrategy[bytes]:
-    """A safetensors file whose header, or the length of that, is wrong, or the end is missing."""
+    """A safetensors file with a wrong header, a wrong header length, or a missing end."""
     headers = json_files(header)
     lengths = st.none() | st.integers(0, 2**64 - 1)
 
@@ -80,8 +80,8 @@ def safetensors_files(header: Any, body: bytes) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def mutants(draw: st.DrawFn, base: bytes, end: int | None = None) -> bytes:
-    """`base` with up to four changes in its first `end` bytes: bytes replaced, cut out or doubled,
-    lengths and counts that lie."""
+    """`base` with up to four changes in its first `end` bytes: bytes replaced, removed or doubled,
+    wrong lengths and counts."""
     data = bytearray(base)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, min(end or len(base), len(data))))

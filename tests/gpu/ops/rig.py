@@ -1,7 +1,7 @@
-"""Runs single ops on a device, between poison.
+"""Runs single ops on a device with poisoned buffers.
 
-Inputs hold NaN wherever an op must not look, outputs hold NaN wherever it must write, and guard
-rows behind them must keep every bit. `compare` holds a result to a bound that was worked out from
+Inputs hold NaN wherever an op must not read, outputs hold NaN wherever it must write, and guard
+rows after them must keep every bit. `compare` holds a result to a bound that was worked out from
 the rounding of float32, and remembers the largest error for the report at the end of the run.
 """
 
@@ -17,15 +17,16 @@ import numpy.typing as npt
 from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig, RopeConfig
-from gpu.ops import Batch, NormParts
-from gpu.ops.byte_rows import BLOCK_WORDS, EVEN_ODD, row_words
+from gpu.ops import Batch, RmsNormSplit
+from gpu.ops.quantize_activations import BLOCK_WORDS, EVEN_ODD, quantized_row_words
 from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
-from gpu.reference.byte_rows import in_order
+from gpu.reference.quantize_activations import in_order
 from gpu.step import Row, Sample, Step
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import StepCommands
 from gpu.webgpu.device import Device
+from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import Kernels
 from gpu.webgpu.plan import Recorder
 from gpu.webgpu.tiling import GPU
@@ -33,34 +34,40 @@ from tests import figures
 from tests.figures import Worst
 
 ROUNDING = 2.0**-24
-"""Half the distance of float32's neighbours, relative: the error of one operation."""
+"""Relative rounding error of one float32 operation."""
 DENORMAL = 1e-36
-"""Devices may flush what is smaller than float32's normal range to zero."""
+"""Smallest normal float32; devices may flush smaller numbers to zero."""
 POISON = 0x7FC0BEEF
-"""A float32 NaN with a payload that shows in a dump."""
+"""A float32 NaN with a recognisable payload."""
 GUARD_ROWS = 3
 WIDEST = 4096
-"""Numbers of a row that is normalised before a product."""
+"""Widest row that is normalised before a matmul."""
 
 Array = npt.NDArray[Any]
 
 
+def with_info(device: Device, **changes: Any) -> Device:
+    """Return the same device with a changed adapter description, and the policy for it."""
+    info = replace(device.info, **changes)
+    return replace(device, info=info, policy=DevicePolicy.of(info))
+
+
 def limited(device: Device, max_binding_bytes: int) -> Device:
-    """The same device, said to bind no more than so many bytes at once: matrices are cut."""
+    """Return the same device with a lower binding limit, so that matrices are cut into shards."""
     limits = {**device.info.limits, "max-storage-buffer-binding-size": max_binding_bytes}
-    return replace(device, info=replace(device.info, limits=limits))
+    return with_info(device, limits=limits)
 
 
 def as_kind(device: Device, software: bool) -> Device:
-    """The same device, said to be a software one or a real GPU: ops choose other tiles."""
+    """Return the same device posing as a software device or a GPU: ops choose other tiles."""
     tuning = device.tuning if software else GPU
-    return replace(device, info=replace(device.info, software=software), tuning=tuning)
+    return with_info(replace(device, tuning=tuning), software=software)
 
 
 def without_int64(device: Device) -> Device:
-    """The same device, said to have no numbers of 64 bits: shaders load words."""
+    """Return the same device without 64-bit integers: shaders load words."""
     features = tuple(name for name in device.info.features if name != "shader-int64")
-    return replace(device, info=replace(device.info, features=features))
+    return with_info(device, features=features)
 
 
 class Arrays:
@@ -89,7 +96,7 @@ class Arrays:
 
 
 class Rig:
-    """One device, and what an op needs around it."""
+    """Runs ops on one device: buffers, batches, recording and replay."""
 
     def __init__(self, device: Device, kernels: Kernels) -> None:
         self.device = device
@@ -97,9 +104,11 @@ class Rig:
         self.calls = open_calls(device)
         self.memory = Memory(device)
         self.step = self.memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True)
-        self.norm_parts = NormParts.make(WIDEST, MAX_ROWS, self.memory)
-        bytes_there = device.tuning.bytes
-        self.byte_rows = self.memory.zeros("byte_rows", (1 << 18,), "u32") if bytes_there else None
+        self.rms_norm_split = RmsNormSplit.make(WIDEST, MAX_ROWS, self.memory)
+        q8_activations = device.tuning.q8_activations
+        self.quantized_rows = (
+            self.memory.zeros("quantized_rows", (1 << 18,), "u32") if q8_activations else None
+        )
 
     def batch(
         self,
@@ -109,8 +118,8 @@ class Rig:
         bucket: int | None = None,
         blocks: Sequence[Sequence[int]] | None = None,
     ) -> Batch:
-        """Write a step and return what ops share; `bucket`: rows the plan is recorded for;
-        `blocks`: of each slot, for ops that write to the cache."""
+        """Write a step and return its batch. `bucket`: rows that the plan is recorded for.
+        `blocks`: KV blocks of each slot, for ops that write to the cache."""
         samples = samples or []
         data = bytearray(STEP_BYTES)
         n_slots = 1 + max((row.slot for row in rows), default=0)
@@ -118,25 +127,25 @@ class Rig:
         pack_step(Step(tuple(rows), tuple(samples)), data, tables)
         self.memory.write(self.step, np.frombuffer(data, np.uint8))
         batch = Batch.make(self.memory, self.step, bucket or len(rows), max(1, len(samples)))
-        self.poison(batch.unread)
-        self.poison(batch.unwritten)
-        for tensor in (self.norm_parts.rows, self.norm_parts.scales):
+        self.poison(batch.dummy_input)
+        self.poison(batch.dummy_output)
+        for tensor in (self.rms_norm_split.rows, self.rms_norm_split.scales):
             self.poison(tensor)
-        batch = replace(batch, norm_parts=self.norm_parts)
-        if self.byte_rows is None:
+        batch = replace(batch, rms_norm_split=self.rms_norm_split)
+        if self.quantized_rows is None:
             return batch
-        return replace(batch, byte_rows=self.poison(self.byte_rows))
+        return replace(batch, quantized_rows=self.poison(self.quantized_rows))
 
     def rounded(self, dtype: str, n_rows: int, k: int) -> Array:
-        """float64 (n_rows, k): what the last product with a `dtype` weight was given as bytes."""
-        assert self.byte_rows is not None
-        n_words = row_words(k)
-        words = self.memory.read(self.byte_rows)[: n_rows * n_words].reshape(n_rows, n_words)
-        q, scales, _ = byte_numbers(words)
+        """Return the int8 rows of the last matmul with a `dtype` weight: float64 (n_rows, k)."""
+        assert self.quantized_rows is not None
+        n_words = quantized_row_words(k)
+        words = self.memory.read(self.quantized_rows)[: n_rows * n_words].reshape(n_rows, n_words)
+        q, scales, _ = unpack_quantized_rows(words)
         return in_order(q * scales[..., None], k, even_odd=EVEN_ODD[dtype])
 
     def run(self, record: Callable[[Recorder], None]) -> None:
-        """Record and replay; returns when the queue has the work."""
+        """Record and replay; return once the work is submitted."""
         rec = Recorder(self.device, self.kernels)
         record(rec)
         commands = self.calls.prepare(StepCommands(rec.plan.segments()))
@@ -147,8 +156,8 @@ class Rig:
         return tensor
 
     def input(self, name: str, rows: Array) -> Tensor:
-        """An activation (n_rows, width): zeros in the columns past the width, NaN in rows past the
-        last."""
+        """Upload an activation (n_rows, width): zeros in columns past the width, NaN in rows past
+        the last."""
         n_rows, width = rows.shape
         whole = _poisoned(n_rows + GUARD_ROWS, padded(width))
         whole[:n_rows] = 0
@@ -156,13 +165,13 @@ class Rig:
         return self.memory.upload(name, whole)
 
     def output(self, name: str, n_rows: int, width: int, stride: int | None = None) -> Output:
-        """Room for a result (n_rows, width), poisoned and guarded; rows lie `stride` apart."""
+        """Allocate a poisoned and guarded result (n_rows, width) with this row stride."""
         before = _poisoned(n_rows + GUARD_ROWS, stride or padded(width))
         before[:, width:] = 0
         return Output(self.memory, self.memory.upload(name, before), before, n_rows, width)
 
     def matrix(self, weight: Array, dtype: str, *, max_binding_bytes: int | None = None) -> Matrix:
-        """`weight` (n, k) as a loader would place it; cut into shards of `max_binding_bytes`."""
+        """Upload `weight` (n, k) as a loader would, in shards of `max_binding_bytes`."""
         device = limited(self.device, max_binding_bytes) if max_binding_bytes else self.device
         loader = WeightLoader(Arrays({"w": weight}), Memory(device), dtype)
         return loader.matrix("weight", "w", *weight.shape)
@@ -170,30 +179,30 @@ class Rig:
     def paired(
         self, even: Array, odd: Array, dtype: str, *, max_binding_bytes: int | None = None
     ) -> Matrix:
-        """Two matrices with their rows in turn, as gate and up are placed."""
+        """Upload two matrices with alternating rows, as gate and up are stored."""
         device = limited(self.device, max_binding_bytes) if max_binding_bytes else self.device
         arrays = Arrays({"even": even, "odd": odd})
         loader = WeightLoader(arrays, Memory(device), dtype)
-        return loader.interleaved("weight", "even", "odd", *even.shape)
+        return loader.gate_up("weight", "even", "odd", *even.shape)
 
     def heads(
         self, weight: Array, bias: Array, config: ModelConfig, dtype: str, limit: int | None = None
     ) -> tuple[Matrix, Tensor]:
-        """Query, key and value projections, one below the other, as a model's are placed."""
+        """Upload query, key and value projections as one matrix, as a model stores them."""
         device = limited(self.device, limit) if limit else self.device
         at = np.cumsum([config.n_heads, config.n_kv_heads]) * config.head_dim
         arrays = dict(zip("qkv", np.split(weight, at), strict=True))
         arrays |= dict(zip(("bq", "bk", "bv"), np.split(bias, at), strict=True))
         loader = WeightLoader(Arrays(arrays), Memory(device), dtype)
         return (
-            loader.heads("qkv", "q", "k", "v", config, config.turned_dim),
-            loader.head_biases("bias", "bq", "bk", "bv", config, config.turned_dim),
+            loader.qkv("qkv", "q", "k", "v", config, config.rope_dim),
+            loader.qkv_biases("bias", "bq", "bk", "bv", config, config.rope_dim),
         )
 
 
-def byte_numbers(words: Array) -> tuple[Array, Array, Array]:
-    """Rows of gpu/shaders/to_bytes.wgsl → bytes (n_rows, blocks, 2, 16), scales (n_rows, blocks, 2)
-    and sums (n_rows, blocks), float64."""
+def unpack_quantized_rows(words: Array) -> tuple[Array, Array, Array]:
+    """Decode rows of gpu/shaders/quantize_activations.wgsl: bytes (n_rows, blocks, 2, 16), scales
+    (n_rows, blocks, 2) and sums (n_rows, blocks), float64."""
     blocks = np.ascontiguousarray(words).reshape(len(words), -1, BLOCK_WORDS)
     q = np.ascontiguousarray(blocks[..., :8]).view(np.int8)
     grids = np.ascontiguousarray(blocks[..., 8:]).view(np.float32).astype(np.float64)
@@ -202,7 +211,7 @@ def byte_numbers(words: Array) -> tuple[Array, Array, Array]:
 
 @dataclass(frozen=True)
 class Output:
-    """A poisoned tensor and what it held before."""
+    """A poisoned tensor and its previous contents."""
 
     memory: Memory
     tensor: Tensor
@@ -211,7 +220,7 @@ class Output:
     width: int
 
     def read(self) -> Array:
-        """The result; fails when anything but its rows and columns changed by a bit."""
+        """Return the result; fail if anything beside its rows and columns changed."""
         after = self.memory.read(self.tensor)
         untouched = after.view(np.uint32) == self.before.view(np.uint32)
         untouched[: self.n_rows, : self.width] = True
@@ -246,7 +255,7 @@ def compare(result: str, case: object, got: Array, want: Array, bound: Array, se
 
 
 def llama_config(**changes: Any) -> ModelConfig:
-    """A configuration for ops that ask for one; only what they read matters."""
+    """Return a configuration with the fields that ops read."""
     config = ModelConfig(
         model_type="llama",
         n_layers=1,
@@ -257,7 +266,7 @@ def llama_config(**changes: Any) -> ModelConfig:
         intermediate_size=8,
         vocab_size=8,
         context=512,
-        rms_norm_eps=1e-5,
+        norm_eps=1e-5,
         tie_embeddings=False,
         attention_bias=False,
         mlp_bias=False,
@@ -270,7 +279,7 @@ def llama_config(**changes: Any) -> ModelConfig:
 
 
 def rows_at(positions: list[int], slots: list[int] | None = None) -> list[Row]:
-    """Rows of a step; their tokens do not matter."""
+    """Return rows of a step; their tokens are not used."""
     return [Row(s, p, 0) for s, p in zip(slots or [0] * len(positions), positions, strict=True)]
 
 

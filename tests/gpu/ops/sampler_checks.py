@@ -1,4 +1,4 @@
-"""Holds what a sampler chose to `gpu.reference.sampler`.
+"""Checks a sampler's choices against `gpu.reference.sampler`.
 
 Float32 may put a token on the other side of a threshold only when it lies within rounding of it.
 `check` works out how many tokens can survive then, nearly always one number, and holds the device
@@ -15,12 +15,12 @@ import numpy as np
 
 from gpu.reference import sampler as reference
 from gpu.step import N_CANDIDATES, Sample, Sampled
-from tests.gpu.rig import ROUNDING, Array, compare
+from tests.gpu.ops.rig import ROUNDING, Array, compare
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the reference makes of one draw, and how far float32 may be from it."""
+    """Result of the reference for one draw, and the error bounds of float32."""
 
     logits: Array
     seen: Sequence[int]
@@ -57,7 +57,7 @@ class Expected:
         return reference.distribution(self.logits, self.seen, sample)
 
     def may_be_kept(self, d: reference.Distribution) -> range:
-        """How many tokens may survive once masses and thresholds are rounded."""
+        """Bounds of the number of survivors, given the rounding of masses and thresholds."""
         s = self.sample
         if s.temperature == 0:
             return range(1, 2)
@@ -83,12 +83,12 @@ class Expected:
 
 
 def is_flat(d: reference.Distribution) -> bool:
-    """Are all logits equal?"""
+    """True if all logits are equal."""
     return bool(np.ptp(d.scaled) == 0)
 
 
 def check(got: Sampled, logits: Array, seen: Sequence[int], sample: Sample) -> bool:
-    """Hold one draw to the reference; tells whether rounding left no choice at all."""
+    """Check one draw against the reference; return whether rounding leaves only one answer."""
     e = Expected(logits.astype(np.float64), seen, sample)
     d = e.distribution()
     kept = e.may_be_kept(d)
@@ -111,7 +111,7 @@ def check(got: Sampled, logits: Array, seen: Sequence[int], sample: Sample) -> b
 
 
 def check_candidates(got: Sampled, e: Expected, d: reference.Distribution, decided: bool) -> None:
-    """The most likely tokens, ties by id, with what the filters did to each."""
+    """The most likely tokens, ties by id, with the effect of the filters on each."""
     ids = d.order[:N_CANDIDATES]
     assert [c.id for c in got.candidates] == ids.tolist(), f"{e.case}: candidates"
     bound = e.mass_error(d)[ids] + float(d.before @ e.mass_error(d)) + e.sum_error(d)

@@ -1,4 +1,4 @@
-"""Runs the sampling shader alone, as often as wanted on one recording."""
+"""Runs the sampling shaders alone, repeatedly from one recording."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gpu.runners.results import parse_samples
 from gpu.step import Sample, Sampled
 from gpu.webgpu.buffers import padded
 from gpu.webgpu.plan import Recorder
-from tests.gpu.rig import Array, Rig, plain_rows
+from tests.gpu.ops.rig import Array, Rig, plain_rows
 
 N_SLOTS = MAX_SAMPLES + 1
-"""One more than a step uses: its tokens and its choice must stay as they were."""
+"""One slot more than a step uses: its context and its choice must not change."""
 UNCHOSEN = 0xDEAD
 
 
@@ -41,7 +41,7 @@ class SamplerRig:
         self.rig, self.vocab_size = rig, vocab_size
         memory = rig.memory
         self._logits = memory.zeros("logits", (MAX_SAMPLES, padded(vocab_size)))
-        self._keys = ops.keys_tensor(memory, MAX_SAMPLES, vocab_size)
+        self._keys = ops.sort_keys_tensor(memory, MAX_SAMPLES, vocab_size)
         self._seen = memory.zeros("seen", (N_SLOTS, -(-vocab_size // 32)), "u32")
         self._chosen = memory.zeros("chosen", (N_SLOTS,), "u32")
         self._results = memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32")
@@ -49,8 +49,8 @@ class SamplerRig:
     def choose(
         self, logits: Array, samples: Sequence[Sample], seen: Sequence[Sequence[int]] = ()
     ) -> tuple[Sampled, ...]:
-        """What the device chooses for up to 8 rows of float32 logits (n, vocab_size), each in a
-        slot of its own where the ids `seen` are in the context. Checks what is left in buffers."""
+        """Return the device's choices for up to 8 rows of float32 logits (n, vocab_size), each in a
+        slot of its own whose context has the ids `seen`. Also checks the buffers afterwards."""
         n = len(samples)
         samples = [replace(s, slot=i) for i, s in enumerate(samples)]
         seen = [*seen, *([()] * (N_SLOTS - len(seen)))]
@@ -67,12 +67,12 @@ class SamplerRig:
         return sampled
 
     def keys(self) -> Array:
-        """What the first half of the sampler left, (MAX_SAMPLES, keys and summaries)."""
+        """Result of the first half of the sampler, (MAX_SAMPLES, keys and summaries)."""
         return self.rig.memory.read(self._keys)
 
     def _record(self, rec: Recorder, batch: Batch) -> None:
         vocab = self.vocab_size
-        ops.sample_keys(rec, batch, "sample.keys", vocab, self._logits, self._seen, self._keys)
+        ops.logit_sort_keys(rec, batch, "sample.keys", vocab, self._logits, self._seen, self._keys)
         ops.sample(
             rec, batch, "sample", vocab, self._logits, self._keys, self._seen, self._chosen,
             self._results,

@@ -1,4 +1,4 @@
-"""The first half of the sampler: the keys it leaves, and what it says of each strip of them."""
+"""The first half of the sampler: its sort keys and its summaries of strips."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from gpu.ops.sampling import SLICE_LANES, slices, strip_quads
 from gpu.reference import sampler as reference
 from gpu.step import Sample
-from tests.gpu.rig import ROUNDING, Array, Rig, compare
-from tests.gpu.sampler_rig import SamplerRig, settings
+from tests.gpu.ops.rig import ROUNDING, Array, Rig, compare
+from tests.gpu.ops.sampler_rig import SamplerRig, settings
 
 pytestmark = pytest.mark.parity
 
@@ -23,7 +23,7 @@ def logits_of_keys(keys: Array) -> Array:
 
 
 def left(sampler: SamplerRig, logits: Array, sample: Sample, seen: list[int]) -> Array:
-    """The row of keys, keys first, then four summaries of each strip; behind another sample's."""
+    """The row of sort keys, then four summaries of each strip; after another sample's."""
     sampler.choose(np.stack([logits[::-1], logits]), [settings(), sample], [[], seen])
     return sampler.keys()[1]
 
@@ -57,11 +57,13 @@ def test_keys_are_the_scaled_logits_and_summaries_those_of_their_strips(
     assert np.array_equal(
         np.argsort(scaled, kind="stable"), np.argsort(keys[:vocab], kind="stable")
     )
-    want = reference.scale(logits, seen, sample)
+    want = reference.scale_logits(logits, seen, sample)
     finite = np.isfinite(want)
     assert np.array_equal(scaled[~finite], want[~finite])
     case, want = f"{vocab} tokens, {sample}", want[finite]
-    compare("sample_keys.scaled", case, scaled[finite], want, 8 * ROUNDING * np.abs(want), vocab)
+    compare(
+        "logit_sort_keys.scaled", case, scaled[finite], want, 8 * ROUNDING * np.abs(want), vocab
+    )
 
     greatest, *rest = summaries.reshape(4, strips)
     assert np.array_equal(greatest, by_strip(keys, vocab).max(1))
@@ -79,7 +81,9 @@ def check_mass(case: str, logits: Array, tops: Array, masses: Array) -> None:
     assert tops.max() == logits.max()
     want = np.exp(logits.astype(np.float64) - tops.max()).sum()
     got = (masses * np.exp(tops - tops.max())).sum()
-    compare("sample_keys.mass", case, np.array([got]), np.array([want]), 256 * ROUNDING * want, 0)
+    compare(
+        "logit_sort_keys.mass", case, np.array([got]), np.array([want]), 256 * ROUNDING * want, 0
+    )
 
 
 def test_a_key_of_every_kind_of_number_keeps_its_place(rig: Rig) -> None:

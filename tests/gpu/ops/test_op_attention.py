@@ -9,29 +9,31 @@ import pytest
 
 from gpu import ops
 from gpu.config import ModelConfig
-from gpu.ops import Splits
-from gpu.ops.attention_cut import FEW_ROWS, AttentionCut, split_of
+from gpu.ops import KvSplits
+from gpu.ops.attention_tiling import FEW_ROWS, AttentionTiling
 from gpu.reference import ops as reference
+from gpu.runner import DeviceInfo
 from gpu.webgpu.device import Device
+from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import Kernels
-from tests.gpu.cache import LAYER, Cache, Rows
-from tests.gpu.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config
+from tests.gpu.kv.cache import LAYER, Cache, Rows
+from tests.gpu.ops.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config, with_info
 
 pytestmark = pytest.mark.parity
 LOG2_E = 1 / np.log(2)
 SHARE = 0.4
-KINDS = ("trading", "loading", "gpu")
-"""A software device whose lanes trade what they load, one whose lanes cannot, a real GPU."""
+KINDS = ("shuffle", "loading", "gpu")
+"""A software device with subgroup shuffles, one without, and a GPU."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def cut_rig(request: pytest.FixtureRequest, device: Device) -> Rig:
-    """The device, taken for each kind in turn: attention is cut in other ways."""
+def tiled_rig(request: pytest.FixtureRequest, device: Device) -> Rig:
+    """The device posing as each kind in turn, for different attention tilings."""
     kind = as_kind(device, software=request.param != "gpu")
     if request.param == "loading":
         features = tuple(f for f in kind.info.features if f != "subgroup")
-        kind = replace(kind, info=replace(kind.info, features=features))
-    elif request.param == "trading" and "subgroup" not in kind.info.features:
+        kind = with_info(kind, features=features)
+    elif request.param == "shuffle" and "subgroup" not in kind.info.features:
         pytest.skip(f"{kind.info.name} has no subgroups")
     return Rig(kind, Kernels(kind))
 
@@ -63,9 +65,9 @@ class Case:
     def config(self) -> ModelConfig:
         return replace(
             config_of(self.heads),
-            windows=(None, self.window),
-            score_cap=self.cap,
-            score_scale=self.scale,
+            sliding_windows=(None, self.window),
+            attn_logit_softcap=self.cap,
+            attn_scale=self.scale,
         )
 
 
@@ -77,7 +79,7 @@ def attend(rig: Rig, case: Case, cache: Cache, q: Array) -> tuple[Array, Array |
     n_rows = len(case.rows)
     batch = rig.batch(rows.step, bucket=case.bucket or n_rows)
     if case.splits > 1:
-        splits = Splits.make(config, case.splits, rig.memory)
+        splits = KvSplits.make(config, case.splits, rig.memory)
         rig.poison(splits.values)
         rig.poison(splits.states)
         batch = replace(batch, splits=splits)
@@ -121,12 +123,9 @@ def expected(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
     rows = Rows.of(*case.rows)
     n_heads, _, head_dim = case.heads
     heads = q.astype(np.float64).reshape(-1, n_heads, head_dim)
-    keys, values = cache.keys.astype(np.float64), cache.values.astype(np.float64)
-    out, entropy = reference.attention(
-        heads, keys, values, rows.slots, rows.positions, cache.tables,
-        scale=case.scale, cap=case.cap, window=case.window,
-    )  # fmt: skip
-    return out @ cache.rotation, entropy
+    scoring = reference.Scoring(case.scale, case.cap, case.window)
+    out, entropy = reference.attention(heads, rows.on(cache), cache.arrays(), scoring)
+    return out @ cache.hadamard, entropy
 
 
 def bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
@@ -145,7 +144,7 @@ def bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
             query = q[row].astype(np.float64).reshape(n_heads, head_dim)[head]
             first = max(0, position + 1 - case.window) if case.window else 0
             keys, values = k[first:, head // group], v[first:, head // group]
-            scores = reference.scores(query, keys, scale, case.cap, None)
+            scores = reference.scores(query, keys, reference.Scoring(scale, case.cap))
             off = 8 * scale * np.linalg.norm(query) * np.linalg.norm(keys, axis=1).max()
             off += 4 * (case.cap or 0)  # 1 − e of the cap cancels where scores are small
             p, below = reference.softmax(scores), scores.max() - scores
@@ -153,12 +152,12 @@ def bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
             out[row, head] = (weight + 8 * p) @ np.abs(values)
             spread = np.log(len(p)) + p @ below
             entropy[row, head] = LOG2_E * ((2 * off + 16) * (1 + spread) + (weight @ below))
-    if cache.pools.format.rotated:  # every number of a head is a sum of all that turn with it
-        out = 2 * np.sqrt(np.square(out) @ np.square(cache.rotation))
+    if cache.pools.format.hadamard:  # every number of a head is a sum of those rotated with it
+        out = 2 * np.sqrt(np.square(out) @ np.square(cache.hadamard))
     return (SHARE * ROUNDING * out).reshape(len(q), -1), SHARE * ROUNDING * entropy
 
 
-# Blocks hold 16 keys, rounds 32 or more, splits 256 or 512.
+# Blocks hold 16 keys, tiles 32 or more, splits 256 or 512.
 POSITIONS = [
     (1,), (14, 15, 16), (33, 47, 48), (200, 0, 7), (254, 255, 256), (510, 511, 512),
 ]  # fmt: skip
@@ -173,11 +172,11 @@ MORE_POSITIONS = [
     ids=str,
 )
 def test_positions_around_rounds_blocks_and_splits(
-    cut_rig: Rig, positions: tuple[int, ...]
+    tiled_rig: Rig, positions: tuple[int, ...]
 ) -> None:
     rows = tuple((slot, position) for slot, position in enumerate(positions))
     for dtype, splits in (("f32", 1), ("f16", 8)):
-        check(cut_rig, Case((8, 4, 8), rows, dtype, splits=splits, seed=sum(positions)))
+        check(tiled_rig, Case((8, 4, 8), rows, dtype, splits=splits, seed=sum(positions)))
 
 
 HEADS = [
@@ -196,8 +195,8 @@ def test_heads_in_groups_of_every_width(rig: Rig, heads: tuple[int, int, int], d
 SOME_ROWS = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32), (3, 15), (3, 16))
 
 
-def test_a_quantised_cache_in_every_cut(cut_rig: Rig) -> None:
-    check(cut_rig, Case((9, 3, 64), SOME_ROWS, "q8q4", bucket=2 * FEW_ROWS))
+def test_a_quantised_cache_in_every_cut(tiled_rig: Rig) -> None:
+    check(tiled_rig, Case((9, 3, 64), SOME_ROWS, "q8q4", bucket=2 * FEW_ROWS))
 
 
 @pytest.mark.parametrize(
@@ -216,29 +215,29 @@ def test_splits_and_windows_of_quantised_caches(rig: Rig, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("heads", [(9, 3, 64), (13, 1, 8), (3, 3, 80)], ids=str)
-def test_groups_in_every_cut(cut_rig: Rig, heads: tuple[int, int, int]) -> None:
+def test_groups_in_every_cut(tiled_rig: Rig, heads: tuple[int, int, int]) -> None:
     rows = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32))
-    check(cut_rig, Case(heads, rows, "f16", bucket=2 * FEW_ROWS, seed=heads[2]))
+    check(tiled_rig, Case(heads, rows, "f16", bucket=2 * FEW_ROWS, seed=heads[2]))
 
 
 def test_cuts_fit_what_every_device_has() -> None:
-    """16 KiB of workgroup memory and 256 lanes; whole rounds in a split, whole loads in a key."""
+    """16 KiB of workgroup memory and 256 lanes; whole tiles in a split, whole loads in a key."""
     for n_heads, n_kv_heads, head_dim in (*HEADS, (32, 8, 64), (64, 1, 256)):
         config = config_of((n_heads, n_kv_heads, head_dim))
         for dtype in ("f32", "f16", *(("q8", "q8q4") if head_dim % 8 == 0 else ())):
-            for software, trade in ((True, True), (True, False), (False, False)):
+            for software, features in ((True, ("subgroup",)), (True, ()), (False, ())):
+                policy = DevicePolicy.of(DeviceInfo("", "", "", "", software, features))
                 few, many = (
-                    AttentionCut.of(config, dtype, n, software=software, trade=trade)
-                    for n in (FEW_ROWS, FEW_ROWS + 1)
+                    AttentionTiling.of(config, dtype, n, policy) for n in (FEW_ROWS, FEW_ROWS + 1)
                 )
                 assert replace(many, rows=few.rows) == few
-                for cut in (few, many):
-                    fours = -(-cut.rows * cut.heads // 4)
-                    assert 4 * fours * (cut.lanes * (16 + 4 + 4) + 4 + 12) <= 16 << 10
-                    assert cut.lanes <= 256
-                    assert cut.split % (4 * cut.lanes) == 0
-                    assert cut.parts * head_dim // cut.chunk <= cut.lanes
-                    assert head_dim % cut.chunk == 0
+                for tiling in (few, many):
+                    quads = -(-tiling.rows * tiling.heads // 4)
+                    assert 4 * quads * (tiling.lanes * (16 + 4 + 4) + 4 + 12) <= 16 << 10
+                    assert tiling.lanes <= 256
+                    assert tiling.split % (4 * tiling.lanes) == 0
+                    assert tiling.value_groups * head_dim // tiling.chunk <= tiling.lanes
+                    assert head_dim % tiling.chunk == 0
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 1e-3, 30.0, 1e4])
@@ -246,34 +245,36 @@ def test_from_flat_attention_to_one_key(rig: Rig, sharpness: float) -> None:
     check(rig, Case((4, 2, 16), ((0, 99), (1, 5), (0, 40)), sharpness=sharpness))
 
 
-# Rounds hold 32 or more keys, splits 256 or 512: windows that begin in every place of these.
+# Tiles hold 32 or more keys, splits 256 or 512: windows begin at every offset in them.
 @pytest.mark.parametrize("splits", [1, 8])
 @pytest.mark.parametrize("window", [1, 7, 33, 256, 600])
-def test_a_window_of_keys(cut_rig: Rig, window: int, splits: int) -> None:
+def test_a_window_of_keys(tiled_rig: Rig, window: int, splits: int) -> None:
     rows = ((0, 0), (1, 31), (2, 300), (3, 599), (4, 600), (5, 1023), (6, window - 1), (7, window))
-    check(cut_rig, Case((6, 2, 12), rows, "f16", splits=splits, window=window, capture=window != 7))
+    check(
+        tiled_rig, Case((6, 2, 12), rows, "f16", splits=splits, window=window, capture=window != 7)
+    )
 
 
 @pytest.mark.parametrize("window", [20, 300])
-def test_windows_of_a_prompt_that_follow_each_other(cut_rig: Rig, window: int) -> None:
+def test_windows_of_a_prompt_that_follow_each_other(tiled_rig: Rig, window: int) -> None:
     """Workgroups of several rows, whose windows begin at different keys."""
     rows = (*((0, position) for position in range(480, 540)), (1, 3), (2, 700), (0, 10))
-    check(cut_rig, Case((6, 3, 8), rows, bucket=64, window=window))
+    check(tiled_rig, Case((6, 3, 8), rows, bucket=64, window=window))
 
 
-def test_a_rows_bits_do_not_depend_on_whose_windows_lie_beside_its_own(cut_rig: Rig) -> None:
-    """A row far back makes its workgroup walk rounds that the others do not see."""
+def test_a_rows_bits_do_not_depend_on_whose_windows_lie_beside_its_own(tiled_rig: Rig) -> None:
+    """A row at an early position makes its workgroup walk tiles that other rows do not see."""
     heads, rows = (4, 1, 16), ((0, 700), (0, 701), (0, 90), (0, 702), (0, 5))
     case = Case(heads, rows, "f16", 16, window=50)
-    cache = Cache.scattered(cut_rig, case.config, "f16", 1, 703, seed=0)
-    cache.fill(cut_rig, {0: 703}, np.random.default_rng(1))
+    cache = Cache.scattered(tiled_rig, case.config, "f16", 1, 703, seed=0)
+    cache.fill(tiled_rig, {0: 703}, np.random.default_rng(1))
     q = np.random.default_rng(2).normal(size=(5, 64)).astype(np.float32)
-    together, entropy = attend(cut_rig, case, cache, q)
+    together, entropy = attend(tiled_rig, case, cache, q)
     assert entropy is not None
     for i, row in enumerate(rows):
         for splits in (1, 8):
             alone = replace(case, rows=(row,), bucket=0, splits=splits)
-            out, own = attend(cut_rig, alone, cache, q[i : i + 1])
+            out, own = attend(tiled_rig, alone, cache, q[i : i + 1])
             assert own is not None
             assert np.array_equal(out.view("u4")[0], together.view("u4")[i])
             assert np.array_equal(own.view("u4")[0], entropy.view("u4")[i])
@@ -299,21 +300,21 @@ def test_a_very_long_context(rig: Rig) -> None:
 
 @pytest.mark.parametrize("heads", [(2, 1, 8), (8, 1, 16)], ids=str)
 def test_a_prompt_attends_only_to_what_came_before(
-    cut_rig: Rig, heads: tuple[int, int, int]
+    tiled_rig: Rig, heads: tuple[int, int, int]
 ) -> None:
-    check(cut_rig, Case(heads, tuple((0, position) for position in range(100)), bucket=128))
+    check(tiled_rig, Case(heads, tuple((0, position) for position in range(100)), bucket=128))
 
 
-def test_a_prompt_that_goes_on_over_the_edge_of_a_split(cut_rig: Rig) -> None:
-    edge = split_of(cut_rig.device.info.software)
+def test_a_prompt_that_goes_on_over_the_edge_of_a_split(tiled_rig: Rig) -> None:
+    edge = tiled_rig.device.policy.kv_split_size
     rows = tuple((0, position) for position in range(edge - 20, edge + 20))
-    check(cut_rig, Case((6, 2, 16), rows, "f16", bucket=64))
+    check(tiled_rig, Case((6, 2, 16), rows, "f16", bucket=64))
 
 
-def test_prompts_and_decoding_sequences_in_one_step(cut_rig: Rig) -> None:
-    """Workgroups of several rows meet several sequences."""
+def test_prompts_and_decoding_sequences_in_one_step(tiled_rig: Rig) -> None:
+    """Workgroups of several rows serve several sequences."""
     rows = ((2, 40), *((0, i) for i in range(33, 42)), (1, 0), (3, 700), *((1, i) for i in (5, 3)))
-    check(cut_rig, Case((6, 3, 32), rows, "f16", bucket=32))
+    check(tiled_rig, Case((6, 3, 32), rows, "f16", bucket=32))
 
 
 def test_entropy_of_equal_scores_is_the_log_of_their_number(rig: Rig) -> None:
@@ -335,7 +336,7 @@ def test_entropy_of_equal_scores_is_the_log_of_their_number(rig: Rig) -> None:
     ids=str,
 )
 def test_a_rows_bits_do_not_depend_on_its_block_numbers_its_plan_or_the_rows_beside_it(
-    cut_rig: Rig, heads: tuple[int, int, int], dtype: str
+    tiled_rig: Rig, heads: tuple[int, int, int], dtype: str
 ) -> None:
     n_heads, _, head_dim = heads
     config = config_of(heads)
@@ -344,15 +345,20 @@ def test_a_rows_bits_do_not_depend_on_its_block_numbers_its_plan_or_the_rows_bes
     q = np.random.default_rng(5).normal(size=(len(rows), n_heads * head_dim)).astype(np.float32)
     seen = []
     for seed in range(2):  # the same contents in other blocks
-        cache = Cache.scattered(cut_rig, config, dtype, 2, 1100, seed=seed)
-        cache.fill(cut_rig, lengths, np.random.default_rng(9))
+        cache = Cache.scattered(tiled_rig, config, dtype, 2, 1100, seed=seed)
+        cache.fill(tiled_rig, lengths, np.random.default_rng(9))
         for capture in (False, True):
-            out, entropy = attend(cut_rig, Case(heads, rows, dtype, 16, capture=capture), cache, q)
+            out, entropy = attend(
+                tiled_rig, Case(heads, rows, dtype, 16, capture=capture), cache, q
+            )
             seen.append((out, entropy))
             for splits in (1, 8):
                 alone = [
                     attend(
-                        cut_rig, Case(heads, (row,), dtype, 0, splits, capture), cache, q[i : i + 1]
+                        tiled_rig,
+                        Case(heads, (row,), dtype, 0, splits, capture),
+                        cache,
+                        q[i : i + 1],
                     )
                     for i, row in enumerate(rows)
                 ]

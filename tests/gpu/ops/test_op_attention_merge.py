@@ -1,4 +1,4 @@
-"""Splits of attention put together, against their float64 twin."""
+"""Merging splits of attention, against the float64 twin."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from gpu import ops
-from gpu.ops.attention_cut import FEW_ROWS
-from gpu.ops.batch import STATE_FLOATS, Splits
+from gpu.ops.attention_tiling import FEW_ROWS
+from gpu.ops.batch import STATE_FLOATS, KvSplits
 from gpu.reference import ops as reference
 from gpu.webgpu.buffers import padded
-from tests.gpu.rig import POISON, ROUNDING, Rig, compare, llama_config, rows_at
+from tests.gpu.ops.rig import POISON, ROUNDING, Rig, compare, llama_config, rows_at
 
 pytestmark = pytest.mark.parity
 SPLIT = 16
@@ -36,7 +36,7 @@ def test_splits_are_put_together_in_their_order(
     width = n_heads * head_dim
     whole = np.full((n_splits, FEW_ROWS, padded(width)), POISON, np.uint32).view(np.float32)
     whole[..., :width] = values.reshape(n_splits, FEW_ROWS, width)
-    splits = Splits(
+    splits = KvSplits(
         n_splits,
         replace(rig.memory.upload("values", whole), shape=(n_splits * FEW_ROWS, padded(width))),
         rig.memory.upload("states", states),
@@ -50,8 +50,8 @@ def test_splits_are_put_together_in_their_order(
     )
     exact = states[:, :3].astype(np.float64)
     want, entropy = reference.attention_merge(values[:, :3].astype(np.float64), exact)
-    # Each power of two is off by about its exponent's rounding, at most 60 bits here, and the
-    # largest, which counts most, by none.
+    # The error of a power of two is about the rounding of its exponent, at most 60 bits here;
+    # that of the largest, which counts most, is 0.
     error = (n_splits + 4) * ROUNDING
     largest = np.abs(values).max() * n_splits / exact[..., 1].min()
     case = f"{n_splits}x{n_heads}x{head_dim}"

@@ -1,4 +1,4 @@
-"""Weights of attention, kept for a range of keys, against their float64 twin."""
+"""Attention weights of a range of keys, against the float64 twin."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gpu.errors import DeviceError
 from gpu.kv.blocks import KvShape
 from gpu.kv.pools import KvPools
 from gpu.reference import ops as reference
-from tests.gpu.cache import LAYER, Cache, Rows
-from tests.gpu.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config
+from tests.gpu.kv.cache import LAYER, Cache, Rows
+from tests.gpu.ops.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config
 
 pytestmark = pytest.mark.parity
 
@@ -41,7 +41,9 @@ class Case:
 
     @property
     def config(self) -> ModelConfig:
-        return replace(config_of(self.heads), windows=(None, self.window), score_cap=self.cap)
+        return replace(
+            config_of(self.heads), sliding_windows=(None, self.window), attn_logit_softcap=self.cap
+        )
 
 
 def config_of(heads: tuple[int, int, int]) -> ModelConfig:
@@ -82,9 +84,12 @@ def expected(case: Case, cache: Cache, q: Array) -> Array:
     rows = Rows.of(*case.rows)
     n_heads, _, head_dim = case.heads
     return reference.attention_weights(
-        q.astype(np.float64).reshape(-1, n_heads, head_dim), cache.keys.astype(np.float64),
-        rows.slots, rows.positions, cache.tables, *case.keys, cap=case.cap, window=case.window,
-    )  # fmt: skip
+        q.astype(np.float64).reshape(-1, n_heads, head_dim),
+        rows.on(cache),
+        cache.keys.astype(np.float64),
+        *case.keys,
+        reference.Scoring(cap=case.cap, window=case.window),
+    )
 
 
 def bounds(case: Case, cache: Cache, q: Array, want: Array) -> Array:
@@ -132,7 +137,7 @@ def test_weights_of_heads_in_groups_of_every_width(
     check(rig, Case(heads, rows, (0, 72), dtype, bucket=8), seed=heads[2])
 
 
-# Blocks hold 16 keys; a round is 256.
+# Blocks hold 16 keys; all lanes together take 256.
 @pytest.mark.parametrize(
     ("heads", "dtype"), [((9, 3, 64), "q8"), ((3, 3, 80), "rotated4")], ids=str
 )

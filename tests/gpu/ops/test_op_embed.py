@@ -9,7 +9,7 @@ from gpu import ops
 from gpu.checkpoint.packing import FORMATS, pack, row_words, unpack
 from gpu.reference import ops as reference
 from gpu.step import FROM_GPU, Row
-from tests.gpu.rig import ROUNDING, Rig, compare
+from tests.gpu.ops.rig import ROUNDING, Rig, compare
 
 pytestmark = pytest.mark.parity
 N_SLOTS = 4

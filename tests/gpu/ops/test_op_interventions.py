@@ -1,5 +1,4 @@
-"""What changes a pass, op by op: against float64 twins, in place, and exact where nothing is to
-change."""
+"""Intervention ops against their float64 twins: in place, and exact where nothing changes."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import pytest
 from gpu import ops
 from gpu.reference import ops as reference
 from gpu.webgpu.buffers import Tensor
-from tests.gpu.rig import ROUNDING, Array, Output, Rig, compare, llama_config, rows_at
+from tests.gpu.ops.rig import ROUNDING, Array, Output, Rig, compare, llama_config, rows_at
 
 pytestmark = pytest.mark.parity
 
@@ -20,7 +19,7 @@ WIDTHS = [1, 4, 13, 64, 100, 257, 576]
 
 
 def in_place(rig: Rig, name: str, x: Array) -> Output:
-    """An input that is also the result; what lies beside it must stay."""
+    """An input that is also the result; everything beside it must not change."""
     tensor = rig.input(name, x)
     return Output(rig.memory, tensor, rig.memory.read(tensor), *x.shape)
 
@@ -56,24 +55,24 @@ def test_heads_are_scaled_by_the_factors_of_their_rows_slot(
     assert np.array_equal(got[of_3].view("u4"), x[of_3].view("u4"))
 
 
-@pytest.mark.parametrize("part", ops.PARTS)
+@pytest.mark.parametrize("part", ops.SUBLAYERS)
 @pytest.mark.parametrize("k", WIDTHS)
 def test_updates_are_scaled_by_the_factor_of_their_rows_slot(rig: Rig, k: int, part: str) -> None:
     rng = np.random.default_rng(k)
     before, update = normal(rng, len(SLOTS), k), normal(rng, len(SLOTS), k)
-    factors = normal(rng, N_SLOTS, len(ops.PARTS))
+    factors = normal(rng, N_SLOTS, len(ops.SUBLAYERS))
     factors[0], factors[1] = 1, 0
     off, on = np.array(SLOTS) == 1, np.array(SLOTS) == 0
     update[off] = np.inf  # switched off
     out, batch = rig.output("after", len(SLOTS), k), rig.batch(rows_at(POSITIONS, SLOTS), bucket=8)
     tensors = rig.input("before", before), rig.input("update", update), table(rig, "f", factors)
-    rig.run(lambda rec: ops.scale_update(rec, batch, "update", part, *tensors, out.tensor))
-    got, index = out.read(), ops.PARTS.index(part)
+    rig.run(lambda rec: ops.scale_residual(rec, batch, "update", part, *tensors, out.tensor))
+    got, index = out.read(), ops.SUBLAYERS.index(part)
     update[off] = 0
     doubles = (a.astype(np.float64) for a in (before, update, factors[:, index]))
-    want = reference.scale_update(*doubles, np.array(SLOTS))
+    want = reference.scale_residual(*doubles, np.array(SLOTS))
     size = np.abs(before) + np.abs(factors[SLOTS, index][:, None] * update)
-    compare("scale_update", (k, part), got, want, 3 * ROUNDING * size, k)
+    compare("scale_residual", (k, part), got, want, 3 * ROUNDING * size, k)
     assert np.array_equal(got[off].view("u4"), before[off].view("u4"))
     assert np.array_equal(got[on].view("u4"), (before + update)[on].view("u4"))
 
@@ -87,7 +86,7 @@ def test_rows_are_steered_or_replaced_by_their_slots_vector(rig: Rig, k: int) ->
     x[2] = -0.0
     keeps = np.array([[0], [1], [1], [1]], np.float32)
     replaced = np.array(SLOTS) == 0
-    x[replaced] = np.nan  # whatever it was
+    x[replaced] = np.nan  # NaN must be replaced, too
     whole = np.zeros((N_SLOTS, rig.input("width", x).shape[1]), np.float32)
     whole[:, :k] = vectors
     out, batch = in_place(rig, "x", x), rig.batch(rows_at(POSITIONS, SLOTS), bucket=8)

@@ -1,4 +1,4 @@
-"""What adapters add to the outputs of a matrix, against its float64 twin."""
+"""LoRA contributions to the output of a matrix, against the float64 twin."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gpu import ops
-from gpu.config import Experts
+from gpu.config import MoeConfig
 from gpu.reference import ops as reference
-from tests.gpu.rig import ROUNDING, Rig, compare, rows_at
+from tests.gpu.ops.rig import ROUNDING, Rig, compare, rows_at
 
 pytestmark = pytest.mark.parity
 
@@ -30,22 +30,22 @@ def test_what_adapters_add_by_the_strengths_of_a_rows_slot(
     strengths[1], strengths[2, 0] = 0, 0
     b = rng.normal(size=(ends[-1], n)).astype(np.float32)
     first = (rng.integers(0, n_modules, n) * ends[-1]).astype(np.uint32)
-    shrunk = rng.normal(size=(len(SLOTS), n_modules * ends[-1])).astype(np.float32)
+    lora_a_out = rng.normal(size=(len(SLOTS), n_modules * ends[-1])).astype(np.float32)
     added = rng.normal(size=n).astype(np.float32)
     off = np.array(SLOTS) == 1
-    poisoned = shrunk.copy()
-    poisoned[off] = np.nan  # what is off is not read
+    poisoned = lora_a_out.copy()
+    poisoned[off] = np.nan  # adapters of strength 0 are not read
     out = rig.output("y", len(SLOTS), n, n)
     batch = rig.batch(rows_at([0] * len(SLOTS), SLOTS), bucket=8)
     upload = rig.memory.upload
     tensors = (
-        rig.input("shrunk", poisoned), upload("b", b), upload("first", first),
+        rig.input("lora_a_out", poisoned), upload("b", b), upload("first", first),
         upload("ends", ends.astype(np.uint32)), upload("strengths", strengths),
         upload("bias", added) if bias else None,
     )  # fmt: skip
     rig.run(lambda rec: ops.lora_expand(rec, batch, "expand", *tensors, out.tensor))
     got = out.read()
-    doubles = [a.astype(np.float64) for a in (shrunk, b, strengths, added)]
+    doubles = [a.astype(np.float64) for a in (lora_a_out, b, strengths, added)]
 
     def twin(x: np.ndarray, b: np.ndarray, s: np.ndarray, to: np.ndarray) -> np.ndarray:
         places = first.astype(int), ends, s, np.array(SLOTS)
@@ -59,31 +59,35 @@ def test_what_adapters_add_by_the_strengths_of_a_rows_slot(
 
 
 def test_pairs_have_the_adapters_of_their_experts(rig: Rig) -> None:
-    """Two modules; a row has three pairs; poisoned where nothing is read."""
-    rng, of, n, ends = np.random.default_rng(3), Experts(5, 3, 8, True), 28, np.array([2, 2, 7])
-    n_pairs = len(SLOTS) * of.per_token
-    chosen = rng.permuted(np.tile(np.arange(of.n), (len(SLOTS), 1)), axis=1)[:, : of.per_token]
+    """Two modules; three assignments per row; poisoned where nothing is read."""
+    rng, of, n, ends = np.random.default_rng(3), MoeConfig(5, 3, 8, True), 28, np.array([2, 2, 7])
+    n_assignments = len(SLOTS) * of.experts_per_token
+    chosen = rng.permuted(np.tile(np.arange(of.n_experts), (len(SLOTS), 1)), axis=1)[
+        :, : of.experts_per_token
+    ]
     strengths = rng.normal(size=(N_SLOTS, 3)).astype(np.float32)
     strengths[1] = 0
-    b = rng.normal(size=(of.n, 7, n)).astype(np.float32)
+    b = rng.normal(size=(of.n_experts, 7, n)).astype(np.float32)
     first = np.tile([0, 7], n // 2).astype(np.uint32)
-    shrunk = rng.normal(size=(n_pairs, 14)).astype(np.float32)
-    off = np.repeat(np.array(SLOTS) == 1, of.per_token)
-    poisoned = np.where(off[:, None], np.float32(np.nan), shrunk)
-    out = rig.output("y", n_pairs, n, n)
+    lora_a_out = rng.normal(size=(n_assignments, 14)).astype(np.float32)
+    off = np.repeat(np.array(SLOTS) == 1, of.experts_per_token)
+    poisoned = np.where(off[:, None], np.float32(np.nan), lora_a_out)
+    out = rig.output("y", n_assignments, n, n)
     batch, upload = rig.batch(rows_at([0] * len(SLOTS), SLOTS), bucket=8), rig.memory.upload
     tensors = (
-        rig.input("shrunk", poisoned), upload("b", b), upload("first", first),
+        rig.input("lora_a_out", poisoned), upload("b", b), upload("first", first),
         upload("ends", ends.astype(np.uint32)), upload("strengths", strengths), None, out.tensor,
     )  # fmt: skip
     given = upload("chosen", chosen.astype(np.uint32))
-    rig.run(lambda rec: ops.lora_expand(rec, batch, "expand", *tensors, experts=of, chosen=given))
-    slots = np.repeat(SLOTS, of.per_token)
+    rig.run(
+        lambda rec: ops.lora_expand(rec, batch, "expand", *tensors, experts=of, expert_ids=given)
+    )
+    slots = np.repeat(SLOTS, of.experts_per_token)
 
-    def twin(*of_pairs: np.ndarray) -> np.ndarray:
-        x, b, s = (a.astype(np.float64) for a in of_pairs)
+    def twin(*per_assignment: np.ndarray) -> np.ndarray:
+        x, b, s = (a.astype(np.float64) for a in per_assignment)
         return reference.lora_expand(x, b[chosen.reshape(-1)], first.astype(int), ends, s, slots)
 
-    size = twin(np.abs(shrunk), np.abs(b), np.abs(strengths))
-    want = twin(shrunk, b, strengths)
+    size = twin(np.abs(lora_a_out), np.abs(b), np.abs(strengths))
+    want = twin(lora_a_out, b, strengths)
     compare("lora_expand", "pairs", out.read(), want, 13 * ROUNDING * size, 3)

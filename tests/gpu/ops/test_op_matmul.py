@@ -1,4 +1,4 @@
-"""The matrix product with everything fused into it, against its float64 twin."""
+"""Matmul with everything that is fused into it, against the float64 twin."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from gpu import ops
 from gpu.checkpoint.packing import FORMATS, pack, row_words, unpack
-from gpu.plans.book import ROW_BUCKETS
+from gpu.plans.plan_cache import ROW_BUCKETS
 from gpu.reference import ops as reference
 from gpu.step import Sample
 from gpu.webgpu.plan import Recorder
 from gpu.webgpu.tiling import GPU, SOFTWARE_LOADS, Tuning
-from tests.gpu.rig import ROUNDING, Array, Rig, compare, greedy, plain_rows
+from tests.gpu.ops.rig import ROUNDING, Array, Rig, compare, greedy, plain_rows
 
 pytestmark = pytest.mark.parity
 EPS = 1e-5
@@ -23,7 +23,7 @@ EPS = 1e-5
 
 @dataclass(frozen=True)
 class Case:
-    """One product. `bucket`: rows of the plan; `rows`: of the step. `shards`: about how many pieces
+    """One matmul. `bucket`: rows of the plan; `rows`: of the step. `shards`: about how many pieces
     the weight is cut into. `tuning`: an entry of `TUNINGS`. `scale`: of x, `factor`: of y.
     `activation` None: silu where the product is gated."""
 
@@ -63,7 +63,7 @@ class Case:
 
 DTYPES = tuple(FORMATS)
 TUNINGS: dict[str, Tuning | None] = {"own": None, "loads": SOFTWARE_LOADS, "gpu": GPU}
-"""How products are cut: as the device at hand likes it, or as others do."""
+"""Tunings: the device's own, and those of other kinds of device."""
 FLAGS = ("norm", "bias", "residual", "gated", "gather")
 
 
@@ -101,7 +101,7 @@ class Problem:
 
 
 def compute(rig: Rig, case: Case, problem: Problem) -> Array:
-    """What the device makes of it."""
+    """Return the device's result."""
     p = problem
     rig = tuned(rig, case.tuning)
     samples: list[Sample] = [greedy(int(row)) for row in p.gathered] if case.gather else []
@@ -141,7 +141,7 @@ def compute(rig: Rig, case: Case, problem: Problem) -> Array:
 
 
 def expected(case: Case, p: Problem) -> tuple[Array, Array]:
-    """The float64 result and how far float32 may be from it.
+    """Return the float64 result and the error bound of float32.
 
     A float32 dot product of random signs is off by about ROUNDING · ‖a‖ · ‖b‖; eight times that
     leaves room for the unlucky element of thousands. Products in float16, a lost chunk or a wrong
@@ -179,19 +179,17 @@ def _reference(case: Case, p: Problem) -> Array:
     def given(array: Array, there: bool) -> Array | None:
         return array.astype(np.float64) if there else None
 
-    return reference.matmul(
-        p.x.astype(np.float64),
-        p.stored.astype(np.float64),
-        gain=given(p.gain, case.norm),
-        eps=EPS,
-        bias=given(p.bias, case.bias),
-        residual=given(p.residual, case.residual),
+    x = p.x[p.gathered] if case.gather else p.x
+    epilogue = reference.Epilogue(
         activation=case.act,
         gated=case.gated,
         scale=case.factor,
         cap=case.cap,
-        rows=p.gathered if case.gather else None,
+        bias=given(p.bias, case.bias),
+        residual=given(p.residual, case.residual),
     )
+    norm = reference.Norm(p.gain.astype(np.float64), EPS) if case.norm else None
+    return reference.matmul(x.astype(np.float64), p.stored.astype(np.float64), epilogue, norm=norm)
 
 
 def activated(case: Case, x: Array) -> Array:

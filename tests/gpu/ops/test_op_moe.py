@@ -11,14 +11,14 @@ from gpu import ops
 from gpu.checkpoint.matrix import ExpertStack
 from gpu.checkpoint.packing import FORMATS, pack, row_words, unpack
 from gpu.checkpoint.weights import WeightLoader
-from gpu.config import Experts
-from gpu.ops.experts import most_tiles, tile_pairs
-from gpu.reference import experts as reference
-from gpu.reference.ops import rms_norm
+from gpu.config import MoeConfig
+from gpu.ops.moe_routing import max_tiles, tile_assignments
+from gpu.reference import moe as reference
+from gpu.reference.ops import Epilogue, Norm, rms_norm
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.plan import Recorder
 from gpu.webgpu.tiling import GPU, SOFTWARE_LOADS, Tuning
-from tests.gpu.rig import (
+from tests.gpu.ops.rig import (
     GUARD_ROWS,
     POISON,
     ROUNDING,
@@ -33,69 +33,74 @@ from tests.gpu.rig import (
 
 pytestmark = pytest.mark.parity
 EPS = 1e-5
-SIX = Experts(6, 2, 8, normalised=True)
+SIX = MoeConfig(6, 2, 8, norm_topk_prob=True)
 TUNINGS: dict[str, Tuning | None] = {"own": None, "loads": SOFTWARE_LOADS, "gpu": GPU}
 
 
-def routed(rig: Rig, chosen: Array, gates: Array | None = None) -> ops.Routing:
-    """As `choose_experts` leaves it; rows past the last are poison."""
-    n_rows, per_token = chosen.shape
-    ids = np.full((n_rows + GUARD_ROWS, per_token), POISON, np.uint32)
+def routed(rig: Rig, chosen: Array, gates: Array | None = None) -> ops.ExpertRouting:
+    """Upload a routing as `moe_topk` writes it; rows past the last are poisoned."""
+    n_rows, experts_per_token = chosen.shape
+    ids = np.full((n_rows + GUARD_ROWS, experts_per_token), POISON, np.uint32)
     ids[:n_rows] = chosen
     found = ids.copy()
     if gates is not None:
         found[:n_rows] = gates.astype(np.float32).view(np.uint32)
-    return ops.Routing(
+    return ops.ExpertRouting(
         rig.memory.upload("chosen", ids), rig.memory.upload("gates", found.view(np.float32))
     )
 
 
-def choices(rng: np.random.Generator, rows: int, of: Experts) -> Array:
-    """Each row is given to other experts, some much liked and some never chosen."""
-    liking = rng.permutation(np.geomspace(1, 0.01, of.n))
-    noise = rng.gumbel(size=(rows, of.n)) + np.log(liking)
-    chosen: Array = np.argsort(-noise, axis=1)[:, : of.per_token].astype(np.uint32)
+def choices(rng: np.random.Generator, rows: int, of: MoeConfig) -> Array:
+    """Each row has other experts; some are chosen often, some never."""
+    liking = rng.permutation(np.geomspace(1, 0.01, of.n_experts))
+    noise = rng.gumbel(size=(rows, of.n_experts)) + np.log(liking)
+    chosen: Array = np.argsort(-noise, axis=1)[:, : of.experts_per_token].astype(np.uint32)
     return chosen
 
 
-# ---- choose_experts --------------------------------------------------------------------------
+# ---- moe_topk --------------------------------------------------------------------------
 
 
 def choose(
-    rig: Rig, logits: Array, of: Experts, *, bucket: int | None = None
+    rig: Rig, logits: Array, of: MoeConfig, *, bucket: int | None = None
 ) -> tuple[Array, Array]:
     batch = rig.batch(plain_rows(len(logits)), bucket=bucket)
     given = np.concatenate([logits, np.full((len(logits), 2), np.nan, np.float32)], axis=1)
-    shape = (len(logits), of.per_token)
-    ids, gates = (rig.output(name, *shape, stride=of.per_token) for name in ("ids", "gates"))
+    shape = (len(logits), of.experts_per_token)
+    ids, gates = (
+        rig.output(name, *shape, stride=of.experts_per_token) for name in ("ids", "gates")
+    )
     words = replace(ids.tensor, dtype="u32")
 
     def record(rec: Recorder) -> None:
-        routing = ops.Routing(words, gates.tensor)
-        ops.choose_experts(rec, batch, "choose", of, rig.input("logits", given), routing)
+        routing = ops.ExpertRouting(words, gates.tensor)
+        ops.moe_topk(rec, batch, "choose", of, rig.input("logits", given), routing)
 
     rig.run(record)
     return ids.read().view(np.uint32), gates.read()
 
 
-@pytest.mark.parametrize("normalised", [False, True], ids=["of_all", "normalised"])
+@pytest.mark.parametrize("norm_topk_prob", [False, True], ids=["of_all", "normalised"])
 @pytest.mark.parametrize(
-    ("n", "per_token"), [(1, 1), (2, 1), (8, 2), (5, 5), (60, 4), (64, 8), (128, 8), (1024, 32)]
+    ("n", "experts_per_token"),
+    [(1, 1), (2, 1), (8, 2), (5, 5), (60, 4), (64, 8), (128, 8), (1024, 32)],
 )
 def test_the_experts_of_the_largest_logits(
-    rig: Rig, n: int, per_token: int, normalised: bool
+    rig: Rig, n: int, experts_per_token: int, norm_topk_prob: bool
 ) -> None:
-    rng, of = np.random.default_rng(n), Experts(n, per_token, 8, normalised)
+    rng, of = np.random.default_rng(n), MoeConfig(n, experts_per_token, 8, norm_topk_prob)
     logits = (rng.normal(size=(7, n)) * 3).astype(np.float32)
     ids, gates = choose(rig, logits, of, bucket=8)
-    want_ids, want = reference.choose_experts(logits.astype(np.float64), per_token, normalised)
+    want_ids, want = reference.moe_topk(
+        logits.astype(np.float64), experts_per_token, norm_topk_prob
+    )
     assert np.array_equal(ids, want_ids)
     size = (np.abs(logits).max() + n) * 4 * ROUNDING  # of exp's argument; of a sum of n
-    compare("choose_experts", str(of), gates, want, size * want, seed=n)
+    compare("moe_topk", str(of), gates, want, size * want, seed=n)
 
 
 def test_of_equal_logits_the_smaller_id_is_chosen(rig: Rig) -> None:
-    of = Experts(12, 3, 8, normalised=True)
+    of = MoeConfig(12, 3, 8, norm_topk_prob=True)
     logits = np.zeros((3, 12), np.float32)
     logits[1, [4, 9, 11]] = 1.0
     logits[2] = np.repeat([-1e30, 2.0, -1e30], 4)
@@ -105,19 +110,19 @@ def test_of_equal_logits_the_smaller_id_is_chosen(rig: Rig) -> None:
 
 
 def test_logits_far_apart(rig: Rig) -> None:
-    of = Experts(4, 2, 8, normalised=False)
+    of = MoeConfig(4, 2, 8, norm_topk_prob=False)
     logits = np.array([[1e30, -1e30, 0, 1e29], [-200, -100, -300, -400]], np.float32)
     ids, gates = choose(rig, logits, of)
     assert ids.tolist() == [[0, 3], [1, 0]]
     assert np.allclose(gates, [[1, 0], [1, 0]], atol=1e-30)
 
 
-# ---- group_pairs -----------------------------------------------------------------------------
+# ---- moe_permute -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tuning", TUNINGS)
 @pytest.mark.parametrize(
-    ("rows", "bucket", "n", "per_token"),
+    ("rows", "bucket", "n", "experts_per_token"),
     [
         (3, 4, 2, 1),
         (5, 8, 8, 2),
@@ -128,17 +133,22 @@ def test_logits_far_apart(rig: Rig) -> None:
     ],
 )
 def test_pairs_of_one_expert_lie_together(
-    rig: Rig, rows: int, bucket: int, n: int, per_token: int, tuning: str
+    rig: Rig, rows: int, bucket: int, n: int, experts_per_token: int, tuning: str
 ) -> None:
-    rig, of = tuned(rig, tuning), Experts(n, per_token, 8, normalised=True)
+    rig, of = tuned(rig, tuning), MoeConfig(n, experts_per_token, 8, norm_topk_prob=True)
     chosen = choices(np.random.default_rng(rows), rows, of)
-    tile = tile_pairs(rig.device.tuning, of, bucket)
-    n_tiles, batch = most_tiles(of, bucket, tile), rig.batch(plain_rows(rows), bucket=bucket)
-    order, tiles = rig.output("order", rows * per_token, 1, 1), rig.output("tiles", n_tiles, 4, 4)
-    grouping = ops.Grouping(*(replace(out.tensor, dtype="u32") for out in (order, tiles)))
+    tile = tile_assignments(rig.device.tuning, of, bucket)
+    n_tiles, batch = max_tiles(of, bucket, tile), rig.batch(plain_rows(rows), bucket=bucket)
+    order, tiles = (
+        rig.output("order", rows * experts_per_token, 1, 1),
+        rig.output("tiles", n_tiles, 4, 4),
+    )
+    permutation = ops.ExpertPermutation(
+        *(replace(out.tensor, dtype="u32") for out in (order, tiles))
+    )
     routing = routed(rig, chosen)
-    rig.run(lambda rec: ops.group_pairs(rec, batch, "group", of, routing, grouping))
-    want_order, want_tiles = reference.group_pairs(chosen.astype(np.int64), tile)
+    rig.run(lambda rec: ops.moe_permute(rec, batch, "group", of, routing, permutation))
+    want_order, want_tiles = reference.moe_permute(chosen.astype(np.int64), tile)
     assert np.array_equal(order.read().view(np.uint32)[:, 0], want_order)
     got = tiles.read().view(np.uint32)
     assert np.array_equal(got[: len(want_tiles), :3], want_tiles)
@@ -151,25 +161,25 @@ def test_pairs_of_one_expert_lie_together(
 
 @dataclass(frozen=True)
 class Case:
-    """A product of `rows` rows in a plan for `bucket`. `shards`: about how many pieces the weights
+    """A matmul of `rows` rows in a plan for `bucket`. `shards`: about how many pieces the weights
     are cut into; `places`: where experts lie, None: in order."""
 
     k: int
     n: int
     dtype: str = "f32"
-    of: Experts = SIX
+    of: MoeConfig = SIX
     rows: int = 3
     bucket: int = 4
     norm: bool = False
     bias: bool = False
     gated: bool = False
-    of_pairs: bool = False
+    per_assignment: bool = False
     shards: int = 1
     places: tuple[int, ...] | None = None
     tuning: str = "own"
 
     def __str__(self) -> str:
-        flags = [f for f in ("norm", "bias", "gated", "of_pairs") if getattr(self, f)]
+        flags = [f for f in ("norm", "bias", "gated", "per_assignment") if getattr(self, f)]
         return f"{self.dtype}-{self.rows}of{self.bucket}x{self.k}x{self.n}-{self.tuning}-{flags}"
 
 
@@ -187,8 +197,8 @@ class Problem:
     @classmethod
     def of(cls, case: Case) -> Problem:
         rng = np.random.default_rng(5)
-        n_x = case.rows * case.of.per_token if case.of_pairs else case.rows
-        shape = (case.of.n, case.n, case.k)
+        n_x = case.rows * case.of.experts_per_token if case.per_assignment else case.rows
+        shape = (case.of.n_experts, case.n, case.k)
         weights = (rng.normal(size=shape) / np.sqrt(case.k)).astype(np.float32)
         flat = weights.reshape(-1, case.k)
         return cls(
@@ -197,7 +207,9 @@ class Problem:
             stored=unpack(case.dtype, pack(case.dtype, flat), case.k).reshape(shape),
             gain=rng.uniform(0.5, 1.5, case.k).astype(np.float32),
             chosen=choices(rng, case.rows, case.of),
-            bias=rng.normal(size=(case.rows * case.of.per_token, case.n)).astype(np.float32),
+            bias=rng.normal(size=(case.rows * case.of.experts_per_token, case.n)).astype(
+                np.float32
+            ),
         )
 
 
@@ -207,17 +219,17 @@ def tuned(rig: Rig, name: str) -> Rig:
 
 
 def stacked(rig: Rig, case: Case, weights: Array) -> ExpertStack:
-    """As a loader places the experts, in the order of `case.places`."""
+    """Upload the experts as a loader would, in the order of `case.places`."""
     n, k = case.n, case.k
     in_places = weights if case.places is None else weights[np.argsort(case.places)]
-    limit = -(-case.of.n // case.shards) * n * 4 * row_words(case.dtype, k)
+    limit = -(-case.of.n_experts // case.shards) * n * 4 * row_words(case.dtype, k)
     memory = Memory(limited(rig.device, limit) if case.shards > 1 else rig.device)
     if case.gated:
         halves = {f"{e}.{i}": w[i::2] for e, w in enumerate(in_places) for i in (0, 1)}
-        names = [(f"{e}.0", f"{e}.1") for e in range(case.of.n)]
+        names = [(f"{e}.0", f"{e}.1") for e in range(case.of.n_experts)]
         return WeightLoader(Arrays(halves), memory, case.dtype).experts("w", names, n // 2, k)
     arrays = Arrays({str(e): w for e, w in enumerate(in_places)})
-    one = [(str(e),) for e in range(case.of.n)]
+    one = [(str(e),) for e in range(case.of.n_experts)]
     return WeightLoader(arrays, memory, case.dtype).experts("w", one, n, k)
 
 
@@ -226,23 +238,23 @@ def compute(rig: Rig, case: Case, p: Problem) -> Array:
     batch, of = rig.batch(plain_rows(case.rows), bucket=case.bucket), case.of
     stack = stacked(rig, case, p.weights)
     assert len(stack.matrix.shards) >= case.shards
-    places = np.arange(of.n) if case.places is None else np.array(case.places)
+    places = np.arange(of.n_experts) if case.places is None else np.array(case.places)
     slots = rig.memory.upload("slots", places.astype(np.uint32))
-    y = rig.output("y", case.rows * of.per_token, case.n // 2 if case.gated else case.n)
+    y = rig.output("y", case.rows * of.experts_per_token, case.n // 2 if case.gated else case.n)
     gain = rig.memory.upload("gain", np.pad(p.gain, (0, -case.k % 32)))
-    routing, grouping = routed(rig, p.chosen), ops.Grouping.make(of, rig.memory)
+    routing, permutation = routed(rig, p.chosen), ops.ExpertPermutation.make(of, rig.memory)
     x, bias = rig.input("x", p.x), rig.input("bias", p.bias) if case.bias else None
 
     def record(rec: Recorder) -> None:
-        if ops.is_grouped(of, batch.n_rows):
-            ops.group_pairs(rec, batch, "group", of, routing, grouping)
-        ops.experts(
-            rec, batch, "experts", of, x, stack, slots, routing, grouping, y.tensor,
+        if ops.is_permuted(of, batch.n_rows):
+            ops.moe_permute(rec, batch, "group", of, routing, permutation)
+        ops.moe_matmul(
+            rec, batch, "experts", of, x, stack, slots, routing, permutation, y.tensor,
             norm=ops.Norm(gain, EPS) if case.norm else None,
             bias=bias,
             activation="silu" if case.gated else None,
             gated=case.gated,
-            of_pairs=case.of_pairs,
+            per_assignment=case.per_assignment,
         )  # fmt: skip
 
     rig.run(record)
@@ -259,9 +271,12 @@ def expected(case: Case, p: Problem) -> tuple[Array, Array]:
     """Bounds as for `matmul`."""
     x, stored, gain = (a.astype(np.float64) for a in (p.x, p.stored, p.gain))
     chosen = p.chosen.astype(np.int64)
-    given = {"gain": gain if case.norm else None, "eps": EPS, "of_pairs": case.of_pairs}
-    before = reference.experts(x, stored, chosen, **given)
-    rows = x if case.of_pairs else np.repeat(x, case.of.per_token, axis=0)
+    norm = Norm(gain, EPS) if case.norm else None
+    bias = p.bias if case.bias else None
+    epilogue = Epilogue("silu", gated=True, bias=bias)
+    per_assignment = case.per_assignment
+    before = reference.moe_matmul(x, stored, chosen, norm=norm, per_assignment=per_assignment)
+    rows = x if case.per_assignment else np.repeat(x, case.of.experts_per_token, axis=0)
     normed = rms_norm(rows, gain, EPS) if case.norm else rows
     sizes = np.linalg.norm(stored, axis=2)[chosen.reshape(-1)]
     bound = 8 * ROUNDING * np.linalg.norm(normed, axis=1)[:, None] * sizes
@@ -270,10 +285,11 @@ def expected(case: Case, p: Problem) -> tuple[Array, Array]:
     if case.bias:
         before = before + p.bias
         bound += 2 * ROUNDING * (np.abs(before) + np.abs(p.bias))
-    given["bias"] = p.bias if case.bias else None
     want = before
     if case.gated:
-        want = reference.experts(x, stored, chosen, activation="silu", gated=True, **given)
+        want = reference.moe_matmul(
+            x, stored, chosen, epilogue, norm=norm, per_assignment=per_assignment
+        )
         gate, up = before[:, 0::2], before[:, 1::2]
         act = np.abs(gate / (1 + np.exp(-gate)))
         bound = bound[:, 0::2] * 1.2 * np.abs(up) + bound[:, 1::2] * act  # |act′| ≤ 1.2
@@ -290,7 +306,7 @@ def test_pairs_times_the_weights_of_their_experts(
 ) -> None:
     rows = max(1, bucket - 1)
     check(rig, Case(70, 38, dtype, rows=rows, bucket=bucket, norm=True, gated=True, tuning=tuning))
-    check(rig, Case(33, 19, dtype, rows=rows, bucket=bucket, of_pairs=True, tuning=tuning))
+    check(rig, Case(33, 19, dtype, rows=rows, bucket=bucket, per_assignment=True, tuning=tuning))
 
 
 @pytest.mark.parametrize("bucket", [1, 16], ids=["alone", "grouped"])
@@ -298,7 +314,7 @@ def test_a_bias_of_every_pair(rig: Rig, bucket: int) -> None:
     """Before the activation, in the order of pairs however these are grouped, in shards too."""
     rows = max(1, bucket - 1)
     check(rig, Case(33, 22, "q8", rows=rows, bucket=bucket, bias=True, norm=True, gated=True))
-    check(rig, Case(64, 19, rows=rows, bucket=bucket, bias=True, of_pairs=True, shards=3))
+    check(rig, Case(64, 19, rows=rows, bucket=bucket, bias=True, per_assignment=True, shards=3))
 
 
 @pytest.mark.parametrize("bucket", [2, 32])
@@ -311,7 +327,7 @@ def test_weights_in_shards_and_in_other_places(rig: Rig, bucket: int) -> None:
 def test_the_bits_of_a_pair_do_not_depend_on_the_rows_beside_it(rig: Rig) -> None:
     for tuning in TUNINGS:
         whole = Case(
-            96, 66, "q8", Experts(9, 3, 8, normalised=True), rows=128, bucket=128, norm=True,
+            96, 66, "q8", MoeConfig(9, 3, 8, norm_topk_prob=True), rows=128, bucket=128, norm=True,
             gated=True, tuning=tuning,
         )  # fmt: skip
         problem = Problem.of(whole)
@@ -325,13 +341,13 @@ def test_the_bits_of_a_pair_do_not_depend_on_the_rows_beside_it(rig: Rig) -> Non
             assert same.all(), f"{tuning}, {bucket} rows differ from what they give among 128"
 
 
-# ---- combine_experts -------------------------------------------------------------------------
+# ---- moe_combine -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [32, 70, 300])
 @pytest.mark.parametrize("has_shared", [False, True], ids=["routed", "shared"])
 def test_what_experts_give_is_weighed_and_added_up(rig: Rig, has_shared: bool, width: int) -> None:
-    rng, of, rows = np.random.default_rng(width), Experts(7, 3, 8, normalised=False), 5
+    rng, of, rows = np.random.default_rng(width), MoeConfig(7, 3, 8, norm_topk_prob=False), 5
     parts, shared, residual = (
         rng.normal(size=(n, width)).astype(np.float32) for n in (rows * 3, rows, rows)
     )
@@ -349,27 +365,35 @@ def test_what_experts_give_is_weighed_and_added_up(rig: Rig, has_shared: bool, w
 
         def record(rec: Recorder, y: Output = y, given: Array | None = given) -> None:
             before = None if given is None else rig.input("residual", given)
-            ops.combine_experts(
+            ops.moe_combine(
                 rec, batch, "combine", of, rig.input("parts", parts), routing, y.tensor,
                 shared=of_all, residual=before,
             )  # fmt: skip
 
         rig.run(record)
-        want = reference.combine_experts(
+        want = reference.moe_combine(
             f64[0],
             f64[1],
             shared=f64[2] if has_shared else None,
             logit=f64[3] if has_shared else None,
             residual=given,
         )
-        compare("combine_experts", (width, has_shared), y.read(), want, bound, seed=width)
+        compare("moe_combine", (width, has_shared), y.read(), want, bound, seed=width)
 
 
 def test_room_for_tiles_is_never_too_small() -> None:
-    """However the pairs fall: the worst is one in every expert and the rest anywhere."""
-    for n, per_token, rows, tile in [(8, 2, 128, 16), (60, 4, 64, 4), (3, 1, 2, 2), (128, 8, 4, 1)]:
-        of, n_pairs = Experts(n, per_token, 8, normalised=True), rows * per_token
-        for n_used in range(1, min(n, n_pairs) + 1):
-            worst = (n_used - 1) + -(-(n_pairs - n_used + 1) // tile)
-            spread = n_used * (1 + (n_pairs // n_used - 1) // tile)
-            assert max(worst, spread) <= most_tiles(of, rows, tile)
+    """The worst case: one assignment per expert and the rest anywhere."""
+    for n, experts_per_token, rows, tile in [
+        (8, 2, 128, 16),
+        (60, 4, 64, 4),
+        (3, 1, 2, 2),
+        (128, 8, 4, 1),
+    ]:
+        of, n_assignments = (
+            MoeConfig(n, experts_per_token, 8, norm_topk_prob=True),
+            rows * experts_per_token,
+        )
+        for n_used in range(1, min(n, n_assignments) + 1):
+            worst = (n_used - 1) + -(-(n_assignments - n_used + 1) // tile)
+            spread = n_used * (1 + (n_assignments // n_used - 1) // tile)
+            assert max(worst, spread) <= max_tiles(of, rows, tile)

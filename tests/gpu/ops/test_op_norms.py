@@ -1,5 +1,5 @@
-"""Norms that are dispatches of their own, heads that are placed after their norms, and learned
-positions, against their float64 twins."""
+"""Norms with dispatches of their own, QK norm with RoPE, and learned positions, against their
+float64 twins."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from gpu import ops
-from gpu.models.decoder import rotations
+from gpu.models.decoder import rope_cos_sin
 from gpu.ops import Norm
 from gpu.reference import ops as reference
-from tests.gpu.cache import LAYER, Cache, Rows
-from tests.gpu.rig import (
+from tests.gpu.kv.cache import LAYER, Cache, Rows
+from tests.gpu.ops.rig import (
     ROUNDING,
     Array,
     Rig,
@@ -82,7 +82,7 @@ def check_norm(rig: Rig, case: NormCase) -> None:
         x.astype(np.float64), gain.astype(np.float64), EPS, centred=case.centred, rows=rows
     )
     want = normed + bias.astype(np.float64) * case.bias + before * float(case.residual)
-    # A mean far from 0 costs x − mean as many roundings as it is deviations away.
+    # x − mean loses as many roundings as the mean is deviations away from 0.
     off = (16 + np.sqrt(case.width) / 2) * (np.abs(normed) + abs(case.offset) * case.centred * 2)
     bound = ROUNDING * (off + 2 * np.abs(bias) * case.bias + 2 * np.abs(before) * case.residual)
     compare("norm", case, y.read(), want, bound, case.width)
@@ -109,7 +109,7 @@ def test_a_mean_far_from_zero(rig: Rig, offset: float) -> None:
     check_norm(rig, NormCase(96, centred=True, offset=offset))
 
 
-# ---- place_heads -------------------------------------------------------------------------------
+# ---- qk_norm_rope -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ AT = Rows.of((0, 0), (1, 15), (2, 16), (0, 1), (1, 17), (2, 47), (0, 99), (1, 48
 def check_heads(rig: Rig, case: HeadsCase) -> None:
     n_heads, n_kv_heads, d = case.heads
     config = llama_config(
-        n_layers=2, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=d, rms_norm_eps=EPS,
+        n_layers=2, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=d, norm_eps=EPS,
         rotary_dim=case.rotary_dim,
     )  # fmt: skip
     rng = np.random.default_rng(d)
@@ -134,26 +134,27 @@ def check_heads(rig: Rig, case: HeadsCase) -> None:
     projected = rng.normal(size=(n_rows, (n_heads + 2 * n_kv_heads) * d)).astype(np.float32)
     n_gains = (n_heads + n_kv_heads) * d if case.whole else 2 * d
     gains = rng.uniform(0.5, 1.5, n_gains).astype(np.float32)
-    turns = rotations(config, 100)
+    cos_sin = rope_cos_sin(config, 100)
     cache = Cache.scattered(rig, config, case.kv, n_slots=3, n_tokens=100, seed=d)
     batch = rig.batch(AT.step, bucket=16, blocks=cache.pools.blocks)
     q = rig.output("q", n_rows, n_heads * d)
     given = rig.input("projected", projected)
     rig.run(
-        lambda rec: ops.place_heads(
-            rec, batch, "place_heads", config, given, rig.memory.upload("gains", gains),
-            rig.memory.upload("rotations", turns) if case.rotary_dim != 0 else None,
+        lambda rec: ops.qk_norm_rope(
+            rec, batch, "qk_norm_rope", config, given, rig.memory.upload("gains", gains),
+            rig.memory.upload("rope_cos_sin", cos_sin) if case.rotary_dim != 0 else None,
             cache.pools, LAYER, q.tensor, whole=case.whole,
         )
     )  # fmt: skip
-    keys, values = cache.keys.astype(np.float64), cache.values.astype(np.float64)
-    want = reference.place_heads(
-        projected.astype(np.float64), gains.astype(np.float64), turns.astype(np.float64),
-        AT.slots, AT.positions, cache.tables, keys, values, n_heads, eps=EPS, whole=case.whole,
+    filled_in = cache.arrays()
+    keys, values = filled_in.keys, filled_in.values
+    want = reference.qk_norm_rope(
+        projected.astype(np.float64), gains.astype(np.float64), cos_sin.astype(np.float64),
+        AT.on(cache), filled_in, n_heads, eps=EPS, whole=case.whole,
     )  # fmt: skip
     largest = np.abs(want).max()
     bound = np.array(ROUNDING * (24 + np.sqrt(n_heads * d)) * largest)
-    compare("place_heads.q", case, q.read(), want.reshape(n_rows, -1), bound, d)
+    compare("qk_norm_rope.q", case, q.read(), want.reshape(n_rows, -1), bound, d)
     rounding = 2.0**-11 if case.kv == "f16" else 0.0
     for name, pool, filled in (
         ("keys", cache.pools.keys[LAYER], keys),
@@ -163,7 +164,7 @@ def check_heads(rig: Rig, case: HeadsCase) -> None:
         assert np.array_equal(np.isnan(after), np.isnan(filled)), "wrote in the wrong places"
         got, exact = after[~np.isnan(after)], filled[~np.isnan(filled)]
         room = bound * (name == "keys") + rounding * np.abs(exact) + 2.0**-25 * (case.kv == "f16")
-        compare(f"place_heads.{name}.{case.kv}", case, got, exact, room, d)
+        compare(f"qk_norm_rope.{name}.{case.kv}", case, got, exact, room, d)
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["each", "whole"])
@@ -178,7 +179,8 @@ def test_heads_that_are_turned_in_part(rig: Rig, rotary_dim: int) -> None:
     check_heads(rig, HeadsCase((4, 2, 12), rotary_dim=rotary_dim))
 
 
-# ---- add_positions -----------------------------------------------------------------------------
+# ---- position_embedding
+# -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [1, 33, 256, 300])
@@ -197,8 +199,8 @@ def test_positions_are_added_where_the_rows_are(rig: Rig, width: int) -> None:
     padded[:, :width] = table
     batch = rig.batch(rows_at(positions), bucket=8)
     places = rig.memory.upload("table", padded)
-    rig.run(lambda rec: ops.add_positions(rec, batch, "positions", places, y.tensor))
-    want = reference.add_positions(
+    rig.run(lambda rec: ops.position_embedding(rec, batch, "positions", places, y.tensor))
+    want = reference.position_embedding(
         x.astype(np.float64), table.astype(np.float64), np.array(positions)
     )
-    compare("add_positions", width, into.read(), want, ROUNDING * np.abs(want), width)
+    compare("position_embedding", width, into.read(), want, ROUNDING * np.abs(want), width)

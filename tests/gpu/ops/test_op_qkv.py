@@ -1,5 +1,4 @@
-"""Projections to heads, rotary positions and the writes into the paged cache against their float64
-twin."""
+"""QKV projection, RoPE and writes to the paged cache, against the float64 twin."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from gpu.checkpoint.packing import FORMATS, pack, row_words, unpack
 from gpu.checkpoint.weights import rotary_order
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError
-from gpu.models.decoder import rotations
+from gpu.models.decoder import rope_cos_sin
 from gpu.reference import ops as reference
 from gpu.webgpu.tiling import GPU, SOFTWARE_LOADS, Tuning
-from tests.gpu.cache import LAYER, Cache, Rows
-from tests.gpu.rig import ROUNDING, Array, Rig, compare, llama_config
+from tests.gpu.kv.cache import LAYER, Cache, Rows
+from tests.gpu.ops.rig import ROUNDING, Array, Rig, compare, llama_config
 
 pytestmark = pytest.mark.parity
 CONTEXT = 100
@@ -76,12 +75,12 @@ class Inputs:
         self.weight = (rng.normal(size=(n, width)) / np.sqrt(width)).astype(np.float32)
         self.biases = rng.normal(size=n).astype(np.float32)
         self.gain = rng.uniform(0.5, 1.5, width).astype(np.float32)
-        self.turns = rotations(case.config, CONTEXT)
+        self.cos_sin = rope_cos_sin(case.config, CONTEXT)
         packed = pack(case.dtype, self.weight)
         self.stored = unpack(case.dtype, packed, width).astype(np.float64)
 
     def bound(self, results: Sequence[Array]) -> float:
-        """Of a fused product (see test_op_matmul); a rotation adds up two of them."""
+        """Return the bound of a fused matmul (see test_op_matmul); RoPE adds two results."""
         normed = reference.rms_norm(self.x.astype(np.float64), self.gain.astype(np.float64), EPS)
         size = np.linalg.norm(normed, axis=1).max() * np.linalg.norm(self.stored, axis=1).max()
         largest = max(np.nanmax(np.abs(result)) for result in results)
@@ -90,24 +89,21 @@ class Inputs:
 
 
 def check(rig: Rig, case: Case) -> None:
-    """Queries, keys and values against the twin, each within its bound."""
+    """Compare queries, keys and values with the twin, each within its bound."""
     given = Inputs(case)
     cache = Cache.scattered(rig, case.config, case.kv, n_slots=3, n_tokens=CONTEXT, seed=case.seed)
     q = run(rig, case, given, cache)
-    keys, values = cache.keys.astype(np.float64), cache.values.astype(np.float64)
+    filled_in = cache.arrays()
+    keys, values = filled_in.keys, filled_in.values
     want = reference.qkv(
         given.x.astype(np.float64),
         given.stored,
-        given.turns.astype(np.float64),
-        case.rows.slots,
-        case.rows.positions,
-        cache.tables,
-        keys,
-        values,
+        given.cos_sin.astype(np.float64),
+        case.rows.on(cache),
+        filled_in,
         case.heads[0],
+        norm=reference.Norm(given.gain.astype(np.float64), EPS) if case.norm else None,
         bias=given.biases.astype(np.float64) if case.bias else None,
-        gain=given.gain.astype(np.float64) if case.norm else None,
-        eps=EPS,
     )
     bound = given.bound((want, keys, values))
     compare("qkv.q", case, q, want.reshape(q.shape), np.array(bound), case.seed)
@@ -122,7 +118,7 @@ def check(rig: Rig, case: Case) -> None:
 
 
 def run(rig: Rig, case: Case, given: Inputs, cache: Cache) -> Array:
-    """Run the op on a device; its queries (n_rows, n_heads · head_dim)."""
+    """Run the op on a device; return its queries (n_rows, n_heads · head_dim)."""
     n_rows, (n_heads, _, head_dim) = len(case.rows.slots), case.heads
     batch = rig.batch(case.rows.step, bucket=case.bucket or n_rows, blocks=cache.pools.blocks)
     shard_rows = -(-case.all_heads // case.shards) * head_dim
@@ -139,7 +135,7 @@ def run(rig: Rig, case: Case, given: Inputs, cache: Cache) -> Array:
             case.config,
             rig.input("x", given.x),
             matrix,
-            rig.memory.upload("rotations", given.turns) if case.rotary_dim != 0 else None,
+            rig.memory.upload("rope_cos_sin", given.cos_sin) if case.rotary_dim != 0 else None,
             cache.pools,
             LAYER,
             q.tensor,
@@ -151,7 +147,7 @@ def run(rig: Rig, case: Case, given: Inputs, cache: Cache) -> Array:
 
 
 def written(rig: Rig, pool: ops.Tensor, want: Array) -> Array:
-    """What the op wrote; fails when it wrote elsewhere, or not everywhere it should."""
+    """Return what the op wrote; fail if it wrote elsewhere, or not everywhere it should."""
     after = rig.memory.read(pool)
     assert np.array_equal(np.isnan(after), np.isnan(want)), f"{pool!r}: wrote in the wrong places"
     return after[~np.isnan(after)]
@@ -211,18 +207,18 @@ def test_four_rows_in_order_hold_two_rotary_pairs(head_dim: int) -> None:
 
 
 def test_a_far_position_keeps_its_accuracy(rig: Rig) -> None:
-    """The angle of position 131071 has 2^17 radians; float32 alone would know it to 0.01."""
+    """The angle of position 131071 has 2^17 radians; float32 alone has it to 0.01."""
     config = llama_config(head_dim=8)
     context = 131_072
-    turns = rotations(config, context)
+    cos_sin = rope_cos_sin(config, context)
     angles = np.outer([context - 1], config.rope.inv_freq(8))
     bound = np.full(4, ROUNDING)
-    compare("rotations.cos", "far", turns[-1, :, 0], np.cos(angles)[0], bound, 0)
-    compare("rotations.sin", "far", turns[-1, :, 1], np.sin(angles)[0], bound, 0)
+    compare("rope_cos_sin.cos", "far", cos_sin[-1, :, 0], np.cos(angles)[0], bound, 0)
+    compare("rope_cos_sin.sin", "far", cos_sin[-1, :, 1], np.sin(angles)[0], bound, 0)
 
 
 def test_a_head_too_wide_for_any_binding_is_refused_by_its_bytes(rig: Rig) -> None:
     config = llama_config(head_dim=64, hidden_size=64)
     weight = np.zeros((3 * 64, 64), np.float32)
-    with pytest.raises(DeviceError, match=r"64 rows .* take 16,384 bytes, .* binds 8,192 at most"):
+    with pytest.raises(DeviceError, match=r"64 rows .* take 16,384 bytes, .* binds at most 8,192"):
         rig.heads(weight, weight[:, 0], config, "f32", 8192)

@@ -1,4 +1,4 @@
-"""Rows rounded to bytes, and products with them, against their float64 twins.
+"""int8 activations, and matmuls with them, against their float64 twins.
 
 Where a number lies between two bytes, the last bit of a float32 decides which it becomes. So the
 bytes are held to what they were rounded from, and products to the bytes they were given."""
@@ -12,22 +12,22 @@ import pytest
 
 from gpu import ops
 from gpu.checkpoint.packing import FORMATS, pack, unpack
-from gpu.ops.byte_rows import row_words
-from gpu.reference import byte_rows as reference
+from gpu.ops.quantize_activations import quantized_row_words
+from gpu.reference import quantize_activations as reference
 from gpu.reference.ops import rms_norm
 from gpu.webgpu.tiling import GPU
-from tests.gpu import test_op_experts as of_experts
-from tests.gpu import test_op_matmul as products
-from tests.gpu.rig import (
+from tests.gpu.ops import test_op_matmul as matmul_test
+from tests.gpu.ops import test_op_moe as of_experts
+from tests.gpu.ops.rig import (
     ROUNDING,
     Array,
     Rig,
     as_kind,
-    byte_numbers,
     compare,
     plain_rows,
+    unpack_quantized_rows,
 )
-from tests.gpu.test_op_matmul import EPS, Case, Problem
+from tests.gpu.ops.test_op_matmul import EPS, Case, Problem
 
 pytestmark = pytest.mark.parity
 
@@ -46,17 +46,17 @@ def test_numbers_become_the_nearest_bytes(rig: Rig, software: bool, even_odd: bo
         x = (rng.normal(size=(6, k)) * scale).astype(np.float32)
         x[1, : k // 2] = 0  # halves of zeros
         gain = rng.uniform(0.5, 1.5, k).astype(np.float32)
-        got, scales, sums = byte_numbers(rounded(rig, x, gain if norm else None, even_odd))
+        got, scales, sums = unpack_quantized_rows(rounded(rig, x, gain if norm else None, even_odd))
         given = x.astype(np.float64)
         want = reference.halves(rms_norm(given, gain, EPS) if norm else given, even_odd=even_odd)
         right = reference.scales(want)
         of = (8 + np.sqrt(k) * norm) * ROUNDING
-        compare("to_bytes.scale", k, scales, right, of * right, seed=k)
+        compare("quantize_activations.scale", k, scales, right, of * right, seed=k)
         near = want / np.where(right > 0, right, 1)[..., None]
-        compare("to_bytes", k, got, near, np.array(0.5 + 127 * 8 * ROUNDING), seed=k)
+        compare("quantize_activations", k, got, near, np.array(0.5 + 127 * 8 * ROUNDING), seed=k)
         parts = scales * got.sum(-1)
         bound = 4 * ROUNDING * np.abs(parts).sum(-1)
-        compare("to_bytes.sum", k, sums, parts.sum(-1), bound, seed=k)
+        compare("quantize_activations.sum", k, sums, parts.sum(-1), bound, seed=k)
 
 
 def test_rows_of_pairs(rig: Rig) -> None:
@@ -68,21 +68,21 @@ def test_rows_of_pairs(rig: Rig) -> None:
 def test_what_is_no_number_is_not_hidden(rig: Rig, wrong: float) -> None:
     x = np.ones((2, 70), np.float32)
     x[1, 40] = wrong
-    _, scales, _ = byte_numbers(rounded(rig, x, None, False))
+    _, scales, _ = unpack_quantized_rows(rounded(rig, x, None, False))
     assert np.isfinite(scales[0]).all()
     assert np.argwhere(~np.isfinite(scales[1])).tolist() == [[1, 0]]
 
 
 def rounded(rig: Rig, x: Array, gain: Array | None, even_odd: bool, *, each: int = 1) -> Array:
-    """What the device makes of rows, as words."""
+    """Return the device's quantised rows, as words."""
     n_rows, k = x.shape
     batch = rig.batch(plain_rows(n_rows // each), bucket=n_rows // each)
-    y = rig.output("y", n_rows, row_words(k), stride=row_words(k))
+    y = rig.output("y", n_rows, quantized_row_words(k), stride=quantized_row_words(k))
     given, norm = rig.input("x", x), None
     if gain is not None:
         norm = ops.Norm(rig.memory.upload("gain", np.pad(gain, (0, -k % 32))), EPS)
     rig.run(
-        lambda rec: ops.to_bytes(
+        lambda rec: ops.quantize_activations(
             rec, batch, "bytes", given, k, y.tensor, norm=norm, even_odd=even_odd, each=each
         )
     )
@@ -93,18 +93,18 @@ def rounded(rig: Rig, x: Array, gain: Array | None, even_odd: bool, *, each: int
 
 
 @pytest.fixture(params=["own", "gpu"])
-def byte_rig(rig: Rig, request: pytest.FixtureRequest) -> Rig:
-    """Whose products take bytes, cut as the device at hand likes it, or GPUs."""
+def q8_rig(rig: Rig, request: pytest.FixtureRequest) -> Rig:
+    """A device with int8 matmuls, with its own tiling or that of GPUs."""
     tuning = rig.device.tuning if request.param == "own" else GPU
-    return Rig(replace(rig.device, tuning=replace(tuning, bytes=True)), rig.kernels)
+    return Rig(replace(rig.device, tuning=replace(tuning, q8_activations=True)), rig.kernels)
 
 
 def check(rig: Rig, case: Case) -> None:
     problem = Problem.of(case)
-    got = products.compute(rig, case, problem)
+    got = matmul_test.compute(rig, case, problem)
     x = rig.rounded(case.dtype, case.rows, case.k)
     given = replace(case, norm=False)
-    want, bound = products.expected(given, replace(problem, x=x))
+    want, bound = matmul_test.expected(given, replace(problem, x=x))
     bound = bound * minima_share(case.dtype, problem.weight)
     compare(f"matmul.bytes.{case.dtype}", case, got, want, bound, case.seed)
 
@@ -123,40 +123,44 @@ def minima_share(dtype: str, weight: Array) -> float:
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (33, 34), (251, 127), (1100, 33)])
-def test_products_of_every_size(byte_rig: Rig, k: int, n: int, dtype: str) -> None:
-    check(byte_rig, Case(k, n, dtype, rows=1, bucket=1))
-    check(byte_rig, Case(k, n, dtype, rows=5, bucket=8, norm=True))
+def test_products_of_every_size(q8_rig: Rig, k: int, n: int, dtype: str) -> None:
+    check(q8_rig, Case(k, n, dtype, rows=1, bucket=1))
+    check(q8_rig, Case(k, n, dtype, rows=5, bucket=8, norm=True))
 
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
-def test_what_is_fused_into_products(byte_rig: Rig, dtype: str) -> None:
+def test_what_is_fused_into_products(q8_rig: Rig, dtype: str) -> None:
     for case in (
         Case(40, 70, dtype, norm=True, bias=True, gated=True),
         Case(70, 66, dtype, bias=True, residual=True, activation="gelu_tanh", shards=3),
     ):
-        check(byte_rig, case)
+        check(q8_rig, case)
 
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
-def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(byte_rig: Rig, dtype: str) -> None:
+def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(q8_rig: Rig, dtype: str) -> None:
     whole = Case(300, 70, dtype, rows=128, bucket=128, norm=True, residual=True)
     problem = Problem.of(whole)
-    together = products.compute(byte_rig, whole, problem)
+    together = matmul_test.compute(q8_rig, whole, problem)
     for bucket in (1, 4, 16):
         rows = np.random.default_rng(bucket).permutation(128)[:bucket]
         part = replace(problem, x=problem.x[rows], residual=problem.residual[rows])
         case = replace(whole, rows=bucket, bucket=bucket, shards=3 if bucket == 4 else 1)
-        apart = products.compute(byte_rig, case, part)
+        apart = matmul_test.compute(q8_rig, case, part)
         same = apart.view(np.uint32) == together[rows].view(np.uint32)
         assert same.all(), f"{bucket} rows differ from what they are among 128"
 
 
-@pytest.mark.parametrize(("dtype", "of_pairs"), [("q8", True), ("q4", False)])
+@pytest.mark.parametrize(("dtype", "per_assignment"), [("q8", True), ("q4", False)])
 @pytest.mark.parametrize("bucket", [1, 16], ids=["alone", "grouped"])
-def test_products_of_experts(rig: Rig, bucket: int, dtype: str, of_pairs: bool) -> None:
-    rig = Rig(replace(rig.device, tuning=replace(rig.device.tuning, bytes=True)), rig.kernels)
-    norm = not of_pairs
-    case = of_experts.Case(70, 38, dtype, rows=bucket, bucket=bucket, norm=norm, of_pairs=of_pairs)
+def test_products_of_experts(rig: Rig, bucket: int, dtype: str, per_assignment: bool) -> None:
+    rig = Rig(
+        replace(rig.device, tuning=replace(rig.device.tuning, q8_activations=True)), rig.kernels
+    )
+    norm = not per_assignment
+    case = of_experts.Case(
+        70, 38, dtype, rows=bucket, bucket=bucket, norm=norm, per_assignment=per_assignment
+    )
     problem = of_experts.Problem.of(case)
     got = of_experts.compute(rig, case, problem)
     x = rig.rounded(dtype, len(problem.x), case.k)

@@ -1,4 +1,4 @@
-"""What a quantised cache makes of new keys and values, and the rotation, against their twins."""
+"""Quantised new keys and values, and the Hadamard rotation, against their twins."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from gpu import ops
 from gpu.config import ModelConfig
-from gpu.kv.formats import KV_FORMATS, Storage, pack_block, rotation_span
-from gpu.ops import NewHeads
+from gpu.kv.formats import KV_FORMATS, KvStorage, hadamard_size, pack_block
+from gpu.ops import KvStaging
 from gpu.reference import kv as reference
-from tests.gpu.cache import LAYER, Cache, Rows, pool_words, token_words
-from tests.gpu.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config
+from tests.gpu.kv.cache import LAYER, Cache, Rows, pool_words, token_words
+from tests.gpu.ops.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config
 
 pytestmark = pytest.mark.parity
 FORMATS = [name for name, format in KV_FORMATS.items() if format.packed]
@@ -23,7 +23,7 @@ HEADS = [(2, 1, 8), (9, 3, 64), (4, 2, 24), (3, 3, 80), (2, 1, 48), (6, 2, 128),
 
 @dataclass(frozen=True)
 class Stored:
-    """What the device made of new heads (n_rows, n_kv_heads, head_dim) and queries."""
+    """Result of the device for new heads (n_rows, n_kv_heads, head_dim) and queries."""
 
     cache: Cache
     keys: Array
@@ -38,7 +38,7 @@ def config_of(heads: tuple[int, int, int]) -> ModelConfig:
     return llama_config(n_layers=2, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim)
 
 
-def new_heads(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+def kv_staging(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Numbers of all sizes, heads with one that is large, a head of zeros, one beyond float16."""
     x = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, (*shape[:-1], 1))
     x[1::3, :, 5] *= 40
@@ -52,14 +52,14 @@ def store(
 ) -> Stored:
     config = config_of(heads)
     cache = Cache.scattered(rig, config, dtype, n_slots=3, n_tokens=100, seed=heads[2])
-    waiting = NewHeads.make(config, len(rows.slots) + 2, rig.memory)
+    waiting = KvStaging.make(config, len(rows.slots) + 2, rig.memory)
     for tensor, numbers in ((waiting.keys, k), (waiting.values, v)):
         rig.poison(tensor)
         rig.memory.write(tensor, numbers)
     bucket = len(rows.slots) + 2
-    batch = replace(rig.batch(rows.step, bucket=bucket), new_heads=waiting)
+    batch = replace(rig.batch(rows.step, bucket=bucket), kv_staging=waiting)
     queries = rig.input("q", q)
-    rig.run(lambda rec: ops.cache_heads(rec, batch, "cache", config, cache.pools, LAYER, queries))
+    rig.run(lambda rec: ops.quantize_kv(rec, batch, "cache", config, cache.pools, LAYER, queries))
     words = tuple(
         pool_words(rig.memory, pool[LAYER]) for pool in (cache.pools.keys, cache.pools.values)
     )
@@ -73,54 +73,56 @@ def stored(
 ) -> Stored:
     n_heads, n_kv_heads, head_dim = heads
     rng = np.random.default_rng(seed + head_dim)
-    k, v = (new_heads((len(rows.slots), n_kv_heads, head_dim), rng) for _ in range(2))
+    k, v = (kv_staging((len(rows.slots), n_kv_heads, head_dim), rng) for _ in range(2))
     q = rng.normal(size=(len(rows.slots), n_heads * head_dim)).astype(np.float32)
     return store(rig, heads, dtype, rows, k, v, q)
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-def test_codes_and_grids_are_those_of_the_twin(
+def test_codes_and_scales_are_those_of_the_twin(
     rig: Rig, heads: tuple[int, int, int], dtype: str
 ) -> None:
     found = stored(rig, heads, dtype)
-    format, turn = KV_FORMATS[dtype], found.cache.rotation
+    format, turn = KV_FORMATS[dtype], found.cache.hadamard
     for words, numbers, storage in (
         (found.words[0], found.keys, format.keys),
         (found.words[1], found.values, format.values),
     ):
         numbers = numbers.astype(np.float64)
-        _, grid = reference.cache_heads(storage.name, numbers, turn, pack_block(heads[2]))
+        _, scale = reference.quantize_kv(storage.name, numbers, turn, pack_block(heads[2]))
         case = f"{dtype}-{heads}"
-        check_words(words, numbers @ turn.T, grid, storage, found.cache, case, format.rotated)
+        check_words(words, numbers @ turn.T, scale, storage, found.cache, case, format.hadamard)
 
 
 def check_words(
-    words: Array, x: Array, want: Array, storage: Storage, cache: Cache, case: str, rotated: bool
+    words: Array, x: Array, want: Array, storage: KvStorage, cache: Cache, case: str, rotated: bool
 ) -> None:
-    """x (n_rows, n_kv_heads, head_dim) was to be stored, with the grids `want`. A grid may be the
-    float16 next to the twin's, a code the one next to it where a number lies between two; nothing
-    else is written."""
+    """Compare what was stored of x (n_rows, n_kv_heads, head_dim) with the twin.
+
+    `want` are the twin's scales. A scale may be the neighbouring float16, a code the neighbouring
+    one where a number is between two. Nothing else may be written.
+    """
     name, d = storage.name, x.shape[-1]
     block = pack_block(d)
     blocks, at = cache.tables[ROWS.slots, ROWS.positions // 16], ROWS.positions % 16
     data, grid_words = token_words(words, storage, d)
     rows = np.concatenate([data[blocks, :, at], grid_words[blocks, :, at]], axis=-1)
-    codes, grid = (found[..., 0, :] if found.ndim == 4 else found[..., 0, :, :]
+    codes, scale = (found[..., 0, :] if found.ndim == 4 else found[..., 0, :, :]
                    for found in reference.unpack(name, rows, 1, d, block))  # fmt: skip
     largest = np.abs(x.reshape(*x.shape[:-1], -1, block)).max(-1)[..., None]
     off = (2.0**-10 + 64 * ROUNDING * rotated) * np.minimum(largest, 65504) + 2.0**-24
-    if name == "n4":  # fitted to levels, of which one near a middle may be another
+    if name == "nl4":  # fitted to levels, and a number between two may take either
         off = off + 0.004 * largest
-    compare(f"cache_heads.{name}.grids", case, grid, want, off, 0)
+    compare(f"quantize_kv.{name}.grids", case, scale, want, off, 0)
 
-    exact = reference.encode(name, x, block, grid)
+    exact = reference.encode(name, x, block, scale)
     wrong = codes != exact
     assert wrong.mean() < 0.01, f"{case}: {wrong.sum()} of {wrong.size} codes of {name}"
-    got = reference.decode(name, codes, block, grid)
-    best = reference.decode(name, exact, block, grid)
+    got = reference.decode(name, codes, block, scale)
+    best = reference.decode(name, exact, block, scale)
     room = np.repeat(largest, block, axis=-1).reshape(x.shape) * (8 * ROUNDING + 2.0**-13)
-    compare(f"cache_heads.{name}", case, np.abs(got - x), np.abs(best - x), room, 0)
+    compare(f"quantize_kv.{name}", case, np.abs(got - x), np.abs(best - x), room, 0)
 
     untouched = np.ones(words.shape, bool)
     for part in token_words(untouched, storage, d):
@@ -134,7 +136,7 @@ def test_queries_are_turned_with_the_keys_and_what_is_attended_back(
 ) -> None:
     n_heads, _, d = heads
     found = stored(rig, heads, "rotated4")
-    turn = reference.rotation(d, rotation_span(d))
+    turn = reference.hadamard_matrix(d, hadamard_size(d))
     np.testing.assert_allclose(turn @ turn.T, np.eye(d), atol=1e-12)
     q = found.q.astype(np.float64).reshape(-1, n_heads, d)
     bound = 16 * ROUNDING * np.linalg.norm(q, axis=-1, keepdims=True)
@@ -143,12 +145,12 @@ def test_queries_are_turned_with_the_keys_and_what_is_attended_back(
     config = config_of(heads)
     batch = rig.batch(ROWS.step, bucket=len(ROWS.slots) + 1)
     x = rig.input("x", found.new_q)
-    rig.run(lambda rec: ops.unrotate_heads(rec, batch, "back", config, x))
+    rig.run(lambda rec: ops.inverse_hadamard(rec, batch, "back", config, x))
     after = rig.memory.read(x)
-    back = reference.unrotate_heads(found.new_q.astype(np.float64).reshape(q.shape), turn)
+    back = reference.inverse_hadamard(found.new_q.astype(np.float64).reshape(q.shape), turn)
     np.testing.assert_allclose(back, q, atol=float(bound.max()))
     got = after[: len(q), : n_heads * d].reshape(q.shape)
-    compare("unrotate_heads", heads, got, back, bound, 0)
+    compare("inverse_hadamard", heads, got, back, bound, 0)
     assert np.isnan(after[len(q) :]).all(), "rows that are not there"
     for name in ("q8", "q8q4"):
         assert np.array_equal(*(lambda s: (s.new_q, s.q))(stored(rig, heads, name)))
@@ -171,7 +173,7 @@ def test_a_tokens_words_do_not_depend_on_its_place_or_the_rows_beside_it(
             assert np.array_equal(mine, _words_at(together, i, storage, ROWS, row))
 
 
-def _words_at(found: Stored, which: int, storage: Storage, rows: Rows, row: int) -> Array:
+def _words_at(found: Stored, which: int, storage: KvStorage, rows: Rows, row: int) -> Array:
     slot, position = int(rows.slots[row]), int(rows.positions[row])
     block = found.cache.tables[slot, position // 16]
     parts = token_words(found.words[which], storage, found.keys.shape[-1])
@@ -183,5 +185,5 @@ def test_as_many_lanes_as_on_a_real_gpu(rig: Rig, heads: tuple[int, int, int]) -
     """More lanes than a software device runs in lockstep: barriers have to hold them together."""
     kind = Rig(as_kind(rig.device, software=False), rig.kernels)
     for dtype in FORMATS:
-        test_codes_and_grids_are_those_of_the_twin(kind, heads, dtype)
+        test_codes_and_scales_are_those_of_the_twin(kind, heads, dtype)
     test_queries_are_turned_with_the_keys_and_what_is_attended_back(kind, heads)

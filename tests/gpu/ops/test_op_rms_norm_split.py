@@ -1,5 +1,4 @@
-"""The parts of a norm for products of many rows: against the reference, and the same bits as where
-the product does both."""
+"""Split RMSNorm: against the reference, and bit-identical to the norm folded into the matmul."""
 
 from __future__ import annotations
 
@@ -9,12 +8,12 @@ import numpy as np
 import pytest
 
 from gpu import ops
-from gpu.ops import NormParts
-from gpu.ops.norm_parts import MANY_ROWS
+from gpu.ops import RmsNormSplit
+from gpu.ops.rms_norm_split import MIN_SPLIT_ROWS
 from gpu.reference import ops as reference
 from gpu.webgpu.plan import Recorder
-from tests.gpu.rig import ROUNDING, Array, Rig, compare, plain_rows
-from tests.gpu.test_op_matmul import EPS, TUNINGS, tuned
+from tests.gpu.ops.rig import ROUNDING, Array, Rig, compare, plain_rows
+from tests.gpu.ops.test_op_matmul import EPS, TUNINGS, tuned
 
 pytestmark = pytest.mark.parity
 
@@ -30,19 +29,19 @@ def test_rows_times_their_gain_and_their_scales(rig: Rig, k: int, tuning: str) -
     rows, scales = rig.output("rows", n_rows, k), rig.output("scales", 1, n_rows, bucket)
     batch, given = rig.batch(plain_rows(n_rows), bucket=bucket), rig.input("x", x)
     norm = ops.Norm(rig.memory.upload("gain", np.pad(gain, (0, -k % 32))), EPS)
-    parts = NormParts(rows.tensor, replace(scales.tensor, shape=(bucket,)))
-    rig.run(lambda rec: ops.norm_parts(rec, batch, "norm", given, k, norm, parts))
-    want, want_scales = reference.norm_parts(x.astype(np.float64), gain.astype(np.float64), EPS)
-    compare("norm_parts.rows", k, rows.read(), want, ROUNDING * np.abs(want), seed=k)
+    parts = RmsNormSplit(rows.tensor, replace(scales.tensor, shape=(bucket,)))
+    rig.run(lambda rec: ops.rms_norm_split(rec, batch, "norm", given, k, norm, parts))
+    want, want_scales = reference.rms_norm_split(x.astype(np.float64), gain.astype(np.float64), EPS)
+    compare("rms_norm_split.rows", k, rows.read(), want, ROUNDING * np.abs(want), seed=k)
     bound = (8 + np.sqrt(k)) * ROUNDING * want_scales
-    compare("norm_parts.scales", k, scales.read()[0], want_scales, bound, seed=k)
+    compare("rms_norm_split.scales", k, scales.read()[0], want_scales, bound, seed=k)
 
 
 def test_what_has_no_room_is_refused(rig: Rig) -> None:
     batch, norm = rig.batch(plain_rows(8)), ops.Norm(rig.memory.zeros("gain", (64,)), EPS)
-    x, small = rig.memory.zeros("x", (8, 64)), NormParts.make(64, 4, rig.memory)
-    with pytest.raises(ValueError, match=r"norm: .* has no room for 8 rows of 50"):
-        ops.norm_parts(Recorder(rig.device, rig.kernels), batch, "norm", x, 50, norm, small)
+    x, small = rig.memory.zeros("x", (8, 64)), RmsNormSplit.make(64, 4, rig.memory)
+    with pytest.raises(ValueError, match=r"norm: .* is too small for 8 rows of 50"):
+        ops.rms_norm_split(Recorder(rig.device, rig.kernels), batch, "norm", x, 50, norm, small)
 
 
 @pytest.mark.parametrize("tuning", TUNINGS)
@@ -52,13 +51,13 @@ def test_a_product_has_the_same_bits_with_parts_and_without(
 ) -> None:
     rig, k, n = tuned(rig, tuning), 32 * blocks - 5, 70
     rng = np.random.default_rng(blocks)
-    x, gain = rng.normal(size=(MANY_ROWS, k)), rng.uniform(0.5, 1.5, k)
+    x, gain = rng.normal(size=(MIN_SPLIT_ROWS, k)), rng.uniform(0.5, 1.5, k)
     weight = rig.matrix(rng.normal(size=(n, k)).astype(np.float32), "f16")
     norm = ops.Norm(rig.memory.upload("gain", np.pad(gain, (0, 5)).astype(np.float32)), EPS)
-    batch, given = rig.batch(plain_rows(MANY_ROWS)), rig.input("x", x.astype(np.float32))
+    batch, given = rig.batch(plain_rows(MIN_SPLIT_ROWS)), rig.input("x", x.astype(np.float32))
 
     def product(batch: ops.Batch) -> Array:
-        y = rig.output("y", MANY_ROWS, n)
+        y = rig.output("y", MIN_SPLIT_ROWS, n)
         recorded = []
 
         def record(rec: Recorder) -> None:
@@ -66,8 +65,8 @@ def test_a_product_has_the_same_bits_with_parts_and_without(
             recorded.extend(dispatch.label for dispatch in rec.plan.dispatches)
 
         rig.run(record)
-        in_parts = ["product.norm"] if batch.norm_parts else []
+        in_parts = ["product.norm"] if batch.rms_norm_split else []
         assert recorded == [*in_parts, "product"]
         return y.read().view(np.uint32)
 
-    assert np.array_equal(product(batch), product(replace(batch, norm_parts=None)))
+    assert np.array_equal(product(batch), product(replace(batch, rms_norm_split=None)))

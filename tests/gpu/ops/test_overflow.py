@@ -1,4 +1,4 @@
-"""A model whose numbers overflow says so instead of writing nonsense."""
+"""A model whose numbers overflow raises an error instead of writing nonsense."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpu import Engine, EngineError, SamplingParams
-from tests.gpu import random_llama
+from gpu.load_options import LoadOptions
+from tests.gpu.models import random_llama
 
 
 @pytest.fixture
@@ -26,9 +27,9 @@ def overflowing(tmp_path: Path) -> Path:
 def test_a_run_ends_with_an_error_a_person_can_act_on(
     overflowing: Path, backend: str, temperature: float
 ) -> None:
-    engine = Engine.load(overflowing, dtype="f32", backend=backend)
+    engine = Engine.load(overflowing, LoadOptions(dtype="f32", backend=backend))
     try:
-        for _ in range(2):  # the run fails, the engine lives on
+        for _ in range(2):  # the run fails, the engine continues
             run = engine.generate([1, 2, 3], SamplingParams(temperature=temperature, max_tokens=5))
             with pytest.raises(EngineError, match=r"not a number: .* load it with dtype f32"):
                 list(run)

@@ -1,5 +1,4 @@
-"""The sampling shader against `gpu.reference.sampler`: what survives, what is reported, what is
-drawn."""
+"""The sampling shaders against `gpu.reference.sampler`: survivors, reports, draws."""
 
 from __future__ import annotations
 
@@ -14,10 +13,12 @@ from gpu.errors import DeviceError
 from gpu.ops.sampling import sample_lanes
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
+from gpu.runner import DeviceInfo
 from gpu.step import Sample
-from tests.gpu.rig import Array, Rig, as_kind
-from tests.gpu.sampler_checks import check
-from tests.gpu.sampler_rig import SamplerRig, settings
+from gpu.webgpu.device_policy import DevicePolicy
+from tests.gpu.ops.rig import Array, Rig, as_kind
+from tests.gpu.ops.sampler_checks import check
+from tests.gpu.ops.sampler_rig import SamplerRig, settings
 
 pytestmark = pytest.mark.parity
 
@@ -72,11 +73,11 @@ def extreme(rng: np.random.Generator, n: int) -> Array:
 
 
 Family = Callable[[np.random.Generator, int], Array]
-# How many of the draws rounding must not be able to change: among thousands of tokens that share
-# the mass evenly, the ends of a token's share are as close as sums are exact.
+# Least share of draws that rounding must not be able to change. With thousands of equally likely
+# tokens, the interval of a token is about as small as the error of a sum.
 FAMILIES = {normal: 0.8, peaked: 0.8, tied: 0.6, equal: 0.75, extreme: 0.6}
 LEAST_DECIDED = 0.5
-"""The same for any selection of settings and vocabulary."""
+"""The same for any selection of settings and any vocabulary."""
 TOO_FEW = "too few of the cases could have failed"
 
 
@@ -118,9 +119,10 @@ def test_the_largest_vocabularies(sampler: SamplerFor, vocab: int, family: Famil
 
 
 def test_a_vocabulary_too_large_for_a_software_device_is_refused() -> None:
+    software, gpu = (DevicePolicy.of(DeviceInfo("", "", "", "", kind)) for kind in (True, False))
     with pytest.raises(DeviceError, match="a vocabulary of 600,000 tokens needs a real GPU"):
-        sample_lanes(600_000, software=True)
-    assert sample_lanes(600_000, software=False) == sample_lanes(393_216, software=True)
+        sample_lanes(600_000, software)
+    assert sample_lanes(600_000, gpu) == sample_lanes(393_216, software)
 
 
 @pytest.mark.parametrize("vocab", [20, 512, 4096])
@@ -165,7 +167,7 @@ def test_the_smallest_temperatures_choose_among_the_most_likely(
     for got in sampled:
         assert np.isfinite([got.logprob, got.probability, *got.mass]).all()
         assert [c.id for c in got.candidates] == [1, 3, 2, 0, 4]
-    if temperature > 1e-45:  # no normal number: devices may read it as 0
+    if temperature > 1e-45:  # subnormal: devices may read it as 0
         assert {got.id for got in sampled} == {1, 3}
         assert all(got.probability == 0.5 for got in sampled)
 

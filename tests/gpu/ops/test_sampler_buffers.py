@@ -1,5 +1,5 @@
-"""The seams of the sampler: slices and strips of the vocabulary, and cuts that lie below the tokens
-it sorts first, where it must search the row."""
+"""Edges of the sampler's buffers: slices and strips of the vocabulary, and thresholds below the
+tokens it sorts first, for which it searches the row."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 from gpu.ops.sampling import SLICE_LANES, strip_quads
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.step import Sample, Sampled
-from tests.gpu.rig import Array, Rig
-from tests.gpu.sampler_checks import check
-from tests.gpu.sampler_rig import SamplerRig, settings
+from tests.gpu.ops.rig import Array, Rig
+from tests.gpu.ops.sampler_checks import check
+from tests.gpu.ops.sampler_rig import SamplerRig, settings
 
 pytestmark = pytest.mark.parity
 
 SamplerFor = Callable[[int], SamplerRig]
 MASKED = -200.0
-"""As good as −∞: e^−200 is no float32."""
+"""Stands for −∞: e^−200 is 0 in float32."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def sampler(rig: Rig) -> SamplerFor:
 
 
 def choose(sampler: SamplerRig, logits: Array, samples: Sequence[Sample]) -> list[Sampled]:
-    """What is chosen of one row with each of the settings."""
+    """Return the choices for one row with each of the settings."""
     found: list[Sampled] = []
     for start in range(0, len(samples), MAX_SAMPLES):
         part = [replace(s, seed=2026, index=start + i) for i, s in enumerate(samples[start:][:8])]
@@ -39,7 +39,7 @@ def choose(sampler: SamplerRig, logits: Array, samples: Sequence[Sample]) -> lis
 
 
 def check_all(sampler: SamplerRig, logits: Array, samples: Sequence[Sample]) -> list[bool]:
-    """Hold each to the reference, −∞ as `MASKED`; tells which of them rounding left no choice."""
+    """Check each against the reference, −∞ as `MASKED`; return which have only one answer."""
     found = choose(sampler, logits, samples)
     finite = np.where(np.isinf(logits), np.float32(MASKED), logits)
     return [

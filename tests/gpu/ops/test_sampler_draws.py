@@ -1,4 +1,4 @@
-"""Are the sampler's draws distributed as they should be? Thousands of them, and a chi-square test.
+"""Distribution of the sampler's draws: thousands of them, and a chi-square test.
 
 Seeds are fixed, so a run gives the same verdict every time on one driver.
 """
@@ -16,17 +16,17 @@ from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
 from gpu.step import Sample
 from gpu.webgpu.kernels import read_shader
-from tests.gpu.rig import Array, Rig
-from tests.gpu.sampler_rig import SamplerRig, settings
+from tests.gpu.ops.rig import Array, Rig
+from tests.gpu.ops.sampler_rig import SamplerRig, settings
 
 pytestmark = pytest.mark.parity
 
 VOCAB = 97
 N_DRAWS = 3200
 FEW_DRAWS = 640
-"""Of the settings that are drawn from more often among the slow tests."""
+"""Number of settings that the slow tests draw from more often."""
 LEAST_EXPECTED = 5
-"""Tokens expected more rarely are counted together: the test's usual rule."""
+"""Least expected count; rarer tokens are pooled, as usual for a chi-square test."""
 LEAST_P = 1e-3
 
 SETTINGS = {
@@ -58,7 +58,7 @@ def sampler(rig: Rig) -> SamplerRig:
 
 
 def draw(sampler: SamplerRig, logits: Array, samples: list[Sample], seen: list[int]) -> Array:
-    """How often each token was drawn."""
+    """Return how often each token was drawn."""
     counts = np.zeros(VOCAB, int)
     rows = np.repeat(logits[None], MAX_SAMPLES, 0)
     for start in range(0, len(samples), MAX_SAMPLES):
@@ -69,7 +69,7 @@ def draw(sampler: SamplerRig, logits: Array, samples: list[Sample], seen: list[i
 
 
 def p_value(counts: Array, probabilities: Array) -> float:
-    """Of the counts or worse, if tokens are drawn with these probabilities."""
+    """Return the probability of these counts or worse under these probabilities."""
     assert not counts[probabilities == 0].any(), "a token was drawn that the filters cut"
     expected = probabilities * counts.sum()
     rare = expected < LEAST_EXPECTED

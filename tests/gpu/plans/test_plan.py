@@ -12,7 +12,7 @@ from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from gpu.webgpu.plan import Grid, Plan, Recorder
-from tests.gpu.rig import Rig, limited, llama_config, plain_rows
+from tests.gpu.ops.rig import Rig, limited, llama_config, plain_rows
 
 
 @pytest.fixture
@@ -93,12 +93,13 @@ def test_ops_refuse_tensors_of_the_wrong_width(rig: Rig) -> None:
         lambda rec: ops.matmul(rec, batch, "layer03.attn.qkv", x, matrix, y, residual=wide),
         lambda rec: ops.embed(rec, batch, "layer03.attn.qkv", matrix, y, wide),
         lambda rec: ops.layer_stats(rec, batch, "layer03.attn.qkv", config, x, x, wide),
-        lambda rec: ops.sample_keys(rec, batch, "layer03.attn.qkv", 99, wide, y, y),
+        lambda rec: ops.logit_sort_keys(rec, batch, "layer03.attn.qkv", 99, wide, y, y),
         lambda rec: ops.sample(rec, batch, "layer03.attn.qkv", 99, wide, y, y, y, y),
     ]
     for record in wrong:
         with pytest.raises(
-            ValueError, match=r"layer03\.attn\.qkv: wide f32\[1, 16\] should end in"
+            ValueError,
+            match=r"layer03\.attn\.qkv: wide f32\[1, 16\] should have a shape that ends in",
         ):
             record(Recorder(rig.device, rig.kernels))
 

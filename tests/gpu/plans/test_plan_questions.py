@@ -12,13 +12,15 @@ import pytest
 
 from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
-from gpu.inspect.plan_questions import Pieces, peaks_answer, plan_answer, profile_answer
-from gpu.inspection import Answer, PlanView, Profile
+from gpu.inspection.plan_questions import AnswerSteps, peaks_answer, plan_answer, profile_answer
+from gpu.inspection.requests import Answer, PlanView, Profile
+from gpu.load_options import LoadOptions
 from gpu.runners import wgpu_runner
 from gpu.sampling import SamplingParams
 from gpu.step import Floats, Step
 from gpu.webgpu.device import Device
-from tests.gpu import driving, random_llama
+from tests.gpu.engine import driving
+from tests.gpu.models import random_llama
 
 SLOT = 4
 
@@ -42,13 +44,13 @@ class Runner:
         return np.full(len(self.dispatches), wild, np.float32) if self.clock else None
 
     @contextmanager
-    def lend(self, n_tokens: int) -> Iterator[int]:
+    def reserve(self, n_tokens: int) -> Iterator[int]:
         self.lent.append(n_tokens)
         yield SLOT
         self.lent.append(0)
 
 
-def answer(pieces: Pieces) -> tuple[Answer, int]:
+def answer(pieces: AnswerSteps) -> tuple[Answer, int]:
     """What the pieces give, and how often they let others go first."""
     n = 0
     while True:
@@ -60,7 +62,7 @@ def answer(pieces: Pieces) -> tuple[Answer, int]:
 
 
 def asked(runner: Any, question: Profile) -> tuple[Answer, int]:
-    return answer(profile_answer(runner, question, runner.lend))
+    return answer(profile_answer(runner, question, runner.reserve))
 
 
 def test_a_profile_is_the_median_of_its_runs() -> None:
@@ -101,15 +103,15 @@ def test_a_repeat_out_of_range(repeat: int) -> None:
 def test_an_engine_without_a_plan() -> None:
     from gpu.pytorch.runner import TorchRunner
 
-    runner = TorchRunner.load(random_llama.folder("tiny"))
+    runner = TorchRunner.load(random_llama.folder("tiny"), LoadOptions(dtype="f32"))
     assert answer(plan_answer(runner, PlanView()))[0] == Answer({}, ())
     assert answer(peaks_answer(runner))[0] == Answer({}, ())
 
     @contextmanager
-    def lend(n_tokens: int) -> Iterator[int]:
+    def reserve(n_tokens: int) -> Iterator[int]:
         yield 0
 
-    found, _ = answer(profile_answer(runner, Profile(), lend))
+    found, _ = answer(profile_answer(runner, Profile(), reserve))
     assert found == Answer({"dispatches": []}, ())
 
 
@@ -128,14 +130,14 @@ def test_a_real_plan_and_its_times(device: Device) -> None:
     runner = driving.load(device, random_llama.folder("derived_head"))
 
     @contextmanager
-    def lend(n_tokens: int) -> Iterator[int]:
+    def reserve(n_tokens: int) -> Iterator[int]:
         driving.begin(runner, 0, [0], n_tokens)
         yield 0
 
     plan, _ = answer(plan_answer(runner, PlanView(n_rows=1, context=20)))
     assert plan.info == runner.list_plan(1, 20)
     assert plan.arrays == ()
-    found, _ = answer(profile_answer(runner, Profile(1, 20, repeat=2), lend))
+    found, _ = answer(profile_answer(runner, Profile(1, 20, repeat=2), reserve))
     assert found.info["dispatches"] == plan.info["dispatches"]
     if device.has_timestamps:
         assert found["ms"].shape == (len(plan.info["dispatches"]),)
@@ -147,7 +149,7 @@ def test_a_real_plan_and_its_times(device: Device) -> None:
 def test_a_run_goes_on_as_if_nobody_had_asked() -> None:
     params = SamplingParams(temperature=0.8, seed=5, max_tokens=40, ignore_eos=True)
     ids = random_llama.ids("derived_head", 20)
-    engine = Engine.load(random_llama.folder("derived_head"), n_slots=1)
+    engine = Engine.load(random_llama.folder("derived_head"), LoadOptions(slots=1))
     try:
         alone = [token.id for token in engine.generate(ids, params)]
         run = engine.generate(ids, params)

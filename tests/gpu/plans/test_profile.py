@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpu.load_options import LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Row, Step
 from gpu.webgpu.device import Device
-from tests.gpu import driving, random_llama
-from tests.gpu.driving import GREEDY, counted
+from tests.gpu.engine import driving
+from tests.gpu.engine.driving import GREEDY, counted
+from tests.gpu.models import random_llama
 
 NAME = "vocab50000_tied"
 """Its output head takes far longer than any product of its layers."""
@@ -136,6 +138,6 @@ def test_steps_in_flight_must_be_collected_first(runner: WgpuRunner) -> None:
 def test_torch_has_no_dispatches() -> None:
     from gpu.pytorch.runner import TorchRunner
 
-    runner = TorchRunner.load(random_llama.folder("tiny"))
+    runner = TorchRunner.load(random_llama.folder("tiny"), LoadOptions(dtype="f32"))
     assert runner.profile(Step((Row(0, 0, 1),)), 1) is None
     assert runner.list_plan(1, 1) is None

@@ -1,5 +1,4 @@
-"""Mixtures of experts in PyTorch: how they are saved, beside what `test_models` holds to
-transformers."""
+"""Mixtures of experts in PyTorch in both layouts; `test_models` compares them with transformers."""
 
 from __future__ import annotations
 
@@ -10,16 +9,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
 from gpu.step import Floats
-from tests.gpu import driving, random_models
+from tests.gpu.engine import driving
+from tests.gpu.models import random_models
 
 WEIGHTS = "model.safetensors"
 
 
 def stacked(whole: dict[str, Floats]) -> dict[str, Floats]:
-    """The experts of each layer as two tensors, gate over up and down, as transformers has them in
-    memory."""
+    """Stack the experts of each layer into two tensors, gate above up and down, as transformers
+    holds them in memory."""
     found = {name: data for name, data in whole.items() if ".experts." not in name}
     modules = {name.partition(".experts.")[0] for name in whole if ".experts." in name}
     for module in modules:
@@ -46,7 +47,7 @@ def test_experts_saved_as_one_tensor_are_the_same(name: str, dtype: str, tmp_pat
     save_file(stacked(load_file(folder / WEIGHTS)), tmp_path / WEIGHTS)
     found = []
     for place in (folder, tmp_path):
-        runner = TorchRunner.load(place, dtype=dtype, n_slots=1)
+        runner = TorchRunner.load(place, LoadOptions(dtype=dtype, slots=1))
         found.append(driving.all_logits(runner, ids))
         runner.close()
     assert np.array_equal(*found)

@@ -12,14 +12,15 @@ import pytest
 
 from gpu.checkpoint.reader import Checkpoint
 from gpu.errors import DeviceError, ModelError
+from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
 from gpu.reference.divergence import mean_kl
-from gpu.reference.sampler import choose
+from gpu.reference.sampler import sample_token
 from gpu.step import FROM_GPU, Floats, Row, Sample, Sampled, Step
 from tests.golden import Trained
-from tests.gpu import random_llama
-from tests.gpu.logit_checks import OF_A_DEEP_MODEL, OF_THE_LARGEST_LOGIT, check_logits
-from tests.gpu.rig import compare
+from tests.gpu.models import random_llama
+from tests.gpu.models.logit_checks import OF_A_DEEP_MODEL, OF_THE_LARGEST_LOGIT, check_logits
+from tests.gpu.ops.rig import compare
 
 GQA = "gqa8"
 MOST = {
@@ -29,7 +30,7 @@ MOST = {
     **dict.fromkeys(("attention_cosine", "mlp_cosine"), 4e-5),
     "entropy": 6e-5,
 }
-"""Error of a layer's statistics, in parts of the largest."""
+"""Error of a layer's statistics, relative to the largest."""
 
 
 def sample(row: int, slot: int = 0, **changes: Any) -> Sample:
@@ -42,12 +43,12 @@ def rows(ids: list[int], slot: int = 0, first: int = 0) -> tuple[Row, ...]:
 
 
 def all_logits(runner: TorchRunner, ids: list[int], slot: int = 0) -> Floats:
-    """Logits after every id, in one step."""
+    """Return the logits after every id, in one step."""
     return runner.logits(Step(rows(ids, slot), tuple(sample(i, slot) for i in range(len(ids)))))
 
 
 def scattered_blocks(runner: TorchRunner, n_tokens: int, seed: int = 1) -> list[int]:
-    """Blocks in no order: a table that is not followed shows."""
+    """Return blocks in random order, so that an ignored page table shows."""
     order = np.random.default_rng(seed).permutation(runner.limits.n_blocks)
     return [int(block) for block in order[: -(-n_tokens // runner.limits.block_tokens)]]
 
@@ -56,8 +57,11 @@ def scattered_blocks(runner: TorchRunner, n_tokens: int, seed: int = 1) -> list[
 def load() -> Iterator[Any]:
     opened: list[TorchRunner] = []
 
-    def open_runner(folder: Path, **options: Any) -> TorchRunner:
-        opened.append(TorchRunner.load(folder, **options))
+    def open_runner(
+        folder: Path, *, progress: Any = lambda fraction, message: None, **options: Any
+    ) -> TorchRunner:
+        wanted = LoadOptions(**{"dtype": "f32", **options})
+        opened.append(TorchRunner.load(folder, wanted, progress=progress))
         return opened[-1]
 
     yield open_runner
@@ -106,7 +110,7 @@ def test_greedy_text_of_a_trained_model(load: Any, trained: Trained) -> None:
 
 
 def test_float16_barely_changes_a_trained_model(load: Any, trained: Trained) -> None:
-    """Keys and values as well as weights; those of the bundled model are saved as float16."""
+    """Keys, values and weights; the bundled model is saved as float16."""
     ids = trained.texts[0].ids[:128]
     runners = [load(trained.folder, dtype=dtype) for dtype in ("f32", "f16")]
     whole, rounded = (runner.model.embedding for runner in runners)
@@ -124,7 +128,7 @@ def test_float16_barely_changes_a_trained_model(load: Any, trained: Trained) -> 
 def write(
     runner: TorchRunner, slot: int, prompt: list[int], n: int, **changes: Any
 ) -> list[Sampled]:
-    """The prompt in one step, then `n` - 1 tokens, each submitted before the last is read."""
+    """Run the prompt in one step, then `n` - 1 tokens, each submitted before the last is read."""
     runner.begin_slot(slot, np.array(prompt, np.uint32))
     runner.set_blocks(slot, scattered_blocks(runner, len(prompt) + n, seed=slot))
     last = sample(len(prompt) - 1, slot, **changes)
@@ -168,8 +172,8 @@ def test_sequences_in_one_step_do_not_see_each_other(load: Any) -> None:
 
 
 def test_the_draw_is_the_reference_samplers(load: Any) -> None:
-    """Each token equals the reference sampler's on logits computed anew, with everything written
-    so far in the penalty, and each is fed to the next step without the host naming it."""
+    """Each token equals the reference sampler's on recomputed logits, with the whole text in the
+    penalty, and the next step takes it without the host."""
     name, n = "odd100_tied", 24
     runner = load(random_llama.folder(name))
     prompt = random_llama.ids(name, 10)
@@ -180,7 +184,7 @@ def test_the_draw_is_the_reference_samplers(load: Any) -> None:
     assert len({s.id for s in written}) > n // 2
     for i, sampled in enumerate(written):
         at = len(prompt) + i
-        again = choose(
+        again = sample_token(
             logits[at - 1],
             context[:at],
             sample(0, index=i, repetition_penalty=1.3, **changes),
@@ -191,7 +195,7 @@ def test_the_draw_is_the_reference_samplers(load: Any) -> None:
 
 
 def test_a_slot_begins_anew(load: Any) -> None:
-    """The penalty forgets the sequence that had the slot before."""
+    """The penalty forgets the slot's previous sequence."""
     runner = load(random_llama.folder(GQA))
     prompt = random_llama.ids(GQA, 8)
     fresh = write(runner, 1, prompt, 8, repetition_penalty=5.0)
@@ -200,7 +204,7 @@ def test_a_slot_begins_anew(load: Any) -> None:
 
 
 def test_what_comes_after_a_submit_does_not_reach_it(load: Any) -> None:
-    """As on a GPU's queue: a slot may begin anew while its last step is still in flight."""
+    """A slot may begin a new sequence while its last step is in flight, as on a GPU's queue."""
     runner = load(random_llama.folder(GQA))
     prompt, other = random_llama.ids(GQA, 100), random_llama.ids(GQA, 100, seed=3)
     step = Step(rows(prompt), (sample(99, repetition_penalty=3.0),))
@@ -237,13 +241,13 @@ def test_a_step_without_samples_fills_the_cache(load: Any) -> None:
 def test_limits_memory_and_progress(load: Any) -> None:
     folder, seen = random_llama.folder(GQA), []
     runner = load(
-        folder, context=100, n_slots=3, progress=lambda done, message: seen.append((done, message))
+        folder, context=100, slots=3, progress=lambda done, message: seen.append((done, message))
     )
-    assert (runner.limits.context, runner.limits.n_slots) == (100, 3)
+    assert (runner.limits.context, runner.limits.slots) == (100, 3)
     assert runner.limits.n_blocks == 3 * 7
     assert runner.memory.weights == 4 * Checkpoint.open(folder).parameters()
     assert runner.memory.kv_cache == runner.limits.n_blocks * runner.limits.block_bytes
-    half = load(folder, dtype="f16", context=100, n_slots=3)
+    half = load(folder, dtype="f16", context=100, slots=3)
     assert half.memory.kv_cache == runner.memory.kv_cache // 2
     assert seen == sorted(seen, key=lambda entry: entry[0])
     assert seen[-1][0] == 1.0
@@ -255,9 +259,9 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ModelError, match="dtype 'q5' is not supported; supported: f32, f16, q8, q4"
     ):
-        TorchRunner.load(folder, dtype="q5")
+        TorchRunner.load(folder, LoadOptions(dtype="q5"))
     with pytest.raises(DeviceError, match="context of 100000"):
-        TorchRunner.load(folder, context=100_000)
+        TorchRunner.load(folder, LoadOptions(dtype="f32", context=100_000))
     config = json.loads((folder / "config.json").read_text())
     for name in ("model.safetensors", "tokenizer.json"):
         (tmp_path / name).symlink_to(folder / name)
@@ -269,4 +273,4 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     ):
         (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(ModelError, match=message):
-            TorchRunner.load(tmp_path)
+            TorchRunner.load(tmp_path, LoadOptions(dtype="f32"))

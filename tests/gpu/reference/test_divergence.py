@@ -1,4 +1,4 @@
-"""How far logits are from others: known values, and what the measure must not see."""
+"""Divergence of logits: known values and invariances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu.step import Floats
 
 
 def logits(*rows: list[float]) -> Floats:
-    """Logits whose softmax is each row."""
+    """Return logits whose softmax is each row."""
     return np.log(np.array(rows, np.float32))
 
 

@@ -1,4 +1,4 @@
-"""The reference sampler against other people's: published vectors, transformers, scipy."""
+"""The reference sampler against published vectors, transformers and scipy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu.reference.sampler import choose, distribution, draw, philox, uniform
+from gpu.reference.sampler import distribution, draw, philox, sample_token, uniform
 from gpu.step import CUTS, N_CANDIDATES, Sample
 
 NONE: list[int] = []
@@ -157,7 +157,7 @@ def test_ties_are_drawn_and_listed_by_id() -> None:
     n = 1024  # large enough for NumPy's unstable sorts to show
     chances = distribution(np.zeros(n), NONE, settings())
     assert [draw(chances, u) for u in (0.0, 0.25, 0.5, 1 - 1 / n)] == [0, 256, 512, n - 1]
-    listed = choose(np.zeros(n), NONE, settings()).candidates
+    listed = sample_token(np.zeros(n), NONE, settings()).candidates
     assert [candidate.id for candidate in listed] == list(range(N_CANDIDATES))
 
 
@@ -177,7 +177,7 @@ def test_many_draws_have_the_right_frequencies(changes: dict[str, Any]) -> None:
     logits, n = random_logits(3, n=24, scale=1.0), 8000
     chances = distribution(logits, NONE, settings(**changes))
     counts = np.bincount(
-        [choose(logits, NONE, settings(seed=11, index=i, **changes)).id for i in range(n)],
+        [sample_token(logits, NONE, settings(seed=11, index=i, **changes)).id for i in range(n)],
         minlength=len(logits),
     )
     kept = chances.kept
@@ -193,7 +193,7 @@ def test_a_choice_tells_how_it_came_about() -> None:
     from scipy.special import log_softmax
 
     logits, sample = random_logits(4), settings(top_k=30, temperature=1.5, seed=5, index=9)
-    chances, sampled = distribution(logits, [2], sample), choose(logits, [2], sample)
+    chances, sampled = distribution(logits, [2], sample), sample_token(logits, [2], sample)
     assert sampled.id == draw(chances, uniform(5, 9))
     assert sampled.draw == uniform(5, 9)
     assert sampled.logprob == pytest.approx(log_softmax(logits.astype(np.float64))[sampled.id])
@@ -208,16 +208,16 @@ def test_a_choice_tells_how_it_came_about() -> None:
 
 def test_greedy_takes_the_most_likely_and_the_lowest_id_of_ties() -> None:
     logits = [1.0, 3.0, 3.0, 0.0]
-    sampled = choose(logits, NONE, settings(temperature=0.0, top_k=1, top_p=0.1, seed=3))
+    sampled = sample_token(logits, NONE, settings(temperature=0.0, top_k=1, top_p=0.1, seed=3))
     assert (sampled.id, sampled.draw, sampled.rank, sampled.n_kept) == (1, 0.0, 0, 1)
     assert (sampled.probability, sampled.mass) == (1.0, (1.0, 0.0, 0.0, 0.0))
     assert [c.after for c in sampled.candidates] == [1.0, 0.0, 0.0, 0.0]
     assert {c.cut for c in sampled.candidates} == {""}
     softmax = np.exp(logits) / np.exp(logits).sum()
     np.testing.assert_allclose([c.before for c in sampled.candidates], softmax[[1, 2, 0, 3]])
-    assert choose(logits, [1], settings(temperature=0.0, repetition_penalty=1.5)).id == 2
+    assert sample_token(logits, [1], settings(temperature=0.0, repetition_penalty=1.5)).id == 2
 
 
 def test_fewer_tokens_than_candidates() -> None:
-    assert len(choose([0.0, 1.0], NONE, settings()).candidates) == 2
-    assert choose([0.5], NONE, settings(top_k=5, top_p=0.0, min_p=1.0)).id == 0
+    assert len(sample_token([0.0, 1.0], NONE, settings()).candidates) == 2
+    assert sample_token([0.5], NONE, settings(top_k=5, top_p=0.0, min_p=1.0)).id == 0

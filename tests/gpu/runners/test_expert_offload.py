@@ -14,13 +14,16 @@ from gpu import Engine, Footprint, SamplingParams
 from gpu.checkpoint.weights import WeightLoader
 from gpu.errors import ModelError
 from gpu.events import Done, Event, Prefill, Token
+from gpu.load_options import LoadOptions
+from gpu.request import Request
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.step import ExpertUse, Look, Row, Sample, Step
+from gpu.step import ExpertUse, InspectionRequest, Row, Sample, Step
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
-from tests.gpu import driving, random_models
+from tests.gpu.engine import driving
+from tests.gpu.models import random_models
 from tests.gpu.on_device import stored_numbers
-from tests.gpu.rig import Arrays, Rig, limited
+from tests.gpu.ops.rig import Arrays, Rig, limited
 
 N_TOKENS = 21
 CHUNK = 8
@@ -58,7 +61,7 @@ def computed(runner: WgpuRunner) -> dict[str, Any]:
     driving.begin(runner, 0, ids, len(ids))
     driving.prefill(runner, ids[:-CHUNK], chunk=CHUNK)
     rows = tuple(Row(0, i, ids[i]) for i in range(N_TOKENS - CHUNK, N_TOKENS))
-    looked = runner.inspect(Step(rows), Look(routes=True)).routes
+    looked = runner.inspect(Step(rows), InspectionRequest(routes=True)).routes
     assert looked is not None
     return {
         "logits": driving.all_logits(runner, ids),
@@ -86,7 +89,9 @@ def test_the_same_bits_at_any_number_of_slots(
     assert runner.in_flight == 1
     assert runner.memory.weights < whole.memory.weights
     for one, slots in ((runner, n_slots), (whole, None)):
-        need = Footprint.of(random_models.folder(name), DTYPES[name], expert_slots=slots)
+        need = Footprint.of(
+            random_models.folder(name), LoadOptions(dtype=DTYPES[name], expert_slots=slots)
+        )
         assert one.memory.weights == need.weights
     got = computed(runner)
     for what, values in want.items():
@@ -100,15 +105,15 @@ def test_steps_say_what_they_found_and_brought(device: Device) -> None:
     """A token that is computed again finds its experts there; nothing is said where all are."""
     name = "qwen3_moe_window_bias"
     runner, ids = load(device, name, 12), random_models.ids(4)
-    per_token, layers = 5, 2
+    experts_per_token, layers = 5, 2
     driving.begin(runner, 0, ids, len(ids))
     uses = []
     for _ in range(2):
         runner.submit(Step((Row(0, 0, ids[0]),)))
         uses.append(runner.collect().experts)
-    mixture = next(iter(runner.model.mixtures.values()))  # type: ignore[attr-defined]
-    expert_bytes = sum(stack.expert_bytes for stack in mixture.stacks)
-    wanted = per_token * layers
+    moe = next(iter(runner.model.moes.values()))  # type: ignore[attr-defined]
+    expert_bytes = sum(stack.expert_bytes for stack in moe.stacks)
+    wanted = experts_per_token * layers
     assert uses == [ExpertUse(0, wanted, wanted * expert_bytes), ExpertUse(wanted, 0, 0)]
     whole = load(device, name, None)
     driving.begin(whole, 0, ids, len(ids))
@@ -128,12 +133,12 @@ def test_as_many_slots_as_experts_are_all_of_them(device: Device) -> None:
 def test_an_engine_writes_the_same_and_tells_of_experts_with_every_token() -> None:
     """A prompt of one piece, then tokens; PyTorch has all experts where they are computed."""
     name, written, told = "qwen2_moe", [], []
-    load = partial(Engine.load, random_models.folder(name), dtype=DTYPES[name], context=64)
     for expert_slots in (None, 2):
-        engine = load(expert_slots=expert_slots, n_slots=1)
+        options = LoadOptions(dtype=DTYPES[name], context=64, slots=1, expert_slots=expert_slots)
+        engine = Engine.load(random_models.folder(name), options)
         events: list[Event] = []
         params = SamplingParams(seed=3, max_tokens=6, ignore_eos=True)
-        engine.submit(random_models.ids(8), params, on_event=events.append)
+        engine.submit(Request(random_models.ids(8), params), events.append)
         while not events or not isinstance(events[-1], Done):
             time.sleep(0.01)
         engine.close()
@@ -173,9 +178,9 @@ def test_an_expert_is_brought_to_where_its_slot_lies(rig: Rig, dtype: str, n: in
     assert dtype != "f32" or len(stack.matrix.shards) == 2
     lies = [5, 0, 3]
     for slot, expert in enumerate([1, 0, 4]):
-        stack.bring(small, expert, slot)
+        stack.upload(small, expert, slot)
     for slot, expert in ((0, 5), (2, 3)):
-        stack.bring(small, expert, slot)
+        stack.upload(small, expert, slot)
     want, got = stored_numbers(small, whole.matrix), stored_numbers(small, stack.matrix)
     if dtype == "f32":
         gates = [arrays[f"gate{i}"] for i in range(n_experts)]

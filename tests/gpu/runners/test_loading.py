@@ -13,22 +13,22 @@ from pathlib import Path
 import pytest
 
 from gpu.bench import loading as bench
-from gpu.checkpoint.reader import Checkpoint, loading
-from gpu.checkpoint.shapes import SHAPES
+from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
+from gpu.checkpoint.reader import Checkpoint, weight_progress
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.models.llama import Llama
 from gpu.models.registry import MODELS
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
-from tests.gpu import random_llama, random_models
+from tests.gpu.models import random_llama, random_models
 
 
 def told(device: Device, folder: Path, dtype: str) -> list[tuple[float, str]]:
     """What `progress` hears while the model in `folder` is loaded."""
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
     heard: list[tuple[float, str]] = []
-    on_weights = loading(
+    on_weights = weight_progress(
         lambda share, message: heard.append((share, message)), checkpoint, config.tie_embeddings
     )
     memory = Memory(device)
@@ -75,7 +75,7 @@ def test_the_benchmark_of_loading(
 
 # ---- memory ----------------------------------------------------------------------------------
 
-WIDE = replace(SHAPES["tiny"], vocab_size=1 << 16)
+WIDE = replace(LLAMA_SHAPES["tiny"], vocab_size=1 << 16)
 """An embedding of 34 MB in bfloat16 and 67 MB in float32, in a file of 43 MB."""
 MOST_ON_HOST = 16 << 20
 """Less than half of the bound, which is 1.3 of the largest file."""

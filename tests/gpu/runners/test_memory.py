@@ -10,13 +10,15 @@ import pytest
 import wgpu
 
 from gpu.checkpoint.packing import FORMATS
-from gpu.checkpoint.shapes import SHAPES, RandomCheckpoint
+from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, RandomCheckpoint
 from gpu.kv.blocks import block_bytes, blocks_for
+from gpu.load_options import LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.buffers import UPLOAD_BYTES, Memory
 from gpu.webgpu.device import Device
-from tests.gpu import driving, random_llama
-from tests.gpu.test_wgpu_runner import live_objects, resident_bytes
+from tests.gpu.engine import driving
+from tests.gpu.models import random_llama
+from tests.gpu.runners.test_wgpu_runner import live_objects, resident_bytes
 
 CONTEXT = 2048
 MOST_WORK = 0.10
@@ -44,11 +46,16 @@ def record_all(runner: WgpuRunner) -> None:
 def test_all_but_weights_and_cache_is_little(device: Device, dtype: str) -> None:
     """SmolLM2-135M's shape with the KV cache of one conversation: as little as is of use, so that
     the bound is tight. What is counted is what there is."""
-    config = SHAPES["smol135"]
+    config = LLAMA_SHAPES["smol135"]
     kv_bytes = blocks_for(CONTEXT) * block_bytes(config, FORMATS[dtype].kv)
     checkpoint = RandomCheckpoint(config)
     before = allocated()
-    runner = WgpuRunner(device, config, checkpoint, dtype=dtype, context=CONTEXT, kv_bytes=kv_bytes)
+    runner = WgpuRunner(
+        device,
+        config,
+        checkpoint,
+        LoadOptions(dtype=dtype, context=CONTEXT, kv_memory_bytes=kv_bytes),
+    )
     record_all(runner)
     memory = runner.memory
     assert allocated() - before == memory.weights + memory.kv_cache + memory.work

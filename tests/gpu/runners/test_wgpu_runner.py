@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import wgpu
 
-from gpu.ops.attention_cut import split_of
-from gpu.runners import wgpu_runner
-from gpu.runners.wgpu_runner import IN_FLIGHT, SOFTWARE_IN_FLIGHT, TIMED_EVERY, WgpuRunner
+from gpu.runners.wgpu_runner import TIMED_EVERY, WgpuRunner
 from gpu.step import FROM_GPU, Row, Step
 from gpu.webgpu.device import Device
-from tests.gpu import driving, random_llama
-from tests.gpu.driving import GREEDY, counted
-from tests.gpu.sampler_rig import settings
+from tests.gpu.engine import driving
+from tests.gpu.engine.driving import GREEDY, counted
+from tests.gpu.models import random_llama
+from tests.gpu.ops.sampler_rig import settings
 
 SEEDED = settings(temperature=0.9, top_k=50, top_p=0.95, repetition_penalty=1.1, seed=2**40 + 3)
 CASES = [
@@ -53,7 +52,7 @@ def test_a_prompt_in_chunks_leaves_the_same_bits(model: tuple[str, WgpuRunner]) 
 def test_a_context_of_several_splits_leaves_the_same_bits(device: Device) -> None:
     """Steps of many rows walk the splits in one workgroup, steps of few rows in one each."""
     runner = driving.load(device, random_llama.folder("long_context"), "f16")
-    ids = random_llama.ids("long_context", split_of(device.info.software) + 70)
+    ids = random_llama.ids("long_context", device.policy.kv_split_size + 70)
     seen = []
     for chunk in (128, 7):
         driving.begin(runner, 0, ids, len(ids))
@@ -68,7 +67,7 @@ def test_a_context_of_several_splits_leaves_the_same_bits(device: Device) -> Non
 
 def test_only_few_rows_with_a_long_context_are_split(device: Device) -> None:
     runner = driving.load(device, random_llama.folder("long_context"))
-    split = split_of(device.info.software)
+    split = device.policy.kv_split_size
 
     def grids(n_rows: int, context: int) -> dict[str, tuple[int, int, int]]:
         plan = runner.plan_for(n_rows, 1, capture=False, context=context).plan
@@ -146,26 +145,23 @@ def test_steps_in_flight_are_collected_in_their_order(model: tuple[str, WgpuRunn
     ids = random_llama.ids(name, runner.in_flight)
     driving.begin(runner, 0, ids, len(ids))
     steps = [Step((Row(0, i, id),), (counted(GREEDY, 0, 0, i),)) for i, id in enumerate(ids)]
-    one_by_one = []
+    deinterleave = []
     for step in steps:
         runner.submit(step)
-        one_by_one += runner.collect().samples
+        deinterleave += runner.collect().samples
     driving.begin(runner, 0, ids, len(ids))
     for step in steps:
         runner.submit(step)
-    assert [runner.collect().samples[0] for _ in steps] == one_by_one
+    assert [runner.collect().samples[0] for _ in steps] == deinterleave
 
 
-def test_submitting_further_ahead_changes_no_token(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A software device takes fewer steps at once than a GPU: here each takes the other's."""
+def test_submitting_further_ahead_changes_no_token(device: Device) -> None:
+    """One step at a time, as many as a software device takes, and as many as a GPU takes."""
     prompt = random_llama.ids("derived_head", 9)
     texts = []
-    for depth in (1, SOFTWARE_IN_FLIGHT, IN_FLIGHT):
-        monkeypatch.setattr(wgpu_runner, "SOFTWARE_IN_FLIGHT", depth)
-        monkeypatch.setattr(wgpu_runner, "IN_FLIGHT", depth)
-        runner = driving.load(device, random_llama.folder("derived_head"))
+    for depth in (1, 2, 3):
+        policy = replace(device.policy, steps_in_flight=depth)
+        runner = driving.load(replace(device, policy=policy), random_llama.folder("derived_head"))
         assert runner.in_flight == depth
         texts.append(driving.generate(runner, prompt, 40, sample=SEEDED, capture=True))
     assert texts[0] == texts[1] == texts[2]

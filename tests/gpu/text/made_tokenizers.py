@@ -1,4 +1,4 @@
-"""Small tokenizers of both families, trained on the spot."""
+"""Small tokenizers of every family, trained by the tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ SPECIALS = ("<|begin|>", "<|im_start|>", "<|im_end|>")
 
 
 def byte_level(vocab_size: int = 400, specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
-    """GPT-2 style: every byte has a token. `vocab_size` at least 256 + len(specials)."""
+    """Return a GPT-2 style tokenizer: every byte has a token. `vocab_size` is at least 256 +
+    len(specials)."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -34,8 +35,8 @@ def byte_level(vocab_size: int = 400, specials: tuple[str, ...] = SPECIALS) -> t
 
 
 def llama3() -> tokenizers.Tokenizer:
-    """Built as Llama 3's: a pattern of its own, whole words taken from the vocabulary before any
-    merge (`ignore_merges`), and the end of a turn in that vocabulary."""
+    """Return a tokenizer built as Llama 3's: its own pattern, words in the vocabulary taken whole
+    before any merge (`ignore_merges`), and the end of a turn in that vocabulary."""
     model = json.loads(byte_level(500, specials=()).to_str())["model"]
     vocab = {**model["vocab"], "<|eot_id|>": len(model["vocab"])}
     merges = [tuple(merge) for merge in model["merges"]]
@@ -58,8 +59,8 @@ def llama3() -> tokenizers.Tokenizer:
 
 
 def ascii_level(specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
-    """GPT-2 style, but only printable ASCII without lower-case letters: 72 tokens. For models whose
-    vocabulary is smaller than 256."""
+    """Return a GPT-2 style tokenizer with only printable ASCII without lower-case letters: 72
+    tokens, for models with a vocabulary under 256."""
     alphabet = sorted(c for c in map(chr, range(0x21, 0x7F)) if not c.islower())
     vocab = {piece: id for id, piece in enumerate([*specials, "Ġ", *alphabet])}
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
@@ -70,7 +71,7 @@ def ascii_level(specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
 
 
 def byte_fallback(n_merges: int = 60) -> tokenizers.Tokenizer:
-    """Llama 2 style: "▁" for a space, bytes for what the vocabulary lacks."""
+    """Return a Llama 2 style tokenizer: "▁" for a space, bytes for text outside the vocabulary."""
     trained = tokenizers.Tokenizer(models.BPE())
     trained.normalizer = normalizers.Replace(" ", "▁")
     ascii_only = ["".join(c for c in text if c.isascii() and c.isprintable()) for text in CORPUS]
@@ -111,7 +112,7 @@ def byte_fallback(n_merges: int = 60) -> tokenizers.Tokenizer:
 
 
 def unigram(vocab_size: int = 160) -> tokenizers.Tokenizer:
-    """SentencePiece's other model, as T5's: pieces with scores, no bytes."""
+    """Return a Unigram tokenizer as T5's: pieces with scores, no bytes."""
     tokenizer = tokenizers.Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
@@ -127,7 +128,7 @@ def unigram(vocab_size: int = 160) -> tokenizers.Tokenizer:
 
 
 def word_piece(vocab_size: int = 200) -> tokenizers.Tokenizer:
-    """BERT style: "##" before what is not the beginning of a word."""
+    """Return a BERT style tokenizer: "##" before tokens that continue a word."""
     tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -139,7 +140,7 @@ def word_piece(vocab_size: int = 200) -> tokenizers.Tokenizer:
 
 
 def word_level() -> tokenizers.Tokenizer:
-    """Whole words, and no decoder."""
+    """Return a tokenizer of whole words without a decoder."""
     tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     specials = ["[UNK]", "[SEP]"]
@@ -151,7 +152,7 @@ def word_level() -> tokenizers.Tokenizer:
 def save(
     folder: Path, tokenizer: tokenizers.Tokenizer, config: dict[str, Any] | None = None
 ) -> Path:
-    """Write tokenizer.json, and tokenizer_config.json when there is a `config`."""
+    """Write tokenizer.json, and tokenizer_config.json if there is a `config`."""
     tokenizer.save(str(folder / "tokenizer.json"))
     if config is not None:
         (folder / "tokenizer_config.json").write_text(json.dumps(config))

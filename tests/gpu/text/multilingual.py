@@ -1,4 +1,5 @@
-"""Texts that are hard on tokenizers: many scripts, emoji, marks, control characters, whitespace."""
+"""Texts that are difficult for tokenizers: many scripts, emoji, combining marks, control
+characters, whitespace."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Byte-level tokenizers cut texts into words as the tokenizers they are named after do.
+"""Pretokenizers split texts into words as the tokenizers they are named after.
 
-The ways of gpt-2, llama-bpe, qwen2, qwen35, mpt, command-r, starcoder, refact, deepseek-llm and
-deepseek-coder were held to the ids that llama.cpp keeps beside those vocabularies
-(models/ggml-vocab-*.gguf.out), 46 to 50 texts each; the vocabularies are too large to lie here.
+gpt-2, llama-bpe, qwen2, qwen35, mpt, command-r, starcoder, refact, deepseek-llm and deepseek-coder
+were compared with the ids that llama.cpp stores beside those vocabularies
+(models/ggml-vocab-*.gguf.out), 46 to 50 texts each; the vocabularies are too large to include here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 from tokenizers import pre_tokenizers
 
-from gpu.text.word_cutters import WORDS
+from gpu.text.pretokenizers import PRETOKENIZERS
 
 TEXT = "It's 12345 o'CLOCK;\n\n  aBc e\u0301t 你好x --!\n/\r\n\tz  "
 CUT = {
@@ -37,27 +37,27 @@ CUT = {
     ),
     "deepseek-v3": ("It|'s| |123|45| o|'CLOCK|;\n\n| | aBc| e\u0301t| |你好|x| --!\n|/\r\n|\tz|  "),
 }
-"""By the names of the ways, with a bar at every cut."""
+"""Texts by pretokenizer name, with a bar at every split."""
 
 
-def test_every_way_is_here() -> None:
-    assert sorted(name for names in CUT for name in names.split()) == sorted(WORDS)
+def test_every_pretokenizer_is_tested() -> None:
+    assert sorted(name for names in CUT for name in names.split()) == sorted(PRETOKENIZERS)
 
 
-@pytest.mark.parametrize("name", WORDS)
-def test_words(name: str) -> None:
+@pytest.mark.parametrize("name", PRETOKENIZERS)
+def test_texts_are_split_into_words(name: str) -> None:
     (expected,) = (cut for names, cut in CUT.items() if name in names.split())
-    cutter = pre_tokenizers.Sequence(WORDS[name].cutters())
+    cutter = pre_tokenizers.Sequence(PRETOKENIZERS[name].steps())
     words = [TEXT[start:end] for _, (start, end) in cutter.pre_tokenize_str(TEXT)]
     assert "|".join(words) == expected
 
 
-def test_what_else_a_way_says() -> None:
-    assert {name for name, words in WORDS.items() if words.begins} == {
-        name for name, words in WORDS.items() if words.whole_words
+def test_other_settings_of_pretokenizers() -> None:
+    assert {name for name, words in PRETOKENIZERS.items() if words.begins} == {
+        name for name, words in PRETOKENIZERS.items() if words.whole_words
     }
-    assert WORDS["llama-bpe"].begins
-    assert WORDS["tekken"].whole_words
-    assert WORDS["qwen2"].composed
-    assert not WORDS["qwen35"].composed
-    assert not WORDS["gpt-2"].begins
+    assert PRETOKENIZERS["llama-bpe"].begins
+    assert PRETOKENIZERS["tekken"].whole_words
+    assert PRETOKENIZERS["qwen2"].composed
+    assert not PRETOKENIZERS["qwen35"].composed
+    assert not PRETOKENIZERS["gpt-2"].begins

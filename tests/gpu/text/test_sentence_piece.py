@@ -1,5 +1,5 @@
-"""tokenizer.model: read, converted, and held id by id to what SentencePiece and `transformers` cut
-texts into. The golden ids and how they were made lie in sentence_piece/."""
+"""tokenizer.model: read, converted, and compared id by id with SentencePiece and `transformers`.
+The golden ids and the script that made them are in sentence_piece/."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 from gpu.errors import InvalidRequest, ModelError
 from gpu.text.tokenizer import Tokenizer
-from tests.gpu.sentence_piece.texts import CONTROL_TEXTS, TEXTS
-from tests.gpu.tokenizer_families import stream
+from tests.gpu.text.sentence_piece.texts import CONTROL_TEXTS, TEXTS
+from tests.gpu.text.tokenizer_families import stream
 
 DATA = Path(__file__).parent / "sentence_piece"
 GOLDEN = json.loads((DATA / "golden.json").read_text())
@@ -34,7 +34,7 @@ def folder_of(folder: Path, name: str, **files: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_ids_are_those_of_sentencepiece(name: str) -> None:
+def test_ids_equal_those_of_sentencepiece(name: str) -> None:
     tokenizer = Tokenizer.load(DATA / f"{name}.model")
     for text, ids in zip(TEXTS, MODELS[name], strict=True):
         assert tokenizer.encode(text, bos=False, specials=False) == ids, text
@@ -51,7 +51,7 @@ def test_ids_are_those_of_transformers(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bpe", "bpe-spaces"])
-def test_texts_come_back_and_are_streamed(name: str) -> None:
+def test_texts_are_restored_and_streamed(name: str) -> None:
     tokenizer = Tokenizer.load(DATA / f"{name}.model")
     for text in TEXTS:
         text = text.replace("▁", "")
@@ -63,7 +63,7 @@ def test_texts_come_back_and_are_streamed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_a_person_writes_ends_no_turn(name: str) -> None:
+def test_user_text_cannot_end_a_turn(name: str) -> None:
     tokenizer = Tokenizer.load(DATA / f"{name}.model")
     for text in ("a</s>b", "<s>", "<unk> <s></s>", "<turn>", "<0x41>"):
         ids = tokenizer.encode(text, bos=False, specials=False)
@@ -73,16 +73,16 @@ def test_what_a_person_writes_ends_no_turn(name: str) -> None:
             assert tokenizer.decode(ids) == text
 
 
-def test_a_users_piece_with_spaces_is_spaces() -> None:
+def test_a_user_defined_piece_with_spaces_is_matched() -> None:
     tokenizer = Tokenizer.load(DATA / "bpe-spaces.model")
     ids = tokenizer.encode("a" + " " * 16 + "b\n\n<sep>", bos=False)
     assert [tokenizer.piece(id) for id in ids] == ["a", " " * 16, "b", "\n\n", "<sep>"]
 
 
-# ---- what files say --------------------------------------------------------------------------
+# ---- settings in files -----------------------------------------------------------------------
 
 
-def test_the_model_names_its_own_ends(tmp_path: Path) -> None:
+def test_the_model_names_its_bos_and_eos(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(folder_of(tmp_path, "bpe"))
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<s>", "</s>")
     assert tokenizer.eos_ids == (2,)
@@ -92,7 +92,7 @@ def test_the_model_names_its_own_ends(tmp_path: Path) -> None:
     assert (other.encode("the")[0], other.eos_ids) == (2, (1,))
 
 
-def test_the_config_has_the_last_word(tmp_path: Path) -> None:
+def test_the_config_overrides_the_model(tmp_path: Path) -> None:
     config = {
         "bos_token": None,
         "eos_token": {"content": "<turn>"},
@@ -109,8 +109,8 @@ def test_the_config_has_the_last_word(tmp_path: Path) -> None:
     assert tokenizer.decode(ids) == "the cat"
 
 
-def test_a_space_comes_after_control_tokens_as_the_config_says(tmp_path: Path) -> None:
-    """`legacy`, the default, puts one; without, there is none."""
+def test_a_space_follows_control_tokens_if_the_config_says_so(tmp_path: Path) -> None:
+    """`legacy`, the default, adds one; without it there is none."""
     folder = folder_of(tmp_path, "bpe")
     ids = Tokenizer.load(folder).encode("a</s>b", bos=False)
     folder_of(tmp_path, "bpe", tokenizer_config={"legacy": False})
@@ -119,7 +119,7 @@ def test_a_space_comes_after_control_tokens_as_the_config_says(tmp_path: Path) -
     assert [newer.piece(id) for id in newer.encode("a</s>b", bos=False)] == [" a", "</s>", "b"]
 
 
-def test_tokenizer_json_comes_first(tmp_path: Path) -> None:
+def test_tokenizer_json_is_preferred(tmp_path: Path) -> None:
     backend = Tokenizer.load(DATA / "bpe-spaces.model")._backend
     backend.save(str(folder_of(tmp_path, "bpe") / "tokenizer.json"))
     tokenizer = Tokenizer.load(tmp_path)
@@ -131,7 +131,7 @@ N_PIECES = len(Tokenizer.load(DATA / "bpe.model")._backend.get_vocab())
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_added_tokens(tmp_path: Path, older: bool) -> None:
+def test_added_tokens_are_read(tmp_path: Path, older: bool) -> None:
     added: dict[str, Any]
     if older:
         added = {
@@ -162,13 +162,16 @@ def test_added_tokens(tmp_path: Path, older: bool) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"added_tokens": {"<new>": 9999}}, "has the id 9999, but the tokenizer would give it"),
-        ({"added_tokens": {"<s>": 7}}, "would give it 1"),
+        (
+            {"added_tokens": {"<new>": 9999}},
+            "expected the id 9999 for the added token",
+        ),
+        ({"added_tokens": {"<s>": 7}}, "the tokenizer gives it 1"),
         ({"added_tokens": {"<new>": "x"}}, "<new> must be an integer"),
         ({"tokenizer_config": {"added_tokens_decoder": {"x": {}}}}, "tokens by their ids"),
         ({"tokenizer_config": {"added_tokens_decoder": {"9": {}}}}, "content is missing"),
         ({"tokenizer_config": {"added_tokens_decoder": []}}, "must be an object"),
-        ({"tokenizer_config": {"eos_token": "<nowhere>"}}, "has no token '<nowhere>'"),
+        ({"tokenizer_config": {"eos_token": "<nowhere>"}}, "expected a token '<nowhere>'"),
     ],
 )
 def test_files_that_disagree_are_refused(tmp_path: Path, files: Any, message: str) -> None:
@@ -176,11 +179,11 @@ def test_files_that_disagree_are_refused(tmp_path: Path, files: Any, message: st
         Tokenizer.load(folder_of(tmp_path, "bpe", **files))
 
 
-# ---- files that are wrong --------------------------------------------------------------------
+# ---- malformed files -------------------------------------------------------------------------
 
 
 def message(*fields: tuple[int, int | float | bytes]) -> bytes:
-    """A protobuf message; numbers under 128, and short bytes, are enough here."""
+    """A protobuf message; numbers under 128 and short byte strings suffice here."""
     data = b""
     for number, value in fields:
         wire = 2 if isinstance(value, bytes) else 5 if isinstance(value, float) else 0
@@ -203,7 +206,7 @@ def loaded(folder: Path, data: bytes) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
-def test_a_model_as_small_as_can_be(tmp_path: Path) -> None:
+def test_the_smallest_model_is_read(tmp_path: Path) -> None:
     tokenizer = loaded(tmp_path, model())
     assert tokenizer.encode("aa", bos=False) == [0, 1, 1]
     assert (tokenizer.bos_token, tokenizer.eos_ids) == (None, ())
@@ -223,17 +226,17 @@ def test_a_model_as_small_as_can_be(tmp_path: Path) -> None:
         (model((1, message((1, b"b"), (3, b"x")))), "expected a number, but got 1 bytes"),
         (model((1, message((1, b"b"), (2, b"xy")))), "expected a float, but got 2 bytes"),
         (model() + b"\x1b", "unknown wire type 3"),
-        (model((1, message((1, b"a")))), "expected pieces of text, each once"),
-        (model((1, message((1, b"b"), (2, float("nan"))))), "not a number"),
-        (model(kind=3), "kind word are not supported"),
-        (model(kind=9), "kind unknown are not supported"),
-        (model(trainer=message((24, 1))), "way with spaces is not supported"),
-        (model() + message((3, message((5, 0)))), "way with spaces is not supported"),
+        (model((1, message((1, b"a")))), "expected one or more pieces, all different"),
+        (model((1, message((1, b"b"), (2, float("nan"))))), "not finite"),
+        (model(kind=3), "model type word is not supported"),
+        (model(kind=9), "model type unknown is not supported"),
+        (model(trainer=message((24, 1))), "handling of spaces is not supported"),
+        (model() + message((3, message((5, 0)))), "handling of spaces is not supported"),
         (model() + message((3, message((2, b"xxxx")))), "not a usable tokenizer"),
-        (message((1, message((1, b"a"))), (2, message((3, 1)))), "what is unknown"),
+        (message((1, message((1, b"a"))), (2, message((3, 1)))), "a piece for unknown text"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused(tmp_path: Path, data: bytes, expected: str) -> None:
+def test_a_malformed_file_is_refused(tmp_path: Path, data: bytes, expected: str) -> None:
     with pytest.raises(ModelError, match=expected):
         loaded(tmp_path, data)
 
@@ -256,8 +259,8 @@ def test_damage_is_refused_or_harmless(tmp_path: Path, name: str) -> None:
     assert n_refused > 20
 
 
-def test_a_table_that_points_out_of_itself_ends_no_thread(tmp_path: Path) -> None:
-    """`tokenizers` believes the compiled replacements, and panics in the middle of a text."""
+def test_a_table_with_invalid_references_does_not_end_the_thread(tmp_path: Path) -> None:
+    """`tokenizers` trusts the compiled replacements, and panics in the middle of a text."""
     whole = (DATA / "unigram.model").read_bytes()
     table = whole.index(struct.pack("<I", 1024)) + 4  # 256 units of four bytes
     refused = []
@@ -270,9 +273,11 @@ def test_a_table_that_points_out_of_itself_ends_no_thread(tmp_path: Path) -> Non
     assert any("damaged" in reason for reason in refused)
 
 
-def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_too_large_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gpu.text.model_proto.MAX_BYTES", 100)
-    with pytest.raises(ModelError, match="100 is the most read"):
+    with pytest.raises(ModelError, match="expected at most 100"):
         Tokenizer.load(DATA / "bpe.model")
     monkeypatch.undo()
     monkeypatch.setattr("gpu.text.model_proto.MAX_PIECES", 100)
@@ -280,6 +285,6 @@ def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monke
         Tokenizer.load(DATA / "bpe.model")
 
 
-def test_neither_file_is_there(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"tokenizer\.json: not found, nor tokenizer\.model"):
         Tokenizer.load(tmp_path)

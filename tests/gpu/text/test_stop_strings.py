@@ -1,4 +1,4 @@
-"""Stop strings across token borders, against a search of the whole text."""
+"""Stop strings across token boundaries, against a search of the whole text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import random
 
 import pytest
 
-from gpu.text.stopping import StopMatcher
+from gpu.text.stop_strings import StopMatcher
 
 
 def run(stops: list[str], pieces: list[str]) -> tuple[list[list[tuple[int, str]]], bool]:
-    """What each push gave back (and the flush, if it came to that), and whether it stopped."""
+    """Return what each push returned (and the flush, if there was one), and whether the text
+    stopped."""
     matcher: StopMatcher[int] = StopMatcher(stops)
     given: list[list[tuple[int, str]]] = []
     for i, piece in enumerate(pieces):
@@ -27,7 +28,7 @@ def shown(given: list[list[tuple[int, str]]]) -> str:
 
 
 def expected(stops: list[str], text: str) -> tuple[str, bool]:
-    """The text before the stop string that is complete first; of those, the longest."""
+    """Return the text before the stop string that is complete first; of several, the longest."""
     found = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
     return (text[: min(found)[1]], True) if found else (text, False)
 
@@ -56,18 +57,18 @@ def test_the_text_ends_before_the_stop_string(
     assert shown(run(stops, pieces)[0]) == text
 
 
-def test_tokens_are_held_only_while_they_may_be_the_beginning() -> None:
+def test_tokens_are_held_only_while_they_may_begin_a_stop_string() -> None:
     given, stopped = run(["END"], ["a", "xE", "N", "O", "EN"])
     assert given == [[(0, "a")], [], [], [(1, "xE"), (2, "N"), (3, "O")], [], [(4, "EN")]]
     assert not stopped
 
 
-def test_tokens_without_text_keep_their_place() -> None:
+def test_tokens_without_text_keep_their_position() -> None:
     given, _ = run(["END"], ["", "E", "", "x"])
     assert given == [[(0, "")], [], [], [(1, "E"), (2, ""), (3, "x")], []]
 
 
-def test_at_the_end_every_token_comes_back_without_the_stop_string() -> None:
+def test_at_the_end_every_token_is_returned_without_the_stop_string() -> None:
     given, stopped = run(["END"], ["aE", "N", "Dz"])
     assert given == [[], [], [(0, "a"), (1, ""), (2, "")]]
     assert stopped
@@ -84,7 +85,7 @@ def test_random_texts_against_a_search_of_the_whole() -> None:
         stops = [word(6) for _ in range(rng.randrange(4))]
         pieces = [word(4) if rng.random() < 0.9 else "" for _ in range(rng.randrange(12))]
         given, stopped = run(stops, pieces)
-        # Past the token that stopped it nothing was read, so nothing else can be expected.
+        # No tokens are read after the one that stopped the text.
         text = "".join(pieces[: len(given)] if stopped else pieces)
         assert (shown(given), stopped) == expected(stops, text)
         items = [item for released in given for item, _ in released]
@@ -93,9 +94,9 @@ def test_random_texts_against_a_search_of_the_whole() -> None:
     assert 5_000 < n_stopped < 19_000
 
 
-def test_nothing_shown_is_ever_taken_back_and_nothing_clear_is_held() -> None:
-    """After every push: what is shown so far cannot be part of a stop string, and the first token
-    that is held could be."""
+def test_shown_text_is_final_and_no_decided_token_is_held() -> None:
+    """After every push, the shown text contains no part of a stop string, and the first held token
+    could begin one."""
     rng = random.Random(8)
     for _ in range(5_000):
         stops = ["".join(rng.choice("ab") for _ in range(rng.randint(1, 5))) for _ in range(2)]

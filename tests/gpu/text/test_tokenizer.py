@@ -1,5 +1,5 @@
-"""Encoding, decoding and special tokens of whole texts. How texts are streamed is in
-test_tokenizer_streams.py, what a model folder says in test_tokenizer_files.py."""
+"""Encoding, decoding and special tokens of whole texts. For streams see test_tokenizer_streams.py,
+for a model folder's files test_tokenizer_files.py."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tokenizers import AddedToken, decoders, models, processors
 
 from gpu.errors import InvalidRequest, ModelError
 from gpu.text.tokenizer import Tokenizer
-from tests.gpu import made_tokenizers as made
-from tests.gpu.tokenizer_families import BYTE_FALLBACK, BYTE_LEVEL, LLAMA3, random_text, stream
+from tests.gpu.text import made_tokenizers as made
+from tests.gpu.text.tokenizer_families import BYTE_FALLBACK, BYTE_LEVEL, LLAMA3, random_text, stream
 
 TEXTS = [
     "",
@@ -34,14 +34,14 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_text_survives_encoding_and_decoding(tokenizer: Tokenizer, text: str) -> None:
+def test_text_is_unchanged_by_encoding_and_decoding(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_random_text_survives_as_plain_text(tokenizer: Tokenizer) -> None:
     rng = random.Random(1)
     for _ in range(500):
-        text = random_text(rng).replace("▁", "")  # SentencePiece cannot tell it from a space
+        text = random_text(rng).replace("▁", "")  # SentencePiece cannot distinguish it from a space
         ids = tokenizer.encode(text, specials=False)
         assert tokenizer.decode(ids) == text
         assert not any(tokenizer.is_special(id) for id in ids[1:])
@@ -65,7 +65,7 @@ def test_decoding_byte_level_equals_the_library_on_any_ids(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("specials", [True, False])
-def test_offsets_say_which_characters_a_token_holds(tokenizer: Tokenizer, specials: bool) -> None:
+def test_offsets_give_the_characters_of_a_token(tokenizer: Tokenizer, specials: bool) -> None:
     rng = random.Random(7)
     added = b" " * tokenizer.n_stripped_spaces  # what SentencePiece puts before a text
     for _ in range(500):
@@ -85,7 +85,7 @@ def test_offsets_say_which_characters_a_token_holds(tokenizer: Tokenizer, specia
         assert seen == set(range(len(text)))
 
 
-def test_what_begins_every_text_holds_no_character(tokenizer: Tokenizer) -> None:
+def test_the_prefix_of_every_text_has_no_characters(tokenizer: Tokenizer) -> None:
     ids, offsets = tokenizer.encode_with_offsets("Once")
     n = len(ids) - len(tokenizer.encode("Once", bos=False))
     assert ids == tokenizer.encode("Once")
@@ -93,7 +93,7 @@ def test_what_begins_every_text_holds_no_character(tokenizer: Tokenizer) -> None
     assert offsets[-1][1] == len("Once")
 
 
-def test_a_tokenizer_can_be_loaded_by_its_file(tmp_path: Path) -> None:
+def test_a_tokenizer_can_be_loaded_from_its_file(tmp_path: Path) -> None:
     made.save(tmp_path, made.byte_fallback(), BYTE_FALLBACK)
     (tmp_path / "tokenizer.json").rename(tmp_path / "other.json")
     tokenizer = Tokenizer.load(tmp_path / "other.json")
@@ -105,7 +105,7 @@ def test_a_tokenizer_can_be_loaded_by_its_file(tmp_path: Path) -> None:
 # ---- pieces and special tokens ---------------------------------------------------------------
 
 
-def test_pieces_are_for_people(tokenizer: Tokenizer) -> None:
+def test_pieces_are_readable(tokenizer: Tokenizer) -> None:
     eos = tokenizer.eos_ids[0]
     assert tokenizer.piece(eos) == tokenizer.eos_token
     assert tokenizer.is_special(eos)
@@ -117,7 +117,7 @@ def test_pieces_are_for_people(tokenizer: Tokenizer) -> None:
     assert not tokenizer.is_special(ids[-1])
 
 
-def test_special_looking_text_is_plain_text_when_asked(tokenizer: Tokenizer) -> None:
+def test_text_like_special_tokens_is_plain_text_on_request(tokenizer: Tokenizer) -> None:
     eos, id = tokenizer.eos_token, tokenizer.eos_ids[0]
     assert eos is not None
     text = f"a{eos}b"
@@ -132,7 +132,7 @@ def test_threads_do_not_disturb_each_other(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slow:
-        """Gives other threads every chance to step between the switch and its use."""
+        """Lets other threads run between setting the switch and using it."""
 
         def __init__(self, backend: tokenizers.Tokenizer) -> None:
             object.__setattr__(self, "backend", backend)
@@ -154,20 +154,20 @@ def test_threads_do_not_disturb_each_other(
     assert all(ids == expected[flag] for flag, ids in zip(flags, got, strict=True))
 
 
-def test_a_vocabulary_that_smuggles_is_refused(tmp_path: Path) -> None:
+def test_special_tokens_in_plain_text_are_refused(tmp_path: Path) -> None:
     backend = tokenizers.Tokenizer(
         models.Unigram([("<unk>", 0.0), ("</s>", 0.0), ("a", -1.0), ("▁", -1.0)], 0, False)
     )
     backend.add_special_tokens(["<unk>", "</s>"])
     backend.decoder = decoders.Metaspace()
     tokenizer = Tokenizer.load(made.save(tmp_path, backend, {"eos_token": "</s>"}))
-    with pytest.raises(InvalidRequest, match="holds '</s>'"):
+    with pytest.raises(InvalidRequest, match="contains '</s>'"):
         tokenizer.encode("a</s>", specials=False)
     assert tokenizer.encode("az", specials=False) == [2, 0]
     assert tokenizer.encode("a</s>") == [2, 1]
 
 
-def test_a_named_token_is_special_even_if_the_file_does_not_say_so(tmp_path: Path) -> None:
+def test_a_named_token_is_special_even_if_the_file_does_not_mark_it(tmp_path: Path) -> None:
     backend = made.byte_level()
     backend.add_tokens([AddedToken("<|end|>", special=False)])
     tokenizer = Tokenizer.load(made.save(tmp_path, backend, {"eos_token": "<|end|>"}))
@@ -202,7 +202,7 @@ def test_bos_is_added_as_the_post_processor_says_and_never_twice(tmp_path: Path)
     assert tokenizer.encode("<s>the", specials=False).count(1) == 1
 
 
-def test_bos_of_a_llama3_tokenizer(tmp_path: Path) -> None:
+def test_bos_of_a_llama3_tokenizer_is_found(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(made.save(tmp_path, made.llama3(), LLAMA3))
     bos, *rest = tokenizer.encode("the cat")
     assert tokenizer.piece(bos) == "<|begin_of_text|>"
@@ -231,7 +231,7 @@ def test_an_eos_that_the_post_processor_adds_is_left_out(tmp_path: Path) -> None
     assert 2 not in tokenizer.encode("the")
 
 
-def test_truncation_and_padding_of_the_file_do_not_act(tmp_path: Path) -> None:
+def test_truncation_and_padding_of_the_file_are_ignored(tmp_path: Path) -> None:
     backend = made.byte_level()
     backend.enable_truncation(4)
     backend.enable_padding(length=32)

@@ -1,5 +1,5 @@
-"""Tokenizers of every kind, over texts of many scripts: the ids and texts of `transformers`, and
-streams that join to them."""
+"""Tokenizers of every kind on texts of many scripts: ids and texts equal those of `transformers`,
+and streams join to the texts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from gpu.text.tokenizer import Tokenizer
-from tests.gpu import made_tokenizers as made
-from tests.gpu.multilingual import TEXTS
-from tests.gpu.tokenizer_families import FAMILIES, stream
+from tests.gpu.text import made_tokenizers as made
+from tests.gpu.text.multilingual import TEXTS
+from tests.gpu.text.tokenizer_families import FAMILIES, stream
 
 KINDS: dict[str, tuple[Callable[[], tokenizers.Tokenizer], dict[str, Any]]] = {
     **FAMILIES,
@@ -22,7 +22,7 @@ KINDS: dict[str, tuple[Callable[[], tokenizers.Tokenizer], dict[str, Any]]] = {
     "word_level": (made.word_level, {"eos_token": "[SEP]"}),
 }
 WHOLE = {"byte_level", "llama3", "byte_fallback"}
-"""Those that give every text back."""
+"""Kinds that restore every text exactly."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -41,7 +41,7 @@ def test_ids_are_those_of_transformers(pair: tuple[str, Tokenizer, Any]) -> None
         assert ours.encode(text, bos=False) == ids, text
 
 
-def test_texts_are_those_of_transformers(pair: tuple[str, Tokenizer, Any]) -> None:
+def test_texts_equal_those_of_transformers(pair: tuple[str, Tokenizer, Any]) -> None:
     name, ours, theirs = pair
     for text in TEXTS:
         ids = ours.encode(text, bos=False)

@@ -1,4 +1,4 @@
-"""What the files of a model folder say of its tokenizer, and which are refused."""
+"""Tokenizer settings in a model folder's files, and the files that are refused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from transformers import PreTrainedTokenizerFast
 
 from gpu.errors import ModelError
 from gpu.text.tokenizer import Tokenizer
-from tests.gpu import made_tokenizers as made
-from tests.gpu.tokenizer_families import BYTE_FALLBACK, BYTE_LEVEL, stream
+from tests.gpu.text import made_tokenizers as made
+from tests.gpu.text.tokenizer_families import BYTE_FALLBACK, BYTE_LEVEL, stream
 
 
-def test_names_and_templates_in_every_spelling(tmp_path: Path) -> None:
+def test_names_and_templates_are_read_in_every_form(tmp_path: Path) -> None:
     made.save(tmp_path, made.byte_level(), {**BYTE_LEVEL, "chat_template": "one"})
     tokenizer = Tokenizer.load(tmp_path)
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|begin|>", "<|im_end|>")
@@ -35,7 +35,7 @@ def test_names_and_templates_in_every_spelling(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_tokens_that_only_the_files_beside_it_know(tmp_path: Path, older: bool) -> None:
+def test_tokens_of_companion_files_are_added(tmp_path: Path, older: bool) -> None:
     new = {"<new>": 400, "<turn>": 401, "<|im_end|>": 2}
     config: dict[str, Any] = {"eos_token": "<turn>"}
     if older:
@@ -51,14 +51,14 @@ def test_tokens_that_only_the_files_beside_it_know(tmp_path: Path, older: bool) 
     assert ours.decode([400, 401]) == "<new>"
 
 
-def test_ids_that_disagree_are_refused(tmp_path: Path) -> None:
+def test_conflicting_ids_are_refused(tmp_path: Path) -> None:
     for text, id in (("<new>", 405), ("<|im_end|>", 3)):
         made.save(tmp_path, made.byte_level(), {"added_tokens_decoder": {id: {"content": text}}})
-        with pytest.raises(ModelError, match=f"has the id {id}, but the tokenizer would give it"):
+        with pytest.raises(ModelError, match=f"expected the id {id} for the added token"):
             Tokenizer.load(tmp_path)
 
 
-def test_names_may_stand_in_the_older_file(tmp_path: Path) -> None:
+def test_names_may_be_in_the_older_file(tmp_path: Path) -> None:
     made.save(tmp_path, made.byte_level(), {"eos_token": "<|im_start|>"})
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(BYTE_LEVEL))
     tokenizer = Tokenizer.load(tmp_path)
@@ -68,7 +68,7 @@ def test_names_may_stand_in_the_older_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"eos_token": "</nowhere>"}, "has no token '</nowhere>'"),
+        ({"eos_token": "</nowhere>"}, "expected a token '</nowhere>'"),
         ({"eos_token": 3}, "eos_token must be a token's text"),
         ({"bos_token": {"text": "x"}, "add_bos_token": True}, "add_bos_token must be false"),
         ({"add_bos_token": "yes"}, "add_bos_token must be true or false"),
@@ -77,7 +77,7 @@ def test_names_may_stand_in_the_older_file(tmp_path: Path) -> None:
         ({"chat_template": [{"name": "default"}]}, "chat_template must be a template"),
     ],
 )
-def test_a_config_that_is_wrong_is_refused(
+def test_a_malformed_config_is_refused(
     tmp_path: Path, config: dict[str, Any], message: str
 ) -> None:
     made.save(tmp_path, made.byte_level(), config)
@@ -110,7 +110,7 @@ def test_a_decoder_that_cannot_be_streamed_is_refused(tmp_path: Path, decoder: A
     backend = made.byte_fallback()
     backend.decoder = decoder
     made.save(tmp_path, backend)
-    with pytest.raises(ModelError, match="is not supported here; supported: ByteLevel"):
+    with pytest.raises(ModelError, match="is not supported; supported: ByteLevel"):
         Tokenizer.load(tmp_path)
 
 
@@ -124,7 +124,7 @@ def test_metaspace_is_sentencepiece_without_bytes(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("the cat")) == " the cat"
 
 
-def test_as_many_spaces_are_stripped_as_the_decoder_says(tmp_path: Path) -> None:
+def test_spaces_are_stripped_as_by_the_decoder(tmp_path: Path) -> None:
     backend = made.byte_fallback()
     backend.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 2, 0)]
@@ -138,7 +138,7 @@ def test_as_many_spaces_are_stripped_as_the_decoder_says(tmp_path: Path) -> None
         assert "".join(stream(tokenizer, space * n_spaces, cat)) == " " * (n_spaces > 1) + "cat"
 
 
-def test_byte_tokens_are_bytes_only_where_the_decoder_says_so(tmp_path: Path) -> None:
+def test_byte_tokens_are_bytes_only_with_byte_fallback(tmp_path: Path) -> None:
     backend = made.byte_fallback()
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
     tokenizer = Tokenizer.load(made.save(tmp_path, backend, BYTE_FALLBACK))
@@ -146,7 +146,7 @@ def test_byte_tokens_are_bytes_only_where_the_decoder_says_so(tmp_path: Path) ->
     assert tokenizer.decode(ids) == backend.decode(ids) == "<0x41>"
 
 
-def test_a_byte_level_vocabulary_may_hold_plain_text(tmp_path: Path) -> None:
+def test_a_byte_level_vocabulary_may_contain_plain_text(tmp_path: Path) -> None:
     backend = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, "日本": 1, "Ġ": 2}, merges=[]))
     backend.decoder = decoders.ByteLevel()
     tokenizer = Tokenizer.load(made.save(tmp_path, backend))

@@ -1,4 +1,4 @@
-"""Streaming decode against whole texts: no piece is half a character, and none is late."""
+"""Streaming decode against whole texts: no part of a character is shown, and no text is late."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpu.text.tokenizer import DecodeStream, Tokenizer
-from tests.gpu import made_tokenizers as made
-from tests.gpu.tokenizer_families import BYTE_FALLBACK, random_text, stream
+from tests.gpu.text import made_tokenizers as made
+from tests.gpu.text.tokenizer_families import BYTE_FALLBACK, random_text, stream
 
 
 def test_streamed_pieces_join_to_the_whole_text(tokenizer: Tokenizer) -> None:
@@ -34,7 +34,7 @@ def test_a_prompt_and_its_continuation_join_to_the_whole_text(tokenizer: Tokeniz
         assert prompt + rest == tokenizer.decode(ids)
 
 
-def test_a_piece_is_never_half_a_character(tokenizer: Tokenizer) -> None:
+def test_streamed_text_never_contains_half_a_character(tokenizer: Tokenizer) -> None:
     rng = random.Random(6)
     for _ in range(300):
         text = random_text(rng).replace("\ufffd", "")
@@ -62,7 +62,7 @@ def test_a_prompt_that_ends_inside_a_character_is_completed(tokenizer: Tokenizer
     assert "".join(stream(tokenizer, ids[:inside], ids[inside:])) == "🙈b"
 
 
-def test_the_cost_of_a_token_does_not_grow_with_the_text(
+def test_the_time_per_token_does_not_grow_with_the_text(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = tokenizer.encode("the cat sat in the sun " * 400)

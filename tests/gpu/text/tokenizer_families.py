@@ -1,11 +1,11 @@
-"""Tokenizers of unlike families, and what tests of all of them share."""
+"""Tokenizers of different families, and texts for the tests of all of them."""
 
 from __future__ import annotations
 
 import random
 
 from gpu.text.tokenizer import DecodeStream, Tokenizer
-from tests.gpu import made_tokenizers as made
+from tests.gpu.text import made_tokenizers as made
 
 BYTE_LEVEL = {"bos_token": "<|begin|>", "eos_token": {"content": "<|im_end|>", "special": True}}
 BYTE_FALLBACK = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -15,7 +15,7 @@ FAMILIES = {
     "llama3": (made.llama3, LLAMA3),
     "byte_fallback": (made.byte_fallback, BYTE_FALLBACK),
 }
-"""What makes each, and its tokenizer_config.json."""
+"""Constructor and tokenizer_config.json of each family."""
 
 
 def stream(tokenizer: Tokenizer, prompt: list[int], ids: list[int]) -> list[str]:

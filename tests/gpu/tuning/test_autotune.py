@@ -1,4 +1,4 @@
-"""Choosing how products are cut: by measured speeds, within a budget, once."""
+"""Choice of tiles: by measured speed, within a budget, once."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu.cache_folder import cache_folder
 from gpu.engine.engine import Engine
+from gpu.files.cache_folder import cache_folder
+from gpu.load_options import LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.tuning import probe as probing
-from gpu.tuning import saved
-from gpu.tuning.probe import kept_tuning, key_of, measure, probe, tuned
-from gpu.tuning.probed import Probed, Speed, choose
-from gpu.tuning.product_timer import ProductTimer, Trial, fault
+from gpu.tuning import autotune as tuning_module
+from gpu.tuning import store
+from gpu.tuning.autotune import autotune, key_of, load_tuning, measure, stored_tuning
+from gpu.tuning.matmul_timer import MatmulTimer, Trial, fault
+from gpu.tuning.results import AutotuneResult, Speed, choose
 from gpu.webgpu.device import Device
 from gpu.webgpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning, candidates
-from tests.gpu import random_llama
+from tests.gpu.models import random_llama
+from tests.gpu.ops.rig import with_info
 
 DEFAULTS = [GPU, SOFTWARE, SOFTWARE_LOADS]
 
 
 @dataclass
 class FakeTimer:
-    """A device whose products take 1 s unless `seconds_of` says else, on a clock of its own;
+    """A device whose matmuls take 1 s unless `seconds_of` has another time, on its own clock;
     compiling takes `compiling` seconds. `wrong`: tiles with wrong results."""
 
     seconds_of: Mapping[Any, float] = field(default_factory=dict)
@@ -56,9 +58,9 @@ class FakeTimer:
 
 
 def part(trial: Trial) -> tuple[Any, ...]:
-    """A product's tile: what the fake is told speeds of."""
+    """A matmul's tile: key of the fake's speeds."""
     tile = trial.tile
-    return (trial.shape, tile.trade, tile.strands, tile.m, tile.n)
+    return (trial.shape, tile.subgroup_shuffle, tile.split_k, tile.m, tile.n)
 
 
 def measured(default: Tuning, timer: FakeTimer, budget: float = 1e6) -> Tuning:
@@ -79,8 +81,8 @@ def test_the_default_comes_first_and_the_unlikely_last(default: Tuning) -> None:
 
 
 def test_lanes_trade_only_where_they_can() -> None:
-    assert {tuning.trade for tuning in candidates(SOFTWARE)} == {True, False}
-    assert {tuning.trade for tuning in candidates(SOFTWARE_LOADS)} == {False}
+    assert {tuning.subgroup_shuffle for tuning in candidates(SOFTWARE)} == {True, False}
+    assert {tuning.subgroup_shuffle for tuning in candidates(SOFTWARE_LOADS)} == {False}
     assert set(candidates(SOFTWARE_LOADS)) < set(candidates(SOFTWARE))
 
 
@@ -89,9 +91,9 @@ def test_no_candidate_exceeds_what_every_device_has(default: Tuning) -> None:
     for tuning in candidates(default):
         for n_rows in (1, 64):
             tile = tuning.tile(n_rows, 2048, 32)
-            lanes = tile.strands * tile.columns
+            lanes = tile.split_k * tile.columns
             assert lanes <= 256
-            assert tile.strands == 1 or 4 * lanes * (tile.n + 1) <= 16384, "workgroup memory"
+            assert tile.split_k == 1 or 4 * lanes * (tile.n + 1) <= 16384, "workgroup memory"
             assert tile.m * tile.n <= 64, "more sums than registers; takes minutes to compile"
 
 
@@ -111,17 +113,17 @@ def test_few_and_many_rows_are_chosen_independently() -> None:
     assert measured(GPU, timer) == replace(GPU, few_n=4, many_n=8)
 
 
-def test_strands_are_chosen_by_decode() -> None:
+def test_split_k_are_chosen_by_decode() -> None:
     many = [("prefill", False, 8, m, n) for m in (4, 8) for n in (4, 8)]
     faster = {("decode", False, 8, 1, 2): 0.8}
-    assert measured(GPU, FakeTimer(faster)).strands == 8
-    assert measured(GPU, FakeTimer(faster | dict.fromkeys(many, 1.1))).strands == 8
+    assert measured(GPU, FakeTimer(faster)).split_k == 8
+    assert measured(GPU, FakeTimer(faster | dict.fromkeys(many, 1.1))).split_k == 8
     assert measured(GPU, FakeTimer(faster | dict.fromkeys(many, 1.5))) == GPU, "prefill loses more"
 
 
-def test_strands_that_decode_alike_are_chosen_by_prefill() -> None:
+def test_split_k_that_decode_alike_are_chosen_by_prefill() -> None:
     timer = FakeTimer({("prefill", False, 32, 8, 4): 0.5})
-    assert measured(GPU, timer) == replace(GPU, strands=32)
+    assert measured(GPU, timer) == replace(GPU, split_k=32)
 
 
 def test_trading_is_given_up_where_loading_is_faster() -> None:
@@ -134,7 +136,7 @@ def test_a_wrong_result_is_left_out_and_named() -> None:
     timer = FakeTimer({bad: 0.1}, wrong={bad: "7 results are wrong"})
     found = measure(GPU, timer, 1e6, timer.clock)
     assert found.chosen == GPU
-    assert all(tuning.few_n == 4 and tuning.strands == 16 for tuning in found.faults)
+    assert all(tuning.few_n == 4 and tuning.split_k == 16 for tuning in found.faults)
     assert set(found.faults.values()) == {"7 results are wrong"}
     assert not set(found.faults) & set(found.speeds)
     assert len(found.faults) + len(found.speeds) == found.n_candidates
@@ -163,7 +165,7 @@ def test_each_product_is_compiled_once_and_the_hopeless_are_timed_once() -> None
     timer = FakeTimer({slow: 2.0})
     measure(SOFTWARE, timer, 1e6, timer.clock)
     assert len(set(timer.begun)) == len(timer.begun)
-    assert timer.n_timed == len(timer.begun) + probing.ROUNDS * (len(timer.begun) - 1)
+    assert timer.n_timed == len(timer.begun) + tuning_module.ROUNDS * (len(timer.begun) - 1)
 
 
 # ---- the cache ------------------------------------------------------------------------------
@@ -176,23 +178,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-KEY = saved.Key("a card", "driver 1", "Vulkan", "0.32.0", "abc")
+KEY = store.Key("a card", "driver 1", "Vulkan", "0.32.0", "abc")
 ALLOWED = candidates(GPU)
 
 
 def test_what_was_written_is_read(folder: Path) -> None:
-    assert saved.read(KEY, ALLOWED) is None
-    best = replace(GPU, strands=32, workgroup=128, bytes=True)
-    assert saved.write(KEY, best)
-    assert saved.write(replace(KEY, adapter="another card"), GPU)
-    assert saved.read(KEY, ALLOWED) == best
+    assert store.read(KEY, ALLOWED) is None
+    best = replace(GPU, split_k=32, workgroup=128, q8_activations=True)
+    assert store.write(KEY, best)
+    assert store.write(replace(KEY, adapter="another card"), GPU)
+    assert store.read(KEY, ALLOWED) == best
     assert len(list(folder.iterdir())) == 2, "nothing but a file for each adapter"
 
 
 @pytest.mark.parametrize("changed", ["adapter", "driver", "backend", "wgpu", "kernels"])
 def test_another_device_driver_or_kernel_has_nothing_kept(folder: Path, changed: str) -> None:
-    saved.write(KEY, GPU)
-    assert saved.read(replace(KEY, **{changed: "other"}), ALLOWED) is None
+    store.write(KEY, GPU)
+    assert store.read(replace(KEY, **{changed: "other"}), ALLOWED) is None
 
 
 def contents(tuning: str, adapter: str = "a card", more: str = "") -> str:
@@ -200,7 +202,7 @@ def contents(tuning: str, adapter: str = "a card", more: str = "") -> str:
     return f'{{"key":{key},"tuning":{tuning}{more}}}'
 
 
-RIGHT = '{"trade":false,"max_m":8,"few_n":2,"many_n":4,"strands":16,"workgroup":64}'
+RIGHT = '{"subgroup_shuffle":false,"max_m":8,"few_n":2,"many_n":4,"split_k":16,"workgroup":64}'
 DAMAGED = {
     "empty": "",
     "cut short": contents(RIGHT)[:-9],
@@ -215,15 +217,15 @@ DAMAGED = {
     "a huge number": contents(RIGHT.replace("16", "1" + 400 * "0")),
     "of another adapter": contents(RIGHT, adapter="another card"),
     "deeply nested": "[" * 10_000,
-    "too long": contents(RIGHT) + " " * saved.MAX_BYTES,
+    "too long": contents(RIGHT) + " " * store.MAX_BYTES,
 }
 
 
 def test_the_right_contents_are_taken(folder: Path) -> None:
-    """So that what the next test refuses is refused for what is wrong with it."""
+    """Valid files are read: the next test's files are refused for their faults alone."""
     folder.mkdir()
     (folder / KEY.file_name).write_text(contents(RIGHT), "utf-8")
-    assert saved.read(KEY, ALLOWED) == GPU
+    assert store.read(KEY, ALLOWED) == GPU
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
@@ -234,27 +236,27 @@ def test_damaged_contents_are_ignored_and_logged(
     folder.mkdir()
     path = folder / KEY.file_name
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    assert saved.read(KEY, ALLOWED) is None
+    assert store.read(KEY, ALLOWED) is None
     assert str(path) in caplog.text
-    assert saved.write(KEY, GPU)
-    assert saved.read(KEY, ALLOWED) == GPU
+    assert store.write(KEY, GPU)
+    assert store.read(KEY, ALLOWED) == GPU
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
 def test_what_is_no_file_is_ignored(folder: Path, make: Any) -> None:
     folder.mkdir()
     make(folder / KEY.file_name)
-    assert saved.read(KEY, ALLOWED) is None
+    assert store.read(KEY, ALLOWED) is None
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TOKENGLASS_CACHE", "/dev/null/nowhere")
-    assert not saved.writable()
-    assert saved.read(KEY, ALLOWED) is None
-    assert not saved.write(KEY, GPU)
-    assert "cannot be kept" in caplog.text
+    assert not store.writable()
+    assert store.read(KEY, ALLOWED) is None
+    assert not store.write(KEY, GPU)
+    assert "cannot be stored" in caplog.text
 
 
 def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,40 +278,46 @@ def test_a_real_probe_finds_what_can_be_used(
     device: Device, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        probed = probe(device, 1.0)
+        probed = autotune(device, 1.0)
     assert probed.faults == ()
-    assert replace(probed.chosen, bytes=False) in candidates(device.tuning)
+    assert replace(probed.chosen, q8_activations=False) in candidates(device.tuning)
     assert [row.name for row in probed.rows if row.chosen] == [str(probed.chosen)]
     assert all(row.decode_gweights > 0 and row.prefill_gflops for row in probed.rows)
-    floats, as_bytes = probed.products
-    assert (as_bytes.chosen, floats.chosen) == (probed.chosen.bytes, not probed.chosen.bytes)
-    assert not probed.chosen.bytes or as_bytes.decode_gweights > floats.decode_gweights
-    assert len(probed.rows) + probed.n_left == len(candidates(device.tuning))
+    floats, as_q8 = probed.activations
+    assert (as_q8.chosen, floats.chosen) == (
+        probed.chosen.q8_activations,
+        not probed.chosen.q8_activations,
+    )
+    assert not probed.chosen.q8_activations or as_q8.decode_gweights > floats.decode_gweights
+    assert len(probed.rows) + probed.n_skipped == len(candidates(device.tuning))
     assert device.info.name in caplog.text
-    assert probed.kept == (not device.checked)
-    assert kept_tuning(device.info) == (None if device.checked else probed.chosen)
+    assert probed.stored == (not device.checked)
+    assert stored_tuning(device.info) == (None if device.checked else probed.chosen)
 
 
 @pytest.mark.parity
 def test_every_candidate_is_held_to_the_defaults_result(device: Device) -> None:
-    timer = ProductTimer(device, device.tuning)
+    timer = MatmulTimer(device, device.tuning)
     assert timer.begin(Trial.of("prefill", device.tuning)) == ""
-    expected = timer._products["prefill"].expected
+    expected = timer._matmuls["prefill"].expected
     assert expected is not None
     assert 0.5 < expected.std() < 2
     assert expected.shape[0] == 64
-    timer._products["prefill"].expected = expected + np.float32(1e-3)
+    timer._matmuls["prefill"].expected = expected + np.float32(1e-3)
     assert "instead of" in timer.begin(Trial.of("prefill", device.tuning))
     timer.close()
 
 
 @pytest.mark.parity
 def test_products_of_bytes_are_held_to_those_of_floats(device: Device) -> None:
-    timer, as_bytes = ProductTimer(device, device.tuning, "q8"), replace(device.tuning, bytes=True)
+    timer, as_q8 = (
+        MatmulTimer(device, device.tuning, "q8"),
+        replace(device.tuning, q8_activations=True),
+    )
     assert timer.begin(Trial.of("decode", device.tuning)) == ""
-    assert timer.begin(Trial.of("decode", as_bytes)) == ""
-    timer._products["decode"].expected += np.float32(0.1)
-    assert "instead of" in timer.begin(Trial.of("decode", as_bytes))
+    assert timer.begin(Trial.of("decode", as_q8)) == ""
+    timer._matmuls["decode"].expected += np.float32(0.1)
+    assert "instead of" in timer.begin(Trial.of("decode", as_q8))
     timer.close()
 
 
@@ -324,31 +332,31 @@ def test_a_result_that_was_not_written_is_wrong() -> None:
 
 
 class TestTuned:
-    """Measured at the first start, kept for the next."""
+    """Measured at the first start, stored for the next."""
 
     @pytest.fixture(autouse=True)
     def probes(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The devices that were measured; the second candidate is always the best."""
+        """Names of the devices measured; the second candidate is always the best."""
         names: list[str] = []
 
-        def fake(device: Device) -> Probed:
+        def fake(device: Device) -> AutotuneResult:
             names.append(device.info.name)
             best = candidates(device.tuning)[1]
-            kept = saved.write(key_of(device.info), best)
-            return Probed(device.info, (), (), 0, best, kept)
+            stored = store.write(key_of(device.info), best)
+            return AutotuneResult(device.info, (), (), 0, best, stored)
 
-        monkeypatch.setattr(probing, "probe", fake)
+        monkeypatch.setattr(tuning_module, "autotune", fake)
         return names
 
     def test_once(self, checked_device: Device, probes: list[str]) -> None:
         device = replace(checked_device, checked=False)
         said: list[str] = []
-        first = tuned(device, lambda fraction, message: said.append(message))
+        first = load_tuning(device, lambda fraction, message: said.append(message))
         assert first.tuning == candidates(device.tuning)[1]
         assert said == [f"measuring kernels on {device.info.name}"]
-        assert tuned(device) == first
+        assert load_tuning(device) == first
         updated = replace(device, info=replace(device.info, driver="another"))
-        assert tuned(updated).tuning == first.tuning
+        assert load_tuning(updated).tuning == first.tuning
         assert len(probes) == 2
 
     def test_not_where_it_cannot_be_kept(
@@ -356,20 +364,20 @@ class TestTuned:
     ) -> None:
         monkeypatch.setenv("TOKENGLASS_CACHE", "/dev/null/nowhere")
         device = replace(checked_device, checked=False)
-        assert tuned(device) == device
+        assert load_tuning(device) == device
         assert probes == []
 
     def test_not_on_a_checked_device(self, checked_device: Device, probes: list[str]) -> None:
-        assert tuned(checked_device) == checked_device
+        assert load_tuning(checked_device) == checked_device
         assert probes == []
 
     def test_lanes_that_cannot_trade_any_more(
         self, checked_device: Device, probes: list[str]
     ) -> None:
-        info = replace(checked_device.info, software=True)
-        device = replace(checked_device, checked=False, info=info, tuning=SOFTWARE_LOADS)
-        saved.write(key_of(info), SOFTWARE)
-        assert not tuned(device).tuning.trade
+        device = replace(checked_device, checked=False, tuning=SOFTWARE_LOADS)
+        device = with_info(device, software=True)
+        store.write(key_of(device.info), SOFTWARE)
+        assert not load_tuning(device).tuning.subgroup_shuffle
         assert len(probes) == 1
 
 
@@ -383,10 +391,10 @@ def test_an_engine_asks_for_the_tuning_only_when_told_to(
         progress(0.0, "measuring")
         return replace(device, tuning=GPU)
 
-    monkeypatch.setattr("gpu.runners.wgpu_runner.tuned", fake)
+    monkeypatch.setattr("gpu.runners.wgpu_runner.load_tuning", fake)
     engine = Engine.load(
         random_llama.folder("odd172_bias"),
-        probe=probe,
+        LoadOptions(autotune=probe),
         progress=lambda fraction, message: said.append(message),
     )
     runner = engine._thread.runner

@@ -1,4 +1,4 @@
-"""Types that are parsed together are those that cffi finds one by one, and few are left to it."""
+"""Types parsed together equal those that cffi parses one by one, and few remain for cffi."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ print(len(asked), *asked, sep="\\n")
 
 
 def test_few_types_are_parsed_by_themselves_until_the_first_token() -> None:
-    """Each takes 15 ms: whoever updates wgpu-py sees here that it spells its types in a new way."""
+    """Each takes 15 ms: fails if an update of wgpu-py spells its types in a new way."""
     done = subprocess.run(
         [sys.executable, "-c", COUNTING], capture_output=True, text=True, timeout=120
     )

@@ -1,4 +1,4 @@
-"""Pipelines are compiled behind the one who asks for them, and only while somebody holds them."""
+"""Pipelines are compiled in the background, and only while something references them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 20
 
 
 class SlowCompiler:
-    """Stands in for the compiling itself, one at a time: none ends before `go_on` is set."""
+    """Fake compilation, one at a time: none ends before `go_on` is set."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -73,7 +73,7 @@ def test_what_nobody_holds_any_more_is_not_compiled(device: Device, slow: SlowCo
 
 def test_a_kernel_takes_its_pipeline_along(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     class Pipeline:
-        """Stands in a circle with others, as wgpu's objects do with their device."""
+        """Part of a reference cycle, as wgpu's objects are with their device."""
 
         def __init__(self) -> None:
             self.device = [self]

@@ -1,4 +1,4 @@
-"""Which adapter is chosen, what is said about it, and what is said when there is none."""
+"""Choice and description of adapters, and the error when there is none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpu.webgpu.device import (
 
 
 def adapter(name: str, kind: str, driver: str = "a driver", **more: Any) -> Any:
-    """What wgpu-py tells of an adapter."""
+    """An adapter as wgpu-py describes it."""
     info = {
         "device": name, "vendor": "a vendor", "description": driver, "adapter_type": kind,
         "backend_type": "Vulkan", **more,
@@ -49,7 +49,7 @@ def give(monkeypatch: pytest.MonkeyPatch, adapters: list[Any]) -> None:
 
 @pytest.mark.usefixtures("laptop")
 class TestALaptop:
-    """Four adapters, found in no order."""
+    """Four adapters, in no order."""
 
     def test_real_gpus_come_before_software(self) -> None:
         names = [device.name for device in list_devices()]
@@ -130,7 +130,7 @@ def test_the_device_at_hand_has_what_the_engine_needs(device: Device) -> None:
     assert info == list_devices()[0]
     assert set(info.features).isdisjoint(info.lacks)
     assert device.has_timestamps == ("timestamp-query" in info.features)
-    assert device.max_binding_bytes >= 128 << 20  # what WebGPU promises
+    assert device.max_binding_bytes >= 128 << 20  # guaranteed by WebGPU
     assert device.max_binding_bytes <= info.limits["max-buffer-size"]
     assert device.offset_alignment in (16, 32, 64, 128, 256)
     assert device.wgpu.limits["max-storage-buffer-binding-size"] >= device.max_binding_bytes

@@ -1,4 +1,4 @@
-"""The shaders as files: one name for one thing, one order of sections, every variant compiles."""
+"""Conventions of shader files: names, order of sections, and every variant compiles."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ import pytest
 from gpu import ops, step
 from gpu.errors import DeviceError
 from gpu.ops import step_buffer
-from gpu.reference import byte_rows as reference_byte_rows
-from gpu.reference import experts as reference_experts
 from gpu.reference import kv as reference_kv
+from gpu.reference import moe as reference_moe
 from gpu.reference import ops as reference
+from gpu.reference import quantize_activations as reference_activations
 from gpu.reference import sampler as reference_sampler
 from gpu.webgpu import kernels
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel, Kernels, bindings_of, compose, read_shader, shader_names
-from tests.gpu import variants
+from tests.gpu.models import variants
 
-TWIN_ROOMS = (reference, reference_byte_rows, reference_experts, reference_kv)
+TWIN_ROOMS = (reference, reference_activations, reference_moe, reference_kv)
 FOLDER = resources.files("gpu") / "shaders"
 LIB = sorted(f.name.removesuffix(".wgsl") for f in (FOLDER / "lib").iterdir())
 TWINS = {
     name: next((getattr(room, name) for room in TWIN_ROOMS if hasattr(room, name)), None)
     for name in shader_names()
 }
-TWINS |= {"sample_keys": reference_sampler.scale, "sample": reference_sampler.choose}
+TWINS |= {
+    "logit_sort_keys": reference_sampler.scale_logits,
+    "sample": reference_sampler.sample_token,
+}
 OPS = {
     name: function
     for name, function in inspect.getmembers(ops, inspect.isfunction)
@@ -37,27 +40,27 @@ OPS = {
 }
 MAX_STORAGE_BUFFERS = 8
 MAX_INVOCATIONS = 256
-"""What every WebGPU device has."""
+"""Storage buffers per stage of every WebGPU device."""
 
-STAND_INS = {
+LIB_VARIANTS = {
     "weight": ("f32", "f16", "q8", "q4"),
-    "weight_bytes": ("q8", "q4"),
-    "product": ("bytes",),
+    "weight_int8": ("q8", "q4"),
+    "matmul_tile": ("q8",),
     "kv": ("f32", "f16", "f16x8", "packed"),
-    "cached_keys": ("q8", "n4"),
-    "cached_values": ("q8", "q4", "n4"),
+    "cached_keys": ("q8", "nl4"),
+    "cached_values": ("q8", "q4", "nl4"),
     "kv_pair": ("f32", "f16"),
-    "x_tile": ("lanes", "loads"),
+    "x_tile": ("shuffle", "load"),
     "words": ("64",),
     "weight_store": ("texture",),
-    "four": ("lanes", "loads"),
+    "quad": ("shuffle", "load"),
 }
-"""Names that shaders use, and the endings of the files that stand in for them."""
+"""Used names that have variants, and the suffixes of the variants' files."""
 THEMSELVES = {
-    name: name for name in ("product", "cached_keys", "cached_values", "words", "weight_store")
+    name: name for name in ("matmul_tile", "cached_keys", "cached_values", "words", "weight_store")
 }
-"""Files that stand for themselves where no other does."""
-ANY = {name: f"{name}_{endings[0]}" for name, endings in STAND_INS.items()} | THEMSELVES
+"""Files that are their own default variant."""
+ANY = {name: f"{name}_{endings[0]}" for name, endings in LIB_VARIANTS.items()} | THEMSELVES
 
 SECTIONS = (
     r"^// ",
@@ -122,8 +125,8 @@ def test_every_file_of_the_library_is_used() -> None:
     used = set()
     for name in (*shader_names(), *(f"lib/{name}" for name in LIB)):
         used |= set(re.findall(r"^// use: (\w+)", read_shader(name), re.MULTILINE))
-    files = {f"{name}_{ending}" for name in STAND_INS for ending in STAND_INS[name]}
-    assert set(LIB) == (used - set(STAND_INS)) | files | set(THEMSELVES)
+    files = {f"{name}_{ending}" for name in LIB_VARIANTS for ending in LIB_VARIANTS[name]}
+    assert set(LIB) == (used - set(LIB_VARIANTS)) | files | set(THEMSELVES)
 
 
 def test_host_and_shaders_agree_on_their_numbers() -> None:
@@ -140,7 +143,7 @@ def test_host_and_shaders_agree_on_their_numbers() -> None:
 @pytest.mark.parametrize(
     "software",
     [
-        pytest.param(True, id="for-software", marks=pytest.mark.slow),  # others run those
+        pytest.param(True, id="for-software", marks=pytest.mark.slow),  # other tests run those
         pytest.param(False, id="for-gpus"),
     ],
 )
@@ -153,13 +156,13 @@ def test_every_variant_that_models_ask_for_compiles(device: Device, software: bo
 
 
 def workgroup_size(kernel: Kernel) -> int:
-    """Invocations of a workgroup: an override, or a constant of the source."""
+    """Return the invocations of a workgroup: an override, or a constant of the source."""
     name = re.search(r"@workgroup_size\((\w+)\)", kernel.source)
     assert name
     if name[1] in kernel.constants:
         return int(kernel.constants[name[1]])
     if name[1] == "WORKGROUP":
-        return constant(kernel.source, "STRANDS") * constant(kernel.source, "COLUMNS")
+        return constant(kernel.source, "SPLIT_K") * constant(kernel.source, "COLUMNS")
     return constant(kernel.source, name[1])
 
 
@@ -188,7 +191,7 @@ def test_overrides_come_first_because_naga_dies_otherwise() -> None:
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
-    """Shaders are read with `old` replaced."""
+    """Replace `old` in every shader that is read."""
     read = kernels.read_shader
     monkeypatch.setattr(kernels, "read_shader", lambda name: read(name).replace(old, new))
 

@@ -1,4 +1,4 @@
-"""The raw calls of the hot loop do what the public API does, which stands in for them."""
+"""Native calls of the hot loop do the same as the public API."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from gpu.webgpu.commands import Calls, Copy, Readback, StepCommands
 from gpu.webgpu.device import Device
 from gpu.webgpu.native import NativeReadback
 from gpu.webgpu.timestamps import Timestamps
-from tests.gpu import driving, random_llama
-from tests.gpu.sampler_rig import settings
+from tests.gpu.engine import driving
+from tests.gpu.models import random_llama
+from tests.gpu.ops.sampler_rig import settings
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_what_was_flushed_can_be_waited_for(calls: Calls, device: Device, memory
 def test_no_more_is_staged_than_two_submissions(
     device: Device, monkeypatch: pytest.MonkeyPatch, checked: bool
 ) -> None:
-    """Each of what an upload submits is waited for when the next one was submitted."""
+    """Each submission of an upload is waited for after the next one."""
     monkeypatch.setattr(buffers, "UPLOAD_BYTES", 4096)
     memory = Memory(replace(device, checked=checked))
     made = open_calls(memory.device)
@@ -163,7 +164,7 @@ def test_no_more_is_staged_than_two_submissions(
 
 @pytest.mark.parametrize("checked", [False, True], ids=["native", "public"])
 def test_a_lost_device_is_an_error_a_person_can_act_on(checked: bool) -> None:
-    own = Device.open(checked=checked)  # not the one the other tests share
+    own = Device.open(checked=checked)  # not the device that other tests share
     calls = open_calls(own)
     readback = calls.readback(64, "readback")
     submit_copy(calls, Memory(own).zeros("source", (16,)), readback)
@@ -219,7 +220,7 @@ GENERATE = """
 import json, logging, sys
 import wgpu.backends.wgpu_native as wgpu_native
 if sys.argv[2] == "without":
-    wgpu_native.lib = object()  # no native function is where this project looks for it
+    wgpu_native.lib = object()  # hides all native functions
 logging.basicConfig(format="%(message)s")
 from gpu import Engine, SamplingParams
 engine = Engine.load(sys.argv[1], dtype="f32")
@@ -232,7 +233,7 @@ print(json.dumps([[t.id, t.logprob, t.times.gpu is not None] for t in tokens]))
 
 @pytest.mark.slow
 def test_a_generation_without_the_internals_is_the_same_and_says_so() -> None:
-    """In processes of their own, because the internals are looked for on import."""
+    """Run in child processes, because the internals are checked on import."""
     folder = random_llama.folder("derived_head")
     outputs = []
     for internals in ("with", "without"):

@@ -1,4 +1,4 @@
-"""What a device can do at most: that all of the work is done, and how it is timed."""
+"""Peaks of a device: all of the work is done, and it is timed right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu.webgpu import peaks
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from gpu.webgpu.peaks import FMAS_PER_ROUND, ROUNDS, WORKGROUP, FmaTimer, measure_peaks
-from tests.gpu.rig import POISON
+from tests.gpu.ops.rig import POISON
 
 
 @pytest.mark.parity
@@ -47,8 +47,7 @@ def test_a_peak_is_the_work_of_one_piece_times_pieces_a_second(
     pieces = 3.5
     monkeypatch.setattr(peaks, "most_per_second", lambda seconds, most: pieces)
     found = measure_peaks(device)
-    n_bytes = peaks.SOFTWARE_COPY_BYTES if device.info.software else peaks.COPY_BYTES
-    assert found.bytes_per_s == pieces * 2 * min(n_bytes, device.max_binding_bytes)
+    assert found.bytes_per_s == pieces * 2 * min(device.policy.copy_bytes, device.max_binding_bytes)
     assert found.flops_per_s == pieces * 64 * 1024 * 16 * 12 * 2  # lanes, rounds, chains, vec4
 
 
@@ -64,7 +63,7 @@ def test_the_peaks_of_this_device_are_those_of_work_timed_here(device: Device) -
 
 
 def copied_per_second(device: Device, n_bytes: int = 32 << 20) -> float:
-    """Bytes read and written by a copy between two buffers, the best of a few."""
+    """Return bytes read and written per second by copies between two buffers, the best of a few."""
     memory, best = Memory(device), math.inf
     source, target = (memory.zeros(name, (n_bytes // 4,)).buffer for name in ("from", "to"))
     for _ in range(5):
@@ -81,7 +80,7 @@ def copied_per_second(device: Device, n_bytes: int = 32 << 20) -> float:
 
 
 class Work:
-    """Takes `start` and then `each` for every piece, by its own clock; the first run is late."""
+    """Fake work: `start` plus `each` per piece, by its own clock; the first run is slower."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, start: float, each: float, late: float = 0.0

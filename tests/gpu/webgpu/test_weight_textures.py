@@ -1,5 +1,4 @@
-"""Weights in textures: what is written lies where it should, how many rows one holds, and that no
-bit of a model's numbers depends on where its weights lie."""
+"""Weights in textures: layout, rows per texture, and results bit-identical to buffers."""
 
 from __future__ import annotations
 
@@ -8,20 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpu.checkpoint.abreast import max_rows, rows_abreast
+from gpu.checkpoint.interleaved import max_shard_rows, rows_interleaved
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
-from tests.gpu import driving, random_models
+from tests.gpu.engine import driving
+from tests.gpu.models import random_models
 from tests.gpu.on_device import stored_and_computed
 
 
-@pytest.fixture
-def textures(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_textures(monkeypatch, True)
+@pytest.fixture(name="textures")
+def textures_of(device: Device) -> Device:
+    """The device with weights in textures."""
+    return with_textures(device, True)
 
 
-def use_textures(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
-    monkeypatch.setattr("gpu.webgpu.device.reads_textures_faster", lambda info: wanted)
+def with_textures(device: Device, wanted: bool) -> Device:
+    return replace(device, policy=replace(device.policy, weights_in_textures=wanted))
 
 
 def with_side(device: Device, texels: int) -> Device:
@@ -29,12 +30,11 @@ def with_side(device: Device, texels: int) -> Device:
     return replace(device, info=replace(device.info, limits=limits))
 
 
-@pytest.mark.usefixtures("textures")
-@pytest.mark.parametrize("abreast", [1, 4])
-def test_lines_lie_where_they_were_written(device: Device, abreast: int) -> None:
-    memory = Memory(device)
-    tensor = memory.weights("weight", 12, 20, abreast)
-    assert (tensor.buffer.width, tensor.buffer.height) == (5 * abreast, 12 // abreast)
+@pytest.mark.parametrize("interleaved", [1, 4])
+def test_lines_lie_where_they_were_written(textures: Device, interleaved: int) -> None:
+    memory = Memory(textures)
+    tensor = memory.weights("weight", 12, 20, interleaved)
+    assert (tensor.buffer.width, tensor.buffer.height) == (5 * interleaved, 12 // interleaved)
     assert memory.n_bytes["weights"] == tensor.n_bytes == 12 * 20 * 4
     rows = np.arange(1, 241, dtype=np.uint32).reshape(12, 20)
     memory.write(tensor, rows[8:], at=8 * 80)
@@ -44,10 +44,9 @@ def test_lines_lie_where_they_were_written(device: Device, abreast: int) -> None
     assert np.array_equal(memory.read(tensor), rows)
 
 
-@pytest.mark.usefixtures("textures")
 @pytest.mark.parametrize(("n_rows", "at"), [(2, 0), (4, 160)])
-def test_parts_of_a_line_are_refused(device: Device, n_rows: int, at: int) -> None:
-    memory = Memory(device)
+def test_parts_of_a_line_are_refused(textures: Device, n_rows: int, at: int) -> None:
+    memory = Memory(textures)
     tensor = memory.weights("weight", 12, 20, 4)
     rows = np.ones((n_rows, 20), np.uint32)
     with pytest.raises(
@@ -57,28 +56,27 @@ def test_parts_of_a_line_are_refused(device: Device, n_rows: int, at: int) -> No
     assert not memory.read(tensor).any()
 
 
-@pytest.mark.usefixtures("textures")
-def test_a_texture_holds_as_many_lines_as_the_device_takes(device: Device) -> None:
-    narrow = with_side(device, 64)
-    assert max_rows(narrow, 32, 1) == 64
-    assert max_rows(narrow, 32, 8) == 64 * 8
-    assert max_rows(narrow, 36, 8) == 0  # lines of 72 texels
-    assert max_rows(with_side(device, 1 << 30), 1 << 20, 1) == device.max_binding_bytes >> 22
+def test_a_texture_holds_as_many_lines_as_the_device_takes(textures: Device) -> None:
+    narrow = with_side(textures, 64)
+    assert max_shard_rows(narrow, 32, 1) == 64
+    assert max_shard_rows(narrow, 32, 8) == 64 * 8
+    assert max_shard_rows(narrow, 36, 8) == 0  # lines of 72 texels
+    assert (
+        max_shard_rows(with_side(textures, 1 << 30), 1 << 20, 1) == textures.max_binding_bytes >> 22
+    )
 
 
-@pytest.mark.usefixtures("textures")
-def test_rows_too_long_for_a_line_lie_by_themselves(device: Device) -> None:
-    software = replace(device, info=replace(device.info, software=True))
-    assert rows_abreast(with_side(software, 64), "f16", 64, 48, 1) == 8
-    assert rows_abreast(with_side(software, 63), "f16", 64, 48, 1) == 1
+def test_rows_too_long_for_a_line_lie_by_themselves(textures: Device) -> None:
+    policy = replace(textures.policy, interleaves_weights=True)
+    software = replace(textures, policy=policy)
+    assert rows_interleaved(with_side(software, 64), "f16", 64, 48, 1) == 8
+    assert rows_interleaved(with_side(software, 63), "f16", 64, 48, 1) == 1
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
 @pytest.mark.parametrize("name", ["qwen2", "mixtral"])
-def test_no_bit_depends_on_it(
-    device: Device, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
-) -> None:
+def test_no_bit_depends_on_it(device: Device, name: str, dtype: str) -> None:
     """Embedding, products of one row and of many, experts and the output head; in textures of so
     few lines, too, that matrices have several."""
     folder = random_models.folder(name)
@@ -88,11 +86,9 @@ def test_no_bit_depends_on_it(
         n_shards = max(len(matrix.shards) for matrix in runner.model.matrices())
         return n_shards, *stored_and_computed(runner)
 
-    use_textures(monkeypatch, False)
-    _, *in_buffers = logits(device)
-    use_textures(monkeypatch, True)
-    _, *in_textures = logits(device)
+    _, *in_buffers = logits(with_textures(device, False))
+    _, *in_textures = logits(with_textures(device, True))
     longest = {"f32": 100, "f16": 200, "q8": 120, "q4": 80}[dtype]
-    n_shards, *in_several = logits(with_side(device, longest))
+    n_shards, *in_several = logits(with_side(with_textures(device, True), longest))
     assert n_shards > 1
     assert in_buffers == in_textures == in_several

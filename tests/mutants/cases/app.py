@@ -2,18 +2,18 @@
 
 from tests.mutants.mutant import Mutant
 
-SECURITY = "app/security.py"
-LIVE = "app/live.py"
-OUTGOING = "app/outgoing.py"
-SESSIONS = "app/sessions.py"
-INBOX = "app/inbox.py"
-OPENAI = "app/openai.py"
-SCHEMA = "app/openai_schema.py"
-SHAPE = "app/openai_shape.py"
-SECURITY_TEST = "tests/app/test_security.py"
-LIVE_TEST = "tests/app/test_live.py"
-SESSIONS_TEST = "tests/app/test_sessions.py"
-OPENAI_TEST = "tests/app/test_openai.py"
+SECURITY = "app/http/security.py"
+LIVE = "app/ws/live.py"
+OUTGOING = "app/ws/send_queue.py"
+SESSIONS = "app/ws/sessions.py"
+INBOX = "app/ws/incoming.py"
+OPENAI = "app/openai/routes.py"
+SCHEMA = "app/openai/schema.py"
+SHAPE = "app/openai/responses.py"
+SECURITY_TEST = "tests/app/http/test_security.py"
+LIVE_TEST = "tests/app/ws/test_live.py"
+SESSIONS_TEST = "tests/app/ws/test_sessions.py"
+OPENAI_TEST = "tests/app/openai/test_openai.py"
 
 MUTANTS = (
     Mutant(
@@ -100,7 +100,7 @@ MUTANTS = (
         "cookie-signature",
         "a cookie that we did not sign names a session",
         SECURITY,
-        "return session if good else None",
+        "return session if valid else None",
         "return session",
         (SECURITY_TEST, LIVE_TEST),
         "cookie or token or link",
@@ -141,16 +141,17 @@ MUTANTS = (
         "session-owner",
         "a generation is found by its id, whoever started it",
         SESSIONS,
-        "        live = self._runs.get((owner, id))\n",
-        "        live = next((run for key, run in self._runs.items() if key[1] == id), None)\n",
+        "        generation = self._generations.get((owner, id))\n",
+        "        generation = next("
+        "(run for key, run in self._generations.items() if key[1] == id), None)\n",
         (LIVE_TEST, SESSIONS_TEST),
     ),
     Mutant(
         "resume-repeats",
         "a page that comes back gets the last message it had again",
         OUTGOING,
-        "self._cursors[live] = [after, live.last_seq]",
-        "self._cursors[live] = [max(0, after - 1), live.last_seq]",
+        "self._cursors[generation] = [after, generation.last_seq]",
+        "self._cursors[generation] = [max(0, after - 1), generation.last_seq]",
         (LIVE_TEST,),
         "resume or reloaded",
     ),
@@ -158,8 +159,8 @@ MUTANTS = (
         "resume-loses",
         "a page that comes back misses the message after the last it had",
         OUTGOING,
-        "self._cursors[live] = [after, live.last_seq]",
-        "self._cursors[live] = [min(after + 1, live.last_seq), live.last_seq]",
+        "self._cursors[generation] = [after, generation.last_seq]",
+        "self._cursors[generation] = [min(after + 1, generation.last_seq), generation.last_seq]",
         (LIVE_TEST,),
         "resume or reloaded or start_to_end",
     ),
@@ -192,7 +193,7 @@ MUTANTS = (
         "away",
         "a generation whose page went away is never cancelled",
         SESSIONS,
-        "                self._wait(self._patience)\n",
+        "                self._start_away_timer(self._away_seconds)\n",
         "                pass\n",
         (SESSIONS_TEST, LIVE_TEST),
         "absence or stays_away",
@@ -201,17 +202,17 @@ MUTANTS = (
         "message-bound",
         "a message may be as long as it likes",
         INBOX,
-        "if len(raw) > most or len(raw.encode()) > most:",
+        "if len(raw) > max_bytes or len(raw.encode()) > max_bytes:",
         "if False:",
-        ("tests/app/test_inbox.py",),
+        ("tests/app/ws/test_incoming.py",),
     ),
     Mutant(
         "update-merge",
         "of two updates that are merged the earlier value wins",
         INBOX,
-        "Changes(**{**changes_of(earlier), **changes})",
-        "Changes(**{**changes, **changes_of(earlier)})",
-        ("tests/app/test_inbox.py",),
+        "params |= given_settings(update)",
+        "params = given_settings(update) | params",
+        ("tests/app/ws/test_incoming.py",),
     ),
     Mutant(
         "update-order",
@@ -219,15 +220,15 @@ MUTANTS = (
         INBOX,
         "(now < self._free_at and isinstance(before, Update | None))",
         "now < self._free_at",
-        ("tests/app/test_inbox.py",),
+        ("tests/app/ws/test_incoming.py",),
     ),
     Mutant(
         "live-interventions",
-        "interventions are handed to the engine without a look whether the model has that layer",
+        "interventions that are refused take the settings along that were merged with them",
         LIVE,
-        "        if reach is not None:\n",
-        "        if False:\n",
-        ("tests/app/test_reach.py",),
+        "            if len(updates) == 1 or ",
+        "            if True or ",
+        ("tests/app/ws/test_interventions.py",),
     ),
     Mutant(
         "usage",
@@ -240,7 +241,7 @@ MUTANTS = (
     Mutant(
         "logprobs-temperature",
         "log-probabilities of other tokens are those after the temperature",
-        "app/openai_logprobs.py",
+        "app/openai/logprobs.py",
         "temperature = params.temperature or 1.0",
         "temperature = 1.0",
         (OPENAI_TEST,),
@@ -277,8 +278,8 @@ MUTANTS = (
         "finish-reason",
         "a stream says that it goes on when it has ended",
         OPENAI,
-        'shape.chunk(shape.delta(""), [], FINISH_REASONS[event.reason])',
-        'shape.chunk(shape.delta(""), [], None)',
+        'response.chunk(response.delta(""), [], FINISH_REASONS[event.reason])',
+        'response.chunk(response.delta(""), [], None)',
         (OPENAI_TEST,),
         "stream",
     ),
@@ -294,52 +295,56 @@ MUTANTS = (
     Mutant(
         "template-names",
         "what a user writes ends their turn in a chat",
-        "app/prompts.py",
-        'mark = free_mark(contents) if names else ""',
+        "app/prompt/prompts.py",
+        'mark = unused_mark(contents) if names else ""',
         'mark, names = "", set()',
-        ("tests/app/test_prompts.py", "tests/app/test_prompt_ids.py"),
+        ("tests/app/prompt/test_prompts.py", "tests/app/prompt/test_prompt_ids.py"),
     ),
     Mutant(
         "hub-checksum",
         "a file of the hub that was damaged on the way is kept",
-        "app/hub.py",
+        "app/models/hub.py",
         "if found == expected and n_bytes == file.n_bytes:",
         "if n_bytes == file.n_bytes:",
-        ("tests/app/test_hub.py", "tests/app/test_hub_gguf.py", "tests/app/test_switching.py"),
+        (
+            "tests/app/models/test_hub.py",
+            "tests/app/models/test_hub_gguf.py",
+            "tests/app/models/test_switching.py",
+        ),
         "damage",
     ),
     Mutant(
         "hub-shards",
         "an index of the hub may name files that are no weights",
-        "app/hub.py",
+        "app/models/hub.py",
         "if not isinstance(name, str) or not SHARD.fullmatch(name):",
         "if not isinstance(name, str):",
-        ("tests/app/test_hub.py",),
+        ("tests/app/models/test_hub.py",),
         "index",
     ),
     Mutant(
         "hub-outside",
         "a name of a GGUF file may lead out of the cache's folder",
-        "app/hub_gguf.py",
+        "app/models/hub_gguf.py",
         'r"(?:[\\w+-][\\w.+-]*/){0,4}[\\w+-][\\w.+-]*\\.gguf"',
         'r"(?:[\\w.+-]*/){0,4}[\\w.+-]*\\.gguf"',
-        ("tests/app/test_hub_gguf.py",),
+        ("tests/app/models/test_hub_gguf.py",),
     ),
     Mutant(
         "switch-folder",
         "a page can have the server load any of its folders",
-        "app/switching.py",
-        "if not of_hub and name not in (tale.NAME, started_with):",
+        "app/models/switching.py",
+        "if not on_hub and name not in (tale.NAME, started_with):",
         "if False:",
-        ("tests/app/test_switching.py",),
+        ("tests/app/models/test_switching.py",),
         "test_no_folder",
     ),
     Mutant(
         "frame-padding",
         "arrays of a binary answer lie closer together than it says",
-        "app/frames.py",
+        "app/ws/frames.py",
         "bytes(-len(array.data) % ALIGN)",
         'b""',
-        ("tests/app/test_frames.py",),
+        ("tests/app/ws/test_frames.py",),
     ),
 )

@@ -3,11 +3,11 @@
 from tests.mutants.mutant import Mutant
 
 ATTENTION = "gpu/shaders/attention.wgsl"
-ROUND = "gpu/shaders/lib/attention_round.wgsl"
+KV_TILE = "gpu/shaders/lib/attention_kv_tile.wgsl"
 STATE = "gpu/shaders/lib/softmax_state.wgsl"
 WEIGHTS = "gpu/shaders/attention_weights.wgsl"
 PAGING = "gpu/shaders/lib/paging.wgsl"
-TEST = "tests/gpu/test_op_attention.py"
+TEST = "tests/gpu/ops/test_op_attention.py"
 
 MUTANTS = (
     Mutant(
@@ -21,7 +21,7 @@ MUTANTS = (
     Mutant(
         "window-mask",
         "a sliding window holds one key more",
-        ROUND,
+        KV_TILE,
         "(keys + WINDOW >= vec4u(n))",
         "(keys + WINDOW + 1u >= vec4u(n))",
         (TEST,),
@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant(
         "attention-barrier-shares",
         "values are added before all lanes have left the shares of their keys",
-        ROUND,
+        KV_TILE,
         "      if (CAPTURE) { terms[place] = dot_add(share, below, 0.0); }\n    }\n  }\n"
         "  workgroupBarrier();\n",
         "      if (CAPTURE) { terms[place] = dot_add(share, below, 0.0); }\n    }\n  }\n",
@@ -49,7 +49,7 @@ MUTANTS = (
     Mutant(
         "attention-barrier-maxima",
         "the maximum of a round is taken before all lanes have left theirs",
-        ROUND,
+        KV_TILE,
         "max(max(s.x, s.y), max(s.z, s.w)));\n    }\n  }\n  workgroupBarrier();\n",
         "max(max(s.x, s.y), max(s.z, s.w)));\n    }\n  }\n",
         (TEST,),
@@ -58,7 +58,7 @@ MUTANTS = (
     Mutant(
         "softmax-rescale",
         "sums of earlier keys are not lowered when the maximum rises",
-        ROUND,
+        KV_TILE,
         "(*all).sums[f][j] = now.sum;",
         "(*all).sums[f][j] = state.sum;",
         (TEST,),
@@ -77,9 +77,9 @@ MUTANTS = (
         "merge-values",
         "a later split of the context is merged with the weight of the earlier",
         STATE,
-        "vec4f(shrink(after.maximum - maximum))",
-        "vec4f(shrink(before.maximum - maximum))",
-        ("tests/gpu/test_op_attention_merge.py",),
+        "vec4f(rescale_factor(after.maximum - maximum))",
+        "vec4f(rescale_factor(before.maximum - maximum))",
+        ("tests/gpu/ops/test_op_attention_merge.py",),
     ),
     Mutant(
         "merge-last-split",
@@ -87,7 +87,7 @@ MUTANTS = (
         "gpu/shaders/attention_merge.wgsl",
         "step.rows[row].position / SPLIT + 1u",
         "max(1u, step.rows[row].position / SPLIT)",
-        ("tests/gpu/test_op_attention_merge.py",),
+        ("tests/gpu/ops/test_op_attention_merge.py",),
     ),
     Mutant(
         "soft-cap",
@@ -113,7 +113,7 @@ MUTANTS = (
         PAGING,
         "(block * N_KV_HEADS + kv_head)",
         "(block * N_KV_HEADS)",
-        ("tests/gpu/test_op_qkv.py",),
+        ("tests/gpu/ops/test_op_qkv.py",),
         "test_positions_around",
     ),
     Mutant(
@@ -131,16 +131,16 @@ MUTANTS = (
         WEIGHTS,
         "key >= oldest && key <= position",
         "key <= position",
-        ("tests/gpu/test_op_attention_weights.py",),
+        ("tests/gpu/ops/test_op_attention_weights.py",),
         "test_windows_and_soft_caps",
     ),
     Mutant(
         "shown-barrier",
         "the attention that is shown is summed before all lanes have left their part",
         WEIGHTS,
-        "  of_lanes[lane] = state;\n  workgroupBarrier();\n",
-        "  of_lanes[lane] = state;\n",
-        ("tests/gpu/test_op_attention_weights.py",),
+        "  lane_states[lane] = state;\n  workgroupBarrier();\n",
+        "  lane_states[lane] = state;\n",
+        ("tests/gpu/ops/test_op_attention_weights.py",),
         "test_all_keys_of_a_row_weigh_one or test_weights_of_heads or test_from_flat",
     ),
 )

@@ -4,15 +4,15 @@ from tests.mutants.mutant import Mutant
 
 FILES = "gpu/checkpoint/files.py"
 PACKING = "gpu/checkpoint/packing.py"
-ROPE = "gpu/config/rope.py"
+ROPE = "gpu/architectures/common/rope.py"
 MODEL = "gpu/config/model.py"
 TOKENIZER = "gpu/text/tokenizer.py"
 LORA = "gpu/lora/config.py"
 HEADER = "gpu/gguf/header.py"
-CHECKPOINT_TEST = "tests/gpu/test_checkpoint.py"
-GGUF_TEST = "tests/gpu/test_gguf.py"
-CONFIG_TEST = "tests/gpu/test_config.py"
-TOKENIZER_TEST = "tests/gpu/test_tokenizer.py"
+CHECKPOINT_TEST = "tests/gpu/checkpoint/test_checkpoint.py"
+GGUF_TEST = "tests/gpu/gguf/test_gguf.py"
+CONFIG_TEST = "tests/gpu/config/test_config.py"
+TOKENIZER_TEST = "tests/gpu/text/test_tokenizer.py"
 
 MUTANTS = (
     Mutant(
@@ -43,10 +43,10 @@ MUTANTS = (
     Mutant(
         "regular-file",
         "a pipe that is called config.json is opened, and waited for",
-        "gpu/regular_file.py",
+        "gpu/files/regular_file.py",
         "if not stat.S_ISREG(found.st_mode):",
         "if False:",
-        ("tests/gpu/test_odd_files.py",),
+        ("tests/gpu/checkpoint/test_odd_files.py",),
         "test_what_is_no_regular_file",
     ),
     Mutant(
@@ -55,7 +55,7 @@ MUTANTS = (
         FILES,
         "if n_tensors > MAX_TENSORS:",
         "if False:",
-        ("tests/gpu/test_odd_files.py",),
+        ("tests/gpu/checkpoint/test_odd_files.py",),
         "300_000_tensors or too_many_tensors",
     ),
     Mutant(
@@ -72,7 +72,7 @@ MUTANTS = (
         "gpu/checkpoint/reader.py",
         "            values = values.T\n",
         "            values = values.reshape(values.T.shape)\n",
-        ("tests/gpu/test_gguf_families.py",),
+        ("tests/gpu/gguf/test_gguf_families.py",),
         "gpt2",
     ),
     Mutant(
@@ -81,7 +81,7 @@ MUTANTS = (
         PACKING,
         "weights[:, ::2] | weights[:, 1::2] << 4",
         "weights[:, 1::2] | weights[:, ::2] << 4",
-        ("tests/gpu/test_packing.py",),
+        ("tests/gpu/checkpoint/test_packing.py",),
     ),
     Mutant(
         "pack-last-block",
@@ -89,15 +89,15 @@ MUTANTS = (
         PACKING,
         "columns.start < columns.stop]",
         "columns.start <= columns.stop][:1]",
-        ("tests/gpu/test_packing.py",),
+        ("tests/gpu/checkpoint/test_packing.py",),
     ),
     Mutant(
         "quantise-scale",
         "the scale of a block of bytes forgets negative weights",
-        "gpu/checkpoint/quantise.py",
+        "gpu/checkpoint/quantize.py",
         "largest = np.maximum(w.max(0), -w.min(0))",
         "largest = np.abs(w.max(0))",
-        ("tests/gpu/test_packing.py",),
+        ("tests/gpu/checkpoint/test_packing.py",),
     ),
     Mutant(
         "rotary-order",
@@ -105,25 +105,25 @@ MUTANTS = (
         "gpu/checkpoint/weights.py",
         "np.stack([d, d + 1, d + half, d + half + 1], axis=1)",
         "np.stack([d, d + half, d + 1, d + half + 1], axis=1)",
-        ("tests/gpu/test_op_qkv.py", "tests/gpu/test_weight_cuts.py"),
+        ("tests/gpu/ops/test_op_qkv.py", "tests/gpu/checkpoint/test_weight_slices.py"),
         "test_four_rows or side_by_side",
     ),
     Mutant(
         "gate-up-order",
         "rows of gate and up are laid in turn in the wrong order",
-        "gpu/checkpoint/laid.py",
-        "piece.rows(each, out[i :: len(pieces)])",
-        "piece.rows(each, out[len(pieces) - 1 - i :: len(pieces)])",
-        ("tests/gpu/test_weight_cuts.py",),
+        "gpu/checkpoint/row_layout.py",
+        "row_source.rows(each, out[i :: len(row_sources)])",
+        "row_source.rows(each, out[len(row_sources) - 1 - i :: len(row_sources)])",
+        ("tests/gpu/checkpoint/test_weight_slices.py",),
         "test_gate_and_up",
     ),
     Mutant(
         "abreast",
         "rows that should lie side by side stay one after the other",
-        "gpu/checkpoint/abreast.py",
-        "        laid[:] = rows.swapaxes(1, 2)\n",
-        "        laid[:] = rows.reshape(laid.shape)\n",
-        ("tests/gpu/test_abreast.py",),
+        "gpu/checkpoint/interleaved.py",
+        "        interleaved[:] = rows.swapaxes(1, 2)\n",
+        "        interleaved[:] = rows.reshape(interleaved.shape)\n",
+        ("tests/gpu/checkpoint/test_interleaved.py",),
         "test_blocks_of_all_rows",
     ),
     Mutant(
@@ -138,7 +138,7 @@ MUTANTS = (
     Mutant(
         "gguf-q4-halves",
         "the two halves of a Q4_0 block change places",
-        "gpu/checkpoint/blocks.py",
+        "gpu/checkpoint/gguf_repack.py",
         "np.concatenate([integers & 15, integers >> 4], axis=-1)",
         "np.concatenate([integers >> 4, integers & 15], axis=-1)",
         (GGUF_TEST,),
@@ -147,7 +147,7 @@ MUTANTS = (
     Mutant(
         "gguf-q4-minimum",
         "the zero of a Q4_0 block is its seventh step",
-        "gpu/checkpoint/blocks.py",
+        "gpu/checkpoint/gguf_repack.py",
         "np.float16(-8) * scales",
         "np.float16(-7) * scales",
         (GGUF_TEST,),
@@ -218,7 +218,7 @@ MUTANTS = (
         TOKENIZER,
         "        return self._decoder.decode(data)\n",
         "        return self._decoder.decode(data, final=True)\n",
-        ("tests/gpu/test_tokenizer_streams.py",),
+        ("tests/gpu/text/test_tokenizer_streams.py",),
     ),
     Mutant(
         "stream-first-space",
@@ -226,23 +226,23 @@ MUTANTS = (
         TOKENIZER,
         "        for data in reversed(tail):\n            self._decode(data)\n",
         "        for data in reversed(tail[:0]):\n            self._decode(data)\n",
-        ("tests/gpu/test_tokenizer_streams.py",),
+        ("tests/gpu/text/test_tokenizer_streams.py",),
     ),
     Mutant(
         "lora-scale",
         "adapters trained with rsLoRA are scaled as plain ones",
         LORA,
-        "math.sqrt(rank) if self.root else rank",
+        "math.sqrt(rank) if self.use_rslora else rank",
         "rank",
-        ("tests/gpu/test_lora_files.py", "tests/gpu/test_lora.py"),
+        ("tests/gpu/lora/test_lora_files.py", "tests/gpu/lora/test_lora.py"),
     ),
     Mutant(
         "lora-layers",
         "an adapter of some layers acts on all of them",
         LORA,
-        "if by_name and self.layers is not None and layer not in self.layers:",
-        "if False:",
-        ("tests/gpu/test_lora_files.py",),
+        "and layer not in self.layers_to_transform",
+        "and False",
+        ("tests/gpu/lora/test_lora_files.py",),
     ),
     Mutant(
         "lora-dora",
@@ -250,16 +250,16 @@ MUTANTS = (
         LORA,
         "if value := fields.get(key):",
         "if False and (value := fields.get(key)):",
-        ("tests/gpu/test_lora_files.py",),
+        ("tests/gpu/lora/test_lora_files.py",),
         "refused",
     ),
     Mutant(
         "lora-columns",
         "an adapter's outputs are not put in the order of the matrix's rows",
         "gpu/lora/stack.py",
-        "lora.b(module)[laid.row[outputs]].T",
-        "lora.b(module)[np.sort(laid.row[outputs])].T",
-        ("tests/gpu/test_lora_files.py", "tests/gpu/test_lora.py"),
+        "lora.b(module)[row_layout.row[outputs]].T",
+        "lora.b(module)[np.sort(row_layout.row[outputs])].T",
+        ("tests/gpu/lora/test_lora_files.py", "tests/gpu/lora/test_lora.py"),
         "fused_rows or merged_model",
     ),
 )

@@ -7,12 +7,12 @@ SEQUENCE = "gpu/engine/sequence.py"
 MANAGER = "gpu/engine/kv_manager.py"
 POOL = "gpu/kv/block_pool.py"
 PREFIX = "gpu/kv/prefix_cache.py"
-REACH = "gpu/reach.py"
-INTERVENTIONS = "gpu/interventions.py"
-ENGINE_TEST = "tests/gpu/test_engine.py"
-MANAGER_TEST = "tests/gpu/test_kv_manager.py"
-PREFIX_TEST = "tests/gpu/test_prefix_cache.py"
-REACH_TEST = "tests/gpu/test_reach.py"
+REACH = "gpu/interventions/active.py"
+INTERVENTIONS = "gpu/interventions/messages.py"
+ENGINE_TEST = "tests/gpu/engine/test_engine.py"
+MANAGER_TEST = "tests/gpu/engine/test_kv_manager.py"
+PREFIX_TEST = "tests/gpu/kv/test_prefix_cache.py"
+REACH_TEST = "tests/gpu/interventions/test_active.py"
 
 MUTANTS = (
     Mutant(
@@ -29,7 +29,7 @@ MUTANTS = (
         SEQUENCE,
         "index=params.first_index + index,",
         "index=index,",
-        ("tests/gpu/test_prefix_reuse.py",),
+        ("tests/gpu/kv/test_prefix_reuse.py",),
         "test_a_run_over_the_beginning",
     ),
     Mutant(
@@ -54,7 +54,7 @@ MUTANTS = (
         SEQUENCE,
         "if not math.isfinite(sampled.logprob):",
         "if False:",
-        ("tests/gpu/test_overflow.py", ENGINE_TEST),
+        ("tests/gpu/ops/test_overflow.py", ENGINE_TEST),
     ),
     Mutant(
         "held-text",
@@ -95,7 +95,7 @@ MUTANTS = (
         SCHEDULER,
         "key=lambda s: s.served)",
         "key=lambda s: 0)",
-        ("tests/gpu/test_slots.py",),
+        ("tests/gpu/engine/test_slots.py",),
         "test_no_run_waits",
     ),
     Mutant(
@@ -104,7 +104,7 @@ MUTANTS = (
         SCHEDULER,
         "most -= max(1, most // PROMPT_SHARE)",
         "most -= 0",
-        ("tests/gpu/test_slots.py",),
+        ("tests/gpu/engine/test_slots.py",),
         "does_not_wait",
     ),
     Mutant(
@@ -135,39 +135,39 @@ MUTANTS = (
         "kv-last-token",
         "all of a prompt is found in the cache, and no row is left to sample from",
         MANAGER,
-        "return self.pool.find(sequence.prompt, len(sequence.prompt) - 1, sequence.chain)",
-        "return self.pool.find(sequence.prompt, len(sequence.prompt), sequence.chain)",
+        "len(sequence.prompt) - 1",
+        "len(sequence.prompt)",
         (MANAGER_TEST,),
     ),
     Mutant(
         "kv-refcount",
         "a block that two texts share is free when the first gives it back",
         POOL,
-        "            if self.owners[block] == 0:\n                self._free(block)",
-        "            if True:\n                self._free(block)",
+        "            if self.ref_counts[block] == 0:\n                self._release(block)",
+        "            if True:\n                self._release(block)",
         (PREFIX_TEST, MANAGER_TEST),
     ),
     Mutant(
         "kv-share",
         "finding a block does not make its finder an owner",
         POOL,
-        "self.owners[block] += 1",
-        "self.owners[block] += 0",
+        "self.ref_counts[block] += 1",
+        "self.ref_counts[block] += 0",
         (PREFIX_TEST, MANAGER_TEST),
     ),
     Mutant(
         "kv-evict-order",
         "the cache forgets what was used last, not what was used longest ago",
         POOL,
-        "next(iter(self._kept))",
-        "next(reversed(self._kept))",
+        "next(iter(self._evictable))",
+        "next(reversed(self._evictable))",
         (PREFIX_TEST, MANAGER_TEST),
     ),
     Mutant(
         "kv-evict-forget",
         "a block that is written anew is still found by its old tokens",
         POOL,
-        "            self._cache.forget(block)\n            self.n_evicted += 1\n",
+        "            self._cache.remove(block)\n            self.n_evicted += 1\n",
         "            self.n_evicted += 1\n",
         (PREFIX_TEST, MANAGER_TEST),
     ),
@@ -175,16 +175,17 @@ MUTANTS = (
         "prefix-parent",
         "a block is found by its own tokens, whatever text is before it",
         PREFIX,
-        "_hash(names[-1] + packed + _hash_of(marks)",
-        "_hash(packed + _hash_of(marks)",
+        "data = hashes[-1] + packed + _hash_of_extra_keys(keys)",
+        "data = packed + _hash_of_extra_keys(keys)",
         (PREFIX_TEST,),
     ),
     Mutant(
         "prefix-interventions",
         "keys and values that an intervention made are found by runs without it",
         PREFIX,
-        'packed + _hash_of(marks), MARKED if any(marks) else b"")',
-        "packed)",
+        "data = hashes[-1] + packed + _hash_of_extra_keys(keys)\n"
+        '            hashes.append(_hash(data, WITH_EXTRA_KEYS if any(keys) else b""))',
+        "hashes.append(_hash(hashes[-1] + packed))",
         (PREFIX_TEST,),
     ),
     Mutant(
@@ -198,18 +199,18 @@ MUTANTS = (
     Mutant(
         "stop-held",
         "the beginning of a stop string is shown before it is clear whether it is one",
-        "gpu/text/stopping.py",
+        "gpu/text/stop_strings.py",
         "if any(stop.startswith(self._text[start:]) for stop in self._stops):",
         "if any(stop == self._text[start:] for stop in self._stops):",
-        ("tests/gpu/test_stopping.py",),
+        ("tests/gpu/text/test_stop_strings.py",),
     ),
     Mutant(
         "stop-first",
         "of two stop strings the one that ends last ends the text",
-        "gpu/text/stopping.py",
+        "gpu/text/stop_strings.py",
         "_, start = min(found)",
         "_, start = max(found)",
-        ("tests/gpu/test_stopping.py",),
+        ("tests/gpu/text/test_stop_strings.py",),
     ),
     Mutant(
         "course-start",
@@ -218,16 +219,16 @@ MUTANTS = (
         "n = bisect_right(self._firsts, position)\n        return self._reaches[n - 1]",
         "n = bisect_right(self._firsts, position - 1)\n        return self._reaches[n - 1]",
         (REACH_TEST,),
-        "test_a_course",
+        "test_a_schedule",
     ),
     Mutant(
         "course-piece",
         "a piece of a prompt goes past the token where others act",
         REACH,
-        "return min(most, self._firsts[n]) if n < len(self._firsts) else most",
+        "return min(limit, self._firsts[n]) if n < len(self._firsts) else limit",
         "return most",
         (REACH_TEST,),
-        "test_a_course",
+        "test_a_schedule",
     ),
     Mutant(
         "digest-loras",
@@ -235,7 +236,7 @@ MUTANTS = (
         REACH,
         "            *_named(self.loras),\n",
         "",
-        ("tests/gpu/test_lora.py",),
+        ("tests/gpu/lora/test_lora.py",),
         "test_texts_under_adapters_share",
     ),
     Mutant(
@@ -244,7 +245,7 @@ MUTANTS = (
         INTERVENTIONS,
         "found.append(ids[: patch.token + 1])",
         "found.append(ids[: max(1, patch.token)])",
-        ("tests/gpu/test_interventions.py",),
+        ("tests/gpu/interventions/test_interventions.py",),
     ),
     Mutant(
         "reached-order",
@@ -253,9 +254,9 @@ MUTANTS = (
         "if one.first < earliest:",
         "if False:",
         (
-            "tests/gpu/test_reach_engine.py",
-            "tests/gpu/test_reach_runs.py",
-            "tests/app/test_reach.py",
+            "tests/gpu/interventions/test_engine_interventions.py",
+            "tests/gpu/interventions/test_intervention_runs.py",
+            "tests/app/ws/test_interventions.py",
         ),
         "refused or reached",
     ),
@@ -265,7 +266,7 @@ MUTANTS = (
         INTERVENTIONS,
         "if not number or not ends[0] <= value <= ends[1]:",
         "if not number:",
-        ("tests/gpu/test_interventions.py",),
+        ("tests/gpu/interventions/test_interventions.py",),
     ),
     Mutant(
         "script-index",
@@ -273,7 +274,7 @@ MUTANTS = (
         SEQUENCE,
         "if change.index > self.n_submitted:",
         "if change.index >= self.n_submitted and change.index:",
-        ("tests/gpu/test_script.py",),
+        ("tests/gpu/engine/test_scheduled_updates.py",),
         "test_each_change_acts",
     ),
 )

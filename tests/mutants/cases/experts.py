@@ -3,15 +3,15 @@
 from tests.mutants.mutant import Mutant
 
 SHADERS = "gpu/shaders"
-TEST = "tests/gpu/test_op_experts.py"
-LORA = "tests/gpu/test_op_lora.py"
-REACH = "tests/gpu/test_op_reach.py"
+TEST = "tests/gpu/ops/test_op_moe.py"
+LORA = "tests/gpu/ops/test_op_lora.py"
+REACH = "tests/gpu/ops/test_op_interventions.py"
 
 MUTANTS = (
     Mutant(
         "router-ties",
         "of experts with equal logits the one with the larger id is chosen",
-        f"{SHADERS}/choose_experts.wgsl",
+        f"{SHADERS}/moe_topk.wgsl",
         "e < expert));",
         "e > expert));",
         (TEST,),
@@ -20,25 +20,25 @@ MUTANTS = (
     Mutant(
         "router-normalised",
         "gates are shares of all experts where they should be shares of those chosen",
-        f"{SHADERS}/choose_experts.wgsl",
-        "  if (NORMALISED) {",
-        "  if (!NORMALISED) {",
+        f"{SHADERS}/moe_topk.wgsl",
+        "  if (NORM_TOPK_PROB) {",
+        "  if (!NORM_TOPK_PROB) {",
         (TEST,),
         "test_the_experts_of_the_largest_logits",
     ),
     Mutant(
         "router-barrier",
         "gates are computed before all lanes have left what the chosen experts weigh",
-        f"{SHADERS}/choose_experts.wgsl",
-        "  workgroupBarrier();\n  if (NORMALISED) {",
-        "  if (NORMALISED) {",
+        f"{SHADERS}/moe_topk.wgsl",
+        "  workgroupBarrier();\n  if (NORM_TOPK_PROB) {",
+        "  if (NORM_TOPK_PROB) {",
         (TEST,),
         "test_the_experts_of_the_largest_logits",
     ),
     Mutant(
         "expert-tiles",
         "the last tile of an expert takes rows of the next one",
-        f"{SHADERS}/group_pairs.wgsl",
+        f"{SHADERS}/moe_permute.wgsl",
         "min(start + TILE, at)",
         "start + TILE",
         (TEST,),
@@ -47,7 +47,7 @@ MUTANTS = (
     Mutant(
         "expert-slots",
         "an expert's weights are read where its id says, not where they were put",
-        f"{SHADERS}/experts.wgsl",
+        f"{SHADERS}/moe_matmul.wgsl",
         "slots[tile.x] - FIRST_SLOT",
         "tile.x - FIRST_SLOT",
         (TEST,),
@@ -56,25 +56,25 @@ MUTANTS = (
     Mutant(
         "expert-rows",
         "an expert is given the row of the pair's number, not the pair's row",
-        f"{SHADERS}/experts.wgsl",
-        "pair_at(place) / X_PAIRS",
-        "pair_at(place)",
+        f"{SHADERS}/moe_matmul.wgsl",
+        "assignment_at(place) / X_ASSIGNMENTS",
+        "assignment_at(place)",
         (TEST,),
         "test_pairs_times_the_weights",
     ),
     Mutant(
         "expert-gates",
         "what experts give is added up unweighed",
-        f"{SHADERS}/combine_experts.wgsl",
-        "fma(vec4f(gates[pair]), parts[pair * width + column], sum)",
-        "parts[pair * width + column] + sum",
+        f"{SHADERS}/moe_combine.wgsl",
+        "fma(vec4f(gates[assignment]), expert_out[assignment * width + column], sum)",
+        "expert_out[assignment * width + column] + sum",
         (TEST,),
         "test_what_experts_give",
     ),
     Mutant(
         "shared-expert-gate",
         "the gate of the shared expert opens where it should close",
-        f"{SHADERS}/combine_experts.wgsl",
+        f"{SHADERS}/moe_combine.wgsl",
         "exp(-logits[",
         "exp(logits[",
         (TEST,),
@@ -100,8 +100,8 @@ MUTANTS = (
         "lora-expert",
         "every expert gets the LoRA matrices of the first",
         f"{SHADERS}/lora_expand.wgsl",
-        "b_at += chosen[row] * ends",
-        "b_at += 0u * chosen[row] * ends",
+        "b_at += expert_ids[row] * ends",
+        "b_at += 0u * expert_ids[row] * ends",
         (LORA,),
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = (
     Mutant(
         "update-off",
         "a layer that is off still passes on what is not a number",
-        f"{SHADERS}/scale_update.wgsl",
+        f"{SHADERS}/scale_residual.wgsl",
         "select(fma(vec4f(factor), update[at], x), x, factor == 0.0)",
         "fma(vec4f(factor), update[at], x)",
         (REACH,),
@@ -135,9 +135,9 @@ MUTANTS = (
         "layer-stats",
         "the state after a layer is taken from before it",
         f"{SHADERS}/layer_stats.wgsl",
-        "states[first + STATE_STRIDE / 4u + k]",
-        "states[first + k]",
-        ("tests/gpu/test_op_layer_stats.py",),
+        "resid_pre[first + STATE_STRIDE / 4u + k]",
+        "resid_pre[first + k]",
+        ("tests/gpu/ops/test_op_layer_stats.py",),
     ),
     Mutant(
         "layer-stats-barrier",
@@ -145,6 +145,6 @@ MUTANTS = (
         f"{SHADERS}/layer_stats.wgsl",
         "  products[lane] = across;\n  workgroupBarrier();\n",
         "  products[lane] = across;\n",
-        ("tests/gpu/test_op_layer_stats.py",),
+        ("tests/gpu/ops/test_op_layer_stats.py",),
     ),
 )

@@ -2,12 +2,12 @@
 
 from tests.mutants.mutant import Mutant
 
-HEADS = "gpu/shaders/cache_heads.wgsl"
+HEADS = "gpu/shaders/quantize_kv.wgsl"
 QKV = "gpu/shaders/qkv.wgsl"
 HADAMARD = "gpu/shaders/lib/hadamard.wgsl"
-PLACE = "gpu/shaders/place_heads.wgsl"
-TEST = "tests/gpu/test_op_qkv.py"
-HEADS_TEST = "tests/gpu/test_op_cache_heads.py"
+PLACE = "gpu/shaders/qk_norm_rope.wgsl"
+TEST = "tests/gpu/ops/test_op_qkv.py"
+HEADS_TEST = "tests/gpu/ops/test_op_quantize_kv.py"
 
 MUTANTS = (
     Mutant(
@@ -23,8 +23,8 @@ MUTANTS = (
         "rope-sign",
         "a pair is turned against its position's direction in one of its numbers",
         QKV,
-        "fma(a, rotation.x, -b * rotation.y)",
-        "fma(a, rotation.x, b * rotation.y)",
+        "fma(a, cos_sin.x, -b * cos_sin.y)",
+        "fma(a, cos_sin.x, b * cos_sin.y)",
         (TEST,),
         "test_positions_around",
     ),
@@ -59,9 +59,9 @@ MUTANTS = (
         "head-norm-barrier",
         "the norm of a head is added up before all lanes have left their squares",
         PLACE,
-        "  of_lanes[lane] = squares;\n  workgroupBarrier();\n",
-        "  of_lanes[lane] = squares;\n",
-        ("tests/gpu/test_op_norms.py",),
+        "  lane_sums[lane] = squares;\n  workgroupBarrier();\n",
+        "  lane_sums[lane] = squares;\n",
+        ("tests/gpu/ops/test_op_norms.py",),
         "test_heads_of_every_width",
     ),
     Mutant(
@@ -70,7 +70,7 @@ MUTANTS = (
         PLACE,
         "n = select(N_KV_HEADS, N_HEADS, head < N_HEADS);",
         "n = N_HEADS;",
-        ("tests/gpu/test_op_norms.py",),
+        ("tests/gpu/ops/test_op_norms.py",),
         "test_heads_of_every_width",
     ),
     Mutant(
@@ -86,8 +86,8 @@ MUTANTS = (
         "kv-scale-barrier",
         "numbers are quantised before all lanes have found the scale of their block",
         HEADS,
-        "grids[block] = grid_of(kind, block); }\n  workgroupBarrier();\n",
-        "grids[block] = grid_of(kind, block); }\n",
+        "scale_mins[block] = scale_min_of(kind, block);\n  }\n  workgroupBarrier();\n",
+        "scale_mins[block] = scale_min_of(kind, block);\n  }\n",
         (HEADS_TEST,),
         "test_as_many_lanes",
         second_driver=True,
@@ -99,7 +99,7 @@ MUTANTS = (
         "for (var d = first; d < first + PACK_BLOCK; d++)",
         "for (var d = first; d < first + PACK_BLOCK - 1u; d++)",
         (HEADS_TEST,),
-        "test_codes_and_grids",
+        "test_codes_and_scales",
     ),
     Mutant(
         "kv-q4-range",
@@ -108,32 +108,32 @@ MUTANTS = (
         "as_half(most - low)",
         "as_half(most - least)",
         (HEADS_TEST,),
-        "test_codes_and_grids",
+        "test_codes_and_scales",
     ),
     Mutant(
         "kv-q4-grid",
         "every chunk of a four-bit value is read with the scale of the first block",
         "gpu/shaders/lib/cached_values_q4.wgsl",
-        "grids_at(t, Q4) + chunk * CHUNK / PACK_BLOCK",
-        "grids_at(t, Q4)",
-        ("tests/gpu/test_op_attention.py",),
+        "scales_at(t, Q4) + chunk * CHUNK / PACK_BLOCK",
+        "scales_at(t, Q4)",
+        ("tests/gpu/ops/test_op_attention.py",),
         "test_quantised_caches",
     ),
     Mutant(
         "kv-q8-half",
         "keys of every block are read with the scale of an even one",
         "gpu/shaders/lib/cached_keys_q8.wgsl",
-        "grid % 2u], block);",
-        "grid % 2u], 0u);",
-        ("tests/gpu/test_op_attention.py",),
+        "scale_word_at % 2u], block);",
+        "scale_word_at % 2u], 0u);",
+        ("tests/gpu/ops/test_op_attention.py",),
         "test_quantised_caches",
     ),
     Mutant(
         "hadamard-inverse",
         "what was attended to is turned back without its signs",
         HADAMARD,
-        "sign_of(d) * ONE_OF_SPAN",
-        "ONE_OF_SPAN",
+        "sign_of(d) * HADAMARD_SCALE",
+        "HADAMARD_SCALE",
         (HEADS_TEST,),
         "test_queries_are_turned",
     ),

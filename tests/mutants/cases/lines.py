@@ -3,14 +3,14 @@ engine's process."""
 
 from tests.mutants.mutant import Mutant
 
-READER = "app/request_reader.py"
-CONNECTIONS = "app/connections.py"
-WEBSOCKET = "app/websocket.py"
-HEARTBEAT = "app/heartbeat.py"
-HTTP_TEST = "tests/app/test_http_server.py"
-WEBSOCKET_TEST = "tests/app/test_websocket.py"
-FROZEN_TEST = "tests/app/test_frozen_engine.py"
-WORKER_TEST = "tests/app/test_worker.py"
+READER = "app/http/request_reader.py"
+CONNECTIONS = "app/http/connections.py"
+WEBSOCKET = "app/ws/websocket.py"
+HEARTBEAT = "app/engine/heartbeat.py"
+HTTP_TEST = "tests/app/http/test_http_server.py"
+WEBSOCKET_TEST = "tests/app/ws/test_websocket.py"
+FROZEN_TEST = "tests/app/engine/test_frozen_engine.py"
+WORKER_TEST = "tests/app/engine/test_supervisor.py"
 
 MUTANTS = (
     Mutant(
@@ -35,7 +35,7 @@ MUTANTS = (
         "chunked-bound",
         "a chunked body may be as large as it likes",
         READER,
-        "if len(body) + n > self._most:",
+        "if len(body) + n > self._max_bytes:",
         "if False:",
         (HTTP_TEST,),
         "test_a_chunked_body_past",
@@ -62,7 +62,7 @@ MUTANTS = (
         "connections-cap",
         "any number of connections may be open",
         CONNECTIONS,
-        "if self._n_open >= self.most and not self._give_way():",
+        "if self._n_open >= self.limit and not self._evict():",
         "if False:",
         (HTTP_TEST,),
         "give_way or gives_way or descriptors",
@@ -71,8 +71,8 @@ MUTANTS = (
         "connections-asked",
         "a connection at work gives way to a new one",
         CONNECTIONS,
-        "            self._silent.pop(sock, None)\n\n    def answered",
-        "            pass\n\n    def answered",
+        "            self._silent.pop(sock, None)\n\n    def on_response",
+        "            pass\n\n    def on_response",
         (HTTP_TEST,),
         "give_way",
     ),
@@ -107,7 +107,7 @@ MUTANTS = (
         "heartbeat-frozen",
         "an engine that is frozen is waited for for ever",
         HEARTBEAT,
-        "if self._n_silent * BEAT_SECONDS > silent:",
+        "if self._n_silent * HEARTBEAT_SECONDS > silent:",
         "if False:",
         (FROZEN_TEST,),
         "test_a_frozen_engine_that_is_idle",
@@ -116,7 +116,7 @@ MUTANTS = (
         "heartbeat-hung",
         "an engine that hangs in a step is waited for for ever",
         HEARTBEAT,
-        "if self._n_same * BEAT_SECONDS > hung:",
+        "if self._n_same * HEARTBEAT_SECONDS > hung:",
         "if False:",
         (FROZEN_TEST,),
         "hangs_in_a_step",
@@ -133,8 +133,8 @@ MUTANTS = (
     Mutant(
         "restarts-pause",
         "an engine that keeps dying is started again without a pause",
-        "app/backoff.py",
-        "return min(restarts.longest, restarts.first << min(again, 30))",
+        "app/engine/backoff.py",
+        "return min(policy.longest, policy.first << min(again, 30))",
         "return 0",
         (WORKER_TEST,),
         "keeps_dying or while_it_waits",
@@ -142,8 +142,8 @@ MUTANTS = (
     Mutant(
         "restarts-steady",
         "deaths of long ago count like those of now",
-        "app/backoff.py",
-        "if ready_seconds >= restarts.steady:",
+        "app/engine/backoff.py",
+        "if ready_seconds >= policy.steady:",
         "if False:",
         (WORKER_TEST,),
         "steady",
@@ -151,8 +151,8 @@ MUTANTS = (
     Mutant(
         "engine-death",
         "the runs of an engine that died never end",
-        "app/life.py",
-        "            run.lose(message)\n",
+        "app/engine/handle.py",
+        "            run.fail(message)\n",
         "            pass\n",
         (WORKER_TEST,),
         "test_a_killed_process",
@@ -160,18 +160,18 @@ MUTANTS = (
     Mutant(
         "share",
         "one client may fill the queue",
-        "app/shares.py",
-        "if most is not None and self._n_runs[client] >= most:",
+        "app/http/client_limits.py",
+        "if limit is not None and self._n_runs[client] >= limit:",
         "if False:",
-        ("tests/app/test_shares.py",),
+        ("tests/app/http/test_client_limits.py",),
     ),
     Mutant(
         "share-return",
         "a run that ended still counts in its client's share",
-        "app/shares.py",
+        "app/http/client_limits.py",
         "        if held:\n",
         "        if not held:\n",
-        ("tests/app/test_shares.py",),
+        ("tests/app/http/test_client_limits.py",),
         "test_every_end",
     ),
 )

@@ -3,17 +3,17 @@
 from tests.mutants.mutant import Mutant
 
 JS = "static/js"
-CANDIDATES = f"{JS}/candidates.js"
-WRITING = "e2e/test_writing.py"
-MODULES = "e2e/test_modules.py"
-SAMPLING = "e2e/test_sampling.py"
-CONNECTION = "e2e/test_connection.py"
+CANDIDATES = f"{JS}/panels/candidates.js"
+WRITING = "e2e/chat/test_writing.py"
+MODULES = "e2e/ui/test_modules.py"
+SAMPLING = "e2e/chat/test_sampling.py"
+CONNECTION = "e2e/net/test_connection.py"
 
 MUTANTS = (
     Mutant(
         "text-as-html",
         "the text of a token is put into the page as HTML",
-        f"{JS}/dom.js",
+        f"{JS}/ui/dom.js",
         "if (text !== null) node.textContent = text;",
         "if (text !== null) node.innerHTML = text;",
         (WRITING,),
@@ -25,15 +25,15 @@ MUTANTS = (
         CANDIDATES,
         "const most = token.candidates.slice(0, nRows);",
         "const most = token.candidates.slice(0, nRows).reverse();",
-        ("e2e/test_candidates.py",),
+        ("e2e/panels/test_candidates.py",),
     ),
     Mutant(
         "candidates-cut",
-        "what top-p cut is shown as cut by top-k",
+        "what top-p cut is shown as what top-k cut",
         CANDIDATES,
-        'top_p: "top-p", min_p',
-        'top_p: "top-k", min_p',
-        ("e2e/test_candidates.py",),
+        "[label, removed[i]]",
+        "[label, removed[0]]",
+        ("e2e/panels/test_candidates.py",),
     ),
     Mutant(
         "draw-mark",
@@ -41,20 +41,20 @@ MUTANTS = (
         CANDIDATES,
         'setVars(el("span", "tick"), { "--u": token.draw * kept })',
         'setVars(el("span", "tick"), { "--u": token.draw })',
-        ("e2e/test_candidates.py",),
+        ("e2e/panels/test_candidates.py",),
     ),
     Mutant(
         "page-resume",
         "a page that comes back asks for its text from the beginning",
-        f"{JS}/resume.js",
+        f"{JS}/net/resume.js",
         'send({ type: "resume", id: segment.id, after: segment.seq });\n  settleSettings();',
         'send({ type: "resume", id: segment.id, after: 0 });\n  settleSettings();',
-        ("e2e/test_resume.py",),
+        ("e2e/net/test_resume.py",),
     ),
     Mutant(
         "page-repeats",
         "a message that was seen before is shown again",
-        f"{JS}/answer.js",
+        f"{JS}/chat/answer.js",
         "if (seq <= segment.seq) return false;",
         "if (seq < segment.seq) return false;",
         (MODULES,),
@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant(
         "page-gaps",
         "a message that is missing is not noticed",
-        f"{JS}/answer.js",
+        f"{JS}/chat/answer.js",
         "if (seq > segment.seq + 1) return null;",
         "if (seq > segment.seq + 2) return null;",
         (MODULES,),
@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant(
         "slider",
         "a slider that is moved while a text is written sends nothing",
-        f"{JS}/updates.js",
+        f"{JS}/chat/live-updates.js",
         "if (!send(message)) return;",
         "return;",
         (SAMPLING,),
@@ -81,7 +81,7 @@ MUTANTS = (
     Mutant(
         "slider-mark",
         "the mark of a change stands at the token before the first that it acted on",
-        f"{JS}/answer.js",
+        f"{JS}/chat/answer.js",
         "addMark(answer, segment, segment.first + event.index, changes)",
         "addMark(answer, segment, segment.first + event.index - 1, changes)",
         (SAMPLING, MODULES),
@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "settings-of-token",
         "a token is told the settings that came after it",
-        f"{JS}/answer.js",
+        f"{JS}/chat/answer.js",
         "if (mark.index <= segment.base + place) break;",
         "break;",
         (MODULES,),
@@ -99,7 +99,7 @@ MUTANTS = (
     Mutant(
         "seed-bits",
         "a seed may have more than 64 bits",
-        f"{JS}/params.js",
+        f"{JS}/panels/sampling-settings.js",
         "BigInt(trimmed) <= MAX_SEED",
         "BigInt(trimmed) >= 0n",
         (MODULES,),
@@ -107,53 +107,53 @@ MUTANTS = (
     ),
     Mutant(
         "slider-range",
-        "the page takes a top-p that the server refuses",
-        f"{JS}/params.js",
-        '    name: "top_p",\n    label: "top-p",\n    least: 0,\n    most: 1,\n',
-        '    name: "top_p",\n    label: "top-p",\n    least: 0,\n    most: 2,\n',
+        "the page takes a number of which the server refuses the double",
+        "app/http/page_data.py",
+        '        "max": maximum,\n        "initial"',
+        '        "max": 2 * maximum,\n        "initial"',
         (MODULES,),
         "test_ranges",
     ),
     Mutant(
         "branch-written",
         "a branch does not count the token that was put in as written",
-        f"{JS}/session.js",
+        f"{JS}/chat/session.js",
         "written: lead.length + put.length,",
         "written: lead.length,",
-        ("e2e/test_branch.py",),
+        ("e2e/chat/test_branch.py",),
         "written_instead",
     ),
     Mutant(
         "branch-index",
         "a branch draws the random numbers of the tokens before it",
-        f"{JS}/session.js",
+        f"{JS}/chat/session.js",
         "first_index: number + put.length",
         "first_index: number",
-        ("e2e/test_branch.py",),
+        ("e2e/chat/test_branch.py",),
         "very_same_text or written_instead",
     ),
     Mutant(
         "continue-index",
         "a text that goes on draws the random numbers of its beginning again",
-        f"{JS}/continuing.js",
+        f"{JS}/chat/continuation.js",
         "first_index: (params.first_index ?? 0) + nDrawn,",
         "first_index: params.first_index ?? 0,",
-        ("e2e/test_continuing.py",),
+        ("e2e/chat/test_continuing.py",),
         "test_a_stopped_run",
     ),
     Mutant(
         "continue-count",
         "a text that was stopped goes on for a whole count more",
-        f"{JS}/continuing.js",
+        f"{JS}/chat/continuation.js",
         "max_tokens: limit - counted,",
         "max_tokens: limit,",
-        ("e2e/test_continuing.py",),
+        ("e2e/chat/test_continuing.py",),
         "test_a_stopped_run",
     ),
     Mutant(
         "stop-escapes",
         "a comma in a stop string parts it in two",
-        f"{JS}/params.js",
+        f"{JS}/panels/sampling-settings.js",
         '"\\\\": "\\\\\\\\", ",": "\\\\,"',
         '"\\\\": "\\\\\\\\", ",": ","',
         (MODULES,),
@@ -162,7 +162,7 @@ MUTANTS = (
     Mutant(
         "reload-answers",
         "a reload forgets which texts a page had written",
-        f"{JS}/persist.js",
+        f"{JS}/chat/persist.js",
         '.filter((segment) => segment.state !== "lost")',
         '.filter((segment) => segment.state === "lost")',
         (CONNECTION,),

@@ -2,12 +2,12 @@
 
 from tests.mutants.mutant import Mutant
 
-BOOK = "gpu/plans/book.py"
+BOOK = "gpu/plans/plan_cache.py"
 STEP = "gpu/ops/step_buffer.py"
 RESULTS = "gpu/runners/results.py"
-KEPT = "gpu/checkpoint/kept.py"
-RUNNER_TEST = "tests/gpu/test_wgpu_runner.py"
-KEPT_TEST = "tests/gpu/test_kept.py"
+KEPT = "gpu/checkpoint/weight_cache.py"
+RUNNER_TEST = "tests/gpu/runners/test_wgpu_runner.py"
+KEPT_TEST = "tests/gpu/checkpoint/test_weight_cache.py"
 
 MUTANTS = (
     Mutant(
@@ -34,7 +34,7 @@ MUTANTS = (
         STEP,
         "s.seed >> 32,",
         "0,",
-        ("tests/gpu/test_sampler.py",),
+        ("tests/gpu/ops/test_sampler.py",),
         "test_the_uniform_number",
     ),
     Mutant(
@@ -43,7 +43,7 @@ MUTANTS = (
         STEP,
         "tables[slot][position // BLOCK_TOKENS]",
         "tables[slot][max(0, position - 1) // BLOCK_TOKENS]",
-        ("tests/gpu/test_op_qkv.py",),
+        ("tests/gpu/ops/test_op_qkv.py",),
         "test_positions_around",
     ),
     Mutant(
@@ -52,7 +52,7 @@ MUTANTS = (
         "gpu/kv/pools.py",
         "pool, source * n_bytes, staging, at, n_bytes)",
         "pool, source * n_bytes, staging, 0, n_bytes)",
-        ("tests/gpu/test_kv_cache.py",),
+        ("tests/gpu/kv/test_kv_cache.py",),
     ),
     Mutant(
         "seen-prompt",
@@ -60,7 +60,7 @@ MUTANTS = (
         "gpu/runners/wgpu_runner.py",
         "        bits[tokens] = 1\n",
         "        bits[tokens[:0]] = 1\n",
-        ("tests/gpu/test_inspector.py",),
+        ("tests/gpu/engine/test_inspector.py",),
         "waterfall",
     ),
     Mutant(
@@ -69,7 +69,7 @@ MUTANTS = (
         RESULTS,
         "entropy.reshape(n_layers, n_rows, n_heads).transpose(1, 0, 2)",
         "entropy.reshape(n_layers, n_heads, n_rows).transpose(2, 0, 1)",
-        ("tests/gpu/test_llama.py",),
+        ("tests/gpu/models/test_llama.py",),
         "test_logits_and_statistics",
     ),
     Mutant(
@@ -78,7 +78,7 @@ MUTANTS = (
         RESULTS,
         "attention=layers[:, :, 1].copy(),",
         "attention=layers[:, :, 2].copy(),",
-        ("tests/gpu/test_llama.py",),
+        ("tests/gpu/models/test_llama.py",),
         "test_logits_and_statistics",
     ),
     Mutant(
@@ -87,7 +87,7 @@ MUTANTS = (
         "gpu/engine/token_stats.py",
         "significant(captured.entropy[row])",
         "significant(captured.entropy[0])",
-        ("tests/gpu/test_token_stats.py",),
+        ("tests/gpu/engine/test_token_stats.py",),
     ),
     Mutant(
         "candidates-cut-name",
@@ -95,7 +95,7 @@ MUTANTS = (
         RESULTS,
         "CUTS[words[at + 3]]",
         "CUTS[words[at + 3] and 1]",
-        ("tests/gpu/test_sampler.py", "tests/gpu/test_sampler_windows.py"),
+        ("tests/gpu/ops/test_sampler.py", "tests/gpu/ops/test_sampler_buffers.py"),
         "test_every_setting",
     ),
     Mutant(
@@ -104,7 +104,7 @@ MUTANTS = (
         "gpu/runners/expert_slots.py",
         "self._slots.popitem(last=False)[1]",
         "self._slots.popitem(last=True)[1]",
-        ("tests/gpu/test_expert_slots.py",),
+        ("tests/gpu/runners/test_expert_slots.py",),
     ),
     Mutant(
         "kept-key",
@@ -136,44 +136,44 @@ MUTANTS = (
     Mutant(
         "perplexity",
         "the perplexity of a text counts the token after the one that is foretold",
-        "gpu/perplexity.py",
-        "[window.first - 1 : -1]",
-        "[window.first:]",
-        ("tests/gpu/test_perplexity.py",),
+        "gpu/analysis/perplexity.py",
+        "[span.first - 1 : -1]",
+        "[span.first:]",
+        ("tests/gpu/analysis/test_perplexity.py",),
     ),
     Mutant(
         "beam-end",
         "a beam writes on past the end of a text",
-        "gpu/inspect/beam.py",
+        "gpu/inspection/beam.py",
         "            if hypothesis.ended:\n                others",
         "            if False:\n                others",
-        ("tests/gpu/test_beam.py",),
+        ("tests/gpu/inspection/test_beam.py",),
         "test_what_ended or test_a_beam",
     ),
     Mutant(
         "beam-score",
         "beams of unlike lengths are compared without the length penalty",
-        "gpu/inspect/beam.py",
+        "gpu/inspection/beam.py",
         "** length_penalty)",
         "** 0)",
-        ("tests/gpu/test_beam.py",),
+        ("tests/gpu/inspection/test_beam.py",),
         "test_what_ended or test_a_beam",
     ),
     Mutant(
         "waterfall-share",
         "what a filter took is told of the filter before it",
-        "gpu/inspect/waterfall.py",
+        "gpu/inspection/waterfall.py",
         "removed = chances.mass[i]",
         "removed = chances.mass[i - 1]",
-        ("tests/gpu/test_waterfall.py",),
+        ("tests/gpu/inspection/test_waterfall.py",),
     ),
     Mutant(
         "sampling-range",
         "a top-p above 1 is taken",
         "gpu/sampling.py",
-        "if not least <= value <= greatest:",
-        "if not least <= value:",
-        ("tests/gpu/test_engine.py", "tests/app/test_openai.py"),
+        "not minimum <= value <= maximum:",
+        "not minimum <= value:",
+        ("tests/gpu/engine/test_engine.py", "tests/app/openai/test_openai.py"),
         "bad",
     ),
     Mutant(
@@ -182,7 +182,7 @@ MUTANTS = (
         "gpu/sampling.py",
         "            if name not in LIVE:\n",
         "            if False:\n",
-        ("tests/gpu/test_engine.py",),
+        ("tests/gpu/engine/test_engine.py",),
         "bad_update",
     ),
 )

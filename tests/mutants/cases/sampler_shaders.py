@@ -2,11 +2,11 @@
 
 from tests.mutants.mutant import Mutant
 
-KEYS = "gpu/shaders/sample_keys.wgsl"
+KEYS = "gpu/shaders/logit_sort_keys.wgsl"
 SAMPLE = "gpu/shaders/sample.wgsl"
-STAGES = "gpu/shaders/lib/stages.wgsl"
+STAGES = "gpu/shaders/lib/sampler_stages.wgsl"
 PHILOX = "gpu/shaders/lib/philox.wgsl"
-TEST = "tests/gpu/test_sampler.py"
+TEST = "tests/gpu/ops/test_sampler.py"
 SMALL = "test_every_setting_equals_the_reference"
 
 MUTANTS = (
@@ -50,8 +50,8 @@ MUTANTS = (
         "top-k",
         "top-k keeps one token more",
         STAGES,
-        "case TOP_K: { return Query(false, false, f32(sample.top_k)); }",
-        "case TOP_K: { return Query(false, false, f32(sample.top_k + 1u)); }",
+        "case TOP_K: { return Threshold(false, false, f32(sample.top_k)); }",
+        "case TOP_K: { return Threshold(false, false, f32(sample.top_k + 1u)); }",
         (TEST,),
         SMALL,
     ),
@@ -97,7 +97,7 @@ MUTANTS = (
         PHILOX,
         "round < 10u",
         "round < 9u",
-        ("tests/gpu/test_sampler_draws.py",),
+        ("tests/gpu/ops/test_sampler_draws.py",),
         "test_philox",
     ),
     Mutant(
@@ -121,7 +121,7 @@ MUTANTS = (
     Mutant(
         "tie-order",
         "tokens of equal probability are listed by falling id",
-        "gpu/shaders/lib/window.wgsl",
+        "gpu/shaders/lib/sampler_buffer.wgsl",
         "(vec4u(other.y) < id)",
         "(vec4u(other.y) > id)",
         (TEST,),
@@ -130,19 +130,19 @@ MUTANTS = (
     Mutant(
         "tie-draw",
         "of many equal tokens the draw takes the one after its place",
-        "gpu/shaders/lib/tied.wgsl",
+        "gpu/shaders/lib/sampler_ties.wgsl",
         "if (left == 0u) { return begin",
         "if (left <= 1u) { return begin",
-        ("tests/gpu/test_sampler_windows.py",),
+        ("tests/gpu/ops/test_sampler_buffers.py",),
         "test_of_equal_tokens or test_more_ties",
     ),
     Mutant(
         "ranking-barrier",
         "what the lanes counted is added up before all have left it",
-        "gpu/shaders/lib/ranking.wgsl",
+        "gpu/shaders/lib/sampler_rank.wgsl",
         "partials[lane * 4u + q] = mine[q]; }\n  workgroupBarrier();\n",
         "partials[lane * 4u + q] = mine[q]; }\n",
-        (TEST, "tests/gpu/test_sampler_windows.py"),
+        (TEST, "tests/gpu/ops/test_sampler_buffers.py"),
         f"{SMALL} or nuclei or top_k_of_any_size or as_many_lanes",
     ),
     Mutant(
@@ -151,7 +151,7 @@ MUTANTS = (
         KEYS,
         "= summary[part]; }\n  workgroupBarrier();\n",
         "= summary[part]; }\n",
-        ("tests/gpu/test_sample_keys.py",),
+        ("tests/gpu/ops/test_logit_sort_keys.py",),
     ),
     Mutant(
         "cut-by",

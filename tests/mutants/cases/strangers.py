@@ -2,16 +2,16 @@
 
 from tests.mutants.mutant import Mutant
 
-SANDBOX = "app/sandbox.py"
-PROCESS = "app/limited_process.py"
-CHILD = "app/limited_child.py"
+SANDBOX = "app/prompt/sandbox.py"
+PROCESS = "app/processes/limited_process.py"
+CHILD = "app/processes/limited_child.py"
 PACE = "gpu/engine/pace.py"
-TURNS = "gpu/engine/turns.py"
-CHAT_TEST = "tests/app/test_chat.py"
-HOSTILE_TEST = "tests/app/test_hostile_templates.py"
-TOKENIZER_TEST = "tests/app/test_limited_tokenizer.py"
-PACE_TEST = "tests/gpu/test_pace.py"
-TURNS_TEST = "tests/gpu/test_turns.py"
+TURNS = "gpu/engine/background_tasks.py"
+CHAT_TEST = "tests/app/prompt/test_chat_template.py"
+HOSTILE_TEST = "tests/app/prompt/test_hostile_templates.py"
+TOKENIZER_TEST = "tests/app/prompt/test_limited_tokenizer.py"
+PACE_TEST = "tests/gpu/engine/test_pace.py"
+TURNS_TEST = "tests/gpu/engine/test_background_tasks.py"
 
 MUTANTS = (
     Mutant(
@@ -38,16 +38,16 @@ MUTANTS = (
         PROCESS,
         "            if call == self._n_calls:\n",
         "            if False:\n",
-        ("tests/app/test_limited_process.py",),
+        ("tests/app/processes/test_limited_process.py",),
         "late",
     ),
     Mutant(
         "template-memory",
         "a template or a tokenizer may take all memory",
         CHILD,
-        'for name, most in (("DATA", memory_bytes), ("FSIZE", 0), ("CORE", 0)):',
-        'for name, most in (("FSIZE", 0), ("CORE", 0)):',
-        ("tests/app/test_limited_process.py",),
+        'for name, value in (("DATA", memory_bytes), ("FSIZE", 0), ("CORE", 0)):',
+        'for name, value in (("FSIZE", 0), ("CORE", 0)):',
+        ("tests/app/processes/test_limited_process.py",),
         "memory",
     ),
     Mutant(

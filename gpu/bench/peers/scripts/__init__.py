@@ -1,2 +1,2 @@
-"""What other Pythons run, in a folder of its own: Python looks for modules beside its script first,
-and `gpu.bench.peers` has some of the very names that the scripts import."""
+"""Child scripts of the peers. They have their own folder because Python looks for modules beside a
+script first, and `gpu.bench.peers` has modules with the names that they import."""

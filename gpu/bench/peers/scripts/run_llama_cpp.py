@@ -1,5 +1,5 @@
-"""Runs a GGUF file with llama-cpp-python and times it; see gpu/bench/peers/peer.py for what it
-reads and writes. Uses the library's plain C interface: the high-level class wants a vocabulary.
+"""Runs a GGUF file with llama-cpp-python and times it; see gpu/bench/peers/peer.py for the
+protocol. Uses the library's C interface, because the high-level class requires a vocabulary.
 
     python run_llama_cpp.py model.gguf CONTEXT
 """
@@ -22,7 +22,7 @@ class Model:
     def __init__(self, api: Any, path: str, n_context: int) -> None:
         self.api = api
         self.said: list[str] = []
-        # Kept, or ctypes would free it.
+        # A reference keeps ctypes from freeing it.
         self._log = api.llama_log_callback(lambda _level, text, _data: self._note(text))
         api.llama_log_set(self._log, ctypes.c_void_p(0))
         api.llama_backend_init()
@@ -40,7 +40,7 @@ class Model:
         self.batch = api.llama_batch_init(n_context, 0, 1)
 
     def device(self) -> str:
-        """The GPU its log names, and how many layers it says it put there; else the CPU."""
+        """Return the GPU that its log names and the number of layers on it; else the CPU."""
         used = [line.strip() for line in self.said if "using device" in line]
         if not used:
             return "CPU"
@@ -52,7 +52,7 @@ class Model:
         self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
 
     def run(self, ids: list[int], first: int, every: bool = False) -> None:
-        """Run tokens at positions from `first` on; logits of the last one, or of `every` one."""
+        """Run tokens from position `first` on; return logits of the last one, or of `every` one."""
         batch = self.batch
         batch.n_tokens = len(ids)
         for i, id in enumerate(ids):
@@ -96,12 +96,12 @@ def answer(model: Model, request: dict[str, Any]) -> dict[str, Any]:
 
 def main(path: str, n_context: str) -> None:
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the library prints must not mix with the answers
+    os.dup2(2, 1)  # keeps the library's output out of the answers
 
     def say(message: dict[str, Any]) -> None:
         print(json.dumps(message), file=out, flush=True)
 
-    # Otherwise software devices, which call themselves CPUs, are passed over.
+    # Without this, software devices, which report the type CPU, are skipped.
     os.environ.setdefault("GGML_VK_VISIBLE_DEVICES", "0")
     try:
         import llama_cpp

@@ -1,5 +1,5 @@
-"""Runs an ONNX file with onnxruntime and times it; see gpu/bench/peers/peer.py for what it reads
-and writes, and onnx_file.py for the graph. Keys and values stay on the device between steps.
+"""Runs an ONNX file with onnxruntime and times it; see gpu/bench/peers/peer.py for the
+protocol and onnx_file.py for the graph. Keys and values stay on the device between steps.
 
     python run_onnxruntime.py model.onnx PROVIDER
 """
@@ -26,7 +26,7 @@ class Model:
 
     def __init__(self, ort: Any, path: str, provider: str) -> None:
         options = ort.SessionOptions()
-        # Threads that spin while they wait would slow down whoever is measured next.
+        # Spinning threads would slow down the next contestant.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self.ort = ort
         self.session = ort.InferenceSession(path, options, providers=[provider])
@@ -44,7 +44,7 @@ class Model:
         self.cache = [self.ort.OrtValue.ortvalue_from_numpy(self.empty) for _ in self.cache_names]
 
     def run(self, ids: list[int]) -> Any:
-        """Logits (rows, vocab_size) after tokens that follow those already run."""
+        """Run the next tokens; return logits (rows, vocab_size)."""
         self.n += len(ids)
         binding = self.session.io_binding()
         binding.bind_cpu_input("input_ids", np.array([ids], np.int64))
@@ -74,13 +74,13 @@ def answer(model: Model, request: dict[str, Any]) -> dict[str, Any]:
     if "logits" not in request:
         return timed(model, request["prompt"], request["tokens"])
     model.begin()
-    # Token by token: the graph may give only the last row's logits.
+    # Token by token: the graph may return the last row's logits only.
     return {"logits": [model.run([id])[-1].astype(float).tolist() for id in request["logits"]]}
 
 
 def main(path: str, provider: str) -> None:
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the library prints must not mix with the answers
+    os.dup2(2, 1)  # keeps the library's output out of the answers
 
     def say(message: dict[str, Any]) -> None:
         print(json.dumps(message), file=out, flush=True)

@@ -1,9 +1,9 @@
-"""Runs a Hugging Face folder with transformers and times it; see gpu/bench/peers/peer.py for what
-it reads and writes.
+"""Runs a Hugging Face folder with transformers and times it; see gpu/bench/peers/peer.py for
+the protocol.
 
     python run_transformers.py FOLDER MODE DTYPE CONTEXT
 
-MODE eager: a cache that grows, as `generate` has it by default. MODE compiled: a static cache of
+MODE eager: a growing cache, the default of `generate`. MODE compiled: a static cache of
 CONTEXT tokens and a decode step under torch.compile, on CUDA as CUDA graphs. On CUDA it computes in
 float16 unless DTYPE is f32, on the CPU in float32. Tokens stay on the device: the host waits for
 the last one only.
@@ -21,7 +21,7 @@ MISSING = "not installed (pip install torch transformers)"
 
 
 class Model:
-    """One sequence. `run` gives logits (rows, vocab_size) of ids (1, n) that follow those run."""
+    """One sequence. `run` takes the next ids (1, n) and returns logits (rows, vocab_size)."""
 
     def __init__(self, torch: Any, folder: str, dtype: str) -> None:
         from transformers import LlamaForCausalLM
@@ -46,7 +46,7 @@ class Model:
         return found.logits[0]
 
     def decode(self, id: Any) -> Any:
-        """The token (1, 1) that follows the token `id` (1, 1)."""
+        """Return the token (1, 1) after the token `id` (1, 1)."""
         return self.run(id).argmax(-1, keepdim=True)
 
     def tensor(self, ids: list[int]) -> Any:
@@ -103,7 +103,7 @@ def answer(model: Model, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def opened(torch: Any, folder: str, mode: str, dtype: str, context: int) -> Model:
-    """A model that has run two steps. Raises whatever torch.compile does where it cannot work."""
+    """Return a model that has run two steps. Raises the error of torch.compile if that fails."""
     compiled = mode == "compiled"
     model = Compiled(torch, folder, dtype, context) if compiled else Model(torch, folder, dtype)
     timed(model, [0], 2)
@@ -112,7 +112,7 @@ def opened(torch: Any, folder: str, mode: str, dtype: str, context: int) -> Mode
 
 def main(folder: str, mode: str, dtype: str, context: str) -> None:
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the libraries print must not mix with the answers
+    os.dup2(2, 1)  # keeps the libraries' output out of the answers
 
     def say(message: dict[str, Any]) -> None:
         print(json.dumps(message), file=out, flush=True)

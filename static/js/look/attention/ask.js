@@ -1,36 +1,38 @@
-// The questions behind the attention instrument, and their answers while they are kept.
+// Attention queries of the instrument and their cached answers.
 
-import { asTheyRan } from "../reach.js";
-import { changed } from "../state.js";
-import { measure } from "./attentionmeasure.js";
-import { entropies, placesOf, scoresOf } from "./attentionscores.js";
-import { sequenceOf } from "./context.js";
-import { askLatest, askNewest, askOnce, Kept } from "./kept.js";
+import { spansUpTo } from "../../interventions/interventions.js";
+import { changed } from "../../state.js";
+import { measure } from "./measure.js";
+import { entropies, placesOf, scoresOf } from "./scores.js";
+import { sequenceOf } from "../shared/context.js";
+import { askLatest, askNewest, askOnce, AnswerCache } from "../shared/answer-cache.js";
 
-const MOST_BYTES = 96e6;
-/** Up to so many tokens behind the focused one are computed again without being asked to. */
+const MAX_BYTES = 96e6;
+/** Up to this many later tokens are recomputed automatically. */
 const AUTO_TOKENS = 256;
-/** The focus rests so long before it is asked what looked at it. */
+/** Time the focus must rest before the attention to it is queried. */
 const REST_MS = 200;
 
-const froms = new Kept(MOST_BYTES);
-const tos = new Kept(MOST_BYTES / 4);
+const fromCache = new AnswerCache(MAX_BYTES);
+const toCache = new AnswerCache(MAX_BYTES / 4);
 let restTimer = 0;
-/** Under way: what looked at the token of this key. */
+/** Key of the token whose `attention_to` query is pending. */
 let asking = "";
-/** What looked at the token: {key, message} when that could not be asked. */
+/** The failed `attention_to` query: {key, message}, or null. */
 let trouble = null;
-/** Scores over several tokens, by segment: {scores, from, to}, {done, total} or {message}. */
+/**
+ * Scores averaged over several tokens, by segment: {scores, from, to}, {done, total} or {message}.
+ */
 const wides = new WeakMap();
 
 /**
- * What the focused token looked at, or a promise of it:
+ * Return the attention of the focused token, or a promise of it:
  *   answer, segment, ids, texts, position, n    see `sequenceOf`; n tokens
  *   nLayers, nHeads, nKvHeads
- *   from, places, scores, bits          see attentionscores.js
- *   to                                  what looked at it, or null
- *   info                                of the engine's answer
- *   run                                 the run's own entropies at this token, by head, or null
+ *   from, places, scores, bits   attention from the token, see look/attention/scores.js
+ *   to                           attention to the token, or null
+ *   info                         of the engine's answer
+ *   run                          entropies the run itself measured at this token, by head, or null
  */
 export function ask(context) {
   const { answer } = context;
@@ -39,7 +41,7 @@ export function ask(context) {
   sequence.n = sequence.ids.length;
   const { ids, position } = sequence;
   const key = keyOf(sequence);
-  const kept = froms.get(key);
+  const kept = fromCache.get(key);
   if (kept) return withNumbers(sequence, kept);
   const { segment, n } = sequence;
   const question = questionFrom(segment, ids, position);
@@ -47,14 +49,14 @@ export function ask(context) {
     position === n - 1
       ? askNewest("attention", question, segment, context.signal)
       : askLatest("attention", question);
-  return asked.then((given) => withNumbers(sequence, froms.set(key, given)));
+  return asked.then((given) => withNumbers(sequence, fromCache.set(key, given)));
 }
 
 const questionFrom = (segment, ids, position) => ({
   kind: "attention_from",
   ids: ids.slice(0, position + 1),
   position,
-  ...asTheyRan(segment, position + 1),
+  ...spansUpTo(segment, position + 1),
 });
 
 const keyOf = ({ segment, position }) => `${segment.id} ${position}`;
@@ -65,7 +67,7 @@ const shapeOf = ({ hello: { model } }) => ({
   nKvHeads: model.n_kv_heads,
 });
 
-/** What stands for each token: one that adds no text is named after what it is. */
+/** Label of each token; one without text is named after its kind. */
 function wordsOf({ tokens }, { segment, texts }) {
   const { length } = segment.prompt;
   return texts.map((text, at) => {
@@ -83,25 +85,26 @@ function withNumbers(sequence, answer) {
     const places = placesOf(ids, position);
     return { places, scores: scoresOf(from, places), bits: entropies(from) };
   })();
-  const to = tos.get(keyOf(sequence))?.arrays.weights ?? null;
+  const to = toCache.get(keyOf(sequence))?.arrays.weights ?? null;
   return { ...sequence, ...answer.read, from, to, info: answer.info, run: ofRun(sequence) };
 }
 
-/** The entropies that the run measured at this token, in the step that chose the next one. */
+/** Entropies the run measured at this token, in the step that sampled the next one. */
 function ofRun({ segment, position, answer }) {
   const { length } = segment.prompt;
   const stats =
     position < length
       ? segment.promptStats[position]
       : answer.tokens[segment.base + position - length + 1]?.stats;
-  return stats?.position === position && !stats.summary ? stats.layers.map(({ entropy }) => entropy) : null;
+  const own = stats?.position === position && !stats.summary;
+  return own ? stats.layers.map(({ entropy }) => entropy) : null;
 }
 
-// ---- what looked at it -----------------------------------------------------------------------
+// ---- attention to the token --------------------------------------------------------------------
 
 /**
- * How many tokens behind the focused one are not asked yet; `message`: why not, when that failed;
- * `soon`: they are or will be without being asked to.
+ * State of the attention to the focused token: `left`, number of later tokens not queried yet;
+ * `message`, why the query failed; `soon`, whether they are or will be queried automatically.
  */
 export function backOf(sequence) {
   const { segment, position, n, to } = sequence;
@@ -111,24 +114,24 @@ export function backOf(sequence) {
   return { left, message, soon };
 }
 
-/** Ask it once the focus rests, if few tokens are computed again and no run is slowed by it. */
-export function lookedAtBy(sequence) {
+/** Query it once the focus rests, if few tokens are recomputed and no run is slowed. */
+export function askBackSoon(sequence) {
   clearTimeout(restTimer);
   const { left, soon } = backOf(sequence);
   if (left && soon && asking !== keyOf(sequence))
     restTimer = setTimeout(() => askBack(sequence), REST_MS);
 }
 
-/** Ask it now. */
+/** Query the attention to the token now. */
 export async function askBack(sequence) {
   const { ids, position, segment } = sequence;
-  const question = { kind: "attention_to", ids, position, ...asTheyRan(segment, ids.length) };
+  const question = { kind: "attention_to", ids, position, ...spansUpTo(segment, ids.length) };
   const key = keyOf(sequence);
   asking = key;
   trouble = null;
   changed("look");
   try {
-    tos.set(key, await askLatest("attention to", question));
+    toCache.set(key, await askLatest("attention to", question));
   } catch ({ message }) {
     trouble = { key, message };
   }
@@ -136,19 +139,19 @@ export async function askBack(sequence) {
   changed("look");
 }
 
-// ---- over several tokens ---------------------------------------------------------------------
+// ---- mean over several tokens ------------------------------------------------------------------
 
 let measuring = null;
 
-/** What is known of the heads over several tokens of this run; see `wides`. */
+/** Scores averaged over several tokens of this run; see `wides`. */
 export const wide = ({ segment }) => wides.get(segment) ?? null;
 
-/** What went wrong may be tried again. */
+/** Allow another attempt after a failure. */
 export function retryWide({ segment }) {
   if (wide({ segment })?.message) wides.delete(segment);
 }
 
-/** Measure it, once for a run. */
+/** Measure the mean scores, once per run. */
 export async function measureWide({ segment, ids }) {
   if (wides.has(segment)) return;
   const mine = (measuring = {});
@@ -159,14 +162,14 @@ export async function measureWide({ segment, ids }) {
   const one = async (position) => {
     const key = keyOf({ segment, position });
     const asked = () => askOnce(questionFrom(segment, ids, position));
-    return froms.get(key) ?? froms.set(key, await asked());
+    return fromCache.get(key) ?? fromCache.set(key, await asked());
   };
-  const told = (done, total) => {
+  const onProgress = (done, total) => {
     if (measuring === mine) put({ done, total });
     return measuring === mine;
   };
   try {
-    const found = await measure(ids, one, told);
+    const found = await measure(ids, one, onProgress);
     if (found) put(found);
     else wides.delete(segment);
   } catch ({ message }) {
@@ -175,7 +178,7 @@ export async function measureWide({ segment, ids }) {
   }
 }
 
-/** The panel is closed: ask no more. */
+/** Stop all queries when the panel closes. */
 export function stopAsking() {
   clearTimeout(restTimer);
   measuring = null;

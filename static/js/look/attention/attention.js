@@ -1,32 +1,33 @@
-// What a token looked at and what looked at it: every head as a strip, and the words of one head.
+// Attention instrument: a strip per head for the focused token, and the context's words for one
+// head.
 
-import { METRICS } from "../metrics.js";
-import { changed } from "../state.js";
-import { metric, pin, point, view } from "../view.js";
+import { METRICS } from "../../core/metrics.js";
+import { changed } from "../../state.js";
+import { metric, pin, point, view } from "../../view.js";
 import {
   ask,
   askBack,
-  lookedAtBy,
+  askBackSoon,
   measureWide,
   retryWide,
   stopAsking,
   wide,
-} from "./attentionask.js";
-import { AttentionFrame, sourceOf } from "./attentionframe.js";
-import { HeadMap } from "./attentionmap.js";
-import { headsOf, lineOf, PLACES, nameOf } from "./attentionscores.js";
-import { ContextWords } from "./attentionwords.js";
-import { indexAt } from "./context.js";
+} from "./ask.js";
+import { AttentionFrame, sourceOf } from "./frame.js";
+import { HeadMap } from "./map.js";
+import { headsOf, lineOf, PLACES, nameOf } from "./scores.js";
+import { ContextWords } from "./words.js";
+import { indexAt } from "../shared/context.js";
 
 let frame = null;
 let map = null;
 let words = null;
-/** The cell that is chosen, and the one under the pointer: {layer, head}, see `headsOf`. */
+/** The selected cell and the one under the pointer: {layer, head}, see `headsOf`. */
 let chosen = { layer: null, head: null };
 let hovered = null;
 let mode = "weights";
 let over = false;
-/** What the last `show` drew: see `asked` of attentionask.js. */
+/** Data of the last `show`: see `ask` of look/attention/ask.js. */
 let now = null;
 
 export const attention = {
@@ -57,7 +58,7 @@ export const attention = {
   table: () => (mode === "weights" ? tableOfTokens() : tableOfHeads()),
 };
 
-/** After a control changed: show again. */
+/** Redraw after a control changed. */
 function again(change) {
   change();
   changed("look");
@@ -70,7 +71,7 @@ function toggleOver() {
 
 function draw(asked) {
   now = asked;
-  lookedAtBy(now);
+  askBackSoon(now);
   if (over) measureWide(now);
   const { nLayers, nHeads } = now;
   if (chosen.layer >= nLayers || chosen.head >= nHeads) chosen = { layer: null, head: null };
@@ -98,7 +99,7 @@ function hover(choice) {
 
 const same = (a, b) => a === b || (a && b && a.layer === b.layer && a.head === b.head);
 
-/** Choose a cell; the core marks its layer, and its head where it has a row for each. */
+/** Select a cell; the core sample focuses its layer, and its head if it has a row per head. */
 function choose(choice) {
   chosen = choice;
   hovered = null;
@@ -111,17 +112,17 @@ function choose(choice) {
 }
 
 /**
- * Choose a head for a guide, and leave the core's row alone; returns the choice before. With `own`
- * only while that one is still chosen.
+ * Select a head for the tour without moving the core sample's row; returns the previous selection.
+ * With `own`, only while that one is still selected.
  */
-export function lookAtHead(choice, own = null) {
+export function selectHead(choice, own = null) {
   const before = chosen;
   if (own && !same(own, before)) return before;
   again(() => (chosen = choice));
   return before;
 }
 
-/** Arrows move over the cells; below the lowest layer is the mean of all. */
+/** Arrow keys move over the cells; below the lowest layer is the mean of all. */
 function onKey(event) {
   if (!now || event.ctrlKey || event.metaKey || event.altKey) return;
   const to = moved(event.key, chosen, now);
@@ -154,7 +155,9 @@ function onPin(position) {
 
 // ---- numbers ---------------------------------------------------------------------------------
 
-/** Every token with its weights: the mean, and each head of the chosen layer or each layer. */
+/**
+ * Table of tokens: the mean weight, and that of each head of the selected layer, or of each layer.
+ */
 function tableOfTokens() {
   const { nLayers, nHeads, position, texts, ids } = now;
   const { layer } = chosen;
@@ -163,7 +166,7 @@ function tableOfTokens() {
   const choices = [{ layer, head: null }, ...Array.from({ length: n }, (_, i) => one(i))];
   const names = choices.map(nameOfChoice);
   const lines = choices.map((choice) => lineOf(now, headsOf(choice, nLayers, nHeads)));
-  const side = (at) => (at <= position ? "looked at" : "looked at it");
+  const side = (at) => (at <= position ? "attended to" : "attends to it");
   return {
     columns: ["token", "id", "text", "side", ...names],
     rows: texts.map((text, at) => [
@@ -181,7 +184,7 @@ function nameOfChoice({ layer, head }) {
   return head === null ? `layer ${layer}` : `head ${head}`;
 }
 
-/** Every head with its scores. */
+/** Table of heads with their scores. */
 function tableOfHeads() {
   const { nLayers, nHeads, nKvHeads, bits } = now;
   const scores = (over && wide(now)?.scores) || now.scores;

@@ -1,46 +1,46 @@
-// Around the map of heads and the words: what the colour shows, and what is chosen, in words.
+// Controls and text around the map of heads and the words.
 
-import { el, setText } from "../dom.js";
-import { count, duration, percent, plural, tokenLabel } from "../format.js";
-import { backOf } from "./attentionask.js";
-import { MOST_TOKENS } from "./attentionmeasure.js";
-import { NAMED_FROM, NAMED_TIMES, namedBy, nameOf } from "./attentionscores.js";
-import { strongest } from "./attentionwords.js";
-import { ShareLegend } from "./shares.js";
+import { el, setText } from "../../ui/dom.js";
+import { count, duration, percent, plural, tokenLabel } from "../../ui/format.js";
+import { backOf } from "./ask.js";
+import { MAX_TOKENS } from "./measure.js";
+import { NAMED_FROM, NAMED_TIMES, namedBy, nameOf } from "./scores.js";
+import { strongest } from "./words.js";
+import { ShareLegend } from "../shared/share-colours.js";
 
-/** Entropies farther apart than this are not those of the run. */
+/** Entropies that differ by more than this (bits) do not match the run. */
 const SAME_BITS = 0.01;
-/** How many words the chosen cell's sentence names. */
-const MOST_WORDS = 3;
+/** Number of words listed for the selected cell. */
+const MAX_WORDS = 3;
 
-/** What the colour of a cell can show: its name and a sentence. */
+/** What a cell's colour shows: name and description. */
 const MODES = {
   weights: [
     "Weights",
-    "A strip is the context, left to right; amber: the token that looks.",
+    "Each strip is the context from left to right; amber marks the focused token.",
   ],
-  first: ["First", "Share on the first token, where attention goes that is not needed: a sink."],
-  previous: ["Previous", "Share on the token before."],
+  first: ["First", "Share on the first token. High: an attention sink."],
+  previous: ["Previous", "Share on the previous token. High: a previous-token head."],
   copy: [
     "Copy",
-    "Share on the tokens that came after earlier copies of this token: an induction head.",
+    "Share on the tokens that followed earlier copies of this token. High: an induction head.",
   ],
   self: ["Itself", "Share on the token itself."],
   entropy: [
     "Entropy",
-    "Spread of the shares; the map's scale goes from 0 bits, one token alone, to 8, 256 alike.",
+    "Entropy of the weights, from 0 bits (one token) to 8 bits (256 tokens equally).",
   ],
 };
 
 export class AttentionFrame {
-  /** `act`: {onMode(mode), onOver(), onAskBack(), onKey(event)} */
+  /** `act`: {onMode(mode), onOver(), onAskBack(), onKey(event)}. */
   constructor(root, act) {
     const left = root.appendChild(el("div", "at-heads"));
     const bar = left.appendChild(el("div", "at-bar"));
     bar.append(modes(act.onMode));
     this.over = bar.appendChild(el("button", "text"));
     this.over.type = "button";
-    this.over.title = `Ask about the last ${MOST_TOKENS} tokens, and show the mean of their scores`;
+    this.over.title = `Show mean scores over the last ${MAX_TOKENS} tokens`;
     this.over.addEventListener("click", act.onOver);
     this.grid = left.appendChild(el("div", "at-map"));
     this.canvas = this.grid.appendChild(el("canvas"));
@@ -48,7 +48,7 @@ export class AttentionFrame {
     this.#slider(act.onKey);
     const right = root.appendChild(el("div", "at-side"));
     const head = right.appendChild(el("div", "at-head"));
-    this.says = head.appendChild(el("p", "at-says"));
+    this.summary = head.appendChild(el("p", "at-summary"));
     this.back = head.appendChild(el("button", "text"));
     this.back.type = "button";
     this.back.addEventListener("click", act.onAskBack);
@@ -62,7 +62,7 @@ export class AttentionFrame {
   }
 
   #slider(onKey) {
-    const how = el("p", "vh", "Up and down arrows move over layers, left and right over heads.");
+    const how = el("p", "vh", "Up and down arrows select layers, left and right select heads.");
     how.id = "at-how";
     this.grid.append(how);
     this.grid.tabIndex = 0;
@@ -76,23 +76,23 @@ export class AttentionFrame {
   draw({ shown, choice, line, over, measured }) {
     const { nLayers, nHeads } = shown;
     const at = choice.layer === null ? 0 : choice.layer * (nHeads + 1) + (choice.head ?? -1) + 2;
-    const says = sentence(shown, choice, line, measured);
-    setText(this.says, says);
+    const text = sentence(shown, choice, line, measured);
+    setText(this.summary, text);
     this.grid.setAttribute("aria-valuemax", String(nLayers * (nHeads + 1)));
     this.grid.setAttribute("aria-valuenow", String(at));
-    this.grid.setAttribute("aria-valuetext", says);
+    this.grid.setAttribute("aria-valuetext", text);
     setText(this.help, help(shown, measured));
     this.legend.draw();
     this.#drawOver(over, measured);
     const { left, soon } = backOf(shown);
     this.back.hidden = left === 0 || soon;
-    setText(this.back, left ? `Ask ${plural(left, "token")} after it` : "");
+    setText(this.back, left ? `Query ${plural(left, "later token")}` : "");
   }
 
   #drawOver(over, measured) {
     const { done, total } = measured ?? {};
     this.over.setAttribute("aria-pressed", String(over));
-    const text = over && total ? `${done} of ${total}` : `Over ${MOST_TOKENS} tokens`;
+    const text = over && total ? `${done} of ${total}` : `Mean over ${MAX_TOKENS}`;
     setText(this.over, text);
   }
 }
@@ -111,15 +111,15 @@ function modes(onMode) {
   return set;
 }
 
-// ---- in words --------------------------------------------------------------------------------
+// ---- text ------------------------------------------------------------------------------------
 
 const inPercent = (share) => `${percent(share)}\u00a0%`;
 const quoted = (text) => `“${tokenLabel(text, "·")}”`;
 
-/** The chosen cell: which heads, what they do, the words with most of the weight. */
+/** Describe the selected cell: heads, most attended words, entropy, kind of head. */
 function sentence({ nLayers, nHeads, nKvHeads, texts, position, ...rest }, choice, line, measured) {
   const before = line.slice(0, position + 1);
-  const most = strongest(before, MOST_WORDS)
+  const most = strongest(before, MAX_WORDS)
     .map((at) => `${quoted(texts[at])} ${inPercent(line[at])}`)
     .join(", ");
   const { layer, head } = choice;
@@ -130,45 +130,46 @@ function sentence({ nLayers, nHeads, nKvHeads, texts, position, ...rest }, choic
   const i = layer * nHeads + head;
   const name = nameOf(rest.scores, i);
   const n = measured?.scores && measured.to - measured.from + 1;
-  const said = n ? `on average over ${plural(n, "token")}` : "at this token";
-  const kind = name ? ` ${KIND[name.place]} ${said}: ${inPercent(name.score)}.` : "";
+  const over = n ? `on average over ${plural(n, "token")}` : "at this token";
+  const kind = name ? ` ${KIND[name.place]} ${over}: ${inPercent(name.score)}.` : "";
   const bits = `${rest.bits[i].toFixed(2)}\u00a0bits`;
   return `${word}, layer ${layer}, head ${head}${group}: ${most}; ${bits}.${kind}`;
 }
 
 const KIND = {
-  first: "A sink",
-  previous: "A previous-token head",
-  copy: "An induction head",
-  self: "Looks at itself",
+  first: "Attention sink",
+  previous: "Previous-token head",
+  copy: "Induction head",
+  self: "Attends to itself",
 };
 
 function help(shown, measured) {
   const { mode, scores, nLayers, nHeads } = shown;
   const [, what] = MODES[mode];
-  if (measured?.message) return `Several tokens could not be asked: ${measured.message}`;
+  if (measured?.message) return `Mean scores failed: ${measured.message}`;
   const { message } = backOf(shown);
-  if (message) return `What looked at it could not be asked: ${message}`;
+  if (message) return `Attention from later tokens failed: ${message}`;
   const over = measured?.scores
     ? ` Mean over tokens ${count(measured.from + 1)} to ${count(measured.to + 1)}.`
     : "";
   if (mode === "entropy") return what;
-  const none = scores[mode] ? "" : "There is none at this token. ";
+  const none = scores[mode] ? "" : "None at this token. ";
   if (mode !== "weights") return `${none}${what}${over}`;
   const n = namedBy(scores, nLayers * nHeads);
   const named = `first ${n.first}, previous ${n.previous}, copy ${n.copy}, self ${n.self}`;
-  const least = `${100 * NAMED_FROM} % and ${NAMED_TIMES} times an even share`;
-  return `${what} Named from ${least} on: ${named} of ${count(nLayers * nHeads)}.${over}`;
+  const bound = `${100 * NAMED_FROM} % and ${NAMED_TIMES}× uniform`;
+  const total = count(nLayers * nHeads);
+  return `${what} Heads with at least ${bound}: ${named} of ${total}.${over}`;
 }
 
-/** Where the numbers come from. */
+/** Describe where the numbers come from. */
 export function sourceOf({ info, run, bits, nHeads }) {
   const time = info.ms === undefined ? "" : ` in ${duration(info.ms)}`;
-  const asked = `Computed again from this run's tokens${time}`;
-  if (!run) return `${asked}; the run measured no entropies at this token to compare with.`;
+  const source = `Recomputed from this run's tokens${time}`;
+  if (!run) return `${source}; no measured entropies at this token to compare with.`;
   const ofRun = (i) => run[Math.floor(i / nHeads)][i % nHeads];
   const apart = Math.max(...bits.map((own, i) => Math.abs(own - ofRun(i))));
   return apart <= SAME_BITS
-    ? `${asked}; the entropies of all heads are those that the run measured.`
-    : `${asked}; the run measured entropies up to ${apart.toFixed(2)} bits apart from these.`;
+    ? `${source}; all entropies match those measured in the run.`
+    : `${source}; entropies differ from the run’s by up to ${apart.toFixed(2)} bits.`;
 }

@@ -1,33 +1,32 @@
-// The map of heads: layers from bottom to top, heads that share keys and values side by side.
+// Map of heads: layers from bottom to top, heads of one KV group side by side.
 
-import { clamp, fitCanvas, setVars } from "../dom.js";
-import { grid } from "../grid.js";
-import { palette } from "../palette.js";
-import { CellPainter } from "./cellpainter.js";
-import { label, rule } from "./chart.js";
-import { nameOf } from "./attentionscores.js";
-import { strength } from "./shares.js";
+import { clamp, fitCanvas, setVars } from "../../ui/dom.js";
+import { palette } from "../../ui/palette.js";
+import { CellPainter } from "../shared/cell-painter.js";
+import { label, rule } from "../shared/chart.js";
+import { nameOf } from "./scores.js";
+import { intensity } from "../shared/share-colours.js";
 
 const TOP = 20;
 const FOOT = 18;
 const RIGHT = 4;
 const MEAN_GAP = 12;
-const MOST_ROW = 40;
-const LEAST_ROW = 3;
-const LEAST_COLUMN = 2;
-/** Cells this large have room for words under their strip. */
+const MAX_ROW = 40;
+const MIN_ROW = 3;
+const MIN_COLUMN = 2;
+/** Cells at least this large (px) have text under their strip. */
 const WORDS_HIGH = 24;
 const WORDS_WIDE = 40;
 const WORDS = 13;
-const MOST_BITS = 8;
-/** In strips this wide the token that looks is marked by notches of this height. */
-const LEAST_MARKED = 12;
+const MAX_BITS = 8;
+/** Strips at least this wide mark the focused token by notches of this height. */
+const MIN_MARKED = 12;
 const NOTCH = 4;
 const SHORT = { first: "first", previous: "prev.", copy: "copy", self: "self" };
 
 /**
- * Where everything is, in CSS pixels. A column is {head, x, width}, `head` null for the mean; a row
- * {layer, y}, `layer` null for the mean of all layers, which only the column of means has a cell of.
+ * Return the layout in CSS pixels. A column is {head, x, width}, `head` null for the mean; a row is
+ * {layer, y}, `layer` null for the mean of all layers, which has a cell in the mean column only.
  */
 export function layOut(width, height, left, { nLayers, nHeads, nKvHeads }) {
   const each = nHeads / nKvHeads;
@@ -35,7 +34,7 @@ export function layOut(width, height, left, { nLayers, nHeads, nKvHeads }) {
   const apart = each > 1 ? clamp(Math.round((width - left) / (12 * nKvHeads)), 1, 8) : inner;
   const gaps = MEAN_GAP + (nKvHeads - 1) * apart + (nHeads - nKvHeads) * inner;
   const room = (width - left - RIGHT - gaps) / (nHeads + 1);
-  const column = Math.max(LEAST_COLUMN, room);
+  const column = Math.max(MIN_COLUMN, room);
   const columns = [{ head: null, x: left, width: column }];
   let x = left + column + MEAN_GAP;
   for (let head = 0; head < nHeads; head += 1) {
@@ -47,7 +46,7 @@ export function layOut(width, height, left, { nLayers, nHeads, nKvHeads }) {
     one.x = Math.round(one.x);
     one.width = Math.max(1, end - one.x);
   }
-  const row = clamp(Math.floor((height - TOP - FOOT) / nLayers), LEAST_ROW, MOST_ROW);
+  const row = clamp(Math.floor((height - TOP - FOOT) / nLayers), MIN_ROW, MAX_ROW);
   const rows = Array.from({ length: nLayers }, (_, layer) => ({
     layer,
     y: TOP + (nLayers - 1 - layer) * row,
@@ -77,11 +76,11 @@ export class HeadMap {
   /**
    * `maps`: {nLayers, nHeads, nKvHeads, n, position, from, to, scores, bits, mode} and
    * lineAt(choice, line), see `lineOf`. `mode`: "weights", "entropy" or a place. `chosen` and
-   * `layer` are marked.
+   * `layer` are highlighted.
    */
   draw(maps, chosen, layer) {
-    // Very many layers make the map higher than the panel.
-    setVars(this.canvas, { "--least": `${TOP + FOOT + LEAST_ROW * maps.nLayers}px` });
+    // With very many layers the map is higher than the panel.
+    setVars(this.canvas, { "--min-height": `${TOP + FOOT + MIN_ROW * maps.nLayers}px` });
     const [context, width, height] = fitCanvas(this.canvas);
     if (!width) return;
     const left = parseFloat(getComputedStyle(this.canvas).getPropertyValue("--names"));
@@ -92,7 +91,7 @@ export class HeadMap {
     this.#mark(context, maps, chosen);
   }
 
-  /** The cells' colours, painted once for what they show and reused while only marks change. */
+  /** The cells' colours, cached while only highlights change. */
   #image(context, maps) {
     const { width, height } = this.canvas;
     const { from, to, n, mode, scores } = maps;
@@ -107,7 +106,7 @@ export class HeadMap {
     return image;
   }
 
-  /** Every head's line is made once: the means are of the lines that were painted. */
+  /** Compute every head's line once: the means reuse the painted lines. */
   #paintStrips(paint, maps) {
     const { columns, rows, strip } = this.places;
     const { n, nLayers, nHeads } = maps;
@@ -135,13 +134,13 @@ export class HeadMap {
         paint.fill([x, y, width, strip], this.#value(maps, layer, head));
   }
 
-  /** Where a cell lies on the scale of its mode, 0 to 1; null for what has no value. */
+  /** Position of a cell's value on its scale, in [0, 1]; null without a value. */
   #value({ mode, scores, bits, nHeads }, layer, head) {
     const values = mode === "entropy" ? bits : scores[mode];
     if (!values) return null;
     const own = values.subarray(layer * nHeads, (layer + 1) * nHeads);
     const value = head === null ? own.reduce((a, b) => a + b) / nHeads : own[head];
-    return mode === "entropy" ? value / MOST_BITS : strength(value);
+    return mode === "entropy" ? value / MAX_BITS : intensity(value);
   }
 
   #names(context, { nKvHeads }, left, focusLayer) {
@@ -171,12 +170,12 @@ export class HeadMap {
     this.#groups(context, nKvHeads, each);
   }
 
-  /** Heads of a group read the same keys and values. */
+  /** Draw brackets over the heads that share keys and values. */
   #groups(context, nKvHeads, each) {
     const heads = this.places.columns.slice(1);
     if (each === 1) {
       const room = heads.at(-1).x + heads.at(-1).width - heads[0].x;
-      const text = "every head has keys and values of its own";
+      const text = "one KV head per query head";
       if (room > 260) label(context, text, heads[0].x, TOP / 2 - 1);
       return;
     }
@@ -192,7 +191,7 @@ export class HeadMap {
     }
   }
 
-  /** Under the strips: what heads are named after, or the number that the colour shows. */
+  /** Draw text under the strips: the head's kind, or the value shown by the colour. */
   #words(context, maps) {
     const { columns, rows, strip } = this.places;
     const { nHeads } = maps;
@@ -215,14 +214,14 @@ export class HeadMap {
     return name ? `${SHORT[name.place]} ${inPercent(name.score)}` : "";
   }
 
-  /** The chosen cell, and in every strip the token that looks. */
+  /** Highlight the selected cell, and the focused token in every strip. */
   #mark(context, { mode, n, position }, chosen) {
     const { columns, rows, strip } = this.places;
     const high = (layer) => (layer === null ? FOOT - 8 : strip);
     if (mode === "weights" && position < n - 1)
       for (const { layer, y } of rows)
         for (const { x, width } of layer === null ? [columns[0]] : columns) {
-          if (width < LEAST_MARKED) continue;
+          if (width < MIN_MARKED) continue;
           const at = x + ((position + 0.5) / n) * width - 0.5;
           const notch = Math.min(NOTCH, high(layer) / 4);
           rule(context, at, y, 1, notch, "lamp");

@@ -1,23 +1,24 @@
-// The scores of heads over several tokens: one token says little about what a head is for.
+// Mean head scores over several tokens: one token says little about a head's function.
 
-import { meanScores, placesOf, scoresOf } from "./attentionscores.js";
+import { meanScores, placesOf, scoresOf } from "./scores.js";
 
-/** How many tokens are asked for at most. */
-export const MOST_TOKENS = 32;
-/** Before this one the places of a token are not apart. */
-const LEAST_POSITION = 2;
+/** Maximum number of tokens measured. */
+export const MAX_TOKENS = 32;
+/** Before this position the places of a token coincide. */
+const MIN_POSITION = 2;
 
 /**
- * The mean of the scores over the last tokens of a run. `ask(position)` resolves to the answer to
- * `attention_from`; one question at a time. `told(done, total)` is called before each; when it
- * returns false, measuring ends. Resolves to null then, else to {scores, from, to}, positions.
+ * Return the mean scores over the last tokens of a run, {scores, from, to} in positions.
+ * `ask(position)` resolves to the answer to `attention_from`; one query at a time.
+ * `onProgress(done, total)` is called before each; if it returns false, measuring ends and the
+ * result is null.
  */
-export async function measure(ids, ask, told) {
-  const from = Math.max(LEAST_POSITION, ids.length - MOST_TOKENS);
+export async function measure(ids, ask, onProgress) {
+  const from = Math.max(MIN_POSITION, ids.length - MAX_TOKENS);
   const to = ids.length - 1;
   const all = [];
   for (let position = from; position <= to; position += 1) {
-    if (!told(all.length, to - from + 1)) return null;
+    if (!onProgress(all.length, to - from + 1)) return null;
     const { arrays } = await ask(position);
     all.push(scoresOf(arrays.weights, placesOf(ids, position)));
   }

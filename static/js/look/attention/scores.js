@@ -1,22 +1,22 @@
-// What heads do, as numbers: how much of a head's attention lies on places that say what it is for.
+// Head scores: the share of a head's attention on places that indicate its function.
 //
 //   first     the first token of the context. An attention sink: Xiao et al. 2023, "Efficient
 //             Streaming Language Models with Attention Sinks"
-//   previous  the token before
+//   previous  the previous token
 //   copy      the tokens after earlier copies of this one. An induction head: Olsson et al. 2022,
 //             "In-context Learning and Induction Heads" (there: the prefix matching score)
 //   self      the token itself
 
 export const PLACES = ["first", "previous", "copy", "self"];
 
-/** A head is named after a place that gets this share of its attention or more … */
+/** Minimum share of its attention for a head to be named after a place … */
 export const NAMED_FROM = 0.25;
-/** … and so many times what it would get if all tokens got the same. */
+/** … and minimum ratio to uniform attention. */
 export const NAMED_TIMES = 3;
 
 /**
- * The positions of each place for the token at `position` of `ids`; null where there is none. No
- * position is of two places: then a share on it would not say which.
+ * Return the positions of each place for the token at `position` of `ids`, or null. Places are
+ * disjoint, so that a share belongs to one of them.
  */
 export function placesOf(ids, position) {
   const copies = [];
@@ -30,9 +30,9 @@ export function placesOf(ids, position) {
 }
 
 /**
- * Scores of all heads from `weights` {shape: [n_layers, n_heads, n], values}: of each place a
- * Float32Array with the sum of the weights there, by layer · n_heads + head, or null. `even` has
- * what each place would get if all tokens got the same.
+ * Return the scores of all heads from `weights` {shape: [n_layers, n_heads, n], values}: per place
+ * a Float32Array of summed weights by layer · n_heads + head, or null. `even` holds the scores of
+ * uniform attention.
  */
 export function scoresOf({ shape: [nLayers, nHeads, n], values }, places) {
   const scores = { even: {} };
@@ -58,18 +58,18 @@ export function entropies({ shape: [nLayers, nHeads, n], values }) {
   return bits;
 }
 
-/** What head number `i` is named after: {place, score}, or null when no place gets enough. */
+/** Return the place head `i` is named after, {place, score}, or null if none scores enough. */
 export function nameOf(scores, i) {
   let best = null;
   for (const place of PLACES) {
     const score = scores[place]?.[i] ?? 0;
-    const least = Math.max(NAMED_FROM, NAMED_TIMES * scores.even[place]);
-    if (score >= least && score > (best?.score ?? 0)) best = { place, score };
+    const bound = Math.max(NAMED_FROM, NAMED_TIMES * scores.even[place]);
+    if (score >= bound && score > (best?.score ?? 0)) best = { place, score };
   }
   return best;
 }
 
-/** How many heads each place names. */
+/** Count the heads named after each place. */
 export function namedBy(scores, nAll) {
   const counts = { first: 0, previous: 0, copy: 0, self: 0 };
   for (let i = 0; i < nAll; i += 1) {
@@ -79,7 +79,7 @@ export function namedBy(scores, nAll) {
   return counts;
 }
 
-/** The mean of the scores of several tokens, each place over the tokens that have it. */
+/** Mean scores of several tokens; each place is averaged over the tokens that have it. */
 export function meanScores(all) {
   const mean = { even: {} };
   for (const place of PLACES) {
@@ -92,10 +92,10 @@ export function meanScores(all) {
 }
 
 /**
- * The weights of one head, or the mean of some, over a sequence of `n` tokens: up to `position`
- * what it looked at, after it what looked at it (NaN where that is not known).
- * `heads`: their numbers, layer · n_heads + head. `to` {shape: [n_rows, …], values} or null.
- * `line`, if given, is written and returned.
+ * Return the weights of one head, or the mean of several, over a sequence of `n` tokens: attention
+ * from the token up to `position`, attention to it afterwards (NaN where unknown). `heads`: numbers
+ * layer · n_heads + head. `to` {shape: [n_rows, …], values} or null. `line`, if given, is
+ * overwritten and returned.
  */
 export function lineOf({ from, to, position, n }, heads, line = new Float32Array(n)) {
   const rows = Math.min(to?.shape[0] ?? 0, n - position);
@@ -113,7 +113,7 @@ export function lineOf({ from, to, position, n }, heads, line = new Float32Array
   return line;
 }
 
-/** Numbers of the heads that a choice is the mean of: of all, of a layer, or one. */
+/** Numbers of the heads in a selection: all, those of a layer, or one. */
 export function headsOf({ layer, head }, nLayers, nHeads) {
   if (layer === null) return Array.from({ length: nLayers * nHeads }, (_, i) => i);
   if (head !== null) return [layer * nHeads + head];

@@ -1,26 +1,26 @@
-// The words of the context, each on a stripe as strong as the attention that it got or gave.
+// Words of the context, underlined by their attention weight.
 
-import { el, setText } from "../dom.js";
-import { count, percent } from "../format.js";
-import { shareColour } from "./shares.js";
+import { el, setText } from "../../ui/dom.js";
+import { count, percent } from "../../ui/format.js";
+import { shareColour } from "../shared/share-colours.js";
 
-/** A longer context is shown in parts: around the focused token, and where weights are. */
-export const MOST_WORDS = 500;
+/** A longer context is shortened to parts around the focused token and the largest weights. */
+export const MAX_WORDS = 500;
 const START = 4;
 const AROUND = 150;
 const STRONGEST = 24;
 const BESIDE = 3;
-/** Words that get their number: the strongest, and no weaker than this. */
-const MOST_NUMBERS = 14;
-const LEAST_NUMBER = 0.03;
-/** Where in the box a word is put that was out of it. */
+/** Number of words with a printed weight, and the minimum weight. */
+const MAX_NUMBERS = 14;
+const MIN_NUMBER = 0.03;
+/** Vertical position (share of the box) to which a word is scrolled. */
 const FOCUS_AT = 0.5;
 
 /**
- * Which words to show, in order: {from, to, gap}, `to` not included; of a `gap` only `share`, the
- * sum of its weights up to `position`, is shown. `line` as `lineOf` gives it.
+ * Return the parts to show, in order: {from, to, gap}, `to` exclusive. A `gap` is elided; its
+ * `share` is the sum of its weights up to `position`. `line` as returned by `lineOf`.
  */
-export function partsOf(line, position, most = MOST_WORDS) {
+export function partsOf(line, position, most = MAX_WORDS) {
   const n = line.length;
   if (n <= most) return [{ from: 0, to: n, gap: false }];
   const shown = new Uint8Array(n);
@@ -51,11 +51,11 @@ export function strongest(line, most) {
   return known.sort((a, b) => line[b] - line[a] || a - b).slice(0, most);
 }
 
-/** Where a number stands under its word: two do not stand side by side under short words. */
+/** Positions with a printed weight; two must not be adjacent under short words. */
 function numbered(line, texts) {
   const places = new Set();
-  for (const at of strongest(line, MOST_NUMBERS)) {
-    if (line[at] < LEAST_NUMBER) break;
+  for (const at of strongest(line, MAX_NUMBERS)) {
+    if (line[at] < MIN_NUMBER) break;
     const tight = (other) => places.has(other) && texts[at].length + texts[other].length < 7;
     if (!tight(at - 1) && !tight(at + 1)) places.add(at);
   }
@@ -66,18 +66,18 @@ const SPECIAL = /^<[^\s<>]+>$/;
 const UNSEEN = { "\n": "↵", "\t": "⇥", "\r": "␍" };
 
 export class ContextWords {
-  /** `onPoint(position | null)` and `onPin(position)`: a word is looked at, is chosen. */
+  /** `onPoint(position | null)`: hovered word; `onPin(position)`: selected word. */
   constructor(box, onPoint, onPin) {
     this.box = box;
     this.onPoint = onPoint;
     this.onPin = onPin;
-    /** The nodes by position, and what they were made of. */
+    /** Elements by position, and the texts they were built from. */
     this.nodes = new Map();
     this.gaps = [];
     this.made = { texts: [], key: "", whole: false };
     this.parts = null;
     this.on = null;
-    /** Where keys have moved to, before it is drawn. */
+    /** Target of arrow keys that is not drawn yet. */
     this.wanted = null;
     this.pointing = false;
     const at = ({ target }) => target.closest("[data-at]")?.dataset.at;
@@ -96,7 +96,7 @@ export class ContextWords {
     box.addEventListener("keydown", (event) => this.#onKey(event));
   }
 
-  /** `texts` of all tokens; `line` as `lineOf` gives it for the token at `position`. */
+  /** `texts` of all tokens; `line` as returned by `lineOf` for the token at `position`. */
   draw({ texts, line, position }) {
     const parts = this.#parts(texts, line, position);
     const key = parts.map(({ from, to, gap }) => `${from}-${to}${gap ? "gap" : ""}`).join();
@@ -109,14 +109,14 @@ export class ContextWords {
     this.#follow(position);
   }
 
-  /** Was all that is shown the beginning of these, as while they are written? */
+  /** Is the shown text a prefix of the new one, as during generation? */
   #isBeginOf(texts, parts) {
     const { texts: shown, whole } = this.made;
     if (!whole || parts.length > 1 || shown.length >= texts.length) return false;
     return shown.every((text, i) => text === texts[i]);
   }
 
-  /** Under the pointer words stay where they are. */
+  /** Keep the layout while the pointer is over the words. */
   #parts(texts, line, position) {
     if (this.pointing && this.parts && sameTexts(texts, this.made.texts)) return this.parts;
     this.parts = partsOf(line, position);
@@ -171,7 +171,7 @@ export class ContextWords {
     else node.append(el("small", "", text));
   }
 
-  /** Mark the focused word, and bring it into view unless it was reached by pointing here. */
+  /** Highlight the focused word, and scroll to it unless it is under the pointer. */
   #follow(position) {
     const node = this.nodes.get(position) ?? null;
     if (position === this.wanted) this.wanted = null;
@@ -208,7 +208,7 @@ function gapWords({ from, to, share }, position) {
 
 const sameTexts = (a, b) => a.length === b.length && a.every((text, i) => text === b[i]);
 
-/** Scroll so that no line is cut at the top: a line's stripe lies in the upper part of the next. */
+/** Scroll to a node without cutting a line at the top: its underline is in the next line's box. */
 function intoView(box, node) {
   const within = box.getBoundingClientRect();
   const at = node.getBoundingClientRect();

@@ -1,22 +1,22 @@
-// Over the trees: which of them is drawn, how far a beam searches, and what is seen in words.
+// Controls over the tree: which tree is shown, the beam's settings, and a summary.
 
-import { clamp, el, setText } from "../dom.js";
+import { clamp, el, setText } from "../../ui/dom.js";
 
 const MODES = [
   ["versions", "Versions"],
-  ["beam", "Likeliest from here"],
+  ["beam", "Beam search"],
 ];
 const NUMBERS = [
-  ["width", "continuations", 2, 8],
+  ["width", "beams", 2, 8],
   ["depth", "tokens each", 4, 32],
 ];
 
 export class BranchBar {
-  /** `onMode(mode)`; `search`: {width, depth, perToken}, kept up to date before `onSearch()`. */
+  /** `onMode(mode)`; `search`: {width, depth, perToken}, updated before `onSearch()`. */
   constructor(root, search, { onMode, onSearch }) {
     const bar = root.appendChild(el("div", "br-bar"));
     this.modes = bar.appendChild(el("fieldset", "seg"));
-    this.modes.append(el("legend", "vh", "Which tree"), ...MODES.map(choice));
+    this.modes.append(el("legend", "vh", "Tree"), ...MODES.map(choice));
     this.modes.addEventListener("change", ({ target }) => onMode(target.value));
     this.search = bar.appendChild(el("div", "br-search"));
     const keep = (name, value) => {
@@ -25,9 +25,9 @@ export class BranchBar {
     };
     this.search.append(
       ...NUMBERS.map((spec) => number(spec, search, keep)),
-      check("perToken", "ranked per token", keep),
+      check("perToken", "length-normalised", keep),
     );
-    this.says = bar.appendChild(el("p", "br-says"));
+    this.summary = bar.appendChild(el("p", "br-summary"));
   }
 
   draw(mode) {
@@ -36,7 +36,7 @@ export class BranchBar {
   }
 
   say(words) {
-    setText(this.says, words);
+    setText(this.summary, words);
   }
 }
 
@@ -46,10 +46,11 @@ function choice([value, name]) {
   return box;
 }
 
-/** A whole number; what is not one leaves it as it was. */
+/** Number field; invalid input restores the old value. */
 function number([name, words, min, max], search, keep) {
   const box = el("label", "", words);
-  const input = Object.assign(el("input"), { type: "number", min, max, step: 1, value: search[name] });
+  const attributes = { type: "number", min, max, step: 1, value: search[name] };
+  const input = Object.assign(el("input"), attributes);
   input.addEventListener("change", () => {
     const wanted = clamp(Math.round(Number(input.value)) || search[name], min, max);
     input.value = wanted;

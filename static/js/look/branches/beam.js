@@ -1,22 +1,22 @@
-// The likeliest ways to go on from a place of the text, by the engine's beam search.
+// Most likely continuations from a token, by the engine's beam search.
 
-import { duration, plural } from "../format.js";
-import { asTheyRan } from "../reach.js";
-import { ready, state } from "../state.js";
-import { view } from "../view.js";
-import { Missing, sequenceOf } from "./context.js";
-import { askLatest, Kept } from "./kept.js";
+import { duration, plural } from "../../ui/format.js";
+import { spansUpTo } from "../../interventions/interventions.js";
+import { ready, state } from "../../state.js";
+import { view } from "../../view.js";
+import { Missing, sequenceOf } from "../shared/context.js";
+import { askLatest, AnswerCache } from "../shared/answer-cache.js";
 
-const MOST_BYTES = 1 << 20;
-const kept = new Kept(MOST_BYTES);
+const MAX_BYTES = 1 << 20;
+const cache = new AnswerCache(MAX_BYTES);
 
 /**
- * What a beam found in the place of the focused token:
+ * Return the beams in place of the focused token:
  *   index   its number in the answer
- *   texts   the continuations, the best first: lists of tokens {id, text, eos, logprob}
- *   ended   of each: does it end the text?
- *   own     what was written there, as far; null when it is one of them
- *   twin    number of the continuation that was written; −1 when none was
+ *   texts   the continuations, best first: lists of tokens {id, text, eos, logprob}
+ *   ended   per continuation: does it end the text?
+ *   own     the generated tokens at that place; null if one of the continuations equals them
+ *   twin    number of the continuation that equals the generated tokens, or −1
  *   source  where the numbers come from
  */
 export async function beamAt(context, { width, depth, perToken }) {
@@ -26,10 +26,12 @@ export async function beamAt(context, { width, depth, perToken }) {
   const before = ids.slice(0, position);
   const deep = Math.min(depth, hello.limits.context - before.length);
   const penalty = perToken ? 1 : 0;
-  const ran = asTheyRan(segment, before.length);
-  const key = `${hello.model.name} ${hello.model.dtype} ${width} ${deep} ${penalty} ${before} ${JSON.stringify(ran)}`;
-  const question = { kind: "beam", ids: before, width, depth: deep, length_penalty: penalty, ...ran };
-  const found = kept.get(key) ?? kept.set(key, await askLatest("beam", question));
+  const ran = spansUpTo(segment, before.length);
+  const { name, dtype } = hello.model;
+  const key = `${name} ${dtype} ${width} ${deep} ${penalty} ${before} ${JSON.stringify(ran)}`;
+  const settings = { width, depth: deep, length_penalty: penalty };
+  const question = { kind: "beam", ids: before, ...settings, ...ran };
+  const found = cache.get(key) ?? cache.set(key, await askLatest("beam", question));
   const texts = textsOf(found);
   const written = answer.tokens.slice(index, index + deep);
   const twin = texts.findIndex((text) => same(text, written.slice(0, text.length)));
@@ -46,11 +48,12 @@ export async function beamAt(context, { width, depth, perToken }) {
 
 function checkPlace({ answer, token }) {
   if (!token || token.prompt)
-    throw new Missing("A prompt is given. Look at a written token to see the likeliest ways to go on in its place.");
-  if (state.replay) throw new Missing("The engine would have to compute this, and a replay is shown without one.");
-  if (!ready()) throw new Missing("The engine is not ready. This goes on by itself when it is.");
+    throw new Missing("Select a generated token to search continuations in its place.");
+  if (state.replay) throw new Missing("Beam search needs the engine, and a replay has none.");
+  if (!ready())
+    throw new Missing("The engine is not ready. Continues automatically once it is.");
   if (answer.running && view.pinned === null && view.hover === null)
-    throw new Missing("The text is being written. Choose one of its tokens, or wait for its end.");
+    throw new Missing("Generating. Select a token or wait for the end of the run.");
 }
 
 function textsOf({ arrays, info }) {
@@ -71,7 +74,7 @@ function sourceOf({ ms }, texts, width) {
   const time = ms === undefined ? "" : ` in ${duration(ms)}`;
   const depth = Math.max(...texts.map(({ length }) => length));
   return (
-    `Computed by the engine${time}: a beam of ${width} over ${plural(depth, "token")}. ` +
+    `Computed by the engine${time}: ${plural(width, "beam")} over ${plural(depth, "token")}. ` +
     "Probabilities are the model’s own, before temperature and filters."
   );
 }

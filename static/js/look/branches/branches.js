@@ -1,29 +1,29 @@
-// The versions of the answer as the tree they are, with what the model makes of each; and, from any
-// place, the likeliest ways to go on, each of which can become a version.
+// Branches instrument: the versions of the answer as a tree with their likelihoods, and a beam
+// search from any token, whose continuations can become versions.
 
-import { el, sizeOf } from "../dom.js";
-import { force, whyNotHere } from "../forcing.js";
-import { plural, tokenLabel } from "../format.js";
-import { showVersion } from "../session.js";
-import { changed, lastTurn, state } from "../state.js";
-import { numberOf, point } from "../view.js";
-import { BranchBar } from "./branchbar.js";
-import { beamAt } from "./branchbeam.js";
-import { drawTree, evenScale, ROW, wordScale } from "./branchdraw.js";
-import { BranchRows, figureHeads } from "./branchrows.js";
-import { likelihoodOf, treeOf } from "./branchtree.js";
-import { Missing } from "./context.js";
+import { el, sizeOf } from "../../ui/dom.js";
+import { replaceToken, whyNotReplaceable } from "../../chat/replace-token-run.js";
+import { plural, tokenLabel } from "../../ui/format.js";
+import { showVersion } from "../../chat/session.js";
+import { changed, lastTurn, state } from "../../state.js";
+import { numberOf, point } from "../../view.js";
+import { BranchBar } from "./bar.js";
+import { beamAt } from "./beam.js";
+import { drawTree, evenScale, ROW, wordScale } from "./draw.js";
+import { BranchRows, figureHeads } from "./rows.js";
+import { likelihoodOf, treeOf } from "./tree.js";
+import { Missing } from "../shared/context.js";
 
 let bar = null;
 let canvas = null;
 let plot = null;
 let rows = null;
-/** Which tree: "versions" or "beam"; and how the beam searches. */
+/** Tree shown, "versions" or "beam", and the settings of the beam search. */
 let mode = "versions";
 const search = { width: 4, depth: 8, perToken: false };
-/** Number of the text under the hand, or null. */
+/** Number of the hovered text, or null. */
 let hot = null;
-/** What the last `show` drew: see `versionsNow` and `beamNow`; and its `tree` and `scale`. */
+/** Data of the last `show`: see `versionsNow` and `beamNow`; with its `tree` and `scale`. */
 let now = null;
 
 export const branches = {
@@ -54,9 +54,10 @@ export const branches = {
 };
 
 /**
- * texts, names   the versions: lists of tokens, and what they are called
- * shown          number of the one that the core shows, or null
- * choose         what a press on one does; `act`: the same in words, "" when it does nothing
+ * Return the data of the versions tree:
+ *   texts, names   the versions as lists of tokens, and their names
+ *   shown          number of the version in the core sample, or null
+ *   choose         called when one is pressed; `act`: its label, "" if there is no action
  */
 function versionsNow({ answer, index }) {
   const turn = lastTurn();
@@ -74,76 +75,97 @@ function versionsNow({ answer, index }) {
     each: false,
     choose: free ? showVersion : null,
     act: (i) => (free && i !== shown ? "show this version" : ""),
-    says: saysOfVersions(texts),
+    says: versionsSummary(texts),
     source:
-      "Log-probabilities in nats, as the runs measured them, before temperature and filters; " +
-      "of tokens that were put in, as the engine judged them.",
+      "Log-probabilities in nats, measured by the runs before temperature and filters; " +
+      "those of replacement tokens were scored by the engine.",
   };
 }
 
 const whyNothing = ({ running }) =>
-  running ? "No token yet. The prompt is being read." : "The measurements of this answer are gone.";
+  running ? "No token yet. Prefill is running." : "The measurements of this answer are gone.";
 
-/** Where a version parted from which other one: {of, at}, or null. */
+/** Return the version and token a version branches from: {of, at}, or null. */
 function partingOf({ segments }) {
   const branch = segments.findLast((segment) => segment.branch)?.branch;
   return branch ? { of: branch.of, at: branch.at } : null;
 }
 
-function saysOfVersions(texts) {
+function versionsSummary(texts) {
   if (texts.length < 2)
-    return "One version so far. Write another token in the place of one, and the text goes on from there as another branch.";
+    return "One version so far. Replace a token to start a branch from there.";
   const { nodes } = treeOf(texts);
   const shared = nodes[0].leaves.length === texts.length ? nodes[0].to : 0;
-  const what = shared ? `their first ${plural(shared, "token")}` : "no beginning";
-  return `${plural(texts.length, "version")}, which all share ${what}.`;
+  const what = shared ? `their first ${plural(shared, "token")}` : "no tokens";
+  return `${plural(texts.length, "version")}; all share ${what}.`;
 }
 
 async function beamNow(context) {
   try {
     return ofBeam(context, await beamAt(context, search));
   } catch (error) {
-    // Said beside the controls, from which another tree can be had.
+    // Shown beside the controls, where other settings can be chosen.
     if (error instanceof Missing || error.code) return { ...NOTHING, says: error.message };
     throw error;
   }
 }
 
-const NOTHING = { texts: [], names: [], partings: [], shown: null, focus: null, each: true, act: () => "", source: "" };
+const NOTHING = {
+  texts: [],
+  names: [],
+  partings: [],
+  shown: null,
+  focus: null,
+  each: true,
+  act: () => "",
+  source: "",
+};
 
 function ofBeam(context, found) {
   const { answer } = context;
   const { index, own, twin } = found;
   const texts = own ? [...found.texts, own] : found.texts;
-  const free = !whyNotHere(answer, index);
+  const free = !whyNotReplaceable(answer, index);
   const written = own ? texts.length - 1 : twin;
   const put = (i) => {
     mode = "versions";
-    force(answer, index, texts[i].map(({ id, text }) => ({ id, text })));
+    replaceToken(answer, index, texts[i].map(({ id, text }) => ({ id, text })));
     changed("look");
   };
   return {
     texts,
-    names: texts.map((_, i) => (i === written ? "written" : `${i + 1}.`)),
+    names: texts.map((_, i) => (i === written ? "generated" : `${i + 1}.`)),
     partings: texts.map(() => null),
     shown: null,
     focus: null,
     each: true,
     choose: free ? put : null,
-    act: (i) => (free && i !== written ? "write this instead" : ""),
-    says: `In the place of token ${numberOf(context.token)}, “${tokenLabel(found.word, "end of text")}”:`,
+    act: (i) => (free && i !== written ? "use this instead" : ""),
+    says: `In place of token ${numberOf(context.token)}, ` +
+      `“${tokenLabel(found.word, "end of text")}”:`,
     source: found.source,
   };
 }
 
 // ---- numbers ---------------------------------------------------------------------------------
 
-const COLUMNS = ["which", "parts from", "at token", "with", "its p", "log p", "log p per token", "tokens", "text"];
+const COLUMNS = [
+  "which",
+  "branches from",
+  "at token",
+  "with",
+  "its p",
+  "log p",
+  "log p per token",
+  "tokens",
+  "text",
+];
 
 function rowOf(i) {
   const { names, texts, partings, tree } = now;
   const { total, mean, n } = likelihoodOf(texts[i]);
-  const own = tree.nodes.findLast(({ leaves, parent }) => parent && leaves[0] === i && leaves.length === 1);
+  const isOwn = ({ leaves, parent }) => parent && leaves[0] === i && leaves.length === 1;
+  const own = tree.nodes.findLast(isOwn);
   const first = own && texts[i][own.from];
   const parted = partings[i];
   return [
@@ -159,7 +181,7 @@ function rowOf(i) {
   ];
 }
 
-// ---- its parts -------------------------------------------------------------------------------
+// ---- layout ----------------------------------------------------------------------------------
 
 function buildBody() {
   const body = el("div", "br-body");
@@ -169,7 +191,7 @@ function buildBody() {
   canvas.addEventListener("pointermove", onMove);
   canvas.addEventListener("pointerleave", () => look(null));
   canvas.addEventListener("click", ({ offsetY }) => choose(leafAt(offsetY)));
-  rows = new BranchRows(body, { onLook: look, onChoose: choose });
+  rows = new BranchRows(body, { onHover: look, onChoose: choose });
   new ResizeObserver(() => changed("look")).observe(plot);
   return body;
 }
@@ -179,7 +201,7 @@ function again() {
   changed("look");
 }
 
-/** Draw what was found; gives where its numbers come from. */
+/** Draw the tree; returns where its numbers come from. */
 function take(found) {
   const { texts, each } = found;
   now = { ...found, tree: treeOf(texts) };
@@ -197,7 +219,7 @@ function redraw() {
   rows.draw(now, hot);
 }
 
-// ---- hands -----------------------------------------------------------------------------------
+// ---- pointer ---------------------------------------------------------------------------------
 
 const leafAt = (y) => now?.tree.rows[Math.floor(y / ROW)] ?? null;
 
@@ -208,7 +230,7 @@ function look(leaf) {
   redraw();
 }
 
-/** Over what the core shows, its tokens can be pointed at. */
+/** Pointing at the version in the core sample focuses its tokens. */
 function onMove({ offsetX, offsetY, pointerType }) {
   if (pointerType === "touch" || !now) return;
   const row = Math.floor(offsetY / ROW);
@@ -216,7 +238,8 @@ function onMove({ offsetX, offsetY, pointerType }) {
   if (now.shown === null) return;
   const index = now.scale.at(offsetX);
   const here = now.tree.nodes.some(
-    (node) => node.row === row && node.from <= index && index < node.to && node.leaves.includes(now.shown),
+    ({ row: own, from, to, leaves }) =>
+      own === row && from <= index && index < to && leaves.includes(now.shown),
   );
   point(here ? index : null);
 }

@@ -1,44 +1,45 @@
-// The tree of texts that begin alike, on a canvas: a line for each, tokens from left to right.
+// Canvas drawing of the tree of texts: one line per text, tokens from left to right.
 
-import { setVars } from "../dom.js";
-import { probability, tokenLabel } from "../format.js";
-import { grid } from "../grid.js";
-import { palette } from "../palette.js";
-import { label, rule, SANS, SERIF } from "./chart.js";
+import { setVars } from "../../ui/dom.js";
+import { probability, tokenLabel } from "../../ui/format.js";
+import { grid } from "../../core/grid.js";
+import { palette } from "../../ui/palette.js";
+import { label, rule, SANS, SERIF } from "../shared/chart.js";
 
-/** Height of a line; where its words, its track and its small figures lie in it. */
+/** Height of a line, and the heights of its words, its edge and its figures within it. */
 export const ROW = 42;
 const WORDS = 12;
 const TRACK = 24;
 const FIGURES = 35;
 const LEFT = 24;
 const END = 12;
-/** Words stand this far behind the line that leads to them. */
+/** Distance between an edge's start and its words. */
 const AFTER = 4;
-/** Room beside a word in a column of its own, and for a probability under it. */
+/** Space beside a word in a column of its own, and its minimum width for a probability. */
 const BESIDE = 14;
-const LEAST_COLUMN = 40;
+const MIN_COLUMN = 40;
 
 /**
- * Draw a tree (branchtree.js). `view`:
- *   texts    of the tree: lists of tokens {text, logprob, put}
- *   names    of the lines, before them
+ * Draw a tree (look/branches/tree.js). `view`:
+ *   texts    lists of tokens {text, logprob, put}
+ *   names    labels of the lines
  *   scale    `evenScale` or `wordScale`
- *   each     is every token drawn with its probability, or only the first of each stretch?
- *   shown    number of the text that is looked at, or null; `focus`: of its focused token
- *   hot      number of the text under the hand, or null
+ *   each     draw every token with its probability, or only the first of each edge?
+ *   shown    number of the text in the core sample, or null; `focus`: its focused token
+ *   hot      number of the hovered text, or null
  */
 export function drawTree(canvas, tree, view) {
   const context = fit(canvas, view.scale.width, tree.rows.length * ROW);
   tree.rows.forEach((leaf, row) => drawName(context, view, leaf, row));
-  // What is looked at lies over the rest.
+  // Highlighted edges are drawn on top.
   const looked = (node) => node.leaves.includes(view.hot) || node.leaves.includes(view.shown);
-  for (const node of tree.nodes.filter((each) => !looked(each))) drawStretch(context, node, view, "data-2");
-  for (const node of tree.nodes.filter(looked)) drawStretch(context, node, view, colourOf(node, view));
+  const plain = tree.nodes.filter((each) => !looked(each));
+  for (const node of plain) drawEdge(context, node, view, "data-2");
+  for (const node of tree.nodes.filter(looked)) drawEdge(context, node, view, colourOf(node, view));
   drawFocus(context, tree, view);
 }
 
-/** The tree says how large its canvas is, and not the other way round. */
+/** Size the canvas to the tree. */
 function fit(canvas, width, height) {
   const ratio = devicePixelRatio || 1;
   setVars(canvas, { width: `${width}px`, height: `${height}px` });
@@ -50,7 +51,8 @@ function fit(canvas, width, height) {
   return context;
 }
 
-const colourOf = ({ leaves }, { hot, shown }) => (leaves.includes(shown) && (hot === null || hot === shown) ? "lamp" : "ink");
+const colourOf = ({ leaves }, { hot, shown }) =>
+  leaves.includes(shown) && (hot === null || hot === shown) ? "lamp" : "ink";
 
 function drawName(context, { names, shown, scale }, leaf, row) {
   rule(context, 0, (row + 1) * ROW - 1, scale.width, 1);
@@ -58,21 +60,25 @@ function drawName(context, { names, shown, scale }, leaf, row) {
   label(context, names[leaf], LEFT, row * ROW + TRACK, style);
 }
 
-function drawStretch(context, node, view, colour) {
+function drawEdge(context, node, view, colour) {
   const { x } = view.scale;
   const { from, to, row, parent, leaves } = node;
   const y = row * ROW + TRACK;
-  if (parent && parent.row !== row) rule(context, x(from) - 1, parent.row * ROW + TRACK, 2, y - parent.row * ROW - TRACK + 1, colour);
+  if (parent && parent.row !== row) {
+    const top = parent.row * ROW + TRACK;
+    rule(context, x(from) - 1, top, 2, y - top + 1, colour);
+  }
   if (to > from) rule(context, x(from) - 1, y - 1, x(to) - x(from), 2, colour);
   else if (parent) rule(context, x(from) - 1, y - 1, END, 2, colour);
   const tokens = view.texts[leaves[0]].slice(from, to);
   const strong = colour !== "data-2";
   if (view.each) tokens.forEach((token, i) => drawToken(context, view, from + i, token, y, strong));
   else drawWords(context, tokens, { left: x(from), right: x(to), y, strong, parts: !!parent });
-  for (const [i, { put }] of tokens.entries()) if (put) rule(context, x(from + i), y - 7, 1.5, 14, "ink");
+  for (const [i, { put }] of tokens.entries())
+    if (put) rule(context, x(from + i), y - 7, 1.5, 14, "ink");
 }
 
-/** A token in a column of its own, over its probability. */
+/** Draw a token in a column of its own, above its probability. */
 function drawToken(context, { scale: { x } }, at, { text, eos, logprob }, y, strong) {
   context.font = `400 ${grid.words + 3}px ${SERIF}`;
   context.fillStyle = palette[strong ? "ink" : "ink-2"];
@@ -82,7 +88,7 @@ function drawToken(context, { scale: { x } }, at, { text, eos, logprob }, y, str
   label(context, probability(Math.exp(logprob)), x(at) + AFTER, y - TRACK + FIGURES);
 }
 
-/** As many words of a stretch as fit; the token it parts with stands out, with its probability. */
+/** Draw as many words of an edge as fit; its first token stands out, with its probability. */
 function drawWords(context, tokens, { left, right, y, strong, parts }) {
   const room = right - left - 6;
   if (!tokens.length || room < 8) return;
@@ -99,10 +105,11 @@ function drawWords(context, tokens, { left, right, y, strong, parts }) {
   const [first, ...rest] = tokens;
   const one = first.eos ? "end of text" : first.text.replaceAll("\n", "↵").trimStart() || "·";
   if (parts) drawFigure(context, first, left + AFTER, y - TRACK + FIGURES, room);
-  if (put(one, parts ? 650 : 400)) put(rest.map(({ text }) => text.replaceAll("\n", " ")).join(""), 400);
+  if (!put(one, parts ? 650 : 400)) return;
+  put(rest.map(({ text }) => text.replaceAll("\n", " ")).join(""), 400);
 }
 
-/** The probability of a token, if it fits. */
+/** Draw a token's probability if it fits. */
 function drawFigure(context, { logprob }, x, y, room) {
   const p = Number.isFinite(logprob) ? probability(Math.exp(logprob)) : "?";
   context.font = `400 ${grid.small}px ${SANS}`;
@@ -110,7 +117,7 @@ function drawFigure(context, { logprob }, x, y, room) {
   if (fits) label(context, fits, x, y);
 }
 
-/** The beginning of a text that fits, with … for the rest. */
+/** Shorten a text to fit, with an ellipsis. */
 function fitted(context, text, room) {
   if (room <= 0) return "";
   let shown = text.length > 400 ? text.slice(0, 400) : text;
@@ -127,21 +134,24 @@ function fitted(context, text, room) {
 
 function drawFocus(context, { nodes }, { scale: { x }, shown, focus }) {
   if (shown === null || focus === null || focus < 0) return;
-  const node = nodes.find(({ from, to, leaves }) => from <= focus && focus < to && leaves.includes(shown));
+  const isFocused = ({ from, to, leaves }) =>
+    from <= focus && focus < to && leaves.includes(shown);
+  const node = nodes.find(isFocused);
   if (!node) return;
   rule(context, (x(focus) + x(focus + 1)) / 2 - 1, node.row * ROW + TRACK - 8, 2, 17, "lamp");
 }
 
 // ---- scales ----------------------------------------------------------------------------------
 
-/** Every token takes the same room, and all of them fit into `room`. */
+/** Scale with equal widths for all tokens, fitting all into `room`. */
 export function evenScale(nTokens, room) {
   const left = leftOf(room);
   const each = (room - left - END) / Math.max(1, nTokens);
-  return { width: room, x: (index) => left + index * each, at: (px) => Math.floor((px - left) / each) };
+  const at = (px) => Math.floor((px - left) / each);
+  return { width: room, x: (index) => left + index * each, at };
 }
 
-/** Every place takes the room of its widest word; all may need more than `room`. */
+/** Scale with each column as wide as its widest word; may exceed `room`. */
 export function wordScale(canvas, texts, room) {
   const context = canvas.getContext("2d");
   const left = leftOf(room);
@@ -151,11 +161,15 @@ export function wordScale(canvas, texts, room) {
   for (let at = 0; at < most; at += 1) {
     const words = texts.map((text) => (text[at] ? tokenLabel(text[at].text, "·") : ""));
     const widest = Math.max(...words.map((word) => context.measureText(word).width));
-    starts.push(starts[at] + Math.max(LEAST_COLUMN, Math.ceil(widest) + BESIDE));
+    starts.push(starts[at] + Math.max(MIN_COLUMN, Math.ceil(widest) + BESIDE));
   }
   const width = Math.max(room, starts.at(-1) + END);
-  return { width, x: (index) => starts[index], at: (px) => starts.findLastIndex((start) => start <= px) };
+  const at = (px) => starts.findLastIndex((start) => start <= px);
+  return { width, x: (index) => starts[index], at };
 }
 
-/** The names of the lines stand on the gutter that the whole bench shares. */
-const leftOf = (room) => (room < 500 ? 72 : parseFloat(getComputedStyle(document.body).getPropertyValue("--gutter")));
+/** Left edge of the tree: the gutter shared by all panels. */
+const leftOf = (room) => {
+  if (room < 500) return 72;
+  return parseFloat(getComputedStyle(document.body).getPropertyValue("--gutter"));
+};

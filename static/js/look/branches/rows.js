@@ -1,18 +1,18 @@
-// Beside the tree: a line of figures for each of its texts, which is also the button for it.
+// Figures beside the tree: a row per text, which is also its button.
 
-import { el, setText } from "../dom.js";
-import { count, plural } from "../format.js";
-import { step, view } from "../view.js";
-import { likelihoodOf } from "./branchtree.js";
-import { Roving } from "./roving.js";
+import { el, setText } from "../../ui/dom.js";
+import { count, plural } from "../../ui/format.js";
+import { step, view } from "../../view.js";
+import { likelihoodOf } from "./tree.js";
+import { RovingTabindex } from "../shared/roving.js";
 
 const HEADS = [
-  ["log p", "Sum of the natural logarithms of the tokens’ probabilities"],
-  ["per token", "The same, over the number of tokens"],
+  ["log p", "Sum of the tokens’ log-probabilities (natural logarithm)"],
+  ["per token", "Mean log-probability per token"],
   ["tokens", ""],
 ];
 
-/** The names of the figures, over them. */
+/** Return the column heads. */
 export function figureHeads() {
   const head = el("div", "br-head");
   for (const [words, title] of HEADS) head.appendChild(el("span", "", words)).title = title;
@@ -20,19 +20,21 @@ export function figureHeads() {
 }
 
 export class BranchRows {
-  /** `onLook(leaf)`: the hand is on a text's line, null: on none. `onChoose(leaf)`: it was pressed. */
-  constructor(box, { onLook, onChoose }) {
+  /** `onHover(leaf)`: hovered text or null; `onChoose(leaf)`: pressed text. */
+  constructor(box, { onHover, onChoose }) {
     this.list = box.appendChild(el("ol", "br-rows"));
     const { list } = this;
     list.addEventListener("click", ({ target }) => onChoose(leafOf(target)));
-    for (const on of ["pointerover", "focusin"]) list.addEventListener(on, ({ target }) => onLook(leafOf(target)));
-    for (const off of ["pointerleave", "focusout"]) list.addEventListener(off, () => onLook(null));
-    list.addEventListener("keydown", walk);
+    for (const on of ["pointerover", "focusin"])
+      list.addEventListener(on, ({ target }) => onHover(leafOf(target)));
+    for (const off of ["pointerleave", "focusout"]) list.addEventListener(off, () => onHover(null));
+    list.addEventListener("keydown", onKey);
     const keys = { after: "ArrowDown", before: "ArrowUp" };
-    this.roving = new Roving(list, keys, () => [...list.querySelectorAll("button")].map((node) => [node]));
+    const buttons = () => [...list.querySelectorAll("button")].map((node) => [node]);
+    this.roving = new RovingTabindex(list, keys, buttons);
   }
 
-  /** `now` of branches.js; `hot`: number of the text under the hand, or null. */
+  /** `now` of look/branches/branches.js; `hot`: number of the hovered text, or null. */
   draw(now, hot) {
     const { rows } = now.tree;
     if (this.list.children.length !== rows.length) {
@@ -68,16 +70,17 @@ function drawRow(row, leaf, { names, texts, shown, act }, hot) {
   if (leaf === shown) button.setAttribute("aria-current", "true");
   else button.removeAttribute("aria-current");
   const text = texts[leaf].map((token) => token.text).join("").trim();
-  const does = act(leaf) ? `, ${act(leaf)}` : "";
-  const said = `log p ${figures[0]}, ${figures[1]} per token, ${plural(n, "token")}${does}`;
-  button.setAttribute("aria-label", `${names[leaf]}: ${said}. ${text}`);
+  const action = act(leaf) ? `, ${act(leaf)}` : "";
+  const size = plural(n, "token");
+  const figuresText = `log p ${figures[0]}, ${figures[1]} per token, ${size}${action}`;
+  button.setAttribute("aria-label", `${names[leaf]}: ${figuresText}. ${text}`);
 }
 
-/** A number with a real minus sign; – for one that is not known. */
+/** Format a number with a typographic minus; – if unknown. */
 const signed = (value, digits) => (value === null ? "–" : value.toFixed(digits).replace("-", "−"));
 
-/** Left and right walk along the tokens that the core shows. */
-function walk(event) {
+/** Left and right arrows move over the tokens of the core sample. */
+function onKey(event) {
   const d = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (!d || event.ctrlKey || event.metaKey || event.altKey || !view.answer) return;
   event.preventDefault();

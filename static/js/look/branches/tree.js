@@ -1,19 +1,19 @@
-// Texts that begin alike, as a tree: what they share is written once.
+// Prefix tree of texts: shared prefixes are stored once.
 
 /**
- * A stretch of tokens that the same texts share.
+ * An edge of the tree: tokens shared by the same texts.
  *
- *   from, to   its tokens: from … to − 1, numbered from the texts' beginning
- *   row        the line it is drawn on: that of its first text
- *   parent     the stretch it parts from, or null
+ *   from, to   tokens from … to − 1, numbered from the start of the texts
+ *   row        line it is drawn on, that of its first text
+ *   parent     the edge it branches from, or null
  *   leaves     numbers of the texts that share it, in order
  *
  * @typedef {{from: number, to: number, row: number, parent: Node | null, leaves: number[]}} Node
  */
 
 /**
- * The tree of `texts` (lists of tokens with `id`). `nodes`: parents before children; `rows`: number
- * of the text on each line. A text that another one begins with ends in a stretch of no length.
+ * Build the tree of `texts` (lists of tokens with `id`). `nodes`: parents before children; `rows`:
+ * number of the text on each line. A text that is a prefix of another ends in an empty edge.
  */
 export function treeOf(texts) {
   const tree = { nodes: [], rows: [] };
@@ -33,7 +33,7 @@ function grow(tree, texts, leaves, from, parent) {
   }
 }
 
-/** A text that is over where others go on, or a second one that is the same. */
+/** Add a leaf for a text that ends where others continue, or that equals another. */
 function end(tree, node, leaf, group) {
   const { to, leaves } = node;
   if (leaves.length > 1 && !(leaf === group[0] && leaf === leaves[0]))
@@ -41,7 +41,7 @@ function end(tree, node, leaf, group) {
   return leaf;
 }
 
-/** How far all of them are the same, from `from` on. */
+/** Number of tokens that all these texts share, counted from the start; search begins at `from`. */
 function sharedUntil(texts, [first, ...others], from) {
   const own = texts[first];
   let to = from;
@@ -49,7 +49,7 @@ function sharedUntil(texts, [first, ...others], from) {
   return to;
 }
 
-/** Who goes on with the same token there (or ends), in the order of the first of each. */
+/** Group texts by their next token (or end), in order of first occurrence. */
 function partsAt(texts, leaves, at) {
   const parts = new Map();
   for (const leaf of leaves) {
@@ -61,8 +61,8 @@ function partsAt(texts, leaves, at) {
 }
 
 /**
- * What the model makes of a text, at temperature 1: {total, mean, n}, log-probabilities in nats;
- * null where those of some of its tokens are not here.
+ * Likelihood of a text at temperature 1: {total, mean, n}, log-probabilities in nats; null if some
+ * are unknown.
  */
 export function likelihoodOf(tokens) {
   const n = tokens.length;

@@ -1,29 +1,29 @@
-// What each block of the KV cache holds, from the engine's answer to the question "cache".
+// State of every KV cache block, from the engine's answer to a "cache" query.
 
-import { count, ordinal, plural } from "../format.js";
+import { count, ordinal, plural } from "../../ui/format.js";
 
-/** What a block can be: its `key` in style sheets, and in words. */
+/** States of a block: `key` in style sheets, name and description. */
 export const STATES = [
-  { key: "one", name: "read by one run", what: "a text that is being written" },
-  { key: "shared", name: "shared by several", what: "the same beginning, once" },
-  { key: "full", name: "kept, full", what: "read by none, found by its tokens" },
-  { key: "begun", name: "kept, begun", what: "found too, copied to go on" },
-  { key: "blank", name: "blank", what: "nothing to be found, taken first" },
+  { key: "private", name: "used by one run", what: "holds text being generated" },
+  { key: "shared", name: "shared by runs", what: "one copy of a common prefix" },
+  { key: "full", name: "cached, full", what: "in no use, reusable by its tokens" },
+  { key: "partial", name: "cached, partial", what: "reusable too, copied on write" },
+  { key: "free", name: "free", what: "nothing to reuse, allocated first" },
 ];
-const ONE = 0;
+const PRIVATE = 0;
 const SHARED = 1;
 const FULL = 2;
-const BEGUN = 3;
-const BLANK = 4;
+const PARTIAL = 3;
+const FREE = 4;
 
 /**
- * The answer, read:
- *   n, blockTokens, blockBytes   blocks, tokens and bytes of one
- *   owners, found, first, used   of each block, as gpu/kv/state.py has them
- *   states     of each block, a place in STATES
- *   counts     of blocks, by place in STATES
- *   nRead, nSaved   blocks that runs read; those that there would be more if nothing was shared
- *   promptTokens, reusedTokens, copies, evictions   of all runs so far
+ * Parse the answer into:
+ *   n, blockTokens, blockBytes   number of blocks; tokens and bytes per block
+ *   owners, found, first, used   per block, as in gpu/kv/state.py
+ *   states     per block, an index into STATES
+ *   counts     number of blocks by state
+ *   nRead, nSaved   blocks in use; blocks saved by sharing
+ *   promptTokens, reusedTokens, copies, evictions   totals of all runs so far
  */
 export function readPool({ arrays, info }, blockBytes) {
   const [owners, found, first, used] = ["owners", "n_found", "first", "used"].map(
@@ -42,7 +42,7 @@ export function readPool({ arrays, info }, blockBytes) {
     used,
     states,
     counts,
-    nRead: counts[ONE] + counts[SHARED],
+    nRead: counts[PRIVATE] + counts[SHARED],
     nSaved: owners.reduce((sum, n) => sum + Math.max(0, n - 1), 0),
     promptTokens: info.prompt_tokens,
     reusedTokens: info.reused_tokens,
@@ -52,18 +52,18 @@ export function readPool({ arrays, info }, blockBytes) {
 }
 
 function stateOf(owners, found, blockTokens) {
-  if (owners) return owners > 1 ? SHARED : ONE;
-  if (!found) return BLANK;
-  return found < blockTokens ? BEGUN : FULL;
+  if (owners) return owners > 1 ? SHARED : PRIVATE;
+  if (!found) return FREE;
+  return found < blockTokens ? PARTIAL : FULL;
 }
 
-export const isKept = ({ states }, i) => states[i] === FULL || states[i] === BEGUN;
-export const isOwn = ({ states }, i) => states[i] === ONE;
+export const isCached = ({ states }, i) => states[i] === FULL || states[i] === PARTIAL;
+export const isPrivate = ({ states }, i) => states[i] === PRIVATE;
 export const isShared = ({ states }, i) => states[i] === SHARED;
-export const isBlank = ({ states }, i) => states[i] === BLANK;
+export const isFree = ({ states }, i) => states[i] === FREE;
 
-/** What a block holds, in words: "shared by 2 runs, tokens 1 to 16 of their texts". */
-export const holdingOf = (pool, i) =>
+/** Describe a block: "shared by 2 runs, tokens 1 to 16 of their texts". */
+export const describeBlock = (pool, i) =>
   [holder(pool, i), tokensOf(pool, i)].filter(Boolean).join(", ");
 
 function holder({ states, owners }, i) {
@@ -79,15 +79,15 @@ function tokensOf({ first, found, states }, i) {
   return `tokens ${count(from)} to ${count(first[i] + found[i])} of ${text}`;
 }
 
-/** When it was last taken, found or given back, among all blocks; and of a kept one when it goes. */
+/** Describe a block's rank by last use, and for a cached block its rank in eviction order. */
 export function recencyOf(pool, i) {
   const { used } = pool;
   if (!used[i]) return "never used";
   const later = used.reduce((n, at) => n + (at > used[i]), 0);
   const nth = later ? `${ordinal(later)} most` : "most";
   const use = `${nth} recently used of ${count(used.reduce((n, at) => n + (at > 0), 0))}`;
-  if (!isKept(pool, i)) return use;
-  const before = used.reduce((n, at, j) => n + (isKept(pool, j) && at < used[i]), 0);
-  const nKept = pool.counts[FULL] + pool.counts[BEGUN];
-  return `${use}; ${ordinal(before)} of ${count(nKept)} to be evicted`;
+  if (!isCached(pool, i)) return use;
+  const earlier = used.reduce((n, at, j) => n + (isCached(pool, j) && at < used[i]), 0);
+  const nCached = pool.counts[FULL] + pool.counts[PARTIAL];
+  return `${use}; ${ordinal(earlier)} of ${count(nCached)} to be evicted`;
 }

@@ -1,13 +1,13 @@
-// The KV cache in two views: what one run keeps in it, and what every one of its blocks holds.
+// KV cache instrument with two views: the cache of one run, and all blocks.
 
-import { el } from "../dom.js";
-import { changed } from "../state.js";
-import { cachePool } from "./cachepool.js";
-import { cacheRun } from "./cacherun.js";
+import { el } from "../../ui/dom.js";
+import { changed } from "../../state.js";
+import { cachePool } from "./pool.js";
+import { cacheRun } from "./run.js";
 
 /**
- * What can be chosen. A view is a part of an instrument as look.js describes it: {needs, asks, setUp,
- * show, hide, table}; its `hide` is also called when the other one is chosen.
+ * The views. A view has the interface of an instrument (look/frame.js): {needs, asks, setUp, show,
+ * hide, table}; `hide` is also called when the other view is chosen.
  */
 const VIEWS = {
   run: { text: "This run", view: cacheRun },
@@ -15,7 +15,7 @@ const VIEWS = {
 };
 
 let wanted = "run";
-/** Where each view is drawn and what chooses it, by its name. */
+/** Root element and radio button of each view, by name. */
 const panes = {};
 const inputs = {};
 
@@ -48,7 +48,7 @@ export const cache = {
 
 function buildChoice() {
   const choices = el("fieldset", "seg kv-views");
-  choices.append(el("legend", "vh", "What of the cache"));
+  choices.append(el("legend", "vh", "View"));
   for (const [value, { text }] of Object.entries(VIEWS)) {
     const choice = el("label", "", text);
     const input = el("input");
@@ -68,7 +68,7 @@ function choose(name) {
   changed("look");
 }
 
-/** Show a view of the instrument as if it had been chosen; gives what goes back to the one before. */
+/** Switch to a view as the user could; returns a function that switches back. */
 export function showCacheView(name) {
   if (wanted === name) return null;
   const before = wanted;

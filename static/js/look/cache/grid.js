@@ -1,43 +1,49 @@
-// All blocks of the KV cache as a grid, by their numbers; one of them is looked at.
+// Grid of all KV cache blocks by number, with one highlighted.
 
-import { clamp, el, fitCanvas, setVars, sizeOf } from "../dom.js";
-import { count } from "../format.js";
-import { palette } from "../palette.js";
-import { changed } from "../state.js";
-import { holdingOf, isBlank, isKept, isOwn, isShared, recencyOf } from "./cacheblocks.js";
-import { label } from "./chart.js";
+import { clamp, el, fitCanvas, setVars, sizeOf } from "../../ui/dom.js";
+import { count } from "../../ui/format.js";
+import { palette } from "../../ui/palette.js";
+import { changed } from "../../state.js";
+import { describeBlock, isFree, isCached, isPrivate, isShared, recencyOf } from "./blocks.js";
+import { label } from "../shared/chart.js";
 
-/** From one block to the next, in px: at least, at most, and in what steps there are columns. */
-const LEAST_PITCH = 4;
-const MOST_PITCH = 44;
+/**
+ * Minimum and maximum distance between blocks (px), and the multiple that columns are rounded to.
+ */
+const MIN_PITCH = 4;
+const MAX_PITCH = 44;
 const COLUMNS_BY = 8;
 const TOP = 2;
 const RIGHT = 12;
-/** From this pitch on kept blocks are outlined, and two px between blocks instead of one. */
+/** From this distance on cached blocks are outlined, and gaps are two pixels. */
 const ROOMY = 9;
-/** From this pitch on shared blocks say how many runs share them. */
+/** From this distance on shared blocks show the number of runs. */
 const WORDED = 15;
-/** Row numbers need so many px. */
-const LEAST_LABEL = 14;
-/** How much of the colour of blocks that are read those have that are only kept. */
-const KEPT_ALPHA = 0.36;
-/** The mark of a block is no smaller. */
-const LEAST_MARK = 11;
+/** Minimum distance of row numbers (px). */
+const MIN_LABEL = 14;
+/** Opacity of cached blocks relative to used ones. */
+const CACHED_ALPHA = 0.36;
+/** Minimum size of the highlight (px). */
+const MIN_MARK = 11;
 
-/** Where `n` blocks lie in a box: {columns, rows, pitch, side}, side that of one in px. What does not
- * fit at the least pitch makes the box higher. */
+/**
+ * Return the layout of `n` blocks in a box: {columns, rows, pitch, side}, side of a block in px.
+ * The box grows if the blocks do not fit at the minimum distance.
+ */
 export function layOut(n, width, height) {
-  for (let pitch = MOST_PITCH; ; pitch -= 1) {
+  for (let pitch = MAX_PITCH; ; pitch -= 1) {
     const fitting = Math.max(1, Math.floor(width / pitch));
     const columns = fitting < COLUMNS_BY ? fitting : fitting - (fitting % COLUMNS_BY);
     const rows = Math.ceil(n / columns);
-    if (rows * pitch <= height || pitch === LEAST_PITCH)
+    if (rows * pitch <= height || pitch === MIN_PITCH)
       return { columns, rows, pitch, side: pitch - (pitch < ROOMY ? 1 : 2) };
   }
 }
 
-/** Paint the blocks of `pool` (cacheblocks.js), the first at (left, top). One colour after another:
- * changing it costs more than a rectangle. */
+/**
+ * Paint the blocks of `pool` (look/cache/blocks.js), the first at (left, top). Grouped by colour:
+ * changing the fill style costs more than a rectangle.
+ */
 export function paintBlocks(context, pool, places, left, top) {
   const { columns, pitch, side } = places;
   const each = (wanted, paint) => {
@@ -49,9 +55,9 @@ export function paintBlocks(context, pool, places, left, top) {
     context.fillStyle = palette[name];
     each(wanted, (_, x, y) => context.fillRect(x, y, side, side));
   };
-  fill("line", isBlank);
-  fill("data", isOwn);
-  paintKept(context, pool, places, each);
+  fill("line", isFree);
+  fill("data", isPrivate);
+  paintCached(context, pool, places, each);
   fill("ink", isShared);
   if (pitch < WORDED) return;
   const middle = { align: "center", colour: "ground", weight: 600 };
@@ -60,16 +66,16 @@ export function paintBlocks(context, pool, places, left, top) {
   });
 }
 
-/** Filled as far as tokens can be found in them. */
-function paintKept(context, { found, blockTokens }, { pitch, side }, each) {
+/** Paint cached blocks, filled in proportion to their reusable tokens. */
+function paintCached(context, { found, blockTokens }, { pitch, side }, each) {
   context.fillStyle = palette.data;
-  context.globalAlpha = KEPT_ALPHA;
-  each(isKept, (i, x, y) => {
+  context.globalAlpha = CACHED_ALPHA;
+  each(isCached, (i, x, y) => {
     context.fillRect(x, y, Math.max(1, Math.round((found[i] / blockTokens) * side)), side);
   });
   context.globalAlpha = 1;
   if (pitch < ROOMY) return;
-  each(isKept, (_, x, y) => {
+  each(isCached, (_, x, y) => {
     context.fillRect(x, y, side, 1);
     context.fillRect(x, y + side - 1, side, 1);
     context.fillRect(x, y + 1, 1, side - 2);
@@ -78,9 +84,9 @@ function paintKept(context, { found, blockTokens }, { pitch, side }, each) {
 }
 
 export class BlockGrid {
-  /** `onLook(block | null)`: the one under the pointer, else the one with the keyboard. */
-  constructor(root, onLook) {
-    this.onLook = onLook;
+  /** `onHover(block | null)`: the block under the pointer, else the one with keyboard focus. */
+  constructor(root, onHover) {
+    this.onHover = onHover;
     this.box = root.appendChild(el("div", "kv-blocks"));
     this.field = this.box.appendChild(el("div", "kv-field"));
     this.field.tabIndex = 0;
@@ -92,7 +98,7 @@ export class BlockGrid {
     this.mark.hidden = true;
     this.pool = null;
     this.places = null;
-    /** What the keyboard is at; what the pointer is at, or null. */
+    /** Block of the keyboard cursor; block under the pointer, or null. */
     this.at = 0;
     this.hover = null;
     this.painted = [];
@@ -127,7 +133,7 @@ export class BlockGrid {
     this.#tell();
   }
 
-  /** Tokens come sixty times a second and answers twice: what stands is not painted again. */
+  /** Repaint only after a change: tokens arrive far more often than new block states. */
   #paint() {
     const { pool, places, canvas } = this;
     const { columns, pitch } = places;
@@ -141,9 +147,9 @@ export class BlockGrid {
 
   #names(context) {
     const { columns, rows, pitch, side } = this.places;
-    const every = [1, 2, 4, 8, 16, 32, 64].find((n) => n * pitch >= LEAST_LABEL);
+    const every = [1, 2, 4, 8, 16, 32, 64].find((n) => n * pitch >= MIN_LABEL);
     for (let row = 0; row < rows; row += every) {
-      const y = TOP + row * pitch + Math.min(side / 2, LEAST_LABEL / 2);
+      const y = TOP + row * pitch + Math.min(side / 2, MIN_LABEL / 2);
       label(context, count(row * columns), this.left - 10, y + 1, { align: "end" });
     }
   }
@@ -181,22 +187,22 @@ export class BlockGrid {
     if (to >= 0 && to < this.pool.n) this.#go(to);
   }
 
-  /** Mark the block that is looked at, and say what it holds. */
+  /** Highlight the focused block and update its aria text. */
   #tell() {
     if (!this.places) return;
     const { field, pool, at } = this;
     const block = this.hover ?? (document.activeElement === field ? at : null);
     field.setAttribute("aria-valuenow", String(at));
-    const words = `block ${at}: ${holdingOf(pool, at)}; ${recencyOf(pool, at)}`;
+    const words = `block ${at}: ${describeBlock(pool, at)}; ${recencyOf(pool, at)}`;
     field.setAttribute("aria-valuetext", words);
     this.mark.hidden = block === null;
     if (block !== null) this.#markAt(block);
-    this.onLook(block);
+    this.onHover(block);
   }
 
   #markAt(block) {
     const { columns, pitch, side } = this.places;
-    const wide = Math.max(side + 4, LEAST_MARK);
+    const wide = Math.max(side + 4, MIN_MARK);
     const around = (wide - side) / 2;
     setVars(this.mark, {
       "--x": `${this.left + (block % columns) * pitch - around}px`,

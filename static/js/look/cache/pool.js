@@ -1,38 +1,38 @@
-// All blocks of the KV cache: read by runs, kept to be found again, or blank. Asked of the engine.
+// All blocks of the KV cache: used, cached or free, as reported by the engine.
 
-import { el, setText } from "../dom.js";
-import { bytes, count, percent, plural } from "../format.js";
-import { latest } from "../inspect.js";
-import { changed, lastTurn, shownAnswer, state } from "../state.js";
-import { holdingOf, readPool, recencyOf, STATES } from "./cacheblocks.js";
-import { BlockGrid } from "./cachegrid.js";
+import { el, setText } from "../../ui/dom.js";
+import { bytes, count, percent, plural } from "../../ui/format.js";
+import { latest } from "../../net/inspect.js";
+import { changed, lastTurn, shownAnswer, state } from "../../state.js";
+import { describeBlock, readPool, recencyOf, STATES } from "./blocks.js";
+import { BlockGrid } from "./grid.js";
 
-/** From one question to the next while something is being written. */
+/** Interval between queries during generation. */
 const REST_MS = 500;
 
-let says = null;
+let summary = null;
 let grid = null;
 let head = null;
 let rows = [];
 let figures = [];
 
-/** When and of what it was asked last: {hello, segment, active, at, answered}; null: not since opened. */
+/** State of the last query: {hello, segment, active, at, answered}; null after opening. */
 let asked = null;
-/** What was answered, read; or the error, {code, message}. */
+/** The parsed answer, or the error {code, message}. */
 let pool = null;
 let fault = null;
 let timer = 0;
-/** Ends the wait of `show` for the first answer. */
+/** Resolves the first `show`, which waits for an answer. */
 let arrived = () => {};
 
-/** A view of the instrument (look/cache.js). */
+/** View of the instrument (look/cache/cache.js). */
 export const cachePool = {
   needs: "nothing",
   asks: true,
 
   setUp(root) {
-    says = root.appendChild(el("p", "kv-says"));
-    grid = new BlockGrid(root, drawSays);
+    summary = root.appendChild(el("p", "kv-summary"));
+    grid = new BlockGrid(root, drawSummary);
     buildSide(root);
   },
 
@@ -84,7 +84,7 @@ const TOTALS = [
   ["evictions", (of) => of.evictions],
 ];
 
-// ---- asking ----------------------------------------------------------------------------------
+// ---- queries ---------------------------------------------------------------------------------
 
 function forget() {
   clearTimeout(timer);
@@ -92,7 +92,7 @@ function forget() {
   asked = pool = fault = null;
 }
 
-/** Ask again when something may have changed: now, or when the rest is over. */
+/** Query again if the cache may have changed: now, or after the interval. */
 function follow(hello) {
   const now = { hello, active: state.active, segment: shownAnswer(lastTurn())?.segment ?? null };
   if (asked && (!asked.answered || isStill(asked, now))) return;
@@ -133,18 +133,18 @@ function draw() {
   if (fault) throw fault;
   grid.draw(pool);
   drawSide();
-  return "Counted by the engine, for the runs of all pages. Which blocks are this run’s, it does not tell.";
+  return "Counted by the engine, over the runs of all pages; blocks are not attributed to runs.";
 }
 
-function drawSays(block) {
+function drawSummary(block) {
   if (!pool) return;
   if (block !== null) {
     const name = el("b", "", `block ${count(block)}`);
     const recency = el("small", "", recencyOf(pool, block));
-    says.replaceChildren(name, ` ${holdingOf(pool, block)}`, recency);
+    summary.replaceChildren(name, ` ${describeBlock(pool, block)}`, recency);
     return;
   }
-  setText(says, `${count(pool.nRead)} of ${plural(pool.n, "block")} read now.`);
+  setText(summary, `${count(pool.nRead)} of ${plural(pool.n, "block")} in use.`);
 }
 
 function buildSide(root) {
@@ -185,14 +185,15 @@ function cell(row) {
 
 function drawSide() {
   const { blockTokens, blockBytes, n, counts } = pool;
-  const each = `${plural(n, "block")} of ${plural(blockTokens, "token")}, ${bytes(blockBytes)} each`;
+  const size = `${plural(blockTokens, "token")}, ${bytes(blockBytes)} each`;
+  const each = `${plural(n, "block")} of ${size}`;
   setText(head, `${each}: ${bytes(n * blockBytes)}.`);
   rows.forEach(({ n: number, size }, i) => {
     setText(number, count(counts[i]));
     setText(size, bytes(counts[i] * blockBytes));
   });
   const shared = STATES.findIndex(({ key }) => key === "shared");
-  const saves = pool.nSaved ? `one copy, saves ${plural(pool.nSaved, "block")}` : null;
+  const saves = pool.nSaved ? `one copy saves ${plural(pool.nSaved, "block")}` : null;
   setText(rows[shared].words, saves ?? STATES[shared].what);
   figuresOf(pool).forEach(([value, words], i) => {
     setText(figures[i].value, value);
@@ -200,14 +201,17 @@ function drawSide() {
   });
 }
 
-/** Of all runs so far: hit rate, copies, evictions, each as [value, words]. */
+/** Totals of all runs so far: hit rate, copies, evictions, each as [value, description]. */
 function figuresOf({ promptTokens: all, reusedTokens: reused, copies, evictions }) {
   const hits = all
-    ? [`${percent(reused / all)} %`, `${count(reused)} of ${plural(all, "prompt token")} found, not computed`]
-    : ["–", "no prompt has been read yet"];
+    ? [
+        `${percent(reused / all)} %`,
+        `${count(reused)} of ${plural(all, "prompt token")} reused, not computed`,
+      ]
+    : ["–", "no prompt so far"];
   return [
     hits,
-    [count(copies), "on write: a text parted from another inside a block"],
-    [count(evictions), "kept blocks that were needed for something else"],
+    [count(copies), "on write: texts diverged within a block"],
+    [count(evictions), "cached blocks that were reallocated"],
   ];
 }

@@ -1,29 +1,29 @@
-// The KV cache of one run: how it grows, where it ends, and what other ways of keeping it would take.
+// KV cache of one run: its growth, its limit, and the size under other layouts.
 
-import { clamp, el, fitCanvas, setText, setVars } from "../dom.js";
-import { bytes, count, plural } from "../format.js";
-import { palette } from "../palette.js";
-import { numberOf, pin, point } from "../view.js";
-import { clipped, hatch, label, rule, ticks } from "./chart.js";
-import { indexAt, Missing, sequenceOf } from "./context.js";
-import { shapeOf, wallOf, waysOf } from "./kvsize.js";
+import { clamp, el, fitCanvas, setText, setVars } from "../../ui/dom.js";
+import { bytes, count, plural } from "../../ui/format.js";
+import { palette } from "../../ui/palette.js";
+import { numberOf, pin, point } from "../../view.js";
+import { clipped, hatch, label, rule, ticks } from "../shared/chart.js";
+import { indexAt, Missing, sequenceOf } from "../shared/context.js";
+import { kvShape, capacityOf, kvLayouts } from "./kv-size.js";
 
-/** Heights in the chart, from its foot: token numbers, the row of blocks, and the gap over it. */
+/** Heights in the chart, from the bottom: token numbers, row of blocks, gap. */
 const RULER = 22;
 const BLOCKS = 16;
 const GAP = 10;
 const TOP = 22;
-/** Blocks narrower than this are drawn without their edges. */
-const LEAST_BLOCK = 4;
-const LEAST_SCALE = 64;
+/** Blocks narrower than this (px) are drawn without gaps. */
+const MIN_BLOCK = 4;
+const MIN_SCALE = 64;
 
 let canvas = null;
 let list = null;
 let head = null;
-/** What the last `show` drew: see `measure`. */
+/** Data of the last `show`: see `measure`. */
 let now = null;
 
-/** A view of the instrument (look/cache.js). */
+/** View of the instrument (look/cache/cache.js). */
 export const cacheRun = {
   needs: "run",
 
@@ -42,58 +42,62 @@ export const cacheRun = {
     now = measure(context);
     draw();
     drawWays();
-    const hatched = now.reused ? " Hatched: found in the cache, not computed." : "";
-    return `Blocks as the engine counted them on this run; bytes from the shape of its cache.${hatched}`;
+    const hatched = now.reused ? " Hatched: reused, not computed." : "";
+    return (
+      "Blocks as counted by the engine for this run; " +
+      `bytes computed from the cache’s shape.${hatched}`
+    );
   },
 
   table() {
-    const { ways, tokens, wall } = now;
+    const { ways, tokens, capacity } = now;
     return {
       columns: [
-        "kept",
+        "layout",
         "how",
         { name: "bytes now", format: count },
         { name: "bytes when full", format: count },
       ],
-      rows: ways.map(({ name, what, bytes: size }) => [name, what, size(tokens), size(wall)]),
+      rows: ways.map(({ name, what, bytes: size }) => [name, what, size(tokens), size(capacity)]),
     };
   },
 };
 
 /**
- * tokens, reused, prompt  in the cache now, found there, of the prompt
- * blocks  of the sequence: {from, to, reused} in tokens
- * most    tokens that the chart has room for: the wall, halved while the run fits
+ * Return the data to draw:
+ *   tokens, reused  number of tokens in the cache now, and of those reused from it
+ *   blocks  blocks of the sequence: {from, to, reused} in tokens
+ *   range   of the chart in tokens: the limit, halved while the run fits
  */
 function measure(context) {
   const { answer, hello, token } = context;
   const segment = token?.segment ?? (token ? answer.segments[0] : answer.segment);
-  if (!segment.accepted) throw new Missing("The tokens of this answer are not here any more.");
+  if (!segment.accepted) throw new Missing("The tokens of this answer are no longer available.");
   const { limits } = hello;
-  const wall = wallOf(hello);
-  const tokens = Math.min(wall, Math.max(segment.prefill.done, segment.used - 1));
-  let most = wall;
-  while (most / 2 >= Math.max(tokens, LEAST_SCALE)) most /= 2;
+  const capacity = capacityOf(hello);
+  const tokens = Math.min(capacity, Math.max(segment.prefill.done, segment.used - 1));
+  let range = capacity;
+  while (range / 2 >= Math.max(tokens, MIN_SCALE)) range /= 2;
   const { reused } = segment.prefill;
   return {
     answer,
     segment,
-    wall,
+    capacity,
     tokens,
     reused,
-    most,
+    range,
     context: limits.context,
     layers: hello.model.n_layers,
     blocks: blocksOf(segment, limits, tokens),
     blockTokens: limits.block_tokens,
     position: token ? sequenceOf(context).position : null,
     token,
-    ways: waysOf(hello),
-    ...shapeOf(hello),
+    ways: kvLayouts(hello),
+    ...kvShape(hello),
   };
 }
 
-/** The blocks that this sequence holds, in order. */
+/** Return the blocks of this sequence, in order. */
 function blocksOf({ kvBlocks, prefill }, { block_tokens: size }, tokens) {
   return Array.from({ length: kvBlocks }, (_, i) => ({
     from: i * size,
@@ -112,13 +116,13 @@ function draw() {
   const left = parseFloat(getComputedStyle(canvas).getPropertyValue("--gutter"));
   const room = width - left - 12;
   const foot = height - RULER - BLOCKS - GAP;
-  const full = now.most * now.perToken;
+  const full = now.range * now.perToken;
   scale = {
     left,
     room,
     foot,
     height,
-    x: (tokens) => left + (tokens / now.most) * room,
+    x: (tokens) => left + (tokens / now.range) * room,
     y: (size) => foot - (size / full) * (foot - TOP),
   };
   drawAxes(context, full);
@@ -137,16 +141,16 @@ function drawAxes(context, full) {
   const beside = (text, at) => label(context, text, left - 10, at, { align: "end" });
   beside("tokens", height - RULER / 2 + 3);
   beside(left > 80 ? plural(now.blocks.length, "block") : "blocks", foot + GAP + BLOCKS / 2);
-  for (const tokens of ticks(now.most, room, 90)) {
+  for (const tokens of ticks(now.range, room, 90)) {
     rule(context, x(tokens), height - RULER + 2, 1, 5, "edge");
     label(context, count(tokens), x(tokens), height - RULER / 2 + 3, { align: "center" });
   }
 }
 
-/** What is kept, one thin slice for each layer: every token adds as much to each. */
+/** Draw the cached bytes, one slice per layer: each token adds the same to each. */
 function drawFan(context) {
   const { foot, x, y } = scale;
-  const { tokens, layers, perLayer, reused, perToken, most } = now;
+  const { tokens, layers, perLayer, reused, perToken, range } = now;
   for (let layer = 0; layer < layers; layer += 1) {
     context.fillStyle = layer % 2 ? palette["data-2"] : palette.data;
     context.globalAlpha = layers > 40 ? 0.8 : 1;
@@ -162,7 +166,7 @@ function drawFan(context) {
   context.setLineDash([2, 4]);
   context.beginPath();
   context.moveTo(x(tokens), y(tokens * perToken));
-  context.lineTo(x(most), y(most * perToken));
+  context.lineTo(x(range), y(range * perToken));
   context.stroke();
   context.setLineDash([]);
 }
@@ -186,7 +190,7 @@ function drawBlocks(context) {
   const { foot, x } = scale;
   const { blocks, blockTokens } = now;
   const top = foot + GAP;
-  const gap = x(blockTokens) - x(0) >= LEAST_BLOCK ? 1 : 0;
+  const gap = x(blockTokens) - x(0) >= MIN_BLOCK ? 1 : 0;
   for (const { from, to, reused } of blocks) {
     const [a, b, end] = [from, to, from + blockTokens].map((tokens) => Math.round(x(tokens)));
     context.fillStyle = palette.line;
@@ -208,19 +212,19 @@ function drawReusedBlock(context, x, y, width) {
   });
 }
 
-/** Where no token fits any more, or how far away that is. */
+/** Draw the limit of the sequence, or a note if it is out of range. */
 function drawWall(context) {
   const { x, foot, left, room } = scale;
-  const { wall, most, context: limit } = now;
-  const what = wall < limit ? "the cache is full" : "the context ends";
-  if (most < wall) {
-    const text = `${what} at ${count(wall)} tokens; the first ${count(most)} are drawn`;
+  const { capacity, range, context: limit } = now;
+  const what = capacity < limit ? "the cache is full" : "the context ends";
+  if (range < capacity) {
+    const text = `${what} at ${count(capacity)} tokens (shown: first ${count(range)})`;
     label(context, text, left + room, 8, { align: "end" });
     return;
   }
-  const text = `${what}: ${count(wall)} tokens, ${bytes(wall * now.perToken)}`;
-  rule(context, x(wall) - 1, 0, 2, foot + GAP + BLOCKS, "ink");
-  label(context, text, x(wall) - 8, 8, { align: "end", colour: "ink-2" });
+  const text = `${what}: ${count(capacity)} tokens, ${bytes(capacity * now.perToken)}`;
+  rule(context, x(capacity) - 1, 0, 2, foot + GAP + BLOCKS, "ink");
+  label(context, text, x(capacity) - 8, 8, { align: "end", colour: "ink-2" });
 }
 
 function drawFocus(context) {
@@ -229,7 +233,8 @@ function drawFocus(context) {
   const { x, y, foot, left, room } = scale;
   const kept = Math.min(position + 1, tokens);
   const at = clamp(x(position + 0.5), left, left + room - 1);
-  rule(context, at, y(kept * perToken) - 6, 1.5, foot + GAP + BLOCKS + 4 - y(kept * perToken), "lamp");
+  const top = y(kept * perToken);
+  rule(context, at, top - 6, 1.5, foot + GAP + BLOCKS + 4 - top, "lamp");
   const text = `${numberOf(token)}: ${bytes(kept * perToken)}`;
   const wide = at > left + room / 2;
   label(context, text, at + (wide ? -6 : 6), y(kept * perToken) - 10, {
@@ -239,10 +244,10 @@ function drawFocus(context) {
   });
 }
 
-/** The number of the token under the pointer, or null. */
+/** Number of the token under the pointer, or null. */
 function tokenAt(offsetX) {
   if (!scale || !now) return null;
-  const position = Math.floor(((offsetX - scale.left) / scale.room) * now.most);
+  const position = Math.floor(((offsetX - scale.left) / scale.room) * now.range);
   if (position < 0 || position > now.tokens) return null;
   const index = indexAt(now, position);
   return index !== null && index < now.answer.tokens.length ? index : null;
@@ -252,28 +257,29 @@ function onPoint({ offsetX, pointerType }) {
   if (pointerType !== "touch") point(tokenAt(offsetX));
 }
 
-// ---- other ways ------------------------------------------------------------------------------
+// ---- other layouts ---------------------------------------------------------------------------
 
 function drawWays() {
-  const { ways, tokens, wall, perToken, layers, perLayer } = now;
-  const each = `${bytes(perToken)} a token: ${bytes(perLayer)} in each of ${plural(layers, "layer")}.`;
-  setText(head, `${each} ${plural(tokens, "token")} kept now.`);
+  const { ways, tokens, capacity, perToken, layers, perLayer } = now;
+  const perEach = `${bytes(perLayer)} in each of ${plural(layers, "layer")}`;
+  const each = `${bytes(perToken)} per token: ${perEach}.`;
+  setText(head, `${each} ${plural(tokens, "token")} cached now.`);
   if (list.children.length !== ways.length + 1) list.replaceChildren(newRow(), ...ways.map(newRow));
-  const most = Math.max(...ways.map((way) => way.bytes(wall)));
+  const largest = Math.max(...ways.map((way) => way.bytes(capacity)));
   const [first, ...rows] = list.children;
-  ["kept", "", "now", "full"].forEach((text, i) => setText(first.children[i], text));
+  ["layout", "", "now", "full"].forEach((text, i) => setText(first.children[i], text));
   ways.forEach(({ name, what, bytes: size }, i) => {
     const [label_, bar, small, large] = rows[i].children;
     setText(label_.firstChild, name);
     setText(label_.lastChild, what);
-    setVars(bar.firstChild, { "--q": size(tokens) / most, "--p": size(wall) / most });
+    setVars(bar.firstChild, { "--q": size(tokens) / largest, "--p": size(capacity) / largest });
     setText(small, bytes(size(tokens)));
-    setText(large, bytes(size(wall)));
+    setText(large, bytes(size(capacity)));
   });
 }
 
 function newRow(way) {
-  const row = el("li", way?.name === "as here" ? "here" : "");
+  const row = el("li", way?.name === "current" ? "here" : "");
   const name = el("span", "kv-name");
   if (way) name.append(el("b"), el("small"));
   const bar = el("span", "kv-bar");

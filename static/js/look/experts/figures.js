@@ -1,21 +1,22 @@
-// What the experts of all layers were given, as numbers.
+// Figures of the expert use of all layers.
 
-import { loadOf, routeOf, spreadOf } from "../expertuse.js";
-import { count } from "../format.js";
+import { relativeLoad, expertChoice, loadBalance } from "../../chat/expert-use.js";
+import { count } from "../../ui/format.js";
 
 /**
- * The layers that have experts, from the lowest, of an ExpertUse (expertuse.js) with `n` in each:
- * {layer, tokens, given, gates} with what `spreadOf` tells of each.
+ * Return the MoE layers, lowest first, from an ExpertUse (chat/expert-use.js) with `n` experts
+ * each:
+ * {layer, tokens, given, gates} with the fields of `loadBalance`.
  */
 export const layersOf = (use, n) =>
   use.layers.map((layer) => {
     const own = use.of(layer, n);
-    return { layer, ...own, ...spreadOf(own.given) };
+    return { layer, ...own, ...loadBalance(own.given) };
   });
 
 /**
- * All layers together, of what `layersOf` gives: `n` experts, `never` chosen of them, the mean
- * `evenness`, the `least` even layer and the one with the `busiest` expert.
+ * Summarise all layers of `layersOf`: `n` experts, number `never` chosen, mean `evenness`, the
+ * `least` even layer and the one with the `busiest` expert.
  */
 export function totalOf(layers) {
   const sum = (value) => layers.reduce((total, layer) => total + value(layer), 0);
@@ -29,20 +30,20 @@ export function totalOf(layers) {
   };
 }
 
-/** One expert of a layer: {times, share (of all choices), load, gate (the mean of its own)}. */
+/** One expert of a layer: {times, share (of all choices), load, gate (mean)}. */
 export function expertOf({ given, gates, choices }, expert) {
   const times = given[expert];
   return {
     times,
     share: choices ? times / choices : 0,
-    load: loadOf(times, choices, given.length),
+    load: relativeLoad(times, choices, given.length),
     gate: times ? gates[expert] / times : null,
   };
 }
 
-/** The gates of one token in a layer, by the number of the expert. */
+/** Gates of one token in a layer, by expert. */
 export function gatesOf(stats, layer) {
-  const route = routeOf(stats, layer);
+  const route = expertChoice(stats, layer);
   return new Map(route?.experts.map((expert, i) => [expert, route.gates[i]]));
 }
 
@@ -61,7 +62,7 @@ const COLUMNS = [
   "busiest × mean",
 ];
 
-/** A row for each layer, then one for each expert; the last layer first, as in the picture. */
+/** Table: a row per layer, then one per expert; the last layer first, as in the picture. */
 export function numbersOf(layers, stats) {
   const down = layers.toReversed();
   const of = ({ layer, choices, evenness, never, busiest, load }) => {

@@ -1,31 +1,31 @@
-// The map of experts: layers from bottom to top as in the core, the experts of each from left to
-// right, and beside every row how evenly they were used.
+// Map of experts: layers from bottom to top, the experts of each from left to right, and the
+// balance of each layer beside its row.
 
-import { clamp, el, fitCanvas, setVars } from "../dom.js";
-import { percent } from "../format.js";
-import { palette } from "../palette.js";
-import { CellPainter } from "./cellpainter.js";
-import { label, rule } from "./chart.js";
-import { gatesOf } from "./expertsfigures.js";
-import { loadStrength, strength } from "./shares.js";
+import { clamp, el, fitCanvas, setVars } from "../../ui/dom.js";
+import { percent } from "../../ui/format.js";
+import { palette } from "../../ui/palette.js";
+import { CellPainter } from "../shared/cell-painter.js";
+import { label, rule } from "../shared/chart.js";
+import { gatesOf } from "./figures.js";
+import { loadIntensity, intensity } from "../shared/share-colours.js";
 
 const TOP = 18;
 const FOOT = 18;
 const RIGHT = 12;
-const LEAST_ROW = 3;
-const MOST_ROW = 44;
-const LEAST_COLUMN = 2;
-const MOST_COLUMN = 120;
-/** Cells and rows this large are apart by more than a hairline. */
+const MIN_ROW = 3;
+const MAX_ROW = 44;
+const MIN_COLUMN = 2;
+const MAX_COLUMN = 120;
+/** Cells and rows of at least this size (px) have gaps. */
 const ROOMY = 6;
-/** Cells this large have room for a number under their colour. */
+/** Cells at least this large (px) have a number under their colour. */
 const WORDS_HIGH = 26;
 const WORDS_WIDE = 34;
 const WORDS = 14;
-/** Rows this high have room for the numbers of their layer. */
+/** Rows at least this high (px) have figures beside them. */
 const NUMBERS_HIGH = 13;
 const BAR = 4;
-/** What is told beside the rows: a bar, and a number where rows are high; narrow maps do without. */
+/** Columns beside the rows: a bar, and a number in high rows; omitted in narrow maps. */
 const BESIDE = [
   {
     name: "evenness",
@@ -39,7 +39,7 @@ const BESIDE = [
   },
   {
     name: "busiest",
-    at: ({ load }) => loadStrength(load),
+    at: ({ load }) => loadIntensity(load),
     text: ({ load }) => `${load.toFixed(1)} ×`,
   },
 ];
@@ -49,16 +49,16 @@ const NUMBER_WIDE = 32;
 const GAP = 14;
 
 /**
- * Where everything is, in CSS pixels: `x(expert)` of a cell's left edge, `y(layer)` of a row's top;
- * `wide` and `high` of a cell's colour; `beside` has the columns that there is room for.
+ * Return the layout in CSS pixels: `x(expert)` left edge of a cell, `y(layer)` top of a row; `wide`
+ * and `high` size of a cell's colour; `beside` the columns that fit.
  */
 export function layOut(width, height, left, { n, nLayers }) {
-  const row = clamp(Math.floor((height - TOP - FOOT) / nLayers), LEAST_ROW, MOST_ROW);
+  const row = clamp(Math.floor((height - TOP - FOOT) / nLayers), MIN_ROW, MAX_ROW);
   const beside = width >= BESIDE_FROM ? BESIDE : [];
   const numbered = row >= NUMBERS_HIGH;
   const pitch = GAP + BAR_WIDE + (numbered ? NUMBER_WIDE : 0);
   const taken = beside.length * pitch + RIGHT;
-  const column = clamp((width - left - taken) / n, LEAST_COLUMN, MOST_COLUMN);
+  const column = clamp((width - left - taken) / n, MIN_COLUMN, MAX_COLUMN);
   const worded = row >= WORDS_HIGH && column >= WORDS_WIDE;
   const right = left + n * column;
   const x = (expert) => Math.round(left + expert * column);
@@ -100,7 +100,7 @@ export class ExpertMap {
 
   #slider(onKey) {
     const { field } = this;
-    const how = el("p", "vh", "Up and down arrows move over layers, left and right over experts.");
+    const how = el("p", "vh", "Up and down arrows select layers, left and right select experts.");
     how.id = "ex-how";
     field.append(how);
     field.tabIndex = 0;
@@ -112,15 +112,15 @@ export class ExpertMap {
   }
 
   /**
-   * `shown`: {use, layers, n, nLayers, mode, stats}: what `layersOf` gives, how many experts and
-   * layers there are, "run" or "token", and the focused token's statistics. `cell` is marked, and so
-   * is the name of layer `hot`.
+   * Draw the map. `shown`: {use, layers, n, nLayers, mode, stats}: the result of `layersOf`,
+   * numbers of experts and layers, "run" or "token", and the focused token's statistics. `cell` and
+   * the name of layer `hot` are highlighted.
    */
   draw(shown, cell, hot) {
     const { n, nLayers } = shown;
-    setVars(this.canvas, { "--least": `${TOP + FOOT + LEAST_ROW * nLayers}px` });
+    setVars(this.canvas, { "--min-height": `${TOP + FOOT + MIN_ROW * nLayers}px` });
     const left = parseFloat(getComputedStyle(this.canvas).getPropertyValue("--names"));
-    setVars(this.canvas, { "--broad": `${left + LEAST_COLUMN * n + RIGHT}px` });
+    setVars(this.canvas, { "--broad": `${left + MIN_COLUMN * n + RIGHT}px` });
     const [context, width, height] = fitCanvas(this.canvas);
     if (!width) return;
     this.shown = shown;
@@ -134,7 +134,7 @@ export class ExpertMap {
     this.#mark(context, cell);
   }
 
-  /** Say the cell that the keyboard is at, in words. */
+  /** Set the aria text of the cell with the keyboard cursor. */
   describe({ layer, expert }, words) {
     const { n, nLayers } = this.shown;
     this.field.setAttribute("aria-valuemax", String(n * nLayers - 1));
@@ -142,7 +142,7 @@ export class ExpertMap {
     this.field.setAttribute("aria-valuetext", words);
   }
 
-  /** The cells' colours, painted again when they changed: not while only marks do. */
+  /** The cells' colours, cached while only highlights change. */
   #image(context) {
     const { width, height } = this.canvas;
     const { use, layers, mode, stats, n } = this.shown;
@@ -180,7 +180,7 @@ export class ExpertMap {
     for (const { name, x: at } of beside) label(context, name, at, TOP / 2 - 1);
   }
 
-  /** Experts never chosen have a dot: little use looks like none. */
+  /** Mark experts never chosen by a dot, to tell them from rarely chosen ones. */
   #unused(context) {
     if (this.shown.mode === "token") return;
     const { x, y, wide, high } = this.places;
@@ -192,7 +192,7 @@ export class ExpertMap {
       }
   }
 
-  /** Under the colours: the numbers they show. */
+  /** Draw the values shown by the colours. */
   #words(context) {
     const { mode, stats, n } = this.shown;
     const { x, y, high } = this.places;
@@ -208,7 +208,7 @@ export class ExpertMap {
     }
   }
 
-  /** Of each layer's use by the run: bars, and numbers where they fit. */
+  /** Draw each layer's balance: bars, and numbers where they fit. */
   #beside(context) {
     const { row, y, high, beside, worded, numbered } = this.places;
     for (const layer of this.shown.layers) {
@@ -224,7 +224,7 @@ export class ExpertMap {
     }
   }
 
-  /** Layers that have one MLP. */
+  /** Label the dense layers. */
   #without(context) {
     const { layers, nLayers } = this.shown;
     const { x, y, high, right, numbered } = this.places;
@@ -232,13 +232,13 @@ export class ExpertMap {
     for (let layer = 0; layer < nLayers; layer += 1) {
       if (having.has(layer)) continue;
       const middle = y(layer) + high / 2;
-      if (numbered) label(context, "one MLP, no experts", x(0), middle + 1);
+      if (numbered) label(context, "dense, no experts", x(0), middle + 1);
       const from = numbered ? x(0) + 116 : x(0);
       if (from < right) rule(context, from, middle, right - from, 1);
     }
   }
 
-  /** The cell that is looked at, and in each layer the experts of the focused token. */
+  /** Highlight the focused cell, and the focused token's experts in each layer. */
   #mark(context, { layer, expert }) {
     const { layers, mode, stats } = this.shown;
     const { x, y, wide, high } = this.places;
@@ -263,9 +263,10 @@ export class ExpertMap {
   }
 }
 
-/** Where an expert's cell lies on the scale of the colours, 0 to 1. */
+/** Position of an expert's value on the colour scale, in [0, 1]. */
 function valueOf({ layer, given, choices }, mode, stats) {
-  if (mode === "run") return (expert) => loadStrength((given[expert] * given.length) / (choices || 1));
+  const loadOf = (expert) => (given[expert] * given.length) / (choices || 1);
+  if (mode === "run") return (expert) => loadIntensity(loadOf(expert));
   const gates = gatesOf(stats, layer);
-  return (expert) => strength(gates.get(expert) ?? 0);
+  return (expert) => intensity(gates.get(expert) ?? 0);
 }

@@ -1,20 +1,20 @@
-// Beside the map of experts: how one layer's use is spread, and that of all layers.
+// Side of the experts instrument: load balance of one layer and of all layers.
 
-import { routeOf } from "../expertuse.js";
-import { el, fitCanvas, setText } from "../dom.js";
-import { count, plural } from "../format.js";
-import { palette } from "../palette.js";
-import { label, rule } from "./chart.js";
+import { expertChoice } from "../../chat/expert-use.js";
+import { el, fitCanvas, setText } from "../../ui/dom.js";
+import { count, plural } from "../../ui/format.js";
+import { palette } from "../../ui/palette.js";
+import { label, rule } from "../shared/chart.js";
 
 const TOP = 18;
-/** Bars this wide have a gap between them. */
+/** Bars at least this wide (px) have gaps. */
 const ROOMY = 4;
 
 const ROWS = {
   evenness:
-    "Entropy of how often each expert was chosen, divided by that of equal shares. 1: all alike.",
-  unused: "Experts that no token of the run was given to.",
-  busiest: "What the expert chosen most often was given, beside the mean expert of its layer.",
+    "Entropy of how often each expert was chosen, divided by its maximum. 1: all equally often.",
+  unused: "Experts that no token of the run chose.",
+  busiest: "Choices of the most chosen expert, relative to the mean of its layer.",
 };
 
 export class ExpertSide {
@@ -47,12 +47,12 @@ export class ExpertSide {
   }
 
   /**
-   * `layer`: one of `layersOf` (expertsfigures.js); `total`: `totalOf` them; `stats`: of the focused
-   * token.
+   * `layer`: one of `layersOf` (look/experts/figures.js); `total`: `totalOf` them; `stats`: those
+   * of the focused token.
    */
   draw(layer, total, stats) {
     setText(this.head, headOf(layer));
-    drawSpread(this.canvas, layer, new Set(routeOf(stats, layer.layer)?.experts));
+    drawSpread(this.canvas, layer, new Set(expertChoice(stats, layer.layer)?.experts));
     setText(this.name, `layer ${layer.layer}`);
     figuresOf(layer, total).forEach((pair, i) =>
       pair.forEach((texts, j) => texts.forEach((text, k) => setText(this.rows[i][j][k], text))),
@@ -68,10 +68,10 @@ function newHead(row, scope, text = "") {
 
 function headOf({ layer, choices, tokens, given }) {
   const some = `${count(Math.round(choices / tokens))} of ${plural(given.length, "expert")}`;
-  return `Layer ${layer}: ${some} for each of ${plural(tokens, "token")}.`;
+  return `Layer ${layer}: ${some} per token, over ${plural(tokens, "token")}.`;
 }
 
-/** [[of the layer, of all], …] for each of ROWS, each [figure, words]. */
+/** Cells of ROWS: [[layer, all layers], …], each [figure, text]. */
 function figuresOf({ evenness, never, given, busiest, load }, total) {
   const even = (value) => value?.toFixed(2) ?? "–";
   const times = (value) => `${value.toFixed(1)} ×`;
@@ -92,7 +92,7 @@ function figuresOf({ evenness, never, given, busiest, load }, total) {
   ];
 }
 
-/** A bar for each expert, the busiest first, over the line of an equal share. */
+/** Draw a bar per expert, the busiest first, with a line at the mean. */
 function drawSpread(canvas, { given, choices, load }, chosen) {
   const [context, width, height] = fitCanvas(canvas);
   if (!width) return;
@@ -111,6 +111,6 @@ function drawSpread(canvas, { given, choices, load }, chosen) {
   rule(context, 0, foot, width, 1, "edge");
   const mean = foot - (foot - TOP) / most;
   rule(context, 0, mean, width, 1, "ink");
-  label(context, "the mean", width, mean - 8, { align: "end", colour: "ink-2" });
+  label(context, "mean", width, mean - 8, { align: "end", colour: "ink-2" });
   label(context, `${load.toFixed(1)} ×`, 0, TOP / 2 - 1, { colour: "ink-2" });
 }

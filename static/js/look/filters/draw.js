@@ -1,22 +1,22 @@
 // The sampling waterfall on a canvas: bars of mass in columns, ribbons between them.
 
-import { clamp, fitCanvas } from "../dom.js";
-import { percent } from "../format.js";
-import { grid } from "../grid.js";
-import { palette } from "../palette.js";
-import { clipped, hatch, label, rule, SANS, SERIF } from "./chart.js";
-import { DRAW, reaches, removedIn } from "./filtersflow.js";
+import { clamp, fitCanvas } from "../../ui/dom.js";
+import { percent } from "../../ui/format.js";
+import { grid } from "../../core/grid.js";
+import { palette } from "../../ui/palette.js";
+import { clipped, hatch, label, rule, SANS, SERIF } from "../shared/chart.js";
+import { DRAW, extendsTo, removedIn } from "./flow.js";
 
 const COLUMNS = DRAW + 1;
 const TOP = 7;
 const FOOT = 5;
-/** Bars are this part of a column's width, and between these many pixels wide. */
+/** Width of a bar as a part of its column's, and its smallest and largest width in pixels. */
 const BAR = [0.22, 8, 20];
-/** Bands lower than this have no name beside them, and names stand this far apart. */
-const LEAST_NAMED = 9;
+/** Smallest height of a band with a name beside it, and the distance of names. */
+const MIN_NAMED = 9;
 const BETWEEN_NAMES = 13;
-/** Bands lower than this are drawn without the hairline that divides them from the next. */
-const LEAST_DIVIDED = 3;
+/** Smallest height of a band with a hairline below it. */
+const MIN_DIVIDED = 3;
 
 export class FlowPicture {
   constructor(canvas) {
@@ -25,11 +25,11 @@ export class FlowPicture {
   }
 
   /**
-   * flow    what is filled (filtersflow.js)
-   * real    what the run did, as an outline over a preview; null when that is `flow`
-   * picked  id of the token of the run, in amber
-   * lit     id that is pointed at, or null
-   * nameOf(band)  its text
+   * flow    the filled bands (look/filters/flow.js)
+   * real    the run, outlined over a preview; null when `flow` is the run
+   * picked  id of the run's token, in amber
+   * lit     id of the highlighted token, or null
+   * nameOf(band)  text of a band
    */
   draw({ flow, real, picked, lit, nameOf }) {
     const [context, width, height] = fitCanvas(this.canvas);
@@ -47,7 +47,7 @@ export class FlowPicture {
     this.#names(flow, DRAW, nameOf);
   }
 
-  /** {column, share} under a point of the canvas, or null. */
+  /** Return {column, share} at a point of the canvas, or null. */
   at(offsetX, offsetY) {
     if (!this.scale) return null;
     const { left, pitch, y0, tall } = this.scale;
@@ -57,7 +57,7 @@ export class FlowPicture {
     return { column: clamp(column, 0, DRAW), share };
   }
 
-  /** Lines where all of the mass begins and ends. */
+  /** Draw lines at the top and the bottom of the mass. */
   #guides() {
     const { left, pitch, y0, tall } = this.scale;
     for (const y of [y0 - 1, y0 + tall])
@@ -80,7 +80,7 @@ export class FlowPicture {
     const [colour, alpha] = this.#colour(band, i).ribbon;
     context.fillStyle = colour;
     context.globalAlpha = alpha;
-    for (let column = 0; column < DRAW && reaches(band, column + 1); column += 1) {
+    for (let column = 0; column < DRAW && extendsTo(band, column + 1); column += 1) {
       context.beginPath();
       this.#ribbon(band, column);
       context.fill();
@@ -88,7 +88,7 @@ export class FlowPicture {
     context.globalAlpha = 1;
   }
 
-  /** The path of a band from a column to the next. */
+  /** Add the path of a band from one column to the next. */
   #ribbon({ tops, sizes }, column) {
     const { context } = this;
     const { x, bar, y } = this.scale;
@@ -116,7 +116,8 @@ export class FlowPicture {
       }
       context.globalAlpha = alpha;
       context.fillStyle = colour;
-      context.fillRect(x(column), top, bar, size - (size >= LEAST_DIVIDED && band.id !== null ? 1 : 0));
+      const hairline = size >= MIN_DIVIDED && band.id !== null ? 1 : 0;
+      context.fillRect(x(column), top, bar, size - hairline);
     }
     context.globalAlpha = 1;
   }
@@ -136,7 +137,7 @@ export class FlowPicture {
     });
   }
 
-  /** What the run did: how much was kept in each column, and the way of its token. */
+  /** Outline the run: what it kept in each column, and the path of its token. */
   #outline(real, picked) {
     const { context } = this;
     const { x, bar, y, tall } = this.scale;
@@ -160,7 +161,7 @@ export class FlowPicture {
     context.setLineDash([]);
   }
 
-  /** Where the random number falls. */
+  /** Mark the random number. */
   #tick({ draw, greedy }) {
     if (greedy) return;
     const { x, bar, y } = this.scale;
@@ -174,7 +175,8 @@ export class FlowPicture {
   #names(flow, column, nameOf) {
     const { x, bar, left, right, pitch, y, tall, y0 } = this.scale;
     const first = column === 0;
-    const room = first ? x(0) - 8 - Math.min(8, left / 4) : right + pitch - bar - (pitch - bar) / 2 - 12;
+    const rightRoom = right + pitch - bar - (pitch - bar) / 2 - 12;
+    const room = first ? x(0) - 8 - Math.min(8, left / 4) : rightRoom;
     if (room < 30) return;
     const wanted = flow.bands
       .map((band) => ({
@@ -183,7 +185,7 @@ export class FlowPicture {
         size: band.sizes[column] * tall,
         must: this.#mustName(band, column),
       }))
-      .filter(({ size, must }) => must || size >= LEAST_NAMED);
+      .filter(({ size, must }) => must || size >= MIN_NAMED);
     const edge = first ? x(0) - 8 : x(DRAW) + bar + 9;
     for (const { band, at } of placed(wanted, y0 + 5, y0 + tall - 4))
       this.#name(band, nameOf(band), edge, at, { first, room, share: band.sizes[column] });
@@ -198,12 +200,12 @@ export class FlowPicture {
   #name(band, text, edge, at, { first, room, share }) {
     const { context } = this;
     const { picked, lit, preview } = this.look;
-    const told = band.id !== null && [picked, lit, preview].includes(band.id);
-    const colour = band.id === picked ? "lamp" : told ? "ink" : "ink-2";
+    const strong = band.id !== null && [picked, lit, preview].includes(band.id);
+    const colour = band.id === picked ? "lamp" : strong ? "ink" : "ink-2";
     const number = percent(share);
     context.font = `400 ${grid.small}px ${SANS}`;
     const figure = context.measureText(number).width;
-    const words = fit(context, text, room - figure - 6, band, told);
+    const words = fit(context, text, room - figure - 6, band, strong);
     const wide = context.measureText(words).width;
     context.fillStyle = palette[band.id === null ? "ink-3" : colour];
     context.textBaseline = "middle";
@@ -215,7 +217,7 @@ export class FlowPicture {
   }
 }
 
-/** Positions in pixels: columns begin at `x`, shares of the mass lie at `y`. */
+/** Return positions in pixels: `x` of columns, `y` of shares of the mass. */
 function scaleOf(canvas, width, height) {
   const style = getComputedStyle(canvas);
   const px = (name) => parseFloat(style.getPropertyValue(name));
@@ -235,7 +237,7 @@ function scaleOf(canvas, width, height) {
   };
 }
 
-/** Those of `wanted` that there is room for, the largest first, moved apart. */
+/** Choose the names that fit, the largest bands first, and move them apart. */
 function placed(wanted, top, bottom) {
   const most = Math.floor((bottom - top) / BETWEEN_NAMES) + 1;
   const chosen = wanted
@@ -256,12 +258,13 @@ function placed(wanted, top, bottom) {
   return chosen;
 }
 
-const crowds = (a, b) => Math.abs(a.at - b.at) < LEAST_NAMED;
+const crowds = (a, b) => Math.abs(a.at - b.at) < MIN_NAMED;
 
-/** `text` in the type of words (numbers of tokens: of figures), cut to `room` pixels. */
+/** Set the font (of words, or of numbers for a part of the rest); cut `text` to `room` pixels. */
 function fit(context, text, room, { id }, strong) {
   const { small, words } = grid;
-  context.font = id === null ? `400 ${small}px ${SANS}` : `${strong ? 600 : 400} ${words + 1}px ${SERIF}`;
+  const weight = strong ? 600 : 400;
+  context.font = id === null ? `400 ${small}px ${SANS}` : `${weight} ${words + 1}px ${SERIF}`;
   if (context.measureText(text).width <= room) return text;
   if (id === null) return "rest";
   let short = text;

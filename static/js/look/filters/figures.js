@@ -1,15 +1,27 @@
-// The columns of the sampling waterfall as words and numbers, around its picture.
+// Headings and numbers of the sampling waterfall, above and below its picture.
 
-import { el, setText } from "../dom.js";
-import { count, percent } from "../format.js";
-import { SLIDERS, writeNumber } from "../params.js";
-import { DRAW, STAGES } from "./filtersflow.js";
+import { el, setText } from "../../ui/dom.js";
+import { count, percent } from "../../ui/format.js";
+import {
+  FILTERS,
+  PENALTIES,
+  SETTING_BY_NAME,
+  writeNumber,
+} from "../../panels/sampling-settings.js";
+import { BEFORE_FILTERS, DRAW, STAGES } from "./flow.js";
 
-const NAMES = ["raw logits", "penalties", "temperature", "top-k", "top-p", "min-p", "draw"];
-/** What people on narrow screens read. */
-const SHORT = ["logits", "penal.", "temp.", "top-k", "top-p", "min-p", "draw"];
-/** The setting of each column. */
-const SETTINGS = [null, "repetition_penalty", "temperature", "top_k", "top_p", "min_p", null];
+const FILTER_LABELS = FILTERS.map(({ label }) => label);
+const NAMES = ["raw logits", "penalties", "temperature", ...FILTER_LABELS, "draw"];
+/** Names for narrow screens. */
+const SHORT = ["logits", "penal.", "temp.", ...FILTER_LABELS, "draw"];
+/** The settings of each column. */
+const SETTINGS = [
+  [],
+  PENALTIES,
+  [SETTING_BY_NAME.temperature],
+  ...FILTERS.map((filter) => [filter]),
+  [],
+];
 const ROWS = [
   ["tokens left", "left"],
   ["mass cut, %", "cut, %"],
@@ -17,11 +29,18 @@ const ROWS = [
   ["share, %", ""],
 ];
 
-/** A setting as a heading has it: "0.80", "off". */
+/** Write a value as a heading: "0.80", "off". */
 export function heading(name, value) {
-  const slider = SLIDERS.find((one) => one.name === name);
-  if (value === slider.off) return name === "temperature" ? "greedy" : "off";
-  return writeNumber(value, slider);
+  const setting = SETTING_BY_NAME[name];
+  if (value === setting.off.value) return name === "temperature" ? setting.off.words : "off";
+  return writeNumber(value, setting);
+}
+
+/** Write the values of a column's settings: those that change something, else the first. */
+function columnHeading(settings, values) {
+  const acting = settings.filter(({ name, neutral }) => values[name] !== neutral);
+  const shown = acting.length ? acting : settings.slice(0, 1);
+  return shown.map(({ name }) => heading(name, values[name])).join(", ");
 }
 
 export class FlowFigures {
@@ -37,7 +56,8 @@ export class FlowFigures {
     this.rows = ROWS.map((names) => addRow(box, "wf-row", "cell", names));
   }
 
-  /** Write what `FlowPlot` draws; `lit`: id of the token whose shares are told, null: the drawn. */
+  /** Write the numbers of what `FlowPlot` draws; `lit`: id of the token whose shares are shown,
+   * null: the drawn one. */
   draw(now, lit) {
     const { flow } = now;
     this.heads.forEach((head, column) => drawHead(head, column, now));
@@ -46,7 +66,8 @@ export class FlowFigures {
     for (let column = 0; column < DRAW; column += 1) {
       const { n_kept: n, removed, entropy } = flow.stages[column];
       setText(left[column], count(n));
-      setText(cut[column], column < 3 ? "" : removed > 0 ? `−${percent(removed)}` : "0");
+      const loss = removed > 0 ? `−${percent(removed)}` : "0";
+      setText(cut[column], column > BEFORE_FILTERS ? loss : "");
       setText(bits[column], entropy.toFixed(2));
     }
     setText(left[DRAW], "1");
@@ -69,7 +90,7 @@ function addRow(box, className, role, [name, short]) {
   return cells;
 }
 
-/** The picture stands between heads and numbers, in the same columns. */
+/** Add the canvas between heads and numbers, in the same columns. */
 function addPicture(box) {
   const row = box.appendChild(el("div", "wf-middle"));
   row.setAttribute("role", "row");
@@ -79,7 +100,7 @@ function addPicture(box) {
   return cell.appendChild(el("canvas", "wf-flow"));
 }
 
-/** A name, and the one that stands in its place where there is less room. */
+/** A name, and a short one for narrow screens. */
 function twice(name, short) {
   if (!short) return [name];
   return [el("span", "wf-name", name), el("span", "wf-short", short)];
@@ -89,27 +110,25 @@ const headOf = (column) => [...twice(NAMES[column], SHORT[column]), el("b"), el(
 
 function drawHead(head, column, { used, wanted, flow, real }) {
   const [, , value, before] = head.children;
-  const name = SETTINGS[column];
-  const settings = real ? wanted : used;
-  const changed = !!real && name !== null && used[name] !== wanted[name];
+  const settings = SETTINGS[column];
+  const values = real ? wanted : used;
+  const changed = !!real && settings.some(({ name }) => used[name] !== wanted[name]);
   if (column === DRAW) setText(value, flow.greedy ? "none" : flow.draw.toFixed(3));
-  else setText(value, name === null ? "" : heading(name, settings[name]));
-  setText(before, changed ? heading(name, used[name]) : "");
+  else setText(value, columnHeading(settings, values));
+  setText(before, changed ? columnHeading(settings, used) : "");
   head.classList.toggle("changed", changed);
-  head.classList.toggle("off", name !== null && !acts(column, settings, flow));
+  head.classList.toggle("off", settings.length > 0 && !columnActs(column, values, flow));
 }
 
-/** Does the column's setting do anything? */
-function acts(column, settings, { greedy }) {
-  const name = SETTINGS[column];
-  const { off } = SLIDERS.find((one) => one.name === name);
-  if (name === "temperature") return settings.temperature !== 1;
+/** Do the column's settings change anything? */
+function columnActs(column, values, { greedy }) {
   if (greedy && column > STAGES.indexOf("temperature")) return false;
-  return settings[name] !== off;
+  return SETTINGS[column].some(({ name, neutral }) => values[name] !== neutral);
 }
 
 function shareOf(band, column) {
   if (!band) return "";
-  if (band.cut > 0 && column >= band.cut + 2) return column === band.cut + 2 ? "cut" : "";
+  const end = band.cut > 0 ? band.cut + BEFORE_FILTERS : DRAW + 1;
+  if (column >= end) return column === end ? "cut" : "";
   return percent(band.sizes[column]);
 }

@@ -1,30 +1,30 @@
-// How the focused token came out of all tokens: logits, penalties, temperature, filters, draw. What
-// other settings would make of the same logits is drawn over it while the sliders stand elsewhere.
+// Instrument that shows how the focused token was chosen: logits, penalties, temperature, filters,
+// draw. While the sliders differ from the run's settings, it previews them on the same logits.
 
-import { el } from "../dom.js";
-import { count, percent, tokenLabel } from "../format.js";
-import { SLIDERS } from "../params.js";
-import { asTheyRan } from "../reach.js";
-import { changed, state } from "../state.js";
-import { numberOf, view } from "../view.js";
-import { Missing, sequenceOf } from "./context.js";
-import { flowOf } from "./filtersflow.js";
-import { FlowPlot } from "./filtersplot.js";
-import { FlowFigures, heading } from "./filtersfigures.js";
-import { numbersOf } from "./filterstable.js";
-import { askLatest, askNewest, Kept } from "./kept.js";
+import { el } from "../../ui/dom.js";
+import { count, percent, tokenLabel } from "../../ui/format.js";
+import { SLIDERS } from "../../panels/sampling-settings.js";
+import { spansUpTo } from "../../interventions/interventions.js";
+import { changed, state } from "../../state.js";
+import { numberOf, view } from "../../view.js";
+import { Missing, sequenceOf } from "../shared/context.js";
+import { flowOf } from "./flow.js";
+import { FlowPlot } from "./plot.js";
+import { FlowFigures, heading } from "./figures.js";
+import { numbersOf } from "./table.js";
+import { askLatest, askNewest, AnswerCache } from "../shared/answer-cache.js";
 
-/** So many of the most likely tokens are told apart; the rest flows as one. */
+/** Number of the most likely tokens that are listed; the others are grouped. */
 const TOP = 60;
-/** While the newest token is followed, this long between questions: they take turns with the run. */
+/** Pause between questions while the newest token is followed, so that the run is not held up. */
 const FOLLOW_MS = 120;
-const MOST_KEPT_BYTES = 1 << 20;
-const kept = new Kept(MOST_KEPT_BYTES);
+const MAX_CACHE_BYTES = 1 << 20;
+const cache = new AnswerCache(MAX_CACHE_BYTES);
 
-let say = null;
+let summary = null;
 let plot = null;
 let figures = null;
-/** What the last `show` drew: {token, flow, real, texts, used, wanted}; `real`: null but in a preview. */
+/** What `show` drew last: {token, flow, real, texts, used, wanted}; `real`: null if no preview. */
 let now = null;
 
 export const filters = {
@@ -32,7 +32,7 @@ export const filters = {
   asks: true,
 
   setUp(root) {
-    say = root.appendChild(el("p", "wf-say"));
+    summary = root.appendChild(el("p", "wf-summary"));
     figures = new FlowFigures(root);
     plot = new FlowPlot(figures.canvas, () => figures.draw(now, plot.lit));
     new ResizeObserver(() => changed("look")).observe(figures.canvas);
@@ -41,11 +41,12 @@ export const filters = {
   async show(context) {
     const { token, answer, signal } = context;
     if (token.prompt)
-      throw new Missing("This token was given in the prompt, not chosen. Look at a written one.");
-    if (token.put) throw new Missing("This token was put here by you, not drawn. Look at another one.");
+      throw new Missing("This token is part of the prompt, not chosen. Select a written one.");
+    if (token.put)
+      throw new Missing("You put this token here, so it was not drawn. Select another one.");
     const used = settingsOf(answer.settingsAt(token));
     const ask = questionOf(context);
-    if (isFollowing(answer) && !kept.get(ask.key(used))) await pause(FOLLOW_MS, signal);
+    if (isFollowing(answer) && !cache.get(ask.key(used))) await pause(FOLLOW_MS, signal);
     const real = await ask.with(used);
     const wanted = settingsOf(state.settings);
     const changes = changesOf(used, wanted);
@@ -60,7 +61,7 @@ export const filters = {
       real: changes.length ? flowOf(real, TOP) : null,
     };
     now.nameOf = (band) => nameOf(band, now);
-    drawSay();
+    drawSummary();
     plot.show(now);
     return provenance(real, token);
   },
@@ -92,12 +93,12 @@ const changesOf = (used, wanted) =>
     to: wanted[name],
   }));
 
-/** Asks about the focused token; `key(settings)` names an answer that is kept. */
+/** Return the question about the focused token; `key(settings)` identifies a cached answer. */
 function questionOf(context) {
   const { token, hello } = context;
   const { segment, ids, position } = sequenceOf(context);
   const before = { ids: ids.slice(0, position), position: position - 1 };
-  const question = { kind: "waterfall", ...before, ...asTheyRan(segment, position) };
+  const question = { kind: "waterfall", ...before, ...spansUpTo(segment, position) };
   // A string of digits: numbers have 53 bits here and seeds 64.
   const seed = String(segment.request?.params.seed ?? segment.params.seed);
   const index = token.number ?? token.index;
@@ -109,14 +110,14 @@ function questionOf(context) {
     const answer = await (isFollowing(context.answer)
       ? askNewest("filters", whole, segment, context.signal)
       : askLatest("filters", whole));
-    return kept.set(key(settings), answer);
+    return cache.set(key(settings), answer);
   };
-  return { key, with: async (settings) => kept.get(key(settings)) ?? ask(settings) };
+  return { key, with: async (settings) => cache.get(key(settings)) ?? ask(settings) };
 }
 
-// ---- words -----------------------------------------------------------------------------------
+// ---- text ------------------------------------------------------------------------------------
 
-/** Texts of ids: those that came with the answers, and the run's own. */
+/** Map ids to texts, of the answers and of the run. */
 function textsOf({ candidates, id, text }, answers) {
   const pieces = answers.flatMap(({ info }) => Object.entries(info.pieces ?? {}));
   const texts = new Map(pieces.map(([key, piece]) => [Number(key), piece]));
@@ -131,13 +132,15 @@ function nameOf({ id, count: n }, { texts, token }) {
   return tokenLabel(texts.get(id) ?? `id ${id}`, "–");
 }
 
-function drawSay() {
+function drawSummary() {
   const { flow, real, token, changes, nameOf: name } = now;
-  say.toggleAttribute("data-preview", !!real);
+  summary.toggleAttribute("data-preview", !!real);
   const strong = el("b", "", real ? "Preview" : `Token ${numberOf(token)}`);
   const drawn = quoted(name({ id: token.id }));
-  const words = real ? `with ${previewed(changes)}. ${outcome(flow, drawn)}` : told(flow, drawn);
-  say.replaceChildren(strong, ` ${words}`);
+  const text = real
+    ? `with ${previewed(changes)}. ${outcome(flow, drawn)}`
+    : describeRun(flow, drawn);
+  summary.replaceChildren(strong, ` ${text}`);
 }
 
 const quoted = (word) => `“${word}”`;
@@ -151,20 +154,20 @@ function previewed(changes) {
   return `${to}; drawn with ${from}`;
 }
 
-/** What the same random number would do under the preview's settings. */
+/** Say what the same random number draws with the preview's settings. */
 function outcome({ chosen, greedy, byId, draw }, drawn) {
   const { token, nameOf: name } = now;
   const same = chosen === token.id;
   const other = quoted(name({ id: chosen }));
   if (greedy) return same ? `Greedy takes ${drawn} too.` : `Greedy takes ${other}.`;
   const number = draw.toFixed(3);
-  if (same) return `The number ${number} draws ${drawn} all the same.`;
+  if (same) return `The number ${number} draws ${drawn} as well.`;
   const why = byId.get(token.id)?.cut ? `${drawn} is cut: the` : "The";
-  return `${why} number ${number} draws ${other} then.`;
+  return `${why} number ${number} then draws ${other}.`;
 }
 
-/** What the run's own settings did. */
-function told({ stages, greedy, draw, byId }, drawn) {
+/** Say what the run's own settings did. */
+function describeRun({ stages, greedy, draw, byId }, drawn) {
   const start = `${drawn} with the run's settings:`;
   const vocabulary = count(stages[0].n_kept);
   if (greedy) return `${start} greedy takes the most likely of ${vocabulary}; no filter, no draw.`;
@@ -175,13 +178,13 @@ function told({ stages, greedy, draw, byId }, drawn) {
   return `${left}; ${draw.toFixed(3)} was drawn, in its ${low.toFixed(3)} to ${high.toFixed(3)}.`;
 }
 
-/** Where the numbers come from, and whether they are the run's. */
+/** Say where the numbers come from, and whether the engine reproduced the run's. */
 function provenance({ info }, token) {
   const time = info.ms === undefined ? "" : ` in ${info.ms.toFixed(1)} ms`;
-  const again = `By the engine${time} from this token's own logits`;
+  const again = `Computed by the engine${time} from this token's logits`;
   const right = info.chosen === token.id && Math.abs(info.draw - token.draw) < 1e-6;
-  const same = `${again}: the run's number and token again.`;
-  if (right) return now.real ? `${same} Outlined: the run.` : same;
+  const same = `${again}: the same random number and token as in the run.`;
+  if (right) return now.real ? `${same} The outline is the run.` : same;
   const other = now.nameOf({ id: info.chosen });
-  return `${again}: they give “${other}”, not the run's “${now.nameOf({ id: token.id })}”.`;
+  return `${again}: now “${other}”, in the run “${now.nameOf({ id: token.id })}”.`;
 }

@@ -1,32 +1,34 @@
-// The sampling waterfall as shares of one mass that flow through columns, top to bottom.
+// The sampling waterfall as data: probability mass that flows through columns, one for each stage.
 //
-// Tokens lie on each other in the order of their logits after penalty and temperature, in all
-// columns: then ribbons never cross, and what a filter takes is always the lower end, because every
-// filter is a threshold on that logit (gpu/sampling.py). The last column is the cumulative curve the
-// random number falls on, from its top.
+// In every column the tokens are stacked by their logits after penalty and temperature. Ribbons
+// therefore never cross, and a filter always removes the lower end, because every filter is a
+// threshold on that logit (gpu/sampling.py). The last column is the cumulative curve that the random
+// number falls on, from the top.
 
-/** The engine's stages (gpu/inspect/waterfall.py), and the draw. */
-export const STAGES = ["logits", "penalty", "temperature", "top_k", "top_p", "min_p"];
+import { FILTERS } from "../../panels/sampling-settings.js";
+
+/** The engine's stages (gpu/inspection/waterfall.py), and the draw. */
+export const STAGES = ["logits", "penalty", "temperature", ...FILTERS.map(({ name }) => name)];
 export const DRAW = STAGES.length;
-/** A filter's column is its number (`cut` of the engine's answer) and this. */
+/** A filter's column is this plus its number (`cut` of the engine's answer). */
 export const BEFORE_FILTERS = 2;
 
-/** Shares below this are float32's rounding, not tokens. */
+/** Smaller shares are rounding errors of float32. */
 const NOTHING = 1e-7;
 
 /**
- * A token, or a part of the rest.
+ * A token, or a part of the remaining ones.
  *   id, cut, seen, logit, low, high   of the engine's answer; null for a part of the rest
- *   count   tokens in it; null when not known
- *   cut     number of the filter that removed it, 0: it was kept
- *   sizes   its share in each column; what a filter removes still stands in that filter's column
- *   tops    where it begins in each column: the sizes of all before it
+ *   count   number of tokens in it; null when not known
+ *   cut     number of the filter that removed it; 0: it was kept
+ *   sizes   its share in each column, including that of the filter that removes it
+ *   tops    sum of the sizes above it in each column
  * @typedef {{id: number?, count: number?, cut: number, sizes: number[], tops: number[]}} Band
  */
 
 /**
- * What the engine answered to `waterfall` with `top`:
- *   bands   in order; `byId` finds a token's
+ * Return the engine's answer to `waterfall` with `top` as bands:
+ *   bands   in order; `byId`: map from a token's id to its band
  *   stages  {name, n_kept, kept, removed, entropy}
  *   draw, chosen, greedy
  */
@@ -49,18 +51,18 @@ function rowsOf(arrays) {
 }
 
 function sizesOf({ raw, penalised, tempered, cut, after }) {
-  const filtered = [1, 2, 3].map((filter) => (cut === 0 || cut >= filter ? tempered : 0));
+  const filtered = FILTERS.map((_, i) => (cut === 0 || cut > i ? tempered : 0));
   return [raw, penalised, tempered, ...filtered, after];
 }
 
 const sum = (rows, name) => rows.reduce((total, row) => total + row[name], 0);
 
-/** The tokens beyond the most likely ones, in parts by what became of them, in order. */
+/** Group the tokens that are not listed by the filter that removed them, in order. */
 function restOf(tokens, stray, { stages, greedy }) {
   const kept = stages.at(-1).kept;
   const known = stray ? [...tokens, stray] : tokens;
   const parts = keptParts(tokens, stray, kept, stages.at(-1).n_kept);
-  for (const cut of [3, 2, 1]) {
+  for (let cut = FILTERS.length; cut > 0; cut -= 1) {
     const stage = stages[BEFORE_FILTERS + cut];
     const own = tokens.filter((token) => token.cut === cut);
     const count = stages[BEFORE_FILTERS + cut - 1].n_kept - stage.n_kept - own.length;
@@ -80,7 +82,7 @@ function restOf(tokens, stray, { stages, greedy }) {
   });
 }
 
-/** What was kept of the rest; a token drawn from it (`stray`) stands at its place among it. */
+/** Return the kept part of the rest; `stray`, a drawn token that is not listed, divides it. */
 function keptParts(tokens, stray, kept, nKept) {
   const own = tokens.filter(({ cut }) => cut === 0);
   const count = nKept - own.length;
@@ -96,8 +98,8 @@ function keptParts(tokens, stray, kept, nKept) {
 }
 
 /**
- * A part's shares before the temperature. Only those of all parts together are known; they lie on
- * each other in one colour there, divided as they are later.
+ * Estimate a part's shares before the temperature. Only their sum over all parts is known; it is
+ * divided as the shares after the temperature are. All parts have one colour there.
  */
 function spread(part, parts, whole) {
   const others = parts.filter(({ id }) => id === undefined);
@@ -117,11 +119,11 @@ function stack(bands) {
 /** Was the band removed by the filter of this column? */
 export const removedIn = ({ cut }, column) => cut > 0 && column === BEFORE_FILTERS + cut;
 
-/** Is the band still there in this column? */
-export const reaches = ({ cut }, column) =>
+/** Does the band extend to this column? */
+export const extendsTo = ({ cut }, column) =>
   cut === 0 || column <= BEFORE_FILTERS + cut;
 
-/** The band at a share (0 … 1, from the top) of a column, or null. */
+/** Return the band at a share (0 … 1, from the top) of a column, or null. */
 export const bandAt = ({ bands }, column, share) =>
   bands.find(({ tops, sizes }) => share >= tops[column] && share < tops[column] + sizes[column]) ??
   null;

@@ -1,18 +1,19 @@
-// Pointing at the sampling waterfall, and moving in it by keyboard.
+// Pointer and keyboard in the sampling waterfall.
 
-import { clamp } from "../dom.js";
-import { percent } from "../format.js";
-import { step } from "../view.js";
-import { FlowPicture } from "./filtersdraw.js";
-import { bandAt } from "./filtersflow.js";
+import { clamp } from "../../ui/dom.js";
+import { percent } from "../../ui/format.js";
+import { FILTERS } from "../../panels/sampling-settings.js";
+import { step } from "../../view.js";
+import { FlowPicture } from "./draw.js";
+import { bandAt } from "./flow.js";
 
 export class FlowPlot {
-  /** `onLight()`: another token is told about, or the picture is a new one. */
+  /** `onLight()` is called when another token is highlighted or the picture has changed. */
   constructor(canvas, onLight) {
     this.canvas = canvas;
     this.onLight = onLight;
     this.picture = new FlowPicture(canvas);
-    /** Id of the token that is pointed at, or null. */
+    /** Id of the highlighted token, or null. */
     this.lit = null;
     this.now = null;
     canvas.tabIndex = 0;
@@ -32,7 +33,7 @@ export class FlowPlot {
     this.#draw();
   }
 
-  /** Tell about a token, null: about the drawn one. */
+  /** Highlight a token; null: the drawn one. */
   light(id) {
     if (id === this.lit) return;
     this.lit = id;
@@ -55,7 +56,7 @@ export class FlowPlot {
     return this.now.flow.bands.filter(({ id }) => id !== null);
   }
 
-  /** Up and down: among the tokens here; left and right: to the token before, and the next. */
+  /** Up and down select a token of the picture, left and right another token of the text. */
   #onKey(event) {
     if (!this.now || event.ctrlKey || event.metaKey || event.altKey) return;
     const tokens = this.#tokens;
@@ -80,13 +81,11 @@ export class FlowPlot {
   }
 }
 
-const FILTERS = ["", "top-k", "top-p", "min-p"];
-
 function describe({ sizes, cut, low, high, seen }, name) {
   const of = (column) => `${percent(sizes[column])} per cent`;
   const start = `${name}, ${of(0)} of the raw logits, ${of(2)} after temperature`;
   const again = seen ? ", in the context before" : "";
-  if (cut) return `${start}, cut by ${FILTERS[cut]}${again}`;
+  if (cut) return `${start}, cut by ${FILTERS[cut - 1].label}${again}`;
   const place = `${low.toFixed(3)} to ${high.toFixed(3)}`;
   return `${start}, ${percent(high - low)} per cent in the draw, ${place}${again}`;
 }

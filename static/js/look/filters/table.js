@@ -1,13 +1,14 @@
-// The sampling waterfall as a table: the stages' figures, then a line for each token.
+// The sampling waterfall as a table: the numbers of the stages, then a row for each token.
 
-import { BEFORE_FILTERS, DRAW, STAGES } from "./filtersflow.js";
+import { FILTERS, PENALTIES } from "../../panels/sampling-settings.js";
+import { BEFORE_FILTERS, DRAW, STAGES } from "./flow.js";
 
-const NAMES = ["raw logits", "penalties", "temperature", "top-k", "top-p", "min-p"];
+const NAMES = ["raw logits", "penalties", "temperature", ...FILTERS.map(({ label }) => label)];
 
 const ID = { name: "id", format: String };
 const COLUMNS = ["of", "what", ID, ...NAMES, "drawn from", "cut by", "from", "to", "logit"];
 
-/** Of what the instrument drew last, null: nothing. A preview's lines stand before the run's. */
+/** Return the table of what was drawn last, or null. A preview's rows come before the run's. */
 export function numbersOf(drawn) {
   if (!drawn) return { columns: COLUMNS, rows: [] };
   const { flow, real, used, wanted, texts } = drawn;
@@ -22,9 +23,11 @@ function rowsOf(of, flow, settings, texts) {
   const line = (what, values, drawn = null) =>
     [of, what, null, ...values, drawn].concat(Array(COLUMNS.length - values.length - 4).fill(null));
   const per = (value) => stages.map(value);
-  const { repetition_penalty: penalty, temperature, top_k: k, top_p: p, min_p: least } = settings;
+  const value = ({ name }) => settings[name];
+  const penalties = PENALTIES.length > 1 ? PENALTIES.map(value).join(", ") : value(PENALTIES[0]);
+  const used = [null, penalties, settings.temperature, ...FILTERS.map(value)];
   return [
-    line("setting", [null, penalty, temperature, k, p, least], greedy ? "greedy" : draw),
+    line("setting", used, greedy ? "greedy" : draw),
     line("tokens left", per(({ n_kept: n }) => n), 1),
     line("mass left", per(({ kept }) => kept)),
     line("mass cut", per(({ removed }) => removed)),

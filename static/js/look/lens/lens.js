@@ -1,38 +1,38 @@
-// The logit lens: what the model would say after every layer, and how the chosen token rises.
+// Logit lens: the prediction after every layer, and the rank of the chosen token.
 //
 // nostalgebraist 2020, "interpreting GPT: the logit lens".
 
-import { clamp, el, setText, setVars, sizeOf } from "../dom.js";
-import { duration, percent, tokenLabel } from "../format.js";
-import { asTheyRan } from "../reach.js";
-import { changed } from "../state.js";
-import { focused, focusedRow, pin, point, step, view } from "../view.js";
-import { Missing, sequenceOf } from "./context.js";
-import { askLatest, askNewest, Kept } from "./kept.js";
-import { drawRanks } from "./lensrank.js";
-import { inWords, ofStage, stageName, whenTop } from "./lensreading.js";
-import { shareColour, ShareLegend } from "./shares.js";
+import { clamp, el, setText, setVars, sizeOf } from "../../ui/dom.js";
+import { duration, percent, tokenLabel } from "../../ui/format.js";
+import { spansUpTo } from "../../interventions/interventions.js";
+import { changed } from "../../state.js";
+import { focused, focusedRow, pin, point, step, view } from "../../view.js";
+import { Missing, sequenceOf } from "../shared/context.js";
+import { askLatest, askNewest, AnswerCache } from "../shared/answer-cache.js";
+import { drawRanks } from "./rank.js";
+import { inWords, ofStage, stageName, whenTop } from "./reading.js";
+import { shareColour, ShareLegend } from "../shared/share-colours.js";
 
 const TOP = 5;
-const MOST_BYTES = 16e6;
-/** Heights: the names of columns, the ruler of ranks, and of a row at least and at most. */
+const MAX_BYTES = 16e6;
+/** Heights: column names, ruler of ranks, minimum and maximum of a row. */
 const HEAD = 20;
 const FOOT = 20;
-const LEAST_ROW = 24;
-const MOST_ROW = 44;
-/** A logarithm of a probability this close to the run's is the run's. */
+const MIN_ROW = 24;
+const MAX_ROW = 44;
+/** Log-probabilities this close to the run's count as equal. */
 const SAME_LOG = 1e-3;
 
-const kept = new Kept(MOST_BYTES);
+const cache = new AnswerCache(MAX_BYTES);
 let legend = null;
-let says = null;
+let summary = null;
 let plate = null;
 let grid = null;
 let canvas = null;
 /** Rows by stage: {row, guesses: [{cell, word, share}], bar, bits, chance}. */
 let rows = [];
 let now = null;
-/** The embedding is looked at, which is no row of the core: the core's row meanwhile. */
+/** The core sample's row while the embedding, which is none of its rows, is focused. */
 let embedding = null;
 
 export const lens = {
@@ -41,34 +41,34 @@ export const lens = {
 
   setUp(root) {
     const bar = root.appendChild(el("div", "ln-bar"));
-    says = bar.appendChild(el("p", "ln-says"));
+    summary = bar.appendChild(el("p", "ln-summary"));
     legend = new ShareLegend();
     bar.append(legend.node);
     plate = root.appendChild(el("div", "ln-plate"));
     grid = plate.appendChild(el("table", "ln-grid"));
     grid.setAttribute("role", "grid");
-    grid.setAttribute("aria-label", "Guesses after every layer, the last layer first");
+    grid.setAttribute("aria-label", "Predictions after every layer, the last layer first");
     grid.addEventListener("pointerover", ({ target }) => onPoint(stageOf(target)));
     grid.addEventListener("pointerleave", () => point(null));
     grid.addEventListener("click", ({ target }) => choose(stageOf(target)));
     grid.addEventListener("keydown", onKey);
-    plate.append(el("p", "ln-rank-name", "rank of the chosen"));
+    plate.append(el("p", "ln-rank-name", "rank of chosen"));
     canvas = plate.appendChild(el("canvas", "ln-rank"));
     canvas.setAttribute("aria-hidden", "true");
   },
 
   show(context) {
-    const asked = questionOf(context);
-    const answer = kept.get(asked.key);
-    if (answer) return draw(asked, answer);
-    return ask(asked, context).then((given) => draw(asked, kept.set(asked.key, given)));
+    const query = questionOf(context);
+    const answer = cache.get(query.key);
+    if (answer) return draw(query, answer);
+    return ask(query, context).then((given) => draw(query, cache.set(query.key, given)));
   },
 
   table() {
     const { nStages, arrays, guess } = now;
-    const nth = Array.from({ length: TOP }, (_, i) => [`guess ${i + 1}`, `share ${i + 1}`]).flat();
+    const nth = Array.from({ length: TOP }, (_, i) => [`top ${i + 1}`, `p ${i + 1}`]).flat();
     return {
-      columns: ["after", ...nth, "entropy (bits)", "rank of the chosen", "its share"],
+      columns: ["after", ...nth, "entropy (bits)", "rank of chosen", "p of chosen"],
       rows: Array.from({ length: nStages }, (_, i) => nStages - 1 - i).map((stage) => [
         stageName(stage),
         ...guess(stage).flatMap(({ text, share }) => [text, share]),
@@ -85,15 +85,15 @@ function ask({ question, segment, newest }, { signal }) {
 }
 
 /**
- * The row of the core's focused column: a written token was chosen after the one before it, and at
- * a token of the prompt the next one is followed.
+ * Build the query for the focused token: at a generated token the row that sampled it, at a prompt
+ * token the row that predicts the next one.
  */
 function questionOf(context) {
   const { segment, ids, texts, position } = sequenceOf(context);
   const { token, hello } = context;
   const at = token.prompt ? position : position - 1;
   const chosen = ids[at + 1];
-  if (chosen === undefined) throw new Missing("Nothing was written after this token.");
+  if (chosen === undefined) throw new Missing("No token follows this one.");
   const written = context.answer.tokens[segment.base + at + 1 - segment.prompt.length];
   const own = at + 1 < segment.prompt.length ? null : written;
   const text = texts[at + 1] || own?.candidates?.find(({ id }) => id === chosen)?.text;
@@ -107,9 +107,9 @@ function questionOf(context) {
       position: at,
       chosen,
       top: TOP,
-      ...asTheyRan(segment, at + 1),
+      ...spansUpTo(segment, at + 1),
     },
-    name: own?.eos ? "the end of the text" : quoted(text ?? ""),
+    name: own?.eos ? "the end of text" : quoted(text ?? ""),
     before: tokenLabel(texts[at], "·"),
     logprob: own?.logprob ?? null,
     chosen,
@@ -119,7 +119,7 @@ function questionOf(context) {
 
 const quoted = (text) => `“${tokenLabel(text, "part of a character")}”`;
 
-function draw(asked, { arrays, info }) {
+function draw(query, { arrays, info }) {
   const nStages = arrays.rank.shape[0];
   const guess = (stage) => {
     const shares = ofStage(arrays.probabilities, stage);
@@ -129,34 +129,34 @@ function draw(asked, { arrays, info }) {
       share: shares[i],
     }));
   };
-  now = { ...asked, arrays, nStages, guess };
+  now = { ...query, arrays, nStages, guess };
   if (rows.length !== nStages) build(nStages);
   const ranks = [...arrays.rank.values];
-  setText(says, `After “${asked.before}”: ${inWords(ranks, asked.name)}`);
+  setText(summary, `After “${query.before}”: ${inWords(ranks, query.name)}`);
   legend.draw();
   const row = heightOfRow(nStages);
   const hot = hotStage();
   for (let stage = 0; stage < nStages; stage += 1) drawRow(stage, hot);
-  drawRanks(canvas, { ranks, head: HEAD, row, vocab: asked.vocab, hot });
-  return sourceOf(asked, arrays, info);
+  drawRanks(canvas, { ranks, head: HEAD, row, vocab: query.vocab, hot });
+  return sourceOf(query, arrays, info);
 }
 
 function heightOfRow(nStages) {
   const [, height] = sizeOf(plate);
-  const row = clamp(Math.floor((height - HEAD - FOOT) / nStages), LEAST_ROW, MOST_ROW);
+  const row = clamp(Math.floor((height - HEAD - FOOT) / nStages), MIN_ROW, MAX_ROW);
   setVars(plate, { "--ln-row": `${row}px`, "--ln-high": `${HEAD + nStages * row + FOOT}px` });
   return row;
 }
 
 function sourceOf({ logprob, name }, { probability }, info) {
   const time = info.ms === undefined ? "" : ` in ${duration(info.ms)}`;
-  const asked = `Computed again from this run's tokens${time}`;
+  const source = `Recomputed from this run's tokens${time}`;
   const last = probability.values.at(-1);
-  if (logprob === null) return `${asked}; before temperature and filters.`;
-  const given = `${asked}; the last layer gives ${name} ${percent(last)} %`;
+  if (logprob === null) return `${source}; before temperature and filters.`;
+  const given = `${source}; the last layer gives ${name} ${percent(last)} %`;
   return Math.abs(Math.log(last) - logprob) <= SAME_LOG
-    ? `${given}, as it did in the run, before temperature and filters.`
-    : `${given}, but in the run ${percent(Math.exp(logprob))} %.`;
+    ? `${given}, as in the run, before temperature and filters.`
+    : `${given}, but the run measured ${percent(Math.exp(logprob))} %.`;
 }
 
 // ---- the table -------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ function sourceOf({ logprob, name }, { probability }, info) {
 function build(nStages) {
   rows = Array.from({ length: nStages }, (_, stage) => newRow(stage));
   const head = el("tr");
-  const nth = Array.from({ length: TOP }, (_, i) => `guess ${i + 1}`);
+  const nth = Array.from({ length: TOP }, (_, i) => `top ${i + 1}`);
   const names = ["after", ...nth, "entropy", "chosen"];
   for (const name of names) {
     const cell = el("th", "", name);
@@ -216,7 +216,7 @@ function drawRow(stage, hot) {
   row.tabIndex = stage === (hot ?? 0) ? 0 : -1;
 }
 
-// ---- looking ---------------------------------------------------------------------------------
+// ---- focus -----------------------------------------------------------------------------------
 
 const stageOf = (target) => {
   const stage = target.closest("tr")?.dataset.stage;
@@ -242,7 +242,7 @@ function choose(stage) {
   changed("look");
 }
 
-/** Up and down over the layers, left and right over the tokens, as in the core. */
+/** Up and down arrows move over the layers, left and right over the tokens. */
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || !now) return;
   const stage = stageOf(event.target);

@@ -1,20 +1,20 @@
-// The rank of the chosen token through the layers: a line that goes left as it gets likelier.
+// Rank of the chosen token by layer: a line that moves left as the token becomes more likely.
 
-import { fitCanvas } from "../dom.js";
-import { count } from "../format.js";
-import { grid } from "../grid.js";
-import { palette } from "../palette.js";
-import { label, rule, SANS } from "./chart.js";
-import { whenTop } from "./lensreading.js";
+import { fitCanvas } from "../../ui/dom.js";
+import { count } from "../../ui/format.js";
+import { grid } from "../../core/grid.js";
+import { palette } from "../../ui/palette.js";
+import { label, rule, SANS } from "../shared/chart.js";
+import { whenTop } from "./reading.js";
 
 const PAD = 14;
-/** Numbers beside the dots need rows this high. */
-const LEAST_ROW = 14;
+/** Minimum row height for numbers beside the dots. */
+const MIN_ROW = 14;
 const DOT = 3.5;
 
 /**
- * `ranks` from the embedding up; `head`, `row`, `foot`: heights that the table beside it has;
- * `vocab`: how many ranks there are; `hot`: the stage that is looked at.
+ * Draw the ranks. `ranks` from the embedding up; `head`, `row`: heights shared with the table;
+ * `vocab`: number of ranks; `hot`: the focused stage.
  */
 export function drawRanks(canvas, { ranks, head, row, vocab, hot }) {
   const [context, width, height] = fitCanvas(canvas);
@@ -39,9 +39,9 @@ export function drawRanks(canvas, { ranks, head, row, vocab, hot }) {
   context.font = `400 ${grid.small}px ${SANS}`;
   ranks.forEach((rank, stage) => {
     drawDot(context, x(rank), y(stage), rank === 0);
-    if (row < LEAST_ROW) return;
+    if (row < MIN_ROW) return;
     const texts = [count(rank + 1)];
-    if (stage === settled && stage) texts.unshift("1, top from here on");
+    if (stage === settled && stage) texts.unshift("1, on top from here");
     beside(context, texts, x(rank), y(stage), width, { top: rank === 0, hot: stage === hot });
   });
 }
@@ -63,7 +63,7 @@ function drawDot(context, x, y, top) {
   context.stroke();
 }
 
-/** The rank beside its dot, over the line: the longest of the texts that has room at the right. */
+/** Draw the rank beside its dot: the longest of the texts that fits on the right. */
 function beside(context, texts, x, y, width, { top, hot }) {
   const wide = (text) => context.measureText(text).width;
   const text = texts.find((one) => x + 8 + wide(one) <= width) ?? texts.at(-1);

@@ -1,16 +1,17 @@
-// What the lens says of a token, from its ranks after each stage: the embedding, then the layers.
+// Description of a logit lens: when the token becomes the top prediction, by its rank after each
+// stage.
 
-import { ordinal } from "../format.js";
+import { ordinal } from "../../ui/format.js";
 
-/** What a stage is called; the first is the embedding. */
+/** Name of a stage; stage 0 is the embedding. */
 export const stageName = (stage) => (stage ? `layer ${stage - 1}` : "embed");
 
 const from = (stage) => (stage ? stageName(stage) : "the embedding");
 const after = (stage) => (stage ? `after layer ${stage - 1}` : "at the embedding");
 
 /**
- * When the token was the top guess: `first` after this stage for the first time, `settled` from
- * this stage to the end. null: never; not at the end.
+ * Stages at which the token was the top prediction: `first`, the first one; `settled`, the one from
+ * which it stayed so to the end. null: never, or not at the end.
  */
 export function whenTop(ranks) {
   const first = ranks.indexOf(0);
@@ -20,7 +21,7 @@ export function whenTop(ranks) {
   return { first, settled: settled < ranks.length ? settled : null };
 }
 
-/** The same as a sentence about the token that is called `name`. */
+/** Describe this for the token labelled `name`. */
 export function inWords(ranks, name) {
   const { first, settled } = whenTop(ranks);
   const last = ranks.at(-1);
@@ -28,15 +29,15 @@ export function inWords(ranks, name) {
     const best = Math.min(...ranks);
     const where = after(ranks.indexOf(best));
     const most = `${ordinal(best)} at best, ${where}, and ${ordinal(last)} at the end`;
-    return `${name} is never the top guess: ${most}.`;
+    return `${name} is never the top prediction: ${most}.`;
   }
   if (settled === null)
-    return `${name} is the top guess ${after(first)}, and ${ordinal(last)} at the end.`;
-  if (settled === first) return `${name} is the top guess from ${from(first)} on.`;
-  const when = `${after(first)} for the first time, and ${after(settled)} for good`;
-  return `${name} is the top guess ${when}.`;
+    return `${name} is the top prediction ${after(first)}, and ${ordinal(last)} at the end.`;
+  if (settled === first) return `${name} is the top prediction from ${from(first)} on.`;
+  const when = `first ${after(first)}, then from ${from(settled)} on`;
+  return `${name} is the top prediction ${when}.`;
 }
 
-/** Of a flat (n_stages, n) array, the part of one stage. */
+/** Part of one stage of a flat (n_stages, n) array. */
 export const ofStage = ({ shape: [, n], values }, stage) =>
   values.subarray(stage * n, (stage + 1) * n);

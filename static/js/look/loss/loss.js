@@ -1,33 +1,33 @@
-// A text under teacher forcing: how surprising each token is to the model, given those before it.
+// Loss instrument: a text under teacher forcing, with the loss of each token given those before it.
 
-import { el, setText } from "../dom.js";
-import { count, duration, figure, plural } from "../format.js";
-import { changed } from "../state.js";
-import { pin, point } from "../view.js";
-import { indexAt } from "./context.js";
-import { drawHistogram } from "./losschart.js";
-import { figuresOf, hardest } from "./lossread.js";
-import { readAnswer, readText, Unreadable } from "./losssource.js";
-import { LossText } from "./losstext.js";
-import { LossToken } from "./losstoken.js";
+import { el, setText } from "../../ui/dom.js";
+import { count, duration, figure, plural } from "../../ui/format.js";
+import { changed } from "../../state.js";
+import { pin, point } from "../../view.js";
+import { indexAt } from "../shared/context.js";
+import { drawHistogram } from "./chart.js";
+import { figuresOf, hardest } from "./reading.js";
+import { readAnswer, readText, Unreadable } from "./source.js";
+import { LossText } from "./text.js";
+import { LossToken } from "./token.js";
 
 const TYPED_AFTER_MS = 400;
 const ID = { name: "id", format: String };
 const COLUMNS = ["token", ID, "text", "loss, nats", "p", "rank", "entropy, bits"];
 const EXPECTED = [1, 2, 3, 4, 5].flatMap((n) => [`expected ${n}`, `p ${n}`]);
 const WHILE_WRITING =
-  "From the run while it writes: its own log-probabilities. The prompt's losses, and what was " +
-  "expected, come when it is complete.";
+  "Generating: log-probabilities of the run itself. Losses of the prompt and alternatives follow " +
+  "when it is complete.";
 
-/** Which text is read: "answer" or "own"; null: the answer, if there is one. */
+/** Selected text: "answer" or "own"; null: the answer, if there is one. */
 let wanted = null;
-/** The text of one's own that was read last, as it was typed. */
+/** The user's text that was read last, as typed. */
 let read = null;
-/** The text as it stood when it was last waited for that it stays so. */
+/** The typed text when the typing pause last started. */
 let rested = "";
 let reading = null;
 let context = null;
-/** Places in the text: pointed at, and chosen; null: none is. */
+/** Hovered and selected position in the text, or null. */
 let hovered = null;
 let chosen = null;
 
@@ -83,16 +83,16 @@ function numbersOf({ id, text: words, loss: nats, rank, bits, top }, i) {
   return [i + 1, id, words, nats, p, rank === null ? null : rank + 1, bits, ...expected];
 }
 
-/** Is it the text that was read before, or a run's that went on? */
+/** Is it the same text, or the same run with more tokens? */
 const isSameText = (before, { segment, tokens }) =>
   before !== null && before.segment === segment && (segment !== null || before.tokens === tokens);
 
-// ---- which text ------------------------------------------------------------------------------
+// ---- choice of text --------------------------------------------------------------------------
 
 const hasAnswer = () => !!context.answer?.segments.some(({ accepted }) => accepted);
 const isOwn = () => wanted === "own" || !hasAnswer();
 
-/** Typing asks once it rests. */
+/** Wait for a pause in typing. */
 async function pauseWhileTyped(signal) {
   while (field.value !== rested) {
     rested = field.value;
@@ -105,7 +105,7 @@ async function pauseWhileTyped(signal) {
 
 async function readOwn() {
   if (field.value.trim() === "")
-    throw new Unreadable("Type or paste a text: each of its tokens takes the colour of its loss.");
+    throw new Unreadable("Type or paste a text to see the loss of each token.");
   const typed = field.value;
   if (typed === read && reading && !reading.segment) return reading;
   const found = await readText(typed, context);
@@ -126,20 +126,21 @@ function provenance() {
   if (!info) return WHILE_WRITING;
   const time = info.ms === undefined ? "" : ` in ${duration(info.ms)}`;
   const forced = `Teacher forcing: ${plural(tokens.length, "token")} read by the engine${time}.`;
-  if (cut) return `${forced} The text has ${count(cut)}; the context holds no more.`;
+  if (cut) return `${forced} The text has ${count(cut)}; the rest exceeds the context.`;
   if (!segment) return forced;
   const written = context.answer.tokens.slice(segment.base, segment.base + segment.nTokens);
-  const off = Math.max(...written.map((token, i) => Math.abs(token.logprob + tokens[from + i].loss)), 0);
+  const errorOf = (token, i) => Math.abs(token.logprob + tokens[from + i].loss);
+  const off = Math.max(...written.map(errorOf), 0);
   const within = off ? off.toExponential(0) : "0";
-  return `${forced} The answer's log-probabilities are those of the run, within ${within}.`;
+  return `${forced} The answer's log-probabilities match the run within ${within}.`;
 }
 
-// ---- its parts -------------------------------------------------------------------------------
+// ---- layout ----------------------------------------------------------------------------------
 
 function buildSide() {
   const box = el("div", "ls-side");
   choices = box.appendChild(el("fieldset", "seg"));
-  choices.append(el("legend", "vh", "Which text"));
+  choices.append(el("legend", "vh", "Text"));
   for (const [value, name] of [
     ["answer", "This answer"],
     ["own", "Any text"],
@@ -155,7 +156,7 @@ function buildSide() {
   });
   field = box.appendChild(el("textarea"));
   field.id = "loss-text";
-  field.setAttribute("aria-label", "Text to read");
+  field.setAttribute("aria-label", "Text");
   field.placeholder = "Type or paste a text";
   field.addEventListener("input", () => changed("look"));
   figures = box.appendChild(el("table", "ls-figures"));
@@ -185,9 +186,9 @@ function buildToken() {
   return box;
 }
 
-// ---- what is looked at -----------------------------------------------------------------------
+// ---- focus -----------------------------------------------------------------------------------
 
-/** A token of the run in the core is the core's focus as well. */
+/** Number of the token in the core sample, which focuses it too; null if it is not there. */
 const numberInCore = (i) =>
   reading?.segment ? indexAt({ answer: context.answer, segment: reading.segment }, i) : null;
 
@@ -207,7 +208,7 @@ function choose(i) {
   drawLooked();
 }
 
-/** The place that is told about. */
+/** Position of the token whose details are shown. */
 function looked() {
   const { tokens, segment, from } = reading;
   const { index, token } = context;
@@ -226,7 +227,7 @@ function draw() {
   text.draw(tokens);
   drawFigures();
   const from = reading?.from ?? 0;
-  one.drawHardest(tokens, from, from ? "Hardest of the answer" : "Hardest tokens");
+  one.drawHardest(tokens, from, from ? "Highest loss in the answer" : "Highest loss");
   drawLooked();
 }
 
@@ -236,8 +237,8 @@ function drawLooked() {
   text.mark(at);
   one.draw(tokens, at, { nameOf, vocabulary: context.hello.model.vocab_size });
   const mean = reading ? figuresOf(tokens).mean : NaN;
-  const told = reading ? `Histogram of losses, mean ${mean.toFixed(2)} nats` : "Histogram of losses";
-  canvas.setAttribute("aria-label", told);
+  const summary = reading ? `, mean ${mean.toFixed(2)} nats` : "";
+  canvas.setAttribute("aria-label", `Histogram of losses${summary}`);
   drawHistogram(canvas, tokens, mean, tokens[at]?.loss ?? null);
 }
 
@@ -250,8 +251,8 @@ const FIGURES = [
   ["tokens", ({ tokens }) => count(tokens)],
   ["mean loss, nats", ({ mean }) => thousandths(mean)],
   ["perplexity", ({ perplexity }) => figure(perplexity)],
-  ["bits a byte", ({ perByte }) => thousandths(perByte)],
-  ["bits a character", ({ perCharacter }) => thousandths(perCharacter)],
+  ["bits per byte", ({ perByte }) => thousandths(perByte)],
+  ["bits per character", ({ perCharacter }) => thousandths(perCharacter)],
 ];
 
 function drawFigures() {
@@ -268,7 +269,8 @@ function drawFigures() {
   for (const [name, value] of FIGURES) {
     const row = body.insertRow();
     row.append(header("row", name));
-    for (const [, found] of columns) row.insertCell().textContent = found.tokens ? value(found) : "–";
+    for (const [, found] of columns)
+      row.insertCell().textContent = found.tokens ? value(found) : "–";
   }
 }
 

@@ -1,29 +1,29 @@
-// What a model's losses on a text say. Loss here is −ln p of a token, in nats, given those before it.
+// Losses of a text. Loss is −ln p of a token given those before it, in nats.
 
-import { tokenLabel } from "../format.js";
+import { tokenLabel } from "../../ui/format.js";
 
-/** The scale of colours and of the histogram: nats from nothing to this; what is beyond lies at its end. */
-export const MOST_NATS = 8;
+/** Upper end of the colour scale and the histogram, in nats; larger losses are clipped. */
+export const MAX_NATS = 8;
 export const BIN_NATS = 0.5;
 const LN2 = Math.log(2);
 const PART = "part of a character";
 
 /**
  * @typedef {{id: number, text: string, nBytes: number, nCharacters: number, loss: number?,
- *   rank: number?, bits: number?, top: {id: number, p: number}[]?}} Judged
- * nBytes, nCharacters  that it adds to the text; null where it is not known if it adds any
- * loss   null for the first, which nothing comes before, and where it is not known
- * bits   entropy of what was expected
+ *   rank: number?, bits: number?, top: {id: number, p: number}[]?}} ScoredToken
+ * nBytes, nCharacters  size of the text it adds; null if unknown
+ * loss   null for the first token, which has no context, and where unknown
+ * bits   entropy of the predicted distribution
  */
 
-/** A token's text on one line; the bytes of one that is no text alone. */
+/** A token's text on one line; its bytes if they are no valid text on their own. */
 export function labelOf({ text, bytes, eos }) {
   if (bytes && text.includes("\uFFFD")) return `byte ${bytes.replace(/..(?!$)/g, "$& ")}`;
   return tokenLabel(text, eos ? "end of text" : PART);
 }
 
-/** Tokens ({id, text, …}, all of the text) with what the engine answered to `losses` about them. */
-export function judged(tokens, { arrays }) {
+/** Add the engine's answer to `losses` to the tokens ({id, text, …}) of a text. */
+export function withLosses(tokens, { arrays }) {
   const { logprob, rank, entropy, top_ids: ids, top_logprobs: logs } = arrays;
   const width = ids.shape[1];
   return tokens.map((token, i) => {
@@ -33,7 +33,8 @@ export function judged(tokens, { arrays }) {
       id: ids.values[at * width + k],
       p: Math.exp(logs.values[at * width + k]),
     }));
-    return { ...token, loss: -logprob.values[at], rank: rank.values[at], bits: entropy.values[at], top };
+    const scores = { rank: rank.values[at], bits: entropy.values[at], top };
+    return { ...token, loss: -logprob.values[at], ...scores };
   });
 }
 
@@ -41,9 +42,9 @@ const known = (tokens) => tokens.filter(({ loss }) => loss !== null);
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
 /**
- * tokens      that were judged
- * mean        loss in nats; its exponential is the perplexity (Jelinek et al. 1977)
- * perByte, perCharacter  bits, of the tokens that add text; null when none does or it is not known
+ * tokens      number of tokens with a loss
+ * mean        mean loss in nats; its exponential is the perplexity (Jelinek et al. 1977)
+ * perByte, perCharacter  bits, over tokens that add text; null if none does or sizes are unknown
  */
 export function figuresOf(all) {
   const tokens = known(all);
@@ -61,26 +62,27 @@ export function figuresOf(all) {
   };
 }
 
-/** How many tokens have a loss in each bin; the last one takes all beyond. */
+/** Number of tokens per bin of losses; the last bin is open-ended. */
 export function binsOf(all) {
-  const counts = Array(MOST_NATS / BIN_NATS).fill(0);
+  const counts = Array(MAX_NATS / BIN_NATS).fill(0);
   for (const { loss } of known(all)) counts[binOf(loss)] += 1;
   return counts;
 }
 
-export const binOf = (loss) => Math.min(MOST_NATS / BIN_NATS - 1, Math.max(0, Math.floor(loss / BIN_NATS)));
+export const binOf = (loss) =>
+  Math.min(MAX_NATS / BIN_NATS - 1, Math.max(0, Math.floor(loss / BIN_NATS)));
 
-/** Places, from `from` on, of the `n` tokens with the largest losses, largest first. */
+/** Positions, from `from` on, of the `n` tokens with the largest losses, largest first. */
 export function hardest(all, from, n) {
   const places = all.map((_, i) => i).filter((i) => i >= from && all[i].loss !== null);
   return places.sort((a, b) => all[b].loss - all[a].loss).slice(0, n);
 }
 
 /**
- * The gradient of a token's loss on the logits: p − 1 on its own, p on every other (Bridle 1990,
- * "Probabilistic interpretation of feedforward classification network outputs"). A step of training
- * moves each logit against it. Rows {id, p, gradient, count}: the token, the most likely others, and
- * the rest in one (id null). The gradients add up to 0.
+ * Return the gradient of a token's loss on the logits: p − 1 on its own, p on every other (Bridle
+ * 1990, "Probabilistic interpretation of feedforward classification network outputs"). Training
+ * moves each logit against it. Rows {id, p, gradient, count}: the token, the most likely others,
+ * and the rest as one (id null). The gradients sum to 0.
  */
 export function gradientOf({ id, loss, top }, vocabulary, most) {
   const p = Math.exp(-loss);

@@ -1,33 +1,33 @@
-// Which text the Loss instrument reads, and the question that is asked about it.
+// Texts of the loss instrument, and the inspection that scores them.
 
-import { count } from "../format.js";
-import { latest, tokenize } from "../inspect.js";
-import { asTheyRan } from "../reach.js";
-import { sequenceOf } from "./context.js";
-import { askLatest, Kept } from "./kept.js";
-import { judged } from "./lossread.js";
+import { count } from "../../ui/format.js";
+import { latest, tokenize } from "../../net/inspect.js";
+import { spansUpTo } from "../../interventions/interventions.js";
+import { sequenceOf } from "../shared/context.js";
+import { askLatest, AnswerCache } from "../shared/answer-cache.js";
+import { withLosses } from "./reading.js";
 
-/** More of the likeliest tokens than are shown: the token itself may be one of them. */
+/** Number of candidates requested: one more than shown, as the token itself may be among them. */
 const TOP = 6;
-const MOST_KEPT_BYTES = 1 << 20;
-const kept = new Kept(MOST_KEPT_BYTES);
-/** What was made of an answer: the same object as long as nothing changed. */
+const MAX_CACHE_BYTES = 1 << 20;
+const cache = new AnswerCache(MAX_CACHE_BYTES);
+/** Reading of each answer, so that an unchanged answer gives the same object. */
 const readings = new WeakMap();
 
-/** Says why a text cannot be read, beside the field it can be changed in. */
+/** Why a text cannot be read; shown beside the text field. */
 export class Unreadable extends Error {}
 
 /**
- * A text as it was read:
- *   tokens   lossread.js
- *   from     where the answer begins among them: 0 for a text without a prompt
+ * A reading of a text:
+ *   tokens   ScoredToken[], see look/loss/reading.js
+ *   from     position of the answer's first token; 0 for a text without a prompt
  *   texts    text by id, of tokens that are not in the text
- *   info     of the engine's answer; null while a run writes
- *   segment  the run's; null for a text of one's own
- *   cut      how many tokens the text has, when more than were read
+ *   info     of the engine's answer; null while a run is active
+ *   segment  the run; null for the user's text
+ *   cut      number of tokens of a text that was truncated, else null
  */
 
-/** The prompt and the answer that the core shows, up to its newest token. */
+/** Read the prompt and the answer in the core sample, up to its newest token. */
 export async function readAnswer(context) {
   const { answer, hello } = context;
   const { segment, ids, texts } = sequenceOf(context);
@@ -40,10 +40,13 @@ export async function readAnswer(context) {
     eos: written[i - from]?.eos ?? false,
   }));
   const base = { from, segment, cut: null };
-  if (segment.running) return { ...base, tokens: asWritten(plain, written, from), texts: {}, info: null };
-  if (ids.length < 2) throw new Unreadable("One token alone has no loss: nothing comes before it.");
+  if (segment.running) {
+    const tokens = asWritten(plain, written, from);
+    return { ...base, tokens, texts: {}, info: null };
+  }
+  if (ids.length < 2) throw new Unreadable("A single token has no loss: it has no context.");
   const key = `${hello.model.name} ${hello.model.dtype} ${segment.id} ${ids.length}`;
-  const found = await ask(key, { ids, ...asTheyRan(segment, ids.length) }, hello);
+  const found = await ask(key, { ids, ...spansUpTo(segment, ids.length) }, hello);
   return once(found, () => reading(plain, found, base));
 }
 
@@ -54,12 +57,12 @@ function once(found, make) {
 
 const reading = (plain, found, base) => ({
   ...base,
-  tokens: judged(plain, found),
+  tokens: withLosses(plain, found),
   texts: found.info.pieces ?? {},
   info: found.info,
 });
 
-/** While a run writes it is not interrupted: its own log-probabilities are the losses. */
+/** An active run is not interrupted: its own log-probabilities give the losses. */
 function asWritten(plain, written, from) {
   return plain.map((token, i) => {
     const loss = i < from ? null : -written[i - from].logprob;
@@ -67,20 +70,20 @@ function asWritten(plain, written, from) {
   });
 }
 
-/** A text of one's own, as the model reads a prompt. */
+/** Read the user's text, tokenized as a prompt. */
 export async function readText(text, { hello }) {
   const { limits, model } = hello;
   const prompt = text.replace(/\r\n?/g, "\n");
   const size = new TextEncoder().encode(JSON.stringify(prompt)).length;
   if (size > limits.message_bytes - 200)
     throw new Unreadable(
-      `This text takes ${count(size)} bytes and a message to the server may have ` +
-        `${count(limits.message_bytes)}. Shorten it.`,
+      `This text has ${count(size)} bytes, more than the ${count(limits.message_bytes)} of a ` +
+        "request. Shorten it.",
     );
   const { tokens: all } = await latest("loss-text", { prompt }, tokenize);
   const tokens = all.slice(0, limits.context);
   if (tokens.length < 2)
-    throw new Unreadable("One token alone has no loss: nothing comes before it. Write some more.");
+    throw new Unreadable("A single token has no loss: it has no context. Type more.");
   const plain = tokens.map((token) => ({ ...token, ...sizeOfBytes(token.bytes) }));
   const ids = plain.map(({ id }) => id);
   const found = await ask(`${model.name} ${model.dtype} ${ids}`, { ids }, hello);
@@ -90,16 +93,19 @@ export async function readText(text, { hello }) {
 
 async function ask(key, what, hello) {
   const question = { kind: "losses", ...what, top: Math.min(TOP, hello.model.vocab_size) };
-  return kept.get(key) ?? kept.set(key, await askLatest("loss", question));
+  return cache.get(key) ?? cache.set(key, await askLatest("loss", question));
 }
 
-/** A prompt's special tokens have a name and add no text; the run does not say which they are. */
+/** Sizes of prompt tokens are unknown: special ones have a name but add no text. */
 const UNSIZED = { nBytes: null, nCharacters: null };
 
-/** Bytes of UTF-8 and characters of a text. */
-const sizeOf = (text) => ({ nBytes: new TextEncoder().encode(text).length, nCharacters: [...text].length });
+/** Size of a text in UTF-8 bytes and characters. */
+const sizeOf = (text) => ({
+  nBytes: new TextEncoder().encode(text).length,
+  nCharacters: [...text].length,
+});
 
-/** Of a token, whose bytes (hexadecimal) may be part of a character: it counts where it begins. */
+/** Size of a token given as hexadecimal bytes; a split character counts where it starts. */
 function sizeOfBytes(bytes) {
   const all = bytes.match(/../g) ?? [];
   const begun = all.filter((byte) => (parseInt(byte, 16) & 0xc0) !== 0x80);

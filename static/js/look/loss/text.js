@@ -1,39 +1,39 @@
-// A text with each token tinted by its loss, to be pointed at and moved in by keyboard.
+// Text with each token tinted by its loss, navigable by pointer and keyboard.
 
-import { el, setVars } from "../dom.js";
-import { count } from "../format.js";
-import { palette, shade } from "../palette.js";
-import { MOST_NATS } from "./lossread.js";
+import { el, setVars } from "../../ui/dom.js";
+import { count } from "../../ui/format.js";
+import { palette, shade } from "../../ui/palette.js";
+import { MAX_NATS } from "./reading.js";
 
-/** More tokens than this are not drawn; the table and the files have all. */
-const MOST_DRAWN = 4000;
-/** Contrast that words need (WCAG 2.2, 1.4.3). */
+/** Maximum number of tokens drawn; table and files contain all. */
+const MAX_DRAWN = 4000;
+/** Minimum contrast of text (WCAG 2.2, 1.4.3). */
 const READABLE = 4.5;
-/** Left between a token that was scrolled to and the edge. */
+/** Distance to the edge after scrolling to a token. */
 const MARGIN = 8;
 
 export class LossText {
-  /** `onLook(i)`: token i is pointed at, null: none is. `onChoose(i)`: it is chosen. */
-  constructor(box, onLook, onChoose) {
+  /** `onHover(i | null)`: hovered token; `onChoose(i)`: selected token. */
+  constructor(box, onHover, onChoose) {
     this.box = box;
     this.onChoose = onChoose;
     this.tokens = [];
     this.nodes = [];
     this.marked = -1;
     box.addEventListener("pointerover", ({ target, pointerType }) => {
-      if (pointerType !== "touch") onLook(this.#place(target));
+      if (pointerType !== "touch") onHover(this.#place(target));
     });
-    box.addEventListener("pointerleave", () => onLook(null));
+    box.addEventListener("pointerleave", () => onHover(null));
     box.addEventListener("click", ({ target }) => this.#choose(this.#place(target)));
     box.addEventListener("keydown", (event) => this.#onKey(event));
   }
 
-  /** Draw tokens (lossread.js). What stands here already stays: a text that grows is added to. */
+  /** Draw tokens (look/loss/reading.js). A text that grows is appended to. */
   draw(tokens) {
     const grows = this.tokens.length && this.tokens.every(({ id }, i) => tokens[i]?.id === id);
     if (!grows) this.#clear();
     const first = this.nodes.length;
-    const fresh = tokens.slice(first, MOST_DRAWN).map((token, i) => wordOf(token, first + i));
+    const fresh = tokens.slice(first, MAX_DRAWN).map((token, i) => wordOf(token, first + i));
     this.nodes.push(...fresh);
     const parts = fresh.flatMap((node, i) => [
       spaceOf(tokens[first + i]),
@@ -41,7 +41,7 @@ export class LossText {
       breakOf(tokens[first + i]),
     ]);
     this.box.append(...parts.filter((part) => part !== ""));
-    this.#rest(tokens.length - MOST_DRAWN);
+    this.#rest(tokens.length - MAX_DRAWN);
     if (!first && fresh.length) fresh[0].tabIndex = 0;
     this.tokens = tokens;
     this.#tint();
@@ -58,14 +58,14 @@ export class LossText {
     if (n > 0) this.box.append(el("span", "sub", ` and ${count(n)} more`));
   }
 
-  /** Colour those whose loss, or the theme, is another than it was. */
+  /** Update the colours of tokens whose loss changed, or of all after a theme change. */
   #tint() {
     const readable = new Map();
     this.nodes.forEach((node, i) => {
       const { loss } = this.tokens[i];
       node.classList.toggle("unknown", loss === null);
       if (loss === null) return;
-      const colour = shade(loss / MOST_NATS);
+      const colour = shade(loss / MAX_NATS);
       if (node.dataset.tint === colour) return;
       if (!readable.has(colour)) readable.set(colour, readableOn(colour));
       node.dataset.tint = colour;
@@ -73,14 +73,14 @@ export class LossText {
     });
   }
 
-  /** Mark the token that is looked at, and bring it into view unless the pointer is here. */
+  /** Highlight the focused token, and scroll to it unless the pointer is here. */
   mark(i) {
     if (i === this.marked) return;
     if (!this.box.matches(":hover")) this.show(i);
     this.nodes[this.marked]?.classList.remove("on");
     const node = this.nodes[i];
     node?.classList.add("on");
-    this.#reach(i);
+    this.#setTabStop(i);
     this.marked = i;
   }
 
@@ -90,8 +90,10 @@ export class LossText {
     if (!node) return;
     const { offsetTop: top, offsetHeight: height } = node;
     const { scrollTop, clientHeight } = this.box;
+    const bottom = top + height;
     if (top < scrollTop) this.box.scrollTop = top - MARGIN;
-    else if (top + height > scrollTop + clientHeight) this.box.scrollTop = top + height + MARGIN - clientHeight;
+    else if (bottom > scrollTop + clientHeight)
+      this.box.scrollTop = bottom + MARGIN - clientHeight;
   }
 
   #place(target) {
@@ -103,13 +105,14 @@ export class LossText {
     if (i !== null) this.onChoose(i);
   }
 
-  /** One tab stop: the token that is looked at. */
-  #reach(i) {
+  /** Roving tabindex: the focused token. */
+  #setTabStop(i) {
     if (!this.nodes[i]) return;
     const within = this.box.contains(document.activeElement);
     for (const node of this.box.querySelectorAll('[tabindex="0"]')) node.tabIndex = -1;
     this.nodes[i].tabIndex = 0;
-    if (within && document.activeElement !== this.nodes[i]) this.nodes[i].focus({ preventScroll: true });
+    if (within && document.activeElement !== this.nodes[i])
+      this.nodes[i].focus({ preventScroll: true });
   }
 
   #onKey(event) {
@@ -126,11 +129,12 @@ export class LossText {
   }
 }
 
-/** The space before a word is outside its tint. */
+/** The space before a word is not tinted. */
 const spaceOf = ({ text, special }) => (special ? "" : (/^ +(?=\S)/.exec(text)?.[0] ?? ""));
 
-/** A line break is a sign to point at, and breaks the line. */
-const breakOf = ({ text, special }) => (special ? "" : "\n".repeat((text.match(/\n/g) ?? []).length));
+/** A line break is shown as a sign, then breaks the line. */
+const breakOf = ({ text, special }) =>
+  special ? "" : "\n".repeat((text.match(/\n/g) ?? []).length);
 
 const SIGNS = { "\n": "↵", "\t": "⇥", "\r": "␍" };
 
@@ -139,15 +143,16 @@ function wordOf(token, i) {
   const part = bytes && text.includes("\uFFFD");
   const plain = special || eos || part || text === "";
   const shown = text.slice(spaceOf(token).length).replace(/[\n\t\r]/g, (c) => SIGNS[c]);
-  const node = el("span", plain ? "ls-tok special" : "ls-tok", eos ? "end" : part ? bytes : shown || "·");
+  const shownText = eos ? "end" : part ? bytes : shown || "·";
+  const node = el("span", plain ? "ls-tok special" : "ls-tok", shownText);
   node.dataset.i = i;
   node.tabIndex = -1;
   return node;
 }
 
-// ---- words on tints ----------------------------------------------------------------------------
+// ---- text on tints -----------------------------------------------------------------------------
 
-/** A colour for words that can be read on `ground`: the page's, or the extreme of their side. */
+/** Return a text colour that is readable on `ground`: one of the page's, else black or white. */
 function readableOn(ground) {
   const on = luminance(ground);
   const choices = [palette.ink, palette.plate, "rgb(0, 0, 0)", "rgb(255, 255, 255)"];

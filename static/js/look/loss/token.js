@@ -1,16 +1,16 @@
-// One token of a text: how likely it was, what was likelier, and what training on it would move.
+// Details of one token: its probability, the alternatives, and the gradient of its loss.
 
-import { el, setText, setVars } from "../dom.js";
-import { count, ordinal, probability, tokenLabel } from "../format.js";
-import { gradientOf, hardest, labelOf } from "./lossread.js";
+import { el, setText, setVars } from "../../ui/dom.js";
+import { count, ordinal, probability, tokenLabel } from "../../ui/format.js";
+import { gradientOf, hardest, labelOf } from "./reading.js";
 
-const MOST_OTHERS = 5;
-const MOST_HARD = 12;
-/** Characters of what comes before a hard token. */
+const MAX_OTHERS = 5;
+const MAX_HARD = 12;
+/** Number of characters shown before a token of the list. */
 const BEFORE = 24;
 
 export class LossToken {
-  /** Builds the detail and the list in `root`. `onChoose(i)`: a token of the list is chosen. */
+  /** Build details and list in `root`. `onChoose(i)`: a token of the list was pressed. */
   constructor(root, onChoose) {
     const box = root.appendChild(el("section", "ls-one"));
     this.one = box;
@@ -26,7 +26,7 @@ export class LossToken {
     list.hidden = true;
     this.title = list.appendChild(el("h3"));
     this.list = list.appendChild(el("ol"));
-    /** The list as it was drawn: it is not made again under the keyboard. */
+    /** Key of the drawn list, which is not rebuilt while unchanged. */
     this.listed = null;
     this.list.addEventListener("click", ({ target }) => {
       const button = target.closest("button");
@@ -34,7 +34,9 @@ export class LossToken {
     });
   }
 
-  /** Tell about token i of `tokens`; `nameOf(id)` its text, `vocabulary` how many tokens there are. */
+  /**
+   * Draw token i of `tokens`; `nameOf(id)` returns a text, `vocabulary` is the number of tokens.
+   */
   draw(tokens, i, { nameOf, vocabulary }) {
     const token = tokens[i];
     this.head.replaceChildren();
@@ -42,15 +44,16 @@ export class LossToken {
     if (!token) return this.#empty("");
     this.head.append(el("span", "tok-no", count(i + 1)), el("span", "tok-word", labelOf(token)));
     if (token.loss === null)
-      return this.#empty(i === 0 ? "The first token: nothing comes before it." : "Not known yet.");
+      return this.#empty(i === 0 ? "First token: no context, so no loss." : "Not known yet.");
     const place = token.rank === null ? "" : ` · ${ordinal(token.rank)} of ${count(vocabulary)}`;
-    setText(this.sub, `${token.loss.toFixed(2)} nats · p ${probability(Math.exp(-token.loss))}${place}`);
-    if (!token.top) return this.#rest("What was expected is known once the answer is complete.");
-    const rows = gradientOf(token, vocabulary, MOST_OTHERS);
+    const p = probability(Math.exp(-token.loss));
+    setText(this.sub, `${token.loss.toFixed(2)} nats · p ${p}${place}`);
+    if (!token.top) return this.#rest("Alternatives are known once the answer is complete.");
+    const rows = gradientOf(token, vocabulary, MAX_OTHERS);
     this.rows.replaceChildren(headRow(), ...rows.map((row) => gradientRow(row, nameOf, token)));
     return setText(
       this.note,
-      "Gradient on the logit: p − 1 for itself, else p (Bridle 1990)",
+      "Gradient on the logit: p − 1 for the token, else p (Bridle 1990)",
     );
   }
 
@@ -64,18 +67,17 @@ export class LossToken {
     setText(this.note, note);
   }
 
-  /** List the hardest tokens, from place `from` on, under `title`. */
+  /** List the tokens with the largest losses, from position `from` on, under `title`. */
   drawHardest(tokens, from, title) {
     setText(this.title, title);
     this.list.parentNode.hidden = !tokens.length;
-    const places = hardest(tokens, from, MOST_HARD);
+    const places = hardest(tokens, from, MAX_HARD);
     const key = places.map((i) => `${i} ${tokens[i].id} ${tokens[i].loss}`).join();
     if (key === this.listed) return;
     this.listed = key;
     this.list.replaceChildren(...places.map((i) => hardRow(tokens, i)));
   }
 }
-
 
 function cell(role, className, text) {
   const node = el("span", className, text);
@@ -95,15 +97,16 @@ const headRow = () =>
     cell("columnheader", "", "token"),
     cell("columnheader", "n", "p"),
     cell("columnheader", "n", "gradient"),
-    cell("columnheader", "ls-sides", "↑ pushed up · down ↓"),
+    cell("columnheader", "ls-sides", "↑ raised · lowered ↓"),
   ]);
 
 function gradientRow({ id, p, gradient, count: n }, nameOf, token) {
   const own = id === token.id;
-  const name = id === null ? `${count(n)} more` : own ? labelOf(token) : tokenLabel(nameOf(id), "–");
+  const text = () => (own ? labelOf(token) : tokenLabel(nameOf(id), "–"));
+  const name = id === null ? `${count(n)} more` : text();
   const bar = cell("cell", "ls-bar", "");
   bar.append(setVars(el("i"), { "--g": Math.abs(gradient) }));
-  bar.setAttribute("aria-label", gradient < 0 ? "pushed up" : "pushed down");
+  bar.setAttribute("aria-label", gradient < 0 ? "raised" : "lowered");
   return row(own ? "own" : id === null ? "others" : "", [
     cell("rowheader", "w", name),
     cell("cell", "n", probability(p)),
@@ -112,7 +115,7 @@ function gradientRow({ id, p, gradient, count: n }, nameOf, token) {
   ]);
 }
 
-/** Parts of characters are left out. */
+/** Join texts; incomplete characters become an ellipsis. */
 const textOf = (tokens) => tokens.map(({ text }) => text.replace(/\uFFFD+/g, "…")).join("");
 
 function hardRow(tokens, i) {

@@ -1,17 +1,17 @@
-// One dispatch: its work, what it binds, and the shader that runs, as it was compiled.
+// Details of one dispatch: its cost, its bindings, and the compiled shader.
 
-import { el, setText } from "../dom.js";
-import { bytes, count, figure } from "../format.js";
-import { short } from "./plangraph.js";
+import { el, setText } from "../../ui/dom.js";
+import { bytes, count, figure } from "../../ui/format.js";
+import { short } from "./graph.js";
 
-const ACCESS = { uniform: "uniform", read: "read", read_write: "written", unused: "not used" };
+const ACCESS = { uniform: "uniform", read: "read", read_write: "written", unused: "unused" };
 
 export class PlanDetail {
   constructor(root) {
     this.root = root.appendChild(el("div", "pl-detail"));
     this.root.tabIndex = 0;
     this.root.setAttribute("role", "region");
-    this.root.setAttribute("aria-label", "The chosen dispatch");
+    this.root.setAttribute("aria-label", "Selected dispatch");
     this.name = this.root.appendChild(el("h3"));
     this.what = this.root.appendChild(el("p", "pl-what"));
     this.figures = this.root.appendChild(el("dl", "pl-figures"));
@@ -21,7 +21,7 @@ export class PlanDetail {
     this.source = this.root.appendChild(el("pre", "pl-source"));
   }
 
-  /** `ms`: its GPU time and `total` that of the step, or null. */
+  /** `ms`: GPU time of the dispatch; `total`: that of the step, or null. */
   draw(plan, number, ms, total) {
     if (this.drawn?.plan === plan && this.drawn.number === number && this.drawn.ms === ms) return;
     if (this.drawn?.number !== number) this.root.scrollTop = 0;
@@ -29,7 +29,8 @@ export class PlanDetail {
     const dispatch = plan.dispatches[number];
     const kernel = plan.kernels[dispatch.kernel];
     setText(this.name, dispatch.label);
-    setText(this.what, `${kernel.op}.wgsl, kernel ${dispatch.kernel + 1} of ${plan.kernels.length}`);
+    const place = `kernel ${dispatch.kernel + 1} of ${plan.kernels.length}`;
+    setText(this.what, `${kernel.op}.wgsl, ${place}`);
     this.figures.replaceChildren(
       ...figuresOf(dispatch, kernel, plan, ms, total).map(([name, value]) => {
         const row = el("div");
@@ -46,7 +47,7 @@ export class PlanDetail {
   #bindings(bindings) {
     this.bound.replaceChildren(el("caption", "vh", "Buffers"));
     const head = this.bound.createTHead().insertRow();
-    for (const name of ["binding", "tensor", "holds", "bytes", "use"]) {
+    for (const name of ["binding", "tensor", "type and shape", "bytes", "use"]) {
       const cell = el("th", name === "bytes" ? "n" : "", name);
       cell.scope = "col";
       head.append(cell);
@@ -74,11 +75,11 @@ function figuresOf(dispatch, kernel, plan, ms, total) {
   const rows = [
     ["workgroups", `${grid.join(" × ")} of ${size}`],
     ["invocations", count(invocations)],
-    ["bound", bytes(bound)],
-    ["must move", n === null ? "not known" : `${bytes(n)}${share(n, plan.n_bytes)}`],
-    ["operations", flops === null ? "not known" : `${amount(flops)}${share(flops, plan.flops)}`],
+    ["bound buffers", bytes(bound)],
+    ["minimum traffic", n === null ? "unknown" : `${bytes(n)}${share(n, plan.n_bytes)}`],
+    ["operations", flops === null ? "unknown" : `${amount(flops)}${share(flops, plan.flops)}`],
   ];
-  if (n && flops !== null) rows.push(["operations a byte", figure(flops / n)]);
+  if (n && flops !== null) rows.push(["operations per byte", figure(flops / n)]);
   if (ms !== null) rows.push(["GPU time", `${short(ms)}${share(ms, total)}`]);
   if (ms && n) rows.push(["memory", `${figure(n / ms / 1e6)} GB/s`]);
   if (ms && flops) rows.push(["arithmetic", `${figure(flops / ms / 1e6)} Gop/s`]);

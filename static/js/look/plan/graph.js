@@ -1,19 +1,21 @@
-// The dispatches of a step, row by row as they run: how much of its time and bytes each takes.
+// Dispatches of a step in order, with each one's share of time and bytes.
 
-import { el, setText, setVars } from "../dom.js";
-import { bytes, count } from "../format.js";
-import { columnsOf, neighbours, rowsOf } from "./planorder.js";
-import { Roving } from "./roving.js";
+import { el, setText, setVars } from "../../ui/dom.js";
+import { bytes, count } from "../../ui/format.js";
+import { columnsOf, neighbours, rowsOf } from "./order.js";
+import { RovingTabindex } from "../shared/roving.js";
 
-/** Microseconds and above, from milliseconds. */
+/** Format milliseconds as microseconds or more. */
 export function short(ms) {
   if (ms >= 10) return `${ms.toFixed(0)} ms`;
   if (ms >= 1) return `${ms.toFixed(2)} ms`;
   return ms >= 0.01 ? `${(1000 * ms).toFixed(0)} µs` : `${(1000 * ms).toFixed(1)} µs`;
 }
 
+const KEYS = { next: "ArrowRight", previous: "ArrowLeft", after: "ArrowDown", before: "ArrowUp" };
+
 export class PlanGraph {
-  /** `onChoose(number)`: a dispatch was chosen. */
+  /** `onChoose(number)`: a dispatch was pressed. */
   constructor(root, onChoose) {
     this.root = root.appendChild(el("div", "pl-graph"));
     this.root.setAttribute("role", "group");
@@ -25,11 +27,10 @@ export class PlanGraph {
       const cell = target.closest("button");
       if (cell) onChoose(Number(cell.dataset.number));
     });
-    const keys = { next: "ArrowRight", previous: "ArrowLeft", after: "ArrowDown", before: "ArrowUp" };
-    this.roving = new Roving(this.root, keys, () => this.lines);
+    this.roving = new RovingTabindex(this.root, KEYS, () => this.lines);
   }
 
-  /** Draw the dispatches of a plan; shares come with `measure`. */
+  /** Draw the dispatches of a plan; `measure` adds their shares. */
   draw(dispatches) {
     this.dispatches = dispatches;
     this.times = undefined;
@@ -43,24 +44,24 @@ export class PlanGraph {
     this.roving.reset();
   }
 
-  /** Shares of the largest dispatch: `times` in ms by dispatch, or null while they are not known. */
+  /** Draw sizes relative to the largest: `times` in ms by dispatch, or null while unknown. */
   measure(times) {
     if (times === this.times) return;
     this.times = times;
     const sizes = this.dispatches.map(({ n_bytes: n }) => n ?? 0);
-    const [most, longest] = [Math.max(1, ...sizes), times ? Math.max(1e-9, ...times) : 1];
+    const [largest, longest] = [Math.max(1, ...sizes), times ? Math.max(1e-9, ...times) : 1];
     this.cells.forEach((cell, number) => {
       const ms = times?.[number] ?? 0;
-      setVars(cell, { "--bytes": sizes[number] / most, "--time": ms / longest });
+      setVars(cell, { "--bytes": sizes[number] / largest, "--time": ms / longest });
       const size = this.dispatches[number].n_bytes;
-      const told = times ? short(ms) : size === null ? "" : bytes(size);
-      setText(cell.querySelector(".pl-figure"), told);
+      const text = times ? short(ms) : size === null ? "" : bytes(size);
+      setText(cell.querySelector(".pl-figure"), text);
       cell.setAttribute("aria-label", this.#spoken(number, times && short(ms)));
     });
     this.root.toggleAttribute("data-timed", !!times);
   }
 
-  /** Mark the chosen dispatch, where it reads from and who reads from it; and the core's layer. */
+  /** Highlight the selected dispatch, its producers and consumers, and the core sample's layer. */
   mark(number, layer) {
     if (this.marked === `${number} ${layer}`) return;
     this.marked = `${number} ${layer}`;
@@ -92,7 +93,8 @@ export class PlanGraph {
     const cell = el("button");
     cell.type = "button";
     cell.dataset.number = number;
-    cell.append(el("span", "pl-op", name), el("span", "pl-figure"), el("i", "time"), el("i", "size"));
+    const bars = [el("i", "time"), el("i", "size")];
+    cell.append(el("span", "pl-op", name), el("span", "pl-figure"), ...bars);
     this.cells[number] = cell;
     return cell;
   }

@@ -1,9 +1,8 @@
-// A plan as rows: what runs before the layers, a row for each layer, what runs after them; and which
-// dispatch reads what another wrote.
+// Order of a plan's dispatches: rows before, within and after the layers, and data dependencies.
 
 /**
- * {title, layer, cells} in the order in which they run: cells are lists of dispatches that share a
- * label (a matrix in shards, say), each dispatch with its `number` in the plan.
+ * Group dispatches into rows {title, layer, cells}, in order. A cell lists dispatches of one label
+ * (shards of a matrix, say), each with its `number` in the plan.
  */
 export function rowsOf(dispatches) {
   const rows = [];
@@ -26,19 +25,19 @@ function titleOf(layer, before) {
   return before ? "after" : "before";
 }
 
-/** "qkv" of layer03.attn.qkv. */
+/** Return "qkv" for layer03.attn.qkv. */
 const nameIn = (label) => label.replace(/^layer\d+\.(attn|mlp)\./, "");
 
-/** Labels within the layers, each once, in their order: the columns of the picture. */
+/** Labels within the layers, without repetition: the columns of the picture. */
 export function columnsOf(rows) {
   const inLayers = rows.filter(({ layer }) => layer !== null);
   return [...new Set(inLayers.flatMap(({ cells }) => cells.map(({ name }) => name)))];
 }
 
 /**
- * Numbers of the dispatches whose results one reads (the last to write each buffer before it), and
- * of those that read its own before others write over them. Shards of a matrix, which share a label,
- * write one result together.
+ * Return the numbers of the dispatches whose results dispatch `number` reads (the last writer of
+ * each buffer), and of those that read its results before they are overwritten. Shards of a matrix,
+ * which share a label, write one result together.
  */
 export function neighbours(dispatches, number) {
   const bound = (i, access) => dispatches[i].bindings.filter((b) => b.access === access);

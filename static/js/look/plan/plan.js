@@ -1,18 +1,18 @@
-// What a step runs on the device: every dispatch, what it costs, how long it takes, and its shader.
+// Plan instrument: every dispatch of a step with its cost, GPU time and shader.
 
-import { clamp, el, setText } from "../dom.js";
-import { bytes, count, plural } from "../format.js";
-import { inspect } from "../inspect.js";
-import { changed } from "../state.js";
-import { Missing, sequenceOf } from "./context.js";
-import { amount, PlanDetail } from "./plandetail.js";
-import { PlanGraph, short } from "./plangraph.js";
+import { clamp, el, setText } from "../../ui/dom.js";
+import { bytes, count, plural } from "../../ui/format.js";
+import { inspect } from "../../net/inspect.js";
+import { changed } from "../../state.js";
+import { Missing, sequenceOf } from "../shared/context.js";
+import { amount, PlanDetail } from "./detail.js";
+import { PlanGraph, short } from "./graph.js";
 
 const PREFILL_ROWS = 64;
 const REPEAT = 7;
 const SIZES = [
-  ["decode", "A token"],
-  ["prefill", "A prompt"],
+  ["decode", "Decode"],
+  ["prefill", "Prefill"],
 ];
 
 let choices = null;
@@ -22,12 +22,12 @@ let sums = null;
 let graph = null;
 let detail = null;
 let size = "decode";
-/** Tokens before the step: as typed, else those of the run when this was opened; null until then. */
+/** Tokens before the step: as typed, else those of the run on opening; null until then. */
 let before = null;
-/** What was taken from the run, to know whether something else was typed since. */
+/** The number taken from the run, to detect typing. */
 let taken = null;
 let chosen = 0;
-/** What was asked and answered last: {key, plan, times, clock}. */
+/** The last query and answer: {key, plan, times, clock}. */
 let now = null;
 let timing = false;
 
@@ -92,9 +92,9 @@ const COLUMNS = [
   "share of the time",
 ];
 
-// ---- asking ----------------------------------------------------------------------------------
+// ---- queries ---------------------------------------------------------------------------------
 
-/** The step that is asked about: rows, and tokens before them. */
+/** Return the query for the chosen step: its rows, and the tokens before them. */
 function questionNow(context) {
   const { context: most } = context.hello.limits;
   const rows = size === "decode" ? 1 : Math.min(PREFILL_ROWS, most);
@@ -102,7 +102,7 @@ function questionNow(context) {
   return { kind: "plan", n_rows: rows, context: clamp(before, 0, most - rows) };
 }
 
-/** Tokens before the focused one, else none. */
+/** Number of tokens before the focused one, or 0. */
 function tokensOf(context) {
   if (!context.token) return 0;
   try {
@@ -136,10 +136,11 @@ async function time({ n_rows, context }) {
 
 function provenance() {
   const { times, clock, plan: listed } = now;
-  const recorded = `${count(listed.dispatches.length)} dispatches, recorded for ${plural(listed.recorded_rows, "row")}`;
-  const listing = `The plan that the engine replays: ${recorded}. Bytes and operations by formula.`;
+  const { dispatches, recorded_rows: rows } = listed;
+  const size = `${count(dispatches.length)} dispatches, recorded for ${plural(rows, "row")}`;
+  const listing = `The engine’s recorded plan: ${size}. Bytes and operations by formula.`;
   if (times) return `${listing} Times: medians of ${REPEAT} runs on this device.`;
-  return clock ? listing : `${listing} This device has no clock, so times are not known.`;
+  return clock ? listing : `${listing} This device has no timestamps, so times are unknown.`;
 }
 
 // ---- controls --------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ function provenance() {
 function buildControls() {
   const box = el("div", "pl-controls");
   choices = el("fieldset", "seg");
-  choices.append(el("legend", "vh", "Which step"));
+  choices.append(el("legend", "vh", "Step"));
   for (const [value, text] of SIZES) {
     const choice = el("label", "", text);
     const input = el("input");
@@ -172,7 +173,7 @@ function buildControls() {
   return box;
 }
 
-/** After a control changed: show again. */
+/** Redraw after a control changed. */
 function again(change) {
   change();
   changed("look");

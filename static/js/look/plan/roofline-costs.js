@@ -1,18 +1,18 @@
-// What the steps of a run had to compute and to move, and what the device can: asked of the engine
-// when the roofline is wanted, and kept while the same engine runs.
+// Costs of a run's steps and peak rates of the device, queried when the roofline is shown and
+// cached while the same engine runs.
 
-import { inspect } from "../inspect.js";
-import { changed, state } from "../state.js";
+import { inspect } from "../../net/inspect.js";
+import { changed, state } from "../../state.js";
 
 let hello = null;
-/** {bytes_per_s, flops_per_s}, {} where there is no GPU, null: not asked. */
+/** {bytes_per_s, flops_per_s}, {} without a GPU, null: not measured. */
 let peaks = null;
-/** "rows/context" → {flops, bytes}; null while it is asked for. */
+/** "rows/context" → {flops, bytes}; null while the query is pending. */
 let costs = new Map();
 let asking = false;
 export let fault = "";
 
-/** Another engine is another device and other plans. */
+/** Drop everything when the engine changed: device and plans differ. */
 function forget() {
   if (state.hello === hello) return;
   hello = state.hello;
@@ -21,13 +21,13 @@ function forget() {
   fault = "";
 }
 
-/** The device's peaks, or null while they were not measured. */
-export function peaksNow() {
+/** The device's peak rates, or null if not measured. */
+export function knownPeaks() {
   forget();
   return peaks;
 }
 
-/** Have the peaks measured: it takes half a second in which no run goes on. */
+/** Measure the peak rates, which blocks the engine for half a second. */
 export async function measurePeaks() {
   if (asking) return;
   asking = true;
@@ -46,8 +46,8 @@ export async function measurePeaks() {
 export const isMeasuring = () => asking;
 
 /**
- * The costs of steps [{rows, context}], in their order; null while some are still asked for. Those of
- * one row grow evenly with the context, so only the first and the last of them are asked for.
+ * Return the costs of steps [{rows, context}] in order, or null while queries are pending. Costs of
+ * single-row steps are linear in the context, so only the first and the last are queried.
  */
 export function costsOf(steps) {
   forget();

@@ -1,21 +1,21 @@
-// The roofline: operations a second against operations a byte, under what the device can do at most
+// Roofline: operations per second over operations per byte, below the device's peak rates
 // (Williams, Waterman and Patterson 2009).
 
-import { el, fitCanvas, setText } from "../dom.js";
-import { bytes, percent } from "../format.js";
-import { palette } from "../palette.js";
-import { ready } from "../state.js";
-import { label, rule } from "./chart.js";
-import { costsOf, fault, isMeasuring, measurePeaks, peaksNow } from "./roofcosts.js";
-import { quantile } from "./spans.js";
+import { el, fitCanvas, setText } from "../../ui/dom.js";
+import { bytes, percent } from "../../ui/format.js";
+import { palette } from "../../ui/palette.js";
+import { ready } from "../../state.js";
+import { label, rule } from "../shared/chart.js";
+import { costsOf, fault, isMeasuring, measurePeaks, knownPeaks } from "./roofline-costs.js";
+import { quantile } from "../timeline/spans.js";
 
 const FOOT = 20;
 const TOP = 18;
-/** Room left and right of the steps and the ridge, as a factor. */
+/** Margin left and right of the steps and the ridge, as a factor. */
 const AROUND = 3;
 
-/** Steps of a generation that the GPU timed: {rows, context, ms, token}; `token` null: of the prompt. */
-export function timedSteps({ prompt, given = 0, chunks }, tokens) {
+/** Return the GPU-timed steps of a run: {rows, context, ms, token}; `token` null: prefill. */
+export function timedSteps({ prompt, nGiven = 0, chunks }, tokens) {
   let before = chunks[0]?.reused ?? 0;
   const steps = [];
   for (const { done, gpuMs } of chunks) {
@@ -25,7 +25,7 @@ export function timedSteps({ prompt, given = 0, chunks }, tokens) {
   }
   tokens.forEach(({ times }, i) => {
     if (i && times.gpu !== null)
-      steps.push({ rows: 1, context: prompt.length + given + i - 1, ms: times.gpu, token: i });
+      steps.push({ rows: 1, context: prompt.length + nGiven + i - 1, ms: times.gpu, token: i });
   });
   return steps;
 }
@@ -36,18 +36,18 @@ export class Roofline {
     this.canvas = this.box.appendChild(el("canvas"));
     this.canvas.setAttribute("aria-hidden", "true");
     this.ask = this.box.appendChild(el("p", "sub"));
-    this.button = el("button", "text", "Measure what the device can do");
+    this.button = el("button", "text", "Measure peak rates");
     this.button.type = "button";
     this.button.addEventListener("click", measurePeaks);
     this.text = el("span");
     this.ask.append(this.button, this.text);
-    /** Of each timed step, once known: {…step, flops, bytes}. */
+    /** Timed steps with their costs once known: {…step, flops, bytes}. */
     this.steps = [];
   }
 
-  /** `at`: the token looked at, its number in the generation, or null. */
+  /** `at`: number of the focused token in the run, or null. */
   draw(segment, tokens, at) {
-    const peaks = peaksNow();
+    const peaks = knownPeaks();
     const timed = timedSteps(segment, tokens);
     const wanted = peaks?.flops_per_s && !segment.running && timed.length;
     const costs = wanted ? costsOf(timed) : null;
@@ -65,14 +65,14 @@ export class Roofline {
       : isMeasuring()
         ? "Measuring, half a second …"
         : peaks === null
-          ? "and draw the steps under that roof. Half a second of its time."
+          ? "to draw the roofline. Takes half a second."
           : !peaks.flops_per_s
-            ? "No roofline: this engine runs on no GPU."
+            ? "No roofline: the engine does not run on a GPU."
             : running
-              ? "The roofline is drawn when the run has ended."
+              ? "The roofline is drawn after the run."
               : timed.length
-                ? "Asking what each step computes and moves …"
-                : "No roofline: this device has no clock for its steps.";
+                ? "Computing the cost of each step …"
+                : "No roofline: this device has no timestamps.";
     setText(this.text, why);
   }
 
@@ -87,7 +87,8 @@ export class Roofline {
     }));
     const scale = scaleOf(points, most, most / fast, width, height);
     paintRoof(context, scale, most, fast, width);
-    for (const point of points) paintPoint(context, scale, point, point.token === at && at !== null);
+    for (const point of points)
+      paintPoint(context, scale, point, point.token === at && at !== null);
     const share = ({ x, y }) => y / Math.min(most, x * fast);
     const median = (some) => quantile(some.map(share).sort((a, b) => a - b), 0.5);
     const parts = [];
@@ -101,32 +102,32 @@ export class Roofline {
 
 function scaleOf(points, most, ridge, width, height) {
   const xs = [...points.map(({ x }) => x), ridge];
-  const least = Math.min(...xs) / AROUND;
+  const low = Math.min(...xs) / AROUND;
   const far = Math.max(...xs) * AROUND;
-  const low = Math.min(...points.map(({ y }) => y), (most * least) / ridge) / 1.5;
+  const bottom = Math.min(...points.map(({ y }) => y), (most * low) / ridge) / 1.5;
   const foot = height - FOOT;
   return {
-    least,
+    low,
     far,
     foot,
-    x: (value) => (Math.log(value / least) / Math.log(far / least)) * width,
-    y: (value) => foot - (Math.log(value / low) / Math.log(most / low)) * (foot - TOP),
+    x: (value) => (Math.log(value / low) / Math.log(far / low)) * width,
+    y: (value) => foot - (Math.log(value / bottom) / Math.log(most / bottom)) * (foot - TOP),
   };
 }
 
-function paintRoof(context, { least, far, foot, x, y }, most, fast, width) {
+function paintRoof(context, { low, far, foot, x, y }, most, fast, width) {
   rule(context, 0, foot, width, 1);
   context.strokeStyle = palette["ink-2"];
   context.lineWidth = 1.25;
   context.beginPath();
-  context.moveTo(x(least), y(least * fast));
+  context.moveTo(x(low), y(low * fast));
   context.lineTo(x(most / fast), y(most));
   context.lineTo(x(far), y(most));
   context.stroke();
   const rate = `${bytes(most).replace(/B$/, "FLOP")}/s multiply-adds`;
   label(context, rate, width, TOP / 2 - 1, { align: "end" });
-  label(context, `${bytes(fast)}/s copies`, x(least) + 2, TOP / 2 - 1);
-  label(context, "operations a byte", width, foot + 12, { align: "end" });
+  label(context, `${bytes(fast)}/s copies`, x(low) + 2, TOP / 2 - 1);
+  label(context, "operations per byte", width, foot + 12, { align: "end" });
 }
 
 function paintPoint(context, { x, y }, point, focused) {

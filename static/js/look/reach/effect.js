@@ -1,28 +1,34 @@
-// What a change inside does to one token: the logit lens is asked twice about the same tokens, as
-// they ran and the other way.
+// Effect of interventions on one token: two logit-lens queries over the same tokens, with and
+// without them.
 
-import { duration, ordinal, percent, tokenLabel } from "../format.js";
-import { atStart, changedFrom, inForce, isNothing, same } from "../reach.js";
-import { wireOf } from "../reachsetting.js";
-import { changed, ready, state } from "../state.js";
-import { view } from "../view.js";
-import { sequenceOf } from "./context.js";
-import { askLatest, Kept } from "./kept.js";
-import { ofStage } from "./lensreading.js";
+import { duration, ordinal, percent, tokenLabel } from "../../ui/format.js";
+import {
+  activeAt,
+  isEmpty,
+  sameInterventions,
+  spansFromStart,
+  withSpanFrom,
+} from "../../interventions/interventions.js";
+import { toWire } from "../../interventions/intervention-wire.js";
+import { changed, ready, state } from "../../state.js";
+import { view } from "../../view.js";
+import { sequenceOf } from "../shared/context.js";
+import { askLatest, AnswerCache } from "../shared/answer-cache.js";
+import { ofStage } from "../lens/reading.js";
 
-/** So many of the most likely tokens are asked for; fewer are shown. */
+/** Number of candidates requested; fewer are shown. */
 const TOP = 40;
-const MOST_BYTES = 4e6;
-const kept = new Kept(MOST_BYTES);
-/** What went wrong with the question of this key. */
+const MAX_BYTES = 4e6;
+const cache = new AnswerCache(MAX_BYTES);
+/** The failed query: {key, message}, or null. */
 let trouble = null;
 
 /**
- * What is to be asked about the focused token, or {why} nothing is:
+ * Return the queries for the focused token, or {why} there are none:
  *   key      of both answers
- *   did      true: of what acted in the run; false: of what is set now and would act from it on
- *   without  {key, question}, `with` too
- *   name     of the token that was written there; `label` of the one before
+ *   did      true: effect of interventions active in the run; false: of the current setting
+ *   without  {key, question}; `with` likewise
+ *   name     label of the token at that place; `label`, of the one before
  */
 export function effectOf(context) {
   const why = whyNot(context);
@@ -31,8 +37,8 @@ export function effectOf(context) {
   const { segment, ids, texts, position } = sequenceOf({ answer, token, index });
   const at = token.prompt ? position : position - 1;
   const chosen = ids[at + 1];
-  if (chosen === undefined) return { why: "Nothing was written after this token." };
-  const { did, before, after } = bothWays(segment, at);
+  if (chosen === undefined) return { why: "No token follows this one." };
+  const { did, before, after } = beforeAndAfter(segment, at);
   if (!before) return { why: NOTHING_SET };
   const top = Math.min(TOP, context.hello.model.vocab_size);
   const question = { kind: "logit_lens", ids: ids.slice(0, at + 1), position: at, chosen, top };
@@ -47,32 +53,30 @@ export function effectOf(context) {
   return { key, did, without, with: now, chosen, name, label };
 }
 
-const NOTHING_SET =
-  "Nothing is changed inside. Switch a head off, and what that does to this token is asked.";
-const NOTHING_RUN =
-  "Nothing is written yet. What is set acts on the next answer, from its prompt on.";
-const WRITING =
-  "The text is being written. Choose one of its tokens, and what the changes did to it is asked.";
+const NOTHING_SET = "No interventions. Switch off a head to see the effect on this token.";
+const NOTHING_RUN = "No answer yet. Interventions act on the next one, from its prompt on.";
+const WRITING = "Generating. Select a token to see the effect on it.";
 
 function whyNot({ answer, token }) {
   if (!answer?.segment?.accepted) return NOTHING_RUN;
-  if (state.replay)
-    return "The engine would have to compute this, and a replay is shown without one.";
-  if (!ready()) return "The engine is not ready. This goes on by itself when it is.";
-  if (!token) return "No token yet. The prompt is being read.";
+  if (state.replay) return "This needs the engine, and a replay has none.";
+  if (!ready()) return "The engine is not ready. Continues automatically once it is.";
+  if (!token) return "No token yet. Prefill is running.";
   return answer.running && view.pinned === null && view.hover === null ? WRITING : "";
 }
 
-/** `reached` of both questions; `before` null when there is nothing to compare. */
-function bothWays({ reached, prompt }, at) {
-  const ran = inForce(reached, at);
-  const set = wireOf(state.reach.setting);
-  const asRan = upTo(reached, at);
-  if (same(ran, set))
-    return isNothing(ran) ? { before: null } : { did: true, before: [], after: asRan };
-  // A patch acts where its token is computed, so the text is read with it from the start.
-  const patched = !same({ patch: ran.patch }, { patch: set.patch });
-  const now = patched ? atStart(set, prompt.length) : changedFrom(reached, at, set);
+/** Return `reached` of both queries; `before` is null if there is nothing to compare. */
+function beforeAndAfter({ interventionSpans, prompt }, at) {
+  const ran = activeAt(interventionSpans, at);
+  const set = toWire(state.interventions.setting);
+  const asRan = upTo(interventionSpans, at);
+  if (sameInterventions(ran, set))
+    return isEmpty(ran) ? { before: null } : { did: true, before: [], after: asRan };
+  // A patch acts when its token is computed, so the text is recomputed with it from the start.
+  const patched = !sameInterventions({ patch: ran.patch }, { patch: set.patch });
+  const now = patched
+    ? spansFromStart(set, prompt.length)
+    : withSpanFrom(interventionSpans, at, set);
   return { did: false, before: asRan, after: upTo(now, at) };
 }
 
@@ -83,9 +87,9 @@ function wordOf(token, text) {
   return token?.eos ? "end of text" : tokenLabel(text || own || "", "part of a character");
 }
 
-/** The answers to an effect's questions: {without, with}; null while they are asked. */
+/** Return the answers {without, with}; null while pending. */
 export function measured(effect) {
-  const both = [kept.get(effect.without.key), kept.get(effect.with.key)];
+  const both = [cache.get(effect.without.key), cache.get(effect.with.key)];
   if (both.every(Boolean)) return { without: both[0], with: both[1] };
   if (trouble?.key === effect.key) return { trouble: trouble.message };
   ask(effect);
@@ -99,7 +103,7 @@ async function ask(effect) {
   asking = effect.key;
   try {
     for (const side of [effect.without, effect.with])
-      if (!kept.get(side.key)) kept.set(side.key, await askLatest("reach", side.question));
+      if (!cache.get(side.key)) cache.set(side.key, await askLatest("reach", side.question));
     trouble = null;
   } catch ({ code, message }) {
     trouble = code === "lost" ? null : { key: effect.key, message };
@@ -108,13 +112,13 @@ async function ask(effect) {
   changed("look");
 }
 
-// ---- reading -----------------------------------------------------------------------------------
+// ---- results -----------------------------------------------------------------------------------
 
 /**
- * What the answers say:
- *   byLayer  {without, with}: the share of the written token after each stage, the embedding first
- *   tokens   the likeliest of both: {id, text, without, with}; null where a list does not have it
- *   entropy  {without, with} in bits; rank {without, with} of the written token
+ * Return the results of both answers:
+ *   byLayer  {without, with}: probability of the chosen token after each stage, embedding first
+ *   tokens   the most likely of both: {id, text, without, with}; null where not listed
+ *   entropy  {without, with} in bits; rank {without, with} of the chosen token
  */
 export function readEffect({ chosen }, both) {
   const side = (pick) => ({ without: pick(both.without), with: pick(both.with) });
@@ -145,17 +149,17 @@ function sharesOf({ arrays }) {
   return new Map([...ofStage(arrays.ids, stage)].map((id, i) => [id, shares[i]]));
 }
 
-/** Where the numbers come from. */
+/** Describe where the numbers come from. */
 export function sourceOf({ did }, { without, with: now }) {
   const ms = (without.info.ms ?? 0) + (now.info.ms ?? 0);
   const time = ms ? ` in ${duration(ms)}` : "";
-  const other = did ? "with nothing changed inside" : "with what is set from this one on";
-  const asked = `Asked twice about the same tokens${time}: as they ran, and ${other}`;
-  return `${asked}; before temperature and filters.`;
+  const other = did ? "without interventions" : "with the current ones from this token on";
+  const source = `Two passes over the same tokens${time}: as run, and ${other}`;
+  return `${source}; before temperature and filters.`;
 }
 
 export const wayNames = ({ did }) =>
-  did ? ["left alone", "as it ran"] : ["as it ran", "with what is set"];
+  did ? ["without", "as run"] : ["as run", "with current ones"];
 
 /** "“sad” 2.1 → 37.0 %, 9th → 1st choice". */
 export function inWords({ name, chosen }, { tokens, rank }) {

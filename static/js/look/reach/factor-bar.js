@@ -1,20 +1,20 @@
-// Over the grid: the place that is chosen with its factor, and taking steps back.
+// Bar over the grid: the selected place with its factor, undo, redo, reset and rerun.
 
-import { el, setText, setVars } from "../dom.js";
-import { parseNumber } from "../params.js";
-import { FACTOR } from "../reach.js";
-import { MOST_SCALE, nameOfPlace, sayFactor } from "./reachgrid.js";
+import { el, setText, setVars } from "../../ui/dom.js";
+import { parseNumber } from "../../panels/sampling-settings.js";
+import { FACTOR } from "../../interventions/interventions.js";
+import { MAX_SCALE, placeName, factorLabel } from "./factor-grid.js";
 
 const STEP = 0.05;
 
-/** A range on a rail: {node, input}; `attributes` of the input. */
+/** Create a range slider: {node, input}; `attributes` of the input. */
 export function newRange(attributes) {
   const node = el("span", "rail");
   const input = node.appendChild(Object.assign(el("input"), { type: "range", ...attributes }));
   return { node, input };
 }
 
-/** Show a value on a range. */
+/** Show a value on a range slider. */
 export function drawRange({ node, input }, value, words, off = false) {
   if (Number(input.value) !== value) input.value = value;
   const [from, to] = [Number(input.min), Number(input.max)];
@@ -23,9 +23,10 @@ export function drawRange({ node, input }, value, words, off = false) {
   node.classList.toggle("off", off);
 }
 
-/** A box for a number, which is read when it is left or Enter is pressed. */
+/** Create a number field, read on blur or Enter. */
 export function newNumber(label, range, onValue) {
-  const node = Object.assign(el("input", "rc-number"), { inputMode: "decimal", autocomplete: "off" });
+  const attributes = { inputMode: "decimal", autocomplete: "off" };
+  const node = Object.assign(el("input", "rc-number"), attributes);
   node.setAttribute("aria-label", label);
   const read = () => {
     const { value, error } = parseNumber(node.value, range);
@@ -49,7 +50,7 @@ export function newNumber(label, range, onValue) {
   return node;
 }
 
-/** Write a number into its box, unless a person writes there. */
+/** Show a number in its field, unless the user is typing there. */
 export function drawNumber(node, value) {
   const text = value === null ? "" : String(Number(value.toFixed(3)));
   if (node.dataset.typed !== undefined) return;
@@ -67,7 +68,7 @@ export function newButton(text, onClick, className = "text") {
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** A button with one of the page's icons; `name` is read out. */
+/** Create a button with one of the page's icons and an accessible name. */
 export function newIcon(icon, name, onClick) {
   const button = newButton("", onClick, "quiet");
   const svg = document.createElementNS(SVG, "svg");
@@ -80,19 +81,19 @@ export function newIcon(icon, name, onClick) {
   return button;
 }
 
-/** A switch that mutes; `onMute(muted)`. */
+/** Create a toggle button; `onMute(muted)`. */
 export function newMute(onMute) {
   const pressed = () => mute.getAttribute("aria-pressed") === "true";
   const mute = newButton("Mute", () => onMute(!pressed()), "text rc-mute");
   return mute;
 }
 
-export class ReachBar {
+export class FactorBar {
   /** `on`: {scale(factor, gesture), toGrid(), undo, redo, reset, again}. */
   constructor(root, on) {
     const bar = root.appendChild(el("div", "rc-bar"));
     this.name = bar.appendChild(el("label", "rc-name"));
-    this.range = newRange({ min: 0, max: MOST_SCALE, step: STEP, id: "rc-factor" });
+    this.range = newRange({ min: 0, max: MAX_SCALE, step: STEP, id: "rc-factor" });
     this.name.htmlFor = "rc-factor";
     let gesture = null;
     this.range.input.addEventListener("input", ({ target }) => {
@@ -102,35 +103,35 @@ export class ReachBar {
     this.range.input.addEventListener("change", () => (gesture = null));
     this.box = newNumber("Factor", FACTOR, (value) => on.scale(value));
     this.box.addEventListener("taken", on.toGrid);
-    this.says = el("p", "rc-says");
-    this.says.setAttribute("role", "status");
+    this.status = el("p", "rc-status");
+    this.status.setAttribute("role", "status");
     this.undo = newButton("Undo", on.undo);
     this.redo = newButton("Redo", on.redo);
     this.undo.title = "Ctrl Z";
     this.redo.title = "Ctrl Shift Z";
     this.reset = newButton("Reset", on.reset);
-    this.again = newButton("Write it again", on.again, "text rc-again");
-    this.again.title = "From the start, with the same seed and what is set here";
+    this.again = newButton("Run again", on.again, "text rc-again");
+    this.again.title = "From the start, with the same seed and the current interventions";
     const acts = el("div", "rc-acts");
     acts.append(this.undo, this.redo, this.reset, this.again);
-    bar.append(this.range.node, this.box, this.says, acts);
+    bar.append(this.range.node, this.box, this.status, acts);
   }
 
-  /** `said`: {text, tone}; `can`: which acts are possible; `free`: may it be changed now? */
-  draw({ chosen, factor, said, can, free }) {
-    setText(this.name, nameOfPlace(chosen));
-    drawRange(this.range, factor ?? 1, sayFactor(factor), factor === 1);
+  /** `status`: {text, tone}; `can`: enabled actions; `free`: may the factor be changed? */
+  draw({ chosen, factor, status, can, free }) {
+    setText(this.name, placeName(chosen));
+    drawRange(this.range, factor ?? 1, factorLabel(factor), factor === 1);
     drawNumber(this.box, factor);
     this.range.input.disabled = this.box.disabled = !free;
-    setText(this.says, said.text);
-    this.says.dataset.tone = said.tone;
+    setText(this.status, status.text);
+    this.status.dataset.tone = status.tone;
     this.undo.disabled = !can.undo;
     this.redo.disabled = !can.redo;
     this.reset.disabled = !can.reset;
     this.again.disabled = !can.again;
   }
 
-  /** Begin to type a factor. */
+  /** Start typing a factor. */
   type(character) {
     this.box.focus();
     this.box.value = character;

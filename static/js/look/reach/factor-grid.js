@@ -1,49 +1,49 @@
-// Heads, attention, MLP and whole layers as a grid of switches: a press switches off and on, a drag
-// or the keyboard scales. The last column has what came of it at the focused token, layer by layer.
+// Grid of factors of heads, attention, MLP and layers: a press switches off and on, dragging or
+// keys scale. The last column shows the effect at the focused token by layer.
 
-import { clamp, el, setText, setVars, sizeOf } from "../dom.js";
-import { percent } from "../format.js";
-import { factorWords } from "../reach.js";
-import { factorOf } from "../reachsetting.js";
-import { Roving } from "./roving.js";
+import { clamp, el, setText, setVars, sizeOf } from "../../ui/dom.js";
+import { percent } from "../../ui/format.js";
+import { factorWords } from "../../interventions/interventions.js";
+import { factorOf } from "../../interventions/intervention-wire.js";
+import { RovingTabindex } from "../shared/roving.js";
 
-/** Heights of the column names and of a row, at least and at most; px. */
+/** Heights of the column names and of a row, minimum and maximum (px). */
 const HEAD = 22;
-const LEAST_ROW = 18;
-const MOST_ROW = 30;
-/** A pointer that moved so far drags; so many px are a factor of 1, in steps. */
+const MIN_ROW = 18;
+const MAX_ROW = 30;
+/** Distance that starts a drag, and distance per factor of 1 (px). */
 const DRAG_FROM = 4;
 const PX_PER_ONE = 80;
 const STEP = 0.05;
 const KEY_STEP = 0.1;
-/** What a slider reaches. */
-export const MOST_SCALE = 2;
-/** From so many heads on a cell has no room for its factor. */
+/** Maximum of the sliders. */
+export const MAX_SCALE = 2;
+/** From this number of heads on, cells do not show their factor. */
 const MANY_HEADS = 17;
 
 const HOW =
-  "Arrows move. Space switches off and on, plus and minus scale, a digit types a factor, " +
-  "Delete leaves alone.";
+  "Arrow keys move. Space switches off and on, plus and minus scale, a digit types a factor, " +
+  "Delete resets to 1.";
 const PLACES = { attention: "attention", mlp: "MLP", layer: "layer" };
 
-/** "layer 2, head 3", "layer 2, attention", "layer 2": what a place is called. */
-export function nameOfPlace(place) {
+/** Label of a place: "layer 2, head 3", "layer 2, attention", "layer 2". */
+export function placeName(place) {
   const [kind, where] = place.split(" ");
   const [layer, head] = where.split(".");
   if (kind === "layer") return `layer ${layer}`;
   return `layer ${layer}, ${kind === "head" ? `head ${head}` : PLACES[kind]}`;
 }
 
-export const layerOfPlace = (place) => Number(/\d+/.exec(place)[0]);
+export const placeLayer = (place) => Number(/\d+/.exec(place)[0]);
 
-/** What a factor is called; null: both halves of a layer have another. */
-export const sayFactor = (factor) =>
-  factor === null ? "halves differ" : factor === 1 ? "left alone" : factorWords(factor);
+/** Label of a factor; null: the halves of a layer differ. */
+export const factorLabel = (factor) =>
+  factor === null ? "halves differ" : factor === 1 ? "unchanged" : factorWords(factor);
 
-export class ReachGrid {
+export class FactorGrid {
   /**
    * `on`: {choose(place), toggle(place), scale(place, factor, gesture), type(place, character),
-   * factor(place)}; the last is newer than what was drawn.
+   * factor(place)}; the last returns the current value, which may be newer than the drawn one.
    */
   constructor(root, on) {
     this.on = on;
@@ -57,7 +57,7 @@ export class ReachGrid {
     this.rows = [];
     this.shape = "";
     this.drawn = [];
-    this.roving = new Roving(
+    this.roving = new RovingTabindex(
       this.table,
       { next: "ArrowRight", previous: "ArrowLeft", after: "ArrowDown", before: "ArrowUp" },
       () => this.rows.map(({ cells }) => cells.map(({ node }) => node)),
@@ -65,7 +65,7 @@ export class ReachGrid {
     this.#listen();
   }
 
-  /** `effect`: {without, with}, shares of the written token by layer, or null. */
+  /** `effect`: {without, with}, probabilities of the chosen token by layer, or null. */
   draw({ model, setting, chosen, hot, effect, word, free }) {
     const shape = `${model.n_layers} ${model.n_heads}`;
     if (this.shape !== shape) this.#build(model, shape);
@@ -74,18 +74,18 @@ export class ReachGrid {
     const row = this.#heightOfRow(model.n_layers);
     setVars(this.table, { "--rc-row": `${row}px` });
     const of = [shape, row, setting, chosen, hot, effect, word, free];
-    if (of.every((part, i) => part === this.drawn[i])) return; // tokens come sixty times a second
+    if (of.every((part, i) => part === this.drawn[i])) return; // tokens arrive every frame
     this.drawn = of;
     this.table.setAttribute("aria-readonly", String(!free));
     this.word.toggleAttribute("data-word", !!word);
     setText(this.word, word ? `“${word}” %` : "share %");
-    const most = effect ? Math.max(...effect.without, ...effect.with) : 1;
-    for (const each of this.rows) this.#drawRow(each, { chosen, hot, effect, most });
+    const largest = effect ? Math.max(...effect.without, ...effect.with) : 1;
+    for (const each of this.rows) this.#drawRow(each, { chosen, hot, effect, largest });
   }
 
   #heightOfRow(nLayers) {
     const [, height] = sizeOf(this.box);
-    return clamp(Math.floor((height - HEAD - 2) / nLayers), LEAST_ROW, MOST_ROW);
+    return clamp(Math.floor((height - HEAD - 2) / nLayers), MIN_ROW, MAX_ROW);
   }
 
   #build({ n_layers: nLayers, n_heads: nHeads }, shape) {
@@ -108,7 +108,7 @@ export class ReachGrid {
     this.roving.reset();
   }
 
-  #drawRow({ layer, node, cells, bars }, { chosen, hot, effect, most }) {
+  #drawRow({ layer, node, cells, bars }, { chosen, hot, effect, largest }) {
     node.classList.toggle("hot", layer === hot);
     const silent = factorOf(this.setting, `attention ${layer}`) === 0;
     for (const { place, node: cell, words } of cells) {
@@ -116,15 +116,15 @@ export class ReachGrid {
       const state = stateOf(factor);
       cell.dataset.state = state;
       cell.toggleAttribute("data-moot", silent && place.startsWith("head"));
-      cell.setAttribute("aria-label", `${nameOfPlace(place)}: ${sayFactor(factor)}`);
+      cell.setAttribute("aria-label", `${placeName(place)}: ${factorLabel(factor)}`);
       cell.setAttribute("aria-selected", String(place === chosen));
-      setVars(cell, { "--f": clamp(factor ?? 1, 0, MOST_SCALE) });
+      setVars(cell, { "--f": clamp(factor ?? 1, 0, MAX_SCALE) });
       setText(words, state === "" ? "" : state === "mixed" ? "≠" : shortly(factor));
     }
-    drawBars(bars, effect, layer, most);
+    drawBars(bars, effect, layer, largest);
   }
 
-  // ---- by hand ---------------------------------------------------------------------------------
+  // ---- pointer and keys ------------------------------------------------------------------------
 
   #listen() {
     const { table } = this;
@@ -141,7 +141,7 @@ export class ReachGrid {
     });
   }
 
-  /** A finger scrolls; what it touched is scaled by the slider above. */
+  /** Start a drag. Touch scrolls instead; it scales with the slider above. */
   #grab(event) {
     const cell = event.target.closest("[data-place]");
     this.dragged = false;
@@ -170,15 +170,15 @@ export class ReachGrid {
     else if (/^[\d.,]$/.test(key)) this.on.type(place, key);
     else return;
     event.preventDefault();
-    event.stopPropagation(); // digits and letters mean other things to the page
+    event.stopPropagation(); // the page has shortcuts for digits and letters
   }
 
-  /** Put the keyboard on a place. */
+  /** Focus a place. */
   focus(place) {
     this.table.querySelector(`[data-place="${place}"]`)?.focus();
   }
 
-  /** Places that are changed, with what came of each layer: rows of a table. */
+  /** Rows of the table: factors, and the effect by layer. */
   numbers(setting, effect) {
     return this.rows.flatMap(({ layer, cells }) =>
       cells.map(({ place }) => [
@@ -192,7 +192,7 @@ export class ReachGrid {
   }
 }
 
-const stepped = (value, step) => clamp(Math.round(value / step) * step, 0, MOST_SCALE);
+const stepped = (value, step) => clamp(Math.round(value / step) * step, 0, MAX_SCALE);
 
 /** ".5", "−2", "1.25" */
 const shortly = (factor) =>
@@ -218,21 +218,21 @@ function newRow(layer, nHeads) {
     cell.append(el("i"));
     return { place, node: cell, words: cell.appendChild(el("b")) };
   });
-  const bars = node.appendChild(el("td", "rc-came"));
+  const bars = node.appendChild(el("td", "rc-effect"));
   bars.append(el("i", "b-out"), el("i", "b-in"), el("span"));
   return { layer, node, cells, bars };
 }
 
-/** The longest bar is the largest share of all layers, both ways. */
-function drawBars(bars, effect, layer, most) {
+/** Draw the effect bars, scaled to the largest probability of all layers. */
+function drawBars(bars, effect, layer, largest) {
   const [out, inner, words] = bars.children;
   const without = effect?.without[layer + 1] ?? 0;
   const now = effect?.with[layer + 1] ?? 0;
   out.hidden = inner.hidden = !effect;
-  setVars(out, { "--p": without / most });
-  setVars(inner, { "--p": now / most });
+  setVars(out, { "--p": without / largest });
+  setVars(inner, { "--p": now / largest });
   setText(words, effect ? percent(now) : "");
-  const said = `${percent(without)} per cent without, ${percent(now)} with`;
-  if (effect) bars.setAttribute("aria-label", said);
+  const text = `${percent(without)} per cent without, ${percent(now)} with`;
+  if (effect) bars.setAttribute("aria-label", text);
   else bars.removeAttribute("aria-label");
 }

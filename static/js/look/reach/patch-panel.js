@@ -1,19 +1,19 @@
-// Patching: the residual stream of a token of this run, before a layer, becomes that of a token of
-// another prompt.
+// Activation patching: the residual stream of a token of this run, before a layer, is replaced by
+// that of a token of another prompt.
 //
 // Meng et al. 2022, "Locating and editing factual associations in GPT" (activation patching).
 
-import { el, setText } from "../dom.js";
-import { count, tokenLabel } from "../format.js";
-import { latest, tokenize } from "../inspect.js";
-import { MOST_PATCHES } from "../reach.js";
-import { add, edit, remove } from "../reachdesk.js";
-import { numberOf } from "../view.js";
-import { drawRange, newButton, newIcon, newMute, newRange } from "./reachbar.js";
+import { el, setText } from "../../ui/dom.js";
+import { count, tokenLabel } from "../../ui/format.js";
+import { latest, tokenize } from "../../net/inspect.js";
+import { MAX_PATCHES } from "../../interventions/interventions.js";
+import { add, edit, remove } from "../../interventions/intervention-store.js";
+import { numberOf } from "../../view.js";
+import { drawRange, newButton, newIcon, newMute, newRange } from "./factor-bar.js";
 
 const ASK_AFTER_MS = 150;
 
-export class ReachPatch {
+export class PatchPanel {
   constructor(root, onChange) {
     this.onChange = onChange;
     this.list = root.appendChild(el("ul", "rc-list"));
@@ -62,7 +62,7 @@ export class ReachPatch {
     this.onChange();
   }
 
-  /** As the tokenizer cuts a plain prompt, the token that begins it included. */
+  /** Tokenize the other prompt as a plain prompt, including its start token. */
   async #cut() {
     const { text } = this.other;
     if (text !== "") {
@@ -93,8 +93,8 @@ export class ReachPatch {
 
   // ---- this run --------------------------------------------------------------------------------
 
-  /** `target`: {position, at, here, token} the focused token, or {why} there is none. */
-  draw({ setting, model, target, free, inForce }) {
+  /** `target`: {position, at, here, token} of the focused token, or {why} there is none. */
+  draw({ setting, model, target, free, isActive }) {
     this.target = target;
     this.patches = setting.patch;
     this.layer = Math.min(this.layer, model.n_layers - 1);
@@ -108,9 +108,9 @@ export class ReachPatch {
         node.remove();
         this.rows.delete(key);
       }
-    for (const patch of setting.patch) this.#drawRow(patch, free, inForce(patch));
+    for (const patch of setting.patch) this.#drawRow(patch, free, isActive(patch));
     this.list.hidden = !setting.patch.length;
-    const full = setting.patch.length >= MOST_PATCHES;
+    const full = setting.patch.length >= MAX_PATCHES;
     this.patch.disabled = !free || full || !!target.why || this.other.chosen === null;
     this.field.disabled = !free;
   }
@@ -119,7 +119,8 @@ export class ReachPatch {
     const { why, token, here } = this.target;
     if (why) return void this.here.replaceChildren(why);
     const word = el("b", "", `${numberOf(token)} ${here}`);
-    this.here.replaceChildren("In the place of ", word, " (choose it in the core), the stream of");
+    const rest = " (select it in the core sample), insert the residual stream of";
+    this.here.replaceChildren("At ", word, rest);
     return undefined;
   }
 
@@ -139,8 +140,9 @@ export class ReachPatch {
     const here = patch.here || `token ${count(patch.position + 1)}`;
     setText(row.words, `${here} ← ${patch.there || `token ${count(patch.token + 1)}`}`);
     const [at, from] = [count(patch.position + 1), count(patch.token + 1)];
-    row.words.title = `Token ${at} of the run gets the stream of token ${from} of “${patch.prompt}”`;
-    setText(row.note, `layer ${patch.layer}${acts || patch.muted ? "" : ", when written again"}`);
+    const source = `token ${from} of “${patch.prompt}”`;
+    row.words.title = `Token ${at} of the run gets the residual stream of ${source}`;
+    setText(row.note, `layer ${patch.layer}${acts || patch.muted ? "" : ", acts when run again"}`);
     row.mute.setAttribute("aria-pressed", String(patch.muted));
     row.mute.disabled = row.gone.disabled = !free;
   }

@@ -1,26 +1,25 @@
-// Reach in: heads, attention, MLPs and whole layers are switched off or scaled, the stream is
-// steered and patched, while the text is written; and what that did is asked about one token.
+// Reach in: scale or switch off heads, attention, MLPs and layers, steer and patch the residual
+// stream, during generation; and show the effect on one token.
 
-import { el } from "../dom.js";
-import { tokenLabel } from "../format.js";
-import { same } from "../reach.js";
-import * as desk from "../reachdesk.js";
-import { factorOf, isClear } from "../reachsetting.js";
-import { canRewrite, rewrite } from "../rewrite.js";
-import { changed, lastTurn, shownAnswer, state } from "../state.js";
-import { view } from "../view.js";
-import { Missing, sequenceOf } from "./context.js";
-import { ReachBar } from "./reachbar.js";
-import { effectOf, measured, readEffect, sourceOf } from "./reacheffect.js";
-import { layerOfPlace, ReachGrid } from "./reachgrid.js";
-import { ReachPatch } from "./reachpatch.js";
-import { saysOf } from "./reachsays.js";
-import { ReachSteer } from "./reachsteer.js";
-import { ReachText } from "./reachtext.js";
-import { ReachTokens } from "./reachtokens.js";
+import { el } from "../../ui/dom.js";
+import { tokenLabel } from "../../ui/format.js";
+import { sameInterventions } from "../../interventions/interventions.js";
+import * as store from "../../interventions/intervention-store.js";
+import { factorOf, isSettingEmpty } from "../../interventions/intervention-wire.js";
+import { canRerun, rerun } from "../../interventions/rerun.js";
+import { changed, lastTurn, shownAnswer, state } from "../../state.js";
+import { view } from "../../view.js";
+import { Missing, sequenceOf } from "../shared/context.js";
+import { FactorBar } from "./factor-bar.js";
+import { effectOf, measured, readEffect, sourceOf } from "./effect.js";
+import { placeLayer, FactorGrid } from "./factor-grid.js";
+import { PatchPanel } from "./patch-panel.js";
+import { interventionStatus } from "./status.js";
+import { SteerPanel } from "./steer-panel.js";
+import { TextEnd } from "./text-end.js";
+import { NextTokens } from "./next-tokens.js";
 
-const IN_GENERAL =
-  "A factor of 1 leaves alone, bit for bit. A change acts within the steps in flight.";
+const IN_GENERAL = "1 means unchanged, bit for bit. Changes act within the steps in flight.";
 const VIEWS = { steer: "Steer", patch: "Patch" };
 
 let bar = null;
@@ -31,75 +30,75 @@ let tokens = null;
 let text = null;
 let make = null;
 let wanted = "steer";
-/** The place in the grid that is chosen. */
+/** Selected place of the grid. */
 let chosen = "head 0.0";
-/** What the last `show` measured: `readEffect`, or null. */
+/** Effect drawn by the last `show`: `readEffect`, or null. */
 let found = null;
 
-export const reach = {
+export const interventions = {
   needs: "nothing",
 
   setUp(root) {
-    bar = new ReachBar(root, {
-      scale: (factor, gesture) => desk.setFactor(chosen, factor, gesture),
+    bar = new FactorBar(root, {
+      scale: (factor, gesture) => store.setFactor(chosen, factor, gesture),
       toGrid: () => grid.focus(chosen),
-      undo: desk.undo,
-      redo: desk.redo,
-      reset: desk.reset,
-      again: rewrite,
+      undo: store.undo,
+      redo: store.redo,
+      reset: store.reset,
+      again: rerun,
     });
     const parts = root.appendChild(el("div", "rc-parts"));
-    grid = new ReachGrid(parts, {
+    grid = new FactorGrid(parts, {
       choose,
-      toggle: desk.toggle,
-      scale: desk.setFactor,
-      factor: (place) => factorOf(state.reach.setting, place),
+      toggle: store.toggle,
+      scale: store.setFactor,
+      factor: (place) => factorOf(state.interventions.setting, place),
       type: (place, character) => bar.type(character),
     });
     make = parts.appendChild(el("section", "rc-make"));
     buildMake();
     const next = parts.appendChild(el("section", "rc-next"));
-    next.tabIndex = 0; // whoever scrolls by keyboard has to get there
-    next.setAttribute("aria-label", "What it does to the next token");
-    tokens = new ReachTokens(next);
-    text = new ReachText(root);
+    next.tabIndex = 0; // makes it scrollable from the keyboard
+    next.setAttribute("aria-label", "Effect on the next token");
+    tokens = new NextTokens(next);
+    text = new TextEnd(root);
   },
 
   show(context) {
     const { model } = context.hello;
-    const { setting, past, future } = state.reach;
+    const { setting, past, future } = state.interventions;
     const free = !state.replay;
-    if (layerOfPlace(chosen) >= model.n_layers) chosen = "head 0.0";
+    if (placeLayer(chosen) >= model.n_layers) chosen = "head 0.0";
     const effect = effectOf(context);
     const both = effect.why ? null : measured(effect);
     found = both?.without ? readOnce(effect, both) : null;
     bar.draw({
       chosen,
       factor: factorOf(setting, chosen),
-      said: saysOf(),
+      status: interventionStatus(),
       can: {
         undo: free && past.length,
         redo: free && future.length,
-        reset: free && !isClear(setting),
-        again: canRewrite(),
+        reset: free && !isSettingEmpty(setting),
+        again: canRerun(),
       },
       free,
     });
     const word = found ? effect.name : "";
     grid.draw({ model, setting, chosen, hot: view.row?.layer, effect: found?.byLayer, word, free });
     drawMake(context, { setting, model, free });
-    tokens.draw(effect, found, effect.why ?? both?.trouble ?? "Asking …");
+    tokens.draw(effect, found, effect.why ?? both?.trouble ?? "Computing …");
     text.draw(context);
     return found ? sourceOf(effect, both) : IN_GENERAL;
   },
 
   table: () => ({
-    columns: ["layer", "part", "factor", "share of the written token without", "with"],
-    rows: grid.numbers(state.reach.setting, found?.byLayer),
+    columns: ["layer", "part", "factor", "p of the chosen token without", "with"],
+    rows: grid.numbers(state.interventions.setting, found?.byLayer),
   }),
 };
 
-/** What was read last: {key, found}. */
+/** The last result: {key, found}. */
 let last = { key: "" };
 
 function readOnce(effect, both) {
@@ -107,20 +106,20 @@ function readOnce(effect, both) {
   return last.found;
 }
 
-/** The core marks the layer of the place that is chosen. */
+/** Select a place; the core sample focuses its layer. */
 function choose(place) {
   if (place === chosen) return;
   chosen = place;
-  view.row = { layer: layerOfPlace(place), part: place.startsWith("mlp") ? 1 : 0 };
+  view.row = { layer: placeLayer(place), part: place.startsWith("mlp") ? 1 : 0 };
   view.hoverRow = null;
   changed("focus", "look");
 }
 
-// ---- steering and patching -----------------------------------------------------------------------
+// ---- steering and patching ---------------------------------------------------------------------
 
 function buildMake() {
   const choices = el("fieldset", "seg rc-views");
-  choices.append(el("legend", "vh", "What to add to the stream"));
+  choices.append(el("legend", "vh", "Steering or patching"));
   for (const [value, name] of Object.entries(VIEWS)) {
     const choice = el("label", "", name);
     const input = Object.assign(el("input"), { type: "radio", name: "look-reach", value });
@@ -134,8 +133,8 @@ function buildMake() {
     changed("look");
   });
   make.append(choices);
-  steer = new ReachSteer(make.appendChild(el("div", "rc-pane")));
-  patch = new ReachPatch(make.appendChild(el("div", "rc-pane")), () => changed("look"));
+  steer = new SteerPanel(make.appendChild(el("div", "rc-pane")));
+  patch = new PatchPanel(make.appendChild(el("div", "rc-pane")), () => changed("look"));
 }
 
 function drawMake(context, { setting, model, free }) {
@@ -146,18 +145,21 @@ function drawMake(context, { setting, model, free }) {
     choices.querySelectorAll("b")[i].textContent = n ? String(n) : "";
   });
   steer.draw({ setting, model, free });
-  const acting = shownAnswer(lastTurn())?.segment?.reach?.patch ?? [];
-  const inForce = (one) => acting.some((each) => same({ patch: [each] }, { patch: [one] }));
-  patch.draw({ setting, model, free, target: targetOf(context), inForce });
+  const acting = shownAnswer(lastTurn())?.segment?.interventions?.patch ?? [];
+  const isActive = (one) =>
+    acting.some((each) => sameInterventions({ patch: [each] }, { patch: [one] }));
+  patch.draw({ setting, model, free, target: targetOf(context), isActive });
 }
 
-/** The focused token as a place to patch, or {why} it is none. */
+/** Return the focused token as a place to patch, or {why} it cannot be. */
 function targetOf({ answer, token, index }) {
-  if (!token) return { why: "First write something: a patch is of one of its tokens." };
-  if (answer !== shownAnswer(lastTurn())) return { why: "Only tokens of the newest answer can be patched." };
+  if (!token) return { why: "No answer yet. A patch replaces one of its tokens." };
+  if (answer !== shownAnswer(lastTurn()))
+    return { why: "Only tokens of the newest answer can be patched." };
   try {
     const { position, texts } = sequenceOf({ answer, token, index });
-    return { position, at: index < 0 ? null : index, token, here: tokenLabel(texts[position], "·") };
+    const here = tokenLabel(texts[position], "·");
+    return { position, at: index < 0 ? null : index, token, here };
   } catch (error) {
     if (!(error instanceof Missing)) throw error;
     return { why: error.message };

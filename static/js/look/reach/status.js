@@ -1,50 +1,54 @@
-// One line over the grid: what acts now and from which token on, or what the next step is.
+// Status line over the grid: which interventions are active and since which token.
 
-import { count } from "../format.js";
-import { isNothing, same } from "../reach.js";
-import { wireOf } from "../reachsetting.js";
-import { lastTurn, shownAnswer, state } from "../state.js";
+import { count } from "../../ui/format.js";
+import { isEmpty, sameInterventions } from "../../interventions/interventions.js";
+import { toWire } from "../../interventions/intervention-wire.js";
+import { lastTurn, shownAnswer, state } from "../../state.js";
 
-/** {text, tone}: tone "on" while something acts, "bad" for an error, else "". */
-export function saysOf() {
+/** Return {text, tone}: tone "on" while interventions are active, "bad" for an error, else "". */
+export function interventionStatus() {
   const { problem } = state;
-  if (state.replay) return quiet("As it was at this token; a replay changes nothing.");
+  if (state.replay) return quiet("As at this token; a replay is read-only.");
   if (problem?.param?.startsWith("reach"))
     return { text: sentence(problem.message), tone: "bad" };
-  const set = wireOf(state.reach.setting);
+  const set = toWire(state.interventions.setting);
   const segment = shownAnswer(lastTurn())?.segment;
   return state.active ? whileWriting(set, segment) : atRest(set, segment);
 }
 
-const TOO_LATE = "A computed token cannot be patched: write it again.";
+const TOO_LATE = "Computed tokens cannot be patched: run again.";
 const AGAIN = "Reset: the same seed gives the same text again.";
 
 const quiet = (text) => ({ text, tone: "" });
 const acting = (text) => ({ text, tone: "on" });
 const sentence = (text) => text[0].toUpperCase() + text.slice(1);
 
-const live = ({ patch: _, ...rest }) => rest;
+const withoutPatches = ({ patch: _, ...rest }) => rest;
 
 function whileWriting(set, segment) {
-  const { reach } = segment;
+  const { interventions } = segment;
   const within = state.hello.limits.in_flight + 1;
-  if (!same(live(set), live(reach))) return quiet(`Sent: acts within ${within} tokens.`);
-  if (!same({ patch: set.patch }, { patch: reach.patch })) return quiet(TOO_LATE);
-  if (isNothing(set)) return quiet(`Changes act at once, within ${within} tokens.`);
+  if (!sameInterventions(withoutPatches(set), withoutPatches(interventions)))
+    return quiet(`Sent: acts within ${within} tokens.`);
+  if (!sameInterventions({ patch: set.patch }, { patch: interventions.patch }))
+    return quiet(TOO_LATE);
+  if (isEmpty(set)) return quiet(`Changes act within ${within} tokens.`);
   return acting(sinceWhen(segment));
 }
 
 function atRest(set, segment) {
-  const inside = segment?.reach ?? {};
-  if (isNothing(set)) return quiet(isNothing(inside) ? "" : AGAIN);
-  if (!same(set, inside)) return quiet("Acts on the next answer, from its prompt on.");
+  const inside = segment?.interventions ?? {};
+  if (isEmpty(set)) return quiet(isEmpty(inside) ? "" : AGAIN);
+  if (!sameInterventions(set, inside)) return quiet("Acts on the next answer, from its prompt on.");
   return acting(sinceWhen(segment));
 }
 
-/** From which token on what is set acted. */
-function sinceWhen({ reached, prompt, base }) {
-  let at = reached.length - 1;
-  while (at > 0 && same(reached[at - 1].reach, reached[at].reach)) at -= 1;
-  const index = (reached[at]?.first ?? 0) - prompt.length + 1;
-  return index <= 0 ? "Acts from the beginning on." : `Acts from token ${count(base + index + 1)} on.`;
+/** Text for the token from which on the current interventions acted. */
+function sinceWhen({ interventionSpans, prompt, base }) {
+  let at = interventionSpans.length - 1;
+  const isSame = (i) =>
+    sameInterventions(interventionSpans[i - 1].reach, interventionSpans[i].reach);
+  while (at > 0 && isSame(at)) at -= 1;
+  const index = (interventionSpans[at]?.first ?? 0) - prompt.length + 1;
+  return index <= 0 ? "Acts from the start." : `Acts from token ${count(base + index + 1)} on.`;
 }

@@ -2,13 +2,21 @@
 //
 // Turner et al. 2023, "Activation addition: steering language models without optimization".
 
-import { el, setText } from "../dom.js";
-import { MOST_STEERS, STRENGTH } from "../reach.js";
-import { add, edit, remove } from "../reachdesk.js";
-import { state } from "../state.js";
-import { drawNumber, drawRange, newButton, newIcon, newMute, newNumber, newRange } from "./reachbar.js";
+import { el, setText } from "../../ui/dom.js";
+import { MAX_STEERS, STRENGTH } from "../../interventions/interventions.js";
+import { add, edit, remove } from "../../interventions/intervention-store.js";
+import { state } from "../../state.js";
+import {
+  drawNumber,
+  drawRange,
+  newButton,
+  newIcon,
+  newMute,
+  newNumber,
+  newRange,
+} from "./factor-bar.js";
 
-/** Pairs for a model that tells stories, with a strength at which it still does. */
+/** Example pairs for a story model, with strengths that keep its text coherent. */
 export const EXAMPLES = [
   {
     name: "at sea",
@@ -29,12 +37,12 @@ export const EXAMPLES = [
     strength: 0.4,
   },
 ];
-/** Before such a part of the layers a vector still becomes words, and is more than one word. */
+/** Default layer as a share of all: early enough to affect more than one word. */
 const EARLY = 3 / 8;
-/** The part of the strengths that a slider has, where the useful ones are. */
+/** Range of the slider; larger strengths are seldom useful. */
 const SLIDER = 2;
 
-export class ReachSteer {
+export class SteerPanel {
   constructor(root) {
     this.list = root.appendChild(el("ul", "rc-list"));
     const empty = { toward: "", away: "", strength: 0.5 };
@@ -58,7 +66,7 @@ export class ReachSteer {
       drawRow(this.rows.get(vector.key), vector, model, free);
     }
     this.list.hidden = !setting.steer.length;
-    const full = setting.steer.length >= MOST_STEERS;
+    const full = setting.steer.length >= MAX_STEERS;
     for (const button of [this.add, ...this.examples]) button.disabled = !free || full;
   }
 
@@ -101,9 +109,10 @@ function newRow(key) {
     return range;
   };
   const toward = newText("Steer toward", "toward", (text) => put({ toward: text }));
-  const away = newText("Steer away from", "away from (or nothing)", (text) => put({ away: text }));
+  const away = newText("Steer away from", "away from (optional)", (text) => put({ away: text }));
   const layer = drag(newRange({ min: 0, step: 1, ariaLabel: "Layer" }), "layer");
-  const strength = drag(newRange({ min: -SLIDER, max: SLIDER, step: 0.05, ariaLabel: "Strength" }), "strength");
+  const limits = { min: -SLIDER, max: SLIDER, step: 0.05, ariaLabel: "Strength" };
+  const strength = drag(newRange(limits), "strength");
   const box = newNumber("Strength, value", STRENGTH, (value) => put({ strength: value }));
   const mute = newMute((muted) => put({ muted }));
   const gone = newIcon("i-close", "Remove this vector", () => remove("steer", key));

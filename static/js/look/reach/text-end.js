@@ -1,20 +1,20 @@
-// The end of the text: the panel covers the transcript, and what is changed here is the text.
+// Last tokens of the answer, because the panel covers the transcript, and a comparison of versions.
 
-import { el, setText } from "../dom.js";
-import { plural, tokenLabel } from "../format.js";
-import { describeChange } from "../params.js";
-import { seedOf } from "../rewrite.js";
-import { lastTurn, shownAnswer, state } from "../state.js";
-import { focused, pin } from "../view.js";
+import { el, setText } from "../../ui/dom.js";
+import { plural, tokenLabel } from "../../ui/format.js";
+import { describeChange } from "../../panels/sampling-settings.js";
+import { seedOf } from "../../interventions/rerun.js";
+import { lastTurn, shownAnswer, state } from "../../state.js";
+import { focused, pin } from "../../view.js";
 
-/** More tokens than fit in the line. */
-const MOST_TOKENS = 80;
+/** Maximum number of tokens, more than fit in the line. */
+const MAX_TOKENS = 80;
 
-export class ReachText {
+export class TextEnd {
   constructor(root) {
     const line = root.appendChild(el("div", "rc-end"));
     this.text = line.appendChild(el("p", "rc-end-text"));
-    this.twin = line.appendChild(el("p", "rc-twin"));
+    this.comparison = line.appendChild(el("p", "rc-comparison"));
     this.drawn = [];
     this.text.addEventListener("click", ({ target }) => {
       if (target.dataset.i !== undefined) pin(Number(target.dataset.i));
@@ -23,38 +23,38 @@ export class ReachText {
 
   draw({ answer }) {
     const tokens = answer?.tokens ?? [];
-    const told = JSON.stringify(answer?.marks.at(-1)?.told);
-    const of = [answer, answer?.edition, tokens.length, told, focused()];
+    const shown = JSON.stringify(answer?.marks.at(-1)?.shown);
+    const of = [answer, answer?.edition, tokens.length, shown, focused()];
     if (of.some((part, i) => part !== this.drawn[i])) {
       this.drawn = of;
       this.text.replaceChildren(...(answer ? endOf(answer) : [""]));
     }
-    setText(this.twin, twinWords(lastTurn()));
+    setText(this.comparison, comparisonText(lastTurn()));
   }
 }
 
 function endOf({ tokens, marks }) {
-  const first = Math.max(0, tokens.length - MOST_TOKENS);
-  const told = new Map(marks.map((mark) => [mark.index, mark.told]));
+  const first = Math.max(0, tokens.length - MAX_TOKENS);
+  const shown = new Map(marks.map((mark) => [mark.index, mark.shown]));
   return tokens.slice(first).flatMap(({ text, eos }, i) => {
     const index = first + i;
-    const shown = eos ? " ∎" : text.replace(/\n+/g, " ↵ ");
-    const word = el("span", index === focused() ? "rc-tok on" : "rc-tok", shown);
+    const plain = eos ? " ∎" : text.replace(/\n+/g, " ↵ ");
+    const word = el("span", index === focused() ? "rc-tok on" : "rc-tok", plain);
     word.dataset.i = index;
-    const changes = told.get(index);
+    const changes = shown.get(index);
     if (!changes?.length) return [word];
     return [el("span", "mark-change", changes.map(describeChange).join(", ")), word];
   });
 }
 
-// ---- the same seed again -----------------------------------------------------------------------
+// ---- comparison with the same seed -------------------------------------------------------------
 
 /**
- * How the version on show compares with an earlier one of its seed, one that was left alone if
- * there is one: {of, same, parted, whole}, or null. `same`: how many tokens before the first that
- * is not, `parted`; `whole`: are they equally long?
+ * Compare the shown version with an earlier one of the same seed, preferably one without
+ * interventions: {of, same, parted, whole}, or null. `same`: number of equal tokens before
+ * `parted`, the first different pair; `whole`: are both equally long?
  */
-export function twinOf(turn) {
+export function compareWithSameSeed(turn) {
   const shown = shownAnswer(turn);
   if (!shown?.tokens.length) return null;
   const seed = seedOf(shown);
@@ -62,7 +62,8 @@ export function twinOf(turn) {
     .map((answer, i) => ({ answer, i }))
     .filter(({ answer, i }) => i < turn.shown && answer.tokens.length)
     .filter(({ answer }) => seedOf(answer) === seed);
-  const untouched = ({ segments }) => segments.every(({ reached }) => !reached.length);
+  const untouched = ({ segments }) =>
+    segments.every(({ interventionSpans }) => !interventionSpans.length);
   const alone = earlier.filter(({ answer }) => untouched(answer));
   const found = alone.at(-1) ?? earlier.at(-1);
   if (!found) return null;
@@ -73,17 +74,20 @@ export function twinOf(turn) {
   return { of: found.i, same: n, parted, whole: a.length === b.length };
 }
 
-function twinWords(turn) {
-  const twin = state.replay ? null : twinOf(turn);
-  if (!twin) return "";
-  const other = `version ${twin.of + 1}`;
-  const word = ({ text, eos }) => (eos ? "the end" : `“${tokenLabel(text, "part of a character")}”`);
-  if (twin.parted) {
-    const { here, there } = twin.parted;
-    if (!twin.same) return `Parts from ${other} at once: ${word(here)}, there ${word(there)}`;
-    return `As ${other} for ${plural(twin.same, "token")}, then ${word(here)}, there ${word(there)}`;
+function comparisonText(turn) {
+  const comparison = state.replay ? null : compareWithSameSeed(turn);
+  if (!comparison) return "";
+  const other = `version ${comparison.of + 1}`;
+  const word = ({ text, eos }) =>
+    eos ? "the end" : `“${tokenLabel(text, "part of a character")}”`;
+  if (comparison.parted) {
+    const { here, there } = comparison.parted;
+    if (!comparison.same)
+      return `Differs from ${other} from the first token: ${word(here)}, there ${word(there)}`;
+    const n = plural(comparison.same, "token");
+    return `Same as ${other} for ${n}, then ${word(here)}, there ${word(there)}`;
   }
-  const n = plural(twin.same, "token");
-  if (state.active) return `So far the ${n} of ${other}`;
-  return twin.whole ? `The same ${n} as ${other}` : `Its first ${n} are those of ${other}`;
+  const n = plural(comparison.same, "token");
+  if (state.active) return `Same ${n} as ${other} so far`;
+  return comparison.whole ? `Same ${n} as ${other}` : `First ${n} are the same as in ${other}`;
 }

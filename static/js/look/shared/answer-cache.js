@@ -1,23 +1,24 @@
-// Answers that were given once and stay true: a token of a run gives the same numbers every time.
+// Cache of engine answers that stay valid: inspecting a token of a run always gives the same
+// numbers.
 
-import { inspect, latest } from "../inspect.js";
-import { state } from "../state.js";
+import { inspect, latest } from "../../net/inspect.js";
+import { state } from "../../state.js";
 import { Missing } from "./context.js";
 
-/** A question may grow by this much when it is written as JSON. */
+/** Allowance for the growth of a request when encoded as JSON. */
 const JSON_GROWTH = 1.02;
 
-/** All there are: each instrument has its own. */
+/** All caches: each instrument has its own. */
 const all = [];
 
-/** How many bytes of answers are kept, and how many may be. */
-export const extent = () => ({
+/** Bytes used by all caches, and their limit. */
+export const usage = () => ({
   bytes: all.reduce((sum, { bytes }) => sum + bytes, 0),
   mostBytes: all.reduce((sum, { mostBytes }) => sum + mostBytes, 0),
 });
 
-/** Answers by key, within a bound of bytes: those not used for longest go first. */
-export class Kept {
+/** Answers by key within a limit of bytes; the least recently used are dropped first. */
+export class AnswerCache {
   #answers = new Map();
   #bytes = 0;
 
@@ -57,25 +58,25 @@ export class Kept {
   }
 }
 
-/** All arrays of an answer are views on one frame. */
+/** All arrays of an answer are views on one buffer. */
 const bytesOf = ({ arrays }) => Object.values(arrays)[0]?.values.buffer.byteLength ?? 0;
 
-/** Questions about a run's newest token take the engine from the run: at most this share of it, */
+/** Inspecting the newest token of a run interrupts it, for at most this share of the time. */
 const SHARE = 0.2;
-/** and after each answer nothing is asked for this long, however quick it was. */
-const LEAST_REST_MS = 120;
+/** Minimum pause after each such answer. */
+const MIN_REST_MS = 120;
 let restsUntil = 0;
 
-/** Ask under `key` what only the newest answer of matters to: see `latest`. */
+/** Ask a question of which only the newest matters; see `latest`. */
 export const askLatest = (key, question) => checked(question, () => latest(key, question));
 
-/** The same about the newest token of a run that may still write. */
+/** Ask the same about the newest token of a run that may be active. */
 export async function askNewest(key, question, { running }, signal) {
   const rest = running ? restsUntil - performance.now() : 0;
   if (rest > 0) await pause(rest, signal);
   const answer = await askLatest(key, question);
   const took = answer.info.ms ?? 0;
-  restsUntil = performance.now() + Math.max(LEAST_REST_MS, took * (1 / SHARE - 1));
+  restsUntil = performance.now() + Math.max(MIN_REST_MS, took * (1 / SHARE - 1));
   return answer;
 }
 
@@ -85,12 +86,12 @@ const pause = (ms, signal) =>
     signal.addEventListener("abort", resolve, { once: true });
   });
 
-/** Ask what every answer of matters to. */
+/** Ask a question whose answer is always needed. */
 export const askOnce = (question) => checked(question, () => inspect(question));
 
 function checked(question, ask) {
   const { message_bytes: most } = state.hello.limits;
   if (JSON.stringify(question).length * JSON_GROWTH > most)
-    throw new Missing("This run is longer than a question to the server may be.");
+    throw new Missing("This run is too long for one request to the server.");
   return ask();
 }

@@ -1,12 +1,12 @@
-// Cells of a map painted as pixels, in the colours of the page.
+// Pixel painter for maps with many cells.
 
-import { clamp } from "../dom.js";
-import { palette, pixelOf } from "../palette.js";
-import { strength } from "./shares.js";
+import { clamp } from "../../ui/dom.js";
+import { palette, pixelOf } from "../../ui/palette.js";
+import { intensity } from "./share-colours.js";
 
-/** Paints cells into the pixels of an image: thousands of rectangles would take longer. */
+/** Paints cells into the pixels of an image: thousands of canvas rectangles would be slower. */
 export class CellPainter {
-  /** `image`: ImageData, with `ratio` pixels for each of the page, which boxes are given in. */
+  /** `image`: ImageData with `ratio` pixels per CSS pixel; boxes are in CSS pixels. */
   constructor(image, ratio) {
     this.pixels = new Uint32Array(image.data.buffer);
     this.width = image.width;
@@ -16,7 +16,7 @@ export class CellPainter {
     this.blank = pixelOf(palette.plate);
   }
 
-  /** One colour; the paper's for null. */
+  /** Fill a box with the colour of a value; null is the background. */
   fill(box, value) {
     const [left, top, right, bottom] = this.#edges(box);
     const colour = value === null ? this.blank : this.#colour(value);
@@ -24,7 +24,9 @@ export class CellPainter {
       this.pixels.fill(colour, y * this.width + left, y * this.width + right);
   }
 
-  /** A context from left to right, `line` times `by`; of several tokens at a pixel the greatest. */
+  /**
+   * Paint `line` × `by` from left to right; a pixel that covers several tokens shows the maximum.
+   */
   strip(box, line, by) {
     const [left, top, right, bottom] = this.#edges(box);
     if (right <= left || bottom <= top) return;
@@ -34,9 +36,10 @@ export class CellPainter {
     for (let k = 0; k < wide; k += 1) {
       const first = Math.floor((k * n) / wide);
       const end = Math.max(first + 1, Math.floor(((k + 1) * n) / wide));
-      let most = line[first];
-      for (let j = first + 1; j < end; j += 1) if (line[j] > most) most = line[j];
-      this.pixels[start + k] = Number.isNaN(most) ? this.blank : this.#colour(strength(most * by));
+      let largest = line[first];
+      for (let j = first + 1; j < end; j += 1) if (line[j] > largest) largest = line[j];
+      const unknown = Number.isNaN(largest);
+      this.pixels[start + k] = unknown ? this.blank : this.#colour(intensity(largest * by));
     }
     for (let y = top + 1; y < bottom; y += 1)
       this.pixels.copyWithin(y * this.width + left, start, start + wide);
@@ -47,7 +50,7 @@ export class CellPainter {
   }
 
   #edges([x, y, width, height]) {
-    const at = (value, most) => clamp(Math.round(value * this.ratio), 0, most);
+    const at = (value, largest) => clamp(Math.round(value * this.ratio), 0, largest);
     return [
       at(x, this.width),
       at(y, this.height),

@@ -1,21 +1,22 @@
-// Drawing words that charts on canvases share.
+// Drawing helpers shared by the canvas charts.
 
-import { grid } from "../grid.js";
-import { round125 } from "../metrics.js";
-import { palette } from "../palette.js";
+import { grid } from "../../core/grid.js";
+import { round125 } from "../../core/metrics.js";
+import { palette } from "../../ui/palette.js";
 
 export const SANS = '"Plex Sans", sans-serif';
 export const SERIF = '"Source Serif", serif';
 
-/** Numbers 0, s, 2s … up to `most`, at least `apart` px of `room` px apart. */
+/** Return ticks 0, s, 2s … up to `most`, at least `apart` px apart on `room` px. */
 export function ticks(most, room, apart) {
   if (!(most > 0) || room <= 0) return [];
   const step = round125((most * apart) / room, 1);
   return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step);
 }
 
-/** Small words on the chart. `align` as canvases have it; `weight` 400 to 600. */
-export function label(context, text, x, y, { colour = "ink-3", align = "start", weight = 400 } = {}) {
+/** Draw a small label. `align` as in canvas; `weight` 400 to 600. */
+export function label(context, text, x, y, style = {}) {
+  const { colour = "ink-3", align = "start", weight = 400 } = style;
   context.font = `${weight} ${grid.small}px ${SANS}`;
   context.fillStyle = palette[colour];
   context.textAlign = align;
@@ -24,13 +25,13 @@ export function label(context, text, x, y, { colour = "ink-3", align = "start", 
   context.textAlign = "start";
 }
 
-/** A line that stands or lies on whole pixels. */
+/** Draw a rectangle on whole pixels, usually a line. */
 export function rule(context, x, y, width, height, colour = "line") {
   context.fillStyle = palette[colour];
   context.fillRect(Math.round(x), Math.round(y), Math.max(1, width), Math.max(1, height));
 }
 
-/** Slanting lines inside what is clipped now: for what was not computed or not kept. */
+/** Hatch the clipped area; marks what was not computed or not kept. */
 export function hatch(context, x, y, width, height) {
   context.strokeStyle = palette.edge;
   context.lineWidth = 1;
@@ -42,7 +43,7 @@ export function hatch(context, x, y, width, height) {
   context.stroke();
 }
 
-/** Draw with a clip and undo it. */
+/** Draw within a clip path. */
 export function clipped(context, path, draw) {
   context.save();
   context.beginPath();

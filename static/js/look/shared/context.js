@@ -1,17 +1,19 @@
-// What an instrument may ask about what is being looked at.
+// Context passed to instruments: the focused token and its run.
 
-import { state } from "../state.js";
-import { focused, focusedRow, focusedToken, view } from "../view.js";
+import { state } from "../../state.js";
+import { focused, focusedRow, focusedToken, view } from "../../view.js";
 
-/** Thrown by an instrument's `show`: there is nothing to see, and `message` says why, in a sentence. */
+/**
+ * Thrown by an instrument's `show` if there is nothing to show; `message` is the sentence shown.
+ */
 export class Missing extends Error {}
 
 /**
- * What is looked at now:
- *   answer  the answer in the core (answer.js), or null
- *   token   its focused token: a `token` event, or one of the prompt (`prompt`: its number from 1)
- *   index   its number: 0 … for written tokens, −1 and less for the prompt's; null without one
- *   row     the core's focused row {layer, part}, or null
+ * Return the current focus:
+ *   answer  the answer in the core sample (chat/answer.js), or null
+ *   token   its focused token: a `token` event, or a prompt token (`prompt`: its number from 1)
+ *   index   its number: 0 … for generated tokens, −1 and less for prompt tokens; null without one
+ *   row     the core sample's focused row {layer, part}, or null
  *   hello   model, device, limits and memory, or null before the first `hello`
  *   signal  aborted when the panel closes or shows another instrument
  */
@@ -27,15 +29,15 @@ export function contextNow(signal) {
 }
 
 /**
- * The tokens that the model saw at the focused token, as a question to the engine wants them:
- *   ids       the prompt's and the written ones of this generation, up to its newest
- *   texts     their pieces
- *   position  of the focused token among them
- * A continued answer is several generations: each reads the text before it as its own prompt.
+ * Return the sequence of the focused token's run, for an inspection:
+ *   ids       prompt and generated tokens, up to the newest
+ *   texts     their texts
+ *   position  of the focused token in the sequence
+ * A continued answer has several runs, each with the text before it as its prompt.
  */
 export function sequenceOf({ answer, token, index }) {
   const segment = token?.segment ?? answer?.segments[0];
-  if (!segment?.accepted) throw new Missing("The tokens of this answer are not here any more.");
+  if (!segment?.accepted) throw new Missing("The tokens of this answer are no longer available.");
   const written = answer.tokens.slice(segment.base, segment.base + segment.nTokens);
   const all = [...segment.prompt, ...written];
   const { length } = segment.prompt;
@@ -47,7 +49,7 @@ export function sequenceOf({ answer, token, index }) {
   };
 }
 
-/** Number of the token at `position` of a generation's sequence; null where it cannot be looked at. */
+/** Number of the token at `position` of a run's sequence; null if it cannot be focused. */
 export function indexAt({ answer, segment }, position) {
   const { length } = segment.prompt;
   if (position >= length) return segment.base + position - length;

@@ -1,22 +1,22 @@
-// The panel an instrument is shown in: its header, its states, its numbers as a table, its files.
+// Panel of an instrument: header, status messages, table of numbers, and file export.
 
-import { byId, setText } from "../dom.js";
-import { fetchCode, Unfetched } from "../fetchcode.js";
-import { ready, state } from "../state.js";
+import { byId, setText } from "../../ui/dom.js";
+import { fetchCode, Unfetched } from "../../ui/fetch-code.js";
+import { ready, state } from "../../state.js";
 import { contextNow, Missing } from "./context.js";
 import { save } from "./save.js";
 import { drawTable } from "./table.js";
 
-/** What takes longer than this is said to take time. */
+/** "Computing …" is shown after this time. */
 const BUSY_AFTER_MS = 200;
-const LOST = "The server cannot be reached. This goes on by itself when it can.";
+const LOST = "The server cannot be reached. Continues automatically once it can.";
 
 const panel = byId("look");
 const roots = new Map();
-/** What was fetched: what an instrument does, by its entry in instruments.js. */
+/** Loaded instruments, by their entry in instruments.js. */
 const fetched = new Map();
 
-/** The entry of the instrument on show, and what became of it. */
+/** Entry of the shown instrument, and its state. */
 let shown = null;
 let source = "";
 let asTable = false;
@@ -32,7 +32,7 @@ export function setUpPanel(close) {
     button.addEventListener("click", () => saveAs(button.dataset.kind));
 }
 
-/** Show another instrument (its entry in instruments.js), or null for none. */
+/** Show another instrument (its entry in instruments.js), or none. */
 export function present(entry) {
   if (shown === entry) return;
   leave();
@@ -47,7 +47,7 @@ export function present(entry) {
   refresh();
 }
 
-/** Fetch and set up an instrument, once. Fails with Missing while the server cannot be reached. */
+/** Load and set up an instrument once. Rejects with Missing while the server cannot be reached. */
 export async function prepare(entry) {
   const instrument = await fetchCode(entry.fetch).catch((error) => {
     throw error instanceof Unfetched ? new Missing(LOST) : error;
@@ -65,7 +65,7 @@ function setUpInstrument(entry, instrument) {
   byId("look-body").append(root);
   instrument.setUp(root);
   if (!root.querySelector("button, input, textarea, [tabindex]")) {
-    root.tabIndex = 0; // whoever scrolls by keyboard has to get there
+    root.tabIndex = 0; // makes it scrollable from the keyboard
     root.setAttribute("role", "group");
     root.setAttribute("aria-label", entry.title);
   }
@@ -81,7 +81,7 @@ function leave() {
   fetched.get(shown)?.hide?.();
 }
 
-/** Show what is looked at now. While an instrument works on an answer, the newest request waits. */
+/** Draw the current focus. While the instrument awaits an answer, one redraw is queued. */
 export async function refresh() {
   if (!shown) return;
   if (pending) {
@@ -110,7 +110,7 @@ function showNow(instrument, signal) {
   return instrument.show(contextNow(signal));
 }
 
-/** Wait for an answer of the engine (or for the code that asks), and say so when it takes long. */
+/** Await the engine or the instrument's code, with a message if it takes long. */
 async function patiently(answer, signal) {
   panel.setAttribute("aria-busy", "true");
   busyTimer = setTimeout(() => tell("Computing …"), BUSY_AFTER_MS);
@@ -131,13 +131,12 @@ function whyNot({ needs, asks }) {
   if (!state.hello) return state.engine.message || "Connecting to the server.";
   const { answer, token } = contextNow();
   if (needs !== "nothing" && !answer?.segment)
-    return "Nothing has been run yet. Send a prompt, then look closer.";
-  if (needs === "token" && !token) return "No token yet. The prompt is being read.";
-  if (asks && state.replay)
-    return "The engine would have to compute this, and a replay is shown without one.";
+    return "No run yet. Send a prompt first.";
+  if (needs === "token" && !token) return "No token yet. Prefill is running.";
+  if (asks && state.replay) return "This needs the engine, and a replay has none.";
   if (asks && !ready())
-    return state.line === "open"
-      ? "The engine is not ready. This goes on by itself when it is."
+    return state.connection === "open"
+      ? "The engine is not ready. Continues automatically once it is."
       : LOST;
   return "";
 }
@@ -148,7 +147,7 @@ function done(from) {
   if (asTable) drawNumbers();
 }
 
-/** `error`: a Missing, what the server answered ({code, message}), or a mistake of the page. */
+/** `error`: a Missing, the server's error {code, message}, or a fault of the page. */
 function failed(error) {
   const missing = error instanceof Missing || error.code === "lost";
   tell("");
@@ -156,24 +155,25 @@ function failed(error) {
   if (error instanceof Error && !missing) reportError(error);
 }
 
-/** Where the numbers come from, under the picture. */
+/** Show the source of the numbers under the picture. */
 function tell(text) {
   source = text;
   setText(byId("look-source"), text);
 }
 
-/** In the place of the picture: why there is none. */
+/** Show a message in place of the picture. */
 function say(text, bad = false) {
-  const box = byId("look-say");
+  const box = byId("look-message");
   setText(box, text);
   box.hidden = !text;
   box.dataset.tone = bad ? "bad" : "";
   panel.toggleAttribute("data-nothing", !!text);
   const nothing = !!text || !fetched.has(shown);
-  for (const button of panel.querySelectorAll("[data-kind], #look-table")) button.disabled = nothing;
+  for (const button of panel.querySelectorAll("[data-kind], #look-table"))
+    button.disabled = nothing;
 }
 
-// ---- the same as numbers ---------------------------------------------------------------------
+// ---- table and files -------------------------------------------------------------------------
 
 function showTable(wanted) {
   asTable = wanted;

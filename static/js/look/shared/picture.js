@@ -1,20 +1,20 @@
-// A PNG of a part of the page: its boxes, hairlines, words, canvases and drawings, painted again.
+// PNG export of a part of the page: boxes, borders, text, canvases and SVG are painted on a canvas.
 //
-// Browsers have no way to photograph an element, so this paints what instruments are made of:
-// background and border colours, text where it was set, canvases, and SVG with the styles it has.
+// Browsers cannot capture an element, so this paints what instruments consist of: background and
+// border colours, text at its position, canvases, and SVG with its computed styles.
 
 const MARGIN = 24;
 const LINE = 20;
-const MOST_SIDE = 8192;
+const MAX_SIDE = 8192;
 
-/** A PNG blob of `root`, all of it, under lines of text (the first one strong). */
+/** Return a PNG blob of `root`, including scrolled parts, below lines of text (the first bold). */
 export async function paint(root, lines) {
   const origin = root.getBoundingClientRect();
   const width = Math.max(root.scrollWidth, 480);
   const head = broken(root, lines, width - 2 * MARGIN);
   const top = MARGIN + head.length * LINE + 12;
   const height = top + root.scrollHeight + MARGIN;
-  const ratio = Math.min(2, MOST_SIDE / Math.max(width, height));
+  const ratio = Math.min(2, MAX_SIDE / Math.max(width, height));
   const canvas = document.createElement("canvas");
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
@@ -42,7 +42,7 @@ function groundOf(node) {
 
 const isClear = (colour) => /^rgba\(.*, 0\)$/.test(colour) || colour === "transparent";
 
-/** `lines` broken at spaces to fit into `room`, with their fonts. */
+/** Break `lines` at spaces to fit into `room`; returns rows with their fonts. */
 function broken(root, lines, room) {
   const context = document.createElement("canvas").getContext("2d");
   const { fontFamily } = getComputedStyle(root);
@@ -84,7 +84,7 @@ async function paintInside(context, node, style) {
   }
 }
 
-/** What is scrolled out of sight stays out of the picture. */
+/** Clip to a box: content scrolled out of view is not painted. */
 function clip(context, { x, y, width, height }) {
   context.beginPath();
   context.rect(x, y, width, height);
@@ -113,7 +113,7 @@ function setFont(context, style) {
   context.fillStyle = style.color;
 }
 
-/** Text, line by line as it was broken. */
+/** Paint text line by line, broken as on the page. */
 function paintText(context, style, node) {
   if (node.data.trim() === "") return;
   setFont(context, style);
@@ -141,7 +141,7 @@ function putText(context, text, { x, y, height }) {
   context.fillText(text, x, y + (height - up - down) / 2 + up);
 }
 
-/** What was typed has no text node; it is broken at spaces here. */
+/** Paint the value of a field, which has no text node, broken at spaces. */
 function paintField(context, style, { x, y, width }, value) {
   setFont(context, style);
   const left = x + parseFloat(style.paddingLeft);
@@ -167,7 +167,7 @@ const SVG_STYLES = "fill stroke stroke-width stroke-dasharray opacity font text-
   " ",
 );
 
-/** A drawing keeps its look outside the page only with its styles written into it. */
+/** Paint an SVG with its computed styles inlined, which it needs outside the page. */
 async function paintSvg(context, node, box) {
   const copy = node.cloneNode(true);
   const from = [node, ...node.querySelectorAll("*")];

@@ -1,25 +1,25 @@
-// Arrow keys in a picture made of elements: one of them can be reached with Tab, the others from it.
+// Roving tabindex: one element of a group has the tab stop, arrow keys move among the others.
 
 /**
- * `lines` gives the elements as they lie: lines of elements along which the keys `next` and
- * `previous` move; the keys `after` and `before` move across lines.
+ * `lines` returns the elements as lines: the keys `next` and `previous` move along a line, `after`
+ * and `before` across lines.
  */
-export class Roving {
+export class RovingTabindex {
   constructor(root, keys, lines) {
     this.keys = keys;
     this.lines = lines;
     root.addEventListener("keydown", (event) => this.#onKey(event));
-    root.addEventListener("focusin", ({ target }) => this.#reach(target));
+    root.addEventListener("focusin", ({ target }) => this.#setTabStop(target));
   }
 
-  /** Make the first element (or the one that was reached) the one that Tab comes to. */
+  /** Give the tab stop to the last focused element, or to the first. */
   reset() {
     const all = this.lines().flat();
-    const reached = all.find((node) => node.tabIndex === 0) ?? all[0];
-    for (const node of all) node.tabIndex = node === reached ? 0 : -1;
+    const tabStop = all.find((node) => node.tabIndex === 0) ?? all[0];
+    for (const node of all) node.tabIndex = node === tabStop ? 0 : -1;
   }
 
-  #reach(target) {
+  #setTabStop(target) {
     const all = this.lines().flat();
     if (!all.includes(target)) return;
     for (const node of all) node.tabIndex = node === target ? 0 : -1;

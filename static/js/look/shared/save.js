@@ -1,10 +1,10 @@
-// What an instrument shows, as a file: CSV and JSON of its numbers, PNG of its picture.
+// File export of an instrument: numbers as CSV or JSON, the picture as PNG.
 
-import { el } from "../dom.js";
+import { el } from "../../ui/dom.js";
 import { paint } from "./picture.js";
 import { nameOf } from "./table.js";
 
-/** Comma-separated values as RFC 4180 has them: CRLF, quotes where they are needed. */
+/** Return comma-separated values (RFC 4180): CRLF, quotes where needed. */
 export function csv({ columns, rows }) {
   const field = (value) => {
     const text = String(value ?? "");
@@ -14,12 +14,12 @@ export function csv({ columns, rows }) {
   return line(columns.map(nameOf)) + rows.map(line).join("");
 }
 
-/** The numbers with what they are and what they were measured on. */
+/** Return the numbers as JSON, with their description and what they were measured on. */
 export function json({ columns, rows }, about) {
   return `${JSON.stringify({ ...about, columns: columns.map(nameOf), rows }, null, 1)}\n`;
 }
 
-/** Save as a file of the user; `kind` is "csv", "json" or "png". `about`: {instrument, …}. */
+/** Download a file; `kind` is "csv", "json" or "png". `about`: {instrument, …}. */
 export async function save(kind, { numbers, about, root, lines }) {
   const blob = {
     csv: () => new Blob([csv(numbers())], { type: "text/csv" }),

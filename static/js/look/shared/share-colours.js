@@ -1,22 +1,22 @@
-// The colour of a share of a whole, on the same scale in every instrument that shows shares.
+// Colour scales of shares and loads, common to all instruments.
 
-import { clamp, el, fitCanvas, setVars } from "../dom.js";
-import { palette, shade } from "../palette.js";
+import { clamp, el, fitCanvas, setVars } from "../../ui/dom.js";
+import { palette, shade } from "../../ui/palette.js";
 
-/** How strong a share is shown, 0 to 1: by its square root, so that 1 % is seen beside 100 %. */
-export const strength = (share) => Math.sqrt(clamp(share, 0, 1));
+/** Position of a share on the scale, in [0, 1]: its square root, so that 1 % is visible. */
+export const intensity = (share) => Math.sqrt(clamp(share, 0, 1));
 
-export const shareColour = (share) => shade(strength(share));
+export const shareColour = (share) => shade(intensity(share));
 
 /**
- * How strong a load is shown, 0 to 1: an equal share in the middle of the scale, and twice as much as
- * far above it as half as much is below.
+ * Position of a load on the scale, in [0, 1]: the mean is in the middle, and factors 2 and ½ are at
+ * equal distances from it.
  */
-export const loadStrength = (load) => load / (1 + load);
+export const loadIntensity = (load) => load / (1 + load);
 
-/** A scale, for people. Painted, because pictures of the page have no gradients. */
+/** Legend of a scale. Painted on a canvas, because exported pictures cannot contain gradients. */
 class Legend {
-  /** `marks`: [text, place from 0 to 1], between the words for its ends. */
+  /** `marks`: [text, position in [0, 1]], between the labels of the ends. */
   constructor(first, marks, last) {
     this.node = el("p", "shares");
     const ramp = el("span", "share-ramp");
@@ -43,13 +43,14 @@ class Legend {
 
 export class ShareLegend extends Legend {
   constructor() {
-    super("0 %", [1, 10, 50].map((percent) => [String(percent), strength(percent / 100)]), "100 %");
+    const marks = [1, 10, 50].map((percent) => [String(percent), intensity(percent / 100)]);
+    super("0 %", marks, "100 %");
   }
 }
 
 export class LoadLegend extends Legend {
   constructor() {
     const marks = [["¼", 0.25], ["½", 0.5], ["1", 1], ["2", 2], ["4", 4]];
-    super("0", marks.map(([text, load]) => [text, loadStrength(load)]), "× mean");
+    super("0", marks.map(([text, load]) => [text, loadIntensity(load)]), "× mean");
   }
 }

@@ -1,17 +1,17 @@
-// The numbers behind a picture, as an HTML table.
+// HTML table of an instrument's numbers.
 
-import { el } from "../dom.js";
-import { count } from "../format.js";
+import { el } from "../../ui/dom.js";
+import { count } from "../../ui/format.js";
 
-/** A table longer than this is shown in part; files hold all of it. */
-const MOST_ROWS = 400;
+/** Maximum number of rows; files contain all. */
+const MAX_ROWS = 400;
 const exact = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
 
 /** @typedef {{columns: (string | {name: string, format: Function})[], rows: any[][]}} Numbers */
 
 export const nameOf = (column) => column.name ?? column;
 
-/** The table of `numbers`, captioned with the instrument's title. */
+/** Build the table of `numbers`, captioned with the instrument's title. */
 export function drawTable({ columns, rows }, caption) {
   const table = el("table", "numbers");
   const foot = el("caption", "vh", caption);
@@ -23,7 +23,7 @@ export function drawTable({ columns, rows }, caption) {
     head.append(cell);
   });
   const body = table.createTBody();
-  for (const row of rows.slice(0, MOST_ROWS)) {
+  for (const row of rows.slice(0, MAX_ROWS)) {
     const line = body.insertRow();
     columns.forEach((column, i) => {
       const cell = line.insertCell();
@@ -34,8 +34,8 @@ export function drawTable({ columns, rows }, caption) {
   table.prepend(foot);
   const box = document.createDocumentFragment();
   box.append(table);
-  if (rows.length > MOST_ROWS) {
-    const rest = `The first ${count(MOST_ROWS)} of ${count(rows.length)} rows; a file has all.`;
+  if (rows.length > MAX_ROWS) {
+    const rest = `The first ${count(MAX_ROWS)} of ${count(rows.length)} rows; files contain all.`;
     box.append(el("p", "sub", rest));
   }
   return box;

@@ -1,6 +1,6 @@
-// The row of instruments: a tab list, in which a tab that is open closes its panel.
+// Tab list of the instruments; pressing the open tab closes its panel.
 
-import { byId, el } from "../dom.js";
+import { byId, el } from "../../ui/dom.js";
 
 const list = byId("look-tabs");
 const tabs = new Map();
@@ -20,14 +20,14 @@ export function setUpTabs(instruments, choose) {
 }
 
 /**
- * `open` is selected (or none); `reached` is the tab that the Tab key reaches; only those that are
- * `wanted(instrument)` are there.
+ * Draw the tabs. `open` is selected (or none); `stop` has the tab stop; only tabs with
+ * `wanted(instrument)` are shown.
  */
-export function drawTabs(open, reached, wanted) {
+export function drawTabs(open, stop, wanted) {
   for (const [instrument, tab] of tabs) {
     tab.hidden = !wanted(instrument);
     tab.setAttribute("aria-selected", String(instrument === open));
-    tab.tabIndex = instrument === reached ? 0 : -1;
+    tab.tabIndex = instrument === stop ? 0 : -1;
   }
   const tab = tabs.get(open);
   if (!tab) return;
@@ -35,10 +35,10 @@ export function drawTabs(open, reached, wanted) {
   tab.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-/** The tab that the Tab key reaches. */
-export const reachedTab = () => list.querySelector("[tabindex='0']");
+/** The tab with the tab stop. */
+export const tabStop = () => list.querySelector("[tabindex='0']");
 
-/** Arrows move among tabs, Enter opens; down goes into the panel. */
+/** Arrow keys move among tabs, Down enters the panel. */
 function onKey(event) {
   const all = [...tabs.values()].filter((tab) => !tab.hidden);
   const at = all.indexOf(document.activeElement);

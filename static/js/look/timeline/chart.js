@@ -1,14 +1,14 @@
-// The chart of the timeline: lanes of spans on an axis of time that can be zoomed and moved.
+// Chart of the timeline: tracks of spans on a time axis that can be zoomed and panned.
 
-import { clamp, el, fitCanvas } from "../dom.js";
-import { tokenLabel } from "../format.js";
-import { grid } from "../grid.js";
-import { round125 } from "../metrics.js";
-import { palette } from "../palette.js";
-import { clipped, hatch, label, rule, SERIF } from "./chart.js";
-import { LANES } from "./spans.js";
+import { clamp, el, fitCanvas } from "../../ui/dom.js";
+import { tokenLabel } from "../../ui/format.js";
+import { grid } from "../../core/grid.js";
+import { round125 } from "../../core/metrics.js";
+import { palette } from "../../ui/palette.js";
+import { clipped, hatch, label, rule, SERIF } from "../shared/chart.js";
+import { TRACKS } from "./spans.js";
 
-/** Colours of parts, by their names in tokens.css. */
+/** Colours of parts, as names in tokens.css. */
 export const COLOURS = {
   gpu: "data",
   encode: "ink-2",
@@ -31,26 +31,26 @@ const PART_COLOURS = {
 
 const WORDS = 20;
 const RULER = 24;
-const LANE = 34;
-const LEAST_WINDOW_MS = 0.5;
+const TRACK_HEIGHT = 34;
+const MIN_WINDOW_MS = 0.5;
 const ZOOM = 1.5;
-/** A word is written over a step at least this wide. */
-const LEAST_WORD = 26;
-/** Ends of the axis while a run goes on: few, so that it seldom changes. */
+/** Minimum width of a step (px) with its token written above. */
+const MIN_WORD = 26;
+/** Ends of the axis during a run: few, so that it seldom changes. */
 const ENDS = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
 
 export class StepChart {
-  /** `acts`: look(step), choose(step), move(key) with the number of a step or null. */
+  /** `acts`: look(step), choose(step), move(key); step is a number or null. */
   constructor(root, acts) {
     this.acts = acts;
     this.plot = root.appendChild(el("div", "tl-plot"));
     this.plot.tabIndex = 0;
     this.plot.setAttribute("role", "slider");
     this.plot.setAttribute("aria-label", "Token on the timeline");
-    this.plot.title = "Wheel or + and − zoom, dragging moves, 0 shows everything";
+    this.plot.title = "Wheel or + and − to zoom, drag to pan, 0 to show all";
     this.canvas = this.plot.appendChild(el("canvas"));
     this.canvas.setAttribute("aria-hidden", "true");
-    /** {from, to} in ms, or null: all of it. */
+    /** {from, to} in ms, or null for everything. */
     this.window = null;
     this.drag = null;
     this.measured = null;
@@ -65,7 +65,7 @@ export class StepChart {
     say("valuetext", text);
   }
 
-  /** `at`: the step looked at, or null. `running`: more is to come. */
+  /** `at`: number of the focused step, or null. `running`: is the run active? */
   draw(measured, tokens, at, running) {
     if (this.answer !== tokens[0]) this.window = null;
     this.answer = tokens[0];
@@ -104,7 +104,7 @@ export class StepChart {
     return from + ((x - this.left) / this.room) * (to - from);
   }
 
-  /** Number of the step at a place of the chart; null before the first token. */
+  /** Number of the step at x; null before the first token. */
   #stepAt(x) {
     const time = this.#time(x);
     const { steps } = this.measured;
@@ -113,7 +113,7 @@ export class StepChart {
     return next < 0 ? steps.length - 1 : next;
   }
 
-  /** Zoomed in, what is looked at stays in view. */
+  /** When zoomed in, pan to keep the focused step in view. */
   #follow() {
     if (!this.window || this.drag || this.at === null) return;
     const { from, to } = this.window;
@@ -123,25 +123,25 @@ export class StepChart {
     else if (at < from) this.window = { from: at - 0.7 * size, to: at + 0.3 * size };
   }
 
-  /** Make the window `factor` as long, keeping `time` where it is. */
+  /** Zoom by `factor` around `time`. */
   #zoom(factor, time) {
     const { from, to } = this.#range;
     const full = this.measured.end;
-    const size = clamp((to - from) * factor, LEAST_WINDOW_MS, full * 1.05);
+    const size = clamp((to - from) * factor, MIN_WINDOW_MS, full * 1.05);
     if (size >= full) this.window = null;
     else {
       const start = time - ((time - from) / (to - from)) * size;
-      this.window = this.#kept(start, size);
+      this.window = this.#bounded(start, size);
     }
     this.#paint();
   }
 
-  #kept(from, size) {
+  #bounded(from, size) {
     const start = clamp(from, -0.02 * size, Math.max(0, this.measured.end - 0.8 * size));
     return { from: start, to: start + size };
   }
 
-  // ---- hands ---------------------------------------------------------------------------------
+  // ---- pointer and keys ----------------------------------------------------------------------
 
   #onWheel(event) {
     if (!this.measured || event.ctrlKey) return;
@@ -149,7 +149,7 @@ export class StepChart {
     const { from, to } = this.#range;
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
       if (!this.window) return;
-      this.window = this.#kept(from + (event.deltaX / this.room) * (to - from), to - from);
+      this.window = this.#bounded(from + (event.deltaX / this.room) * (to - from), to - from);
       this.#paint();
     } else this.#zoom(ZOOM ** (event.deltaY / 100), this.#time(event.offsetX));
   }
@@ -171,7 +171,7 @@ export class StepChart {
     drag.moved ||= Math.abs(d) > 3;
     if (!drag.moved || !this.window) return;
     const { from, to } = drag.range;
-    this.window = this.#kept(from - (d / this.room) * (to - from), to - from);
+    this.window = this.#bounded(from - (d / this.room) * (to - from), to - from);
     this.#paint();
   }
 
@@ -198,8 +198,8 @@ export class StepChart {
     if (!width || !this.measured) return;
     this.left = parseFloat(getComputedStyle(this.canvas).getPropertyValue("--gutter"));
     this.room = width - this.left - 12;
-    this.lane = Math.min(LANE, (height - WORDS - RULER) / LANES.length);
-    this.foot = WORDS + this.lane * LANES.length;
+    this.track = Math.min(TRACK_HEIGHT, (height - WORDS - RULER) / TRACKS.length);
+    this.foot = WORDS + this.track * TRACKS.length;
     this.#paintGrid(context);
     clipped(
       context,
@@ -213,10 +213,10 @@ export class StepChart {
   }
 
   #paintGrid(context) {
-    const { left, room, lane, foot } = this;
-    LANES.forEach((name, i) => {
-      rule(context, left, WORDS + i * lane, room, 1);
-      label(context, name, left - 10, WORDS + (i + 0.5) * lane, { align: "end" });
+    const { left, room, track, foot } = this;
+    TRACKS.forEach((name, i) => {
+      rule(context, left, WORDS + i * track, room, 1);
+      label(context, name, left - 10, WORDS + (i + 0.5) * track, { align: "end" });
     });
     rule(context, left, foot, room, 1);
     const { from, to } = this.#range;
@@ -229,14 +229,14 @@ export class StepChart {
     }
   }
 
-  #paintSpan(context, { lane, part, from, to }) {
+  #paintSpan(context, { track, part, from, to }) {
     const x = this.#x(from);
     const end = this.#x(to);
     if (end < this.left || x > this.left + this.room) return;
-    const y = WORDS + LANES.indexOf(lane) * this.lane + 5;
+    const y = WORDS + TRACKS.indexOf(track) * this.track + 5;
     const gap = end - x > 4 ? 1 : 0;
     const width = Math.max(0.75, end - x - gap);
-    const height = this.lane - 9;
+    const height = this.track - 9;
     if (part === "sending") {
       const path = () => context.rect(x, y, width, height);
       clipped(context, path, () => hatch(context, x, y, width, height));
@@ -244,10 +244,10 @@ export class StepChart {
       context.fillStyle = palette[PART_COLOURS[part]];
       context.fillRect(x, y, width, height);
     }
-    if (lane === "request" && height > 12) this.#name(context, part, x, end, y + height / 2);
+    if (track === "request" && height > 12) this.#name(context, part, x, end, y + height / 2);
   }
 
-  /** The name of a part of the request, where there is room for it. */
+  /** Draw the name of a part of the request, if it fits. */
   #name(context, part, x, end, y) {
     const from = Math.max(x, this.left);
     label(context, "", 0, 0);
@@ -273,7 +273,7 @@ export class StepChart {
       const x = Math.max(this.#x(at - interval), this.left);
       const end = this.#x(at);
       if (end < this.left || x > this.left + this.room || x < free) return;
-      if (end - x < LEAST_WORD && i !== this.at) return;
+      if (end - x < MIN_WORD && i !== this.at) return;
       context.font = `400 ${grid.words}px ${SERIF}`;
       context.fillStyle = i === this.at ? palette.lamp : palette["ink-2"];
       context.textBaseline = "middle";
@@ -285,7 +285,7 @@ export class StepChart {
   }
 }
 
-/** A moment on the axis, with as many digits as its ticks need. */
+/** Format a time on the axis, with as many digits as the ticks need. */
 function timeOf(ms, step) {
   if (step >= 100) return `${(ms / 1000).toFixed(step >= 1000 ? 0 : 1)} s`;
   return `${ms.toFixed(step < 1 ? 1 : 0)} ms`;

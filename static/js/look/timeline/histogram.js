@@ -1,9 +1,9 @@
-// How long tokens took: a histogram of the intervals between them.
+// Histogram of the intervals between tokens.
 
-import { el, fitCanvas } from "../dom.js";
-import { count, duration } from "../format.js";
-import { palette } from "../palette.js";
-import { label, rule, ticks } from "./chart.js";
+import { el, fitCanvas } from "../../ui/dom.js";
+import { count, duration } from "../../ui/format.js";
+import { palette } from "../../ui/palette.js";
+import { label, rule, ticks } from "../shared/chart.js";
 import { histogram, quantile } from "./spans.js";
 
 const BINS = 48;
@@ -17,7 +17,7 @@ export class Histogram {
     this.canvas.setAttribute("aria-hidden", "true");
   }
 
-  /** `sorted` intervals in ms; `focused`: the one looked at, or null. */
+  /** `sorted` intervals in ms; `focused`: the focused token's, or null. */
   draw(sorted, focused) {
     const [context, width, height] = fitCanvas(this.canvas);
     if (!width) return;
@@ -28,11 +28,11 @@ export class Histogram {
       return;
     }
     const { width: bin, counts } = histogram(sorted, BINS);
-    const most = Math.max(...counts);
+    const largest = Math.max(...counts);
     const pitch = (width - RIGHT) / BINS;
     const hot = focused === null ? -1 : Math.min(BINS - 1, Math.floor(focused / bin));
     counts.forEach((n, i) => {
-      const tall = n ? Math.max(1.5, (n / most) * (foot - TOP - 4)) : 0;
+      const tall = n ? Math.max(1.5, (n / largest) * (foot - TOP - 4)) : 0;
       context.fillStyle = i === hot ? palette.lamp : palette.data;
       context.fillRect(i * pitch, foot - tall, pitch - 1, tall);
     });

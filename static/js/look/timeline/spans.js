@@ -1,24 +1,24 @@
-// Where the time of a request went: spans on one axis, in ms from the moment the page sent it.
+// Time spans of a request on one axis, in ms since the page sent it.
 //
-// Four clocks tell of a request: the browser's; the server's, which starts when it takes the
-// request; the engine's, which starts when the engine does; and the GPU's, which only tells how
-// long. Each is laid on the one before so that the fastest hand-over took no time: what a hand-over
-// is seen to take is what it took longer than that one.
+// Four clocks are involved: the browser's; the server's, starting when it receives the request; the
+// engine's, starting when the engine does; and the GPU's, which gives durations only. Each clock is
+// aligned to the previous one so that the fastest message between them has zero delay: a delay
+// shown is relative to that message.
 
-/** @typedef {{lane: string, part: string, from: number, to: number, index: number | null}} Span */
+/** @typedef {{track: string, part: string, from: number, to: number, index: number | null}} Span */
 
-export const LANES = ["request", "GPU", "host", "line", "page"];
+export const TRACKS = ["request", "GPU", "host", "network", "page"];
 
 /**
- * Everything measured of a generation: `segment` and its `tokens`; `inFlight` steps are submitted
- * before the oldest is read.
+ * Return everything measured of a run: `segment` and its `tokens`; `inFlight` steps are submitted
+ * before the oldest is read back.
  *
- *   spans    {lane, part, from, to, index}, of the token `index` of the segment or null
- *   steps    of each token: {at, interval, gpu, encode, wait, read, pipe, socket, page} in ms; null:
- *            not known
- *   end      where the last one ends
- *   live     was the browser's part measured? A reload forgets it: the axis then begins where the
- *            server took the request.
+ *   spans    {track, part, from, to, index}, `index` of the token in the segment or null
+ *   steps    per token: {at, interval, gpu, encode, wait, read, pipe, socket, page} in ms; null:
+ *            unknown
+ *   end      end of the last span
+ *   live     were the browser's times recorded? A reload loses them: the axis then starts when the
+ *            server received the request.
  */
 export function measure(segment, tokens, inFlight = 1) {
   const written = writtenAt(tokens);
@@ -30,14 +30,14 @@ export function measure(segment, tokens, inFlight = 1) {
   const steps = tokens.map((token, i) => {
     const at = zeros.engine + written[i];
     const step = { at, ...token.times, ...ofPage(token, segment, zeros.server, at) };
-    spans.push(...ofStep(step, i, roomFor(i, inFlight, written, zeros.engine)));
+    spans.push(...ofStep(step, i, encodeStart(i, inFlight, written, zeros.engine)));
     return step;
   });
   const end = spans.reduce((most, { to }) => Math.max(most, to), 0);
   return { spans, steps, end, live };
 }
 
-/** When each token was read, in ms since the engine took the request. */
+/** Time each token was read back, in ms since the engine received the request. */
 function writtenAt(tokens) {
   let at = 0;
   return tokens.map(({ times }) => {
@@ -46,17 +46,17 @@ function writtenAt(tokens) {
   });
 }
 
-/** Where the server's and the engine's clock start on the axis. */
+/** Zero of the server's and the engine's clock on the axis. */
 function zerosOf({ sentAt, chunks, timings }, tokens, written, live) {
   const queue = timings?.queue_ms ?? 0;
   const passed = [...tokens, ...chunks].map((message) => message.passedAt);
-  const told = [...written, ...chunks.map(({ ms }) => queue + ms)];
+  const engineTimes = [...written, ...chunks.map(({ ms }) => queue + ms)];
   const received = [...tokens, ...chunks].map(({ receivedAt }) => receivedAt - sentAt);
   const server = live ? fastest(received, passed) : 0;
-  return { server, engine: server + fastest(passed, told) };
+  return { server, engine: server + fastest(passed, engineTimes) };
 }
 
-/** The least that any `later` was after its `earlier`; clocks that started before count as now. */
+/** Minimum delay from `earlier` to `later`; at least 0. */
 function fastest(later, earlier) {
   if (!later.length) return 0;
   return Math.max(0, Math.min(...later.map((at, i) => at - earlier[i])));
@@ -65,7 +65,7 @@ function fastest(later, earlier) {
 function ofRequest({ chunks, preparedMs }, written, zeros, queue) {
   const spans = [];
   const add = (part, from, to) => {
-    if (to > from) spans.push({ lane: "request", part, from, to, index: null });
+    if (to > from) spans.push({ track: "request", part, from, to, index: null });
   };
   const prepared = Math.min(zeros.server + (preparedMs ?? 0), zeros.engine);
   const began = zeros.engine + queue;
@@ -82,12 +82,12 @@ function ofRequest({ chunks, preparedMs }, written, zeros, queue) {
   return spans;
 }
 
-/** A chunk's GPU time is placed at its end, where the host had its result. */
+/** Place the GPU time of each chunk at its end, when the host had its result. */
 function ofPrefill({ chunks }, began) {
   return chunks
     .filter(({ gpuMs }) => gpuMs !== null)
     .map(({ ms, gpuMs }) => ({
-      lane: "GPU",
+      track: "GPU",
       part: "prefill",
       from: Math.max(began, began + ms - gpuMs),
       to: began + ms,
@@ -95,24 +95,25 @@ function ofPrefill({ chunks }, began) {
     }));
 }
 
-/** A step can be encoded once the token so many before it was read. */
-const roomFor = (i, inFlight, written, zero) => (i >= inFlight ? zero + written[i - inFlight] : null);
+/** Earliest time a step can be encoded: when the token `inFlight` before it was read back. */
+const encodeStart = (i, inFlight, written, zero) =>
+  i >= inFlight ? zero + written[i - inFlight] : null;
 
-function ofStep({ at, gpu, encode, wait, read, passed, received, drawn }, index, room) {
+function ofStep({ at, gpu, encode, wait, read, passed, received, drawn }, index, encodeAt) {
   const spans = [];
-  const add = (lane, part, from, to) => spans.push({ lane, part, from, to, index });
+  const add = (track, part, from, to) => spans.push({ track, part, from, to, index });
   const arrived = at - read;
   if (gpu !== null) add("GPU", "decode", Math.max(0, arrived - gpu), arrived);
-  if (room !== null) add("host", "encode", room, room + encode);
+  if (encodeAt !== null) add("host", "encode", encodeAt, encodeAt + encode);
   add("host", "wait", Math.max(0, arrived - wait), arrived);
   add("host", "read", arrived, at);
-  add("line", "pipe", at, passed);
-  if (received !== null) add("line", "socket", passed, received);
+  add("network", "pipe", at, passed);
+  if (received !== null) add("network", "socket", passed, received);
   if (drawn !== null) add("page", "draw", received, drawn);
   return spans;
 }
 
-/** From the engine to the page and onto it: `passed`, `received`, `drawn` on the axis, and how long. */
+/** Times from the engine to the page: `passed`, `received`, `drawn` on the axis, and durations. */
 function ofPage({ passedAt, receivedAt, drawnAt }, { sentAt }, server, at) {
   const passed = Math.max(at, server + passedAt);
   const pipe = passed - at;
@@ -126,7 +127,7 @@ function ofPage({ passedAt, receivedAt, drawnAt }, { sentAt }, server, at) {
 
 // ---- distribution ----------------------------------------------------------------------------
 
-/** The value that a share of all (0 … 1) do not exceed: nearest rank. NaN of none. */
+/** Quantile by nearest rank: the value that a share (0 … 1) does not exceed. NaN if empty. */
 export function quantile(sorted, share) {
   if (!sorted.length) return NaN;
   return sorted[Math.max(0, Math.ceil(share * sorted.length) - 1)];
@@ -140,8 +141,8 @@ export const intervalsOf = (tokens) =>
     .sort((a, b) => a - b);
 
 /**
- * `n` bins of equal width from 0 to a little over the 99th percentile; the last takes what is
- * beyond. {width, counts}
+ * Return a histogram {width, counts} of `n` equal bins from 0 to 1.1 × the 99th percentile; the
+ * last bin is open-ended.
  */
 export function histogram(sorted, n) {
   const width = (1.1 * quantile(sorted, 0.99)) / n || 1;

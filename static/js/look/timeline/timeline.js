@@ -1,25 +1,25 @@
-// The timeline of a request: what the host, the GPU, the line and this page did, and when.
+// Timeline instrument: what host, GPU, network and page did during a request.
 
-import { moveFocus } from "../corecontrols.js";
-import { el, setText } from "../dom.js";
-import { count, duration, figure, plural, tokenLabel } from "../format.js";
-import { numberOf, pin, point } from "../view.js";
-import { Missing } from "./context.js";
+import { moveFocus } from "../../core/controls.js";
+import { el, setText } from "../../ui/dom.js";
+import { count, duration, plural, tokenLabel } from "../../ui/format.js";
+import { numberOf, pin, point } from "../../view.js";
+import { Missing } from "../shared/context.js";
 import { Histogram } from "./histogram.js";
-import { Roofline } from "./roofline.js";
+import { Roofline } from "../plan/roofline.js";
 import { intervalsOf, measure, quantile } from "./spans.js";
-import { COLOURS, StepChart } from "./stepchart.js";
+import { COLOURS, StepChart } from "./chart.js";
 
 const CLOCKS =
-  "Engine’s clock: queue, prefill, host. GPU’s: lengths only. Server’s: template, pipe.";
-const LAID = "Laid on each other so that the fastest message took no time.";
+  "Engine clock: queue, prefill, host. GPU clock: durations only. Server clock: template, pipe.";
+const ALIGNED = "Clocks aligned so that the fastest message has zero delay.";
 
 let readout = null;
 let figures = null;
 let chart = null;
 let bars = null;
 let roof = null;
-/** What was shown last: {segment, tokens, measured}. */
+/** Data of the last `show`: {segment, tokens, measured}. */
 let now = null;
 
 export const timeline = {
@@ -49,16 +49,16 @@ export const timeline = {
     drawReadout(token, at);
     chart.describe(readout.textContent, at === null ? 0 : at + 1, tokens.length);
     return measured.live
-      ? `${CLOCKS} This browser’s: socket, draw. ${LAID}`
-      : `${CLOCKS} The page was loaded again since, so when tokens came and were drawn is not known.`;
+      ? `${CLOCKS} Browser clock: socket, draw. ${ALIGNED}`
+      : `${CLOCKS} The page was reloaded since, so its own times are unknown.`;
   },
 
   table() {
     const { segment, tokens, measured } = now;
     const parts = measured.spans
       .filter(({ index }) => index === null)
-      .map(({ lane, part, from, to }) => [
-        lane === "GPU" ? `${part} on the GPU` : part,
+      .map(({ track, part, from, to }) => [
+        track === "GPU" ? `${part} on the GPU` : part,
         null,
         "",
         from,
@@ -82,7 +82,7 @@ export const timeline = {
   },
 };
 
-/** Parts of a step: what they are called, and their field in `measure`. */
+/** Parts of a step: label, and field in `measure`. */
 const PARTS = [
   ["encode", "encode"],
   ["GPU", "gpu"],
@@ -103,7 +103,7 @@ const COLUMNS = [
   { name: "bytes", format: count },
 ];
 
-// ---- what is looked at -----------------------------------------------------------------------
+// ---- focus -----------------------------------------------------------------------------------
 
 const look = (step) => point(step === null ? null : now.segment.first + step);
 const choose = (step) => pin(step === null ? null : now.segment.first + step);
@@ -113,12 +113,12 @@ function drawReadout(token, at) {
   const step = at === null ? null : now.measured.steps[at];
   if (!step) {
     const { done, total, reused } = now.segment.prefill;
-    const found = reused ? `, ${count(reused)} of them found in the cache` : "";
-    setText(readout, `Prompt: ${count(done)} of ${plural(total, "token")} read${found}.`);
+    const found = reused ? `, ${count(reused)} reused from the cache` : "";
+    setText(readout, `Prompt: ${count(done)} of ${plural(total, "token")} processed${found}.`);
     return;
   }
   const word = el("b", "", `${numberOf(token)} ${tokenLabel(token.text, token.eos ? "end" : "·")}`);
-  const since = at ? "after the one before" : "after the engine took the request";
+  const since = at ? "after the previous token" : "after the engine received the request";
   readout.replaceChildren(word, el("span", "", `${duration(step.interval)} ${since}`));
   for (const [name, part] of PARTS) {
     if (step[part] === null) continue;

@@ -1,20 +1,20 @@
-// Tokens as pieces of text with their ids, in rows by who wrote them.
+// List of tokens with their ids, in rows by role.
 
-import { el, setText } from "../dom.js";
-import { count, plural } from "../format.js";
+import { el, setText } from "../../ui/dom.js";
+import { count, plural } from "../../ui/format.js";
 
-/** More pieces than this are not drawn; the table and the files have all. */
-const MOST_PIECES = 3000;
-const HINT = "Point at a piece, or move among them with the arrow keys.";
+/** Maximum number of tokens drawn; table and files contain all. */
+const MAX_PIECES = 3000;
+const HINT = "Point at a token, or use the arrow keys.";
 
 export class Pieces {
-  /** `onLook(i)`: a piece of the prompt is looked at, null: none is. */
-  constructor(list, detail, onLook) {
+  /** `onHover(i | null)`: hovered token of the prompt. */
+  constructor(list, detail, onHover) {
     this.list = list;
     this.detail = detail;
-    this.onLook = onLook;
+    this.onHover = onHover;
     this.cut = undefined;
-    /** In reading order: {node, token, i, own}; `own`: of the prompt, not of the other tokenizer. */
+    /** In reading order: {node, token, i, own}; `own`: of the prompt, not of the comparison. */
     this.all = [];
     this.marked = null;
     list.addEventListener("pointerover", ({ target }) => this.#look(target.closest("li")));
@@ -24,7 +24,7 @@ export class Pieces {
     list.addEventListener("keydown", (event) => this.#onKey(event));
   }
 
-  /** Draw what `tokenize` answered, or nothing. */
+  /** Draw the answer of `tokenize`, or nothing. */
   draw(cut) {
     if (cut === this.cut) return;
     this.cut = cut;
@@ -33,10 +33,11 @@ export class Pieces {
     const rows = cut ? [...this.#prompt(cut), ...this.#other(cut)] : [];
     this.list.replaceChildren(...rows);
     if (this.all.length) this.all[0].node.tabIndex = 0;
-    setText(this.detail, cut ? HINT : "Type a prompt: its pieces stand here as the model will read them.");
+    const empty = "Type a prompt to see its tokens as the model reads them.";
+    setText(this.detail, cut ? HINT : empty);
   }
 
-  /** Mark the piece of the token that the core looks at; null for none. */
+  /** Highlight the token focused in the core sample; null for none. */
   mark(i) {
     const piece = i === null ? null : this.all.find((one) => one.own && one.i === i);
     if (piece === this.marked) return;
@@ -50,25 +51,25 @@ export class Pieces {
   #prompt({ tokens }) {
     const rows = [];
     const chat = tokens.some(({ role }) => role);
-    tokens.slice(0, MOST_PIECES).forEach((token, i) => {
+    tokens.slice(0, MAX_PIECES).forEach((token, i) => {
       const before = tokens[i - 1];
       if (!before || before.role !== token.role || before.message !== token.message)
         rows.push(row(token.role || (chat ? "template" : "prompt")));
       this.#add(rows.at(-1).list, token, i, true);
     });
-    if (tokens.length > MOST_PIECES) {
+    if (tokens.length > MAX_PIECES) {
       const rest = row("…");
-      rest.list.append(el("li", "sub", `and ${count(tokens.length - MOST_PIECES)} more`));
+      rest.list.append(el("li", "sub", `and ${count(tokens.length - MAX_PIECES)} more`));
       rows.push(rest);
     }
     return rows.map(({ box }) => box);
   }
 
-  /** The same text as the other tokenizer cuts it. */
+  /** Row of the same text with the comparison tokenizer. */
   #other({ compare }) {
     const { box, list } = row(compare.name);
     box.classList.add("other");
-    compare.tokens.slice(0, MOST_PIECES).forEach((token, i) => this.#add(list, token, i, false));
+    compare.tokens.slice(0, MAX_PIECES).forEach((token, i) => this.#add(list, token, i, false));
     return [box];
   }
 
@@ -82,7 +83,7 @@ export class Pieces {
 
   #look(node) {
     const piece = node ? this.all.find((one) => one.node === node) : null;
-    this.onLook(piece?.own ? piece.i : null);
+    this.onHover(piece?.own ? piece.i : null);
     this.#describe(piece ?? this.marked);
   }
 
@@ -113,7 +114,7 @@ function row(name) {
 
 const UNSEEN = { "\n": "↵", "\t": "⇥", "\r": "␍", " ": "·" };
 
-/** The text of a piece with what cannot be seen made visible; bytes where it is no text alone. */
+/** Show a token with whitespace made visible, or its bytes if they are no valid text. */
 function face({ text, bytes }) {
   const node = el("span", "t");
   if (text.includes("\uFFFD") && bytes) {
@@ -135,7 +136,7 @@ const pairs = (hex) => hex.replace(/..(?!$)/g, "$& ");
 function describe({ token, i, own }) {
   const { id, text, bytes, special, role } = token;
   const parts = [`token ${count(i + 1)}`, `id ${count(id)}`, JSON.stringify(text)];
-  if (special) parts.push("special: stands for itself, adds no text");
+  if (special) parts.push("special token, adds no text");
   else parts.push(`${plural(bytes.length / 2, "byte")}: ${pairs(bytes)}`);
   if (own && role) parts.push(role);
   return parts.join(" · ");

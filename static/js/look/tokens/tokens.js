@@ -1,16 +1,16 @@
-// How a prompt is cut into tokens: as the model reads it, and as another tokenizer would.
+// Tokens instrument: the prompt as tokenized for the model, and by another tokenizer.
 
-import { byId, el } from "../dom.js";
-import { count } from "../format.js";
-import { latest, tokenize } from "../inspect.js";
-import { messagesBefore } from "../session.js";
-import { changed, lastTurn, shownAnswer, state } from "../state.js";
-import { point, view } from "../view.js";
-import { Missing } from "./context.js";
+import { byId, el } from "../../ui/dom.js";
+import { count } from "../../ui/format.js";
+import { latest, tokenize } from "../../net/inspect.js";
+import { messagesBefore } from "../../chat/session.js";
+import { changed, lastTurn, shownAnswer, state } from "../../state.js";
+import { point, view } from "../../view.js";
+import { Missing } from "../shared/context.js";
 import { Pieces } from "./pieces.js";
 
 const TYPED_AFTER_MS = 120;
-/** A question may grow by this much when it is written as JSON. */
+/** Allowance for the growth of a request when encoded as JSON. */
 const JSON_GROWTH = 1.02;
 const composer = byId("prompt");
 
@@ -18,11 +18,11 @@ const COLUMNS = ["tokenizer", "token", "id", "text", "bytes", "special", "role"]
   name === "id" || name === "token" ? { name, format: count } : name,
 );
 
-/** Which prompt is shown: "draft" or "last". */
+/** Prompt shown: "draft" or "last". */
 let wanted = "draft";
 let source = null;
 let answer = null;
-/** The question that `answer` answers, as JSON. */
+/** The request that `answer` belongs to, as JSON. */
 let answered = "";
 let field = null;
 let counts = null;
@@ -48,7 +48,7 @@ export const tokens = {
     const question = JSON.stringify(source.question);
     if (question !== answered) {
       if (question.length * JSON_GROWTH > state.hello.limits.message_bytes)
-        throw new Missing("This prompt is longer than a message to the server may be.");
+        throw new Missing("This prompt is too long for one request to the server.");
       if (source.draft) await pause(TYPED_AFTER_MS, signal);
       answer = await latest("tokens", source.question, tokenize);
       answered = question;
@@ -87,9 +87,9 @@ const pause = (ms, signal) =>
     signal.addEventListener("abort", resolve);
   });
 
-// ---- which prompt ----------------------------------------------------------------------------
+// ---- choice of prompt ------------------------------------------------------------------------
 
-/** {draft, text, question, run}: `run` is the generation that read it, while it is in the core. */
+/** Return {draft, text, question, run}; `run` is its segment if it is in the core sample. */
 function sourceNow() {
   const last = requestOf(lastTurn());
   const draft = composer.value;
@@ -108,7 +108,7 @@ function requestOf(turn) {
   const shown = shownAnswer(turn);
   const segment = shown?.segment;
   if (!segment?.request) return null;
-  const { messages, prompt, continue_final } = segment.asked;
+  const { messages, prompt, continue_final } = segment.originalRequest;
   const question = messages ? { messages, continue_final: !!continue_final } : { prompt };
   const first = shown.segments[0] === segment && view.answer === shown && segment.accepted;
   return {
@@ -125,16 +125,17 @@ function provenance() {
     source.run?.prompt.length === answer.tokens.length &&
     source.run.prompt.every(({ id }, i) => id === answer.tokens[i].id);
   return same
-    ? `Computed again by the server's tokenizer: the same ${count(answer.tokens.length)} ids as this run read.`
-    : "Computed again by the server's tokenizer from the last request.";
+    ? `Recomputed by the server's tokenizer: the same ${count(answer.tokens.length)} ids as in ` +
+        "this run."
+    : "Recomputed by the server's tokenizer from the last request.";
 }
 
-// ---- as typed --------------------------------------------------------------------------------
+// ---- text ------------------------------------------------------------------------------------
 
 function buildTyped() {
   const box = el("div", "tk-typed");
   choices = el("fieldset", "seg");
-  choices.append(el("legend", "vh", "Which prompt"));
+  choices.append(el("legend", "vh", "Prompt"));
   for (const [value, text] of [
     ["draft", "Draft"],
     ["last", "Last request"],
@@ -159,7 +160,7 @@ function buildTyped() {
   return box;
 }
 
-/** The draft here is the composer's: what is typed in one stands in the other. */
+/** The draft is the composer's: typing here changes both. */
 function onType() {
   wanted = "draft";
   composer.value = field.value;
@@ -183,18 +184,18 @@ function drawTyped() {
   field.placeholder = byId("prompt").placeholder;
 }
 
-// ---- as cut ----------------------------------------------------------------------------------
+// ---- tokens ----------------------------------------------------------------------------------
 
 function buildCut() {
   const box = el("div", "tk-cut");
   const list = box.appendChild(el("div", "tk-list"));
   const detail = box.appendChild(el("p", "tk-detail"));
-  pieces = new Pieces(list, detail, onLook);
+  pieces = new Pieces(list, detail, onHover);
   return box;
 }
 
-/** A piece of the run's prompt is a column of the core. */
-function onLook(i) {
+/** Focus the hovered prompt token in the core sample. */
+function onHover(i) {
   if (source?.run) point(i === null ? null : i - source.run.prompt.length);
 }
 
@@ -212,11 +213,11 @@ function drawCut(cut) {
 
 function figures({ tokens: all, plain, compare, n_chars, n_bytes, n_words }) {
   const perWord = ({ n_tokens: n, tokens_per_word: each }) =>
-    each === null ? count(n) : `${count(n)}, ${each.toFixed(2)} a word`;
+    each === null ? count(n) : `${count(n)}, ${each.toFixed(2)} per word`;
   return [
     [all.some(({ role }) => role) ? "tokens, with the template" : "tokens", count(all.length)],
-    ["tokens of the text alone", perWord(plain)],
-    [`${compare.name}, of the text alone`, perWord(compare)],
+    ["tokens, text alone", perWord(plain)],
+    [`${compare.name}, text alone`, perWord(compare)],
     ["words", count(n_words)],
     ["characters, bytes", `${count(n_chars)}, ${count(n_bytes)}`],
   ];

@@ -1,23 +1,23 @@
-// What the server says about the model's weights, asked once each.
+// Weights API of the server, with each answer cached.
 
 const answers = new Map();
 
-/** The inventory of the running model, as `gpu/checkpoint/inventory.py` describes it. */
+/** Inventory of the running model, as described in `gpu/checkpoint/inventory.py`. */
 export const inventory = (model) => once(`/api/weights?model=${encodeURIComponent(model)}`);
 
-/** Figures, histogram and outliers of one tensor, as `gpu/checkpoint/tensor_summary.py` describes them. */
+/** Summary of one tensor, as described in `gpu/checkpoint/tensor_summary.py`. */
 export const summary = (model, name) =>
   once(`/api/weights/${encodeURIComponent(name)}?model=${encodeURIComponent(model)}`);
 
-/** Forget everything: another model runs, or the same one in another way. */
+/** Clear the cache after a change of model, device or storage type. */
 export const forget = () => answers.clear();
 
-/** The answer, or a promise of it. What failed is asked again. */
+/** Return the answer, or a promise of it. A failed request is sent again next time. */
 function once(path) {
   if (!answers.has(path)) {
-    const asked = get(path);
-    answers.set(path, asked);
-    asked.then(
+    const promise = get(path);
+    answers.set(path, promise);
+    promise.then(
       (found) => answers.set(path, found),
       () => answers.delete(path),
     );
@@ -30,7 +30,7 @@ async function get(path) {
   try {
     response = await fetch(path);
   } catch {
-    throw { code: "lost", message: "The server cannot be reached; open this again when it can." };
+    throw { code: "lost", message: "The server cannot be reached; open this again later." };
   }
   const body = await response.json();
   if (!response.ok) throw body.error;

@@ -1,7 +1,7 @@
-// The weights by what they are for: parameters, bytes on the device, bytes that a token reads.
+// Weights by kind: parameters, bytes on the device, bytes read per token.
 
-import { el, setText, setVars } from "../dom.js";
-import { bytes, count, parameters, percent } from "../format.js";
+import { el, setText, setVars } from "../../ui/dom.js";
+import { bytes, count, parameters, percent } from "../../ui/format.js";
 
 const KINDS = [
   ["embedding", "embedding"],
@@ -9,10 +9,10 @@ const KINDS = [
   ["mlp", "MLP"],
   ["norm", "norms"],
   ["head", "output head"],
-  ["unused", "not read"],
+  ["unused", "unused"],
 ];
 
-/** {kind, name, parameters, share, device, token, tied} of the kinds that there are. */
+/** Return {kind, name, parameters, share, device, token, tied} of the kinds present. */
 export function kindsOf({ tensors }) {
   return KINDS.map(([kind, name]) => {
     const own = tensors.filter((tensor) => tensor.kind === kind);
@@ -36,7 +36,7 @@ export class WeightsKinds {
     this.head = this.root.appendChild(el("p", "wt-what"));
     this.list = this.root.appendChild(el("ul"));
     this.drawn = null;
-    this.root.append(el("p", "wt-hint", "Choose a tensor to see its values."));
+    this.root.append(el("p", "wt-hint", "Select a tensor to see its values."));
   }
 
   draw(inventory) {
@@ -44,12 +44,12 @@ export class WeightsKinds {
     this.drawn = inventory;
     setText(this.head, describe(inventory));
     const kinds = kindsOf(inventory);
-    const most = Math.max(...kinds.map(({ share }) => share));
-    const rows = [rowOf("", "", ["parameters", "%", "a token reads"])];
+    const largest = Math.max(...kinds.map(({ share }) => share));
+    const rows = [rowOf("", "", ["parameters", "%", "read per token"])];
     for (const { kind, name, share, tied, token, parameters: n } of kinds) {
       const read = inventory.dtype ? bytes(token) : "";
       const figures = tied ? ["tied", "", ""] : [parameters(n), percent(share), read];
-      rows.push(rowOf(kind, name, figures, share / most));
+      rows.push(rowOf(kind, name, figures, share / largest));
     }
     this.list.replaceChildren(...rows);
   }
@@ -63,8 +63,11 @@ function rowOf(kind, name, figures, share = 0) {
   return row;
 }
 
-function describe({ parameters: n, n_bytes: saved, dtype, device_bytes: device, token_bytes: token }) {
+function describe(inventory) {
+  const { parameters: n, n_bytes: saved, dtype } = inventory;
+  const { device_bytes: device, token_bytes: token } = inventory;
   const files = `${count(n)} parameters, ${bytes(saved)} in the files.`;
   if (!dtype) return files;
-  return `${files} As ${dtype} ${bytes(device)} on the device, of which a decode token reads ${bytes(token)}.`;
+  const stored = `As ${dtype} ${bytes(device)} on the device`;
+  return `${files} ${stored}, of which a decode step reads ${bytes(token)}.`;
 }

@@ -1,12 +1,11 @@
-// All weights of a model as one picture: a column for each layer, a cell for each tensor, areas as
-// large as their numbers of parameters.
+// Map of all weights: a column per layer, a cell per tensor, with areas by number of parameters.
 
-import { el, setVars } from "../dom.js";
-import { count, percent } from "../format.js";
-import { Roving } from "./roving.js";
+import { el, setVars } from "../../ui/dom.js";
+import { count, percent } from "../../ui/format.js";
+import { RovingTabindex } from "../shared/roving.js";
 
-/** Columns narrower than this share of the map have no name over them; every n-th then has. */
-const LEAST_NAMED = 0.03;
+/** Minimum share of the map for a named column; of narrower ones every n-th is named. */
+const MIN_NAMED = 0.03;
 const SHORT = {
   input_layernorm: "norm",
   post_attention_layernorm: "norm",
@@ -22,14 +21,18 @@ const SHORT = {
   lm_head: "head",
 };
 
-/** "Q" of model.layers.3.self_attn.q_proj.weight; the name itself where it has no short one. */
+/**
+ * Return "Q" for model.layers.3.self_attn.q_proj.weight; the name itself if there is no short one.
+ */
 export function shortOf({ name }) {
   const module = name.replace(/^model\.layers\.\d+\./, "").replace(/\.(weight|bias)$/, "");
   return (SHORT[module] ?? module) + (name.endsWith(".bias") ? " bias" : "");
 }
 
+const KEYS = { next: "ArrowDown", previous: "ArrowUp", after: "ArrowRight", before: "ArrowLeft" };
+
 export class WeightsMap {
-  /** `onChoose(name)`: a tensor was chosen; `onPoint(tensor)`: it is under the pointer, or null. */
+  /** `onChoose(name)`: selected tensor; `onPoint(tensor | null)`: hovered tensor. */
   constructor(root, { onChoose, onPoint }) {
     this.root = root.appendChild(el("div", "wt-map"));
     this.root.setAttribute("role", "group");
@@ -44,8 +47,7 @@ export class WeightsMap {
     this.root.addEventListener("pointerleave", () => onPoint(null));
     this.root.addEventListener("focusin", (event) => onPoint(at(event)));
     this.root.addEventListener("focusout", () => onPoint(null));
-    const keys = { next: "ArrowDown", previous: "ArrowUp", after: "ArrowRight", before: "ArrowLeft" };
-    this.roving = new Roving(this.root, keys, () => this.columns);
+    this.roving = new RovingTabindex(this.root, KEYS, () => this.columns);
   }
 
   /** Draw the tensors of an inventory, in its order. */
@@ -54,17 +56,18 @@ export class WeightsMap {
     this.cells.clear();
     this.columns = [];
     const groups = columnsOf(tensors);
-    const named = Math.max(1, Math.ceil(LEAST_NAMED / Math.min(1, ...layerShares(groups))));
+    const named = Math.max(1, Math.ceil(MIN_NAMED / Math.min(1, ...layerShares(groups))));
     this.root.replaceChildren(...groups.map((group) => this.#column(group, named)));
     this.roving.reset();
     this.marked = "";
   }
 
-  /** Mark the chosen tensor and the layer that the core looks at; null for none. */
+  /** Highlight the selected tensor and the core sample's layer; null for none. */
   mark(name, layer) {
     if (this.marked === `${name} ${layer}`) return;
     this.marked = `${name} ${layer}`;
-    for (const [other, cell] of this.cells) cell.setAttribute("aria-pressed", String(other === name));
+    for (const [other, cell] of this.cells)
+      cell.setAttribute("aria-pressed", String(other === name));
     for (const column of this.root.children)
       column.classList.toggle("at", layer !== null && column.dataset.layer === String(layer));
   }
@@ -99,11 +102,13 @@ const layerShares = (groups) => groups.filter((g) => g.layer !== null).map((g) =
 
 function spoken({ name, parameters, share, tied_to: tied }) {
   return tied
-    ? `${name}: the same numbers as ${tied}`
+    ? `${name}: tied to ${tied}`
     : `${name}: ${count(parameters)} parameters, ${percent(share)} %`;
 }
 
-/** Embedding, layers, head with the last norm, and what is not read: {title, layer, tensors, share}. */
+/**
+ * Group into embedding, layers, head with final norm, and unused: {title, layer, tensors, share}.
+ */
 function columnsOf(tensors) {
   const columns = new Map();
   for (const tensor of tensors) {

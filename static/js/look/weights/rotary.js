@@ -1,17 +1,17 @@
-// Rotary positions: how many tokens each pair of a head's dimensions takes for a whole turn.
+// Rotary position embedding: the wavelength of each pair of dimensions, in tokens.
 
-import { el, fitCanvas, setText } from "../dom.js";
-import { count, figure, plural } from "../format.js";
-import { palette } from "../palette.js";
-import { label, rule } from "./chart.js";
+import { el, fitCanvas, setText } from "../../ui/dom.js";
+import { count, figure, plural } from "../../ui/format.js";
+import { palette } from "../../ui/palette.js";
+import { label, rule } from "../shared/chart.js";
 
 const FOOT = 20;
 const TOP = 28;
 const LEFT = 58;
 const RIGHT = 8;
 
-/** What the scaling did to the pair: its wavelength beside that without it. */
-export const stretchOf = ({ wavelength, unscaled }, i) => wavelength[i] / unscaled[i];
+/** Wavelength of a pair relative to that without RoPE scaling. */
+export const ropeScale = ({ wavelength, unscaled }, i) => wavelength[i] / unscaled[i];
 
 export class Rotary {
   constructor(root) {
@@ -35,12 +35,12 @@ export class Rotary {
       rule(context, LEFT, y(10 ** power), width - LEFT - RIGHT, 1);
       label(context, count(10 ** power), LEFT - 8, y(10 ** power), { align: "end" });
     }
-    label(context, "tokens for a turn", 0, 8);
+    label(context, "tokens per turn", 0, 8);
     label(context, `pairs 0 to ${wavelength.length - 1}`, LEFT, foot + 12);
     rule(context, LEFT, y(most), width - LEFT - RIGHT, 1, "ink");
     label(context, "context", width - RIGHT, y(most) - 7, { align: "end", colour: "ink-2" });
     wavelength.forEach((tokens, i) => {
-      if (unscaled[i] !== tokens) drawStretch(context, x(i), y(unscaled[i]), y(tokens));
+      if (unscaled[i] !== tokens) drawUnscaled(context, x(i), y(unscaled[i]), y(tokens));
       drawPair(context, x(i), y(tokens));
     });
   }
@@ -53,8 +53,8 @@ function drawPair(context, x, y) {
   context.fill();
 }
 
-/** Where the pair was without the scaling, and the way from there. */
-function drawStretch(context, x, from, to) {
+/** Draw the unscaled wavelength as a ring, connected to the scaled one. */
+function drawUnscaled(context, x, from, to) {
   rule(context, x, Math.min(from, to), 1, Math.abs(to - from), "edge");
   context.strokeStyle = palette.edge;
   context.lineWidth = 1.2;
@@ -67,13 +67,15 @@ function describe(rope) {
   const { wavelength, context, theta, scaling, factor } = rope;
   if (!wavelength.length) return "This model has no rotary positions.";
   const open = wavelength.filter((tokens) => tokens > context).length;
-  const scaled = rope.wavelength.filter((_, i) => stretchOf(rope, i) !== 1).length;
+  const scaled = rope.wavelength.filter((_, i) => ropeScale(rope, i) !== 1).length;
   const parts = [
     `${plural(wavelength.length, "pair")} of dimensions in each head, base ${count(theta)}.`,
     `${plural(open, "pair")} ${open === 1 ? "turns" : "turn"} less than once ` +
       `in the context of ${count(context)} tokens.`,
   ];
   if (scaling !== "default")
-    parts.push(`Scaling ${scaling} × ${figure(factor)} changed ${plural(scaled, "pair")}; rings: without it.`);
+    parts.push(
+      `Scaling ${scaling} × ${figure(factor)} changed ${plural(scaled, "pair")}; rings: unscaled.`,
+    );
   return parts.join(" ");
 }

@@ -1,9 +1,9 @@
-// The numbers of one tensor: what it is, how they are spread, and the largest of them.
+// Values of one tensor: description, histogram and largest values.
 
-import { el, fitCanvas, setText } from "../dom.js";
-import { bytes, count, percent } from "../format.js";
-import { palette } from "../palette.js";
-import { label, rule } from "./chart.js";
+import { el, fitCanvas, setText } from "../../ui/dom.js";
+import { bytes, count, percent } from "../../ui/format.js";
+import { palette } from "../../ui/palette.js";
+import { label, rule } from "../shared/chart.js";
 
 const FOOT = 18;
 const TOP = 24;
@@ -11,7 +11,7 @@ const SHOWN_OUTLIERS = 6;
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 const number = (value) => (value === null ? "–" : short.format(value).replace("-", "−"));
 
-/** Lower edge, upper edge and count of every bin. */
+/** Return lower edge, upper edge and count of every bin. */
 export function binsOf({ counts, reach }) {
   const width = (2 * (reach || 1)) / counts.length;
   return counts.map((n, i) => [-(reach || 1) + i * width, -(reach || 1) + (i + 1) * width, n]);
@@ -22,7 +22,7 @@ export class WeightsValues {
     this.root = root.appendChild(el("div", "wt-values"));
     this.root.tabIndex = 0;
     this.root.setAttribute("role", "region");
-    this.root.setAttribute("aria-label", "The chosen tensor");
+    this.root.setAttribute("aria-label", "Selected tensor");
     this.name = this.root.appendChild(el("h3"));
     this.what = this.root.appendChild(el("p", "wt-what"));
     this.bars = this.root.appendChild(el("canvas", "wt-bars"));
@@ -32,7 +32,7 @@ export class WeightsValues {
     this.largest = this.root.appendChild(el("table", "wt-largest"));
   }
 
-  /** `summary`: null while it is not known. */
+  /** `summary`: null while unknown. */
   draw(tensor, summary) {
     setText(this.name, tensor.name);
     setText(this.what, describe(tensor));
@@ -50,8 +50,8 @@ export class WeightsValues {
     const rows = [
       ["mean", number(summary.mean)],
       ["std", number(summary.std)],
-      ["least", number(summary.min)],
-      ["most", number(summary.max)],
+      ["min", number(summary.min)],
+      ["max", number(summary.max)],
       ["kurtosis", number(summary.kurtosis)],
       ["zeros", zeros === null ? "–" : `${percent(zeros)} %`],
       ["values", count(n)],
@@ -67,23 +67,26 @@ export class WeightsValues {
   }
 
   #largest({ outliers }) {
-    this.largest.replaceChildren(el("caption", "", "Largest values, and how far they are from the mean"));
+    const caption = "Largest values, with distance from the mean";
+    this.largest.replaceChildren(el("caption", "", caption));
     for (const { index, value, deviations } of outliers.slice(0, SHOWN_OUTLIERS)) {
       const row = this.largest.insertRow();
       row.insertCell().textContent = `[${index.join(", ")}]`;
       row.insertCell().textContent = number(value);
-      row.insertCell().textContent = deviations === null ? "" : `${deviations.toFixed(1).replace("-", "−")} σ`;
+      const sigmas = deviations?.toFixed(1).replace("-", "−");
+      row.insertCell().textContent = deviations === null ? "" : `${sigmas} σ`;
     }
   }
 }
 
 function describe(tensor) {
   const shape = tensor.shape.length ? tensor.shape.join(" × ") : "one number";
-  if (tensor.tied_to) return `${shape}. The same numbers as ${tensor.tied_to}, kept once.`;
+  if (tensor.tied_to) return `${shape}. Tied to ${tensor.tied_to}, stored once.`;
   const parts = [`${shape}, saved as ${tensor.dtype} in ${bytes(tensor.n_bytes)}`];
-  if (tensor.device_dtype) parts.push(`on the device ${tensor.device_dtype}, ${bytes(tensor.device_bytes)}`);
+  if (tensor.device_dtype)
+    parts.push(`on the device ${tensor.device_dtype}, ${bytes(tensor.device_bytes)}`);
   if (tensor.read_by.length) parts.push(`read by ${tensor.read_by.join(" and ")}`);
-  else parts.push("not read by the engine");
+  else parts.push("unused by the engine");
   return `${parts.join("; ")}.`;
 }
 
@@ -105,7 +108,7 @@ function drawBars(canvas, { counts, reach, mean, std }) {
     const wide = Math.min(width, x(mean + std)) - Math.max(0, x(mean - std));
     rule(context, Math.max(0, x(mean - std)), TOP - 7, wide, 1, "ink");
   }
-  label(context, "values in a bin, log scale; mean ± σ", 0, 6);
+  label(context, "values per bin (log scale), mean ± σ", 0, 6);
   label(context, number(-(reach || 1)), 0, foot + 10);
   label(context, "0", width / 2, foot + 10, { align: "center" });
   label(context, number(reach || 1), width, foot + 10, { align: "end" });

@@ -1,13 +1,13 @@
-// What the model is made of: every tensor by its size, its values, and its rotary positions.
+// Weights instrument: every tensor by size, the values of one, and the rotary positions.
 
-import { el } from "../dom.js";
-import { count } from "../format.js";
-import { changed } from "../state.js";
-import { forget, inventory as askInventory, summary as askSummary } from "./weightsdata.js";
-import { WeightsKinds } from "./weightskinds.js";
-import { WeightsMap } from "./weightsmap.js";
-import { Rotary, stretchOf } from "./weightsrotary.js";
-import { binsOf, WeightsValues } from "./weightsvalues.js";
+import { el } from "../../ui/dom.js";
+import { count } from "../../ui/format.js";
+import { changed } from "../../state.js";
+import { forget, inventory as askInventory, summary as askSummary } from "./data.js";
+import { WeightsKinds } from "./kinds.js";
+import { WeightsMap } from "./map.js";
+import { Rotary, ropeScale } from "./rotary.js";
+import { binsOf, WeightsValues } from "./values.js";
 
 const PANES = [
   ["tensors", "All tensors"],
@@ -21,7 +21,7 @@ let choices = null;
 let panes = null;
 let pane = "tensors";
 let chosen = null;
-/** What was drawn last: {inventory, summary}, and which hello it belongs to. */
+/** What was drawn last, {inventory, summary}, and the key of its model and device. */
 let now = null;
 let known = null;
 
@@ -56,7 +56,7 @@ export const weights = {
   table: () => TABLES[pane](),
 };
 
-/** Another model, or the same one on another device or in another storage type. */
+/** Start over for another model, device or storage type. */
 function begin(id) {
   if (known) forget();
   known = id;
@@ -64,7 +64,7 @@ function begin(id) {
   pane = "tensors";
 }
 
-/** Of the chosen tensor, or of the one whose numbers it shares. */
+/** Return the summary of the selected tensor, or of the one it is tied to. */
 function summaryOf({ tensors }, model) {
   const tensor = tensors.find(({ name }) => name === chosen);
   return askSummary(model, tensor.tied_to ?? tensor.name);
@@ -78,7 +78,7 @@ function choose(name) {
 
 function buildChoices() {
   choices = el("fieldset", "seg");
-  choices.append(el("legend", "vh", "What to show beside the map"));
+  choices.append(el("legend", "vh", "View"));
   for (const [value, text] of PANES) {
     const choice = el("label", "", text);
     const input = el("input");
@@ -110,24 +110,25 @@ function draw(inventory, summary, row) {
 }
 
 const SOURCES = {
-  tensors: "From the headers of the model’s files. Areas are parameters; thin ones are drawn thicker.",
-  values: "Read from the model’s file just now, as it was saved.",
+  tensors: "From the headers of the model’s files. Area: parameters; thin cells are drawn thicker.",
+  values: "Read from the model’s file, as saved.",
   rotary: "Computed from the model’s config.",
 };
 
 const tensorOf = (name) => now.inventory.tensors.find((tensor) => tensor.name === name);
 
-/** Under the map: the tensor that is pointed at, else the chosen one. */
+/** Describe the hovered tensor, else the selected one, below the map. */
 function say(tensor) {
   const shown = tensor ?? (chosen && now ? tensorOf(chosen) : null);
   readout.textContent = shown ? line(shown) : " ";
 }
 
 function line({ name, shape, parameters, tied_to: tied }) {
-  return tied ? `${name} = ${tied}` : `${name}  ${shape.join(" × ")}  ${count(parameters)} parameters`;
+  if (tied) return `${name} = ${tied}`;
+  return `${name}  ${shape.join(" × ")}  ${count(parameters)} parameters`;
 }
 
-// ---- as tables -------------------------------------------------------------------------------
+// ---- tables ----------------------------------------------------------------------------------
 
 const whole = (name) => ({ name, format: count });
 const TENSOR_COLUMNS = [
@@ -141,7 +142,7 @@ const TENSOR_COLUMNS = [
   ["share", "share"],
   ["on the device as", "device_dtype"],
   [whole("bytes on the device"), "device_bytes"],
-  [whole("bytes a token reads"), "token_bytes"],
+  [whole("bytes read per token"), "token_bytes"],
   ["read by", (tensor) => tensor.read_by.join(", ")],
   ["tied to", "tied_to"],
 ];
@@ -157,13 +158,19 @@ const TABLES = {
   rotary: () => {
     const { rope } = now.inventory;
     return {
-      columns: [whole("pair"), "radians a token", "tokens for a turn", "without scaling", "stretched by"],
+      columns: [
+        whole("pair"),
+        "radians per token",
+        "tokens per turn",
+        "unscaled tokens per turn",
+        "scaled by",
+      ],
       rows: rope.wavelength.map((tokens, i) => [
         i,
         rope.inv_freq[i],
         tokens,
         rope.unscaled[i],
-        stretchOf(rope, i),
+        ropeScale(rope, i),
       ]),
     };
   },

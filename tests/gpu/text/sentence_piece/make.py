@@ -1,8 +1,10 @@
-"""Makes the .model files beside it and golden.json: what SentencePiece and `transformers` cut texts
-into. Needs both packages, which the tests then do not:
+"""Makes the .model files in this folder and golden.json: the ids that SentencePiece and
+`transformers` give.
+
+Needs both packages, which the tests do not:
 
     pip install sentencepiece==0.2.3 transformers==5.23.0 tokenizers protobuf
-    PYTHONPATH=. python tests/gpu/sentence_piece/make.py
+    PYTHONPATH=. python tests/gpu/text/sentence_piece/make.py
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 from transformers import AutoTokenizer
 
-from tests.gpu.sentence_piece.texts import CONTROL_TEXTS, TEXTS
+from tests.gpu.text.sentence_piece.texts import CONTROL_TEXTS, TEXTS
 
 HERE = Path(__file__).parent
 CORPUS = [
@@ -78,7 +80,7 @@ CONVERTED = {
     "bpe": {"tokenizer_class": "LlamaTokenizer", "legacy": False},
     "bpe-spaces": {"tokenizer_class": "GemmaTokenizer"},
 }
-"""tokenizer_config.json of those that `transformers` converts."""
+"""tokenizer_config.json of the models that `transformers` converts."""
 
 
 def train(name: str, settings: dict[str, Any]) -> bytes:

@@ -1,10 +1,10 @@
-"""What the golden ids beside it are of."""
+"""Texts of the golden ids in this folder."""
 
 from __future__ import annotations
 
 import random
 
-from tests.gpu import multilingual
+from tests.gpu.text import multilingual
 
 ALPHABET = [*" \n\tabcthe THE.,'0123ééпр你好🙂▁", "the ", "cat ", "  ", "   ", "little", "<0x41>"]
 
@@ -15,5 +15,5 @@ def _random_texts(n: int) -> list[str]:
 
 
 TEXTS = [text.replace("</s>", "") for text in multilingual.TEXTS] + _random_texts(60)
-"""Without names of control tokens: SentencePiece does not know them in a text."""
+"""Without names of control tokens, which SentencePiece does not recognise in a text."""
 CONTROL_TEXTS = ["a</s>b c", "<s>a", "The<turn> cat <turn>sat</s>", "a<sep>b", "<turn><turn>\n"]

@@ -1,0 +1,29 @@
+"""Load options from the settings of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.config import Settings
+from gpu import LoadOptions
+
+
+def load_options(settings: Settings, loras: Mapping[str, Path] | None = None) -> LoadOptions:
+    """Return the options of `settings`. `loras`: folders of adapters by name."""
+    return LoadOptions(
+        dtype=settings.dtype,
+        kv_dtype=settings.kv_dtype,
+        backend=settings.backend,
+        adapter=settings.adapter,
+        context=settings.context,
+        kv_memory_bytes=settings.kv_memory_bytes,
+        slots=settings.slots,
+        queue=settings.queue,
+        expert_slots=settings.expert_slots,
+        activations=settings.activations,
+        loras=loras or {},
+        weight_cache_bytes=settings.weight_cache_bytes,
+        prefix_cache=settings.prefix_cache,
+        autotune=True,
+    )

@@ -1,0 +1,1 @@
+"""HTTP: the threaded server, the page, access control, and the routes under /api."""

@@ -1,0 +1,61 @@
+"""JSON that the server writes into the page, in script elements that hold data and run nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from app.ws.replay_format import replay_schema
+from gpu import MAX_STOP_CHARS, MAX_STOP_STRINGS, SAMPLING_SETTINGS, SamplingSetting
+
+
+def page_data() -> dict[str, Markup]:
+    """Return the data of templates/index.html by the id of its script element."""
+    data = {"sampling-data": sampling_data(), "replay-schema": replay_schema()}
+    # The template filter `tojson` would sort the fields, whose order errors and saved files have.
+    return {
+        id: htmlsafe_json_dumps(value, json.dumps, separators=(",", ":"))
+        for id, value in data.items()
+    }
+
+
+def sampling_data() -> dict[str, Any]:
+    """Return the sampling settings for static/js/panels/sampling-settings.js.
+
+    The seed is left out of `settings`, because its range is not exact in JavaScript's numbers, and
+    `first_index` because people never set it.
+    """
+    listed = {setting.name: setting for setting in SAMPLING_SETTINGS}
+    seed = listed.pop("seed")
+    del listed["first_index"]
+    return {
+        "settings": [_setting_data(setting) for setting in listed.values()],
+        "max_seed": str(seed.declared.range[1]),
+        "max_stop_strings": MAX_STOP_STRINGS,
+        "max_stop_chars": MAX_STOP_CHARS,
+    }
+
+
+def _setting_data(setting: SamplingSetting) -> dict[str, Any]:
+    declared = setting.declared
+    minimum, maximum = declared.range
+    slider, off = declared.slider, declared.off
+    return {
+        "name": setting.name,
+        "label": declared.label,
+        "help": declared.help,
+        "integer": setting.is_integer,
+        "min": minimum,
+        "max": maximum,
+        "initial": setting.default,
+        "live": declared.live,
+        "stage": declared.stage,
+        "neutral": declared.neutral,
+        "off": None if off is None else {"value": off[0], "words": off[1]},
+        "slider": None
+        if slider is None
+        else {"min": slider.minimum, "max": slider.maximum, "step": slider.step},
+    }

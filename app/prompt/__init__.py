@@ -1,0 +1,1 @@
+"""Prompts: chat templates, tokenizers, message spans, and the text of token ids."""

@@ -1,0 +1,1 @@
+"""The page's WebSocket: its messages, its runs, and the questions it asks."""

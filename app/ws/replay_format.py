@@ -1,0 +1,381 @@
+"""Format of replay files, versions 1 to 3, as types and as the JSON schema that the page checks
+files with. docs/replay.md describes it for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from app.config import KvDtype
+from app.ws.protocol import Generate, Hello, Message
+from gpu import (
+    FACTORS,
+    MAX_PATCHES,
+    MAX_STEERS,
+    MAX_STOP_CHARS,
+    MAX_STOP_STRINGS,
+    STRENGTHS,
+    ScheduledUpdate,
+)
+from gpu import SAMPLING_SETTINGS as SETTINGS
+from gpu.events import Accepted, CandidateText, Done, Prefill, Queued, Token, Updated
+
+Schema = dict[str, Any]
+
+MAX_ID = 2**31 - 1
+MAX_TOKENS = 2**24
+MAX_TOKEN_CHARS = 4096
+MAX_EVENTS = 2**20
+MAX_TURNS = 10_000
+MAX_CANDIDATES = 1000
+MAX_LAYERS = 1024
+MAX_HEADS = 1024
+MAX_EXPERTS = 1024
+MAX_LORAS = 64
+
+Milliseconds = Annotated[float, Meta(ge=0)]
+Mode = Literal["chat", "completion"]
+
+# ---- the file --------------------------------------------------------------------------------
+
+
+class PutToken(msgspec.Struct):
+    """Token that a person put into a text. `logprob` is null where it was not a number."""
+
+    id: int
+    text: str
+    eos: bool
+    logprob: float | None
+    rank: int
+    candidates: tuple[CandidateText, ...] | None
+
+
+class ReplacedToken(msgspec.Struct):
+    """Token that the first of `Branch.put` replaced."""
+
+    id: int
+    text: str
+    logprob: float | None
+    eos: bool | UnsetType = UNSET
+
+
+class OriginalRequest(msgspec.Struct):
+    """Prompt of the answer that a branch differs from."""
+
+    messages: Annotated[tuple[Message, ...], Meta(max_length=MAX_TURNS)] | UnsetType = UNSET
+    prompt: str | UnsetType = UNSET
+    continue_final: bool | UnsetType = UNSET
+
+
+class Branch(msgspec.Struct):
+    """Difference from answer number `of`: at token `at`, `put` replaces its tokens."""
+
+    of: int
+    at: int
+    put: Annotated[tuple[PutToken, ...], Meta(min_length=1, max_length=10_000)]
+    was: ReplacedToken
+    asked: OriginalRequest
+
+
+class TimedEvent(msgspec.Struct):
+    """Event of a run. `at`: ms after the server took the request; `came`, `drawn`: ms after the
+    page sent it."""
+
+    at: Milliseconds
+    event: Accepted | Queued | Prefill | Token | Updated | Done
+    came: float | UnsetType = UNSET
+    drawn: float | UnsetType = UNSET
+
+
+class Segment(msgspec.Struct):
+    """One generation of an answer: its request, and its events or its text alone."""
+
+    request: Generate
+    prepared: Milliseconds | UnsetType = UNSET
+    branch: Branch | UnsetType = UNSET
+    events: (
+        Annotated[tuple[TimedEvent, ...], Meta(min_length=1, max_length=MAX_EVENTS)] | UnsetType
+    ) = UNSET
+    text: str | UnsetType = UNSET
+
+
+class Answer(msgspec.Struct):
+    segments: Annotated[tuple[Segment, ...], Meta(min_length=1, max_length=MAX_TURNS)]
+
+
+class UserTurn(msgspec.Struct, tag_field="role", tag="user"):
+    text: str
+    mode: Mode
+
+
+class ModelTurn(msgspec.Struct, tag_field="role", tag="model"):
+    mode: Mode
+    given: str
+    shown: int
+    answers: Annotated[tuple[Answer, ...], Meta(min_length=1, max_length=MAX_TURNS)]
+
+
+class Replay(msgspec.Struct):
+    format: Literal["tokenglass replay"]
+    version: Literal[1, 2, 3]
+    saved: Annotated[
+        str,
+        Meta(
+            pattern=r"^\d{4}-\d\d-\d\dT[\d:.]{8,16}Z$",
+            description="a date and time as 2026-01-31T12:00:00Z",
+        ),
+    ]
+    hello: Hello
+    turns: Annotated[tuple[UserTurn | ModelTurn, ...], Meta(min_length=1, max_length=MAX_TURNS)]
+
+
+# ---- what the messages' types do not say ----------------------------------------------------
+
+SEED = {"type": "string", "pattern": r"^\d{1,20}$", "description": "a text of 1 to 20 digits"}
+"""Seeds are strings in files: they have 64 bits, and the numbers of many JSON readers 53."""
+
+ABSENT_FROM_OLD_FILES = {
+    "Hello": ("type", "version"),
+    "PageModelInfo": ("eos_ids", "kv_dtype", "kv_formats"),
+    "LayerStats": ("attention_cosine", "mlp_cosine"),
+    "TokenStats": ("timed_at",),
+    "Accepted": ("texts",),
+    "Prefill": ("experts",),
+    "Token": ("experts",),
+}
+"""Fields that later pages added to files of a version."""
+
+SETTINGS_OF_VERSION_1 = (
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens",
+)  # fmt: skip
+"""Settings that every file has; later ones take their default where they are missing."""
+
+NOT_A_NUMBER = {
+    "TokenStats": ("embedding",),
+    "LayerStats": (
+        "residual", "attention", "mlp", "attention_cosine", "mlp_cosine", "entropy",
+    ),
+    "ExpertChoice": ("gates",),
+}  # fmt: skip
+"""Measurements that may be not a number, which is null in JSON."""
+
+NOT_NEGATIVE = frozenset(
+    {"ms", "interval", "gpu", "encode", "wait", "read"}
+    | {f"{phase}_per_second" for phase in ("prompt", "predicted")}
+)
+"""Numbers that are not negative, beside those whose names end in _ms."""
+
+BOUNDS: dict[str, tuple[float, float]] = {
+    "id": (0, MAX_ID),
+    "ids": (0, MAX_ID),
+    "eos_ids": (0, MAX_ID),
+    "n_layers": (1, MAX_LAYERS),
+    "n_heads": (1, MAX_HEADS),
+    "n_kv_heads": (1, MAX_HEADS),
+    "n_experts": (1, MAX_EXPERTS),
+    "head_dim": (1, 2**16),
+    "hidden_size": (1, 2**24),
+    "vocab_size": (1, MAX_ID),
+    "context": (1, MAX_TOKENS),
+    "PageLimits.kv_blocks": (1, 2**31),
+    "block_tokens": (1, MAX_TOKENS),
+    "in_flight": (1, 1000),
+    "n_rows": (1, MAX_TOKENS),
+    "layer": (0, MAX_LAYERS - 1),
+    "head": (0, MAX_HEADS - 1),
+    "experts": (0, MAX_EXPERTS - 1),
+    "TokenStats.position": (0, MAX_TOKENS),
+    "Patch.position": (0, MAX_TOKENS),
+    "Patch.token": (0, MAX_TOKENS),
+    "timed_at": (0, MAX_TOKENS),
+    "factor": FACTORS,
+    "Steer.strength": STRENGTHS,
+    "LoraStrength.strength": FACTORS,
+}
+"""Smallest and largest value of a number, or of those in a list, by its name or its type's and its
+name. Integers without bounds are counts: the page takes those from 0 to 2⁵³ − 1."""
+
+LENGTHS: dict[str, tuple[int, int]] = {
+    "Accepted.prompt": (1, MAX_TOKENS),
+    "layers": (1, MAX_LAYERS),
+    "entropy": (1, MAX_HEADS),
+    "ExpertChoice.experts": (1, MAX_EXPERTS),
+    "gates": (1, MAX_EXPERTS),
+    "routes": (0, MAX_LAYERS),
+    "candidates": (0, MAX_CANDIDATES),
+    "heads": (0, MAX_LAYERS * MAX_HEADS),
+    "steer": (0, MAX_STEERS),
+    "patch": (0, MAX_PATCHES),
+    "loras": (0, MAX_LORAS),
+    "stop": (0, MAX_STOP_STRINGS),
+}
+"""Shortest and longest length of a list, by its name or its type's and its name. The page takes
+lists without bounds, and texts, up to a length of 2²⁴."""
+
+CHARS = {
+    "stop": MAX_STOP_CHARS,
+    "TokenText.text": MAX_TOKEN_CHARS,
+    "CandidateText.text": MAX_TOKEN_CHARS,
+    "PutToken.text": MAX_TOKEN_CHARS,
+    "ReplacedToken.text": MAX_TOKEN_CHARS,
+}
+"""Longest string, by its name or its type's and its name."""
+
+# ---- the schema ------------------------------------------------------------------------------
+
+
+@cache
+def replay_schema() -> Schema:
+    """Return the JSON schema of a replay file, which static/js/replay/schema.js checks with.
+
+    It has the keywords that msgspec emits. The page refuses fields that no type has, and fills in
+    the few properties that have a `default`.
+    """
+    schema = msgspec.json.schema(Replay)
+    definitions: dict[str, Schema] = schema["$defs"]
+    owners = {each.__name__: each for each in _object_types(Replay)}
+    for name, definition in definitions.items():
+        _set_presence(definition, owners[name])
+        for field, value in definition["properties"].items():
+            for each in _leaves(value):
+                _set_bounds(each, name, field)
+            definition["properties"][field] = _with_null(value, name, field)
+        for text in ("title", "description", "additionalProperties"):
+            definition.pop(text, None)
+    _use_file_settings(definitions)
+    _use_saved_request(definitions)
+    formats = definitions["PageModelInfo"]["properties"]["kv_formats"]
+    del formats["additionalProperties"]
+    formats.update(
+        properties={name: {"type": "integer"} for name in get_args(KvDtype)}, required=[]
+    )
+    return schema
+
+
+def _object_types(root: Any) -> set[Any]:
+    """Return all structs and dataclasses that a value of type `root` may hold."""
+    found: set[Any] = set()
+    waiting: list[Any] = [msgspec.inspect.type_info(root)]
+    while waiting:
+        match waiting.pop():
+            case (
+                msgspec.inspect.StructType(cls=cls, fields=fields)
+                | msgspec.inspect.DataclassType(cls=cls, fields=fields)
+            ) if cls not in found:
+                found.add(cls)
+                waiting += [field.type for field in fields]
+            case msgspec.inspect.UnionType(types=types):
+                waiting += types
+            case (
+                msgspec.inspect.VarTupleType(item_type=item)
+                | msgspec.inspect.ListType(item_type=item)
+            ):
+                waiting.append(item)
+            case msgspec.inspect.Metadata(type=inner):
+                waiting.append(inner)
+    return found
+
+
+def _set_presence(definition: Schema, owner: Any) -> None:
+    """Write which fields an object must have.
+
+    A message has all of its fields. Only types that omit defaults, and what the page sends, leave
+    out those that have their default.
+    """
+    properties: dict[str, Schema] = definition["properties"]
+    config = getattr(owner, "__struct_config__", None)  # dataclasses have none
+    omits = (config is not None and config.omit_defaults) or owner in (Generate, ScheduledUpdate)
+    for name, value in properties.items():
+        has_default = "default" in value
+        default = value.pop("default", None)
+        if has_default and not omits:
+            definition["required"].append(name)
+        elif has_default and default is None:  # left out rather than null
+            (only,) = (each for each in value.pop("anyOf") if each != {"type": "null"})
+            value.update(only)
+    for name in ABSENT_FROM_OLD_FILES.get(owner.__name__, ()):
+        definition["required"].remove(name)
+
+
+def _leaves(value: Schema) -> Iterator[Schema]:
+    """Yield the schemas of a property's numbers, strings and lists."""
+    for inner in value.get("anyOf", [value]):
+        yield inner
+        items = inner.get("items")
+        if items:
+            yield from _leaves(items)
+
+
+def _set_bounds(value: Schema, type: str, field: str) -> None:
+    def bound(table: dict[str, Any]) -> Any:
+        return table.get(f"{type}.{field}", table.get(field))
+
+    match value.get("type"):
+        case "integer" | "number" if limits := bound(BOUNDS):
+            value.update(minimum=limits[0], maximum=limits[1])
+        case "number" if field.endswith("_ms") or field in NOT_NEGATIVE:
+            value.update(minimum=0)
+        case "string" if field == "cut":
+            cuts = [each.name for each in SETTINGS if each.declared.stage == "filter"]
+            value.clear()
+            value.update(enum=["", *cuts])
+        case "string" if limit := bound(CHARS):
+            value.update(maxLength=limit)
+        case "array" if "prefixItems" in value:  # all of one type
+            value.update(items=value.pop("prefixItems")[0])
+        case "array" if limits := bound(LENGTHS):
+            value.update(minItems=limits[0], maxItems=limits[1])
+
+
+def _with_null(value: Schema, type: str, field: str) -> Schema:
+    if field not in NOT_A_NUMBER.get(type, ()):
+        return value
+    null = {"type": "null"}
+    if value["type"] == "array":
+        return {**value, "items": {"anyOf": [value["items"], null]}}
+    return {"anyOf": [value, null]}
+
+
+def _use_file_settings(definitions: dict[str, Schema]) -> None:
+    """Replace `SamplingParams` by the settings as files have them."""
+    whole = definitions["SamplingParams"]
+    properties: dict[str, Schema] = whole["properties"]
+    numbers: dict[str, Schema] = {}
+    for each in SETTINGS:
+        minimum, maximum = each.declared.range
+        kind = "integer" if each.is_integer else "number"
+        numbers[each.name] = {"type": kind, "minimum": minimum, "maximum": maximum}
+    properties.update(numbers)
+    properties["seed"] = {"anyOf": [numbers["seed"], {"type": "null"}]}
+    live = {each.name: numbers[each.name] for each in SETTINGS if each.declared.live}
+    filled = {
+        each.name: {**numbers[each.name], "default": each.default}
+        for each in SETTINGS
+        if each.declared.live and each.name not in SETTINGS_OF_VERSION_1
+    }
+    whole["required"] = [*SETTINGS_OF_VERSION_1, "seed"]
+    definitions["FileSettings"] = {
+        "type": "object",
+        "properties": {**properties, **filled, "seed": SEED},
+        "required": [*SETTINGS_OF_VERSION_1, "seed"],
+    }
+    of_file = {"$ref": "#/$defs/FileSettings"}
+    for name in ("Generate", "Accepted", "Updated"):
+        definitions[name]["properties"]["params"] = of_file
+    definitions["ScheduledUpdate"]["properties"]["params"] = {
+        "type": "object",
+        "properties": live,
+        "required": [],
+    }
+
+
+def _use_saved_request(definitions: dict[str, Schema]) -> None:
+    """A file's request is `Generate` without `type` and `id`."""
+    request = definitions["Generate"]
+    for name in ("type", "id"):
+        del request["properties"][name]
+    request["required"] = ["params", "capture"]

@@ -1,0 +1,1 @@
+"""Memory footprint, perplexity and expert scores, computed outside of serving."""

@@ -1,0 +1,50 @@
+"""Architectures that can be run: one data file each, named after the `model_type` of config.json.
+
+The files are found, not listed. Each holds `ARCHITECTURE`, and gpu/models has the forward pass in a
+file of the same name.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+from gpu.architectures.common.architecture import Architecture
+from gpu.architectures.common.gguf_format import GgufFormat
+from gpu.architectures.common.gguf_readers import MAX_EXPERTS
+from gpu.errors import ModelError
+from gpu.files.json_object import shown
+from gpu.gguf.file import GgufFile
+from gpu.gguf.metadata import Metadata
+
+
+def find_architectures() -> dict[str, Architecture]:
+    """Return the architectures of this package's files by `model_type`, in alphabetical order."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
+    found = {name: import_module(f"{__name__}.{name}").ARCHITECTURE for name in names}
+    for name, architecture in found.items():
+        assert architecture.model_type == name, f"{name}.py must be named after its model_type"
+    return found
+
+
+ARCHITECTURES = find_architectures()
+
+
+def gguf_architecture(file: GgufFile) -> tuple[Architecture, GgufFormat]:
+    """Return the architecture of a GGUF file. Raises ModelError for one that is not supported."""
+    name = file.values.get("general.architecture")
+    known = [(found, found.gguf) for found in ARCHITECTURES.values() if found.gguf]
+    named = [(found, gguf) for found, gguf in known if isinstance(name, str) and gguf.name == name]
+    if not named:
+        supported = dict.fromkeys(gguf.name for _, gguf in known)
+        raise ModelError(
+            f"{file.path}: architecture {shown(name)} is not supported in a GGUF file; "
+            f"supported: {', '.join(supported)}"
+        )
+    if len(named) > 1:
+        has_experts = bool(Metadata(file).integer("expert_count", 0, MAX_EXPERTS, 0))
+        named = [(found, gguf) for found, gguf in named if gguf.has_experts == has_experts]
+    return named[0]
+
+
+__all__ = ["ARCHITECTURES", "Architecture", "find_architectures", "gguf_architecture"]

@@ -1,0 +1,85 @@
+"""Validation of requests against the loaded model.
+
+This is the only place that checks a request: its settings, token ids, scheduled updates and
+interventions. The WebSocket and the HTTP API check only that a message can be read and which of its
+fields go together, so no text is tokenised twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpu.errors import ContextExceeded, InvalidRequest
+from gpu.interventions.messages import (
+    MAX_TEXT_TOKENS,
+    EncodedInterventions,
+    Interventions,
+    Sizes,
+    check_spans,
+    encode_interventions,
+    encode_spans,
+)
+from gpu.interventions.resolved import RunInterventions
+from gpu.request import Request
+from gpu.scheduled_updates import check_updates, encode_updates
+
+
+class ModelSizes(Sizes, Protocol):
+    """Sizes of a model that a request must respect."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RequestValidator:
+    """Checks requests for one model. `context`: tokens a text may have. `loras`: names of the
+    loaded adapters. `tokenize`: encodes the texts of interventions as plain prompts."""
+
+    sizes: ModelSizes
+    context: int
+    loras: Collection[str]
+    tokenize: Callable[[str], list[int]]
+
+    def validate(self, request: Request) -> RunInterventions:
+        """Return the request's interventions with their texts as token ids. Raises InvalidRequest
+        and ContextExceeded."""
+        request.params.validate()
+        self.check_ids(request.ids)
+        n_prompt = len(request.ids)
+        if n_prompt >= self.context:
+            raise ContextExceeded(n_prompt, self.context)
+        check_updates(request.updates, request.params)
+        updates = encode_updates(request.updates, request.interventions, self.encode)
+        check_spans(request.spans, request.interventions, n_prompt - 1)
+        spans = encode_spans(request.spans, lambda one: self.encode(one, n_prompt, "reached"))
+        first = self.encode(request.interventions, n_prompt)
+        return RunInterventions((first, *updates), n_prompt, spans)
+
+    def encode(
+        self, interventions: Interventions, n_prompt: int | None = None, param: str = "reach"
+    ) -> EncodedInterventions:
+        """Return `interventions` with their texts as token ids. `n_prompt`: tokens that patches may
+        name; None: any. `param`: the request's field that errors name. Raises InvalidRequest."""
+        return encode_interventions(
+            interventions,
+            self.sizes,
+            self.tokenize,
+            param=param,
+            n_prompt=n_prompt,
+            most=min(MAX_TEXT_TOKENS, self.context),
+            loras=self.loras,
+        )
+
+    def check_ids(self, ids: list[int]) -> None:
+        """Raises InvalidRequest unless `ids` holds at least one token, all in the vocabulary."""
+        if not ids:
+            raise InvalidRequest("the prompt is empty; give at least one token", "prompt")
+        vocab = self.sizes.vocab_size
+        for i, id in enumerate(ids):
+            if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < vocab:
+                raise InvalidRequest(
+                    f"token {i} of the prompt is {id!r}, but ids go from 0 to {vocab - 1}", "prompt"
+                )

@@ -1,0 +1,143 @@
+"""What the engine reports about itself: model, device, limits and memory.
+
+These structs are the only schema of it. The engine fills them in; the pipe, the page's `hello` and
+the HTTP API send them on under the names that `rename` gives their fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gpu.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """Bytes on the device."""
+
+    weights: int
+    kv_cache: int
+    work: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """The device that a runner uses. `lacks`: wanted features that it does not have."""
+
+    name: str
+    driver: str
+    backend: str
+    kind: str
+    software: bool
+    features: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterInfo(DeviceInfo):
+    """A WebGPU adapter and its limits, by WebGPU's names."""
+
+    limits: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraInfo:
+    """A loaded LoRA adapter. `rank`: the largest of its `modules`; `parameters`: weights of all of
+    them."""
+
+    name: str
+    rank: int
+    parameters: int
+    modules: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerLimits:
+    """Limits of a runner.
+
+    slots                sequences at once
+    context              tokens of one sequence
+    max_rows             rows of one step
+    max_samples          samples of one step
+    n_blocks             KV blocks of all sequences together
+    block_tokens         tokens of a block
+    block_bytes          bytes of a block
+    max_captured_rows    rows of a step whose statistics are captured
+    """
+
+    slots: int
+    context: int
+    max_rows: int
+    max_samples: int
+    n_blocks: int
+    block_tokens: int
+    block_bytes: int
+    max_captured_rows: int
+
+    @property
+    def inspection_slot(self) -> int:
+        """The slot after those of the runs, for recomputing tokens while all others are taken."""
+        return self.slots
+
+
+class EngineLimits(
+    msgspec.Struct,
+    frozen=True,
+    rename={"slots": "active", "n_blocks": "kv_blocks", "block_bytes": "kv_block_bytes"},
+):
+    """Limits that clients see. `queue`: requests that may wait; `in_flight`: steps submitted ahead
+    of the one that is read; the rest as in `RunnerLimits`."""
+
+    context: int
+    slots: int
+    queue: int
+    n_blocks: int
+    block_tokens: int
+    block_bytes: int
+    in_flight: int
+
+
+class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The loaded model.
+
+    kv_dtype    how keys and values are stored, one of `kv_formats`
+    kv_formats  bytes of a KV block of this model in every format
+    parameters  number of weights, tied ones once
+    eos_ids     tokens that end a text
+    loras       adapters that a run can switch on
+    n_experts   experts of each layer that has some; 0: none has
+    conversion  of a file with quantised weights, how its types are stored, such as
+                "Q4_K, Q6_K converted to q4"
+    """
+
+    name: str
+    dtype: str
+    kv_dtype: str
+    kv_formats: dict[str, int]
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    vocab_size: int
+    parameters: int
+    eos_ids: tuple[int, ...]
+    loras: tuple[LoraInfo, ...] = ()
+    n_experts: int = 0
+    conversion: str = ""
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """All of it. `defaults`: the sampling settings that the model's makers recommend.
+    `dispatches_per_token`: of a decode step of one sequence. `activations`: input of products with
+    q8 and q4 weights, "f32" or "q8"."""
+
+    model: ModelInfo
+    device: DeviceInfo
+    limits: EngineLimits
+    memory: MemoryInfo
+    defaults: SamplingParams
+    dispatches_per_token: int
+    activations: str = "f32"

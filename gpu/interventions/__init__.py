@@ -1,0 +1,1 @@
+"""Interventions in the passes of a run: as requested, resolved, and active."""

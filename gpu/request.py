@@ -1,0 +1,30 @@
+"""One request for a run: the struct that goes from the socket, the HTTP API and the command line
+to the scheduler, also between the processes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
+from gpu.sampling import SamplingParams
+from gpu.scheduled_updates import ScheduledUpdate
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Prompt and settings of one run. `gpu.engine.validation` checks all of it.
+
+    ids            token ids of the prompt
+    params         sampling settings
+    capture        read statistics of every pass back from the device
+    updates        changes of the settings at tokens that are known in advance, as in a replay
+    interventions  interventions from the first token on; with `spans`, from the last of `ids` on
+    spans          interventions under which all of `ids` but the last were computed, where `ids`
+                   is the text of an earlier run that is continued
+    """
+
+    ids: list[int]
+    params: SamplingParams = SamplingParams()
+    capture: bool = False
+    updates: tuple[ScheduledUpdate, ...] = ()
+    interventions: Interventions = NO_INTERVENTIONS
+    spans: tuple[InterventionSpan, ...] = ()

@@ -1,0 +1,101 @@
+"""Policy of a device: every choice that depends on the kind of device is made here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu.info import DeviceInfo
+from gpu.webgpu.tiling import GPU, SOFTWARE, Tuning
+
+IN_FLIGHT = 3
+"""On a GPU one step runs, one waits for it and one is encoded or read back."""
+SOFTWARE_IN_FLIGHT = 2
+"""Mesa's software driver starts a step when the one before has ended. With three in flight every
+result would be read one step late."""
+MAX_LOOP_ROUNDS = 65_535
+"""Mesa's software driver silently ends all loops of a shader after this many rounds in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePolicy:
+    """Choices for one device.
+
+    tuning               matmul tiles to start from, if the device can shuffle (`Device.open` tries)
+    row_lanes            lanes of a workgroup that serves one row or one head
+    attention_queries    most queries of one workgroup of attention
+    attention_shuffle    lanes exchange loaded keys and values instead of loading them again
+    kv_split_size        keys of one split of attention
+    interleaves_weights  rows of a weight are interleaved block by block
+    weights_in_textures  weights are textures instead of buffers
+    loads_64_bits        words are loaded as 64-bit integers
+    max_loop_rounds      rounds after which the driver ends a shader's loops; None: no limit
+    copy_bytes           bytes of one copy when bandwidth is measured
+    steps_in_flight      most steps submitted and not yet read back
+    times_every_step     every captured step takes the times of its layers
+    """
+
+    tuning: Tuning
+    row_lanes: int
+    attention_queries: int
+    attention_shuffle: bool
+    kv_split_size: int
+    interleaves_weights: bool
+    weights_in_textures: bool
+    loads_64_bits: bool
+    max_loop_rounds: int | None
+    copy_bytes: int
+    steps_in_flight: int
+    times_every_step: bool
+
+    @classmethod
+    def of(cls, info: DeviceInfo) -> DevicePolicy:
+        return _software(info) if info.software else _gpu()
+
+    @property
+    def lib(self) -> dict[str, str]:
+        """Files of shaders/lib that replace others on this device, by the name they replace."""
+        words = {"words": "words_64"} if self.loads_64_bits else {}
+        store = {"weight_store": "weight_store_texture"} if self.weights_in_textures else {}
+        return words | store
+
+
+def _gpu() -> DevicePolicy:
+    """Many lanes with short sums; short splits keep many cores busy."""
+    return DevicePolicy(
+        tuning=GPU,
+        row_lanes=64,
+        attention_queries=8,
+        attention_shuffle=False,
+        kv_split_size=256,
+        interleaves_weights=False,
+        weights_in_textures=False,
+        loads_64_bits=False,
+        max_loop_rounds=None,
+        copy_bytes=256 << 20,
+        steps_in_flight=IN_FLIGHT,
+        times_every_step=True,
+    )
+
+
+def _software(info: DeviceInfo) -> DevicePolicy:
+    """Few lanes that reuse every load, because loads are emulated lane by lane.
+
+    Splits are longer, since each costs a dispatch. Timestamps interrupt the step, so not every
+    step takes them. Copies are smaller: touching memory for the first time is slow.
+    """
+    wide = "shader-int64" in info.features
+    return DevicePolicy(
+        tuning=SOFTWARE,
+        row_lanes=8,
+        attention_queries=12,
+        attention_shuffle="subgroup" in info.features,
+        kv_split_size=512,
+        interleaves_weights=True,
+        # SwiftShader, which has no 64-bit integers, reads textures more slowly than buffers.
+        weights_in_textures=wide and info.backend == "Vulkan",
+        loads_64_bits=wide,
+        max_loop_rounds=MAX_LOOP_ROUNDS,
+        copy_bytes=64 << 20,
+        steps_in_flight=SOFTWARE_IN_FLIGHT,
+        times_every_step=False,
+    )

@@ -1,0 +1,40 @@
+"""The declarations of the sampling settings agree with what is written by hand beside them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpu.sampling import DISTRIBUTION, LIVE, SETTING_BY_NAME, SETTINGS, SamplingParams
+from gpu.step import CUTS, Sample
+
+
+def test_defaults_are_allowed() -> None:
+    assert SamplingParams().validate() == SamplingParams()
+
+
+def test_every_number_is_declared() -> None:
+    fields = {field.name for field in msgspec.structs.fields(SamplingParams)}
+    assert fields - set(SETTING_BY_NAME) == {"stop", "ignore_eos"}
+
+
+def test_the_sampler_gets_the_settings_that_change_the_distribution() -> None:
+    row, slot, seed, index, *settings = Sample.__slots__
+    assert (row, slot, seed, index) == ("row", "slot", "seed", "index")
+    assert set(settings) == set(DISTRIBUTION)
+    neutral = Sample(0, 0, 0, 0)
+    for name in settings:
+        assert getattr(neutral, name) == SETTING_BY_NAME[name].declared.neutral
+
+
+def test_filters_are_those_of_a_step() -> None:
+    filters = [setting.name for setting in SETTINGS if setting.declared.stage == "filter"]
+    assert ("", *filters) == CUTS
+
+
+def test_sliders_lie_in_the_range_and_their_settings_change_live() -> None:
+    for setting in SETTINGS:
+        slider, (minimum, maximum) = setting.declared.slider, setting.declared.range
+        if slider is not None:
+            assert minimum <= slider.minimum < slider.maximum <= maximum
+            assert setting.declared.off is not None
+            assert setting.name in LIVE

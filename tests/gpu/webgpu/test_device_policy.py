@@ -1,0 +1,54 @@
+"""The policy of a device follows from its adapter's description alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu.runner import DeviceInfo
+from gpu.webgpu.device import Device
+from gpu.webgpu.device_policy import DevicePolicy
+from gpu.webgpu.tiling import GPU, SOFTWARE
+
+
+def policy(*features: str, software: bool = True, backend: str = "Vulkan") -> DevicePolicy:
+    return DevicePolicy.of(DeviceInfo("", "", backend, "", software, features))
+
+
+def test_a_gpu_ignores_features_that_help_software_devices() -> None:
+    found = policy("subgroup", "shader-int64", software=False)
+    assert found.tuning == GPU
+    assert found.lib == {}
+    assert found.max_loop_rounds is None
+    assert not found.attention_shuffle
+    assert not found.interleaves_weights
+    assert not found.weights_in_textures
+
+
+@pytest.mark.parametrize(
+    ("features", "backend", "lib"),
+    [
+        ((), "Vulkan", {}),
+        (("shader-int64",), "DX12", {"words": "words_64"}),
+        (
+            ("shader-int64",),
+            "Vulkan",
+            {"words": "words_64", "weight_store": "weight_store_texture"},
+        ),
+    ],
+)
+def test_a_software_device_loads_as_wide_as_it_can(
+    features: tuple[str, ...], backend: str, lib: dict[str, str]
+) -> None:
+    found = policy(*features, backend=backend)
+    assert found.tuning == SOFTWARE
+    assert found.lib == lib
+    assert found.max_loop_rounds == 65_535
+
+
+def test_attention_shuffles_only_with_subgroups() -> None:
+    assert policy("subgroup").attention_shuffle
+    assert not policy().attention_shuffle
+
+
+def test_an_open_device_has_the_policy_of_its_description(device: Device) -> None:
+    assert device.policy == DevicePolicy.of(device.info)
