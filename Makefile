@@ -7,23 +7,27 @@ BIN := $(VENV)/bin
 PORT ?= 8000
 # Files side by side: half of a test's time is spent waiting for a compiler, a page or an engine, so
 # four keep two cores busy. More would crowd one GPU, or the cores that stand in for one.
-PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile
+PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run test test-all test-late test-slow mutants lint parity bench accuracy screenshots clean
+.PHONY: run smoke test test-all test-late test-slow mutants lint parity bench accuracy screenshots clean
 
 run: $(VENV)/run.stamp
-	$(BIN)/python -m app.software_device
+	$(BIN)/python -m app.cli.software_device
 	$(BIN)/tokenglass serve --port $(PORT) $(if $(MODEL),--model "$(MODEL)")
 
+# Before every commit: imports, doors, golden ids, one case of each kind of kernel, one of the page.
+smoke: $(VENV)/test.stamp
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile @tests/smoke.txt
+
 test: $(VENV)/test.stamp lint
-	$(BIN)/python -m app.software_device --chromium
+	$(BIN)/python -m app.cli.software_device --chromium
 	$(PYTEST) -m "not slow"
 	$(MAKE) --no-print-directory parity PARITY="$(OPS)"
 
 # The same numbers on a second, unlike Vulkan driver: the one in Debian's chromium package. All that
 # compare any; `make test` takes every op and every architecture.
-OPS := $(wildcard tests/gpu/test_op_*.py) tests/gpu/test_models.py
+OPS := $(wildcard tests/gpu/ops/test_op_*.py) tests/gpu/models/test_models.py
 PARITY ?= tests
 
 parity: $(VENV)/test.stamp
@@ -59,7 +63,7 @@ lint: $(VENV)/test.stamp
 	$(BIN)/mypy
 
 # About seven minutes on two cores, with the kernels that a first start finds fastest. Each run adds a
-# line of JSON; the README's table is made of them.
+# line of JSON; the tables of docs/benchmarks.md are made of them.
 BENCH := $(BIN)/python -m gpu.bench --floor --append build/bench.jsonl
 
 bench: $(VENV)/test.stamp
@@ -71,15 +75,15 @@ bench: $(VENV)/test.stamp
 		$(BENCH) --shape smol135 --dtype $$dtype --tokens 16 --repeat 15 --peer torch \
 			--context 128,1024,4096,8192 || exit 1; \
 	done
-	$(BIN)/python -m gpu.bench.table build/bench.jsonl README.md
+	$(BIN)/python -m gpu.bench.table build/bench.jsonl docs/benchmarks.md
 
-# Every architecture in every storage type beside transformers: the README's other table.
+# Every architecture in every storage type beside transformers: the table of docs/models.md.
 accuracy: $(VENV)/test.stamp
-	$(BIN)/python -m tests.accuracy README.md
+	$(BIN)/python -m tests.accuracy docs/models.md
 
 # The pictures in docs/, of the bundled model with a fixed seed.
 screenshots: $(VENV)/test.stamp
-	$(BIN)/python -m app.software_device --chromium
+	$(BIN)/python -m app.cli.software_device --chromium
 	$(BIN)/python -m e2e.screenshots docs
 
 $(BIN)/python:
