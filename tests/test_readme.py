@@ -1,4 +1,4 @@
-"""What the README says to type does what it says, with the bundled model and a real engine."""
+"""Commands and code of the README do what it says, with the bundled model and a real engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 
 def block(language: str, beginning: str) -> str:
-    """The fenced code of the README that has a line beginning like this."""
+    """Return the fenced code of the README that has a line beginning with `start`."""
     found = re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
     (one,) = [code for code in found if re.search(rf"^{re.escape(beginning)}", code, re.MULTILINE)]
     return str(one)
@@ -31,12 +31,12 @@ def printed(*command: object) -> str:
     return done.stdout
 
 
-def test_the_python_example_writes_a_text() -> None:
+def test_the_python_example_generates_a_text() -> None:
     text = printed(sys.executable, "-c", block("python", "from gpu import"))
     assert len(text.split()) > 20
 
 
-def test_generate_tells_a_story_of_what_was_asked() -> None:
+def test_the_generate_command_writes_a_story_for_the_prompt() -> None:
     line = re.search(r'^tokenglass generate (--chat) "(.*)"$', block("sh", "tokenglass"), re.M)
     assert line is not None
     text = printed(*CHECKOUT, "generate", line[1], line[2], "--seed", 7)

@@ -1,0 +1,150 @@
+"""The documents name only files, commands, options and messages that exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import get_args
+
+import click
+import msgspec
+import pytest
+
+from app import create_app
+from app.cli.main import main
+from app.config import Settings, setting_specs
+from app.models.known import known_models
+from app.ws import protocol
+from gpu.config import MODEL_TYPES
+from gpu.kv.formats import KV_FORMATS
+from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.serving import ROOT
+
+DOCS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+ROOMS = ("app/", "gpu/", "static/", "templates/", "tests/", "e2e/", "docs/", ".github/")
+PLACEHOLDER = re.compile(r"[<>*{}…]|\bNAME\b")
+PENDING = "TODO(18)"
+"""A paragraph, list item or table row with this mark may name files that do not exist yet."""
+BLOCK_START = re.compile(r"^(?=\||\s*- |\s*\d+\. |\s*$)", re.MULTILINE)
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def settled(path: Path) -> str:
+    """Return the text of a document without the blocks that are marked as pending."""
+    blocks = BLOCK_START.split(path.read_text("utf-8"))
+    return "".join(block for block in blocks if PENDING not in block)
+
+
+def anchor(heading: str) -> str:
+    """Return GitHub's anchor of a heading."""
+    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return kept.replace(" ", "-")
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.MULTILINE)
+    return {anchor(heading) for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_every_path_in_a_document_exists(path: Path) -> None:
+    named = [
+        name
+        for code in re.findall(r"`([^`\n]+)`", settled(path))
+        for name in re.findall(r"[\w./-]+", code if not PLACEHOLDER.search(code) else "")
+        if name.startswith(ROOMS)
+    ]
+    missing = [name for name in named if not (ROOT / name.rstrip(".")).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", settled(path)):
+        name, _, section = link.partition("#")
+        if name.startswith(("http:", "https:")):
+            continue
+        target = path.parent / name if name else path
+        assert target.exists(), link
+        if section:
+            assert section in anchors(target), link
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_every_command_in_a_document_exists(path: Path) -> None:
+    text = settled(path)
+    targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
+    code = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    code += re.findall(r"`([^`\n]+)`", text)
+    for line in "\n".join(code).splitlines():
+        for target in re.findall(r"^make ([a-z-]+)", line):
+            assert target in targets, line
+        for module in re.findall(r"python -m ((?:app|gpu|tests|e2e)[\w.]*)", line):
+            assert importlib.util.find_spec(module), line
+        for command in re.findall(r"^tokenglass ([a-z]+)", line):
+            assert isinstance(main, click.Group)
+            assert command in main.commands, line
+
+
+def test_the_map_has_every_folder_of_the_code() -> None:
+    text = text_of("docs/architecture.md")
+    for path in [*(ROOT / "app").iterdir(), *(ROOT / "gpu").iterdir()]:
+        if (path / "__init__.py").exists() or path.name == "shaders":
+            assert f"`{path.parent.name}/{path.name}/`" in text
+    for path in (ROOT / "static" / "js").iterdir():
+        assert path.suffix or f"`{path.name}`" in text
+
+
+def test_every_file_in_the_drawing_exists() -> None:
+    drawing = text_of("docs/token-path.svg")
+    bases = [ROOT, *(ROOT / name for name in ("static/js", "app", "gpu", "gpu/shaders"))]
+    names = re.findall(r"[\w/-]+\.(?:py|js|wgsl)\b", drawing)
+    assert len(names) > 20
+    missing = [name for name in names if not any((base / name).is_file() for base in bases)]
+    assert not missing
+
+
+def test_commands_lists_every_command_and_every_setting() -> None:
+    text = text_of("docs/commands.md")
+    assert isinstance(main, click.Group)
+    for name in main.commands:
+        assert f"`tokenglass {name}" in text
+    rows = {flag for row in text.splitlines() for flag in re.findall(r"`(--[\w-]+)`", row[:60])}
+    wanted = {flag for spec in setting_specs() for flag in (spec.flag, spec.no_flag) if flag}
+    assert wanted <= rows
+
+
+def test_api_lists_every_route() -> None:
+    app = create_app(Settings(), FakeEngine(FakeOptions()), switching=object())
+    text = text_of("docs/api.md")
+    for rule in app.url_map.iter_rules():
+        if not rule.rule.startswith(("/static/", "/favicon")):
+            name = re.sub(r"<path:(\w+)>", "{", rule.rule).partition("{")[0]
+            assert name in text, rule.rule
+
+
+@pytest.mark.parametrize(
+    "kind", [*get_args(protocol.FromPage), *get_args(protocol.ToPage)], ids=lambda k: k.__name__
+)
+def test_api_lists_every_message(kind: type[msgspec.Struct]) -> None:
+    assert f"`{kind.__struct_config__.tag}`" in text_of("docs/api.md")
+
+
+def test_models_lists_every_architecture_storage_type_and_offered_model() -> None:
+    text = text_of("docs/models.md")
+    for name in MODEL_TYPES:
+        assert f"| `{name}` |" in text
+    for name in KV_FORMATS:
+        assert f"`{name}`" in text
+    for model in known_models():
+        assert f"`{model.name}`" in text
