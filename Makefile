@@ -8,6 +8,8 @@ PORT ?= 8000
 # Files side by side: half of a test's time is spent waiting for a compiler, a page or an engine, so
 # four keep two cores busy. More would crowd one GPU, or the cores that stand in for one.
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+# Each of the many processes that tests start reads compiled modules, where an environment forbids them too.
+export PYTHONDONTWRITEBYTECODE :=
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
 .PHONY: run smoke test test-all test-late test-slow mutants lint parity bench accuracy screenshots clean

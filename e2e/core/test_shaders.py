@@ -133,7 +133,7 @@ def test_the_browser_notices_what_naga_lets_pass(page: Page, allowed_console: li
     allowed_console += ["must only be called from uniform control flow", "Missing overridable"]
     names = ("HEAD_VEC4S", "GROUP", "HEADS", "ROWS", "LANES", "VALUE_GROUPS", "FEW_ROWS")
     prelude = {f"const {name}": "4u" for name in names}
-    source = compose("attention", prelude, {"kv": "kv_f32", "four": "quad_load"})
+    source = compose("attention", prelude, {"kv": "kv_f32", "quad": "quad_load"})
     barrier = "workgroupBarrier();"
     assert barrier in source
     uneven = source.replace(barrier, f"if (lane > 3u) {{ {barrier} }}")

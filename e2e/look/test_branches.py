@@ -242,7 +242,7 @@ def test_the_beam_follows_the_focus_and_says_where_there_is_none(
         lambda: sent(messages, "inspect")[-1]["question"]["length_penalty"] == 1,
         "the beam that is length-normalised",
     )
-    expect(look.source).to_contain_text("beam of 4")
+    expect(look.source).to_contain_text("4 beams over 8 tokens")
 
 
 def test_a_beam_at_the_end_of_the_context_is_as_deep_as_fits(
