@@ -54,9 +54,13 @@ class ExpertChoice(msgspec.Struct, frozen=True):
 
 
 class TokenStats(msgspec.Struct, frozen=True):
-    """What every layer did for one token. `n_rows`: rows in the step the times are of. `timed_at`:
-    position of the token whose step that was, this one or the last before it that was timed; None
-    without times. `routes`: of each layer that has experts; not told of a model without."""
+    """Measurements of every layer for one token.
+
+    n_rows    rows of the step whose times are given
+    timed_at  position of the token whose step was timed: this one or an earlier one; None without
+              times
+    routes    the experts of each layer that has any; absent in other models
+    """
 
     position: int
     embedding: float

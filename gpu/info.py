@@ -1,4 +1,4 @@
-"""What the engine reports about itself: model, device, limits and memory.
+"""Information that the engine gives about itself: model, device, limits and memory.
 
 These structs are the only schema of it. The engine fills them in; the pipe, the page's `hello` and
 the HTTP API send them on under the names that `rename` gives their fields.

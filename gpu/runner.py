@@ -57,9 +57,9 @@ class Runner(Protocol):
     def copy_block(self, source: int, destination: int) -> None: ...
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
-        """What changes the passes of a slot's rows, in the steps submitted after it that ask for it
-        (`Step.interventions`, `Step.loras`); None: nothing, as after `begin_slot`. Raises
-        InvalidRequest for what the model has not."""
+        """Set the interventions and adapters on a slot's rows, for steps submitted from now on that
+        ask for them (`Step.interventions`, `Step.loras`). None: nothing, as after `begin_slot`.
+        Raises InvalidRequest if they name a part that the model does not have."""
         ...
 
     def submit(self, step: Step) -> None: ...

@@ -145,7 +145,7 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class InspectionRequest:
-    """What `Runner.inspect` keeps of a step.
+    """Intermediate values that `Runner.inspect` returns of a step.
 
     keys    (first, n): attention weights of every row to the keys at positions first … first+n−1
     states  the residual stream of every row
@@ -174,12 +174,12 @@ class InspectionRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExpertChoices:
-    """Which experts rows were given to, in each layer that has experts, largest gate first; all
-    (n_rows, n_expert_layers, experts_per_token).
+    """Experts chosen for each row in each layer that has experts, largest gate first. All arrays
+    are (n_rows, n_expert_layers, experts_per_token).
 
-    chosen  uint32: their numbers
-    gates   what their outputs were multiplied by
-    norms   the lengths of those outputs before that
+    chosen  uint32: numbers of the experts
+    gates   factors of their outputs
+    norms   lengths of their outputs, before the gate
     """
 
     chosen: npt.NDArray[np.uint32]
@@ -189,7 +189,7 @@ class ExpertChoices:
 
 @dataclass(frozen=True, slots=True)
 class InspectionResult:
-    """What was kept of a step, float32; None is what was not asked for.
+    """Answer to an `InspectionRequest`, float32; None for what was not requested.
 
     attention  (n_rows, n_layers, n_heads, n_keys)      softmax weights; 0 for keys after the row
     lens       (n_layers + 1, vocab_size)               final norm and output head applied to the

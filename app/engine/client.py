@@ -85,7 +85,7 @@ class Engine(Protocol):
 
     def submit(self, request: Request, on_event: OnEvent) -> EngineRun: ...
     def inspect(self, question: Question, asker: int = 0) -> Future[Answer]: ...
-    def forget(self, asker: int) -> None: ...
+    def cancel_questions(self, asker: int) -> None: ...
     def close(self) -> None: ...
 
 
@@ -110,7 +110,7 @@ class EngineClient(ABC):
     def __init__(self, tokenizer: Tokenizer, path: Path | None = None) -> None:
         self.tokenizer = tokenizer
         self.path = path
-        """Of the model; None when it has no files."""
+        """Path of the model; None if it has no files."""
         self._state_lock = threading.Lock()
         self._status = Status("loading", "starting the engine", 0.0)
         self._hello: Hello | None = None
@@ -171,7 +171,7 @@ class EngineClient(ABC):
         it: the engine would trip over that."""
 
     @abstractmethod
-    def forget(self, asker: int) -> None:
+    def cancel_questions(self, asker: int) -> None:
         """Cancel the questions of an asker; their futures raise."""
 
     def switch(self, served: ServedModel) -> None:
@@ -215,10 +215,10 @@ class LocalEngine(EngineClient):
         assert self._engine is not None
         return self._engine.inspect(question, asker)
 
-    def forget(self, asker: int) -> None:
+    def cancel_questions(self, asker: int) -> None:
         if self._engine is not None:
             with contextlib.suppress(EngineClosed):
-                self._engine.forget(asker)
+                self._engine.cancel_questions(asker)
 
     def close(self) -> None:
         if self._thread.ident is not None:

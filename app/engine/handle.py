@@ -162,7 +162,7 @@ class EngineHandle:
         finally:
             self._calls.pop(number, None)
 
-    def forget(self, asker: int) -> None:
+    def cancel_questions(self, asker: int) -> None:
         with contextlib.suppress(UnavailableError):
             self.send(CancelQuestions(asker))
 

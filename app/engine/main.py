@@ -62,7 +62,7 @@ class CheckFailure(msgspec.Struct, frozen=True):
 
 
 Command = Submit | UpdateRun | Cancel | InspectRun | RunEnded | CheckFailure
-"""What the process's main thread is given to do."""
+"""Command that the main thread of the engine process carries out."""
 
 
 def engine_main(pipe: Connection, load: Load, log_level: str) -> None:
@@ -197,7 +197,7 @@ class EngineMain:
 
     def _forget(self, engine: Engine, asker: int) -> None:
         try:
-            engine.forget(asker)
+            engine.cancel_questions(asker)
         except EngineClosed as error:
             self._exit_dead(str(error))
 

@@ -83,9 +83,9 @@ class SupervisedEngine(EngineClient):
         assert handle is not None
         return handle.ask(question, asker)
 
-    def forget(self, asker: int) -> None:
+    def cancel_questions(self, asker: int) -> None:
         if self._handle is not None:
-            self._handle.forget(asker)
+            self._handle.cancel_questions(asker)
 
     def switch(self, served: ServedModel) -> None:
         self._next_model = served

@@ -105,7 +105,7 @@ class Questions:
             self._closed = True
             self._total.add(-self._bytes.n)
             self._bytes.n = 0
-        self._engine.forget(self._asker)
+        self._engine.cancel_questions(self._asker)
 
     def _count_bytes(self, n_bytes: int) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""What is measured: a model folder, or random weights in the shape of a well-known model."""
+"""Subject of a benchmark: a model folder, or random weights in the shape of a known model."""
 
 from __future__ import annotations
 

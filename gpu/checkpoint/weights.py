@@ -96,7 +96,7 @@ class WeightLoader(MatrixUploader):
     def experts_from_host(
         self, name: str, rows: npt.NDArray[np.float32], together: int
     ) -> ExpertStack:
-        """As `from_host`, for experts of `together` rows each."""
+        """Upload stacked experts of `together` rows each, as `from_host` does for a matrix."""
         part = RowSource(name, len(rows), array_rows(rows), range(len(rows)))
         n, k = rows.shape
         matrix = self._upload(name, n, k, [part], single, dtype="f32", group_rows=together)

@@ -1,5 +1,5 @@
-"""Work in pieces between the steps of the runs: what runs wait for, and questions, whose askers
-take turns."""
+"""Background work between the steps of the runs, done in pieces: work that runs wait for, and
+questions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from gpu.inspection.requests import Answer
 T = TypeVar("T")
 
 MAX_QUESTIONS = 64
-"""Questions that wait or are being answered."""
+"""Most questions that wait or are being answered."""
 MAX_ASKERS = 2 * MAX_QUESTIONS
-"""Limit for askers without a question yet: each may ask one beyond `MAX_QUESTIONS`."""
+"""Limit for an asker who has no question in the queue yet, so that one asker cannot shut out the
+others."""
 
 
 @dataclass(slots=True)
 class Task:
-    """Work under way, and who waits for its value. Who cancels that future before it has a value
-    ends the work. `n_blocks`: KV blocks that its tokens lie in while it goes on."""
+    """Work under way and the future of its value; cancelling the future ends the work.
+    `n_blocks`: KV blocks that it holds while it runs."""
 
     pieces: Generator[None, None, Any]
     value: Future[Any]
@@ -34,8 +35,8 @@ class Task:
     begun: bool = False
 
     def advance(self) -> bool:
-        """Do one piece; False: it has ended. What goes wrong is told to who waits; what is no
-        EngineError is raised as well."""
+        """Do one piece; return False if that was the last. An exception becomes that of the
+        future; one that is no EngineError is also raised."""
         self.begun = True
         if self.value.cancelled():
             self.pieces.close()
@@ -64,7 +65,7 @@ class Task:
 
 
 class BackgroundTasks:
-    """Work that runs wait for: all at once, a piece of each in turn."""
+    """Tasks that runs wait for, advanced round-robin."""
 
     def __init__(self) -> None:
         self._under_way: deque[Task] = deque()
@@ -76,7 +77,7 @@ class BackgroundTasks:
         self._under_way.append(Task(pieces, value))
 
     def advance(self) -> None:
-        """One piece of the next one."""
+        """Do one piece of the next task."""
         task = self._under_way.popleft()
         if task.advance():
             self._under_way.append(task)
@@ -88,10 +89,12 @@ class BackgroundTasks:
 
 
 class QuestionQueue:
-    """Questions by who asks. Askers take turns, a piece each; of one asker, the first is answered
-    before the next begins. Questions are under way together only while their tokens fit in the KV
-    cache together: else each would compute what another took from it, again and again.
-    `free_blocks`: how many there are for all of them."""
+    """Questions in order of arrival per asker; askers take turns, one piece each.
+
+    Several questions are under way only while the KV cache holds the tokens of all of them.
+    Otherwise each would evict the tokens of the others and compute its own again and again.
+    `free_blocks` returns the number of blocks for all questions.
+    """
 
     def __init__(self, free_blocks: Callable[[], int]) -> None:
         self._free_blocks = free_blocks
@@ -110,7 +113,7 @@ class QuestionQueue:
         asker: Hashable = None,
         n_blocks: int = 0,
     ) -> None:
-        """Raises QueueFull while too many wait."""
+        """Append a question. Raises QueueFull if too many wait."""
         tasks = next((tasks for other, tasks in self._line if other == asker), None)
         if len(self) >= (MAX_ASKERS if tasks is None else MAX_QUESTIONS):
             pieces.close()
@@ -124,7 +127,7 @@ class QuestionQueue:
         tasks.append(Task(pieces, value, n_blocks))
 
     def advance(self) -> None:
-        """One piece for the next asker whose question can go on."""
+        """Do one piece for the next asker whose question can go on."""
         place = self._next()
         asker, tasks = self._line[place]
         del self._line[place]
@@ -138,8 +141,8 @@ class QuestionQueue:
             if tasks:
                 self._line.append((asker, tasks))
 
-    def forget(self, asker: Hashable) -> None:
-        """End the questions of an asker who waits no more."""
+    def cancel(self, asker: Hashable) -> None:
+        """End all questions of an asker."""
         for place, (other, tasks) in enumerate(self._line):
             if other == asker:
                 del self._line[place]
@@ -154,8 +157,8 @@ class QuestionQueue:
                 task.refuse(error)
 
     def _next(self) -> int:
-        """The first in line that has begun or may begin. Nobody begins before one that waits for
-        room longer."""
+        """Return the index of the first asker whose question has begun or may begin. No question
+        begins before one that has waited longer for free blocks."""
         free = self._free_blocks() - sum(t[0].n_blocks for _, t in self._line if t[0].begun)
         may_begin = True
         for place, (_, tasks) in enumerate(self._line):
@@ -165,13 +168,13 @@ class QuestionQueue:
             if may_begin and first.n_blocks <= free:
                 return place
             may_begin = False
-        return 0  # none is under way: the first gets what there is
+        return 0  # none is under way: the first gets all blocks there are
 
 
 def run_until(
     over: Callable[[], bool], pieces: Generator[None, None, T]
 ) -> Generator[None, None, T | None]:
-    """What `pieces` come to; None once `over`, and the rest of them is left undone."""
+    """Run `pieces` and return their value; stop and return None as soon as `over()` is true."""
     while not over():
         try:
             next(pieces)
@@ -184,7 +187,7 @@ def run_until(
 
 
 def timed(pieces: Generator[None, None, Answer]) -> Generator[None, None, Answer]:
-    """The same, with the milliseconds from its first piece to its end as info["ms"]."""
+    """Run `pieces` and add the milliseconds from the first piece to the end as info["ms"]."""
     began = time.perf_counter()
     answer = yield from pieces
     ms = (time.perf_counter() - began) * 1e3

@@ -19,7 +19,7 @@ from gpu.engine.backends import Progress, check_options, open_runner, recommende
 from gpu.engine.info import describe
 from gpu.engine.run import Events, Run
 from gpu.engine.sequence import Sequence
-from gpu.engine.thread import EngineThread, Forget, Inspect, Logits, Start
+from gpu.engine.thread import CancelQuestions, EngineThread, Inspect, Logits, Start
 from gpu.engine.validation import RequestValidator
 from gpu.errors import ContextExceeded, EngineError, QueueFull
 from gpu.events import Event
@@ -167,12 +167,12 @@ class Engine:
         """
         return self._thread.post(Inspect(question, asker))
 
-    def forget(self, asker: Hashable) -> None:
+    def cancel_questions(self, asker: Hashable) -> None:
         """End the questions of an asker: their futures raise InvalidRequest.
 
         Raises EngineClosed.
         """
-        self._thread.post(Forget(asker))
+        self._thread.post(CancelQuestions(asker))
 
     def close(self) -> None:
         """End all runs and let go of the device. Safe to call twice."""

@@ -1,7 +1,7 @@
-"""Answers questions about runs, a piece at a time, between the steps of the runs that write.
+"""Answers to questions about runs, computed piece by piece between the steps of the runs.
 
-Works on the engine's thread, while no step is in flight. The rows in question are computed again
-(`gpu.engine.recompute`), under the interventions that they were computed under.
+Works on the engine's thread while no step is in flight. The rows in question are computed again
+(`gpu.engine.recompute`) under their original interventions.
 """
 
 from __future__ import annotations
@@ -59,8 +59,11 @@ AnswerSteps = Generator[None, None, Answer]
 
 
 class Inspector:
-    """Starts questions. Knows what was computed, not when. `encode`: of texts in interventions;
-    `end_ids`: tokens that end a text, which the model's configuration need not name."""
+    """Answers questions; the caller decides when each piece runs.
+
+    encode   tokenizes the texts in interventions
+    end_ids  ids that end a text, beside those of the model's config
+    """
 
     def __init__(
         self,
@@ -80,8 +83,8 @@ class Inspector:
         self._latest: tuple[object, Floats] | None = None  # of what, logits after its last token
 
     def start(self, question: Question) -> AnswerSteps:
-        """Raises InvalidRequest for a question that cannot be answered. Advancing it raises
-        QueueFull while the cache has no room for its tokens."""
+        """Return the generator of the answer. Raises InvalidRequest for a question that cannot be
+        answered. Advancing it raises QueueFull if the KV cache has no room for its tokens."""
         match question:
             case AttentionFrom(ids=ids, position=position):
                 self._check_place(ids, position)
@@ -131,7 +134,7 @@ class Inspector:
     def logits(
         self, ids: list[int], spans: tuple[InterventionSpan, ...] = ()
     ) -> Generator[None, None, Floats]:
-        """(len(ids), vocab_size): after every one of `ids`, all computed anew in one piece."""
+        """Return the logits after every id as (len(ids), vocab_size), all computed in one piece."""
         schedule = yield from self._schedule(self._encode_spans(spans))
         return self._recomputer.all_logits(ids, schedule)
 
@@ -172,7 +175,7 @@ class Inspector:
     def _waterfall(
         self, ids: list[int], sample: Sample, top: int, schedule: InterventionSchedule
     ) -> AnswerSteps:
-        """The logits are kept for the next question, which a slider asks right after."""
+        """Filter the logits at the last id. They are kept: a moving slider asks again at once."""
         asked = (ids, schedule.digests(len(ids)))
         if self._latest is None or self._latest[0] != asked:
             logits = yield from self._recomputer.logits(ids, len(ids) - 1, schedule)
@@ -216,14 +219,14 @@ class Inspector:
         yield from ()
         return kv_reading(self._scheduler.kv_state())
 
-    # ---- what acts on their tokens ----------------------------------------------------------
+    # ---- interventions -----------------------------------------------------------------------
 
     def _under(
         self,
         spans: tuple[InterventionSpan, ...],
         ask: Callable[[InterventionSchedule], AnswerSteps],
     ) -> AnswerSteps:
-        """What `ask` answers under these interventions, whose texts are computed first."""
+        """Compute the texts of steering in `spans`, then return the answer of `ask` under them."""
         return self._asked(self._encode_spans(spans), ask)
 
     def _asked(
@@ -251,13 +254,15 @@ class Inspector:
             resolved.add_to(schedule, first, first)
         return schedule
 
-    # ---- bad questions ----------------------------------------------------------------------
+    # ---- validation -------------------------------------------------------------------------
 
     def _check_ids(self, ids: list[int], param: str) -> None:
         vocab = self._runner.config.vocab_size
         for id in ids:
             if not 0 <= id < vocab:
-                raise InvalidRequest(f"{param} go from 0 to {vocab - 1}, but {id} is asked", param)
+                raise InvalidRequest(
+                    f"{param} should be from 0 to {vocab - 1}, but {id} came", param
+                )
 
     def _check_place(self, ids: list[int], position: int, param: str = "position") -> None:
         self._check_ids(ids, "ids")
@@ -275,7 +280,7 @@ class Inspector:
             )
 
     def _check_bytes(self, n_weights: int) -> None:
-        """Refuse an answer of `n_weights` weights of every head where that is too large."""
+        """Refuse an answer of `n_weights` weights per head if it is too large."""
         config = self._runner.config
         n_bytes = 4 * n_weights * config.n_layers * config.n_heads
         if n_bytes > MAX_ANSWER_BYTES:
@@ -288,7 +293,7 @@ class Inspector:
 
 
 def question_blocks(question: Question) -> int:
-    """KV blocks that hold a question's tokens while it is worked on."""
+    """Return the KV blocks that a question's tokens need while it is answered."""
     match question:
         case Beam(ids=ids, width=width, depth=depth):
             return blocks_for(len(ids) + depth) + width * (blocks_for(depth) + 1)
@@ -300,7 +305,7 @@ def question_blocks(question: Question) -> int:
 
 
 def _sample_of_question(question: Waterfall) -> Sample:
-    """The draw that a question is about."""
+    """Return the draw that `question` is about."""
     params = question.params.validate()
     if params.seed is None:
         raise InvalidRequest("seed should be that of the run; without it there is no draw", "seed")

@@ -1,8 +1,8 @@
-"""Rows of texts that are computed outside of any run, in the slot for that, a piece at a time.
+"""Rows of texts computed outside of any run, piece by piece, in a slot of their own.
 
-Works on the engine's thread, while no step is in flight. A piece borrows blocks for a text's
-tokens, computes some that the cache does not hold, and gives the blocks back, findable, so that the
-next piece begins where this one ended; the last computes the rows in question again.
+Works on the engine's thread while no step is in flight. A piece borrows blocks for the text's
+tokens, computes some of those that the cache does not hold, and gives the blocks back to the prefix
+cache, where the next piece finds them. The last piece computes the rows in question.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gpu.runner import Runner
 from gpu.step import Floats, InspectionRequest, InspectionResult, Row, Sample, Step
 
 PIECE_ROWS = 16
-"""Rows of a piece: a run beside it waits no longer than for a small chunk of a prompt."""
+"""Most rows of a piece: a run waits for it no longer than for a small chunk of a prompt."""
 
 EMPTY_SCHEDULE = InterventionSchedule()
-"""Nothing acts. Nobody changes it."""
+"""No interventions. Shared, so it must not be changed."""
 
 T = TypeVar("T")
 
@@ -41,9 +41,12 @@ class BorrowedSlot:
 
 
 class Recomputer:
-    """Computes rows of texts. `schedule`: the interventions they are computed under; rows that are
-    asked for together have to be under the same, see `InterventionSchedule.next_change`. `pace`:
-    says how many rows a piece has while others write; without it, that makes no difference."""
+    """Computes rows of texts.
+
+    `schedule` holds the interventions they are computed under; rows requested together must be
+    under the same ones (`InterventionSchedule.next_change`). `pace` makes pieces smaller while runs
+    write.
+    """
 
     def __init__(self, runner: Runner, scheduler: Scheduler, pace: Pace | None = None) -> None:
         self._runner = runner
@@ -55,7 +58,7 @@ class Recomputer:
         return self._runner.limits.max_samples
 
     def piece_rows(self, kind: str, most: int = PIECE_ROWS) -> int:
-        """Rows that the piece under way may compute, see `Pace.rows`."""
+        """Return the most rows of the current piece (`Pace.rows`)."""
         return self._pace.rows(kind, most)
 
     def inspect(
@@ -65,7 +68,7 @@ class Recomputer:
         request: InspectionRequest,
         schedule: InterventionSchedule = EMPTY_SCHEDULE,
     ) -> Generator[None, None, InspectionResult]:
-        """Look at the rows of ids[first:]; at the last one's logits, if at any."""
+        """Inspect the rows of ids[first:]; a logit lens is of the last row."""
 
         def ask(slot: int) -> InspectionResult:
             samples = (_sampled(len(ids) - first - 1, slot),)
@@ -76,13 +79,14 @@ class Recomputer:
     def logits(
         self, ids: list[int], first: int, schedule: InterventionSchedule = EMPTY_SCHEDULE
     ) -> Generator[None, None, Floats]:
-        """(len(ids) − first, vocab_size): after each of ids[first:], `max_samples` at most."""
+        """Return the logits after each of ids[first:], at most `max_samples`, as (len(ids) − first,
+        vocab_size)."""
         return self._computed(
             ids, first, lambda slot: self._ask_logits(slot, ids, first, schedule), schedule
         )
 
     def all_logits(self, ids: list[int], schedule: InterventionSchedule) -> Floats:
-        """(len(ids), vocab_size): after every one of `ids`, all computed anew in one piece."""
+        """Return the logits after every id as (len(ids), vocab_size), all computed in one piece."""
         parts, first = [], 0
         with self._borrow(ids, 0, schedule) as borrowed_slot:
             while first < len(ids):
@@ -94,7 +98,7 @@ class Recomputer:
 
     @contextmanager
     def reserve(self, n_tokens: int) -> Iterator[int]:
-        """A slot with blocks for so many tokens, whatever they hold."""
+        """Lend a slot with blocks for `n_tokens` tokens of any content."""
         with self._borrow([0] * n_tokens, 0, EMPTY_SCHEDULE) as borrowed_slot:
             yield borrowed_slot.slot
 
@@ -106,7 +110,7 @@ class Recomputer:
         schedule: InterventionSchedule,
         samples: tuple[Sample, ...] = (),
     ) -> Step:
-        """The rows of ids[first:], with what acts on them set."""
+        """Return the step of ids[first:], after setting the interventions on it."""
         active = schedule.at(first)
         assert schedule.next_change(first, len(ids)) == len(ids), (
             "rows under two settings in one step"
@@ -126,8 +130,8 @@ class Recomputer:
     def _computed(
         self, ids: list[int], first: int, ask: Callable[[int], T], schedule: InterventionSchedule
     ) -> Generator[None, None, T]:
-        """What `ask` says of a slot in which ids[:first] are in place; it computes the rest. Should
-        the cache not keep what a piece computed, the next one computes it again and goes further.
+        """Fill a slot with ids[:first] piece by piece, then return `ask(slot)`, which computes the
+        rest. If the cache has dropped an earlier piece, the next one computes it again and more.
         """
         n_filled = 0
         while True:
@@ -181,5 +185,5 @@ class Recomputer:
 
 
 def _sampled(row: int, slot: int) -> Sample:
-    """Asks for the logits of a row; nothing is drawn."""
+    """Return a sample that selects the logits of a row; its draw is not used."""
     return Sample(row, slot, 0, 0, 0.0, 0, 1.0, 0.0, 1.0)

@@ -1,12 +1,11 @@
 """Continuous batching with chunked prefill: chooses the rows of the next step.
 
-Every step takes one row of each sequence that is writing, then fills up with the next piece of the
-oldest prompt that is not in the cache yet (Agrawal et al. 2023, "Sarathi"). Where more sequences
-write than a step can sample, they take turns: those that were served longest ago come first, and a
-prompt whose last token is next counts from when it got its slot. Sequences wait in order until a
-slot is free and the KV cache can hold all they may write, so a started run is never put back; what
-of a prompt is in the cache already is not computed again (`gpu.engine.kv_manager`). Host logic
-only; the engine carries the steps out.
+A step takes one row of each decoding sequence, then a chunk of the oldest prompt that is not in the
+cache yet (Agrawal et al. 2023, "Sarathi"). If more sequences decode than a step can sample, those
+that were served longest ago come first; a prompt whose last token is next counts from when it got
+its slot. Sequences wait in order until a slot is free and the KV cache can hold all they may write,
+so a started run is never preempted. Prompt tokens in the prefix cache are not computed again
+(`gpu.engine.kv_manager`). Host logic only; the engine submits the steps.
 """
 
 from __future__ import annotations
@@ -196,7 +195,7 @@ class Scheduler:
     def _slot_interventions(
         self, rows: list[Row], samplers: list[Sequence], chunk: Chunk | None
     ) -> tuple[tuple[tuple[int, ActiveInterventions], ...], tuple[ActiveInterventions, ...]]:
-        """What has to be set for a step, and what acts on its rows then."""
+        """Return the interventions to set before a step, by slot, and those that act in it."""
         at = {row.slot: row.position for row in rows}  # all rows of a slot are under the same
         sequences = {s.slot: s for s in (*samplers, *([chunk.sequence] if chunk else []))}
         changed = []

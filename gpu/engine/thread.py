@@ -70,7 +70,7 @@ class Inspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class CancelQuestions:
     """End the questions of `asker`."""
 
     asker: Hashable
@@ -81,7 +81,7 @@ class Close:
     pass
 
 
-Command = Start | Update | Cancel | Logits | Inspect | Forget | Close
+Command = Start | Update | Cancel | Logits | Inspect | CancelQuestions | Close
 
 
 class EngineThread:
@@ -217,8 +217,8 @@ class EngineThread:
                 if (computing := self._updates.submit(command, done)) is not None:
                     self._background.add(computing, Future())
                 return
-            case Forget(asker):
-                self._questions.forget(asker)
+            case CancelQuestions(asker):
+                self._questions.cancel(asker)
             case Start(sequence):
                 self._scheduler.add(sequence)
             case Cancel(sequence):

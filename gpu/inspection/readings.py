@@ -1,5 +1,4 @@
-"""What is measured inside, for people: the layers' guesses, how surprising a text is, what the KV
-cache holds."""
+"""Answers to questions, made from what a step measured: logit lens, loss of a text, KV cache."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ class LossReading:
 
 
 def expert_reading(parts: Sequence[ExpertChoices], config: ModelConfig) -> Answer:
-    """Of the tokens of a text, a piece at a time; arrays and info as
+    """Join the expert choices of a text's pieces; arrays and info as
     `gpu.inspection.requests.Routing`."""
     assert config.experts is not None
     arrays = {

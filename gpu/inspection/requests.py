@@ -36,7 +36,7 @@ class _Question(
 
 
 class AttentionFrom(_Question, frozen=True, tag="attention_from"):
-    """What did the token at `position` look at?
+    """Attention from the token at `position` to itself and all tokens before it.
 
     weights  f32 (n_layers, n_heads, position + 1): softmax weights, each row sums to 1
     """
@@ -47,7 +47,7 @@ class AttentionFrom(_Question, frozen=True, tag="attention_from"):
 
 
 class AttentionTo(_Question, frozen=True, tag="attention_to"):
-    """Which of the tokens at `position` and after it looked at it?
+    """Attention to the token at `position` from itself and all tokens after it.
 
     weights  f32 (len(ids) − position, n_layers, n_heads)
     """
@@ -58,8 +58,8 @@ class AttentionTo(_Question, frozen=True, tag="attention_to"):
 
 
 class LogitLens(_Question, frozen=True, tag="logit_lens"):
-    """What would the model say after every layer at `position`, if the output head read the
-    residual stream there (nostalgebraist 2020, "interpreting GPT: the logit lens")?
+    """Prediction after every layer at `position`: the output head applied to the residual stream
+    there (nostalgebraist 2020, "interpreting GPT: the logit lens").
 
     `chosen` is the token whose rank is followed. Stages: the embedding, then after each layer.
 
@@ -108,8 +108,7 @@ class Losses(_Question, frozen=True, tag="losses"):
 
 
 class Beam(_Question, frozen=True, tag="beam"):
-    """Which are the likeliest continuations, as far as a beam of `width` sees
-    (`gpu.inspection.beam`)?
+    """Most likely continuations, found by a beam search of `width` (`gpu.inspection.beam`).
 
     At most `width` are found, best first, of `depth` tokens or fewer that ended the text. They are
     compared by log-probability over length to the power of `length_penalty`.
@@ -129,12 +128,12 @@ class Beam(_Question, frozen=True, tag="beam"):
 
 
 class Routing(_Question, frozen=True, tag="routing"):
-    """Which experts was each of the tokens from `first` on given to? For models with experts.
+    """Experts that each token from `first` on was routed to, in a model that has experts.
 
     chosen  u32 (len(ids) − first, n_expert_layers, experts_per_token): largest gate first
-    gates   f32 (the same): what the outputs of experts were multiplied by
-    norms   f32 (the same): the lengths of these outputs before that
-    info    "layers": those that have experts; "n_experts": of each
+    gates   f32 (same shape): factors of the experts' outputs
+    norms   f32 (same shape): lengths of these outputs, before the gate
+    info    "layers": the layers that have experts; "n_experts": experts per layer
     """
 
     ids: list[int]
@@ -143,7 +142,7 @@ class Routing(_Question, frozen=True, tag="routing"):
 
 
 class PlanView(_Question, frozen=True, tag="plan"):
-    """What does a step of `n_rows` tokens after `context` others run on the device? No arrays.
+    """Dispatches of a step of `n_rows` tokens after `context` others. No arrays.
 
     info  the plan, as `gpu.plans.plan_report.PlanReport` says; {} for an engine without one
     """
@@ -153,7 +152,7 @@ class PlanView(_Question, frozen=True, tag="plan"):
 
 
 class Profile(_Question, frozen=True, tag="profile"):
-    """Where does the time of one step go? `n_rows` tokens after `context` others.
+    """GPU time of every dispatch of a step of `n_rows` tokens after `context` others.
 
     `repeat` is from 1 to `MAX_REPEAT`.
 
@@ -168,7 +167,7 @@ class Profile(_Question, frozen=True, tag="profile"):
 
 
 class CacheBlocks(_Question, frozen=True, tag="cache"):
-    """What does every block of the KV cache hold now? One entry for each block, see `gpu.kv.state`.
+    """Contents of every block of the KV cache, one entry per block (`gpu.kv.state`).
 
     owners, n_found, used  u32 (n_blocks,)
     first                  f32 (n_blocks,): −1 where the block holds no text's tokens
@@ -177,8 +176,8 @@ class CacheBlocks(_Question, frozen=True, tag="cache"):
 
 
 class DevicePeaks(_Question, frozen=True, tag="peaks"):
-    """What can the device do at most? Measured at the first such question, which takes up to half
-    a second in which no run goes on. No arrays.
+    """Peak bandwidth and arithmetic rate of the device. The first such question measures them,
+    which stops all runs for up to half a second. No arrays.
 
     info  "bytes_per_s" and "flops_per_s", as `gpu.webgpu.peaks` says; neither for an engine without
     a GPU

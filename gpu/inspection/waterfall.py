@@ -33,8 +33,8 @@ class Stage:
 
 
 def waterfall(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample, top: int) -> Answer:
-    """What the settings of `sample` make of `logits` (vocab_size,). `seen`: ids in the context so
-    far.
+    """Apply the filters of `sample` to `logits` (vocab_size,) one after another and return what
+    each left. `seen`: ids of the context so far.
 
     info    stages (see `Stage`), draw (the random number), chosen, greedy
     arrays  one entry for each of the `top` most likely tokens and, if not among them, the chosen:

@@ -66,8 +66,8 @@ class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LoraStrength(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the adapter `name` adds to the matrices of the base, times `strength`: 0 is off, 1 as it
-    was trained (Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models")."""
+    """Factor on what the adapter `name` adds to the base's matrices: 0 is off, 1 as it was trained
+    (Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models")."""
 
     name: str
     strength: float
@@ -112,7 +112,7 @@ class InterventionSpan(
 
 
 EncodedSpans = tuple[tuple[int, "EncodedInterventions"], ...]
-"""Of a text: position from which on a setting acted, and the setting."""
+"""Interventions of a text: the position from which each acted, and the setting."""
 
 
 class Sizes(Protocol):

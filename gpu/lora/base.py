@@ -13,7 +13,7 @@ ROUTER = "mlp.router"
 EXPERT_OPS = {"mlp.experts.gate_up": "gate_up_proj", "mlp.experts.down": "down_proj"}
 """Dispatches of experts, and what newer transformers names the parameter of a layer's experts."""
 MOE_MODULES = ("mlp", "block_sparse_moe")
-"""What transformers names a mixture of experts, and what it named Mixtral's before."""
+"""Names of a mixture-of-experts module in transformers; the second is Mixtral's older one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""What all architectures share: an embedding, layers, a final norm and an output head, loaded onto
-the device. The pass is in the file of each architecture."""
+"""Base class of all models: embedding, layers, final norm and output head, on the device. The
+forward pass is in the file of each architecture."""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ class Pass:
         norm: Norm | None = None,
         rope: Tensor | None,
     ) -> Tensor:
-        """As `qkv`, with an RMSNorm of queries and keys before they are rotated: of each head, or
-        of all heads as one row, as many as there are `gains`."""
+        """Do `qkv` with an RMSNorm of queries and keys before RoPE: of each head, or of all heads
+        as one row if `gains` is that long."""
         projected = self.linear(qkv, x, self.work.scratch["projected"], norm=norm)
         q, label = self.work.q, f"layer{i:02}.attn.qk_norm_rope"
         ops.qk_norm_rope(
@@ -242,7 +242,7 @@ class Pass:
         norm: Norm | None = None,
         per_assignment: bool = False,
     ) -> Tensor | None:
-        """As `lora_bias`, one for each pair of a row and an expert, for `ops.moe_matmul`."""
+        """Return the `lora_bias` of each pair of a row and an expert, for `ops.moe_matmul`."""
         lora, label = self.instruments.lora, experts.matrix.name
         weights = lora.by_expert_matrix.get(label) if lora else None
         if lora is None or weights is None:

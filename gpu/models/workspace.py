@@ -228,8 +228,8 @@ class PassLora:
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """What a recording captures besides the pass, and what changes it (`interventions`, `lora`).
-    `capture` needs `states`."""
+    """Measurements that a recording adds to the pass, and changes it allows (`interventions`,
+    `lora`). `capture` needs `states`."""
 
     states: States | None = None
     capture: Capture | None = None

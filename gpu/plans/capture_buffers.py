@@ -28,7 +28,8 @@ alignment of any device."""
 
 
 class CaptureBuffers:
-    """Of one model, for a KV cache of `context` tokens a sequence; weights and cache are there.
+    """Buffers for the measurements of one model with `context` tokens per sequence. They are made
+    after weights and KV cache, from what memory is left.
 
     max_rows      the largest bucket whose residual streams fit in an arena
     weights_room  attention weights of a layer that fit in theirs

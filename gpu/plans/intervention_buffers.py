@@ -85,8 +85,8 @@ class InterventionBuffers:
         return self._tensors
 
     def set(self, slot: int, active: ActiveInterventions | None) -> None:
-        """What acts on the rows of a slot in the steps submitted after this. Raises InvalidRequest
-        for what the model has not."""
+        """Set the interventions on a slot's rows for all steps submitted from now on. Raises
+        InvalidRequest if they name a layer or a head that the model does not have."""
         active = active or NONE_ACTIVE
         active.validate(self._config)
         if self._tensors is None and not active.acts_on_base:
@@ -97,7 +97,7 @@ class InterventionBuffers:
             table.set(self._memory, slot, wanted)
 
     def _factors(self, active: ActiveInterventions) -> tuple[Rows, Rows]:
-        """Of heads (n_layers, n_heads) and of updates (n_layers, len(SUBLAYERS))."""
+        """Return factors of heads (n_layers, n_heads) and updates (n_layers, len(SUBLAYERS))."""
         heads = np.ones((self._config.n_layers, self._config.n_heads), np.float32)
         for (layer, head), factor in active.heads.items():
             heads[layer, head] = factor

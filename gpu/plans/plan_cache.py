@@ -47,8 +47,12 @@ of two rows and more lie one behind the other: as rows of one matrix, which a le
 
 
 class PlanKey(NamedTuple):
-    """What a plan is recorded for: buckets of rows, samples and splits; a kind, of `SAMPLING` or
-    what that leaves out; whether it is reached into and whether it has adapters."""
+    """Key of a recorded plan.
+
+    rows, samples, splits  buckets: the smallest recorded size that holds the step
+    kind                   see `SAMPLING`
+    interventions, loras   whether the plan has dispatches for them
+    """
 
     rows: int
     samples: int
@@ -248,15 +252,16 @@ def _expect_adapted(plan: Plan, instruments: Instruments) -> None:
 
 
 def _make_rms_norm_split(model: Decoder, memory: Memory) -> RmsNormSplit | None:
-    """Where the parts of a norm wait for a product. None: the model has no RMSNorm, and products
-    take no other."""
+    """Allocate the partial sums of RMSNorms that run split from their matmul; None for a model
+    with LayerNorm, which is never split."""
     if not model.norm.is_rms:
         return None
     return RmsNormSplit.make(model.config.hidden_size, MAX_ROWS, memory)
 
 
 def _make_quantized_rows(device: Device, model: Decoder, memory: Memory) -> Tensor | None:
-    """Where the device's products take bytes: for the rows of a step, or their pairs."""
+    """Allocate the q8 activations of a step's rows, or of their expert assignments; None where
+    matmuls take f32."""
     if not device.tuning.q8_activations:
         return None
     experts = model.config.experts

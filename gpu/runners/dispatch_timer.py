@@ -18,7 +18,7 @@ from gpu.webgpu.plan import Plan
 from gpu.webgpu.timestamps import FIRST_MARK, Timestamps
 
 MAX_QUERIES = 4096
-"""Of one query set, on any device (WebGPU)."""
+"""Most timestamps of one query set on any device (WebGPU's limit)."""
 
 
 class DispatchTimer:

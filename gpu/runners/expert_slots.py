@@ -1,6 +1,4 @@
-"""Which experts of a layer lie on the device, where there is not room for all: the least recently
-used make room for others. Host logic only.
-"""
+"""LRU cache of one layer's experts, where the device has no room for all. Host logic only."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ LENS_SAMPLES = 4
 the kernel is there already."""
 
 Places = npt.NDArray[np.intp]
-"""Of rows in a step."""
+"""Indices of rows in a step."""
 
 
 class InspectionPasses:
-    """The looks at one model. No steps may be in flight."""
+    """Passes that answer inspection requests for one model. No steps may be in flight."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class InspectionPasses:
         self._memory = memory
 
     def run(self, step: Step, request: InspectionRequest) -> InspectionResult:
-        """What `request` keeps of `step`. Raises InvalidRequest when not even one row's attention
-        to one key can be kept."""
+        """Run `step` and return what `request` asks for. Raises InvalidRequest if memory does not
+        even hold the attention of one row to one key."""
         attention = self._attention(step, *request.keys) if request.keys is not None else None
         states = self._all_states(step) if request.states else None
         lens = self._lens(step) if request.lens else None

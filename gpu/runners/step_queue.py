@@ -58,9 +58,14 @@ class ReadbackSlot:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What came back of a step: its readback_slot (valid until the next submission), the bytes of
-    its results, its GPU times in ms by the device's clock (begin, end, marks), and how long the
-    host waited and read."""
+    """Results of a step as read back.
+
+    readback_slot  valid until the next submission
+    data           bytes of the results
+    times          GPU times in ms by the device's clock: begin, end, marks
+    wait_ms        time that the host waited for them
+    read_ms        time that it took to read them
+    """
 
     readback_slot: ReadbackSlot
     data: bytes
@@ -169,7 +174,7 @@ class StepQueue:
         return True
 
     def _start(self, dispatch: Dispatch) -> bool:
-        """As `warm`, without waiting for it."""
+        """Start what `warm` does, without waiting for it."""
         if id(dispatch.kernel) in self._started:
             return False
         prepared = self._calls.prepare(StepCommands(((dispatch.in_pass,),)))
@@ -179,7 +184,8 @@ class StepQueue:
         return True
 
     def _run_offloaded(self, recorded: RecordedPlan, step: Step) -> ExpertUse | None:
-        """What runs before the commands that `_commands` gives; None: nothing."""
+        """Run the passes that bring experts from host memory, ahead of `_commands`, and return how
+        they were used; None if all experts are on the device."""
         if self._offload is None:
             return None
         return self._offload.run_offloaded(recorded, len(step.rows))

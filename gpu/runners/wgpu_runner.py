@@ -267,8 +267,8 @@ class WgpuRunner:
                     yield
 
     def _plans_with_interventions(self) -> Iterator[RecordedPlan]:
-        """Of a token and of a prompt's pieces, which somebody waits for; captured ones have the
-        same kernels but for what the plain warm-up brings."""
+        """Yield the plans of one token and of a prompt's chunk. Captured plans need no kernels that
+        these and the plain warm-up do not have."""
         for n in (1, 16):
             yield self.plans.plan(n, self._most_samples(n), "plain", interventions=True)
 

@@ -286,7 +286,7 @@ class FakeEngine:
             self.changed.notify()
         return future
 
-    def forget(self, asker: int) -> None:
+    def cancel_questions(self, asker: int) -> None:
         """Do nothing: all questions are answered."""
 
     def close(self) -> None:

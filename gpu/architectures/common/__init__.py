@@ -1,1 +1,1 @@
-"""What the data files of architectures are written with."""
+"""Building blocks for the data files of architectures."""

@@ -16,7 +16,7 @@ STACKED = (".experts.gate_up_proj", ".experts.down_proj")
 
 @dataclass(frozen=True, slots=True)
 class ModuleRole:
-    """What a module of a checkpoint is.
+    """Role of one module of a checkpoint in the model.
 
     op      the dispatch that reads it, after the name of its layer; also_read_by: others that do
     biases  the field of the config that says whether it has them; "": it has none, "always"

@@ -35,7 +35,7 @@ class Asked:
         self.futures.append(Future())
         return self.futures[-1]
 
-    def forget(self, asker: int) -> None:
+    def cancel_questions(self, asker: int) -> None:
         self.gone.append(asker)
 
     def answer(self, i: int, n_bytes: int) -> None:
@@ -131,7 +131,7 @@ class _Patient(FakeEngine):
             self.unanswered.append((asker, future))
         return future
 
-    def forget(self, asker: int) -> None:
+    def cancel_questions(self, asker: int) -> None:
         gone = [future for other, future in self.unanswered if other == asker]
         self.unanswered = [entry for entry in self.unanswered if entry[0] != asker]
         for future in gone:

@@ -175,8 +175,8 @@ def test_nothing_is_worked_out_for_who_is_gone() -> None:
     gone = [ask(questions, log, name, 5, "a") for name in ("a1", "a2")]
     other = ask(questions, log, "b", 1, "b")
     questions.advance()
-    questions.forget("a")
-    questions.forget("nobody")
+    questions.cancel("a")
+    questions.cancel("nobody")
     finish(questions)
     assert log == ["a1", "b"]
     assert all(isinstance(value.exception(0), InvalidRequest) for value in gone)

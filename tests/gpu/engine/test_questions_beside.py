@@ -90,7 +90,7 @@ def test_a_writer_keeps_its_pace(
     alone, beside = [], []
     for _ in range(ROUNDS):
         for page in range(N_PAGES):
-            engine.forget(page)
+            engine.cancel_questions(page)
         alone.append(write(engine))
         asked: list[Future[Answer]] = []
         beside.append(write(engine, lambda asked=asked: asked.extend(ask(engine))))
@@ -114,7 +114,7 @@ def test_one_page_does_not_hold_up_another(engine: Engine) -> None:
 
 def test_who_goes_takes_the_questions_along(engine: Engine) -> None:
     waiting = [engine.inspect(Losses(ids), "gone") for ids in texts(engine, 8, 300, 400)]
-    engine.forget("gone")
+    engine.cancel_questions("gone")
     engine.inspect(PlanView()).result(60)
     assert all(future.done() for future in waiting)
     assert isinstance(waiting[-1].exception(0), InvalidRequest)

@@ -97,8 +97,8 @@ MUTANTS = (
         "questions-turns",
         "one page's questions are all answered before another's first",
         TURNS,
-        "                self._line.append((asker, tasks))\n\n    def forget",
-        "                self._line.appendleft((asker, tasks))\n\n    def forget",
+        "                self._line.append((asker, tasks))\n\n    def cancel",
+        "                self._line.appendleft((asker, tasks))\n\n    def cancel",
         (TURNS_TEST,),
     ),
     Mutant(
