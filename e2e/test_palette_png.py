@@ -28,7 +28,7 @@ def test_few_colours_stay_exactly_what_they_were(page: Page, shape: tuple[int, i
 
 
 def test_many_colours_become_near_ones(page: Page) -> None:
-    """As text on paper is: few colours with all shades between each two."""
+    """A picture of text has few colours and all shades between any two."""
     rng = np.random.default_rng(2)
     ends = rng.integers(0, 256, (6, 3)).astype(np.float64)
     pairs = [(a, b) for a in range(6) for b in range(a)]

@@ -1,4 +1,4 @@
-"""Which room may import which: the lists below are the architecture, and the README draws it.
+"""Rooms import only the rooms that the lists below allow; docs/architecture.md draws them.
 
 A room is a module or a package right below gpu/ or app/. Rooms are listed below those they need, so
 no two rooms can need each other, and neither can two modules of one room. An import inside a

@@ -74,7 +74,7 @@ def versions(play: Playground) -> int:
 
 
 def engine_tokens(here: Site, message: dict[str, Any]) -> list[Token]:
-    """What the engine writes for a message of the page, undisturbed."""
+    """Return what the engine writes for a message of the page without interruption."""
     engine = FakeEngine(FakeOptions(**{**vars(here.options), "delay": 0.0}))
     tokens: list[Token] = []
     done = threading.Event()

@@ -65,7 +65,7 @@ def ids(messages: MessageLog) -> list[int]:
 
 
 def written(here: Site, n: int = N, **settings: Any) -> list[Token]:
-    """What the engine writes when nobody interrupts it."""
+    """Return the tokens that the engine writes without interruption."""
     return here.reference(ASK, **{"seed": 5, "temperature": 1.0, "max_tokens": n, **settings})
 
 

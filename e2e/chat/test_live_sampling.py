@@ -21,14 +21,14 @@ START = {"temperature": "1", "top_k": "0", "top_p": "0.95", "min_p": "0"}
 LIVE = ("temperature", "top_k", "top_p")
 MOST = 900
 TOKENS = 20
-"""So many are written after each change: some of them are chosen among several."""
+"""Tokens written after each change: enough that some are chosen among several candidates."""
 LOGITS_OFF = 2e-3
-"""Keys and values have 16 bits here and 64 there: so much may shares of probability differ."""
+"""Bound on differences of logits: keys and values have 16 bits here and 64 in the oracle."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What the page says of a token: how many candidates were kept, and shares in per cent."""
+    """Figures of a token on the page: the number of kept candidates, and shares in per cent."""
 
     kept: int
     mass: float
@@ -157,7 +157,7 @@ def read(span: Locator) -> tuple[str, str]:
 
 
 def number(share: str) -> float:
-    """Of "93.1 %", "−6.9 %", "<0.1 %" and "0"."""
+    """Read a share such as "93.1 %", "−6.9 %", "<0.1 %" or "0"."""
     return 0.0 if share.startswith("<") else float(share.lstrip("−").removesuffix(" %"))
 
 
@@ -201,7 +201,7 @@ def expect_as(seen: Shown, logits: oracle.Doubles, settings: dict[str, Any]) -> 
 
 
 def edge_share(logits: oracle.Doubles, exact: dict[str, Any]) -> float:
-    """Of the tokens on which the two may differ at the edge of top-p."""
+    """Return the share of the tokens on which the two may differ at the edge of top-p."""
     kept = [
         filtered(logits, **{**exact, "top_p": min(1.0, exact["top_p"] + off)})[1]
         for off in (-LOGITS_OFF, LOGITS_OFF)

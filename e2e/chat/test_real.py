@@ -52,7 +52,7 @@ def test_the_page_shows_the_text_that_the_api_gives(page: Page, url: str) -> Non
 
 
 def test_every_layer_is_measured(page: Page, url: str) -> None:
-    """What the page shows of a token is what `transformers` computes of it in double precision."""
+    """The page shows the values that `transformers` computes in double precision."""
     messages = MessageLog(page)
     play = Playground(page, url).open()
     play.set(max_tokens=24, seed=3)
@@ -82,8 +82,8 @@ def test_every_layer_is_measured(page: Page, url: str) -> None:
 
 
 def test_a_slider_acts_and_a_reload_resumes(page: Page, bundled: Site) -> None:
-    """What stands on the page, after each of two reloads, is what the engine writes for nobody with
-    the same change at the token that was announced."""
+    """After each of two reloads the page shows what the engine writes without interruption, with
+    the same change at the announced token."""
     messages = MessageLog(page)
     play = Playground(page, bundled.url).open()
     play.set(temperature="0.5", max_tokens=120, seed=3)

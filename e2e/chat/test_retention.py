@@ -1,4 +1,4 @@
-"""What the page keeps of measurements has a bound, and the oldest are summarised first."""
+"""Measurements in the page have a bound, and the oldest are summarised first."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_the_page_tells_what_it_keeps_and_stays_whole_to_look_at(
 def test_a_file_has_no_summaries_in_the_place_of_measurements(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    """What was summarised is left out of a saved conversation, and the file opens again."""
+    """Summarised measurements are left out of a saved conversation, and the file opens again."""
     small(page, site(), 120_000, 120)
     packed = page.evaluate(
         """async () => {

@@ -185,7 +185,7 @@ FORGET = """async () => {
 
 
 def test_a_run_from_before_cosines_says_so(page: Page, site: Callable[..., Site]) -> None:
-    """As a replay file of an older version has it."""
+    """Replay files of an older version have no cosines."""
     play = Playground(page, site().url).open()
     written(play, 4)
     page.evaluate(FORGET)

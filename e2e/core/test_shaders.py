@@ -70,7 +70,7 @@ def _answer(route: Route) -> None:
 
 
 def compile_all(page: Page, kernels: list[tuple[str, str, dict[str, float]]]) -> list[list[str]]:
-    """What the browser has to say about each (name, source, constants): nothing, if it is well."""
+    """Compile each (name, source, constants) in the browser and return its messages."""
     found: list[list[str]] = page.evaluate(
         COMPILE,
         [{"code": enabled(code), "constants": constants} for _, code, constants in kernels],

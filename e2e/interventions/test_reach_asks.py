@@ -1,4 +1,5 @@
-"""What a change inside did is asked; instruments ask about tokens as they were computed."""
+"""The page asks for the effect of an intervention, and instruments ask about tokens under the
+interventions that they were computed under."""
 
 from __future__ import annotations
 

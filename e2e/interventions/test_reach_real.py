@@ -60,8 +60,8 @@ def test_the_text_changes_from_the_announced_token_on_and_comes_back(
 
 
 def assert_a_branch_is_the_run(reach_panel: ReachPanel, index: int) -> None:
-    """Where a token is put in the place of itself, after a change, the text goes on as it did: the
-    prompt was computed without the change, which a branch must not forget."""
+    """Assert that a token replaced by itself, after a change, continues the text as before. The
+    prompt was computed without the change, and so must the branch's be."""
     ids, at = reach_panel.ids(1), index + 3
     first = reach_panel.prompt_length() - 1 + index  # of the run: the branch's own prompt is longer
     reach_panel.page.evaluate(PUT_AGAIN, at)

@@ -1,4 +1,4 @@
-"""What was reached into is kept in replay files, and written again from them."""
+"""Interventions are saved in replay files, and act again when such a file is rerun."""
 
 from __future__ import annotations
 

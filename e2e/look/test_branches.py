@@ -51,7 +51,7 @@ def number(text: str) -> float:
 
 
 def losses_of(here: Site, message: dict[str, Any]) -> float:
-    """What the engine judged of the token that a message of the page puts in."""
+    """Return the log-probability of the token that a message of the page puts in."""
     question = Losses(message["ids"], top=20, first=len(message["ids"]) - 2)
     return float(fake_inspection.answer(question, info_of(here.options))["logprob"][0])
 

@@ -35,7 +35,7 @@ REST_MS = 500
 
 
 def the_state() -> KvState:
-    """What the fake engine answers."""
+    """Return the fake engine's answer."""
     return fake_inspection._kv_state(FakeEngine(FakeOptions()).info)
 
 

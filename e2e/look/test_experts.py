@@ -230,7 +230,7 @@ def routed(name: str, ids: list[int]) -> tuple[dict[int, np.ndarray], dict[int, 
 
 
 def test_what_is_said_beside_the_map(look: LookPanel) -> None:
-    """Of the layer that the core looks at, and of all."""
+    """The text is about the layer selected in the core, and about all layers."""
     page = look.page
     times, _ = counted(range(n_prompt(page) + 19))
     page.locator("#plot").focus()

@@ -62,7 +62,7 @@ def settle(look: LookPanel) -> None:
 
 
 def asked(bundled: Site, messages: MessageLog, index: int, **changes: Any) -> Answer:
-    """What the engine says of a token of the run, asked by the test."""
+    """Ask the engine about a token of the run."""
     prompt = [token["id"] for token in messages.events("accepted")[-1]["prompt"]]
     written = [token["id"] for token in messages.events("token")]
     ids = prompt + written[:index]
@@ -90,7 +90,7 @@ def compare(rows: list[dict[str, str]], answer: Answer) -> None:
 
 
 def sums(rows: list[dict[str, str]]) -> None:
-    """What is kept and what is cut make up what there was, by stages and by tokens."""
+    """Assert that kept and cut mass add up to the whole, by stages and by tokens."""
     by_what = {row["what"]: row for row in rows if row["id"] == "" and "other" not in row["what"]}
     left, cut = by_what["mass left"], by_what["mass cut"]
     before = 1.0

@@ -29,7 +29,7 @@ INSTRUMENTS = (
     "plan",
 )
 EXPERTS = 6
-"""Of the fake model, where all instruments are opened: one of them is of experts."""
+"""Experts of the fake model, so that the instrument for experts is there too."""
 
 # Of a PNG: its size, the colour of its corner, the share of pixels that are not of that colour, and
 # how many colours there are.

@@ -382,7 +382,7 @@ def test_the_transcript_follows_the_text(page: Page, site: Callable[..., Site]) 
 
 
 def update_of(here: Site, place: int) -> str:
-    """What attention of the top layer adds at a token of the prompt "Tell", beside the stream."""
+    """Return the text of what attention of the top layer adds at a token of the prompt "Tell"."""
     ids = prompt_ids(here.engine.tokenizer, messages=[Message("user", "Tell")])
     position = range(len(ids))[place]
     top = stats(position, ids[position], 8, 8, 1).layers[-1]

@@ -83,7 +83,7 @@ def test_a_texts_losses_are_the_engines(page: Page, bundled: Site) -> None:
 
 
 def test_bits_are_shared_out_over_bytes_and_characters(page: Page, bundled: Site) -> None:
-    """Of the tokens that were judged: the first one's bytes are not among them."""
+    """Only judged tokens count: the bytes of the first token do not."""
     Playground(page, bundled.url).open()
     look = LookPanel(page).open("loss")
     read(look, TEXT)

@@ -42,7 +42,7 @@ def number(text: str) -> float:
 
 
 def milliseconds(text: str) -> float:
-    """Of a duration as the page writes it."""
+    """Read a duration as the page writes it."""
     value, unit = text.split()
     return float(value) * {"ms": 1, "s": 1000}[unit]
 

@@ -43,7 +43,7 @@ ASK = """async (question) => {
 
 
 def outcome(page: Page, module_call: str, argument: Any) -> Any:
-    """What a promise of net/inspect.js resolves to, or {code} it rejects with."""
+    """Return the value of a promise of net/inspect.js, or {code} if it rejects."""
     return page.evaluate(
         "async (argument) => { const asking = await import('/static/js/net/inspect.js');"
         f" return (asking.{module_call}).then((found) => found, ({{ code }}) => ({{ code }})); }}",

@@ -21,7 +21,7 @@ N = 80
 
 
 def expected(site: Site, n: int) -> str:
-    """What the fake engine writes for the helper's prompt with the settings of `prepare`."""
+    """Return the fake engine's text for the helper's prompt with the settings of `prepare`."""
     return "".join(
         token.text
         for token in site.reference("Tell me a story", seed=5, max_tokens=n, temperature=1.0)

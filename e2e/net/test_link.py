@@ -1,4 +1,4 @@
-"""What stands on how browsers treat a SameSite=Strict cookie: they withhold it from links."""
+"""The page works from a link, for which browsers withhold a SameSite=Strict cookie."""
 
 from __future__ import annotations
 

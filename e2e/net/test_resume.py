@@ -1,4 +1,4 @@
-"""What a page asks for when its line is back."""
+"""A page that is connected again asks for exactly what it missed."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from e2e.site import Site
 
 SETTINGS = {"temperature": 1.0, "top_k": 8, "top_p": 0.85, "min_p": 0.05, "repetition_penalty": 1.0}
 N = 6
-"""Of the last of so many tokens each filter cut some candidates."""
+"""Tokens of a run whose last token lost some candidates to each filter."""
 NOTES = {"": "", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
 
 

@@ -57,7 +57,7 @@ def test_an_instrument_asks_still_between_its_questions(play: Callable[..., Play
 
 
 def test_an_instrument_asks_until_it_is_answered(play: Callable[..., Playground]) -> None:
-    """Of a line that takes longer than eight tokens, the slow one comes late."""
+    """The answer takes longer than eight tokens, so its slow token counts too."""
     once = [(1, True, True, 10.0), (29, True, False, 10.0), (1, True, False, 300.0)]
     found = speeds(play().page, (20, True, False, 10.0), *once, late=True)
     assert found["on"] == pytest.approx(100)

@@ -1,4 +1,4 @@
-"""What the guided walk speaks about, chosen from made-up numbers; and where its card stands."""
+"""The tour chooses its examples well from made-up numbers, and places its card well."""
 
 from __future__ import annotations
 

@@ -86,11 +86,11 @@ class Tour:
         )
 
     def figures(self) -> list[str]:
-        """What was measured, as the sentences say it."""
+        """Return the figures in the sentences."""
         return [text.replace("\u00a0", " ") for text in self.text.locator("b").all_inner_texts()]
 
     def words(self) -> list[str]:
-        """What the model wrote, as the sentences quote it."""
+        """Return the tokens that the sentences quote."""
         return [text[1:-1] for text in self.text.locator(".tour-quote").all_inner_texts()]
 
     def check_place(self) -> None:
@@ -111,7 +111,7 @@ class Tour:
 def placement_fault(
     card: dict[str, float], rings: list[dict[str, float]], width: float, height: float
 ) -> list[str]:
-    """What is wrong with where card and rings are."""
+    """Return what is wrong with the places of card and rings."""
     found = [] if rings else ["nothing is ringed"]
     if not (0 <= card["left"] < card["right"] <= width + 0.5):
         found.append(f"the card is beside the window: {card}")
@@ -132,7 +132,7 @@ def placement_fault(
 
 @dataclass
 class Run:
-    """What came over the line of a run of one prompt, and the engine that wrote it."""
+    """Messages of a run of one prompt, and the engine that wrote it."""
 
     site: Site
     messages: MessageLog
@@ -233,7 +233,7 @@ class Run:
         ]
 
     def step_5(self) -> list[str]:
-        """Of the last 8 tokens: the share of every head on its place, and the head with most."""
+        """Return the figures of the head with the strongest habit over the last 8 tokens."""
         n = 8
         rows = range(self.row - n + 1, self.row + 1)
         spent = {name: np.stack([look(self, at) for at in rows]) for name, look in PLACES.items()}
@@ -342,7 +342,7 @@ class Run:
 
 
 def copies(ids: list[int], at: int) -> list[int]:
-    """Where an earlier copy of token `at` was followed, but for the token before it."""
+    """Return the places after each earlier copy of token `at`, except the token just before it."""
     return [j + 1 for j in range(at - 2) if ids[j] == ids[at]]
 
 

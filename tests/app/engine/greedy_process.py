@@ -1,4 +1,4 @@
-"""What a limited process runs in a test: takes the time or the memory that it is asked to."""
+"""Work for a limited process in a test: takes the time or the memory that it is asked to."""
 
 from __future__ import annotations
 

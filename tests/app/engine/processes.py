@@ -99,7 +99,7 @@ def _command(pid: int) -> bytes:
 
 
 def pid_of(engine: SupervisedEngine) -> int:
-    """Of the process, once its engine is ready."""
+    """Return the id of the engine's process, once it is ready."""
     wait_for(engine, "ready")
     assert engine.pid is not None
     return engine.pid

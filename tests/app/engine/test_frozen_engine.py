@@ -250,7 +250,7 @@ def test_one_that_even_a_kill_does_not_end_is_left_behind(
     start_engine: StartEngine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As when a driver holds it in the kernel: the next one starts, and closing ends."""
+    """A driver can hold a process in the kernel: the next one starts, and closing ends."""
     engine = start_engine(timeouts=SILENT)
     pid = freeze(engine)
     monkeypatch.setattr(SpawnProcess, "kill", lambda process: None)

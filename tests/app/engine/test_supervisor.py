@@ -227,7 +227,7 @@ def test_a_process_that_was_steady_is_started_again_at_once() -> None:
 def test_a_process_that_cannot_be_started_is_tried_again(
     start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the machine has no more descriptors or processes; those are given back."""
+    """The machine may have no descriptors or processes left; those already taken are given back."""
     engine = start_engine()
     wait_for(engine, "ready")
     tries = []

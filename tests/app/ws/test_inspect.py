@@ -62,7 +62,7 @@ def outcome(page: PageClient, request: int, timeout: float = 10.0) -> dict[str, 
 
 
 def expected(kind: str) -> Answer:
-    """What the fake engine says, asked beside the socket."""
+    """Return the fake engine's answer, asked without the socket."""
     fields = {"kind": kind, **QUESTIONS[kind]}
     question = msgspec.convert(fields, Question)
     return fake_inspection.answer(question, INFO)

@@ -22,7 +22,7 @@ N_TOKENS = 120
 MEDIAN_MS = 5.0
 """On a quiet machine it is under 1 ms, about half of it in this test's own client."""
 N_ROUNDS = 6
-"""What else a machine does makes some runs late; what polls or waits in the server makes all."""
+"""Other work of the machine makes some runs late; polling in the server makes all of them late."""
 
 
 class Stamping(FakeEngine):

@@ -1,4 +1,4 @@
-"""What one page may ask, and what waits for it: bounds, and an end with the page."""
+"""Questions of one page are bounded, and end when the page goes."""
 
 from __future__ import annotations
 

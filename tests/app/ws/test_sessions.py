@@ -1,4 +1,4 @@
-"""What is kept of a generation, for whom, and for how long."""
+"""A generation is kept for its own page, for a limited time, in a limited size."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_scheduled_changes_act_and_are_acknowledged(start_site: StartSite, proce
 
 
 def test_what_was_changed_live_is_written_again(start_site: StartSite) -> None:
-    """As a page replays a file: the indexes that `updated` named, in the next request."""
+    """A page replays a file this way: with the indexes of `updated` in the next request."""
     page = start_site(delay=0.005).page()
     params = {"temperature": 1.5, "seed": 5, "max_tokens": 40}
     page.send_message("generate", id="live", ids=IDS, params=params)

@@ -30,7 +30,7 @@ from tests.app.http.raw_socket import (
 
 N_ENDS = 200
 N_LARGE = 40
-"""Of ends that cost megabytes each."""
+"""Number of ends where each costs megabytes."""
 HTTP = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = b"x" * (MAX_TRANSPORT_BYTES + 1)
 HALF = len(LARGE) // 2

@@ -118,7 +118,7 @@ def test_the_operations_of_a_prompt_are_those_of_its_multiplications(device: Dev
 
 
 def test_the_bytes_of_a_context_are_those_of_the_chosen_cache(device: Device) -> None:
-    """Of the shape called tiny: a byte a number, and a word for the scale of 32."""
+    """The shape "tiny" in q8 takes a byte per number and a word for the scale of 32."""
     runner = BenchModel.from_shape("tiny").runner(device, "f16", 32, "q8")
     assert kv_bytes(runner, 20) == 20 * 6 * 2 * 4 * (32 + 4)
     assert runner.memory.kv_cache == kv_bytes(runner, 32)

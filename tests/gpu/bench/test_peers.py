@@ -35,8 +35,8 @@ HALF = 2.0**-11
 SMALLEST = 2.0**-24
 """Rounding error of float16: relative, and absolute for small numbers."""
 ROUNDING = {"f32": 0.0, "f16": HALF, "q8": 1 / 127 + HALF, "q4": 1 / 8 + HALF}
-"""Of a weight, relative to the largest of its block: a step of the grid, where its end is clipped,
-and the rounding of its scale."""
+"""Rounding error of a weight, relative to the largest of its block: one quantisation step, because
+the largest may be clipped, and the rounding of the scale."""
 
 
 def subject(name: str) -> BenchModel:

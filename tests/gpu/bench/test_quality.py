@@ -27,7 +27,7 @@ def tale(device: Device) -> WgpuRunner:
 
 
 def mean_logprob(runner: Runner, texts: Texts) -> float:
-    """Of every token but the first ones, by the model itself, in nats."""
+    """Return the model's mean log-probability in nats of every token but the first ones."""
     found: list[float] = []
     for text in texts:
         logprobs = log_softmax(quality.all_logits(runner, text).astype(np.float64), axis=1)

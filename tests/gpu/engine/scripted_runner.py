@@ -190,7 +190,7 @@ def _sampled(id: int) -> Sampled:
 
 
 def expected(prompt: list[int], n: int, script: Script = arithmetic) -> list[int]:
-    """What a run must write."""
+    """Return the ids that a run must write."""
     ids = list(prompt)
     for _ in range(n):
         ids.append(script(ids))

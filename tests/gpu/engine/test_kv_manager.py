@@ -1,4 +1,4 @@
-"""What of a text is found, shared, copied, promised and forgotten, over whole runs."""
+"""Over whole runs, blocks are found, shared, copied, promised and evicted as they should be."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"
 N_PAGES, N_EACH = 6, 8
 ROUNDS = 4
 N_TOKENS = 160
-"""Of a stretch of the writer, alone or beside questions."""
+"""Tokens that the writer writes in one measurement, alone or beside questions."""
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ class Written:
 
 
 def updates_of(written: Written) -> tuple[ScheduledUpdate, ...]:
-    """What wrote it, as a replay file would say it: every `updated` with all settings."""
+    """Return the updates behind `written` as a replay file has them: each with all settings."""
     live = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens")
     return tuple(
         ScheduledUpdate(

@@ -26,7 +26,7 @@ from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, exp
 
 MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"
 SAMPLES = 8
-"""Of a step of the scripted runner."""
+"""Most samples of a step of the scripted runner."""
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def test_no_run_waits_longer_than_its_share(tokenizer: Tokenizer, n: int) -> Non
 
 
 def steps_waited(steps: list[Step], slot: int) -> list[int]:
-    """Of each token of a slot: steps since the one before, or since its prompt but for the last
-    row was computed."""
+    """Return, for each token of a slot, the steps since the token before; for the first, since all
+    of the prompt but its last row was computed."""
     sampled = [i for i, step in enumerate(steps) if any(s.slot == slot for s in step.samples)]
     rows = [i for i, step in enumerate(steps) if any(r.slot == slot for r in step.rows)]
     return [b - a for a, b in zip([rows[0], *sampled], sampled, strict=False)]

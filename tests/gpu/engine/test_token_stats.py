@@ -1,4 +1,4 @@
-"""What is told of a captured step is what was captured, to six digits."""
+"""Token statistics equal the captured values, to six digits."""
 
 from __future__ import annotations
 

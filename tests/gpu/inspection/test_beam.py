@@ -241,7 +241,7 @@ def test_the_text_ends_where_the_model_or_its_tokenizer_ends_it(tmp_path: Path, 
 
 
 class Searched(ScriptedRunner):
-    """Whose slot for inspections may begin anywhere in a text."""
+    """A scripted runner whose inspection slot may begin anywhere in a text."""
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         super().set_blocks(slot, blocks)

@@ -1,4 +1,4 @@
-"""What a look keeps of a step, in both runners against transformers, and what it may not change."""
+"""Inspections of both runners equal transformers, and do not change the run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def load(request: pytest.FixtureRequest, device: Device) -> Iterator[Load]:
 
 @dataclass(frozen=True)
 class Theirs:
-    """What transformers has of a text: attention (n, n_layers, n_heads, n), states (n, n_layers +
+    """Values of a text in transformers: attention (n, n_layers, n_heads, n), states (n, n_layers +
     1, hidden_size), lens (n_layers + 1, vocab_size) of the last token."""
 
     attention: Floats

@@ -101,7 +101,7 @@ def oracle() -> random_llama.Reference:
 
 
 def text(seed: int, n: int = 20) -> list[int]:
-    """Of its own for each test, so that nothing is found in the cache that it did not leave."""
+    """Return ids that no other test uses, so that the prefix cache holds none of them."""
     return [int(id) for id in random_llama.ids(NAME, n, seed=seed)]
 
 
@@ -163,7 +163,7 @@ def theirs(oracle: random_llama.Reference, engine: Engine) -> Theirs:
 
 
 def logprobs(logits: Floats, ids: list[int]) -> Floats:
-    """Of ids[1:], each after those before it."""
+    """Return the log-probability of each of ids[1:] after those before it."""
     found: Floats = torch.from_numpy(logits).log_softmax(-1).numpy()
     return found[np.arange(len(ids) - 1), ids[1:]]
 

@@ -1,4 +1,4 @@
-"""What may be asked to change inside a run: read, cut into tokens, or refused by name."""
+"""Intervention messages are read and tokenized, and bad ones are refused by name."""
 
 from __future__ import annotations
 

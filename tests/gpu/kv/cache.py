@@ -37,7 +37,7 @@ class Rows:
         return cls(np.array(slots), np.array(positions))
 
     def on(self, cache: Cache) -> StepRows:
-        """As the reference takes them, with the block tables of `cache`."""
+        """Return the rows as the reference takes them, with the block tables of `cache`."""
         return StepRows(self.slots, self.positions, cache.tables)
 
     @property

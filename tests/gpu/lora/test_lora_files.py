@@ -187,7 +187,7 @@ def test_faults_of_adapters_of_all_experts_are_named(tmp_path: Path, case: str) 
 
 
 def test_experts_may_be_missing_in_all_layers_but_not_in_some(tmp_path: Path) -> None:
-    """As with "all-linear" since experts and routers are no longer linear modules."""
+    """PEFT's "all-linear" omits experts and routers since they are no linear modules any more."""
     source = random_loras.folder(EXPERTS_BASE, "all")
     tensors = load_file(source / WEIGHTS)
     routed = [name for name in tensors if ".experts." in name or ".gate." in name]

@@ -197,7 +197,7 @@ def activated(case: Case, x: Array) -> Array:
 
 
 def approximation(case: Case, x: Array) -> Array:
-    """What GELU's normal distribution is off by: its polynomial has 1.5e-7, and its own rounding.
+    """Bound of the error of GELU's polynomial: 1.5e-7 and its own rounding.
     The tanh form takes its argument's rounding into an exponential."""
     if case.activation == "gelu":
         return np.abs(x) * 2e-7

@@ -51,7 +51,7 @@ class Runner:
 
 
 def answer(pieces: AnswerSteps) -> tuple[Answer, int]:
-    """What the pieces give, and how often they let others go first."""
+    """Return the answer of the pieces and how often they let others go first."""
     n = 0
     while True:
         try:

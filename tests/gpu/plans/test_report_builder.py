@@ -220,7 +220,7 @@ def by_op(found: PlanReport) -> dict[str, list[PlanDispatch]]:
 
 @pytest.mark.parametrize("n_rows", [1, 20])
 def test_products_cost_what_their_weights_say(device: Device, n_rows: int) -> None:
-    """Of a model with biases everywhere: two operations a weight and row, four a number for each of
+    """The model has biases everywhere: two operations a weight and row, four a number for each of
     the norms, one for each bias and each number of the residual stream, five for each gate, three
     for each number turned. The output head runs for one row. Of many rows a norm is three a number
     in a dispatch before, and one a number of the result."""

@@ -1,4 +1,4 @@
-"""Which experts lie where: the least recently used go, and no round loses one it needs."""
+"""Expert slots evict the least recently used expert, and never one that the round needs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.gpu.models import random_llama, random_models
 
 
 def told(device: Device, folder: Path, dtype: str) -> list[tuple[float, str]]:
-    """What `progress` hears while the model in `folder` is loaded."""
+    """Return the calls of `progress` while the model in `folder` is loaded."""
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
     heard: list[tuple[float, str]] = []
     on_weights = weight_progress(
@@ -90,7 +90,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dtype", ["f32", "q4"])
 def test_little_of_a_file_is_on_the_host_at_a_time(device: Device, wide: Path, dtype: str) -> None:
-    """Of what Python allocates, while weights are read, packed and uploaded."""
+    """The bound is on Python's allocations while weights are read, packed and uploaded."""
     bench.load(device, WIDE, wide, dtype, 0)  # what is made once is there
     gc.collect()
     tracemalloc.start()
@@ -104,8 +104,7 @@ def test_little_of_a_file_is_on_the_host_at_a_time(device: Device, wide: Path, d
 
 @pytest.mark.parametrize("dtype", ["f32", "q4"])
 def test_memory_grows_by_what_is_on_the_device(device: Device, wide: Path, dtype: str) -> None:
-    """What the driver stages included, after every piece: where device memory is the process's
-    own."""
+    """Staging memory included, after every piece. Only where device memory is the process's own."""
     if not device.info.software or not Path("/proc/self/status").exists():
         pytest.skip("only a software device's memory is the process's own, and only Linux tells")
     bench.load(device, WIDE, wide, dtype, 0)
@@ -122,7 +121,7 @@ def test_memory_grows_by_what_is_on_the_device(device: Device, wide: Path, dtype
 
 
 def anonymous_bytes() -> int:
-    """Of this process, without what is mapped from files."""
+    """Return the resident bytes of this process that are not mapped from files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     found = dict(line.split(":", 1) for line in lines)
     return sum(int(found[key].split()[0]) * 1024 for key in ("RssAnon", "RssShmem"))

@@ -1,4 +1,4 @@
-"""What a model may take: GPU bytes beyond weights and KV cache, and what is made for each token."""
+"""Bounds of memory: GPU bytes beside weights and KV cache, and objects made for each token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.gpu.runners.test_wgpu_runner import live_objects, resident_bytes
 
 CONTEXT = 2048
 MOST_WORK = 0.10
-"""Of weights and KV cache: everything else on the device."""
+"""Bytes of everything else on the device, as a share of weights and KV cache."""
 
 
 def allocated() -> int:
@@ -75,7 +75,7 @@ def test_captured_steps_of_all_sizes_share_their_memory(device: Device) -> None:
 
 
 def test_weights_are_not_on_the_host_twice(device: Device) -> None:
-    """What the driver stages has to leave before the next comes: it keeps the memory for good."""
+    """The driver keeps staging memory for good, so one upload must leave it before the next."""
     if not device.info.software:
         pytest.skip("only a software device's memory is the process's own")
     memory = Memory(device)
@@ -104,7 +104,7 @@ def test_fifty_tokens_leave_nothing_behind(device: Device, capture: bool) -> Non
 
 
 def everything(runner: WgpuRunner) -> dict[str, Any]:
-    """What a runner has made so far; collects garbage."""
+    """Collect garbage and count what a runner has made so far."""
     return {
         "dispatches": {key: len(p.plan.dispatches) for key, p in runner.plans.recorded.items()},
         "bytes": runner.memory,

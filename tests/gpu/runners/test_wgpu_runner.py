@@ -1,5 +1,5 @@
-"""What a step's result may not depend on: chunks, neighbours, slots, blocks, who feeds the ids,
-whether somebody watches. And what a step may not cost: dispatches, objects, memory."""
+"""A step's result does not depend on chunks, neighbours, slots, blocks, the source of the ids or on
+capture; and a step costs no extra dispatches, objects or memory."""
 
 from __future__ import annotations
 
