@@ -16,8 +16,9 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 from app import tale
 from e2e.bundled import bundled_site
 from e2e.late import delay_page
-from e2e.playground import TIMEOUT_MS, Playground
+from e2e.playground import Playground
 from e2e.site import Site, fake_site
+from e2e.waiting import TIMEOUT_MS
 from gpu import Engine
 
 logging.getLogger("werkzeug").setLevel(logging.WARNING)  # else it logs every file of the page
@@ -189,6 +190,6 @@ def play(page: Page, site: Callable[..., Site]) -> Callable[..., Playground]:
     """`play(delay=…)`: the page of a server with a fake engine, open and ready."""
 
     def start(**options: Any) -> Playground:
-        return Playground(page, site(**options).url).open()
+        return Playground(page, site(**options)).open()
 
     return start

@@ -22,8 +22,9 @@ from statistics import median
 
 from playwright.sync_api import Browser
 
-from e2e.playground import Playground, until
+from e2e.playground import Playground
 from e2e.screenshots import DESKTOP, chromium
+from e2e.waiting import until
 from tests.serving import serving
 
 ASK = "Tell me a story about a fox who finds a lantern"
@@ -100,7 +101,7 @@ def write(browser: Browser, url: str, state: PanelState, n_tokens: int) -> Measu
 
     An instrument is opened together with the request, because it would cover the settings."""
     page = browser.new_page(viewport=DESKTOP)
-    play = Playground(page, url).open()
+    play = Playground(page, url=url).open()
     began = engine_seconds()
     page.get_by_role("switch", name="Capture").set_checked(state.capture)
     play.set(max_tokens=n_tokens, seed=SEED)

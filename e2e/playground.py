@@ -1,20 +1,19 @@
-"""Page object of the playground."""
+"""The page object of all browser tests: `Playground`, with a part for each room of the page."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
-TIMEOUT_SECONDS = 30.0
-"""Timeout of every wait: four browsers share the cores of a test machine."""
-TIMEOUT_MS = 1000 * TIMEOUT_SECONDS
-
-TWO_FRAMES = """() => new Promise((done) =>
-  requestAnimationFrame(() => requestAnimationFrame(done)))"""
-"""Waits until earlier changes are drawn."""
+from e2e.interventions.reach import ReachPanel
+from e2e.look.panel import LookPanel
+from e2e.net.message_log import MessageLog
+from e2e.replay.playback import Playback
+from e2e.site import Site
+from e2e.tour.card import TourCard
+from e2e.waiting import TIMEOUT_MS, TWO_FRAMES
 
 # Text of an answer without its change marks.
 TEXT_OF = """(node) => {
@@ -24,28 +23,20 @@ TEXT_OF = """(node) => {
 }"""
 
 
-def until(
-    page: Page, condition: Callable[[], Any], what: str, seconds: float = TIMEOUT_SECONDS
-) -> Any:
-    """Wait for a truthy value and return it.
-
-    Playwright's own wait evaluates a string, which the page's Content-Security-Policy forbids, and
-    a plain sleep would block Playwright's events.
-    """
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if value := condition():
-            return value
-        page.wait_for_timeout(20)
-    raise AssertionError(f"waited {seconds:g} s for {what}")
-
-
 class Playground:
-    """Page object of the playground at `url`."""
+    """Page object of the playground of a site.
 
-    def __init__(self, page: Page, url: str) -> None:
+    Conversation, sampling and core sample are driven here, the rest by its parts: `look` (the
+    panel of instruments), `reach` (its instrument for interventions), `playback` (replays), `tour`,
+    and `messages`, a log of the WebSocket from the time this object was made.
+    """
+
+    def __init__(self, page: Page, site: Site | None = None, *, url: str = "") -> None:
+        """`url`: address of a server that is not a `Site`. An open page needs neither."""
         self.page = page
-        self.url = url
+        self.url = site.url if site else url
+        self._site = site
+        self.messages = MessageLog(page)
         self.sockets: list[WebSocketRoute] = []
         self.offline = False
         self.tokens = page.locator(".answer").last.locator(".tok")
@@ -56,6 +47,27 @@ class Playground:
         self.regenerate = page.get_by_role("button", name="Regenerate")
         self.continue_button = page.get_by_role("button", name="Continue")
         self.core = page.get_by_role("slider", name="Token in the core sample")
+
+    @property
+    def site(self) -> Site:
+        assert self._site is not None, "this page was opened by its address"
+        return self._site
+
+    @cached_property
+    def look(self) -> LookPanel:
+        return LookPanel(self.page)
+
+    @cached_property
+    def reach(self) -> ReachPanel:
+        return ReachPanel(self)
+
+    @cached_property
+    def playback(self) -> Playback:
+        return Playback(self.page)
+
+    @cached_property
+    def tour(self) -> TourCard:
+        return TourCard(self.page)
 
     def open(self, *, ready: bool = True) -> Playground:
         self.page.goto(self.url)

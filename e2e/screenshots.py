@@ -98,7 +98,7 @@ class PictureFolder:
 
 def ask(page: Page, url: str) -> Playground:
     """Open the page, send the request, and wait until `HELD_AFTER` tokens are shown."""
-    play = Playground(page, url).open()
+    play = Playground(page, url=url).open()
     page.wait_for_timeout(WARM_MS)
     play.set(seed=SEED, max_tokens=N_TOKENS, temperature=0.8, top_k=0, top_p=0.95)
     play.ask(ASK)

@@ -13,9 +13,10 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from app.ws.sessions import Retention
-from e2e.lookout import LookPanel, MessageLog
-from e2e.playground import TWO_FRAMES, Playground, until
+from e2e.net.message_log import MessageLog
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import TWO_FRAMES, until
 from gpu import Request
 from gpu.events import Done, Event, Token
 from gpu.sampling import SamplingParams
@@ -29,8 +30,8 @@ def wrote(
     page: Page, here: Site, n: int = 40, **settings: Any
 ) -> tuple[Playground, MessageLog, list[dict[str, Any]]]:
     """A page on which `n` tokens were written; what came over its line, and those tokens."""
-    messages = MessageLog(page)
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
+    messages = play.messages
     play.set(**{"max_tokens": n, "seed": 11, **settings})
     play.ask()
     play.wait_tokens(n)
@@ -373,8 +374,8 @@ def test_a_run_that_writes_is_stopped_first_and_stays_as_it_was(
     page: Page, site: Callable[..., Site]
 ) -> None:
     here = site(delay=0.03)
-    messages = MessageLog(page)
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
+    messages = play.messages
     play.set(max_tokens=300, seed=5)
     play.ask()
     play.wait_tokens(15)
@@ -401,7 +402,7 @@ def test_a_run_that_writes_is_stopped_first_and_stays_as_it_was(
 def test_the_rows_stand_still_under_the_hand_while_the_text_goes_on(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    play = Playground(page, site(delay=0.03).url).open()
+    play = Playground(page, site(delay=0.03)).open()
     play.set(max_tokens=300, seed=5)
     play.ask()
     play.wait_tokens(10)
@@ -423,8 +424,8 @@ def test_a_cut_line_loses_nothing_of_a_branch(
 ) -> None:
     allowed_console.append(LOST_LINE)
     here = site(delay=0.03)
-    messages = MessageLog(page)
-    play = Playground(page, here.url)
+    play = Playground(page, here)
+    messages = play.messages
     play.route_sockets()
     play.open()
     play.set(max_tokens=40, seed=5)
@@ -452,7 +453,7 @@ def test_a_branch_that_was_asked_for_when_the_line_broke_comes_when_it_is_back(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
     allowed_console.append(LOST_LINE)
-    play = Playground(page, site(delay=0.03).url)
+    play = Playground(page, site(delay=0.03))
     play.route_sockets()
     play.open()
     play.set(max_tokens=300, seed=5)
@@ -547,7 +548,7 @@ def test_a_branch_outlives_what_it_parted_from(page: Page, own_site: Callable[..
         look_at(play, index)
         expect(sub).to_contain_text(said)
     expect(page.locator(".mark-change")).to_contain_text("forced")
-    look = LookPanel(page).open("branches")
+    look = play.look.open("branches")
     row = look.csv()[-1]
     assert (row["tokens"], row["log p"], row["text"]) == ("51", "", text)
     page.keyboard.press("Escape")
@@ -630,7 +631,7 @@ def test_the_keyboard_alone(page: Page, site: Callable[..., Site]) -> None:
 
 def test_a_phone_writes_another_word_with_a_tap(page: Page, site: Callable[..., Site]) -> None:
     page.set_viewport_size({"width": 360, "height": 640})
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     play.ask()
     play.wait_tokens(12)
     play.stop.click()

@@ -13,9 +13,10 @@ from playwright.sync_api import Page, expect
 
 from e2e.bundled import engine_tokens
 from e2e.interventions.reach import ReachPanel
-from e2e.lookout import MessageLog
-from e2e.playground import TIMEOUT_MS, Playground, until
+from e2e.net.message_log import MessageLog
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import TIMEOUT_MS, until
 from gpu import Interventions, SamplingParams, ScheduledUpdate
 from gpu.events import Token
 from tests.app.fake_tokenizer import STORY
@@ -30,8 +31,8 @@ SLOW = 0.04
 
 def begun(page: Page, here: Site, n: int, **settings: Any) -> tuple[Playground, MessageLog]:
     """A page that begins to write `n` sampled tokens."""
-    messages = MessageLog(page)
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
+    messages = play.messages
     play.set(**{**PLAIN, "seed": 5, "max_tokens": n, **settings})
     play.ask(ASK)
     return play, messages
@@ -96,8 +97,8 @@ def test_a_completion_goes_on_too_and_its_second_rest(
     page: Page, site: Callable[..., Site]
 ) -> None:
     here = site(delay=SLOW)
-    messages = MessageLog(page)
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
+    messages = play.messages
     page.get_by_text("Completion", exact=True).click()
     play.set(**PLAIN, seed=5, max_tokens=N)
     play.ask("Once upon")
@@ -170,7 +171,7 @@ def test_a_slider_moved_in_the_rest_leaves_its_count_alone(
 def test_what_is_changed_inside_the_model_stays_and_is_not_told_again(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    reach_panel = ReachPanel(page, site(delay=SLOW))
+    reach_panel = Playground(page, site(delay=SLOW)).open().reach
     reach_panel.play.set(**PLAIN, seed=5, max_tokens=N)
     reach_panel.open().cell("head 2.3").click()
     page.keyboard.press("Escape")
@@ -184,7 +185,7 @@ def test_what_is_changed_inside_the_model_stays_and_is_not_told_again(
     assert rest["reached"] == [{"first": 0, "reach": HEAD_OFF}]
     off = (ScheduledUpdate(0, interventions=msgspec.convert(HEAD_OFF, Interventions)),)
     assert ids(reach_panel.messages) == [
-        token.id for token in written(reach_panel.site, updates=off)
+        token.id for token in written(reach_panel.play.site, updates=off)
     ]
     marks = reach_panel.play.answer.locator(".mark-change")
     expect(marks).to_have_text(["head 2.3 off", "continued"])
@@ -193,7 +194,7 @@ def test_what_is_changed_inside_the_model_stays_and_is_not_told_again(
 def test_what_is_undone_meanwhile_no_longer_acts_but_did(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    reach_panel = ReachPanel(page, site(delay=SLOW))
+    reach_panel = Playground(page, site(delay=SLOW)).open().reach
     reach_panel.play.set(**PLAIN, seed=5, max_tokens=N)
     reach_panel.open().cell("head 2.3").click()
     page.keyboard.press("Escape")
@@ -208,7 +209,7 @@ def test_what_is_undone_meanwhile_no_longer_acts_but_did(
     rest = reach_panel.requests()[-1]
     assert "reach" not in rest
     assert rest["reached"] == [{"first": 0, "reach": HEAD_OFF}]
-    assert reach_panel.ids() == [token.id for token in written(reach_panel.site)][n:]
+    assert reach_panel.ids() == [token.id for token in written(reach_panel.play.site)][n:]
     mark = reach_panel.play.answer.locator(".mark-change[data-at]").last
     expect(mark).to_have_text("reset")
     expect(mark).to_have_attribute("data-at", str(n))
@@ -354,7 +355,7 @@ def test_a_run_that_was_stopped_before_its_first_token_tells_what_it_began_with(
 def test_a_killed_engine_goes_on_with_the_very_tokens(page: Page, bundled: Site) -> None:
     """Sampled, and with a head switched off while it was written: the new process computes the
     text before it again, each token under what it was computed under."""
-    reach_panel, n = ReachPanel(page, bundled), 100
+    reach_panel, n = Playground(page, bundled).open().reach, 100
     reach_panel.play.set(
         seed=21, max_tokens=n, temperature="1.3", top_k="0", repetition_penalty="1.1"
     )

@@ -48,7 +48,7 @@ def test_the_page_gets_the_golden_ids(page: Page, url: str) -> None:
         socket.on("framereceived", on_frame)
 
     page.on("websocket", on_socket)
-    play = Playground(page, url).open()
+    play = Playground(page, url=url).open()
     page.get_by_role("button", name="Greedy").click()
     play.set(max_tokens=256)
     play.ask(text.asked)

@@ -12,9 +12,10 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e import oracle
-from e2e.lookout import MessageLog
-from e2e.playground import TWO_FRAMES, Playground, until
+from e2e.net.message_log import MessageLog
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import TWO_FRAMES, until
 
 ASK = "Tell me a story about a fox who finds a lantern"
 START = {"temperature": "1", "top_k": "0", "top_p": "0.95", "min_p": "0"}
@@ -37,8 +38,8 @@ class Shown:
 
 
 def test_each_slider_acts_from_the_acknowledged_token_on(page: Page, bundled: Site) -> None:
-    messages = MessageLog(page)
-    play = Playground(page, bundled.url).open()
+    play = Playground(page, bundled).open()
+    messages = play.messages
     play.set(**START, repetition_penalty="1", seed=2024, max_tokens=MOST)
     play.ask(ASK)
     play.wait_tokens(6)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.playground import Playground, until
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 
 # Where each token's first line box is, from the corner of its answer, in halves of a pixel.
 PLACES = """() => {
@@ -96,7 +97,7 @@ FILL = WRITE.replace('changed("tokens", "focus");\n    await frame();', "").repl
 
 
 def written(page: Page, site: Site, n: int) -> Playground:
-    play = Playground(page, site.url).open()
+    play = Playground(page, site).open()
     play.set(max_tokens=n, seed=5)
     play.ask()
     play.wait_tokens(n)

@@ -12,9 +12,9 @@ from playwright.sync_api import Page, expect
 
 from e2e import oracle
 from e2e.bundled import engine_tokens
-from e2e.lookout import MessageLog
-from e2e.playground import TWO_FRAMES, Playground
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import TWO_FRAMES
 from gpu import SamplingParams, ScheduledUpdate
 from tests.serving import serving
 
@@ -40,7 +40,7 @@ def test_the_page_shows_the_text_that_the_api_gives(page: Page, url: str) -> Non
     )
     with urllib.request.urlopen(request, timeout=60) as response:
         expected = json.load(response)["choices"][0]["message"]["content"]
-    play = Playground(page, url).open()
+    play = Playground(page, url=url).open()
     page.get_by_role("button", name="Greedy").click()
     play.set(max_tokens=48)
     play.ask(ASK)
@@ -53,8 +53,8 @@ def test_the_page_shows_the_text_that_the_api_gives(page: Page, url: str) -> Non
 
 def test_every_layer_is_measured(page: Page, url: str) -> None:
     """The page shows the values that `transformers` computes in double precision."""
-    messages = MessageLog(page)
-    play = Playground(page, url).open()
+    play = Playground(page, url=url).open()
+    messages = play.messages
     play.set(max_tokens=24, seed=3)
     play.ask(ASK)
     play.wait_tokens(24)
@@ -84,8 +84,8 @@ def test_every_layer_is_measured(page: Page, url: str) -> None:
 def test_a_slider_acts_and_a_reload_resumes(page: Page, bundled: Site) -> None:
     """After each of two reloads the page shows what the engine writes without interruption, with
     the same change at the announced token."""
-    messages = MessageLog(page)
-    play = Playground(page, bundled.url).open()
+    play = Playground(page, bundled).open()
+    messages = play.messages
     play.set(temperature="0.5", max_tokens=120, seed=3)
     play.ask(ASK)
     play.wait_tokens(5)

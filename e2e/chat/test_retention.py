@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import CDPSession, Page, expect
 
-from e2e.playground import Playground, until
+from e2e.playground import Playground
 from e2e.site import Site, fake_site
+from e2e.waiting import until
 
 # A Retention of `bytes` that is told of runs: [[tokens, layers, heads] …]. Numbers of token i of
 # run r are i (and r), so that means can be checked. Returns what became of every token.
@@ -120,7 +121,7 @@ BOUND = """async ([bytes, recent]) => {
 def small(page: Page, site: Site, most_bytes: float, n: int) -> Playground:
     """A page with `n` tokens that keeps so much. Of a site no faster than pages are on a busy
     machine: those that fall behind are sent tokens without measurements."""
-    play = Playground(page, site.url).open()
+    play = Playground(page, site).open()
     page.evaluate(BOUND, [most_bytes, 16])
     play.set(max_tokens=n, seed=3)
     play.ask()
@@ -192,7 +193,7 @@ def heap(session: CDPSession) -> float:
 
 def test_bytes_are_about_what_the_browser_takes(page: Page, site: Callable[..., Site]) -> None:
     """Parsed from JSON, as measurements come; one million numbers of heads and layers."""
-    Playground(page, site().url).open()
+    Playground(page, site()).open()
     session = page.context.new_cdp_session(page)
     layer = {"residual": 1.5, "attention": 0.25, "mlp": 3.5, "attention_cosine": 0.125}
     layer |= {"mlp_cosine": -0.5, "entropy": [0.1] * 32, "attention_ms": 0.1, "mlp_ms": 0.2}

@@ -9,8 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
-from e2e.playground import Playground, until
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 from tests.app.fake_engine import FakeEngine, FakeOptions
 
 ACKNOWLEDGED = """() => {
@@ -219,7 +220,7 @@ class NoTimestamps(FakeEngine):
 def test_a_device_without_timestamps_is_told_and_nothing_is_made_up(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
-    here = Playground(page, own_site(load=lambda _progress: NoTimestamps(FakeOptions())).url).open()
+    here = Playground(page, own_site(load=lambda _progress: NoTimestamps(FakeOptions()))).open()
     here.set(max_tokens=8)
     here.ask()
     here.wait_tokens(8)

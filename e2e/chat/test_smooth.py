@@ -73,7 +73,7 @@ def test_no_frame_is_late_at_4096_tokens_of_32_layers(
     browser: Browser, page: Page, site: Callable[..., Site]
 ) -> None:
     options = {"n_layers": LAYERS, "n_heads": HEADS, "context": 8192, "delay": 0.002}
-    play = Playground(page, site(**options).url).open()
+    play = Playground(page, site(**options)).open()
     play.set(max_tokens=TOKENS + 900)
     play.ask()
     wait_written(play, TOKENS - 500)

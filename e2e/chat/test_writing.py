@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.playground import Playground, until
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 from tests.app.fake_tokenizer import FakeTokenizer
 
 ASK = "Tell me a story"
@@ -19,7 +20,7 @@ def test_every_token_is_an_element_and_the_text_is_exactly_what_was_written(
     page: Page, site: Callable[..., Site]
 ) -> None:
     here = site()
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
     play.set(seed=11, max_tokens=90)
     play.ask(ASK)
     play.wait_tokens(90)
@@ -34,7 +35,7 @@ def test_every_token_is_an_element_and_the_text_is_exactly_what_was_written(
 
 def test_esc_stops_and_keeps_the_text(page: Page, site: Callable[..., Site]) -> None:
     there = site(delay=0.03)
-    here = Playground(page, there.url).open()
+    here = Playground(page, there).open()
     here.set(temperature="1", top_k="0", top_p="1", seed=4)
     here.ask(ASK)
     here.wait_tokens(8)
@@ -122,7 +123,7 @@ def test_a_chat_keeps_its_earlier_turns(play: Callable[..., Playground]) -> None
 
 def test_completion_writes_on_from_the_prompt(page: Page, site: Callable[..., Site]) -> None:
     there = site()
-    here = Playground(page, there.url).open()
+    here = Playground(page, there).open()
     page.get_by_text("Completion", exact=True).click()
     here.set(temperature="1", top_k="0", top_p="1", max_tokens=8, seed=4)
     here.ask("Once upon a time")
@@ -159,7 +160,7 @@ def test_examples_fill_the_composer_and_the_count_follows(play: Callable[..., Pl
 def test_output_that_looks_like_html_is_text(page: Page, own_site: Callable[..., Site]) -> None:
     evil = '<img src=x onerror="document.title=\'owned\'"><script>document.title="owned"</script>'
     ids = FakeTokenizer().encode(evil, bos=False)
-    play = Playground(page, own_site(text=evil).url).open()
+    play = Playground(page, own_site(text=evil)).open()
     page.get_by_role("button", name="Greedy").click()
     play.set(max_tokens=20)
     play.ask("<b>bold</b>")
@@ -212,7 +213,7 @@ def test_an_earlier_answer_can_be_looked_at_again(play: Callable[..., Playground
 
 def test_copy_takes_the_text_without_marks(page: Page, site: Callable[..., Site]) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    play = Playground(page, site(delay=0.03).url).open()
+    play = Playground(page, site(delay=0.03)).open()
     play.set(max_tokens=400)
     play.ask(ASK)
     play.wait_tokens(5)

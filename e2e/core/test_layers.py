@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.playground import TWO_FRAMES, Playground, until
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import TWO_FRAMES, until
 from tests.app.fake_sampler import routes, stats
 
 NUMBERS = ("residual", "attention", "mlp", "attention_cosine", "mlp_cosine")
@@ -69,7 +70,7 @@ def figure(value: float) -> str:
 
 
 def test_the_focused_layer_is_told_with_every_head(page: Page, site: Callable[..., Site]) -> None:
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     written(play, 12)
     for token, layer in [(2, 0), (11, 7), (5, 4)]:
         play.tokens.nth(token).click()
@@ -105,7 +106,7 @@ def test_rows_too_low_for_words_have_numbers_for_screen_readers(
     page: Page, site: Callable[..., Site]
 ) -> None:
     """They take turns while a text is written, and at rest are all those of the focused token."""
-    play = Playground(page, site(n_layers=40, delay=0.02).url).open()
+    play = Playground(page, site(n_layers=40, delay=0.02)).open()
     play.set(max_tokens=200)
     play.ask()
     play.wait_tokens(30)
@@ -121,7 +122,7 @@ def test_rows_too_low_for_words_have_numbers_for_screen_readers(
 def test_the_experts_of_a_token_and_of_the_run_are_told(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    play = Playground(page, site(n_experts=6).url).open()
+    play = Playground(page, site(n_experts=6)).open()
     written(play, 12)
     play.tokens.nth(4).click()
     page.locator('#lrows tr[data-layer="5"]').click()
@@ -147,7 +148,7 @@ def test_the_experts_of_a_token_and_of_the_run_are_told(
 def test_a_layer_keeps_its_place_under_the_pointer(page: Page, site: Callable[..., Site]) -> None:
     """Words about a layer without experts are shorter: were their place lower as well, the table
     would move, another row come under the pointer, its words move it back, and so on."""
-    play = Playground(page, site(n_experts=6).url).open()
+    play = Playground(page, site(n_experts=6)).open()
     written(play, 12)
     rows = page.locator("#lrows tr[data-layer]")
     places = [row.bounding_box() for row in rows.all()]
@@ -161,7 +162,7 @@ def test_a_layer_keeps_its_place_under_the_pointer(page: Page, site: Callable[..
 
 
 def test_the_cosine_is_a_colour_of_the_core(page: Page, site: Callable[..., Site]) -> None:
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     written(play, 20)
     page.keyboard.press("Escape")
     page.locator("#plot").focus()
@@ -186,7 +187,7 @@ FORGET = """async () => {
 
 def test_a_run_from_before_cosines_says_so(page: Page, site: Callable[..., Site]) -> None:
     """Replay files of an older version have no cosines."""
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     written(play, 4)
     page.evaluate(FORGET)
     page.get_by_text("Cosine", exact=True).click()
@@ -201,7 +202,7 @@ def test_all_of_a_long_run_can_be_scrolled_back(
 ) -> None:
     """Every token has its column wherever the plate is scrolled to, in the colours measured."""
     # Not faster: a page that falls behind gets tokens without what was measured.
-    play = Playground(page, site(delay=0.006, context=1024).url).open()
+    play = Playground(page, site(delay=0.006, context=1024)).open()
     written(play, 700)
     if columns == "narrowest":
         for _ in range(5):

@@ -1,25 +1,25 @@
-"""The instrument that reaches into the model, as a test uses it."""
+"""Page object of the instrument *Reach in*."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, expect
 
-from e2e.lookout import LookPanel, MessageLog
-from e2e.playground import Playground, until
-from e2e.site import Site
+from e2e.waiting import until
+
+if TYPE_CHECKING:
+    from e2e.playground import Playground
 
 
 class ReachPanel:
-    """A page with Reach, and what came over its line."""
+    """The instrument, with the run under intervention and its messages."""
 
-    def __init__(self, page: Page, here: Site) -> None:
-        self.page = page
-        self.site = here
-        self.messages = MessageLog(page)
-        self.play = Playground(page, here.url).open()
-        self.look = LookPanel(page)
+    def __init__(self, play: Playground) -> None:
+        self.play = play
+        self.page = page = play.page
+        self.messages = play.messages
+        self.look = play.look
         self.panel = self.look.panel
         self.says = self.panel.locator(".rc-status")
         self.factor = self.panel.get_by_role("textbox", name="Factor", exact=True)

@@ -11,8 +11,9 @@ from playwright.sync_api import Page, expect
 
 from e2e.interventions.reach import ReachPanel
 from e2e.look.test_looks import violations
-from e2e.playground import until
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 from gpu import Interventions, ScheduledUpdate
 
 ASK = "Tell me a story"
@@ -22,13 +23,13 @@ HEAD_OFF = {"heads": [{"layer": 2, "head": 3, "factor": 0}]}
 
 @pytest.fixture
 def reach_panel(page: Page, site: Callable[..., Site]) -> ReachPanel:
-    return ReachPanel(page, site())
+    return Playground(page, site()).open().reach
 
 
 @pytest.fixture
 def live(page: Page, site: Callable[..., Site]) -> Iterator[ReachPanel]:
     """A page on which a long answer is being written."""
-    found = ReachPanel(page, site(delay=0.03))
+    found = Playground(page, site(delay=0.03)).open().reach
     found.play.set(max_tokens=400, seed=5)
     found.play.ask(ASK)
     found.play.wait_tokens(5)
@@ -69,7 +70,7 @@ def at(event: dict[str, Any]) -> ScheduledUpdate:
 def engine_tokens(reach_panel: ReachPanel, updates: tuple[ScheduledUpdate, ...] = ()) -> list[int]:
     """The ids that the engine writes for the first request, with no changes but the script's."""
     params = reach_panel.requests()[0]["params"]
-    return [token.id for token in reach_panel.site.reference(ASK, updates=updates, **params)]
+    return [token.id for token in reach_panel.play.site.reference(ASK, updates=updates, **params)]
 
 
 def test_whole_layers_are_both_halves(live: ReachPanel) -> None:
@@ -165,7 +166,7 @@ def test_a_factor_that_the_server_would_refuse_is_not_sent(
 
 
 def test_a_large_model_is_a_grid_of_reach_too(page: Page, site: Callable[..., Site]) -> None:
-    reach_panel = ReachPanel(page, site(n_layers=32, n_heads=32)).open()
+    reach_panel = Playground(page, site(n_layers=32, n_heads=32)).open().reach.open()
     assert reach_panel.panel.get_by_role("gridcell").count() == 32 * 36
     reach_panel.cell("head 31.0").focus()
     page.keyboard.press("End")
@@ -345,7 +346,7 @@ def test_axe_finds_nothing_with_everything_in_use(
     page: Page, site: Callable[..., Site], theme: Any, size: tuple[int, int]
 ) -> None:
     page.emulate_media(color_scheme=theme)
-    reach_panel = ReachPanel(page, site()).write(N).open()
+    reach_panel = Playground(page, site()).open().reach.write(N).open()
     page.set_viewport_size({"width": size[0], "height": size[1]})
     reach_panel.cell("layer 4").click()
     reach_panel.cell("head 2.3").focus()

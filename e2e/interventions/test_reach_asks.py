@@ -11,8 +11,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.interventions.reach import ReachPanel
-from e2e.playground import until
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 
 N = 40
 HEAD_OFF = {"heads": [{"layer": 2, "head": 3, "factor": 0}]}
@@ -32,7 +33,7 @@ def pin(reach_panel: ReachPanel, index: int) -> None:
 
 def reached(page: Page, here: Site) -> tuple[ReachPanel, int]:
     """An answer that was reached into while it was written, and from which position on."""
-    reach_panel = ReachPanel(page, here)
+    reach_panel = Playground(page, here).open().reach
     reach_panel.play.set(max_tokens=N, seed=5)
     reach_panel.play.ask()
     reach_panel.play.wait_tokens(3)
@@ -120,7 +121,7 @@ def percent(share: float) -> str:
 def test_before_it_is_written_again_a_token_shows_what_would_come(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    reach_panel = ReachPanel(page, site()).write(N).open()
+    reach_panel = Playground(page, site()).open().reach.write(N).open()
     expect(reach_panel.panel.locator(".rc-next")).to_contain_text("No interventions")
     pin(reach_panel, 10)
     at = reach_panel.prompt_length() + 10 - 1
@@ -138,7 +139,7 @@ def test_before_it_is_written_again_a_token_shows_what_would_come(
 def test_a_run_that_begins_with_steering_is_steered_from_the_end_of_its_prompt(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    reach_panel = ReachPanel(page, site()).open()
+    reach_panel = Playground(page, site()).open().reach.open()
     reach_panel.cell("head 2.3").click()
     reach_panel.button("Add vector").click()
     toward = reach_panel.panel.get_by_role("textbox", name="Steer toward")
@@ -160,7 +161,7 @@ def test_a_run_that_begins_with_steering_is_steered_from_the_end_of_its_prompt(
 def test_nothing_is_asked_about_the_newest_token_while_the_text_is_written(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    reach_panel = ReachPanel(page, site(delay=0.03))
+    reach_panel = Playground(page, site(delay=0.03)).open().reach
     reach_panel.play.set(max_tokens=200, seed=5)
     reach_panel.play.ask()
     reach_panel.play.wait_tokens(3)

@@ -12,8 +12,9 @@ from playwright.sync_api import Page, expect
 from app import tale
 from e2e.bundled import ask_engine
 from e2e.interventions.reach import ReachPanel
-from e2e.playground import until
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 from gpu import Tokenizer
 from gpu.inspection.requests import Losses
 from gpu.interventions.messages import Interventions, InterventionSpan, LayerFactor, Patch
@@ -32,7 +33,7 @@ LAYER_OFF = Interventions(attention=(LayerFactor(0, 0.0),), mlp=(LayerFactor(0, 
 def test_the_text_changes_from_the_announced_token_on_and_comes_back(
     page: Page, bundled: Site
 ) -> None:
-    reach_panel = ReachPanel(page, bundled)
+    reach_panel = Playground(page, bundled).open().reach
     reach_panel.play.set(max_tokens=N, seed=11)
     reach_panel.play.ask(ASK)
     reach_panel.settle(N)
@@ -92,7 +93,7 @@ def assert_surprise_is_the_runs(reach_panel: ReachPanel, bundled: Site, index: i
 
 
 def test_a_steered_story_goes_to_sea(page: Page, bundled: Site) -> None:
-    reach_panel = ReachPanel(page, bundled)
+    reach_panel = Playground(page, bundled).open().reach
     reach_panel.play.set(max_tokens=40, seed=11, temperature=0)
     reach_panel.play.ask(ASK)
     reach_panel.settle(20)
@@ -114,7 +115,7 @@ def test_a_steered_story_goes_to_sea(page: Page, bundled: Site) -> None:
 
 
 def test_a_word_of_the_prompt_becomes_that_of_another(page: Page, bundled: Site) -> None:
-    reach_panel, n = ReachPanel(page, bundled), 40
+    reach_panel, n = Playground(page, bundled).open().reach, 40
     reach_panel.play.set(max_tokens=n, seed=11, temperature=0)
     reach_panel.play.ask(ASK)
     reach_panel.settle(n)

@@ -8,10 +8,10 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 
 from e2e.interventions.reach import ReachPanel
-from e2e.playground import until
+from e2e.playground import Playground
 from e2e.replay import playback
-from e2e.replay.playback import Playback
 from e2e.site import Site
+from e2e.waiting import until
 
 N = 60
 BEGAN_WITH = {"mlp": [{"layer": 1, "factor": 0.5}]}
@@ -20,7 +20,7 @@ HEAD_OFF = {"heads": [{"layer": 2, "head": 3, "factor": 0}]}
 
 def reached(page: Page, here: Site) -> ReachPanel:
     """An answer that began with one change inside, and came to another while it was written."""
-    reach_panel = ReachPanel(page, here)
+    reach_panel = Playground(page, here).open().reach
     reach_panel.play.set(seed=5, max_tokens=N)
     reach_panel.open().cell("mlp 1").focus()
     for _ in range(5):
@@ -42,7 +42,7 @@ def test_it_is_kept_plays_and_is_written_again(
     page.keyboard.press("Escape")
     marks = reach_panel.play.answer.locator(".mark-change").all_inner_texts()
     assert marks[0] == "MLP 1 × 0.5"
-    made = Playback(page)
+    made = Playground(page).playback
     path = made.save(tmp_path / "reached.json")
     kept = playback.read(path)
     assert kept["version"] == 2
@@ -80,8 +80,8 @@ def test_it_is_kept_plays_and_is_written_again(
 def test_a_file_without_it_is_of_the_first_version(
     page: Page, site: Callable[..., Site], tmp_path: Path
 ) -> None:
-    reach_panel = ReachPanel(page, site()).write(8)
-    kept = playback.read(Playback(page).save(tmp_path / "alone.json"))
+    reach_panel = Playground(page, site()).open().reach.write(8)
+    kept = playback.read(Playground(page).playback.save(tmp_path / "alone.json"))
     assert kept["version"] == 1
     assert "reach" not in playback.segments(kept)[0]["request"]
     assert len(reach_panel.ids()) == 8
@@ -92,7 +92,7 @@ def test_bad_interventions_are_refused_by_name(
 ) -> None:
     reach_panel = reached(page, site(delay=0.05))
     page.keyboard.press("Escape")
-    made = Playback(page)
+    made = Playground(page).playback
     kept = playback.read(made.save(tmp_path / "reached.json"))
     reach_panel.page.get_by_role("button", name="New", exact=True).click()
     reach = playback.segments(kept)[0]["request"]["reach"]

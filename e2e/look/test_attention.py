@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, WebSocketRoute, expect
 
+from e2e.look.panel import LookPanel
 from e2e.look.test_looks import open_page, violations
-from e2e.lookout import LookPanel, MessageLog
-from e2e.playground import Playground, until
+from e2e.net.message_log import MessageLog
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 from gpu import Engine
 from gpu.inspection.requests import Answer, AttentionFrom, AttentionTo, Question
 from tests.app.fake_engine import FakeEngine, FakeOptions
@@ -151,15 +153,15 @@ def test_heads_that_share_keys_stand_together(
 
 def real_run(page: Page, url: str, n: int = 40) -> tuple[Playground, LookPanel, list[int], int]:
     """A page after a run; its ids, and how many of them are the prompt's."""
-    messages = MessageLog(page)
-    play = Playground(page, url).open()
+    play = Playground(page, url=url).open()
+    messages = play.messages
     play.set(max_tokens=n, seed=11)
     play.ask("Tell me a story about a fox who finds a lantern")
     play.wait_tokens(n)
     play.wait_done()
     prompt = [token["id"] for token in messages.events("accepted")[0]["prompt"]]
     ids = prompt + [token["id"] for token in messages.events("token")]
-    return play, LookPanel(page), ids, len(prompt)
+    return play, play.look, ids, len(prompt)
 
 
 def pin(page: Page, index: int) -> None:
@@ -250,13 +252,13 @@ def test_special_tokens_of_the_prompt_are_among_the_words(page: Page, bundled: S
 
 
 def fake_run(page: Page, here: Site, n: int = 30) -> tuple[Playground, LookPanel, MessageLog]:
-    messages = MessageLog(page)
     play = open_page(page, here)
+    messages = play.messages
     play.set(max_tokens=n, seed=3)
     play.ask()
     play.wait_tokens(n)
     play.wait_done()
-    return play, LookPanel(page), messages
+    return play, play.look, messages
 
 
 def asked(messages: MessageLog, kind: str) -> list[dict[str, Any]]:
@@ -370,13 +372,13 @@ def test_several_tokens_are_asked_one_by_one_until_the_panel_closes(
 def test_while_a_run_writes_what_looked_at_a_token_is_asked_on_demand(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    messages = MessageLog(page)
     play = open_page(page, site(delay=0.03))
+    messages = play.messages
     play.set(max_tokens=120)
     play.ask()
     play.wait_tokens(12)
     pin(page, 4)
-    look = LookPanel(page).open("attention")
+    look = play.look.open("attention")
     button = page.get_by_role("button", name=re.compile(r"Query \d+ later tokens"))
     expect(button).to_be_visible()
     page.wait_for_timeout(500)
@@ -393,8 +395,8 @@ def test_while_a_run_writes_what_looked_at_a_token_is_asked_on_demand(
 
 def test_a_run_that_writes_is_asked_about_with_rests(page: Page, site: Callable[..., Site]) -> None:
     """Every question about the newest token takes time from the run."""
-    messages = MessageLog(page)
     play = open_page(page, site(delay=0.01))
+    messages = play.messages
     play.set(max_tokens=200)
     play.ask()
     page.evaluate("() => { location.hash = 'look=attention' }")
@@ -423,9 +425,9 @@ class SlowAnswers(FakeEngine):
 @pytest.mark.slow
 def test_slow_answers_are_asked_for_less_often(page: Page, own_site: Callable[..., Site]) -> None:
     """Whatever a question takes of the engine, together they take a fifth of the time at most."""
-    messages = MessageLog(page)
     options = FakeOptions(delay=0.01, ask_seconds=0.15)
     play = open_page(page, own_site(load=lambda _progress: SlowAnswers(options)))
+    messages = play.messages
     play.set(max_tokens=300)
     play.ask()
     page.evaluate("() => { location.hash = 'look=attention' }")
@@ -459,7 +461,7 @@ def test_an_error_about_what_looked_at_it_leaves_what_it_looked_at(
     play.wait_tokens(20)
     play.wait_done()
     pin(page, 5)
-    LookPanel(page).open("attention")
+    play.look.open("attention")
     expect(page.locator(".at-help")).to_have_text(
         "Attention from later tokens failed: no KV cache is free"
     )

@@ -13,9 +13,11 @@ from playwright.sync_api import Locator, Page, expect
 
 from e2e.bundled import ask_engine
 from e2e.chat.test_branch import force, look_at, other_than_drawn, sent, wrote
-from e2e.lookout import LookPanel, MessageLog
-from e2e.playground import Playground, until
+from e2e.look.panel import LookPanel
+from e2e.net.message_log import MessageLog
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 from gpu.inspection.requests import Beam, Losses
 from tests.app import fake_inspection
 from tests.app.fake_engine import info_of
@@ -35,7 +37,7 @@ def branched(page: Page, here: Site) -> tuple[Playground, LookPanel, list[dict[s
     force(play, 30, other_than_drawn(second[19]))
     play.wait_tokens(N + 31)
     play.wait_done()
-    return play, LookPanel(page), messages.events("token")
+    return play, play.look, messages.events("token")
 
 
 def beam_mode(look: LookPanel) -> None:
@@ -64,7 +66,7 @@ def test_every_version_has_the_likelihood_of_its_tokens(
     force(play, 10, other_than_drawn(first[10]))
     play.wait_tokens(N + 11)
     play.wait_done()
-    look = LookPanel(page).open("branches")
+    look = play.look.open("branches")
     table = look.csv()
     assert [row["which"] for row in table] == ["version 1", "version 2"]
     drawn = messages.events("token")[N:]
@@ -157,10 +159,10 @@ def test_what_is_pointed_at_in_the_tree_is_the_cores_focus(
 
 @pytest.mark.slow
 def test_versions_wait_until_the_writing_ends(page: Page, site: Callable[..., Site]) -> None:
-    play = Playground(page, site(delay=0.1).url).open()
+    play = Playground(page, site(delay=0.1)).open()
     play.set(max_tokens=30, seed=3)
     play.ask()
-    look = LookPanel(page).open("branches")
+    look = play.look.open("branches")
     expect(rows(look)).to_have_count(1)
     expect(rows(look).first).to_have_attribute("aria-disabled", "true")
     beam_mode(look)
@@ -184,7 +186,7 @@ def test_the_beam_is_the_engines_and_can_be_written(page: Page, site: Callable[.
     here = site()
     play, messages, tokens = wrote(page, here, N)
     look_at(play, 12)
-    look = LookPanel(page).open("branches")
+    look = play.look.open("branches")
     beam_mode(look)
     expect(rows(look)).to_have_count(5)
     for name, value in (("beams", 3), ("tokens each", 6)):
@@ -223,7 +225,7 @@ def test_the_beam_follows_the_focus_and_says_where_there_is_none(
     page: Page, site: Callable[..., Site]
 ) -> None:
     play, messages, _ = wrote(page, site(), N)
-    look = LookPanel(page).open("branches")
+    look = play.look.open("branches")
     beam_mode(look)
     says = look.panel.locator(".br-summary")
     expect(says).to_contain_text(f"In place of token {N}")
@@ -250,7 +252,7 @@ def test_a_beam_at_the_end_of_the_context_is_as_deep_as_fits(
 ) -> None:
     play, messages, _ = wrote(page, own_site(context=64), 40, max_tokens=60)
     play.wait_done()
-    look = LookPanel(page).open("branches")
+    look = play.look.open("branches")
     beam_mode(look)
     question = until(page, lambda: beams(messages), "a question for a beam")[-1]
     assert question["depth"] == 64 - len(question["ids"]) < 8
@@ -260,12 +262,12 @@ def test_a_phone_scrolls_the_words_beside_their_figures(
     page: Page, site: Callable[..., Site]
 ) -> None:
     page.set_viewport_size({"width": 360, "height": 640})
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     play.ask()
     play.wait_tokens(20)
     play.stop.click()
     play.wait_done()
-    look = LookPanel(page).open("branches")
+    look = play.look.open("branches")
     beam_mode(look)
     expect(rows(look)).to_have_count(5)
     plot = look.panel.locator(".br-plot")
@@ -292,7 +294,7 @@ def test_on_the_bundled_model_the_numbers_are_the_engines_own(page: Page, bundle
     play.wait_done()
     prefill = messages.events("prefill")[-1]
     assert prefill["reused"] == prefill["total"] - 1
-    look = LookPanel(page).open("branches")
+    look = play.look.open("branches")
     row = look.csv()[1]
     assert float(row["its p"]) == pytest.approx(other["before"], rel=1e-3)
     ids = sent(messages)[-1]["ids"] + [t["id"] for t in messages.events("token")[N:]]

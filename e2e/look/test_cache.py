@@ -11,11 +11,13 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e.bundled import ask_engine
+from e2e.look.panel import LookPanel
 from e2e.look.test_look import LOOK_AT
 from e2e.look.test_looks import open_page, violations
-from e2e.lookout import LookPanel, MessageLog
-from e2e.playground import Playground, until
+from e2e.net.message_log import MessageLog
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 from gpu import InvalidRequest
 from gpu.inspection.requests import CacheBlocks
 from gpu.kv.state import KvState
@@ -64,7 +66,7 @@ def field(page: Page) -> Locator:
 def opened(page: Page, here: Site, **media: str) -> tuple[Playground, LookPanel]:
     """The blocks of a page on which nothing has been run."""
     play = open_page(page, here, **media)
-    look = LookPanel(page).open("cache")
+    look = play.look.open("cache")
     choose(page, "All blocks")
     expect(field(page)).to_have_attribute("aria-valuemax", "127")
     expect(look.message).to_be_hidden()
@@ -132,7 +134,7 @@ def test_the_lists_beside_say_the_same(page: Page, site: Callable[..., Site]) ->
 
 def test_the_table_follows_the_view(page: Page, site: Callable[..., Site]) -> None:
     wrote(page, site())
-    look = LookPanel(page).open("cache")
+    look = Playground(page).look.open("cache")
     assert "bytes when full" in look.table()[0]
     look.panel.get_by_role("button", name="Table", exact=True).click()
     choose(page, "All blocks")
@@ -316,7 +318,7 @@ def test_axe_finds_nothing_in_the_blocks(
     play.wait_tokens(20)
     page.keyboard.press("Escape")
     play.wait_done()
-    look = LookPanel(page).open("cache")
+    look = play.look.open("cache")
     choose(page, "All blocks")
     expect(field(page)).to_have_attribute("aria-valuemax", "127")
     assert violations(page) == []
@@ -339,7 +341,7 @@ def test_it_is_asked_when_the_view_opens_and_not_again(
 ) -> None:
     page.add_init_script(f"({WATCH_QUESTIONS})()")
     wrote(page, site())
-    look = LookPanel(page).open("cache")
+    look = Playground(page).look.open("cache")
     expect(look.source).to_contain_text("counted by the engine for this run")
     assert asked_at(page) == []
     choose(page, "All blocks")
@@ -403,7 +405,7 @@ def test_a_failed_question_is_said_and_leaves_the_other_view(
         raise InvalidRequest("nobody counted the blocks", "kind")
 
     wrote(page, own_site())
-    look = LookPanel(page).open("cache")
+    look = Playground(page).look.open("cache")
     with monkeypatch.context() as patch:
         patch.setattr(fake_inspection, "_kv_state", fail)
         choose(page, "All blocks")
@@ -423,7 +425,7 @@ def test_leaving_before_the_answer_shows_the_other_view_at_once(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
     wrote(page, own_site(ask_seconds=2.5))
-    look = LookPanel(page).open("cache")
+    look = Playground(page).look.open("cache")
     choose(page, "All blocks")
     expect(look.panel).to_have_attribute("aria-busy", "true")
     expect(look.source).to_have_text("Computing …")
@@ -441,15 +443,15 @@ def test_leaving_before_the_answer_shows_the_other_view_at_once(
 def test_a_second_turn_finds_the_first_in_the_cache(page: Page, bundled: Site) -> None:
     """Other tests may have asked the same engine before."""
     before = ask_engine(bundled, CacheBlocks()).info
-    messages = MessageLog(page)
-    play = Playground(page, bundled.url).open()
+    play = Playground(page, bundled).open()
+    messages = play.messages
     play.set(max_tokens=40, seed=11)
     for n, text in enumerate(("Tell me a story about a fox who finds a lantern", "And then?")):
         play.ask(text)
         expect(page.locator(".answer")).to_have_count(n + 1)
         play.wait_tokens(5)
         play.wait_done()
-    look = LookPanel(page).open("cache")
+    look = play.look.open("cache")
     choose(page, "All blocks")
     expect(look.source).to_contain_text("Counted by the engine")
     rows = look.csv()
@@ -477,10 +479,10 @@ def test_a_second_turn_finds_the_first_in_the_cache(page: Page, bundled: Site) -
 
 
 def test_the_blocks_of_a_run_are_read_while_it_writes(page: Page, bundled: Site) -> None:
-    messages = MessageLog(page)
-    play = Playground(page, bundled.url).open()
+    play = Playground(page, bundled).open()
+    messages = play.messages
     play.set(max_tokens=400, seed=5, temperature=1.5)
-    look = LookPanel(page).open("cache")
+    look = play.look.open("cache")
     choose(page, "All blocks")
     expect(page.locator(".kv-summary")).to_contain_text("0 of")
     play.prompt.evaluate("(box) => { box.value = 'Tell me a long story'; }")

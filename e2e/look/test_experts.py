@@ -13,10 +13,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from e2e.chat.test_retention import small
+from e2e.look.panel import LookPanel
 from e2e.look.test_look import wrote
-from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import Playground
-from e2e.replay.playback import Playback
 from e2e.site import Site, fake_site
 from tests.app.fake_sampler import routes
 from tests.gpu.models import random_models
@@ -185,13 +184,13 @@ def test_a_real_mixture_is_shown_as_transformers_routes_it(page: Page) -> None:
     n_experts, per_token = config.num_experts, config.num_experts_per_tok
     options = ("--dtype", "f32", "--kv-dtype", "f32")
     with serving("--model", random_models.folder(name), *options) as url:
-        messages = MessageLog(page)
-        play = Playground(page, url).open()
+        play = Playground(page, url=url).open()
+        messages = play.messages
         play.set(max_tokens=n, seed=3, temperature="1")
         play.ask("Mia found a lamp")
         play.wait_tokens(n)
         play.wait_done()
-        look = LookPanel(page).open("experts")
+        look = play.look.open("experts")
         told = json.loads(look.save("JSON"))
     ids = [token["id"] for token in messages.events("accepted")[0]["prompt"]]
     ids += [token["id"] for token in messages.events("token")][:-1]
@@ -423,7 +422,7 @@ def test_a_model_without_experts_says_nothing_of_them(
     expect(page.locator("#experts-line")).to_be_hidden()
     page.goto(f"{page.url}#look=experts")
     page.reload()
-    Playground(page, "").wait_ready()
+    Playground(page).wait_ready()
     expect(look.panel).to_be_hidden()
     expect(look.tab("Experts")).to_have_count(0)
     look.tab("Lens").focus()
@@ -435,7 +434,7 @@ def test_a_replay_shows_them_as_they_were_and_a_new_run_begins_anew(
     page: Page, site: Callable[..., Site], tmp_path: Path
 ) -> None:
     play, look = wrote(page, site(n_experts=N), 12)
-    film = Playback(page)
+    film = play.playback
     file = film.save(tmp_path / "run.json")
     look.open("experts")
     rows = n_prompt(page) + 11
@@ -461,7 +460,7 @@ def test_a_replay_shows_them_as_they_were_and_a_new_run_begins_anew(
 def test_what_is_summarised_stays_counted(page: Page, site: Callable[..., Site]) -> None:
     n = 200
     small(page, site(n_experts=N), 120_000, n)
-    look = LookPanel(page).open("experts")
+    look = Playground(page).look.open("experts")
     expect(look.source).to_contain_text(f"over {n_prompt(page) + n - 1} tokens")
     expect(look.source).to_contain_text("Old tokens are summarised without experts")
     page.locator("#plot").focus()

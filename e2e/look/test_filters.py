@@ -10,9 +10,11 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e.bundled import ask_engine
-from e2e.lookout import LookPanel, MessageLog
-from e2e.playground import TWO_FRAMES, Playground, until
+from e2e.look.panel import LookPanel
+from e2e.net.message_log import MessageLog
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import TWO_FRAMES, until
 from gpu.inspection.requests import Answer, Waterfall
 from gpu.sampling import SamplingParams
 
@@ -35,13 +37,13 @@ STAGES = ("raw logits", "penalties", "temperature", "top-k", "top-p", "min-p")
 @pytest.fixture
 def run(page: Page, bundled: Site) -> tuple[Playground, LookPanel, MessageLog]:
     """A page on which the bundled model wrote `N` tokens, and all that came over its line."""
-    messages = MessageLog(page)
-    play = Playground(page, bundled.url).open()
+    play = Playground(page, bundled).open()
+    messages = play.messages
     play.set(**SETTINGS, seed=SEED, max_tokens=N)
     play.ask(ASK)
     play.wait_tokens(10)
     play.wait_done()
-    return play, LookPanel(page), messages
+    return play, play.look, messages
 
 
 def look_at(play: Playground, look: LookPanel, index: int) -> None:
@@ -189,14 +191,14 @@ def test_a_slider_previews_and_changes_nothing_of_the_run(
 
 
 def test_greedy_is_told_as_such(page: Page, bundled: Site) -> None:
-    messages = MessageLog(page)
-    play = Playground(page, bundled.url).open()
+    play = Playground(page, bundled).open()
+    messages = play.messages
     page.get_by_role("button", name="Greedy").click()
     play.set(max_tokens=6)
     play.ask(ASK)
     play.wait_tokens(6)
     play.wait_done()
-    look = LookPanel(page)
+    look = play.look
     look_at(play, look, 3)
     expect(look.panel.locator(".wf-summary")).to_contain_text(
         "greedy takes the most likely of 4,096"
@@ -212,13 +214,13 @@ def test_greedy_is_told_as_such(page: Page, bundled: Site) -> None:
 def wrote(
     page: Page, here: Site, n: int = 20, **settings: Any
 ) -> tuple[Playground, LookPanel, MessageLog]:
-    messages = MessageLog(page)
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
+    messages = play.messages
     play.set(max_tokens=n, seed=5, **settings)
     play.ask()
     play.wait_tokens(n)
     play.wait_done()
-    return play, LookPanel(page), messages
+    return play, play.look, messages
 
 
 def inspections(messages: MessageLog) -> list[dict[str, Any]]:
@@ -229,15 +231,15 @@ def inspections(messages: MessageLog) -> list[dict[str, Any]]:
 def test_a_token_is_asked_with_the_settings_it_was_drawn_with(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    messages = MessageLog(page)
-    play = Playground(page, site(delay=0.1).url).open()
+    play = Playground(page, site(delay=0.1)).open()
+    messages = play.messages
     play.set(temperature="0.5", max_tokens=40, seed=5)
     play.ask()
     play.wait_tokens(8)
     play.slide("temperature", 1.2)
     play.wait_done()
     change = messages.events("updated")[-1]["index"]
-    look = LookPanel(page)
+    look = play.look
     for index, temperature in ((change - 1, 0.5), (change, 1.2)):
         look_at(play, look, index)
         question = next(q for q in inspections(messages) if q["index"] == index)
@@ -276,12 +278,12 @@ def test_only_an_open_panel_asks_and_an_answer_is_kept(
 def test_the_newest_token_is_followed_while_the_run_writes(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    messages = MessageLog(page)
-    play = Playground(page, site(delay=0.05).url).open()
+    play = Playground(page, site(delay=0.05)).open()
+    messages = play.messages
     play.set(max_tokens=150, seed=5)
     play.ask()
     play.wait_tokens(5)
-    look = LookPanel(page)
+    look = play.look
     page.evaluate("() => { location.hash = 'look=filters' }")
     say = look.panel.locator(".wf-summary")
     expect(say).to_contain_text("with the run's settings")

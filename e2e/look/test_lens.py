@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
+from e2e.look.panel import LookPanel
 from e2e.look.test_looks import open_page, violations
-from e2e.lookout import LookPanel, MessageLog
-from e2e.playground import TWO_FRAMES, Playground
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import TWO_FRAMES
 from gpu import Engine
 from gpu.inspection.requests import LogitLens
 
@@ -76,8 +77,8 @@ def pin(page: Page, index: int) -> None:
 def test_the_guesses_are_those_of_the_engine(
     page: Page, bundled: Site, bundled_engine: Engine
 ) -> None:
-    messages = MessageLog(page)
-    play = Playground(page, bundled.url).open()
+    play = Playground(page, bundled).open()
+    messages = play.messages
     play.set(max_tokens=40, seed=11)
     play.ask("Tell me a story about a fox who finds a lantern")
     play.wait_tokens(40)
@@ -85,7 +86,7 @@ def test_the_guesses_are_those_of_the_engine(
     tokens = messages.events("token")
     prompt = [token["id"] for token in messages.events("accepted")[0]["prompt"]]
     ids = prompt + [token["id"] for token in tokens]
-    look = LookPanel(page).open("lens")
+    look = play.look.open("lens")
     # A written token was chosen after the one before it; of the prompt the next one is followed.
     for index, at in [
         (25, len(prompt) + 24),
@@ -120,13 +121,13 @@ def test_the_guesses_are_those_of_the_engine(
 
 
 def test_the_chosen_token_is_marked_wherever_it_is_guessed(page: Page, bundled: Site) -> None:
-    play = Playground(page, bundled.url).open()
+    play = Playground(page, bundled).open()
     page.get_by_role("button", name="Greedy").click()
     play.set(max_tokens=12)
     play.ask("Tell me a story about a fox who finds a lantern")
     play.wait_tokens(12)
     play.wait_done()
-    look = LookPanel(page).open("lens")
+    look = play.look.open("lens")
     last = page.locator(".ln-grid tbody tr").first
     for index in (2, 7, 11):
         pin(page, index)
@@ -149,7 +150,7 @@ def fake_run(page: Page, here: Site, n: int = 20) -> tuple[Playground, LookPanel
     play.ask()
     play.wait_tokens(n)
     play.wait_done()
-    look = LookPanel(page).open("lens")
+    look = play.look.open("lens")
     expect(page.locator(".ln-grid tbody tr")).to_have_count(here.options.n_layers + 1)
     return play, look
 
@@ -236,7 +237,7 @@ def test_before_anything_follows_there_is_nothing_to_see(
 ) -> None:
     play = open_page(page, own_site(delay=2.0))
     play.set(max_tokens=3)
-    look = LookPanel(page).open("lens")
+    look = play.look.open("lens")
     expect(look.message).to_contain_text("No run yet")
     play.prompt.evaluate("(box) => { box.value = 'Tell me'; }")
     page.evaluate("() => document.getElementById('composer').requestSubmit()")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from e2e.look.panel import LookPanel
 from e2e.look.test_looks import WATCH_SHIFTS, open_page, violations
-from e2e.lookout import LookPanel, MessageLog
 from e2e.playground import Playground
 from e2e.site import Site
 
@@ -55,7 +55,7 @@ def wrote(page: Page, here: Site, n: int = 30, **media: str) -> tuple[Playground
     play.ask()
     play.wait_tokens(n)
     play.wait_done()
-    return play, LookPanel(page)
+    return play, play.look
 
 
 def test_an_instrument_is_fetched_when_it_is_opened_and_again_when_that_failed(
@@ -111,7 +111,7 @@ def test_escape_closes_the_panel_before_it_stops_the_writing(
     play = open_page(page, site(delay=0.03))
     play.ask()
     play.wait_tokens(3)
-    look = LookPanel(page).open("timeline")
+    look = play.look.open("timeline")
     page.keyboard.press("Escape")
     expect(look.panel).to_be_hidden()
     expect(page.locator("body")).to_have_attribute("data-writing", "")
@@ -161,7 +161,7 @@ def test_what_the_panel_covers_cannot_be_reached_and_comes_back(
 def test_every_instrument_has_an_address(page: Page, site: Callable[..., Site]) -> None:
     here = site()
     page.goto(f"{here.url}#look=cache")
-    look = LookPanel(page)
+    look = Playground(page).look
     expect(look.tab("Cache")).to_have_attribute("aria-selected", "true")
     expect(look.message).to_contain_text("No run yet")
     expect(look.panel.get_by_role("button", name="CSV")).to_be_disabled()
@@ -189,12 +189,12 @@ def test_a_reload_opens_the_same_instrument_and_says_what_it_lost(
 
 
 def test_a_closed_panel_asks_nothing(page: Page, site: Callable[..., Site]) -> None:
-    messages = MessageLog(page)
     play = open_page(page, site())
+    messages = play.messages
     play.prompt.fill("How many tokens is this")
     expect(page.get_by_test_id("count")).to_contain_text("tokens")
     assert {message["type"] for message in messages.sent} == {"count"}
-    LookPanel(page).open("tokens")
+    play.look.open("tokens")
     expect(page.locator(".pc").first).to_be_visible()
     assert {message["type"] for message in messages.sent} == {"count", "tokenize"}
 
@@ -203,14 +203,14 @@ def test_a_lost_line_is_said_and_the_panel_goes_on_by_itself(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
     allowed_console.append("WebSocket connection to")
-    play = Playground(page, site().url)
+    play = Playground(page, site())
     play.route_sockets()
     play.open()
     play.offline = True
     play.cut()
     expect(play.notice).to_contain_text("The server cannot be reached")
     play.prompt.fill("A thought")
-    look = LookPanel(page).open("tokens")
+    look = play.look.open("tokens")
     expect(look.message).to_contain_text("The server is disconnected")
     play.offline = False
     expect(look.message).to_be_hidden(timeout=15_000)
@@ -282,7 +282,7 @@ def test_nothing_moves_while_text_streams_beside_an_instrument(
     play = open_page(page, site(n_experts=EXPERTS))
     play.set(max_tokens=150)
     play.ask()
-    LookPanel(page).show(name)  # it may be busy all the time, with token after token
+    play.look.show(name)  # it may be busy all the time, with token after token
     expect(page.locator(f".instrument.{name}")).to_be_visible()
     play.wait_tokens(5)
     page.evaluate("() => { window.shifts.length = 0 }")
@@ -307,7 +307,7 @@ def test_axe_finds_nothing_in_an_instrument(
 ) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
     play = open_page(page, site(n_experts=EXPERTS), color_scheme=theme)
-    look = LookPanel(page)
+    look = play.look
     for name in INSTRUMENTS:
         look.open(name)
         assert violations(page) == [], f"{name}, empty"
@@ -331,7 +331,7 @@ def test_a_phone_shows_an_instrument_over_the_ribbon(page: Page, site: Callable[
     play.ask("x" * 200)
     play.wait_tokens(20)
     play.wait_done()
-    look = LookPanel(page)
+    look = play.look
     for name in INSTRUMENTS:
         page.locator("#tabs").get_by_role("button", name="Look closer").click()
         look.open(name)

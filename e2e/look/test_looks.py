@@ -12,8 +12,9 @@ from playwright.sync_api import Page, expect
 
 from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
-from e2e.playground import TWO_FRAMES, Playground
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import TWO_FRAMES
 from tests.app.fake_sampler import stats
 
 # A word that turns out to be longer than its line moves to the next one; that is text being set.
@@ -83,7 +84,7 @@ def violations(page: Page) -> list[str]:
 
 def open_page(page: Page, here: Site, **media: Any) -> Playground:
     page.emulate_media(**media)
-    return Playground(page, here.url).open()
+    return Playground(page, here).open()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_axe_finds_nothing_in_any_state(
 
 
 def test_axe_finds_nothing_in_errors(page: Page, own_site: Callable[..., Site]) -> None:
-    play = Playground(page, own_site(fail="no such folder").url).open(ready=False)
+    play = Playground(page, own_site(fail="no such folder")).open(ready=False)
     expect(play.notice).to_contain_text("The engine has failed")
     page.locator("#n-temperature").fill("hot")
     page.locator("#n-temperature").press("Enter")

@@ -12,9 +12,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.bundled import ask_engine
-from e2e.lookout import LookPanel, MessageLog
-from e2e.playground import TWO_FRAMES, Playground
+from e2e.look.panel import LookPanel
+from e2e.net.message_log import MessageLog
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import TWO_FRAMES
 from gpu import Tokenizer
 from gpu.inspection.requests import Losses
 
@@ -55,8 +57,8 @@ def number(text: str) -> float:
 
 
 def test_a_texts_losses_are_the_engines(page: Page, bundled: Site) -> None:
-    play = Playground(page, bundled.url).open()
-    look = LookPanel(page).open("loss")
+    play = Playground(page, bundled).open()
+    look = play.look.open("loss")
     read(look, TEXT)
     assert isinstance(bundled.engine.tokenizer, Tokenizer)
     ids = bundled.engine.tokenizer.encode(TEXT)
@@ -84,8 +86,8 @@ def test_a_texts_losses_are_the_engines(page: Page, bundled: Site) -> None:
 
 def test_bits_are_shared_out_over_bytes_and_characters(page: Page, bundled: Site) -> None:
     """Only judged tokens count: the bytes of the first token do not."""
-    Playground(page, bundled.url).open()
-    look = LookPanel(page).open("loss")
+    play = Playground(page, bundled).open()
+    look = play.look.open("loss")
     read(look, TEXT)
     assert isinstance(bundled.engine.tokenizer, Tokenizer)
     ids = bundled.engine.tokenizer.encode(TEXT)
@@ -101,13 +103,13 @@ def test_bits_are_shared_out_over_bytes_and_characters(page: Page, bundled: Site
 
 
 def test_the_answers_losses_are_the_runs(page: Page, bundled: Site) -> None:
-    messages = MessageLog(page)
-    play = Playground(page, bundled.url).open()
+    play = Playground(page, bundled).open()
+    messages = play.messages
     play.set(temperature="1.1", max_tokens=30, seed=4)
     play.ask(ASK)
     play.wait_tokens(10)
     play.wait_done()
-    look = LookPanel(page).open("loss")
+    look = play.look.open("loss")
     settle(look)
     events = messages.events("token")
     logprobs = [event["logprob"] for event in events]
@@ -132,8 +134,8 @@ def test_the_answers_losses_are_the_runs(page: Page, bundled: Site) -> None:
 
 def test_the_gradient_is_what_training_would_move(page: Page, bundled: Site) -> None:
     """p − 1 and p, and so nothing in all; the token's own row is the one that is pushed up."""
-    Playground(page, bundled.url).open()
-    look = LookPanel(page).open("loss")
+    play = Playground(page, bundled).open()
+    look = play.look.open("loss")
     read(look, TEXT)
     rows = look.csv()
     worst = max(range(1, len(rows)), key=lambda i: float(rows[i]["loss, nats"]))
@@ -158,13 +160,13 @@ def test_the_gradient_is_what_training_would_move(page: Page, bundled: Site) -> 
 
 
 def wrote(page: Page, here: Site, n: int = 20) -> tuple[Playground, LookPanel, MessageLog]:
-    messages = MessageLog(page)
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
+    messages = play.messages
     play.set(max_tokens=n, seed=5)
     play.ask()
     play.wait_tokens(n)
     play.wait_done()
-    return play, LookPanel(page), messages
+    return play, play.look, messages
 
 
 def inspections(messages: MessageLog) -> list[dict[str, Any]]:
@@ -173,12 +175,12 @@ def inspections(messages: MessageLog) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_a_run_that_writes_is_not_asked_about(page: Page, site: Callable[..., Site]) -> None:
-    messages = MessageLog(page)
-    play = Playground(page, site(delay=0.03).url).open()
+    play = Playground(page, site(delay=0.03)).open()
+    messages = play.messages
     play.set(max_tokens=120, seed=5)
     play.ask()
     play.wait_tokens(6)
-    look = LookPanel(page).open("loss")
+    look = play.look.open("loss")
     expect(look.source).to_contain_text("log-probabilities of the run itself")
     expect(look.panel.locator(".ls-one")).to_contain_text("known once the answer is complete")
     rows = look.csv()
@@ -248,10 +250,10 @@ def test_the_keyboard_moves_among_words_and_the_hardest(
 def test_texts_that_cannot_be_read_are_told_beside_the_field(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    messages = MessageLog(page)
     here = site(context=64)
-    Playground(page, here.url).open()
-    look = LookPanel(page).open("loss")
+    play = Playground(page, here).open()
+    messages = play.messages
+    look = play.look.open("loss")
     say = look.panel.locator(".ls-problem")
     field = look.panel.get_by_role("textbox", name="Text")
     expect(look.panel.get_by_role("radio", name="This answer")).to_be_disabled()
@@ -278,8 +280,8 @@ def test_a_refusal_of_the_engine_leaves_the_field(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
     here = own_site()
-    Playground(page, here.url).open()
-    look = LookPanel(page).open("loss")
+    play = Playground(page, here).open()
+    look = play.look.open("loss")
     read(look, "the fox")
     page.evaluate(
         "async () => { const { state } = await import('/static/js/state.js');"
@@ -309,8 +311,8 @@ COLOURS = """async () => {
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_words_are_readable_on_every_tint(page: Page, bundled: Site, theme: str) -> None:
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-    Playground(page, bundled.url).open()
-    look = LookPanel(page).open("loss")
+    play = Playground(page, bundled).open()
+    look = play.look.open("loss")
     read(look, TEXT)
     contrasts = page.evaluate(COLOURS)
     assert len(contrasts) > 30

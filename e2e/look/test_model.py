@@ -10,10 +10,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app import tale
+from e2e.look.panel import LookPanel
 from e2e.look.test_looks import open_page, violations
-from e2e.lookout import LookPanel, MessageLog
-from e2e.playground import Playground, until
+from e2e.net.message_log import MessageLog
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 from gpu import Inventory, TensorSummary
 from gpu.inspection.requests import PlanView, Profile
 from tests.app import fake_inspection
@@ -38,7 +40,7 @@ DRAWN = """(canvas) => {
 @pytest.fixture
 def look(page: Page, site: Callable[..., Site]) -> LookPanel:
     open_page(page, site())
-    return LookPanel(page)
+    return Playground(page).look
 
 
 def figures(look: LookPanel, name: str) -> dict[str, str]:
@@ -56,7 +58,7 @@ def test_a_closed_panel_reads_no_weights(page: Page, site: Callable[..., Site]) 
     open_page(page, site())
     page.wait_for_timeout(200)
     assert not [url for url in asked if "/api/" in url]
-    look = LookPanel(page).open("weights")
+    look = Playground(page).look.open("weights")
     expect(look.panel.locator(".wt-cell").first).to_be_visible()
     page.keyboard.press("Escape")
     look.open("weights")
@@ -181,7 +183,7 @@ def test_the_layer_that_the_core_looks_at_is_marked(page: Page, site: Callable[.
     play.ask()
     play.wait_tokens(5)
     play.wait_done()
-    look = LookPanel(page).open("weights")
+    look = play.look.open("weights")
     marked = look.panel.locator(".wt-column.at .wt-name")
     expect(marked).to_have_count(1)
     before = marked.inner_text()
@@ -262,7 +264,7 @@ def test_what_a_dispatch_reads_and_who_reads_it_are_marked(look: LookPanel) -> N
 def test_times_are_measured_when_asked_for(page: Page, site: Callable[..., Site]) -> None:
     messages = MessageLog(page)
     open_page(page, site())
-    look = LookPanel(page).open("plan")
+    look = Playground(page).look.open("plan")
     expect(look.panel.locator(".pl-cell button").first).to_be_visible()
     kinds = [m["question"]["kind"] for m in messages.sent if m["type"] == "inspect"]
     assert kinds == ["plan"]
@@ -302,13 +304,13 @@ def test_another_step_is_another_plan_and_forgets_the_times(look: LookPanel) -> 
 
 
 def test_the_plan_starts_where_the_run_is_looked_at(page: Page, site: Callable[..., Site]) -> None:
-    messages = MessageLog(page)
     play = open_page(page, site())
+    messages = play.messages
     play.set(max_tokens=12)
     play.ask()
     play.wait_tokens(12)
     play.wait_done()
-    look = LookPanel(page).open("plan")
+    look = play.look.open("plan")
     n_prompt = len(messages.events("accepted")[-1]["prompt"])
     expect(look.panel.get_by_label("after")).to_have_value(str(n_prompt + 11))
 
@@ -316,12 +318,12 @@ def test_the_plan_starts_where_the_run_is_looked_at(page: Page, site: Callable[.
 def test_a_run_that_writes_beside_it_asks_for_no_more_plans(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    messages = MessageLog(page)
     play = open_page(page, site(delay=0.005))
+    messages = play.messages
     play.set(max_tokens=60)
     play.ask()
     play.wait_tokens(3)
-    LookPanel(page).open("plan")
+    play.look.open("plan")
     play.wait_tokens(60)
     play.wait_done()
     assert len([m for m in messages.sent if m["type"] == "inspect"]) == 1
@@ -396,7 +398,7 @@ def test_axe_finds_nothing_in_any_of_their_states(
 ) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
     open_page(page, site(), color_scheme=theme)
-    look = LookPanel(page).open("weights")
+    look = Playground(page).look.open("weights")
     expect(look.panel.locator(".wt-cell").first).to_be_visible()
     assert violations(page) == [], "all tensors"
     look.panel.locator(".wt-cell").nth(2).click()
@@ -417,7 +419,7 @@ def test_axe_finds_nothing_in_any_of_their_states(
 def test_nothing_is_wider_than_its_place(page: Page, site: Callable[..., Site], width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     play = open_page(page, site())
-    look = LookPanel(page)
+    look = play.look
     for name in ("weights", "plan"):
         look.open(name)
         expect(look.panel.locator(".wt-cell, .pl-cell").first).to_be_attached()
@@ -428,8 +430,8 @@ def test_nothing_is_wider_than_its_place(page: Page, site: Callable[..., Site], 
 
 def test_a_real_engine_lists_and_times_its_plan(page: Page) -> None:
     with serving() as url:
-        Playground(page, url).open()
-        look = LookPanel(page).open("plan")
+        play = Playground(page, url=url).open()
+        look = play.look.open("plan")
         expect(look.panel.locator(".pl-cell button").first).to_be_visible()
         rows = look.csv()
         expected_layer = ["attn.qkv", "attn.attention", "attn.out", "mlp.gate_up", "mlp.down"]

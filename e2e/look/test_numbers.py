@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.lookout import LookPanel, MessageLog
+from e2e.look.panel import LookPanel
+from e2e.net.message_log import MessageLog
 from e2e.playground import Playground
 from e2e.site import Site
 from tests.app.fake_engine import FakeEngine, FakeOptions
@@ -24,13 +25,13 @@ N = 40
 @pytest.fixture
 def run(page: Page, site: Callable[..., Site]) -> tuple[Playground, LookPanel, MessageLog]:
     """A page that wrote `N` tokens, and all that came over its line."""
-    messages = MessageLog(page)
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
+    messages = play.messages
     play.set(max_tokens=N, seed=7)
     play.ask(ASK)
     play.wait_tokens(N)
     play.wait_done()
-    return play, LookPanel(page), messages
+    return play, play.look, messages
 
 
 def nearest_rank(values: list[float], share: float) -> float:
@@ -223,9 +224,9 @@ def test_tokens_and_their_counts_are_those_of_the_tokenizers(
 def test_a_draft_is_cut_as_it_is_typed_and_sent_from_the_panel(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     play.set(max_tokens=5)
-    look = LookPanel(page).open("tokens")
+    look = play.look.open("tokens")
     field = look.panel.locator("#look-draft")
     expect(look.panel.locator(".tk-detail")).to_contain_text("Type a prompt")
     field.fill("Über")

@@ -120,7 +120,7 @@ def test_only_the_newest_question_of_a_slider_is_answered(
         server.on_message(down)
 
     page.route_web_socket("**/ws", on_socket)
-    Playground(page, site(ask_seconds=0.05).url).open()
+    Playground(page, site(ask_seconds=0.05)).open()
     assert page.evaluate(LATEST, 40) == [[39, 40]]
     assert most == [1]
     assert 2 <= asked[0] < 20
@@ -154,7 +154,7 @@ def test_a_lost_line_rejects_what_is_under_way(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
     allowed_console.append(LOST_LINE)
-    play = Playground(page, site(ask_seconds=0.5).url)
+    play = Playground(page, site(ask_seconds=0.5))
     play.route_sockets()
     play.open()
     page.evaluate("""async () => {

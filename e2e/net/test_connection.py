@@ -13,8 +13,9 @@ from app.engine.backoff import RestartPolicy
 from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
 from e2e.chat.test_branch import engine_tokens
-from e2e.playground import TIMEOUT_MS, Playground, until
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import TIMEOUT_MS, until
 
 LOST_LINE = "WebSocket connection to"
 N = 80
@@ -39,7 +40,7 @@ def test_a_cut_line_resumes_without_losing_or_repeating(
 ) -> None:
     allowed_console.append(LOST_LINE)
     here = site(delay=0.03)
-    play = Playground(page, here.url)
+    play = Playground(page, here)
     play.route_sockets()
     play.open()
     prepare(play)
@@ -56,7 +57,7 @@ def test_a_cut_line_resumes_without_losing_or_repeating(
 
 def test_a_reload_while_writing_goes_on(page: Page, site: Callable[..., Site]) -> None:
     here = site(delay=0.03)
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
     prepare(play)
     play.wait_tokens(15)
     play.prompt.fill("half a thought")
@@ -74,7 +75,7 @@ def test_a_reload_after_continue_brings_every_part_back(
     page: Page, site: Callable[..., Site]
 ) -> None:
     here = site()
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
     prepare(play, 10)
     play.wait_tokens(10)
     play.wait_done()
@@ -92,7 +93,7 @@ def test_a_generation_the_server_forgot_keeps_its_text(
 ) -> None:
     allowed_console.append(LOST_LINE)
     here = own_site()
-    play = Playground(page, here.url)
+    play = Playground(page, here)
     play.route_sockets()
     play.open()
     prepare(play, 10)
@@ -124,7 +125,7 @@ def test_a_killed_engine_restarts_and_the_text_goes_on(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
     here = own_site(process=True, delay=0.03, load_seconds=1.0)
-    play = Playground(page, here.url).open(ready=False)
+    play = Playground(page, here).open(ready=False)
     expect(play.notice).to_contain_text("The model is loading")
     play.wait_ready()
     prepare(play)
@@ -152,7 +153,7 @@ def test_an_engine_that_keeps_stopping_is_tried_again_and_the_page_counts(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
     here = own_site(process=True, delay=0.03, restart_policy=RestartPolicy(at_once=0, first=6))
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
     prepare(play)
     play.wait_tokens(5)
     os.kill(here.engine.pid, signal.SIGKILL)  # type: ignore[attr-defined]
@@ -169,7 +170,7 @@ def test_an_engine_that_keeps_stopping_is_tried_again_and_the_page_counts(
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped")
 def test_a_frozen_engine_is_told_on_the_page(page: Page, own_site: Callable[..., Site]) -> None:
     here = own_site(process=True, delay=0.03, load_seconds=1.0)
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
     prepare(play)
     play.wait_tokens(5)
     os.kill(here.engine.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
@@ -180,7 +181,7 @@ def test_a_frozen_engine_is_told_on_the_page(page: Page, own_site: Callable[...,
 
 def test_a_model_that_cannot_be_loaded_says_why(page: Page, own_site: Callable[..., Site]) -> None:
     here = own_site(fail="model.safetensors has 3 bytes, but its header says 4")
-    play = Playground(page, here.url).open(ready=False)
+    play = Playground(page, here).open(ready=False)
     expect(play.notice).to_contain_text("The engine has failed", timeout=TIMEOUT_MS)
     expect(play.notice).to_contain_text("Model.safetensors has 3 bytes")
     expect(page.get_by_test_id("connection")).to_have_text("Failed")
@@ -191,9 +192,9 @@ def test_two_pages_write_at_once_and_the_third_waits_in_the_queue(
     page: Page, browser: Browser, own_site: Callable[..., Site]
 ) -> None:
     here = own_site(delay=0.03, n_slots=2)
-    first = Playground(page, here.url).open()
+    first = Playground(page, here).open()
     contexts = [browser.new_context() for _ in range(2)]
-    second, third = (Playground(context.new_page(), here.url).open() for context in contexts)
+    second, third = (Playground(context.new_page(), here).open() for context in contexts)
     for play in (first, second, third):
         play.set(max_tokens=400)
         play.ask()
@@ -224,11 +225,11 @@ def test_a_full_queue_is_told_and_the_prompt_given_back(
 ) -> None:
     here = own_site(delay=0.05, n_slots=1, queue=0)
     context = browser.new_context()
-    other = Playground(context.new_page(), here.url).open()
+    other = Playground(context.new_page(), here).open()
     other.set(max_tokens=400)
     other.ask()
     other.wait_tokens(2)
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
     play.ask("my careful prompt")
     expect(play.notice).to_contain_text("The queue is full")
     expect(play.prompt).to_have_value("my careful prompt")
@@ -243,7 +244,7 @@ def test_a_full_queue_is_told_and_the_prompt_given_back(
 def test_a_prompt_longer_than_the_context_is_refused_in_words(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
-    play = Playground(page, own_site(context=64).url).open()
+    play = Playground(page, own_site(context=64)).open()
     long = "story " * 100
     play.prompt.fill(long)
     expect(page.locator("#gauge")).to_have_attribute("data-level", "full")
@@ -253,7 +254,7 @@ def test_a_prompt_longer_than_the_context_is_refused_in_words(
 
 
 def test_a_full_context_says_so(page: Page, own_site: Callable[..., Site]) -> None:
-    play = Playground(page, own_site(context=64).url).open()
+    play = Playground(page, own_site(context=64)).open()
     play.set(max_tokens=500)
     play.ask("A")
     expect(play.notice).to_contain_text("The context is full", timeout=TIMEOUT_MS)

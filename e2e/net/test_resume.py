@@ -31,7 +31,7 @@ def test_it_asks_only_for_what_it_has_not(
         lines.append(line)
 
     page.route_web_socket("**/ws", on_socket)
-    play = Playground(page, site(delay=0.03).url).open()
+    play = Playground(page, site(delay=0.03)).open()
     prepare(play)
     play.wait_tokens(10)
     lines[-1].close(code=3001, reason="cut by the test")

@@ -19,7 +19,7 @@ NOTES = {"": "", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
 def test_rows_and_draw_are_those_of_the_engine(page: Page, site: Callable[..., Site]) -> None:
     here = site()
     token = here.reference("Tell me a story", seed=3, max_tokens=N, **SETTINGS)[-1]
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
     play.set(**SETTINGS, seed=3, max_tokens=N)
     play.ask()
     play.wait_tokens(N)

@@ -65,7 +65,7 @@ def test_an_instrument_asks_until_it_is_answered(play: Callable[..., Playground]
 
 
 def test_the_sheet_tells_what_looking_costs(page: Page, site: Callable[..., Site]) -> None:
-    play = Playground(page, site(delay=0.01, ask_seconds=0.1).url).open()
+    play = Playground(page, site(delay=0.01, ask_seconds=0.1)).open()
     capture = page.get_by_role("switch", name="Capture")
     for captured, instrument in [(False, ""), (True, ""), (True, "attention")]:
         capture.set_checked(captured)
@@ -93,7 +93,7 @@ def test_the_run_tells_of_experts_that_do_not_all_lie_on_the_device(
     page: Page, site: Callable[..., Site]
 ) -> None:
     """Two steps, of a prompt that fits one and of the tokens after it: 3 of 4 found in each."""
-    play = Playground(page, site(experts=(3, 1)).url).open()
+    play = Playground(page, site(experts=(3, 1))).open()
     shown = page.get_by_test_id("experts")
     expect(shown).to_be_hidden()
     play.set(max_tokens=20)
@@ -113,7 +113,7 @@ def test_the_run_tells_of_experts_that_do_not_all_lie_on_the_device(
 def test_a_run_without_such_experts_has_no_line_for_them(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     play.set(max_tokens=5)
     play.ask()
     play.wait_done()

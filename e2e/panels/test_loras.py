@@ -11,8 +11,9 @@ from playwright.sync_api import Page, expect
 from app import tale
 from e2e.bundled import bundled_site
 from e2e.interventions.reach import ReachPanel
-from e2e.playground import Playground, until
+from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 from tests.gpu.lora import random_loras
 
 NAMES = ("tone", "a-very-long-name-of-an-adapter")
@@ -20,7 +21,7 @@ NAMES = ("tone", "a-very-long-name-of-an-adapter")
 
 @pytest.fixture
 def reach_panel(page: Page, site: Callable[..., Site]) -> ReachPanel:
-    return ReachPanel(page, site(delay=0.03, loras=NAMES))
+    return Playground(page, site(delay=0.03, loras=NAMES)).open().reach
 
 
 def slider(page: Page, name: str) -> Any:
@@ -101,7 +102,7 @@ def test_the_bundled_model_with_an_adapter_and_without(page: Page) -> None:
     text of the base."""
     adapter = random_loras.of_model(tale.model_dir(), "attention")
     with bundled_site(loras={"tone": adapter}) as site:
-        reach_panel = ReachPanel(page, site)
+        reach_panel = Playground(page, site).open().reach
         reach_panel.play.set(max_tokens=100, seed=1)
         reach_panel.play.ask("Tell me a story about a fox who finds a lantern")
         reach_panel.play.wait_tokens(2)

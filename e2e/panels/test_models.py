@@ -25,7 +25,7 @@ def play(page: Page, start_site: StartSite, hub: FakeHub) -> Playground:  # noqa
     first known model and `some/tale`."""
     hub.repos[NAME] = Repo(hub.repos["some/tale"].files)
     site = start_site(process=True, switch=lambda settings, model: loader(delay=0.01, n_layers=3))
-    return Playground(page, f"http://127.0.0.1:{site.port}/").open()
+    return Playground(page, url=f"http://127.0.0.1:{site.port}/").open()
 
 
 def open_models(page: Page) -> Locator:
@@ -89,7 +89,7 @@ def test_a_server_that_changes_nothing_offers_nothing(
     page: Page, site: Callable[..., Site]
 ) -> None:
     """But it says what it runs, and what became of the weights of a GGUF file."""
-    Playground(page, site(conversion="Q4_K, Q6_K converted to q4").url).open()
+    Playground(page, site(conversion="Q4_K, Q6_K converted to q4")).open()
     page.get_by_test_id("about-open").click()
     weights = page.locator("#facts div").filter(has=page.get_by_text("Weights", exact=True))
     expect(weights).to_contain_text("Q4_K, Q6_K converted to q4")

@@ -13,11 +13,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.look.test_looks import violations
-from e2e.lookout import MessageLog
-from e2e.playground import Playground, until
+from e2e.playground import Playground
 from e2e.replay import playback
 from e2e.replay.playback import Playback, as_file
 from e2e.site import Site, fake_site
+from e2e.waiting import until
 
 ASK = "Tell me a story"
 # Tokens of the generations that `written` has: an answer, its continuation, another version, and
@@ -32,11 +32,11 @@ def written(
     """A conversation that had it all: a change while writing, a continuation, another version, a
     second turn. {path, packed, replay, wire}"""
     page = browser.new_page()
-    messages = MessageLog(page)
     here = _sites.setdefault(
         (("delay", 0.05),), _sites.get((("delay", 0.05),)) or fake_site(delay=0.05)
     )
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
+    messages = play.messages
     play.set(seed="18446744073709551615", max_tokens=60, temperature=0.8)
     play.ask(ASK)
     play.wait_tokens(8)
@@ -56,7 +56,7 @@ def written(
     play.wait_tokens(12)
     play.wait_done()
     folder = tmp_path_factory.mktemp("replay")
-    made = Playback(page)
+    made = play.playback
     path = made.save(folder / "story.json")
     packed = made.save(folder / "story.json.gz", "Save, compressed")
     yield {
@@ -75,7 +75,7 @@ def alone(page: Page, site: Callable[..., Site]) -> Playback:
     page.route_web_socket("**/ws", lambda route: route.close())
     page.goto(site().url)
     expect(page.get_by_test_id("notice")).to_contain_text("cannot be reached")
-    return Playback(page)
+    return Playground(page).playback
 
 
 # ---- the file --------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_the_compressed_file_is_the_same_and_small(written: dict[str, Any]) -> N
 
 
 def test_the_dialog_says_the_size(page: Page, site: Callable[..., Site]) -> None:
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     page.get_by_role("button", name="Replay: save or open").click()
     size = page.get_by_test_id("replay-size")
     expect(size).to_contain_text("Nothing has been written yet")
@@ -151,7 +151,7 @@ def test_one_key_saves_and_another_opens(page: Page, site: Callable[..., Site]) 
     # Playwright takes choosers over only some time after somebody first listens for one; until then
     # a browser without windows cancels them.
     page.on("filechooser", lambda _: None)
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     play.set(max_tokens=4)
     play.ask(ASK)
     play.wait_tokens(4)
@@ -393,8 +393,8 @@ def word(written: dict[str, Any], segment: int, index: int) -> str:
 def test_a_file_dropped_on_the_page_opens(
     page: Page, site: Callable[..., Site], written: dict[str, Any]
 ) -> None:
-    Playground(page, site().url).open()
-    made = Playback(page)
+    play = Playground(page, site()).open()
+    made = play.playback
     transfer = page.evaluate_handle(
         """(text) => {
             const transfer = new DataTransfer();
@@ -413,7 +413,7 @@ def test_a_file_dropped_on_the_page_opens(
 
 @pytest.mark.slow
 def test_a_branch_is_kept_and_plays(page: Page, site: Callable[..., Site], tmp_path: Path) -> None:
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     play.set(seed=11, max_tokens=20)
     play.ask(ASK)
     play.wait_tokens(20)
@@ -425,7 +425,7 @@ def test_a_branch_is_kept_and_plays(page: Page, site: Callable[..., Site], tmp_p
     expect(page.locator("#version")).to_have_text("2/2")
     play.wait_tokens(26)
     play.wait_done()
-    made = Playback(page)
+    made = play.playback
     page.keyboard.press("End")
     whole = made.state()
     path = made.save(tmp_path / "branch.json")
@@ -465,11 +465,11 @@ def test_the_conversation_goes_on_underneath_and_comes_back_whole(
     page: Page, own_site: Callable[..., Site], written: dict[str, Any]
 ) -> None:
     here = own_site(delay=0.03)
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
     play.set(seed=5, max_tokens=80, temperature=0.9)
     play.ask("My own question")
     play.wait_tokens(10)
-    made = Playback(page).open(written["path"])
+    made = play.playback.open(written["path"])
     made.seek(20)
     assert "My own question" not in str(made.state()["turns"])
     page.keyboard.press("Escape")  # stops nothing that is not on show
@@ -496,13 +496,13 @@ def test_the_conversation_goes_on_underneath_and_comes_back_whole(
 def test_a_reload_during_a_replay_brings_the_conversation(
     page: Page, own_site: Callable[..., Site], written: dict[str, Any]
 ) -> None:
-    play = Playground(page, own_site().url).open()
+    play = Playground(page, own_site()).open()
     play.set(max_tokens=9)
     play.ask("My own question")
     play.wait_tokens(9)
     play.wait_done()
     mine = play.text()
-    Playback(page).open(written["path"]).seek(40)
+    play.playback.open(written["path"]).seek(40)
     page.reload()
     play.wait_ready()
     play.wait_tokens(9)
@@ -513,8 +513,8 @@ def test_a_reload_during_a_replay_brings_the_conversation(
 def test_a_second_file_takes_the_place_of_the_first(
     page: Page, site: Callable[..., Site], written: dict[str, Any]
 ) -> None:
-    Playground(page, site().url).open()
-    made = Playback(page).open(written["path"])
+    play = Playground(page, site()).open()
+    made = play.playback.open(written["path"])
     made.play.click()
     short = copy.deepcopy(written["replay"])
     short["turns"] = short["turns"][:2]
@@ -611,7 +611,7 @@ REFUSED = """async ([text, changes]) => {
 def test_bad_fields_are_refused_by_name(
     page: Page, site: Callable[..., Site], written: dict[str, Any]
 ) -> None:
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     play.set(max_tokens=5)
     play.ask("My own question")
     play.wait_tokens(5)
@@ -621,7 +621,7 @@ def test_bad_fields_are_refused_by_name(
     messages = page.evaluate(REFUSED, [json.dumps(written["replay"]), changes])
     for (path, _, words), message in zip(BAD_FIELDS, messages, strict=True):
         assert words in message, path
-    made = Playback(page)
+    made = play.playback
     made.give(as_file(changed(written["replay"], *BAD_FIELDS[0][:2]), "bad.json"))
     expect(made.error).to_have_text(f"bad.json cannot be opened. {messages[0]}")
     expect(made.bar).to_be_hidden()
@@ -645,8 +645,8 @@ BAD_FILES = [
 
 
 def test_bad_files_are_refused(page: Page, site: Callable[..., Site]) -> None:
-    Playground(page, site().url).open()
-    made = Playback(page)
+    play = Playground(page, site()).open()
+    made = play.playback
     bomb = (gzip.compress(b" " * (300 * 1024 * 1024), 1), "holds more than 256 MB")
     for n, (content, words) in enumerate([*BAD_FILES, bomb]):
         made.give(as_file(content, f"bad{n}.json"))
@@ -658,8 +658,8 @@ def test_bad_files_are_refused(page: Page, site: Callable[..., Site]) -> None:
 def test_an_infinite_number_is_refused(
     page: Page, site: Callable[..., Site], written: dict[str, Any]
 ) -> None:
-    Playground(page, site().url).open()
-    made = Playback(page)
+    play = Playground(page, site()).open()
+    made = play.playback
     path: Path_ = (*EVENTS, 3, "event", "logprob")
     text = written["path"].read_text()
     value = str(playback.segments(written["replay"])[0]["events"][3]["event"]["logprob"])
@@ -712,10 +712,10 @@ def test_axe_finds_nothing_in_a_replay(
 ) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.emulate_media(color_scheme=theme)
-    Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     page.get_by_role("button", name="Replay: save or open").click()
     found = {"dialog": violations(page)}
-    made = Playback(page)
+    made = play.playback
     made.give(as_file("{}", "bad.json"))
     expect(made.error).to_be_visible()
     found["error"] = violations(page)
@@ -732,8 +732,8 @@ def test_nothing_moves_by_itself(
     page: Page, site: Callable[..., Site], written: dict[str, Any]
 ) -> None:
     page.emulate_media(reduced_motion="reduce")
-    Playground(page, site().url).open()
-    made = Playback(page).open(written["path"])
+    play = Playground(page, site()).open()
+    made = play.playback.open(written["path"])
     before = made.state()
     page.wait_for_timeout(500)
     assert made.state() == before
@@ -750,10 +750,10 @@ def test_it_fits_narrow_windows(
     page: Page, site: Callable[..., Site], written: dict[str, Any], width: int
 ) -> None:
     page.set_viewport_size({"width": width, "height": 740})
-    play = Playground(page, site().url).open()
+    play = Playground(page, site()).open()
     assert play.overflow() <= 0
     header = page.locator("header.top").bounding_box()
-    made = Playback(page).open(written["path"])
+    made = play.playback.open(written["path"])
     made.seek(75)
     assert play.overflow() <= 0
     for control in made.bar.locator("button, input").all():

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.lookout import MessageLog
-from e2e.playground import Playground, until
+from e2e.net.message_log import MessageLog
+from e2e.playground import Playground
 from e2e.replay import playback
-from e2e.replay.playback import Playback
 from e2e.site import Site
+from e2e.waiting import until
 
 ASK = "Tell me a story about a fox who finds a lantern"
 
@@ -23,7 +23,7 @@ ASK = "Tell me a story about a fox who finds a lantern"
 def write(page: Page, url: str, n: int, change_at: int = 10, **settings: Any) -> Playground:
     """An answer of `n` tokens whose temperature was moved while it was written. Down: whichever
     token it first acts on, the bundled model does not end a story here before 130 tokens."""
-    play = Playground(page, url).open()
+    play = Playground(page, url=url).open()
     play.set(max_tokens=n, **{"seed": 2**63 + 11, "temperature": 0.7, **settings})
     play.ask(ASK)
     play.wait_tokens(change_at)
@@ -56,10 +56,10 @@ def requests(messages: MessageLog) -> list[dict[str, Any]]:
 
 
 def test_the_engine_writes_the_same_ids_again(page: Page, bundled: Site, tmp_path: Path) -> None:
-    messages = MessageLog(page)
     play = write(page, bundled.url, 120)
+    messages = play.messages
     text = play.text()
-    made = Playback(page)
+    made = play.playback
     path = made.save(tmp_path / "fox.json")
     page.get_by_role("button", name="New", exact=True).click()
     made.open(path)
@@ -95,7 +95,7 @@ def test_a_conversation_is_written_again_answer_by_answer(
     page.keyboard.press("Escape")
     play.wait_done()
     n_last = len(play.numbers())
-    made = Playback(page)
+    made = play.playback
     made.open(made.save(tmp_path / "fox.json.gz", "Save, compressed"))
     made.again.click()
     expect(made.said).to_have_text(f"The same {n_last} tokens.", timeout=60_000)
@@ -114,7 +114,7 @@ def test_a_conversation_is_written_again_answer_by_answer(
 def story(page: Page, site: Callable[..., Site], tmp_path: Path) -> dict[str, Any]:
     """A replay of 60 tokens with a change, as an object; the page is open and ready."""
     write(page, site(delay=0.05).url, 60, temperature=0.8)
-    replay = playback.read(Playback(page).save(tmp_path / "story.json"))
+    replay = playback.read(Playground(page).playback.save(tmp_path / "story.json"))
     page.get_by_role("button", name="New", exact=True).click()
     expect(page.locator("body")).to_have_attribute("data-phase", "empty")
     return replay
@@ -126,7 +126,7 @@ def test_what_parts_is_told_with_its_token(page: Page, story: dict[str, Any]) ->
     at = next(i for i, token in enumerate(tokens) if i > 15 and token["text"].strip().isalpha())
     written = tokens[at]["text"].strip()
     tokens[at].update(id=tokens[at]["id"] + 1, text=" zebra")
-    made = Playback(page).open_json(other)
+    made = Playground(page).playback.open_json(other)
     made.again.click()
     expect(made.said).to_have_text(
         f"The same {at} tokens, then “{written}” here and “zebra” in the file. "
@@ -138,7 +138,7 @@ def test_what_parts_is_told_with_its_token(page: Page, story: dict[str, Any]) ->
 
 @pytest.mark.slow
 def test_another_device_is_given_as_the_reason(page: Page, story: dict[str, Any]) -> None:
-    made = Playback(page)
+    made = Playground(page).playback
     other = copy.deepcopy(story)
     other["hello"]["device"]["name"] = "Another GPU"
     other["hello"]["model"]["dtype"] = "q4"
@@ -158,7 +158,7 @@ def test_another_device_is_given_as_the_reason(page: Page, story: dict[str, Any]
 
 def test_another_model_cannot_write_it(page: Page, story: dict[str, Any]) -> None:
     story["hello"]["model"]["name"] = "elephant"
-    made = Playback(page).open_json(story)
+    made = Playground(page).playback.open_json(story)
     expect(made.again).to_be_disabled()
     expect(made.said).to_have_text("It was written by elephant; the engine here runs fake-story.")
 
@@ -166,7 +166,7 @@ def test_another_model_cannot_write_it(page: Page, story: dict[str, Any]) -> Non
 def test_it_can_be_stopped_and_ends_with_its_replay(page: Page, story: dict[str, Any]) -> None:
     messages = MessageLog(page)
     page.reload()
-    made = Playback(page)
+    made = Playground(page).playback
     expect(page.locator("body")).to_have_attribute("data-engine", "ready")
     made.open_json(story)
     made.again.click()
@@ -191,10 +191,10 @@ def test_it_can_be_stopped_and_ends_with_its_replay(page: Page, story: dict[str,
 
 @pytest.mark.slow
 def test_a_line_that_breaks_ends_it(page: Page, story: dict[str, Any]) -> None:
-    play = Playground(page, page.url)
+    play = Playground(page)
     play.route_sockets()
     play.open()
-    made = Playback(page).open_json(story)
+    made = play.playback.open_json(story)
     made.again.click()
     expect(made.said).to_contain_text("all the same so far")
     play.cut()
@@ -226,8 +226,8 @@ def test_a_context_that_is_too_small_is_said(
     words: re.Pattern[str],
     tone: str,
 ) -> None:
-    Playground(page, own_site(context=room).url).open()
-    made = Playback(page).open_json(story)
+    play = Playground(page, own_site(context=room)).open()
+    made = play.playback.open_json(story)
     made.again.click()
     expect(made.said).to_have_attribute("data-tone", tone, timeout=15_000)
     expect(made.said).to_have_text(words)
@@ -238,8 +238,8 @@ def test_a_change_of_the_limit_is_written_again(
     page: Page, site: Callable[..., Site], tmp_path: Path
 ) -> None:
     """A run that was stopped past its first limit ends at the same token, by the raised limit."""
-    messages = MessageLog(page)
-    play = Playground(page, site(delay=0.05).url).open()
+    play = Playground(page, site(delay=0.05)).open()
+    messages = play.messages
     play.set(seed=4, max_tokens=60)
     play.ask(ASK)
     play.wait_tokens(5)
@@ -249,7 +249,7 @@ def test_a_change_of_the_limit_is_written_again(
     play.wait_done()
     n = len(play.numbers())
     assert 65 <= n < 200
-    made = Playback(page)
+    made = play.playback
     made.open(made.save(tmp_path / "longer.json"))
     made.again.click()
     expect(made.said).to_have_text(f"The same {n} tokens.", timeout=15_000)

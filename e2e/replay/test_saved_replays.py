@@ -17,11 +17,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.bundled import bundled_site
-from e2e.lookout import LookPanel, MessageLog
-from e2e.playground import TWO_FRAMES, Playground
+from e2e.net.message_log import MessageLog
+from e2e.playground import Playground
 from e2e.replay import playback
 from e2e.replay.playback import Playback
 from e2e.site import Site
+from e2e.waiting import TWO_FRAMES
 
 FOLDER = Path(__file__).parent / "saved"
 ADAPTER = FOLDER / "tone"
@@ -125,7 +126,7 @@ def opened(page: Page, site: Callable[..., Site], saved: Saved) -> Playback:
     """The file on a page that has no engine, shown at its last token."""
     page.route_web_socket("**/ws", lambda route: route.close())
     page.goto(site().url)
-    return Playback(page).open(saved.path)
+    return Playground(page).playback.open(saved.path)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,7 @@ def test_the_file_is_as_the_old_page_saved_it(saved: Saved) -> None:
 
 
 def test_every_answer_stands_there_with_its_changes(opened: Playback, saved: Saved) -> None:
-    play = Playground(opened.page, opened.page.url)
+    play = Playground(opened.page)
     shown = []
     for answer in saved.answers:
         opened.seek(answer.last)
@@ -177,7 +178,7 @@ def test_every_token_has_its_candidates_its_draw_and_its_layers(
 
 def test_the_instruments_that_need_no_engine_show_it(opened: Playback) -> None:
     for name in ("timeline", "reach", "branches", "cache"):
-        look = LookPanel(opened.page).open(name)
+        look = Playground(opened.page).look.open(name)
         expect(look.message).to_have_text("")
         assert look.table(), f"{name} has no rows"
 
@@ -197,9 +198,9 @@ def test_it_plays_to_its_end(opened: Playback, saved: Saved) -> None:
 
 
 def test_the_engine_writes_the_same_ids_again(page: Page, engine: Site, saved: Saved) -> None:
-    wire = MessageLog(page)
-    Playground(page, engine.url).open()
-    made = Playback(page).open(saved.path)
+    play = Playground(page, engine).open()
+    wire = play.messages
+    made = play.playback.open(saved.path)
     for answer in saved.answers:
         made.seek(answer.last)
         expect(made.said).to_have_text("")

@@ -12,10 +12,11 @@ from playwright.sync_api import Page, expect
 
 from e2e.bundled import bundled_site
 from e2e.look.test_looks import open_page, violations
-from e2e.lookout import LookPanel, MessageLog
+from e2e.net.message_log import MessageLog
 from e2e.playground import Playground
 from e2e.site import Site
-from e2e.tour.tour import OPENS, TITLES, Run, Tour
+from e2e.tour.card import TITLES, TourCard
+from e2e.tour.figures import OPENS, Run
 
 SEED = 5
 PROMPT = "Tell me a story about a fox who finds a lantern"
@@ -32,19 +33,19 @@ def here() -> Iterator[Site]:
         yield site
 
 
-def start(page: Page) -> Tour:
+def start(page: Page) -> TourCard:
     """From the empty page, by keyboard."""
     page.get_by_role("button", name="Show me around").focus()
     page.keyboard.press("Enter")
-    return Tour(page)
+    return Playground(page).tour
 
 
 # ---- on the bundled model --------------------------------------------------------------------
 
 
 def test_every_figure_is_the_engine_s(page: Page, here: Site) -> None:
-    messages = MessageLog(page)
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
+    messages = play.messages
     play.set(seed=SEED)
     tour = start(page)
     tour.wait(1)
@@ -74,7 +75,7 @@ def test_every_figure_is_the_engine_s(page: Page, here: Site) -> None:
 
 
 def check_instrument(page: Page, name: str | None) -> None:
-    look = LookPanel(page)
+    look = Playground(page).look
     if name is None:
         expect(look.panel).to_be_hidden()
         return
@@ -86,7 +87,7 @@ def check_instrument(page: Page, name: str | None) -> None:
 def test_a_phone_has_the_card_under_the_page(page: Page, here: Site) -> None:
     page.set_viewport_size({"width": 360, "height": 640})
     page.emulate_media(reduced_motion="reduce")
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
     page.evaluate(SET_SEED, str(SEED))
     tour = start(page)
     for step in range(1, len(TITLES) + 1):
@@ -120,7 +121,7 @@ def test_the_card_covers_nothing_it_speaks_about(
     page: Page, here: Site, seed: int, size: tuple[int, int]
 ) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
     page.evaluate(SET_SEED, str(seed))
     tour = start(page)
     for step in range(1, len(TITLES) + 1):
@@ -158,7 +159,7 @@ def test_a_run_that_is_there_is_walked_through(page: Page, site: Callable[..., S
     page.keyboard.press("Escape")
     page.locator("#plot").focus()
     page.keyboard.press("t")
-    tour = Tour(page)
+    tour = Playground(page).tour
     tour.wait(1)
     asked = [message["type"] for message in messages.sent]
     assert asked.count("generate") == 1, "nothing more is written"
@@ -166,7 +167,7 @@ def test_a_run_that_is_there_is_walked_through(page: Page, site: Callable[..., S
 
 @pytest.mark.slow
 def test_a_branch_is_followed_with_its_own_draws(page: Page, here: Site) -> None:
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
     play.set(max_tokens=40, seed=SEED)
     play.ask(PROMPT)
     play.wait_tokens(40)
@@ -177,7 +178,7 @@ def test_a_branch_is_followed_with_its_own_draws(page: Page, here: Site) -> None
     play.wait_done()
     page.locator("#plot").focus()
     page.keyboard.press("t")
-    tour = Tour(page)
+    tour = play.tour
     tour.wait(1)
     assert page.evaluate(PINNED) > 7, "a token that was drawn, not one that was put in"
     walk_to(tour, 9)
@@ -191,7 +192,7 @@ def test_the_help_starts_it_and_gets_the_keyboard_back(
     page.locator("#help-open").focus()
     page.keyboard.press("Enter")
     page.get_by_role("dialog", name="Reading the page").get_by_text("Show me around").click()
-    tour = Tour(page)
+    tour = Playground(page).tour
     tour.wait(1)
     page.keyboard.press("Escape")
     expect(tour.card).to_be_hidden()
@@ -228,13 +229,13 @@ def test_its_own_run_is_measured_and_the_switch_stays(
 def test_what_was_not_measured_is_said(page: Page, site: Callable[..., Site]) -> None:
     open_page(page, site()).set(max_tokens=20, seed=3)
     page.locator("#capture").uncheck(force=True)
-    play = Playground(page, page.url)
+    play = Playground(page)
     play.ask()
     play.wait_tokens(20)
     play.wait_done()
     page.locator("#plot").focus()
     page.keyboard.press("t")
-    tour = Tour(page)
+    tour = play.tour
     for step, missing in [(2, "Its norm"), (3, "Its growth"), (6, "Its update")]:
         while page.locator("#tour-count").inner_text() != f"{step} / 12":
             page.keyboard.press("ArrowRight")
@@ -243,7 +244,7 @@ def test_what_was_not_measured_is_said(page: Page, site: Callable[..., Site]) ->
         expect(tour.text).to_contain_text(f"{missing} was not measured: capture was off.")
 
 
-def walk_to(tour: Tour, step: int) -> None:
+def walk_to(tour: TourCard, step: int) -> None:
     for at in range(1, step):
         tour.wait(at)
         tour.page.keyboard.press("ArrowRight")
@@ -252,7 +253,7 @@ def walk_to(tour: Tour, step: int) -> None:
 
 @pytest.mark.slow
 def test_greedy_draws_nothing(page: Page, here: Site) -> None:
-    Playground(page, here.url).open()
+    Playground(page, here).open()
     page.get_by_role("button", name="Greedy").click()
     tour = start(page)
     walk_to(tour, 8)
@@ -269,7 +270,7 @@ def test_another_draw_than_the_run_s_is_not_told_as_the_run_s(
     wrote(page, site())
     page.locator("#plot").focus()
     page.keyboard.press("t")
-    tour = Tour(page)
+    tour = Playground(page).tour
     walk_to(tour, 9)
     expect(tour.text).to_contain_text("the engine draws another token than the run did")
 
@@ -281,14 +282,14 @@ def test_escape_puts_everything_back(page: Page, site: Callable[..., Site]) -> N
     play = wrote(page, site())
     play.prompt.fill("half a thought")
     page.keyboard.press("Tab")
-    LookPanel(page).open("cache")
+    play.look.open("cache")
     play.core.focus()
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowUp")
     page.keyboard.press("3")
     before = page_state(page)
     page.keyboard.press("t")
-    tour = Tour(page)
+    tour = play.tour
     walk_to(tour, 5)
     assert page_state(page) != before
     page.keyboard.press("Escape")
@@ -298,7 +299,7 @@ def test_escape_puts_everything_back(page: Page, site: Callable[..., Site]) -> N
     assert page_state(page) == before
     page.keyboard.press("Escape")
     page.keyboard.press("l")
-    expect(LookPanel(page).tab("Cache")).to_have_attribute("aria-selected", "true")
+    expect(play.look.tab("Cache")).to_have_attribute("aria-selected", "true")
 
 
 def page_state(page: Page) -> dict[str, object]:
@@ -322,12 +323,12 @@ def test_a_draft_in_the_composer_gives_way_and_comes_back(
     play.prompt.fill("half a thought")
     page.locator("#plot").focus()
     page.keyboard.press("t")
-    tour = Tour(page)
+    tour = play.tour
     tour.wait(1)
     expect(page.get_by_role("radio", name="Last request")).to_be_checked()
     expect(page.locator("#look-draft")).to_have_value("Tell me a story")
     page.keyboard.press("Escape")
-    LookPanel(page).open("tokens")
+    play.look.open("tokens")
     expect(page.get_by_role("radio", name="Draft")).to_be_checked()
     expect(play.prompt).to_have_value("half a thought")
 
@@ -337,11 +338,11 @@ def test_the_cache_shows_the_run_and_then_what_it_had_shown(
     page: Page, site: Callable[..., Site]
 ) -> None:
     wrote(page, site())
-    LookPanel(page).open("cache")
+    Playground(page).look.open("cache")
     page.get_by_role("radio", name="All blocks").check(force=True)
     page.locator("#plot").focus()
     page.keyboard.press("t")
-    tour = Tour(page)
+    tour = Playground(page).tour
     walk_to(tour, TITLES.index("The KV cache") + 1)
     expect(page.get_by_role("radio", name="This run")).to_be_checked()
     expect(page.locator("#tour-rings i").first).to_be_attached()
@@ -353,15 +354,15 @@ def test_what_a_person_changes_meanwhile_stays(page: Page, site: Callable[..., S
     play = wrote(page, site())
     play.core.focus()
     page.keyboard.press("t")
-    tour = Tour(page)
+    tour = play.tour
     walk_to(tour, 3)
     page.get_by_role("radio", name="GPU time").check(force=True)
-    LookPanel(page).open("timeline")
+    play.look.open("timeline")
     play.tokens.nth(4).evaluate("(node) => node.click()")
     page.keyboard.press("Escape")
     expect(tour.card).to_be_hidden()
     expect(page.get_by_role("radio", name="GPU time")).to_be_checked()
-    expect(LookPanel(page).tab("Timeline")).to_have_attribute("aria-selected", "true")
+    expect(play.look.tab("Timeline")).to_have_attribute("aria-selected", "true")
     assert page.evaluate(PINNED) == 4
 
 
@@ -369,7 +370,7 @@ def test_back_and_the_arrows(page: Page, site: Callable[..., Site]) -> None:
     wrote(page, site())
     page.locator("#plot").focus()
     page.keyboard.press("t")
-    tour = Tour(page)
+    tour = Playground(page).tour
     tour.wait(1)
     back = tour.card.get_by_role("button", name="Back")
     expect(back).to_be_disabled()
@@ -397,7 +398,7 @@ def test_a_lost_line_is_waited_for(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
     allowed_console.append("WebSocket connection to")
-    play = Playground(page, site().url)
+    play = Playground(page, site())
     play.route_sockets()
     play.open()
     tour = start(page)
@@ -438,7 +439,7 @@ def test_a_walk_that_cannot_be_fetched_says_why(
 @pytest.mark.slow
 def test_an_engine_that_restarts_is_waited_for(page: Page, own_site: Callable[..., Site]) -> None:
     here = own_site(process=True, load_seconds=1.5)
-    play = Playground(page, here.url).open()
+    play = Playground(page, here).open()
     play.set(max_tokens=20)
     tour = start(page)
     walk_to(tour, 3)
@@ -453,7 +454,7 @@ def test_a_new_chat_ends_it_politely(page: Page, site: Callable[..., Site]) -> N
     play = wrote(page, site())
     page.locator("#plot").focus()
     page.keyboard.press("t")
-    tour = Tour(page)
+    tour = play.tour
     walk_to(tour, 4)
     page.keyboard.press("Control+Shift+O")
     expect(tour.title).to_have_text("The tour ends here")
@@ -461,7 +462,7 @@ def test_a_new_chat_ends_it_politely(page: Page, site: Callable[..., Site]) -> N
     expect(page.locator("#tour-rings i")).to_have_count(0)
     tour.card.get_by_role("button", name="Close").click()
     expect(tour.card).to_be_hidden()
-    expect(LookPanel(page).panel).to_be_hidden()
+    expect(play.look.panel).to_be_hidden()
     play.ask("Another one")
     play.wait_tokens(2)
 
@@ -474,7 +475,7 @@ def test_a_run_goes_on_under_it(page: Page, own_site: Callable[..., Site]) -> No
     play.wait_tokens(3)
     page.locator("#plot").focus()
     page.keyboard.press("t")
-    tour = Tour(page)
+    tour = play.tour
     tour.wait(1)
     n = len(play.numbers())
     assert n >= 64
