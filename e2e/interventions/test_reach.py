@@ -249,7 +249,7 @@ def test_a_token_of_the_prompt_is_patched_in_a_new_version(reach_panel: ReachPan
 def test_a_patch_waits_while_the_text_is_written(live: ReachPanel) -> None:
     live.page.evaluate("async () => (await import('/static/js/view.js')).pin(2)")
     live.choose_token("the old forest", 1)
-    expect(live.says).to_have_text("Computed tokens cannot be patched: run again.")
+    expect(live.says).to_have_text("The prompt is computed already; press Run again to patch it.")
     live.cell("head 2.3").click()
     live.wait_asked(HEAD_OFF)
     position = live.prompt_length() + 2
@@ -276,14 +276,14 @@ def test_another_prompt_has_no_patches(reach_panel: ReachPanel) -> None:
 def test_after_a_reset_the_same_seed_gives_the_same_text(reach_panel: ReachPanel) -> None:
     reach_panel.write(N).open()
     reach_panel.cell("head 2.3").click()
-    expect(reach_panel.says).to_have_text("Acts on the next answer, from its prompt on.")
+    expect(reach_panel.says).to_have_text("Acts on the next answer, including its prompt.")
     reach_panel.again(2, N)
     assert reach_panel.requests()[-1]["reach"] == HEAD_OFF
     assert reach_panel.ids(1) != reach_panel.ids(0)
-    expect(reach_panel.says).to_have_text("Acts from the start.")
+    expect(reach_panel.says).to_have_text("Acts from the first token on.")
     expect(reach_panel.twin).to_contain_text("version 1")
     reach_panel.button("Reset").click()
-    expect(reach_panel.says).to_have_text("Reset: the same seed gives the same text again.")
+    expect(reach_panel.says).to_have_text("Everything is reset. Run again writes the original text.")
     reach_panel.again(3, N)
     assert "reach" not in reach_panel.requests()[-1]
     assert reach_panel.ids(2) == reach_panel.ids(0)

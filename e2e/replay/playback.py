@@ -33,7 +33,7 @@ class Playback:
         self.play = self.bar.get_by_role("button", name="Play", exact=True)
         self.number = page.locator("#playback-count")
         self.said = page.locator("#playback-status")
-        self.again = self.bar.get_by_role("button", name="Write it again here")
+        self.again = self.bar.get_by_role("button", name="Run again here")
         self.leave = self.bar.get_by_role("button", name="Leave replay")
         self.error = page.locator("#replay-error")
 

@@ -122,7 +122,7 @@ function tick(at, kind) {
 function drawAgain(writing, busy) {
   const button = byId("playback-rerun");
   const why = busy ? "" : whyNotRerunnable();
-  setText(button, busy ? "Stop" : "Write it again here");
+  setText(button, busy ? "Stop" : "Run again here");
   button.disabled = why !== "";
   button.title = why;
   const { answerVersion } = state.replay.playback.recording;

@@ -54,7 +54,7 @@ export function effectOf(context) {
 }
 
 const NOTHING_SET = "No interventions. Switch off a head to see the effect on this token.";
-const NOTHING_RUN = "No answer yet. Interventions act on the next one, from its prompt on.";
+const NOTHING_RUN = "No answer yet. Interventions will act on the next one, including its prompt.";
 const WRITING = "Generating. Select a token to see the effect on it.";
 
 function whyNot({ answer, token }) {

@@ -19,7 +19,7 @@ import { SteerPanel } from "./steer-panel.js";
 import { TextEnd } from "./text-end.js";
 import { NextTokens } from "./next-tokens.js";
 
-const IN_GENERAL = "1 means unchanged, bit for bit. Changes act within the steps in flight.";
+const IN_GENERAL = "1 means unchanged, bit for bit. A change acts within a few tokens.";
 const VIEWS = { steer: "Steer", patch: "Patch" };
 
 let bar = null;

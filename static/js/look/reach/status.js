@@ -8,7 +8,7 @@ import { lastTurn, shownAnswer, state } from "../../state.js";
 /** Return {text, tone}: tone "on" while interventions are active, "bad" for an error, else "". */
 export function interventionStatus() {
   const { problem } = state;
-  if (state.replay) return quiet("As at this token; a replay is read-only.");
+  if (state.replay) return quiet("The interventions at this token. A replay cannot be changed.");
   if (problem?.param?.startsWith("reach"))
     return { text: sentence(problem.message), tone: "bad" };
   const set = toWire(state.interventions.setting);
@@ -16,8 +16,8 @@ export function interventionStatus() {
   return state.active ? whileWriting(set, segment) : atRest(set, segment);
 }
 
-const TOO_LATE = "Computed tokens cannot be patched: run again.";
-const AGAIN = "Reset: the same seed gives the same text again.";
+const TOO_LATE = "The prompt is computed already; press Run again to patch it.";
+const AGAIN = "Everything is reset. Run again writes the original text.";
 
 const quiet = (text) => ({ text, tone: "" });
 const acting = (text) => ({ text, tone: "on" });
@@ -29,17 +29,17 @@ function whileWriting(set, segment) {
   const { interventions } = segment;
   const within = state.hello.limits.in_flight + 1;
   if (!sameInterventions(withoutPatches(set), withoutPatches(interventions)))
-    return quiet(`Sent: acts within ${within} tokens.`);
+    return quiet(`Sent. Acts within the next ${within} tokens.`);
   if (!sameInterventions({ patch: set.patch }, { patch: interventions.patch }))
     return quiet(TOO_LATE);
-  if (isEmpty(set)) return quiet(`Changes act within ${within} tokens.`);
+  if (isEmpty(set)) return quiet(`A change acts within the next ${within} tokens.`);
   return acting(sinceWhen(segment));
 }
 
 function atRest(set, segment) {
   const inside = segment?.interventions ?? {};
   if (isEmpty(set)) return quiet(isEmpty(inside) ? "" : AGAIN);
-  if (!sameInterventions(set, inside)) return quiet("Acts on the next answer, from its prompt on.");
+  if (!sameInterventions(set, inside)) return quiet("Acts on the next answer, including its prompt.");
   return acting(sinceWhen(segment));
 }
 
@@ -50,5 +50,5 @@ function sinceWhen({ interventionSpans, prompt, base }) {
     sameInterventions(interventionSpans[i - 1].reach, interventionSpans[i].reach);
   while (at > 0 && isSame(at)) at -= 1;
   const index = (interventionSpans[at]?.first ?? 0) - prompt.length + 1;
-  return index <= 0 ? "Acts from the start." : `Acts from token ${count(base + index + 1)} on.`;
+  return index <= 0 ? "Acts from the first token on." : `Acts from token ${count(base + index + 1)} on.`;
 }
