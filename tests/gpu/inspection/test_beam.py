@@ -282,7 +282,7 @@ WRONG = [
     ({"length_penalty": -1.0}, "length_penalty should be from 0"),
     ({"length_penalty": float("nan")}, "length_penalty should be from 0"),
     ({"ids": []}, "ids are missing"),
-    ({"ids": [256]}, "ids go from 0 to 255"),
+    ({"ids": [256]}, "ids should be from 0 to 255"),
     ({"ids": [1] * 60, "depth": 5}, "ask for a depth of 4 or less"),
 ]
 
