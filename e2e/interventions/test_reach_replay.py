@@ -57,7 +57,7 @@ def test_it_is_kept_plays_and_is_written_again(
     assert reach_panel.play.answer.locator(".mark-change").all_inner_texts() == marks
     reach_panel.open()
     expect(reach_panel.cell("head 2.3")).to_have_accessible_name("layer 2, head 3: off")
-    expect(reach_panel.says).to_contain_text("a replay is read-only")
+    expect(reach_panel.says).to_contain_text("A replay cannot be changed")
     reach_panel.cell("head 0.0").click()
     expect(reach_panel.cell("head 0.0")).to_have_accessible_name("layer 0, head 0: unchanged")
     made.seek(2)
