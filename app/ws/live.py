@@ -1,6 +1,8 @@
-"""WebSocket of the page. The route's thread reads; `app.ws.send_queue` sends. Checked here: that a
-message can be read, and which of its fields go together. The engine validates the request itself
-(`gpu.engine.validation`)."""
+"""WebSocket of the page: one thread per connection reads, and `app.ws.send_queue` sends.
+
+A message is checked here for its form and for fields that exclude each other. The engine validates
+the request itself (`gpu.engine.validation`).
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,11 @@ from gpu import InvalidRequest, Request
 PATH = "/ws"
 MAX_PAGES = 64
 MAX_TRANSPORT_BYTES = 2 * MAX_MESSAGE_BYTES
-"""Past this the transport closes the connection; up to it, too large is answered by an error."""
+"""Size from which a message closes the connection; below it, one too large gets an error."""
 
 
 class PageConnection:
-    """One page, read on the route's thread."""
+    """Connection of one page. Runs on the thread of its route."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class PageConnection:
         sessions: Sessions,
         tokenize_handler: TokenizeHandler,
     ) -> None:
-        """Within the request, which tells whose share the generations take."""
+        """To be made inside the request, which identifies the client."""
         self._ws = ws
         self._client = client()
         self._owner = owner
@@ -71,7 +73,7 @@ class PageConnection:
         self._updates = UpdateMerger()
 
     def serve(self) -> None:
-        """Read until the page goes away. After this, nothing of it is left."""
+        """Read and handle messages until the page goes away, then end its questions."""
         self._send_queue.start()
         unlisten = self._engine.listen(self._send_queue.set_status)
         try:
@@ -87,7 +89,7 @@ class PageConnection:
             self._send_queue.join()
 
     def _handle(self, raw: str | bytes | None) -> None:
-        """Carry out a message; None is only a look at the updates that wait."""
+        """Handle a message after the updates that are due before it; None: only those."""
         message = None
         if raw is not None:
             try:
@@ -108,7 +110,7 @@ class PageConnection:
         return hello.limits.message_bytes if hello else MESSAGE_BYTES
 
     def _reply_on_error(self, message: FromPage, act: Callable[[], None]) -> None:
-        """Answer what goes wrong with an error about the message."""
+        """Call `act`; reply to the message with an error if it raises."""
         try:
             act()
         except WebSocketClosed:

@@ -1,10 +1,10 @@
 """Messages between the page and the server: the one schema.
 
-One JSON object per WebSocket text message, `type` first. Everything that belongs to a generation
-carries the page's `id` for it and a `seq` that counts from 1 within it, so that a page that lost
-its connection resumes with `after` and neither loses nor repeats a token. Field meanings of the
-events are those of `gpu.events`. What is asked and answered once carries the page's `request`, a
-number of its choice. The answer to `inspect` is a binary frame, see `app.ws.frames`.
+One JSON object per WebSocket text message, `type` first. Messages of a generation carry the page's
+`id` for it and a `seq` that counts from 1, so that a page that lost its connection resumes with
+`after` and neither loses nor repeats a token. `gpu.events` describes the events. A request with one
+answer carries a number of the page's choice, `request`. The answer to `inspect` is a binary frame
+(`app.ws.frames`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 
 
 def message_bytes(context: int) -> int:
-    """How large a message of the page may be: a question names every token before it, eight bytes
-    each with its comma, and a prompt of the same context takes no more."""
+    """Return the size limit of a message from the page: a question lists up to `context` ids of at
+    most eight bytes each, and a prompt takes no more."""
     return min(max(MESSAGE_BYTES, 8 * context + MESSAGE_BYTES // 4), MAX_MESSAGE_BYTES)
 
 
@@ -59,15 +59,15 @@ class Generate(
     """Start a generation. Exactly one of `prompt` (text), `messages` (chat) or `ids`.
 
     `id` is chosen by the page, unique for it (1 to 64 characters of [A-Za-z0-9_-]).
-    `continue_final`: the last message is the assistant's and the model writes on from its end.
-    `changes`: settings that change while it is written, each from a token on that is known already,
-    as in a replay; each is acknowledged by `updated` when it acts.
-    `written`: so many of the last `ids` are text that the page has already, written before or put
-    there by a person; `accepted` tells what each adds to it. When the last of them ends the text,
-    the generation is over at once.
-    `interventions`: interventions from the beginning on, see `gpu.interventions.messages`.
-    `spans`: what all of `ids` but the last were computed under, where they go on from a text;
-    `interventions` then begins with the last.
+    `continue_final`: the last message is the assistant's, and the model continues it.
+    `changes`: updates at token indexes that are known beforehand, as in a replay; each is
+    acknowledged by `updated` when it acts.
+    `written`: number of the last `ids` that the page has as text already, generated before or put
+    there by a person; `accepted` has the text of each. If the last one ends the text, the
+    generation is over at once.
+    `interventions`: interventions from the first token on (`gpu.interventions.messages`).
+    `spans`: interventions under which all of `ids` but the last were computed, if they continue a
+    text; `interventions` then acts from the last on.
     """
 
     id: str
@@ -129,7 +129,7 @@ class Resume(msgspec.Struct, frozen=True, tag="resume", forbid_unknown_fields=Tr
 
 
 class Count(msgspec.Struct, frozen=True, tag="count", forbid_unknown_fields=True):
-    """How many tokens would this prompt have? Answered by `counted` with the same `request`."""
+    """Count the tokens of a prompt; answered by `counted` with the same `request`."""
 
     request: int
     prompt: str | None = None
@@ -144,9 +144,11 @@ class Inspect(msgspec.Struct, frozen=True, tag="inspect", forbid_unknown_fields=
 
 
 class Tokenize(msgspec.Struct, frozen=True, tag="tokenize", forbid_unknown_fields=True):
-    """How is this cut into tokens? Exactly one of `prompt` and `messages` (what `generate` would
-    read) and `text` (plain: no token is added, and names of special tokens are text). Answered by
-    `tokenized` with the same `request`."""
+    """Split a text into tokens; answered by `tokenized` with the same `request`.
+
+    Exactly one of `prompt` and `messages` (as `generate` would read them) and `text` (plain: no
+    token is added, and names of special tokens are text).
+    """
 
     request: int
     prompt: str | None = None
@@ -173,8 +175,8 @@ class PageLimits(EngineLimits, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """First message of every connection once the engine is ready, and again after a restart. Its
-    parts are those of `gpu.EngineInfo`."""
+    """First message of every connection once the engine is ready, and again after a restart: the
+    parts of `gpu.EngineInfo`."""
 
     version: int
     model: PageModelInfo
@@ -200,8 +202,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
-    """The engine's state. `progress` is in [0, 1] while loading; `message` says what happens.
-    `retry_seconds`: until the engine, which keeps stopping, is started again."""
+    """State of the engine. `progress` is in [0, 1] while loading; `message` is for people.
+    `retry_seconds`: seconds until an engine that keeps stopping is started again."""
 
     state: Literal["loading", "ready", "restarting", "failed"]
     message: str
@@ -226,8 +228,8 @@ class Counted(msgspec.Struct, frozen=True, tag="counted"):
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A token of a text. `text` is for people (may hold U+FFFD for part of a character), `bytes`
-    in hexadecimal what it adds to the text: nothing if it is special."""
+    """A token of a text. `text` is for people and may hold U+FFFD for part of a character; `bytes`
+    are the bytes it adds to the text, in hexadecimal, none if it is special."""
 
     id: int
     text: str
@@ -236,16 +238,16 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class PromptPiece(Piece, frozen=True):
-    """A token of a prompt. `message`: index of the message it holds a character of, and `role` that
-    message's; None and "" for the chat template's own, and where there are no messages."""
+    """A token of a prompt. `message` and `role`: index and role of the message that it holds a
+    character of; None and "" for tokens of the chat template or without messages."""
 
     role: str = ""
     message: int | None = None
 
 
 class Tokenization(msgspec.Struct, frozen=True):
-    """A plain text as one tokenizer cuts it. `name`: of the tokenizer, or the model it belongs to,
-    "" while that is loading. `tokens_per_word` is None for a text without words."""
+    """Tokens of a plain text by one tokenizer. `name`: name of the tokenizer or of its model, ""
+    while that is loading. `tokens_per_word` is None for a text without words."""
 
     name: str
     n_tokens: int
@@ -254,16 +256,18 @@ class Tokenization(msgspec.Struct, frozen=True):
 
 
 class Tokenized(msgspec.Struct, frozen=True, tag="tokenized"):
-    """rendered  the prompt or text; of messages, what the chat template makes of them
-    tokens    of it, as the engine gets them
-    unplaced  indexes of messages that the template rewrites or leaves out, so that it cannot be
-              said which tokens are theirs
+    """Answer to `tokenize`.
 
-    The rest is of what was written without a template: the prompt, the text, or the contents of
-    the messages with a line break between them. Words are what white space divides.
+    rendered  the prompt or text; for messages, the output of the chat template
+    tokens    tokens of `rendered`, as the engine gets them
+    unplaced  indexes of messages that the template rewrites or leaves out, so that their tokens
+              are not known
 
-    plain     as the model's tokenizer cuts it
-    compare   as another does
+    The rest is about the plain text without a template: the prompt, the text, or the contents of
+    the messages with a line break between them. Words are separated by white space.
+
+    plain     its tokens by the model's tokenizer
+    compare   its tokens by the tokenizer chosen for comparison
     """
 
     request: int
@@ -278,8 +282,8 @@ class Tokenized(msgspec.Struct, frozen=True, tag="tokenized"):
 
 
 class Error(msgspec.Struct, frozen=True, tag="error"):
-    """`message` is for people and says what to do. `id`: the generation it is about, "" if none;
-    `param`: the offending field, "" if none; `request`: what was asked, None if nothing was."""
+    """An error. `message` is for people and says what to do. `id`: the generation, `param`: the
+    offending field, each "" if none; `request`: number of the request, None if there was none."""
 
     code: str
     message: str
