@@ -1,4 +1,4 @@
-"""The engine: real checkpoints through WGSL. This is its public face.
+"""Public interface of the engine, which runs real checkpoints in WGSL.
 
 from gpu import Engine, SamplingParams
 
@@ -137,7 +137,7 @@ __all__ = [
 
 
 def devices() -> list[DeviceInfo]:
-    """The adapters an engine can run on, best first; the position is what `adapter=` takes."""
+    """Return the adapters an engine can run on, best first; `adapter=` takes an index into them."""
     from gpu.webgpu.device import list_devices
 
     return list_devices()
@@ -146,8 +146,8 @@ def devices() -> list[DeviceInfo]:
 def expect_loadable(
     path: str | Path, dtype: str, progress: Callable[[float, str], None] = lambda share, what: None
 ) -> None:
-    """Raises ModelError for a model whose weights could not be loaded, without a device: tensors
-    that are missing or of another shape, numbers that are none. Reads all of them."""
+    """Read all weights of a model, without a device. Raises ModelError if they could not be loaded:
+    tensors that are missing or of another shape, numbers that are not finite."""
     from gpu.runners import dry_run
 
     dry_run.expect_loadable(path, dtype, progress)

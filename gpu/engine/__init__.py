@@ -1,1 +1,1 @@
-"""Sequences, which of their rows run next, and the thread that owns the device."""
+"""Runs of requests: scheduling, KV blocks, and the thread that owns the device."""

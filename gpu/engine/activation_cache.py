@@ -1,7 +1,7 @@
-"""Cache of the residual streams that steers and patches use: of the last token of short texts.
+"""Cache of the residual streams that steers and patches use: those of the last token of a text.
 
-Computed when it is asked for, a piece at a time between the steps of the runs, and kept: a slider
-that changes a strength computes nothing.
+A text is computed when an intervention first needs it, in pieces between the steps of the runs, and
+then cached: a slider that changes a strength computes nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gpu.interventions.resolved import NONE_RESOLVED, ResolvedInterventions, res
 from gpu.step import Floats, InspectionRequest
 
 MAX_CACHED = 2 * (2 * MAX_STEERS + MAX_PATCHES)
-"""Texts: as many as two settings can name."""
+"""Texts in the cache: as many as two sets of interventions can name."""
 
 
 class ActivationCache:
-    """`warm` readies the plans that are reached into, a kernel at a time; the first setting that
-    changes more than adapters waits for it."""
+    """Resolves interventions. `warm` compiles the plans with interventions, a kernel at a time; the
+    first interventions that change more than adapters wait for it."""
 
     def __init__(self, recomputer: Recomputer, config: ModelConfig, warm: Iterator[None]) -> None:
         self._recomputer = recomputer
@@ -36,7 +36,7 @@ class ActivationCache:
         self._cached: OrderedDict[Ids, Floats] = OrderedDict()
 
     def resolve_cached(self, encoded: EncodedInterventions) -> ResolvedInterventions | None:
-        """The setting, if nothing has to be computed for it; None if something has."""
+        """Return `encoded` resolved, or None if something has to be computed for it."""
         if encoded is NONE_ENCODED:
             return NONE_RESOLVED
         if encoded.only_loras:
@@ -50,8 +50,8 @@ class ActivationCache:
     def resolve(
         self, encoded: EncodedInterventions
     ) -> Generator[None, None, ResolvedInterventions]:
-        """The setting, in pieces. Raises QueueFull while the KV cache has no room for a text, and
-        InvalidRequest for states that are not numbers."""
+        """Resolve `encoded` in pieces. Raises QueueFull while the KV cache has no room for a text,
+        and InvalidRequest for residual streams that are not finite."""
         if (ready := self.resolve_cached(encoded)) is not None:
             return ready
         while self._warm is not None:
@@ -65,7 +65,7 @@ class ActivationCache:
         return self._resolve(encoded, found)
 
     def _state(self, ids: Ids) -> Generator[None, None, Floats]:
-        """(n_layers + 1, hidden_size)"""
+        """Return the residual stream of the last of `ids`, (n_layers + 1, hidden_size)."""
         state = self._cached.get(ids)
         if state is None:
             kept = yield from self._recomputer.inspect(

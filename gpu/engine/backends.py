@@ -1,4 +1,4 @@
-"""The two backends: options they support, and the runner of each."""
+"""Supported options of the two backends, and the runner of each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def recommended_settings(recommended: GenerationDefaults) -> SamplingParams:
 
 
 def check_options(options: LoadOptions) -> None:
-    """Raises ModelError for an option that is unknown, or that its backend does not support."""
+    """Raise ModelError for an option that is unknown, or that its backend does not support."""
     _check_choice("dtype", options.dtype, DTYPES)
     if options.kv_dtype is not None:
         kv_format(options.kv_dtype)
@@ -57,8 +57,8 @@ def check_options(options: LoadOptions) -> None:
         return
     if options.expert_slots is not None:
         raise ModelError(
-            "--expert-slots is for --backend wgpu: PyTorch runs in the host's memory, where all "
-            "experts lie; leave it out"
+            "--expert-slots is for --backend wgpu: PyTorch keeps all experts in host memory; "
+            "leave it out"
         )
     if options.activations == "q8":
         raise ModelError(

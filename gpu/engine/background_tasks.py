@@ -1,4 +1,4 @@
-"""Background work between the steps of the runs, done in pieces: work that runs wait for, and
+"""Background work, done in pieces between the steps of the runs: tasks that runs wait for, and
 questions."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpu.inspection.requests import Answer
 T = TypeVar("T")
 
 MAX_QUESTIONS = 64
-"""Most questions that wait or are being answered."""
+"""Most questions that are waiting or being answered."""
 MAX_ASKERS = 2 * MAX_QUESTIONS
 """Limit for an asker who has no question in the queue yet, so that one asker cannot shut out the
 others."""
@@ -35,8 +35,8 @@ class Task:
     begun: bool = False
 
     def advance(self) -> bool:
-        """Do one piece; return False if that was the last. An exception becomes that of the
-        future; one that is no EngineError is also raised."""
+        """Do one piece; return False if that was the last. An exception is set on the future; one
+        that is no EngineError is also raised."""
         self.begun = True
         if self.value.cancelled():
             self.pieces.close()
@@ -83,7 +83,7 @@ class BackgroundTasks:
             self._under_way.append(task)
 
     def refuse(self, error: EngineError) -> None:
-        """Answer all that wait with `error`."""
+        """End all tasks with `error`."""
         while self._under_way:
             self._under_way.popleft().refuse(error)
 
@@ -118,8 +118,8 @@ class QuestionQueue:
         if len(self) >= (MAX_ASKERS if tasks is None else MAX_QUESTIONS):
             pieces.close()
             raise QueueFull(
-                f"{len(self)} questions wait for an answer, which is the most; try again in a "
-                "moment"
+                f"{len(self)} questions wait for an answer, the most this server takes; try again "
+                "in a moment"
             )
         if tasks is None:
             tasks = deque()
@@ -151,7 +151,7 @@ class QuestionQueue:
                 return
 
     def refuse(self, error: EngineError) -> None:
-        """Answer all that wait with `error`."""
+        """End all questions with `error`."""
         while self._line:
             for task in self._line.popleft()[1]:
                 task.refuse(error)

@@ -1,8 +1,8 @@
 """Public interface of the engine: load a model, start runs, change them while they generate.
 
 Callers only put commands in a queue (see `gpu.engine.thread`). Steps are submitted ahead of the
-ones that are read, so changed settings act on the first token that is not submitted yet, and the
-caller is told which one that is.
+ones that are read, so changed settings act on the first token that is not submitted yet; the caller
+is told its index.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Engine:
         return self.submit(Request(ids, params, capture, interventions=interventions))
 
     def logits(self, ids: list[int], spans: Several[InterventionSpan] = ()) -> Floats:
-        """float32 (len(ids), vocab_size): the raw logits after every token, under the
+        """Return float32 (len(ids), vocab_size): the raw logits after every token, under the
         interventions of `spans`. For verification; other runs wait meanwhile."""
         self._validator.check_ids(ids)
         if len(ids) > self._limits.context:
@@ -157,11 +157,10 @@ class Engine:
         return result
 
     def inspect(self, question: Question, asker: Hashable = None) -> Future[Answer]:
-        """Ask about tokens of a run, see `gpu.inspection.requests`; runs go on meanwhile, between
-        pieces of the work, and get half of the time at least. Questions of different askers take
-        turns. The answer's info["ms"] is how long that took. The future raises InvalidRequest for a
-        question that cannot be answered, and QueueFull while the KV cache has no room for it or too
-        many wait.
+        """Ask about tokens of a run (`gpu.inspection.requests`). Runs continue between pieces of
+        the work and get at least half of the time; askers take turns. The answer's info["ms"] is
+        the time it took. The future raises InvalidRequest for a question that cannot be answered,
+        and QueueFull while the KV cache has no room for it or too many questions wait.
 
         Raises EngineClosed.
         """
@@ -175,7 +174,7 @@ class Engine:
         self._thread.post(CancelQuestions(asker))
 
     def close(self) -> None:
-        """End all runs and let go of the device. Safe to call twice."""
+        """End all runs and release the device. Safe to call twice."""
         self._thread.close()
 
     @property
@@ -185,8 +184,8 @@ class Engine:
 
     @property
     def busy_since(self) -> float | None:
-        """`time.monotonic` when the present round of steps began; None while there is nothing to
-        do. A value that stays the same for minutes means that the device or its driver hangs."""
+        """`time.monotonic` at which the current round of steps began; None while there is nothing
+        to do. A value that stays the same for minutes means that the device or its driver hangs."""
         return self._thread.busy_since
 
     def _one_more(self) -> None:
@@ -205,5 +204,5 @@ class Engine:
 
 
 def _end_ids(config: ModelConfig, tokenizer: TokenizerLike) -> tuple[int, ...]:
-    """The tokens that end a text, as the model or its tokenizer says."""
+    """Return the tokens that end a text, according to the model or its tokenizer."""
     return tuple(dict.fromkeys((*config.eos_ids, *tokenizer.eos_ids)))

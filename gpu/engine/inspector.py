@@ -80,7 +80,7 @@ class Inspector:
         self._activations = activations
         self._encode = encode
         self._end_ids = (*runner.config.eos_ids, *end_ids)
-        self._latest: tuple[object, Floats] | None = None  # of what, logits after its last token
+        self._latest: tuple[object, Floats] | None = None  # key, logits after its last token
 
     def start(self, question: Question) -> AnswerSteps:
         """Return the generator of the answer. Raises InvalidRequest for a question that cannot be
@@ -175,7 +175,7 @@ class Inspector:
     def _waterfall(
         self, ids: list[int], sample: Sample, top: int, schedule: InterventionSchedule
     ) -> AnswerSteps:
-        """Filter the logits at the last id. They are kept: a moving slider asks again at once."""
+        """Filter the logits at the last id. They are cached, because a moving slider asks again."""
         asked = (ids, schedule.digests(len(ids)))
         if self._latest is None or self._latest[0] != asked:
             logits = yield from self._recomputer.logits(ids, len(ids) - 1, schedule)
@@ -280,13 +280,13 @@ class Inspector:
             )
 
     def _check_bytes(self, n_weights: int) -> None:
-        """Refuse an answer of `n_weights` weights per head if it is too large."""
+        """Raise InvalidRequest if an answer of `n_weights` weights per head is too large."""
         config = self._runner.config
         n_bytes = 4 * n_weights * config.n_layers * config.n_heads
         if n_bytes > MAX_ANSWER_BYTES:
             most = MAX_ANSWER_BYTES // (4 * config.n_layers * config.n_heads)
             raise InvalidRequest(
-                f"the answer would have {n_bytes:,} bytes, of {n_weights} tokens; ask about "
+                f"the answer about {n_weights} tokens would have {n_bytes:,} bytes; ask about "
                 f"{most} tokens or fewer",
                 "position",
             )

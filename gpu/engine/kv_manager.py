@@ -1,14 +1,14 @@
 """Assignment of KV blocks to runs: cached blocks of the prompt's prefix, free ones for the rest.
 
-A run starts when the cache can hold all it may write, so it is never put back. What it may still
-take is promised to it; blocks without an owner are free even while they are kept to be found again.
-Sharing never makes this worse: a run that owns a found block is promised one less. Host logic only.
+A run starts only if the cache can hold all it may write, so it is never preempted. The blocks that
+it may still need are promised to it. Blocks without an owner count as free even while they are in
+the prefix cache. A run that shares a cached block is promised one block less. Host logic only.
 
-What the device has to do for it (`copies`, then the tables of `changed_tables`) must be submitted
-before the next step, in order: then whatever takes a block again comes after all that used it
-before, because a device runs what it was given in order. For the same reason tokens can be found as
-soon as their step was submitted. Tokens past a stop may be in a block too, but only those that a
-sequence accepted are ever entered, and the others are overwritten before they are read.
+The device must get `copies`, then the tables of `changed_tables`, before the next step. It runs
+submissions in order, so a block is reused only after all steps that used it before, and tokens can
+be matched as soon as their step is submitted. Tokens past a stop may be in a block too, but only
+tokens that a sequence accepted enter the prefix cache; the others are overwritten before they are
+read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpu.kv.prefix_cache import BlockHashes, PrefixMatch
 from gpu.kv.state import KvState
 
 BlockCopy = tuple[int, int]
-"""(from, to)"""
+"""(source, destination)"""
 
 NO_MATCH = PrefixMatch()
 
@@ -31,7 +31,7 @@ NO_MATCH = PrefixMatch()
 @dataclass(frozen=True, slots=True)
 class BorrowedBlocks:
     """Blocks for `ids` outside of any run, in order, for the table of `slot`. After `copies` the
-    first `n_reused` tokens are in place; rows for the others may be computed."""
+    first `n_reused` tokens are in place; the rows of the others may be computed."""
 
     slot: int
     ids: list[int]
@@ -42,8 +42,7 @@ class BorrowedBlocks:
 
 
 class KvManager:
-    """Blocks of all runs. `prefix_cache` False: runs begin with nothing, whatever could be found;
-    what is borrowed is found all the same."""
+    """Blocks of all runs. `prefix_cache` False: runs reuse no prefix; borrowed blocks still do."""
 
     def __init__(self, n_blocks: int, *, prefix_cache: bool = True) -> None:
         self.pool = BlockPool(n_blocks)
@@ -58,12 +57,12 @@ class KvManager:
 
     @property
     def n_free(self) -> int:
-        """Blocks without an owner that are promised to nobody."""
+        """Number of blocks without an owner that are not promised."""
         return self.pool.n_free - self._promised()
 
     def admit(self, sequence: Sequence) -> bool:
-        """Give a sequence the blocks that hold its beginning and promise it the rest; False: there
-        are not enough yet."""
+        """Give a sequence its cached prefix and promise it all other blocks; return False if too
+        few are free."""
         match = self._match_prompt(sequence)
         free = self.pool.n_free - self.pool.n_unreferenced(match.blocks) - self._promised()
         if sequence.max_blocks - len(match.blocks) > free:
@@ -74,30 +73,31 @@ class KvManager:
         return True
 
     def match_again(self, sequence: Sequence) -> None:
-        """Look again, before the first token of a prompt is computed: a prompt that came just
-        before, and begins the same, may be in the cache by now."""
+        """Match the prefix again before the first token of a prompt is computed: a prompt that
+        begins the same may have entered the cache meanwhile."""
         match = self._match_prompt(sequence)
         if match.n_tokens > sequence.n_reused:
             self.pool.free(sequence.blocks)
             self._attach(sequence, match)
 
     def cover(self, sequence: Sequence, position: int) -> None:
-        """Take blocks until `position` has one; they were promised."""
+        """Allocate promised blocks until `position` has one."""
         missing = blocks_for(position + 1) - len(sequence.blocks)
         if missing > 0:
             sequence.blocks += self._take(missing)
             self._note_changed(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """The sequence ended; what it computed can be found until its blocks are needed."""
+        """Free the blocks of a finished sequence; its tokens stay cached until the blocks are
+        needed."""
         self._enter(sequence)
         self.pool.free(sequence.blocks)
         sequence.blocks = []
         del self._most[sequence]
 
     def check_max_tokens(self, sequence: Sequence, max_tokens: int) -> None:
-        """May a running sequence write this much? Promises it the blocks, or raises
-        InvalidRequest."""
+        """Promise a running sequence the blocks for `max_tokens`. Raises InvalidRequest if too few
+        are free."""
         wanted = blocks_for(min(sequence.context, len(sequence.prompt) + max_tokens))
         own = len(sequence.blocks)
         others = self._promised() - (self._most[sequence] - own)
@@ -115,8 +115,8 @@ class KvManager:
     def borrow(
         self, slot: int, ids: list[int], first: int, block_hashes: BlockHashes
     ) -> BorrowedBlocks | None:
-        """Blocks for `ids`, of which those before `first` may be found ones; None when too few are
-        free. They may be promised ones, so they must be returned before the next step."""
+        """Return blocks for `ids`, those before `first` from the cache if possible; None if too few
+        are free. They may be promised to runs, so they must be given back before the next step."""
         assert self._borrowed is None, "return what was borrowed before"
         assert not self.copies, "carry out the copies of the runs first"
         self._enter_running()
@@ -132,8 +132,8 @@ class KvManager:
         return self._borrowed
 
     def give_back(self, borrowed: BorrowedBlocks, n_computed: int = 0) -> None:
-        """Give back what was borrowed. `n_computed`: tokens from the first on whose keys and values
-        are in place now; others can find them."""
+        """Give back borrowed blocks. `n_computed`: leading tokens whose keys and values are now in
+        place; they enter the prefix cache."""
         assert borrowed is self._borrowed, "this was returned before"
         self._borrowed = None
         self.pool.insert(borrowed.ids, n_computed, borrowed.blocks, borrowed.block_hashes)
@@ -162,7 +162,7 @@ class KvManager:
     # ---- inside -----------------------------------------------------------------------------
 
     def _promised(self) -> int:
-        """Blocks that running sequences may still take."""
+        """Return how many blocks running sequences may still take."""
         return sum(most - len(sequence.blocks) for sequence, most in self._most.items())
 
     def _take(self, n: int) -> list[int]:
@@ -172,7 +172,7 @@ class KvManager:
         return taken
 
     def _match_prompt(self, sequence: Sequence) -> PrefixMatch:
-        """All but the last token, whose logits are needed."""
+        """Match all but the last token, whose logits are needed."""
         if not self._prefix_cache:
             return NO_MATCH
         self._enter_running()
@@ -181,7 +181,7 @@ class KvManager:
         )
 
     def _attach(self, sequence: Sequence, match: PrefixMatch) -> None:
-        """Make the sequence begin after what was found."""
+        """Make the sequence begin after its cached prefix."""
         self.pool.touch(match)
         sequence.blocks = list(match.blocks)
         if match.source is not None:
@@ -192,7 +192,8 @@ class KvManager:
         self._note_changed(sequence)
 
     def _copy_of(self, match: PrefixMatch, to: int) -> tuple[BlockCopy, ...]:
-        """Empty when the block taken for the copy is the source itself, the last free one."""
+        """Return the copy of a partly matched block; none if the block taken for it is the source
+        itself, the last free one."""
         if match.source is None or match.source == to:
             return ()
         self._n_copies += 1
@@ -203,8 +204,8 @@ class KvManager:
             self.changed_tables.append(sequence)
 
     def _enter_running(self) -> None:
-        """Enter what runs computed since it was last asked for: not token by token, so that a step
-        costs nothing more."""
+        """Enter what runs computed since the last call into the prefix cache. Not done token by
+        token, so that it costs a step nothing."""
         for sequence in self._most:
             self._enter(sequence)
 

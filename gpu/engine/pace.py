@@ -1,5 +1,5 @@
-"""How much of the device questions get while others write: pieces that take no longer than a token,
-and together no more time than the streams."""
+"""Pace of questions while runs write: no piece takes longer than a token, and all pieces together
+no more time than the runs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextlib import contextmanager
 from statistics import median
 
 SHARE = 1.0
-"""Time that questions get, of the time that the streams take meanwhile."""
+"""Time for questions, relative to the time for the runs meanwhile."""
 PIECE_TOKENS = 1.0
-"""A piece may take as long as so many steps of the streams."""
+"""Longest piece, in steps of the runs."""
 GROWTH = 1.5
-"""A piece of twice as many rows, which was never timed, is expected to take so many times as long:
-rows share the reading of the weights."""
+"""Expected ratio of times when the rows of a piece double and the larger size was never timed: rows
+share the reading of the weights."""
 FORGET = 0.98
-"""The cost of a size that is not chosen falls with every piece, so that it is tried again: it may
-have compiled its shaders when it was timed."""
+"""Factor on the stored time of a size whenever another is chosen, so that it is tried again: its
+first time may include compiling shaders."""
 LATEST = 31
-"""Steps whose median is the length of one."""
+"""Recent steps; their median is the expected time of a step."""
 
 
 class Pace:
-    """Measures steps and pieces, and says when the next piece may run and how many rows it may
-    have. Used by the engine's thread alone."""
+    """Measures steps and pieces; decides when the next piece may run and how many rows it may have.
+    Used by the engine's thread alone."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -37,8 +37,8 @@ class Pace:
         self._asked: tuple[str, int] | None = None
 
     def tick(self, writing: bool, *, stepped: bool) -> None:
-        """The streams had the time since the last look or piece. `writing`: there are some;
-        `stepped`: they took one step in it, without a piece of a prompt."""
+        """Record that the runs had the time since the last tick or piece. `writing`: a run is
+        active; `stepped`: exactly one step without a prompt chunk was taken."""
         now = self._clock()
         seconds, self._since = now - self._since, now
         self._repay(seconds)
@@ -65,8 +65,8 @@ class Pace:
             self._learn(self._since - began)
 
     def rows(self, kind: str, most: int) -> int:
-        """Return the rows that the present piece may compute: a power of two, or `most` when
-        nobody writes. Pieces of a `kind` cost alike."""
+        """Return how many rows the current piece may compute: a power of two, or `most` while no
+        run writes. Pieces of one `kind` are expected to cost the same."""
         n = most
         if self.writing and self._steps:
             limit = PIECE_TOKENS * median(self._steps)
@@ -79,11 +79,11 @@ class Pace:
         return n
 
     def _repay(self, seconds: float) -> None:
-        """The streams had so much time."""
+        """Reduce the debt by time that the runs had."""
         self._debt = max(0.0, self._debt - SHARE * seconds)
 
     def _expected(self, kind: str, n: int) -> float:
-        """Seconds of a piece of `n` rows, a power of two above 1."""
+        """Return the expected seconds of a piece of `n` rows, a power of two above 1."""
         known = self._costs.get((kind, n))
         if known is not None:
             return known

@@ -41,9 +41,9 @@ class Run:
         interventions: Interventions | None = None,
         **changes: Any,
     ) -> int:
-        """Change settings from the next token that is not submitted yet on; returns its index.
-        `interventions` replaces all interventions. What they need is computed first, while the run
-        goes on.
+        """Change settings, beginning with the first token that is not submitted yet; return its
+        index. `interventions` replaces all interventions; what they need is computed first, while
+        the run continues.
 
         Raises InvalidRequest for a bad value, and when the run has ended; QueueFull while the KV
         cache has no room for the texts of `interventions`."""
@@ -56,13 +56,13 @@ class Run:
         interventions: Interventions | None = None,
         **changes: Any,
     ) -> Future[int]:
-        """Like `update`, without waiting until it acts: its errors come through the future, but
-        for a bad `interventions`, which is refused at once."""
+        """Start `update` and return at once. The future raises its errors, except for invalid
+        `interventions`, which are refused at once."""
         wanted = None if interventions is None else self._encode(interventions)
         return self._engine.post(Update(self._sequence, changes, capture, wanted))
 
     def cancel(self) -> None:
-        """End the run; what was written stays. Nothing happens when it has ended already."""
+        """End the run; its text so far stays. Has no effect on a run that has ended."""
         self._engine.post(Cancel(self._sequence))
 
     def __iter__(self) -> Iterator[Token]:

@@ -1,4 +1,4 @@
-"""When a run was asked for, started, and wrote; the timings it reports at its end."""
+"""Times at which a run was requested, started and wrote; the timings reported at its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu.events import Timings
 
 @dataclass(slots=True)
 class RunClock:
-    """Points in time, in seconds: asked for, began, first and latest token."""
+    """Points in time, in seconds: request, start, first and latest token."""
 
     asked: float = 0.0
     began: float | None = None
@@ -35,7 +35,8 @@ class RunClock:
         return (now - since) * 1e3
 
     def timings(self, n_reused: int, n_computed: int, n_written: int) -> Timings:
-        """Now, at the end: prompt tokens found in the KV cache and computed, tokens written."""
+        """Return the timings at the end, from the prompt tokens found in the KV cache, those
+        computed, and the tokens written."""
         now = time.perf_counter()
         began = self.began if self.began is not None else now
         first = self.first if self.first is not None else now

@@ -22,13 +22,13 @@ from gpu.kv.state import KvState
 from gpu.step import Row, Sample, Step
 
 PREFILL_MS = 200.0
-"""A prompt's piece should not hold the device longer than this."""
+"""Longest time that a chunk of a prompt should take."""
 
 FIRST_CHUNK = 16
-"""Rows of the first piece, before the device's speed is known."""
+"""Rows of the first chunk, before the device's speed is known."""
 
 PROMPT_SHARE = 8
-"""One row of this many is left for a prompt where more sequences write than a step has rows."""
+"""If more sequences decode than a step has rows, one row in this many is left for a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A step and whose it is: `samplers[i]` gets the step's i-th sample, fed by rows[rows[i]].
-    `slot_interventions`: (slot, what its rows are computed under), to be set before, where that
-    changes."""
+    """A step and its sequences: `samplers[i]` gets the step's i-th sample, which follows
+    rows[rows[i]]. `slot_interventions`: (slot, interventions) to set before the step, where they
+    change."""
 
     step: Step
     samplers: tuple[Sequence, ...]
@@ -55,7 +55,7 @@ class Scheduled:
 
 
 class Scheduler:
-    """`prefix_cache` False: the prompts of runs are computed whole."""
+    """Scheduler of one engine. `prefix_cache` False: every prompt is computed whole."""
 
     def __init__(self, limits: RunnerLimits, *, prefix_cache: bool = True) -> None:
         self.limits = limits
@@ -69,12 +69,12 @@ class Scheduler:
         self._known_shapes: set[tuple[int, bool, bool, bool, bool]] = set()
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence in line; it is told its place."""
+        """Append a sequence to the queue; it is told its place."""
         self.waiting.append(sequence)
         sequence.accepted(self._place(len(self.waiting)))
 
     def admit(self) -> list[Sequence]:
-        """Give slots to waiting sequences, in order; returns those that start now."""
+        """Give slots to waiting sequences, in order; return those that start now."""
         started = []
         while self._first_in_line is not None and self._first_in_line.interventions.ready:
             if not self.kv.admit(self.waiting[0]):
@@ -92,16 +92,17 @@ class Scheduler:
 
     @property
     def to_resolve(self) -> Sequence | None:
-        """The sequence that could start now if what its interventions need were there."""
+        """Return the sequence that could start now if its interventions were resolved."""
         first = self._first_in_line
         return None if first is None or first.interventions.ready else first
 
     def wait_for_blocks(self, sequence: Sequence) -> None:
-        """A sequence that could start has to wait until blocks may be free."""
+        """Make a sequence that could start wait until blocks may be free."""
         self._lacks_blocks = sequence
 
     def next_step(self, *, prefill: bool = True) -> Scheduled | None:
-        """The rows that can run now, or None. `prefill` False: only sequences that are writing."""
+        """Return a step of the rows that can run now, or None. `prefill` False: only decoding
+        sequences."""
         prompt = self._next_prompt() if prefill else None
         samplers = self._next_writers(prompt)
         n = self._piece_rows(prompt, samplers) if prompt else 0
@@ -132,8 +133,8 @@ class Scheduler:
         )
 
     def learn(self, step: Step, ms: float) -> None:
-        """A step with a piece of a prompt took `ms`: sizes the next pieces. The first step of its
-        shape does not count, because some drivers compile the shaders in it."""
+        """Record that a step with a prompt chunk took `ms`, which sizes the next chunks. The first
+        step of a shape does not count, because some drivers compile the shaders in it."""
         kind = (step.capture, step.interventions, step.loras)
         shape = (len(step.rows).bit_length(), bool(step.samples), *kind)
         if shape not in self._known_shapes:
@@ -144,8 +145,8 @@ class Scheduler:
         self._ms_per_row = now if old is None or now < old else 0.7 * old + 0.3 * now
 
     def release(self, sequence: Sequence) -> None:
-        """A finished sequence gives back its slot and blocks. Steps of it still in flight run
-        before anything that reuses them, because the device keeps the order of submission."""
+        """Free the slot and blocks of a finished sequence. Its steps still in flight run before
+        anything that reuses them, because the device keeps the order of submission."""
         self._lacks_blocks = None
         if sequence in self.active:
             self.active.remove(sequence)
@@ -156,8 +157,8 @@ class Scheduler:
             self._tell_places()
 
     def check_max_tokens(self, sequence: Sequence, max_tokens: int) -> None:
-        """May a sequence write this much? Raises InvalidRequest when it runs and the KV cache
-        cannot hold it beside the other runs."""
+        """Raise InvalidRequest if a sequence runs and the KV cache cannot hold `max_tokens` beside
+        the other runs."""
         if sequence in self.active:
             self.kv.check_max_tokens(sequence, max_tokens)
         self._lacks_blocks = None
@@ -165,20 +166,20 @@ class Scheduler:
     def borrow(
         self, ids: list[int], first: int | None = None, block_hashes: BlockHashes | None = None
     ) -> BorrowedBlocks | None:
-        """The slot for inspections and blocks for `ids`, what is known of their beginning in place;
-        None when too few blocks are free. Whoever borrows computes the rows from `n_reused` on;
-        rows from `first` on (the last alone, if not given) are never found ones. To be returned
-        before the next step is made. `block_hashes`: of `ids`, if they are not computed plain."""
+        """Borrow the inspection slot and blocks for `ids`, with their cached beginning in place;
+        None if too few blocks are free. The borrower computes the rows from `n_reused` on; rows
+        from `first` on (the last alone if None) are never cached ones. To be given back before the
+        next step is made. `block_hashes`: those of `ids`, if interventions acted on them."""
         most = len(ids) - 1 if first is None else first
         return self.kv.borrow(self.limits.inspection_slot, ids, most, block_hashes or BlockHashes())
 
     @property
     def n_free_blocks(self) -> int:
-        """KV blocks that no run has or may come to have."""
+        """Return the KV blocks that no run has or was promised."""
         return self.kv.n_free
 
     def give_back(self, borrowed: BorrowedBlocks, n_computed: int = 0) -> None:
-        """Give back what was borrowed; its first `n_computed` tokens can be found from now on."""
+        """Give back borrowed blocks; their first `n_computed` tokens enter the prefix cache."""
         self.kv.give_back(borrowed, n_computed)
 
     def kv_state(self) -> KvState:
@@ -187,7 +188,8 @@ class Scheduler:
 
     @property
     def _first_in_line(self) -> Sequence | None:
-        """That has a slot, and did not lack room when it was last tried."""
+        """Return the first waiting sequence if a slot is free and it did not lack blocks when it
+        was last tried."""
         if not (self.waiting and self._free_slots) or self.waiting[0] is self._lacks_blocks:
             return None
         return self.waiting[0]
@@ -213,19 +215,20 @@ class Scheduler:
             sequence.queue_moved(self._place(n))
 
     def _apply_scheduled_updates(self, samplers: list[Sequence]) -> None:
-        """At once, not when the next token is wanted: without a change there may be no next one."""
+        """Apply due updates now, not when the next token is wanted: without a change there may be
+        no next one."""
         for sequence in samplers:
             sequence.apply_scheduled_updates()
             if sequence.finished:
                 self.release(sequence)
 
     def _next_prompt(self) -> Sequence | None:
-        """The oldest sequence whose prompt is not in the cache yet."""
+        """Return the oldest sequence whose prompt is not in the cache yet."""
         return next((s for s in self.active if s.prefilling and not s.finished), None)
 
     def _next_writers(self, prompt: Sequence | None) -> list[Sequence]:
-        """Sequences that get a row of the next step, those served longest ago first. Some rows are
-        left for a prompt, if there is one."""
+        """Return the sequences that get a row of the next step, least recently served first. Some
+        rows are left for a prompt, if there is one."""
         line = sorted((s for s in self.active if s.wants_decode), key=lambda s: s.served)
         writers = line[: self.limits.max_samples]
         most = self._most_rows(prompt, writers)
@@ -234,7 +237,7 @@ class Scheduler:
         return writers[:most]
 
     def _piece_rows(self, prompt: Sequence, writers: list[Sequence]) -> int:
-        """Rows of the next piece of `prompt`, beside a row of each of `writers`."""
+        """Return the rows of the next chunk of `prompt`, beside one row for each of `writers`."""
         wanted = FIRST_CHUNK
         if self._ms_per_row is not None:
             wanted = int(PREFILL_MS / max(self._ms_per_row, 1e-6))
@@ -250,7 +253,7 @@ class Scheduler:
         return self.limits.max_captured_rows if capture else self.limits.max_rows
 
     def _decode(self, writers: list[Sequence]) -> tuple[list[Row], list[Sample]]:
-        """A row of each that feeds its next sample."""
+        """Return, for each sequence, the row that feeds its next sample, and the sample."""
         rows: list[Row] = []
         samples: list[Sample] = []
         for sequence in writers:

@@ -1,7 +1,7 @@
-"""One run as the engine sees it: how far it has been submitted, how far it has come back.
+"""State of one run in the engine: what was submitted to the device, and what was read back.
 
-The engine submits ahead of what it has read, so a sequence has two ends: `n_submitted` tokens are
-on their way or done, `n_written` have been read. What was computed past a stop is never looked at.
+The engine submits ahead of what it reads: `n_submitted` samples are in flight or done, `n_written`
+were read. Samples past a stop are discarded.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from gpu.text.token_table import TokenizerLike
 from gpu.text.tokenizer import DecodeStream
 
 SEED_BITS = 32
-"""Seeds the engine draws itself stay exact in every JSON reader."""
+"""Bits of a seed that the engine draws: every JSON reader keeps such a number exact."""
 
 GREEDY_BELOW = 1e-4
-"""Smaller temperatures than this cannot be told from greedy, and dividing by them overflows."""
+"""Temperatures below this are greedy: the result is the same, and dividing by them overflows."""
 
 NOT_A_NUMBER = (
     "the model's output is not a number: its activations or weights are too large for how they are "
@@ -54,7 +54,7 @@ NOT_A_NUMBER = (
 
 
 def sample_of(params: SamplingParams, *, row: int, slot: int, index: int) -> Sample:
-    """The draw of token `index` of a run with these settings, which name a seed."""
+    """Return the draw of token `index` of a run with these settings, which include a seed."""
     assert params.seed is not None
     settings: dict[str, Any] = {name: getattr(params, name) for name in DISTRIBUTION}
     if params.temperature < GREEDY_BELOW:
@@ -149,14 +149,15 @@ class Sequence:
 
     @property
     def n_computed(self) -> int:
-        """How many of `ids`, from the first on, have keys and values on the device or on their way.
-        Rows past a stop were submitted too, but their tokens are not in `ids`."""
+        """Number of leading `ids` whose keys and values are on the device or on their way. Rows
+        past a stop were submitted too, but their tokens are not in `ids`."""
         if self.n_submitted == 0:
             return self.n_prefilled
         return min(self._next_position, len(self.ids))
 
     def reuse_prefix(self, n: int) -> None:
-        """The first `n` prompt tokens were found in the KV cache. Before any row was made."""
+        """Skip the first `n` prompt tokens, found in the KV cache. To be called before any row is
+        made."""
         self.n_reused = self.n_prefilled = n
 
     def apply_scheduled_updates(self) -> None:
@@ -170,17 +171,17 @@ class Sequence:
             self.update(change.params, change.capture, resolved)
 
     def prefill_rows(self, n: int) -> list[Row]:
-        """The next `n` rows of the prompt."""
+        """Return the next `n` rows of the prompt."""
         first = self.n_prefilled
         self.n_prefilled += n
         return [Row(self.slot, i, self.prompt[i]) for i in range(first, first + n)]
 
     def decode_row(self) -> Row:
-        """The row that feeds the next sample: the token sampled last, wherever it is now."""
+        """Return the row that feeds the next sample: the last sampled token, read back or not."""
         return Row(self.slot, self._next_position, FROM_GPU)
 
     def sample(self, row: int) -> Sample:
-        """Sample the next token after rows[row] of the step."""
+        """Return the draw of the next token, after rows[row] of the step."""
         index = self.n_submitted
         self.n_submitted += 1
         return sample_of(self.params, row=row, slot=self.slot, index=index)
@@ -203,7 +204,8 @@ class Sequence:
         self._clock.start()
 
     def chunk_read(self, first: int, n: int, first_row: int, result: StepResult) -> None:
-        """Prompt tokens first … first + n − 1 are done; they were rows first_row … of the step."""
+        """Handle a finished chunk: prompt tokens first … first + n − 1 were rows first_row … of the
+        step."""
         stats: tuple[TokenStats, ...] = ()
         if self.capture and result.captured:
             self._times = LayerTimes.of(result.captured, first + n - 1) or self._times
@@ -225,7 +227,8 @@ class Sequence:
         )
 
     def token_read(self, sampled: Sampled, row: int, result: StepResult) -> None:
-        """The next token was read; emits what may be shown and ends the run when it must."""
+        """Handle the next token: emit the text that may be shown, and end the run if it must
+        end."""
         if self.finished:
             return
         if not math.isfinite(sampled.logprob):
@@ -259,7 +262,7 @@ class Sequence:
         capture: bool | None,
         resolved: ResolvedInterventions | None = None,
     ) -> int:
-        """Apply to the tokens not submitted yet; returns the index of the first."""
+        """Apply changes to the tokens not submitted yet; return the index of the first."""
         params = self.params.updated(changes)
         if resolved is not None:
             self.interventions.change(self._next_position, resolved)

@@ -1,4 +1,4 @@
-"""The thread that owns the device: handles commands, submits steps, reads them behind.
+"""Engine thread, which owns the device: handles commands, submits steps and reads their results.
 
 Everything here runs on one thread, because a GPU device must not be driven by two. It submits
 steps ahead of the ones it reads (`Runner.in_flight`), so the device does not wait for Python
@@ -36,7 +36,7 @@ from gpu.interventions.resolved import ResolvedInterventions
 from gpu.runner import Runner
 
 PREFILL_IN_FLIGHT = 2
-"""Steps with a prompt's piece on the device at once: few, so that a cancel acts soon."""
+"""Most steps with a prompt chunk in flight: few, so that a cancel acts soon."""
 
 CLOSED = "the engine was closed; load it again"
 
@@ -55,7 +55,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """The answer is float32 (len(ids), vocab_size)."""
+    """Result: float32 (len(ids), vocab_size)."""
 
     ids: list[int]
     spans: tuple[InterventionSpan, ...] = ()
@@ -63,7 +63,7 @@ class Logits:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """The answer is that of the question. `asker`: questions of different ones take turns."""
+    """Result: the `Answer` to the question. Questions of different askers take turns."""
 
     question: Question
     asker: Hashable = None
@@ -85,10 +85,13 @@ Command = Start | Update | Cancel | Logits | Inspect | CancelQuestions | Close
 
 
 class EngineThread:
-    """Runs until closed or until the device fails. `info` is what `describe` says of the runner,
-    worked out on the thread, because that may record a plan. `encode`: of texts in interventions;
-    `warm_up`: compile plans while idle, and those with interventions before the first acts;
-    `prefix_cache`: compute no prefix twice; `end_ids`: tokens that the tokenizer ends a text with.
+    """Thread of one engine. It ends when it is closed or the device fails.
+
+    describe      returns `info` of the runner; called on the thread, because it may record a plan
+    encode        tokenizes the texts of interventions
+    warm_up       compile plans while idle, and those with interventions before the first acts
+    prefix_cache  compute no prefix twice
+    end_ids       tokens with which the tokenizer ends a text
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class EngineThread:
         self._end_ids = end_ids
         self.failure: str | None = None
         self.busy_since: float | None = None
-        """`time.monotonic` when the present round of the loop began; None while it waits."""
+        """`time.monotonic` when the current round of the loop began; None while it waits."""
         self._commands: queue.Queue[tuple[Command, Future[Any]]] = queue.Queue()
         self._in_flight: deque[Scheduled] = deque()
         self._background = BackgroundTasks()
@@ -131,7 +134,7 @@ class EngineThread:
         return future
 
     def close(self) -> None:
-        """End all runs and let go of the device."""
+        """End all runs and release the device."""
         if self._thread.is_alive():
             self._commands.put((Close(), Future()))
             self._thread.join()
@@ -182,7 +185,8 @@ class EngineThread:
             runner.close()
 
     def _handle_commands(self, runner: Runner) -> bool:
-        """Carry out the commands that wait; False: close. Sleeps when there is nothing to do."""
+        """Handle the commands that wait; return False to close. Sleeps while there is nothing to
+        do."""
         while True:
             idle = self._idle()
             self.busy_since = None if idle else time.monotonic()
@@ -204,7 +208,7 @@ class EngineThread:
         return not (busy or self._background or self._questions) and self._warm_up is None
 
     def _handle(self, command: Command, done: Future[Any]) -> None:
-        """`done` gets the answer, of a question when it has been worked out."""
+        """Handle one command. `done` gets its result; that of a question once it is answered."""
         match command:
             case Inspect(question, asker):
                 pieces = timed(self._inspector.start(question))
@@ -238,9 +242,9 @@ class EngineThread:
         return index
 
     def _advance(self, runner: Runner) -> None:
-        """Submit while there is room, then read the oldest step, or warm up if there is none.
-        What runs wait for is worked on in between, a piece for each time round, and questions at
-        the pace they get."""
+        """Submit steps while there is room, then read the oldest, or warm up if there is none. Each
+        round also does a piece of background work that runs wait for, and questions at their
+        pace."""
         self._pace.tick(bool(self._scheduler.active), stepped=self._stepped)
         self._stepped = False
         self._advance_background(runner)
@@ -262,7 +266,7 @@ class EngineThread:
             self._warm_up = None
 
     def _advance_background(self, runner: Runner) -> None:
-        """A piece of what runs wait for, and one of a question if that may go on."""
+        """Do a piece of the work that runs wait for, and one of a question if the pace allows."""
         may_ask = bool(self._questions) and self._pace.may_work
         if not self._background and not may_ask:
             return
@@ -275,7 +279,7 @@ class EngineThread:
                 self._questions.advance()
 
     def _resolve_interventions(self, sequence: Sequence) -> Generator[None, None, None]:
-        """Compute what the interventions of a run need that is first in line."""
+        """Compute what the interventions of the first waiting run need."""
         try:
             all_resolved: list[ResolvedInterventions | None] = []
             for wanted in sequence.interventions.encoded:
@@ -296,7 +300,7 @@ class EngineThread:
             self._resolving = False
 
     def _submit(self, runner: Runner) -> bool:
-        """Submit the next step; False: there is none now."""
+        """Submit the next step; return False if there is none now."""
         room = sum(s.chunk is not None for s in self._in_flight) < PREFILL_IN_FLIGHT
         scheduled = self._scheduler.next_step(prefill=room)
         self._apply_kv_changes(runner)
@@ -309,7 +313,7 @@ class EngineThread:
         return True
 
     def _apply_kv_changes(self, runner: Runner) -> None:
-        """Give the device the blocks that were decided on, before anything else is decided."""
+        """Submit block copies and changed block tables, before anything else is scheduled."""
         kv = self._scheduler.kv
         for source, destination in kv.copies:
             runner.copy_block(source, destination)
@@ -339,7 +343,7 @@ class EngineThread:
             sequence.finish(reason, message)
 
     def _refuse_waiting(self) -> None:
-        """Commands that came after the end."""
+        """Refuse the commands that came after the end."""
         message = self.failure or CLOSED
         self._updates.refuse(EngineClosed(message))
         self._background.refuse(EngineClosed(message))
@@ -363,8 +367,8 @@ def _open_runner(
 
 
 def _warm_up_next(warm_up: Iterator[None]) -> bool:
-    """Compile one more kernel in advance; False: there is nothing more to compile. A failure ends
-    that, not the engine: a request may never need what failed, or else is told why it fails."""
+    """Compile one more kernel in advance; return False if there is none left. A failure only ends
+    the warm-up: a request may never need what failed, or else is told why it fails."""
     try:
         return next(warm_up, "done") != "done"
     except Exception as error:

@@ -1,4 +1,4 @@
-"""One token's statistics out of a captured step, as they are told to people."""
+"""Statistics of one token of a captured step, as clients see them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpu.events import ExpertChoice, LayerStats, TokenStats
 from gpu.step import Captured, Floats
 
 DIGITS = 6
-"""Significant digits that are told: a float32 has seven, and a page has thousands of numbers."""
+"""Significant digits of a value: a float32 has seven, and a page has thousands of values."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """GPU times of a captured step that took them, and the token it ran for; see `Captured`."""
+    """GPU times of a timed step and the token it ran for; see `Captured`."""
 
     position: int
     n_rows: int
@@ -37,8 +37,8 @@ class LayerTimes:
 def token_stats(
     captured: Captured, row: int, position: int, times: LayerTimes | None
 ) -> TokenStats:
-    """Statistics of `row` of a captured step, which ran the token at `position`. `times`: of that
-    step, or of the last one before it that took them."""
+    """Return the statistics of `row` of a captured step, which ran the token at `position`.
+    `times`: those of that step, or of the last timed step before it."""
     told = (
         captured.residual,
         captured.attention,
@@ -77,7 +77,7 @@ def _routes(captured: Captured, row: int) -> tuple[ExpertChoice, ...] | msgspec.
 
 
 def significant(values: Floats) -> Any:
-    """`values` as nested lists of Python floats, rounded to `DIGITS` significant digits."""
+    """Return `values` as nested lists of Python floats, rounded to `DIGITS` significant digits."""
     exact: npt.NDArray[np.float64] = values.astype(np.float64)
     magnitude = np.floor(np.log10(np.maximum(np.abs(exact), 1e-30)))
     scale = 10.0 ** (DIGITS - 1 - magnitude)

@@ -1,6 +1,7 @@
-"""Changes of runs, each run's in the order they were asked for.
+"""Queue of changes to runs; those of one run apply in the order of their requests.
 
-One whose interventions have to be computed first waits for that, and those after it wait for it.
+A change whose interventions must be computed first waits for that, and later changes of the run
+wait behind it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gpu.interventions.resolved import ResolvedInterventions
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The answer is the index of the first token the changes act on."""
+    """A change to a run. Its result is the index of the first token it acts on."""
 
     sequence: Sequence
     changes: dict[str, Any]
@@ -30,7 +31,7 @@ class Update:
 
 
 Apply = Callable[[Update, ResolvedInterventions | None], int]
-"""Lets a change act now; gives the index."""
+"""Applies a change now; returns that index."""
 
 
 class UpdateQueue:
@@ -40,7 +41,7 @@ class UpdateQueue:
         self._waiting: dict[Sequence, deque[tuple[Update, Future[int]]]] = {}
 
     def submit(self, update: Update, index: Future[int]) -> Generator[None, None, None] | None:
-        """Carry out a change, or give the pieces of work that will. Raises what `apply` raises."""
+        """Apply a change, or return the generator that will. Raises what `apply` raises."""
         line = self._waiting.get(update.sequence)
         if line is not None:
             line.append((update, index))
@@ -58,7 +59,7 @@ class UpdateQueue:
         return None
 
     def refuse(self, error: EngineError) -> None:
-        """Answer all that wait with `error`."""
+        """End all waiting changes with `error`."""
         for line in self._waiting.values():
             while line:
                 line.popleft()[1].set_exception(error)

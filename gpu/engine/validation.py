@@ -74,7 +74,7 @@ class RequestValidator:
         )
 
     def check_ids(self, ids: list[int]) -> None:
-        """Raises InvalidRequest unless `ids` holds at least one token, all in the vocabulary."""
+        """Raise InvalidRequest unless `ids` holds at least one token, all in the vocabulary."""
         if not ids:
             raise InvalidRequest("the prompt is empty; give at least one token", "prompt")
         vocab = self.sizes.vocab_size

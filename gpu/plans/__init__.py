@@ -1,1 +1,1 @@
-"""Recorded passes: made on demand, described, costed."""
+"""Recorded plans of forward passes: recording and caching, buffers, reports and costs."""

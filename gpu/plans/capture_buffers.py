@@ -1,5 +1,5 @@
-"""The memory of instruments, made when the first plan asks for it and shared by plans of all sizes:
-steps use it in turn."""
+"""Device memory for measurements, allocated when the first plan needs it and shared by plans of all
+sizes, since steps run one after the other."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gpu.webgpu.buffers import Memory, Tensor, padded
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 CAPTURE_BYTES = (1 << 20, 32 << 20)
 CAPTURE_SHARE = 0.02
-"""The residual streams that a captured step keeps take this share of the weights and the KV cache
-in each of two arenas, but not less or more than `CAPTURE_BYTES`."""
+"""Size of each of the two arenas for captured residual streams, as a share of the weights and the
+KV cache, within `CAPTURE_BYTES`."""
 
 WEIGHTS_BYTES = 32 << 20
-"""At most for attention weights: those of one row over the whole context in all layers, if that is
+"""Most memory for attention weights; less if one row over the whole context in all layers needs
 less. Questions about more are answered in several passes."""
 
 ALIGNED_FLOATS = 64
-"""Parts of an arena that are bound alone begin at multiples of 256 bytes, the coarsest offset
-alignment of any device."""
+"""Alignment of the parts of an arena that are bound alone: 256 bytes, the coarsest offset alignment
+of any device."""
 
 
 class CaptureBuffers:
@@ -46,9 +46,10 @@ class CaptureBuffers:
         self.weights_room = _weights_room(config, context, memory)
 
     def states(self, n_rows: int) -> States:
-        """Two arenas for the stream, because an op reads one state of it and writes the next, and
-        no dispatch may read and write one buffer. Where rows end in zeros that nobody writes,
-        buckets have arenas of their own: the rows of one would lie over the zeros of another."""
+        """Return two arenas for the stream, because an op reads one state of it and writes the
+        next, and no dispatch may read and write one buffer. If rows end in zero padding, which
+        nobody writes, each bucket gets arenas of its own: the rows of one bucket would overwrite
+        the padding of another."""
         n_layers, width = self._config.n_layers, padded(self._config.hidden_size)
         own = "" if width == self._config.hidden_size else f".{n_rows}"
         states = self._buffer(f"capture.states{own}", n_layers + 1, n_rows, width)
@@ -98,7 +99,7 @@ class CaptureBuffers:
         return self._weights
 
     def routed(self) -> RoutingCapture:
-        """Raises ValueError for a model without experts."""
+        """Return the routing buffers. Raises ValueError for a model without experts."""
         if self._routed is None:
             experts, layers = self._config.experts, self._config.expert_layers
             if experts is None:
@@ -123,8 +124,8 @@ class CaptureBuffers:
     def _buffer(
         self, name: str, n_parts: int, n_rows: int, width: int, dtype: str = "f32"
     ) -> Tensor:
-        """(n_parts, n_rows · width, rounded up), at the beginning of a buffer with room for the
-        largest bucket."""
+        """Return (n_parts, n_rows · width, rounded up), at the beginning of a buffer with room for
+        the largest bucket."""
         if name not in self._buffers:
             shape = (n_parts, aligned(self.max_rows * width))
             self._buffers[name] = self._memory.zeros(name, shape, dtype)
@@ -134,7 +135,7 @@ class CaptureBuffers:
 
 
 def _max_rows(config: ModelConfig, memory: Memory) -> int:
-    """Two rows always have to fit."""
+    """Return the largest bucket whose streams fit in an arena; two rows always have to fit."""
     row = (config.n_layers + 1) * padded(config.hidden_size) * 4
     least, most = CAPTURE_BYTES
     share = CAPTURE_SHARE * (memory.n_bytes["weights"] + memory.n_bytes["kv_cache"])
@@ -153,6 +154,6 @@ def aligned(n_floats: int) -> int:
 
 
 def slice_of(arena: Tensor, i: int, shape: tuple[int, int]) -> Tensor:
-    """The i-th part of an arena as a tensor of its own."""
+    """Return the i-th part of an arena as a tensor of its own."""
     n_bytes, offset = shape[0] * shape[1] * 4, i * arena.shape[1] * 4
     return Tensor(f"{arena.name}[{i}]", arena.buffer, shape, arena.dtype, n_bytes, offset)

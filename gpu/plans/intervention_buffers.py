@@ -1,5 +1,5 @@
-"""Interventions on the device: factors and vectors of every slot, which the ops of
-`gpu.ops.interventions` look up by the slot of a row. Changing one is a small write between two
+"""Device tables of interventions: factors and vectors of every slot, which the ops of
+`gpu.ops.interventions` look up by the slot of a row. A change is a small write between two
 steps."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Rows = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A row of numbers for each layer and slot. `held` (n_layers, n_slots, width) is what lies in
-    `buffer` (n_layers, at least n_slots · width)."""
+    """Table with a row of numbers for each layer and slot. `held` (n_layers, n_slots, width) is the
+    host's copy of `buffer` (n_layers, at least n_slots · width)."""
 
     buffer: Tensor
     held: npt.NDArray[np.float32]
@@ -43,7 +43,7 @@ class _Table:
         return slice_of(self.buffer, i, (n_slots, width))
 
     def set(self, memory: Memory, slot: int, rows: npt.NDArray[np.float32]) -> None:
-        """Make the rows of a slot (n_layers, width) these, writing those that change."""
+        """Set the rows of a slot (n_layers, width), writing those that change."""
         width = rows.shape[1]
         for layer in np.flatnonzero((self.held[:, slot] != rows).any(axis=1)).tolist():
             at = (layer * self.buffer.shape[1] + slot * width) * 4
@@ -52,8 +52,8 @@ class _Table:
 
 
 class InterventionBuffers:
-    """The interventions of every slot of one model, nothing at first. Takes no memory before the
-    first is set."""
+    """Interventions of every slot of one model, none at first. Memory is allocated when the first
+    is set."""
 
     def __init__(self, config: ModelConfig, n_slots: int, memory: Memory) -> None:
         self._config = config
@@ -63,7 +63,7 @@ class InterventionBuffers:
         self._tensors: PassInterventions | None = None
 
     def tensors(self) -> PassInterventions:
-        """The tables on the device, made now if this is the first time."""
+        """Return the tables on the device, allocated at the first call."""
         if self._tensors is None:
             config, memory = self._config, self._memory
             n_layers, n_slots = config.n_layers, self._n_slots
@@ -108,7 +108,8 @@ class InterventionBuffers:
         return heads, updates
 
     def _before(self, active: ActiveInterventions) -> tuple[Rows, Rows]:
-        """Before each layer: vectors (n_layers, width) and what is kept (n_layers, 1)."""
+        """Return the vectors before each layer (n_layers, width), and 1 or 0 for keeping or
+        replacing what is there (n_layers, 1)."""
         width = self._config.hidden_size
         vectors = np.zeros((self._config.n_layers, padded(width)), np.float32)
         keeps = np.ones((self._config.n_layers, 1), np.float32)

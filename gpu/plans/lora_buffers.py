@@ -1,6 +1,6 @@
-"""Adapters on the device, stacked for every matrix that one of them changes, and how strong each is
-in every slot, which `gpu.ops.lora` looks up by the slot of a row. Changing a strength is a small
-write between two steps."""
+"""LoRA adapters on the device, stacked per matrix, and their strengths in every slot, which
+`gpu.ops.lora` looks up by the slot of a row. A change of strength is a small write between two
+steps."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from gpu.webgpu.buffers import Tensor, padded
 
 
 class LoraBuffers:
-    """LoRA tensors of one model; all adapters are off at first. No memory without adapters.
+    """LoRA tensors of one model; all adapters are off at first. Without adapters it takes no
+    memory.
 
-    adapted  what a pass with adapters is recorded with; None without any
+    adapted  tensors that plans with adapters use; None without adapters
     """
 
     def __init__(
@@ -41,8 +42,8 @@ class LoraBuffers:
         self.adapted = self._placed(model, loras, load) if loras else None
 
     def set(self, slot: int, strengths: Mapping[str, float]) -> None:
-        """How strong the adapters are for the rows of a slot, off if not named, in the steps
-        submitted after this. Raises InvalidRequest for one that is not loaded."""
+        """Set the strengths of adapters for the rows of a slot, in steps submitted from now on;
+        those not named are off. Raises InvalidRequest for an adapter that is not loaded."""
         for name in strengths:
             if name not in self._names:
                 raise InvalidRequest(f"there is no adapter {name!r}", "loras")
@@ -73,7 +74,8 @@ class LoraBuffers:
         of_experts: Mapping[str, ExpertLoraWeights],
         experts: MoeConfig | None,
     ) -> PassLora:
-        """With room for the widest of what products of rows, and of pairs, leave."""
+        """Return the tensors of a pass, with buffers for the widest results per row and per
+        assignment."""
         n_pairs = MAX_ROWS * experts.experts_per_token if experts else 0
         widths = [(MAX_ROWS, padded(low.a.n), low.b.shape[-1]) for low in of.values()]
         widths += [(n_pairs, padded(low.a.n), low.b.shape[-1]) for low in of_experts.values()]
@@ -111,7 +113,7 @@ class LoraBuffers:
         return ExpertLoraWeights(a, *self._rest(name, stack), slots)
 
     def _rest(self, name: str, stack: LoraStack) -> tuple[Tensor, Tensor, Tensor]:
-        """B, where modules begin and where adapters end."""
+        """Return B, where modules begin, and where adapters end."""
         short = -stack.b.shape[-1] % VEC4
         b = np.pad(stack.b, [(0, 0)] * (stack.b.ndim - 1) + [(0, short)])
         return (
@@ -121,7 +123,7 @@ class LoraBuffers:
         )
 
     def _shared(self, name: str, numbers: npt.NDArray[np.uint32]) -> Tensor:
-        """The same on the device for all layers that have the same."""
+        """Return one tensor for all layers that have the same numbers."""
         key = name.encode() + numbers.tobytes()
         if key not in self._small:
             self._small[key] = self._memory.upload(name, numbers)

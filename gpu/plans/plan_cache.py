@@ -1,8 +1,8 @@
-"""The plans of one model, each recorded the first time its shape is needed.
+"""Cache of the plans of one model, each recorded the first time its shape is needed.
 
 Rows, samples and the splits of the longest context are rounded up to a bucket, so a handful of
-plans serves every step. A captured plan is another recording of the same pass, which keeps the
-residual stream and times itself: it costs nothing while nobody looks.
+plans serves every step. A captured plan is a separate recording of the same pass that keeps the
+residual stream and takes timestamps, so plain plans pay nothing for it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from gpu.webgpu.timestamps import FIRST_MARK
 
 SAMPLE_BUCKETS = (0, 1, 2, 4, 8)
 SAMPLING = ("plain", "captured")
-"""Kinds of plans whose steps choose tokens. The others keep something for an answer:
+"""Kinds of plans whose steps sample tokens. The others serve inspection and keep
 
     logits   of the sampled rows
     states   every state of the residual stream
     weights  attention weights of a range of keys
-    routes   which experts rows are given to, and the lengths of what these give
-    lens     logits of states that a plan of states left; runs no layers
+    routes   experts of each row, and the norms of their outputs
+    lens     logits of the states that a plan of kind "states" left; runs no layers
 """
 
 LEAST_ROWS = {"states": 2, "lens": 2}
-"""Rows of a state take a multiple of 32 floats and states begin at multiples of 64, so that those
-of two rows and more lie one behind the other: as rows of one matrix, which a lens reads."""
+"""Fewest rows of plans of these kinds. States begin at multiples of 64 floats and a row takes a
+multiple of 32, so with two rows or more the states are contiguous: a lens reads them as one
+matrix."""
 
 
 class PlanKey(NamedTuple):
@@ -64,8 +65,8 @@ class PlanKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordedPlan:
-    """A plan and where its results lie in the readback buffer: samples, then what a captured plan
-    kept, then timestamps (begin, end, marks)."""
+    """A plan and the places of its results in the readback buffer: samples, then what a captured
+    plan kept, then timestamps (begin, end, marks)."""
 
     key: PlanKey
     plan: Plan
@@ -96,9 +97,9 @@ class RecordedPlan:
 class StepTensors:
     """Tensors that every step shares.
 
-    step     uniform, see gpu.step_buffer      chosen   (n_slots,) u32
+    step     uniform, see gpu.ops.step_buffer  chosen   (n_slots,) u32
     seen     (n_slots, vocab_size / 32) u32    logits   (MAX_SAMPLES, padded vocab_size)
-    keys     see gpu.sampling_ops              results  (MAX_SAMPLES, RESULT_WORDS) u32
+    keys     see gpu.ops.sampling              results  (MAX_SAMPLES, RESULT_WORDS) u32
     """
 
     step: Tensor
@@ -121,7 +122,8 @@ class StepTensors:
 
 
 class PlanCache:
-    """Records plans of `model` on demand and keeps them. `adapted`: its adapters."""
+    """Records plans of `model` on demand and keeps them. `adapted`: LoRA tensors, if there are
+    adapters."""
 
     def __init__(
         self,
@@ -157,12 +159,12 @@ class PlanCache:
 
     @property
     def max_captured_rows(self) -> int:
-        """Rows whose residual stream is kept in one step."""
+        """Most rows whose residual stream is kept in one step."""
         return self._capture_buffers.max_rows
 
     @property
     def weights_room(self) -> int:
-        """Return how many attention weights of a layer one step keeps."""
+        """Number of attention weights of a layer that one step can keep."""
         return self._capture_buffers.weights_room
 
     @property
@@ -178,7 +180,7 @@ class PlanCache:
 
     @property
     def recorded(self) -> Mapping[PlanKey, RecordedPlan]:
-        """The plans so far."""
+        """Plans recorded so far."""
         return self._plans
 
     def plan(
@@ -190,8 +192,8 @@ class PlanCache:
         interventions: bool = False,
         loras: bool = False,
     ) -> RecordedPlan:
-        """The plan that a step of this size replays; `context`: tokens of its longest sequence;
-        `interventions`: what `intervention_buffers` hold acts; `loras`: adapters do."""
+        """Return the plan for a step of this size, recorded now if it is the first. `context`:
+        tokens of its longest sequence; `interventions`, `loras`: whether the plan applies them."""
         rows = _bucket(max(n_rows, LEAST_ROWS.get(kind, 1)), ROW_BUCKETS)
         splits = _power_of_two(-(-context // self._split)) if rows <= FEW_ROWS else 1
         key = PlanKey(rows, _bucket(n_samples, SAMPLE_BUCKETS), splits, kind, interventions, loras)
@@ -244,7 +246,8 @@ class PlanCache:
 
 
 def _expect_adapted(plan: Plan, instruments: Instruments) -> None:
-    """An adapter that a pass leaves out would be a wrong answer that nobody sees."""
+    """Assert that the plan applies every adapter: leaving one out would silently give wrong
+    text."""
     labels = {dispatch.label for dispatch in plan.dispatches}
     adapted = instruments.lora
     for name in (*adapted.by_matrix, *adapted.by_expert_matrix) if adapted else ():
@@ -270,7 +273,7 @@ def _make_quantized_rows(device: Device, model: Decoder, memory: Memory) -> Tens
 
 
 def _power_of_two(n: int) -> int:
-    """`n` rounded up to a power of two."""
+    """Return `n` rounded up to a power of two."""
     return 1 << (n - 1).bit_length()
 
 

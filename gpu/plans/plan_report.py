@@ -1,5 +1,4 @@
-"""A recorded plan as messages: what `gpu.plans.report_builder` makes of one, and what the page is
-sent."""
+"""Messages that describe a recorded plan: made by `gpu.plans.report_builder`, sent to the page."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ Access = Literal["uniform", "read", "read_write", "unused"]
 
 
 class PlanBinding(msgspec.Struct, frozen=True):
-    """A binding `name` of the shader and the tensor behind it, as it lies in memory: packed weights
-    are u32 words. "read_write" is how a shader must declare what it writes; "unused": a stand-in
-    for what this op can do without."""
+    """Binding `name` of a shader and the tensor bound to it, as stored: packed weights are u32
+    words. "read_write" is how a shader must declare what it writes; "unused": a dummy for a tensor
+    that this op does without."""
 
     name: str
     tensor: str
@@ -24,9 +23,9 @@ class PlanBinding(msgspec.Struct, frozen=True):
 
 
 class PlanDispatch(msgspec.Struct, frozen=True):
-    """`layer`: None before and after the layers. `kernel`: its place in `PlanReport.kernels`.
-    `bound_bytes`: of all tensors bound; `n_bytes`, `flops`: what this step needs of them, None
-    where no formula says."""
+    """One dispatch. `layer`: None before and after the layers. `kernel`: index in
+    `PlanReport.kernels`. `bound_bytes`: those of all tensors bound; `n_bytes`, `flops`: what this
+    step needs of them, None for an op without a cost formula."""
 
     label: str
     layer: int | None
@@ -40,7 +39,7 @@ class PlanDispatch(msgspec.Struct, frozen=True):
 
 
 class PlanKernel(msgspec.Struct, frozen=True):
-    """`constants`: the values of the shader's overrides, which `source` has put in."""
+    """One kernel. `constants`: values of the shader's overrides; `source` contains them."""
 
     op: str
     workgroup_size: tuple[int, int, int]
@@ -49,8 +48,8 @@ class PlanKernel(msgspec.Struct, frozen=True):
 
 
 class PlanReport(msgspec.Struct, frozen=True):
-    """The plan for `n_rows` rows after `context` tokens, recorded for `recorded_rows` rows;
-    `n_bytes` and `flops` are the sums of its dispatches'."""
+    """Plan for `n_rows` rows after `context` tokens, recorded for `recorded_rows` rows; `n_bytes`
+    and `flops` are the sums over its dispatches."""
 
     n_rows: int
     n_samples: int

@@ -1,5 +1,5 @@
-"""A recorded plan as data for people: every dispatch in order, what it binds and costs, and the
-source of every kernel as it runs. Costs are those of `gpu.ops.cost`."""
+"""Builds the report of a recorded plan: every dispatch in order with its bindings and cost
+(`gpu.ops.cost`), and the source of every kernel as it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STAND_INS = ("dummy_input", "dummy_output")
 
 
 def plan_report(recorded: RecordedPlan, size: StepSize) -> PlanReport:
-    """`recorded` as it is replayed for a step of `size`."""
+    """Return the report of `recorded` as replayed for a step of `size`."""
     plan = recorded.plan
     kernels = _kernels(plan)
     numbers = {id(kernel): number for number, kernel in enumerate(kernels)}
@@ -51,8 +51,9 @@ class CanPlan(Protocol):
 
 
 def step_cost(runner: CanPlan, n_rows: int, context: int) -> tuple[int, int]:
-    """(flops, bytes) of a step of `n_rows` rows of one sequence after `context` tokens, the last of
-    them sampled: decode is one row, prefill many. Raises InvalidRequest for what no step can be."""
+    """Return (flops, bytes) of a step of `n_rows` rows of one sequence after `context` tokens, the
+    last of them sampled: decode is one row, prefill many. Raises InvalidRequest for a size that no
+    step can have."""
     size = step_size(n_rows, context, runner.limits)
     recorded = runner.plan_for(size.n_rows, size.n_samples, False, size.n_keys)
     cost = plan_cost(recorded.plan, size)
@@ -60,7 +61,7 @@ def step_cost(runner: CanPlan, n_rows: int, context: int) -> tuple[int, int]:
 
 
 def _kernels(plan: Plan) -> list[Kernel]:
-    """Each kernel once, in the order of their first dispatches."""
+    """Return each kernel once, in the order of their first dispatches."""
     return list({id(dispatch.kernel): dispatch.kernel for dispatch in plan.dispatches}.values())
 
 
