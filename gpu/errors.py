@@ -21,7 +21,7 @@ class EngineError(Exception):
 
 
 class DeviceError(EngineError):
-    """The GPU (or its software stand-in) cannot be had or cannot do what is asked."""
+    """The GPU (or a software device) is missing or cannot do what is requested."""
 
     code = "device_error"
 
@@ -58,7 +58,7 @@ class ContextExceeded(EngineError):
 
 
 class QueueFull(EngineError):
-    """The waiting line is full; try again later."""
+    """The queue is full; try again later."""
 
     code = "queue_full"
 

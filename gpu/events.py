@@ -31,8 +31,8 @@ class CandidateText(msgspec.Struct, frozen=True):
 
 
 class LayerStats(msgspec.Struct, frozen=True):
-    """One layer, one token; fields as in `gpu.step.Captured`. Times are of the whole step, which
-    may have held rows of other sequences; None where the adapter has no in-pass timestamps."""
+    """Measurements of one layer for one token; fields as in `gpu.step.Captured`. Times are of the
+    whole step, which may have held rows of other sequences; None without in-pass timestamps."""
 
     residual: float
     attention: float
@@ -45,8 +45,8 @@ class LayerStats(msgspec.Struct, frozen=True):
 
 
 class ExpertChoice(msgspec.Struct, frozen=True):
-    """The experts that one token was given to in `layer`, by number, and the gates that what they
-    gave was multiplied by; the largest gate first."""
+    """Experts that one token was routed to in `layer`, and their gates, the factors of their
+    outputs; the largest gate first."""
 
     layer: int
     experts: tuple[int, ...]
@@ -85,8 +85,8 @@ class StepTimes(msgspec.Struct, frozen=True):
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     """The request is valid and waits for a slot. `position` in the queue: 0 starts at once.
-    `texts`: what each of the prompt's last tokens adds to the text, of so many as whoever asked
-    said are text already; as `Token.text`, and filled in by who knows that."""
+    `texts`: for a continued text, what each of the prompt's last tokens adds to it, as
+    `Token.text`; filled in outside of the engine."""
 
     prompt: tuple[TokenText, ...]
     params: SamplingParams
@@ -120,10 +120,9 @@ class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
 
 class Token(msgspec.Struct, frozen=True, tag="token"):
     """One written token. `text` joined over all tokens is the text of the run: a token that ends
-    inside a character has "" and the one that completes it has the whole character. `eos` marks
-    the end-of-sequence token, whose text is "". Statistics in `stats` are those of the step that
-    chose this token, at `stats.position`; `experts` is of the same step and all of its rows, None
-    where all experts lie on the device, or there are none."""
+    inside a character has "" and the one that completes it has the whole character. `eos` marks the
+    end-of-sequence token, whose text is "". `stats` are those of the step that chose this token, at
+    `stats.position`; `experts` counts all rows of that step, None unless experts are offloaded."""
 
     index: int
     id: int
@@ -149,9 +148,8 @@ class Updated(
     omit_defaults=True,
     rename={"interventions": "reach"},
 ):
-    """Settings changed; the token at `index` is the first they apply to. `interventions`: all
-    interventions now in force, if they were asked to change; they act on the pass that chooses that
-    token."""
+    """Settings changed; the token at `index` is the first they apply to. `interventions`: all that
+    are now in force, if the change replaced them; they act on the pass that chooses that token."""
 
     index: int
     params: SamplingParams
@@ -160,9 +158,9 @@ class Updated(
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Names and meaning as llama-server's `timings`, which people already parse, then ours.
-    Milliseconds. cache_n: prompt tokens found in the KV cache; prompt_n: those computed; ttft:
-    request to first token; tpot: mean time between tokens after the first."""
+    """Timings in milliseconds: names and meaning of llama-server's `timings`, which clients already
+    parse, then our own. cache_n: prompt tokens found in the KV cache; prompt_n: those computed;
+    ttft: request to first token; tpot: mean time between tokens after the first."""
 
     cache_n: int
     prompt_n: int

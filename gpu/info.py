@@ -108,8 +108,8 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     eos_ids     tokens that end a text
     loras       adapters that a run can switch on
     n_experts   experts of each layer that has some; 0: none has
-    conversion  of a file with quantised weights, how its types are stored, such as
-                "Q4_K, Q6_K converted to q4"
+    conversion  how the types of a file with quantised weights are stored, such as "Q4_K, Q6_K
+                converted to q4"; "" without quantised weights
     """
 
     name: str
@@ -130,9 +130,9 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """All of it. `defaults`: the sampling settings that the model's makers recommend.
-    `dispatches_per_token`: of a decode step of one sequence. `activations`: input of products with
-    q8 and q4 weights, "f32" or "q8"."""
+    """Description of a running engine. `defaults`: the sampling settings that the model's makers
+    recommend. `dispatches_per_token`: those of a decode step of one sequence. `activations`: input
+    of matmuls with q8 and q4 weights, "f32" or "q8"."""
 
     model: ModelInfo
     device: DeviceInfo

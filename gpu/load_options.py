@@ -1,4 +1,4 @@
-"""Settings with which a model is loaded: one struct from the command line to the runner."""
+"""Settings for loading a model: one struct from the command line to the runner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LoadOptions:
     expert_slots        experts of each layer that are on the GPU at once; the others wait in host
                         memory and replace the least recently used when a token is routed to them;
                         None: all experts are on the GPU
-    activations         input of products with q8 and q4 weights: "f32", or "q8" (blocks of 32
+    activations         input of matmuls with q8 and q4 weights: "f32", or "q8" (blocks of 32
                         rounded with a scale each); "auto": with `autotune` what was measured to be
                         faster, else "f32"
     loras               folders of LoRA adapters, as PEFT saves them, by name

@@ -1,5 +1,5 @@
-"""One request for a run: the struct that goes from the socket, the HTTP API and the command line
-to the scheduler, also between the processes."""
+"""Request for a run: the struct that goes from the socket, the HTTP API and the command line to the
+scheduler, also between the processes."""
 
 from __future__ import annotations
 

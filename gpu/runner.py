@@ -26,8 +26,8 @@ class Runner(Protocol):
     for the repetition penalty). `set_blocks` names the KV blocks that hold its tokens, in order;
     it may be called again with more blocks as the sequence grows. `copy_block` copies the keys and
     values of one block, all layers, for the steps submitted after it, from those before it.
-    `conversion`: what became of the types of a file with quantised weights, for people; "" where
-    none are.
+    `conversion`: how the types of a file with quantised weights were converted, as text; "" without
+    quantised weights.
     """
 
     config: ModelConfig
@@ -47,7 +47,7 @@ class Runner(Protocol):
 
     @property
     def activations(self) -> str:
-        """Input of products with q8 and q4 weights: "f32", or rows rounded to "q8"."""
+        """Input of matmuls with q8 and q4 weights: "f32", or rows rounded to "q8"."""
         ...
 
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None: ...
@@ -67,37 +67,37 @@ class Runner(Protocol):
     def collect(self) -> StepResult: ...
 
     def logits(self, step: Step) -> Floats:
-        """float32 (len(step.samples), vocab_size): raw logits of the sampled rows; nothing is
-        drawn. For verification."""
+        """Return float32 (len(step.samples), vocab_size): raw logits of the sampled rows; nothing
+        is drawn. For verification."""
         ...
 
     def inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:
-        """Run a step and give what a look keeps of it; nothing is drawn, and no steps may be in
-        flight. Rows may be computed again: they leave the same keys and values. Raises
-        InvalidRequest for a look that the step or the device cannot give."""
+        """Run a step and return the intermediate values that are requested; nothing is drawn, and
+        no steps may be in flight. Rows may be computed again: they leave the same keys and values.
+        Raises InvalidRequest for what the step or the device cannot give."""
         ...
 
     def profile(self, step: Step, repeat: int) -> Floats | None:
-        """float32 (n_dispatches,): milliseconds of GPU time of each dispatch of a step's plan, the
-        median of `repeat` runs; None where there is no plan or no clock. The step really runs:
-        its rows and samples must be those of a borrowed slot. No steps may be in flight."""
+        """Return float32 (n_dispatches,): milliseconds of GPU time of each dispatch of a step's
+        plan, the median of `repeat` runs; None if there is no plan or no clock. The step really
+        runs: its rows and samples must be those of a borrowed slot. No steps may be in flight."""
         ...
 
     def list_plan(self, n_rows: int, context: int) -> dict[str, Any] | None:
-        """The plan of a step of `n_rows` rows after `context` tokens with one sample, as JSON
-        values (`gpu.plans.plan_report.PlanReport`); None where there is none. Raises InvalidRequest
-        for what no step can be."""
+        """Return the plan of a step of `n_rows` rows after `context` tokens with one sample, as
+        JSON values (`gpu.plans.plan_report.PlanReport`); None if there is none. Raises
+        InvalidRequest for a size that no step can have."""
         ...
 
     def peaks(self) -> dict[str, float] | None:
-        """bytes_per_s and flops_per_s of the device (`gpu.webgpu.peaks.Peaks`), measured at the
-        first call; None where there is no device. No steps may be in flight."""
+        """Return bytes_per_s and flops_per_s of the device (`gpu.webgpu.peaks.Peaks`), measured at
+        the first call; None if there is no device. No steps may be in flight."""
         ...
 
     def warm_up(self, *, interventions: bool = False) -> Iterator[None]:
-        """Make ready, one plan at a time, what the first steps will need; `interventions`: the
-        first that are reached into. May be left half done; must not be advanced while steps are in
-        flight."""
+        """Compile in advance, one kernel at a time, what the first steps need; `interventions`: the
+        first steps with interventions. May be left half done; must not be advanced while steps are
+        in flight."""
         ...
 
     def close(self) -> None: ...

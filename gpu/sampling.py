@@ -41,7 +41,7 @@ class Declaration:
 
     label     name on the page
     range     smallest and largest value, both allowed
-    meaning   of one value, in a few words: error messages quote it
+    meaning   what a value means, in a few words: error messages quote it
     help      one sentence for `--help` and the page's tooltip
     live      may change while the text is written
     stage     where the setting changes the distribution; None: it does not. A filter is also an

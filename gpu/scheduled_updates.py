@@ -18,11 +18,11 @@ from gpu.sampling import SamplingParams
 class ScheduledUpdate(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"interventions": "reach"}
 ):
-    """Settings that act from token `index` of a run on, counted from 0; fields as in `Updated`.
+    """Settings that act from token `index` of a run on, counted from 0.
 
-    params   those that change, of `gpu.sampling.LIVE`
-    capture  None: as before
-    interventions  the whole setting from then on; None: as before
+    params         those that change, of `gpu.sampling.LIVE`
+    capture        None: as before
+    interventions  all that are in force from then on; None: as before
     """
 
     index: int
@@ -60,8 +60,9 @@ def encode_updates(
     interventions: Interventions,
     encode: Callable[[Interventions], EncodedInterventions],
 ) -> tuple[EncodedInterventions | None, ...]:
-    """The interventions of each change of a run that begins with `interventions`; None of one that
-    has none. `encode`: for the model. Raises `InvalidRequest` for those that it cannot be given."""
+    """Return the encoded interventions of each update, None for one that has none, for a run that
+    begins with `interventions`. Raises InvalidRequest for a new patch and for what `encode`
+    refuses."""
     found: list[EncodedInterventions | None] = []
     for n, change in enumerate(updates):
         wanted = None

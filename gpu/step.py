@@ -1,4 +1,4 @@
-"""One step of the model as data: which rows run, which of them are sampled, what came back.
+"""One step of the model as data: its rows, its samples, its results.
 
 A row is one token of one sequence, `(slot, position, token)`. Prefill chunks and decode tokens
 of different sequences are rows of the same step. The scheduler makes steps, a runner (WGSL or
@@ -15,17 +15,17 @@ import numpy.typing as npt
 from gpu.errors import InvalidRequest
 
 FROM_GPU = -1
-"""A row's token when it is the id its slot sampled last, which the host may not know yet."""
+"""Token of a row whose id is the one that its slot sampled last; the host may not know it yet."""
 
 N_CANDIDATES = 20
-"""How many of the most likely tokens a step reports for each sampled row."""
+"""Most likely tokens that a step reports for each sampled row."""
 
 CUTS = ("", "top_k", "top_p", "min_p")
 """Filter that removed a candidate; "" if it was kept. The filters of `gpu.sampling.SETTINGS`."""
 
 Floats = npt.NDArray[np.float32]
 Times = npt.NDArray[np.float64]
-"""Milliseconds of a clock that runs on from step to step: float32 would lose them."""
+"""Milliseconds of a clock that runs on from step to step: float32 would lose precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`interventions`, `loras`: what `Runner.set_interventions` set for the slots of the rows acts,
-    of the model's own parts and of adapters; without it, that rests."""
+    """Rows to run and tokens to sample. `interventions`, `loras`: apply those that
+    `Runner.set_interventions` set for the slots of the rows."""
 
     rows: tuple[Row, ...]
     samples: tuple[Sample, ...] = ()
@@ -77,7 +77,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One of the most likely tokens. `before`: probability after penalty and temperature, before
-    the filters; `after`: after the filters (0 when cut); `cut`: an entry of `CUTS`."""
+    the filters; `after`: after the filters (0 if it was cut); `cut`: an entry of `CUTS`."""
 
     id: int
     before: float
@@ -159,7 +159,7 @@ class InspectionRequest:
     routes: bool = False
 
     def validate(self, step: Step, context: int) -> None:
-        """Raises InvalidRequest when a step has not what is asked of it."""
+        """Raise InvalidRequest if the step cannot give what is requested."""
         if self.keys is not None:
             first, n = self.keys
             if first < 0 or n < 1 or first + n > context:
@@ -207,8 +207,8 @@ class InspectionResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpertUse:
-    """Experts that the rows of a step were given to, each counted once for each of its layers:
-    those `found` on the device, and those `brought` there from the host's memory, `n_bytes`."""
+    """Use of experts by the rows of a step, each expert counted once per layer: those `found` on
+    the device, and those `brought` there from host memory, `n_bytes` together."""
 
     found: int = 0
     brought: int = 0
@@ -222,11 +222,16 @@ class ExpertUse:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`gpu_ms` is the GPU time of the whole step and `gpu_began_ms` when it began by the device's
-    clock (None where the adapter has no timestamps); `encode_ms`, `wait_ms`, `read_ms` are host
-    time: encoding (of it `finish_ms` in the one native call that ends it), being blocked in the
-    submission (`submit_ms`; some drivers run the work there) and in waiting for the result, and
-    fetching it. `experts`: None where all experts lie on the device, or there are none."""
+    """Results and times of a step.
+
+    gpu_ms        GPU time of the whole step; None without timestamps
+    gpu_began_ms  begin of the step by the device's clock; None without timestamps
+    encode_ms     host time for encoding, `finish_ms` of it in the native call that ends it
+    wait_ms       host time blocked in the submission (`submit_ms`; some drivers run the work there)
+                  and in waiting for the result
+    read_ms       host time for fetching the result
+    experts       None unless experts are offloaded
+    """
 
     samples: tuple[Sampled, ...]
     captured: Captured | None = None

@@ -138,8 +138,8 @@ def _measure(
     *,
     writes: bool,
 ) -> Perplexity:
-    """Measure one engine. `kept`: file of the reference's logits; written by the reference, read by
-    the others."""
+    """Measure one engine. `reference_file`: the reference's logits; written by the reference, read
+    by the others."""
     reference_file.seek(0)
     chunks: list[_Chunk] = []
     for span in spans:

@@ -30,5 +30,5 @@ def expert_modules(config: ModelConfig, layer: int, op: str) -> list[tuple[str, 
 
 
 def has_biases(config: ModelConfig, role: ModuleRole) -> bool:
-    """Whether modules of this role have biases in this model."""
+    """Return whether modules of this role have biases in this model."""
     return role.biases == "always" or bool(role.biases and getattr(config, role.biases))

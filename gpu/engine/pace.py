@@ -17,8 +17,8 @@ GROWTH = 1.5
 """Expected ratio of times when the rows of a piece double and the larger size was never timed: rows
 share the reading of the weights."""
 FORGET = 0.98
-"""Factor on the stored time of a size whenever another is chosen, so that it is tried again: its
-first time may include compiling shaders."""
+"""Every piece multiplies the known time of twice as many rows by this, so that the larger size is
+tried again: its time may include compiling shaders."""
 LATEST = 31
 """Recent steps; their median is the expected time of a step."""
 
@@ -31,7 +31,7 @@ class Pace:
         self._clock = clock
         self.writing = False
         self._since = clock()
-        self._debt = 0.0  # seconds that streams must have before the next piece
+        self._debt = 0.0  # seconds that the runs must have before the next piece
         self._steps: deque[float] = deque(maxlen=LATEST)
         self._costs: dict[tuple[str, int], float] = {}  # seconds of a piece, by kind and rows
         self._asked: tuple[str, int] | None = None

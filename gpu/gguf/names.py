@@ -9,9 +9,9 @@ LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.we
 ROPE_FACTOR_TENSORS = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
 """Factors of rotary wavelengths, which a model folder has in its config.json."""
 _ROTARY_TABLE = re.compile(r"blk\.\d{1,4}\.attn_rot_embd\.weight", re.ASCII)
-"""In old files: rotary positions, which follow from the config."""
+"""Rotary positions in old files; they follow from the config."""
 
 
 def is_weight(tensor: str) -> bool:
-    """Whether a tensor is a weight; others are in the config, or follow from it."""
+    """Return whether a tensor is a weight; others are in the config, or follow from it."""
     return tensor not in ROPE_FACTOR_TENSORS and _ROTARY_TABLE.fullmatch(tensor) is None

@@ -1,9 +1,9 @@
-"""The likeliest ways in which a text can go on, by beam search (Graves 2012, "Sequence Transduction
-with Recurrent Neural Networks"; Sutskever et al. 2014, "Sequence to Sequence Learning").
+"""Beam search for the most likely continuations of a text (Graves 2012, "Sequence Transduction with
+Recurrent Neural Networks"; Sutskever et al. 2014, "Sequence to Sequence Learning").
 
-At every step each continuation in the beam grows by every token, and the `width` best of all stay.
-One that ended stays as it is, as long as it is among them. Host logic only: whoever searches brings
-the model.
+At every step each continuation in the beam is extended by every token, and the `width` best of all
+are kept. A finished continuation stays as it is while it is among them. Host logic only: the caller
+provides the model.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from gpu.step import Floats
 MAX_LENGTH_PENALTY = 10
 
 LogitsAfter = Callable[[list[int]], Generator[None, None, Floats]]
-"""Works out float32 (1, vocab_size) after the last of some ids, in pieces."""
+"""Computes the float32 logits (1, vocab_size) after the last of some ids, in pieces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A continuation. `logprobs[i]`: natural log of the probability of ids[i] where it stands."""
+    """A continuation. `logprobs[i]`: natural log of the probability of ids[i] after those before
+    it."""
 
     ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     ended: bool = False
 
     def score(self, length_penalty: float) -> float:
-        """Log-probability over length to the power of `length_penalty`, as the search compares
-        them: 0 is the likeliest text, 1 the likeliest on average of its tokens."""
+        """Return the log-probability over length to the power of `length_penalty`: 0 favours the
+        most likely text, 1 the highest mean over its tokens."""
         return sum(self.logprobs) / float(max(1, len(self.ids)) ** length_penalty)
 
     def grown(self, logits: Floats, width: int, end_ids: Sequence[int]) -> list[Hypothesis]:
-        """With each of the `width` likeliest tokens after it, of logits (1, vocab_size): more of
-        one cannot be among the best of all."""
+        """Return this continuation extended by each of the `width` most likely tokens of logits (1,
+        vocab_size). More cannot be among the best of all."""
         logs = log_softmax(logits[0])
         return [
             Hypothesis((*self.ids, id), (*self.logprobs, float(logs[id])), id in end_ids)
@@ -57,8 +58,8 @@ def search(
     end_ids: Sequence[int] = (),
     length_penalty: float = 0.0,
 ) -> Generator[None, None, list[Hypothesis]]:
-    """The `width` best continuations of `ids` by up to `depth` tokens that the beam finds, best
-    first; of equals, the one whose beginning was better, then the lower id. Yields after each row.
+    """Return the `width` best continuations of `ids` by up to `depth` tokens, best first; of
+    equals, the one whose beginning was better, then the lower id. Yields after each row.
     """
     beam = [Hypothesis()]
     for _ in range(depth):
@@ -79,7 +80,7 @@ def search(
 def beam_answer(
     question: Beam, logits_after: LogitsAfter, end_ids: Sequence[int], context: int
 ) -> Generator[None, None, Answer]:
-    """Arrays as `gpu.inspection.requests.Beam`. `context`: tokens of the longest text there can be.
+    """Return the arrays of `gpu.inspection.requests.Beam`. `context`: tokens of the longest text.
 
     Raises InvalidRequest for a beam that is too wide, too deep, or longer than the context.
     """

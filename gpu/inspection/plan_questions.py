@@ -1,5 +1,4 @@
-"""Answers about the plan of a step: what it runs, how long each part of it takes, and what the
-device could do at most."""
+"""Answers about the plan of a step: its dispatches, their GPU times, and the device's peaks."""
 
 from __future__ import annotations
 
@@ -15,20 +14,21 @@ from gpu.step import Row, Sample, Step
 
 AnswerSteps = Generator[None, None, Answer]
 ReserveSlot = Callable[[int], AbstractContextManager[int]]
-"""A slot with blocks of its own for so many tokens, whatever they hold."""
+"""Reserves a slot with blocks for a number of tokens, whatever they hold."""
 
 
 def plan_answer(runner: Runner, question: PlanView) -> AnswerSteps:
-    """The plan, in one piece. Raises InvalidRequest for what no step can be."""
+    """Return the plan, in one piece. Raises InvalidRequest for a size that no step can have."""
     yield from ()
     return Answer(runner.list_plan(question.n_rows, question.context) or {}, ())
 
 
 def profile_answer(runner: Runner, question: Profile, reserve: ReserveSlot) -> AnswerSteps:
-    """A piece for each run of the step: others wait for two steps at a time (the first run of each
-    piece is not counted). What the cache holds changes no time, so the rows are of any token.
+    """Time the dispatches, one piece per run of the step: other runs wait for two steps at a time
+    (the first of each piece is not counted). The contents of the cache change no time, so any
+    tokens will do.
 
-    Raises InvalidRequest for what no step can be.
+    Raises InvalidRequest for a size that no step can have.
     """
     if not 1 <= question.repeat <= MAX_REPEAT:
         raise InvalidRequest(f"repeat is {question.repeat}, expected 1 to {MAX_REPEAT}", "repeat")
@@ -46,13 +46,13 @@ def profile_answer(runner: Runner, question: Profile, reserve: ReserveSlot) -> A
 
 
 def peaks_answer(runner: Runner) -> AnswerSteps:
-    """The device's peaks, in one piece."""
+    """Return the device's peaks, in one piece."""
     yield from ()
     return Answer(dict(runner.peaks() or {}), ())
 
 
 def _step(slot: int, question: Profile) -> Step:
-    """With the last row sampled, nothing filtered."""
+    """Return the step, with its last row sampled and no filters."""
     first, n = question.context, question.n_rows
     sample = Sample(n - 1, slot, 0, 0, 1.0, 0, 1.0, 0.0, 1.0)
     return Step(tuple(Row(slot, first + i, 0) for i in range(n)), (sample,))

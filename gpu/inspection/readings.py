@@ -1,4 +1,4 @@
-"""Answers to questions, made from what a step measured: logit lens, loss of a text, KV cache."""
+"""Answers to questions, computed from a step's results: logit lens, losses, experts, KV cache."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpu.step import ExpertChoices, Floats
 
 
 def lens_reading(logits: Floats, chosen: int, top: int) -> Answer:
-    """`logits` (n_layers + 1, vocab_size) of the residual stream after the embedding and every
-    layer; arrays as `gpu.inspection.requests.LogitLens`."""
+    """Return the arrays of `gpu.inspection.requests.LogitLens` from `logits` (n_layers + 1,
+    vocab_size) of the residual stream after the embedding and every layer."""
     logs = log_softmax(logits)
     shares = np.exp(logs)
     ids = most_likely(logs, top)
@@ -33,15 +33,15 @@ def lens_reading(logits: Floats, chosen: int, top: int) -> Answer:
 
 
 class LossReading:
-    """How surprising the tokens of a text are: filled a piece at a time, in order."""
+    """Losses of the tokens of a text, added a piece at a time, in order."""
 
     def __init__(self, top: int) -> None:
         self._top = top
         self._parts: list[dict[str, npt.NDArray[Any]]] = []
 
     def add(self, logits: Floats, followed_by: Sequence[int]) -> None:
-        """`logits` (n, vocab_size) after tokens of the text; `followed_by`: the tokens that came
-        there, n of them."""
+        """Add `logits` (n, vocab_size) after n tokens of the text; `followed_by`: the token that
+        came after each."""
         logs = log_softmax(logits)
         logprob = np.take_along_axis(logs, np.asarray(followed_by, np.intp)[:, None], -1)
         best = most_likely(logs, self._top)
@@ -56,8 +56,8 @@ class LossReading:
         )
 
     def answer(self) -> Answer:
-        """Arrays as `gpu.inspection.requests.Losses`. info: the mean loss in nats and its
-        exponential, the perplexity (Jelinek et al. 1977)."""
+        """Return the arrays of `gpu.inspection.requests.Losses`. info: the mean loss in nats and
+        its exponential, the perplexity (Jelinek et al. 1977)."""
         names = self._parts[0]
         arrays = {name: np.concatenate([part[name] for part in self._parts]) for name in names}
         mean = -float(arrays["logprob"].mean())
@@ -78,7 +78,7 @@ def expert_reading(parts: Sequence[ExpertChoices], config: ModelConfig) -> Answe
 
 
 def kv_reading(state: KvState) -> Answer:
-    """Arrays and info as `gpu.inspection.requests.CacheBlocks`."""
+    """Return the arrays and info of `gpu.inspection.requests.CacheBlocks`."""
     info = asdict(state)
     arrays = {name: np.array(info.pop(name)) for name in ("owners", "n_found", "used", "first")}
     arrays["first"] = arrays["first"].astype(np.float32)
@@ -86,5 +86,6 @@ def kv_reading(state: KvState) -> Answer:
 
 
 def most_likely(values: Doubles, top: int) -> npt.NDArray[np.intp]:
-    """(…, top) places of the largest values of each row, largest first, ties by place."""
+    """Return the indices of the largest values of each row, (…, top), largest first, ties by
+    index."""
     return np.argsort(-values, axis=-1, kind="stable")[..., :top]

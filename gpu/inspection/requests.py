@@ -1,4 +1,4 @@
-"""Questions about a run, asked while it goes or later, and their answers: plain messages.
+"""Questions about a run, asked during it or later, and their answers: plain messages.
 
 A row's bits do not depend on the rows beside it, so any token of a run can be computed again and
 gives the very same numbers. A question names token ids; the engine finds their keys and values in
@@ -31,8 +31,8 @@ class _Question(
     forbid_unknown_fields=True,
     rename={"spans": "reached"},
 ):
-    """`ids`: the tokens so far, prompt first. `spans`: the interventions that they were computed
-    under and are now computed again under, in the order of the tokens; none where it is empty."""
+    """A question. `ids`: the tokens so far, prompt first. `spans`: the interventions under which
+    they were computed and are computed again, in the order of the tokens; (): none."""
 
 
 class AttentionFrom(_Question, frozen=True, tag="attention_from"):
@@ -78,8 +78,8 @@ class LogitLens(_Question, frozen=True, tag="logit_lens"):
 
 
 class Waterfall(_Question, frozen=True, tag="waterfall"):
-    """How do settings make a distribution of the logits at `position`, stage by stage? The draw
-    is that of token `index` of a run. See `gpu.inspection.waterfall` for the arrays."""
+    """Stages in which settings turn the logits at `position` into a distribution. The draw is that
+    of token `index` of a run. See `gpu.inspection.waterfall` for the arrays."""
 
     ids: list[int]
     position: int
@@ -90,14 +90,14 @@ class Waterfall(_Question, frozen=True, tag="waterfall"):
 
 
 class Losses(_Question, frozen=True, tag="losses"):
-    """How surprising is each token, given those before it (teacher forcing)?
+    """Loss of each token, given those before it (teacher forcing).
 
-    `first`: of those that follow ids[first] alone; n counts from there.
+    `first`: only the tokens after ids[first] count; n is the number of ids from there on.
 
     logprob        f32 (n − 1,): natural log of the probability of ids[i + 1] after ids[: i + 1]
     rank           u32 (n − 1,): tokens more likely than it
     entropy        f32 (n − 1,): of the distribution, in bits
-    top_ids        u32 (n − 1, top): what the model would rather have said
+    top_ids        u32 (n − 1, top): the most likely tokens in its place
     top_logprobs   f32 (n − 1, top)
     """
 

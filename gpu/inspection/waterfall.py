@@ -21,8 +21,8 @@ from gpu.step import CUTS, Sample
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """After this stage: `n_kept` tokens with the share `kept`; the stage itself took `removed`
-    (kept + removed is what the stage before kept). `entropy`: bits, of what is kept, renormalised.
+    """A stage, which removed tokens of the share `removed` and kept `n_kept` tokens of the share
+    `kept`. The stage before kept kept + removed. `entropy`: bits, of what is kept, renormalised.
     """
 
     name: str
@@ -63,13 +63,13 @@ def waterfall(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample, top: i
 
 
 def _changes(raw: Doubles, penalised: Doubles, chances: Distribution) -> list[Stage]:
-    """The stages that move shares and take none away."""
+    """Return the stages that change shares and remove no token."""
     named = (("logits", softmax(raw)), ("penalty", penalised), ("temperature", chances.before))
     return [Stage(name, len(raw), 1.0, 0.0, float(entropy(p))) for name, p in named]
 
 
 def _filters(chances: Distribution) -> list[Stage]:
-    """The stages that take tokens away."""
+    """Return the stages that remove tokens."""
     stages, left = [], 1.0
     for i, name in enumerate(CUTS[1:], 1):
         alive = (chances.cut == 0) | (chances.cut > i)

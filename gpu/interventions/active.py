@@ -36,9 +36,9 @@ class ActiveInterventions:
     loras      adapter: strength; 0 is off, 1 as it was trained
 
     A factor of 0 switches off, and both factors of a layer at 0 switch the layer off. Keys and
-    values that an earlier setting left in the cache stay as they are. Statistics and states tell
-    what was added in the end; what steers or patches a layer counts to what comes before it, the
-    MLP of the layer before or the embedding.
+    values that earlier interventions left in the cache stay as they are. Statistics and states
+    include interventions; steering or patching a layer's input counts as part of the update before
+    it, that of the MLP below or of the embedding.
     """
 
     heads: Mapping[tuple[int, int], float] = field(default_factory=dict)
@@ -72,8 +72,7 @@ class ActiveInterventions:
 
     @cached_property
     def digest(self) -> bytes:
-        """Names what it changes: the same of two that change the same, and empty of one that
-        changes nothing."""
+        """Digest of what it changes: equal for equal changes, empty if it changes nothing."""
         parts = [
             *(struct.pack("<cIIf", b"h", *place, f) for place, f in _changed(self.heads)),
             *(struct.pack("<cIf", b"a", layer, f) for layer, f in _changed(self.attention)),
@@ -111,7 +110,7 @@ class InterventionSchedule:
         self._reaches: list[ActiveInterventions] = []
 
     def change(self, first: int, active: ActiveInterventions) -> None:
-        """`active` acts from `first` on; what was to act there does not."""
+        """Let `active` act from `first` on, instead of all that was scheduled from there on."""
         n = bisect_right(self._firsts, first - 1)
         del self._firsts[n:], self._reaches[n:]
         if self.at(first).digest != active.digest:
@@ -123,16 +122,17 @@ class InterventionSchedule:
         return self._reaches[n - 1] if n else NONE_ACTIVE
 
     def next_change(self, position: int, limit: int) -> int:
-        """The first position after this one that others act on, `limit` if there is none before."""
+        """Return the first position after `position` with other interventions, at most `limit`."""
         n = bisect_right(self._firsts, position)
         return min(limit, self._firsts[n]) if n < len(self._firsts) else limit
 
     def digest_at(self, position: int) -> bytes:
-        """Names what acts on the token there; empty if nothing does."""
+        """Return the digest of the interventions on the token there; empty if there are none."""
         return self.at(position).digest
 
     def digests(self, n: int) -> tuple[tuple[int, bytes], ...]:
-        """Names what acts on the first `n` tokens, of each piece with where it begins."""
+        """Return (first position, digest) of each change of interventions in the first `n`
+        tokens."""
         return tuple(
             (first, active.digest)
             for first, active in zip(self._firsts, self._reaches, strict=True)

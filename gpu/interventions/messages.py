@@ -1,7 +1,7 @@
 """Interventions as clients send them and events report them: plain messages.
 
-Texts are texts here. The engine cuts them as plain prompts and makes of all this what acts on a
-pass, a `gpu.interventions.active.ActiveInterventions`.
+Texts are still strings here. The engine tokenizes them as plain prompts and resolves all of it to
+what acts on a pass, a `gpu.interventions.active.ActiveInterventions`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MAX_STEERS = 8
 MAX_PATCHES = 16
 MAX_TEXT_TOKENS = 256
 MAX_TEXT_CHARS = 64 * 1024
-"""Longer texts are refused without tokenising them, which would take the engine's time."""
+"""Longer texts are refused before tokenization, which would take the engine's time."""
 
 Ids = tuple[int, ...]
 Encode = Callable[[str], list[int]]
-"""A plain prompt as token ids, those included that the tokenizer begins one with."""
+"""Tokenizes a plain prompt, including the tokens that the tokenizer begins one with."""
 
 
 class HeadFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,8 +44,8 @@ class LayerFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Steer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The residual stream before layer `layer` gets `strength` · (that of the last token of
-    `toward` − that of the last token of `away`, which may be empty: nothing) (Turner et al. 2023,
+    """Adds to the residual stream before layer `layer`: `strength` · (that of the last token of
+    `toward` − that of the last token of `away`; 0 for an empty `away`) (Turner et al. 2023,
     "Activation Addition: Steering Language Models Without Optimization")."""
 
     layer: int
@@ -55,7 +55,7 @@ class Steer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The residual stream before layer `layer` of the token at `position` becomes that of token
+    """Replaces the residual stream before layer `layer` of the token at `position` by that of token
     `token` of `prompt` (activation patching: Meng et al. 2022, "Locating and Editing Factual
     Associations in GPT")."""
 
@@ -74,8 +74,8 @@ class LoraStrength(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Interventions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A whole setting; what is not named is left alone, and an adapter that is not named is off. A
-    factor of 0 switches off, 1 leaves alone.
+    """All interventions in force at a time. What is not named stays unchanged; an adapter that is
+    not named is off. A factor of 0 switches off, 1 changes nothing.
 
     Several steers of a layer add up. A patched token is steered after it was patched.
 
@@ -84,8 +84,8 @@ class Interventions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     patch                  on one token of the prompt each
     loras                  act like heads; several add up
 
-    A change acts from the pass on that chooses the token it names: of the first, that is the pass
-    of the prompt's last token.
+    A change acts from the pass on that chooses the token it names; for the first token, that is the
+    pass of the prompt's last token.
     """
 
     heads: tuple[HeadFactor, ...] = ()
@@ -102,9 +102,9 @@ NO_INTERVENTIONS = Interventions()
 class InterventionSpan(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"interventions": "reach"}
 ):
-    """The tokens of a text from position `first` on were computed under `interventions`, all of it:
-    steers too act from `first` on, and patches whose position is not before it. So a run of n
-    prompt tokens which began with steers is {first: 0, without them}, {first: n − 1, with them}; a
+    """Interventions under which the tokens of a text from position `first` on were computed. Steers
+    act from `first` on, too, and so do patches whose position is not before it. A run of n prompt
+    tokens that began with steers is thus {first: 0, without them}, {first: n − 1, with them}; a
     change whose index is i begins at first = n − 1 + i."""
 
     first: int
@@ -112,7 +112,7 @@ class InterventionSpan(
 
 
 EncodedSpans = tuple[tuple[int, "EncodedInterventions"], ...]
-"""Interventions of a text: the position from which each acted, and the setting."""
+"""(position from which they acted, interventions) of a text, in order."""
 
 
 class Sizes(Protocol):
@@ -126,8 +126,8 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EncodedInterventions:
-    """A setting that the model can be given, with its texts as token ids: what each steer goes
-    toward and away from, and each patch's up to the token in question."""
+    """Validated interventions with their texts as token ids: those that each steer goes toward and
+    away from, and each patch's prompt up to the token in question."""
 
     requested: Interventions = NO_INTERVENTIONS
     toward: tuple[Ids, ...] = ()
@@ -157,8 +157,8 @@ def encode_interventions(
     most: int = MAX_TEXT_TOKENS,
     loras: Collection[str] = (),
 ) -> EncodedInterventions:
-    """`wanted` for a model. `param` names it in what is refused; `n_prompt`: where patches may be;
-    `most`: tokens of a text; `loras`: the adapters that are loaded.
+    """Return `wanted`, validated and with its texts as token ids. `param`: field that errors name;
+    `n_prompt`: tokens that patches may name; `most`: tokens of a text; `loras`: loaded adapters.
 
     Raises InvalidRequest for a layer, head, position, token or adapter that is not there, a number
     out of range, two entries for one place, more entries than are taken, and a text that is too
@@ -178,13 +178,13 @@ def encode_interventions(
 def encode_spans(
     spans: Sequence[InterventionSpan], encode: Callable[[Interventions], EncodedInterventions]
 ) -> EncodedSpans:
-    """`spans` for a model, each setting by `encode`. Raises InvalidRequest for positions that do
-    not rise, and what `encode` raises."""
+    """Return `spans` with each setting encoded. Raises InvalidRequest for positions that do not
+    increase, and what `encode` raises."""
     earliest, found = 0, []
     for one in spans:
         if one.first < earliest:
             raise InvalidRequest(
-                f"first must be {earliest} or more, because what acts later comes later, but got "
+                f"first must be {earliest} or more, because positions must increase, but got "
                 f"{one.first}",
                 "reached",
             )
@@ -194,9 +194,9 @@ def encode_spans(
 
 
 def check_spans(spans: Sequence[InterventionSpan], interventions: Interventions, last: int) -> None:
-    """`interventions` acts on a text from position `last` on, and where `spans` is not empty, that
-    acts on what is before. Raises InvalidRequest where it goes on to `last`, and for a patch of
-    `interventions` that comes too late."""
+    """Check `spans`, under which a text was computed, against `interventions`, which act from
+    position `last` on; without spans there is nothing to check. Raises InvalidRequest for a span
+    that begins at `last` or later, and for a patch before `last` that is in no span."""
     if not spans:
         return
     if spans[-1].first >= last:
@@ -216,7 +216,7 @@ def check_spans(spans: Sequence[InterventionSpan], interventions: Interventions,
 
 
 def check_no_new_patch(now: Interventions, wanted: Interventions, param: str = "reach") -> None:
-    """Raises InvalidRequest for a patch that `now` has not: its token was computed already."""
+    """Raise InvalidRequest for a patch that `now` does not have: its token is computed already."""
     for patch in wanted.patch:
         if patch not in now.patch:
             raise InvalidRequest(
@@ -254,7 +254,7 @@ class _Check:
         self._once("loras", [entry.name for entry in entries])
 
     def steers(self, steers: tuple[Steer, ...]) -> tuple[tuple[Ids, ...], tuple[Ids, ...]]:
-        """The ids of what each goes toward and away from; of an empty text, none."""
+        """Return the ids of the two texts of each steer; () for an empty `away`."""
         self._at_most("steer", len(steers), MAX_STEERS)
         toward, away = [], []
         for steer in steers:
@@ -265,7 +265,7 @@ class _Check:
         return tuple(toward), tuple(away)
 
     def patches(self, patches: tuple[Patch, ...], n_prompt: int | None) -> tuple[Ids, ...]:
-        """The ids of each prompt up to its token."""
+        """Return the ids of each prompt up to its token."""
         self._at_most("patch", len(patches), MAX_PATCHES)
         self._once("patch", [(patch.layer, patch.position) for patch in patches])
         found = []

@@ -1,4 +1,4 @@
-"""Interventions that are ready to act, and where they act in a run."""
+"""Resolved interventions, ready to act, and the interventions of a run."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from gpu.interventions.messages import (
 from gpu.step import Floats
 
 LastState = Callable[[Ids], Floats]
-"""(n_layers + 1, hidden_size): the residual stream of a text's last token, before every layer and
-after the last."""
+"""Returns the residual stream of a text's last token before every layer and after the last,
+(n_layers + 1, hidden_size)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedInterventions:
-    """`requested`, with what acts on every token of it, and by position and layer what patches
-    some."""
+    """`requested` with its vectors: `active` acts on every token, `patches` on one each, by
+    position and layer."""
 
     requested: Interventions = NO_INTERVENTIONS
     active: ActiveInterventions = NONE_ACTIVE
     patches: Mapping[int, Mapping[int, Vector]] = field(default_factory=dict)
 
     def add_to(self, schedule: InterventionSchedule, first: int, steered: int) -> None:
-        """Let it act from position `first` on, its steers from `steered` on."""
+        """Add them to `schedule` from position `first` on, their steers from `steered` on."""
         bare = replace(self.active, steer={})
         edges = {first, max(first, steered)}
         edges |= {edge for at in self.patches for edge in (at, at + 1) if edge >= first}
@@ -44,7 +44,7 @@ class ResolvedInterventions:
             schedule.change(edge, replace(active, patch=self.patches.get(edge, {})))
 
     def validate(self, config: ModelConfig) -> None:
-        """Raises InvalidRequest for vectors that are not numbers."""
+        """Raise InvalidRequest for vectors that are not finite."""
         for patch in ({}, *self.patches.values()):
             replace(self.active, patch=patch).validate(config)
 
@@ -53,7 +53,7 @@ NONE_RESOLVED = ResolvedInterventions()
 
 
 def resolve(encoded: EncodedInterventions, last_state: LastState) -> ResolvedInterventions:
-    """Return `encoded` with the states of its texts."""
+    """Return `encoded` with the vectors computed from its texts."""
     requested = encoded.requested
     steer: dict[int, Vector] = {}
     for entry, toward, away in zip(requested.steer, encoded.toward, encoded.away, strict=True):
@@ -78,11 +78,10 @@ def resolve(encoded: EncodedInterventions, last_state: LastState) -> ResolvedInt
 class RunInterventions:
     """Interventions of one run.
 
-    encoded  what its prompt was computed under before, then the setting it begins with, then that
-    of
-            each change of its updates, None for no change
-    schedule  what acts where, of tokens that are computed and to come
-    requested  the setting in force, as it was asked for
+    encoded    those of `spans`, under which the prompt was computed, then the first setting, then
+               that of each scheduled update; None for an update that changes nothing
+    schedule   what acts on the tokens that are computed and on those to come
+    requested  the setting in force, as it was requested
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class RunInterventions:
         n_prompt: int,
         spans: EncodedSpans = (),
     ) -> None:
-        """`encoded`: without those of `spans`, under which the prompt was computed."""
+        """`encoded`: the first setting and those of updates, without `spans`."""
         self.encoded = (*(encoded for _, encoded in spans), *encoded)
         self.schedule = InterventionSchedule()
         self.requested = NO_INTERVENTIONS if encoded[0] is None else encoded[0].requested
@@ -126,7 +125,7 @@ class RunInterventions:
         return self._all_resolved[n]
 
     def change(self, first: int, resolved: ResolvedInterventions) -> None:
-        """`resolved` acts from position `first` on. Raises InvalidRequest for a new patch."""
+        """Let `resolved` act from position `first` on. Raises InvalidRequest for a new patch."""
         check_no_new_patch(self.requested, resolved.requested)
         self.requested = resolved.requested
         if self.ready:

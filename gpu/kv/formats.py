@@ -74,7 +74,7 @@ class KvFormat:
 
     @property
     def packed(self) -> bool:
-        """Whether it is stored in blocks with scales, so that only whole heads can be written."""
+        """True if stored in blocks with scales, so that only whole heads can be written."""
         return self.keys.packed
 
 

@@ -30,7 +30,7 @@ class LoraTarget:
 
     @property
     def is_optional(self) -> bool:
-        """Whether adapters may leave it out: newer transformers has no module of it."""
+        """True if adapters may leave it out: newer transformers has no module of it."""
         return self.op in EXPERT_OPS or (self.op == ROUTER and self.module.endswith(".gate"))
 
 

@@ -1,5 +1,5 @@
-"""Base class of all models: embedding, layers, final norm and output head, on the device. The
-forward pass is in the file of each architecture."""
+"""Base class of all models: embedding, layers, final norm and output head, on the device. Each
+architecture's file has its forward pass."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Decoder(ABC):
         """Record the output head for the sampled rows: out (n_samples, vocab_size)."""
 
     def rope(self, i: int) -> Tensor | None:
-        """Cosine and sine of the rotary positions of layer i; None: it has none."""
+        """Return cosine and sine of the rotary positions of layer i; None if it has none."""
         rope = self.config.rope_of(i)
         return self._rope_cos_sin[rope] if rope else None
 

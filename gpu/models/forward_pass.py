@@ -1,4 +1,4 @@
-"""The operations a model file is written with: each takes tensors, records its dispatches and
+"""Operations with which model files are written: each takes tensors, records its dispatches and
 returns the tensor they write."""
 
 from __future__ import annotations
@@ -262,6 +262,7 @@ class Pass:
 
     @property
     def _stream(self) -> ResidualStream:
-        """Every state apart in plans that keep them; else two buffers in turn."""
+        """Buffers of the residual stream: one per state in plans that keep them, else two in
+        turn."""
         states = self.instruments.states
         return states.stream if states else self.work.stream

@@ -61,7 +61,7 @@ class Moe:
 
     @property
     def is_resident(self) -> bool:
-        """Whether all experts are on the device."""
+        """True if all experts are on the device."""
         return self.gate_up.host is None
 
 

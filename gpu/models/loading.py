@@ -1,5 +1,5 @@
-"""Loading of the weights of one model, by what the tensor map of its architecture says that each
-module is."""
+"""Loading of one model's weights, by the roles that its architecture's tensor map gives to the
+modules of the checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRE_MLP, POST_MLP = ("mlp.gate_up", "mlp.router", "mlp.norm"), ("mlp.down.norm",
 
 
 class LayerLoader:
-    """Loads the parts of one model with `load`. Raises ModelError for tensors that are missing or
+    """Loads the weights of one model with `load`. Raises ModelError for tensors that are missing or
     of other shapes than the config promises."""
 
     def __init__(self, config: ModelConfig, load: WeightLoader) -> None:
@@ -77,7 +77,7 @@ class LayerLoader:
         return None
 
     def _norm(self, name: str, module: str, role: ModuleRole) -> Norm:
-        """LayerNorm where norms have biases, else RMSNorm."""
+        """Load a norm: LayerNorm if norms have biases, else RMSNorm."""
         n, eps = self.config.hidden_size, self.config.norm_eps
         gain = self.load.vector(name, f"{module}.weight", n=n, plus=self._plus)
         if not has_biases(self.config, role):
@@ -87,7 +87,7 @@ class LayerLoader:
 
     @property
     def _plus(self) -> float:
-        """Added to the weights of norms."""
+        """Number added to the weights of norms."""
         return float(self.tensors.norm_plus_one)
 
     def _qk_norm_gains(self, i: int) -> Tensor | None:
@@ -118,7 +118,7 @@ class LayerLoader:
         return Linear(weight, bias)
 
     def _qkv_sources(self, modules: dict[str, ModuleRole], end: str) -> list[Source]:
-        """Queries, keys and values: three tensors, or slices of one."""
+        """Return the sources of queries, keys and values: three tensors, or slices of one."""
         if len(modules) == 3:
             return [f"{module}.{end}" for module in modules]
         ((module, role),) = modules.items()
@@ -135,7 +135,7 @@ class LayerLoader:
         return [TensorSlice(source, p.reshape(-1), rows.size, transposed) for p in parts]
 
     def _linear(self, i: int, op: str, n_in: int, n_out: int | None = None) -> Linear:
-        """A matrix from `n_in` inputs to `n_out` outputs (None: the residual stream)."""
+        """Load a matrix from `n_in` inputs to `n_out` outputs (None: the residual stream)."""
         name, n_out = f"layer{i:02}.{op}", n_out or self.config.hidden_size
         kind: Kind = "attention" if op.startswith("attn.") else "mlp"
         ((module, role),) = self.tensors.modules(i, kind, op).items()
@@ -160,7 +160,7 @@ class LayerLoader:
         )
 
     def _gate_up(self, i: int, op: str, inner: int) -> Linear:
-        """Gate and up as one matrix: two tensors, or halves of one."""
+        """Load gate and up as one matrix: from two tensors, or halves of one."""
         name, modules = f"layer{i:02}.{op}", self.tensors.modules(i, "mlp", op)
         gate, up = self._gate_up_sources(modules, inner)
         weight, bias = self.load.gate_up(name, gate, up, inner, self.config.hidden_size), None
@@ -202,7 +202,8 @@ class LayerLoader:
         return Moe(Linear(router), gate_up, down_of_each, slots, shared)
 
     def _router_sources(self, i: int, moe: MoeConfig) -> list[tuple[str, int]]:
-        """The router by the name this checkpoint has for it, and the gate of the shared expert."""
+        """Return the router, by the name this checkpoint has for it, and the shared expert's
+        gate."""
         gates = [f"{module}.weight" for module in self.tensors.modules(i, "mlp", "mlp.router")]
         shared = [gate for gate in gates if gate.endswith("shared_expert_gate.weight")]
         routers = [gate for gate in gates if gate not in shared]
@@ -213,8 +214,9 @@ class LayerLoader:
     def _expert_sources(
         self, i: int, op: str, moe: MoeConfig, n: int, n_stacked: int
     ) -> list[Sequence[str | StackedSlice]]:
-        """The matrices of each expert that alternate in one of n rows each: slices of a tensor
-        of all experts, which has `n_stacked` below each other for each, or tensors of its own."""
+        """Return, per expert, the sources whose rows alternate in its matrix, n rows each: slices
+        of a tensor of all experts, which stacks `n_stacked` of them for each, or tensors of its
+        own."""
         stacked = next((m for m in self.tensors.modules(i, "mlp", op) if "*" not in m), None)
         if stacked is None or stacked not in self.load.checkpoint:
             modules = expert_modules(self.config, i, op)

@@ -1,1 +1,1 @@
-"""Steps on the GPU: submitted ahead, read behind."""
+"""Execution of steps on the GPU: submitted ahead of those that are read."""

@@ -1,8 +1,8 @@
 """GPU time of each dispatch of a plan.
 
-Where the device takes times inside a pass, the plan runs as it always does with a time after every
-dispatch. Elsewhere every dispatch is a pass of its own, submitted and waited for alone: those times
-have no overlap in them, and their sum is more than the whole step takes.
+If the device takes timestamps inside a pass, the plan runs as usual with one after every dispatch.
+Otherwise every dispatch is a pass of its own, submitted and waited for alone: these times do not
+overlap, and their sum exceeds the time of the whole step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_QUERIES = 4096
 
 
 class DispatchTimer:
-    """Replays one plan; its step must have been written. Used while no steps are in flight."""
+    """Times one plan; its step must have been written. Used while no steps are in flight."""
 
     def __init__(self, device: Device, calls: Calls, plan: Plan) -> None:
         dispatches = tuple((dispatch.in_pass,) for dispatch in plan.dispatches)
@@ -40,11 +40,11 @@ class DispatchTimer:
         ]
 
     def run(self) -> Times:
-        """(n_dispatches,) milliseconds of one replay."""
+        """Return the milliseconds of one replay, (n_dispatches,)."""
         return np.concatenate([self._run(prepared) for prepared in self._passes])
 
     def _run(self, prepared: object) -> Times:
-        """Milliseconds of the dispatches of one pass."""
+        """Return the milliseconds of the dispatches of one pass."""
         self._calls.submit(self._calls.encode(prepared, self._readback), self._readback)
         self._readback.wait()
         data = self._readback.read(self._timestamps.n_bytes)

@@ -1,5 +1,5 @@
-"""Loading without a device: would these weights load? Every tensor that the model reads is read as
-it would be, and nothing is packed or kept."""
+"""Dry run of loading, without a device: every tensor that the model reads is read and checked, and
+nothing is packed or kept."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CONTEXT = 2
 def expect_loadable(
     path: str | Path, dtype: str, progress: Progress = lambda fraction, message: None
 ) -> None:
-    """Raises ModelError for weights that are not those of their config, by names or shapes, and
-    for numbers that `dtype` cannot hold or that are none. Takes about as long as reading them."""
+    """Raise ModelError if the weights do not match their config in names or shapes, or hold numbers
+    that are not finite or that `dtype` cannot hold. Takes about as long as reading them."""
     if dtype not in FORMATS:
         raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
     config, checkpoint = ModelConfig.from_folder(path), Checkpoint.open(path)
@@ -38,11 +38,11 @@ def expect_loadable(
 
 
 GREATEST = {"q8": 127 * 65504.0, "q4": 65504.0}
-"""The largest number that a storage type can hold, where float16 numbers are its scales."""
+"""Largest number that a quantised type can hold: its scales are float16."""
 
 
 class _Reader(WeightLoader):
-    """Reads, and leaves out the packing but for what it refuses."""
+    """Weight loader that checks numbers instead of packing them."""
 
     def pack(
         self, dtype: str, rows: npt.NDArray[Any], name: str, out: npt.NDArray[np.uint32]
@@ -56,7 +56,7 @@ class _Reader(WeightLoader):
 
 
 class _NoMemory(Memory):
-    """Holds nothing, however much it is given."""
+    """Memory that allocates and keeps nothing."""
 
     def __init__(self) -> None:
         policy = SimpleNamespace(interleaves_weights=False, weights_in_textures=False)

@@ -1,10 +1,11 @@
-"""Steps of mixtures whose experts do not all lie on the device: a step runs to each router in turn,
-the host reads which experts were chosen, brings those that are missing, and the step goes on.
+"""Expert offloading: steps of a mixture of experts whose experts are not all on the device. A step
+runs up to each router in turn, the host reads which experts were chosen and uploads those that are
+missing, and the step goes on.
 
-Where a layer's rows want more experts than it has slots, its products run several times, each time
-for the experts that are there: what the pairs of others gave is left standing
-(`gpu.ops.moe`). A pair's product is the same bits wherever its weights lie, so the results are
-those of a model that is there as a whole.
+If the rows of a layer use more experts than it has slots, its expert matmuls run several times,
+each time for the resident experts; the results of other assignments stay as they are
+(`gpu.ops.moe`). An assignment's result has the same bits in whichever slot its weights lie, so
+results are those of a fully resident model.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from gpu.webgpu.commands import Copy, PassDispatch, StepCommands
 from gpu.webgpu.plan import Dispatch, Plan
 
 CHOICE, PRODUCTS = "moe_topk", "moe_matmul"
-"""The shader that says which are wanted, and the one that reads their weights."""
+"""Shader that chooses the experts, and the shader that reads their weights."""
 
 Segment = tuple[PassDispatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A layer in a plan. `before`: what runs up to its routing, whose result is copied, from the
-    products of the layer before on; `activations`: these alone."""
+    """An MoE layer in a plan. `before`: commands from the expert matmuls of the MoE layer before up
+    to this one's routing, which they copy to the host; `products`: this layer's expert matmuls
+    alone."""
 
     layer: int
     before: Any
@@ -46,7 +48,7 @@ class ExpertOffload:
     """The experts of one model in the slots of its layers. Used by one thread."""
 
     def __init__(self, memory: Memory, moes: Mapping[int, Moe], experts_per_token: int) -> None:
-        """`moes`: by layer; `experts_per_token`: experts that a row is given to."""
+        """`moes`: by layer; `experts_per_token`: experts of each row."""
         self._memory = memory
         self._moes = moes
         self._per_token = experts_per_token
@@ -59,7 +61,7 @@ class ExpertOffload:
         self._stops: dict[PlanKey, list[Stop]] = {}
 
     def run_offloaded(self, recorded: RecordedPlan, n_rows: int) -> ExpertUse:
-        """Run a plan up to what `rest` gives, for the first `n_rows` rows; blocks."""
+        """Run a plan up to what `rest` returns, for the first `n_rows` rows; blocks."""
         if recorded.key not in self._stops:
             self._stops[recorded.key] = self._cut(recorded.plan)
         used = ExpertUse()
@@ -74,7 +76,7 @@ class ExpertOffload:
         return used
 
     def rest(self, plan: Plan) -> Segment:
-        """Return the rest of a plan, from the expert products of its last MoE layer on."""
+        """Return the rest of a plan, from the expert matmuls of its last MoE layer on."""
         first = max((run.start for run in _products(plan)), default=0)
         return tuple(dispatch.in_pass for dispatch in plan.dispatches[first:])
 
@@ -96,7 +98,7 @@ class ExpertOffload:
         return stops
 
     def _chosen(self, n_rows: int) -> list[int]:
-        """The experts that the rows of the step were given to."""
+        """Return the experts that the rows of the step were routed to."""
         data = self._routed.read(4 * n_rows * self._per_token)
         found: list[int] = np.unique(np.frombuffer(data, np.uint32)).tolist()
         return found
@@ -118,7 +120,8 @@ class ExpertOffload:
 
 
 def _products(plan: Plan) -> list[slice]:
-    """Return the dispatches of each layer's expert products in a plan, with their adapters'."""
+    """Return the dispatches of each layer's expert matmuls in a plan, those of adapters
+    included."""
     runs: list[slice] = []
     for at, dispatch in enumerate(plan.dispatches):
         if dispatch.kernel.name == CHOICE:

@@ -1,4 +1,4 @@
-"""LRU cache of one layer's experts, where the device has no room for all. Host logic only."""
+"""LRU cache of one layer's experts, for a device without room for all. Host logic only."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Experts that are on the device at the same time. `places`: the slot of each; `loads`: those
-    of them that must be brought first."""
+    """Experts that are resident at the same time. `places`: the slot of each; `loads`: those that
+    must be uploaded first."""
 
     places: dict[int, int]
     loads: tuple[int, ...]
 
 
 class ExpertSlots:
-    """The `n` slots of one layer."""
+    """The `n` expert slots of one layer."""
 
     def __init__(self, n: int) -> None:
         if n < 1:
-            raise ValueError(f"a layer needs one slot for experts or more, not {n}")
+            raise ValueError(f"a layer needs one expert slot or more, not {n}")
         self.n = n
         self._slots: OrderedDict[int, int] = OrderedDict()  # by expert, least recently used first
 
     def rounds(self, wanted: Sequence[int]) -> list[Round]:
-        """How a step comes by the experts it wants, each named once: in one round where they all
-        fit, else in several, of which each ends before the next begins. Those that are there come
-        first. The slots count as filled from now on."""
+        """Return the rounds in which a step uses the experts `wanted`, each named once: one round
+        if all fit, else several, each finished before the next begins. Resident experts come first.
+        The slots count as filled from now on."""
         there = [expert for expert in wanted if expert in self._slots]
         order = [*there, *(expert for expert in wanted if expert not in self._slots)]
         return [self._round(order[at : at + self.n]) for at in range(0, len(order), self.n)]
@@ -43,8 +43,8 @@ class ExpertSlots:
         return Round({expert: self._slots[expert] for expert in experts}, loads)
 
     def _free(self) -> int:
-        """A slot that was never used, or that of the least recently used expert, which goes. There
-        is one that this round does not need, because a round has no more experts than slots."""
+        """Return a slot that was never used, or that of the least recently used expert, which is
+        evicted. This round never needs that expert, because it has no more experts than slots."""
         if len(self._slots) < self.n:
             return len(self._slots)
         return self._slots.popitem(last=False)[1]

@@ -1,7 +1,8 @@
-"""Carries out a `InspectionRequest` on a GPU: its step runs again, through plans that keep more.
+"""Inspection passes on a GPU: a step runs again, through plans that keep intermediate values.
 
-What exceeds the memory kept for it is split, rows into several steps and keys into ranges, one pass
-for each. Rows run in the order of their positions, so that each finds the keys before it.
+Requests that exceed the memory for these values are split, rows into several steps and keys into
+ranges, one pass for each. Rows run in the order of their positions, so that each finds the keys
+before it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from gpu.step import ExpertChoices, Floats, InspectionRequest, InspectionResult,
 from gpu.webgpu.buffers import Memory, Tensor
 
 LENS_SAMPLES = 4
-"""States whose logits are computed together: as many rows as runs beside each other sample, so that
-the kernel is there already."""
+"""States whose logits are computed together: as many rows as concurrent runs commonly sample, so
+that the kernel is compiled already."""
 
 Places = npt.NDArray[np.intp]
 """Indices of rows in a step."""
@@ -57,13 +58,13 @@ class InspectionPasses:
         )
 
     def first_plans(self) -> list[RecordedPlan]:
-        """Plans whose kernels the first look will need."""
+        """Return the plans whose kernels the first inspection needs."""
         return [self._plans.plan(1, 0, "weights"), self._plans.plan(1, LENS_SAMPLES, "lens")]
 
     # ---- attention --------------------------------------------------------------------------
 
     def _attention(self, step: Step, first: int, n: int) -> Floats:
-        """(n_rows, n_layers, n_heads, n)"""
+        """Return attention weights, (n_rows, n_layers, n_heads, n)."""
         n_layers, n_heads = self._config.n_layers, self._config.n_heads
         room = self._plans.weights_room
         if room < n_heads:
@@ -90,7 +91,7 @@ class InspectionPasses:
         return found
 
     def _read_weights(self, weights: AttentionCapture, n_rows: int, n_keys: int) -> Floats:
-        """(n_rows, n_layers, n_heads, n_keys)"""
+        """Return the captured weights, (n_rows, n_layers, n_heads, n_keys)."""
         layers = self._memory.read(weights.layers)
         n_heads = self._config.n_heads
         used = layers[:, : n_rows * n_heads * n_keys].reshape(-1, n_rows, n_heads, n_keys)
@@ -112,7 +113,7 @@ class InspectionPasses:
         assert routed is not None
 
         def read(tensor: Tensor) -> npt.NDArray[Any]:
-            """(n_rows, n_expert_layers, experts_per_token)"""
+            """Return a capture as (n_rows, n_expert_layers, experts_per_token)."""
             used = self._memory.read(tensor)[:, : n_rows * experts_per_token]
             return used.reshape(len(layers), n_rows, experts_per_token).swapaxes(0, 1)
 
@@ -121,7 +122,7 @@ class InspectionPasses:
     # ---- the residual stream ----------------------------------------------------------------
 
     def _all_states(self, step: Step) -> Floats:
-        """(n_rows, n_layers + 1, hidden_size)"""
+        """Return the residual stream, (n_rows, n_layers + 1, hidden_size)."""
         n_states, width = self._config.n_layers + 1, self._config.hidden_size
         found = np.empty((len(step.rows), n_states, width), np.float32)
         for rows, part in _parts(step, self._plans.max_captured_rows):
@@ -140,7 +141,7 @@ class InspectionPasses:
         return states
 
     def _lens(self, step: Step) -> Floats:
-        """(n_layers + 1, vocab_size)"""
+        """Return the logits of every state, (n_layers + 1, vocab_size)."""
         sample, found = step.samples[0], []
         for rows, part in _parts(step, self._plans.max_captured_rows):
             states = self._keep_states(part)
@@ -155,7 +156,8 @@ class InspectionPasses:
         return np.concatenate(found)
 
     def _read_logits(self, states: States, samples: list[Sample]) -> Floats:
-        """(len(samples), vocab_size): of the rows of `states.as_rows` that samples name."""
+        """Return the logits of the rows of `states.as_rows` that `samples` name, (len(samples),
+        vocab_size)."""
         lens = self._plans.plan(states.n_rows, len(samples), "lens")
         self._queue.run(lens, Step((), tuple(samples)))
         logits: Floats = self._memory.read(self._tensors.logits)
@@ -163,7 +165,8 @@ class InspectionPasses:
 
 
 def _parts(step: Step, most_rows: int) -> Iterator[tuple[Places, Step]]:
-    """Steps of at most so many rows, in the order of positions, and where their rows come from."""
+    """Yield steps of at most `most_rows` rows, in the order of positions, each with the indices of
+    its rows in `step`."""
     order = np.argsort([row.position for row in step.rows], kind="stable")
     for at in range(0, len(order), most_rows):
         rows = order[at : at + most_rows]

@@ -1,4 +1,4 @@
-"""The bytes a step leaves in its readback buffer, as the objects of `gpu.step`."""
+"""Parsing of the bytes that a step leaves in its readback buffer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def parse_captured(
     routing_stride: int,
     times: Times | None,
 ) -> Captured:
-    """Statistics of the first `n_rows` rows of a plan recorded for `bucket` rows.
+    """Return the statistics of the first `n_rows` rows of a plan recorded for `bucket` rows.
 
     data   stats (bucket, 1 + 5 · n_layers), then entropy (n_layers, entropy_stride), of which the
            first bucket · n_heads floats of a layer are (bucket, n_heads); float32. Of a model with
@@ -92,7 +92,7 @@ def parse_captured(
 def _routing(
     data: bytes, config: ModelConfig, n_rows: int, stride: int
 ) -> tuple[npt.NDArray[np.uint32] | None, Floats | None]:
-    """Ids and gates, (n_rows, n_expert_layers, experts_per_token) each."""
+    """Return ids and gates, (n_rows, n_expert_layers, experts_per_token) each."""
     experts, n_layers = config.experts, len(config.expert_layers)
     if experts is None or not n_layers:
         return None, None

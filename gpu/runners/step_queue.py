@@ -1,9 +1,9 @@
-"""Steps on their way through the device: encoded, submitted, read behind.
+"""Queue of the steps in flight: encoded, submitted, read back in order.
 
 Submitting writes one uniform buffer, replays a recorded plan into one compute pass, copies the
 results to a readback buffer and submits once. Collecting waits for that submission alone, so later
-steps keep the GPU busy meanwhile. What a step needs is made once: a ring of readback slots (a
-readback buffer and what is known of the step in it), and each plan's commands.
+steps keep the GPU busy meanwhile. All that a step needs is made once: a ring of readback slots, and
+each plan's commands.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EMPTY_STEP = Step(())
 
 
 class ReadbackSlot:
-    """A readback buffer and the step whose results it gets."""
+    """A readback buffer, and the step that writes its results to it."""
 
     __slots__ = (
         "encode_ms",
@@ -63,8 +63,8 @@ class Collected:
     readback_slot  valid until the next submission
     data           bytes of the results
     times          GPU times in ms by the device's clock: begin, end, marks
-    wait_ms        time that the host waited for them
-    read_ms        time that it took to read them
+    wait_ms        time that the host waited for the results
+    read_ms        time that it took to copy them
     """
 
     readback_slot: ReadbackSlot
@@ -108,8 +108,8 @@ class StepQueue:
         return len(self._in_flight)
 
     def submit(self, recorded: RecordedPlan, step: Step, *, marks: bool = True) -> None:
-        """`marks` False: without the times inside the pass that the plan may have marked. Raises
-        IndexError when `depth` steps are in flight already."""
+        """Submit a step. `marks` False: without timestamps inside the pass. Raises IndexError if
+        `depth` steps are in flight already."""
         asked = time.perf_counter()
         n_queries = self._n_queries(recorded, marks)
         prepared = self._prepare(recorded, n_queries)
@@ -130,7 +130,7 @@ class StepQueue:
         self._in_flight.append(readback_slot)
 
     def collect(self) -> Collected:
-        """The oldest step's results; blocks until it is done."""
+        """Return the oldest step's results; blocks until it is done."""
         readback_slot = self._in_flight.popleft()
         began = time.perf_counter()
         readback_slot.readback.wait()
@@ -155,9 +155,9 @@ class StepQueue:
         self._calls.wait()
 
     def dispatch_times(self, recorded: RecordedPlan, step: Step, repeat: int) -> Times | None:
-        """(repeat, n_dispatches) ms of each dispatch on the GPU, in `repeat` runs of a step after
-        one that is not counted; None where the device has no clock, or not all experts. No steps
-        may be in flight."""
+        """Return the milliseconds of each dispatch on the GPU, (repeat, n_dispatches), in `repeat`
+        runs of a step after one that is not counted; None if the device has no clock or experts are
+        offloaded. No steps may be in flight."""
         if self._timestamps is None or self._offload is not None:
             return None
         timer = DispatchTimer(self._device, self._calls, recorded.plan)
@@ -166,15 +166,16 @@ class StepQueue:
         return np.stack([timer.run() for _ in range(repeat)])
 
     def warm(self, dispatch: Dispatch) -> bool:
-        """Run one dispatch of a plan for no rows, and wait: its shader returns at once, but drivers
-        that compile at first use have done it by then. False: its kernel has run before."""
+        """Run one dispatch of a plan for no rows, and wait. Its shader returns at once, but drivers
+        that compile at first use have compiled it by then. Returns False if its kernel has run
+        before."""
         if not self._start(dispatch):
             return False
         self._calls.wait()
         return True
 
     def _start(self, dispatch: Dispatch) -> bool:
-        """Start what `warm` does, without waiting for it."""
+        """Do what `warm` does, without waiting."""
         if id(dispatch.kernel) in self._started:
             return False
         prepared = self._calls.prepare(StepCommands(((dispatch.in_pass,),)))
@@ -191,13 +192,14 @@ class StepQueue:
         return self._offload.run_offloaded(recorded, len(step.rows))
 
     def _n_queries(self, recorded: RecordedPlan, marks: bool = True) -> int:
-        """GPU times are of one pass: where a step takes several there are none."""
+        """Return how many timestamps to take: none if a step takes several passes."""
         if self._offload is not None:
             return 0
         return recorded.n_queries if marks else min(recorded.n_queries, FIRST_MARK)
 
     def _prepare(self, recorded: RecordedPlan, n_queries: int) -> Any:
-        """A plan's commands. It may write a step of its own, so it comes before the step's."""
+        """Return a plan's commands. May submit a step of its own, so it must come before the
+        step's."""
         key = (recorded.key, n_queries)
         prepared = self._prepared.get(key)
         if prepared is None:

@@ -45,7 +45,7 @@ from gpu.webgpu.device import Device
 from gpu.webgpu.peaks import measure_peaks
 
 TIMED_EVERY = 8
-"""On a software device one captured step of this many takes the times of its layers."""
+"""On software devices, one captured step in this many takes the times of its layers."""
 WARM_UP = (
     ("captured", 16, False),
     ("captured", 1, False),
@@ -60,9 +60,9 @@ WARM_UP = (
     ("captured", 1, True),
     ("plain", 1, True),
 )
-"""Kinds and rows of the plans worth compiling early, and whether for a long context, in the order
-that most first requests need them: a prompt's first piece, a token, then what other prompts end
-with and runs together (tiles grow with the rows, up to 16), then long contexts, which are split."""
+"""Plans worth compiling early: kind, rows, whether for a long context. Ordered as most first
+requests need them: a prompt's first chunk, a token, then the last chunks of other prompts and
+concurrent runs (tiles grow with the rows, up to 16), then long contexts, which are split."""
 
 
 class WgpuRunner:
@@ -110,7 +110,7 @@ class WgpuRunner:
         self.limits = self._find_limits(options.slots, shape, kv_dtype)
         offload = _offload(self.model, memory)
         depth = device.policy.steps_in_flight
-        # A step with offloaded experts ends when it is submitted, but for its last part.
+        # With offloaded experts, all but the last part of a step is done when `submit` returns.
         self.in_flight = depth if offload is None else 1
         self._queue = self._make_queue(depth, offload)
         self._inspection = InspectionPasses(config, self.plans, self._queue, self._tensors, memory)
@@ -257,8 +257,8 @@ class WgpuRunner:
         return self._inspection.run(step, request)
 
     def warm_up(self, *, interventions: bool = False) -> Iterator[None]:
-        """Compiles one kernel at a time, so that a request which comes meanwhile waits for no other
-        than its own. Plans with other buckets share the same kernels."""
+        """Compile one kernel at a time, so that a request that arrives meanwhile waits for no
+        kernels but its own. Plans with other buckets share the same kernels."""
         for recorded in (
             self._plans_with_interventions() if interventions else self._plans_to_warm()
         ):
@@ -284,7 +284,7 @@ class WgpuRunner:
         yield from self._inspection.first_plans()
 
     def _most_samples(self, n_rows: int) -> int:
-        """Samples of the largest step of so many rows."""
+        """Return the samples of the largest step of `n_rows` rows."""
         return min(n_rows, self.limits.slots, self.limits.max_samples)
 
     def close(self) -> None:
@@ -296,13 +296,14 @@ class WgpuRunner:
     def plan_for(
         self, n_rows: int, n_samples: int, capture: bool, context: int = 1
     ) -> RecordedPlan:
-        """The plan that a step of this size replays, recorded now if it is the first; `context`:
+        """Return the plan for a step of this size, recorded now if it is the first. `context`:
         tokens of its longest sequence."""
         return self.plans.plan(n_rows, n_samples, "captured" if capture else "plain", context)
 
     def _is_timed(self, step: Step) -> bool:
-        """Does this step take the GPU times of its layers, if it is captured? Every one on a GPU.
-        A software device stops and starts for each time, so there tokens are timed in turn."""
+        """Return whether this step, if it is captured, takes the GPU times of its layers: always on
+        a GPU. A software device stops and starts for each timestamp, so there only some tokens are
+        timed."""
         every_step = self.gpu.policy.times_every_step
         if not step.capture or every_step or len(step.rows) > self.limits.slots:
             return True

@@ -8,10 +8,10 @@ from gpu.info import DeviceInfo
 from gpu.webgpu.tiling import GPU, SOFTWARE, Tuning
 
 IN_FLIGHT = 3
-"""On a GPU one step runs, one waits for it and one is encoded or read back."""
+"""Steps in flight on a GPU: one runs, one waits for it, one is encoded or read back."""
 SOFTWARE_IN_FLIGHT = 2
-"""Mesa's software driver starts a step when the one before has ended. With three in flight every
-result would be read one step late."""
+"""Steps in flight on a software device. Mesa's driver starts a step when the one before has ended,
+so with three every result would be read one step late."""
 MAX_LOOP_ROUNDS = 65_535
 """Mesa's software driver silently ends all loops of a shader after this many rounds in all."""
 
@@ -60,7 +60,7 @@ class DevicePolicy:
 
 
 def _gpu() -> DevicePolicy:
-    """Many lanes with short sums; short splits keep many cores busy."""
+    """Return the policy of a GPU: many lanes with short sums; short splits keep many cores busy."""
     return DevicePolicy(
         tuning=GPU,
         row_lanes=64,
@@ -78,10 +78,11 @@ def _gpu() -> DevicePolicy:
 
 
 def _software(info: DeviceInfo) -> DevicePolicy:
-    """Few lanes that reuse every load, because loads are emulated lane by lane.
+    """Return the policy of a software device: few lanes that reuse every load, because loads are
+    emulated lane by lane.
 
-    Splits are longer, since each costs a dispatch. Timestamps interrupt the step, so not every
-    step takes them. Copies are smaller: touching memory for the first time is slow.
+    Splits are longer, since each costs a dispatch. Timestamps interrupt the step, so not every step
+    takes them. Copies are smaller: touching memory for the first time is slow.
     """
     wide = "shader-int64" in info.features
     return DevicePolicy(

@@ -1,6 +1,6 @@
-"""How GGUF files hold an architecture: llama.cpp's names for its tensors (gguf-py/gguf/
-tensor_mapping.py), what its converter (conversion/ of that project) does to the weights, and what
-the metadata says of the hyperparameters."""
+"""Form of an architecture in GGUF files: llama.cpp's names for its tensors
+(gguf-py/gguf/tensor_mapping.py), what its converter (conversion/ of that project) does to the
+weights, and what the metadata says of the hyperparameters."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class GgufFormat:
     has_experts: bool = False
 
     def find(self, tensor: str, prefix: str) -> CheckpointTensor | None:
-        """Return what a tensor is in a checkpoint whose layers are named `prefix`.N; None if the
-        architecture has no such tensor. Older files hold experts one by one:
+        """Return the checkpoint tensor that a GGUF tensor becomes, for layers named `prefix`.N;
+        None if the architecture has no such tensor. Older files hold experts one by one:
         `blk.0.ffn_gate.3.weight` is the fourth expert of `ffn_gate_exps`."""
         if match := _IN_LAYER.fullmatch(tensor):
             layer, module, expert, suffix = match.groups()

@@ -42,7 +42,7 @@ class ModuleRole:
 
 
 Roles = Mapping[str, ModuleRole]
-"""By module, in the order a step reads them."""
+"""Modules and their roles, in the order a step reads them."""
 
 
 @dataclass(frozen=True, slots=True)
