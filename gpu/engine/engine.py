@@ -118,7 +118,7 @@ class Engine:
         Raises InvalidRequest, ContextExceeded, QueueFull, EngineClosed.
         """
         interventions = self._validator.validate(request)
-        events = Events(on_event, self._one_less)
+        events = Events(on_event, self._release_place)
         sequence = Sequence(
             request,
             self.tokenizer,
@@ -127,11 +127,11 @@ class Engine:
             interventions=interventions,
             on_event=events,
         )
-        self._one_more()
+        self._reserve_place()
         try:
             self._thread.post(Start(sequence))
         except EngineError:
-            self._one_less()
+            self._release_place()
             raise
         return Run(self._thread, sequence, events, self._validator.encode)
 
@@ -188,7 +188,7 @@ class Engine:
         to do. A value that stays the same for minutes means that the device or its driver hangs."""
         return self._thread.busy_since
 
-    def _one_more(self) -> None:
+    def _reserve_place(self) -> None:
         most = self._limits.slots + self._queue
         with self._lock:
             if self._alive >= most:
@@ -198,7 +198,7 @@ class Engine:
                 )
             self._alive += 1
 
-    def _one_less(self) -> None:
+    def _release_place(self) -> None:
         with self._lock:
             self._alive -= 1
 

@@ -54,7 +54,7 @@ class UpdateQueue:
             resolved = self._activations.resolve_cached(update.interventions)
             if resolved is None:
                 self._waiting[update.sequence] = deque([(update, index)])
-                return self._work_off(update.sequence)
+                return self._apply_in_order(update.sequence)
         index.set_result(self._apply(update, resolved))
         return None
 
@@ -64,7 +64,7 @@ class UpdateQueue:
             while line:
                 line.popleft()[1].set_exception(error)
 
-    def _work_off(self, sequence: Sequence) -> Generator[None, None, None]:
+    def _apply_in_order(self, sequence: Sequence) -> Generator[None, None, None]:
         line = self._waiting[sequence]
         while line:
             update, index = line[0]

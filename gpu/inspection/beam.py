@@ -39,7 +39,7 @@ class Hypothesis:
         most likely text, 1 the highest mean over its tokens."""
         return sum(self.logprobs) / float(max(1, len(self.ids)) ** length_penalty)
 
-    def grown(self, logits: Floats, width: int, end_ids: Sequence[int]) -> list[Hypothesis]:
+    def extended(self, logits: Floats, width: int, end_ids: Sequence[int]) -> list[Hypothesis]:
         """Return this continuation extended by each of the `width` most likely tokens of logits (1,
         vocab_size). More cannot be among the best of all."""
         logs = log_softmax(logits[0])
@@ -71,7 +71,7 @@ def search(
                 others.append(hypothesis)
                 continue
             logits = yield from logits_after([*ids, *hypothesis.ids])
-            others += hypothesis.grown(logits, width, end_ids)
+            others += hypothesis.extended(logits, width, end_ids)
             yield
         beam = sorted(others, key=lambda one: -one.score(length_penalty))[:width]
     return beam

@@ -107,19 +107,19 @@ class InterventionSchedule:
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._reaches: list[ActiveInterventions] = []
+        self._active: list[ActiveInterventions] = []
 
     def change(self, first: int, active: ActiveInterventions) -> None:
         """Let `active` act from `first` on, instead of all that was scheduled from there on."""
         n = bisect_right(self._firsts, first - 1)
-        del self._firsts[n:], self._reaches[n:]
+        del self._firsts[n:], self._active[n:]
         if self.at(first).digest != active.digest:
             self._firsts.append(first)
-            self._reaches.append(active)
+            self._active.append(active)
 
     def at(self, position: int) -> ActiveInterventions:
         n = bisect_right(self._firsts, position)
-        return self._reaches[n - 1] if n else NONE_ACTIVE
+        return self._active[n - 1] if n else NONE_ACTIVE
 
     def next_change(self, position: int, limit: int) -> int:
         """Return the first position after `position` with other interventions, at most `limit`."""
@@ -135,7 +135,7 @@ class InterventionSchedule:
         tokens."""
         return tuple(
             (first, active.digest)
-            for first, active in zip(self._firsts, self._reaches, strict=True)
+            for first, active in zip(self._firsts, self._active, strict=True)
             if first < n
         )
 

@@ -20,7 +20,7 @@ from gpu.ops.cost import (
     input_row_bytes,
 )
 from gpu.ops.matmul_input import MatmulInput, matmul_input
-from gpu.ops.norms import Norm, rope_dim
+from gpu.ops.norms import Norm, rotary_dim_of
 from gpu.ops.quantize_kv import KvTarget, quantize_kv
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.kernels import Number
@@ -179,7 +179,7 @@ def qkv(
     if weight.n != n_heads * config.head_dim:
         raise ValueError(f"{label}: {weight.n} rows, expected {n_heads} heads of {config.head_dim}")
     expect_shape(q, (padded(config.n_heads * config.head_dim),), label)
-    rotary_dim = rope_dim(config, rope_cos_sin, label)
+    rotary_dim = rotary_dim_of(config, rope_cos_sin, label)
     to = KvTarget.of(batch, config, pools, layer)
     _record_matmul(
         rec,

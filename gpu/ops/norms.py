@@ -133,7 +133,7 @@ def qk_norm_rope(
         (n_heads, batch.n_rows, 1),
         {
             "PAIRS": d // 2,
-            "HALF": rope_dim(config, rope_cos_sin, label) // 4,
+            "HALF": rotary_dim_of(config, rope_cos_sin, label) // 4,
             "N_HEADS": config.n_heads,
             "P_STRIDE": projected.shape[-1],
             "Q_STRIDE": q.shape[-1],
@@ -160,7 +160,7 @@ def qk_norm_rope_cost(dispatch: Dispatch, size: StepSize) -> Cost:
     return Cost(size.n_rows * flops, size.n_rows * row + dispatch.tensors["gains"].n_bytes)
 
 
-def rope_dim(config: ModelConfig, rope_cos_sin: Tensor | None, label: str) -> int:
+def rotary_dim_of(config: ModelConfig, rope_cos_sin: Tensor | None, label: str) -> int:
     """Return the rotated numbers of a head; 0 without rope_cos_sin (context, rotary_dim / 2, 2)."""
     if rope_cos_sin is None:
         return 0
