@@ -119,7 +119,7 @@ class Captured:
     attention_cosine, mlp_cosine            cosine of the angle between each of the two and the
                (n_rows, n_layers)           stream that it was added to; 0 where one has no length
     entropy    (n_rows, n_layers, n_heads)  entropy of each head's attention, in bits
-    chosen, gates                           the experts that the row was given to and what their
+    chosen, gates                           the experts that the row was routed to and what their
                (n_rows, n_expert_layers,    outputs were multiplied by, of each layer that has
                experts_per_token)           experts, `expert_layers`, largest gate first; None
                                             where none has
@@ -150,7 +150,7 @@ class InspectionRequest:
     keys    (first, n): attention weights of every row to the keys at positions first … first+n−1
     states  the residual stream of every row
     lens    the logits that every state of the stream would give, of the row of step.samples[0]
-    routes  the experts that every row was given to, of a model that has experts
+    routes  the experts that every row was routed to, in a model that has experts
     """
 
     keys: tuple[int, int] | None = None

@@ -26,8 +26,8 @@ class BenchModel:
 
     @classmethod
     def from_folder(cls, folder: Path) -> BenchModel:
-        """Raises ModelError when the folder holds no model that can be run, or no Llama: what the
-        other engines are given, and the floor, are written for its shape."""
+        """Open a model folder. Raises ModelError if it cannot be run or is no Llama: the files for
+        other engines, and the floor, are written for its shape."""
         where = folder.resolve()
         name = where.parent.name if where.name == "model" else where.name  # …/tale/model: tale
         config = ModelConfig.from_folder(folder)
@@ -37,15 +37,16 @@ class BenchModel:
 
     @classmethod
     def from_shape(cls, name: str) -> BenchModel:
-        """`name`: one of `gpu.checkpoint.random_checkpoint.LLAMA_SHAPES`."""
+        """Return random weights in the shape `name` of
+        `gpu.checkpoint.random_checkpoint.LLAMA_SHAPES`."""
         config = LLAMA_SHAPES[name]
         return cls(name, config, RandomCheckpoint(config))
 
     def runner(
         self, device: Device, dtype: str, context: int, kv_dtype: str | None = None
     ) -> WgpuRunner:
-        """One slot with room for exactly `context` tokens. Raises DeviceError when the device
-        cannot hold them."""
+        """Return a runner with one slot of exactly `context` tokens. Raises DeviceError if the
+        device cannot hold them."""
         return WgpuRunner(
             device,
             self.config,

@@ -286,8 +286,8 @@ class Inspector:
         if n_bytes > MAX_ANSWER_BYTES:
             most = MAX_ANSWER_BYTES // (4 * config.n_layers * config.n_heads)
             raise InvalidRequest(
-                f"the answer about {n_weights} tokens would have {n_bytes:,} bytes; ask about "
-                f"{most} tokens or fewer",
+                f"the answer would have {n_bytes:,} bytes for the attention of {n_weights} tokens; "
+                f"ask about {most} tokens or fewer",
                 "position",
             )
 

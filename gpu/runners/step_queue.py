@@ -185,7 +185,7 @@ class StepQueue:
         return True
 
     def _run_offloaded(self, recorded: RecordedPlan, step: Step) -> ExpertUse | None:
-        """Run the passes that bring experts from host memory, ahead of `_commands`, and return how
+        """Run the passes that upload experts from host memory, ahead of `_commands`, and return how
         they were used; None if all experts are on the device."""
         if self._offload is None:
             return None
