@@ -36,7 +36,7 @@ def test_a_mutant_can_be_made_of_the_code_as_it_is(mutant: Mutant) -> None:
     assert not missing, "the tests that should notice it are not there"
 
 
-def test_the_report_tells_of_every_mutant_that_a_test_noticed_it() -> None:
+def test_every_mutant_of_the_report_was_noticed_by_a_test() -> None:
     verdicts = read_report(REPORT)
     unknown = [mutant.name for mutant in MUTANTS if mutant.key not in verdicts]
     assert not unknown, f"docs/mutants.md has no result of them; {AGAIN}"

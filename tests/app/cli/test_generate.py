@@ -47,7 +47,7 @@ def run(*args: str) -> Result:
     return CliRunner().invoke(main, ["generate", *args], catch_exceptions=False)
 
 
-def test_it_writes_the_text_and_what_to_repeat_it_with(engines: list[FakeEngine]) -> None:
+def test_generate_prints_the_text_and_how_to_repeat_it(engines: list[FakeEngine]) -> None:
     result = run("Once", "--temperature", "0", "--max-tokens", "60")
     assert result.exit_code == 0
     assert STORY.startswith(result.stdout.rstrip("\n"))

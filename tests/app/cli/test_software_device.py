@@ -56,7 +56,7 @@ def test_sudo_goes_first(ran: list[list[str]], monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("lacking", ["rights", "apt-get"])
-def test_when_it_may_not_the_exact_command_is_printed(
+def test_without_permission_the_exact_command_is_printed(
     ran: list[list[str]], monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
     if lacking == "rights":

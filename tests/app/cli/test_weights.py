@@ -55,7 +55,7 @@ def test_the_files_are_those_of_the_engines_model(start_site: StartSite) -> None
     assert client.get(f"/api/weights/{NAME}").status_code == 400
 
 
-def test_pytorch_has_no_formats_of_the_engine(start_site: StartSite) -> None:
+def test_pytorch_reports_no_storage_formats(start_site: StartSite) -> None:
     site = start_site()
     hello = site.engine.require_ready()
     device = dataclasses.replace(hello.device, backend="torch")
@@ -77,7 +77,7 @@ def test_pytorch_has_no_formats_of_the_engine(start_site: StartSite) -> None:
         "%00",
     ],
 )
-def test_what_is_no_tensor_is_no_file_either(http: FlaskClient, name: str) -> None:
+def test_a_name_that_is_no_tensor_is_refused(http: FlaskClient, name: str) -> None:
     response = http.get(f"/api/weights/{name}", follow_redirects=True)
     assert response.status_code in (400, 404)
     assert response.json is not None
@@ -104,7 +104,7 @@ def test_while_the_model_is_loading(start_site: StartSite, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/weights", f"/api/weights/{NAME}"])
-def test_it_is_guarded_like_every_route(start_site: StartSite, path: str) -> None:
+def test_the_weights_route_is_guarded_like_every_route(start_site: StartSite, path: str) -> None:
     client = start_site(settings=Settings(port=0, token="secret")).app.test_client()
     assert client.get(path).status_code == 401
     assert client.get(path, headers={"Authorization": "Bearer secret"}).status_code == 200
@@ -114,7 +114,7 @@ def test_it_is_guarded_like_every_route(start_site: StartSite, path: str) -> Non
     assert client.post(path, headers={"Authorization": "Bearer secret"}).status_code == 405
 
 
-def test_a_model_whose_files_are_gone(start_site: StartSite, tmp_path: Path) -> None:
+def test_missing_model_files_are_reported(start_site: StartSite, tmp_path: Path) -> None:
     site = start_site()
     site.engine.path = tmp_path
     response = site.app.test_client().get("/api/weights")

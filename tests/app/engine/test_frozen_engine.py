@@ -85,7 +85,7 @@ def test_a_frozen_engine_that_is_idle_is_replaced(start_engine: StartEngine) -> 
     assert pid_of(engine) != pid
 
 
-def test_pages_and_health_are_told(start_site: StartSite) -> None:
+def test_a_frozen_engine_is_reported_to_pages_and_health(start_site: StartSite) -> None:
     site = start_site(process=True, timeouts=SILENT, load_seconds=1.0)
     page = site.page()
     page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 400})
@@ -122,7 +122,7 @@ def test_an_engine_that_hangs_in_a_step_is_replaced(start_engine: StartEngine) -
     begin(engine)
 
 
-def test_one_that_works_long_is_waited_for(start_engine: StartEngine) -> None:
+def test_a_long_step_is_waited_for(start_engine: StartEngine) -> None:
     """Compiling, a long question: the process answers, and the step is not too long yet."""
     engine = start_engine(ask_seconds=4.0, timeouts=Timeouts(silent=2.0, step=20.0))
     pid = pid_of(engine)
@@ -131,7 +131,7 @@ def test_one_that_works_long_is_waited_for(start_engine: StartEngine) -> None:
     assert engine.status.state == "ready"
 
 
-def test_many_short_steps_are_no_long_one(start_engine: StartEngine) -> None:
+def test_many_short_steps_do_not_count_as_one_long_step(start_engine: StartEngine) -> None:
     engine = start_engine(delay=0.02, timeouts=Timeouts(step=1.0))
     pid = pid_of(engine)
     collect(begin(engine, max_tokens=150))  # after three seconds
@@ -157,7 +157,7 @@ def _clutch(progress: Any) -> FakeEngine:
     return _clutching(4, progress)
 
 
-def test_python_may_be_held_while_a_model_is_loaded_but_not_later(
+def test_the_gil_may_be_held_while_loading_but_not_later(
     start_engine: StartEngine,
 ) -> None:
     engine = start_engine(load=_clutch, timeouts=SILENT)
@@ -196,7 +196,7 @@ def test_a_load_that_hangs_is_not_waited_for_for_ever(start_engine: StartEngine)
     assert "loading the model hung: nothing happened for 1 s" in status.message
 
 
-def test_nobody_waits_for_a_process_that_does_not_read(
+def test_sending_to_a_process_that_does_not_read_does_not_block(
     start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither those who ask until its pipe is full, nor those who come then."""
@@ -225,7 +225,7 @@ def _ask_much(engine: SupervisedEngine) -> None:
         engine.inspect(Losses([262] * 30_000))
 
 
-def test_a_frozen_engine_can_be_exchanged(start_engine: StartEngine) -> None:
+def test_the_model_of_a_frozen_engine_can_be_switched(start_engine: StartEngine) -> None:
     engine = start_engine(timeouts=PATIENT)
     pid = freeze(engine)
     with time_limit(CLOSES_WITHIN_S):
@@ -246,7 +246,7 @@ def test_closing_a_frozen_engine_ends(start_engine: StartEngine) -> None:
         assert isinstance(collect(events)[-1], Done)
 
 
-def test_one_that_even_a_kill_does_not_end_is_left_behind(
+def test_a_process_that_survives_a_kill_is_left_behind(
     start_engine: StartEngine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -285,7 +285,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_server_ends_that_leaves_one_behind(tmp_path: Path) -> None:
+def test_a_server_ends_although_its_engine_survives_the_kill(tmp_path: Path) -> None:
     """At its end Python waits for every process it has started."""
     script = tmp_path / "unkillable.py"
     script.write_text(UNKILLABLE)
@@ -298,7 +298,7 @@ def test_a_server_ends_that_leaves_one_behind(tmp_path: Path) -> None:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
-def test_a_message_that_is_none_is_a_death(
+def test_an_engine_that_sends_garbage_counts_as_dead(
     start_engine: StartEngine,
 ) -> None:
     """A process whose memory is damaged may write anything."""

@@ -148,7 +148,7 @@ def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngin
     assert done.reason == "length"
 
 
-def test_between_two_processes_requests_are_refused(start_engine: StartEngine) -> None:
+def test_requests_during_a_restart_are_refused(start_engine: StartEngine) -> None:
     engine = start_engine(load_seconds=0.5)
     with pytest.raises(UnavailableError, match="loading"):
         engine.submit(Request(IDS, SamplingParams()), print)
@@ -181,7 +181,7 @@ def test_a_process_that_keeps_dying_is_tried_again_later(start_engine: StartEngi
     assert pauses == [0, 1, 2]
 
 
-def test_while_it_waits_requests_are_told_for_how_long(start_engine: StartEngine) -> None:
+def test_requests_during_the_backoff_are_told_when_to_retry(start_engine: StartEngine) -> None:
     engine = start_engine(restart_policy=RestartPolicy(at_once=0, first=60))
     wait_for(engine, "ready")
     kill(engine)
@@ -247,7 +247,9 @@ def test_a_process_that_cannot_be_started_is_tried_again(
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts in /proc")
-def test_what_a_dead_process_needed_is_given_back_at_once(start_engine: StartEngine) -> None:
+def test_descriptors_and_threads_of_a_dead_process_are_freed_at_once(
+    start_engine: StartEngine,
+) -> None:
     """Not when Python gets to it: its pipe, what tells its end, and the threads that serve it."""
     engine = start_engine(restart_policy=RestartPolicy(at_once=1000))
     held: list[tuple[int, int]] = []
@@ -261,7 +263,9 @@ def test_what_a_dead_process_needed_is_given_back_at_once(start_engine: StartEng
     assert len(set(held)) == 1, held
 
 
-def test_a_gpu_that_was_lost_is_tried_again(start_engine: StartEngine, tmp_path: Path) -> None:
+def test_an_engine_that_lost_its_gpu_is_restarted(
+    start_engine: StartEngine, tmp_path: Path
+) -> None:
     """It may come back. One that was never there fails at once."""
     gone = tmp_path / "gone"
     load = functools.partial(_load_on_a_gpu, gone)
@@ -352,7 +356,7 @@ def test_closing_while_loading(start_engine: StartEngine) -> None:
     wait_exited(pid)
 
 
-def test_how_a_process_ended_is_said_in_words() -> None:
+def test_the_exit_of_a_process_is_described_in_words() -> None:
     assert ending(3) == "exit code 3"
     assert ending(-signal.SIGABRT) == "signal SIGABRT"
     assert ending(-250) == "signal 250"

@@ -155,7 +155,7 @@ def test_every_end_gives_its_share_back_once(engine: ScriptedEngine) -> None:
     assert len(heard) == 2 + len(engine.tells)
 
 
-def test_who_hears_of_an_end_may_ask_for_the_next_at_once(engine: ScriptedEngine) -> None:
+def test_a_listener_may_submit_again_when_its_run_ends(engine: ScriptedEngine) -> None:
     shares, threads = ClientLimits(), threading.active_count()
     limits = engine.require_ready().limits
     submitted: list[Run] = []

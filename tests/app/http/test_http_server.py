@@ -170,7 +170,7 @@ def test_silent_connections_give_way_to_those_that_ask(
 @pytest.mark.parametrize(
     "head", [POST + b"Content-Length: 1000\r\n\r\n", CHUNKED + b"3e8\r\n"], ids=["plain", "chunked"]
 )
-def test_half_a_body_gives_way_too(
+def test_a_connection_with_half_a_body_gives_way(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
     monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.3)
@@ -337,7 +337,7 @@ DOUBTFUL = {
 
 
 @pytest.mark.parametrize("headers", DOUBTFUL.values(), ids=DOUBTFUL)
-def test_a_request_that_ends_in_doubt_is_refused(site: Site, headers: bytes) -> None:
+def test_a_request_of_ambiguous_length_is_refused(site: Site, headers: bytes) -> None:
     answer = ask(site.port, POST + headers + b"\r\n" + BODY)
     assert status(answer) == 400, answer[:200]
     assert answer.count(b"HTTP/1.1 ") == 1

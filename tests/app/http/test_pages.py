@@ -12,7 +12,7 @@ from app.http.pages import STYLE_SHEETS
 from tests.app.conftest import StartSite
 
 
-def test_the_page_is_served_and_not_kept(http: FlaskClient) -> None:
+def test_the_page_is_served_and_not_cached(http: FlaskClient) -> None:
     response = http.get("/")
     assert response.status_code == 200
     assert response.mimetype == "text/html"
@@ -40,7 +40,7 @@ def static_files() -> list[str]:
 
 
 @pytest.mark.parametrize("name", static_files())
-def test_a_file_is_checked_by_its_tag(http: FlaskClient, name: str) -> None:
+def test_files_are_revalidated_by_their_etag(http: FlaskClient, name: str) -> None:
     first = http.get(f"/static/{name}")
     assert first.status_code == 200
     assert "no-cache" in first.headers["Cache-Control"]
@@ -59,7 +59,7 @@ def test_the_icon_is_where_browsers_look_for_it(http: FlaskClient) -> None:
 @pytest.mark.parametrize(
     "path", ["/static/../app/config.py", "/static/%2e%2e/app/config.py", "/static/%2fetc%2fpasswd"]
 )
-def test_nothing_else_is_a_file(http: FlaskClient, path: str) -> None:
+def test_unknown_paths_are_not_found(http: FlaskClient, path: str) -> None:
     assert http.get(path, follow_redirects=True).status_code == 404
 
 

@@ -60,7 +60,7 @@ def test_foreign_hosts_are_refused_everywhere(http: FlaskClient, host: str, path
     assert "tokenglass_" not in response.headers.get("Set-Cookie", "")
 
 
-def test_names_can_be_added() -> None:
+def test_host_names_can_be_added() -> None:
     guard = Guard(Settings(allow_host=("Box.lan",)))
     assert guard.allows_host("box.lan:8000")
     assert not guard.allows_host("other.lan:8000")
@@ -326,7 +326,7 @@ def test_a_cookie_of_another_server_opens_nothing(locked: Site, start_site: Star
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/unknown"])
-def test_every_answer_is_fenced(http: FlaskClient, path: str) -> None:
+def test_every_response_has_the_security_headers(http: FlaskClient, path: str) -> None:
     headers = http.get(path, headers={"Host": "localhost:8000"}).headers
     csp = headers["Content-Security-Policy"]
     assert "default-src 'none'" in csp
@@ -339,7 +339,7 @@ def test_every_answer_is_fenced(http: FlaskClient, path: str) -> None:
     assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_a_refusal_is_fenced_and_repeats_nothing_of_a_foreign_host(http: FlaskClient) -> None:
+def test_a_refusal_has_the_security_headers_and_does_not_echo_the_host(http: FlaskClient) -> None:
     response = http.get("/", headers={"Host": "evil.example"})
     assert "evil" not in str(response.headers)
     assert "default-src 'none'" in response.headers["Content-Security-Policy"]
@@ -353,7 +353,7 @@ def test_the_page_needs_nothing_that_the_policy_forbids(http: FlaskClient) -> No
     assert not re.search(r"""(?:src|href)=["'](?:https?:)?//""", page)
 
 
-def test_the_cookie_is_per_port_and_kept(http: FlaskClient) -> None:
+def test_the_cookie_is_per_port_and_not_replaced(http: FlaskClient) -> None:
     first = http.get("/", headers={"Host": "localhost:8000"}).headers["Set-Cookie"]
     assert first.startswith("tokenglass_8000=")
     again = http.get("/", headers={"Host": "localhost:8000"})

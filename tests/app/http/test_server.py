@@ -85,7 +85,7 @@ def assert_ends_cleanly(server: Server, engine: int) -> None:
     assert server.errors() == ""
 
 
-def test_it_says_where_it_is_before_the_model_is_loaded(start_server: StartServer) -> None:
+def test_the_address_is_printed_before_the_model_is_loaded(start_server: StartServer) -> None:
     """Then it prints how the weights of a GGUF file were converted."""
     conversion = "Q4_K, Q6_K converted to q4"
     server = start_server("--load-seconds", "3", "--conversion", conversion)
@@ -100,7 +100,7 @@ def test_it_says_where_it_is_before_the_model_is_loaded(start_server: StartServe
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_cleanly_and_takes_the_engine_along(
+def test_the_server_ends_cleanly_and_ends_its_engine(
     start_server: StartServer, number: signal.Signals
 ) -> None:
     server, engine = ready(start_server)
@@ -124,7 +124,7 @@ def test_the_engine_leaves_signals_to_the_server(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_as_cleanly_when_it_is_told_again(
+def test_a_second_signal_ends_the_server_as_cleanly(
     start_server: StartServer, number: signal.Signals
 ) -> None:
     """Service managers signal all processes of the group until they are gone."""
@@ -146,7 +146,9 @@ TELLINGS = {
 
 
 @pytest.mark.parametrize("told", TELLINGS)
-def test_it_ends_although_its_engine_is_frozen(start_server: StartServer, told: str) -> None:
+def test_the_server_ends_although_its_engine_is_frozen(
+    start_server: StartServer, told: str
+) -> None:
     """Four pages are generating, and the watchdog has not noticed yet."""
     server = start_server("--silent", "600", "--delay", "0.01")
     port = int(server.line("http://127.0.0.1:([0-9]+)/"))
@@ -161,7 +163,7 @@ def test_it_ends_although_its_engine_is_frozen(start_server: StartServer, told: 
     assert has_exited(engine)
 
 
-def test_it_ends_although_its_engine_is_frozen_while_it_loads(start_server: StartServer) -> None:
+def test_the_server_ends_although_its_engine_froze_while_loading(start_server: StartServer) -> None:
     server = start_server("--load-seconds", "60")
     server.line("(Loading)")
     time.sleep(1)
@@ -174,7 +176,7 @@ def test_it_ends_although_its_engine_is_frozen_while_it_loads(start_server: Star
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_it_ends_while_its_engine_restarts(start_server: StartServer, frozen: bool) -> None:
+def test_the_server_ends_while_its_engine_restarts(start_server: StartServer, frozen: bool) -> None:
     server = start_server("--load-seconds", "2")
     first = int(server.line("engine process ([0-9]+)"))
     server.line("(Ready)")
@@ -189,7 +191,7 @@ def test_it_ends_while_its_engine_restarts(start_server: StartServer, frozen: bo
     assert all(has_exited(engine) for engine in engines)
 
 
-def test_it_says_when_it_tries_again_and_ends_before(start_server: StartServer) -> None:
+def test_the_server_prints_when_it_retries_and_can_end_before(start_server: StartServer) -> None:
     """It prints one line per pause, and /health says so too."""
     server = start_server("--at-once", "0")
     url = server.line("(http://127.0.0.1:[0-9]+/)")
@@ -249,7 +251,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server(start_server: StartServer
     assert server.errors() == "model.safetensors: cut off\n"
 
 
-def test_it_listens_on_ipv6_too(start_site: StartSite) -> None:
+def test_the_server_listens_on_ipv6_too(start_site: StartSite) -> None:
     try:
         listener = bind("::1", 0)
     except PortError:

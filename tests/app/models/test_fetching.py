@@ -41,7 +41,7 @@ def started(fetch: Fetch) -> tuple[SupervisedEngine, list[Status], threading.Eve
     return engine, heard, settled
 
 
-def test_the_page_hears_how_far_it_is_and_then_the_engine_starts() -> None:
+def test_download_progress_reaches_the_page_before_the_engine_starts() -> None:
     engine, heard, settled = started(lambda tell, ended: tell(HALF))
     assert settled.wait(20)
     engine.close()
@@ -56,7 +56,7 @@ def test_the_page_hears_how_far_it_is_and_then_the_engine_starts() -> None:
     ("error", "message"),
     [(HubError("no network; check it"), "no network; check it"), (KeyError("x"), "KeyError: 'x'")],
 )
-def test_what_cannot_be_fetched_is_not_loaded(error: Exception, message: str) -> None:
+def test_a_failed_download_is_not_loaded(error: Exception, message: str) -> None:
     def fail(tell: Tell, ended: Ended) -> None:
         raise error
 
@@ -85,7 +85,7 @@ def test_closing_cancels_the_download() -> None:
     assert [status.state for status in heard] == ["loading"]
 
 
-def test_a_download_that_does_not_listen_is_not_waited_for() -> None:
+def test_a_download_that_ignores_cancelling_is_not_waited_for() -> None:
     """If the network hangs, the server still ends within 10 s."""
     began = threading.Event()
 
@@ -104,7 +104,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_has_one_line_that_is_rewritten() -> None:
+def test_progress_on_a_terminal_rewrites_one_line() -> None:
     out = Terminal()
     line = ProgressLine(out)
     line.show("long text")
@@ -114,7 +114,7 @@ def test_a_terminal_has_one_line_that_is_rewritten() -> None:
     assert out.getvalue() == "\rlong text\rshort    \n"
 
 
-def test_a_file_has_few_lines() -> None:
+def test_progress_in_a_log_file_is_few_lines() -> None:
     out = io.StringIO()
     line = ProgressLine(out)
     for number in range(50):
@@ -123,7 +123,7 @@ def test_a_file_has_few_lines() -> None:
     assert out.getvalue() == "text 0\n"
 
 
-def test_nothing_is_said_of_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cached_model_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     folder = tale.model_dir()
     fetch_with_line(Model("tale", folder, Tokenizer.load(folder)))
     assert capsys.readouterr() == ("", "")

@@ -16,7 +16,7 @@ def device(kind: str, name: str) -> DeviceInfo:
     return DeviceInfo(name, "driver", "Vulkan", kind, False)
 
 
-def test_what_shares_the_hosts_memory_has_what_that_has(
+def test_devices_that_share_host_memory_have_the_hosts_free_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = [device("discrete GPU", "Card"), device("software device", "llvmpipe")]
@@ -34,7 +34,9 @@ def test_what_shares_the_hosts_memory_has_what_that_has(
     assert (own.plus(5).device, shared.plus(5).device) == (None, 82)
 
 
-def test_nvidias_tool_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_free_memory_of_nvidia_cards_is_read_from_nvidia_smi(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     tool = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", str(tmp_path))
     card = device("discrete GPU", "NVIDIA B")
@@ -51,7 +53,7 @@ def test_nvidias_tool_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert card_bytes(device("discrete GPU", "Arc")) is None
 
 
-def test_amds_driver_is_asked(tmp_path: Path) -> None:
+def test_free_memory_of_amd_cards_is_read_from_sysfs(tmp_path: Path) -> None:
     card = device("discrete GPU", "AMD Radeon RX 7900 XTX (RADV NAVI31)")
     assert card_bytes(card, tmp_path) is None
     place = tmp_path / "sys/class/drm/card3/device"

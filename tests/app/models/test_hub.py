@@ -59,7 +59,7 @@ def test_a_model_is_fetched_and_is_the_same(hub: FakeHub) -> None:
     assert "downloading model.safetensors, 6." in str(heard[-1])
 
 
-def test_weights_wait_until_all_else_was_judged(hub: FakeHub) -> None:
+def test_weights_are_fetched_only_after_everything_else_was_checked(hub: FakeHub) -> None:
     find()
     asked = [a.path.rpartition("/")[2] for a in hub.asked if "/resolve/" in a.path]
     assert asked[0] == "config.json"
@@ -68,7 +68,7 @@ def test_weights_wait_until_all_else_was_judged(hub: FakeHub) -> None:
     assert all(ranges), "more than the header"
 
 
-def test_what_is_in_the_cache_is_not_fetched_again(hub: FakeHub) -> None:
+def test_cached_files_are_not_fetched_again(hub: FakeHub) -> None:
     find().fetch()
     hub.asked.clear()
     again = find()
@@ -210,7 +210,7 @@ def test_a_model_that_does_not_fit_is_refused_before_its_weights(
 # ---- who may -----------------------------------------------------------------------------------
 
 
-def test_not_there(hub: FakeHub) -> None:
+def test_an_unknown_repository_is_refused(hub: FakeHub) -> None:
     with pytest.raises(
         NotOnHub, match="no folder 'some/other', and no model of that name on the hub"
     ):
@@ -234,7 +234,7 @@ def test_a_token_that_is_not_valid(hub: FakeHub, monkeypatch: pytest.MonkeyPatch
         find()
 
 
-def test_a_config_that_is_none_is_not_fetched(
+def test_a_config_or_tokenizer_that_is_too_large_is_not_fetched(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.models.hub.MAX_SMALL_BYTES", 100)
@@ -247,7 +247,7 @@ def test_a_config_that_is_none_is_not_fetched(
 
 
 @pytest.mark.parametrize(("status", "words"), [(500, "answered 500"), (429, "too many requests")])
-def test_a_hub_in_trouble(hub: FakeHub, status: int, words: str) -> None:
+def test_errors_of_the_hub_are_reported(hub: FakeHub, status: int, words: str) -> None:
     hub.faults.status = status
     with pytest.raises(HubError, match=words):
         find()
@@ -256,7 +256,7 @@ def test_a_hub_in_trouble(hub: FakeHub, status: int, words: str) -> None:
 # ---- networks and disks --------------------------------------------------------------------------
 
 
-def test_a_cut_is_gone_on_from(hub: FakeHub) -> None:
+def test_an_interrupted_download_is_resumed(hub: FakeHub) -> None:
     mib = 1 << 20
     model = find()
     hub.asked.clear()
@@ -272,7 +272,7 @@ def test_a_cut_is_gone_on_from(hub: FakeHub) -> None:
     assert heard[-1].n_done == len(TALE[WEIGHTS])
 
 
-def test_a_cut_without_end_is_an_error_that_leaves_nothing_half(hub: FakeHub) -> None:
+def test_a_download_cut_off_every_time_fails_and_leaves_no_partial_file(hub: FakeHub) -> None:
     model = find()
     hub.faults.cut[WEIGHTS] = 10 * [1_000_000]
     with pytest.raises(HubError, match=r"cannot be reached|could not be downloaded"):
@@ -283,7 +283,7 @@ def test_a_cut_without_end_is_an_error_that_leaves_nothing_half(hub: FakeHub) ->
     find().fetch()
 
 
-def test_damage_is_found_and_thrown_away(hub: FakeHub) -> None:
+def test_a_damaged_download_is_found_and_deleted(hub: FakeHub) -> None:
     model = find()
     hub.faults.damage.add(WEIGHTS)
     with pytest.raises(HubError, match=r"the download of model\.safetensors is damaged"):
@@ -394,7 +394,7 @@ def test_hub_ids(name: str, yes: bool) -> None:
     assert is_hub_id(name) is yes
 
 
-def test_a_folder_goes_before_the_hub(
+def test_a_folder_takes_precedence_over_the_hub(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     shutil.copytree(tale.model_dir(), tmp_path / "some" / "tale")

@@ -63,7 +63,9 @@ def fetched_bytes(hub: FakeHub) -> int:
     return sum(int(end) - int(begin) + 1 for begin, end in spans if end)
 
 
-def test_it_is_judged_by_its_header_then_fetched(hub: FakeHub, repo: Repo) -> None:
+def test_a_gguf_file_is_checked_by_its_header_before_it_is_fetched(
+    hub: FakeHub, repo: Repo
+) -> None:
     model = find()
     name = "tale-Q4_0.gguf"
     assert model.name == f"{REPO}:Q4_0"
@@ -81,30 +83,30 @@ def test_it_is_judged_by_its_header_then_fetched(hub: FakeHub, repo: Repo) -> No
     assert (f"{REPO}:{name}", len(repo.files[name])) in cached_models()
 
 
-def test_the_outline_is_thrown_away(hub: FakeHub, repo: Repo, tmp_path: Path) -> None:
+def test_the_header_only_file_is_deleted(hub: FakeHub, repo: Repo, tmp_path: Path) -> None:
     find()
     assert not list(Path(constants.HF_HUB_CACHE).rglob("*.gguf"))
 
 
 @pytest.mark.parametrize("what", ["q8_0", "Q8_0", "tale-Q8_0.gguf"])
-def test_it_is_named_by_type_or_file(repo: Repo, what: str) -> None:
+def test_a_gguf_file_is_named_by_type_or_file(repo: Repo, what: str) -> None:
     assert find(f"{REPO}:{what}").path.name == "tale-Q8_0.gguf"
 
 
 @pytest.mark.parametrize("name", [REPO, f"{REPO}:Q5_K_M", f"{REPO}:tale"])
-def test_several_are_listed_with_their_sizes(repo: Repo, name: str) -> None:
+def test_several_gguf_files_are_listed_with_their_sizes(repo: Repo, name: str) -> None:
     with pytest.raises(
         NotOnHub, match=r"choose one .* tale-Q4_0 \(0\.00 GB\), tale-Q8_0 \(0\.00 GB\)"
     ):
         find(name)
 
 
-def test_the_only_one_needs_no_name(repo: Repo) -> None:
+def test_the_only_gguf_file_needs_no_name(repo: Repo) -> None:
     del repo.files["tale-Q8_0.gguf"]
     assert find(REPO).path.name == "tale-Q4_0.gguf"
 
 
-def test_safetensors_go_before(hub: FakeHub, files: dict[str, bytes]) -> None:
+def test_safetensors_are_preferred_to_gguf(hub: FakeHub, files: dict[str, bytes]) -> None:
     hub.repos["some/tale"].files.update(files)
     assert find("some/tale").path.is_dir()
     assert find("some/tale:Q4_0").path.name == "tale-Q4_0.gguf"
@@ -140,7 +142,7 @@ def test_a_model_without_one_of_its_parts_is_not_offered(
         find()
 
 
-def test_what_does_not_fit_is_refused_by_its_header(
+def test_a_model_that_does_not_fit_is_refused_by_its_header(
     hub: FakeHub, repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.models.memory.UNCHECKED_BYTES", 0)
@@ -171,7 +173,7 @@ def test_a_header_longer_than_the_first_bytes_is_read_on(
         (lambda data: data.replace(b"llama", b"mamba"), "'mamba' is not supported"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_it_is_fetched(
+def test_an_unsupported_model_is_refused_before_it_is_fetched(
     hub: FakeHub, repo: Repo, damage: Callable[[bytes], bytes], words: str
 ) -> None:
     repo.files["tale-Q4_0.gguf"] = damage(repo.files["tale-Q4_0.gguf"])
@@ -180,7 +182,7 @@ def test_what_cannot_be_run_is_refused_before_it_is_fetched(
     assert str(refused.value).startswith(f"{REPO}:Q4_0: tale-Q4_0.gguf")
 
 
-def test_damage_on_the_way_is_found(hub: FakeHub, repo: Repo) -> None:
+def test_damage_in_transfer_is_found(hub: FakeHub, repo: Repo) -> None:
     model = find()
     hub.faults.damage.add("tale-Q4_0.gguf")
     with pytest.raises(HubError, match="is damaged"):
@@ -188,14 +190,14 @@ def test_damage_on_the_way_is_found(hub: FakeHub, repo: Repo) -> None:
     assert not model.path.exists()
 
 
-def test_a_cut_is_gone_on_from(hub: FakeHub, repo: Repo) -> None:
+def test_an_interrupted_download_is_resumed(hub: FakeHub, repo: Repo) -> None:
     model = find()
     hub.faults.cut["tale-Q4_0.gguf"] = [1_200_000]
     model.fetch()
     assert model.path.read_bytes() == repo.files["tale-Q4_0.gguf"]
 
 
-def test_offline_what_was_fetched_is_used(
+def test_cached_files_are_used_offline(
     hub: FakeHub, repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find().fetch()
@@ -205,7 +207,7 @@ def test_offline_what_was_fetched_is_used(
         find(f"{REPO}:Q8_0")
 
 
-def test_names() -> None:
+def test_model_names_are_split_into_repository_and_file() -> None:
     assert split_name("a/b:Q4_K_M") == ("a/b", "Q4_K_M")
     assert split_name("a/b:Q4/c-00001-of-00002.gguf") == ("a/b", "Q4/c-00001-of-00002.gguf")
     assert split_name("a/b") == ("a/b", None)

@@ -24,7 +24,7 @@ BLEND = {"loras": [{"name": "tone", "strength": 0.25}, {"name": "brief", "streng
 # ---- where they come from --------------------------------------------------------------------
 
 
-def test_a_folder_is_where_it_is(tmp_path: Path) -> None:
+def test_an_adapter_folder_is_used_in_place(tmp_path: Path) -> None:
     assert find_loras((f"tone={tmp_path}", f"b.2={tmp_path}")) == {
         "tone": tmp_path, "b.2": tmp_path,
     }  # fmt: skip
@@ -41,7 +41,7 @@ def test_a_folder_is_where_it_is(tmp_path: Path) -> None:
         (("tone=.", "tone=.."), "--lora gives two adapters the name 'tone'"),
     ],
 )
-def test_what_names_no_adapter_is_refused(wanted: tuple[str, ...], words: str) -> None:
+def test_a_name_without_an_adapter_is_refused(wanted: tuple[str, ...], words: str) -> None:
     with pytest.raises(ModelError, match=words):
         find_loras(wanted)
 
@@ -116,7 +116,9 @@ def test_the_page_is_told_of_adapters_and_of_every_change(
         ({"loras": [{"name": "tone"}]}, "missing required field `strength`"),
     ],
 )
-def test_what_cannot_act_is_refused(start_site: StartSite, reach: Any, words: str) -> None:
+def test_an_impossible_adapter_setting_is_refused(
+    start_site: StartSite, reach: Any, words: str
+) -> None:
     page = start_site(loras=("tone",)).page()
     page.send_message("generate", id="a", ids=[5], reach=reach)
     assert words in page.until("error", id="a")["message"]

@@ -58,7 +58,7 @@ def llama8b(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
-def test_the_need_is_what_the_inventory_says(dtype: str) -> None:
+def test_the_footprint_equals_the_inventory(dtype: str) -> None:
     found = Footprint.of(TALE, LoadOptions(dtype=dtype))
     inventory = Inventory.from_folder(TALE, dtype)
     assert inventory.device_bytes is not None
@@ -67,7 +67,7 @@ def test_the_need_is_what_the_inventory_says(dtype: str) -> None:
     assert found.total == pytest.approx(1.1 * (found.weights + found.kv_cache), abs=2)
 
 
-def test_a_known_model_needs_what_is_known_of_it(llama8b: Path) -> None:
+def test_the_footprint_of_llama_8b_is_the_known_one(llama8b: Path) -> None:
     found = Footprint.of(llama8b, LoadOptions(dtype="f16"), shapes=shapes(LLAMA8B))
     assert found.weights == pytest.approx(8.03e9 * 2, rel=0.005)
     assert found.kv_cache == 512 << 20, "the engine's own choice"
@@ -80,7 +80,7 @@ def test_a_known_model_needs_what_is_known_of_it(llama8b: Path) -> None:
     assert (asked.kv_cache, asked.context) == (1 << 30, 8192)
 
 
-def test_it_knows_dtypes() -> None:
+def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(ModelError, match="dtype 'q5' is not supported"):
         Footprint.of(TALE, LoadOptions(dtype="q5"))
 
@@ -90,7 +90,7 @@ def expect(folder: Path, free: int | None, **settings: Any) -> Footprint:
     return expect_fit("a/llama", folder, Settings(**settings), shapes(LLAMA8B), free=there)
 
 
-def test_what_fits_fits(llama8b: Path) -> None:
+def test_a_model_that_fits_is_accepted(llama8b: Path) -> None:
     assert expect(llama8b, 20_000_000_000).total < 20_000_000_000
     assert expect(llama8b, None).total > 0, "nobody knows, so it is tried"
 
@@ -105,7 +105,9 @@ def test_what_fits_fits(llama8b: Path) -> None:
         (1_000_000_000, r"No lower precision fits either: take a smaller model"),
     ],
 )
-def test_what_does_not_fit_comes_with_advice(llama8b: Path, free: int, advice: str) -> None:
+def test_a_model_that_does_not_fit_is_refused_with_advice(
+    llama8b: Path, free: int, advice: str
+) -> None:
     with pytest.raises(DeviceError) as refused:
         expect(llama8b, free)
     message = str(refused.value)
@@ -155,7 +157,7 @@ def expect_mixtral(tmp_path: Path, free: FreeMemory, **settings: Any) -> Footpri
     return expect_fit("a/mixtral", tmp_path, asked, mixtral_shapes(), free=free)
 
 
-def test_experts_that_wait_are_the_hosts(tmp_path: Path) -> None:
+def test_offloaded_experts_count_as_host_memory(tmp_path: Path) -> None:
     whole = expect_mixtral(tmp_path, FreeMemory(None, 1, shared=False))
     assert (whole.waiting, whole.weights - whole.dense) == (0, 2 * EXPERTS)
     room = FreeMemory(41_000_000_000, 100_000_000_000, shared=False)
@@ -183,7 +185,7 @@ def test_fewer_experts_on_the_device_are_advised(tmp_path: Path) -> None:
         expect_mixtral(tmp_path, card, expert_slots=7)
 
 
-def test_where_memory_is_shared_waiting_experts_save_nothing(tmp_path: Path) -> None:
+def test_where_memory_is_shared_offloading_experts_saves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DeviceError) as told:
         expect_mixtral(tmp_path, FreeMemory(60_000_000_000, 60_000_000_000, shared=True))
     assert "--expert-slots" not in str(told.value)
@@ -231,5 +233,5 @@ def test_pytorch_keeps_every_weight_in_float32() -> None:
     )
 
 
-def test_small_models_are_never_in_question() -> None:
+def test_small_models_always_fit() -> None:
     assert expect_fit("tale", TALE, Settings(), free=FreeMemory(1, 1, True)).total < 256 << 20

@@ -66,7 +66,7 @@ def until(true: Callable[[], object], seconds: float = 20) -> None:
         time.sleep(0.01)
 
 
-def test_what_is_offered(site: Site, hub: FakeHub) -> None:
+def test_the_models_on_offer_are_listed(site: Site, hub: FakeHub) -> None:
     found = client_of(site).get("/api/models").json
     assert found is not None
     assert found["current"] == site.engine.require_ready().model.name
@@ -175,7 +175,7 @@ def test_a_hub_that_cannot_be_asked_leaves_the_old_one(site: Site, offered: Fake
     assert served_on(site)
 
 
-def test_weights_that_do_not_come_leave_the_old_one(site: Site, offered: FakeHub) -> None:
+def test_a_failed_download_leaves_the_old_one(site: Site, offered: FakeHub) -> None:
     offered.faults.damage.add("model.safetensors")
     assert client_of(site).post("/api/models", json={"name": NAME}).status_code in (202, 400)
     until(lambda: newest(site)["state"] == "failed")
@@ -339,13 +339,13 @@ def test_no_folder_of_the_server_can_be_taken(site: Site, hub: FakeHub, name: st
      b'{"name": "\\ud83d"}', b'{"name": "a/b\\u0000"}', b'{"name": "\xed\xa0\x80"}',
      b'{"name":' + b"[" * 100_000],
 )  # fmt: skip
-def test_bodies_that_are_none(site: Site, body: bytes) -> None:
+def test_malformed_bodies_are_refused(site: Site, body: bytes) -> None:
     response = client_of(site).post("/api/models", data=body, content_type="application/json")
     assert response.status_code == 400
     assert served_on(site)
 
 
-def test_a_form_of_another_site_cannot_send_it(site: Site) -> None:
+def test_a_form_of_another_site_cannot_switch_the_model(site: Site) -> None:
     body = json.dumps({"name": NAME})
     response = client_of(site).post("/api/models", data=body, content_type="text/plain")
     assert response.status_code == 400
@@ -353,7 +353,9 @@ def test_a_form_of_another_site_cannot_send_it(site: Site) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_it_is_guarded_like_every_route(start_site: StartSite, hub: FakeHub, method: str) -> None:
+def test_switching_is_guarded_like_every_route(
+    start_site: StartSite, hub: FakeHub, method: str
+) -> None:
     site = start_site(
         settings=Settings(port=0, token="secret"), switch=lambda settings, model: loader()
     )

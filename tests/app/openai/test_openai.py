@@ -82,7 +82,7 @@ def test_a_seed_repeats_a_text_and_another_changes_it(http: FlaskClient) -> None
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_the_seed_that_was_drawn_is_told(http: FlaskClient) -> None:
+def test_the_seed_that_was_drawn_is_returned(http: FlaskClient) -> None:
     assert isinstance(complete(http)["seed"], int)
     assert complete(http, seed=2**64 - 1)["seed"] == 2**64 - 1
 
@@ -140,7 +140,7 @@ def test_logprobs_are_the_models_own(http: FlaskClient) -> None:
     ]
 
 
-def test_logprobs_zero_tells_the_chosen_alone(http: FlaskClient) -> None:
+def test_logprobs_zero_returns_the_chosen_token_alone(http: FlaskClient) -> None:
     logprobs = complete(http, logprobs=0, repetition_penalty=1.3)["choices"][0]["logprobs"]
     assert logprobs["top_logprobs"] is None
     assert all(MIN_LOGPROB < p <= 0 for p in logprobs["token_logprobs"])
@@ -165,7 +165,7 @@ def test_a_stream_says_what_the_whole_says(http: FlaskClient) -> None:
     assert all("usage" not in part for part in parts)
 
 
-def test_a_stream_tells_its_usage_when_asked(http: FlaskClient) -> None:
+def test_a_stream_reports_its_usage_when_asked(http: FlaskClient) -> None:
     options = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 3}
     parts = chunks(http.post("/v1/completions", json={"prompt": "Once", **options}).text)
     assert [part["usage"] for part in parts[:-1]] == [None] * (len(parts) - 1)
@@ -173,7 +173,7 @@ def test_a_stream_tells_its_usage_when_asked(http: FlaskClient) -> None:
     assert parts[-1]["usage"]["completion_tokens"] == 3
 
 
-def test_a_stream_echoes_and_tells_logprobs(http: FlaskClient) -> None:
+def test_a_stream_echoes_and_has_logprobs(http: FlaskClient) -> None:
     parts = chunks(
         http.post(
             "/v1/completions",
@@ -457,7 +457,7 @@ def test_harmless_fields_are_ignored(http: FlaskClient) -> None:
     chat(http, max_tokens=1, audio=None, verbosity="medium", prompt_cache_retention="24h")
 
 
-def test_a_prompt_past_the_context_tells_the_numbers(http: FlaskClient) -> None:
+def test_a_prompt_past_the_context_is_refused_with_the_numbers(http: FlaskClient) -> None:
     response = http.post("/v1/completions", json={"prompt": "🦊" * 200})
     assert response.status_code == 400
     assert response.json is not None
@@ -494,7 +494,7 @@ def test_while_loading_it_asks_to_try_again(start_site: StartSite, path: str) ->
     assert client.get("/v1/models").status_code == 503
 
 
-def test_models_lists_the_one(http: FlaskClient) -> None:
+def test_models_lists_the_one_model(http: FlaskClient) -> None:
     response = http.get("/v1/models")
     assert response.json is not None
     assert [model["id"] for model in response.json["data"]] == ["fake-story"]

@@ -184,13 +184,13 @@ def test_expressions_give_what_they_give_in_transformers(expression: str) -> Non
     assert render(template, CONVERSATION) == expected == ALLOWED[expression]
 
 
-def test_the_bounds_are_the_bounds() -> None:
+def test_text_and_template_have_a_maximum_length() -> None:
     assert len(render("{{ 'a' * 4194304 }}", CONVERSATION)) == MAX_TEXT_CHARS
     with pytest.raises(InvalidRequest, match="characters"):
         render("x" * (MAX_TEMPLATE_CHARS + 1), CONVERSATION)
 
 
-def test_marks_are_not_in_the_texts() -> None:
+def test_a_mark_occurs_in_none_of_the_texts() -> None:
     assert unused_mark(["\ufdd0\ufdd1", "\ufdd3"]) == "\ufdd2"
     with pytest.raises(InvalidRequest, match="noncharacter"):
         unused_mark(["".join(chr(code) for code in range(0xFDD0, 0xFDF0))])

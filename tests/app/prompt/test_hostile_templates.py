@@ -108,7 +108,7 @@ def test_a_hostile_template_is_ended(hostile: str, short: None) -> None:
     assert render("{{ messages[0].content }}", CONVERSATION) == "Hi"
 
 
-def test_others_are_rendered_meanwhile(short: None) -> None:
+def test_other_templates_are_rendered_meanwhile(short: None) -> None:
     """They are rendered one after the other, while one process is always busy or being replaced."""
     all_idle()
     qwen = template("qwen-3")
@@ -160,7 +160,9 @@ def all_idle() -> None:
         time.sleep(0.02)
 
 
-def test_so_many_wait_and_no_more(short: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_waiting_templates_is_bounded(
+    short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("app.processes.limited_pool.MAX_WAITING", 2)
     monkeypatch.setattr("app.processes.limited_pool.WAIT_SECONDS", MAX_SECONDS)
 
@@ -182,7 +184,7 @@ def test_so_many_wait_and_no_more(short: None, monkeypatch: pytest.MonkeyPatch) 
     assert render("{{ messages[0].content }}", CONVERSATION) == "Hi"
 
 
-def test_waiting_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_process_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "MAX_SECONDS", 3.0)
     monkeypatch.setattr("app.processes.limited_pool.WAIT_SECONDS", 0.2)
     all_idle()
@@ -212,7 +214,7 @@ def test_a_template_that_needed_much_memory_leaves_none_behind() -> None:
     pytest.fail("a process keeps the memory")
 
 
-def test_a_process_is_not_given_up_for_the_memory_of_its_server() -> None:
+def test_memory_of_the_server_does_not_count_against_a_process() -> None:
     """The peak memory of a new process includes that of the server before exec."""
     chat.POOL.close()
     held = b"x" * (300 << 20)

@@ -105,11 +105,11 @@ def same(ours: LimitedTokenizer, theirs: Tokenizer) -> None:
         assert getattr(ours, name) == getattr(theirs, name)
 
 
-def test_it_is_the_same_tokenizer(folder: Path) -> None:
+def test_the_limited_tokenizer_gives_the_same_ids(folder: Path) -> None:
     same(LimitedTokenizer.load(folder), Tokenizer.load(folder))
 
 
-def test_so_it_is_for_a_gguf_file(tmp_path: Path) -> None:
+def test_the_limited_tokenizer_of_a_gguf_file_gives_the_same_ids(tmp_path: Path) -> None:
     path = gguf_models.write(tale.model_dir(), tmp_path / "tale.gguf", "F16", pre="qwen2")
     same(LimitedTokenizer.load(path), Tokenizer.load(path))
 
@@ -120,7 +120,7 @@ def test_only_the_bundled_tokenizer_is_in_this_process(tmp_path: Path) -> None:
     assert isinstance(load_tokenizer(copy), LimitedTokenizer)
 
 
-def test_what_is_wrong_with_a_file_is_said_as_in_this_process(tmp_path: Path) -> None:
+def test_errors_of_a_file_are_those_of_an_unlimited_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as theirs:
         Tokenizer.load(tmp_path)
     with pytest.raises(ModelError) as ours:
@@ -236,7 +236,9 @@ def test_the_server_answers_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
         engine.close()
 
 
-def test_so_many_texts_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_waiting_texts_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limited_tokenizer, "ENCODE_SECONDS", 1.0)
     monkeypatch.setattr("app.processes.limited_pool.MAX_WAITING", 2)
     tokenizer = load_tokenizer(hostile.save(tmp_path, hostile.quadratic))
@@ -283,7 +285,7 @@ def test_a_process_that_was_killed_is_started_again(folder: Path) -> None:
     assert pid_of(tokenizer) != pid
 
 
-def test_it_ends_when_it_is_closed_and_when_nobody_has_it(tmp_path: Path) -> None:
+def test_the_process_ends_when_closed_or_unreferenced(tmp_path: Path) -> None:
     tokenizer = LimitedTokenizer.load(made.save(tmp_path, made.byte_level()))
     first = pid_of(tokenizer)
     tokenizer.close()
@@ -295,7 +297,7 @@ def test_it_ends_when_it_is_closed_and_when_nobody_has_it(tmp_path: Path) -> Non
     assert is_gone(second)
 
 
-def test_files_that_changed_are_not_taken_for_the_same(tmp_path: Path) -> None:
+def test_a_tokenizer_file_that_changed_since_loading_is_refused(tmp_path: Path) -> None:
     tokenizer = LimitedTokenizer.load(made.save(tmp_path, made.byte_level()))
     made.save(tmp_path, made.byte_level(390))
     tokenizer.close()
@@ -353,9 +355,7 @@ sum(range(10 ** 12))
 """
 
 
-def test_where_there_are_no_limits_of_the_system_a_watch_ends_a_process_that_lost_its_server() -> (
-    None
-):
+def test_without_system_limits_a_process_that_lost_its_server_ends_itself() -> None:
     begun = time.monotonic()
     done = subprocess.run([sys.executable, "-c", LATE], cwd=ROOT, stderr=subprocess.DEVNULL)
     assert done.returncode == 1
@@ -394,7 +394,9 @@ def test_the_engine_reads_no_tokenizer(tmp_path: Path) -> None:
     [(hostile.grows("a"), "x"), (hostile.quadratic, "a" * 99_999)],
     ids=["at loading", "at a text"],
 )
-def test_the_command_line_says_one_line(tmp_path: Path, change: hostile.Change, text: str) -> None:
+def test_the_command_line_prints_one_error_line(
+    tmp_path: Path, change: hostile.Change, text: str
+) -> None:
     copy = shutil.copytree(tale.model_dir(), tmp_path / "copy")
     hostile.save(copy, change)
     (copy / "tokenizer_config.json").unlink()

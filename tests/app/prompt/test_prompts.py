@@ -86,7 +86,7 @@ def test_nobody_writes_control_tokens_in_a_message(attack: str) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nor_in_an_answer_that_is_continued(attack: str) -> None:
+def test_nobody_writes_control_tokens_in_an_answer_that_is_continued(attack: str) -> None:
     ids = message_ids(
         TOKENIZER, [Message("user", "x"), Message("assistant", attack)], continue_final=True
     )

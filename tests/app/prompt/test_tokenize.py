@@ -140,7 +140,7 @@ def test_every_message_has_its_own_words(tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_names_of_special_tokens_stay_with_who_wrote_them(attack: str) -> None:
+def test_special_token_names_in_a_message_belong_to_that_message(attack: str) -> None:
     messages = [Message("user", attack), Message("assistant", "x"), Message("user", attack)]
     answer = of(FakeTokenizer(), messages)
     assert answer.unplaced == []
@@ -195,7 +195,7 @@ REWRITES = {
 
 
 @pytest.mark.parametrize(("template", "unplaced"), REWRITES.values(), ids=REWRITES)
-def test_what_cannot_be_known_is_said(template: str, unplaced: list[int]) -> None:
+def test_what_cannot_be_determined_is_reported(template: str, unplaced: list[int]) -> None:
     answer = of(FakeTokenizer(template), TALK)
     assert answer.unplaced == unplaced
     assert not any(t.message in unplaced for t in answer.tokens)
@@ -203,7 +203,7 @@ def test_what_cannot_be_known_is_said(template: str, unplaced: list[int]) -> Non
         assert joined(answer.tokens, i).lower() == TALK[i].content.lower()
 
 
-def test_contents_with_every_mark_are_still_cut() -> None:
+def test_contents_with_every_mark_are_still_tokenized() -> None:
     marks = "".join(map(chr, range(0xFDD0, 0xFDF0)))
     answer = of(FakeTokenizer(), [Message("user", marks)])
     assert answer.unplaced == [0]
@@ -213,7 +213,7 @@ def test_contents_with_every_mark_are_still_cut() -> None:
 # ---- beside another tokenizer ----------------------------------------------------------------
 
 
-def test_counts_are_of_what_was_written() -> None:
+def test_counts_exclude_the_template() -> None:
     answer = of(FakeTokenizer(), [Message("user", "A café"), Message("assistant", "🦊 ")])
     assert (answer.n_chars, answer.n_bytes, answer.n_words) == (9, 13, 3)
     assert answer.compare.n_tokens == answer.n_bytes == len(answer.compare.tokens)
@@ -221,7 +221,7 @@ def test_counts_are_of_what_was_written() -> None:
     assert answer.plain.n_tokens == len(answer.plain.tokens) == 1 + 1 + 2 + 1 + 4 + 1
 
 
-def test_bytes_are_the_tokenizer_without_a_vocabulary() -> None:
+def test_a_byte_tokenizer_needs_no_vocabulary() -> None:
     found = tokenization("bytes", ByteTokenizer(), "aé<s>")
     assert "".join(token.bytes for token in found.tokens) == "aé<s>".encode().hex()
     assert [token.text for token in found.tokens[:2]] == ["a", "�"]
@@ -266,7 +266,7 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: str | N
 # ---- over the socket -------------------------------------------------------------------------
 
 
-def test_the_page_is_answered_by_its_number(start_site: StartSite) -> None:
+def test_the_page_is_answered_with_its_request_number(start_site: StartSite) -> None:
     site = start_site(compare=comparison_tokenizer(TALE, TALE))
     page = site.page()
     page.send_message("tokenize", request=4, prompt="Once upon")
@@ -285,7 +285,7 @@ def test_the_page_is_answered_by_its_number(start_site: StartSite) -> None:
     assert set(answer["compare"]["tokens"][0]) == {"id", "text", "bytes", "special"}
 
 
-def test_tokens_are_told_while_the_model_loads(start_site: StartSite) -> None:
+def test_texts_are_tokenized_while_the_model_loads(start_site: StartSite) -> None:
     site = start_site(load_seconds=2, wait=False)
     page = PageClient(site.port)
     site.pages.append(page)
@@ -312,7 +312,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize(("fields", "code", "param"), BAD.values(), ids=BAD)
-def test_what_cannot_be_cut_is_refused_by_its_number(
+def test_a_bad_tokenize_request_is_refused_by_its_number(
     site: Site, fields: dict[str, Any], code: str, param: str
 ) -> None:
     page = site.page()

@@ -49,7 +49,7 @@ def test_slots_are_filled_from_left_to_right_and_may_hold_slots() -> None:
         ("one  .  two\n\nthree", "One. Two\n\nThree"),
     ],
 )
-def test_finishing_touches(raw: str, finished: str) -> None:
+def test_finishing_fixes_articles_capitals_and_punctuation(raw: str, finished: str) -> None:
     assert finish(raw) == finished
 
 

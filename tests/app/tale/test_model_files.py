@@ -66,7 +66,7 @@ def test_tensors_have_the_names_and_shapes_of_the_config(header: dict[str, Any])
     assert {entry["dtype"] for entry in header.values()} == {"F16"}
 
 
-def test_the_number_of_parameters_is_as_told(header: dict[str, Any]) -> None:
+def test_the_number_of_parameters_is_as_stated(header: dict[str, Any]) -> None:
     count = 0
     for entry in header.values():
         size = 1

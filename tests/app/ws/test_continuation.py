@@ -60,7 +60,7 @@ def test_a_branch_that_changes_nothing_writes_the_same(
                 assert token[name] == before[name]
 
 
-def test_a_resumed_branch_tells_its_texts_again(site: Site) -> None:
+def test_a_resumed_branch_sends_its_texts_again(site: Site) -> None:
     cookie = site.cookie()
     page = site.page(cookie=cookie)
     ids = TOKENIZER.encode("Once upon a time")
@@ -103,7 +103,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "message"), WRONG)
-def test_what_cannot_be_is_refused(site: Site, fields: dict[str, Any], message: str) -> None:
+def test_an_impossible_continuation_is_refused(
+    site: Site, fields: dict[str, Any], message: str
+) -> None:
     page = site.page()
     page.send_message("generate", id="a", **fields)
     error = page.until("error")

@@ -61,7 +61,7 @@ def test_a_bad_message_says_where_and_for_whom() -> None:
 
 
 @pytest.mark.parametrize("id", ["", "a b", "a/b", "é", "a\n", "x" * 65])
-def test_ids_are_plain(id: str) -> None:
+def test_ids_have_only_plain_characters(id: str) -> None:
     with pytest.raises(BadMessageError) as error:
         decode(json.dumps({"type": "stop", "id": id}))
     assert error.value.param == "id"
@@ -111,7 +111,7 @@ def test_a_value_out_of_range_is_not_merged(clock: Clock) -> None:
     assert [given_settings(u) for u in map(merge, pending.due(None))] == [{"top_k": 5}]
 
 
-def test_of_interventions_the_latest_whole_setting_is_kept(clock: Clock) -> None:
+def test_merged_updates_keep_the_latest_interventions(clock: Clock) -> None:
     off, back = Interventions(mlp=(LayerFactor(0, 0.0),)), Interventions()
     pending = UpdateMerger()
     pending.add(Update("a", interventions=off))

@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("process", [False, True], ids=["local", "process"])
-def test_what_the_engine_refuses_is_told_with_the_number(
+def test_refusals_of_the_engine_carry_the_request_number(
     start_site: StartSite, process: bool
 ) -> None:
     page = start_site(process=process).page()
@@ -244,7 +244,7 @@ def test_one_page_cannot_flood_the_engine(start_site: StartSite) -> None:
         assert outcome(page, request)["type"] == "answer"
 
 
-def test_refusals_make_room_again(start_site: StartSite) -> None:
+def test_a_refused_question_frees_its_place(start_site: StartSite) -> None:
     page = start_site(process=True).page()
     for request in range(3 * MAX_IN_FLIGHT):
         ask(page, request, "losses", ids=[])
@@ -359,7 +359,7 @@ def asked(start_site: StartSite) -> Callable[[int], Answer]:
     return lambda n: engine.inspect(Losses([1] * n)).result(10)
 
 
-def test_what_goes_wrong_in_the_process_ends_nothing_but_the_question(
+def test_an_error_in_the_process_ends_only_its_question(
     asked: Callable[[int], Answer],
 ) -> None:
     with pytest.raises(InvalidRequest, match="refused at once") as refusal:

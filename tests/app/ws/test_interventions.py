@@ -20,7 +20,7 @@ def updated(page: PageClient, id: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("process", [False, True], ids=["local", "process"])
-def test_a_change_is_told_whole_and_only_when_it_was_asked(
+def test_interventions_are_acknowledged_in_full_and_only_if_sent(
     start_site: StartSite, process: bool
 ) -> None:
     page = start_site(process=process, delay=0.01).page()
@@ -44,7 +44,7 @@ def test_a_change_is_told_whole_and_only_when_it_was_asked(
     assert "reach" not in told[1]
 
 
-def test_scheduled_changes_are_told_like_live_ones(start_site: StartSite) -> None:
+def test_scheduled_changes_are_acknowledged_like_live_ones(start_site: StartSite) -> None:
     page = start_site().page()
     changes = [{"index": 3, "reach": HEAD_OFF}, {"index": 5, "params": {"top_k": 5}}]
     page.send_message("generate", id="a", ids=IDS, params={"max_tokens": 12}, changes=changes)
@@ -76,7 +76,7 @@ BAD: list[tuple[object, str, str]] = [
 
 
 @pytest.mark.parametrize(("bad", "param", "words"), BAD)
-def test_what_cannot_be_given_is_refused_and_changes_nothing(
+def test_impossible_interventions_are_refused_and_change_nothing(
     start_site: StartSite, bad: object, param: str, words: str
 ) -> None:
     page = start_site(delay=0.01).page()
@@ -103,7 +103,7 @@ def test_a_patch_outside_of_the_prompt_is_refused(start_site: StartSite) -> None
     assert "position must be from 0 to 2" in refused["message"]
 
 
-def test_refused_interventions_spoil_no_setting_that_they_were_merged_with(
+def test_refused_interventions_do_not_discard_settings_merged_with_them(
     start_site: StartSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.ws.incoming.UPDATE_SECONDS", 0.5)  # all but the first are merged

@@ -36,7 +36,7 @@ def assert_whole(page: PageClient, id: str) -> None:
     assert indexes == list(range(len(indexes)))
 
 
-def test_hello_comes_first_and_tells_the_model(site: Site) -> None:
+def test_hello_comes_first_and_names_the_model(site: Site) -> None:
     page = site.page()
     hello = page.messages[0]
     assert hello["type"] == "hello"
@@ -67,7 +67,7 @@ def test_a_page_that_comes_early_sees_the_loading(start_site: StartSite) -> None
     assert [m["type"] for m in page.messages][-2:] == ["hello", "status"]
 
 
-def test_a_model_that_cannot_be_loaded_is_told(start_site: StartSite) -> None:
+def test_a_model_that_cannot_be_loaded_is_reported(start_site: StartSite) -> None:
     site = start_site(fail="weights.safetensors: truncated", wait=False)
     page = PageClient(site.port)
     assert page.until("status", state="failed")["message"] == "weights.safetensors: truncated"
@@ -148,7 +148,7 @@ def test_a_slider_that_is_dragged_ends_at_its_last_value(start_site: StartSite) 
     assert page.messages[-1]["type"] != "error"
 
 
-def test_a_bad_update_is_refused_and_spoils_nothing(start_site: StartSite) -> None:
+def test_a_bad_update_is_refused_and_changes_nothing(start_site: StartSite) -> None:
     page = start_site(delay=0.01).page()
     page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 100})
     page.until("token", index=0)
@@ -325,7 +325,7 @@ def test_a_reloaded_page_gets_a_finished_generation_again(site: Site) -> None:
 
 
 @pytest.mark.parametrize("after", [-1, 10**9])
-def test_resume_after_a_message_that_never_was_is_refused(site: Site, after: int) -> None:
+def test_resume_after_a_message_that_was_never_sent_is_refused(site: Site, after: int) -> None:
     page = site.page()
     page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 2})
     page.until("done")
@@ -492,7 +492,7 @@ def test_a_flood_that_is_not_read_is_cut_off(site: Site) -> None:
     other.until("done")
 
 
-def test_more_pages_than_the_server_takes(
+def test_pages_beyond_the_limit_are_refused(
     start_site: StartSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.ws.live.MAX_PAGES", 2)

@@ -143,7 +143,7 @@ def _patient(progress: Any) -> FakeEngine:
 
 
 @pytest.mark.parametrize("process", [False, True], ids=["local", "process"])
-def test_the_engine_is_told_which_page_is_gone(start_site: StartSite, process: bool) -> None:
+def test_the_engine_learns_which_page_is_gone(start_site: StartSite, process: bool) -> None:
     site = start_site(load=_patient, process=process)
     leaving, staying = site.page(), site.page()
     for page, n in ((leaving, 3), (staying, 2)):

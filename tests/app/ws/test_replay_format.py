@@ -35,7 +35,7 @@ def test_the_page_reads_every_keyword() -> None:
 
 
 @pytest.mark.parametrize("table", [BOUNDS, LENGTHS, CHARS])
-def test_bounds_are_of_fields_that_there_are(table: dict[str, Any]) -> None:
+def test_every_bound_belongs_to_an_existing_field(table: dict[str, Any]) -> None:
     fields = {
         f"{type}.{name}"
         for type, definition in replay_schema()["$defs"].items()

@@ -101,7 +101,7 @@ def test_the_log_is_numbered_from_one_and_holds_every_event(engine: ScriptedEngi
     assert live.entry(7) is None
 
 
-def test_messages_say_when_they_passed_and_when_the_prompt_was_tokens(
+def test_messages_carry_their_times_and_when_the_prompt_was_tokenized(
     engine: ScriptedEngine,
 ) -> None:
     began = time.perf_counter()
@@ -216,7 +216,7 @@ def test_a_stop_that_comes_before_the_run_is_known_is_kept(engine: ScriptedEngin
     assert engine.cancelled == [0]
 
 
-def test_followers_are_told_and_their_absence_cancels(engine: ScriptedEngine) -> None:
+def test_followers_are_notified_and_their_absence_cancels(engine: ScriptedEngine) -> None:
     live = start(Sessions(engine, Retention(away_seconds=0.05)), "a")
     grown = threading.Event()
     live.follow(grown.set)
@@ -259,7 +259,7 @@ def left_alone(engine: ScriptedEngine, *events: Event) -> GenerationLog:
         (accepted(1), Updated(0, SamplingParams(), True)),
     ],
 )
-def test_one_that_only_waits_is_cancelled_soon_after_its_page_has_gone(
+def test_a_waiting_generation_is_cancelled_soon_after_its_page_has_gone(
     engine: ScriptedEngine, events: tuple[Event, ...]
 ) -> None:
     left_alone(engine, *events)
@@ -269,13 +269,15 @@ def test_one_that_only_waits_is_cancelled_soon_after_its_page_has_gone(
     assert engine.cancelled == [0]
 
 
-def test_one_that_writes_is_kept_for_longer(engine: ScriptedEngine) -> None:
+def test_a_writing_generation_is_kept_for_longer(engine: ScriptedEngine) -> None:
     left_alone(engine, accepted(2), Queued(0), *tokens(1))
     time.sleep(0.5)
     assert engine.cancelled == []
 
 
-def test_one_that_begins_to_write_meanwhile_is_kept_for_longer(engine: ScriptedEngine) -> None:
+def test_a_generation_that_starts_writing_meanwhile_is_kept_for_longer(
+    engine: ScriptedEngine,
+) -> None:
     live = left_alone(engine, accepted(1))
     engine.tells[0](Queued(0))
     time.sleep(0.5)

@@ -112,7 +112,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(("sent", "code"), ENDS.values(), ids=ENDS)
-def test_every_end_is_told_and_leaves_nothing(
+def test_every_way_to_disconnect_is_reported_and_leaves_nothing(
     site: Site, requests: list[str], sent: bytes, code: int
 ) -> None:
     """Also with requests behind it, which nobody may read."""
@@ -127,7 +127,7 @@ def test_every_end_is_told_and_leaves_nothing(
     assert_nothing_is_left(site, before)
 
 
-def test_an_end_while_a_text_is_written_is_told_too(start_site: StartSite) -> None:
+def test_a_disconnect_while_a_text_is_written_is_reported_too(start_site: StartSite) -> None:
     site = start_site(delay=0.0005, n_slots=4)
     before = warm(site)
     for i in range(60):
@@ -143,7 +143,7 @@ def test_an_end_while_a_text_is_written_is_told_too(start_site: StartSite) -> No
     assert_nothing_is_left(site, before)
 
 
-def test_half_a_frame_and_a_line_cut_leave_nothing(site: Site) -> None:
+def test_half_a_frame_and_a_reset_connection_leave_nothing(site: Site) -> None:
     before = warm(site)
     half = frame(TEXT, b"x" * 1000)[:500]
     for i in range(N_ENDS):
@@ -170,7 +170,7 @@ def test_a_handshake_that_nobody_waits_for_leaves_nothing(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_a_handshake_whose_answer_is_lost_ends_the_line(
+def test_a_handshake_whose_reply_is_lost_ends_the_connection(
     site: Site, requests: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send = websocket._Handshake.send
@@ -197,7 +197,7 @@ def test_frames_that_come_with_the_handshake_are_read(site: Site) -> None:
         assert any(b'"counted"' in payload for _, payload in page.frames())
 
 
-def test_what_was_said_before_the_end_is_heard(start_site: StartSite) -> None:
+def test_messages_sent_before_the_close_are_handled(start_site: StartSite) -> None:
     """A page that leaves says stop and closes in one piece."""
     site = start_site(delay=0.01)
     with RawSocket(site.port) as page:
@@ -243,7 +243,7 @@ def test_a_page_that_does_not_answer_a_ping_is_gone(
         assert page.end() == 1008
 
 
-def test_one_page_too_many_is_told_and_leaves_nothing(
+def test_one_page_too_many_is_refused_and_leaves_nothing(
     start_site: StartSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.ws.live.MAX_PAGES", 1)
@@ -272,7 +272,7 @@ def test_one_page_too_many_is_told_and_leaves_nothing(
         handshake(0).replace(b"Upgrade: websocket", b"Upgrade: h2c"),
     ],
 )
-def test_a_handshake_that_is_none_is_refused(site: Site, request_bytes: bytes) -> None:
+def test_a_malformed_handshake_is_refused(site: Site, request_bytes: bytes) -> None:
     with socket.create_connection(("127.0.0.1", site.port), timeout=10) as sock:
         sock.sendall(request_bytes.replace(b"127.0.0.1:0", f"127.0.0.1:{site.port}".encode()))
         answer = b""

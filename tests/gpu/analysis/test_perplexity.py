@@ -78,7 +78,7 @@ def test_texts_and_spans_that_are_too_short_are_refused(text: str, size: int) ->
         text_spans(Letters(), text, size, 100)
 
 
-def test_it_is_what_the_measures_say_of_all_positions() -> None:
+def test_perplexity_is_that_of_all_positions_of_all_spans() -> None:
     """More than one chunk of positions per span, and spans of different lengths."""
     text = "the quick brown fox jumps over the lazy dog " * 5
     cut = text_spans(Letters(10), text, 101, 10_000)

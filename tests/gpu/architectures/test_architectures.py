@@ -119,7 +119,7 @@ def test_an_added_architecture_is_known_to_the_tools(added: str, folder: Path) -
     assert len(list(targets)) == 7 * LAYERS
 
 
-def test_without_its_files_it_is_refused(folder: Path) -> None:
+def test_an_architecture_without_its_files_is_refused(folder: Path) -> None:
     with pytest.raises(ModelError, match=f"model_type '{NAME}' is not supported"):
         ModelConfig.from_folder(folder)
 

@@ -79,7 +79,7 @@ def test_the_figures_fit_together(result: tuple[dict[str, Any], str]) -> None:
     assert found["same_top"] > 0.9
 
 
-def test_contexts_are_told_with_the_bytes_they_read(result: tuple[dict[str, Any], str]) -> None:
+def test_contexts_are_listed_with_the_bytes_they_read(result: tuple[dict[str, Any], str]) -> None:
     short, long = result[0]["contexts"]
     assert (short["context"], long["context"]) == (16, 64)
     assert (short["time_growth"], short["bytes_growth"]) == (1, 1)
@@ -90,7 +90,7 @@ def test_contexts_are_told_with_the_bytes_they_read(result: tuple[dict[str, Any]
     assert long["bytes_growth"] == pytest.approx(growth, abs=1e-3)
 
 
-def test_a_model_folder_that_is_none_is_an_error(
+def test_a_folder_without_a_model_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--model", str(tmp_path)]) == 2
@@ -129,7 +129,7 @@ def test_the_bytes_of_a_context_are_those_of_the_chosen_cache(device: Device) ->
 
 @pytest.mark.parametrize("dtype", ["f32", "q4"])
 @pytest.mark.parametrize("n_rows", [1, 128])
-def test_the_floor_has_the_products_and_bytes_of_the_model(
+def test_the_floor_has_the_matmuls_and_bytes_of_the_model(
     device: Device, dtype: str, n_rows: int
 ) -> None:
     runner = BenchModel.from_shape("tiny").runner(device, dtype, 160)
@@ -162,7 +162,7 @@ def _product(dispatch: Dispatch) -> tuple[object, ...]:
 
 @pytest.mark.parametrize(("dtype", "head_dim"), [("f32", 20), ("f16", 20), ("q8q4", 24)])
 @pytest.mark.parametrize("position", [0, 15, 16, 150])
-def test_touching_reads_every_block_of_the_sequence_once(
+def test_touch_kv_reads_every_block_of_the_sequence_once(
     rig: Rig, dtype: str, head_dim: int, position: int
 ) -> None:
     """Each word counts into the sum of exactly one invocation."""
@@ -208,7 +208,7 @@ class Recorded:
         self.figures.decode_tok_s.append(n_tokens)
 
 
-def test_every_second_turn_goes_backwards() -> None:
+def test_every_second_round_runs_in_reverse_order() -> None:
     ran: list[str] = []
     contestants = [Recorded(name, ran) for name in "abc"]
     in_turns(contestants, [1], 4, 3)
@@ -216,7 +216,7 @@ def test_every_second_turn_goes_backwards() -> None:
     assert [c.figures.decode_tok_s for c in contestants] == [[4, 4, 4]] * 3  # not the first
 
 
-def test_speeds_are_compared_within_a_turn() -> None:
+def test_speeds_are_compared_within_a_round() -> None:
     own = Figures(decode_tok_s=[20.0, 8.0, 12.0])  # a machine that became half as fast
     other = Figures(decode_tok_s=[10.0, 4.0, 4.0])
     assert speedup(own, other, "decode_tok_s") == 2.0

@@ -94,7 +94,7 @@ def test_a_gguf_file_says_what_the_model_is(tmp_path: Path) -> None:
     assert found["llama.vocab_size"] == config.vocab_size
 
 
-def test_neighbours_turn_in_a_gguf_file_where_halves_turn_here() -> None:
+def test_gguf_rotates_neighbours_where_this_engine_rotates_halves() -> None:
     """RoPE commutes with the reordering of rows."""
     rng = np.random.default_rng(0)
     heads, head_dim = 3, 8
@@ -171,7 +171,7 @@ def test_a_hugging_face_folder_is_the_model(name: str, dtype: str, tmp_path: Pat
         close(written.read_f32(tensor), want, "f32" if dtype == "f32" else "f16")
 
 
-def test_a_large_matrix_is_written_piece_by_piece(
+def test_a_large_matrix_is_written_in_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = BenchModel.from_shape("tiny")

@@ -44,7 +44,9 @@ def torch() -> Any:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("shape", [(1,), (7,), (5, 3), (33, 20), (3, 5, 2), (0, 4), ()])
-def test_values_are_exact(tmp_path: Path, torch: Any, dtype: str, shape: tuple[int, ...]) -> None:
+def test_float_tensors_are_read_exactly(
+    tmp_path: Path, torch: Any, dtype: str, shape: tuple[int, ...]
+) -> None:
     torch.manual_seed(1)
     odd = torch.randint(0, 2, (3,), dtype=torch.uint8)  # leaves what follows unaligned
     weight = (torch.randn(shape) * 100).to(getattr(torch, dtype))
@@ -89,7 +91,7 @@ def test_a_read_array_may_be_modified_without_changing_the_file(tmp_path: Path, 
     assert np.array_equal(checkpoint.read_f32("w"), np.ones((4, 4), np.float32))
 
 
-def test_float16_refuses_what_it_cannot_hold(tmp_path: Path, torch: Any) -> None:
+def test_float16_overflow_is_refused(tmp_path: Path, torch: Any) -> None:
     largest = torch.tensor([[1.0], [65504.0], [-65519.0]])  # the last rounds down to 65504
     over = torch.tensor([[1.0], [-65520.0]])  # and this one up to infinity
     checkpoint = Checkpoint.open(save(tmp_path, {"largest": largest, "over": over}))
@@ -180,7 +182,9 @@ EIGHT = bytes(8)
         ({}, bytes(9), "9 bytes follow the last tensor"),
     ],
 )
-def test_a_lying_header_is_refused(tmp_path: Path, header: Any, body: bytes, message: str) -> None:
+def test_an_inconsistent_header_is_refused(
+    tmp_path: Path, header: Any, body: bytes, message: str
+) -> None:
     write_file(tmp_path / "model.safetensors", header, body)
     with pytest.raises(ModelError, match=message) as caught:
         Checkpoint.open(tmp_path)
@@ -274,7 +278,7 @@ def test_shards_are_one_checkpoint(tmp_path: Path, torch: Any) -> None:
         (["w"], "weight_map must be an object"),
     ],
 )
-def test_a_lying_index_is_refused(tmp_path: Path, weight_map: Any, message: str) -> None:
+def test_an_inconsistent_index_is_refused(tmp_path: Path, weight_map: Any, message: str) -> None:
     folder = tmp_path / "model"
     (folder / "sub").mkdir(parents=True)
     for path in ("here.safetensors", "sub/inside.safetensors", "../outside.safetensors"):

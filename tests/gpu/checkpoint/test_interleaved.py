@@ -18,7 +18,7 @@ from tests.gpu.ops.rig import limited, with_info
 
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("k", [32, 33, 300])
-def test_blocks_of_all_rows_in_turn_and_then_their_grids(dtype: str, k: int) -> None:
+def test_blocks_of_interleaved_rows_alternate_and_their_scales_follow(dtype: str, k: int) -> None:
     n, n_rows = 4, 12
     words, blocks, scale_bytes = FORMATS[dtype].block_words, -(-k // 32), FORMATS[dtype].scale_bytes
     packed = np.arange(n_rows * row_words(dtype, k), dtype=np.uint32).reshape(n_rows, -1)

@@ -114,7 +114,7 @@ def folder(tmp_path: Path) -> Path:
 @posix
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_no_regular_file_is_refused(folder: Path, name: str, odd: str) -> None:
+def test_irregular_files_are_refused(folder: Path, name: str, odd: str) -> None:
     make, words = ODD[odd]
     (folder / name).unlink(missing_ok=True)
     make(folder / name)

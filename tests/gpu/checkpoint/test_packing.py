@@ -41,7 +41,7 @@ def test_float16_is_packed_two_per_word_the_first_in_the_low_half() -> None:
     assert words("f16", [1.0, -2.0, 0.5]) == ["c0003c00", "00003800"] + 14 * ["0" * 8]
 
 
-def test_bytes_lie_four_to_a_word_and_scales_behind_all_blocks() -> None:
+def test_q8_packs_four_per_word_and_scales_behind_all_blocks() -> None:
     row = np.zeros(65)
     row[:4] = 127, -1, 2, -127  # scale 1: 3c00
     row[4 * 7 + 3] = 5
@@ -55,7 +55,7 @@ def test_bytes_lie_four_to_a_word_and_scales_behind_all_blocks() -> None:
     assert packed[24:] == ["40003c00", "00003800", "0" * 8, "0" * 8]
 
 
-def test_nibbles_lie_eight_to_a_word_and_grids_behind_all_blocks() -> None:
+def test_q4_packs_eight_per_word_and_scales_and_mins_behind_all_blocks() -> None:
     up = np.arange(32) % 16 * 0.5 - 2  # scale 1/2: 3800, minimum -2: c000
     down = np.arange(32)[::-1] % 16 * 2.0 + 1  # scale 2: 4000, minimum 1: 3c00
     packed = words("q4", np.concatenate([up, down]))
@@ -105,7 +105,7 @@ def test_float_formats_round_to_nearest(k: int) -> None:
 
 @pytest.mark.parametrize("k", WIDTHS)
 @pytest.mark.parametrize("size", [1.0, 1e-3, 1e-6, 1e4])
-def test_bytes_are_within_half_a_step(k: int, size: float) -> None:
+def test_q8_is_within_half_a_step(k: int, size: float) -> None:
     rows = normal(9, k) * np.float32(size)
     for start in range(0, k, BLOCK):
         block = rows[:, start : start + BLOCK]
@@ -117,7 +117,7 @@ def test_bytes_are_within_half_a_step(k: int, size: float) -> None:
 
 @pytest.mark.parametrize("k", WIDTHS)
 @pytest.mark.parametrize("size", [1.0, 1e-3, 1e-5, 1e4])
-def test_nibbles_have_less_error_than_a_min_max_scale(k: int, size: float) -> None:
+def test_q4_has_less_error_than_a_min_max_scale(k: int, size: float) -> None:
     rows = normal(200, k) * np.float32(size)
     found = np.square(there_and_back("q4", rows) - rows).sum()
     plain = 0.0
@@ -131,7 +131,7 @@ def test_nibbles_have_less_error_than_a_min_max_scale(k: int, size: float) -> No
 
 
 @pytest.mark.slow
-def test_nibbles_are_near_the_least_possible_error() -> None:
+def test_q4_is_near_the_least_possible_error() -> None:
     blocks = normal(64, 32, seed=1)
     found = np.square(there_and_back("q4", blocks) - blocks).sum(1)
     least = np.array([least_error(block.astype(np.float64)) for block in blocks])
@@ -181,7 +181,7 @@ def test_close_numbers_far_from_zero_are_told_apart_as_well_as_float16_can() -> 
 
 
 @pytest.mark.parametrize("size", [2.0**-14, 2.0**-20, 2.0**-24, 1e-12, 1e-40])
-def test_tiny_numbers_stay_close(size: float) -> None:
+def test_tiny_numbers_have_a_small_error(size: float) -> None:
     rows = (np.random.default_rng(2).uniform(-1, 1, size=(8, 64)) * size).astype(np.float32)
     step = np.abs(rows).max() / 7.5 + 2.0**-24
     for dtype in ("q8", "q4"):

@@ -232,7 +232,7 @@ def rounds_rows(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
 @pytest.mark.parity
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
 @pytest.mark.parametrize("name", random_llama.NAMES[:2])
-def test_q8_activations_give_the_products_of_rounded_rows(
+def test_q8_activations_give_the_matmul_of_rounded_rows(
     q8_activations_device: Device,
     torch: Torch,
     monkeypatch: pytest.MonkeyPatch,

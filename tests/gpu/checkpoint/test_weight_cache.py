@@ -182,7 +182,7 @@ DAMAGE: dict[str, Callable[[bytearray], bytes]] = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_noticed_and_made_anew(load: Load, cache: Path, what: str) -> None:
+def test_a_damaged_cache_file_is_noticed_and_replaced(load: Load, cache: Path, what: str) -> None:
     want, _ = load()
     (path,) = files(cache)
     whole = path.read_bytes()

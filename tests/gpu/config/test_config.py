@@ -45,7 +45,7 @@ def read(folder: Path, **changes: Any) -> ModelConfig:
     return ModelConfig.from_folder(write(folder, changes))
 
 
-def test_what_is_left_out_has_the_defaults_of_the_architecture(tmp_path: Path) -> None:
+def test_missing_fields_have_the_defaults_of_the_architecture(tmp_path: Path) -> None:
     assert read(tmp_path) == ModelConfig(
         model_type="llama",
         n_layers=5,
@@ -190,7 +190,7 @@ def test_eos_ids_are_those_of_both_files_generation_first(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_what_cannot_be_run_is_refused_by_name(
+def test_unsupported_configs_are_refused_by_name(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ModelError, match=message) as caught:
@@ -282,7 +282,7 @@ def test_inv_freq_equals_transformers(
 
 
 @pytest.mark.parametrize("n_tokens", [64, 65])
-def test_longrope_stretches_by_the_context_it_runs_with(tmp_path: Path, n_tokens: int) -> None:
+def test_longrope_scales_by_the_context_it_runs_with(tmp_path: Path, n_tokens: int) -> None:
     import torch
     from transformers import Phi3Config
     from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
@@ -300,7 +300,7 @@ def test_longrope_stretches_by_the_context_it_runs_with(tmp_path: Path, n_tokens
         np.testing.assert_allclose(got * ours.attention_factor, want[0, 0, :4].numpy(), atol=1e-5)
 
 
-def test_llama3_keeps_short_wavelengths_and_stretches_long_ones() -> None:
+def test_llama3_keeps_short_wavelengths_and_scales_long_ones() -> None:
     plain = RopeConfig(5e5).inv_freq(128)
     scaled = RopeConfig(5e5, "llama3", 8.0, 1.0, 4.0, 8192).inv_freq(128)
     wavelength = 2 * np.pi / plain

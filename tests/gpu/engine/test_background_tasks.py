@@ -51,7 +51,7 @@ def test_pieces_take_turns() -> None:
     assert [value.result(0) for value in values] == ["a", "b"]
 
 
-def test_a_refusal_is_told_and_others_go_on() -> None:
+def test_a_refusal_reaches_its_asker_and_others_go_on() -> None:
     tasks, refused, other = BackgroundTasks(), Future[str](), Future[str]()
     tasks.add(Work([], "a", 1, QueueFull("no room")).pieces(), refused)
     tasks.add(Work([], "b", 2).pieces(), other)
@@ -60,7 +60,7 @@ def test_a_refusal_is_told_and_others_go_on() -> None:
     assert other.result(0) == "b"
 
 
-def test_what_is_no_refusal_is_raised_as_well() -> None:
+def test_other_exceptions_are_raised_as_well() -> None:
     tasks, value = BackgroundTasks(), Future[str]()
     tasks.add(Work([], "a", 0, RuntimeError("device lost")).pieces(), value)
     with pytest.raises(RuntimeError, match="device lost"):
@@ -82,7 +82,7 @@ def test_a_cancelled_value_ends_its_work(n_before: int) -> None:
     assert work.closed or n_before == 0
 
 
-def test_the_end_refuses_all_but_the_cancelled() -> None:
+def test_closing_refuses_all_but_the_cancelled() -> None:
     tasks, waiting, left = BackgroundTasks(), Future[str](), Future[str]()
     tasks.add(Work([], "a", 5).pieces(), waiting)
     tasks.add(Work([], "b", 5).pieces(), left)
@@ -93,7 +93,7 @@ def test_the_end_refuses_all_but_the_cancelled() -> None:
 
 
 @pytest.mark.parametrize(("over_after", "value"), [(9, "a"), (2, None), (0, None)])
-def test_work_ends_with_what_it_is_for(over_after: int, value: str | None) -> None:
+def test_work_ends_when_its_run_ends(over_after: int, value: str | None) -> None:
     log: list[str] = []
     work, tasks, answer = Work(log, "a", 3), BackgroundTasks(), Future[str | None]()
     tasks.add(run_until(lambda: len(log) > over_after - 1, work.pieces()), answer)
@@ -169,7 +169,7 @@ def test_too_many_questions_are_refused_but_not_the_first_of_an_asker() -> None:
     assert not {"one more", "too late"} & set(log)
 
 
-def test_nothing_is_worked_out_for_who_is_gone() -> None:
+def test_nothing_is_computed_for_an_asker_that_left() -> None:
     log: list[str] = []
     questions = QuestionQueue(lambda: 100)
     gone = [ask(questions, log, name, 5, "a") for name in ("a1", "a2")]

@@ -77,7 +77,7 @@ def spell(text: str) -> ScriptedRunner:
     return ScriptedRunner(lambda ids: data[len(ids) - 1] if len(ids) <= len(data) else 0)
 
 
-def test_writes_what_the_model_says(made, tokenizer):
+def test_the_text_is_what_the_model_predicts(made, tokenizer):
     run = make(made, tokenizer, ScriptedRunner()).generate([5, 6], SamplingParams(max_tokens=30))
     assert [t.id for t in run] == expected([5, 6], 30)
     assert run.done is not None
@@ -97,7 +97,7 @@ def test_a_long_prompt_runs_in_pieces_and_reports_them(made, tokenizer):
 
 
 @pytest.mark.parametrize(("prefix_cache", "n_found"), [(True, 49), (False, 0)])
-def test_what_was_found_of_a_prompt_is_told(made, tokenizer, prefix_cache, n_found):
+def test_the_cached_part_of_a_prompt_is_reported(made, tokenizer, prefix_cache, n_found):
     engine = make(made, tokenizer, ScriptedRunner(), prefix_cache=prefix_cache)
     prompt, told = [1 + i % 200 for i in range(50)], []
     for _ in range(2):
@@ -142,7 +142,7 @@ def test_eos_ends_and_is_marked(made, tokenizer):
     assert [e.eos for e in events.all if isinstance(e, Token)] == [False, False, True]
 
 
-def test_what_was_submitted_past_the_end_is_taken_back(made, tokenizer):
+def test_steps_submitted_past_the_end_are_discarded(made, tokenizer):
     runner = spell("hi")
     engine = make(made, tokenizer, runner)
     list(engine.generate([7], SamplingParams(max_tokens=40)))
@@ -262,7 +262,7 @@ def test_lowering_max_tokens_below_what_was_written_ends_the_run(made, tokenizer
     assert last.reason == "length"
 
 
-def test_more_runs_than_slots_wait_in_order_and_are_told(made, tokenizer):
+def test_runs_beyond_the_slots_wait_in_order_and_hear_their_place(made, tokenizer):
     engine = make(made, tokenizer, ScriptedRunner(n_slots=1, delay=0.002), queue=2)
     events = [Events() for _ in range(3)]
     for i, sink in enumerate(events):
@@ -411,7 +411,7 @@ def test_loading_errors_reach_the_caller(tokenizer):
 
 
 @pytest.mark.parametrize(("limits", "reason"), [((13, 64), "length"), ((40, 13), "context")])
-def test_what_is_held_for_a_stop_string_is_shown_at_a_limit(made, tokenizer, limits, reason):
+def test_text_held_for_a_stop_string_is_shown_at_a_limit(made, tokenizer, limits, reason):
     max_tokens, context = limits
     runner = ScriptedRunner(lambda ids: b"ends with stone"[len(ids) - 1], context=context)
     events = Events()

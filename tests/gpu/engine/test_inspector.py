@@ -105,7 +105,7 @@ def test_the_lens_ends_at_what_was_written(
         np.testing.assert_allclose(np.log(last), written[i].logprob, atol=1e-5)
 
 
-def test_the_waterfall_draws_what_was_drawn(
+def test_the_waterfall_draws_the_token_of_the_run(
     engine: Engine, prompt: list[int], written: list[Token], ids: list[int]
 ) -> None:
     for i, token in enumerate(written):
@@ -175,7 +175,7 @@ def test_answers_without_a_prefix_cache_are_the_same(
         plain.close()
 
 
-def test_the_cache_tells_what_it_holds(engine: Engine, ids: list[int]) -> None:
+def test_the_cache_reports_what_it_holds(engine: Engine, ids: list[int]) -> None:
     engine.inspect(AttentionFrom(ids, len(ids) - 1)).result()
     answer = engine.inspect(CacheBlocks()).result()
     n_blocks = engine.info.limits.n_blocks
@@ -214,14 +214,14 @@ BAD: list[tuple[Question, str]] = [
 
 
 @pytest.mark.parametrize(("question", "message"), BAD)
-def test_bad_questions_are_told_what_is_wrong(
+def test_bad_questions_are_refused_with_the_reason(
     engine: Engine, question: Question, message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         engine.inspect(question).result()
 
 
-def test_no_room_and_no_engine() -> None:
+def test_a_question_without_cache_room_or_engine_is_refused() -> None:
     small = load("torch", context=64, slots=1)
     run = small.generate([1, 2, 3], SamplingParams(max_tokens=60, ignore_eos=True, seed=1))
     iterator = iter(run)

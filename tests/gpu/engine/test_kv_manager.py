@@ -104,7 +104,7 @@ def test_a_run_that_shares_outlives_the_one_it_shares_with(
     assert set(one.scheduler.kv_state().owners) == {0}
 
 
-def test_what_is_shared_is_promised_once(hand: Callable[..., ManualEngine]) -> None:
+def test_shared_blocks_are_reserved_once(hand: Callable[..., ManualEngine]) -> None:
     """Two runs of 4 blocks in a cache of 6: the second fits because it shares 2."""
     one = hand(n_slots=2, n_blocks=6)
     first = one.start(TEXT[:40], 20)
@@ -172,7 +172,7 @@ def test_a_prompt_waits_with_its_last_token_for_a_step_that_can_sample_it(
     assert [len(run.ids) - len(run.prompt) for run in runs] == [12, 12, 12]
 
 
-def test_the_state_tells_what_every_block_holds(hand: Callable[..., ManualEngine]) -> None:
+def test_the_state_lists_the_tokens_of_every_block(hand: Callable[..., ManualEngine]) -> None:
     one = hand(n_slots=2, n_blocks=8)
     one.run(TEXT[:36], 5)
     run = one.start([*TEXT[:34], 250], 20)
@@ -204,7 +204,7 @@ def test_inspections_have_a_slot_while_all_others_are_taken(
 
 @pytest.mark.parametrize("n_blocks", [4, 6, 9, 16, 40])
 @pytest.mark.parametrize("seed", range(8))
-def test_any_interleaving_writes_what_each_run_would_alone(
+def test_runs_interleaved_in_any_way_write_what_each_would_alone(
     n_blocks: int, seed: int, tokenizer: Tokenizer
 ) -> None:
     """Runs start, branch off, are cancelled and change their length while others go on; tokens are

@@ -112,7 +112,7 @@ def test_one_page_does_not_hold_up_another(engine: Engine) -> None:
         future.result(120)
 
 
-def test_who_goes_takes_the_questions_along(engine: Engine) -> None:
+def test_questions_of_a_page_that_leaves_are_cancelled(engine: Engine) -> None:
     waiting = [engine.inspect(Losses(ids), "gone") for ids in texts(engine, 8, 300, 400)]
     engine.cancel_questions("gone")
     engine.inspect(PlanView()).result(60)

@@ -97,7 +97,7 @@ def engine(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     opened.close()
 
 
-def test_a_script_writes_what_live_changes_wrote(engine: Engine) -> None:
+def test_scheduled_updates_write_what_live_changes_wrote(engine: Engine) -> None:
     prompt = [int(id) for id in random_llama.ids(NAME, 20)]
     params = SamplingParams(temperature=0.3, seed=2**60 + 7, max_tokens=30, ignore_eos=True)
     live = Written()
@@ -215,7 +215,7 @@ def test_changes_past_the_end_never_act(write: Any) -> None:
     assert written.updated == []
 
 
-def test_a_run_waits_for_the_room_that_its_script_will_need(tokenizer: Tokenizer) -> None:
+def test_a_run_waits_for_the_room_that_its_updates_will_need(tokenizer: Tokenizer) -> None:
     """Both begin with a limit that leaves room beside the other; one is to have a higher one."""
     runner = ScriptedRunner(n_slots=2, n_blocks=4, delay=0.001)
     engine = Engine(lambda: runner, tokenizer)
@@ -245,13 +245,13 @@ def test_a_run_waits_for_the_room_that_its_script_will_need(tokenizer: Tokenizer
         ([ScheduledUpdate(3, {"max_tokens": 0})], "max_tokens must be an integer from 1"),
     ],
 )
-def test_bad_scripts_are_refused(changes: list[ScheduledUpdate], words: str) -> None:
+def test_bad_scheduled_updates_are_refused(changes: list[ScheduledUpdate], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as refusal:
         check_updates(changes, SamplingParams())
     assert refusal.value.param == "changes"
 
 
-def test_a_refused_script_starts_nothing(tokenizer: Tokenizer) -> None:
+def test_refused_scheduled_updates_start_nothing(tokenizer: Tokenizer) -> None:
     engine = Engine(ScriptedRunner, tokenizer, LoadOptions(queue=0))
     for _ in range(5):
         with pytest.raises(InvalidRequest):

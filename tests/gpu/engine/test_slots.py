@@ -170,7 +170,7 @@ def test_runs_of_a_model_keep_pace(backend: str, dtype: str, n: int, capture: bo
 
 
 @pytest.mark.parametrize("n_slots", [1, 8, 9, 16, 256])
-def test_warm_up_readies_steps_that_there_can_be(device: Device, n_slots: int) -> None:
+def test_warm_up_covers_as_many_samples_as_a_step_can_have(device: Device, n_slots: int) -> None:
     runner = driving.load(device, MODEL, dtype="f16", n_slots=n_slots)
     plans = [*runner._plans_to_warm(), *runner._plans_with_interventions()]
     most = max(plan.key.samples for plan in plans if plan.key.kind in SAMPLING)
@@ -188,7 +188,7 @@ class NotWarm(ScriptedRunner):
         raise ValueError("a step of 9 is larger than 8")
 
 
-def test_what_fails_in_advance_is_said_once_and_serving_goes_on(
+def test_a_failing_warm_up_is_reported_once_and_serving_goes_on(
     tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -225,7 +225,7 @@ class Indescribable(ScriptedRunner):
     def dispatches_per_token(self, value: int) -> None: ...
 
 
-def test_a_runner_that_cannot_be_described_is_closed_and_its_error_told(
+def test_a_runner_that_cannot_be_described_is_closed_and_its_error_raised(
     tokenizer: Tokenizer,
 ) -> None:
     runner = Indescribable()

@@ -35,7 +35,7 @@ def captured(times: bool) -> Captured:
 
 
 @pytest.mark.parametrize("row", [0, 2])
-def test_routes_are_the_rows(row: int) -> None:
+def test_expert_choices_are_those_of_the_tokens_row(row: int) -> None:
     chosen = np.array([[[3, 1]], [[0, 2]], [[5, 4]]], np.uint32)
     gates = np.array([[[0.75, 0.25]], [[0.5, 0.125]], [[0.6, 0.3]]], np.float32)
     step = replace(captured(times=False), chosen=chosen, gates=gates, expert_layers=(1,))
@@ -49,7 +49,7 @@ def test_routes_are_the_rows(row: int) -> None:
 
 @pytest.mark.parametrize("times", [True, False])
 @pytest.mark.parametrize("row", [0, 2])
-def test_every_number_is_the_rows(times: bool, row: int) -> None:
+def test_statistics_are_those_of_the_tokens_row(times: bool, row: int) -> None:
     step = captured(times)
     stats = token_stats(step, row, 17, LayerTimes.of(step, 17))
     assert stats.position == 17

@@ -356,7 +356,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("fault", MALFORMED)
-def test_a_file_that_lies_is_refused(tmp_path: Path, fault: str) -> None:
+def test_an_inconsistent_file_is_refused(tmp_path: Path, fault: str) -> None:
     data, words = MALFORMED[fault]
     path = tmp_path / "malformed.gguf"
     path.write_bytes(data)

@@ -136,7 +136,7 @@ def test_a_file_holds_the_model_of_its_folder(make: Make, device: Device, name: 
             assert np.array_equal(memories[0].read(ours), memories[1].read(theirs)), ours.name
 
 
-def test_experts_that_are_quantised_say_what_their_numbers_say(
+def test_quantised_experts_give_the_logits_of_their_dequantised_weights(
     make: Make, device: Device, tmp_path: Path
 ) -> None:
     """The logits are those of a folder that holds the dequantised numbers."""
@@ -216,7 +216,7 @@ def config(make: Make, name: str, **changes: Any) -> ModelConfig:
     return ModelConfig.from_folder(make(name, **changes)[1])
 
 
-def test_models_of_27b_weights_are_known_by_their_layers(make: Make) -> None:
+def test_27b_models_are_recognised_by_their_number_of_layers(make: Make) -> None:
     """Only these scale scores by another number than the size of a head."""
     assert config(make, "gemma2", block_count=46).attn_scale == 14**-0.5
     assert config(make, "gemma2", block_count=45).attn_scale == 12**-0.5
@@ -234,7 +234,7 @@ def test_phi_4_has_no_window(make: Make) -> None:
     assert config(make, "phi3", **{"attention.sliding_window": 0}).sliding_windows == ()
 
 
-def test_what_old_files_say_otherwise(make: Make) -> None:
+def test_metadata_that_old_files_spell_otherwise_is_read(make: Make) -> None:
     for key in ("rope.scale_linear", "rope.scaling.factor"):
         rope = config(make, "qwen2", **{key: 4.0}).rope
         assert (rope.scaling, rope.factor) == ("linear", 4.0)
@@ -268,7 +268,7 @@ def test_what_old_files_say_otherwise(make: Make) -> None:
         ("qwen2", "rope.scaling.type", "longrope", "original_context_length is missing"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_is_refused(
+def test_unsupported_files_are_refused(
     make: Make, name: str, key: str, value: Any, words: str
 ) -> None:
     with pytest.raises(ModelError, match=words):
@@ -297,7 +297,7 @@ def test_values_of_another_kind_are_read_or_refused(
     assert min(n_refused.values()) > 60, n_refused
 
 
-def test_experts_that_are_none_are_refused(make: Make, tmp_path: Path) -> None:
+def test_invalid_experts_are_refused(make: Make, tmp_path: Path) -> None:
     def flat(name: str, data: Any) -> list[tuple[str, Any]]:
         return [(name, data[0] if name == "blk.0.ffn_up_exps.weight" else data)]
 

@@ -107,7 +107,7 @@ def step_by_step(
 
 @pytest.mark.parametrize("width", [1, 2, 3, 8])
 @pytest.mark.parametrize("penalty", [0.0, 0.7, 2.0])
-def test_what_ended_stays_only_while_it_is_among_the_best(width: int, penalty: float) -> None:
+def test_an_ended_text_stays_only_while_it_is_among_the_best(width: int, penalty: float) -> None:
     ended = 0
     for seed in range(20):
         model, ends = drawn(seed), (2, 6)
@@ -119,7 +119,7 @@ def test_what_ended_stays_only_while_it_is_among_the_best(width: int, penalty: f
     assert ended > 0
 
 
-def test_equals_are_ordered_by_their_beginning_and_their_id() -> None:
+def test_equal_hypotheses_are_ordered_by_their_prefix_and_id() -> None:
     even = np.zeros(VOCAB, np.float32)
     found = run(lambda ids: even, [1], width=3, depth=2)
     assert [one.ids for one in found] == [(0, 0), (0, 1), (0, 2)]
@@ -249,7 +249,7 @@ class Searched(ScriptedRunner):
             self._next[slot] = None
 
 
-def test_the_first_ones_share_the_cache_and_leave_it_whole(tmp_path: Path) -> None:
+def test_first_hypotheses_share_the_cache_and_leave_it_whole(tmp_path: Path) -> None:
     """A row is computed for each hypothesis, and nothing before it twice."""
     runner = Searched(n_blocks=40)
     runner.config = replace(runner.config, eos_ids=())
@@ -288,7 +288,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("fields", "message"), WRONG)
-def test_what_cannot_be_searched_is_said(
+def test_an_impossible_search_is_refused(
     tmp_path: Path, fields: dict[str, Any], message: str
 ) -> None:
     engine = Engine(ScriptedRunner, byte_tokenizer(tmp_path))

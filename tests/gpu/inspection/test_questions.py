@@ -107,7 +107,7 @@ def test_attention_states_and_lens_equal_transformers(load: Load, name: str) -> 
     check(runner, random_llama.reference(name), name, random_llama.ids(name, N_TOKENS))
 
 
-def test_a_trained_model_looked_at_equals_transformers(load: Load, trained: Trained) -> None:
+def test_inspecting_a_trained_model_equals_transformers(load: Load, trained: Trained) -> None:
     ids = trained.texts[0].ids[:100]
     check(load(trained.folder), random_llama.Reference(trained.folder), trained.name, ids)
 
@@ -126,7 +126,7 @@ def test_a_long_context_in_both_runners(load: Load) -> None:
     compare("inspect.attention of 1,100", name, got.attention, want, np.array(1e-4), 0)
 
 
-def test_sequences_in_one_step_are_looked_at_as_alone(load: Load) -> None:
+def test_sequences_in_one_step_are_inspected_as_if_alone(load: Load) -> None:
     name = "gqa8"
     runner = load(random_llama.folder(name))
     texts = {slot: random_llama.ids(name, 10 + slot, seed=slot) for slot in (0, 2, 3)}
@@ -193,7 +193,7 @@ def cramped(device: Device) -> WgpuRunner:
     return runner
 
 
-def test_a_large_look_is_split_into_passes_of_the_same_bits(
+def test_a_large_inspection_is_split_into_passes_of_the_same_bits(
     roomy: WgpuRunner, cramped: WgpuRunner
 ) -> None:
     """Keys in ranges, rows in steps: a row's pass comes after those of the rows that it sees,
@@ -205,7 +205,7 @@ def test_a_large_look_is_split_into_passes_of_the_same_bits(
         assert np.array_equal(got.view("u4"), want.view("u4"))
 
 
-def test_a_look_that_no_pass_can_hold_is_refused_with_numbers(
+def test_an_inspection_that_no_pass_can_hold_is_refused_with_numbers(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture_buffers, "WEIGHTS_BYTES", 1000)
@@ -250,7 +250,7 @@ def test_instruments_add_dispatches_and_change_none(roomy: WgpuRunner) -> None:
         assert [d[0] for d in states] == [d[0] for d in plain]
 
 
-def test_looking_leaves_the_text_and_the_cache_as_they_were(device: Device) -> None:
+def test_inspecting_leaves_the_text_and_the_cache_as_they_were(device: Device) -> None:
     name = "derived_head"
     runner = driving.load(device, random_llama.folder(name), "f16")
     prompt = random_llama.ids(name, 30)
@@ -271,7 +271,7 @@ def test_looking_leaves_the_text_and_the_cache_as_they_were(device: Device) -> N
     assert driving.generate(runner, prompt, 30, capture=True) == want
 
 
-def test_what_a_look_needs_is_made_once_and_counted(device: Device) -> None:
+def test_buffers_of_an_inspection_are_allocated_once_and_counted(device: Device) -> None:
     runner = driving.load(device, random_llama.folder("tiny"))
     ids = random_llama.ids("tiny", 4)
     work, held = runner.memory.work, allocated()

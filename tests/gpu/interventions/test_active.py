@@ -233,7 +233,7 @@ def test_each_kind_of_intervention_equals_hooks(load: Load, part: str) -> None:
     assert np.abs(got - want).max() <= 2e-4 * np.abs(want).max()
 
 
-def test_statistics_and_states_tell_what_was_added(load: Load) -> None:
+def test_statistics_and_states_include_interventions(load: Load) -> None:
     """The last layer's MLP is off, and what steers it counts to the MLP before it."""
     name = "derived_head"
     runner, ids = load(random_llama.folder(name)), random_llama.ids(name, 12)
@@ -287,7 +287,7 @@ def test_each_row_gets_what_is_set_for_its_slot(load: Load) -> None:
         assert np.abs(together - expected).max() <= exact * np.abs(expected).max()
 
 
-def test_what_is_set_rests_until_a_step_asks_for_it(load: Load) -> None:
+def test_interventions_act_only_in_steps_that_ask_for_them(load: Load) -> None:
     name = "derived_head"
     runner, ids = load(random_llama.folder(name)), random_llama.ids(name, 12)
     plain = driving.all_logits(runner, ids)
@@ -331,7 +331,7 @@ def test_a_change_acts_on_the_steps_submitted_after_it(runner: WgpuRunner) -> No
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("derived_head", "f16"), ("head100_all_bias", "q8")])
-def test_with_nothing_set_every_bit_is_that_of_a_plain_plan(
+def test_without_interventions_every_bit_is_that_of_a_plain_plan(
     device: Device, name: str, dtype: str
 ) -> None:
     """Before anything was set and after everything was reset: logits, states, keys and values."""
@@ -358,7 +358,7 @@ def test_with_nothing_set_every_bit_is_that_of_a_plain_plan(
             assert got.tobytes() == want.tobytes()
 
 
-def test_watching_a_reached_run_changes_nothing(runner: WgpuRunner) -> None:
+def test_capturing_a_run_with_interventions_changes_nothing(runner: WgpuRunner) -> None:
     prompt, active = random_llama.ids("derived_head", 9), some_interventions(runner.config)
     texts = []
     for capture in (False, True):
@@ -375,7 +375,7 @@ def test_watching_a_reached_run_changes_nothing(runner: WgpuRunner) -> None:
     assert texts[0] == texts[1]
 
 
-def test_a_look_at_a_reached_step_sees_what_it_did(runner: WgpuRunner) -> None:
+def test_inspecting_a_step_with_interventions_sees_their_effect(runner: WgpuRunner) -> None:
     ids, active = random_llama.ids("derived_head", 12), some_interventions(runner.config)
     driving.begin(runner, 0, ids, 12)
     runner.set_interventions(0, active)
@@ -422,7 +422,9 @@ def test_memory_is_taken_when_something_is_set_and_counted(device: Device) -> No
     assert everything(runner) == before
 
 
-def test_a_slider_is_one_small_write(runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_a_strength_is_one_small_write(
+    runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: list[tuple[str, int]] = []
     memory = type(runner._memory)
     write = memory.write
@@ -472,7 +474,7 @@ def test_a_slider_is_one_small_write(runner: WgpuRunner, monkeypatch: pytest.Mon
         ),
     ],
 )
-def test_what_the_model_has_not_is_refused(
+def test_interventions_on_missing_layers_or_heads_are_refused(
     load: Load, active: ActiveInterventions, message: str
 ) -> None:
     runner = load(random_llama.folder("derived_head"))
@@ -485,7 +487,7 @@ def test_what_the_model_has_not_is_refused(
 # ------------------------------------------------------------------------------------
 
 
-def test_a_schedule_says_what_acts_where() -> None:
+def test_a_schedule_gives_the_interventions_of_each_position() -> None:
     off, on, plain = (
         ActiveInterventions(mlp={0: 0.0}),
         ActiveInterventions(heads={(0, 1): 2.0}),
@@ -511,7 +513,7 @@ def test_a_schedule_says_what_acts_where() -> None:
     assert schedule.digests(99) == ()
 
 
-def test_a_digest_names_what_is_changed_and_nothing_else() -> None:
+def test_digests_are_equal_exactly_for_equal_interventions() -> None:
     vector, zeros = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
     different = [
         ActiveInterventions(),

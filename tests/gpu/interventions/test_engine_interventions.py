@@ -86,7 +86,7 @@ def test_steps_ask_for_interventions_only_while_they_act(open_engine: Open) -> N
     ]
 
 
-def test_a_run_beside_a_reached_one_shares_its_steps(open_engine: Open) -> None:
+def test_runs_with_and_without_interventions_share_steps(open_engine: Open) -> None:
     runner = ScriptedRunner(delay=0.001)
     engine = open_engine(runner)
     first = submit(engine, [9, 8], 20, interventions=OFF)
@@ -98,7 +98,7 @@ def test_a_run_beside_a_reached_one_shares_its_steps(open_engine: Open) -> None:
     assert {slot for _, slot, _ in runner.interventions_set} == {runner.steps[0].rows[0].slot}
 
 
-def test_rows_under_two_settings_are_in_two_steps(open_engine: Open) -> None:
+def test_rows_under_different_interventions_are_in_different_steps(open_engine: Open) -> None:
     runner = ScriptedRunner(max_rows=16)
     interventions = Interventions(
         steer=(Steer(0, "up", 1.0),), patch=(Patch(0, 10, "a", 0), Patch(0, 11, "b", 0))
@@ -120,7 +120,7 @@ def test_rows_under_two_settings_are_in_two_steps(open_engine: Open) -> None:
     assert done == [10, 11, 12, 28, 39, 40]
 
 
-def test_a_strength_that_moves_computes_nothing(open_engine: Open) -> None:
+def test_changing_a_strength_recomputes_nothing(open_engine: Open) -> None:
     runner = ScriptedRunner(delay=0.002)
     engine = open_engine(runner)
     written = Written()
@@ -258,7 +258,7 @@ def test_changes_under_way_end_with_the_engine(open_engine: Open) -> None:
 
 
 @pytest.mark.parametrize("warm_up", [False, True])
-def test_plans_that_are_reached_into_are_made_ready_before_the_first_and_once(
+def test_plans_with_interventions_are_warmed_up_once_before_the_first_run(
     open_engine: Open, warm_up: bool
 ) -> None:
     runner = ScriptedRunner()
@@ -270,7 +270,7 @@ def test_plans_that_are_reached_into_are_made_ready_before_the_first_and_once(
     assert runner.warmed_interventions == (3 if warm_up else 0)
 
 
-def test_a_question_sets_what_its_tokens_were_computed_under(open_engine: Open) -> None:
+def test_a_question_sets_the_interventions_its_tokens_were_computed_with(open_engine: Open) -> None:
     runner = ScriptedRunner()
     engine = open_engine(runner)
     ids = [1 + i for i in range(40)]
@@ -291,7 +291,7 @@ def test_a_question_sets_what_its_tokens_were_computed_under(open_engine: Open) 
     assert {slot for _, slot, _ in runner.interventions_set} == {runner.limits.inspection_slot}
 
 
-def test_events_of_a_run_without_interventions_do_not_speak_of_them(open_engine: Open) -> None:
+def test_events_of_a_run_without_interventions_do_not_mention_them(open_engine: Open) -> None:
     written = submit(
         open_engine(ScriptedRunner()), [9], 4, updates=[ScheduledUpdate(2, {"top_k": 3})]
     )

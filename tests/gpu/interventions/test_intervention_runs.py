@@ -285,7 +285,7 @@ def test_a_change_while_the_prompt_is_read_acts_from_its_last_token(
     np.testing.assert_allclose([t.logprob for t in tokens(written.events)], want, atol=2e-4)
 
 
-def test_questions_about_a_reached_run_see_what_ran(
+def test_questions_about_a_run_use_its_interventions(
     engine: Engine, theirs: Theirs, oracle: random_llama.Reference
 ) -> None:
     prompt = text(5)
@@ -325,7 +325,7 @@ def test_questions_about_a_reached_run_see_what_ran(
 # ---- the cache ----------------------------------------------------------------------------------
 
 
-def test_what_is_found_was_computed_under_the_same(engine: Engine) -> None:
+def test_cached_blocks_are_reused_only_under_the_same_interventions(engine: Engine) -> None:
     prompt = text(6, 50)
     fresh = {
         name: submit(engine, prompt, interventions=interventions)
@@ -371,7 +371,9 @@ def test_questions_find_the_blocks_of_the_run_they_are_about(engine: Engine) -> 
 
 
 @pytest.mark.parametrize("now", [Interventions(), OFF, STEER])
-def test_a_text_goes_on_as_if_it_had_never_stopped(engine: Engine, now: Interventions) -> None:
+def test_a_continued_text_is_the_one_that_was_not_stopped(
+    engine: Engine, now: Interventions
+) -> None:
     """Begun with patches, changed at two tokens, and written on from the ninth: to the bit, from
     what the cache kept."""
     prompt = text(16, 40)
@@ -395,7 +397,7 @@ def test_a_text_goes_on_as_if_it_had_never_stopped(engine: Engine, now: Interven
     assert tokens(anew.events)[0].logprob != pytest.approx(told[0].logprob, abs=1e-3)
 
 
-def test_a_patch_that_acted_before_may_be_told_again(engine: Engine) -> None:
+def test_a_continuation_may_repeat_a_patch_that_acted_before(engine: Engine) -> None:
     """A page sends all that is set with every change."""
     prompt = text(17, 24)
     both = msgspec.structs.replace(OFF, patch=PATCHED.patch)
@@ -430,7 +432,7 @@ def test_a_patch_that_acted_before_may_be_told_again(engine: Engine) -> None:
         ((InterventionSpan(0, OFF),), PATCHED, "it cannot patch the token at 7"),
     ],
 )
-def test_what_cannot_have_been_before_is_refused(
+def test_an_impossible_intervention_history_is_refused(
     engine: Engine, spans: tuple[InterventionSpan, ...], interventions: Interventions, words: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=words):
@@ -454,9 +456,7 @@ def test_runs_beside_each_other_are_what_they_are_alone(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("runner", ["wgpu"], indirect=True)
-def test_without_interventions_the_plans_are_those_of_ever(
-    engine: Engine, runner: WgpuRunner
-) -> None:
+def test_plans_without_interventions_are_unchanged(engine: Engine, runner: WgpuRunner) -> None:
     prompt = text(11)
     submit(engine, prompt)
     plain = {
@@ -476,7 +476,7 @@ def test_without_interventions_the_plans_are_those_of_ever(
 # ---- refused ------------------------------------------------------------------------------------
 
 
-def test_a_bad_setting_changes_nothing(engine: Engine) -> None:
+def test_bad_interventions_of_a_run_change_nothing(engine: Engine) -> None:
     prompt = text(14)
     plain = submit(engine, prompt)
     for bad in (BAD, Interventions(patch=(Patch(0, 20, "a", 0),))):

@@ -42,7 +42,7 @@ FULL = Interventions(
 )
 
 
-def test_the_wire_form_is_read_and_written_as_it_was() -> None:
+def test_the_wire_format_is_unchanged_by_reading_and_writing() -> None:
     text = (
         '{"heads":[{"layer":0,"head":3,"factor":0}],"attention":[{"layer":2,"factor":0.5}],'
         '"steer":[{"layer":1,"toward":"joy","away":"","strength":2}],'
@@ -55,7 +55,7 @@ def test_the_wire_form_is_read_and_written_as_it_was() -> None:
     assert msgspec.json.encode(NO_INTERVENTIONS) == b"{}"
 
 
-def test_texts_become_tokens_up_to_the_one_that_matters() -> None:
+def test_texts_are_tokenized_up_to_the_token_whose_state_is_used() -> None:
     found = encode_interventions(FULL, Sizes(), encode, n_prompt=8)
     assert found.requested == FULL
     assert found.toward == ((256, *b"joy"), (256, *b"sea"))
@@ -103,7 +103,7 @@ def heads(*at: Any) -> Interventions:
         ),
     ],
 )
-def test_what_cannot_be_given_is_refused_by_name(
+def test_impossible_interventions_are_refused_by_name(
     bad: Interventions, field: str, words: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=words) as refusal:
@@ -111,7 +111,7 @@ def test_what_cannot_be_given_is_refused_by_name(
     assert refusal.value.param == f"reach.{field}"
 
 
-def test_a_patch_may_be_left_out_later_and_not_be_new() -> None:
+def test_an_update_may_drop_a_patch_but_not_add_one() -> None:
     check_no_new_patch(FULL, NO_INTERVENTIONS)
     check_no_new_patch(FULL, Interventions(patch=FULL.patch[1:]))
     with pytest.raises(InvalidRequest, match=r"computed already.* write again") as refusal:

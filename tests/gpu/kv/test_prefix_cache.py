@@ -49,7 +49,7 @@ def test_matches_full_blocks_and_then_the_beginning_of_one(most: int, match: Pre
     assert filled({10: TEXT[:40]}).match_prefix(TEXT, most, BlockHashes()) == match
 
 
-def test_a_text_that_parts_inside_a_block_finds_the_longest_of_them() -> None:
+def test_a_text_that_diverges_inside_a_block_finds_the_longest_match() -> None:
     cache = filled({0: TEXT[:32], 2: [*TEXT[:20], 99, 98]})
     assert cache.match_prefix([*TEXT[:20], 50], 21, BlockHashes()).n_tokens == 20
     assert cache.match_prefix([*TEXT[:20], 99, 50], 22, BlockHashes()) == PrefixMatch((0,), 3, 21)
@@ -88,7 +88,7 @@ def test_hashes_of_plain_texts_are_unchanged() -> None:
     assert BlockHashes(lambda _: b"").hash_of(TEXT, 3) == BlockHashes().hash_of(TEXT, 3)
 
 
-def test_what_a_token_was_computed_under_is_part_of_its_name() -> None:
+def test_interventions_are_part_of_a_blocks_hash() -> None:
     chains = [
         BlockHashes(),
         with_extra_key(0),

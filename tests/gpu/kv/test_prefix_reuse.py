@@ -205,7 +205,7 @@ def test_a_conversation_is_the_same_with_and_without_the_cache(
 
 
 @pytest.mark.parametrize("prefix_cache", [False, True], ids=["computed", "found"])
-def test_a_run_over_the_beginning_of_another_writes_its_rest_again(
+def test_a_run_on_the_prefix_of_another_writes_the_same_rest(
     kind: str, use: Callable[..., Any], prefix_cache: bool
 ) -> None:
     """Penalties see the same tokens, and draws continue where those of the beginning end."""
@@ -245,7 +245,7 @@ def test_cancelling_one_run_leaves_those_that_share_its_prompt(
         assert_same(kind, late.tokens, write(engine, branch, params(20)).tokens)
 
 
-def test_a_full_cache_writes_the_same(kind: str, use: Callable[..., Any]) -> None:
+def test_a_text_is_the_same_when_the_cache_is_full(kind: str, use: Callable[..., Any]) -> None:
     """Few blocks, enough for texts of three and four: most reused texts were partly evicted."""
     texts = [prompt_of(n, seed=n) for n in (37, 30, 45)]
     texts += [texts[2], *texts, [*texts[0][:20], *texts[1][:9]]]

@@ -130,7 +130,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_damaged_or_not_supported_is_refused_by_name(folder: Path, case: str) -> None:
+def test_damaged_or_unsupported_adapters_are_refused_by_name(folder: Path, case: str) -> None:
     damage, why = BAD[case]
     damage(folder)
     with pytest.raises(ModelError, match=f"LoRA adapter 'tone': .*{why}"):

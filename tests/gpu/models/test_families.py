@@ -33,7 +33,7 @@ def read(folder: Path, model_type: str, **changes: Any) -> ModelConfig:
     return ModelConfig.from_folder(folder)
 
 
-def test_what_files_leave_out_is_the_default_of_their_architecture(tmp_path: Path) -> None:
+def test_missing_fields_have_the_defaults_of_their_architecture(tmp_path: Path) -> None:
     assert read(tmp_path, "smollm3").nope_layers == (3,)
     assert read(tmp_path, "smollm3").rope.theta == 2e6
     assert read(tmp_path, "smollm3").tie_embeddings
@@ -50,7 +50,7 @@ def test_what_files_leave_out_is_the_default_of_their_architecture(tmp_path: Pat
     assert (gemma.embedding_scale, gemma.attn_scale) == (8.0, 1 / 16)
 
 
-def test_windows_are_where_the_file_says(tmp_path: Path) -> None:
+def test_sliding_windows_are_in_the_layers_that_the_config_names(tmp_path: Path) -> None:
     kinds = ["sliding_attention", "full_attention", *["sliding_attention"] * 4]
     given = {"layer_types": kinds, "sliding_window": 100}
     wanted = (100, None, 100, 100, 100, 100)
@@ -77,13 +77,13 @@ def test_gemma3_has_another_rotary_base_in_layers_with_a_window(tmp_path: Path) 
     assert (plain.rope, plain.local_rope) == (RopeConfig(1e6), RopeConfig(1e4))
 
 
-def test_a_cap_of_null_is_none(tmp_path: Path) -> None:
+def test_a_soft_cap_of_null_means_none(tmp_path: Path) -> None:
     nothing = dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"))
     config = read(tmp_path, "gemma2", **nothing)
     assert (config.attn_logit_softcap, config.final_logit_softcap) == (None, None)
 
 
-def test_heads_that_are_rotated_in_part(tmp_path: Path) -> None:
+def test_heads_with_partial_rotary(tmp_path: Path) -> None:
     old = read(tmp_path, "gpt_neox", rotary_pct=0.5, rotary_emb_base=5000, head_dim=64)
     assert (old.rotary_dim, old.rope.theta) == (32, 5000.0)
     assert read(tmp_path, "gpt_neox", head_dim=64).rotary_dim == 16
@@ -91,7 +91,7 @@ def test_heads_that_are_rotated_in_part(tmp_path: Path) -> None:
     assert read(tmp_path, "gpt2").rope_of(0) is None
 
 
-def test_gpt2_has_names_of_its_own(tmp_path: Path) -> None:
+def test_gpt2_config_has_its_own_field_names(tmp_path: Path) -> None:
     config = read(tmp_path, "gpt2", layer_norm_epsilon=1e-3)
     assert (config.hidden_size, config.n_layers, config.n_heads) == (64, 2, 8)
     assert (config.intermediate_size, config.context, config.norm_eps) == (256, 128, 1e-3)
@@ -152,7 +152,7 @@ def test_which_layers_have_experts_and_how_tokens_come_to_them(tmp_path: Path) -
         ("gpt2", {"activation_function": "relu"}, "must be one of gelu_new"),
     ],
 )
-def test_what_cannot_be_run_is_refused_by_name(
+def test_unsupported_configs_are_refused_by_name(
     tmp_path: Path, model_type: str, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ModelError, match=message):

@@ -139,7 +139,7 @@ def test_a_model_whose_matrices_are_cut_into_shards(
 
 
 @pytest.mark.parametrize("dtype", ["f16", "q4"])
-def test_the_bits_are_the_same_however_sixteen_bytes_are_loaded(device: Device, dtype: str) -> None:
+def test_the_bits_are_the_same_for_every_way_to_load_16_bytes(device: Device, dtype: str) -> None:
     if not device.policy.lib:
         pytest.skip("this device loads words alone")
     ids, found = random_llama.ids("gqa8", 40), []

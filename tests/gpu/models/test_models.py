@@ -46,7 +46,7 @@ UNLIKE = ("mistral", "granite", "olmo2", "gemma2", "gpt2", "gpt_neox", "qwen2_mo
 """Architectures whose dispatches differ."""
 
 
-def test_what_the_configuration_accepts_there_is_a_model_for() -> None:
+def test_every_architecture_that_the_config_accepts_has_a_model() -> None:
     assert set(MODEL_TYPES) == set(MODELS)
     tried = {random_models.settings_of(name)["model_type"] for name in ONE_OF_EACH + OF_EXPERTS}
     assert tried == set(MODELS) - {"llama"}
@@ -192,9 +192,7 @@ def test_greedy_text_equals_transformers(device: Device, name: str) -> None:
         for name, dtype in zip(ONE_OF_EACH + OF_EXPERTS, ["q4", "q8"] * len(MODELS), strict=False)
     ],
 )
-def test_quantised_weights_are_computed_with_as_stored(
-    device: Device, name: str, dtype: str
-) -> None:
+def test_logits_are_those_of_the_weights_as_stored(device: Device, name: str, dtype: str) -> None:
     ids = random_models.ids(40)  # past the first context of longrope, whose factors change there
     runner = driving.load(device, random_models.folder(name), dtype, n_slots=1)
     want = random_models.reference(name, dtype).logits(ids)
@@ -237,6 +235,6 @@ def test_the_torch_backend_equals_transformers(name: str) -> None:
         runner.close()
 
 
-def test_the_torch_backend_says_what_it_cannot_run() -> None:
+def test_the_torch_backend_refuses_what_it_cannot_run() -> None:
     with pytest.raises(ModelError, match=r"torch runs granite, llama, .* but this is gemma2"):
         TorchRunner.load(random_models.folder("gemma2"), LoadOptions(dtype="f32"))

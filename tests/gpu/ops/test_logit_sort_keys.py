@@ -40,7 +40,7 @@ def by_strip(keys: Array, vocab: int) -> Array:
     [settings(), settings(temperature=0.0), settings(temperature=0.7, repetition_penalty=1.3)],
     ids=["plain", "greedy", "scaled"],
 )
-def test_keys_are_the_scaled_logits_and_summaries_those_of_their_strips(
+def test_sort_keys_are_the_scaled_logits_and_summaries_those_of_their_strips(
     rig: Rig, vocab: int, sample: Sample
 ) -> None:
     rng = np.random.default_rng(vocab)
@@ -86,7 +86,7 @@ def check_mass(case: str, logits: Array, tops: Array, masses: Array) -> None:
     )
 
 
-def test_a_key_of_every_kind_of_number_keeps_its_place(rig: Rig) -> None:
+def test_sort_keys_of_every_kind_of_number_keep_their_order(rig: Rig) -> None:
     """Zeros of both signs tie; nothing has a key that stands for no token, whatever its bits."""
     rising = [-np.inf, -3.4e38, -1.0, -1e-30, -0.0, 0.0, 1e-30, 1.0, 3.4e38, np.inf]
     logits = np.array([*rising, np.nan, 0.0, 0.0], np.float32)

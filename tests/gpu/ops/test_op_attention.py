@@ -195,7 +195,7 @@ def test_heads_in_groups_of_every_width(rig: Rig, heads: tuple[int, int, int], d
 SOME_ROWS = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32), (3, 15), (3, 16))
 
 
-def test_a_quantised_cache_in_every_cut(tiled_rig: Rig) -> None:
+def test_a_quantised_cache_in_every_tiling(tiled_rig: Rig) -> None:
     check(tiled_rig, Case((9, 3, 64), SOME_ROWS, "q8q4", bucket=2 * FEW_ROWS))
 
 
@@ -215,12 +215,12 @@ def test_splits_and_windows_of_quantised_caches(rig: Rig, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("heads", [(9, 3, 64), (13, 1, 8), (3, 3, 80)], ids=str)
-def test_groups_in_every_cut(tiled_rig: Rig, heads: tuple[int, int, int]) -> None:
+def test_groups_in_every_tiling(tiled_rig: Rig, heads: tuple[int, int, int]) -> None:
     rows = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32))
     check(tiled_rig, Case(heads, rows, "f16", bucket=2 * FEW_ROWS, seed=heads[2]))
 
 
-def test_cuts_fit_what_every_device_has() -> None:
+def test_tilings_fit_every_device() -> None:
     """16 KiB of workgroup memory and 256 lanes; whole tiles in a split, whole loads in a key."""
     for n_heads, n_kv_heads, head_dim in (*HEADS, (32, 8, 64), (64, 1, 256)):
         config = config_of((n_heads, n_kv_heads, head_dim))
@@ -241,14 +241,14 @@ def test_cuts_fit_what_every_device_has() -> None:
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 1e-3, 30.0, 1e4])
-def test_from_flat_attention_to_one_key(rig: Rig, sharpness: float) -> None:
+def test_from_uniform_attention_to_one_key(rig: Rig, sharpness: float) -> None:
     check(rig, Case((4, 2, 16), ((0, 99), (1, 5), (0, 40)), sharpness=sharpness))
 
 
 # Tiles hold 32 or more keys, splits 256 or 512: windows begin at every offset in them.
 @pytest.mark.parametrize("splits", [1, 8])
 @pytest.mark.parametrize("window", [1, 7, 33, 256, 600])
-def test_a_window_of_keys(tiled_rig: Rig, window: int, splits: int) -> None:
+def test_a_sliding_window_of_keys(tiled_rig: Rig, window: int, splits: int) -> None:
     rows = ((0, 0), (1, 31), (2, 300), (3, 599), (4, 600), (5, 1023), (6, window - 1), (7, window))
     check(
         tiled_rig, Case((6, 2, 12), rows, "f16", splits=splits, window=window, capture=window != 7)
@@ -256,13 +256,13 @@ def test_a_window_of_keys(tiled_rig: Rig, window: int, splits: int) -> None:
 
 
 @pytest.mark.parametrize("window", [20, 300])
-def test_windows_of_a_prompt_that_follow_each_other(tiled_rig: Rig, window: int) -> None:
+def test_sliding_windows_of_consecutive_rows(tiled_rig: Rig, window: int) -> None:
     """Workgroups of several rows, whose windows begin at different keys."""
     rows = (*((0, position) for position in range(480, 540)), (1, 3), (2, 700), (0, 10))
     check(tiled_rig, Case((6, 3, 8), rows, bucket=64, window=window))
 
 
-def test_a_rows_bits_do_not_depend_on_whose_windows_lie_beside_its_own(tiled_rig: Rig) -> None:
+def test_a_rows_bits_do_not_depend_on_the_windows_of_other_rows(tiled_rig: Rig) -> None:
     """A row at an early position makes its workgroup walk tiles that other rows do not see."""
     heads, rows = (4, 1, 16), ((0, 700), (0, 701), (0, 90), (0, 702), (0, 5))
     case = Case(heads, rows, "f16", 16, window=50)
@@ -305,7 +305,7 @@ def test_a_prompt_attends_only_to_what_came_before(
     check(tiled_rig, Case(heads, tuple((0, position) for position in range(100)), bucket=128))
 
 
-def test_a_prompt_that_goes_on_over_the_edge_of_a_split(tiled_rig: Rig) -> None:
+def test_a_prompt_that_crosses_the_edge_of_a_split(tiled_rig: Rig) -> None:
     edge = tiled_rig.device.policy.kv_split_size
     rows = tuple((0, position) for position in range(edge - 20, edge + 20))
     check(tiled_rig, Case((6, 2, 16), rows, "f16", bucket=64))

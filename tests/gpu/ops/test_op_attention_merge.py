@@ -20,9 +20,7 @@ SPLIT = 16
 
 @pytest.mark.parametrize("heads", [(1, 4), (3, 20), (9, 64)], ids=str)
 @pytest.mark.parametrize("n_splits", [1, 2, 5])
-def test_splits_are_put_together_in_their_order(
-    rig: Rig, n_splits: int, heads: tuple[int, int]
-) -> None:
+def test_splits_are_merged_in_their_order(rig: Rig, n_splits: int, heads: tuple[int, int]) -> None:
     n_heads, head_dim = heads
     config = llama_config(n_heads=n_heads, head_dim=head_dim)
     rng = np.random.default_rng(n_splits)

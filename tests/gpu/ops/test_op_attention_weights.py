@@ -146,7 +146,7 @@ def test_weights_of_quantised_keys(rig: Rig, heads: tuple[int, int, int], dtype:
 
 
 @pytest.mark.parametrize("position", [0, 1, 15, 16, 254, 255, 256, 257, 511, 513, 1023])
-def test_all_keys_of_a_row_weigh_one(rig: Rig, position: int) -> None:
+def test_weights_of_a_row_add_up_to_one(rig: Rig, position: int) -> None:
     case = Case((4, 2, 8), ((1, position), (0, position // 2)), (0, position + 1))
     sums = check(rig, case, seed=position).sum(axis=-1)
     assert sums == pytest.approx(np.ones_like(sums), abs=1e-5)
@@ -169,7 +169,7 @@ def test_a_range_of_keys_is_part_of_the_whole(rig: Rig, keys: tuple[int, int]) -
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 1e-3, 30.0, 1e4])
-def test_from_flat_attention_to_one_key(rig: Rig, sharpness: float) -> None:
+def test_from_uniform_attention_to_one_key(rig: Rig, sharpness: float) -> None:
     check(rig, Case((4, 2, 16), ((0, 99), (1, 5), (0, 40)), (0, 100), sharpness=sharpness))
 
 

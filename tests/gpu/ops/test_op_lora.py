@@ -22,7 +22,7 @@ N_SLOTS = 4
     [(4, 1, [1]), (20, 2, [3, 0, 5]), (257 * 4, 3, [16, 1]), (576, 1, [2, 2, 64, 7])],
     ids=str,
 )
-def test_what_adapters_add_by_the_strengths_of_a_rows_slot(
+def test_lora_deltas_are_scaled_by_the_strengths_of_the_rows_slot(
     rig: Rig, n: int, n_modules: int, ranks: list[int], bias: bool
 ) -> None:
     rng, ends = np.random.default_rng(n), np.cumsum(ranks)
@@ -58,7 +58,7 @@ def test_what_adapters_add_by_the_strengths_of_a_rows_slot(
     assert np.array_equal(got[off].view("u4"), np.broadcast_to(kept, got[off].shape).view("u4"))
 
 
-def test_pairs_have_the_adapters_of_their_experts(rig: Rig) -> None:
+def test_assignments_use_the_adapters_of_their_experts(rig: Rig) -> None:
     """Two modules; three assignments per row; poisoned where nothing is read."""
     rng, of, n, ends = np.random.default_rng(3), MoeConfig(5, 3, 8, True), 28, np.array([2, 2, 7])
     n_assignments = len(SLOTS) * of.experts_per_token

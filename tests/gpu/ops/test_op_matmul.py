@@ -235,7 +235,7 @@ def test_every_size_equals_the_reference(rig: Rig, k: int, n: int, dtype: str) -
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tuning", ["loads", "gpu"])
 @pytest.mark.parametrize(("k", "n"), [(20, 1), (33, 15), (500, 16), (576, 17), (1100, 33)])
-def test_every_size_equals_the_reference_however_it_is_cut(
+def test_every_size_equals_the_reference_in_every_tiling(
     rig: Rig, k: int, n: int, tuning: str, dtype: str
 ) -> None:
     check(rig, Case(k, n, dtype, rows=1, bucket=1, tuning=tuning, norm=True))
@@ -281,7 +281,7 @@ def test_activations(rig: Rig, activation: str, scale: float, gated: bool) -> No
     check(rig, Case(20, 66, bias=True, activation=activation, gated=gated, scale=scale))
 
 
-def test_a_factor_and_a_soft_cap(rig: Rig) -> None:
+def test_a_scale_and_a_soft_cap(rig: Rig) -> None:
     check(rig, Case(20, 33, residual=True, factor=0.22))
     for scale in (0.01, 3.0, 1e6):
         check(rig, Case(33, 20, norm=True, gather=True, cap=3.0, factor=0.5, scale=scale))

@@ -85,7 +85,7 @@ def choose(
     ("n", "experts_per_token"),
     [(1, 1), (2, 1), (8, 2), (5, 5), (60, 4), (64, 8), (128, 8), (1024, 32)],
 )
-def test_the_experts_of_the_largest_logits(
+def test_the_experts_of_the_largest_logits_are_chosen(
     rig: Rig, n: int, experts_per_token: int, norm_topk_prob: bool
 ) -> None:
     rng, of = np.random.default_rng(n), MoeConfig(n, experts_per_token, 8, norm_topk_prob)
@@ -132,7 +132,7 @@ def test_logits_far_apart(rig: Rig) -> None:
         (9, 16, 1, 1),
     ],
 )
-def test_pairs_of_one_expert_lie_together(
+def test_assignments_are_grouped_by_expert(
     rig: Rig, rows: int, bucket: int, n: int, experts_per_token: int, tuning: str
 ) -> None:
     rig, of = tuned(rig, tuning), MoeConfig(n, experts_per_token, 8, norm_topk_prob=True)
@@ -301,7 +301,7 @@ def expected(case: Case, p: Problem) -> tuple[Array, Array]:
     ("dtype", "tuning"), [*((d, "own") for d in FORMATS), ("f32", "loads"), ("q4", "gpu")]
 )
 @pytest.mark.parametrize("bucket", [1, 64], ids=["alone", "grouped"])
-def test_pairs_times_the_weights_of_their_experts(
+def test_matmul_of_assignments_with_the_weights_of_their_experts(
     rig: Rig, bucket: int, tuning: str, dtype: str
 ) -> None:
     rows = max(1, bucket - 1)
@@ -310,7 +310,7 @@ def test_pairs_times_the_weights_of_their_experts(
 
 
 @pytest.mark.parametrize("bucket", [1, 16], ids=["alone", "grouped"])
-def test_a_bias_of_every_pair(rig: Rig, bucket: int) -> None:
+def test_bias_of_assignments(rig: Rig, bucket: int) -> None:
     """Before the activation, in the order of pairs however these are grouped, in shards too."""
     rows = max(1, bucket - 1)
     check(rig, Case(33, 22, "q8", rows=rows, bucket=bucket, bias=True, norm=True, gated=True))
@@ -318,13 +318,13 @@ def test_a_bias_of_every_pair(rig: Rig, bucket: int) -> None:
 
 
 @pytest.mark.parametrize("bucket", [2, 32])
-def test_weights_in_shards_and_in_other_places(rig: Rig, bucket: int) -> None:
+def test_weights_in_shards_and_in_other_slots(rig: Rig, bucket: int) -> None:
     places = (3, 0, 5, 1, 4, 2)
     check(rig, Case(64, 32, "q8", rows=bucket, bucket=bucket, norm=True, gated=True, places=places))
     check(rig, Case(64, 32, "f16", rows=bucket, bucket=bucket, shards=3, places=places))
 
 
-def test_the_bits_of_a_pair_do_not_depend_on_the_rows_beside_it(rig: Rig) -> None:
+def test_the_bits_of_an_assignment_do_not_depend_on_the_rows_beside_it(rig: Rig) -> None:
     for tuning in TUNINGS:
         whole = Case(
             96, 66, "q8", MoeConfig(9, 3, 8, norm_topk_prob=True), rows=128, bucket=128, norm=True,
@@ -346,7 +346,9 @@ def test_the_bits_of_a_pair_do_not_depend_on_the_rows_beside_it(rig: Rig) -> Non
 
 @pytest.mark.parametrize("width", [32, 70, 300])
 @pytest.mark.parametrize("has_shared", [False, True], ids=["routed", "shared"])
-def test_what_experts_give_is_weighed_and_added_up(rig: Rig, has_shared: bool, width: int) -> None:
+def test_outputs_of_experts_are_weighted_and_added_up(
+    rig: Rig, has_shared: bool, width: int
+) -> None:
     rng, of, rows = np.random.default_rng(width), MoeConfig(7, 3, 8, norm_topk_prob=False), 5
     parts, shared, residual = (
         rng.normal(size=(n, width)).astype(np.float32) for n in (rows * 3, rows, rows)

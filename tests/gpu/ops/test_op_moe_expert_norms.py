@@ -17,7 +17,7 @@ pytestmark = pytest.mark.parity
     ("n_rows", "bucket", "experts_per_token"), [(1, 1, 1), (3, 4, 2), (7, 8, 3)]
 )
 @pytest.mark.parametrize("k", [1, 37, 256, 1000])
-def test_lengths_equal_the_reference(
+def test_norms_equal_the_reference(
     rig: Rig, n_rows: int, bucket: int, experts_per_token: int, k: int
 ) -> None:
     seed = 1000 * n_rows + k

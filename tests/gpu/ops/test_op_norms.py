@@ -175,7 +175,7 @@ def test_heads_of_every_width(kinds: Rig, heads: tuple[int, int, int], whole: bo
 
 
 @pytest.mark.parametrize("rotary_dim", [0, 4, 8])
-def test_heads_that_are_turned_in_part(rig: Rig, rotary_dim: int) -> None:
+def test_heads_with_partial_rotary(rig: Rig, rotary_dim: int) -> None:
     check_heads(rig, HeadsCase((4, 2, 12), rotary_dim=rotary_dim))
 
 
@@ -184,7 +184,7 @@ def test_heads_that_are_turned_in_part(rig: Rig, rotary_dim: int) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 33, 256, 300])
-def test_positions_are_added_where_the_rows_are(rig: Rig, width: int) -> None:
+def test_position_embeddings_are_added_by_position(rig: Rig, width: int) -> None:
     rng = np.random.default_rng(width)
     positions = [3, 0, 49, 17, 17]
     x = rng.normal(size=(5, width)).astype(np.float32)

@@ -171,7 +171,7 @@ def test_positions_around_block_borders(
 
 @pytest.mark.parametrize("kv", ["f32", "f16"])
 @pytest.mark.parametrize(("n_rows", "bucket"), [(1, 1), (1, 2), (3, 4), (65, 128), (100, 128)])
-def test_every_share_of_a_bucket(rig: Rig, n_rows: int, bucket: int, kv: str) -> None:
+def test_every_number_of_rows_in_a_bucket(rig: Rig, n_rows: int, bucket: int, kv: str) -> None:
     rows = Rows.of(*((0, position) for position in range(n_rows)))
     check(rig, Case((2, 1, 8), rows, kv, bucket=bucket, seed=n_rows))
 
@@ -190,7 +190,7 @@ def test_a_weight_cut_into_shards(rig: Rig, shards: int) -> None:
 @pytest.mark.parametrize(
     ("heads", "rotary_dim"), [((5, 1, 12), 8), ((4, 2, 100), 0), ((3, 3, 16), 4), ((2, 1, 80), 20)]
 )
-def test_heads_that_are_turned_in_part_or_not_at_all(
+def test_heads_with_partial_rotary_or_none(
     rig: Rig, heads: tuple[int, int, int], rotary_dim: int
 ) -> None:
     for kv, norm in (("f32", True), ("f16", False)):
@@ -198,7 +198,7 @@ def test_heads_that_are_turned_in_part_or_not_at_all(
 
 
 @pytest.mark.parametrize("head_dim", [4, 8, 12, 100, 128])
-def test_four_rows_in_order_hold_two_rotary_pairs(head_dim: int) -> None:
+def test_each_vec4_of_the_rotary_order_holds_two_rotary_pairs(head_dim: int) -> None:
     order = rotary_order(head_dim)
     assert sorted(order) == list(range(head_dim))
     fours = order.reshape(-1, 4)
@@ -206,7 +206,7 @@ def test_four_rows_in_order_hold_two_rotary_pairs(head_dim: int) -> None:
     assert (fours[:, 2:] == fours[:, :2] + head_dim // 2).all()
 
 
-def test_a_far_position_keeps_its_accuracy(rig: Rig) -> None:
+def test_rope_keeps_its_accuracy_at_far_positions(rig: Rig) -> None:
     """The angle of position 131071 has 2^17 radians; float32 alone has it to 0.01."""
     config = llama_config(head_dim=8)
     context = 131_072

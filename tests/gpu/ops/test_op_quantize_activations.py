@@ -37,7 +37,9 @@ pytestmark = pytest.mark.parity
 
 @pytest.mark.parametrize("even_odd", [False, True], ids=["in_order", "even_odd"])
 @pytest.mark.parametrize("software", [True, False], ids=["software", "gpu"])
-def test_numbers_become_the_nearest_bytes(rig: Rig, software: bool, even_odd: bool) -> None:
+def test_activations_are_rounded_to_the_nearest_int8(
+    rig: Rig, software: bool, even_odd: bool
+) -> None:
     rig = Rig(as_kind(rig.device, software), rig.kernels)
     for k, scale, norm in (
         (1, 1.0, True), (31, 1e-8, True), (64, 1e4, False), (97, 1.0, False), (1100, 30.0, True),
@@ -59,13 +61,13 @@ def test_numbers_become_the_nearest_bytes(rig: Rig, software: bool, even_odd: bo
         compare("quantize_activations.sum", k, sums, parts.sum(-1), bound, seed=k)
 
 
-def test_rows_of_pairs(rig: Rig) -> None:
+def test_rows_of_expert_assignments(rig: Rig) -> None:
     x = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32)
     assert np.array_equal(rounded(rig, x, None, False, each=3), rounded(rig, x, None, False))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_what_is_no_number_is_not_hidden(rig: Rig, wrong: float) -> None:
+def test_non_finite_activations_are_not_hidden(rig: Rig, wrong: float) -> None:
     x = np.ones((2, 70), np.float32)
     x[1, 40] = wrong
     _, scales, _ = unpack_quantized_rows(rounded(rig, x, None, False))
@@ -123,13 +125,13 @@ def minima_share(dtype: str, weight: Array) -> float:
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (33, 34), (251, 127), (1100, 33)])
-def test_products_of_every_size(q8_rig: Rig, k: int, n: int, dtype: str) -> None:
+def test_q8_matmul_of_every_size(q8_rig: Rig, k: int, n: int, dtype: str) -> None:
     check(q8_rig, Case(k, n, dtype, rows=1, bucket=1))
     check(q8_rig, Case(k, n, dtype, rows=5, bucket=8, norm=True))
 
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
-def test_what_is_fused_into_products(q8_rig: Rig, dtype: str) -> None:
+def test_norm_bias_gate_and_residual_fused_into_q8_matmul(q8_rig: Rig, dtype: str) -> None:
     for case in (
         Case(40, 70, dtype, norm=True, bias=True, gated=True),
         Case(70, 66, dtype, bias=True, residual=True, activation="gelu_tanh", shards=3),
@@ -153,7 +155,7 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(q8_rig: Rig, dtype: str
 
 @pytest.mark.parametrize(("dtype", "per_assignment"), [("q8", True), ("q4", False)])
 @pytest.mark.parametrize("bucket", [1, 16], ids=["alone", "grouped"])
-def test_products_of_experts(rig: Rig, bucket: int, dtype: str, per_assignment: bool) -> None:
+def test_q8_matmul_of_experts(rig: Rig, bucket: int, dtype: str, per_assignment: bool) -> None:
     rig = Rig(
         replace(rig.device, tuning=replace(rig.device.tuning, q8_activations=True)), rig.kernels
     )

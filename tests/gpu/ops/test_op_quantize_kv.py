@@ -131,7 +131,7 @@ def check_words(
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-def test_queries_are_turned_with_the_keys_and_what_is_attended_back(
+def test_queries_get_the_hadamard_transform_of_the_keys_and_outputs_its_inverse(
     rig: Rig, heads: tuple[int, int, int]
 ) -> None:
     n_heads, _, d = heads
@@ -186,4 +186,4 @@ def test_as_many_lanes_as_on_a_real_gpu(rig: Rig, heads: tuple[int, int, int]) -
     kind = Rig(as_kind(rig.device, software=False), rig.kernels)
     for dtype in FORMATS:
         test_codes_and_scales_are_those_of_the_twin(kind, heads, dtype)
-    test_queries_are_turned_with_the_keys_and_what_is_attended_back(kind, heads)
+    test_queries_get_the_hadamard_transform_of_the_keys_and_outputs_its_inverse(kind, heads)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.parity
 
 @pytest.mark.parametrize("tuning", TUNINGS)
 @pytest.mark.parametrize("k", [1, 31, 33, 300, 576, 1100])
-def test_rows_times_their_gain_and_their_scales(rig: Rig, k: int, tuning: str) -> None:
+def test_rows_times_their_gain_with_their_scales(rig: Rig, k: int, tuning: str) -> None:
     rig, n_rows, bucket = tuned(rig, tuning), 5, 8
     rng = np.random.default_rng(k)
     x = (rng.normal(size=(n_rows, k)) * 30).astype(np.float32)
@@ -37,7 +37,7 @@ def test_rows_times_their_gain_and_their_scales(rig: Rig, k: int, tuning: str) -
     compare("rms_norm_split.scales", k, scales.read()[0], want_scales, bound, seed=k)
 
 
-def test_what_has_no_room_is_refused(rig: Rig) -> None:
+def test_buffers_too_small_for_the_rows_are_refused(rig: Rig) -> None:
     batch, norm = rig.batch(plain_rows(8)), ops.Norm(rig.memory.zeros("gain", (64,)), EPS)
     x, small = rig.memory.zeros("x", (8, 64)), RmsNormSplit.make(64, 4, rig.memory)
     with pytest.raises(ValueError, match=r"norm: .* is too small for 8 rows of 50"):
@@ -46,7 +46,7 @@ def test_what_has_no_room_is_refused(rig: Rig) -> None:
 
 @pytest.mark.parametrize("tuning", TUNINGS)
 @pytest.mark.parametrize("blocks", [1, 3, 18, 35])
-def test_a_product_has_the_same_bits_with_parts_and_without(
+def test_matmul_has_the_same_bits_with_a_split_norm_and_without(
     rig: Rig, blocks: int, tuning: str
 ) -> None:
     rig, k, n = tuned(rig, tuning), 32 * blocks - 5, 70

@@ -189,7 +189,7 @@ def test_logits_that_are_not_numbers_are_reported_and_harm_nothing(
             assert 0 <= one.id < vocab
 
 
-def test_a_draws_bits_depend_on_nothing_beside_it(sampler: SamplerFor) -> None:
+def test_a_draws_bits_do_not_depend_on_other_rows(sampler: SamplerFor) -> None:
     rng = np.random.default_rng(3)
     logits = rng.normal(0, 3, (MAX_SAMPLES, 4096)).astype(np.float32)
     samples = [replace(s, seed=7, index=i) for i, s in enumerate(SETTINGS[-8:])]

@@ -94,7 +94,9 @@ def test_top_k_of_any_size_is_exact(sampler: SamplerFor, vocab: int) -> None:
 
 @pytest.mark.parametrize("spread", [0.01, 0.5, 3.0])
 @pytest.mark.parametrize("vocab", [4096, 49_152])
-def test_nuclei_larger_than_what_is_sorted(sampler: SamplerFor, vocab: int, spread: float) -> None:
+def test_top_p_keeps_more_tokens_than_are_sorted(
+    sampler: SamplerFor, vocab: int, spread: float
+) -> None:
     rng = np.random.default_rng(vocab)
     logits = rng.normal(0, spread, vocab).astype(np.float32)
     some = [settings(top_p=p) for p in (0.3, 0.6, 0.9, 0.95, 0.99, 0.9999)]
@@ -104,7 +106,9 @@ def test_nuclei_larger_than_what_is_sorted(sampler: SamplerFor, vocab: int, spre
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e20])
-def test_the_search_does_not_mind_how_large_logits_are(sampler: SamplerFor, scale: float) -> None:
+def test_the_threshold_search_is_exact_for_logits_of_any_size(
+    sampler: SamplerFor, scale: float
+) -> None:
     """Around zero and far from it, the wanted key is found by its bits."""
     logits = (np.random.default_rng(7).normal(0, 1, 4096) * scale).astype(np.float32)
     for k in COUNTS:

@@ -12,7 +12,7 @@ TUNINGS = [GPU, SOFTWARE, SOFTWARE_LOADS]
 
 
 @pytest.mark.parametrize("tuning", TUNINGS)
-def test_split_k_depend_on_the_matrix_alone(tuning: Tuning) -> None:
+def test_split_k_depends_on_the_matrix_alone(tuning: Tuning) -> None:
     for blocks in (1, 2, 18, 48, 255):
         split_k = {tuning.tile(rows, 960, blocks).split_k for rows in (1, 2, 4, 8, 16, 32, 64, 128)}
         assert len(split_k) == 1
@@ -28,7 +28,7 @@ def test_a_tile_has_no_more_rows_than_the_step(tuning: Tuning, n_rows: int) -> N
 
 
 @pytest.mark.parametrize(("blocks", "split_k"), [(18, 9), (48, 16), (64, 16), (1, 8), (17, 9)])
-def test_split_k_leave_few_lanes_idle_in_the_last_round(blocks: int, split_k: int) -> None:
+def test_split_k_leaves_few_lanes_idle_in_the_last_round(blocks: int, split_k: int) -> None:
     assert even_split_k(blocks, 16) == split_k
 
 
@@ -38,7 +38,7 @@ def test_a_software_device_gets_an_even_number_of_workgroups() -> None:
 
 
 @pytest.mark.parity
-def test_lanes_trade_where_subgroups_have_eight(device: Device) -> None:
+def test_software_devices_shuffle_if_subgroups_have_eight_lanes(device: Device) -> None:
     if "SwiftShader" in device.info.name:
         assert not can_shuffle(device.wgpu), "its subgroups have four lanes"
     elif "llvmpipe" in device.info.name:

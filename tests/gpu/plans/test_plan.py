@@ -56,7 +56,7 @@ def test_a_grid_must_be_one_that_webgpu_takes(rec: Recorder, memory: Memory, gri
         record_embed(rec, embed_tensors(memory), grid)
 
 
-def test_what_was_refused_is_not_recorded(rec: Recorder, memory: Memory) -> None:
+def test_a_refused_dispatch_is_not_recorded(rec: Recorder, memory: Memory) -> None:
     with pytest.raises(ValueError, match="a grid"):
         record_embed(rec, embed_tensors(memory), (0, 1, 1))
     assert rec.plan.dispatches == []
@@ -116,7 +116,7 @@ def test_memory_is_counted_by_purpose(memory: Memory) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint32])
 @pytest.mark.parametrize("n", [1, 3, 8, 1001])
-def test_what_is_uploaded_can_be_read(memory: Memory, n: int, dtype: type) -> None:
+def test_uploaded_arrays_are_read_back(memory: Memory, n: int, dtype: type) -> None:
     array = np.arange(n).astype(dtype)
     assert np.array_equal(memory.read(memory.upload("array", array)), array)
 

@@ -98,7 +98,7 @@ def test_the_step_is_really_run(runner: WgpuRunner) -> None:
     assert np.array_equal(got.view(np.uint32), wanted.view(np.uint32))
 
 
-def test_no_other_run_notices(runner: WgpuRunner) -> None:
+def test_profiling_changes_no_run(runner: WgpuRunner) -> None:
     """A run in slot 1 goes on as it would have, with a profile in a slot of its own after every few
     tokens; and so does the profiled sequence."""
     prompt = random_llama.ids(NAME, 9, seed=1)
@@ -127,7 +127,7 @@ def test_without_a_clock_there_are_no_times(device: Device) -> None:
     assert runner.profile(Step((Row(0, 0, 1),), (GREEDY,)), 1) is None
 
 
-def test_steps_in_flight_must_be_collected_first(runner: WgpuRunner) -> None:
+def test_profiling_requires_that_steps_in_flight_are_collected(runner: WgpuRunner) -> None:
     step = last_rows(begin(runner, 0, 3), 1)
     runner.submit(step)
     with pytest.raises(AssertionError, match="collect the steps in flight first"):

@@ -50,7 +50,7 @@ def view(runner: WgpuRunner, n_rows: int, context: int) -> PlanReport:
 
 
 @pytest.mark.parametrize("n_rows", [1, 3])
-def test_the_list_is_the_plan(runner: WgpuRunner, n_rows: int) -> None:
+def test_the_report_lists_the_dispatches_of_the_plan(runner: WgpuRunner, n_rows: int) -> None:
     plan, found = runner.plan_for(n_rows, 1, capture=False, context=40 + n_rows).plan, view(
         runner, n_rows, 40
     )  # fmt: skip
@@ -91,7 +91,7 @@ def test_what_a_dispatch_does_with_its_bindings(device: Device) -> None:
     assert access(plain, "layer00.attn.attention")["heads_out"] == "unused"
 
 
-def test_workgroups_have_the_size_that_their_cut_says(runner: WgpuRunner) -> None:
+def test_workgroups_have_the_size_of_their_tile(runner: WgpuRunner) -> None:
     plan = runner.plan_for(1, 1, capture=True, context=1).plan
     sizes = {d.kernel.name: workgroup_size(d.kernel) for d in plan.dispatches}
     weight = runner.model.layers[0].mlp.down.weight
@@ -114,13 +114,13 @@ def test_workgroups_have_the_size_that_their_cut_says(runner: WgpuRunner) -> Non
         ("override A: u32 = 5u;\n@workgroup_size(A, 1)", (5, 1, 1)),
     ],
 )
-def test_sizes_are_worked_out(source: str, size: tuple[int, int, int]) -> None:
+def test_sizes_of_shader_arrays_are_evaluated(source: str, size: tuple[int, int, int]) -> None:
     constants = {"A": 7} if "override A: u32;" in source else {}
     assert workgroup_size(made_kernel(source, constants)) == size
 
 
 @pytest.mark.parametrize("source", ["fn main() {}", "@workgroup_size(X)"])
-def test_a_size_that_cannot_be_worked_out(source: str) -> None:
+def test_a_size_that_cannot_be_evaluated_is_an_error(source: str) -> None:
     with pytest.raises(ValueError, match=r"no @workgroup_size|X is not an expression of known"):
         workgroup_size(made_kernel(source, {}))
 
@@ -129,7 +129,7 @@ def made_kernel(source: str, constants: dict[str, Any]) -> Kernel:
     return Kernel("made", None, (), source, constants, Future())
 
 
-def test_values_are_put_in_as_their_types() -> None:
+def test_constants_are_filled_in_as_their_types() -> None:
     source = "\n".join(
         f"override {declared};"
         for declared in (
@@ -219,7 +219,7 @@ def by_op(found: PlanReport) -> dict[str, list[PlanDispatch]]:
 
 
 @pytest.mark.parametrize("n_rows", [1, 20])
-def test_products_cost_what_their_weights_say(device: Device, n_rows: int) -> None:
+def test_cost_of_matmuls_follows_their_weights(device: Device, n_rows: int) -> None:
     """The model has biases everywhere: two operations a weight and row, four a number for each of
     the norms, one for each bias and each number of the residual stream, five for each gate, three
     for each number turned. The output head runs for one row. Of many rows a norm is three a number
@@ -263,7 +263,9 @@ def test_products_cost_what_their_weights_say(device: Device, n_rows: int) -> No
 
 
 @pytest.mark.parametrize("n_rows", [1, 20])
-def test_rounded_rows_cost_what_is_written_and_read_again(device: Device, n_rows: int) -> None:
+def test_quantized_activations_cost_their_bytes_written_and_read(
+    device: Device, n_rows: int
+) -> None:
     """48 bytes for 32 numbers, of which the products read nothing else; the output head takes
     float32. Four operations a number, and the norm's."""
     of_bytes = replace(device, tuning=replace(device.tuning, q8_activations=True))
@@ -417,7 +419,9 @@ def test_statistics_and_sampling_cost_what_they_read(device: Device) -> None:
         (9, 504, "context"),
     ],
 )
-def test_a_step_that_cannot_be(device: Device, n_rows: int, n_before: int, param: str) -> None:
+def test_an_impossible_step_is_refused(
+    device: Device, n_rows: int, n_before: int, param: str
+) -> None:
     runner = driving.load(device, random_llama.folder("odd36"))
     for ask in (runner.list_plan, lambda n, c: step_cost(runner, n, c)):
         with pytest.raises(InvalidRequest, match=f"^{param} is ") as caught:

@@ -194,7 +194,7 @@ def test_the_draw_is_the_reference_samplers(load: Any) -> None:
         assert sampled.logprob == pytest.approx(again.logprob, abs=1e-4)
 
 
-def test_a_slot_begins_anew(load: Any) -> None:
+def test_a_reused_slot_forgets_its_penalties(load: Any) -> None:
     """The penalty forgets the slot's previous sequence."""
     runner = load(random_llama.folder(GQA))
     prompt = random_llama.ids(GQA, 8)
@@ -203,7 +203,7 @@ def test_a_slot_begins_anew(load: Any) -> None:
     assert write(runner, 1, prompt, 8, repetition_penalty=5.0) == fresh
 
 
-def test_what_comes_after_a_submit_does_not_reach_it(load: Any) -> None:
+def test_a_submitted_step_ignores_later_changes(load: Any) -> None:
     """A slot may begin a new sequence while its last step is in flight, as on a GPU's queue."""
     runner = load(random_llama.folder(GQA))
     prompt, other = random_llama.ids(GQA, 100), random_llama.ids(GQA, 100, seed=3)
@@ -254,7 +254,7 @@ def test_limits_memory_and_progress(load: Any) -> None:
     assert "loading weights" in seen[-1][1]
 
 
-def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
+def test_unsupported_models_are_refused(tmp_path: Path) -> None:
     folder = random_llama.folder(GQA)
     with pytest.raises(
         ModelError, match="dtype 'q5' is not supported; supported: f32, f16, q8, q4"

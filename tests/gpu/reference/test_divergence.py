@@ -23,7 +23,7 @@ def test_divergence_of_distributions_known_by_hand() -> None:
     assert mean_kl(q, p) == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5))
 
 
-def test_it_is_the_mean_over_positions() -> None:
+def test_divergence_is_the_mean_over_positions() -> None:
     reference, other = logits([0.5, 0.5], [0.9, 0.1]), logits([0.75, 0.25], [0.9, 0.1])
     assert mean_kl(reference, other) == pytest.approx(mean_kl(reference[:1], other[:1]) / 2)
 

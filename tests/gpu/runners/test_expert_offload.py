@@ -101,7 +101,7 @@ def test_the_same_bits_at_any_number_of_slots(
             assert np.array_equal(got[what].view("u4"), values.view("u4")), what
 
 
-def test_steps_say_what_they_found_and_brought(device: Device) -> None:
+def test_steps_report_expert_hits_and_misses(device: Device) -> None:
     """A token that is computed again finds its experts there; nothing is said where all are."""
     name = "qwen3_moe_window_bias"
     runner, ids = load(device, name, 12), random_models.ids(4)
@@ -130,7 +130,7 @@ def test_as_many_slots_as_experts_are_all_of_them(device: Device) -> None:
 
 
 @pytest.mark.slow
-def test_an_engine_writes_the_same_and_tells_of_experts_with_every_token() -> None:
+def test_an_engine_writes_the_same_and_reports_experts_with_every_token() -> None:
     """A prompt of one piece, then tokens; PyTorch has all experts where they are computed."""
     name, written, told = "qwen2_moe", [], []
     for expert_slots in (None, 2):
@@ -159,7 +159,7 @@ def test_an_engine_writes_the_same_and_tells_of_experts_with_every_token() -> No
 
 @pytest.mark.parametrize("n", [5, 8])
 @pytest.mark.parametrize("dtype", ["f32", "q8", "q4"])
-def test_an_expert_is_brought_to_where_its_slot_lies(rig: Rig, dtype: str, n: int) -> None:
+def test_an_expert_is_copied_to_the_place_of_its_slot(rig: Rig, dtype: str, n: int) -> None:
     """Slots in several shards; what lies in the others stays."""
     n_experts, k = 6, 33
     rng = np.random.default_rng(0)

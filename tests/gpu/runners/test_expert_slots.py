@@ -8,7 +8,7 @@ import pytest
 from gpu.runners.expert_slots import ExpertSlots, Round
 
 
-def test_the_least_recently_used_make_room() -> None:
+def test_the_least_recently_used_expert_is_evicted() -> None:
     slots = ExpertSlots(3)
     assert slots.rounds([4, 7]) == [Round({4: 0, 7: 1}, (4, 7))]
     assert slots.rounds([7]) == [Round({7: 1}, ())]
@@ -17,7 +17,7 @@ def test_the_least_recently_used_make_room() -> None:
     assert slots.rounds([4, 7]) == [Round({7: 1, 4: 2}, (4,))], "7 stays, 2 goes"
 
 
-def test_more_than_there_are_slots_come_in_rounds_those_that_are_there_first() -> None:
+def test_more_experts_than_slots_come_in_rounds_resident_ones_first() -> None:
     slots = ExpertSlots(2)
     slots.rounds([5])
     first, second, third = slots.rounds([1, 3, 5, 8, 9])
@@ -27,7 +27,7 @@ def test_more_than_there_are_slots_come_in_rounds_those_that_are_there_first() -
     assert slots.rounds([8, 9]) == [Round({8: 1, 9: 0}, ())], "as the last round left them"
 
 
-def test_one_slot_takes_them_one_after_the_other() -> None:
+def test_one_slot_takes_experts_one_after_the_other() -> None:
     slots = ExpertSlots(1)
     assert slots.rounds([6, 2]) == [Round({6: 0}, (6,)), Round({2: 0}, (2,))]
     assert slots.rounds([2]) == [Round({2: 0}, ())]

@@ -91,7 +91,7 @@ def test_weights_are_not_on_the_host_twice(device: Device) -> None:
     "capture",
     [pytest.param(False, id="plain", marks=pytest.mark.slow), pytest.param(True, id="captured")],
 )
-def test_fifty_tokens_leave_nothing_behind(device: Device, capture: bool) -> None:
+def test_fifty_tokens_leak_no_memory(device: Device, capture: bool) -> None:
     """No plan, no dispatch, no byte, no GPU object and no Python object, while the context grows
     over several blocks."""
     runner = driving.load(device, random_llama.folder("derived_head"))

@@ -119,7 +119,7 @@ def test_ids_stay_on_the_gpu_or_come_from_the_host(model: tuple[str, WgpuRunner]
         assert kept == fed
 
 
-def test_watching_changes_nothing(model: tuple[str, WgpuRunner]) -> None:
+def test_capturing_statistics_changes_no_token(model: tuple[str, WgpuRunner]) -> None:
     name, runner = model
     prompt = random_llama.ids(name, 9)
     for sample in (GREEDY, SEEDED):
@@ -220,7 +220,7 @@ def test_how_many_dispatches_a_token_takes(model: tuple[str, WgpuRunner]) -> Non
 
 
 @pytest.mark.parametrize("capture", [False, True], ids=["plain", "captured"])
-def test_no_step_leaves_anything_behind(model: tuple[str, WgpuRunner], capture: bool) -> None:
+def test_no_step_leaks_a_gpu_object(model: tuple[str, WgpuRunner], capture: bool) -> None:
     name, runner = model
     prompt = random_llama.ids(name, 9)
     driving.generate(runner, prompt, 100, capture=capture)
@@ -229,7 +229,7 @@ def test_no_step_leaves_anything_behind(model: tuple[str, WgpuRunner], capture: 
     assert live_objects() == before
 
 
-def test_no_step_keeps_memory(model: tuple[str, WgpuRunner]) -> None:
+def test_no_step_leaks_memory(model: tuple[str, WgpuRunner]) -> None:
     name, runner = model
     prompt = random_llama.ids(name, 9)
     driving.generate(runner, prompt, 300)

@@ -38,7 +38,7 @@ class FakeTimer:
         return self.seconds_of.get((trial.shape, trial.q8), 1.0)
 
 
-def test_bytes_that_are_faster_are_chosen() -> None:
+def test_q8_is_chosen_where_it_is_faster() -> None:
     timer = FakeTimer({("decode", True): 0.5, ("prefill", True): 0.8})
     found = measure_activations(timer, replace(GPU, q8_activations=True))
     assert found.q8_pays
@@ -51,7 +51,7 @@ def test_bytes_that_are_faster_are_chosen() -> None:
     ]  # fmt: skip
 
 
-def test_what_hardly_gains_in_decode_is_not_tried_in_prefill() -> None:
+def test_q8_that_hardly_gains_in_decode_is_not_tried_in_prefill() -> None:
     timer = FakeTimer({("decode", True): 0.95, ("prefill", True): 0.1})
     found = measure_activations(timer, GPU)
     assert not found.q8_pays
@@ -60,7 +60,7 @@ def test_what_hardly_gains_in_decode_is_not_tried_in_prefill() -> None:
     assert [(row.prefill_gflops, row.chosen) for row in rows] == [(None, True), (None, False)]
 
 
-def test_what_loses_in_prefill_is_not_chosen() -> None:
+def test_q8_that_loses_in_prefill_is_not_chosen() -> None:
     lost = {("decode", True): 0.5, ("prefill", True): 1.1}
     assert not measure_activations(FakeTimer(lost), GPU).q8_pays
     equal = lost | {("prefill", True): 1.01}
@@ -95,7 +95,7 @@ def test_a_wrong_result_is_named_and_not_chosen(shape: str) -> None:
     }))  # fmt: skip
 
 
-def test_a_model_does_as_it_is_told_or_as_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activations_are_those_requested_or_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(device: Device, progress: Any) -> Device:
         return replace(device, tuning=replace(device.tuning, q8_activations=True))
 
@@ -114,7 +114,7 @@ def test_a_model_does_as_it_is_told_or_as_was_measured(monkeypatch: pytest.Monke
         runner.close()
 
 
-def test_an_engine_says_what_its_products_are_given() -> None:
+def test_an_engine_reports_its_activations() -> None:
     engine = Engine.load(
         random_llama.folder("odd172_bias"), LoadOptions(dtype="q4", activations="q8")
     )
@@ -129,7 +129,7 @@ def test_an_engine_says_what_its_products_are_given() -> None:
     engine.close()
 
 
-def test_what_there_is_not_is_refused() -> None:
+def test_unsupported_activations_are_refused() -> None:
     folder = random_llama.folder("odd172_bias")
     with pytest.raises(ModelError, match="activations q8 is for --backend wgpu"):
         Engine.load(folder, LoadOptions(dtype="q8", activations="q8", backend="torch"))

@@ -80,7 +80,7 @@ def test_the_default_comes_first_and_the_unlikely_last(default: Tuning) -> None:
     assert changes[:2] == [0, 1]
 
 
-def test_lanes_trade_only_where_they_can() -> None:
+def test_shuffling_is_a_candidate_only_where_subgroups_can() -> None:
     assert {tuning.subgroup_shuffle for tuning in candidates(SOFTWARE)} == {True, False}
     assert {tuning.subgroup_shuffle for tuning in candidates(SOFTWARE_LOADS)} == {False}
     assert set(candidates(SOFTWARE_LOADS)) < set(candidates(SOFTWARE))
@@ -100,7 +100,7 @@ def test_no_candidate_exceeds_what_every_device_has(default: Tuning) -> None:
 # ---- the choice -----------------------------------------------------------------------------
 
 
-def test_what_is_hardly_faster_does_not_displace_the_default() -> None:
+def test_a_candidate_that_is_hardly_faster_does_not_replace_the_default() -> None:
     other = replace(GPU, few_n=4)
     assert choose(GPU, {GPU: Speed(1.0, 1.0), other: Speed(0.98, 0.98)}) == GPU
     assert choose(GPU, {GPU: Speed(1.0, 1.0), other: Speed(0.96, 1.0)}) == other
@@ -113,7 +113,7 @@ def test_few_and_many_rows_are_chosen_independently() -> None:
     assert measured(GPU, timer) == replace(GPU, few_n=4, many_n=8)
 
 
-def test_split_k_are_chosen_by_decode() -> None:
+def test_split_k_is_chosen_by_decode() -> None:
     many = [("prefill", False, 8, m, n) for m in (4, 8) for n in (4, 8)]
     faster = {("decode", False, 8, 1, 2): 0.8}
     assert measured(GPU, FakeTimer(faster)).split_k == 8
@@ -121,12 +121,12 @@ def test_split_k_are_chosen_by_decode() -> None:
     assert measured(GPU, FakeTimer(faster | dict.fromkeys(many, 1.5))) == GPU, "prefill loses more"
 
 
-def test_split_k_that_decode_alike_are_chosen_by_prefill() -> None:
+def test_split_k_of_equal_decode_speed_is_chosen_by_prefill() -> None:
     timer = FakeTimer({("prefill", False, 32, 8, 4): 0.5})
     assert measured(GPU, timer) == replace(GPU, split_k=32)
 
 
-def test_trading_is_given_up_where_loading_is_faster() -> None:
+def test_shuffling_is_dropped_where_loading_is_faster() -> None:
     timer = FakeTimer({("decode", False, 1, 1, 8): 0.5, ("prefill", False, 1, 8, 8): 0.9})
     assert measured(SOFTWARE, timer) == SOFTWARE_LOADS
 
@@ -145,7 +145,7 @@ def test_a_wrong_result_is_left_out_and_named() -> None:
 # ---- the budget -----------------------------------------------------------------------------
 
 
-def test_the_time_is_kept_even_by_a_slow_compiler() -> None:
+def test_the_time_limit_is_kept_even_with_a_slow_compiler() -> None:
     timer = FakeTimer(compiling=0.4)
     found = measure(GPU, timer, 3.0, timer.clock)
     assert timer.now <= 3.0
@@ -160,7 +160,7 @@ def test_the_default_is_measured_whatever_it_takes() -> None:
     assert timer.now < 21
 
 
-def test_each_product_is_compiled_once_and_the_hopeless_are_timed_once() -> None:
+def test_each_candidate_is_compiled_once_and_slow_ones_are_timed_once() -> None:
     slow = ("decode", True, 1, 1, 4)
     timer = FakeTimer({slow: 2.0})
     measure(SOFTWARE, timer, 1e6, timer.clock)
@@ -182,7 +182,7 @@ KEY = store.Key("a card", "driver 1", "Vulkan", "0.32.0", "abc")
 ALLOWED = candidates(GPU)
 
 
-def test_what_was_written_is_read(folder: Path) -> None:
+def test_a_stored_tuning_is_read_back(folder: Path) -> None:
     assert store.read(KEY, ALLOWED) is None
     best = replace(GPU, split_k=32, workgroup=128, q8_activations=True)
     assert store.write(KEY, best)
@@ -192,7 +192,7 @@ def test_what_was_written_is_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", ["adapter", "driver", "backend", "wgpu", "kernels"])
-def test_another_device_driver_or_kernel_has_nothing_kept(folder: Path, changed: str) -> None:
+def test_another_device_driver_or_kernel_has_no_stored_tuning(folder: Path, changed: str) -> None:
     store.write(KEY, GPU)
     assert store.read(replace(KEY, **{changed: "other"}), ALLOWED) is None
 
@@ -221,7 +221,7 @@ DAMAGED = {
 }
 
 
-def test_the_right_contents_are_taken(folder: Path) -> None:
+def test_valid_contents_are_read(folder: Path) -> None:
     """Valid files are read: the next test's files are refused for their faults alone."""
     folder.mkdir()
     (folder / KEY.file_name).write_text(contents(RIGHT), "utf-8")
@@ -243,7 +243,7 @@ def test_damaged_contents_are_ignored_and_logged(
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
-def test_what_is_no_file_is_ignored(folder: Path, make: Any) -> None:
+def test_a_path_that_is_no_regular_file_is_ignored(folder: Path, make: Any) -> None:
     folder.mkdir()
     make(folder / KEY.file_name)
     assert store.read(KEY, ALLOWED) is None
@@ -274,7 +274,7 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parity
-def test_a_real_probe_finds_what_can_be_used(
+def test_autotuning_a_real_device_finds_a_valid_candidate(
     device: Device, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -296,7 +296,7 @@ def test_a_real_probe_finds_what_can_be_used(
 
 
 @pytest.mark.parity
-def test_every_candidate_is_held_to_the_defaults_result(device: Device) -> None:
+def test_every_candidate_is_compared_with_the_defaults_result(device: Device) -> None:
     timer = MatmulTimer(device, device.tuning)
     assert timer.begin(Trial.of("prefill", device.tuning)) == ""
     expected = timer._matmuls["prefill"].expected
@@ -309,7 +309,7 @@ def test_every_candidate_is_held_to_the_defaults_result(device: Device) -> None:
 
 
 @pytest.mark.parity
-def test_products_of_bytes_are_held_to_those_of_floats(device: Device) -> None:
+def test_q8_activations_are_compared_with_f32(device: Device) -> None:
     timer, as_q8 = (
         MatmulTimer(device, device.tuning, "q8"),
         replace(device.tuning, q8_activations=True),
@@ -348,7 +348,7 @@ class TestTuned:
         monkeypatch.setattr(tuning_module, "autotune", fake)
         return names
 
-    def test_once(self, checked_device: Device, probes: list[str]) -> None:
+    def test_a_device_is_measured_once(self, checked_device: Device, probes: list[str]) -> None:
         device = replace(checked_device, checked=False)
         said: list[str] = []
         first = load_tuning(device, lambda fraction, message: said.append(message))
@@ -359,7 +359,7 @@ class TestTuned:
         assert load_tuning(updated).tuning == first.tuning
         assert len(probes) == 2
 
-    def test_not_where_it_cannot_be_kept(
+    def test_nothing_is_measured_where_results_cannot_be_stored(
         self, checked_device: Device, probes: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("TOKENGLASS_CACHE", "/dev/null/nowhere")
@@ -367,11 +367,13 @@ class TestTuned:
         assert load_tuning(device) == device
         assert probes == []
 
-    def test_not_on_a_checked_device(self, checked_device: Device, probes: list[str]) -> None:
+    def test_a_checked_device_is_not_measured(
+        self, checked_device: Device, probes: list[str]
+    ) -> None:
         assert load_tuning(checked_device) == checked_device
         assert probes == []
 
-    def test_lanes_that_cannot_trade_any_more(
+    def test_stored_shuffling_is_dropped_if_the_device_lost_it(
         self, checked_device: Device, probes: list[str]
     ) -> None:
         device = replace(checked_device, checked=False, tuning=SOFTWARE_LOADS)

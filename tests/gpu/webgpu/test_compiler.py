@@ -47,7 +47,7 @@ def embed(kernels: Kernels, count: int) -> Kernel:
     return kernels.get("embed", {"BLOCKS": 1, "COUNT": count}, lib={"weight": "weight_f32"})
 
 
-def test_who_asks_waits_only_for_what_is_used(device: Device, slow: SlowCompiler) -> None:
+def test_a_caller_waits_only_for_the_pipelines_it_uses(device: Device, slow: SlowCompiler) -> None:
     kernels = Kernels(device)
     found = [embed(kernels, count) for count in (1, 2, 3)]
     assert slow.begun.wait(PATIENCE_S)
@@ -57,7 +57,7 @@ def test_who_asks_waits_only_for_what_is_used(device: Device, slow: SlowCompiler
     assert slow.compiled == [1, 2, 3], "in the order in which they were asked for"
 
 
-def test_what_nobody_holds_any_more_is_not_compiled(device: Device, slow: SlowCompiler) -> None:
+def test_unreferenced_kernels_are_not_compiled(device: Device, slow: SlowCompiler) -> None:
     kernels, dropped = Kernels(device), Kernels(device)
     first = embed(dropped, 1)
     assert slow.begun.wait(PATIENCE_S)
@@ -71,7 +71,9 @@ def test_what_nobody_holds_any_more_is_not_compiled(device: Device, slow: SlowCo
     assert slow.compiled == [1, 2, 4]
 
 
-def test_a_kernel_takes_its_pipeline_along(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropped_kernel_frees_its_pipeline(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Pipeline:
         """Part of a reference cycle, as wgpu's objects are with their device."""
 

@@ -68,11 +68,11 @@ class TestALaptop:
     ) -> None:
         assert choose_adapter(wanted).info["device"] == name
 
-    def test_a_number_beyond_the_list_may_be_part_of_a_name(self) -> None:
+    def test_a_number_that_is_no_index_may_be_part_of_a_name(self) -> None:
         assert choose_adapter("4070").info["device"] == "GeForce RTX 4070"
 
     @pytest.mark.parametrize("wanted", ["9", "Voodoo", "-1"])
-    def test_what_is_not_there_is_answered_with_what_is(self, wanted: str) -> None:
+    def test_an_unknown_adapter_is_refused_with_those_available(self, wanted: str) -> None:
         with pytest.raises(DeviceError) as caught:
             choose_adapter(wanted)
         assert str(caught.value) == (
@@ -117,7 +117,7 @@ def test_an_adapter_is_described_for_people() -> None:
     assert info.limits == dict.fromkeys(WANTED_LIMITS, 64)
 
 
-def test_what_a_driver_does_not_say_is_said_to_be_unknown() -> None:
+def test_details_that_a_driver_does_not_report_are_unknown() -> None:
     info = describe(adapter("", "IntegratedGPU", "", vendor=""))
     assert (info.name, info.driver) == ("unnamed adapter", "unknown driver")
     assert (info.kind, info.software) == ("integrated GPU", False)

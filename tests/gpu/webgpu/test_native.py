@@ -112,7 +112,7 @@ def test_reading_without_waiting_waits(calls: Calls, memory: Memory) -> None:
     assert readback.read(4) == b"\x09\0\0\0"
 
 
-def test_what_is_written_is_what_the_next_commands_see(calls: Calls, memory: Memory) -> None:
+def test_written_data_is_seen_by_the_next_commands(calls: Calls, memory: Memory) -> None:
     tensor = memory.zeros("numbers", (4,), "u32")
     data = bytearray(16)
     write = calls.writer(tensor.buffer, data)
@@ -125,7 +125,7 @@ def test_what_is_written_is_what_the_next_commands_see(calls: Calls, memory: Mem
         assert readback.read(16) == bytes([byte]) * 8 + bytes(8)
 
 
-def test_what_was_flushed_can_be_waited_for(calls: Calls, device: Device, memory: Memory) -> None:
+def test_flushed_commands_can_be_waited_for(calls: Calls, device: Device, memory: Memory) -> None:
     """In any order, and again."""
     tensor = memory.zeros("written", (4,), "u32")
     flushed = []

@@ -97,7 +97,9 @@ class Work:
         return took
 
 
-def test_so_much_is_done_that_starting_it_counts_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enough_work_is_timed_that_launch_time_counts_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     work = Work(monkeypatch, start=1e-4, each=1e-5)
     assert peaks.most_per_second(work.seconds, 1 << 20) == pytest.approx(1e5, rel=0.02)
     assert work.sizes[-1] == 1024
@@ -109,7 +111,7 @@ def test_one_late_run_does_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -
     assert peaks.most_per_second(work.seconds, 1 << 20) == pytest.approx(1e5)
 
 
-def test_no_more_is_done_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_never_exceeds_the_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(monkeypatch, start=0.0, each=1e-9)
     assert peaks.most_per_second(work.seconds, 48) == pytest.approx(1e9)
     assert max(work.sizes) == 32

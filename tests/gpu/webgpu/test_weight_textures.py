@@ -31,7 +31,7 @@ def with_side(device: Device, texels: int) -> Device:
 
 
 @pytest.mark.parametrize("interleaved", [1, 4])
-def test_lines_lie_where_they_were_written(textures: Device, interleaved: int) -> None:
+def test_texture_lines_are_read_where_they_were_written(textures: Device, interleaved: int) -> None:
     memory = Memory(textures)
     tensor = memory.weights("weight", 12, 20, interleaved)
     assert (tensor.buffer.width, tensor.buffer.height) == (5 * interleaved, 12 // interleaved)
@@ -45,7 +45,7 @@ def test_lines_lie_where_they_were_written(textures: Device, interleaved: int) -
 
 
 @pytest.mark.parametrize(("n_rows", "at"), [(2, 0), (4, 160)])
-def test_parts_of_a_line_are_refused(textures: Device, n_rows: int, at: int) -> None:
+def test_parts_of_a_texture_line_are_refused(textures: Device, n_rows: int, at: int) -> None:
     memory = Memory(textures)
     tensor = memory.weights("weight", 12, 20, 4)
     rows = np.ones((n_rows, 20), np.uint32)
@@ -66,7 +66,7 @@ def test_a_texture_holds_as_many_lines_as_the_device_takes(textures: Device) -> 
     )
 
 
-def test_rows_too_long_for_a_line_lie_by_themselves(textures: Device) -> None:
+def test_rows_too_long_for_a_texture_line_get_their_own(textures: Device) -> None:
     policy = replace(textures.policy, interleaves_weights=True)
     software = replace(textures, policy=policy)
     assert rows_interleaved(with_side(software, 64), "f16", 64, 48, 1) == 8
@@ -76,7 +76,7 @@ def test_rows_too_long_for_a_line_lie_by_themselves(textures: Device) -> None:
 @pytest.mark.parity
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
 @pytest.mark.parametrize("name", ["qwen2", "mixtral"])
-def test_no_bit_depends_on_it(device: Device, name: str, dtype: str) -> None:
+def test_no_bit_depends_on_weight_textures(device: Device, name: str, dtype: str) -> None:
     """Embedding, products of one row and of many, experts and the output head; in textures of so
     few lines, too, that matrices have several."""
     folder = random_models.folder(name)

@@ -4,12 +4,12 @@ from tests.mutants.mutant import Mutant
 
 SECURITY = "app/http/security.py"
 LIVE = "app/ws/live.py"
-OUTGOING = "app/ws/send_queue.py"
+SEND_QUEUE = "app/ws/send_queue.py"
 SESSIONS = "app/ws/sessions.py"
-INBOX = "app/ws/incoming.py"
+INCOMING = "app/ws/incoming.py"
 OPENAI = "app/openai/routes.py"
 SCHEMA = "app/openai/schema.py"
-SHAPE = "app/openai/responses.py"
+RESPONSES = "app/openai/responses.py"
 SECURITY_TEST = "tests/app/http/test_security.py"
 LIVE_TEST = "tests/app/ws/test_live.py"
 SESSIONS_TEST = "tests/app/ws/test_sessions.py"
@@ -18,7 +18,7 @@ OPENAI_TEST = "tests/app/openai/test_openai.py"
 MUTANTS = (
     Mutant(
         "host",
-        "any Host header is taken, so that DNS rebinding reaches the server",
+        "any Host header is accepted, so that DNS rebinding reaches the server",
         SECURITY,
         "if not guard.allows_host(host):",
         "if False:",
@@ -26,7 +26,7 @@ MUTANTS = (
     ),
     Mutant(
         "host-addresses",
-        "a server for this machine alone goes by any address",
+        "a server on loopback accepts any address as its name",
         SECURITY,
         "return address.is_loopback or not is_loopback(self._settings.host)",
         "return True",
@@ -42,7 +42,7 @@ MUTANTS = (
     ),
     Mutant(
         "origin-port",
-        "an origin on another port of this machine is taken for ours",
+        "an origin on another port of this machine is accepted as ours",
         SECURITY,
         'origin == f"http://{host.lower()}"',
         'origin.rpartition(":")[0] == f"http://{host.lower()}".rpartition(":")[0]',
@@ -50,7 +50,7 @@ MUTANTS = (
     ),
     Mutant(
         "origin-https",
-        "a page of https is taken for ours though this server speaks http",
+        "a page of https is accepted as ours though this server speaks http",
         SECURITY,
         'origin == f"http://{host.lower()}"',
         'origin.replace("https", "http", 1) == f"http://{host.lower()}"',
@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "token",
-        "any bearer is taken for the token",
+        "any bearer token is accepted",
         SECURITY,
         "self._token is not None and hmac.compare_digest(given.encode(), self._token)",
         "self._token is not None",
@@ -82,7 +82,7 @@ MUTANTS = (
     ),
     Mutant(
         "token-time",
-        "the token is compared in a time that tells how much of it was right",
+        "the time of the comparison tells how much of a token was right",
         SECURITY,
         "hmac.compare_digest(given.encode(), self._token)",
         "given.encode() == self._token",
@@ -149,7 +149,7 @@ MUTANTS = (
     Mutant(
         "resume-repeats",
         "a page that comes back gets the last message it had again",
-        OUTGOING,
+        SEND_QUEUE,
         "self._cursors[generation] = [after, generation.last_seq]",
         "self._cursors[generation] = [max(0, after - 1), generation.last_seq]",
         (LIVE_TEST,),
@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant(
         "resume-loses",
         "a page that comes back misses the message after the last it had",
-        OUTGOING,
+        SEND_QUEUE,
         "self._cursors[generation] = [after, generation.last_seq]",
         "self._cursors[generation] = [min(after + 1, generation.last_seq), generation.last_seq]",
         (LIVE_TEST,),
@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant(
         "slow-page",
         "a page that is behind loses messages, not only their statistics",
-        OUTGOING,
+        SEND_QUEUE,
         "        cursor[0] = seq\n        self._send(",
         "        cursor[0] = seq\n        if behind:\n            return True\n        self._send(",
         (LIVE_TEST,),
@@ -183,7 +183,7 @@ MUTANTS = (
     ),
     Mutant(
         "stats-before-text",
-        "old messages go whole where only their statistics may",
+        "old messages are dropped whole where only their statistics may be",
         SESSIONS,
         "            entry.full = None\n",
         "            entry.full = entry.lean = None\n",
@@ -200,8 +200,8 @@ MUTANTS = (
     ),
     Mutant(
         "message-bound",
-        "a message may be as long as it likes",
-        INBOX,
+        "a message may have any length",
+        INCOMING,
         "if len(raw) > max_bytes or len(raw.encode()) > max_bytes:",
         "if False:",
         ("tests/app/ws/test_incoming.py",),
@@ -209,7 +209,7 @@ MUTANTS = (
     Mutant(
         "update-merge",
         "of two updates that are merged the earlier value wins",
-        INBOX,
+        INCOMING,
         "params |= given_settings(update)",
         "params = given_settings(update) | params",
         ("tests/app/ws/test_incoming.py",),
@@ -217,7 +217,7 @@ MUTANTS = (
     Mutant(
         "update-order",
         "a stop overtakes the updates that were sent before it",
-        INBOX,
+        INCOMING,
         "(now < self._free_at and isinstance(before, Update | None))",
         "now < self._free_at",
         ("tests/app/ws/test_incoming.py",),
@@ -233,7 +233,7 @@ MUTANTS = (
     Mutant(
         "usage",
         "the usage of a completion counts its prompt twice",
-        SHAPE,
+        RESPONSES,
         '"total_tokens": done.prompt_tokens + done.completion_tokens,',
         '"total_tokens": 2 * done.prompt_tokens + done.completion_tokens,',
         (OPENAI_TEST,),
@@ -249,7 +249,7 @@ MUTANTS = (
     ),
     Mutant(
         "unsupported-fields",
-        "fields that would change the answer are taken and ignored",
+        "fields that would change the answer are accepted and ignored",
         SCHEMA,
         "            if value not in neutral:\n",
         "            if False:\n",
@@ -294,7 +294,7 @@ MUTANTS = (
     ),
     Mutant(
         "template-names",
-        "what a user writes ends their turn in a chat",
+        "what a user writes can end their turn in a chat",
         "app/prompt/prompts.py",
         'mark = unused_mark(contents) if names else ""',
         'mark, names = "", set()',
@@ -302,7 +302,7 @@ MUTANTS = (
     ),
     Mutant(
         "hub-checksum",
-        "a file of the hub that was damaged on the way is kept",
+        "a file of the hub that was damaged in transfer is kept",
         "app/models/hub.py",
         "if found == expected and n_bytes == file.n_bytes:",
         "if n_bytes == file.n_bytes:",
@@ -341,7 +341,7 @@ MUTANTS = (
     ),
     Mutant(
         "frame-padding",
-        "arrays of a binary answer lie closer together than it says",
+        "arrays of a binary answer are closer together than its header says",
         "app/ws/frames.py",
         "bytes(-len(array.data) % ALIGN)",
         'b""',

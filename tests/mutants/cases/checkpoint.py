@@ -38,7 +38,7 @@ MUTANTS = (
         'SHARD = re.compile(r"[\\w.-]+\\.safetensors", re.ASCII)',
         'SHARD = re.compile(r"[\\w./-]+\\.safetensors", re.ASCII)',
         (CHECKPOINT_TEST,),
-        "test_a_lying_index",
+        "test_an_inconsistent_index",
     ),
     Mutant(
         "regular-file",
@@ -47,7 +47,7 @@ MUTANTS = (
         "if not stat.S_ISREG(found.st_mode):",
         "if False:",
         ("tests/gpu/checkpoint/test_odd_files.py",),
-        "test_what_is_no_regular_file",
+        "test_irregular_files",
     ),
     Mutant(
         "safetensors-count",
@@ -68,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         "transposed-weights",
-        "a matrix that was saved transposed is read as it lies",
+        "a matrix that was saved transposed is not transposed back",
         "gpu/checkpoint/reader.py",
         "            values = values.T\n",
         "            values = values.reshape(values.T.shape)\n",
@@ -77,7 +77,7 @@ MUTANTS = (
     ),
     Mutant(
         "pack-nibbles",
-        "the two weights of a byte change places",
+        "the two weights of a byte are swapped",
         PACKING,
         "weights[:, ::2] | weights[:, 1::2] << 4",
         "weights[:, 1::2] | weights[:, ::2] << 4",
@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "quantise-scale",
-        "the scale of a block of bytes forgets negative weights",
+        "the scale of a q8 block ignores negative weights",
         "gpu/checkpoint/quantize.py",
         "largest = np.maximum(w.max(0), -w.min(0))",
         "largest = np.abs(w.max(0))",
@@ -101,16 +101,16 @@ MUTANTS = (
     ),
     Mutant(
         "rotary-order",
-        "rows of queries and keys are not put where what is turned together lies together",
+        "rows of queries and keys are not put in the order of their rotary pairs",
         "gpu/checkpoint/weights.py",
         "np.stack([d, d + 1, d + half, d + half + 1], axis=1)",
         "np.stack([d, d + half, d + 1, d + half + 1], axis=1)",
         ("tests/gpu/ops/test_op_qkv.py", "tests/gpu/checkpoint/test_weight_slices.py"),
-        "test_four_rows or side_by_side",
+        "test_each_vec4 or side_by_side",
     ),
     Mutant(
         "gate-up-order",
-        "rows of gate and up are laid in turn in the wrong order",
+        "rows of gate and up are interleaved in the wrong order",
         "gpu/checkpoint/row_layout.py",
         "row_source.rows(each, out[i :: len(row_sources)])",
         "row_source.rows(each, out[len(row_sources) - 1 - i :: len(row_sources)])",
@@ -118,13 +118,13 @@ MUTANTS = (
         "test_gate_and_up",
     ),
     Mutant(
-        "abreast",
-        "rows that should lie side by side stay one after the other",
+        "interleaved",
+        "rows that should be interleaved stay one after the other",
         "gpu/checkpoint/interleaved.py",
         "        interleaved[:] = rows.swapaxes(1, 2)\n",
         "        interleaved[:] = rows.reshape(interleaved.shape)\n",
         ("tests/gpu/checkpoint/test_interleaved.py",),
-        "test_blocks_of_all_rows",
+        "test_blocks_of_interleaved_rows",
     ),
     Mutant(
         "gguf-alignment",
@@ -137,7 +137,7 @@ MUTANTS = (
     ),
     Mutant(
         "gguf-q4-halves",
-        "the two halves of a Q4_0 block change places",
+        "the two halves of a Q4_0 block are swapped",
         "gpu/checkpoint/gguf_repack.py",
         "np.concatenate([integers & 15, integers >> 4], axis=-1)",
         "np.concatenate([integers >> 4, integers & 15], axis=-1)",
@@ -160,11 +160,11 @@ MUTANTS = (
         "if info.offset % alignment or info.offset < end:",
         "if info.offset % alignment:",
         (GGUF_TEST,),
-        "test_a_file_that_lies",
+        "test_an_inconsistent_file",
     ),
     Mutant(
         "rope-llama3",
-        "the borders of Llama 3's rotary scaling change places",
+        "the borders of Llama 3's rotary scaling are swapped",
         ROPE,
         "kept = (turns - self.low_freq_factor) /",
         "kept = (turns - self.high_freq_factor) /",
@@ -173,7 +173,7 @@ MUTANTS = (
     ),
     Mutant(
         "rope-longrope",
-        "short texts are turned by the factors of long ones",
+        "short texts are rotated by the factors of long ones",
         ROPE,
         "context <= self.original_context",
         "context < 0",
@@ -190,7 +190,7 @@ MUTANTS = (
     ),
     Mutant(
         "config-kv-heads",
-        "a model is taken whose query heads cannot be shared out among its key heads",
+        "a model is accepted whose query heads are not a multiple of its key heads",
         MODEL,
         "if n_heads % n_kv_heads:",
         "if False:",
@@ -246,7 +246,7 @@ MUTANTS = (
     ),
     Mutant(
         "lora-dora",
-        "adapters of other kinds are taken for LoRA",
+        "adapters of other kinds are accepted as LoRA",
         LORA,
         "if value := fields.get(key):",
         "if False and (value := fields.get(key)):",

@@ -12,7 +12,7 @@ HEADS_TEST = "tests/gpu/ops/test_op_quantize_kv.py"
 MUTANTS = (
     Mutant(
         "swapped-keys-and-values",
-        "keys are kept as values and values as keys",
+        "keys are stored as values and values as keys",
         QKV,
         "  if (head < N_HEADS + N_KV_HEADS) {",
         "  if (head >= N_HEADS + N_KV_HEADS) {",
@@ -21,7 +21,7 @@ MUTANTS = (
     ),
     Mutant(
         "rope-sign",
-        "a pair is turned against its position's direction in one of its numbers",
+        "one number of each rotary pair is rotated in the wrong direction",
         QKV,
         "fma(a, cos_sin.x, -b * cos_sin.y)",
         "fma(a, cos_sin.x, b * cos_sin.y)",
@@ -30,7 +30,7 @@ MUTANTS = (
     ),
     Mutant(
         "rope-on-values",
-        "values are turned by their position as keys are",
+        "values are rotated by their position as keys are",
         QKV,
         "head < N_HEADS + N_KV_HEADS && d < ROTARY_DIM",
         "d < ROTARY_DIM",
@@ -39,12 +39,12 @@ MUTANTS = (
     ),
     Mutant(
         "rope-partial",
-        "four numbers of a head beyond the rotary part are turned too",
+        "four numbers of a head beyond the rotary part are rotated too",
         QKV,
         "&& d < ROTARY_DIM;",
         "&& d <= ROTARY_DIM;",
         (TEST,),
-        "turned_in_part",
+        "partial_rotary",
     ),
     Mutant(
         "qkv-shard",
@@ -56,8 +56,8 @@ MUTANTS = (
         "test_a_weight_cut_into_shards",
     ),
     Mutant(
-        "head-norm-barrier",
-        "the norm of a head is added up before all lanes have left their squares",
+        "qk-norm-barrier",
+        "the norm of a head is summed before all lanes have written their squares",
         PLACE,
         "  lane_sums[lane] = squares;\n  workgroupBarrier();\n",
         "  lane_sums[lane] = squares;\n",
@@ -65,7 +65,7 @@ MUTANTS = (
         "test_heads_of_every_width",
     ),
     Mutant(
-        "head-norm-of-keys",
+        "qk-norm-of-keys",
         "the norm over all key heads divides by the number of query heads",
         PLACE,
         "n = select(N_KV_HEADS, N_HEADS, head < N_HEADS);",
@@ -111,7 +111,7 @@ MUTANTS = (
         "test_codes_and_scales",
     ),
     Mutant(
-        "kv-q4-grid",
+        "kv-q4-scale",
         "every chunk of a four-bit value is read with the scale of the first block",
         "gpu/shaders/lib/cached_values_q4.wgsl",
         "scales_at(t, Q4) + chunk * CHUNK / PACK_BLOCK",
@@ -130,12 +130,12 @@ MUTANTS = (
     ),
     Mutant(
         "hadamard-inverse",
-        "what was attended to is turned back without its signs",
+        "the inverse Hadamard transform of attention's output leaves out the signs",
         HADAMARD,
         "sign_of(d) * HADAMARD_SCALE",
         "HADAMARD_SCALE",
         (HEADS_TEST,),
-        "test_queries_are_turned",
+        "test_queries_get_the_hadamard",
     ),
     Mutant(
         "hadamard-barrier",

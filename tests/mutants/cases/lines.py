@@ -24,7 +24,7 @@ MUTANTS = (
     ),
     Mutant(
         "head-bytes",
-        "headers may go on without an end",
+        "headers may have any length",
         READER,
         "if self._head_left < 0:",
         "if False:",
@@ -33,7 +33,7 @@ MUTANTS = (
     ),
     Mutant(
         "chunked-bound",
-        "a chunked body may be as large as it likes",
+        "a chunked body may have any size",
         READER,
         "if len(body) + n > self._max_bytes:",
         "if False:",
@@ -42,12 +42,12 @@ MUTANTS = (
     ),
     Mutant(
         "request-smuggling",
-        "a request may have a length and be chunked as well",
+        "a request may have both a length and a chunked body",
         READER,
         "if lengths and encodings:",
         "if False:",
         (HTTP_TEST,),
-        "in_doubt",
+        "ambiguous_length",
     ),
     Mutant(
         "request-lengths",
@@ -56,7 +56,7 @@ MUTANTS = (
         "if len(lengths) > 1:",
         "if False:",
         (HTTP_TEST,),
-        "in_doubt",
+        "ambiguous_length",
     ),
     Mutant(
         "connections-cap",
@@ -83,7 +83,7 @@ MUTANTS = (
         "if len(self._partial) + len(data) > self._most_bytes:",
         "if False:",
         (WEBSOCKET_TEST,),
-        "test_every_end",
+        "test_every_way_to_disconnect",
     ),
     Mutant(
         "websocket-ping",
@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "websocket-unheard",
-        "what was sent right with the handshake is lost",
+        "frames sent together with the handshake are lost",
         WEBSOCKET,
         "            self._feed(stream.read_ahead())\n",
         "            stream.read_ahead()\n",
@@ -105,7 +105,7 @@ MUTANTS = (
     ),
     Mutant(
         "heartbeat-frozen",
-        "an engine that is frozen is waited for for ever",
+        "a frozen engine is waited for forever",
         HEARTBEAT,
         "if self._n_silent * HEARTBEAT_SECONDS > silent:",
         "if False:",
@@ -114,7 +114,7 @@ MUTANTS = (
     ),
     Mutant(
         "heartbeat-hung",
-        "an engine that hangs in a step is waited for for ever",
+        "an engine that hangs in a step is waited for forever",
         HEARTBEAT,
         "if self._n_same * HEARTBEAT_SECONDS > hung:",
         "if False:",
@@ -123,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         "heartbeat-steps",
-        "many short steps are taken for one long one",
+        "many short steps count as one long one",
         HEARTBEAT,
         "self._n_same = self._n_same + 1 if same else 0",
         "self._n_same += 1",
@@ -137,11 +137,11 @@ MUTANTS = (
         "return min(policy.longest, policy.first << min(again, 30))",
         "return 0",
         (WORKER_TEST,),
-        "keeps_dying or while_it_waits",
+        "keeps_dying or during_the_backoff",
     ),
     Mutant(
         "restarts-steady",
-        "deaths of long ago count like those of now",
+        "crashes of long ago count like recent ones",
         "app/engine/backoff.py",
         "if ready_seconds >= policy.steady:",
         "if False:",

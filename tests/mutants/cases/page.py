@@ -89,7 +89,7 @@ MUTANTS = (
     ),
     Mutant(
         "settings-of-token",
-        "a token is told the settings that came after it",
+        "a token shows the settings that came after it",
         f"{JS}/chat/answer.js",
         "if (mark.index <= segment.base + place) break;",
         "break;",
@@ -107,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         "slider-range",
-        "the page takes a number of which the server refuses the double",
+        "the page allows a number whose double the server refuses",
         "app/http/page_data.py",
         '        "max": maximum,\n        "initial"',
         '        "max": 2 * maximum,\n        "initial"',
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "branch-written",
-        "a branch does not count the token that was put in as written",
+        "a branch does not count the replaced token as written",
         f"{JS}/chat/session.js",
         "written: lead.length + put.length,",
         "written: lead.length,",
@@ -125,7 +125,7 @@ MUTANTS = (
     ),
     Mutant(
         "branch-index",
-        "a branch draws the random numbers of the tokens before it",
+        "a branch draws with the random numbers of the tokens before it",
         f"{JS}/chat/session.js",
         "first_index: number + put.length",
         "first_index: number",
@@ -134,7 +134,7 @@ MUTANTS = (
     ),
     Mutant(
         "continue-index",
-        "a text that goes on draws the random numbers of its beginning again",
+        "a text that continues draws its first random numbers again",
         f"{JS}/chat/continuation.js",
         "first_index: (params.first_index ?? 0) + nDrawn,",
         "first_index: params.first_index ?? 0,",
@@ -143,7 +143,7 @@ MUTANTS = (
     ),
     Mutant(
         "continue-count",
-        "a text that was stopped goes on for a whole count more",
+        "a text that was stopped continues for a whole count more",
         f"{JS}/chat/continuation.js",
         "max_tokens: limit - counted,",
         "max_tokens: limit,",
@@ -152,7 +152,7 @@ MUTANTS = (
     ),
     Mutant(
         "stop-escapes",
-        "a comma in a stop string parts it in two",
+        "a comma inside a stop string splits it in two",
         f"{JS}/panels/sampling-settings.js",
         '"\\\\": "\\\\\\\\", ",": "\\\\,"',
         '"\\\\": "\\\\\\\\", ",": ","',

@@ -2,18 +2,18 @@
 
 from tests.mutants.mutant import Mutant
 
-BOOK = "gpu/plans/plan_cache.py"
+PLAN_CACHE = "gpu/plans/plan_cache.py"
 STEP = "gpu/ops/step_buffer.py"
 RESULTS = "gpu/runners/results.py"
-KEPT = "gpu/checkpoint/weight_cache.py"
+WEIGHT_CACHE = "gpu/checkpoint/weight_cache.py"
 RUNNER_TEST = "tests/gpu/runners/test_wgpu_runner.py"
-KEPT_TEST = "tests/gpu/checkpoint/test_weight_cache.py"
+CACHE_TEST = "tests/gpu/checkpoint/test_weight_cache.py"
 
 MUTANTS = (
     Mutant(
         "plan-bucket",
         "a step that fills a bucket of rows is given the next smaller plan",
-        BOOK,
+        PLAN_CACHE,
         "        if n <= bucket:\n",
         "        if n <= bucket + 1:\n",
         (RUNNER_TEST,),
@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "plan-splits",
         "a long context is cut into too few splits",
-        BOOK,
+        PLAN_CACHE,
         "splits = _power_of_two(-(-context // self._split))",
         "splits = _power_of_two(max(1, context // self._split))",
         (RUNNER_TEST,),
@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     Mutant(
         "step-block",
-        "keys and values are left in the block before the position's own",
+        "keys and values are written to the block before the position's own",
         STEP,
         "tables[slot][position // BLOCK_TOKENS]",
         "tables[slot][max(0, position - 1) // BLOCK_TOKENS]",
@@ -65,7 +65,7 @@ MUTANTS = (
     ),
     Mutant(
         "capture-head",
-        "the entropies of heads are told for other rows",
+        "the reported entropies of heads are those of other rows",
         RESULTS,
         "entropy.reshape(n_layers, n_rows, n_heads).transpose(1, 0, 2)",
         "entropy.reshape(n_layers, n_heads, n_rows).transpose(2, 0, 1)",
@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "capture-parts",
-        "what attention added is told as what the MLP added",
+        "the norm of attention's update is reported as the MLP's",
         RESULTS,
         "attention=layers[:, :, 1].copy(),",
         "attention=layers[:, :, 2].copy(),",
@@ -83,7 +83,7 @@ MUTANTS = (
     ),
     Mutant(
         "stats-row",
-        "a token is told the entropies of another row of its step",
+        "a token gets the entropies of another row of its step",
         "gpu/engine/token_stats.py",
         "significant(captured.entropy[row])",
         "significant(captured.entropy[0])",
@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         "candidates-cut-name",
-        "which filter cut a candidate is told wrongly",
+        "the filter that cut a candidate is reported wrongly",
         RESULTS,
         "CUTS[words[at + 3]]",
         "CUTS[words[at + 3] and 1]",
@@ -100,42 +100,42 @@ MUTANTS = (
     ),
     Mutant(
         "expert-evict",
-        "the expert that was used last makes room for another",
+        "the expert that was used last is evicted",
         "gpu/runners/expert_slots.py",
         "self._slots.popitem(last=False)[1]",
         "self._slots.popitem(last=True)[1]",
         ("tests/gpu/runners/test_expert_slots.py",),
     ),
     Mutant(
-        "kept-key",
-        "packed weights of another file of the same name are taken",
-        KEPT,
+        "cache-key",
+        "packed weights of another file of the same name are used",
+        WEIGHT_CACHE,
         "_code_digest(), *map(_identity, checkpoint.paths())]",
         "_code_digest()]",
-        (KEPT_TEST,),
+        (CACHE_TEST,),
         "noticed",
     ),
     Mutant(
-        "kept-code",
-        "packed weights of an older version of the code are taken",
-        KEPT,
+        "cache-code",
+        "packed weights of an older version of the code are used",
+        WEIGHT_CACHE,
         "parts = [dtype, repr(config), _code_digest(),",
         "parts = [dtype, repr(config),",
-        (KEPT_TEST,),
+        (CACHE_TEST,),
         "noticed",
     ),
     Mutant(
-        "kept-damage",
-        "packed weights that were damaged on the disk are taken",
-        KEPT,
+        "cache-damage",
+        "packed weights that were damaged on the disk are used",
+        WEIGHT_CACHE,
         'if self._sums.get(f"crc32 {name}") != f"{zlib.crc32(tensor.data.data):08x}":',
         "if False:",
-        (KEPT_TEST,),
+        (CACHE_TEST,),
         "damage",
     ),
     Mutant(
         "perplexity",
-        "the perplexity of a text counts the token after the one that is foretold",
+        "the perplexity of a text takes the loss of the token after the predicted one",
         "gpu/analysis/perplexity.py",
         "[span.first - 1 : -1]",
         "[span.first:]",
@@ -148,7 +148,7 @@ MUTANTS = (
         "            if hypothesis.ended:\n                others",
         "            if False:\n                others",
         ("tests/gpu/inspection/test_beam.py",),
-        "test_what_ended or test_a_beam",
+        "test_an_ended_text or test_a_beam",
     ),
     Mutant(
         "beam-score",
@@ -157,11 +157,11 @@ MUTANTS = (
         "** length_penalty)",
         "** 0)",
         ("tests/gpu/inspection/test_beam.py",),
-        "test_what_ended or test_a_beam",
+        "test_an_ended_text or test_a_beam",
     ),
     Mutant(
         "waterfall-share",
-        "what a filter took is told of the filter before it",
+        "the share that a filter removed is that of the filter before it",
         "gpu/inspection/waterfall.py",
         "removed = chances.mass[i]",
         "removed = chances.mass[i - 1]",

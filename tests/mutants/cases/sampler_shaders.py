@@ -138,16 +138,16 @@ MUTANTS = (
     ),
     Mutant(
         "ranking-barrier",
-        "what the lanes counted is added up before all have left it",
+        "counts of lanes are added up before all have written theirs",
         "gpu/shaders/lib/sampler_rank.wgsl",
         "partials[lane * 4u + q] = mine[q]; }\n  workgroupBarrier();\n",
         "partials[lane * 4u + q] = mine[q]; }\n",
         (TEST, "tests/gpu/ops/test_sampler_buffers.py"),
-        f"{SMALL} or nuclei or top_k_of_any_size or as_many_lanes",
+        f"{SMALL} or test_top_p or top_k_of_any_size or as_many_lanes",
     ),
     Mutant(
         "summaries-barrier",
-        "lanes read the summaries of each other's strips before these are left",
+        "lanes read the summaries of each other's strips before they are written",
         KEYS,
         "= summary[part]; }\n  workgroupBarrier();\n",
         "= summary[part]; }\n",
@@ -155,7 +155,7 @@ MUTANTS = (
     ),
     Mutant(
         "cut-by",
-        "candidates that min-p cut are told to be cut by top-p",
+        "candidates that min-p cut are reported as cut by top-p",
         SAMPLE,
         "else if (key < choice.cuts.z) { cut = 3u; }",
         "else if (key < choice.cuts.z) { cut = 2u; }",
@@ -164,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "logprob",
-        "the log-probability is told of the scaled logits",
+        "the reported log-probability is that of the scaled logits",
         SAMPLE,
         "- raw_top - log(totals.y)",
         "- raw_top - log(totals.x)",
@@ -173,7 +173,7 @@ MUTANTS = (
     ),
     Mutant(
         "candidates-after",
-        "candidates are told their probability before the filters as the one after",
+        "the reported probability of a candidate after the filters is the one before them",
         SAMPLE,
         "mass / choice.masses.w, cut == 0u",
         "mass / total, cut == 0u",

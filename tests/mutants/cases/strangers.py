@@ -6,12 +6,12 @@ SANDBOX = "app/prompt/sandbox.py"
 PROCESS = "app/processes/limited_process.py"
 CHILD = "app/processes/limited_child.py"
 PACE = "gpu/engine/pace.py"
-TURNS = "gpu/engine/background_tasks.py"
+TASKS = "gpu/engine/background_tasks.py"
 CHAT_TEST = "tests/app/prompt/test_chat_template.py"
 HOSTILE_TEST = "tests/app/prompt/test_hostile_templates.py"
 TOKENIZER_TEST = "tests/app/prompt/test_limited_tokenizer.py"
 PACE_TEST = "tests/gpu/engine/test_pace.py"
-TURNS_TEST = "tests/gpu/engine/test_background_tasks.py"
+TASKS_TEST = "tests/gpu/engine/test_background_tasks.py"
 
 MUTANTS = (
     Mutant(
@@ -25,7 +25,7 @@ MUTANTS = (
     ),
     Mutant(
         "template-namespace",
-        "a chat template's namespace has names that begin with an underscore",
+        "a chat template's namespace may have names that begin with an underscore",
         SANDBOX,
         'if isinstance(name, str) and name.startswith("_"):',
         "if False:",
@@ -34,7 +34,7 @@ MUTANTS = (
     ),
     Mutant(
         "template-time",
-        "the server waits for ever for a process that is late",
+        "the server waits forever for a process that is late",
         PROCESS,
         "            if call == self._n_calls:\n",
         "            if False:\n",
@@ -87,7 +87,7 @@ MUTANTS = (
     ),
     Mutant(
         "questions-rows",
-        "a piece of a question takes longer than a token",
+        "a chunk of a question takes longer than a token",
         PACE,
         "while 2 * n <= most and self._expected(kind, 2 * n) <= limit:",
         "while 2 * n <= most:",
@@ -96,17 +96,17 @@ MUTANTS = (
     Mutant(
         "questions-turns",
         "one page's questions are all answered before another's first",
-        TURNS,
+        TASKS,
         "                self._line.append((asker, tasks))\n\n    def cancel",
         "                self._line.appendleft((asker, tasks))\n\n    def cancel",
-        (TURNS_TEST,),
+        (TASKS_TEST,),
     ),
     Mutant(
         "questions-bound",
         "any number of questions may wait",
-        TURNS,
+        TASKS,
         "if len(self) >= (MAX_ASKERS if tasks is None else MAX_QUESTIONS):",
         "if False:",
-        (TURNS_TEST,),
+        (TASKS_TEST,),
     ),
 )
