@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gpu.config import ModelConfig
 from gpu.kv.formats import CHUNK, KV_FORMATS, KvFormat
 from gpu.ops.packed import cached_lib, packing_prelude
-from gpu.webgpu.device_policy import DevicePolicy
+from gpu.webgpu.device_policy import AttentionLoads, DevicePolicy
 
 FEW_ROWS = 8
 """Most rows of a step whose attention is split over workgroups, as in decoding. Larger steps have
@@ -22,6 +22,17 @@ WORKGROUP_BYTES = 15 << 10
 """Workgroup memory for partial results; every WebGPU device has 16 KiB."""
 QUERY_BYTES = 24
 """Partial results of a lane per query: four weights, an entropy term, a maximum."""
+MAX_LANES = 256
+"""Most invocations of a workgroup on every WebGPU device."""
+MAX_VALUE_GROUPS = 16
+"""Most groups of lanes in shaders/lib/attention_split_coalesced.wgsl: their sums are added in
+order, so more would wait for each other."""
+
+_LOADS: dict[AttentionLoads, dict[str, str]] = {
+    "own": {"quad": "quad_load"},
+    "shuffle": {"quad": "quad_shuffle"},
+    "coalesced": {"attention_split": "attention_split_coalesced"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +47,10 @@ class AttentionTiling:
     value_groups      groups of lanes, each adding the values of some of the keys
     split             most keys of one split
     chunk             numbers of a key in one load
-    subgroup_shuffle  lanes exchange what they loaded
+    loads             how lanes get queries, keys and values:
+                      own        each lane loads whole keys
+                      shuffle    lanes exchange what they loaded
+                      coalesced  lanes share a key, and neighbours load neighbouring bytes
     """
 
     head_dim: int
@@ -48,7 +62,7 @@ class AttentionTiling:
     value_groups: int
     split: int
     chunk: int
-    subgroup_shuffle: bool
+    loads: AttentionLoads
 
     @classmethod
     def of(
@@ -62,10 +76,15 @@ class AttentionTiling:
         in_eights = kv_dtype != "f32" and config.head_dim % CHUNK == 0
         chunk = CHUNK if in_eights else 4
         chunks = config.head_dim // chunk
-        lanes = max(policy.row_lanes, 1 << (chunks - 1).bit_length())
-        whole_quads = chunks % 4 == 0 or not policy.attention_shuffle
-        value_groups = 1 << ((lanes // chunks).bit_length() - 1) if whole_quads else 1
-        most = min(policy.attention_queries, WORKGROUP_BYTES // (QUERY_BYTES * lanes) // 4 * 4)
+        most = policy.attention_queries
+        if policy.attention_loads == "coalesced":
+            value_groups = min(MAX_VALUE_GROUPS, _power_of_two(MAX_LANES // chunks))
+            lanes = chunks * value_groups
+        else:
+            lanes = max(policy.row_lanes, 1 << (chunks - 1).bit_length())
+            whole_quads = chunks % 4 == 0 or policy.attention_loads == "own"
+            value_groups = _power_of_two(lanes // chunks) if whole_quads else 1
+            most = min(most, WORKGROUP_BYTES // (QUERY_BYTES * lanes) // 4 * 4)
         group = config.n_heads // config.n_kv_heads
         heads = -(-group // -(-group // most))
         rows = max(1, most // heads) if n_rows > FEW_ROWS else 1
@@ -79,7 +98,7 @@ class AttentionTiling:
             value_groups=value_groups,
             split=policy.kv_split_size,
             chunk=chunk,
-            subgroup_shuffle=policy.attention_shuffle,
+            loads=policy.attention_loads,
         )
 
     @property
@@ -105,9 +124,14 @@ class AttentionTiling:
         """Library files that load keys and values and share them between lanes."""
         return {
             "kv": "kv_f16x8" if self.chunk == CHUNK else f"kv_{self.kv_dtype}",
-            "quad": "quad_shuffle" if self.subgroup_shuffle else "quad_load",
+            **_LOADS[self.loads],
             **cached_lib(self.format),
         }
 
     def n_splits(self, n_keys: int) -> int:
         return -(-n_keys // self.split)
+
+
+def _power_of_two(n: int) -> int:
+    """Return the largest power of two that is at most `n`."""
+    return 1 << (n.bit_length() - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from gpu.info import DeviceInfo
 from gpu.webgpu.tiling import GPU, SOFTWARE, Tuning
@@ -16,6 +17,9 @@ MAX_LOOP_ROUNDS = 65_535
 """Mesa's software driver silently ends all loops of a shader after this many rounds in all."""
 
 
+AttentionLoads = Literal["own", "shuffle", "coalesced"]
+
+
 @dataclass(frozen=True, slots=True)
 class DevicePolicy:
     """Choices for one device.
@@ -23,7 +27,7 @@ class DevicePolicy:
     tuning               matmul tiles to start from, if the device can shuffle (`Device.open` tries)
     row_lanes            lanes of a workgroup that serves one row or one head
     attention_queries    most queries of one workgroup of attention
-    attention_shuffle    lanes exchange loaded keys and values instead of loading them again
+    attention_loads      how lanes of attention get keys and values, see `AttentionTiling`
     kv_split_size        keys of one split of attention
     interleaves_weights  rows of a weight are interleaved block by block
     weights_in_textures  weights are textures instead of buffers
@@ -37,7 +41,7 @@ class DevicePolicy:
     tuning: Tuning
     row_lanes: int
     attention_queries: int
-    attention_shuffle: bool
+    attention_loads: AttentionLoads
     kv_split_size: int
     interleaves_weights: bool
     weights_in_textures: bool
@@ -65,8 +69,8 @@ def _gpu() -> DevicePolicy:
         tuning=GPU,
         row_lanes=64,
         attention_queries=8,
-        attention_shuffle=False,
-        kv_split_size=256,
+        attention_loads="coalesced",
+        kv_split_size=128,
         interleaves_weights=False,
         weights_in_textures=False,
         loads_64_bits=False,
@@ -89,7 +93,7 @@ def _software(info: DeviceInfo) -> DevicePolicy:
         tuning=SOFTWARE,
         row_lanes=8,
         attention_queries=12,
-        attention_shuffle="subgroup" in info.features,
+        attention_loads="shuffle" if "subgroup" in info.features else "own",
         kv_split_size=512,
         interleaves_weights=True,
         # SwiftShader, which has no 64-bit integers, reads textures more slowly than buffers.

@@ -1,32 +1,15 @@
-// One KV tile of attention.wgsl: KV_TILE = 4 · LANES keys for QUERIES queries.
+// One KV tile of lib/attention_split.wgsl: KV_TILE = 4 · LANES keys for QUERIES queries.
 //
 // A lane scores four keys, then adds the values of every VALUE_GROUPS-th quad of keys for one chunk
 // of dimensions. Arrays are nested by quads, as the loops are, so that drivers unroll the loops and
 // keep the arrays in registers.
 // use: quad
 
-struct SequenceRows { // consecutive rows of one sequence
-  first: u32, // row
-  n: u32,
-  last: u32,  // largest position
-  least: u32, // smallest position
-  table: u32, // offset of the sequence in block_tables
-  head: u32,  // first head
-  n_heads: u32,
-  kv_head: u32,
-}
-
 struct Sums { // running sums of a split, for this lane's chunk of dimensions
   maxima: array<array<f32, 4>, QUERY_QUADS>,
   sums: array<array<f32, 4>, QUERY_QUADS>,
   weighted: array<array<f32, 4>, QUERY_QUADS>, // see State
   values: array<array<Numbers, 4>, QUERY_QUADS>,
-}
-
-// Offset of a position's key (and value) in the pools.
-fn key_at(run: SequenceRows, position: u32) -> u32 {
-  let block = block_tables[run.table + position / BLOCK_TOKENS];
-  return cached_at(block, position, run.kv_head, CHUNKS);
 }
 
 fn score_keys(

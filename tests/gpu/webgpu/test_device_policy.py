@@ -19,7 +19,7 @@ def test_a_gpu_ignores_features_that_help_software_devices() -> None:
     assert found.tuning == GPU
     assert found.lib == {}
     assert found.max_loop_rounds is None
-    assert not found.attention_shuffle
+    assert found.attention_loads == "coalesced"
     assert not found.interleaves_weights
     assert not found.weights_in_textures
 
@@ -46,8 +46,8 @@ def test_a_software_device_loads_as_wide_as_it_can(
 
 
 def test_attention_shuffles_only_with_subgroups() -> None:
-    assert policy("subgroup").attention_shuffle
-    assert not policy().attention_shuffle
+    assert policy("subgroup").attention_loads == "shuffle"
+    assert policy().attention_loads == "own"
 
 
 def test_an_open_device_has_the_policy_of_its_description(device: Device) -> None:

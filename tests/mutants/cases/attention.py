@@ -3,6 +3,8 @@
 from tests.mutants.mutant import Mutant
 
 ATTENTION = "gpu/shaders/attention.wgsl"
+SPLIT = "gpu/shaders/lib/attention_split.wgsl"
+COALESCED = "gpu/shaders/lib/attention_split_coalesced.wgsl"
 KV_TILE = "gpu/shaders/lib/attention_kv_tile.wgsl"
 STATE = "gpu/shaders/lib/softmax_state.wgsl"
 WEIGHTS = "gpu/shaders/attention_weights.wgsl"
@@ -13,7 +15,7 @@ MUTANTS = (
     Mutant(
         "causal-mask",
         "a query sees the key after its own position",
-        ATTENTION,
+        SPLIT,
         "select(0u, position + 1u, row < run.n)",
         "select(0u, position + 2u, row < run.n)",
         (f"{TEST}::test_a_prompt_attends_only_to_what_came_before",),
@@ -30,11 +32,38 @@ MUTANTS = (
     Mutant(
         "window-start",
         "the first rounds of keys inside a sliding window are skipped",
-        ATTENTION,
+        SPLIT,
         "first_seen(run.least)",
         "first_seen(run.last)",
         (TEST,),
         "test_sliding_windows or windows_of_other_rows",
+    ),
+    Mutant(
+        "coalesced-past-the-end",
+        "a GPU's lanes add values past the last key, which may be NaN",
+        COALESCED,
+        "if (key >= end) { break; } // memory there may hold NaN",
+        "if (key > end) { break; } // memory there may hold NaN",
+        (TEST,),
+        "test_positions_around and gpu",
+    ),
+    Mutant(
+        "coalesced-window",
+        "on a GPU a query sees one key before its sliding window",
+        COALESCED,
+        "position >= first_seen(own)",
+        "position + 1u >= first_seen(own)",
+        (TEST,),
+        "test_a_sliding_window_of_keys and gpu",
+    ),
+    Mutant(
+        "coalesced-chunks",
+        "on a GPU the last chunk of a key is left out of its score",
+        COALESCED,
+        "for (var c = 0u; c < CHUNKS; c++) { sum += partial[at + c]; }",
+        "for (var c = 0u; c < CHUNKS - 1u; c++) { sum += partial[at + c]; }",
+        (TEST,),
+        "test_positions_around and gpu",
     ),
     Mutant(
         "attention-barrier-shares",
