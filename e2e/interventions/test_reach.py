@@ -283,9 +283,7 @@ def test_after_a_reset_the_same_seed_gives_the_same_text(reach_panel: ReachPanel
     expect(reach_panel.says).to_have_text("Acts from the first token on.")
     expect(reach_panel.twin).to_contain_text("version 1")
     reach_panel.button("Reset").click()
-    expect(reach_panel.says).to_have_text(
-        "Everything is reset. Run again writes the original text."
-    )
+    expect(reach_panel.says).to_have_text("Reset. Run again writes the original text.")
     reach_panel.again(3, N)
     assert "reach" not in reach_panel.requests()[-1]
     assert reach_panel.ids(2) == reach_panel.ids(0)

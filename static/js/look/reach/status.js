@@ -17,7 +17,7 @@ export function interventionStatus() {
 }
 
 const TOO_LATE = "The prompt is computed already; press Run again to patch it.";
-const AGAIN = "Everything is reset. Run again writes the original text.";
+const AGAIN = "Reset. Run again writes the original text.";
 
 const quiet = (text) => ({ text, tone: "" });
 const acting = (text) => ({ text, tone: "on" });
