@@ -250,8 +250,11 @@ def _record_matmul(
     of_weight = {"K": weight.k, "BLOCKS": weight.blocks, "INTERLEAVE": weight.interleaved}
     shared = {**of_weight, **rows.constants, **constants}
     for shard in weight.shards:
-        tile = rec.device.tuning.tile(n_rows, shard.n_rows, weight.blocks, in_quads=in_quads)
-        grid = (n_workgroups(shard.n_rows, tile.n * tile.columns), n_workgroups(n_rows, tile.m), 1)
+        tile = rec.device.tuning.tile(
+            n_rows, shard.n_rows, weight.blocks, in_quads=in_quads, may_share=rows.may_share
+        )
+        group_m, group_n = tile.group
+        grid = (n_workgroups(shard.n_rows, group_n), n_workgroups(n_rows, group_m), 1)
         rec.dispatch(
             label,
             shader,
@@ -259,7 +262,7 @@ def _record_matmul(
             grid,
             {**shared, "N": shard.n_rows, "FIRST": shard.first},
             tile.prelude,
-            {**rows.lib, "x_tile": tile.x_tile, **(lib or {})},
+            {**tile.lib, **rows.lib, **(lib or {})},
         )
 
 

@@ -24,6 +24,12 @@ class MatmulInput:
     constants: dict[str, Number]
     lib: dict[str, str]
 
+    @property
+    def may_share(self) -> bool:
+        """Whether shaders/lib/matmul_tile_shared.wgsl can take the rows: float32, and no norm to
+        fold in."""
+        return "matmul_tile" not in self.lib and not self.constants.get("NORM")
+
 
 def matmul_input(
     rec: Recorder,

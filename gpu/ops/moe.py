@@ -103,7 +103,7 @@ def moe_matmul(
         "PERMUTED": permuted,
     }
     grid = n_workgroups(weight.n, tile.n * tile.columns), max_tiles(experts, batch.n_rows, m), 1
-    lib = {**rows.lib, "x_tile": tile.x_tile}
+    lib = {**tile.lib, **rows.lib}
     for shard in matrix.shards:
         bound = {**tensors, "weight": shard.tensor}
         constants["FIRST_SLOT"] = shard.first // weight.n

@@ -45,6 +45,7 @@ def rms_norm_split(
             "EPS": norm.eps,
             "CHAINS": chains,
             "CHAIN_VEC4S": chain_vec4s,
+            "QUADS": rec.device.tuning.coalesced,
         },
     )
 

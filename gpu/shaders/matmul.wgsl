@@ -12,6 +12,7 @@
 // residual  [rows][Y_STRIDE]         (any buffer without RESIDUAL)
 // y         [rows][Y_STRIDE]
 // use: step
+// use: tile_lanes
 // use: matmul_tile
 // use: activation
 // use: soft_cap
@@ -49,13 +50,13 @@ fn store(row: u32, column: u32, value: f32) {
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let first_m = group.y * TILE_M;
-  let first_n = (group.x * COLUMNS + lane / SPLIT_K) * TILE_N;
   let n_rows = select(step.n_rows, step.n_samples, GATHER);
-  if (first_m >= n_rows) { return; } // the whole workgroup, so that barriers stay uniform
+  if (group.y * GROUP_M >= n_rows) { return; } // the whole workgroup, so that barriers stay uniform
+  let first_m = tile_row(group.y, lane);
+  let first_n = tile_column(group.x, lane);
 
   matmul_tile(first_m, first_n, n_rows, lane);
-  if (lane % SPLIT_K != 0u) { return; }
+  if (!has_sums(lane)) { return; }
   // A copy to index: drivers keep arrays indexed by a variable in memory.
   var found = sums;
   for (var i = 0u; i < TILE_M; i++) {

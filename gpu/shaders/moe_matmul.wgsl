@@ -17,6 +17,7 @@
 // slots   [N_EXPERTS]
 // y       [assignments][Y_STRIDE]
 // use: step
+// use: tile_lanes
 // use: matmul_tile
 // use: activation
 override EXPERTS_PER_TOKEN: u32;
@@ -62,9 +63,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   if (slot >= N_SLOTS) { return; }
   first_row = slot * N;
 
-  let first_n = (group.x * COLUMNS + lane / SPLIT_K) * TILE_N;
+  let first_n = tile_column(group.x, lane);
   matmul_tile(tile.y, first_n, tile.z, lane);
-  if (lane % SPLIT_K != 0u) { return; }
+  if (!has_sums(lane)) { return; }
   // A copy to index: drivers keep arrays indexed by a variable in memory.
   var found = sums;
   for (var i = 0u; i < TILE_M; i++) {

@@ -17,6 +17,7 @@
 // q          [rows][Q_STRIDE / 2] pairs
 // k_pool, v_pool  see lib/paging.wgsl, as pairs
 // use: step
+// use: tile_lanes
 // use: matmul_tile
 // use: paging
 // use: kv_pair
@@ -80,12 +81,12 @@ fn store(row: u32, head: u32, d: u32, four: vec4f) {
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let first_m = group.y * TILE_M;
-  let first_n = (group.x * COLUMNS + lane / SPLIT_K) * TILE_N;
-  if (first_m >= step.n_rows) { return; } // the whole workgroup
+  if (group.y * GROUP_M >= step.n_rows) { return; } // the whole workgroup
+  let first_m = tile_row(group.y, lane);
+  let first_n = tile_column(group.x, lane);
 
   matmul_tile(first_m, first_n, step.n_rows, lane);
-  if (lane % SPLIT_K != 0u) { return; }
+  if (!has_sums(lane)) { return; }
   // A copy to index: drivers keep arrays indexed by a variable in memory.
   var found = sums;
   for (var i = 0u; i < TILE_M; i++) {

@@ -5,7 +5,8 @@
 //
 // lib/matmul_tile.wgsl can fold the norm in, but then every workgroup that walks over the same rows
 // repeats it. Squares are added in its order, so that both ways give the same bits: vec4 i of a row
-// belongs to chain (i / CHAIN_VEC4S) % CHAINS, and chains are added in order.
+// belongs to chain (i / CHAIN_VEC4S) % CHAINS, and chains are added in order, with QUADS four at a
+// time as (a + b) + (c + d).
 //
 // One workgroup per row, one lane per chain.
 //
@@ -21,6 +22,7 @@ override BLOCKS: u32;
 override EPS: f32;
 override CHAINS: u32;
 override CHAIN_VEC4S: u32;
+override QUADS: bool = false;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> x: array<Load16>;
@@ -48,6 +50,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   workgroupBarrier();
   if (lane > 0u) { return; }
   var total = 0.0;
-  for (var c = 0u; c < CHAINS; c++) { total += chain_sums[c]; }
+  if (QUADS) {
+    for (var c = 0u; c < CHAINS; c += 4u) {
+      total += (chain_sums[c] + chain_sums[c + 1u]) + (chain_sums[c + 2u] + chain_sums[c + 3u]);
+    }
+  } else {
+    for (var c = 0u; c < CHAINS; c++) { total += chain_sums[c]; }
+  }
   scales[row] = 1.0 / sqrt(total / f32(K) + EPS);
 }

@@ -68,7 +68,9 @@ class Trial:
     @classmethod
     def of(cls, shape: Shape, tuning: Tuning) -> Trial:
         n = BASE_N if shape == "decode" else BASE_N // PREFILL_SHARE
-        return cls(shape, tuning.tile(N_ROWS[shape], n, K // 32), tuning.q8_activations, tuning)
+        q8 = tuning.q8_activations
+        tile = tuning.tile(N_ROWS[shape], n, K // 32, may_share=shape == "prefill" and not q8)
+        return cls(shape, tile, q8, tuning)
 
 
 @dataclass(slots=True)

@@ -1,37 +1,60 @@
 """Tiling of a matmul: the part that each invocation of shaders/lib/matmul_tile.wgsl computes.
 
 A software device emulates loads lane by lane, so each load should be used often: wide tiles, rows
-shuffled between lanes. A GPU wants many lanes with short sums. `gpu.tuning.autotune` measures which
-tiling is best on an adapter. The order of a sum depends on `split_k` and `subgroup_shuffle` alone,
-and these on the adapter and the matrix, never on the rows of a step.
+shuffled between lanes. On a GPU neighbouring lanes should load neighbouring bytes: few rows take
+many lanes a column with short sums, many rows share blocks in workgroup memory.
+`gpu.tuning.autotune` measures which tiling is best on an adapter. The order of a sum depends on
+`split_k` and the kind of tiling alone, and these on the adapter and the matrix, never on the rows
+of a step.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
+from typing import Literal
 
 M_SIZES = (1, 2, 4, 8, 16)
 SHUFFLE_LANES = 8
 BLOCK_VEC4S = 8
 """Vec4s of a block, as in shaders/lib/weights.wgsl."""
+QUAD = 4
+"""Lanes that share a block in shaders/lib/matmul_tile_coalesced.wgsl."""
+SHARED_LANES = 16
+"""Lanes in each direction of shaders/lib/matmul_tile_shared.wgsl, with tiles of 4 × 4."""
+MIN_SHARED_ROWS = 32
+"""Fewest rows that share blocks in workgroup memory: half of a workgroup's rows."""
+
+
+Loads = Literal["own", "shuffle", "coalesced", "shared"]
+
+TILE_LIBS: dict[Loads, dict[str, str]] = {
+    "own": {"x_tile": "x_tile_load"},
+    "shuffle": {"x_tile": "x_tile_shuffle"},
+    "coalesced": {"matmul_tile": "matmul_tile_coalesced"},
+    "shared": {"matmul_tile": "matmul_tile_shared", "tile_lanes": "tile_lanes_shared"},
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
     """Tile of a matmul.
 
-    m, n              rows and columns of a tile
-    split_k           lanes that share a tile, each summing a part of k
-    columns           tiles of a workgroup
-    subgroup_shuffle  each lane loads a part of x and shares it with the others
+    m, n       rows and columns of a tile
+    split_k    lanes that share a tile, each summing a part of k
+    columns    tiles of a workgroup
+    loads      how lanes get rows and weights:
+               own        each lane loads all it needs
+               shuffle    each lane loads a part of x and shares it with the others
+               coalesced  four lanes share a block, and neighbours load neighbouring bytes
+               shared     a workgroup loads blocks into workgroup memory
     """
 
     m: int
     n: int
     split_k: int
     columns: int
-    subgroup_shuffle: bool
+    loads: Loads
 
     @property
     def prelude(self) -> dict[str, str]:
@@ -43,8 +66,16 @@ class Tile:
         }
 
     @property
-    def x_tile(self) -> str:
-        return "x_tile_shuffle" if self.subgroup_shuffle else "x_tile_load"
+    def lib(self) -> dict[str, str]:
+        """Files of shaders/lib of this kind of tile, by the name they replace."""
+        return TILE_LIBS[self.loads]
+
+    @property
+    def group(self) -> tuple[int, int]:
+        """Rows and columns of a workgroup."""
+        if self.loads == "shared":
+            return SHARED_LANES * self.m, SHARED_LANES * self.n
+        return self.m, self.n * self.columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +86,7 @@ class Tuning:
     max_m             rows of the largest tile
     few_n             columns of a tile of one or two rows
     many_n            columns of a tile of more rows
-    split_k           most lanes that share one tile
+    split_k           most quads of lanes that share one tile; 1: a lane has a tile of its own
     workgroup         approximate lanes of a workgroup
     q8_activations    matmuls with q8 and q4 weights take int8 rows
     """
@@ -68,32 +99,52 @@ class Tuning:
     workgroup: int
     q8_activations: bool = False
 
+    @property
+    def coalesced(self) -> bool:
+        """Whether few rows take coalesced tiles and many rows shared ones."""
+        return self.split_k > 1
+
     def __str__(self) -> str:
         """Describe the tiles: rows × columns of the smallest and the largest, and how lanes share
         them. Without `q8_activations`."""
         lanes = (
             "subgroup shuffle"
             if self.subgroup_shuffle
-            else f"split_k {self.split_k}, lanes {self.workgroup}"
+            else f"split_k {self.split_k * (QUAD if self.coalesced else 1)}, lanes {self.workgroup}"
         )
         return f"1×{self.few_n}, {self.max_m}×{self.many_n}, {lanes}"
 
-    def tile(self, n_rows: int, n: int, blocks: int, *, in_quads: bool = False) -> Tile:
+    def tile(
+        self,
+        n_rows: int,
+        n: int,
+        blocks: int,
+        *,
+        in_quads: bool = False,
+        may_share: bool = False,
+    ) -> Tile:
         """Return the tile of `n_rows` rows times a matrix of `n` rows of `blocks` blocks of 32.
-        `in_quads`: tiles must hold whole quads of columns."""
+
+        in_quads   tiles must hold whole quads of columns
+        may_share  rows are float32 without a norm to fold in, so that a shared tile can take them
+        """
+        if self.coalesced and may_share and n_rows >= MIN_SHARED_ROWS:
+            return Tile(4, 4, QUAD * even_split_k(blocks, self.split_k), 1, "shared")
         m = max(size for size in M_SIZES if size <= max(1, min(n_rows, self.max_m)))
         columns = max(self.few_n if m <= 2 else self.many_n, 4 if in_quads else 2)
         if self.subgroup_shuffle:
-            return Tile(m, _even(n, columns), 1, SHUFFLE_LANES, subgroup_shuffle=True)
-        split_k = even_split_k(blocks, self.split_k)
-        return Tile(m, columns, split_k, max(1, self.workgroup // split_k), subgroup_shuffle=False)
+            return Tile(m, _even(n, columns), 1, SHUFFLE_LANES, "shuffle")
+        split_k = even_split_k(blocks, self.split_k) * (QUAD if self.coalesced else 1)
+        loads: Loads = "coalesced" if self.coalesced else "own"
+        return Tile(m, columns, split_k, max(1, self.workgroup // split_k), loads)
 
     def norm_chains(self, blocks: int) -> tuple[int, int]:
         """Return the chains that sum a row's squares in a matmul with rows of `blocks` blocks, and
         the consecutive vec4s of one chain."""
         if self.subgroup_shuffle:
             return SHUFFLE_LANES, 1
-        return even_split_k(blocks, self.split_k), BLOCK_VEC4S
+        chains = even_split_k(blocks, self.split_k)
+        return (QUAD * chains, BLOCK_VEC4S // QUAD) if self.coalesced else (chains, BLOCK_VEC4S)
 
     def changes(self, other: Tuning) -> int:
         """Return how many settings differ."""
@@ -117,15 +168,18 @@ def _even(n: int, columns: int) -> int:
 
 SOFTWARE = Tuning(subgroup_shuffle=True, max_m=16, few_n=8, many_n=4, split_k=1, workgroup=8)
 SOFTWARE_LOADS = Tuning(subgroup_shuffle=False, max_m=8, few_n=8, many_n=8, split_k=1, workgroup=8)
-GPU = Tuning(subgroup_shuffle=False, max_m=8, few_n=2, many_n=4, split_k=16, workgroup=64)
+GPU = Tuning(subgroup_shuffle=False, max_m=16, few_n=4, many_n=4, split_k=16, workgroup=64)
 
 
 def candidates(default: Tuning) -> tuple[Tuning, ...]:
     """Return the tunings to measure on an adapter with this `default` (one of the above): the
     default first, then by the number of settings that differ."""
     if default == GPU:
-        sizes = itertools.product((4, 8), (2, 4), (4, 8), (8, 16, 32), (64, 128, 256))
-        found = [Tuning(False, *each) for each in sizes]
+        sizes = itertools.product((2, 4, 8), (4, 8, 16), (64, 128, 256))
+        found = [
+            replace(default, few_n=few_n, split_k=split_k, workgroup=workgroup)
+            for few_n, split_k, workgroup in sizes
+        ]
     else:
         found = [
             Tuning(subgroup_shuffle, max_m, few_n, many_n, split_k=1, workgroup=8)

@@ -3,10 +3,9 @@
 //   norm   x[k] · gain[k] / sqrt(mean(x²) + EPS)      RMSNorm (Zhang & Sennrich 2019)
 //
 // Used by matmul, qkv and moe_matmul. The mean of squares is summed in the matmul's own loop and
-// applied after it, so the norm costs no pass of its own. SPLIT_K lanes share a tile, each summing
-// every SPLIT_K-th block of k; the parts are added in order. Within a part every output is one
-// chain of fused multiply-adds and every mean of squares eight of them: a row's bits depend on
-// SPLIT_K alone, not on the tile or on other rows.
+// applied after it, so the norm costs no pass of its own. Every output is one chain of fused
+// multiply-adds and every mean of squares one or eight of them: a row's bits do not depend on the
+// tile or on other rows.
 //
 // PRE_NORMED: rms_norm_split.wgsl has already applied the gain and computed the scale of each row.
 // The sums and their bits are the same.
@@ -24,39 +23,25 @@
 // use: x_tile
 // use: fma4
 // use: split_k
-// prelude: const TILE_M (1, 2, 4, 8 or 16), const TILE_N, const SPLIT_K, const COLUMNS
-override K: u32;
-override EPS: f32 = 0.0;
-override NORM: bool = false;
-override PRE_NORMED: bool = false;
+// use: scale_rows
+// prelude: const TILE_M (1, 2, 4, 8 or 16), const TILE_N, const SPLIT_K = 1, const COLUMNS
 
 @group(0) @binding(1) var<storage, read> x: array<Load16>;
-@group(0) @binding(3) var<storage, read> gain: array<Load16>;
 
 var<private> packed: array<vec4u, TILE_N>;
 
-// Computes the tile at row `first_m` and column `first_n` into `sums` of the lanes of part 0. Rows
+// Computes the tile at row `first_m` and column `first_n` into `sums`. Rows
 // and columns past the edge repeat the last one.
 fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   begin_rows(first_m, n_rows, lane);
   begin_columns(first_n);
-  for (var block = first_block(lane); block < BLOCKS; block += SPLIT_K) {
+  for (var block = 0u; block < BLOCKS; block++) {
     load_scales(block);
     add_block(block, lane);
   }
   var totals = array<f32, TILE_M>();
   if (NORM) { totals = total_squares(); }
-  if (SPLIT_K > 1u) { reduce_split_k(&totals, lane); }
-  if (NORM || PRE_NORMED) {
-    for (var i = 0u; i < TILE_M; i++) {
-      var scale = 1.0 / sqrt(totals[i] / f32(K) + EPS);
-      if (PRE_NORMED) {
-        let row = source_row(min(first_m + i, n_rows - 1u));
-        scale = floats_of(gain[row / 4u])[row % 4u];
-      }
-      for (var j = 0u; j < TILE_N; j++) { sums[i * TILE_N + j] *= scale; }
-    }
-  }
+  scale_rows(first_m, n_rows, totals);
 }
 
 // Adds one block of one row of x, column by column. The loads of a column's block are consecutive,

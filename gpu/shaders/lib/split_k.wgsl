@@ -1,4 +1,5 @@
-// Split k: SPLIT_K lanes share a matmul tile, each with sums over a part of k.
+// Split k: SPLIT_K lanes (1 or a multiple of 4) share a matmul tile, each with sums over a part of
+// k. The parts of four lanes are added as (a + b) + (c + d), and these sums in order.
 // prelude: const TILE_M, const TILE_N, const SPLIT_K, const COLUMNS
 const WORKGROUP = SPLIT_K * COLUMNS; // COLUMNS tiles in N
 const PARTIAL_STRIDE = select(TILE_N + 1u, 0u, SPLIT_K == 1u); // per lane: sums of a row, total
@@ -19,7 +20,10 @@ fn reduce_split_k(totals: ptr<function, array<f32, TILE_M>>, lane: u32) {
     workgroupBarrier();
     for (var o = lane; o < stride; o += WORKGROUP) {
       var total = 0.0;
-      for (var s = 0u; s < SPLIT_K; s++) { total += partial_sums[s * stride + o]; }
+      for (var s = o; s < SPLIT_K * stride; s += 4u * stride) {
+        total += (partial_sums[s] + partial_sums[s + stride])
+               + (partial_sums[s + 2u * stride] + partial_sums[s + 3u * stride]);
+      }
       partial_sums[o] = total;
     }
     workgroupBarrier();

@@ -10,8 +10,6 @@ fn begin_rows(first_m: u32, n_rows: u32, lane: u32) {
   }
 }
 
-fn first_block(lane: u32) -> u32 { return lane % SPLIT_K; }
-
 fn add_block(block: u32, lane: u32) {
   for (var vec4_index = 0u; vec4_index < BLOCK_VEC4S; vec4_index++) {
     add_vec4(block, vec4_index, lane);

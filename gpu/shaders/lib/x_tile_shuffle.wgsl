@@ -19,9 +19,6 @@ fn begin_rows(first_m: u32, n_rows: u32, lane: u32) {
   }
 }
 
-// All lanes take the same block: k is not split.
-fn first_block(lane: u32) -> u32 { return 0u; }
-
 // With one row, goes column by column if a block has more than one load. The rest is unrolled by
 // hand: drivers do not unroll a loop of this size, and all registers spill.
 fn add_block(block: u32, lane: u32) {

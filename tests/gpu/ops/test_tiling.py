@@ -14,7 +14,11 @@ TUNINGS = [GPU, SOFTWARE, SOFTWARE_LOADS]
 @pytest.mark.parametrize("tuning", TUNINGS)
 def test_split_k_depends_on_the_matrix_alone(tuning: Tuning) -> None:
     for blocks in (1, 2, 18, 48, 255):
-        split_k = {tuning.tile(rows, 960, blocks).split_k for rows in (1, 2, 4, 8, 16, 32, 64, 128)}
+        split_k = {
+            tuning.tile(rows, 960, blocks, may_share=may_share).split_k
+            for rows in (1, 2, 4, 8, 16, 32, 64, 128)
+            for may_share in (False, True)
+        }
         assert len(split_k) == 1
 
 
@@ -25,6 +29,15 @@ def test_a_tile_has_no_more_rows_than_the_step(tuning: Tuning, n_rows: int) -> N
     assert n_rows % tile.m == 0
     assert tile.n % 2 == 0, "gate and up lie side by side"
     assert tile.split_k * tile.columns <= 256
+    assert tile.split_k == 1 or tile.split_k % 4 == 0, "lanes are added in quads"
+
+
+def test_many_rows_share_blocks_on_a_gpu() -> None:
+    assert GPU.tile(16, 576, 18, may_share=True).loads == "coalesced"
+    assert GPU.tile(32, 576, 18, may_share=True).loads == "shared"
+    assert GPU.tile(128, 576, 18, may_share=True).group == (64, 64)
+    assert GPU.tile(128, 576, 18).loads == "coalesced", "there is a norm to fold in"
+    assert SOFTWARE.tile(128, 576, 18, may_share=True).loads == "shuffle"
 
 
 @pytest.mark.parametrize(("blocks", "split_k"), [(18, 9), (48, 16), (64, 16), (1, 8), (17, 9)])

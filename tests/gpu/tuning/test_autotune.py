@@ -60,7 +60,7 @@ class FakeTimer:
 def part(trial: Trial) -> tuple[Any, ...]:
     """A matmul's tile: key of the fake's speeds."""
     tile = trial.tile
-    return (trial.shape, tile.subgroup_shuffle, tile.split_k, tile.m, tile.n)
+    return (trial.shape, tile.loads, tile.split_k, tile.m, tile.n)
 
 
 def measured(default: Tuning, timer: FakeTimer, budget: float = 1e6) -> Tuning:
@@ -101,42 +101,42 @@ def test_no_candidate_exceeds_what_every_device_has(default: Tuning) -> None:
 
 
 def test_a_candidate_that_is_hardly_faster_does_not_replace_the_default() -> None:
-    other = replace(GPU, few_n=4)
+    other = replace(GPU, few_n=8)
     assert choose(GPU, {GPU: Speed(1.0, 1.0), other: Speed(0.98, 0.98)}) == GPU
     assert choose(GPU, {GPU: Speed(1.0, 1.0), other: Speed(0.96, 1.0)}) == other
 
 
 def test_few_and_many_rows_are_chosen_independently() -> None:
     timer = FakeTimer(
-        {("decode", False, 16, 1, 4): 0.5, ("prefill", False, 16, 8, 8): 0.7}, compiling=0.001
+        {("decode", "own", 1, 1, 8): 0.5, ("prefill", "own", 1, 8, 4): 0.7}, compiling=0.001
     )
-    assert measured(GPU, timer) == replace(GPU, few_n=4, many_n=8)
+    assert measured(SOFTWARE_LOADS, timer) == replace(SOFTWARE_LOADS, few_n=8, many_n=4)
 
 
 def test_split_k_is_chosen_by_decode() -> None:
-    many = [("prefill", False, 8, m, n) for m in (4, 8) for n in (4, 8)]
-    faster = {("decode", False, 8, 1, 2): 0.8}
+    faster = {("decode", "coalesced", 32, 1, 4): 0.8}
     assert measured(GPU, FakeTimer(faster)).split_k == 8
-    assert measured(GPU, FakeTimer(faster | dict.fromkeys(many, 1.1))).split_k == 8
-    assert measured(GPU, FakeTimer(faster | dict.fromkeys(many, 1.5))) == GPU, "prefill loses more"
+    assert measured(GPU, FakeTimer(faster | {("prefill", "shared", 32, 4, 4): 1.1})).split_k == 8
+    slow = {("prefill", "shared", 32, 4, 4): 1.5}
+    assert measured(GPU, FakeTimer(faster | slow)) == GPU, "prefill loses more"
 
 
 def test_split_k_of_equal_decode_speed_is_chosen_by_prefill() -> None:
-    timer = FakeTimer({("prefill", False, 32, 8, 4): 0.5})
-    assert measured(GPU, timer) == replace(GPU, split_k=32)
+    timer = FakeTimer({("prefill", "shared", 16, 4, 4): 0.5})
+    assert measured(GPU, timer) == replace(GPU, split_k=4)
 
 
 def test_shuffling_is_dropped_where_loading_is_faster() -> None:
-    timer = FakeTimer({("decode", False, 1, 1, 8): 0.5, ("prefill", False, 1, 8, 8): 0.9})
+    timer = FakeTimer({("decode", "own", 1, 1, 8): 0.5, ("prefill", "own", 1, 8, 8): 0.9})
     assert measured(SOFTWARE, timer) == SOFTWARE_LOADS
 
 
 def test_a_wrong_result_is_left_out_and_named() -> None:
-    bad = ("decode", False, 16, 1, 4)
+    bad = ("decode", "coalesced", 64, 1, 8)
     timer = FakeTimer({bad: 0.1}, wrong={bad: "7 results are wrong"})
     found = measure(GPU, timer, 1e6, timer.clock)
     assert found.chosen == GPU
-    assert all(tuning.few_n == 4 and tuning.split_k == 16 for tuning in found.faults)
+    assert all(tuning.few_n == 8 and tuning.split_k == 16 for tuning in found.faults)
     assert set(found.faults.values()) == {"7 results are wrong"}
     assert not set(found.faults) & set(found.speeds)
     assert len(found.faults) + len(found.speeds) == found.n_candidates
@@ -161,7 +161,7 @@ def test_the_default_is_measured_whatever_it_takes() -> None:
 
 
 def test_each_candidate_is_compiled_once_and_slow_ones_are_timed_once() -> None:
-    slow = ("decode", True, 1, 1, 4)
+    slow = ("decode", "shuffle", 1, 1, 4)
     timer = FakeTimer({slow: 2.0})
     measure(SOFTWARE, timer, 1e6, timer.clock)
     assert len(set(timer.begun)) == len(timer.begun)
@@ -184,7 +184,7 @@ ALLOWED = candidates(GPU)
 
 def test_a_stored_tuning_is_read_back(folder: Path) -> None:
     assert store.read(KEY, ALLOWED) is None
-    best = replace(GPU, split_k=32, workgroup=128, q8_activations=True)
+    best = replace(GPU, split_k=8, workgroup=128, q8_activations=True)
     assert store.write(KEY, best)
     assert store.write(replace(KEY, adapter="another card"), GPU)
     assert store.read(KEY, ALLOWED) == best
@@ -202,19 +202,19 @@ def contents(tuning: str, adapter: str = "a card", more: str = "") -> str:
     return f'{{"key":{key},"tuning":{tuning}{more}}}'
 
 
-RIGHT = '{"subgroup_shuffle":false,"max_m":8,"few_n":2,"many_n":4,"split_k":16,"workgroup":64}'
+RIGHT = '{"subgroup_shuffle":false,"max_m":16,"few_n":4,"many_n":4,"split_k":16,"workgroup":64}'
 DAMAGED = {
     "empty": "",
     "cut short": contents(RIGHT)[:-9],
     "not UTF-8": b"\xff\xfe",
     "not an object": "[]",
-    "another type": contents(RIGHT.replace("16", '"16"')),
+    "another type": contents(RIGHT.replace('_k":16', '_k":"16"')),
     "a number for a truth": contents(RIGHT.replace("false", "0")),
-    "a setting is missing": contents(RIGHT.replace('"max_m":8,', "")),
+    "a setting is missing": contents(RIGHT.replace('"many_n":4,', "")),
     "a key too many": contents(RIGHT, more=',"else":1'),
-    "an absurd tuning": contents(RIGHT.replace("16", "4096")),
-    "a negative one": contents(RIGHT.replace("16", "-16")),
-    "a huge number": contents(RIGHT.replace("16", "1" + 400 * "0")),
+    "an absurd tuning": contents(RIGHT.replace('_k":16', '_k":4096')),
+    "a negative one": contents(RIGHT.replace('_k":16', '_k":-16')),
+    "a huge number": contents(RIGHT.replace('_k":16', '_k":1' + 400 * "0")),
     "of another adapter": contents(RIGHT, adapter="another card"),
     "deeply nested": "[" * 10_000,
     "too long": contents(RIGHT) + " " * store.MAX_BYTES,

@@ -45,7 +45,9 @@ MAX_INVOCATIONS = 256
 LIB_VARIANTS = {
     "weight": ("f32", "f16", "q8", "q4"),
     "weight_int8": ("q8", "q4"),
-    "matmul_tile": ("q8",),
+    "matmul_tile": ("q8", "coalesced", "shared"),
+    "tile_lanes": ("shared",),
+    "attention_split": ("coalesced",),
     "kv": ("f32", "f16", "f16x8", "packed"),
     "cached_keys": ("q8", "nl4"),
     "cached_values": ("q8", "q4", "nl4"),
@@ -57,7 +59,16 @@ LIB_VARIANTS = {
 }
 """Used names that have variants, and the suffixes of the variants' files."""
 THEMSELVES = {
-    name: name for name in ("matmul_tile", "cached_keys", "cached_values", "words", "weight_store")
+    name: name
+    for name in (
+        "matmul_tile",
+        "tile_lanes",
+        "attention_split",
+        "cached_keys",
+        "cached_values",
+        "words",
+        "weight_store",
+    )
 }
 """Files that are their own default variant."""
 ANY = {name: f"{name}_{endings[0]}" for name, endings in LIB_VARIANTS.items()} | THEMSELVES

@@ -1,0 +1,103 @@
+// A tile of x · weightᵀ like lib/matmul_tile.wgsl, for many rows on a GPU: a workgroup loads a
+// block of its 64 rows and 64 columns into workgroup memory, with the weights dequantised once, and
+// every lane multiplies 4 × 4 of them.
+//
+// Sums have the order of lib/matmul_tile_coalesced.wgsl, bit for bit: for each of the SPLIT_K / 4
+// quads in turn, four chains over its blocks, one for each quarter of a block, added as
+// (a + b) + (c + d). The norm must have been applied (PRE_NORMED) or absent.
+//
+// In workgroup memory, vec4 v of row r is at v · 64 + (r ^ v): the eight vec4s that neighbouring
+// lanes store, and the sixteen columns that they read, then lie in different banks.
+//
+// x, weight, gain  see lib/matmul_tile.wgsl
+// use: words
+// use: weights
+// use: block_quarter
+// use: fma4
+// use: scale_rows
+// prelude: const TILE_M = 4, const TILE_N = 4, const SPLIT_K
+override N: u32;
+
+@group(0) @binding(1) var<storage, read> x: array<Load16>;
+
+const QUADS_OF_K = SPLIT_K / 4u;
+const SIDE = 64u; // rows and columns of a workgroup
+
+var<workgroup> x_block: array<vec4f, BLOCK_VEC4S * SIDE>;
+var<workgroup> w_block: array<vec4f, BLOCK_VEC4S * SIDE>;
+var<private> sums: array<f32, TILE_M * TILE_N>;
+var<private> chains: array<array<f32, TILE_M * TILE_N>, 4>; // of each quarter of a block
+
+var<private> x_from: array<u32, 2>; // the two vec4s of x that this lane copies, in block 0
+var<private> weight_from: WeightAddress; // the row whose quarter this lane copies
+var<private> scales_from: WeightAddress;
+var<private> interleaved_row: u32;
+
+// Same contract as in lib/matmul_tile.wgsl, for every lane.
+fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
+  begin_copies(first_m - lane / LANES * TILE_M, first_n - lane % LANES * TILE_N, n_rows, lane);
+  for (var quad = 0u; quad < QUADS_OF_K; quad++) {
+    for (var q = 0u; q < 4u; q++) { chains[q] = array<f32, TILE_M * TILE_N>(); }
+    for (var block = quad; block < BLOCKS; block += QUADS_OF_K) {
+      copy_block(block, lane);
+      workgroupBarrier();
+      add_quarter(0u, lane);
+      add_quarter(1u, lane);
+      add_quarter(2u, lane);
+      add_quarter(3u, lane);
+      workgroupBarrier();
+    }
+    for (var s = 0u; s < TILE_M * TILE_N; s++) {
+      sums[s] += (chains[0][s] + chains[1][s]) + (chains[2][s] + chains[3][s]);
+    }
+  }
+  scale_rows(first_m, n_rows, array<f32, TILE_M>());
+}
+
+fn begin_copies(group_m: u32, group_n: u32, n_rows: u32, lane: u32) {
+  for (var h = 0u; h < 2u; h++) {
+    let row = source_row(min(group_m + lane / BLOCK_VEC4S + h * SIDE / 2u, n_rows - 1u));
+    x_from[h] = row * BLOCKS * BLOCK_VEC4S + lane % BLOCK_VEC4S;
+  }
+  let row = weight_row(min(group_n + lane / 4u, N - 1u));
+  weight_from = blocks_at(row);
+  scales_from = scales_at(row);
+  interleaved_row = row % INTERLEAVE;
+}
+
+fn place_of(vec4_index: u32, row: u32) -> u32 { return vec4_index * SIDE + (row ^ vec4_index); }
+
+// Where column `column` of the workgroup is kept: those that neighbouring lanes read side by side.
+fn column_place(column: u32) -> u32 { return column % TILE_N * LANES + column / TILE_N; }
+
+fn copy_block(block: u32, lane: u32) {
+  for (var h = 0u; h < 2u; h++) {
+    let vec4_index = lane % BLOCK_VEC4S;
+    let row = lane / BLOCK_VEC4S + h * SIDE / 2u;
+    x_block[place_of(vec4_index, row)] = floats_of(x[x_from[h] + block * BLOCK_VEC4S]);
+  }
+  var scale_min = vec2f();
+  if (SCALES_PER_LOAD > 0u) {
+    let index = scale_index(block, interleaved_row);
+    scale_min = scale_min_of(word_at(scales_from, scale_offset(index), scale_word(index)), index);
+  }
+  let quarter = lane % 4u;
+  let weights = block_quarter(weight_from, block_offset(block), quarter, scale_min);
+  let column = column_place(lane / 4u);
+  w_block[place_of(2u * quarter, column)] = weights[0];
+  w_block[place_of(2u * quarter + 1u, column)] = weights[1];
+}
+
+fn add_quarter(quarter: u32, lane: u32) {
+  for (var v = 2u * quarter; v < 2u * quarter + 2u; v++) {
+    var w = array<vec4f, TILE_N>();
+    for (var j = 0u; j < TILE_N; j++) { w[j] = w_block[place_of(v, j * LANES + lane % LANES)]; }
+    for (var i = 0u; i < TILE_M; i++) {
+      let row = x_block[place_of(v, lane / LANES * TILE_M + i)];
+      for (var j = 0u; j < TILE_N; j++) {
+        let s = i * TILE_N + j;
+        chains[quarter][s] = dot_add(row, w[j], chains[quarter][s]);
+      }
+    }
+  }
+}
