@@ -11,7 +11,7 @@ from tests.golden import Trained
 from tests.gpu.engine import driving
 from tests.gpu.models import random_llama
 from tests.gpu.models.logit_checks import OF_A_DEEP_MODEL, OF_THE_LARGEST_LOGIT, check_logits
-from tests.gpu.ops.rig import compare, limited, without_int64
+from tests.gpu.ops.rig import as_kind, compare, limited, without_int64
 
 pytestmark = pytest.mark.parity
 
@@ -109,6 +109,13 @@ def test_a_trained_model_writes_its_golden_text(
     for text in trained.texts:
         n = len(text.greedy_ids)
         sampled = driving.generate(runner, text.prompt_ids, n, capture=capture)
+        assert [s.id for s in sampled] == text.greedy_ids
+
+
+def test_the_kernels_for_gpus_write_the_golden_text_too(device: Device, trained: Trained) -> None:
+    runner = driving.load(as_kind(device, software=False), trained.folder)
+    for text in trained.texts:
+        sampled = driving.generate(runner, text.prompt_ids, len(text.greedy_ids))
         assert [s.id for s in sampled] == text.greedy_ids
 
 
