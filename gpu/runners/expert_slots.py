@@ -21,7 +21,7 @@ class ExpertSlots:
 
     def __init__(self, n: int) -> None:
         if n < 1:
-            raise ValueError(f"a layer needs one expert slot or more, not {n}")
+            raise ValueError(f"a layer needs one slot for experts or more, not {n}")
         self.n = n
         self._slots: OrderedDict[int, int] = OrderedDict()  # by expert, least recently used first
 
