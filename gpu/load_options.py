@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadOptions:
-    """How to load and serve a model. `gpu.engine.backends.check_options` validates them.
+    """Options to load and serve a model; `gpu.engine.backends.check_options` validates them.
 
     dtype               how weights are stored on the device, of `gpu.checkpoint.packing.FORMATS`
     kv_dtype            how keys and values are stored, of `gpu.kv.formats.KV_FORMATS`; None: f32

@@ -45,7 +45,7 @@ from gpu.webgpu.device import Device
 from gpu.webgpu.peaks import measure_peaks
 
 TIMED_EVERY = 8
-"""On software devices, one captured step in this many takes the times of its layers."""
+"""Interval between captured steps whose layers are timed, on software devices."""
 WARM_UP = (
     ("captured", 16, False),
     ("captured", 1, False),
