@@ -131,7 +131,7 @@ class EngineMain:
                 case InspectRun():
                     self._ask(engine, message)
                 case CancelQuestions(asker=asker):
-                    self._forget(engine, asker)
+                    self._cancel_questions(engine, asker)
                 case Submit() | UpdateRun():
                     try:
                         self._execute(engine, message)
@@ -195,7 +195,7 @@ class EngineMain:
         except Exception as error:
             self._fail_call(message.call, error)
 
-    def _forget(self, engine: Engine, asker: int) -> None:
+    def _cancel_questions(self, engine: Engine, asker: int) -> None:
         try:
             engine.cancel_questions(asker)
         except EngineClosed as error:
