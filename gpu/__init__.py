@@ -32,7 +32,15 @@ from gpu.errors import (
 )
 from gpu.gguf.split import parse_split_name as gguf_part
 from gpu.gguf.stub import write_stub as write_gguf_stub
-from gpu.info import DeviceInfo, EngineInfo, EngineLimits, LoraInfo, MemoryInfo, ModelInfo
+from gpu.info import (
+    AdapterInfo,
+    DeviceInfo,
+    EngineInfo,
+    EngineLimits,
+    LoraInfo,
+    MemoryInfo,
+    ModelInfo,
+)
 from gpu.interventions.messages import (
     FACTORS,
     MAX_PATCHES,
@@ -57,6 +65,7 @@ from gpu.scheduled_updates import ScheduledUpdate
 from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTable, token_table
 from gpu.text.tokenizer import DecodeStream, Tokenizer, expect_unicode
 from gpu.tuning.results import AutotuneResult, AutotuneRow
+from gpu.webgpu.device_policy import PolicyChoice
 
 __all__ = [
     "FACTORS",
@@ -68,6 +77,7 @@ __all__ = [
     "NO_INTERVENTIONS",
     "SAMPLING_SETTINGS",
     "STRENGTHS",
+    "AdapterInfo",
     "AutotuneResult",
     "AutotuneRow",
     "ContextExceeded",
@@ -99,6 +109,7 @@ __all__ = [
     "Patch",
     "Perplexity",
     "PerplexityResult",
+    "PolicyChoice",
     "QueueFull",
     "Request",
     "RopeTable",
@@ -127,16 +138,18 @@ __all__ = [
     "is_tuned",
     "n_dropped",
     "perplexities",
+    "policy_choices",
     "text_perplexity",
     "text_spans",
     "token_bytes_by_format",
     "token_table",
+    "wgpu_versions",
     "write_gguf_stub",
     "write_pruned",
 ]
 
 
-def devices() -> list[DeviceInfo]:
+def devices() -> list[AdapterInfo]:
     """Return the adapters an engine can run on, best first; `adapter=` takes an index into them."""
     from gpu.webgpu.device import list_devices
 
@@ -158,6 +171,25 @@ def is_tuned(device: DeviceInfo) -> bool:
     from gpu.tuning.autotune import stored_tuning
 
     return stored_tuning(device) is not None
+
+
+def policy_choices(device: DeviceInfo) -> tuple[PolicyChoice, ...]:
+    """Return how the engine uses this adapter, and why."""
+    from gpu.tuning.autotune import stored_tuning
+    from gpu.webgpu.device_policy import DevicePolicy
+
+    matmul, *others = DevicePolicy.of(device).choices(device)
+    tuned = stored_tuning(device)
+    if tuned is not None:
+        matmul = matmul._replace(value=str(tuned), reason="fastest when measured on this adapter")
+    return matmul, *others
+
+
+def wgpu_versions() -> dict[str, str]:
+    """Return the versions of wgpu-py and of the wgpu-native library inside it."""
+    from gpu.webgpu.device import wgpu_versions
+
+    return wgpu_versions()
 
 
 def autotune_device(adapter: str | None = None) -> AutotuneResult:

@@ -397,6 +397,16 @@ def _show_tuning(which: str, result: AutotuneResult) -> None:
         )
 
 
+@main.command()
+def doctor() -> None:
+    """Report versions, memory, adapters and how the engine uses them, to paste into an issue."""
+    from app.cli.doctor import report
+
+    with _errors():
+        for line in report():
+            click.echo(line)
+
+
 @main.command(name="version")
 def show_version() -> None:
     """Show the version."""

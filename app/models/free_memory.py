@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def free_memory(settings: Settings) -> FreeMemory:
     return FreeMemory(card_bytes(device) if device else None, host, shared=False)
 
 
-def _selected_device(devices: list[DeviceInfo], adapter: str | None) -> DeviceInfo | None:
+def _selected_device(devices: Sequence[DeviceInfo], adapter: str | None) -> DeviceInfo | None:
     """Return the device that the engine would select; None where it will raise an error."""
     if not adapter:
         return next(iter(devices), None)

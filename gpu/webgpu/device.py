@@ -15,10 +15,11 @@ from typing import Any
 os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())  # silences Mesa, harmless elsewhere
 
 import wgpu
+from wgpu.backends import wgpu_native
 from wgpu.backends.wgpu_native import extras
 
 from gpu.errors import DeviceError
-from gpu.info import AdapterInfo, DeviceInfo
+from gpu.info import AdapterInfo
 from gpu.webgpu import native
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.subgroup_shuffle import can_shuffle
@@ -69,9 +70,14 @@ def list_adapters() -> list[wgpu.GPUAdapter]:
     return sorted(adapters, key=_rank)
 
 
-def list_devices() -> list[DeviceInfo]:
+def list_devices() -> list[AdapterInfo]:
     """Describe the adapters of `list_adapters`; `--adapter` takes the index."""
     return [describe(adapter) for adapter in list_adapters()]
+
+
+def wgpu_versions() -> dict[str, str]:
+    """Return the versions of wgpu-py and of the wgpu-native library inside it."""
+    return {"wgpu": wgpu.__version__, "wgpu-native": wgpu_native.__version__}
 
 
 def describe(adapter: wgpu.GPUAdapter) -> AdapterInfo:

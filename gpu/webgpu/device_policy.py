@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gpu.info import DeviceInfo
 from gpu.webgpu.tiling import GPU, SOFTWARE, Tuning
@@ -15,6 +15,14 @@ SOFTWARE_IN_FLIGHT = 2
 so with three every result would be read one step late."""
 MAX_LOOP_ROUNDS = 65_535
 """Mesa's software driver silently ends all loops of a shader after this many rounds in all."""
+
+
+class PolicyChoice(NamedTuple):
+    """One choice of a policy in words."""
+
+    name: str
+    value: str
+    reason: str
 
 
 AttentionLoads = Literal["own", "shuffle", "coalesced"]
@@ -54,6 +62,37 @@ class DevicePolicy:
     @classmethod
     def of(cls, info: DeviceInfo) -> DevicePolicy:
         return _software(info) if info.software else _gpu()
+
+    def choices(self, info: DeviceInfo) -> tuple[PolicyChoice, ...]:
+        """Return the choices with their reasons, for people."""
+        device = "a software device" if info.software else "a GPU"
+        has = "has" if "subgroup" in info.features else "lacks"
+        words = "64-bit integers" if self.loads_64_bits else "32-bit words"
+        return (
+            PolicyChoice("matmul", str(self.tuning), f"default for {device}"),
+            PolicyChoice(
+                "attention",
+                f"{self.attention_loads}, splits of {self.kv_split_size} keys",
+                f"{device} that {has} subgroups" if info.software else device,
+            ),
+            PolicyChoice(
+                "weights",
+                f"{'textures' if self.weights_in_textures else 'buffers'} in {words}, rows "
+                + ("interleaved" if self.interleaves_weights else "one after the other"),
+                f"fastest measured on {device}" if info.software else "coalesced loads",
+            ),
+            PolicyChoice("rows", f"{self.row_lanes} lanes", f"default for {device}"),
+            PolicyChoice(
+                "steps in flight",
+                str(self.steps_in_flight),
+                "results would come a step late" if info.software else "the GPU never waits",
+            ),
+            PolicyChoice(
+                "layer times",
+                "every step" if self.times_every_step else "some steps",
+                "timestamps interrupt the step" if info.software else "timestamps are cheap",
+            ),
+        )
 
     @property
     def lib(self) -> dict[str, str]:
