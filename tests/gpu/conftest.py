@@ -36,6 +36,15 @@ def kernels(device: Device) -> Kernels:
     return Kernels(device)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help = "run every op again with the lanes of its workgroups in other orders"
+    parser.addoption("--lane-orders", action="store_true", help=help)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    Rig.lane_orders = bool(config.getoption("lane_orders", default=False))
+
+
 @pytest.fixture(scope="session")
 def rig(device: Device, kernels: Kernels) -> Rig:
     return Rig(device, kernels)

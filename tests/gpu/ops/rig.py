@@ -28,10 +28,11 @@ from gpu.webgpu.commands import StepCommands
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import Kernels
-from gpu.webgpu.plan import Recorder
+from gpu.webgpu.plan import Plan, Recorder
 from gpu.webgpu.tiling import GPU
 from tests import figures
 from tests.figures import Worst
+from tests.gpu.ops.lane_orders import ORDERS, RenumberedKernels
 
 ROUNDING = 2.0**-24
 """Relative rounding error of one float32 operation."""
@@ -95,10 +96,26 @@ class Arrays:
         out[...] = self.read_f32(name, rows, columns)
 
 
+def written_by(plan: Plan) -> list[Tensor]:
+    """Return the tensors that a plan's dispatches may write, each once."""
+    found = {
+        id(tensor): tensor
+        for dispatch in plan.dispatches
+        for binding in dispatch.kernel.bindings
+        if binding.kind == "storage"
+        for tensor in (dispatch.tensors[binding.name],)
+    }
+    return list(found.values())
+
+
 class Rig:
     """Runs ops on one device: buffers, batches, recording and replay."""
 
+    lane_orders = False
+    """Set by `--lane-orders`."""
+
     def __init__(self, device: Device, kernels: Kernels) -> None:
+        self._renumbered: dict[str, Kernels] = {}
         self.device = device
         self.kernels = kernels
         self.calls = open_calls(device)
@@ -145,10 +162,37 @@ class Rig:
         return in_order(q * scales[..., None], k, even_odd=EVEN_ODD[dtype])
 
     def run(self, record: Callable[[Recorder], None]) -> None:
-        """Record and replay; return once the work is submitted."""
-        rec = Recorder(self.device, self.kernels)
+        """Record and replay; return once the work is submitted. With `--lane-orders`, do so again
+        in each of `ORDERS`, and fail unless all results have the same bits."""
+        plan = self._recorded(record, self.kernels)
+        if not self.lane_orders:
+            self._submit(plan)
+            return
+        before = {id(t): (t, self._words(t)) for t in written_by(plan)}
+        self._submit(plan)
+        want = {key: self._words(tensor) for key, (tensor, _) in before.items()}
+        for order in ORDERS:
+            kernels = self._renumbered.setdefault(order, RenumberedKernels(self.device, order))
+            again = self._recorded(record, kernels)
+            for tensor, contents in before.values():
+                self.memory.write(tensor, contents)
+            self._submit(again)
+            for tensor in written_by(again):
+                if id(tensor) in want:
+                    same = np.array_equal(self._words(tensor), want[id(tensor)])
+                    assert same, f"{tensor!r} depends on the order of the lanes ({order})"
+
+    def _words(self, tensor: Tensor) -> Array:
+        """Return the contents of a tensor of any type as u32."""
+        return self.memory.read(replace(tensor, shape=(tensor.n_bytes // 4,), dtype="u32"))
+
+    def _recorded(self, record: Callable[[Recorder], None], kernels: Kernels) -> Plan:
+        rec = Recorder(self.device, kernels)
         record(rec)
-        commands = self.calls.prepare(StepCommands(rec.plan.segments()))
+        return rec.plan
+
+    def _submit(self, plan: Plan) -> None:
+        commands = self.calls.prepare(StepCommands(plan.segments()))
         self.calls.submit(self.calls.encode(commands))
 
     def poison(self, tensor: Tensor) -> Tensor:
