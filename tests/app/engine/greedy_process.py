@@ -7,8 +7,8 @@ import time
 
 
 def answer(request: bytes) -> bytes:
-    """`hold MIB`: allocate so much. `sleep SECONDS`: without work, and deaf to the alarm with which
-    the process would end itself."""
+    """Answer `hold MIB` by allocating that much, `sleep SECONDS` by sleeping with the alarm blocked
+    that would end the process."""
     what, _, amount = request.partition(b" ")
     if what == b"hold":
         return str(len(bytearray(int(amount) << 20)) >> 20).encode()

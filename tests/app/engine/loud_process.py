@@ -1,4 +1,4 @@
-"""For a limited process: answers with as many bytes as it is asked for."""
+"""Work for a limited process in a test: answers with as many bytes as it is asked for."""
 
 
 def answer(request: bytes) -> bytes:

@@ -58,7 +58,7 @@ def wait_for(engine: SupervisedEngine, *states: str) -> Status:
 
 
 def collect(events: queue.SimpleQueue[Event], to: type[Event] = Done) -> list[Event]:
-    """The next events of one run, up to the first `to`; by default to its end."""
+    """Return the next events of one run, up to the first `to`; by default to its end."""
     found = [events.get(timeout=10)]
     while not isinstance(found[-1], to):
         found.append(events.get(timeout=10))
@@ -66,7 +66,7 @@ def collect(events: queue.SimpleQueue[Event], to: type[Event] = Done) -> list[Ev
 
 
 def has_exited(pid: int) -> bool:
-    """Has the process ended? (A zombie whose parent has not looked yet has.)"""
+    """Return whether the process has ended, be it as a zombie that its parent has not reaped."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] == "Z"
@@ -82,7 +82,7 @@ def wait_exited(pid: int, seconds: float = 8.0) -> None:
 
 
 def engine_pids(server: int) -> list[int]:
-    """The engine's process of a server: its child that Python has spawned to run our code."""
+    """Return the ids of a server's engine processes: its children that Python spawned."""
     found: list[int] = []
     for task in os.listdir(f"/proc/{server}/task"):
         with open(f"/proc/{server}/task/{task}/children") as children:

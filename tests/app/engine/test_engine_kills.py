@@ -1,5 +1,5 @@
-"""The real engine's process is killed at random moments while four pages write: each is told at
-once, and goes on with the tokens that it would have had."""
+"""The real engine's process is killed at random moments while four pages write: each is notified at
+once, and continues with the tokens that it would have had."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.app.page import PageClient
 N_TOKENS = 200
 TOLD_WITHIN_S = 1.0
 BACK_WITHIN_S = 90.0
-"""A second or two on a quiet machine; this one may have other tests, and a page's kernels."""
+"""Limit for a restart: a second or two on a quiet machine, more beside other tests."""
 MEMORY_BYTES = 24e6
 """The server keeps the messages of 64 finished runs; a tenth of a megabyte each."""
 PARAMS: tuple[dict[str, Any], ...] = (
@@ -36,8 +36,8 @@ pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="l
 
 
 class Writer(threading.Thread):
-    """A page that has the same text written again and again, and goes on with it by its ids,
-    the index and the seed whenever the engine dies."""
+    """Page that runs the same text again and again, and continues it by ids, index and seed
+    whenever the engine dies."""
 
     def __init__(self, port: int, number: int) -> None:
         super().__init__(daemon=True)
@@ -80,7 +80,7 @@ class Writer(threading.Thread):
         return written
 
     def _run(self, text: list[int], **request: Any) -> list[int]:
-        """Append what a run writes to `text`; returns the ids it went on from."""
+        """Append what a run writes to `text`; return the ids it continued from."""
         self._n_runs += 1
         id, before, n_before = f"run{self._n_runs}", [], len(text)
         self._page.send_message("generate", id=id, capture=False, **request)
@@ -127,12 +127,12 @@ def wait_until(holds: Callable[[], bool], writers: list[Writer], what: str) -> N
 
 
 def held(pid: int) -> tuple[int, int]:
-    """Descriptors and threads of a process."""
+    """Return the numbers of descriptors and threads of a process."""
     return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory."""
+    """Return the resident bytes of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -148,8 +148,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def next_moment(chance: random.Random, writers: list[Writer], server: Server) -> None:
-    """Wait for a moment at which the process is there: while it loads, at any time, or while the
-    pages write."""
+    """Wait for a moment at which the process exists: while loading, at any time, or while the pages
+    write."""
     if chance.random() < 0.15:
         wait_until(lambda: bool(engine_pids(server.process.pid)), writers, "no process was started")
         time.sleep(chance.uniform(0.0, 0.6))
@@ -164,7 +164,7 @@ def next_moment(chance: random.Random, writers: list[Writer], server: Server) ->
 
 
 def kill(writers: list[Writer], server: Server) -> float:
-    """Returns how many seconds it took until every page had heard of it."""
+    """Kill the engine; return the seconds until every page was notified."""
     (pid,) = engine_pids(server.process.pid)
     heard = [len(writer.told) for writer in writers]
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""An engine's process that lives and does nothing: it is noticed, killed and replaced."""
+"""An engine process that is alive and does nothing is noticed, killed and replaced."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no proce
 
 
 def begin(engine: SupervisedEngine, **params: Any) -> queue.SimpleQueue[Event]:
-    """A run that has written its first token."""
+    """Start a run and return it after its first token."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     wanted = SamplingParams(**{"max_tokens": 400, **params})
     engine.submit(Request(IDS, wanted), events.put)
@@ -108,7 +108,7 @@ def _engine(site: Site) -> SupervisedEngine:
 
 
 def test_an_engine_that_hangs_in_a_step_is_replaced(start_engine: StartEngine) -> None:
-    """Its process lives and answers, so that only its steps tell."""
+    """The process still sends heartbeats, so that only its steps show that it hangs."""
     engine = start_engine(hangs_with=HUNG_SEED, timeouts=Timeouts(step=2.0))
     pid = pid_of(engine)
     events = begin(engine, seed=HUNG_SEED)
@@ -123,7 +123,7 @@ def test_an_engine_that_hangs_in_a_step_is_replaced(start_engine: StartEngine) -
 
 
 def test_a_long_step_is_waited_for(start_engine: StartEngine) -> None:
-    """Compiling, a long question: the process answers, and the step is not too long yet."""
+    """Compiling or a long question: heartbeats arrive, and the step is not too long yet."""
     engine = start_engine(ask_seconds=4.0, timeouts=Timeouts(silent=2.0, step=20.0))
     pid = pid_of(engine)
     assert engine.inspect(Losses(IDS)).result(20)
@@ -149,7 +149,8 @@ class _Clutching(FakeEngine):
 
 
 def _hold_the_interpreter(seconds: int) -> None:
-    """No other thread of this process runs meanwhile: PyDLL keeps Python's lock."""
+    """Hold the GIL: no other thread of this process runs meanwhile, since PyDLL does not release
+    it."""
     ctypes.PyDLL(None).sleep(seconds)
 
 
@@ -199,7 +200,7 @@ def test_a_load_that_hangs_is_not_waited_for_for_ever(start_engine: StartEngine)
 def test_sending_to_a_process_that_does_not_read_does_not_block(
     start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither those who ask until its pipe is full, nor those who come then."""
+    """Neither the callers that fill its pipe are blocked, nor those that come after."""
     monkeypatch.setattr(app.engine.pipe_writer, "MAX_WAITING_BYTES", 1_000_000)
     engine = start_engine(delay=0.01, timeouts=PATIENT)
     wait_for(engine, "ready")
@@ -250,7 +251,7 @@ def test_a_process_that_survives_a_kill_is_left_behind(
     start_engine: StartEngine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A driver can hold a process in the kernel: the next one starts, and closing ends."""
+    """A driver can keep a killed process in the kernel: the next one starts, and closing ends."""
     engine = start_engine(timeouts=SILENT)
     pid = freeze(engine)
     monkeypatch.setattr(SpawnProcess, "kill", lambda process: None)

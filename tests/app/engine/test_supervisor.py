@@ -205,7 +205,7 @@ def test_another_model_does_not_wait_for_the_next_try(start_engine: StartEngine)
 
 
 def test_a_first_model_that_only_dies_is_given_up(start_engine: StartEngine) -> None:
-    """So that `serve` can end and say why; nobody has waited for it yet."""
+    """`serve` can then end and print why; nobody has waited for the engine yet."""
     engine = start_engine(load=_crash, restart_policy=RestartPolicy(at_once=1))
     status = wait_for(engine, "failed")
     assert "2 times" in status.message
@@ -250,7 +250,8 @@ def test_a_process_that_cannot_be_started_is_tried_again(
 def test_descriptors_and_threads_of_a_dead_process_are_freed_at_once(
     start_engine: StartEngine,
 ) -> None:
-    """Not when Python gets to it: its pipe, what tells its end, and the threads that serve it."""
+    """Its pipe, its exit descriptor and the threads that serve it do not wait for the garbage
+    collector."""
     engine = start_engine(restart_policy=RestartPolicy(at_once=1000))
     held: list[tuple[int, int]] = []
     for _ in range(15):
@@ -266,7 +267,7 @@ def test_descriptors_and_threads_of_a_dead_process_are_freed_at_once(
 def test_an_engine_that_lost_its_gpu_is_restarted(
     start_engine: StartEngine, tmp_path: Path
 ) -> None:
-    """It may come back. One that was never there fails at once."""
+    """A lost GPU may come back; one that was never there fails at once."""
     gone = tmp_path / "gone"
     load = functools.partial(_load_on_a_gpu, gone)
     engine = start_engine(load=load, restart_policy=RestartPolicy(at_once=1))

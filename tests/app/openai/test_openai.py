@@ -1,4 +1,4 @@
-"""/v1/…: what OpenAI clients send and expect."""
+"""The /v1 routes: what OpenAI clients send and expect."""
 
 from __future__ import annotations
 
@@ -538,7 +538,7 @@ def test_other_methods_and_paths_are_json_too(http: FlaskClient) -> None:
 def test_an_engine_that_dies_ends_an_answer_with_an_error(
     start_site: StartSite, stream: bool
 ) -> None:
-    """It promises nothing: the server keeps no answer of this API. But the seed writes it again."""
+    """The response cannot be resumed, since the server keeps none; its seed repeats the text."""
     site: Site = start_site(process=True, delay=0.05)
     connection = http_client(site)
     body = {"prompt": "Once", "stream": stream, "max_tokens": 400, "seed": 2**64 - 7}

@@ -18,7 +18,7 @@ PARAMS = {"temperature": 0.5, "top_p": 0.95, "repetition_penalty": 1.1, "seed": 
 def write(
     page: PageClient, id: str, **fields: Any
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The messages of a generation, and its tokens."""
+    """Return the messages of a generation, and its tokens."""
     page.send_message("generate", id=id, **fields)
     page.until("done", id=id)
     messages = list(page.events(id))

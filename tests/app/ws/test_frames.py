@@ -1,4 +1,4 @@
-"""Binary frames: where everything lies, read by other code than that which wrote it."""
+"""Binary frames have the documented layout, read here by code independent of the writer's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def frame(info: dict[str, Any], names: tuple[str, ...] = tuple(ARRAYS)) -> bytes
 
 
 def header_of(encoded: bytes) -> tuple[dict[str, Any], int]:
-    """The header, and where it ends."""
+    """Return a frame's header and the offset of its end."""
     (length,) = struct.unpack_from("<I", encoded)
     header: dict[str, Any] = json.loads(encoded[4 : 4 + length])
     return header, 4 + length
@@ -54,7 +54,8 @@ def test_arrays_come_back_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("padding", range(24))
 def test_arrays_begin_where_a_typed_array_may(padding: int) -> None:
-    """Whatever the header's length: at multiples of 8, one after the other, without an overlap."""
+    """Arrays begin at multiples of 8, one after the other without overlap, for any header
+    length."""
     encoded = frame({"note": "x" * padding})
     header, end = header_of(encoded)
     assert end % ALIGN == 0

@@ -1,4 +1,4 @@
-"""Reading the page's messages, and merging the updates of a slider."""
+"""Messages of the page are read or refused, and updates of a slider are merged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpu import Interventions, InvalidRequest, LayerFactor
 
 
 class Clock:
-    """Time that moves when told to."""
+    """Clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0

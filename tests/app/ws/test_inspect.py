@@ -1,4 +1,5 @@
-"""Questions about a run: over the socket, through the engine's process, and what goes wrong."""
+"""Questions about a run, over the socket and through the engine's process, are answered or
+refused."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def ask(page: PageClient, request: int, kind: str = "losses", **fields: Any) -> 
 
 
 def outcome(page: PageClient, request: int, timeout: float = 10.0) -> dict[str, Any]:
-    """The answer to a question, or the error."""
+    """Return the answer to a question, or the error."""
     end = time.monotonic() + timeout
     while True:
         for message in page.messages:
@@ -252,7 +253,7 @@ def test_a_refused_question_frees_its_place(start_site: StartSite) -> None:
 
 
 class _Large(FakeEngine):
-    """Answers with more than a socket's buffers hold."""
+    """Engine whose answers are larger than a socket's buffers."""
 
     def _answer(self, question: Question, future: Future[Answer]) -> None:
         future.set_result(Answer({}, (Array.of("weights", np.ones(2_000_000)),)))
@@ -324,7 +325,7 @@ def test_questions_end_with_the_engines_process(start_site: StartSite) -> None:
 
 
 class _Odd(FakeEngine):
-    """Goes wrong in the way that the number of ids says."""
+    """Engine that fails in the way that the number of ids selects."""
 
     def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
         assert isinstance(question, Losses)
@@ -354,7 +355,7 @@ def _odd(progress: Any) -> FakeEngine:
 
 @pytest.fixture
 def asked(start_site: StartSite) -> Callable[[int], Answer]:
-    """Ask `_Odd` in a process of its own."""
+    """Ask `_Odd`, in a process of its own."""
     engine = start_site(load=_odd, process=True).engine
     return lambda n: engine.inspect(Losses([1] * n)).result(10)
 

@@ -1,4 +1,5 @@
-"""Interventions over the socket: in `generate`, in `update`, in scheduled changes, and refused."""
+"""Interventions over the socket act in `generate`, `update` and scheduled changes, or are
+refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A token reaches the page's socket soon after the engine had it: nothing on the way polls, batches
+"""A token reaches the page's socket soon after the engine had it: nothing in between polls, batches
 or waits for a packet to be acknowledged."""
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.app.page import PageClient
 
 N_TOKENS = 120
 MEDIAN_MS = 5.0
-"""On a quiet machine it is under 1 ms, about half of it in this test's own client."""
+"""Largest median latency in ms; on a quiet machine it is under 1, half of it in this client."""
 N_ROUNDS = 6
-"""Other work of the machine makes some runs late; polling in the server makes all of them late."""
+"""Number of attempts: a busy machine makes some runs late, polling in the server all of them."""
 
 
 class Stamping(FakeEngine):
-    """Tells for every token when it was ready: milliseconds of the clock that processes share."""
+    """Engine that records when each token was ready, in ms of the clock that processes share."""
 
     def submit(self, request: Request, on_event: Any) -> FakeRun:
         def stamped(event: Event) -> None:
@@ -51,7 +51,7 @@ def test_a_token_is_at_the_page_within_milliseconds(start_site: StartSite) -> No
 
 
 def _latencies(page: PageClient) -> list[float]:
-    """Milliseconds from the engine to this client, of every token of a run."""
+    """Return the milliseconds from the engine to this client, of every token of a run."""
     page.send_message("generate", id="a", prompt="Once", params={"max_tokens": N_TOKENS})
     found = []
     for index in range(N_TOKENS):

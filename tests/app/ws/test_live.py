@@ -24,12 +24,12 @@ from tests.app.fake_tokenizer import STORY
 from tests.app.page import LateReader, PageClient
 
 N_SLOW = 400
-"""Tokens whose statistics are more than the socket's buffers hold."""
+"""Number of tokens whose statistics exceed the socket's buffers."""
 GREEDY = {"temperature": 0}
 
 
 def assert_whole(page: PageClient, id: str) -> None:
-    """Every message exactly once and in order, every token exactly once and in order."""
+    """Fail unless every message and every token came exactly once and in order."""
     seqs = [m["seq"] for m in page.events(id)]
     assert seqs == list(range(1, len(seqs) + 1))
     indexes = [m["event"]["index"] for m in page.events(id) if m["event"]["type"] == "token"]
@@ -469,8 +469,8 @@ def test_nothing_follows_the_last_frame(start_site: StartSite) -> None:
 
 
 def _read(sock: socket.socket, ws: WSConnection, kind: type[Event], least: int = 1) -> bool:
-    """Until so many events of a kind came; of a text each byte is one. Byte by byte, so that
-    nothing is lost that follows them. False when the line ended before."""
+    """Read byte by byte, so that nothing after them is lost, until `least` events of a kind came
+    (in text every byte is an event). False if the connection ended before."""
     while least > 0:
         byte = sock.recv(1)
         if not byte:
@@ -507,7 +507,7 @@ def test_pages_beyond_the_limit_are_refused(
 
 
 def _closed_at_once(site: Site) -> int | None:
-    """Why the server closes a new connection; None: it greets it."""
+    """Return the code with which the server closes a new connection; None if it greets it."""
     while True:
         with suppress(HandshakeFailed):  # its close came in one piece with the handshake
             page = PageClient(site.port)

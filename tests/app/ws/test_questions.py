@@ -22,7 +22,7 @@ MB = 1 << 20
 
 
 class Asked:
-    """In the place of `EngineClient`: notes what is asked, and who is gone."""
+    """Fake of `EngineClient` that records questions and which pages are gone."""
 
     def __init__(self) -> None:
         self.tokenizer = FakeTokenizer()
@@ -43,7 +43,7 @@ class Asked:
 
 
 class PageClient:
-    """Keeps what it is sent until `read`."""
+    """Page whose messages are kept until `read`."""
 
     def __init__(self, engine: Any, total: ByteCounter) -> None:
         self.unread: list[Callable[[], None]] = []
@@ -117,7 +117,7 @@ def test_bytes_of_a_page_are_not_its_questions() -> None:
 
 
 class _Patient(FakeEngine):
-    """Answers nothing before it is told that the asker is gone, and then all."""
+    """Engine that answers nothing until the asker is reported gone, and then everything."""
 
     unanswered: list[tuple[int, Future[Answer]]]
 

@@ -1,4 +1,4 @@
-"""The JSON schema of replay files: what the page's interpreter can read, and the saved files."""
+"""The JSON schema of replay files fits the page's interpreter and the saved files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYWORDS = {
 
 
 def schemas(value: Any) -> Iterator[dict[str, Any]]:
-    """All schemas in a schema."""
+    """Yield a schema and all schemas inside it."""
     yield value
     for inner in (*value.get("$defs", {}).values(), *value.get("properties", {}).values()):
         yield from schemas(inner)

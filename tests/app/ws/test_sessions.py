@@ -23,7 +23,7 @@ IDS = [0, 262]
 
 
 class ScriptedEngine(LocalEngine):
-    """Keeps what is submitted, and lets the test say what happens."""
+    """Engine that keeps what is submitted, and lets the test send its events."""
 
     def __init__(self) -> None:
         super().__init__(lambda progress: load(FakeOptions(), progress), FakeTokenizer())
@@ -240,7 +240,7 @@ def accepted(position: int) -> Accepted:
 
 
 def left_alone(engine: ScriptedEngine, *events: Event) -> GenerationLog:
-    """A generation that has told these events, and that nobody follows any more."""
+    """Return a generation that has sent these events, and that nobody follows any more."""
     retention = Retention(away_seconds=60, waiting_seconds=0.2)
     live = start(Sessions(engine, retention), "a")
     for event in events:

@@ -1,4 +1,5 @@
-"""`generate` with changes: over the socket, through the engine's process, and refused."""
+"""Scheduled changes in `generate`, over the socket and through the engine's process, act or are
+refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""However a WebSocket ends, its close frame arrives with the right code, nothing of its bytes is
-taken for HTTP, and nothing of it is left."""
+"""However a WebSocket ends, its close frame has the right code, none of its bytes is taken for
+HTTP, and nothing of it is left."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def settled(value: Callable[[], int], least: int) -> int:
 
 
 def warm(site: Site) -> tuple[int, int]:
-    """Threads and descriptors of a server that has served a page before."""
+    """Return the threads and descriptors of a server that has served a page before."""
     with RawSocket(site.port) as page:
         page.wait_ready()
         page.send(frame(CLOSE))
@@ -98,7 +98,7 @@ def assert_nothing_is_left(site: Site, before: tuple[int, int]) -> None:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The path of every request that the server reads, in this order."""
+    """Return a list that gets the path of every request that the server reads."""
     paths = []
     parse = Handler.parse_request
 

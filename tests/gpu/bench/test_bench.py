@@ -1,4 +1,5 @@
-"""The benchmark: what it prints, what its floor does, what it writes into docs/benchmarks.md."""
+"""The benchmark prints its figures, its floor does the model's work, and its table is written into
+docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    """One small run of everything that needs no other engine: the JSON, and what was appended."""
+    """Run everything that needs no other engine once, small; return the JSON and what was
+    appended."""
     path = tmp_path_factory.mktemp("bench") / "results.jsonl"
     path.write_text("before\n", "utf-8")
     arguments = (

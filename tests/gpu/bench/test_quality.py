@@ -37,7 +37,7 @@ def mean_logprob(runner: Runner, texts: Texts) -> float:
 
 @pytest.mark.slow
 def test_texts_are_the_models_own(tale: WgpuRunner) -> None:
-    """Far likelier to it than tokens drawn evenly, or than those of its texts in another order."""
+    """Its own text is far likelier than uniformly drawn tokens, or than the same text shuffled."""
     texts = quality.own_texts(tale, N_TOKENS)
     assert sum(map(len, texts)) == N_TOKENS
     assert {text[0] for text in texts} == {0}  # <|endoftext|>: the model has no BOS

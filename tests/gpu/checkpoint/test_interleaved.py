@@ -22,7 +22,7 @@ def test_blocks_of_interleaved_rows_alternate_and_their_scales_follow(dtype: str
     n, n_rows = 4, 12
     words, blocks, scale_bytes = FORMATS[dtype].block_words, -(-k // 32), FORMATS[dtype].scale_bytes
     packed = np.arange(n_rows * row_words(dtype, k), dtype=np.uint32).reshape(n_rows, -1)
-    laid = interleave(dtype, k, packed, n, np.zeros_like(packed))
+    interleaved = interleave(dtype, k, packed, n, np.zeros_like(packed))
     want = []
     for first in range(0, n_rows, n):
         rows = packed[first : first + n]
@@ -31,8 +31,8 @@ def test_blocks_of_interleaved_rows_alternate_and_their_scales_follow(dtype: str
         if scale_bytes:
             numbers = rows[:, blocks * words :].copy().view(f"u{scale_bytes}")
             want.append(np.ascontiguousarray(numbers.T).reshape(-1).view(np.uint32))
-    assert np.array_equal(laid.reshape(-1), np.concatenate(want))
-    assert np.array_equal(deinterleave(dtype, k, laid, n), packed)
+    assert np.array_equal(interleaved.reshape(-1), np.concatenate(want))
+    assert np.array_equal(deinterleave(dtype, k, interleaved, n), packed)
 
 
 def test_rows_are_interleaved_on_software_devices_only(device: Device) -> None:
@@ -52,10 +52,10 @@ def test_rows_are_interleaved_on_software_devices_only(device: Device) -> None:
 def test_results_are_the_same_to_the_bit(
     device: Device, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
 ) -> None:
-    """Embedding, products of one row and of many, experts and the output head."""
+    """Embedding, matmuls of one row and of many, experts and the output head."""
     folder = random_models.folder(name)
 
-    def laid(software: bool) -> tuple[set[int], list[bytes], bytes]:
+    def interleaved(software: bool) -> tuple[set[int], list[bytes], bytes]:
         for module in (uploader, weights):
             monkeypatch.setattr(
                 module,
@@ -66,10 +66,10 @@ def test_results_are_the_same_to_the_bit(
         widths = {matrix.interleaved for matrix in runner.model.matrices()}
         return widths, *stored_and_computed(runner)
 
-    (widths, *row_after_row), (widths_abreast, *side_by_side) = laid(False), laid(True)
+    (widths, *one_by_one), (widths_interleaved, *in_groups) = interleaved(False), interleaved(True)
     assert widths == {1}
-    assert INTERLEAVED_ROWS in widths_abreast
-    assert row_after_row == side_by_side
+    assert INTERLEAVED_ROWS in widths_interleaved
+    assert one_by_one == in_groups
 
 
 def as_software(device: Device, software: bool = True) -> Device:

@@ -212,12 +212,12 @@ def check_matrix(device: Device, matrix: Matrix, want: Floats) -> None:
 
 @pytest.fixture
 def q8_activations_device(device: Device) -> Device:
-    """The same device, whose products with q8 and q4 weights take q8 activations."""
+    """Return the same device with q8 activations in matmuls of q8 and q4 weights."""
     return replace(device, tuning=replace(device.tuning, q8_activations=True))
 
 
 def rounds_rows(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    """Make PyTorch's products round activations to q8, except for the output head."""
+    """Make PyTorch's matmuls round activations to q8, except for the output head."""
 
     def product(self: Linear, x: Any, *reach: Any) -> Any:
         if self.module:

@@ -62,7 +62,7 @@ def prefill(
 
 
 def all_logits(runner: Runner, ids: Sequence[int]) -> Floats:
-    """float32 (len(ids), vocab_size): after each token, chunk after chunk."""
+    """Return the logits after each token, float32 (len(ids), vocab_size), chunk after chunk."""
     begin(runner, 0, ids, len(ids))
     parts = []
     for first in range(0, len(ids), MAX_SAMPLES):
@@ -74,14 +74,15 @@ def all_logits(runner: Runner, ids: Sequence[int]) -> Floats:
 
 
 def last_logits(runner: Runner, ids: Sequence[int], *, slot: int = 0, chunk: int = 128) -> Floats:
-    """float32 (vocab_size,): after the last token, its predecessors in chunks."""
+    """Return the logits after the last token, float32 (vocab_size,); its predecessors run in
+    chunks."""
     prefill(runner, ids[:-1], slot=slot, chunk=chunk)
     row = Row(slot, len(ids) - 1, ids[-1])
     return runner.logits(Step((row,), (greedy(0, slot),)))[0]
 
 
 def captured(runner: Runner, ids: Sequence[int], chunk: int) -> list[Captured]:
-    """Statistics of every row, one entry for each chunk."""
+    """Return the statistics of every row, one entry for each chunk."""
     begin(runner, 0, ids, len(ids))
     found = []
     for first in range(0, len(ids), chunk):
@@ -123,7 +124,7 @@ def generate(
 
 
 def counted(sample: Sample, row: int, slot: int, index: int) -> Sample:
-    """The settings of `sample` for one row of a step."""
+    """Return the settings of `sample` for one row of a step."""
     return Sample(
         row, slot, sample.seed, index, sample.temperature, sample.top_k, sample.top_p,
         sample.min_p, sample.repetition_penalty,

@@ -40,7 +40,7 @@ Script = Callable[[list[int]], int]
 
 
 def arithmetic(ids: list[int]) -> int:
-    """Never 0, depends on every id so far."""
+    """Return a token that is never 0 and depends on every id so far."""
     return 1 + (sum((i + 1) * id for i, id in enumerate(ids)) % 255)
 
 
@@ -127,7 +127,7 @@ class ScriptedRunner:
         self._pending.append(StepResult(tuple(sampled)))
 
     def _feed(self, slot: int, position: int, token: int) -> list[int]:
-        """Write a token into its cell; gives all ids up to it, as the slot's blocks hold them."""
+        """Write a token into its cell; return all ids up to it, as the slot's blocks hold them."""
         blocks = self.tables[slot]
         assert position < 16 * len(blocks), "no block for this position"
         before = self.cells[blocks[(position - 1) // 16], (position - 1) % 16] if position else ()
@@ -144,7 +144,7 @@ class ScriptedRunner:
         return self._pending.popleft()
 
     def logits(self, step: Step) -> Floats:
-        """1 for the token that the script says, after the ids that the slot's blocks hold."""
+        """Return 1 for the scripted token after the ids in the slot's blocks, 0 for all others."""
         assert not self._pending, "collect the steps in flight first"
         after = [self._feed(row.slot, row.position, row.token) for row in step.rows]
         logits = np.zeros((len(step.samples), self.config.vocab_size), np.float32)
@@ -153,7 +153,7 @@ class ScriptedRunner:
         return logits
 
     def inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:
-        """Each row attends evenly; every state says what the script says and holds the row's id."""
+        """Answer with uniform attention; every state holds the scripted token and the row's id."""
         request.validate(step, self.limits.context)
         time.sleep(self._delay)
         self.n_inspected += 1
@@ -198,7 +198,7 @@ def expected(prompt: list[int], n: int, script: Script = arithmetic) -> list[int
 
 
 def byte_tokenizer(folder: Path) -> Tokenizer:
-    """Byte b is token b; 0 ends. Written to `folder`."""
+    """Write to `folder` and load a tokenizer in which byte b is token b and 0 is EOS."""
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     byte_of = {c: b for b, c in _byte_alphabet().items()}
     vocab = {c: byte_of[c] for c in alphabet}
@@ -210,7 +210,7 @@ def byte_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _byte_alphabet() -> dict[int, str]:
-    """GPT-2's printable stand-ins for bytes."""
+    """Return GPT-2's printable characters for bytes."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
     moved = [b for b in range(256) if b not in kept]
     return {b: chr(b) for b in kept} | {b: chr(256 + i) for i, b in enumerate(moved)}

@@ -1,4 +1,4 @@
-"""Work in pieces: tasks, failures, and those who do not wait any more."""
+"""Background tasks run in turns, fail alone, and end when nobody waits any more."""
 
 from __future__ import annotations
 

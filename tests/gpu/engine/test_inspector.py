@@ -1,4 +1,4 @@
-"""Questions about a run, through the engine's face, on both backends."""
+"""Questions about a run, asked of the engine, have the run's own values on both backends."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.fixture
 def rounding(engine: Engine) -> float:
-    """How far a row computed again may be off: nothing on the GPU. PyTorch's sums depend on how
-    many rows are computed at once."""
+    """Return the allowed error of a recomputed row: 0 on the GPU; PyTorch's sums depend on the
+    number of rows."""
     return 1e-5 if engine.info.device.backend == "torch" else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Over whole runs, blocks are found, shared, copied, promised and evicted as they should be."""
+"""Blocks are found, shared, copied, reserved and evicted correctly over whole runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_edited_turn_is_computed_from_the_edit_on(hand: Callable[..., ManualE
 
 
 def test_tokens_past_a_stop_are_not_found(hand: Callable[..., ManualEngine]) -> None:
-    """They were computed, as steps are submitted ahead, but the text does not go on with them."""
+    """Steps submitted ahead computed these tokens, but they are not part of the text."""
     one = hand()
     sequence = one.start(TEXT[:20], 30)
     one.until(lambda: sequence.n_written == 2)
@@ -79,7 +79,8 @@ def test_tokens_past_a_stop_are_not_found(hand: Callable[..., ManualEngine]) -> 
 def test_runs_that_start_together_compute_their_common_prompt_once(
     hand: Callable[..., ManualEngine],
 ) -> None:
-    """The second is admitted before the first has a row; it looks again before its own first."""
+    """The second run is admitted before the first has a row; it looks up the cache again before its
+    own first."""
     one = hand(n_slots=3, n_blocks=12)
     runs = [one.start(TEXT[:40], 8) for _ in range(3)]
     one.finish(*runs)

@@ -1,4 +1,5 @@
-"""How much of the device questions get, by a clock that is set by hand."""
+"""Questions and streams share the device's time as `Pace` promises, by a clock that the test
+sets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Questions of six pages beside a writer, on the real model: the writer goes on, and every question
-is answered."""
+"""Questions of six pages beside a running generation, on the real model: it keeps its pace, and
+every question is answered."""
 
 from __future__ import annotations
 

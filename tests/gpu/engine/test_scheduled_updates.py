@@ -1,4 +1,4 @@
-"""A run with live changes, and the same run from its script: the same ids, the same `updated`."""
+"""A run with live changes and the same run with scheduled ones give the same ids and `updated`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More runs than a step can sample: all of them start, and none waits longer than its share."""
+"""With more runs than a step can sample all of them start, and none waits longer than its share."""
 
 from __future__ import annotations
 
@@ -212,7 +212,8 @@ def test_a_failing_warm_up_is_reported_once_and_serving_goes_on(
 
 
 class Indescribable(ScriptedRunner):
-    """Says on which thread it was asked, and cannot answer."""
+    """Runner that records the thread on which it was asked for its description, and fails to give
+    it."""
 
     asked_on = ""
 

@@ -1,4 +1,4 @@
-"""The beam search against two other ones: transformers' own, and one that looks at everything."""
+"""The beam search equals transformers' and an exhaustive one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(model: Model, ids: list[int], **options: Any) -> list[Hypothesis]:
 
 
 def widest(model: Model, ids: list[int], depth: int, ends: Text) -> dict[Text, float]:
-    """Every text of `depth` tokens or with an end, and its log-probability."""
+    """Return every text of `depth` tokens, or that ended before, with its log-probability."""
     found: dict[Text, float] = {}
     left: list[tuple[Text, float]] = [((), 0.0)]
     while left:
@@ -90,7 +90,8 @@ def test_a_beam_that_holds_every_text_finds_the_best_of_all(
 def step_by_step(
     model: Model, ids: list[int], width: int, depth: int, ends: Text, penalty: float
 ) -> list[Text]:
-    """The definition, with all extensions of all hypotheses in one list at every step."""
+    """Return the result by definition: all extensions of all hypotheses in one list at every
+    step."""
     beam: list[tuple[Text, float]] = [((), 0.0)]
     for _ in range(depth):
         grown: list[tuple[Text, float]] = []

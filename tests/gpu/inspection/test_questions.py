@@ -32,7 +32,7 @@ Load = Callable[[Path], Runner]
 NAMES = ("gqa8", "derived_head", "head80_theta", "odd100_tied")
 N_TOKENS = 40
 SPLIT = "derived_head"
-"""The model whose looks are split: 5 layers of 8 heads."""
+"""Model whose inspections are split into passes: 5 layers of 8 heads."""
 
 
 @pytest.fixture(params=["wgpu", "torch"])
@@ -83,7 +83,7 @@ def rows(ids: list[int], slot: int = 0, first: int = 0) -> tuple[Row, ...]:
 
 
 def check(runner: Runner, oracle: random_llama.Reference, name: str, ids: list[int]) -> None:
-    """Half of the text is in the cache, the rows of the other half are looked at."""
+    """Half of the text is in the cache; the rows of the other half are inspected."""
     half, n = len(ids) // 2, len(ids)
     want = theirs(oracle, ids)
     driving.begin(runner, 0, ids, n)
@@ -113,8 +113,8 @@ def test_inspecting_a_trained_model_equals_transformers(load: Load, trained: Tra
 
 
 def test_a_long_context_in_both_runners(load: Load) -> None:
-    """Several splits of the keys, a range in the middle of them. The bound is wider than above:
-    transformers computes angles in float32, 1,100 · 2⁻²⁴ off in the end."""
+    """Several splits of the keys, and a range in the middle of them. The bound is wider than above:
+    transformers computes angles in float32, off by 1,100 · 2⁻²⁴ at the end."""
     name = "long_context"
     runner = load(random_llama.folder(name))
     ids = random_llama.ids(name, 1100)
@@ -160,11 +160,11 @@ def test_the_last_lens_is_the_models_own_logits(device: Device, name: str, dtype
         assert np.array_equal(lens[-1].view("u4"), logits[first + place].view("u4"))
 
 
-# ---- looks larger than what is kept -------------------------------------------------------------
+# ---- looks split into passes -------------------------------------------------------------
 
 
 def inspect_all(runner: WgpuRunner, ids: list[int], order: Array) -> list[Floats]:
-    """Attention to all keys, lens and states of a text whose rows come in this order."""
+    """Return attention to all keys, lens and states of a text whose rows come in this order."""
     driving.begin(runner, 0, ids, len(ids))
     whole = rows(ids)
     step = Step(tuple(whole[i] for i in order), (greedy(int(np.argmin(order))),))
@@ -196,8 +196,8 @@ def cramped(device: Device) -> WgpuRunner:
 def test_a_large_inspection_is_split_into_passes_of_the_same_bits(
     roomy: WgpuRunner, cramped: WgpuRunner
 ) -> None:
-    """Keys in ranges, rows in steps: a row's pass comes after those of the rows that it sees,
-    however the rows of the look are mixed."""
+    """Keys are split into ranges and rows into steps; a row's pass follows those of the rows it
+    attends to, in whatever order the rows are asked for."""
     ids = random_llama.ids(SPLIT, 20)
     order = np.random.default_rng(3).permutation(20)
     wants, gots = (inspect_all(runner, ids, order) for runner in (roomy, cramped))
@@ -226,7 +226,7 @@ def test_keys_that_are_no_positions_are_refused(load: Load, keys: tuple[int, int
         runner.inspect(Step((Row(0, 0, 1),)), InspectionRequest(lens=True))
 
 
-# ---- what a look may not change ----------------------------------------------------------------
+# ---- what an inspection may not change -----------------------------------------------------------
 
 
 def described(dispatch: Dispatch) -> tuple[object, ...]:
@@ -260,7 +260,7 @@ def test_inspecting_leaves_the_text_and_the_cache_as_they_were(device: Device) -
     before = [runner._memory.read(pool).view("u2") for pool in pools]
     fast = {k: [described(d) for d in p.plan.dispatches] for k, p in runner.plans.recorded.items()}
     runner.inspect(Step(rows(ids), (greedy(7),)), InspectionRequest((0, 5), lens=True, states=True))
-    # The last token that was written has no key yet: its look left one.
+    # The last token that was written has no key yet: its inspection leaves one.
     last = len(ids) - 1
     for pool, held in zip(pools, before, strict=True):
         after = runner._memory.read(pool).view("u2")

@@ -1,4 +1,4 @@
-"""Guesses of the layers and losses of a text, against torch."""
+"""The logit lens and the losses of a text equal torch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages of a draw: sums that must close, and transformers' filters as the other opinion."""
+"""The stages of a draw add up, and equal transformers' filters."""
 
 from __future__ import annotations
 

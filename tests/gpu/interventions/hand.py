@@ -1,5 +1,5 @@
-"""Does what the engine's thread does, one thing at a time, and holds every block to a model that
-looks at every cell."""
+"""Engine advanced by hand, one step at a time, whose blocks are checked against a model that sees
+every cell."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ManualEngine:
         return sequence
 
     def advance(self) -> bool:
-        """Admit, and submit a step; False: there was none."""
+        """Admit runs and submit a step; return False if there was none."""
         for sequence in self.scheduler.admit():
             self.runner.begin_slot(sequence.slot, np.array(sequence.prompt, np.uint32))
         self.settle()
@@ -82,7 +82,7 @@ class ManualEngine:
         self.release(sequence)
 
     def resize(self, sequence: Sequence, n: int) -> None:
-        """Another max_tokens, unless it is refused."""
+        """Change max_tokens, unless that is refused."""
         try:
             self.scheduler.check_max_tokens(sequence, n)
         except InvalidRequest:
@@ -92,7 +92,7 @@ class ManualEngine:
             self.release(sequence)
 
     def run(self, prompt: list[int], n: int) -> Sequence:
-        """To the end, with all others."""
+        """Advance all runs until these have ended."""
         sequence = self.start(prompt, n)
         self.finish(sequence)
         return sequence
@@ -130,8 +130,8 @@ class ManualEngine:
     # ---- the model ---------------------------------------------------------------------------
 
     def check_owners(self, borrowed: Iterable[list[int]] = ()) -> None:
-        """Every table counts once for each of its blocks; what may be written has one owner; what
-        was promised is free."""
+        """Check that every block counts its owners, that only one run may write to it, and that
+        reserved blocks are free."""
         kv = self.scheduler.kv
         tables = [sequence.blocks for sequence in self.scheduler.active]
         named = [block for table in (*tables, *borrowed) for block in table]
@@ -145,7 +145,7 @@ class ManualEngine:
                 assert kv.pool.ref_counts[block] == 1, f"block {block} is written and shared"
 
     def found(self) -> dict[int, tuple[int, tuple[int, ...]]]:
-        """Block: position of its first token, and the whole text that its cells hold."""
+        """Return for each block the position of its first token and the whole text in its cells."""
         found = {}
         for block in range(self.runner.limits.n_blocks):
             if (held := self.scheduler.kv.pool.cached(block)) is not None:
@@ -158,7 +158,7 @@ class ManualEngine:
         return found
 
     def check_matches(self, text: list[int], most: int) -> None:
-        """The longest beginning, by looking at every block that is found."""
+        """Check the longest prefix by looking at every block that is found."""
         found = self.found()
         n_full = 0
         full = {text for first, text in found.values() if len(text) == first + BLOCK_TOKENS}
@@ -185,7 +185,7 @@ class ManualEngine:
 
 
 def branch(draw: random.Random, texts: list[list[int]]) -> list[int]:
-    """An earlier text, cut anywhere, and a few tokens of few kinds."""
+    """Return a prefix of an earlier text and a few tokens of few kinds."""
     text = draw.choice(texts)
     kept = text[: draw.randint(0, min(40, len(text)))]
     return kept + [draw.randint(1, 2) for _ in range(draw.randint(1, 12))]

@@ -58,8 +58,8 @@ def runner(device: Device) -> WgpuRunner:
 
 
 def some_interventions(config: ModelConfig, seed: int = 0) -> ActiveInterventions:
-    """A little of everything: heads turned down, up and off, the last layer's MLP off, the first
-    layer and the last one steered."""
+    """Return interventions of every kind: heads scaled down, up and to 0, the last layer's MLP off,
+    the first layer and the last one steered."""
     rng = np.random.default_rng(seed)
     last = config.n_layers - 1
     vectors = (rng.normal(size=config.hidden_size) for _ in range(2))
@@ -72,8 +72,8 @@ def some_interventions(config: ModelConfig, seed: int = 0) -> ActiveIntervention
 
 
 def some_schedule(config: ModelConfig) -> InterventionSchedule:
-    """One setting, then another, one token patched in two layers, of which one is also steered, and
-    the first setting again."""
+    """Return a schedule: one setting, another, one token patched in two layers of which one is
+    steered too, and the first setting again."""
     rng = np.random.default_rng(9)
     first, second = some_interventions(config), some_interventions(config, 1)
     last = config.n_layers - 1
@@ -169,7 +169,7 @@ def intervened_logits(
     chunk: int = 8,
     schedule: InterventionSchedule | None = None,
 ) -> Floats:
-    """After each token, under a schedule or else with what is set for the slot."""
+    """Return the logits after each token, under a schedule or else what is set for the slot."""
     parts, first = [], 0
     while first < len(ids):
         end = min(first + chunk, len(ids))
@@ -234,7 +234,7 @@ def test_each_kind_of_intervention_equals_hooks(load: Load, part: str) -> None:
 
 
 def test_statistics_and_states_include_interventions(load: Load) -> None:
-    """The last layer's MLP is off, and what steers it counts to the MLP before it."""
+    """The last layer's MLP is off; its steering counts as part of the MLP's update."""
     name = "derived_head"
     runner, ids = load(random_llama.folder(name)), random_llama.ids(name, 12)
     last, vector = runner.config.n_layers - 1, np.full(runner.config.hidden_size, 2, np.float32)
@@ -302,8 +302,8 @@ def test_interventions_act_only_in_steps_that_ask_for_them(load: Load) -> None:
 def write_three(
     runner: WgpuRunner, actives: list[ActiveInterventions], *, ahead: bool
 ) -> list[Sampled]:
-    """A token with each active; steps submitted as far `ahead` of reading as goes, or one by
-    one."""
+    """Return a token with each of `actives`; steps are submitted as far `ahead` as possible, or one
+    by one."""
     prompt, found = random_llama.ids("derived_head", 20), []
     driving.begin(runner, 0, prompt, 24)
     driving.prefill(runner, prompt[:-1])

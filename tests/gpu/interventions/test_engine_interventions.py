@@ -1,4 +1,4 @@
-"""When interventions act, over a scripted runner: which steps ask for them, what waits for what."""
+"""Interventions act in the right steps and wait for what they need, over a scripted runner."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_runs_with_and_without_interventions_share_steps(open_engine: Open) -> N
     assert first.wait().ids == expected([9, 8], 20)
     assert second.wait().ids == expected([7, 6], 30)
     assert any(step.interventions and len(step.samples) == 2 for step in runner.steps)
-    assert not runner.steps[-1].interventions, "when the reached run has ended nothing asks for it"
+    assert not runner.steps[-1].interventions, "nothing asks for interventions after the first run"
     assert {slot for _, slot, _ in runner.interventions_set} == {runner.steps[0].rows[0].slot}
 
 
@@ -135,7 +135,8 @@ def test_changing_a_strength_recomputes_nothing(open_engine: Open) -> None:
 
 
 def test_changes_act_in_the_order_they_were_asked_for(open_engine: Open) -> None:
-    """Even if what the first needs takes a while and the others need nothing."""
+    """Order is kept even if the first change takes a while to compute and the others need
+    nothing."""
     runner = ScriptedRunner(delay=0.002)
     written = Written()
     run = open_engine(runner).submit(Request([9], SamplingParams(max_tokens=60)), written)
@@ -193,7 +194,7 @@ def test_a_run_waits_until_there_is_room_for_its_texts(open_engine: Open) -> Non
 def test_a_change_before_the_start_acts_from_the_last_token_of_the_prompt(
     open_engine: Open,
 ) -> None:
-    """While the run is in line and its own setting is not even computed."""
+    """The run is still queued, and its own interventions are not computed yet."""
     runner = ScriptedRunner(n_slots=1, delay=0.002)
     engine = open_engine(runner)
     first = submit(engine, [9], 30)
@@ -210,7 +211,7 @@ def test_a_change_before_the_start_acts_from_the_last_token_of_the_prompt(
 
 
 class CachedBlock(ScriptedRunner):
-    """Its first look ends when the test says so."""
+    """Runner whose first inspection ends when the test lets it."""
 
     def __init__(self) -> None:
         super().__init__()

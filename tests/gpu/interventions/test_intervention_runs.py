@@ -1,4 +1,4 @@
-"""Runs that are reached into, through the engine's face, against hooks on transformers."""
+"""Runs with interventions, submitted to the engine, equal hooks on transformers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def text(seed: int, n: int = 20) -> list[int]:
 
 
 def spans_of(n_prompt: int, interventions: Interventions) -> tuple[InterventionSpan, ...]:
-    """A run that begins with interventions, as a question about it says it."""
+    """Return the spans with which a question describes a run that began with interventions."""
     bare = Interventions(
         interventions.heads, interventions.attention, interventions.mlp, (), interventions.patch
     )
@@ -181,7 +181,7 @@ def tokens(events: list[Event]) -> list[Token]:
 
 
 def n_found(written: Written) -> int:
-    """How much of its prompt was in the cache."""
+    """Return the number of prompt tokens that were found in the cache."""
     done = written.events[-1]
     assert isinstance(done, Done)
     return done.timings.cache_n
@@ -228,7 +228,8 @@ def test_a_run_that_begins_with_interventions_equals_hooks(
 def test_a_change_acts_from_the_token_it_names_and_is_written_again(
     engine: Engine, theirs: Theirs
 ) -> None:
-    """Live, with what it does against hooks; by its script; and undone, as if it had never been."""
+    """A live change equals hooks, its scheduled repeat writes the same, and undoing it restores the
+    plain text."""
     prompt, params = text(3), SamplingParams(seed=9, max_tokens=40, ignore_eos=True)
     plain = submit(engine, prompt, params)
     live = Written()
@@ -267,7 +268,7 @@ ALL_BUT_PATCHES = Interventions(OFF.heads, OFF.attention, OFF.mlp, STEER.steer)
 
 
 def assert_equal_draws(engine: Engine, a: Written, b: Written) -> None:
-    """To the bit on a GPU; PyTorch's sums depend on how many rows are computed at once."""
+    """Equal bit for bit on a GPU; PyTorch's sums depend on the number of rows."""
     exact = engine.info.device.backend != "torch"
     for x, y in zip(tokens(a.events), tokens(b.events), strict=True):
         assert x.id == y.id
@@ -277,7 +278,7 @@ def assert_equal_draws(engine: Engine, a: Written, b: Written) -> None:
 def test_a_change_while_the_prompt_is_read_acts_from_its_last_token(
     engine: Engine, theirs: Theirs
 ) -> None:
-    """Whenever it came: as a script that names token 0."""
+    """It equals a scheduled update of token 0, whenever it came."""
     prompt = text(4, 40)
     written = submit(engine, prompt, updates=[ScheduledUpdate(0, interventions=ALL_BUT_PATCHES)])
     ids = prompt + written.ids
@@ -374,8 +375,8 @@ def test_questions_find_the_blocks_of_the_run_they_are_about(engine: Engine) -> 
 def test_a_continued_text_is_the_one_that_was_not_stopped(
     engine: Engine, now: Interventions
 ) -> None:
-    """Begun with patches, changed at two tokens, and written on from the ninth: to the bit, from
-    what the cache kept."""
+    """A run that began with patches and changed at two tokens continues from its ninth token, bit
+    for bit, from the cache."""
     prompt = text(16, 40)
     updates = [
         ScheduledUpdate(3, interventions=ALL_BUT_PATCHES),

@@ -1,5 +1,4 @@
-"""Device memory of the KV cache: copying a block copies all of it, in every layer, and nothing
-else."""
+"""Copying a block copies all of it, in every layer, and nothing else."""
 
 from __future__ import annotations
 

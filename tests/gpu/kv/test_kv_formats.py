@@ -42,7 +42,7 @@ OF_THE_LARGEST = 2e-4
 
 
 class QuantisedCache(DynamicCache):
-    """transformers' cache, returning what a format stores of its input."""
+    """Cache of transformers that returns what a format stores of its input."""
 
     def __init__(self, dtype: str, head_dim: int) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ def stored(runner: WgpuRunner, blocks: list[int], n: int) -> list[Any]:
 
 @pytest.mark.parity
 def test_keys_do_not_depend_on_how_a_text_was_processed(runner: WgpuRunner) -> None:
-    """In chunks of any size, in any blocks, beside another text."""
+    """The stored words are the same in chunks of any size, in any blocks, beside another text."""
     ids = random_llama.ids("derived_head", 37)
     seen = []
     for slot, blocks, chunk in ((0, [0, 1, 2], 37), (1, [7, 4, 9], 5), (2, [3, 11, 5], 1)):
@@ -336,7 +336,7 @@ def test_levels_have_the_least_error_for_normal_numbers() -> None:
 
 
 def test_the_error_of_each_storage() -> None:
-    """For normal numbers: half a step of 127, 15 or the levels, in blocks of 32."""
+    """Errors are half a step of 127, 15 or the levels, for normal numbers in blocks of 32."""
     x = np.random.default_rng(0).normal(size=(4000, 128))
     for storage, most in (("q8", 0.0055), ("q4", 0.079), ("nl4", 0.082)):
         error = np.linalg.norm(reference.quantised(storage, x, 32) - x) / np.linalg.norm(x)

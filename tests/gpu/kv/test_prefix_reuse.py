@@ -276,7 +276,8 @@ def logits_of(runner: Runner, slot: int, ids: list[int], first: int) -> Floats:
 def test_logits_after_a_cached_prefix_equal_those_of_a_computed_one(
     kind: str, runner: Runner, n_shared: int
 ) -> None:
-    """In borrowed blocks, in the inspection slot, while another text continues in its own."""
+    """The prefix lies in borrowed blocks of the inspection slot, while another text continues in
+    its own."""
     scheduler = Scheduler(runner.limits)
     first, other = prompt_of(64), [*prompt_of(64)[:n_shared], *prompt_of(20, seed=4)]
     for ids, n_found in ((first, 0), (other, n_shared)):

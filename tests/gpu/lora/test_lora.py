@@ -123,8 +123,8 @@ def test_rows_of_a_pass_have_their_own_adapters(runner: WgpuRunner) -> None:
     samples = tuple(greedy(i, i) for i in range(3))
     together = runner.logits(Step(tuple(rows), samples, loras=True))
     assert np.array_equal(together.view("u4"), np.stack(alone).view("u4"))
-    reached = runner.logits(Step(tuple(rows), samples, interventions=True, loras=True))
-    assert np.array_equal(reached.view("u4"), together.view("u4"))
+    with_interventions = runner.logits(Step(tuple(rows), samples, interventions=True, loras=True))
+    assert np.array_equal(with_interventions.view("u4"), together.view("u4"))
 
 
 def adapted(runner: WgpuRunner) -> Mapping[str, LoraWeights]:

@@ -213,10 +213,12 @@ def test_a_stack_of_experts_multiplies_as_their_modules_do(kinds: tuple[str, ...
     assert stack is not None
     assert stack.a.shape == (5 * len(kinds) * ranks, 60)
     x = np.random.default_rng(0).normal(size=60)
-    shrunk = (stack.a @ x).reshape(5, -1)
+    lora_a_out = (stack.a @ x).reshape(5, -1)
     for expert, of_one in enumerate(modules):
         got = [
-            sum(stack.b[expert, r, n] * shrunk[expert, stack.first[n] + r] for r in range(ranks))
+            sum(
+                stack.b[expert, r, n] * lora_a_out[expert, stack.first[n] + r] for r in range(ranks)
+            )
             for n in range(66)
         ]
         for i, module in enumerate(of_one):
@@ -229,16 +231,16 @@ def test_older_adapters_of_all_experts_are_swapped(tmp_path: Path) -> None:
     whole, base = opened(random_loras.fused(EXPERTS_BASE), base=EXPERTS_BASE), EXPERTS_BASE
     source = random_loras.fused(base)
     tensors, n = load_file(source / WEIGHTS), 5
-    turned = {}
+    swapped = {}
     for name, values in tensors.items():
         if "lora_A" in name:  # (experts · rank, inputs), to B (inputs, rank · experts)
             parts = values.reshape(n, -1, values.shape[1]).transpose(2, 1, 0)
-            turned[name.replace("lora_A", "lora_B")] = parts.reshape(values.shape[1], -1).copy()
+            swapped[name.replace("lora_A", "lora_B")] = parts.reshape(values.shape[1], -1).copy()
         else:
             parts = values.reshape(len(values), -1, n).transpose(2, 1, 0)
-            turned[name.replace("lora_B", "lora_A")] = parts.reshape(-1, len(values)).copy()
+            swapped[name.replace("lora_B", "lora_A")] = parts.reshape(-1, len(values)).copy()
     config = json.loads((source / "adapter_config.json").read_text()) | {"peft_version": "0.18.0"}
-    older = opened(random_loras.write(tmp_path, config, turned), base=base)
+    older = opened(random_loras.write(tmp_path, config, swapped), base=base)
     assert older.modules == whole.modules
     for module in whole.modules:
         assert np.array_equal(older.a(module), whole.a(module)), module
@@ -317,13 +319,13 @@ def test_a_stack_of_fused_rows_multiplies_as_its_modules_do() -> None:
 
     loras = [opened(random_loras.folder(LLAMA, kind), kind) for kind in ("all", "patterns")]
     modules = [f"model.layers.0.mlp.{end}_proj" for end in ("gate", "up")]
-    laid = RowLayout(np.tile([0, 1], 172), np.repeat(np.arange(172)[::-1], 2))
-    stack = LoraStack.of(loras, [f"{module}.weight" for module in modules], lambda: laid, 64)
+    layout = RowLayout(np.tile([0, 1], 172), np.repeat(np.arange(172)[::-1], 2))
+    stack = LoraStack.of(loras, [f"{module}.weight" for module in modules], lambda: layout, 64)
     assert stack is not None
     x = np.random.default_rng(0).normal(size=64)
-    shrunk = stack.a @ x
+    lora_a_out = stack.a @ x
     got = [
-        sum(stack.b[r, n] * shrunk[stack.first[n] + r] for r in range(stack.ends[-1]))
+        sum(stack.b[r, n] * lora_a_out[stack.first[n] + r] for r in range(stack.ends[-1]))
         for n in range(344)
     ]
     for i, module in enumerate(modules):

@@ -1,4 +1,4 @@
-"""How near the logits of two engines must be."""
+"""Bounds of the difference between the logits of two engines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def check_logits(
     case: str = "",
     of_largest: float = OF_THE_LARGEST_LOGIT,
 ) -> None:
-    """Within the bound everywhere, and the same most likely token wherever it leads by more."""
+    """Fail unless logits are within the bound, and the most likely token is the same wherever its
+    lead exceeds it."""
     bound = of_largest * np.abs(want).max()
     compare(result, case, got, want, np.array(bound), seed=0)
     second, first = np.sort(want, axis=1)[:, -2:].T

@@ -128,7 +128,7 @@ class Reference:
 
     @torch.no_grad()
     def logits(self, ids: Sequence[int]) -> Floats:
-        """float32 (len(ids), vocab_size)"""
+        """Return the logits, float32 (len(ids), vocab_size)."""
         logits: Floats = self.model(torch.tensor([list(ids)])).logits[0].numpy()
         return logits
 

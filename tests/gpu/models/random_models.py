@@ -89,7 +89,7 @@ class Reference:
 
     @torch.no_grad()
     def logits(self, ids: Sequence[int]) -> Floats:
-        """float32 (len(ids), vocab_size)"""
+        """Return the logits, float32 (len(ids), vocab_size)."""
         logits: Floats = self.model(torch.tensor([list(ids)])).logits[0].numpy()
         return logits
 
@@ -198,7 +198,7 @@ def _randomise(model: Any, generator: torch.Generator) -> None:
 
 
 def _is_transposed(model: Any, name: str) -> bool:
-    """Whether a matrix is saved as inputs × outputs, as in GPT-2."""
+    """Return whether a matrix is saved as inputs × outputs, as in GPT-2."""
     return model.config.model_type == "gpt2" and ".c_" in name
 
 

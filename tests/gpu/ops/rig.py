@@ -249,8 +249,8 @@ def unpack_quantized_rows(words: Array) -> tuple[Array, Array, Array]:
     (n_rows, blocks, 2) and sums (n_rows, blocks), float64."""
     blocks = np.ascontiguousarray(words).reshape(len(words), -1, BLOCK_WORDS)
     q = np.ascontiguousarray(blocks[..., :8]).view(np.int8)
-    grids = np.ascontiguousarray(blocks[..., 8:]).view(np.float32).astype(np.float64)
-    return q.astype(np.float64).reshape(*q.shape[:2], 2, 16), grids[..., :2], grids[..., 2]
+    scales = np.ascontiguousarray(blocks[..., 8:]).view(np.float32).astype(np.float64)
+    return q.astype(np.float64).reshape(*q.shape[:2], 2, 16), scales[..., :2], scales[..., 2]
 
 
 @dataclass(frozen=True)

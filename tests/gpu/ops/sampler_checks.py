@@ -31,7 +31,8 @@ class Expected:
         return f"{len(self.logits)} tokens, {self.sample}"
 
     def result(self, name: str) -> str:
-        """For the summary: float32 knows masses of logits in the thousands to few digits."""
+        """Return the name in the summary; logits in the thousands are listed apart, as float32 has
+        few digits of their masses."""
         return f"sample.{name}" + (".extreme" if np.abs(self.logits).max() > 100 else "")
 
     @property

@@ -75,7 +75,8 @@ def test_sort_keys_are_the_scaled_logits_and_summaries_those_of_their_strips(
 
 
 def check_mass(case: str, logits: Array, tops: Array, masses: Array) -> None:
-    """log Σ exp by way of the strips; a strip's top is its largest, so its mass is 1 or more."""
+    """Check log Σ exp computed from the strips; a strip's maximum is its largest, so its mass is at
+    least 1."""
     assert (masses >= 1).all()
     assert (masses <= 4 * 8 * (1 + 64 * ROUNDING)).all()
     assert tops.max() == logits.max()
@@ -87,7 +88,7 @@ def check_mass(case: str, logits: Array, tops: Array, masses: Array) -> None:
 
 
 def test_sort_keys_of_every_kind_of_number_keep_their_order(rig: Rig) -> None:
-    """Zeros of both signs tie; nothing has a key that stands for no token, whatever its bits."""
+    """Zeros of both signs tie; no logit gets the sort key of an absent token, whatever its bits."""
     rising = [-np.inf, -3.4e38, -1.0, -1e-30, -0.0, 0.0, 1e-30, 1.0, 3.4e38, np.inf]
     logits = np.array([*rising, np.nan, 0.0, 0.0], np.float32)
     logits.view(np.uint32)[-2:] = [0xFFFFFFFF, 0x7FFFFFFF]

@@ -72,7 +72,7 @@ class Case:
 
 
 def attend(rig: Rig, case: Case, cache: Cache, q: Array) -> tuple[Array, Array | None]:
-    """The device's attention of `q` (n_rows, width), and its entropy (n_rows, n_heads)."""
+    """Return the device's attention of `q` (n_rows, width), and its entropy (n_rows, n_heads)."""
     n_heads, _, head_dim = case.heads
     config = case.config
     rows = Rows.of(*case.rows)
@@ -129,9 +129,10 @@ def expected(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
 
 
 def bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
-    """How far float32 may be: a score is off by 8 roundings of ‖q‖‖k‖/√d, which moves its weight p
-    by that and by the error of exp (3 + 2t roundings at distance t below the top). Errors of many
-    roundings seldom add up: `SHARE` of that is three times the largest on two drivers."""
+    """Return the error bounds of float32. A score is off by 8 roundings of ‖q‖‖k‖/√d, which moves
+    its weight p by that and by the error of exp (3 + 2t roundings at distance t below the top).
+    Errors of many roundings seldom add up: `SHARE` of that is three times the largest on two
+    drivers."""
     n_heads, n_kv_heads, head_dim = case.heads
     group = n_heads // n_kv_heads
     out = np.empty((len(q), n_heads, head_dim))

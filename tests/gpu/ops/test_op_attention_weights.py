@@ -64,7 +64,7 @@ def filled(rig: Rig, case: Case, seed: int) -> Cache:
 
 
 def weigh(rig: Rig, case: Case, cache: Cache, q: Array) -> Array:
-    """The device's weights (n_rows, n_heads, n); fails when it wrote past them."""
+    """Return the device's weights (n_rows, n_heads, n); fail if it wrote past them."""
     n_heads = case.heads[0]
     n_rows, (first, n) = len(case.rows), case.keys
     batch = rig.batch(Rows.of(*case.rows).step, bucket=case.bucket or n_rows)
@@ -156,7 +156,7 @@ def test_weights_of_a_row_add_up_to_one(rig: Rig, position: int) -> None:
     "keys", [(0, 1), (299, 1), (300, 1), (300, 5), (17, 260), (255, 257), (1000, 3)], ids=str
 )
 def test_a_range_of_keys_is_part_of_the_whole(rig: Rig, keys: tuple[int, int]) -> None:
-    """Bit for bit, and 0 after the row: what lies in the cache there may not be a number."""
+    """Equal bit for bit, and 0 after the row, where the cache may hold NaN."""
     case = Case((6, 3, 16), ((0, 299), (1, 300), (0, 20)), (0, 1003))
     cache = filled(rig, case, seed=7)
     q = np.random.default_rng(8).normal(size=(3, 96)).astype(np.float32)

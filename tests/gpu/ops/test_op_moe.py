@@ -51,7 +51,7 @@ def routed(rig: Rig, chosen: Array, gates: Array | None = None) -> ops.ExpertRou
 
 
 def choices(rng: np.random.Generator, rows: int, of: MoeConfig) -> Array:
-    """Each row has other experts; some are chosen often, some never."""
+    """Return random choices: experts differ between rows; some are chosen often, some never."""
     liking = rng.permutation(np.geomspace(1, 0.01, of.n_experts))
     noise = rng.gumbel(size=(rows, of.n_experts)) + np.log(liking)
     chosen: Array = np.argsort(-noise, axis=1)[:, : of.experts_per_token].astype(np.uint32)
@@ -311,7 +311,8 @@ def test_matmul_of_assignments_with_the_weights_of_their_experts(
 
 @pytest.mark.parametrize("bucket", [1, 16], ids=["alone", "grouped"])
 def test_bias_of_assignments(rig: Rig, bucket: int) -> None:
-    """Before the activation, in the order of pairs however these are grouped, in shards too."""
+    """The bias is added before the activation, in the order of assignments however they are
+    grouped, in shards too."""
     rows = max(1, bucket - 1)
     check(rig, Case(33, 22, "q8", rows=rows, bucket=bucket, bias=True, norm=True, gated=True))
     check(rig, Case(64, 19, rows=rows, bucket=bucket, bias=True, per_assignment=True, shards=3))

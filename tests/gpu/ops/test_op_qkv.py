@@ -201,9 +201,9 @@ def test_heads_with_partial_rotary_or_none(
 def test_each_vec4_of_the_rotary_order_holds_two_rotary_pairs(head_dim: int) -> None:
     order = rotary_order(head_dim)
     assert sorted(order) == list(range(head_dim))
-    fours = order.reshape(-1, 4)
-    assert (fours[:, 1] == fours[:, 0] + 1).all()
-    assert (fours[:, 2:] == fours[:, :2] + head_dim // 2).all()
+    vec4s = order.reshape(-1, 4)
+    assert (vec4s[:, 1] == vec4s[:, 0] + 1).all()
+    assert (vec4s[:, 2:] == vec4s[:, :2] + head_dim // 2).all()
 
 
 def test_rope_keeps_its_accuracy_at_far_positions(rig: Rig) -> None:

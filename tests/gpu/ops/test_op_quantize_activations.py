@@ -112,8 +112,8 @@ def check(rig: Rig, case: Case) -> None:
 
 
 def minima_share(dtype: str, weight: Array) -> float:
-    """How many times as long the two parts of q4's weights are as these: their products are added
-    up apart."""
+    """Return the norm of q4's weights with codes and minima apart, relative to the weights': an
+    int8 matmul sums the two separately."""
     k = weight.shape[1]
     packed = pack(dtype, weight)
     stored = unpack(dtype, packed, k)

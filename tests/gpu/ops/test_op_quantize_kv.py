@@ -182,7 +182,8 @@ def _words_at(found: Stored, which: int, storage: KvStorage, rows: Rows, row: in
 
 @pytest.mark.parametrize("heads", [(4, 2, 24), (6, 2, 128), (1, 1, 256)], ids=str)
 def test_as_many_lanes_as_on_a_real_gpu(rig: Rig, heads: tuple[int, int, int]) -> None:
-    """More lanes than a software device runs in lockstep: barriers have to hold them together."""
+    """Workgroups have more lanes than a software device runs in lockstep, so barriers must
+    synchronise them."""
     kind = Rig(as_kind(rig.device, software=False), rig.kernels)
     for dtype in FORMATS:
         test_codes_and_scales_are_those_of_the_twin(kind, heads, dtype)

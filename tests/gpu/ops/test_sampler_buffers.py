@@ -70,7 +70,7 @@ def test_the_most_likely_token_is_found_at_every_edge(sampler: SamplerFor, vocab
 
 @pytest.mark.parametrize("vocab", [4096, 49_152])
 def test_the_most_likely_tokens_may_share_a_strip(sampler: SamplerFor, vocab: int) -> None:
-    """Then strips say little: many tokens reach a key that few strips do."""
+    """Summaries of strips exclude little then: many tokens reach a key that few strips do."""
     rng = np.random.default_rng(vocab)
     logits = rng.normal(0, 1, vocab).astype(np.float32)
     logits[:2048] += np.where(np.arange(2048) // 4 % SLICE_LANES < 16, 10, 0).astype(np.float32)
@@ -109,7 +109,7 @@ def test_top_p_keeps_more_tokens_than_are_sorted(
 def test_the_threshold_search_is_exact_for_logits_of_any_size(
     sampler: SamplerFor, scale: float
 ) -> None:
-    """Around zero and far from it, the wanted key is found by its bits."""
+    """Logits around zero and far from it: the threshold is searched by the bits of sort keys."""
     logits = (np.random.default_rng(7).normal(0, 1, 4096) * scale).astype(np.float32)
     for k in COUNTS:
         order = np.sort(logits)[::-1]

@@ -1,4 +1,4 @@
-"""Recording checks what replaying cannot: a wrong dispatch would end the process there."""
+"""Recording refuses bad dispatches, since replaying one would end the process."""
 
 from __future__ import annotations
 

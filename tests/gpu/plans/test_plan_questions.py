@@ -1,4 +1,4 @@
-"""Questions about a step's plan, answered in pieces with a slot that is lent for each."""
+"""Questions about a step's plan are answered in pieces, each with a slot lent for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOT = 4
 
 
 class Runner:
-    """Tells how it was asked, and times that count up from run to run."""
+    """Runner that records how it was asked, with times that count up from run to run."""
 
     def __init__(self, n_dispatches: int = 3, clock: bool = True) -> None:
         self.dispatches = [{"label": f"d{i}"} for i in range(n_dispatches)]
@@ -51,7 +51,7 @@ class Runner:
 
 
 def answer(pieces: AnswerSteps) -> tuple[Answer, int]:
-    """Return the answer of the pieces and how often they let others go first."""
+    """Return the answer of the pieces and how often they yielded."""
     n = 0
     while True:
         try:

@@ -1,4 +1,5 @@
-"""GPU times of single dispatches: how many, whose, and that nobody else's run notices."""
+"""GPU times of single dispatches are complete and assigned correctly, and profiling changes no
+run."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.gpu.engine.driving import GREEDY, counted
 from tests.gpu.models import random_llama
 
 NAME = "vocab50000_tied"
-"""Its output head takes far longer than any product of its layers."""
+"""Model whose output head takes far longer than any matmul of its layers."""
 
 
 def without(device: Device, *features: str) -> Device:

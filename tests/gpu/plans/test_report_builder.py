@@ -1,5 +1,5 @@
-"""A plan as data: what is listed is what is replayed, its sources compile and compute the same, and
-its costs are those of the model's arithmetic, worked out here another way."""
+"""The plan report lists what is replayed, its sources compile and compute the same, and its costs
+equal an independent computation."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_constants_are_filled_in_as_their_types() -> None:
 
 @pytest.mark.parametrize("n_rows", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_filled_sources_compute_the_same_bits(rig: Rig, runner: WgpuRunner, n_rows: int) -> None:
-    """The plan is run again with pipelines made of the sources that are shown, no constants."""
+    """The plan is run again with pipelines made of the reported sources, without constants."""
     ids = [i * 7 % runner.config.vocab_size for i in range(n_rows)]
     driving.begin(runner, 0, ids, n_rows)
     step = Step(
@@ -220,10 +220,10 @@ def by_op(found: PlanReport) -> dict[str, list[PlanDispatch]]:
 
 @pytest.mark.parametrize("n_rows", [1, 20])
 def test_cost_of_matmuls_follows_their_weights(device: Device, n_rows: int) -> None:
-    """The model has biases everywhere: two operations a weight and row, four a number for each of
-    the norms, one for each bias and each number of the residual stream, five for each gate, three
-    for each number turned. The output head runs for one row. Of many rows a norm is three a number
-    in a dispatch before, and one a number of the result."""
+    """The model has biases everywhere: two operations a weight and row, four a number for each
+    norm, one for each bias and each number of the residual stream, five for each gate, three for
+    each rotated number. The output head runs for one row. With many rows a norm is a dispatch of
+    its own, three a number, and one a number of the result."""
     runner = driving.load(device, random_llama.folder("head100_all_bias"), "q8")
     c = runner.config
     ops = by_op(view(runner, n_rows, 3))
@@ -266,8 +266,8 @@ def test_cost_of_matmuls_follows_their_weights(device: Device, n_rows: int) -> N
 def test_quantized_activations_cost_their_bytes_written_and_read(
     device: Device, n_rows: int
 ) -> None:
-    """48 bytes for 32 numbers, of which the products read nothing else; the output head takes
-    float32. Four operations a number, and the norm's."""
+    """A block of 32 numbers has 48 bytes, and the matmuls read nothing else; the output head takes
+    float32. Rounding costs four operations a number, beside the norm's."""
     of_bytes = replace(device, tuning=replace(device.tuning, q8_activations=True))
     runner = driving.load(of_bytes, random_llama.folder("head100_all_bias"), "q8")
     c, ops = runner.config, by_op(view(runner, n_rows, 3))
@@ -311,14 +311,14 @@ def test_attention_costs_a_score_for_each_key_a_row_sees(
 
 
 def test_a_longer_context_costs_its_keys_and_values(runner: WgpuRunner) -> None:
-    """A block more: its bytes, and its entry in the block table for every layer."""
+    """One more block costs its bytes, and its entry in the block table for every layer."""
     (_, before), (_, after) = (step_cost(runner, 1, context) for context in (31, 47))
     assert after - before == runner.limits.block_bytes + 4 * runner.config.n_layers
 
 
 @pytest.mark.parametrize("kv", ["q8q4", "rotated4"])
 def test_a_quantised_cache_costs_what_it_stores(device: Device, kv: str) -> None:
-    """Heads of 80 numbers: five blocks, sixteen turned together."""
+    """Heads of 80 numbers have five KV blocks, and Hadamard transforms of sixteen."""
     runner = driving.load(device, random_llama.folder("head80_theta"), "f16", kv_dtype=kv)
     c, (n_rows, n_before) = runner.config, (3, 30)
     found = by_op(view(runner, n_rows, n_before))
@@ -360,7 +360,8 @@ def test_splits_cost_their_partial_sums(device: Device, n_rows: int) -> None:
 def test_a_decode_step_reads_the_weights_that_the_inventory_says(
     device: Device, name: str, dtype: str
 ) -> None:
-    """The products and one row of the table; norms and biases are float32 and padded there."""
+    """Weights of the matmuls and one row of the embedding; norms and biases are float32 and padded
+    there."""
     runner = driving.load(device, random_llama.folder(name), dtype)
     ops = by_op(view(runner, 1, 0))
     weights = sum(

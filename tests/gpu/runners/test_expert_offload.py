@@ -1,5 +1,5 @@
-"""Experts that do not all lie on the device: the same bits as where they do, at any number of
-slots, and what the steps say of it."""
+"""Models with some experts in host memory give the same bits as with all on the device, for any
+number of slots, and report their transfers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.gpu.ops.rig import Arrays, Rig, limited
 
 N_TOKENS = 21
 CHUNK = 8
-"""Rows of every step but those that write: as few kernels as can be."""
+"""Rows of all steps but decoding ones, so that few kernels are compiled."""
 DTYPES = {"qwen2_moe": "q8", "qwen3_moe_window_bias": "f32"}
 """A layer without experts between two that have 10 each, and a shared one, all wanted by a step of
 some rows; 37 experts, of which a step wants few."""
@@ -36,7 +36,7 @@ DRAWN = Sample(0, 0, 7, 0, 1.3, 40, 0.95, 0.01, 1.1)
 
 @pytest.fixture(scope="module")
 def resident(device: Device) -> Any:
-    """Runners whose experts all lie on the device, by case, and what they compute."""
+    """Return runners with all experts on the device, by case, and what they compute."""
     found: dict[str, tuple[WgpuRunner, dict[str, Any]]] = {}
 
     def of(name: str) -> tuple[WgpuRunner, dict[str, Any]]:
@@ -54,7 +54,7 @@ def load(device: Device, name: str, expert_slots: int | None) -> WgpuRunner:
 
 
 def computed(runner: WgpuRunner) -> dict[str, Any]:
-    """Logits, statistics and captured tokens, and a look."""
+    """Return logits, statistics, captured tokens and an inspection."""
     ids = random_models.ids(N_TOKENS)
     captured = driving.captured(runner, ids, CHUNK)
     written = driving.generate(runner, ids[: CHUNK + 1], 6, sample=DRAWN, capture=True)
@@ -102,7 +102,8 @@ def test_the_same_bits_at_any_number_of_slots(
 
 
 def test_steps_report_expert_hits_and_misses(device: Device) -> None:
-    """A token that is computed again finds its experts there; nothing is said where all are."""
+    """A recomputed token finds its experts on the device; nothing is reported if all experts are
+    there."""
     name = "qwen3_moe_window_bias"
     runner, ids = load(device, name, 12), random_models.ids(4)
     experts_per_token, layers = 5, 2
@@ -131,7 +132,7 @@ def test_as_many_slots_as_experts_are_all_of_them(device: Device) -> None:
 
 @pytest.mark.slow
 def test_an_engine_writes_the_same_and_reports_experts_with_every_token() -> None:
-    """A prompt of one piece, then tokens; PyTorch has all experts where they are computed."""
+    """A prompt in one chunk, then tokens; PyTorch has all experts where they are computed."""
     name, written, told = "qwen2_moe", [], []
     for expert_slots in (None, 2):
         options = LoadOptions(dtype=DTYPES[name], context=64, slots=1, expert_slots=expert_slots)
@@ -160,7 +161,7 @@ def test_an_engine_writes_the_same_and_reports_experts_with_every_token() -> Non
 @pytest.mark.parametrize("n", [5, 8])
 @pytest.mark.parametrize("dtype", ["f32", "q8", "q4"])
 def test_an_expert_is_copied_to_the_place_of_its_slot(rig: Rig, dtype: str, n: int) -> None:
-    """Slots in several shards; what lies in the others stays."""
+    """Slots lie in several shards; the contents of the others stay."""
     n_experts, k = 6, 33
     rng = np.random.default_rng(0)
     arrays = {

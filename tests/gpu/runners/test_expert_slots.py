@@ -37,7 +37,7 @@ def test_one_slot_takes_experts_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("n_slots", [1, 2, 5, 11, 12])
 def test_every_expert_is_where_a_round_says(n_slots: int) -> None:
-    """Against what lies in the slots, followed load by load."""
+    """Compare with the contents of the slots, followed load by load."""
     rng, slots = np.random.default_rng(n_slots), ExpertSlots(n_slots)
     lies = [-1] * n_slots
     for _ in range(300):

@@ -1,5 +1,4 @@
-"""Loading weights: what is told meanwhile, what it takes of the host's memory, and the measurement
-of its time."""
+"""Loading weights reports its progress, uses bounded host memory, and is timed."""
 
 from __future__ import annotations
 
@@ -40,8 +39,8 @@ def told(device: Device, folder: Path, dtype: str) -> list[tuple[float, str]]:
 
 @pytest.mark.parametrize("name", random_models.NAMES)
 def test_progress_is_the_share_of_weights_that_are_in_place(device: Device, name: str) -> None:
-    """In every architecture it ends at exactly all of them: none is counted twice, none is left
-    out. What is fused in one tensor, tied, or saved transposed is where that would go wrong."""
+    """Progress ends at exactly all weights in every architecture: none is counted twice or left
+    out, where tensors are fused, tied or saved transposed."""
     folder = random_models.folder(name)
     shares = [share for share, _ in told(device, folder, "q4")]
     assert shares == sorted(shares)

@@ -126,7 +126,7 @@ def test_written_data_is_seen_by_the_next_commands(calls: Calls, memory: Memory)
 
 
 def test_flushed_commands_can_be_waited_for(calls: Calls, device: Device, memory: Memory) -> None:
-    """In any order, and again."""
+    """Readbacks are flushed in any order, and used again."""
     tensor = memory.zeros("written", (4,), "u32")
     flushed = []
     for value in range(3):

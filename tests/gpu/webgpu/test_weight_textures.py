@@ -77,8 +77,8 @@ def test_rows_too_long_for_a_texture_line_get_their_own(textures: Device) -> Non
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
 @pytest.mark.parametrize("name", ["qwen2", "mixtral"])
 def test_no_bit_depends_on_weight_textures(device: Device, name: str, dtype: str) -> None:
-    """Embedding, products of one row and of many, experts and the output head; in textures of so
-    few lines, too, that matrices have several."""
+    """Embedding, matmuls of one row and of many, experts and the output head, also with matrices in
+    several textures."""
     folder = random_models.folder(name)
 
     def logits(on: Device) -> tuple[int, list[bytes], bytes]:
