@@ -52,9 +52,9 @@ SEND_SECONDS = 20.0
 """A page that does not take `SEND_BYTES` within this time is cut off; it can come back."""
 SEND_BYTES = 1024 * 1024
 CLOSE_SECONDS = 2.0
-"""For the message that is being sent, and for the close frame after it."""
+"""Time at most to finish the message being sent and send the close frame."""
 POLL_SECONDS = 1.0
-"""How often a reader looks whether another thread has ended the WebSocket."""
+"""Interval at which a reader checks whether another thread has ended the WebSocket."""
 
 
 ControlFrame = Ping | Pong | CloseConnection
