@@ -158,7 +158,7 @@ class SupervisedEngine(EngineClient):
             handle.dispose("the server is shutting down")
             return True
         if self._next_model is not None:
-            handle.dispose("the model was changed; the text so far is kept")
+            handle.dispose("the model was changed")
             return True
         if failed is None:
             return self._record_crash(how, ready_seconds, handle)
@@ -207,7 +207,7 @@ class SupervisedEngine(EngineClient):
             self._set_state(Status("restarting", f"the engine stopped ({how}) and is restarting"))
         log.error("the engine's process ended unexpectedly (%s)", how)
         if handle is not None:
-            handle.dispose("the engine stopped; the text so far is kept")
+            handle.dispose("the engine stopped")
         for left in range(0 if give_up else pause, 0, -1):
             self._set_state(_retry_status(crashes, left))
             if self._wake.wait(1.0):

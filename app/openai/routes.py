@@ -39,8 +39,6 @@ from gpu.events import Accepted, Done, Event, Token
 PING_SECONDS = 5.0
 POLL_SECONDS = 1.0
 """Interval at which the connection of the client is checked."""
-KEPT_TEXT_SUFFIX = "; the text so far is kept"
-"""End of the engine's message about an interrupted run: true for a page, not for `/v1`."""
 
 
 def register(app: Flask, engine: EngineClient) -> None:
@@ -172,9 +170,7 @@ def _interrupted(done: Done, seed: int | None) -> UnavailableError:
 
     The server does not keep its text for clients of this API, unlike for pages.
     """
-    reason = done.message.removesuffix(KEPT_TEXT_SUFFIX)
-    if not reason:
-        reason = "the run was cancelled; the server is shutting down"
+    reason = done.message or "the run was cancelled; the server is shutting down"
     n = done.completion_tokens
     again = "" if seed is None else f" with seed {seed} to get the same text"
     return UnavailableError(

@@ -65,7 +65,7 @@ export function onUnknownGeneration(answer, segment) {
   } else if (segment.running) {
     segment.state = "done";
     segment.reason = "error";
-    segment.message = "the server no longer has this generation; its text is kept";
+    segment.message = "the server no longer has this generation";
     liveState().active = null;
   }
   save();

@@ -91,7 +91,7 @@ function ended({ reason, message, context }) {
     return {
       tone: "bad",
       head: "Generation was interrupted",
-      text: `${sentence(message)} Press Continue to resume.`,
+      text: `${sentence(message)} The text so far is kept; press Continue to resume.`,
     };
   }
   if (reason === "context") {
