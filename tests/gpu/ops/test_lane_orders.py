@@ -64,7 +64,7 @@ def test_a_right_kernel_has_the_same_bits_in_every_order(gpu_rig: Rig) -> None:
 
 
 def test_a_missing_barrier_is_noticed(gpu_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it, a lane adds up the parts of lanes that have not run yet, in one order at least."""
+    """Without it a lane adds up parts of lanes that have not run yet, in one order at least."""
     whole = kernels_module.compose
 
     def without_barrier(*args: object) -> str:
