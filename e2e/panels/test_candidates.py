@@ -34,3 +34,8 @@ def test_rows_and_draw_are_those_of_the_engine(page: Page, site: Callable[..., S
     tick = page.locator("#draw .tick")
     at = float(tick.evaluate("(node) => node.style.getPropertyValue('--u')"))
     assert at == pytest.approx(token.draw * token.mass[0], abs=1e-6)
+    spans = page.locator("#draw .mass > span").all_inner_texts()[1:]
+    shown_cuts = dict(text.rsplit(" −", 1) for text in spans)
+    assert set(shown_cuts) == {"top-k", "top-p", "min-p"}
+    for name, share in zip(("top-k", "top-p", "min-p"), token.mass[1:], strict=True):
+        assert float(shown_cuts[name].removesuffix(" %")) == pytest.approx(100 * share, abs=0.06)
