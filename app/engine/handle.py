@@ -90,7 +90,7 @@ class RemoteRun:
             log.exception("an event could not be handed on")
 
     def fail(self, message: str) -> None:
-        """End the run with what this side knows, because the process is gone."""
+        """End the run, after its process is gone, with the timings measured on this side."""
         first, seconds, n_tokens = self._first, self._last - self._first, self._n_tokens
         timings = Timings(
             cache_n=self._n_reused,
@@ -108,8 +108,7 @@ class RemoteRun:
 
 
 class EngineHandle:
-    """One engine process with its runs and calls, which end with it. Raises OSError when it cannot
-    be started."""
+    """One engine process with its runs and calls. Raises OSError if it cannot be started."""
 
     def __init__(self, load: Load, log_level: str, timeouts: Timeouts) -> None:
         self._numbers = itertools.count(1)
@@ -131,7 +130,7 @@ class EngineHandle:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None once the process was given back."""
+        """Process id; None once the process has been released."""
         return self._child.pid
 
     # ---- to the engine -----------------------------------------------------------------------
@@ -148,7 +147,7 @@ class EngineHandle:
         return run
 
     def call(self, message: Callable[[int], ToEngine]) -> int:
-        """Send `message(call)` and wait for the answer. Raises the error that is replied."""
+        """Send `message(call)` and return the answer. Raises the error of the reply."""
         number = next(self._numbers)
         future: Future[int] = Future()
         self._register(self._calls, number, future)
@@ -167,7 +166,7 @@ class EngineHandle:
             self.send(CancelQuestions(asker))
 
     def ask(self, question: Question, asker: int = 0) -> Future[Answer]:
-        """The answer comes on the thread that reads the pipe."""
+        """Send a question. The future is completed on the thread that reads the pipe."""
         number = next(self._numbers)
         future: Future[Answer] = Future()
         self._register(self._calls, number, future)
@@ -179,8 +178,9 @@ class EngineHandle:
         return future
 
     def send(self, message: ToEngine, *, force: bool = False) -> None:
-        """Return at once. A message for a process that is gone is dropped; `dispose` answers for
-        it. Raises `UnavailableError` when the process does not read, unless `force`."""
+        """Queue a message and return at once. If the process is gone the message is dropped, and
+        `dispose` fails its call. Raises UnavailableError if the process does not read, unless
+        `force`."""
         try:
             encoded = msgspec.msgpack.encode(message)
         except OverflowError:
@@ -216,8 +216,8 @@ class EngineHandle:
         except (EOFError, OSError):
             pass
         except Exception:
-            log.exception("the engine's process said what cannot be understood")
-            self._kill("it said what cannot be understood")
+            log.exception("the engine's process sent a message that cannot be read")
+            self._kill("it sent a message that cannot be read")
         finally:
             self._reports.put(None)
 
@@ -271,7 +271,7 @@ class EngineHandle:
 
 
 def _drain(table: dict[int, T]) -> Iterator[T]:
-    """Take out all values, each of which the thread that reads the pipe may take first."""
+    """Remove and yield all values; the thread that reads the pipe may take some of them first."""
     with contextlib.suppress(KeyError):
         while True:
             yield table.popitem()[1]

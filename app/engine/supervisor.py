@@ -23,19 +23,19 @@ from gpu.inspection.requests import Answer, Question
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 9.0
-"""A server that is told to end does, within this time."""
+"""Longest time that closing takes, whatever the engine does."""
 
 Fetch = Callable[[Callable[[Transfer], None], Callable[[], bool]], None]
-"""Brings a model's files: is given whom to tell how far it is, and who says that it shall end."""
+"""Fetches a model's files; gets a callback for progress and a function that says when to stop."""
 
 
 class SupervisedEngine(EngineClient):
-    """The engine in a process of its own, started again when it dies, hangs or is frozen.
+    """The engine in a process of its own, restarted when it dies, hangs or is frozen.
 
-    Before the first one, `fetch` brings what the model still lacks; the state says how far it is. A
-    model that cannot be fetched or loaded is not tried again, and the state is `failed`. So it is
-    when the first process of this server dies while loading, more often than `restart_policy` allow
-    at once. Any other that dies is started again, after longer and longer pauses.
+    `fetch` first brings the files that the model lacks; the state has the progress. The state is
+    `failed`, and nothing is tried again, if the model cannot be fetched or loaded, or if the first
+    processes of this server die while loading more often than `restart_policy` allows. Any later
+    process that dies is restarted, after longer and longer pauses.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class SupervisedEngine(EngineClient):
         self._backoff = Backoff(restart_policy or RestartPolicy())
         self._handle: EngineHandle | None = None
         self._closing = threading.Event()
-        self._wake = threading.Event()  # to be closed, or to serve another model
+        self._wake = threading.Event()  # set to close, or to serve another model
         self._next_model: ServedModel | None = None
         self._was_ready = False
-        self._could_load = False  # the model that is served
+        self._could_load = False  # whether the served model was loaded once
         self._thread = threading.Thread(target=self._supervise, name="engine", daemon=True)
 
     @property
@@ -95,7 +95,7 @@ class SupervisedEngine(EngineClient):
         self._wake.set()
 
     def close(self) -> None:
-        """End the engine and all runs, within `SHUTDOWN_SECONDS`, whatever they do."""
+        """End the engine and all runs within `SHUTDOWN_SECONDS`."""
         self._closing.set()
         self._wake.set()
         if self._handle is not None:
@@ -107,8 +107,8 @@ class SupervisedEngine(EngineClient):
 
     def _supervise(self) -> None:
         if hasattr(signal, "pthread_sigmask"):
-            # Inherited by the process: what tells the whole group to end (Ctrl+C in a terminal, a
-            # service manager) reaches the server alone, even before the process handles it.
+            # The process inherits this: a signal to the whole group (Ctrl+C in a terminal, a
+            # service manager) ends the server alone, which then ends the process.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         ready = self._fetch is None or self._run_fetch(self._fetch)
         while not self._closing.is_set():
@@ -174,8 +174,8 @@ class SupervisedEngine(EngineClient):
         return self._closing.is_set() or self._next_model is not None
 
     def _relay_status(self, handle: EngineHandle) -> tuple[Failed | None, float | None]:
-        """Publish the states of a process until its end. Returns why it could not load, and when it
-        was ready."""
+        """Publish the states of a process until its end. Return why it could not load and when it
+        was ready, None if neither happened."""
         failed = ready_at = None
         for message in handle.receive():
             if self._next_model is not None:
