@@ -90,21 +90,23 @@ class Inspector:
                 self._check_place(ids, position)
                 self._check_bytes(position + 1)
                 upto = ids[: position + 1]
-                return self._under(question.spans, lambda c: self._attention_from(upto, c))
+                return self._with_spans(question.spans, lambda c: self._attention_from(upto, c))
             case AttentionTo(ids=ids, position=position):
                 self._check_place(ids, position)
                 self._check_bytes(len(ids) - position)
-                return self._under(question.spans, lambda c: self._attention_to(ids, position, c))
+                return self._with_spans(
+                    question.spans, lambda c: self._attention_to(ids, position, c)
+                )
             case LogitLens(ids=ids, position=position):
                 self._check_place(ids, position)
                 self._check_ids([question.chosen], "chosen")
                 _check_top(question.top)
-                return self._under(question.spans, lambda c: self._logit_lens(question, c))
+                return self._with_spans(question.spans, lambda c: self._logit_lens(question, c))
             case Waterfall(ids=ids, position=position):
                 self._check_place(ids, position)
                 _check_top(question.top)
                 upto, sample = ids[: position + 1], _sample_of_question(question)
-                return self._under(
+                return self._with_spans(
                     question.spans, lambda c: self._waterfall(upto, sample, question.top, c)
                 )
             case Losses(ids=ids, first=first):
@@ -113,15 +115,15 @@ class Inspector:
                 if len(ids) < 2:
                     raise InvalidRequest("one token has nothing before it; give two ids", "ids")
                 self._check_place(ids[:-1], first, "first")
-                return self._under(question.spans, lambda c: self._losses(question, c))
+                return self._with_spans(question.spans, lambda c: self._losses(question, c))
             case Beam(ids=ids):
                 self._check_place(ids, 0)
-                return self._under(question.spans, lambda c: self._beam(question, c))
+                return self._with_spans(question.spans, lambda c: self._beam(question, c))
             case Routing(ids=ids, first=first):
                 if self._runner.config.experts is None:
                     raise InvalidRequest("this model has no experts; ask one that has", "kind")
                 self._check_place(ids, first, "first")
-                return self._under(question.spans, lambda c: self._routing(ids, first, c))
+                return self._with_spans(question.spans, lambda c: self._routing(ids, first, c))
             case PlanView():
                 return plan_answer(self._runner, question)
             case Profile():
@@ -221,15 +223,16 @@ class Inspector:
 
     # ---- interventions -----------------------------------------------------------------------
 
-    def _under(
+    def _with_spans(
         self,
         spans: tuple[InterventionSpan, ...],
         ask: Callable[[InterventionSchedule], AnswerSteps],
     ) -> AnswerSteps:
-        """Compute the texts of steering in `spans`, then return the answer of `ask` under them."""
-        return self._asked(self._encode_spans(spans), ask)
+        """Return the answer of `ask` with the interventions of `spans`, whose steering texts are
+        computed first."""
+        return self._with_interventions(self._encode_spans(spans), ask)
 
-    def _asked(
+    def _with_interventions(
         self, encoded: EncodedSpans, ask: Callable[[InterventionSchedule], AnswerSteps]
     ) -> AnswerSteps:
         schedule = yield from self._schedule(encoded)

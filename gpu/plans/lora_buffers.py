@@ -37,9 +37,9 @@ class LoraBuffers:
     ) -> None:
         self._memory = load.memory
         self._names = [lora.name for lora in loras]
-        self._held = np.zeros((n_slots, len(loras)), np.float32)
-        self._small: dict[bytes, Tensor] = {}
-        self.adapted = self._placed(model, loras, load) if loras else None
+        self._strengths = np.zeros((n_slots, len(loras)), np.float32)
+        self._shared_tensors: dict[bytes, Tensor] = {}
+        self.adapted = self._upload(model, loras, load) if loras else None
 
     def set(self, slot: int, strengths: Mapping[str, float]) -> None:
         """Set the strengths of adapters for the rows of a slot, in steps submitted from now on;
@@ -48,27 +48,27 @@ class LoraBuffers:
             if name not in self._names:
                 raise InvalidRequest(f"there is no adapter {name!r}", "loras")
         wanted = np.array([strengths.get(name, 0.0) for name in self._names], np.float32)
-        if self.adapted and (wanted != self._held[slot]).any():
+        if self.adapted and (wanted != self._strengths[slot]).any():
             self._memory.write(self.adapted.strengths, wanted, at=slot * wanted.nbytes)
-            self._held[slot] = wanted
+            self._strengths[slot] = wanted
 
-    def _placed(self, model: Decoder, loras: Sequence[Lora], load: WeightLoader) -> PassLora:
+    def _upload(self, model: Decoder, loras: Sequence[Lora], load: WeightLoader) -> PassLora:
         of: dict[str, LoraWeights] = {}
         of_experts: dict[str, ExpertLoraWeights] = {}
-        placed: set[str] = set()
+        uploaded: set[str] = set()
         for experts in model.expert_stacks():
             if found := self._of_experts(experts, loras, load):
                 of_experts[experts.matrix.name] = found
-                placed |= {module for modules in experts.modules for module in modules}
+                uploaded |= {module for modules in experts.modules for module in modules}
         routed = {experts.matrix.name for experts in model.expert_stacks()}
         for matrix in model.layer_matrices():
             if matrix.name not in routed and (low := self._of_matrix(matrix, loras, load)):
                 of[matrix.name] = low
-                placed |= {source.removesuffix(".weight") for source in matrix.sources}
-        _expect_placed(loras, placed)
-        return self._adapted(of, of_experts, model.config.experts)
+                uploaded |= {source.removesuffix(".weight") for source in matrix.sources}
+        _expect_all_uploaded(loras, uploaded)
+        return self._pass_lora(of, of_experts, model.config.experts)
 
-    def _adapted(
+    def _pass_lora(
         self,
         of: Mapping[str, LoraWeights],
         of_experts: Mapping[str, ExpertLoraWeights],
@@ -84,7 +84,7 @@ class LoraBuffers:
         return PassLora(
             of,
             of_experts,
-            zeros("lora.strengths", self._held.shape),
+            zeros("lora.strengths", self._strengths.shape),
             zeros("lora.lora_a_out", (lora_a_out,)),
             zeros("lora.added", (lora_delta,)),
         )
@@ -98,7 +98,7 @@ class LoraBuffers:
         if not stack:
             return None
         return LoraWeights(
-            load.from_host(f"{matrix.name}.lora_a", stack.a), *self._rest(matrix.name, stack)
+            load.from_host(f"{matrix.name}.lora_a", stack.a), *self._upload_b(matrix.name, stack)
         )
 
     def _of_experts(
@@ -110,10 +110,10 @@ class LoraBuffers:
             return None
         a = load.experts_from_host(f"{name}.lora_a", stack.a, len(stack.a) // n)
         slots = self._shared("lora.slots", np.arange(n, dtype=np.uint32))
-        return ExpertLoraWeights(a, *self._rest(name, stack), slots)
+        return ExpertLoraWeights(a, *self._upload_b(name, stack), slots)
 
-    def _rest(self, name: str, stack: LoraStack) -> tuple[Tensor, Tensor, Tensor]:
-        """Return B, where modules begin, and where adapters end."""
+    def _upload_b(self, name: str, stack: LoraStack) -> tuple[Tensor, Tensor, Tensor]:
+        """Upload B, the first row of each output in A, and the end of each adapter's ranks."""
         short = -stack.b.shape[-1] % VEC4
         b = np.pad(stack.b, [(0, 0)] * (stack.b.ndim - 1) + [(0, short)])
         return (
@@ -125,15 +125,15 @@ class LoraBuffers:
     def _shared(self, name: str, numbers: npt.NDArray[np.uint32]) -> Tensor:
         """Return one tensor for all layers that have the same numbers."""
         key = name.encode() + numbers.tobytes()
-        if key not in self._small:
-            self._small[key] = self._memory.upload(name, numbers)
-        return self._small[key]
+        if key not in self._shared_tensors:
+            self._shared_tensors[key] = self._memory.upload(name, numbers)
+        return self._shared_tensors[key]
 
 
-def _expect_placed(loras: Sequence[Lora], placed: Set[str]) -> None:
+def _expect_all_uploaded(loras: Sequence[Lora], uploaded: Set[str]) -> None:
     for lora in loras:
         for module in lora.modules:
-            if module not in placed:
+            if module not in uploaded:
                 raise ModelError(
                     f"LoRA adapter {lora.name!r}: it changes {module!r}, which takes no adapters "
                     "in models of this architecture"

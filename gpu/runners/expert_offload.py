@@ -27,7 +27,7 @@ from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import Copy, PassDispatch, StepCommands
 from gpu.webgpu.plan import Dispatch, Plan
 
-CHOICE, PRODUCTS = "moe_topk", "moe_matmul"
+ROUTING, EXPERT_MATMUL = "moe_topk", "moe_matmul"
 """Shader that chooses the experts, and the shader that reads their weights."""
 
 Segment = tuple[PassDispatch, ...]
@@ -36,12 +36,12 @@ Segment = tuple[PassDispatch, ...]
 @dataclass(frozen=True, slots=True)
 class Stop:
     """An MoE layer in a plan. `before`: commands from the expert matmuls of the MoE layer before up
-    to this one's routing, which they copy to the host; `products`: this layer's expert matmuls
+    to this one's routing, which they copy to the host; `matmuls`: this layer's expert matmuls
     alone."""
 
     layer: int
     before: Any
-    products: Any
+    matmuls: Any
 
 
 class ExpertOffload:
@@ -63,33 +63,34 @@ class ExpertOffload:
     def run_offloaded(self, recorded: RecordedPlan, n_rows: int) -> ExpertUse:
         """Run a plan up to what `rest` returns, for the first `n_rows` rows; blocks."""
         if recorded.key not in self._stops:
-            self._stops[recorded.key] = self._cut(recorded.plan)
+            self._stops[recorded.key] = self._split(recorded.plan)
         used = ExpertUse()
         for stop in self._stops[recorded.key]:
             self._calls.submit(self._calls.encode(stop.before, self._routed), self._routed)
             *others, last = rounds = self._slots[stop.layer].rounds(self._chosen(n_rows))
             for part in others:
-                self._bring(stop.layer, part)
-                self._calls.submit(self._calls.encode(stop.products))
-            self._bring(stop.layer, last)
-            used = used.plus(self._use(stop.layer, rounds))
+                self._load_experts(stop.layer, part)
+                self._calls.submit(self._calls.encode(stop.matmuls))
+            self._load_experts(stop.layer, last)
+            used = used.plus(self._usage(stop.layer, rounds))
         return used
 
     def rest(self, plan: Plan) -> Segment:
         """Return the rest of a plan, from the expert matmuls of its last MoE layer on."""
-        first = max((run.start for run in _products(plan)), default=0)
+        first = max((run.start for run in _expert_matmuls(plan)), default=0)
         return tuple(dispatch.in_pass for dispatch in plan.dispatches[first:])
 
-    def _cut(self, plan: Plan) -> list[Stop]:
+    def _split(self, plan: Plan) -> list[Stop]:
+        """Split a plan before and after the expert matmuls of each layer."""
         stops, first = [], 0
-        for run in _products(plan):
+        for run in _expert_matmuls(plan):
             of_layer = plan.dispatches[run]
-            chosen = _last(CHOICE, plan.dispatches[: run.start]).tensors["expert_ids"]
+            chosen = _last(ROUTING, plan.dispatches[: run.start]).tensors["expert_ids"]
             copy = Copy(chosen.buffer, chosen.n_bytes, 0, chosen.offset)
             before = plan.dispatches[first : run.start]
             stops.append(
                 Stop(
-                    self._layer_of[_last(PRODUCTS, of_layer).tensors["slots"].name],
+                    self._layer_of[_last(EXPERT_MATMUL, of_layer).tensors["slots"].name],
                     self._calls.prepare(StepCommands((_in_pass(before),), (copy,))),
                     self._calls.prepare(StepCommands((_in_pass(of_layer),))),
                 )
@@ -103,13 +104,14 @@ class ExpertOffload:
         found: list[int] = np.unique(np.frombuffer(data, np.uint32)).tolist()
         return found
 
-    def _use(self, layer: int, rounds: list[Round]) -> ExpertUse:
+    def _usage(self, layer: int, rounds: list[Round]) -> ExpertUse:
         n_wanted = sum(len(part.places) for part in rounds)
-        n_brought = sum(len(part.loads) for part in rounds)
+        n_loaded = sum(len(part.loads) for part in rounds)
         expert_bytes = sum(stack.expert_bytes for stack in self._moes[layer].stacks)
-        return ExpertUse(n_wanted - n_brought, n_brought, n_brought * expert_bytes)
+        return ExpertUse(n_wanted - n_loaded, n_loaded, n_loaded * expert_bytes)
 
-    def _bring(self, layer: int, part: Round) -> None:
+    def _load_experts(self, layer: int, part: Round) -> None:
+        """Upload the experts of a round that are not resident, and the table of their slots."""
         moe = self._moes[layer]
         for expert in part.loads:
             for stack in moe.stacks:
@@ -119,14 +121,14 @@ class ExpertOffload:
         self._memory.write(moe.slots, table)
 
 
-def _products(plan: Plan) -> list[slice]:
+def _expert_matmuls(plan: Plan) -> list[slice]:
     """Return the dispatches of each layer's expert matmuls in a plan, those of adapters
     included."""
     runs: list[slice] = []
     for at, dispatch in enumerate(plan.dispatches):
-        if dispatch.kernel.name == CHOICE:
+        if dispatch.kernel.name == ROUTING:
             runs.append(slice(0, 0))
-        elif dispatch.kernel.name == PRODUCTS:
+        elif dispatch.kernel.name == EXPERT_MATMUL:
             runs[-1] = slice(runs[-1].start or at, at + 1)
     return runs
 
