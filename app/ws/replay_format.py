@@ -230,7 +230,7 @@ CHARS = {
 
 @cache
 def replay_schema() -> Schema:
-    """Return the JSON schema of a replay file, which static/js/replay/schema.js checks with.
+    """Return the JSON schema of a replay file, which static/js/replay/validate.js checks with.
 
     It has the keywords that msgspec emits. The page refuses fields that no type has, and fills in
     the few properties that have a `default`.

@@ -171,7 +171,7 @@ def test_a_file_has_no_summaries_in_the_place_of_measurements(
     packed = page.evaluate(
         """async () => {
           const [{ pack }, { validateReplay }, { state }] = await Promise.all(
-            ["replay/file", "replay/schema", "state"].map((n) => import(`/static/js/${n}.js`)));
+            ["replay/file", "replay/validate", "state"].map((n) => import(`/static/js/${n}.js`)));
           const packed = JSON.parse(JSON.stringify(pack(state)));
           validateReplay(packed);
           return packed;

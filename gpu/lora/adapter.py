@@ -22,9 +22,9 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.files.json_object import shown
 from gpu.info import LoraInfo
-from gpu.lora.base import lora_targets, module_in_base
 from gpu.lora.config import CONFIG, LoraConfig
 from gpu.lora.pairs import LoraPair, match_tensors
+from gpu.lora.targets import lora_targets, module_in_base
 
 WEIGHTS = "adapter_model.safetensors"
 PICKLE = "adapter_model.bin"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from gpu.checkpoint.reader import Checkpoint
 from gpu.errors import ModelError
 from gpu.files.json_object import shown
-from gpu.lora.base import LoraTarget
 from gpu.lora.config import LoraConfig
 from gpu.lora.fused import ExpertSlice, is_swapped
+from gpu.lora.targets import LoraTarget
 
 TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight", re.ASCII)
 BASE_LAYER = ".base_layer"

@@ -8,8 +8,8 @@ from gpu.checkpoint.packing import row_words
 from gpu.checkpoint.reader import WeightSource
 from gpu.config import ModelConfig
 from gpu.lora.adapter import Lora
-from gpu.lora.base import EXPERT_OPS, LoraTarget, lora_targets
 from gpu.lora.stack import VEC4, modules_with_own_a
+from gpu.lora.targets import EXPERT_OPS, LoraTarget, lora_targets
 
 
 def lora_bytes(loras: Sequence[Lora], config: ModelConfig, base: WeightSource) -> int:

@@ -5,7 +5,7 @@ import { pause } from "./playback-clock.js";
 import { bytes, plural } from "../ui/format.js";
 import { show, whyNotOpenable } from "./replay.js";
 import { stopRerun } from "./rerun.js";
-import { BadReplay } from "./checks.js";
+import { BadReplay } from "./field-checks.js";
 import { blobOf, extent, nameOf, open, pack } from "./file.js";
 import { state } from "../state.js";
 

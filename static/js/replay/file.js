@@ -1,7 +1,7 @@
 // Saving a conversation as a replay file and opening one; docs/replay.md describes the format.
 
-import { BadReplay, only } from "./checks.js";
-import { validateReplay, FORMAT } from "./schema.js";
+import { BadReplay, only } from "./field-checks.js";
+import { validateReplay, FORMAT } from "./validate.js";
 
 /** Largest unpacked file: what a browser can still read and show. */
 const MAX_BYTES = 256 * 1024 * 1024;

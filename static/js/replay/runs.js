@@ -1,6 +1,6 @@
 // Checks across the fields of a replay file: events are in order, and sizes are those of the model.
 
-import { BadReplay, integer, oneOf, refuse } from "./checks.js";
+import { BadReplay, integer, oneOf, refuse } from "./field-checks.js";
 
 /** Check a turn that the schema allows. `of`: the file's hello. */
 export function checkTurn({ answers = [], shown }, of, path) {

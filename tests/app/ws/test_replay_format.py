@@ -17,7 +17,7 @@ KEYWORDS = {
     "maxItems", "maxLength", "maximum", "minItems", "minimum", "pattern", "properties", "required",
     "type",
 }  # fmt: skip
-"""Keywords that static/js/replay/schema.js reads."""
+"""Keywords that static/js/replay/validate.js reads."""
 
 
 def schemas(value: Any) -> Iterator[dict[str, Any]]:

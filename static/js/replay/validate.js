@@ -13,7 +13,7 @@ import {
   record,
   tagged,
   text,
-} from "./checks.js";
+} from "./field-checks.js";
 import { checkTurn } from "./runs.js";
 
 const SCHEMA = JSON.parse(document.getElementById("replay-schema").textContent);
