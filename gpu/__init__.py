@@ -62,8 +62,9 @@ from gpu.request import Request
 from gpu.sampling import MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingParams, SamplingSetting
 from gpu.sampling import SETTINGS as SAMPLING_SETTINGS
 from gpu.scheduled_updates import ScheduledUpdate
+from gpu.text.decode_stream import DecodeStream
 from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTable, token_table
-from gpu.text.tokenizer import DecodeStream, Tokenizer, expect_unicode
+from gpu.text.tokenizer import Tokenizer, expect_unicode
 from gpu.tuning.results import AutotuneResult, AutotuneRow
 from gpu.webgpu.device_policy import PolicyChoice
 

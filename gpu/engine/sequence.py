@@ -37,9 +37,9 @@ from gpu.request import Request
 from gpu.sampling import DISTRIBUTION, SamplingParams
 from gpu.scheduled_updates import largest_max_tokens
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
+from gpu.text.decode_stream import DecodeStream
 from gpu.text.stop_strings import StopMatcher
 from gpu.text.token_table import TokenizerLike
-from gpu.text.tokenizer import DecodeStream
 
 SEED_BITS = 32
 """Bits of a seed that the engine draws: every JSON reader keeps such a number exact."""

@@ -6,15 +6,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from gpu.checkpoint.matrix import ExpertStack, Matrix
 from gpu.checkpoint.weights import WeightLoader
-from gpu.config import ModelConfig, RopeConfig
+from gpu.config import ModelConfig
 from gpu.models.forward_pass import Pass
 from gpu.models.layer import Moe
 from gpu.models.loading import LayerLoader
+from gpu.models.rope import upload_rope_cos_sin
 from gpu.webgpu.buffers import Memory, Tensor
 
 
@@ -29,7 +27,7 @@ class Decoder(ABC):
         self.positions = layers.positions()
         self.norm = layers.final_norm()
         self.head = self.embedding if config.tie_embeddings else layers.head()
-        self._rope_cos_sin = _upload_rope_cos_sin(config, memory, context)
+        self._rope_cos_sin = upload_rope_cos_sin(config, memory, context)
 
     # ---- the pass ---------------------------------------------------------------------------
 
@@ -79,29 +77,3 @@ class Decoder(ABC):
         """Every matrix once, in the order a step reads them."""
         found = [self.embedding, *self.layer_matrices()]
         return found if self.config.tie_embeddings else [*found, self.head]
-
-
-def rope_cos_sin(
-    config: ModelConfig, context: int, rope: RopeConfig | None = None
-) -> npt.NDArray[np.float32]:
-    """Return (context, rotary_dim / 2, 2) float32: cosine and sine of position × frequency, times
-    the attention factor. Computed in double precision, so that long positions keep their accuracy
-    on any GPU. `rope`: one of the configuration's, None: that of layers without a window."""
-    rope = rope or config.rope
-    inv_freq = rope.inv_freq(config.rope_dim, context)
-    angles = np.outer(np.arange(context, dtype=np.float64), inv_freq)
-    table = np.stack([np.cos(angles), np.sin(angles)], axis=-1) * rope.attention_factor
-    return table.astype(np.float32)
-
-
-def _upload_rope_cos_sin(
-    config: ModelConfig, memory: Memory, context: int
-) -> dict[RopeConfig, Tensor]:
-    ropes = dict.fromkeys(config.rope_of(i) for i in range(config.n_layers))
-    tables: dict[RopeConfig, Tensor] = {}
-    for rope in ropes:
-        if rope is not None:
-            name = "rope_cos_sin" if rope == config.rope else "rope_cos_sin.local"
-            table = rope_cos_sin(config, context, rope)
-            tables[rope] = memory.upload(name, table, purpose="work")
-    return tables

@@ -7,12 +7,10 @@ Encoding uses the `tokenizers` library. Decoding is implemented here, byte by by
 
 from __future__ import annotations
 
-import codecs
 import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import tokenizers
 from tokenizers import pre_tokenizers
@@ -21,6 +19,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from gpu.errors import InvalidRequest, ModelError
 from gpu.files.json_object import JsonObject, shown
 from gpu.gguf.file import is_gguf
+from gpu.text.decode_stream import DecodeStream
 from gpu.text.folder import panic_raises, read_folder
 from gpu.text.gguf_tokenizer import read_tokenizer
 from gpu.text.token_bytes import TokenBytes
@@ -244,58 +243,6 @@ def expect_unicode(text: str) -> None:
             f"the text must be Unicode, but has {text[error.start]!r} at {error.start}, "
             "which is half of a surrogate pair"
         ) from None
-
-
-class HasTokenBytes(Protocol):
-    """Interface of a tokenizer for decoding."""
-
-    @property
-    def n_stripped_spaces(self) -> int: ...
-
-    def token_bytes(self, id: int) -> bytes: ...
-
-
-class DecodeStream:
-    """Text of a growing sequence, token by token.
-
-    The joined texts (with `flush`) are what the tokens add to the text of the prompt:
-    `decode(prompt + ids)` without the complete characters of `decode(prompt)`. A token that ends
-    inside a character gives "" and the one that completes it gives the whole character; bytes that
-    can no longer become a character give U+FFFD at once. Special tokens give "".
-    """
-
-    def __init__(self, tokenizer: HasTokenBytes, prompt_ids: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._strip = tokenizer.n_stripped_spaces
-        tail: list[bytes] = []
-        n_bytes = 0
-        for id in reversed(prompt_ids):
-            if n_bytes > max(self._strip, MAX_INCOMPLETE):
-                break  # earlier tokens have no effect
-            tail.append(tokenizer.token_bytes(id))
-            n_bytes += len(tail[-1])
-        for data in reversed(tail):
-            self._decode(data)
-
-    def push(self, id: int) -> str:
-        """Return the text that token `id` completes."""
-        return self._decode(self._tokenizer.token_bytes(id))
-
-    def flush(self) -> str:
-        """Return the end of the text: U+FFFD if it ends inside a character, else ""."""
-        return self._decoder.decode(b"", final=True)
-
-    def _decode(self, data: bytes) -> str:
-        if self._strip and data:
-            n_cut = min(self._strip, len(data) - len(data.lstrip(b" ")))
-            self._strip = self._strip - n_cut if n_cut == len(data) else 0
-            data = data[n_cut:]
-        return self._decoder.decode(data)
-
-
-MAX_INCOMPLETE = 3
-"""Most bytes of an unfinished UTF-8 character."""
 
 
 def _without_prefix(pre_tokenizer: PreTokenizer | None) -> PreTokenizer | None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpu import ops
-from gpu.models.decoder import rope_cos_sin
+from gpu.models.rope import rope_cos_sin
 from gpu.ops import Norm
 from gpu.reference import ops as reference
 from tests.gpu.kv.cache import LAYER, Cache, Rows

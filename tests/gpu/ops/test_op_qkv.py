@@ -13,7 +13,7 @@ from gpu.checkpoint.packing import FORMATS, pack, row_words, unpack
 from gpu.checkpoint.weights import rotary_order
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError
-from gpu.models.decoder import rope_cos_sin
+from gpu.models.rope import rope_cos_sin
 from gpu.reference import ops as reference
 from gpu.webgpu.tiling import GPU, SOFTWARE_LOADS, Tuning
 from tests.gpu.kv.cache import LAYER, Cache, Rows

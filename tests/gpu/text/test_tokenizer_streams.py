@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpu.text.tokenizer import DecodeStream, Tokenizer
+from gpu.text.decode_stream import DecodeStream
+from gpu.text.tokenizer import Tokenizer
 from tests.gpu.text import made_tokenizers as made
 from tests.gpu.text.tokenizer_families import BYTE_FALLBACK, random_text, stream
 

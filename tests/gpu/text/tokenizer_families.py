@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from gpu.text.tokenizer import DecodeStream, Tokenizer
+from gpu.text.decode_stream import DecodeStream
+from gpu.text.tokenizer import Tokenizer
 from tests.gpu.text import made_tokenizers as made
 
 BYTE_LEVEL = {"bos_token": "<|begin|>", "eos_token": {"content": "<|im_end|>", "special": True}}

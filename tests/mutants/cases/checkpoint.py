@@ -7,6 +7,7 @@ PACKING = "gpu/checkpoint/packing.py"
 ROPE = "gpu/architectures/common/rope.py"
 MODEL = "gpu/config/model.py"
 TOKENIZER = "gpu/text/tokenizer.py"
+DECODE_STREAM = "gpu/text/decode_stream.py"
 LORA = "gpu/lora/config.py"
 HEADER = "gpu/gguf/header.py"
 CHECKPOINT_TEST = "tests/gpu/checkpoint/test_checkpoint.py"
@@ -215,7 +216,7 @@ MUTANTS = (
     Mutant(
         "stream-half-character",
         "a token that ends inside a character is shown as damaged",
-        TOKENIZER,
+        DECODE_STREAM,
         "        return self._decoder.decode(data)\n",
         "        return self._decoder.decode(data, final=True)\n",
         ("tests/gpu/text/test_tokenizer_streams.py",),
@@ -223,7 +224,7 @@ MUTANTS = (
     Mutant(
         "stream-first-space",
         "the space before the first word of a continuation is lost",
-        TOKENIZER,
+        DECODE_STREAM,
         "        for data in reversed(tail):\n            self._decode(data)\n",
         "        for data in reversed(tail[:0]):\n            self._decode(data)\n",
         ("tests/gpu/text/test_tokenizer_streams.py",),
