@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +126,4 @@ def generate(
 
 def counted(sample: Sample, row: int, slot: int, index: int) -> Sample:
     """Return the settings of `sample` for one row of a step."""
-    return Sample(
-        row, slot, sample.seed, index, sample.temperature, sample.top_k, sample.top_p,
-        sample.min_p, sample.repetition_penalty,
-    )  # fmt: skip
+    return replace(sample, row=row, slot=slot, index=index)

@@ -18,7 +18,7 @@ from gpu.pytorch.runner import TorchRunner
 from gpu.request import Request
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.sampling import SamplingParams
+from gpu.sampling import LIVE, SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate, check_updates
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
@@ -61,10 +61,9 @@ class Written:
 
 def updates_of(written: Written) -> tuple[ScheduledUpdate, ...]:
     """Return the updates behind `written` as a replay file has them: each with all settings."""
-    live = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens")
     return tuple(
         ScheduledUpdate(
-            event.index, {name: getattr(event.params, name) for name in live}, event.capture
+            event.index, {name: getattr(event.params, name) for name in LIVE}, event.capture
         )
         for event in written.updated
     )

@@ -10,7 +10,7 @@ import atexit
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -31,6 +31,19 @@ from tests.gpu.text import made_tokenizers
 
 NAMES = tuple(CASES)
 WITH_EXPERTS = tuple(expert_cases.CASES)
+
+
+def first_of_each(cases: Mapping[str, Case]) -> tuple[str, ...]:
+    """Return the first case of each architecture."""
+    firsts: dict[str, str] = {}
+    for name, case in cases.items():
+        firsts.setdefault(case.config, name)
+    return tuple(firsts.values())
+
+
+ONE_OF_EACH = first_of_each(CASES)
+"""One case of each architecture without experts."""
+ONE_OF_EACH_MOE = first_of_each(expert_cases.CASES)
 
 ENLARGED = ("q_proj", "k_proj", "qkv_proj", "c_attn", "query_key_value", "embed", "lm_head", "wte")
 """Weights that enlarge their input, so that attention is peaked in places and flat in others, and

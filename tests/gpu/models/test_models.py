@@ -26,19 +26,13 @@ from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
 from tests.gpu.models import random_models
 from tests.gpu.models.logit_checks import KL_OF_CACHED_HALVES, check_logits
-from tests.gpu.models.random_models import Observed, Reference
+from tests.gpu.models.random_models import ONE_OF_EACH, ONE_OF_EACH_MOE, Observed, Reference
 from tests.gpu.ops.rig import compare, greedy
 
 pytestmark = pytest.mark.parity
 N_TOKENS = 45
 AT_ONCE = 8
 """Rows of every step here, so that kernels are compiled once."""
-ONE_OF_EACH = (
-    "qwen2", "mistral", "smollm3_window", "granite", "qwen3", "olmo2", "phi3_longrope_partial",
-    "gemma2", "gemma3", "gpt2", "gpt_neox",
-)  # fmt: skip
-"""One case of each architecture."""
-OF_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 OF_TORCH = (
     "qwen2", "qwen2_window_yarn", "mistral", "smollm3_window", "granite_bias", "qwen3_window_tied",
 )  # fmt: skip
@@ -48,7 +42,9 @@ UNLIKE = ("mistral", "granite", "olmo2", "gemma2", "gpt2", "gpt_neox", "qwen2_mo
 
 def test_every_architecture_that_the_config_accepts_has_a_model() -> None:
     assert set(MODEL_TYPES) == set(MODELS)
-    tried = {random_models.settings_of(name)["model_type"] for name in ONE_OF_EACH + OF_EXPERTS}
+    tried = {
+        random_models.settings_of(name)["model_type"] for name in ONE_OF_EACH + ONE_OF_EACH_MOE
+    }
     assert tried == set(MODELS) - {"llama"}
 
 
@@ -60,7 +56,7 @@ def slow_but(fast: Iterable[str], names: Iterable[str]) -> list[Any]:
 
 @pytest.mark.parametrize(
     "name",
-    slow_but(ONE_OF_EACH + OF_EXPERTS, [*random_models.NAMES, *random_models.WITH_EXPERTS]),
+    slow_but(ONE_OF_EACH + ONE_OF_EACH_MOE, [*random_models.NAMES, *random_models.WITH_EXPERTS]),
 )
 def test_logits_states_and_attention_equal_transformers(device: Device, name: str) -> None:
     ids = random_models.ids(N_TOKENS)
@@ -131,7 +127,7 @@ def check_interventions(runner: Runner, oracle: Reference, name: str, ids: list[
 
 
 @pytest.mark.parametrize(
-    "name", [*ONE_OF_EACH, "granite_bias", "olmo2_bias", "gpt2_inner", *OF_EXPERTS]
+    "name", [*ONE_OF_EACH, "granite_bias", "olmo2_bias", "gpt2_inner", *ONE_OF_EACH_MOE]
 )
 def test_the_inventory_is_what_a_runner_loads_and_reads(device: Device, name: str) -> None:
     folder = random_models.folder(name)
@@ -189,7 +185,9 @@ def test_greedy_text_equals_transformers(device: Device, name: str) -> None:
     ("name", "dtype"),
     [
         pytest.param(name, dtype, marks=[] if name in UNLIKE else pytest.mark.slow)
-        for name, dtype in zip(ONE_OF_EACH + OF_EXPERTS, ["q4", "q8"] * len(MODELS), strict=False)
+        for name, dtype in zip(
+            ONE_OF_EACH + ONE_OF_EACH_MOE, ["q4", "q8"] * len(MODELS), strict=False
+        )
     ],
 )
 def test_logits_are_those_of_the_weights_as_stored(device: Device, name: str, dtype: str) -> None:

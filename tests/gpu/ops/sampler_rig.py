@@ -25,13 +25,8 @@ UNCHOSEN = 0xDEAD
 
 def settings(**changes: Any) -> Sample:
     """Settings of one draw, as the device stores them; by default nothing is filtered."""
-    plain = Sample(
-        row=0, slot=0, seed=0, index=0, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0,
-        repetition_penalty=1.0,
-    )  # fmt: skip
-    floats = ("temperature", "top_p", "min_p", "repetition_penalty")
-    stored = {k: float(np.float32(v)) if k in floats else v for k, v in changes.items()}
-    return replace(plain, **stored)
+    stored = {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in changes.items()}
+    return replace(Sample(row=0, slot=0, seed=0, index=0), **stored)
 
 
 class SamplerRig:
