@@ -1,4 +1,5 @@
-"""Settings for loading a model: one struct from the command line to the runner."""
+"""Settings for loading a model: one struct through engine and runner. `app.engine.options` makes it
+from the settings of the command line."""
 
 from __future__ import annotations
 

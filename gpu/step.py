@@ -42,8 +42,8 @@ class Sample:
     """Draw of the token that follows `rows[row]`.
 
     `index` counts the sampled tokens of the run and is the random generator's counter: the draw
-    depends on (seed, index) alone. The fields after it are `gpu.sampling.DISTRIBUTION`, in the
-    same order; their defaults change nothing.
+    depends on (seed, index) alone. The fields after it are those of
+    `gpu.sampling.DISTRIBUTION`; their defaults change nothing.
     """
 
     row: int

@@ -30,6 +30,7 @@ from gpu import (
 
 MAX_LOGPROBS = 20
 COMPLETION_MAX_TOKENS = 16
+PENALTIES = [setting for setting in SAMPLING_SETTINGS if setting.declared.stage == "penalty"]
 
 UNSUPPORTED_MESSAGE_FIELDS = {
     "refusal": "the model does not read it; put its text into content",
@@ -287,9 +288,11 @@ def check_logprobs(n_top: int | None, params: SamplingParams, param: str) -> Non
         raise InvalidRequest(
             f"{param} must be an integer from 0 to {MAX_LOGPROBS}, but got {n_top}", param
         )
-    if n_top > 0 and params.repetition_penalty != 1:
-        raise InvalidRequest(
-            f"{param} above 0 needs repetition_penalty 1: log-probabilities are the model's own, "
-            "and those of the other tokens are known only after the penalty",
-            param,
-        )
+    for penalty in PENALTIES:
+        if n_top > 0 and getattr(params, penalty.name) != penalty.declared.neutral:
+            raise InvalidRequest(
+                f"{param} above 0 needs {penalty.name} {penalty.declared.neutral:g}: "
+                "log-probabilities are the model's own, and those of the other tokens are known "
+                "only after the penalty",
+                param,
+            )

@@ -1,4 +1,5 @@
-"""Contribution of LoRA adapters to the output of a matrix; only plans with adapters record it."""
+"""The B of LoRA, W·x + B·(A·x): adds what adapters contribute to the output of a matrix. A·x is an
+ordinary matmul (`gpu.models.forward_pass`); only plans with adapters record either."""
 
 from __future__ import annotations
 
