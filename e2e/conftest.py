@@ -32,6 +32,8 @@ UNUSED = (
     "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades", "LensOverlay", "MediaRouter",
     "NetworkTimeServiceQuerying", "OptimizationHints", "PaintHolding", "PreconnectToSearch",
     "ThirdPartyStoragePartitioning",
+    # A process started ahead for a next page, which no test opens.
+    "SpareRendererForSitePerProcess",
 )  # fmt: skip
 """Features of Chromium to switch off."""
 CALL = """async ([module, name, args]) =>

@@ -8,6 +8,7 @@ function counts like any other.
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -104,6 +105,7 @@ OUTSIDE = {
 NOT_AT_RUN_TIME = ("scipy", "peft", "pytest", "playwright")
 
 
+@functools.cache
 def modules(package: str) -> dict[str, Path]:
     """Module name to file, of every module in a package."""
     found = {}
@@ -113,9 +115,14 @@ def modules(package: str) -> dict[str, Path]:
     return found
 
 
-def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Every module a file imports, with the line; `from gpu import x` counts as gpu.x when that is
-    a module."""
+@functools.cache
+def imports(path: Path) -> tuple[tuple[str, int], ...]:
+    """Return every module a file imports, with the line; `from gpu import x` counts as gpu.x when
+    that is a module."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from e2e.net.message_log import MessageLog
 from e2e.playground import Playground
 from e2e.replay import playback
-from e2e.site import Site
+from e2e.site import Site, fake_site
 from e2e.waiting import until
 
 ASK = "Tell me a story about a fox who finds a lantern"
+DELAY = 0.05
+"""Seconds between tokens of the fake engine."""
 
 
 def write(page: Page, url: str, n: int, change_at: int = 10, **settings: Any) -> Playground:
@@ -110,14 +112,22 @@ def test_a_conversation_is_written_again_answer_by_answer(
 # ---- with the fake one -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def story(page: Page, site: Callable[..., Site], tmp_path: Path) -> dict[str, Any]:
-    """A replay of 60 tokens with a change, as an object; the page is open and ready."""
-    write(page, site(delay=0.05).url, 60, temperature=0.8)
-    replay = playback.read(Playground(page).playback.save(tmp_path / "story.json"))
-    page.get_by_role("button", name="New", exact=True).click()
-    expect(page.locator("body")).to_have_attribute("data-phase", "empty")
+@pytest.fixture(scope="module")
+def saved_story(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A replay of 60 tokens with a change, as an object."""
+    site, page = fake_site(delay=DELAY), browser.new_page()
+    play = write(page, site.url, 60, temperature=0.8)
+    replay = playback.read(play.playback.save(tmp_path_factory.mktemp("rerun") / "story.json"))
+    page.close()
+    site.close()
     return replay
+
+
+@pytest.fixture
+def story(page: Page, site: Callable[..., Site], saved_story: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the replay; the page is open and ready."""
+    Playground(page, site(delay=DELAY)).open()
+    return copy.deepcopy(saved_story)
 
 
 def test_what_parts_is_told_with_its_token(page: Page, story: dict[str, Any]) -> None:
@@ -190,8 +200,10 @@ def test_it_can_be_stopped_and_ends_with_its_replay(page: Page, story: dict[str,
 
 
 @pytest.mark.slow
-def test_a_line_that_breaks_ends_it(page: Page, story: dict[str, Any]) -> None:
-    play = Playground(page)
+def test_a_line_that_breaks_ends_it(
+    page: Page, site: Callable[..., Site], story: dict[str, Any]
+) -> None:
+    play = Playground(page, site(delay=DELAY))
     play.route_sockets()
     play.open()
     made = play.playback.open_json(story)
