@@ -153,9 +153,9 @@ def test_an_engine_writes_the_same_and_reports_experts_with_every_token() -> Non
     assert all(used.found + used.brought >= 2 * 4 for used in uses), "4 experts in 2 layers"
     assert sum(used.n_bytes for used in uses) > 0
     with pytest.raises(ModelError, match="expert-slots is for --backend wgpu"):
-        load(backend="torch", expert_slots=2)
+        Engine.load(random_models.folder(name), LoadOptions(backend="torch", expert_slots=2))
     with pytest.raises(ModelError, match="should be 1 or more"):
-        load(expert_slots=0)
+        Engine.load(random_models.folder(name), LoadOptions(expert_slots=0))
 
 
 @pytest.mark.parametrize("n", [5, 8])
