@@ -172,6 +172,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     with chromium() as browser:
         album = PictureFolder(browser, folder)
         for pictures in (during_generation, each_instrument):

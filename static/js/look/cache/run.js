@@ -236,9 +236,9 @@ function drawFocus(context) {
   const top = y(kept * perToken);
   rule(context, at, top - 6, 1.5, foot + GAP + BLOCKS + 4 - top, "lamp");
   const text = `${numberOf(token)}: ${bytes(kept * perToken)}`;
-  const wide = at > left + room / 2;
-  label(context, text, at + (wide ? -6 : 6), y(kept * perToken) - 10, {
-    align: wide ? "end" : "start",
+  const fits = at > left + 90; // on the left, where the layers do not rise into it
+  label(context, text, at + (fits ? -6 : 6), y(kept * perToken) - 10, {
+    align: fits ? "end" : "start",
     colour: "lamp",
     weight: 500,
   });
