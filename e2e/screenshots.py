@@ -118,7 +118,6 @@ def during_generation(page: Page, url: str, album: PictureFolder) -> None:
     page.emulate_media(color_scheme="light")
     page.set_viewport_size(PHONE)
     page.wait_for_timeout(200)
-    page.evaluate("() => dispatchEvent(new Event('resize'))")  # draws the ribbon at its new size
     album.take(page, "playground-360")
 
 

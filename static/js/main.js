@@ -29,6 +29,7 @@ import { setUpRunStrip } from "./panels/run-strip.js";
 import { setUpSampling } from "./panels/sampling.js";
 import { openNextToken, setUpSheets } from "./ui/bottom-sheets.js";
 import { changed, on, sameEngine, state } from "./state.js";
+import { watchSizes } from "./ui/dom.js";
 import { setUpStatusLine } from "./chat/status-line.js";
 import { setUpTheme } from "./ui/theme.js";
 import { setUpTotals } from "./panels/step-totals.js";
@@ -76,6 +77,8 @@ setUpTour();
 setUpFollowing();
 setUpMessageClock();
 addEventListener("resize", () => changed("size"));
+// The window's event comes before the new sizes are known.
+watchSizes(() => changed("size"));
 document.fonts.ready.then(() => changed("size"));
 changed("hello", "settings", "turns", "connection", "size");
 

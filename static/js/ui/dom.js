@@ -36,9 +36,22 @@ export function setAttr(node, name, value) {
 
 /** Box sizes from a ResizeObserver: reading them from the DOM in a frame forces a layout. */
 const sizes = new WeakMap();
+let onResized = () => {};
 const watcher = new ResizeObserver((entries) => {
-  for (const { target } of entries) sizes.set(target, [target.clientWidth, target.clientHeight]);
+  let resized = false;
+  for (const { target } of entries) {
+    const before = sizes.get(target);
+    const now = [target.clientWidth, target.clientHeight];
+    sizes.set(target, now);
+    resized ||= before[0] !== now[0] || before[1] !== now[1];
+  }
+  if (resized) onResized();
 });
+
+/** Call `listener` whenever an element that `sizeOf` was asked about has a new size. */
+export function watchSizes(listener) {
+  onResized = listener;
+}
 
 /** Return [width, height] of an element in CSS pixels; only the first call forces a layout. */
 export function sizeOf(node) {
