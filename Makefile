@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscop
 export PYTHONDONTWRITEBYTECODE :=
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run smoke test test-all test-late test-slow mutants lint parity bench accuracy screenshots clean
+.PHONY: run smoke test test-all test-late test-slow races mutants lint parity bench accuracy screenshots clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python -m app.cli.software_device
@@ -42,11 +42,17 @@ else
 		$(PYTEST) -m "parity and not slow" $(PARITY)
 endif
 
-# What a release must pass: all of `make test`, every comparison on the second driver, and the slow
-# tests.
+# What a release must pass: all of `make test`, every comparison on the second driver, the slow tests
+# and the search for races.
 test-all: test
 	$(MAKE) --no-print-directory parity
 	$(MAKE) --no-print-directory test-slow
+	$(MAKE) --no-print-directory races
+
+# Every op with its memory accesses traced, and with the lanes of its workgroups in other orders.
+races: $(VENV)/test.stamp
+	$(PYTEST) -m "not slow" tests/gpu/ops --races
+	$(PYTEST) -m "not slow" tests/gpu/ops --lane-orders
 
 # Break one thing at a time and see which test notices; docs/mutants.md is the result.
 mutants: $(VENV)/test.stamp

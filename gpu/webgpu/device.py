@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())  # silences Mesa, harmless elsewhere
@@ -133,16 +135,24 @@ class Device:
     policy: DevicePolicy
 
     @classmethod
-    def open(cls, adapter: str | None = None, *, checked: bool | None = None) -> Device:
+    def open(
+        cls,
+        adapter: str | None = None,
+        *,
+        checked: bool | None = None,
+        more_limits: Mapping[str, int] = MappingProxyType({}),
+    ) -> Device:
         """Open the adapter that `choose_adapter` returns.
 
-        `checked` None: checked if the environment variable TOKENGLASS_CHECKED is set.
+        `checked` None: checked if the environment variable TOKENGLASS_CHECKED is set. `more_limits`
+        are asked for beside those that a model needs. Raises DeviceError.
         """
         chosen = choose_adapter(adapter)
         info = describe(chosen)
         try:
             device = chosen.request_device_sync(
-                required_features=list(info.features), required_limits=dict(info.limits)
+                required_features=list(info.features),
+                required_limits={**info.limits, **more_limits},
             )
         except RuntimeError as error:
             raise DeviceError(f"{info.name} could not be opened: {error}") from error

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from gpu.webgpu.kernels import Kernel, Number
+from gpu.webgpu.wgsl_types import shared_variables
 
 _OVERRIDE = re.compile(r"^override\s+(\w+)\s*:\s*(\w+)(?:\s*=\s*([^;]+?))?\s*;", re.MULTILINE)
 _CONST = re.compile(r"^const\s+(\w+)(?:\s*:\s*\w+)?\s*=\s*([^;]+?)\s*;", re.MULTILINE)
@@ -21,6 +22,11 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.floordiv,
     ast.Mod: operator.mod,
+}
+_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "max": max,
+    "min": min,
+    "select": lambda otherwise, value, condition: value if condition else otherwise,
 }
 
 
@@ -40,6 +46,17 @@ def workgroup_size(kernel: Kernel) -> tuple[int, int, int]:
     sizes = [_value(size, consts) for size in match[1].split(",") if size.strip()]
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
+
+
+def workgroup_memory(kernel: Kernel) -> int:
+    """Return the bytes of workgroup memory that a kernel declares."""
+    source = filled_source(kernel)
+    consts = dict(_CONST.findall(source))
+    return sum(
+        variable.element.n_bytes * (_value(variable.length, consts) if variable.length else 1)
+        for variable in shared_variables(source)
+        if variable.space == "workgroup"
+    )
 
 
 def _as_const(match: re.Match[str], constants: Mapping[str, Number]) -> str:
@@ -73,4 +90,8 @@ def _evaluated(node: ast.expr, consts: Mapping[str, str]) -> int:
             return _value(consts[name], consts)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_evaluated(left, consts), _evaluated(right, consts))
+        case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](*(_evaluated(arg, consts) for arg in args))
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+            return int(_evaluated(left, consts) == _evaluated(right, consts))
     raise ValueError(f"{ast.unparse(node)} is not an expression of known integer constants")

@@ -10,6 +10,7 @@ import pytest
 from gpu.checkpoint import uploader
 from gpu.checkpoint.packing import pack
 from gpu.text.tokenizer import Tokenizer
+from gpu.tracing.tracer import LIMITS
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from tests.golden import Trained, trained_models
@@ -22,7 +23,7 @@ from tests.gpu.text.tokenizer_families import FAMILIES
 def device() -> Device:
     """The best adapter, opened as users get it: trusted shaders and raw replay, unless
     TOKENGLASS_CHECKED is set."""
-    return Device.open()
+    return Device.open(more_limits=LIMITS if Rig.races else {})
 
 
 @pytest.fixture(scope="session")
@@ -39,10 +40,13 @@ def kernels(device: Device) -> Kernels:
 def pytest_addoption(parser: pytest.Parser) -> None:
     help = "run every op again with the lanes of its workgroups in other orders"
     parser.addoption("--lane-orders", action="store_true", help=help)
+    help = "trace the memory accesses of every op, and fail where lanes race"
+    parser.addoption("--races", action="store_true", help=help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     Rig.lane_orders = bool(config.getoption("lane_orders", default=False))
+    Rig.races = bool(config.getoption("races", default=False))
 
 
 @pytest.fixture(scope="session")

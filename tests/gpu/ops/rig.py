@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from gpu.ops.quantize_activations import BLOCK_WORDS, EVEN_ODD, quantized_row_wo
 from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
 from gpu.reference.quantize_activations import in_order
 from gpu.step import Row, Sample, Step
+from gpu.tracing.races import races
+from gpu.tracing.tracer import Tracer
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import StepCommands
@@ -113,9 +116,13 @@ class Rig:
 
     lane_orders = False
     """Set by `--lane-orders`."""
+    races = False
+    """Set by `--races`."""
 
     def __init__(self, device: Device, kernels: Kernels) -> None:
         self._renumbered: dict[str, Kernels] = {}
+        self._tracer: Tracer | None = None
+        self._parts = cycle(range(3))
         self.device = device
         self.kernels = kernels
         self.calls = open_calls(device)
@@ -163,8 +170,12 @@ class Rig:
 
     def run(self, record: Callable[[Recorder], None]) -> None:
         """Record and replay; return once the work is submitted. With `--lane-orders`, do so again
-        in each of `ORDERS`, and fail unless all results have the same bits."""
+        in each of `ORDERS`, and fail unless all results have the same bits. With `--races`, trace a
+        workgroup of every dispatch, and fail if its lanes race."""
         plan = self._recorded(record, self.kernels)
+        if self.races:
+            self._run_traced(plan)
+            return
         if not self.lane_orders:
             self._submit(plan)
             return
@@ -181,6 +192,14 @@ class Rig:
                 if id(tensor) in want:
                     same = np.array_equal(self._words(tensor), want[id(tensor)])
                     assert same, f"{tensor!r} depends on the order of the lanes ({order})"
+
+    def _run_traced(self, plan: Plan) -> None:
+        self._tracer = self._tracer or Tracer(self.device)
+        for dispatch in plan.dispatches:
+            part = next(self._parts)  # the first, a middle or the last workgroup
+            x, y, z = (part * (n - 1) // 2 for n in dispatch.grid)
+            found = races(self._tracer.run(dispatch, (x, y, z)))
+            assert not found, f"{dispatch.label}, workgroup {x, y, z}: {found[0]}"
 
     def _words(self, tensor: Tensor) -> Array:
         """Return the contents of a tensor of any type as u32."""
