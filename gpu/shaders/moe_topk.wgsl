@@ -26,12 +26,18 @@ var<workgroup> scores: array<f32, N_EXPERTS>; // the logits
 var<workgroup> masses: array<f32, N_EXPERTS>; // exp(logit − the largest)
 var<workgroup> taken: array<f32, EXPERTS_PER_TOKEN>; // masses of the chosen experts
 
-// Number of experts ahead of this one.
+fn is_nan(v: f32) -> bool { return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u; }
+
+// Number of experts ahead of this one. A NaN is behind every number, so that no two experts have one
+// rank. A chosen NaN makes the gates NaN, which the engine reports.
 fn rank_of(expert: u32) -> u32 {
   let mine = scores[expert];
   var place = 0u;
   for (var e = 0u; e < N_EXPERTS; e++) {
-    place += u32(scores[e] > mine || (scores[e] == mine && e < expert));
+    let other = scores[e];
+    let tie = other == mine || (is_nan(other) && is_nan(mine));
+    let ahead = other > mine || (is_nan(mine) && !is_nan(other));
+    place += u32(ahead || (tie && e < expert));
   }
   return place;
 }

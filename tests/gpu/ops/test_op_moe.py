@@ -117,6 +117,16 @@ def test_logits_far_apart(rig: Rig) -> None:
     assert np.allclose(gates, [[1, 0], [1, 0]], atol=1e-30)
 
 
+def test_logits_that_are_not_numbers_give_no_two_experts_one_place(rig: Rig) -> None:
+    """The places would race, and one of them would keep the experts of the step before."""
+    of = MoeConfig(6, 3, 8, norm_topk_prob=True)
+    nan = np.nan
+    logits = np.array([[nan] * 6, [nan, 1, nan, 3, nan, nan], [0, 1, nan, 2, 3, 4]], np.float32)
+    ids, gates = choose(rig, logits, of)
+    assert ids.tolist() == [[0, 1, 2], [3, 1, 0], [5, 4, 3]]
+    assert np.isnan(gates).all(axis=1).tolist() == [True, True, False]
+
+
 # ---- moe_permute -----------------------------------------------------------------------------
 
 
