@@ -1,0 +1,131 @@
+"""Plans of a known shape, recorded as for a GPU, without its weights.
+
+One layer stands for all: every layer of a Llama has the same dispatches. Weights and norms stay
+zero; only addresses matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, RandomCheckpoint
+from gpu.checkpoint.reader import F16, F32
+from gpu.checkpoint.weights import WeightLoader
+from gpu.kv.blocks import block_bytes, blocks_for, fit_kv_cache
+from gpu.kv.pools import KvPools
+from gpu.models.registry import MODELS
+from gpu.ops.cost import StepSize
+from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
+from gpu.plans.plan_cache import PlanCache, StepTensors
+from gpu.step import Row, Sample, Step
+from gpu.tracing.tracer import LIMITS
+from gpu.webgpu.buffers import Memory, Tensor
+from gpu.webgpu.device import Device
+from gpu.webgpu.device_policy import DevicePolicy
+from gpu.webgpu.plan import Dispatch
+from gpu.webgpu.tiling import GPU
+
+SLOTS = 1
+
+
+def open_as_gpu(adapter: str | None = None) -> Device:
+    """Open an adapter for tracing, with the kernels for GPUs whatever it is."""
+    device = Device.open(adapter, more_limits=LIMITS)
+    info = replace(device.info, software=False)
+    return replace(device, info=info, tuning=GPU, policy=DevicePolicy.of(info))
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Dispatches of a step, each with how often the whole model runs it."""
+
+    size: StepSize
+    dispatches: Sequence[tuple[Dispatch, int]]
+
+
+class ShapePlans:
+    """Records the plans of a shape on `device`."""
+
+    def __init__(self, device: Device, shape: str, dtype: str, context: int) -> None:
+        whole = LLAMA_SHAPES[shape]
+        self.config = replace(whole, n_layers=1)
+        self.n_layers = whole.n_layers
+        self.dtype = dtype
+        kv_dtype = FORMATS[dtype].kv
+        memory = Memory(device)
+        kv_shape = fit_kv_cache(
+            self.config,
+            kv_dtype,
+            SLOTS,
+            context=context,
+            kv_memory_bytes=blocks_for(context) * block_bytes(self.config, kv_dtype),
+            max_binding_bytes=device.max_binding_bytes,
+        )
+        unfilled = _UnfilledMemory(device)
+        with _UnpackedWeights(_Zeros(self.config), unfilled, dtype) as load:
+            model = MODELS[self.config.model_type](self.config, load, unfilled, kv_shape.context)
+        pools = KvPools(self.config, kv_shape, kv_dtype, SLOTS, memory)
+        pools.set_blocks(0, list(range(kv_shape.n_blocks)))
+        self._tensors = StepTensors.make(self.config, SLOTS, memory)
+        self._memory, self._pools = memory, pools
+        self._plans = PlanCache(device, model, pools, self._tensors, memory)
+
+    def decode(self, context: int) -> StepPlan:
+        """Return the step of one token after `context` others."""
+        return self._step(context, 1, sampled=True)
+
+    def prefill(self, n_prompt: int) -> list[StepPlan]:
+        """Return the steps of a prompt; the last has a sample."""
+        return [
+            self._step(first, min(MAX_ROWS, n_prompt - first), sampled=first + MAX_ROWS >= n_prompt)
+            for first in range(0, n_prompt, MAX_ROWS)
+        ]
+
+    def write(self, size: StepSize) -> None:
+        """Write a step of this size, so that its dispatches can run."""
+        rows = tuple(Row(0, size.context + i, 0) for i in range(size.n_rows))
+        samples = (Sample(size.n_rows - 1, 0, 0, 0, 0.0, 0, 1.0, 0.0, 1.0),) * size.n_samples
+        data = bytearray(STEP_BYTES)
+        pack_step(Step(rows, samples), data, self._pools.blocks)
+        self._memory.write(self._tensors.step, np.frombuffer(data, np.uint8))
+
+    def close(self) -> None:
+        self._plans.kernels.close()
+
+    def _step(self, context: int, n_rows: int, *, sampled: bool) -> StepPlan:
+        size = StepSize(n_rows, int(sampled), context)
+        plan = self._plans.plan(n_rows, int(sampled), "plain", size.n_keys).plan
+        return StepPlan(
+            size,
+            [(d, self.n_layers if d.label.startswith("layer") else 1) for d in plan.dispatches],
+        )
+
+
+class _Zeros(RandomCheckpoint):
+    """Weights that are all zero."""
+
+    def read_f32(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F32:
+        shape = list(self.shape(name))
+        for axis, part in enumerate((rows, columns)):
+            if part is not None:
+                shape[axis] = len(range(*part.indices(shape[axis])))
+        return np.zeros(shape, np.float32)
+
+    def read_into(
+        self, out: F32 | F16, name: str, rows: slice | None = None, columns: slice | None = None
+    ) -> None: ...
+
+
+class _UnpackedWeights(WeightLoader):
+    def pack(
+        self, dtype: str, rows: npt.NDArray[np.float32], name: str, out: npt.NDArray[np.uint32]
+    ) -> None: ...
+
+
+class _UnfilledMemory(Memory):
+    def write(self, tensor: Tensor, array: npt.NDArray[np.generic], at: int = 0) -> None: ...

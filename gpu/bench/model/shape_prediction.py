@@ -1,0 +1,117 @@
+"""Prediction of a shape on one GPU: a token after a context, and a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpu.bench.model.predict import StepPrediction, predict
+from gpu.bench.model.shape_plans import ShapePlans, StepPlan
+from gpu.bench.model.specs import GpuSpec
+from gpu.bench.model.workgroup_work import DispatchWork, work_of
+from gpu.ops.cost import StepSize
+from gpu.tracing.tracer import Tracer
+from gpu.webgpu.device import Device
+from gpu.webgpu.plan import Dispatch
+
+DEPEND_ON_CONTEXT = ("attention", "attention_merge")
+"""Kernels whose work depends on the tokens before the step."""
+
+Step = Sequence[tuple[DispatchWork, int]]
+"""Work of a step's dispatches, each with how often it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeWork:
+    """Work of a shape, for waves of one size.
+
+    token   a step of one token after `context` others
+    prompt  the steps of a prompt of `n_prompt` tokens
+    """
+
+    shape: str
+    dtype: str
+    context: int
+    n_prompt: int
+    token: Step
+    prompt: Sequence[Step]
+
+
+def trace_shape(
+    device: Device, shape: str, dtype: str, context: int, n_prompt: int, wave: int
+) -> ShapeWork:
+    """Record and trace the plans of a shape on a device of `open_as_gpu`."""
+    plans = ShapePlans(device, shape, dtype, max(context + 1, n_prompt))
+    tracer = Tracer(device)
+    try:
+        tracing = _Tracing(plans, tracer, wave)
+        token = tracing.step(plans.decode(context))
+        prompt = [tracing.step(step) for step in plans.prefill(n_prompt)]
+    finally:
+        tracer.close()
+        plans.close()
+    return ShapeWork(shape, dtype, context, n_prompt, token, prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapePrediction:
+    """Prediction of a shape on a GPU."""
+
+    work: ShapeWork
+    spec: GpuSpec
+    token: StepPrediction
+    prompt: Sequence[StepPrediction]
+
+    @classmethod
+    def of(cls, work: ShapeWork, spec: GpuSpec) -> ShapePrediction:
+        return cls(
+            work, spec, _predicted(work.token, spec), [_predicted(s, spec) for s in work.prompt]
+        )
+
+    @property
+    def decode_tok_s(self) -> float:
+        return 1e6 / self.token.us
+
+    @property
+    def bandwidth_share(self) -> float:
+        """Bytes of a token per second, relative to the published bandwidth."""
+        return self.token.n_bytes / self.token.us / 1e3 / self.spec.memory_gb_s
+
+    @property
+    def prompt_us(self) -> float:
+        return sum(step.us for step in self.prompt)
+
+    @property
+    def prefill_tok_s(self) -> float:
+        return 1e6 * self.work.n_prompt / self.prompt_us
+
+    @property
+    def f32_share(self) -> float:
+        """Operations of a prompt per second, relative to the published float32 peak."""
+        flops = sum(step.flops for step in self.prompt)
+        return flops / self.prompt_us / 1e6 / self.spec.f32_tflop_s
+
+
+@dataclass(slots=True)
+class _Tracing:
+    """Traces the dispatches of a shape, each once unless it depends on the context."""
+
+    plans: ShapePlans
+    tracer: Tracer
+    wave: int
+    done: dict[int, DispatchWork] = field(default_factory=dict)
+
+    def step(self, step: StepPlan) -> Step:
+        self.plans.write(step.size)
+        return [(self._work(dispatch, step.size), times) for dispatch, times in step.dispatches]
+
+    def _work(self, dispatch: Dispatch, size: StepSize) -> DispatchWork:
+        found = self.done.get(id(dispatch))
+        if found is None or dispatch.kernel.name in DEPEND_ON_CONTEXT:
+            found = work_of(self.tracer, dispatch, size, self.plans.dtype, self.wave)
+            self.done[id(dispatch)] = found
+        return found
+
+
+def _predicted(step: Step, spec: GpuSpec) -> StepPrediction:
+    return StepPrediction([(predict(work, spec), times) for work, times in step])
