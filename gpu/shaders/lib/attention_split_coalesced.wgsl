@@ -109,8 +109,7 @@ fn weigh_split(run: SequenceRows, begin: u32, lane: u32) {
       states[i].sum += group_sums[i * VALUE_GROUPS + g];
       if (CAPTURE) { states[i].weighted += group_sums[(QUERIES + i) * VALUE_GROUPS + g]; }
     }
-  }
-  workgroupBarrier();
+  } // read by other lanes after the barriers of add_values
 }
 
 // Adds the weighted values of the split and stores them.

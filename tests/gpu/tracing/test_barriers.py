@@ -1,0 +1,101 @@
+"""Every barrier of the kernels for GPUs orders something: without it, lanes race."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from gpu.kv.formats import KV_FORMATS
+from gpu.step import Row, Step
+from gpu.tracing.races import races
+from gpu.tracing.tracer import Tracer
+from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernels
+from gpu.webgpu.plan import Dispatch, Plan
+from tests.gpu.engine import driving
+from tests.gpu.models import random_llama, random_models
+from tests.gpu.ops.rig import Rig, as_kind
+from tests.gpu.ops.sampler_rig import SamplerRig
+
+pytestmark = pytest.mark.slow
+
+BARRIER = re.compile(r"workgroupBarrier\(\);|workgroupUniformLoad\(&(\w+)\)")
+FUNCTION = re.compile(r"^fn (\w+)", re.MULTILINE)
+
+
+def without_barriers(source: str) -> Iterator[tuple[str, str]]:
+    """Each barrier's name, its function and its number there, and the source without it."""
+    counts: Counter[str] = Counter()
+    for match in BARRIER.finditer(source):
+        function = FUNCTION.findall(source[: match.start()])[-1]
+        counts[function] += 1
+        name = f"{function}, barrier {counts[function]}"
+        yield name, source[: match.start()] + (match[1] or "") + source[match.end() :]
+
+
+def dispatches(device: Device) -> Iterator[Dispatch]:
+    """Dispatches that run every kernel with barriers, each after the step it is made for."""
+    device = as_kind(device, software=False)
+    models = [(random_llama.folder("tiny"), "q4", kv) for kv in KV_FORMATS]
+    models += [(random_models.folder(name), "f16", None) for name in random_models.ONE_OF_EACH_MOE]
+    models += [(random_models.folder(name), "q8", None) for name in random_models.ONE_OF_EACH]
+    sample = replace(driving.GREEDY, temperature=0.8, top_k=9, top_p=0.9, min_p=0.01)
+    for folder, dtype, kv_dtype in models:
+        runner = driving.load(device, folder, dtype, kv_dtype=kv_dtype)
+        ids = [3 + 7 * i % (runner.config.vocab_size - 3) for i in range(60)]
+        driving.begin(runner, 0, ids, 64)
+        driving.prefill(runner, ids)
+        for n_rows, capture in ((1, True), (5, False), (40, True)):
+            first = len(ids) - n_rows
+            rows = tuple(Row(0, first + i, ids[first + i]) for i in range(n_rows))
+            runner.submit(Step(rows, (replace(sample, row=n_rows - 1),), capture))
+            runner.collect()
+            yield from runner.plan_for(n_rows, 1, capture, len(ids)).plan.dispatches
+    yield from sampler_dispatches(device)
+
+
+class KeptPlans(Rig):
+    """A rig that keeps what it ran."""
+
+    plans: ClassVar[list[Plan]] = []
+
+    def _submit(self, plan: Plan) -> None:
+        self.plans.append(plan)
+        super()._submit(plan)
+
+
+def sampler_dispatches(device: Device) -> list[Dispatch]:
+    """The sampler where more tokens are left than it can sort."""
+    rig = KeptPlans(device, Kernels(device))
+    logits = np.random.default_rng(0).normal(size=(1, 4000)).astype(np.float32)
+    SamplerRig(rig, 4000).choose(logits, [replace(driving.GREEDY, temperature=1.0, top_p=0.9)])
+    return rig.plans[-1].dispatches
+
+
+@pytest.mark.timeout(1200)
+def test_lanes_race_without_any_of_the_barriers(traceable: Device, tracer: Tracer) -> None:
+    noticed: dict[str, bool] = {}
+    seen = set()
+    for dispatch in dispatches(traceable):
+        kernel = dispatch.kernel
+        key = (kernel.source, tuple(sorted(kernel.constants.items())), dispatch.grid)
+        barriers = [
+            (broken, f"{kernel.name}: {name}") for name, broken in without_barriers(kernel.source)
+        ]
+        missing = [(source, name) for source, name in barriers if not noticed.get(name)]
+        if key in seen or not missing:
+            continue
+        seen.add(key)
+        n_phases = tracer.run(dispatch).phase.max(initial=0)
+        for source, name in missing:
+            trace = tracer.run(replace(dispatch, kernel=replace(kernel, source=source)))
+            if trace.phase.max(initial=0) < n_phases:  # else the barrier is not reached
+                noticed[name] = bool(races(trace))
+    assert len(noticed) > 30
+    assert [name for name, found in noticed.items() if not found] == []
