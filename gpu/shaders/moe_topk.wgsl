@@ -28,8 +28,8 @@ var<workgroup> taken: array<f32, EXPERTS_PER_TOKEN>; // masses of the chosen exp
 
 fn is_nan(v: f32) -> bool { return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u; }
 
-// Number of experts ahead of this one. A NaN is behind every number, so that no two experts have one
-// rank. A chosen NaN makes the gates NaN, which the engine reports.
+// Number of experts ahead of this one. A NaN is behind every number, so that no two experts have
+// one rank. A chosen NaN makes the gates NaN, which the engine reports.
 fn rank_of(expert: u32) -> u32 {
   let mine = scores[expert];
   var place = 0u;

@@ -1,7 +1,7 @@
 // Hadamard rotation of a head in workgroup memory (gpu/reference/kv.py, `hadamard_matrix`): signs,
 // then for every HADAMARD_SIZE numbers the Hadamard matrix over √HADAMARD_SIZE, as butterflies. The
-// inverse does both in reverse. All lanes call it; afterwards lane l may read numbers l, l + LANES, …,
-// and those of other lanes after a barrier. The shader defines HEAD_DIM and LANES.
+// inverse does both in reverse. All lanes call it. Afterwards lane l may read numbers l, l + LANES
+// and so on, and those of other lanes after a barrier. The shader defines HEAD_DIM and LANES.
 override HADAMARD_SIZE: u32; // a power of two that divides HEAD_DIM
 override HADAMARD_SCALE: f32; // 1 / √HADAMARD_SIZE
 
