@@ -167,14 +167,14 @@ def expect_loadable(
     dry_run.expect_loadable(path, dtype, progress)
 
 
-def is_tuned(device: DeviceInfo) -> bool:
+def is_tuned(device: AdapterInfo) -> bool:
     """Return whether a stored tuning of this adapter is used."""
     from gpu.tuning.autotune import stored_tuning
 
     return stored_tuning(device) is not None
 
 
-def policy_choices(device: DeviceInfo) -> tuple[PolicyChoice, ...]:
+def policy_choices(device: AdapterInfo) -> tuple[PolicyChoice, ...]:
     """Return how the engine uses this adapter, and why."""
     from gpu.tuning.autotune import stored_tuning
     from gpu.webgpu.device_policy import DevicePolicy

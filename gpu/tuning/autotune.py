@@ -23,7 +23,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Protocol
 
-from gpu.info import DeviceInfo
+from gpu.info import AdapterInfo
 from gpu.ops.matmul_input import q8_lib
 from gpu.tuning import store
 from gpu.tuning.activations import measure_activations
@@ -158,12 +158,12 @@ def load_tuning(
     return replace(device, tuning=tuning)
 
 
-def stored_tuning(info: DeviceInfo) -> Tuning | None:
+def stored_tuning(info: AdapterInfo) -> Tuning | None:
     """Return the stored tuning of an adapter, or None."""
     return store.read(key_of(info), candidates(DevicePolicy.of(info).tuning))
 
 
-def key_of(info: DeviceInfo) -> Key:
+def key_of(info: AdapterInfo) -> Key:
     """Return the key of a measurement on this adapter."""
     policy = DevicePolicy.of(info)
     return Key(

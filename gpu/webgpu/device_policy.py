@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from gpu.info import DeviceInfo
-from gpu.webgpu.tiling import GPU, SOFTWARE, Tuning
+from gpu.info import AdapterInfo
+from gpu.webgpu.tiling import GPU, SHARED_M_SIZES, SOFTWARE, Tuning
 
 IN_FLIGHT = 3
 """Steps in flight on a GPU: one runs, one waits for it, one is encoded or read back."""
@@ -24,6 +24,9 @@ class PolicyChoice(NamedTuple):
     value: str
     reason: str
 
+
+SHARED_TILE_BYTES = 24 << 10
+"""Workgroup memory of the largest shared tile: 128 rows and 64 columns of a block."""
 
 AttentionLoads = Literal["own", "shuffle", "coalesced"]
 
@@ -60,10 +63,10 @@ class DevicePolicy:
     times_every_step: bool
 
     @classmethod
-    def of(cls, info: DeviceInfo) -> DevicePolicy:
-        return _software(info) if info.software else _gpu()
+    def of(cls, info: AdapterInfo) -> DevicePolicy:
+        return _software(info) if info.software else _gpu(info)
 
-    def choices(self, info: DeviceInfo) -> tuple[PolicyChoice, ...]:
+    def choices(self, info: AdapterInfo) -> tuple[PolicyChoice, ...]:
         """Return the choices with their reasons, for people."""
         device = "a software device" if info.software else "a GPU"
         has = "has" if "subgroup" in info.features else "lacks"
@@ -102,10 +105,11 @@ class DevicePolicy:
         return words | store
 
 
-def _gpu() -> DevicePolicy:
+def _gpu(info: AdapterInfo) -> DevicePolicy:
     """Return the policy of a GPU: many lanes with short sums; short splits keep many cores busy."""
+    large = info.limits.get("max-compute-workgroup-storage-size", 0) >= SHARED_TILE_BYTES
     return DevicePolicy(
-        tuning=GPU,
+        tuning=GPU if large else replace(GPU, shared_m=SHARED_M_SIZES[-1]),
         row_lanes=64,
         attention_queries=8,
         attention_loads="coalesced",
@@ -120,7 +124,7 @@ def _gpu() -> DevicePolicy:
     )
 
 
-def _software(info: DeviceInfo) -> DevicePolicy:
+def _software(info: AdapterInfo) -> DevicePolicy:
     """Return the policy of a software device: few lanes that reuse every load, because loads are
     emulated lane by lane.
 

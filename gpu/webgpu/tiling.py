@@ -21,7 +21,13 @@ BLOCK_VEC4S = 8
 QUAD = 4
 """Lanes that share a block in shaders/lib/matmul_tile_coalesced.wgsl."""
 SHARED_LANES = 16
-"""Lanes in each direction of shaders/lib/matmul_tile_shared.wgsl, with tiles of 4 × 4."""
+"""Lanes in each direction of shaders/lib/matmul_tile_shared.wgsl."""
+SHARED_N = 4
+"""Columns of a lane there."""
+SHARED_M_SIZES = (8, 4)
+"""Rows of a lane there. Eight read workgroup memory a quarter less for each multiply-add."""
+MIN_SHARED_WORKGROUPS = 128
+"""Fewest workgroups for the larger of these tiles: as many as a large GPU has multiprocessors."""
 MIN_SHARED_ROWS = 32
 """Fewest rows that share blocks in workgroup memory: half of a workgroup's rows."""
 
@@ -88,6 +94,7 @@ class Tuning:
     many_n            columns of a tile of more rows
     split_k           most quads of lanes that share one tile; 1: a lane has a tile of its own
     workgroup         approximate lanes of a workgroup
+    shared_m          most rows of a lane in shared tiles
     q8_activations    matmuls with q8 and q4 weights take int8 rows
     """
 
@@ -97,6 +104,7 @@ class Tuning:
     many_n: int
     split_k: int
     workgroup: int
+    shared_m: int
     q8_activations: bool = False
 
     @property
@@ -129,7 +137,8 @@ class Tuning:
         may_share  rows are float32 without a norm to fold in, so that a shared tile can take them
         """
         if self.coalesced and may_share and n_rows >= MIN_SHARED_ROWS:
-            return Tile(4, 4, QUAD * even_split_k(blocks, self.split_k), 1, "shared")
+            split_k = QUAD * even_split_k(blocks, self.split_k)
+            return Tile(self._shared_rows(n_rows, n), SHARED_N, split_k, 1, "shared")
         m = max(size for size in M_SIZES if size <= max(1, min(n_rows, self.max_m)))
         columns = max(self.few_n if m <= 2 else self.many_n, 4 if in_quads else 2)
         if self.subgroup_shuffle:
@@ -137,6 +146,14 @@ class Tuning:
         split_k = even_split_k(blocks, self.split_k) * (QUAD if self.coalesced else 1)
         loads: Loads = "coalesced" if self.coalesced else "own"
         return Tile(m, columns, split_k, max(1, self.workgroup // split_k), loads)
+
+    def _shared_rows(self, n_rows: int, n: int) -> int:
+        """Return the rows of a lane in a shared tile: the most that leave enough workgroups."""
+        for m in SHARED_M_SIZES:
+            n_groups = n_rows // (SHARED_LANES * m) * -(-n // (SHARED_LANES * SHARED_N))
+            if m <= self.shared_m and n_groups >= MIN_SHARED_WORKGROUPS:
+                return m
+        return SHARED_M_SIZES[-1]
 
     def norm_chains(self, blocks: int) -> tuple[int, int]:
         """Return the chains that sum a row's squares in a matmul with rows of `blocks` blocks, and
@@ -166,15 +183,19 @@ def _even(n: int, columns: int) -> int:
     return columns // 2 if groups % 2 and groups < 16 and columns > 4 else columns
 
 
-SOFTWARE = Tuning(subgroup_shuffle=True, max_m=16, few_n=8, many_n=4, split_k=1, workgroup=8)
-SOFTWARE_LOADS = Tuning(subgroup_shuffle=False, max_m=8, few_n=8, many_n=8, split_k=1, workgroup=8)
-GPU = Tuning(subgroup_shuffle=False, max_m=16, few_n=4, many_n=4, split_k=16, workgroup=64)
+SOFTWARE = Tuning(
+    subgroup_shuffle=True, max_m=16, few_n=8, many_n=4, split_k=1, workgroup=8, shared_m=4
+)
+SOFTWARE_LOADS = replace(SOFTWARE, subgroup_shuffle=False, max_m=8, many_n=8)
+GPU = Tuning(
+    subgroup_shuffle=False, max_m=16, few_n=4, many_n=4, split_k=16, workgroup=64, shared_m=8
+)
 
 
 def candidates(default: Tuning) -> tuple[Tuning, ...]:
     """Return the tunings to measure on an adapter with this `default` (one of the above): the
     default first, then by the number of settings that differ."""
-    if default == GPU:
+    if default.coalesced:
         sizes = itertools.product((2, 4, 8), (4, 8, 16), (64, 128, 256))
         found = [
             replace(default, few_n=few_n, split_k=split_k, workgroup=workgroup)
@@ -182,7 +203,9 @@ def candidates(default: Tuning) -> tuple[Tuning, ...]:
         ]
     else:
         found = [
-            Tuning(subgroup_shuffle, max_m, few_n, many_n, split_k=1, workgroup=8)
+            replace(
+                default, subgroup_shuffle=subgroup_shuffle, max_m=max_m, few_n=few_n, many_n=many_n
+            )
             for subgroup_shuffle in ((True, False) if default.subgroup_shuffle else (False,))
             for max_m, many_n in _SOFTWARE_TILES[subgroup_shuffle]
             for few_n in (4, 8)

@@ -1,12 +1,12 @@
 // A tile of x · weightᵀ like lib/matmul_tile.wgsl, for many rows on a GPU: a workgroup loads a
-// block of its 64 rows and 64 columns into workgroup memory, with the weights dequantised once, and
-// every lane multiplies 4 × 4 of them.
+// block of its rows and columns into workgroup memory, with the weights dequantised once, and every
+// lane multiplies TILE_M × TILE_N of them.
 //
 // Sums have the order of lib/matmul_tile_coalesced.wgsl, bit for bit: for each of the SPLIT_K / 4
 // quads in turn, four chains over its blocks, one for each quarter of a block, added as
 // (a + b) + (c + d). The norm must have been applied (PRE_NORMED) or absent.
 //
-// In workgroup memory, vec4 v of row r is at v · 64 + (r ^ v): the eight vec4s that neighbouring
+// In workgroup memory, vec4 v of row r is at v · rows + (r ^ v): the eight vec4s that neighbouring
 // lanes store, and the sixteen columns that they read, then lie in different banks.
 //
 // x, weight, gain  see lib/matmul_tile.wgsl
@@ -15,20 +15,21 @@
 // use: block_quarter
 // use: fma4
 // use: scale_rows
-// prelude: const TILE_M = 4, const TILE_N = 4, const SPLIT_K
+// prelude: const TILE_M (4 or 8), const TILE_N = 4, const SPLIT_K
 override N: u32;
 
 @group(0) @binding(1) var<storage, read> x: array<Load16>;
 
 const QUADS_OF_K = SPLIT_K / 4u;
-const SIDE = 64u; // rows and columns of a workgroup
+const COPIED_ROWS = WORKGROUP / BLOCK_VEC4S; // rows of x that all lanes copy at a time
+const COPIES = GROUP_M / COPIED_ROWS;
 
-var<workgroup> x_block: array<vec4f, BLOCK_VEC4S * SIDE>;
-var<workgroup> w_block: array<vec4f, BLOCK_VEC4S * SIDE>;
+var<workgroup> x_block: array<vec4f, BLOCK_VEC4S * GROUP_M>;
+var<workgroup> w_block: array<vec4f, BLOCK_VEC4S * GROUP_N>;
 var<private> sums: array<f32, TILE_M * TILE_N>;
 var<private> chains: array<array<f32, TILE_M * TILE_N>, 4>; // of each quarter of a block
 
-var<private> x_from: array<u32, 2>; // the two vec4s of x that this lane copies, in block 0
+var<private> x_from: array<u32, COPIES>; // the vec4s of x that this lane copies, in block 0
 var<private> weight_from: WeightAddress; // the row whose quarter this lane copies
 var<private> scales_from: WeightAddress;
 var<private> interleaved_row: u32;
@@ -55,8 +56,8 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
 }
 
 fn begin_copies(group_m: u32, group_n: u32, n_rows: u32, lane: u32) {
-  for (var h = 0u; h < 2u; h++) {
-    let row = source_row(min(group_m + lane / BLOCK_VEC4S + h * SIDE / 2u, n_rows - 1u));
+  for (var h = 0u; h < COPIES; h++) {
+    let row = source_row(min(group_m + lane / BLOCK_VEC4S + h * COPIED_ROWS, n_rows - 1u));
     x_from[h] = row * BLOCKS * BLOCK_VEC4S + lane % BLOCK_VEC4S;
   }
   let row = weight_row(min(group_n + lane / 4u, N - 1u));
@@ -65,16 +66,17 @@ fn begin_copies(group_m: u32, group_n: u32, n_rows: u32, lane: u32) {
   interleaved_row = row % INTERLEAVE;
 }
 
-fn place_of(vec4_index: u32, row: u32) -> u32 { return vec4_index * SIDE + (row ^ vec4_index); }
+fn x_place(vec4_index: u32, row: u32) -> u32 { return vec4_index * GROUP_M + (row ^ vec4_index); }
+fn w_place(vec4_index: u32, row: u32) -> u32 { return vec4_index * GROUP_N + (row ^ vec4_index); }
 
 // Where column `column` of the workgroup is kept: those that neighbouring lanes read side by side.
 fn column_place(column: u32) -> u32 { return column % TILE_N * LANES + column / TILE_N; }
 
 fn copy_block(block: u32, lane: u32) {
-  for (var h = 0u; h < 2u; h++) {
+  for (var h = 0u; h < COPIES; h++) {
     let vec4_index = lane % BLOCK_VEC4S;
-    let row = lane / BLOCK_VEC4S + h * SIDE / 2u;
-    x_block[place_of(vec4_index, row)] = floats_of(x[x_from[h] + block * BLOCK_VEC4S]);
+    let row = lane / BLOCK_VEC4S + h * COPIED_ROWS;
+    x_block[x_place(vec4_index, row)] = floats_of(x[x_from[h] + block * BLOCK_VEC4S]);
   }
   var scale_min = vec2f();
   if (SCALES_PER_LOAD > 0u) {
@@ -84,16 +86,16 @@ fn copy_block(block: u32, lane: u32) {
   let quarter = lane % 4u;
   let weights = block_quarter(weight_from, block_offset(block), quarter, scale_min);
   let column = column_place(lane / 4u);
-  w_block[place_of(2u * quarter, column)] = weights[0];
-  w_block[place_of(2u * quarter + 1u, column)] = weights[1];
+  w_block[w_place(2u * quarter, column)] = weights[0];
+  w_block[w_place(2u * quarter + 1u, column)] = weights[1];
 }
 
 fn add_quarter(quarter: u32, lane: u32) {
   for (var v = 2u * quarter; v < 2u * quarter + 2u; v++) {
     var w = array<vec4f, TILE_N>();
-    for (var j = 0u; j < TILE_N; j++) { w[j] = w_block[place_of(v, j * LANES + lane % LANES)]; }
+    for (var j = 0u; j < TILE_N; j++) { w[j] = w_block[w_place(v, j * LANES + lane % LANES)]; }
     for (var i = 0u; i < TILE_M; i++) {
-      let row = x_block[place_of(v, lane / LANES * TILE_M + i)];
+      let row = x_block[x_place(v, lane / LANES * TILE_M + i)];
       for (var j = 0u; j < TILE_N; j++) {
         let s = i * TILE_N + j;
         chains[quarter][s] = dot_add(row, w[j], chains[quarter][s]);

@@ -64,6 +64,7 @@ class Case:
 DTYPES = tuple(FORMATS)
 TUNINGS: dict[str, Tuning | None] = {"own": None, "loads": SOFTWARE_LOADS, "gpu": GPU}
 """Tunings: the device's own, and those of other kinds of device."""
+SMALL_TILES = replace(GPU, shared_m=4)
 FLAGS = ("norm", "bias", "residual", "gated", "gather")
 
 
@@ -207,7 +208,7 @@ def approximation(case: Case, x: Array) -> Array:
 
 
 def tuned(rig: Rig, name: str) -> Rig:
-    tuning = TUNINGS[name]
+    tuning = SMALL_TILES if name == "gpu with small tiles" else TUNINGS[name]
     return Rig(replace(rig.device, tuning=tuning), rig.kernels) if tuning else rig
 
 
@@ -255,6 +256,20 @@ def test_every_row_bucket_full_and_not(rig: Rig, bucket: int, tuning: str) -> No
     for rows in {1, bucket // 2 + 1, bucket - 1 or 1, bucket}:
         case = Case(74, 37, rows=rows, bucket=bucket, norm=True, residual=True, tuning=tuning)
         check(rig, case)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [101, 128])
+def test_the_largest_tiles_have_the_bits_of_smaller_ones(rig: Rig, dtype: str, rows: int) -> None:
+    """They take as many columns as give every multiprocessor of a large GPU a workgroup."""
+    case = Case(70, 8200, dtype, rows=rows, bucket=128, residual=True, tuning="gpu")
+    assert GPU.tile(128, 8200, 3, may_share=True).group == (128, 64)
+    problem = Problem.of(case)
+    want, bound = expected(case, problem)
+    large = compute(rig, case, problem)
+    compare(f"matmul.{dtype}", case, large, want, bound, case.seed)
+    small = compute(rig, replace(case, tuning="gpu with small tiles"), problem)
+    assert np.array_equal(large.view(np.uint32), small.view(np.uint32))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

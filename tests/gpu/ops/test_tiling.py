@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpu.webgpu.device import Device
@@ -37,6 +39,11 @@ def test_many_rows_share_blocks_on_a_gpu() -> None:
     assert GPU.tile(32, 576, 18, may_share=True).loads == "shared"
     assert GPU.tile(128, 576, 18, may_share=True).group == (64, 64)
     assert GPU.tile(128, 576, 18).loads == "coalesced", "there is a norm to fold in"
+    assert GPU.tile(128, 8192, 18, may_share=True).group == (128, 64)
+    assert GPU.tile(512, 2048, 18, may_share=True).group == (128, 64)
+    assert GPU.tile(128, 8064, 18, may_share=True).group == (64, 64), "few workgroups"
+    small = replace(GPU, shared_m=4)
+    assert small.tile(128, 8192, 18, may_share=True).group == (64, 64)
     assert SOFTWARE.tile(128, 576, 18, may_share=True).loads == "shuffle"
 
 

@@ -202,7 +202,10 @@ def contents(tuning: str, adapter: str = "a card", more: str = "") -> str:
     return f'{{"key":{key},"tuning":{tuning}{more}}}'
 
 
-RIGHT = '{"subgroup_shuffle":false,"max_m":16,"few_n":4,"many_n":4,"split_k":16,"workgroup":64}'
+RIGHT = (
+    '{"subgroup_shuffle":false,"max_m":16,"few_n":4,"many_n":4,"split_k":16,"workgroup":64,'
+    '"shared_m":8}'
+)
 DAMAGED = {
     "empty": "",
     "cut short": contents(RIGHT)[:-9],

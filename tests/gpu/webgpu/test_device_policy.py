@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from gpu.runner import DeviceInfo
+from gpu.info import AdapterInfo
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.tiling import GPU, SOFTWARE
 
 
-def policy(*features: str, software: bool = True, backend: str = "Vulkan") -> DevicePolicy:
-    return DevicePolicy.of(DeviceInfo("", "", backend, "", software, features))
+def policy(
+    *features: str,
+    software: bool = True,
+    backend: str = "Vulkan",
+    workgroup_bytes: int = 32 << 10,
+) -> DevicePolicy:
+    limits = {"max-compute-workgroup-storage-size": workgroup_bytes}
+    return DevicePolicy.of(AdapterInfo("", "", backend, "", software, features, (), limits))
 
 
 def test_a_gpu_ignores_features_that_help_software_devices() -> None:
@@ -22,6 +28,11 @@ def test_a_gpu_ignores_features_that_help_software_devices() -> None:
     assert found.attention_loads == "coalesced"
     assert not found.interleaves_weights
     assert not found.weights_in_textures
+
+
+def test_large_tiles_need_more_workgroup_memory_than_every_gpu_has() -> None:
+    assert policy(software=False).tuning.shared_m == 8
+    assert policy(software=False, workgroup_bytes=16 << 10).tuning.shared_m == 4
 
 
 @pytest.mark.parametrize(
