@@ -20,7 +20,7 @@ from gpu.bench.contestants import Figures, decode_steps, greedy
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.pools import KvPools
 from gpu.ops import Batch
-from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
+from gpu.ops.step_buffer import STEP_BYTES, pack_step
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Row, Step
 from gpu.webgpu.buffers import Memory, Tensor, padded
@@ -55,7 +55,7 @@ class Floor:
         n_prompt = len(prompt)
         self._runner.set_blocks(0, list(range(blocks_for(n_prompt + n_tokens))))
         began = time.perf_counter()
-        self._replay(_prefill_steps(n_prompt), n_prompt)
+        self._replay(_prefill_steps(n_prompt, self._runner.limits.max_rows), n_prompt)
         prefilled = time.perf_counter()
         middle = decode_steps(n_prompt + n_tokens // 2, 1)
         self._replay(middle * n_tokens, n_prompt + n_tokens)
@@ -113,7 +113,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Activations, (MAX_ROWS, width) each. `ffn_hidden` is the first half of `gate_up`'s memory:
+    """Activations, (max_rows, width) each. `ffn_hidden` is the first half of `gate_up`'s memory:
     `down` reads rows half as wide as an ungated matmul writes."""
 
     batch: Batch
@@ -130,7 +130,7 @@ class Activations:
         config = runner.config
 
         def rows(name: str, width: int) -> Tensor:
-            return memory.zeros(f"floor.{name}", (MAX_ROWS, padded(width)))
+            return memory.zeros(f"floor.{name}", (memory.max_rows, padded(width)))
 
         step = memory.zeros("floor.step", (STEP_BYTES // 4,), "u32", uniform=True)
         q_width = config.n_heads * config.head_dim
@@ -145,15 +145,15 @@ class Activations:
             qkv=rows("qkv", q_width + 2 * kv_width),
             attn_out=rows("attn_out", q_width),
             gate_up=gate_up,
-            ffn_hidden=replace(gate_up, shape=(MAX_ROWS, padded(config.intermediate_size))),
+            ffn_hidden=replace(gate_up, shape=(memory.max_rows, padded(config.intermediate_size))),
             logits=memory.zeros("floor.logits", (1, padded(config.vocab_size))),
         )
 
 
-def _prefill_steps(n_prompt: int) -> list[Step]:
+def _prefill_steps(n_prompt: int, max_rows: int) -> list[Step]:
     steps = []
-    for first in range(0, n_prompt, MAX_ROWS):
-        rows = tuple(Row(0, i, 0) for i in range(first, min(first + MAX_ROWS, n_prompt)))
+    for first in range(0, n_prompt, max_rows):
+        rows = tuple(Row(0, i, 0) for i in range(first, min(first + max_rows, n_prompt)))
         last = rows[-1].position == n_prompt - 1
         steps.append(Step(rows, (greedy(len(rows) - 1, 0),) if last else ()))
     return steps

@@ -13,7 +13,6 @@ from gpu.kv.pools import KvPools
 from gpu.models.layer import Linear
 from gpu.models.workspace import NO_INSTRUMENTS, Instruments, ResidualStream, Workspace
 from gpu.ops import Batch, Norm
-from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.plan import Recorder
 
@@ -222,8 +221,8 @@ class Pass:
         if lora is None or weights is None:
             return linear.bias
         rec, batch, label = self.rec, self.batch, linear.name
-        a_out = replace(lora.lora_a_out, shape=(MAX_ROWS, padded(weights.a.n)))
-        delta = replace(lora.lora_delta, shape=(MAX_ROWS, weights.b.shape[-1]))
+        a_out = replace(lora.lora_a_out, shape=(batch.n_rows, padded(weights.a.n)))
+        delta = replace(lora.lora_delta, shape=(batch.n_rows, weights.b.shape[-1]))
         ops.matmul(rec, batch, f"{label}.lora_a", x, weights.a, a_out, norm=norm)
         ops.lora_expand(
             rec, batch, f"{label}.lora_b", a_out, weights.b, weights.first, weights.ends,
@@ -247,7 +246,7 @@ class Pass:
         weights = lora.by_expert_matrix.get(label) if lora else None
         if lora is None or weights is None:
             return None
-        rec, batch, n_assignments = self.rec, self.batch, MAX_ROWS * moe.experts_per_token
+        rec, batch, n_assignments = self.rec, self.batch, self.batch.n_rows * moe.experts_per_token
         a_out = replace(lora.lora_a_out, shape=(n_assignments, padded(weights.a.n)))
         delta = replace(lora.lora_delta, shape=(n_assignments, weights.b.shape[-1]))
         ops.moe_matmul(

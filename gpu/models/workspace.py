@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from gpu.checkpoint.matrix import ExpertStack, Matrix
 from gpu.config import ModelConfig, MoeConfig
 from gpu.ops import ExpertPermutation, ExpertRouting
-from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
 
@@ -30,11 +29,11 @@ class MoeWorkspace:
     """Activations of a mixture of experts. An assignment is a pair of a row and one of its
     `experts_per_token` experts.
 
-    logits         (MAX_ROWS, ≥ n + 1): of the experts, then of the shared expert's gate
+    logits         (max_rows, ≥ n + 1): of the experts, then of the shared expert's gate
     ffn_hidden, expert_out
-                   (MAX_ROWS · experts_per_token, …): activations and output of each assignment
+                   (max_rows · experts_per_token, …): activations and output of each assignment
     shared_hidden, shared_out
-                   (MAX_ROWS, …): the same of the shared expert; None if there is none
+                   (max_rows, …): the same of the shared expert; None if there is none
     """
 
     logits: Tensor
@@ -50,7 +49,7 @@ class MoeWorkspace:
         hidden, shared = config.hidden_size, moe.shared_intermediate_size
 
         def zeros(name: str, width: int, per_row: int = 1) -> Tensor:
-            return memory.zeros(f"experts.{name}", (MAX_ROWS * per_row, padded(width)))
+            return memory.zeros(f"experts.{name}", (memory.max_rows * per_row, padded(width)))
 
         return cls(
             zeros("logits", moe.n_experts + (shared > 0)),
@@ -65,7 +64,7 @@ class MoeWorkspace:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Activations, (MAX_ROWS, width) each, which every layer and every plan reuses. `scratch`:
+    """Activations, (max_rows, width) each, which every layer and every plan reuses. `scratch`:
     those that only some architectures need, by name."""
 
     stream: ResidualStream
@@ -80,7 +79,7 @@ class Workspace:
         """Allocate the activations; `scratch`: names and widths."""
 
         def rows(name: str, width: int) -> Tensor:
-            return memory.zeros(name, (MAX_ROWS, padded(width)))
+            return memory.zeros(name, (memory.max_rows, padded(width)))
 
         q_width = config.n_heads * config.head_dim
         a, b = rows("stream.a", config.hidden_size), rows("stream.b", config.hidden_size)
@@ -158,9 +157,9 @@ class AttentionCapture:
 class RoutingCapture:
     """Buffers for the experts of each row (`gpu.step.ExpertChoices`).
 
-    routing, norms  of a layer: (MAX_ROWS, experts_per_token) each
+    routing, norms  of a layer: (max_rows, experts_per_token) each
     chosen, gates, lengths
-                    of all layers with experts: (n_expert_layers, at least MAX_ROWS ·
+                    of all layers with experts: (n_expert_layers, at least max_rows ·
                     experts_per_token)
     """
 
@@ -177,7 +176,7 @@ class PassInterventions:
 
     heads    (n_slots, n_heads) factors         updates  (n_slots, 2) factors of attention and MLP
     vectors  (n_slots, width)                   keeps    (n_slots, 1)  0: the vector replaces
-    update   (MAX_ROWS, width): the update of a sublayer, before its factor
+    update   (max_rows, width): the update of a sublayer, before its factor
     """
 
     heads: Callable[[int], Tensor]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from gpu.config import MoeConfig
 from gpu.ops.batch import Batch, expect_shape
 from gpu.ops.cost import Cost, StepSize, constants_of, cost_of_kernel
-from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.plan import Dispatch, Recorder
 from gpu.webgpu.tiling import Tuning
@@ -33,7 +32,7 @@ class ExpertRouting:
 
     @classmethod
     def make(cls, experts: MoeConfig, memory: Memory) -> ExpertRouting:
-        shape = (MAX_ROWS, experts.experts_per_token)
+        shape = (memory.max_rows, experts.experts_per_token)
         return cls(
             memory.zeros("experts.chosen", shape, "u32"), memory.zeros("experts.gates", shape)
         )
@@ -53,7 +52,7 @@ class ExpertPermutation:
     @classmethod
     def make(cls, experts: MoeConfig, memory: Memory) -> ExpertPermutation:
         """Allocate for the largest step and the smallest tiles."""
-        n_assignments = MAX_ROWS * experts.experts_per_token
+        n_assignments = memory.max_rows * experts.experts_per_token
         return cls(
             memory.zeros("experts.order", (n_assignments,), "u32"),
             memory.zeros("experts.tiles", (n_assignments, 4), "u32"),

@@ -9,10 +9,9 @@ from gpu.config import ModelConfig
 from gpu.models.workspace import AttentionCapture, Capture, ResidualStream, RoutingCapture, States
 from gpu.ops import ExpertRouting
 from gpu.ops.layer_stats import n_stats
-from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
-ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
+ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CAPTURE_BYTES = (1 << 20, 32 << 20)
 CAPTURE_SHARE = 0.02
 """Size of each of the two arenas for captured residual streams, as a share of the weights and the
@@ -104,7 +103,8 @@ class CaptureBuffers:
             experts, layers = self._config.experts, self._config.expert_layers
             if experts is None:
                 raise ValueError(f"{self._config.model_type} models have no experts")
-            shape, rows = (len(layers), aligned(MAX_ROWS * experts.experts_per_token)), MAX_ROWS
+            rows = self._memory.max_rows
+            shape = (len(layers), aligned(rows * experts.experts_per_token))
             chosen = self._memory.zeros("inspect.chosen", shape, "u32")
             gates = self._memory.zeros("inspect.gates", shape)
             lengths = self._memory.zeros("inspect.norms", shape)
@@ -140,11 +140,11 @@ def _max_rows(config: ModelConfig, memory: Memory) -> int:
     least, most = CAPTURE_BYTES
     share = CAPTURE_SHARE * (memory.n_bytes["weights"] + memory.n_bytes["kv_cache"])
     limit = int(min(max(least, share), most, memory.device.max_binding_bytes)) // row
-    return max(b for b in ROW_BUCKETS if b <= max(2, limit))
+    return max(b for b in ROW_BUCKETS if b <= max(2, min(limit, memory.max_rows)))
 
 
 def _weights_room(config: ModelConfig, context: int, memory: Memory) -> int:
-    wanted = aligned(config.n_heads * max(context, MAX_ROWS))
+    wanted = aligned(config.n_heads * max(context, memory.max_rows))
     most = min(WEIGHTS_BYTES, memory.device.max_binding_bytes) // (4 * config.n_layers)
     return min(wanted, most // ALIGNED_FLOATS * ALIGNED_FLOATS)
 

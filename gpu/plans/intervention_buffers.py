@@ -13,7 +13,6 @@ from gpu.config import ModelConfig
 from gpu.interventions.active import NONE_ACTIVE, ActiveInterventions
 from gpu.models.workspace import PassInterventions
 from gpu.ops.interventions import SUBLAYERS
-from gpu.ops.step_buffer import MAX_ROWS
 from gpu.plans.capture_buffers import aligned, slice_of
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
@@ -78,7 +77,7 @@ class InterventionBuffers:
                 _Table.make("interventions.vectors", memory, (n_layers, n_slots, width), 0.0),
                 _Table.make("interventions.keeps", memory, (n_layers, n_slots, 1), 1.0),
             )
-            update = memory.zeros("interventions.update", (MAX_ROWS, width))
+            update = memory.zeros("interventions.update", (memory.max_rows, width))
             self._tensors = PassInterventions(
                 heads.layer, updates.layer, vectors.layer, keeps.layer, update
             )

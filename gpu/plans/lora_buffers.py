@@ -17,7 +17,6 @@ from gpu.lora.adapter import Lora
 from gpu.lora.stack import VEC4, LoraStack
 from gpu.models.decoder import Decoder
 from gpu.models.workspace import ExpertLoraWeights, LoraWeights, PassLora
-from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.buffers import Tensor, padded
 
 
@@ -76,8 +75,9 @@ class LoraBuffers:
     ) -> PassLora:
         """Return the tensors of a pass, with buffers for the widest results per row and per
         assignment."""
-        n_pairs = MAX_ROWS * experts.experts_per_token if experts else 0
-        widths = [(MAX_ROWS, padded(low.a.n), low.b.shape[-1]) for low in of.values()]
+        rows = self._memory.max_rows
+        n_pairs = rows * experts.experts_per_token if experts else 0
+        widths = [(rows, padded(low.a.n), low.b.shape[-1]) for low in of.values()]
         widths += [(n_pairs, padded(low.a.n), low.b.shape[-1]) for low in of_experts.values()]
         lora_a_out, lora_delta = (max(found[0] * found[i] for found in widths) for i in (1, 2))
         zeros = self._memory.zeros

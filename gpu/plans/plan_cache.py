@@ -21,7 +21,7 @@ from gpu.ops import Batch, KvSplits, KvStaging, RmsNormSplit
 from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.ops.layer_stats import n_stats
 from gpu.ops.sampling import RESULT_WORDS
-from gpu.ops.step_buffer import MAX_ROWS, MAX_SAMPLES, STEP_BYTES
+from gpu.ops.step_buffer import MAX_SAMPLES, STEP_BYTES
 from gpu.plans.capture_buffers import ROW_BUCKETS, CaptureBuffers, aligned
 from gpu.plans.intervention_buffers import InterventionBuffers
 from gpu.webgpu.buffers import Memory, Tensor, padded
@@ -142,7 +142,8 @@ class PlanCache:
         self._memory = memory
         self._adapted = adapted
         self._work = Workspace.make(model.config, memory, model.scratch)
-        staging = KvStaging.make(model.config, MAX_ROWS, memory) if pools.format.packed else None
+        packed, rows = pools.format.packed, memory.max_rows
+        staging = KvStaging.make(model.config, rows, memory) if packed else None
         self.quantized_rows = _make_quantized_rows(device, model, memory)
         self._shared = replace(
             Batch.make(memory, tensors.step, 1, 1),
@@ -259,7 +260,7 @@ def _make_rms_norm_split(model: Decoder, memory: Memory) -> RmsNormSplit | None:
     with LayerNorm, which is never split."""
     if not model.norm.is_rms:
         return None
-    return RmsNormSplit.make(model.config.hidden_size, MAX_ROWS, memory)
+    return RmsNormSplit.make(model.config.hidden_size, memory.max_rows, memory)
 
 
 def _make_quantized_rows(device: Device, model: Decoder, memory: Memory) -> Tensor | None:
@@ -268,7 +269,7 @@ def _make_quantized_rows(device: Device, model: Decoder, memory: Memory) -> Tens
     if not device.tuning.q8_activations:
         return None
     experts = model.config.experts
-    rows = MAX_ROWS * (experts.experts_per_token if experts else 1)
+    rows = memory.max_rows * (experts.experts_per_token if experts else 1)
     return ops.make_quantized_rows(memory, model.layer_matrices(), rows)
 
 

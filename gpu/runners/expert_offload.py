@@ -18,7 +18,6 @@ import numpy as np
 
 from gpu.models.layer import Moe
 from gpu.ops.moe import NOT_RESIDENT
-from gpu.ops.step_buffer import MAX_ROWS
 from gpu.plans.plan_cache import PlanKey, RecordedPlan
 from gpu.runners.expert_slots import ExpertSlots, Round
 from gpu.step import ExpertUse
@@ -55,7 +54,7 @@ class ExpertOffload:
         self._layer_of = {moe.slots.name: i for i, moe in moes.items()}
         self._slots = {i: ExpertSlots(of.gate_up.n_slots) for i, of in moes.items()}
         self._calls = open_calls(memory.device)
-        n_bytes = 4 * MAX_ROWS * experts_per_token
+        n_bytes = 4 * memory.max_rows * experts_per_token
         self._routed = self._calls.readback(n_bytes, "routed")
         memory.n_bytes["work"] += n_bytes
         self._stops: dict[PlanKey, list[Stop]] = {}

@@ -29,7 +29,7 @@ from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.lora.adapter import Lora, open_loras
 from gpu.models.decoder import Decoder
 from gpu.models.registry import MODELS
-from gpu.ops.step_buffer import MAX_ROWS, MAX_SAMPLES
+from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.plans.cost import step_size
 from gpu.plans.lora_buffers import LoraBuffers
 from gpu.plans.plan_cache import PlanCache, RecordedPlan, StepTensors
@@ -121,7 +121,7 @@ class WgpuRunner:
         return RunnerLimits(
             slots=slots,
             context=shape.context,
-            max_rows=MAX_ROWS,
+            max_rows=self._memory.max_rows,
             max_samples=MAX_SAMPLES,
             n_blocks=shape.n_blocks,
             block_tokens=BLOCK_TOKENS,

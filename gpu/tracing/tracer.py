@@ -63,12 +63,13 @@ class Tracer:
         traced = self._kernels.traced(dispatch.kernel)
         n_lanes = math.prod(workgroup_size(dispatch.kernel))
         while (events := self._events(dispatch, traced.kernel, n_lanes, group)) is None:
-            if self._buffer.n_bytes * GROWTH > self._device.max_binding_bytes:
+            n_bytes, most = self._buffer.n_bytes, self._device.max_binding_bytes
+            if n_bytes == most:
                 raise DeviceError(
                     f"{dispatch.label}: a workgroup makes more memory accesses than a buffer of "
-                    f"{self._buffer.n_bytes:,} bytes holds; trace a smaller problem"
+                    f"{n_bytes:,} bytes holds; trace a smaller problem"
                 )
-            self._buffer = self._allocated(self._buffer.n_bytes * GROWTH)
+            self._buffer = self._allocated(min(GROWTH * n_bytes, most))
         lane, place = np.nonzero(events[..., 0])
         code, index = events[lane, place].astype(np.int64).T
         site = code % (1 << PHASE_SHIFT) - 1

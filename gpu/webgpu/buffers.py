@@ -68,6 +68,11 @@ class Memory:
         self._calls: Calls | None = None
         self._submitted: Any = None
 
+    @property
+    def max_rows(self) -> int:
+        """Most rows of a step on this device."""
+        return self.device.policy.max_rows
+
     def zeros(
         self,
         name: str,

@@ -23,14 +23,14 @@ from wgpu.backends.wgpu_native import extras
 from gpu.errors import DeviceError
 from gpu.info import AdapterInfo
 from gpu.webgpu import native
-from gpu.webgpu.device_policy import DevicePolicy
+from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
 from gpu.webgpu.subgroup_shuffle import can_shuffle
 from gpu.webgpu.tiling import SOFTWARE_LOADS, Tuning
 
 BACKENDS = ("Vulkan", "Metal", "DX12")
 KIND_ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
 KIND_NAMES = {
-    "DiscreteGPU": "discrete GPU",
+    "DiscreteGPU": DISCRETE,
     "IntegratedGPU": "integrated GPU",
     "CPU": "software device",
 }

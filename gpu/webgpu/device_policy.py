@@ -13,6 +13,12 @@ IN_FLIGHT = 3
 SOFTWARE_IN_FLIGHT = 2
 """Steps in flight on a software device. Mesa's driver starts a step when the one before has ended,
 so with three every result would be read one step late."""
+ROWS = 128
+"""Rows of a step, where more would keep the device from other work for seconds."""
+DISCRETE_ROWS = 512
+"""Rows of a step on a discrete GPU: fewer leave multiprocessors idle and read the weights more
+often."""
+DISCRETE = "discrete GPU"
 MAX_LOOP_ROUNDS = 65_535
 """Mesa's software driver silently ends all loops of a shader after this many rounds in all."""
 
@@ -35,6 +41,7 @@ AttentionLoads = Literal["own", "shuffle", "coalesced"]
 class DevicePolicy:
     """Choices for one device.
 
+    max_rows             most rows of a step: the chunk of a prompt
     tuning               matmul tiles to start from, if the device can shuffle (`Device.open` tries)
     row_lanes            lanes of a workgroup that serves one row or one head
     attention_queries    most queries of one workgroup of attention
@@ -49,6 +56,7 @@ class DevicePolicy:
     times_every_step     every captured step takes the times of its layers
     """
 
+    max_rows: int
     tuning: Tuning
     row_lanes: int
     attention_queries: int
@@ -86,6 +94,13 @@ class DevicePolicy:
             ),
             PolicyChoice("rows", f"{self.row_lanes} lanes", f"default for {device}"),
             PolicyChoice(
+                "prompt chunk",
+                f"{self.max_rows} tokens",
+                "weights are read less often"
+                if self.max_rows > ROWS
+                else "other work waits for less than a second",
+            ),
+            PolicyChoice(
                 "steps in flight",
                 str(self.steps_in_flight),
                 "results would come a step late" if info.software else "the GPU never waits",
@@ -109,6 +124,7 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
     """Return the policy of a GPU: many lanes with short sums; short splits keep many cores busy."""
     large = info.limits.get("max-compute-workgroup-storage-size", 0) >= SHARED_TILE_BYTES
     return DevicePolicy(
+        max_rows=DISCRETE_ROWS if info.kind == DISCRETE else ROWS,
         tuning=GPU if large else replace(GPU, shared_m=SHARED_M_SIZES[-1]),
         row_lanes=64,
         attention_queries=8,
@@ -133,6 +149,7 @@ def _software(info: AdapterInfo) -> DevicePolicy:
     """
     wide = "shader-int64" in info.features
     return DevicePolicy(
+        max_rows=ROWS,
         tuning=SOFTWARE,
         row_lanes=8,
         attention_queries=12,

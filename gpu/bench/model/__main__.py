@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     spec = SPECS[args.device]
     try:
-        device = open_as_gpu(args.adapter)
+        device = open_as_gpu(args.adapter, discrete=spec.discrete)
         work = trace_shape(device, args.shape, args.dtype, args.context, args.prompt, spec.wave)
     except EngineError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -20,24 +20,25 @@ from gpu.kv.blocks import block_bytes, blocks_for, fit_kv_cache
 from gpu.kv.pools import KvPools
 from gpu.models.registry import MODELS
 from gpu.ops.cost import StepSize
-from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
+from gpu.ops.step_buffer import STEP_BYTES, pack_step
 from gpu.plans.plan_cache import PlanCache, StepTensors
 from gpu.step import Row, Sample, Step
 from gpu.tracing.tracer import LIMITS
 from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.device import Device
-from gpu.webgpu.device_policy import DevicePolicy
+from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
 from gpu.webgpu.plan import Dispatch
-from gpu.webgpu.tiling import GPU
 
 SLOTS = 1
 
 
-def open_as_gpu(adapter: str | None = None) -> Device:
-    """Open an adapter for tracing, with the kernels for GPUs whatever it is."""
+def open_as_gpu(adapter: str | None = None, *, discrete: bool = True) -> Device:
+    """Open an adapter for tracing, posing as a GPU whatever it is."""
     device = Device.open(adapter, more_limits=LIMITS)
-    info = replace(device.info, software=False)
-    return replace(device, info=info, tuning=GPU, policy=DevicePolicy.of(info))
+    kind = DISCRETE if discrete else "integrated GPU"
+    info = replace(device.info, kind=kind, software=False)
+    policy = DevicePolicy.of(info)
+    return replace(device, info=info, tuning=policy.tuning, policy=policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,10 @@ class ShapePlans:
 
     def prefill(self, n_prompt: int) -> list[StepPlan]:
         """Return the steps of a prompt; the last has a sample."""
+        most = self._memory.max_rows
         return [
-            self._step(first, min(MAX_ROWS, n_prompt - first), sampled=first + MAX_ROWS >= n_prompt)
-            for first in range(0, n_prompt, MAX_ROWS)
+            self._step(first, min(most, n_prompt - first), sampled=first + most >= n_prompt)
+            for first in range(0, n_prompt, most)
         ]
 
     def write(self, size: StepSize) -> None:

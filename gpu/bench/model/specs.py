@@ -13,6 +13,7 @@ from dataclasses import dataclass
 class GpuSpec:
     """Figures of one GPU.
 
+    discrete           a card of its own, which takes more rows in a step
     multiprocessors    parts that each run whole workgroups: SM (NVIDIA), compute unit (AMD), core
                        (Apple), dual subslice (Intel)
     clock_ghz          clock under load
@@ -32,6 +33,7 @@ class GpuSpec:
     """
 
     name: str
+    discrete: bool
     multiprocessors: int
     clock_ghz: float
     wave: int
@@ -57,6 +59,7 @@ class GpuSpec:
 SPECS = {
     "h200": GpuSpec(
         name="NVIDIA H200",
+        discrete=True,
         multiprocessors=132,
         clock_ghz=1.98,
         wave=32,
@@ -75,6 +78,7 @@ SPECS = {
     ),
     "rtx4090": GpuSpec(
         name="NVIDIA RTX 4090",
+        discrete=True,
         multiprocessors=128,
         clock_ghz=2.52,
         wave=32,
@@ -93,6 +97,7 @@ SPECS = {
     ),
     "rx7900xtx": GpuSpec(
         name="AMD RX 7900 XTX",
+        discrete=True,
         multiprocessors=96,
         clock_ghz=2.5,
         wave=32,
@@ -111,6 +116,7 @@ SPECS = {
     ),
     "m2max": GpuSpec(
         name="Apple M2 Max",
+        discrete=False,
         multiprocessors=38,
         clock_ghz=1.4,
         wave=32,
@@ -129,6 +135,7 @@ SPECS = {
     ),
     "irisxe": GpuSpec(
         name="Intel Iris Xe (96 EU)",
+        discrete=False,
         multiprocessors=6,
         clock_ghz=1.35,
         wave=32,
@@ -147,6 +154,7 @@ SPECS = {
     ),
     "adreno": GpuSpec(
         name="Adreno 740 class",
+        discrete=False,
         multiprocessors=12,
         clock_ghz=0.68,
         wave=64,

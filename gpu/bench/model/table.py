@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu.bench.model.shape_plans import open_as_gpu
-from gpu.bench.model.shape_prediction import ShapePrediction, trace_shape
+from gpu.bench.model.shape_prediction import ShapePrediction, ShapeWork, trace_shape
 from gpu.bench.model.specs import SPECS
 from gpu.bench.table import replace_section
 
@@ -21,14 +21,15 @@ PROMPT = 512
 
 def predictions() -> Iterator[ShapePrediction]:
     """Yield the prediction of every shape on every GPU."""
-    device = open_as_gpu()
+    devices = {discrete: open_as_gpu(discrete=discrete) for discrete in (True, False)}
     for shape, dtype in SHAPES:
-        works = {
-            wave: trace_shape(device, shape, dtype, CONTEXT, PROMPT, wave)
-            for wave in sorted({spec.wave for spec in SPECS.values()})
-        }
+        works: dict[tuple[bool, int], ShapeWork] = {}
         for spec in SPECS.values():
-            yield ShapePrediction.of(works[spec.wave], spec)
+            key = (spec.discrete, spec.wave)
+            if key not in works:
+                device = devices[spec.discrete]
+                works[key] = trace_shape(device, shape, dtype, CONTEXT, PROMPT, spec.wave)
+            yield ShapePrediction.of(works[key], spec)
 
 
 def table() -> str:

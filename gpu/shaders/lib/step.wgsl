@@ -1,7 +1,7 @@
 // Uniform buffer of a step: its rows and samples, written by the host before each submit. See
 // gpu/step.py.
 const MAX_SAMPLES = 8u;
-const MAX_ROWS = 128u;
+const MAX_ROWS = 512u;
 const FROM_GPU = 0xffffffffu; // token of a row: the id that its slot sampled last
 
 struct Row {

@@ -76,6 +76,7 @@ def _kernels(runner: WgpuRunner) -> list[Kernel]:
     plans = [
         runner.plans.plan(n_rows, n_samples, kind, context).plan
         for n_rows in ROW_BUCKETS
+        if n_rows <= runner.limits.max_rows
         for n_samples in SAMPLE_BUCKETS
         if n_samples <= n_rows
         for kind in ("plain", "captured", "logits")

@@ -9,10 +9,10 @@ import pytest
 
 from gpu import ops
 from gpu.config import ModelConfig
+from gpu.info import AdapterInfo
 from gpu.ops import KvSplits
 from gpu.ops.attention_tiling import FEW_ROWS, AttentionTiling
 from gpu.reference import ops as reference
-from gpu.runner import DeviceInfo
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import Kernels
@@ -227,7 +227,7 @@ def test_tilings_fit_every_device() -> None:
         config = config_of((n_heads, n_kv_heads, head_dim))
         for dtype in ("f32", "f16", *(("q8", "q8q4") if head_dim % 8 == 0 else ())):
             for software, features in ((True, ("subgroup",)), (True, ()), (False, ())):
-                policy = DevicePolicy.of(DeviceInfo("", "", "", "", software, features))
+                policy = DevicePolicy.of(AdapterInfo("", "", "", "", software, features))
                 few, many = (
                     AttentionTiling.of(config, dtype, n, policy) for n in (FEW_ROWS, FEW_ROWS + 1)
                 )

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from gpu.errors import DeviceError
+from gpu.info import AdapterInfo
 from gpu.ops.sampling import sample_lanes
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
-from gpu.runner import DeviceInfo
 from gpu.step import Sample
 from gpu.webgpu.device_policy import DevicePolicy
 from tests.gpu.ops.rig import Array, Rig, as_kind
@@ -119,7 +119,7 @@ def test_the_largest_vocabularies(sampler: SamplerFor, vocab: int, family: Famil
 
 
 def test_a_vocabulary_too_large_for_a_software_device_is_refused() -> None:
-    software, gpu = (DevicePolicy.of(DeviceInfo("", "", "", "", kind)) for kind in (True, False))
+    software, gpu = (DevicePolicy.of(AdapterInfo("", "", "", "", kind)) for kind in (True, False))
     with pytest.raises(DeviceError, match="a vocabulary of 600,000 tokens needs a real GPU"):
         sample_lanes(600_000, software)
     assert sample_lanes(600_000, gpu) == sample_lanes(393_216, software)

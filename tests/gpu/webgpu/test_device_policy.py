@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpu.info import AdapterInfo
+from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.device import Device
-from gpu.webgpu.device_policy import DevicePolicy
+from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
 from gpu.webgpu.tiling import GPU, SOFTWARE
 
 
@@ -14,10 +15,11 @@ def policy(
     *features: str,
     software: bool = True,
     backend: str = "Vulkan",
+    kind: str = "",
     workgroup_bytes: int = 32 << 10,
 ) -> DevicePolicy:
     limits = {"max-compute-workgroup-storage-size": workgroup_bytes}
-    return DevicePolicy.of(AdapterInfo("", "", backend, "", software, features, (), limits))
+    return DevicePolicy.of(AdapterInfo("", "", backend, kind, software, features, (), limits))
 
 
 def test_a_gpu_ignores_features_that_help_software_devices() -> None:
@@ -28,6 +30,12 @@ def test_a_gpu_ignores_features_that_help_software_devices() -> None:
     assert found.attention_loads == "coalesced"
     assert not found.interleaves_weights
     assert not found.weights_in_textures
+
+
+def test_only_a_discrete_gpu_takes_long_chunks_of_a_prompt() -> None:
+    assert policy(software=False, kind=DISCRETE).max_rows == MAX_ROWS
+    assert policy(software=False, kind="integrated GPU").max_rows == 128
+    assert policy().max_rows == 128
 
 
 def test_large_tiles_need_more_workgroup_memory_than_every_gpu_has() -> None:

@@ -19,6 +19,7 @@ from gpu.webgpu.device import Device
 
 PLAIN = GpuSpec(
     name="a GPU with round figures",
+    discrete=True,
     multiprocessors=10,
     clock_ghz=1.0,
     wave=32,
