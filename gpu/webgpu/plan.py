@@ -18,6 +18,7 @@ from gpu.webgpu.buffers import Tensor
 from gpu.webgpu.commands import PassDispatch
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel, Kernels, Number
+from gpu.webgpu.tiling import MAX_WORKGROUPS
 
 Grid = tuple[int, int, int]
 
@@ -108,5 +109,7 @@ class Recorder:
             users = [n for n, t in tensors.items() if t.buffer is w.buffer]
             if len(users) > 1:
                 raise ValueError(f"{label}: {w!r} is written and bound again as {sorted(users)}")
-        if min(grid) < 1 or max(grid) > 65535:
-            raise ValueError(f"{label}: a grid of {grid} workgroups is outside 1 to 65535")
+        if min(grid) < 1 or max(grid) > MAX_WORKGROUPS:
+            raise ValueError(
+                f"{label}: a grid of {grid} workgroups is outside 1 to {MAX_WORKGROUPS}"
+            )

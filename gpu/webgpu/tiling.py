@@ -31,6 +31,8 @@ MIN_SHARED_WORKGROUPS = 128
 MIN_SHARED_ROWS = 32
 """Fewest rows that share blocks in workgroup memory: half of a workgroup's rows."""
 
+MAX_WORKGROUPS = 65_535
+"""Most workgroups in one direction on every WebGPU device."""
 
 Loads = Literal["own", "shuffle", "coalesced", "shared"]
 
@@ -140,12 +142,13 @@ class Tuning:
             split_k = QUAD * even_split_k(blocks, self.split_k)
             return Tile(self._shared_rows(n_rows, n), SHARED_N, split_k, 1, "shared")
         m = max(size for size in M_SIZES if size <= max(1, min(n_rows, self.max_m)))
-        columns = max(self.few_n if m <= 2 else self.many_n, 4 if in_quads else 2)
+        tile_n = max(self.few_n if m <= 2 else self.many_n, 4 if in_quads else 2)
         if self.subgroup_shuffle:
-            return Tile(m, _even(n, columns), 1, SHUFFLE_LANES, "shuffle")
+            return Tile(m, _even(n, tile_n), 1, SHUFFLE_LANES, "shuffle")
         split_k = even_split_k(blocks, self.split_k) * (QUAD if self.coalesced else 1)
         loads: Loads = "coalesced" if self.coalesced else "own"
-        return Tile(m, columns, split_k, max(1, self.workgroup // split_k), loads)
+        least = -(-n // (tile_n * MAX_WORKGROUPS))
+        return Tile(m, tile_n, split_k, max(least, self.workgroup // split_k, 1), loads)
 
     def _shared_rows(self, n_rows: int, n: int) -> int:
         """Return the rows of a lane in a shared tile: the most that leave enough workgroups."""

@@ -1,5 +1,7 @@
 // Softmax over a part of the keys, and merging two parts (Milakov & Gimelshein 2018, "Online
-// normalizer calculation for softmax"). Scores are in bits: weights are powers of two.
+// normalizer calculation for softmax"). Scores are in bits: weights are powers of two. Sums of
+// products are written as fma: a compiler may fuse them in one kernel and not in another, and both
+// must give the same bits.
 const LOWEST = -3.0e38;
 
 struct State {
@@ -20,9 +22,11 @@ fn rescaled(part: State, maximum: f32) -> State {
 
 fn merged(before: State, after: State) -> State {
   let maximum = max(before.maximum, after.maximum);
-  let a = rescaled(before, maximum);
-  let b = rescaled(after, maximum);
-  return State(maximum, a.sum + b.sum, a.weighted + b.weighted);
+  let kept = rescaled(before, maximum);
+  let drop = after.maximum - maximum;
+  let factor = rescale_factor(drop);
+  let weighted = fma(after.sum, drop, after.weighted);
+  return State(maximum, fma(after.sum, factor, kept.sum), fma(weighted, factor, kept.weighted));
 }
 
 fn merged_values(before: State, v: vec4f, after: State, w: vec4f) -> vec4f {

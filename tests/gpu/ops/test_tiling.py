@@ -8,7 +8,14 @@ import pytest
 
 from gpu.webgpu.device import Device
 from gpu.webgpu.subgroup_shuffle import can_shuffle
-from gpu.webgpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning, even_split_k
+from gpu.webgpu.tiling import (
+    GPU,
+    SOFTWARE,
+    SOFTWARE_LOADS,
+    Tuning,
+    candidates,
+    even_split_k,
+)
 
 TUNINGS = [GPU, SOFTWARE, SOFTWARE_LOADS]
 
@@ -45,6 +52,14 @@ def test_many_rows_share_blocks_on_a_gpu() -> None:
     small = replace(GPU, shared_m=4)
     assert small.tile(128, 8192, 18, may_share=True).group == (64, 64)
     assert SOFTWARE.tile(128, 576, 18, may_share=True).loads == "shuffle"
+
+
+@pytest.mark.parametrize("tuning", candidates(GPU))
+def test_the_largest_vocabulary_fits_in_a_grid(tuning: Tuning) -> None:
+    """That of Gemma 3, with the hidden size of its 27B model."""
+    tile = tuning.tile(1, 262_208, 168)
+    assert -(-262_208 // tile.group[1]) <= 65_535
+    assert tile.split_k * tile.columns <= 256
 
 
 @pytest.mark.parametrize(("blocks", "split_k"), [(18, 9), (48, 16), (64, 16), (1, 8), (17, 9)])
