@@ -176,14 +176,10 @@ def is_tuned(device: AdapterInfo) -> bool:
 
 def policy_choices(device: AdapterInfo) -> tuple[PolicyChoice, ...]:
     """Return how the engine uses this adapter, and why."""
+    from gpu.tuning import results
     from gpu.tuning.autotune import stored_tuning
-    from gpu.webgpu.device_policy import DevicePolicy
 
-    matmul, *others = DevicePolicy.of(device).choices(device)
-    tuned = stored_tuning(device)
-    if tuned is not None:
-        matmul = matmul._replace(value=str(tuned), reason="fastest when measured on this adapter")
-    return matmul, *others
+    return results.policy_choices(device, stored_tuning(device))
 
 
 def wgpu_versions() -> dict[str, str]:

@@ -316,7 +316,8 @@ def devices(probe: bool, adapter: str | None) -> None:
     """List the GPUs that can run a model, with the numbers that --adapter takes.
 
     With --probe, their kernels are measured (a few seconds each) and a table is printed. Its end
-    shows whether products with q8 and q4 weights are faster with activations quantised to 8 bits.
+    shows whether products with q8 and q4 weights are faster with activations quantised to 8 bits,
+    and after it what the engine chose for the GPU, and why.
     --adapter limits the measurement to one GPU.
     """
     import gpu
@@ -395,6 +396,8 @@ def _show_tuning(which: str, result: AutotuneResult) -> None:
         click.echo(
             "   not stored: cannot write to the cache folder; set TOKENGLASS_CACHE to another one"
         )
+    for choice in result.choices():
+        click.echo(f"   {choice.name}: {choice.value} ({choice.reason})")
 
 
 @main.command()

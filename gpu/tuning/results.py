@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpu.info import DeviceInfo
+from gpu.info import AdapterInfo
+from gpu.webgpu.device_policy import DevicePolicy, PolicyChoice
 from gpu.webgpu.tiling import Tuning
 
 MARGIN = 1.03
@@ -36,6 +37,14 @@ def choose(default: Tuning, speeds: Mapping[Tuning, Speed]) -> Tuning:
     fastest = min(speed.prefill for speed in near.values())
     equal = [t for t, s in near.items() if s.prefill <= fastest * MARGIN]
     return min(equal, key=lambda t: (t.changes(default), cost(speeds[t])))
+
+
+def policy_choices(device: AdapterInfo, tuned: Tuning | None) -> tuple[PolicyChoice, ...]:
+    """Return how the engine uses an adapter, and why. `tuned`: its measured tuning, if any."""
+    matmul, *others = DevicePolicy.of(device).choices(device)
+    if tuned is not None:
+        matmul = matmul._replace(value=str(tuned), reason="fastest when measured on this adapter")
+    return matmul, *others
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,7 @@ class AutotuneResult:
     activations  the matmul with q8 weights, with float32 and with int8 rows
     """
 
-    device: DeviceInfo
+    device: AdapterInfo
     rows: tuple[AutotuneRow, ...]
     faults: tuple[str, ...]
     n_skipped: int
@@ -85,9 +94,13 @@ class AutotuneResult:
     stored: bool
     activations: tuple[AutotuneRow, ...] = ()
 
+    def choices(self) -> tuple[PolicyChoice, ...]:
+        """Return how the engine uses the adapter with this result, and why."""
+        return policy_choices(self.device, self.chosen)
+
     @classmethod
     def of(
-        cls, device: DeviceInfo, measured: Measured, decode: int, prefill: int, *, stored: bool
+        cls, device: AdapterInfo, measured: Measured, decode: int, prefill: int, *, stored: bool
     ) -> AutotuneResult:
         """Make the table; `decode` and `prefill` are the multiply-adds of the matmuls."""
         rows = (

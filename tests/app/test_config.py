@@ -18,7 +18,8 @@ from app.config import Settings, SettingsError, is_loopback, setting_specs
 from app.engine.client import Progress
 from app.engine.loading import load_engine
 from app.http.server import PortError, address, bind
-from gpu import AutotuneResult, AutotuneRow, DeviceError, DeviceInfo
+from gpu import AdapterInfo, AutotuneResult, AutotuneRow, DeviceError, DeviceInfo
+from gpu.webgpu.tiling import GPU
 
 
 def run(*args: str, env: dict[str, str] | None = None) -> Result:
@@ -240,7 +241,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result.exit_code, "Vulkan" in result.output) == (1, True)
 
 
-CARD = DeviceInfo("Card", "driver 1", "Vulkan", "GPU", False)
+CARD = AdapterInfo("Card", "driver 1", "Vulkan", "GPU", False)
 
 
 def probed(**changes: Any) -> AutotuneResult:
@@ -249,7 +250,7 @@ def probed(**changes: Any) -> AutotuneResult:
         AutotuneRow("1×2, 8×4", 10.0, 1234.5, False),
         AutotuneRow("1×4, 8×8", 20.25, 2000.0, True),
     )
-    return replace(AutotuneResult(CARD, rows, (), 0, None, True), **changes)  # type: ignore[arg-type]
+    return replace(AutotuneResult(CARD, rows, (), 0, GPU, True), **changes)
 
 
 @pytest.fixture
@@ -289,6 +290,13 @@ def test_devices_are_measured_and_the_table_is_shown(probes: list[str]) -> None:
     assert lines[6] == "   left out: 1×2, 4×4: 7 of 9 results are wrong"
     assert lines[7] == "   3 more were not measured: the time was up"
     assert "cannot write to the cache folder" in lines[8]
+    assert lines[9].startswith("   matmul: ")
+    assert lines[9].endswith("(fastest when measured on this adapter)")
+    chosen = lines[9 : lines.index("1  Card  (Vulkan, GPU; driver 1)")]
+    assert [line.split(":")[0].strip() for line in chosen] == [
+        "matmul", "attention", "weights", "rows", "prompt chunk", "steps in flight", "layer times",
+    ]  # fmt: skip
+    lines = lines[len(chosen) :]
     assert lines[9].startswith("1  Card")
     assert lines[10] == "   cannot be measured: Card could not be opened: it is busy"
     assert lines[11].startswith("2  Card")
