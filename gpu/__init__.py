@@ -65,8 +65,8 @@ from gpu.scheduled_updates import ScheduledUpdate
 from gpu.text.decode_stream import DecodeStream
 from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTable, token_table
 from gpu.text.tokenizer import Tokenizer, expect_unicode
+from gpu.tuning.policy_choices import PolicyChoice
 from gpu.tuning.results import AutotuneResult, AutotuneRow
-from gpu.webgpu.device_policy import PolicyChoice
 
 __all__ = [
     "FACTORS",
@@ -169,17 +169,17 @@ def expect_loadable(
 
 def is_tuned(device: AdapterInfo) -> bool:
     """Return whether a stored tuning of this adapter is used."""
-    from gpu.tuning.autotune import stored_tuning
+    from gpu.tuning.autotune import stored_measurement
 
-    return stored_tuning(device) is not None
+    return stored_measurement(device) is not None
 
 
 def policy_choices(device: AdapterInfo) -> tuple[PolicyChoice, ...]:
     """Return how the engine uses this adapter, and why."""
-    from gpu.tuning import results
-    from gpu.tuning.autotune import stored_tuning
+    from gpu.tuning import policy_choices as words
+    from gpu.tuning.autotune import stored_measurement
 
-    return results.policy_choices(device, stored_tuning(device))
+    return words.policy_choices(device, stored_measurement(device))
 
 
 def wgpu_versions() -> dict[str, str]:

@@ -37,9 +37,12 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class AdapterInfo(DeviceInfo):
-    """A WebGPU adapter and its limits, by WebGPU's names."""
+    """A WebGPU adapter: its limits by WebGPU's names, its vendor ("": unknown) and the lanes of its
+    smallest and largest subgroups (0: unknown)."""
 
     limits: dict[str, int] = field(default_factory=dict)
+    vendor: str = ""
+    subgroup_sizes: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

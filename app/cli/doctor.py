@@ -41,6 +41,9 @@ def adapter_lines(number: int, adapter: AdapterInfo) -> Iterator[str]:
     yield f"   features: {', '.join(adapter.features) or 'none of those the engine can use'}"
     if adapter.lacks:
         yield f"   lacks: {', '.join(adapter.lacks)}"
+    if any(adapter.subgroup_sizes):
+        least, most = adapter.subgroup_sizes
+        yield f"   subgroups: {least} to {most} lanes"
     for name, limit in adapter.limits.items():
         yield f"   {name}: {limit:,}"
     for name, value, reason in policy_choices(adapter):

@@ -396,8 +396,8 @@ def _show_tuning(which: str, result: AutotuneResult) -> None:
         click.echo(
             "   not stored: cannot write to the cache folder; set TOKENGLASS_CACHE to another one"
         )
-    for choice in result.choices():
-        click.echo(f"   {choice.name}: {choice.value} ({choice.reason})")
+    for name, value, reason in result.choices():
+        click.echo(f"   {name}: {value} ({reason})")
 
 
 @main.command()

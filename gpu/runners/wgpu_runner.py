@@ -44,8 +44,6 @@ from gpu.webgpu.buffers import Memory as DeviceMemory
 from gpu.webgpu.device import Device
 from gpu.webgpu.peaks import measure_peaks
 
-TIMED_EVERY = 8
-"""Interval between captured steps whose layers are timed, on software devices."""
 WARM_UP = (
     ("captured", 16, False),
     ("captured", 1, False),
@@ -301,14 +299,13 @@ class WgpuRunner:
         return self.plans.plan(n_rows, n_samples, "captured" if capture else "plain", context)
 
     def _is_timed(self, step: Step) -> bool:
-        """Return whether this step, if it is captured, takes the GPU times of its layers: always on
-        a GPU. A software device stops and starts for each timestamp, so there only some tokens are
-        timed."""
-        every_step = self.gpu.policy.times_every_step
-        if not step.capture or every_step or len(step.rows) > self.limits.slots:
+        """Return whether this step, if it is captured, takes the GPU times of its layers. A device
+        may stop and start for each timestamp; then only some tokens are timed."""
+        timed_every = self.gpu.policy.timed_every
+        if not step.capture or timed_every == 1 or len(step.rows) > self.limits.slots:
             return True
         self._n_captured += 1
-        return self._n_captured % TIMED_EVERY == 1
+        return self._n_captured % timed_every == 1
 
     def _plan_of(self, step: Step, kind: str) -> RecordedPlan:
         n_rows, n_samples = len(step.rows), len(step.samples)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from gpu.tuning.matmul_timer import N_ROWS, Shape, Trial
+from gpu.tuning.matmul_timer import SHAPES, Shape, Trial
 from gpu.tuning.results import MARGIN, AutotuneRow
 from gpu.webgpu.tiling import Tuning
 
@@ -49,7 +49,7 @@ class ActivationTimings:
     def q8_pays(self) -> bool:
         """True if int8 is faster in decode and no slower in prefill."""
         gains = self.gains
-        if self.fault or gains.keys() != N_ROWS.keys():
+        if self.fault or gains.keys() != set(SHAPES):
             return False
         return gains["decode"] >= LEAST_GAIN and gains["prefill"] * MARGIN >= 1
 
@@ -81,7 +81,7 @@ def measure_activations(
     """Time each matmul at least once, and again until `deadline` by `clock`. Raises DeviceError if
     the float32 matmul does not run."""
     timings = ActivationTimings()
-    for shape in N_ROWS:
+    for shape in SHAPES:
         floats = Trial.of(shape, replace(tuning, q8_activations=False))
         as_q8 = Trial.of(shape, replace(tuning, q8_activations=True))
         fault = timer.begin(floats) or timer.begin(as_q8)

@@ -27,9 +27,10 @@ from gpu.info import AdapterInfo
 from gpu.ops.matmul_input import q8_lib
 from gpu.tuning import store
 from gpu.tuning.activations import measure_activations
-from gpu.tuning.matmul_timer import N_ROWS, MatmulTimer, Trial
+from gpu.tuning.matmul_timer import SHAPES, MatmulTimer, Trial
 from gpu.tuning.results import AutotuneResult, Measured, Speed, choose
-from gpu.tuning.store import Key
+from gpu.tuning.store import Key, Measurement
+from gpu.tuning.timestamp_cost import timestamp_us
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import compose
@@ -67,7 +68,7 @@ def measure(
     times: dict[Trial, float] = {}
     faults: dict[Trial, str] = {}
     compiled_by = clock() + COMPILE_SHARE * (deadline - clock())
-    slowest = dict.fromkeys(N_ROWS, 0.0)
+    slowest = dict.fromkeys(SHAPES, 0.0)
     for trial in _trials(tunings):
         began = clock()
         if trial.tuning != default and began + slowest[trial.shape] > compiled_by:
@@ -80,7 +81,7 @@ def measure(
     _refine(times, default, timer, deadline, clock)
     speeds, wrong = {}, {}
     for tuning in tunings:
-        trials = [Trial.of(shape, tuning) for shape in N_ROWS]
+        trials = [Trial.of(shape, tuning) for shape in SHAPES]
         if found := [faults[trial] for trial in trials if trial in faults]:
             wrong[tuning] = found[0]
         elif all(trial in times for trial in trials):
@@ -89,9 +90,12 @@ def measure(
 
 
 def autotune(device: Device, budget_s: float = BUDGET_S) -> AutotuneResult:
-    """Measure tiles and int8 activations for about `budget_s` seconds, and store the result for
-    `load_tuning`. The device's own tuning is the default. A trial that has started is finished, so
-    a slow compiler or device may exceed the budget by one trial."""
+    """Measure tiles, int8 activations and the cost of a timestamp for about `budget_s` seconds, and
+    store the result for `load_tuning`.
+
+    The device's own tuning is the default. A trial that has started is finished, so a slow compiler
+    or device may exceed the budget by one trial.
+    """
     began = time.perf_counter()
     timer = MatmulTimer(device, device.tuning)
     try:
@@ -106,7 +110,9 @@ def autotune(device: Device, budget_s: float = BUDGET_S) -> AutotuneResult:
         stored=False,
     )
     result = _with_activations(device, result, began + budget_s)
-    stored = not device.checked and store.write(key_of(device.info), result.chosen)
+    if device.policy.probes_timestamps:
+        result = replace(result, timestamp_us=timestamp_us(device))
+    stored = not device.checked and store.write(key_of(device.info), result.measurement)
     result = replace(result, stored=stored)
     for fault in result.faults:
         log.warning("%s: left out: %s", device.info.name, fault)
@@ -126,7 +132,7 @@ def _with_activations(device: Device, result: AutotuneResult, deadline: float) -
         result,
         faults=(*result.faults, *faults),
         chosen=replace(result.chosen, q8_activations=activations.q8_pays),
-        activations=activations.rows({shape: timer.multiply_adds(shape) for shape in N_ROWS}),
+        activations=activations.rows({shape: timer.multiply_adds(shape) for shape in SHAPES}),
     )
 
 
@@ -142,24 +148,25 @@ def autotune_adapter(adapter: str | None) -> AutotuneResult:
 def load_tuning(
     device: Device, progress: Callable[[float, str], None] = lambda fraction, message: None
 ) -> Device:
-    """Return `device` with its stored tuning, measured now if there is none.
+    """Return `device` with its stored measurement, made now if there is none.
 
     Returns it unchanged if it is checked (for debugging), or if a tuning could not be stored: the
     same seed should give the same text at the next start.
     """
     if device.checked:
         return device
-    tuning = stored_tuning(device.info)
-    if tuning is None or (tuning.subgroup_shuffle and not device.tuning.subgroup_shuffle):
+    found = stored_measurement(device.info)
+    if found is None or (found.tuning.subgroup_shuffle and not device.tuning.subgroup_shuffle):
         if not store.writable():
             return device
         progress(0.0, f"measuring kernels on {device.info.name}")
-        tuning = autotune(device).chosen
-    return replace(device, tuning=tuning)
+        found = autotune(device).measurement
+    policy = device.policy.with_timestamp_cost(found.timestamp_us)
+    return replace(device, tuning=found.tuning, policy=policy)
 
 
-def stored_tuning(info: AdapterInfo) -> Tuning | None:
-    """Return the stored tuning of an adapter, or None."""
+def stored_measurement(info: AdapterInfo) -> Measurement | None:
+    """Return what was measured on an adapter and stored, or None."""
     return store.read(key_of(info), candidates(DevicePolicy.of(info).tuning))
 
 
@@ -191,7 +198,7 @@ def _trials(tunings: Iterable[Tuning]) -> Iterator[Trial]:
     """Yield every trial that these tunings need, once, in their order."""
     seen: set[Trial] = set()
     for tuning in tunings:
-        for shape in N_ROWS:
+        for shape in SHAPES:
             trial = Trial.of(shape, tuning)
             if trial not in seen:
                 seen.add(trial)
@@ -208,7 +215,7 @@ def _refine(
     """Lower `times` to the least of several interleaved rounds, for the default and for trials near
     the best of their shape."""
     for _ in range(ROUNDS):
-        best = {s: min(t for trial, t in times.items() if trial.shape == s) for s in N_ROWS}
+        best = {s: min(t for trial, t in times.items() if trial.shape == s) for s in SHAPES}
         for trial, before in list(times.items()):
             if before > NEAR * best[trial.shape] and trial.tuning != default:
                 continue

@@ -1,7 +1,7 @@
 """Times and checks the two matmuls that represent a model when an adapter is tuned.
 
-    decode   1 row   · weightᵀ, weight (N, K)
-    prefill  64 rows · weightᵀ, weight (N / 4, K)
+    decode   1 row     · weightᵀ, weight (N, K)
+    prefill  many rows · weightᵀ, weight (N / 4, K)
 
 Weights are random normal numbers, scaled so that results are about 1. Rows are normalised as in a
 step of that many rows. N grows until a matmul takes long enough to measure.
@@ -32,12 +32,7 @@ from gpu.webgpu.plan import Recorder
 from gpu.webgpu.tiling import Tile, Tuning
 from gpu.webgpu.timestamps import FIRST_MARK, Timestamps
 
-K = 1024
-"""32 blocks: 8, 16 and 32 parts of split k share them evenly."""
 BASE_N = 512
-MOST_COPIES = 64
-"""The largest weight, 64 MiB, exceeds the caches of most GPUs."""
-PREFILL_ROWS = 64
 PREFILL_SHARE = 4
 SEEN_S = 100e-6
 """Least time of a matmul, well above the cost of a dispatch."""
@@ -53,7 +48,32 @@ Q8_TOLERANCE = 0.05
 by 0.2."""
 
 Shape = Literal["decode", "prefill"]
-N_ROWS: dict[Shape, int] = {"decode": 1, "prefill": PREFILL_ROWS}
+SHAPES: tuple[Shape, ...] = ("decode", "prefill")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of the matmuls. `k`: 8, 16 and 32 parts of split k share its blocks evenly;
+    `prefill_rows`; `prefill_n`: columns that the tile is chosen for; `most_copies` of `BASE_N` rows
+    of a weight."""
+
+    k: int
+    prefill_rows: int
+    prefill_n: int
+    most_copies: int
+
+    @classmethod
+    def of(cls, tuning: Tuning) -> Sizes:
+        return COALESCED_SIZES if tuning.coalesced else OTHER_SIZES
+
+    def rows(self, shape: Shape) -> int:
+        return 1 if shape == "decode" else self.prefill_rows
+
+
+OTHER_SIZES = Sizes(k=1024, prefill_rows=64, prefill_n=BASE_N // PREFILL_SHARE, most_copies=64)
+COALESCED_SIZES = Sizes(k=2048, prefill_rows=128, prefill_n=1 << 14, most_copies=128)
+"""For GPUs: the largest weight, 256 MiB, exceeds their caches, and there are enough workgroups for
+the largest shared tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +87,12 @@ class Trial:
 
     @classmethod
     def of(cls, shape: Shape, tuning: Tuning) -> Trial:
-        n = BASE_N if shape == "decode" else BASE_N // PREFILL_SHARE
+        sizes = Sizes.of(tuning)
+        n = BASE_N if shape == "decode" else sizes.prefill_n
         q8 = tuning.q8_activations
-        tile = tuning.tile(N_ROWS[shape], n, K // 32, may_share=shape == "prefill" and not q8)
+        tile = tuning.tile(
+            sizes.rows(shape), n, sizes.k // 32, may_share=shape == "prefill" and not q8
+        )
         return cls(shape, tile, q8, tuning)
 
 
@@ -94,19 +117,21 @@ class MatmulTimer:
     def __init__(self, device: Device, default: Tuning, dtype: str = "f16") -> None:
         self._device = device
         self._dtype = dtype
+        self._sizes = Sizes.of(default)
+        k = self._sizes.k
         self._kernels = Kernels(device)
         self._calls = open_calls(device)
         self._memory = Memory(device)
         self._timestamps = Timestamps(device, 0) if device.has_timestamps else None
         self._readback = self._calls.readback(READBACK_BYTES, "autotune")
         rng = np.random.default_rng(0)
-        x = rng.standard_normal((PREFILL_ROWS, K), np.float32)
+        x = rng.standard_normal((self._sizes.prefill_rows, k), np.float32)
         self._x = self._memory.upload("autotune.x", x, purpose="work")
-        gain = rng.uniform(0.5, 1.5, K).astype(np.float32)
+        gain = rng.uniform(0.5, 1.5, k).astype(np.float32)
         self._norm = Norm(self._memory.upload("autotune.gain", gain, purpose="work"), 1e-5)
-        packed = pack(dtype, rng.standard_normal((BASE_N, K), np.float32) * K**-0.5)
-        self._n_interleaved = rows_interleaved(device, dtype, K, BASE_N, 1)
-        self._packed = interleave(dtype, K, packed, self._n_interleaved, np.empty_like(packed))
+        packed = pack(dtype, rng.standard_normal((BASE_N, k), np.float32) * k**-0.5)
+        self._n_interleaved = rows_interleaved(device, dtype, k, BASE_N, 1)
+        self._packed = interleave(dtype, k, packed, self._n_interleaved, np.empty_like(packed))
         self._make_matmuls(1)
         self._make_matmuls(self._copies_to_see(Trial.of("decode", default)))
 
@@ -137,7 +162,7 @@ class MatmulTimer:
     def multiply_adds(self, shape: Shape) -> int:
         """Return the multiply-adds of one matmul; for decode that is the number of weights."""
         weight = self._matmuls[shape].weight
-        return N_ROWS[shape] * weight.n * weight.k
+        return self._sizes.rows(shape) * weight.n * weight.k
 
     def close(self) -> None:
         self._weight.buffer.destroy()
@@ -148,13 +173,13 @@ class MatmulTimer:
         seconds = min(self.seconds(trial) for _ in range(2))
         fits = max_shard_rows(self._device, self._packed.shape[1], self._n_interleaved) // BASE_N
         self._weight.buffer.destroy()
-        return _clamped(SEEN_S / seconds, min(MOST_COPIES, fits))
+        return _clamped(SEEN_S / seconds, min(self._sizes.most_copies, fits))
 
     def _make_matmuls(self, copies: int) -> None:
         """Prepare both matmuls, with a weight of `copies` times `BASE_N` rows."""
         n = BASE_N * copies
         self._weight = self._memory.weights(
-            "autotune.weight", n, row_words(self._dtype, K), self._n_interleaved
+            "autotune.weight", n, row_words(self._dtype, self._sizes.k), self._n_interleaved
         )
         for copy in range(copies):
             self._memory.write(self._weight, self._packed, at=copy * self._packed.nbytes)
@@ -165,17 +190,17 @@ class MatmulTimer:
         }
 
     def _matmul(self, shape: Shape, n: int) -> _Matmul:
-        memory, rows = self._memory, N_ROWS[shape]
+        memory, rows, k = self._memory, self._sizes.rows(shape), self._sizes.k
         step = memory.zeros("autotune.step", (STEP_BYTES // 4,), "u32", uniform=True)
         data = bytearray(STEP_BYTES)
         pack_step(Step((Row(0, 0, 0),) * rows), data, [[0]])
         memory.write(step, np.frombuffer(data, np.uint8))
-        parts = RmsNormSplit.make(K, rows, memory)
+        parts = RmsNormSplit.make(k, rows, memory)
         shards = (Shard(self._weight, 0, n),)
         return _Matmul(
             replace(Batch.make(memory, step, rows, 1), rms_norm_split=parts),
             Matrix(
-                "autotune.weight", n, K, self._dtype, shards, (), interleaved=self._n_interleaved
+                "autotune.weight", n, k, self._dtype, shards, (), interleaved=self._n_interleaved
             ),
             memory.zeros(f"autotune.{shape}", (rows, n)),
         )
@@ -184,7 +209,7 @@ class MatmulTimer:
         matmul = self._matmuls[trial.shape]
         batch = matmul.batch
         if trial.q8:
-            rows = ops.make_quantized_rows(self._memory, [matmul.weight], PREFILL_ROWS)
+            rows = ops.make_quantized_rows(self._memory, [matmul.weight], self._sizes.prefill_rows)
             batch = replace(batch, quantized_rows=rows)
         rec = Recorder(replace(self._device, tuning=trial.tuning), self._kernels)
         ops.matmul(rec, batch, "autotune", self._x, matmul.weight, matmul.y, norm=self._norm)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu.info import AdapterInfo
-from gpu.webgpu.device_policy import DevicePolicy, PolicyChoice
+from gpu.tuning.policy_choices import PolicyChoice, policy_choices
+from gpu.tuning.store import Measurement
 from gpu.webgpu.tiling import Tuning
 
 MARGIN = 1.03
@@ -37,14 +38,6 @@ def choose(default: Tuning, speeds: Mapping[Tuning, Speed]) -> Tuning:
     fastest = min(speed.prefill for speed in near.values())
     equal = [t for t, s in near.items() if s.prefill <= fastest * MARGIN]
     return min(equal, key=lambda t: (t.changes(default), cost(speeds[t])))
-
-
-def policy_choices(device: AdapterInfo, tuned: Tuning | None) -> tuple[PolicyChoice, ...]:
-    """Return how the engine uses an adapter, and why. `tuned`: its measured tuning, if any."""
-    matmul, *others = DevicePolicy.of(device).choices(device)
-    if tuned is not None:
-        matmul = matmul._replace(value=str(tuned), reason="fastest when measured on this adapter")
-    return matmul, *others
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +77,7 @@ class AutotuneResult:
     chosen       the best tuning
     stored       whether it was stored
     activations  the matmul with q8 weights, with float32 and with int8 rows
+    timestamp_us cost of a timestamp inside a pass; None: the device takes none there
     """
 
     device: AdapterInfo
@@ -93,10 +87,16 @@ class AutotuneResult:
     chosen: Tuning
     stored: bool
     activations: tuple[AutotuneRow, ...] = ()
+    timestamp_us: float | None = None
+
+    @property
+    def measurement(self) -> Measurement:
+        """What later starts use."""
+        return Measurement(self.chosen, self.timestamp_us)
 
     def choices(self) -> tuple[PolicyChoice, ...]:
         """Return how the engine uses the adapter with this result, and why."""
-        return policy_choices(self.device, self.chosen)
+        return policy_choices(self.device, self.measurement)
 
     @classmethod
     def of(

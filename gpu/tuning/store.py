@@ -1,4 +1,4 @@
-"""Stored tunings: a small JSON file per adapter in the user's cache folder.
+"""Stored measurements: a small JSON file per adapter in the user's cache folder.
 
 The folder is TOKENGLASS_CACHE, else `tokenglass` in XDG_CACHE_HOME or ~/.cache. A file is used only
 if its key matches and its tuning is one that autotuning can choose; others are ignored with a log
@@ -43,11 +43,20 @@ class Key:
         return f"tuning-{digest[:16]}.json"
 
 
+class Measurement(msgspec.Struct, frozen=True):
+    """Measurement of an adapter. `timestamp_us`: cost of a timestamp inside a pass; None: it takes
+    none there."""
+
+    tuning: Tuning
+    timestamp_us: float | None = None
+
+
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of a file."""
 
     key: Key
     tuning: Tuning
+    timestamp_us: float | None = None
 
 
 def writable() -> bool:
@@ -62,8 +71,9 @@ def writable() -> bool:
     return os.access(where, os.W_OK | os.X_OK)
 
 
-def read(key: Key, allowed: Collection[Tuning]) -> Tuning | None:
-    """Return the tuning stored for `key` if its tiles are those of one of `allowed`, else None."""
+def read(key: Key, allowed: Collection[Tuning]) -> Measurement | None:
+    """Return the measurement stored for `key` if its tiles are those of one of `allowed`, else
+    None."""
     where = cache_folder()
     if where is None:
         return None
@@ -77,19 +87,21 @@ def read(key: Key, allowed: Collection[Tuning]) -> Tuning | None:
     except (OSError, ValueError, RecursionError) as error:
         log.warning("%s is ignored: %s", path, error)
         return None
-    return entry.tuning
+    return Measurement(entry.tuning, entry.timestamp_us)
 
 
-def write(key: Key, tuning: Tuning) -> bool:
-    """Store `tuning` for `key`. Returns False, and logs why, if the folder cannot be written."""
+def write(key: Key, measured: Measurement) -> bool:
+    """Store a measurement for `key`. Returns False, and logs why, if the folder cannot be
+    written."""
     where = cache_folder()
     try:
         if where is None:
             raise OSError("this user has no home folder")
         where.mkdir(parents=True, exist_ok=True)
-        _replace(where / key.file_name, msgspec.json.encode(Entry(key, tuning)))
+        entry = Entry(key, measured.tuning, measured.timestamp_us)
+        _replace(where / key.file_name, msgspec.json.encode(entry))
     except OSError as error:
-        log.warning("tunings cannot be stored in %s: %s", where, error)
+        log.warning("measurements cannot be stored in %s: %s", where, error)
         return False
     return True
 

@@ -26,6 +26,7 @@ from gpu.webgpu import native
 from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
 from gpu.webgpu.subgroup_shuffle import can_shuffle
 from gpu.webgpu.tiling import SOFTWARE_LOADS, Tuning
+from gpu.webgpu.vendors import vendor_of
 
 BACKENDS = ("Vulkan", "Metal", "DX12")
 KIND_ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
@@ -96,7 +97,14 @@ def describe(adapter: wgpu.GPUAdapter) -> AdapterInfo:
         features=tuple(f for f in wanted if f in there),
         lacks=tuple(f for f in wanted if f not in there),
         limits={name: int(adapter.limits[name]) for name in WANTED_LIMITS},
+        vendor=vendor_of(int(info.get("vendor_id", 0)), info["device"] or info["vendor"]),
+        subgroup_sizes=(_subgroup_size(info, "min"), _subgroup_size(info, "max")),
     )
+
+
+def _subgroup_size(info: Mapping[str, Any], which: str) -> int:
+    # wgpu-py 0.32 misspells the first word.
+    return int(info.get(f"subgroup_{which}_size", info.get(f"stackgroup_{which}_size", 0)))
 
 
 def choose_adapter(wanted: str | None) -> wgpu.GPUAdapter:

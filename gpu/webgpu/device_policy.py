@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpu.info import AdapterInfo
 from gpu.webgpu.tiling import GPU, SHARED_M_SIZES, SOFTWARE, Tuning
@@ -19,20 +19,23 @@ DISCRETE_ROWS = 512
 """Rows of a step on a discrete GPU: fewer leave multiprocessors idle and read the weights more
 often."""
 DISCRETE = "discrete GPU"
+TIMED_EVERY = 8
+"""From one captured step whose layers are timed to the next, where timestamps are not known to be
+cheap. A driver may stop and start the device for each."""
+CHEAP_TIMESTAMP_US = 0.3
+"""Largest cost of a timestamp for every step to take some: 61 add 2 % to a token of 1 ms."""
 MAX_LOOP_ROUNDS = 65_535
 """Mesa's software driver silently ends all loops of a shader after this many rounds in all."""
 
 
-class PolicyChoice(NamedTuple):
-    """One choice of a policy in words."""
-
-    name: str
-    value: str
-    reason: str
-
-
 SHARED_TILE_BYTES = 24 << 10
 """Workgroup memory of the largest shared tile: 128 rows and 64 columns of a block."""
+NARROW_VENDORS = ("Qualcomm", "ARM")
+"""Vendors of phones' GPUs, whose caches give few lines in a clock: see `NARROW`."""
+NARROW = replace(GPU, few_n=8, split_k=8)
+"""Tiles that read x for more columns at a time. By `python -m gpu.bench.model.candidates` a token
+of an 8B model with q4 weights takes a third less time with them on an Adreno; on larger GPUs they
+are slower."""
 
 AttentionLoads = Literal["own", "shuffle", "coalesced"]
 
@@ -53,7 +56,9 @@ class DevicePolicy:
     max_loop_rounds      rounds after which the driver ends a shader's loops; None: no limit
     copy_bytes           bytes of one copy when bandwidth is measured
     steps_in_flight      most steps submitted and not yet read back
-    times_every_step     every captured step takes the times of its layers
+    probes_timestamps    the cost of a timestamp is measured
+    timed_every          captured steps from one whose layers are timed to the next
+    timestamp_us         measured cost of a timestamp inside a pass
     """
 
     max_rows: int
@@ -68,49 +73,18 @@ class DevicePolicy:
     max_loop_rounds: int | None
     copy_bytes: int
     steps_in_flight: int
-    times_every_step: bool
+    probes_timestamps: bool
+    timed_every: int = TIMED_EVERY
+    timestamp_us: float | None = None
 
     @classmethod
     def of(cls, info: AdapterInfo) -> DevicePolicy:
         return _software(info) if info.software else _gpu(info)
 
-    def choices(self, info: AdapterInfo) -> tuple[PolicyChoice, ...]:
-        """Return the choices with their reasons, for people."""
-        device = "a software device" if info.software else "a GPU"
-        has = "has" if "subgroup" in info.features else "lacks"
-        words = "64-bit integers" if self.loads_64_bits else "32-bit words"
-        return (
-            PolicyChoice("matmul", str(self.tuning), f"default for {device}"),
-            PolicyChoice(
-                "attention",
-                f"{self.attention_loads}, splits of {self.kv_split_size} keys",
-                f"{device} that {has} subgroups" if info.software else device,
-            ),
-            PolicyChoice(
-                "weights",
-                f"{'textures' if self.weights_in_textures else 'buffers'} in {words}, rows "
-                + ("interleaved" if self.interleaves_weights else "one after the other"),
-                f"fastest measured on {device}" if info.software else "coalesced loads",
-            ),
-            PolicyChoice("rows", f"{self.row_lanes} lanes", f"default for {device}"),
-            PolicyChoice(
-                "prompt chunk",
-                f"{self.max_rows} tokens",
-                "weights are read less often"
-                if self.max_rows > ROWS
-                else "other work waits for less than a second",
-            ),
-            PolicyChoice(
-                "steps in flight",
-                str(self.steps_in_flight),
-                "results would come a step late" if info.software else "the GPU never waits",
-            ),
-            PolicyChoice(
-                "layer times",
-                "every step" if self.times_every_step else "some steps",
-                "timestamps interrupt the step" if info.software else "timestamps are cheap",
-            ),
-        )
+    def with_timestamp_cost(self, us: float | None) -> DevicePolicy:
+        """Return the policy of a device whose timestamps inside a pass cost `us`; None: unknown."""
+        cheap = us is not None and us <= CHEAP_TIMESTAMP_US
+        return replace(self, timed_every=1 if cheap else TIMED_EVERY, timestamp_us=us)
 
     @property
     def lib(self) -> dict[str, str]:
@@ -123,9 +97,10 @@ class DevicePolicy:
 def _gpu(info: AdapterInfo) -> DevicePolicy:
     """Return the policy of a GPU: many lanes with short sums; short splits keep many cores busy."""
     large = info.limits.get("max-compute-workgroup-storage-size", 0) >= SHARED_TILE_BYTES
+    tuning = NARROW if info.vendor in NARROW_VENDORS else GPU
     return DevicePolicy(
         max_rows=DISCRETE_ROWS if info.kind == DISCRETE else ROWS,
-        tuning=GPU if large else replace(GPU, shared_m=SHARED_M_SIZES[-1]),
+        tuning=tuning if large else replace(tuning, shared_m=SHARED_M_SIZES[-1]),
         row_lanes=64,
         attention_queries=8,
         attention_loads="coalesced",
@@ -136,7 +111,7 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
         max_loop_rounds=None,
         copy_bytes=256 << 20,
         steps_in_flight=IN_FLIGHT,
-        times_every_step=True,
+        probes_timestamps=True,
     )
 
 
@@ -144,8 +119,8 @@ def _software(info: AdapterInfo) -> DevicePolicy:
     """Return the policy of a software device: few lanes that reuse every load, because loads are
     emulated lane by lane.
 
-    Splits are longer, since each costs a dispatch. Timestamps interrupt the step, so not every step
-    takes them. Copies are smaller: touching memory for the first time is slow.
+    Splits are longer, since each costs a dispatch. Copies are smaller: touching memory for the
+    first time is slow. Timestamps stop the device and are known to be dear.
     """
     wide = "shader-int64" in info.features
     return DevicePolicy(
@@ -162,5 +137,5 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         max_loop_rounds=MAX_LOOP_ROUNDS,
         copy_bytes=64 << 20,
         steps_in_flight=SOFTWARE_IN_FLIGHT,
-        times_every_step=False,
+        probes_timestamps=False,
     )

@@ -122,7 +122,8 @@ class Tuning:
             if self.subgroup_shuffle
             else f"split_k {self.split_k * (QUAD if self.coalesced else 1)}, lanes {self.workgroup}"
         )
-        return f"1×{self.few_n}, {self.max_m}×{self.many_n}, {lanes}"
+        shared = f", shared {self.shared_m}×{SHARED_N}" if self.coalesced else ""
+        return f"1×{self.few_n}, {self.max_m}×{self.many_n}, {lanes}{shared}"
 
     def tile(
         self,
@@ -204,6 +205,7 @@ def candidates(default: Tuning) -> tuple[Tuning, ...]:
             replace(default, few_n=few_n, split_k=split_k, workgroup=workgroup)
             for few_n, split_k, workgroup in sizes
         ]
+        found += [replace(default, shared_m=m) for m in SHARED_M_SIZES if m < default.shared_m]
     else:
         found = [
             replace(

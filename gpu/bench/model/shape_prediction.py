@@ -53,6 +53,17 @@ def trace_shape(
     return ShapeWork(shape, dtype, context, n_prompt, token, prompt)
 
 
+def trace_token(device: Device, shape: str, dtype: str, context: int, wave: int) -> Step:
+    """Record and trace a step of one token after `context` others."""
+    plans = ShapePlans(device, shape, dtype, context + 1)
+    tracer = Tracer(device)
+    try:
+        return _Tracing(plans, tracer, wave).step(plans.decode(context))
+    finally:
+        tracer.close()
+        plans.close()
+
+
 @dataclass(frozen=True, slots=True)
 class ShapePrediction:
     """Prediction of a shape on a GPU."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import wgpu
 
-from gpu.runners.wgpu_runner import TIMED_EVERY, WgpuRunner
+from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import FROM_GPU, Row, Step
 from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
@@ -190,15 +190,18 @@ def test_times_of_a_captured_step(model: tuple[str, WgpuRunner]) -> None:
     assert sum(parts) == pytest.approx(result.gpu_ms, rel=1e-3)
 
 
-def test_a_software_device_times_the_layers_of_few_tokens(model: tuple[str, WgpuRunner]) -> None:
+def test_the_layers_of_few_tokens_are_timed_where_timestamps_are_dear(
+    model: tuple[str, WgpuRunner],
+) -> None:
     name, runner = model
-    if not (runner.gpu.has_pass_timestamps and runner.device.software):
+    every = runner.gpu.policy.timed_every
+    if not runner.gpu.has_pass_timestamps or every == 1:
         pytest.skip(f"{runner.device.name} times every token's layers, or none's")
     ids = random_llama.ids(name, 4)
     driving.captured(runner, ids, chunk=4)
-    driving.begin(runner, 0, ids, len(ids) + 2 * TIMED_EVERY)
+    driving.begin(runner, 0, ids, len(ids) + 2 * every)
     timed = []
-    for i in range(2 * TIMED_EVERY):
+    for i in range(2 * every):
         row = Row(0, len(ids) + i, FROM_GPU)
         runner.submit(Step((row,), (counted(GREEDY, 0, 0, i + 1),), capture=True))
         result = runner.collect()
@@ -206,7 +209,7 @@ def test_a_software_device_times_the_layers_of_few_tokens(model: tuple[str, Wgpu
         assert result.gpu_ms is not None
         timed.append(result.captured.layer_ms is not None)
     assert sum(timed) == 2
-    assert timed == timed[:TIMED_EVERY] * 2
+    assert timed == timed[:every] * 2
 
 
 def test_how_many_dispatches_a_token_takes(model: tuple[str, WgpuRunner]) -> None:

@@ -19,9 +19,11 @@ from gpu.load_options import LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.tuning import autotune as tuning_module
 from gpu.tuning import store
-from gpu.tuning.autotune import autotune, key_of, load_tuning, measure, stored_tuning
-from gpu.tuning.matmul_timer import MatmulTimer, Trial, fault
+from gpu.tuning.autotune import autotune, key_of, load_tuning, measure, stored_measurement
+from gpu.tuning.matmul_timer import BASE_N, COALESCED_SIZES, MatmulTimer, Sizes, Trial, fault
 from gpu.tuning.results import AutotuneResult, Speed, choose
+from gpu.tuning.store import Measurement
+from gpu.tuning.timestamp_cost import timestamp_us
 from gpu.webgpu.device import Device
 from gpu.webgpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning, candidates
 from tests.gpu.models import random_llama
@@ -116,14 +118,19 @@ def test_few_and_many_rows_are_chosen_independently() -> None:
 def test_split_k_is_chosen_by_decode() -> None:
     faster = {("decode", "coalesced", 32, 1, 4): 0.8}
     assert measured(GPU, FakeTimer(faster)).split_k == 8
-    assert measured(GPU, FakeTimer(faster | {("prefill", "shared", 32, 4, 4): 1.1})).split_k == 8
-    slow = {("prefill", "shared", 32, 4, 4): 1.5}
+    assert measured(GPU, FakeTimer(faster | {("prefill", "shared", 32, 8, 4): 1.1})).split_k == 8
+    slow = {("prefill", "shared", 32, 8, 4): 1.5}
     assert measured(GPU, FakeTimer(faster | slow)) == GPU, "prefill loses more"
 
 
 def test_split_k_of_equal_decode_speed_is_chosen_by_prefill() -> None:
-    timer = FakeTimer({("prefill", "shared", 16, 4, 4): 0.5})
+    timer = FakeTimer({("prefill", "shared", 16, 8, 4): 0.5})
     assert measured(GPU, timer) == replace(GPU, split_k=4)
+
+
+def test_smaller_shared_tiles_are_chosen_where_they_are_faster() -> None:
+    timer = FakeTimer({("prefill", "shared", 64, 4, 4): 0.5})
+    assert measured(GPU, timer) == replace(GPU, shared_m=4)
 
 
 def test_shuffling_is_dropped_where_loading_is_faster() -> None:
@@ -184,16 +191,16 @@ ALLOWED = candidates(GPU)
 
 def test_a_stored_tuning_is_read_back(folder: Path) -> None:
     assert store.read(KEY, ALLOWED) is None
-    best = replace(GPU, split_k=8, workgroup=128, q8_activations=True)
+    best = Measurement(replace(GPU, split_k=8, workgroup=128, q8_activations=True), 0.25)
     assert store.write(KEY, best)
-    assert store.write(replace(KEY, adapter="another card"), GPU)
+    assert store.write(replace(KEY, adapter="another card"), Measurement(GPU))
     assert store.read(KEY, ALLOWED) == best
     assert len(list(folder.iterdir())) == 2, "nothing but a file for each adapter"
 
 
 @pytest.mark.parametrize("changed", ["adapter", "driver", "backend", "wgpu", "kernels"])
 def test_another_device_driver_or_kernel_has_no_stored_tuning(folder: Path, changed: str) -> None:
-    store.write(KEY, GPU)
+    store.write(KEY, Measurement(GPU))
     assert store.read(replace(KEY, **{changed: "other"}), ALLOWED) is None
 
 
@@ -228,7 +235,7 @@ def test_valid_contents_are_read(folder: Path) -> None:
     """Valid files are read: the next test's files are refused for their faults alone."""
     folder.mkdir()
     (folder / KEY.file_name).write_text(contents(RIGHT), "utf-8")
-    assert store.read(KEY, ALLOWED) == GPU
+    assert store.read(KEY, ALLOWED) == Measurement(GPU)
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
@@ -241,8 +248,8 @@ def test_damaged_contents_are_ignored_and_logged(
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     assert store.read(KEY, ALLOWED) is None
     assert str(path) in caplog.text
-    assert store.write(KEY, GPU)
-    assert store.read(KEY, ALLOWED) == GPU
+    assert store.write(KEY, Measurement(GPU))
+    assert store.read(KEY, ALLOWED) == Measurement(GPU)
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
@@ -258,7 +265,7 @@ def test_a_folder_that_cannot_be_made_is_no_error(
     monkeypatch.setenv("TOKENGLASS_CACHE", "/dev/null/nowhere")
     assert not store.writable()
     assert store.read(KEY, ALLOWED) is None
-    assert not store.write(KEY, GPU)
+    assert not store.write(KEY, Measurement(GPU))
     assert "cannot be stored" in caplog.text
 
 
@@ -295,7 +302,7 @@ def test_autotuning_a_real_device_finds_a_valid_candidate(
     assert len(probed.rows) + probed.n_skipped == len(candidates(device.tuning))
     assert device.info.name in caplog.text
     assert probed.stored == (not device.checked)
-    assert stored_tuning(device.info) == (None if device.checked else probed.chosen)
+    assert stored_measurement(device.info) == (None if device.checked else probed.measurement)
 
 
 @pytest.mark.parity
@@ -305,7 +312,7 @@ def test_every_candidate_is_compared_with_the_defaults_result(device: Device) ->
     expected = timer._matmuls["prefill"].expected
     assert expected is not None
     assert 0.5 < expected.std() < 2
-    assert expected.shape[0] == 64
+    assert expected.shape[0] == Sizes.of(device.tuning).prefill_rows
     timer._matmuls["prefill"].expected = expected + np.float32(1e-3)
     assert "instead of" in timer.begin(Trial.of("prefill", device.tuning))
     timer.close()
@@ -322,6 +329,22 @@ def test_q8_activations_are_compared_with_f32(device: Device) -> None:
     timer._matmuls["decode"].expected += np.float32(0.1)
     assert "instead of" in timer.begin(Trial.of("decode", as_q8))
     timer.close()
+
+
+@pytest.mark.parity
+def test_the_cost_of_a_timestamp_is_measured_where_one_can_be_taken(device: Device) -> None:
+    found = timestamp_us(device)
+    if device.has_pass_timestamps:
+        assert found is None or 0 <= found < 1e4
+    else:
+        assert found is None
+
+
+def test_weights_that_are_measured_for_gpus_exceed_their_caches() -> None:
+    sizes = Sizes.of(GPU)
+    assert sizes == COALESCED_SIZES
+    assert 2 * BASE_N * sizes.most_copies * sizes.k == 256 << 20
+    assert Trial.of("prefill", GPU).tile.m == GPU.shared_m
 
 
 def test_a_result_that_was_not_written_is_wrong() -> None:
@@ -345,8 +368,8 @@ class TestTuned:
         def fake(device: Device) -> AutotuneResult:
             names.append(device.info.name)
             best = candidates(device.tuning)[1]
-            stored = store.write(key_of(device.info), best)
-            return AutotuneResult(device.info, (), (), 0, best, stored)
+            stored = store.write(key_of(device.info), Measurement(best, 0.1))
+            return AutotuneResult(device.info, (), (), 0, best, stored, timestamp_us=0.1)
 
         monkeypatch.setattr(tuning_module, "autotune", fake)
         return names
@@ -356,6 +379,7 @@ class TestTuned:
         said: list[str] = []
         first = load_tuning(device, lambda fraction, message: said.append(message))
         assert first.tuning == candidates(device.tuning)[1]
+        assert (first.policy.timestamp_us, first.policy.timed_every) == (0.1, 1)
         assert said == [f"measuring kernels on {device.info.name}"]
         assert load_tuning(device) == first
         updated = replace(device, info=replace(device.info, driver="another"))
@@ -381,7 +405,7 @@ class TestTuned:
     ) -> None:
         device = replace(checked_device, checked=False, tuning=SOFTWARE_LOADS)
         device = with_info(device, software=True)
-        store.write(key_of(device.info), SOFTWARE)
+        store.write(key_of(device.info), Measurement(SOFTWARE))
         assert not load_tuning(device).tuning.subgroup_shuffle
         assert len(probes) == 1
 

@@ -7,8 +7,9 @@ import pytest
 from gpu.info import AdapterInfo
 from gpu.ops.step_buffer import MAX_ROWS
 from gpu.webgpu.device import Device
-from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
-from gpu.webgpu.tiling import GPU, SOFTWARE
+from gpu.webgpu.device_policy import DISCRETE, NARROW, NARROW_VENDORS, DevicePolicy
+from gpu.webgpu.tiling import GPU, SOFTWARE, candidates
+from gpu.webgpu.vendors import vendor_of
 
 
 def policy(
@@ -17,9 +18,12 @@ def policy(
     backend: str = "Vulkan",
     kind: str = "",
     workgroup_bytes: int = 32 << 10,
+    vendor: str = "",
 ) -> DevicePolicy:
     limits = {"max-compute-workgroup-storage-size": workgroup_bytes}
-    return DevicePolicy.of(AdapterInfo("", "", backend, kind, software, features, (), limits))
+    return DevicePolicy.of(
+        AdapterInfo("", "", backend, kind, software, features, (), limits, vendor)
+    )
 
 
 def test_a_gpu_ignores_features_that_help_software_devices() -> None:
@@ -41,6 +45,36 @@ def test_only_a_discrete_gpu_takes_long_chunks_of_a_prompt() -> None:
 def test_large_tiles_need_more_workgroup_memory_than_every_gpu_has() -> None:
     assert policy(software=False).tuning.shared_m == 8
     assert policy(software=False, workgroup_bytes=16 << 10).tuning.shared_m == 4
+
+
+@pytest.mark.parametrize("vendor", NARROW_VENDORS)
+def test_a_gpu_of_a_phone_takes_more_columns_at_a_time(vendor: str) -> None:
+    found = policy(software=False, vendor=vendor).tuning
+    assert found == NARROW
+    assert found in candidates(GPU), "others may come out of a measurement, too"
+    assert policy(software=False, vendor="NVIDIA").tuning == GPU
+
+
+@pytest.mark.parametrize(
+    ("vendor_id", "name", "vendor"),
+    [
+        (0x10DE, "", "NVIDIA"),
+        (0x4D4F4351, "some chip", "Qualcomm"),
+        (0, "Apple M2 Max", "Apple"),
+        (0, "Adreno (TM) 740", "Qualcomm"),
+        (65541, "llvmpipe (LLVM 15.0.6, 256 bits)", ""),
+    ],
+)
+def test_a_vendor_is_known_by_number_or_name(vendor_id: int, name: str, vendor: str) -> None:
+    assert vendor_of(vendor_id, name) == vendor
+
+
+@pytest.mark.parametrize(("us", "every"), [(None, 8), (0.0, 1), (0.2, 1), (0.4, 8), (30.0, 8)])
+def test_layers_are_timed_in_every_step_only_where_timestamps_are_cheap(
+    us: float | None, every: int
+) -> None:
+    assert policy(software=False).timed_every == 8
+    assert policy(software=False).with_timestamp_cost(us).timed_every == every
 
 
 @pytest.mark.parametrize(

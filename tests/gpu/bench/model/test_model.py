@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from gpu.bench.model import candidates
 from gpu.bench.model.__main__ import lines, main
 from gpu.bench.model.predict import Prediction, StepPrediction, predict, resident
 from gpu.bench.model.shape_plans import ShapePlans, open_as_gpu
@@ -16,6 +17,7 @@ from gpu.bench.model.workgroup_work import DispatchWork, WorkgroupWork, work_of
 from gpu.tracing.memory_instructions import footprint, instructions
 from gpu.tracing.tracer import Tracer
 from gpu.webgpu.device import Device
+from gpu.webgpu.tiling import GPU
 
 PLAIN = GpuSpec(
     name="a GPU with round figures",
@@ -193,3 +195,24 @@ def test_work_scales_with_the_problem(gpu: Device) -> None:
     )
     assert gate_up.n_workgroups == 8 * out.n_workgroups
     assert gate_up.n_bytes == pytest.approx(8 * out.n_bytes, rel=0.01)
+
+
+def test_candidates_are_listed_by_gpu_from_the_fastest_on() -> None:
+    def times(us: float) -> candidates.Times:
+        return {(*case, name): us for case in candidates.CASES for name in SPECS}
+
+    faster = replace(GPU, few_n=2)
+    text = "\n".join(candidates.lines({GPU: times(200.0), faster: times(150.0)}))
+    assert text.count(f"| {faster} | 0.750 | 0.750 | 0.750 |\n| **{GPU}** | 1.000 |") == len(SPECS)
+
+
+@pytest.mark.slow
+def test_every_candidate_has_a_predicted_time_on_every_gpu() -> None:
+    device = open_as_gpu()
+    try:
+        tuning, times = next(candidates.token_times(device))
+    finally:
+        device.close()
+    assert tuning == GPU
+    assert times.keys() == {(*case, name) for case in candidates.CASES for name in SPECS}
+    assert times["llama1b", "f16", "rtx4090"] < times["llama1b", "f16", "adreno"]

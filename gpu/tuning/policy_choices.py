@@ -1,0 +1,92 @@
+"""Choices of a device policy in words: what the engine does on an adapter, and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpu.info import AdapterInfo
+from gpu.tuning.store import Measurement
+from gpu.webgpu.device_policy import NARROW_VENDORS, ROWS, DevicePolicy
+from gpu.webgpu.tiling import Tuning
+
+
+class PolicyChoice(NamedTuple):
+    """One choice of a policy."""
+
+    name: str
+    value: str
+    reason: str
+
+
+def policy_choices(info: AdapterInfo, measured: Measurement | None) -> tuple[PolicyChoice, ...]:
+    """Return how the engine uses an adapter, and why. `measured`: on it, if anything was."""
+    policy = DevicePolicy.of(info)
+    if measured is not None:
+        policy = policy.with_timestamp_cost(measured.timestamp_us)
+    device = "a software device" if info.software else "a GPU"
+    has = "has" if "subgroup" in info.features else "lacks"
+    words = "64-bit integers" if policy.loads_64_bits else "32-bit words"
+    return (
+        _matmul(policy.tuning, info, measured),
+        _activations(measured),
+        PolicyChoice(
+            "attention",
+            f"{policy.attention_loads}, splits of {policy.kv_split_size} keys",
+            f"{device} that {has} subgroups" if info.software else device,
+        ),
+        PolicyChoice(
+            "weights",
+            f"{'textures' if policy.weights_in_textures else 'buffers'} in {words}, rows "
+            + ("interleaved" if policy.interleaves_weights else "one after the other"),
+            f"fastest measured on {device}" if info.software else "coalesced loads",
+        ),
+        PolicyChoice("rows", f"{policy.row_lanes} lanes", f"default for {device}"),
+        PolicyChoice(
+            "prompt chunk",
+            f"{policy.max_rows} tokens",
+            "weights are read less often"
+            if policy.max_rows > ROWS
+            else "other work waits for less than a second",
+        ),
+        PolicyChoice(
+            "steps in flight",
+            str(policy.steps_in_flight),
+            "results would come a step late" if info.software else "the GPU never waits",
+        ),
+        _layer_times(policy, info),
+    )
+
+
+def _matmul(default: Tuning, info: AdapterInfo, measured: Measurement | None) -> PolicyChoice:
+    if measured is not None:
+        reason = "fastest when measured on this adapter"
+        return PolicyChoice("matmul", str(measured.tuning), reason)
+    if info.software:
+        reason = "default for a software device"
+    elif info.vendor in NARROW_VENDORS:
+        reason = f"predicted best for {info.vendor}; not measured yet"
+    else:
+        reason = "predicted best for a GPU; not measured yet"
+    return PolicyChoice("matmul", str(default), reason)
+
+
+def _activations(measured: Measurement | None) -> PolicyChoice:
+    if measured is None:
+        return PolicyChoice("activations of q8 and q4 weights", "f32", "int8 is not measured yet")
+    q8 = measured.tuning.q8_activations
+    reason = "int8 is faster" if q8 else "int8 is not at least 10% faster"
+    return PolicyChoice("activations of q8 and q4 weights", "q8" if q8 else "f32", reason)
+
+
+def _layer_times(policy: DevicePolicy, info: AdapterInfo) -> PolicyChoice:
+    if "timestamp-query-inside-passes" not in info.features:
+        reason = "the driver takes no timestamps inside a pass"
+        return PolicyChoice("layer times", "never", reason)
+    if policy.timestamp_us is not None:
+        reason = f"a timestamp takes {policy.timestamp_us:.2g} µs"
+    elif info.software:
+        reason = "timestamps interrupt the step"
+    else:
+        reason = "the cost of a timestamp is not measured yet"
+    every = "token" if policy.timed_every == 1 else f"{policy.timed_every}th token"
+    return PolicyChoice("layer times", f"every {every}", reason)
